@@ -75,9 +75,12 @@ pub fn trigger(seq: TriggerSeq) -> String {
     format!("{TRIGGERS}/{:010}", seq.0)
 }
 
-/// The sequence number in a trigger's name, as the server wrote it.
+/// The sequence number in a trigger's name. Only names that servers make have one: [`trigger`] must lead back to the
+/// same znode, or the leader could never remove it.
 pub fn trigger_seq(name: &str) -> Option<TriggerSeq> {
-    name.parse().ok().map(TriggerSeq)
+    let number: i32 = name.parse().ok()?;
+    let seq = TriggerSeq(u64::try_from(number).ok()?);
+    (self::name(&trigger(seq)) == name).then_some(seq)
 }
 
 /// The last part of a path.
@@ -99,6 +102,15 @@ mod tests {
         let found: Vec<_> = ancestors("/cronkeeper/history/backup/backup.20261120T023000Z").collect();
         assert_eq!(found, ["/cronkeeper", "/cronkeeper/history", "/cronkeeper/history/backup"]);
         assert_eq!(ancestors("/leader").count(), 0);
+    }
+
+    #[test]
+    fn only_a_name_that_a_server_makes_is_a_trigger() {
+        assert_eq!(trigger_seq("0000000007"), Some(TriggerSeq(7)));
+        assert_eq!(trigger_seq("2147483647"), Some(TriggerSeq(i32::MAX.unsigned_abs().into())));
+        for bad in ["7", "+000000007", "00000000007", "2147483648", "18446744073709551615", "-000000007", ""] {
+            assert_eq!(trigger_seq(bad), None, "{bad}");
+        }
     }
 
     #[test]

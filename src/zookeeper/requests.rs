@@ -137,7 +137,7 @@ fn control_entry(name: &str, data: &[u8], version: i32, damaged: &mut Vec<Damage
 }
 
 fn note(name: &str, data: &[u8], stat: &Stat, damaged: &mut Vec<Damage>) -> Option<(TriggerSeq, Note)> {
-    let seq = paths::trigger_seq(name).ok_or_else(|| "its name is not a number".to_owned());
+    let seq = paths::trigger_seq(name).ok_or_else(|| "its name is not one that a server makes".to_owned());
     let read = seq.and_then(|seq| {
         let note = Note::read(data).map_err(|error| error.to_string())?;
         let at = match &note {

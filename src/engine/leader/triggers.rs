@@ -5,6 +5,7 @@
 //! detects that.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,9 +57,10 @@ impl Triggers {
         self.give_up_at
     }
 
-    /// The oldest undecided trigger, from this number on.
-    fn next(&self, from: TriggerSeq) -> Option<TriggerSeq> {
-        self.waiting.range(from..).next().map(|(&seq, _)| seq)
+    /// The oldest undecided trigger after this one.
+    fn next(&self, after: Option<TriggerSeq>) -> Option<TriggerSeq> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.waiting.range((from, Bound::Unbounded)).next().map(|(&seq, _)| seq)
     }
 
     fn note_decided(&mut self, seq: TriggerSeq, uuid: Uuid) {
@@ -72,13 +74,13 @@ impl Triggers {
     /// Decides on the triggers, oldest first.
     pub fn decide(&mut self, cx: &mut Context, runs: &mut Runs) {
         self.give_up_at = None;
-        let mut from = TriggerSeq(0);
-        while let Some(seq) = self.next(from) {
+        let mut last = None;
+        while let Some(seq) = self.next(last) {
             if !runs.may_begin(cx) {
                 return;
             }
             self.decide_one(cx, runs, seq);
-            from = TriggerSeq(seq.0.saturating_add(1));
+            last = Some(seq);
         }
     }
 

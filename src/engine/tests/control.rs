@@ -185,6 +185,16 @@ fn a_trigger_of_a_job_that_the_leader_does_not_know_is_said_to_be_missed_after_a
     assert!(fixture.reports().iter().any(|report| matches!(report, Report::Skipped { .. })));
 }
 
+/// Found by the fuzz test: the leader's loop hung on a trigger that had to wait.
+#[test]
+fn the_trigger_with_the_largest_number_waits_like_any_other() {
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "@daily")]);
+    fixture.receive(requests([(u64::MAX, request("other", "10:00:00", 1))]));
+    assert!(fixture.accept_all().is_empty());
+    fixture.pass(60);
+    assert_eq!(done(&fixture.accept_all()), [format!("skip {} missed", u64::MAX)]);
+}
+
 #[test]
 fn a_trigger_of_a_job_that_is_away_from_the_file_for_a_moment_leads_to_its_run() {
     let both = || set([job("a", "@daily"), job("other", "@daily")]);
