@@ -83,8 +83,8 @@ pub fn router(sources: Sources) -> Router {
         .route("/v1/handover", post(control::handover))
         .route("/v1/runs/{run}", get(control::run))
         .route("/v1/runs/{run}/kill", post(control::kill))
-        .fallback(async || Refusal::new(StatusCode::NOT_FOUND, "not found"))
-        .method_not_allowed_fallback(async || Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed"))
+        .fallback(async || RefusedRequest::new(StatusCode::NOT_FOUND, "not found"))
+        .method_not_allowed_fallback(async || RefusedRequest::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed"))
         .layer(DefaultBodyLimit::max(control::MOST_BYTES))
         .layer(middleware::from_fn(catch_panic))
         .layer(middleware::from_fn(limit_answer))
@@ -100,7 +100,7 @@ struct ApiState {
 async fn catch_panic(request: Request, next: Next) -> Response {
     let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     answer.unwrap_or_else(|_| {
-        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal error; see the daemon's log").into_response()
+        RefusedRequest::new(StatusCode::INTERNAL_SERVER_ERROR, "internal error; see the daemon's log").into_response()
     })
 }
 
@@ -122,11 +122,11 @@ async fn limit_answer(request: Request, next: Next) -> Response {
         Ok(()) => answer,
         Err(NoMemory::TooLarge { limit }) => {
             let error = format!("the answer has {bytes} bytes, more than the {limit} bytes that one caller may have");
-            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, error).into_response()
+            RefusedRequest::new(StatusCode::PAYLOAD_TOO_LARGE, error).into_response()
         }
         Err(NoMemory::Busy) => {
             let error = "too many answers have not been read yet; try again later";
-            let mut answer = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error).into_response();
+            let mut answer = RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error).into_response();
             answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             answer
         }
@@ -135,7 +135,7 @@ async fn limit_answer(request: Request, next: Next) -> Response {
 
 /// An error answer.
 #[derive(Debug)]
-struct Refusal {
+struct RefusedRequest {
     code: StatusCode,
     error: String,
 }
@@ -146,13 +146,13 @@ struct ErrorBody {
     error: String,
 }
 
-impl Refusal {
+impl RefusedRequest {
     fn new(code: StatusCode, error: impl Into<String>) -> Self {
         Self { code, error: error.into() }
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for RefusedRequest {
     fn into_response(self) -> Response {
         (self.code, Json(ErrorBody { error: self.error })).into_response()
     }

@@ -16,10 +16,13 @@
 //! - `Session` comes before the first `Joined`, `Joined` before `Elected`; another session only after the old one's
 //!   `Expired`. The backend reports the same session again when the member was gone and has been recreated: another
 //!   node may have settled this node's runs in the meantime.
-//! - The answers to commits requested in a term come before its `Over`. `Over` does not wait for them in three cases:
-//!   when the lease ends, when the daemon's loop stands still, and when the connection is lost too. A late answer
-//!   reports what is on record; a run whose begin is `Accepted` after `Over` must not be started, only ended.
-//! - When a session is lost: answers (`Unknown` for each commit without one), `Lease` zero, `Over`, `Expired`.
+//! - `Over` comes before the next `Joined`, before `Withdrawn` and before `Failed`.
+//! - The answers to a leader's commits come before its `Over`; a commit that only a leader may write and that arrives
+//!   later is `Fenced`. `Over` does not wait for them in three cases: when the lease ends, when the daemon's loop
+//!   stands still, and when the connection is lost too. A late answer reports what is on record; a run whose begin is
+//!   `Accepted` after `Over` must not be started, only ended.
+//! - When a session is lost: answers (`Unknown` for what was sent to the service, `Fenced` for a leader's commit that
+//!   was not), `Lease` zero, `Over`, `Expired`. An owner's commit that was not sent waits for the next session.
 //! - `Lease` zero comes when an own entry is removed although the session is alive, and when the session is lost. A
 //!   lease that just runs out causes no event except the term's `Over`.
 //! - When the daemon's loop stands still, the term is `Over` too. A longer standstill is reported like an own entry

@@ -23,7 +23,7 @@ tree=$copy/tree
 mkdir "$tree"
 tar --exclude=./target --exclude=./.git -cf - . | tar -xf - -C "$tree"
 # All named tests belong to the simulation: without the other tests a build is quick.
-echo 'mod simulation;' >"$tree/tests/it/main.rs"
+printf 'mod port;\nmod simulation;\n' >"$tree/tests/it/main.rs"
 
 head_of() { # KEY PATCH
     sed -n "/^diff /q; s/^$1: //p" "$2"

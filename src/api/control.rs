@@ -22,7 +22,7 @@ use uuid::Uuid;
 use super::caller::{self, Caller};
 use super::network::Visibility;
 use super::show::no_such_job;
-use super::{ApiState, Refusal};
+use super::{ApiState, RefusedRequest};
 use crate::clock::system;
 use crate::election::TransferError;
 use crate::job::JobName;
@@ -136,7 +136,7 @@ pub(super) async fn trigger(
     Extension(caller): Extension<Caller>,
     job: PathParam,
     body: RequestBody,
-) -> Result<Json<Triggered>, Refusal> {
+) -> Result<Json<Triggered>, RefusedRequest> {
     let by = state.local_caller(caller).await?;
     let (job, TriggerBody { uuid }) = (state.known_job(job)?, parse_body(body)?);
     let at = whole_second(system::now().wall);
@@ -152,12 +152,12 @@ pub(super) async fn pause(
     Extension(caller): Extension<Caller>,
     job: PathParam,
     body: RequestBody,
-) -> Result<Json<Paused>, Refusal> {
+) -> Result<Json<Paused>, RefusedRequest> {
     let by = state.local_caller(caller).await?;
     let (job, PauseBody { reason }) = (state.known_job(job)?, parse_body(body)?);
     if reason.as_ref().is_some_and(|reason| reason.chars().count() > MOST_REASON) {
         let error = format!("the reason has more than {MOST_REASON} characters");
-        return Err(Refusal::new(StatusCode::BAD_REQUEST, error));
+        return Err(RefusedRequest::new(StatusCode::BAD_REQUEST, error));
     }
     let paused = Pause { by, at: whole_second(system::now().wall), reason };
     recorded(state.sources.operator.pause(job.clone(), Uuid::new_v4(), paused.clone())).await?;
@@ -171,7 +171,7 @@ pub(super) async fn resume(
     Extension(caller): Extension<Caller>,
     job: PathParam,
     body: RequestBody,
-) -> Result<Json<Resumed>, Refusal> {
+) -> Result<Json<Resumed>, RefusedRequest> {
     let by = state.local_caller(caller).await?;
     let (job, ResumeBody {}) = (job_name(job)?, parse_body(body)?);
     let operator = &state.sources.operator;
@@ -185,7 +185,7 @@ pub(super) async fn resume(
         Ok(done) => done.map_err(unavailable).map(|()| Json(Resumed { was_paused: true })),
         Err(_) => {
             let error = format!("no leader resumed job `{job}` within {} s; one will do so later", TIMEOUT.as_secs());
-            Err(Refusal::new(StatusCode::GATEWAY_TIMEOUT, error))
+            Err(RefusedRequest::new(StatusCode::GATEWAY_TIMEOUT, error))
         }
     }
 }
@@ -195,7 +195,7 @@ pub(super) async fn handover(
     State(state): State<Arc<ApiState>>,
     Extension(caller): Extension<Caller>,
     body: RequestBody,
-) -> Result<Json<HandedOver>, Refusal> {
+) -> Result<Json<HandedOver>, RefusedRequest> {
     let by = state.local_caller(caller).await?;
     let HandoverBody { to } = parse_body(body)?;
     let status: Arc<Status> = Arc::clone(&state.sources.status.borrow());
@@ -205,11 +205,11 @@ pub(super) async fn handover(
     let _ = state.sources.handovers.send(Handover { to, answer });
     match timeout(TIMEOUT, answered).await {
         Ok(Ok(Ok(()))) => Ok(Json(HandedOver { node: status.node.clone() })),
-        Ok(Ok(Err(why))) => Err(Refusal::new(StatusCode::CONFLICT, not_handed_over(&why, &status))),
+        Ok(Ok(Err(why))) => Err(RefusedRequest::new(StatusCode::CONFLICT, not_handed_over(&why, &status))),
         Ok(Err(_)) => Err(unavailable("the node is stopping, and resigns anyway")),
         Err(_) => {
             let error = format!("the leader did not resign within {} s; it will do so later", TIMEOUT.as_secs());
-            Err(Refusal::new(StatusCode::GATEWAY_TIMEOUT, error))
+            Err(RefusedRequest::new(StatusCode::GATEWAY_TIMEOUT, error))
         }
     }
 }
@@ -229,12 +229,12 @@ pub(super) async fn kill(
     Extension(caller): Extension<Caller>,
     run: PathParam,
     body: RequestBody,
-) -> Result<Json<Killing>, Refusal> {
+) -> Result<Json<Killing>, RefusedRequest> {
     let by = state.local_caller(caller).await?;
     let (run, KillBody { force }) = (run_id(run)?, parse_body(body)?);
     let kill = KillRequest { reason: Reason::Operator, by: by.clone(), at: system::now().wall, force };
     let Some(state) = recorded(state.sources.operator.kill(run.clone(), kill)).await? else {
-        return Err(Refusal::new(StatusCode::NOT_FOUND, format!("run `{run}` is not in flight")));
+        return Err(RefusedRequest::new(StatusCode::NOT_FOUND, format!("run `{run}` is not in flight")));
     };
     info!(target: TARGET, job = %run.job(), %run, force, "{by} requested the end of the run");
     Ok(Json(Killing { state }))
@@ -245,7 +245,7 @@ pub(super) async fn run(
     State(state): State<Arc<ApiState>>,
     visibility: Visibility,
     run: PathParam,
-) -> Result<Json<RunAnswer>, Refusal> {
+) -> Result<Json<RunAnswer>, RefusedRequest> {
     let run = run_id(run)?;
     let answer = match timeout(TIMEOUT, state.sources.operator.followed(run)).await {
         Err(_) => RunAnswer::Pending,
@@ -259,64 +259,64 @@ pub(super) async fn run(
 
 impl ApiState {
     /// The name of a local caller, for records and log. Refuses all others.
-    async fn local_caller(&self, caller: Caller) -> Result<String, Refusal> {
+    async fn local_caller(&self, caller: Caller) -> Result<String, RefusedRequest> {
         let node = self.sources.status.borrow().node.clone();
         match caller {
             Caller::Local { uid } => Ok(caller::describe_user(uid, &node).await),
             Caller::Remote(_) | Caller::Unknown => {
-                Err(Refusal::new(StatusCode::FORBIDDEN, "the API is read-only over TCP: use the Unix socket"))
+                Err(RefusedRequest::new(StatusCode::FORBIDDEN, "the API is read-only over TCP: use the Unix socket"))
             }
         }
     }
 
-    fn known_job(&self, job: PathParam) -> Result<JobName, Refusal> {
+    fn known_job(&self, job: PathParam) -> Result<JobName, RefusedRequest> {
         let job = job_name(job)?;
         self.require_job(&job)?;
         Ok(job)
     }
 
-    fn require_job(&self, job: &JobName) -> Result<(), Refusal> {
+    fn require_job(&self, job: &JobName) -> Result<(), RefusedRequest> {
         let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
         if status.jobs.iter().any(|known| known.name == *job) {
             return Ok(());
         }
-        Err(Refusal::new(StatusCode::NOT_FOUND, no_such_job(job, &status)))
+        Err(RefusedRequest::new(StatusCode::NOT_FOUND, no_such_job(job, &status)))
     }
 }
 
-fn run_id(run: PathParam) -> Result<RunId, Refusal> {
-    let Path(run) = run.map_err(|bad| Refusal::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
-    RunId::parse(&run).map_err(|bad| Refusal::new(StatusCode::NOT_FOUND, bad.to_string()))
+fn run_id(run: PathParam) -> Result<RunId, RefusedRequest> {
+    let Path(run) = run.map_err(|bad| RefusedRequest::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
+    RunId::parse(&run).map_err(|bad| RefusedRequest::new(StatusCode::NOT_FOUND, bad.to_string()))
 }
 
-fn job_name(job: PathParam) -> Result<JobName, Refusal> {
-    let Path(job) = job.map_err(|bad| Refusal::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
-    JobName::parse(&job).map_err(|bad| Refusal::new(StatusCode::NOT_FOUND, bad.to_string()))
+fn job_name(job: PathParam) -> Result<JobName, RefusedRequest> {
+    let Path(job) = job.map_err(|bad| RefusedRequest::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
+    JobName::parse(&job).map_err(|bad| RefusedRequest::new(StatusCode::NOT_FOUND, bad.to_string()))
 }
 
 /// Parses a request's body. An empty one means `{}`.
-fn parse_body<T: DeserializeOwned>(body: RequestBody) -> Result<T, Refusal> {
-    let body = body.map_err(|bad| Refusal::new(bad.status(), bad.body_text()))?;
+fn parse_body<T: DeserializeOwned>(body: RequestBody) -> Result<T, RefusedRequest> {
+    let body = body.map_err(|bad| RefusedRequest::new(bad.status(), bad.body_text()))?;
     let text: &[u8] = if body.is_empty() { b"{}" } else { &body };
     serde_json::from_slice(text)
-        .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, format!("invalid body: {error}")))
+        .map_err(|error| RefusedRequest::new(StatusCode::BAD_REQUEST, format!("invalid body: {error}")))
 }
 
 /// Waits for a write to the ledger, with a timeout.
 ///
 /// After the timeout the request may still be written. Sending it again is harmless.
-async fn recorded<T>(writing: OperatorFuture<'_, T>) -> Result<T, Refusal> {
+async fn recorded<T>(writing: OperatorFuture<'_, T>) -> Result<T, RefusedRequest> {
     match timeout(TIMEOUT, writing).await {
         Ok(done) => done.map_err(unavailable),
         Err(_) => {
             let error = format!("the ledger did not answer within {} s", TIMEOUT.as_secs());
-            Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error))
+            Err(RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error))
         }
     }
 }
 
-fn unavailable(error: impl std::fmt::Display) -> Refusal {
-    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+fn unavailable(error: impl std::fmt::Display) -> RefusedRequest {
+    RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
 }
 
 fn whole_second(at: Timestamp) -> Timestamp {

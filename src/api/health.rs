@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
 
-use super::{ApiState, Refusal};
+use super::{ApiState, RefusedRequest};
 use crate::clock::system;
 use crate::lease;
 use crate::status::Status;
@@ -20,12 +20,12 @@ pub(super) struct Healthy {
 }
 
 /// 200 while the daemon's loop turns. If it is stuck, the API still answers, so an answer alone proves nothing.
-pub(super) async fn healthz(State(state): State<Arc<ApiState>>) -> Result<Json<Healthy>, Refusal> {
+pub(super) async fn healthz(State(state): State<Arc<ApiState>>) -> Result<Json<Healthy>, RefusedRequest> {
     let ago = system::uptime().since(*state.sources.turns.borrow());
     let last_turn_ms = crate::run::millis(ago);
     if ago > state.sources.stall {
         let error = format!("the daemon's loop is stuck: its last turn was {last_turn_ms} ms ago");
-        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error));
+        return Err(RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error));
     }
     Ok(Json(Healthy { last_turn_ms }))
 }

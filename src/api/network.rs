@@ -30,7 +30,7 @@ use tokio_rustls::rustls::ServerConfig;
 pub use self::host::HostName;
 pub use self::secret::SecretError;
 use self::secret::Token;
-use super::Refusal;
+use super::RefusedRequest;
 use super::serve::LocalAddress;
 
 /// What a caller may see.
@@ -136,17 +136,20 @@ impl Network {
         router.layer(middleware::from_fn_with_state(Arc::clone(network), admit_or_refuse))
     }
 
-    fn admit(&self, request: &Request) -> Result<Visibility, Refusal> {
+    fn admit(&self, request: &Request) -> Result<Visibility, RefusedRequest> {
         let local = request.extensions().get::<LocalAddress>().and_then(|local| local.0);
         self.check_host(local, request)?;
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return Err(Refusal::new(StatusCode::FORBIDDEN, "the API is read-only over TCP: use the Unix socket"));
+            return Err(RefusedRequest::new(
+                StatusCode::FORBIDDEN,
+                "the API is read-only over TCP: use the Unix socket",
+            ));
         }
         self.visibility(request.headers())
     }
 
     /// Accepts a request only if its `Host`, and the host in its URI if there is one, name this address.
-    fn check_host(&self, local: Option<IpAddr>, request: &Request) -> Result<(), Refusal> {
+    fn check_host(&self, local: Option<IpAddr>, request: &Request) -> Result<(), RefusedRequest> {
         let is_own = |name: &str| {
             HostName::of_authority(name).is_some_and(|name| name.is_of(local) || self.names.contains(&name))
         };
@@ -159,14 +162,14 @@ impl Network {
             _ => false,
         };
         let refusal = "the request's `Host` is neither this address nor a name of `--listen-host`";
-        is_accepted.then_some(()).ok_or_else(|| Refusal::new(StatusCode::MISDIRECTED_REQUEST, refusal))
+        is_accepted.then_some(()).ok_or_else(|| RefusedRequest::new(StatusCode::MISDIRECTED_REQUEST, refusal))
     }
 
     /// Determines what a request may see. A wrong token is an error, because the caller expects to see everything.
-    fn visibility(&self, headers: &HeaderMap) -> Result<Visibility, Refusal> {
+    fn visibility(&self, headers: &HeaderMap) -> Result<Visibility, RefusedRequest> {
         let Some(shown) = headers.get(header::AUTHORIZATION) else { return Ok(Visibility::Outline) };
         let is_right = bearer(shown).zip(self.secrets().token.as_ref()).is_some_and(|(shown, token)| token.is(shown));
-        is_right.then_some(Visibility::All).ok_or_else(|| Refusal::new(StatusCode::UNAUTHORIZED, "wrong token"))
+        is_right.then_some(Visibility::All).ok_or_else(|| RefusedRequest::new(StatusCode::UNAUTHORIZED, "wrong token"))
     }
 }
 

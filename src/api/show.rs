@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::admission::Admitted;
 use super::network::Visibility;
 use super::reads::LeaderState;
-use super::{ApiState, Refusal};
+use super::{ApiState, RefusedRequest};
 use crate::clock::system;
 use crate::coordination::ReadError;
 use crate::job::JobName;
@@ -88,13 +88,13 @@ pub(super) struct HistoryQuery {
 }
 
 impl HistoryQuery {
-    fn limit(query: Result<Query<Self>, QueryRejection>) -> Result<usize, Refusal> {
-        let Query(parameters) = query.map_err(|bad| Refusal::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
+    fn limit(query: Result<Query<Self>, QueryRejection>) -> Result<usize, RefusedRequest> {
+        let Query(parameters) = query.map_err(|bad| RefusedRequest::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
         match parameters.limit.unwrap_or(20) {
             limit @ 1..=MOST_RECORDS => Ok(limit),
             limit => {
                 let error = format!("`limit` must be 1 to {MOST_RECORDS}, not {limit}");
-                Err(Refusal::new(StatusCode::BAD_REQUEST, error))
+                Err(RefusedRequest::new(StatusCode::BAD_REQUEST, error))
             }
         }
     }
@@ -115,14 +115,14 @@ pub(super) async fn history_of_job(
     requester: Requester,
     job: Result<Path<String>, PathRejection>,
     query: Result<Query<HistoryQuery>, QueryRejection>,
-) -> Result<Json<History>, Refusal> {
-    let Path(job) = job.map_err(|bad| Refusal::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
-    let job = JobName::parse(&job).map_err(|bad| Refusal::new(StatusCode::NOT_FOUND, bad.to_string()))?;
+) -> Result<Json<History>, RefusedRequest> {
+    let Path(job) = job.map_err(|bad| RefusedRequest::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
+    let job = JobName::parse(&job).map_err(|bad| RefusedRequest::new(StatusCode::NOT_FOUND, bad.to_string()))?;
     let history = state.history(requester, Some(job.clone()), HistoryQuery::limit(query)?).await?;
     // A job that was removed from the jobs file keeps its history, so it is unknown only if that is empty.
     let status = Arc::clone(&state.sources.status.borrow());
     if history.records.is_empty() && !status.jobs.iter().any(|known| known.name == job) {
-        return Err(Refusal::new(StatusCode::NOT_FOUND, no_such_job(&job, &status)));
+        return Err(RefusedRequest::new(StatusCode::NOT_FOUND, no_such_job(&job, &status)));
     }
     Ok(Json(history))
 }
@@ -138,7 +138,7 @@ pub(super) async fn history_of_all(
     State(state): State<Arc<ApiState>>,
     requester: Requester,
     query: Result<Query<HistoryQuery>, QueryRejection>,
-) -> Result<Json<History>, Refusal> {
+) -> Result<Json<History>, RefusedRequest> {
     state.history(requester, None, HistoryQuery::limit(query)?).await.map(Json)
 }
 
@@ -146,8 +146,13 @@ pub(super) async fn history_of_all(
 type Requester = (Extension<Arc<Admitted>>, Visibility);
 
 impl ApiState {
-    async fn history(&self, requester: Requester, job: Option<JobName>, limit: usize) -> Result<History, Refusal> {
-        let unread = |error: ReadError| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string());
+    async fn history(
+        &self,
+        requester: Requester,
+        job: Option<JobName>,
+        limit: usize,
+    ) -> Result<History, RefusedRequest> {
+        let unread = |error: ReadError| RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string());
         let (Extension(admitted), visibility) = requester;
         let newest = self.reads.history(&admitted, job, limit).await.map_err(unread)?;
         let shown = newest.records.into_iter().map(|record| visibility.of_record(record.into()));

@@ -292,13 +292,19 @@ impl Backend {
         self.member.name().session.clone()
     }
 
-    /// Sends an event. Without a receiver the daemon has ended, and the backend is about to.
     fn emit(&self, event: election::Event) {
-        let _ = self.service.events.send(Event::Election(event));
+        self.send(Event::Election(event));
     }
 
     fn emit_ledger(&self, event: ledger::Event) {
-        let _ = self.service.events.send(Event::Ledger(event));
+        self.send(Event::Ledger(event));
+    }
+
+    /// Sends an event, none after `Failed`. Without a receiver the daemon has ended, and the backend is about to.
+    fn send(&self, event: Event) {
+        if !self.failed {
+            let _ = self.service.events.send(event);
+        }
     }
 }
 

@@ -97,7 +97,7 @@ struct DeferredCommit {
     until: Uptime,
 }
 
-struct Refusal {
+struct RefusedChange {
     pause: Duration,
     damage: Damage,
     reported: CommitId,
@@ -115,7 +115,7 @@ pub struct Committer<C, K> {
     /// Changes that the server refuses, by job. Other changes of the job wait behind them.
     deferred: BTreeMap<JobName, DeferredCommit>,
     /// The last refusal of each job, until a change of that job is accepted.
-    refusals: BTreeMap<JobName, Refusal>,
+    refusals: BTreeMap<JobName, RefusedChange>,
     /// The candidate of a term that is over: groups with this fence are not sent.
     held: Option<String>,
     pipelines: Pipelines,
@@ -483,7 +483,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         if let Some(before) = before.filter(|before| before.damage.path != damage.path) {
             outcome.mended.push(before.damage.path);
         }
-        self.refusals.insert(job.clone(), Refusal { pause, damage: damage.clone(), reported: id });
+        self.refusals.insert(job.clone(), RefusedChange { pause, damage: damage.clone(), reported: id });
         outcome.refused.push(damage);
         pause
     }

@@ -65,7 +65,7 @@ pub struct Damages {
 
 /// The damaged paths, and those of them that were not reported before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct News {
+pub struct NewDamage {
     /// All of them, as text.
     pub all: Vec<String>,
     /// The new ones.
@@ -74,14 +74,14 @@ pub struct News {
 
 impl Damages {
     /// Replaces what `source` has found. Returns what to report, if anything changed.
-    pub fn found(&mut self, source: Source, found: impl IntoIterator<Item = Damage>) -> Option<News> {
+    pub fn found(&mut self, source: Source, found: impl IntoIterator<Item = Damage>) -> Option<NewDamage> {
         let found: BTreeMap<_, _> = found.into_iter().map(|damage| (damage.path, damage.why)).collect();
         let before = self.known.insert(source, found.clone()).unwrap_or_default();
         if before == found { None } else { self.news() }
     }
 
     /// Adds a path to what `source` has found.
-    pub fn add(&mut self, source: Source, damage: Damage) -> Option<News> {
+    pub fn add(&mut self, source: Source, damage: Damage) -> Option<NewDamage> {
         let known = self.known.entry(source).or_default();
         if known.get(&damage.path) == Some(&damage.why) {
             return None;
@@ -91,7 +91,7 @@ impl Damages {
     }
 
     /// Removes a path that is no longer damaged.
-    pub fn mend(&mut self, source: Source, path: &str) -> Option<News> {
+    pub fn mend(&mut self, source: Source, path: &str) -> Option<NewDamage> {
         self.known.get_mut(&source)?.remove(path)?;
         self.news()
     }
@@ -101,7 +101,7 @@ impl Damages {
         self.known.get(&source).into_iter().flat_map(BTreeMap::keys).cloned().collect()
     }
 
-    fn news(&mut self) -> Option<News> {
+    fn news(&mut self) -> Option<NewDamage> {
         let mut now = BTreeMap::new();
         for (path, why) in self.known.values().flatten() {
             now.entry(path.clone()).or_insert_with(|| why.clone());
@@ -114,7 +114,7 @@ impl Damages {
         all.extend((left_out > 0).then(|| format!("and {left_out} more")));
         // A path that was reported is not new, even if the reason has changed.
         let new = self.named.iter().filter(|(path, _)| !before.contains_key(*path)).map(describe).collect();
-        (before != self.named).then_some(News { all, new })
+        (before != self.named).then_some(NewDamage { all, new })
     }
 }
 
@@ -126,7 +126,7 @@ mod tests {
         Damage::new(path, "why")
     }
 
-    fn new(news: Option<News>) -> Vec<String> {
+    fn new(news: Option<NewDamage>) -> Vec<String> {
         news.map(|news| news.new).unwrap_or_default()
     }
 

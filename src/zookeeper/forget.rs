@@ -30,7 +30,7 @@ const MOST_JOBS: usize = 100;
 const MOST_DELETES: usize = 100;
 
 /// Input of a pass.
-pub struct Order {
+pub struct ForgetOrder {
     /// The candidate that guards the removals.
     pub fence: String,
     /// The jobs of this node's files.
@@ -45,7 +45,7 @@ pub struct Order {
 
 /// Result of a pass.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct ForgetLook {
     /// The jobs that were removed, with the number of their history records.
     pub forgotten: Vec<(JobName, usize)>,
     /// The last job of this pass; `None` if it reached the end.
@@ -53,9 +53,12 @@ pub struct Look {
 }
 
 /// Checks the next jobs that are gone, and removes those that are due.
-pub async fn look<C: Client, K: Clock>(context: SessionContext<C, K>, order: Order) -> Result<Look, SessionError> {
+pub async fn look<C: Client, K: Clock>(
+    context: SessionContext<C, K>,
+    order: ForgetOrder,
+) -> Result<ForgetLook, SessionError> {
     if !all_define_the_same(&context, &order.defined).await? {
-        return Ok(Look::default());
+        return Ok(ForgetLook::default());
     }
     let noted = context::children(context.line()?, paths::GONE).await?;
     let back = noted.iter().filter(|name| JobName::parse(name).is_ok_and(|job| order.defined.jobs.contains(&job)));
@@ -66,11 +69,11 @@ pub async fn look<C: Client, K: Clock>(context: SessionContext<C, K>, order: Ord
     let after = |job: &&JobName| order.behind.as_ref().is_none_or(|behind| *job > behind);
     let here: Vec<JobName> = gone.iter().filter(after).take(MOST_JOBS).cloned().collect();
     if here.is_empty() {
-        return Ok(Look::default());
+        return Ok(ForgetLook::default());
     }
     let is_all = gone.last() == here.last();
     let busy = busy(&context).await?;
-    let mut look = Look { forgotten: Vec::new(), behind: here.last().filter(|_| !is_all).cloned() };
+    let mut look = ForgetLook { forgotten: Vec::new(), behind: here.last().filter(|_| !is_all).cloned() };
     for job in here.into_iter().filter(|job| !busy.contains(job)) {
         match forget_if_due(&context, &order, &job).await {
             Ok(Some(records)) => look.forgotten.push((job, records)),
@@ -121,7 +124,7 @@ async fn busy<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<BTr
 /// Notes that a job is gone. If it has been gone long enough, removes it and returns the number of its history records.
 async fn forget_if_due<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
-    order: &Order,
+    order: &ForgetOrder,
     job: &JobName,
 ) -> Result<Option<usize>, SessionError> {
     let note = paths::gone(job);
@@ -156,7 +159,7 @@ async fn forget_if_due<C: Client, K: Clock>(
 
 async fn make_note<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
-    order: &Order,
+    order: &ForgetOrder,
     note: &str,
 ) -> Result<(), SessionError> {
     let create = |path: &str| Op::Create { path: path.to_owned(), data: Vec::new(), mode: Mode::Persistent };
@@ -173,7 +176,7 @@ async fn make_note<C: Client, K: Clock>(
 /// Removes these znodes, some at a time. Returns false if one was changed meanwhile: the next pass tries again.
 async fn remove<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
-    order: &Order,
+    order: &ForgetOrder,
     paths: Vec<String>,
 ) -> Result<bool, SessionError> {
     for paths in paths.chunks(MOST_DELETES) {

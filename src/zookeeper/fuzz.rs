@@ -42,7 +42,7 @@ fn fuzz_ledger_in_zookeeper() {
         }
         let defined = Arc::new(Defined { digest: Digest::of(b"jobs"), jobs: BTreeSet::new() });
         let (fence, after) = ("/leader/x".to_owned(), Duration::from_secs(1));
-        let order = forget::Order { fence, defined, after, now_ms: i64::MAX, behind: None };
+        let order = forget::ForgetOrder { fence, defined, after, now_ms: i64::MAX, behind: None };
         let _ = forget::look(server.context(ByHand::default()), order).now_or_never().unwrap();
         let _ = damaged.iter().map(ToString::to_string).count();
         lines > damaged.len()

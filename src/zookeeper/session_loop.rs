@@ -59,7 +59,7 @@ use daemon_requests::Reading;
 use failing::{Failing, Task};
 use forgetting::Forgetting;
 use lease::LeaseKeeper;
-use link::{Link, Reported};
+use link::{Link, ReportedLink};
 use membership::Membership;
 use operator_requests::{Operators, RequestsEvent};
 use standstill::StandstillGuard;
@@ -89,7 +89,7 @@ enum LoopEvent<W> {
     Read(Box<ReadDone>),
     AccessUpdated(rights::Finished),
     Trimmed(CompletedTrim),
-    Forgot(Result<forget::Look, SessionError>),
+    Forgot(Result<forget::ForgetLook, SessionError>),
     Request(Option<Request>),
     Time,
 }
@@ -118,7 +118,7 @@ struct Housekeeping<C: Client, K> {
     rights: rights::AccessUpdates,
     trimmer: Trimmer<C, K>,
     forgetting: Forgetting,
-    forgets: FuturesUnordered<BoxFuture<Result<forget::Look, SessionError>>>,
+    forgets: FuturesUnordered<BoxFuture<Result<forget::ForgetLook, SessionError>>>,
     failing: Failing,
 }
 
@@ -163,7 +163,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
             link: Link {
                 is_connected: client.state() == State::Connected,
                 client,
-                reported: Reported::Nothing,
+                reported: ReportedLink::Nothing,
                 ended: None,
             },
             context,

@@ -38,7 +38,7 @@ const IDLE_MEMBERS: usize = 64;
 
 /// What was last reported of a run.
 #[derive(Clone, Debug, Default)]
-struct Reported {
+struct ReportedRun {
     version: Option<Version>,
     owner: Option<Owner>,
     /// The session of the owner that was reported as gone.
@@ -47,7 +47,7 @@ struct Reported {
 
 /// State of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum MemberState {
+enum WatchedMemberState {
     /// Not read yet.
     Unknown,
     /// The session of the member; `None` if there is no such member.
@@ -62,7 +62,7 @@ enum WatchResult {
     OfRun {
         run: RunId,
         request: u64,
-        reported: Reported,
+        reported: ReportedRun,
         result: Result<RunReading, SessionError>,
     },
     OfMember {
@@ -89,7 +89,7 @@ enum RunReading {
 struct Polled {
     run: RunId,
     request: u64,
-    reported: Reported,
+    reported: ReportedRun,
     event: Option<Event>,
 }
 
@@ -102,19 +102,19 @@ struct Watched {
     has_watch: bool,
     /// The newest request. Results of older ones are ignored.
     request: u64,
-    reported: Reported,
+    reported: ReportedRun,
     keep: Option<Keep>,
 }
 
 /// State of a watched member.
 struct WatchedMember {
-    state: Latest<MemberState>,
+    state: Latest<WatchedMemberState>,
     keep: Option<Keep>,
 }
 
 /// A read that waits to be started.
 enum WaitingRead {
-    Run { run: RunId, request: u64, reported: Reported },
+    Run { run: RunId, request: u64, reported: ReportedRun },
     Member(NodeName),
 }
 
@@ -166,12 +166,16 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         let has_room = self.bytes + bytes <= MOST_BYTES;
         let watched = self.watched.entry(run.clone()).or_insert_with(|| {
             self.bytes += if has_room { bytes } else { 0 };
-            Watched { has_watch: has_room, request: 0, reported: Reported::default(), keep: None }
+            Watched { has_watch: has_room, request: 0, reported: ReportedRun::default(), keep: None }
         });
         self.requests += 1;
-        (watched.request, watched.reported, watched.keep) = (self.requests, Reported::default(), None);
+        (watched.request, watched.reported, watched.keep) = (self.requests, ReportedRun::default(), None);
         if watched.has_watch {
-            self.waiting.push_back(WaitingRead::Run { run, request: watched.request, reported: Reported::default() });
+            self.waiting.push_back(WaitingRead::Run {
+                run,
+                request: watched.request,
+                reported: ReportedRun::default(),
+            });
         } else {
             self.unwatched.insert(run);
             self.poll_soon();
@@ -236,7 +240,7 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         }
     }
 
-    fn read_run(&mut self, run: RunId, request: u64, mut reported: Reported) {
+    fn read_run(&mut self, run: RunId, request: u64, mut reported: ReportedRun) {
         if !self.is_wanted(&run, request) {
             return;
         }
@@ -274,8 +278,9 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         });
         let polled: Vec<Polled> = polled.collect();
         let states = self.members.iter().map(|(node, watched)| (node.clone(), watched.state.value()));
-        let changed = std::mem::take(&mut self.changed).into_iter().map(|node| (node, MemberState::Session(None)));
-        let states: BTreeMap<NodeName, MemberState> = states.chain(changed).collect();
+        let changed =
+            std::mem::take(&mut self.changed).into_iter().map(|node| (node, WatchedMemberState::Session(None)));
+        let states: BTreeMap<NodeName, WatchedMemberState> = states.chain(changed).collect();
         let context = self.context.clone();
         self.poll_at = None;
         self.steps.push(Box::pin(async move {
@@ -300,7 +305,7 @@ impl<C: Client, K: Clock> Watcher<C, K> {
     fn member(&mut self, node: &NodeName) -> &WatchedMember {
         self.members.entry(node.clone()).or_insert_with(|| {
             self.waiting.push_back(WaitingRead::Member(node.clone()));
-            WatchedMember { state: Latest::new(MemberState::Unknown), keep: None }
+            WatchedMember { state: Latest::new(WatchedMemberState::Unknown), keep: None }
         })
     }
 
@@ -399,7 +404,7 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         Ok(events)
     }
 
-    fn note_reported(&mut self, run: &RunId, reported: &Reported) {
+    fn note_reported(&mut self, run: &RunId, reported: &ReportedRun) {
         if let Some(watched) = self.watched.get_mut(run) {
             watched.reported = reported.clone();
         }
@@ -409,13 +414,13 @@ impl<C: Client, K: Clock> Watcher<C, K> {
 async fn read_and_watch_member<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     node: &NodeName,
-    member: &Latest<MemberState>,
+    member: &Latest<WatchedMemberState>,
 ) -> Result<(), SessionError> {
     let path = paths::member(node);
     let (stat, watch) = context.line()?.stat_and_watch(&path).await.at(&path)?;
     // Publish also an unchanged state: the member may have gone and come back between two reads, and a run's reader has
     // seen that.
-    member.publish(MemberState::Session(stat.map(|stat| session_id(stat.ephemeral_owner))));
+    member.publish(WatchedMemberState::Session(stat.map(|stat| session_id(stat.ephemeral_owner))));
     watch.fired().await;
     Ok(())
 }
@@ -424,8 +429,8 @@ async fn read_and_watch_member<C: Client, K: Clock>(
 async fn read_and_watch_run<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     run: &RunId,
-    reported: &mut Reported,
-    member: Option<Subscriber<MemberState>>,
+    reported: &mut ReportedRun,
+    member: Option<Subscriber<WatchedMemberState>>,
 ) -> Result<RunReading, SessionError> {
     let path = paths::running(run);
     let (data, stat, watch) = match context.line()?.get_and_watch(&path).await {
@@ -459,8 +464,8 @@ async fn read_and_watch_run<C: Client, K: Clock>(
     Ok(RunReading::Changed)
 }
 
-fn is_without(member: &MemberState, session: &SessionId) -> bool {
-    matches!(member, MemberState::Session(current) if current.as_ref() != Some(session))
+fn is_without(member: &WatchedMemberState, session: &SessionId) -> bool {
+    matches!(member, WatchedMemberState::Session(current) if current.as_ref() != Some(session))
 }
 
 async fn is_alive<C: Client, K: Clock>(context: &SessionContext<C, K>, owner: &Owner) -> Result<bool, SessionError> {
@@ -470,7 +475,7 @@ async fn is_alive<C: Client, K: Clock>(context: &SessionContext<C, K>, owner: &O
 }
 
 /// Returns when the run or its owner's member may have changed.
-async fn changed<W: Watch>(watch: W, member: Option<Subscriber<MemberState>>) {
+async fn changed<W: Watch>(watch: W, member: Option<Subscriber<WatchedMemberState>>) {
     let member = async {
         match member {
             Some(mut member) => member.changed().await,
@@ -485,7 +490,7 @@ async fn changed<W: Watch>(watch: W, member: Option<Subscriber<MemberState>>) {
 async fn poll<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     mut polled: Vec<Polled>,
-    members: &BTreeMap<NodeName, MemberState>,
+    members: &BTreeMap<NodeName, WatchedMemberState>,
 ) -> Result<Vec<Polled>, SessionError> {
     let found = read_runs(context, polled.iter().map(|polled| &polled.run)).await?;
     let mut lost = BTreeMap::new();

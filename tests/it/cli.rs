@@ -15,11 +15,11 @@ use crate::support::command::{command, texts};
 use crate::support::scratch::Scratch;
 
 /// The working directory of the commands.
-struct SessionContext {
+struct WorkingDirectory {
     dir: Scratch,
 }
 
-impl SessionContext {
+impl WorkingDirectory {
     fn new() -> Self {
         Self { dir: Scratch::new("cli") }
     }

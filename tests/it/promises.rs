@@ -1,7 +1,7 @@
 //! What every backend promises the daemon: one suite for solo, for ZooKeeper, and for the simulated ensemble.
 //!
-//! A promise is an async function over a [`cluster::Cluster`], in which the test plays the daemon of each node. It names
-//! no backend. `port::event_order` checks every event that a node receives meanwhile.
+//! A promise is an async function over a [`cluster::Cluster`], in which the test plays the daemon of each node. No
+//! promise names a backend. `port::event_order` checks every event that a node receives meanwhile.
 
 mod cluster;
 mod simulated;

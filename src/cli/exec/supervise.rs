@@ -55,7 +55,7 @@ pub(super) fn supervise(
         let signals = Signals::new(SIGNALS).map_err(system("signals cannot be caught"))?;
         let warden = warden.into_async().map_err(system("the warden cannot be reached"))?;
         let tree_id = launch.tree_id;
-        let mut supervisor = Supervisor { warden, signals, tree_id, job, output, due: None, stopped: None };
+        let mut supervisor = ExecSupervisor { warden, signals, tree_id, job, output, due: None, stopped: None };
         let ended = supervisor.run(launch).await;
         // Best effort: the warden has nothing left to do, so an error here does not matter.
         let _ = supervisor.warden.close().await;
@@ -67,12 +67,12 @@ pub(super) fn supervise(
 
 /// Why this process stopped the run.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum StopCause {
+enum ExecStopCause {
     Timeout,
     Signal,
 }
 
-struct Supervisor<'a> {
+struct ExecSupervisor<'a> {
     warden: Handle,
     signals: Signals,
     tree_id: TreeId,
@@ -80,10 +80,10 @@ struct Supervisor<'a> {
     output: Sender<OutputPiece>,
     /// When the job's `timeout` passes; `None` before the start, without a `timeout`, and after a stop.
     due: Option<Uptime>,
-    stopped: Option<StopCause>,
+    stopped: Option<ExecStopCause>,
 }
 
-impl Supervisor<'_> {
+impl ExecSupervisor<'_> {
     async fn run(&mut self, launch: Launch) -> Result<StartedOrFailed, WardenGone> {
         if self.warden.send(&Order::Start(Box::new(launch))).is_err() {
             let too_long = nix::errno::Errno::E2BIG as i32;
@@ -112,7 +112,7 @@ impl Supervisor<'_> {
             Notice::Output { stream, line, continues, .. } => drop(self.output.send((stream, line, continues))),
             Notice::NotStarted { why, .. } => return Some(Err(why)),
             Notice::Ended(ending) => {
-                let timed_out = ending.ended_by == Some(EndedBy::Order) && self.stopped == Some(StopCause::Timeout);
+                let timed_out = ending.ended_by == Some(EndedBy::Order) && self.stopped == Some(ExecStopCause::Timeout);
                 return Some(Ok(SupervisedEnd { ending: *ending, timed_out }));
             }
             Notice::Pong => {}
@@ -123,7 +123,7 @@ impl Supervisor<'_> {
     fn check_timeout(&mut self) {
         if self.due.is_some_and(|due| due <= now().up) {
             self.due = None;
-            self.stop(StopCause::Timeout);
+            self.stop(ExecStopCause::Timeout);
         }
     }
 
@@ -133,11 +133,11 @@ impl Supervisor<'_> {
         if self.stopped.is_some() {
             self.order(&Order::Kill { tree_id: self.tree_id });
         } else {
-            self.stop(StopCause::Signal);
+            self.stop(ExecStopCause::Signal);
         }
     }
 
-    fn stop(&mut self, cause: StopCause) {
+    fn stop(&mut self, cause: ExecStopCause) {
         self.stopped = Some(cause);
         let grace_ms = millis(self.job.kill_grace);
         self.order(&Order::Stop { tree_id: self.tree_id, grace_ms });

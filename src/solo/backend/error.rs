@@ -41,7 +41,7 @@ impl Backend {
     /// Answers pending commits as unknown, so that requests behind them need not wait.
     ///
     /// Reads are moved behind requests about the queue, and are carried out as soon as possible. If the backend has
-    /// failed they are dropped, because the daemon then ends and nobody waits for them.
+    /// failed, nothing is answered any more, because the daemon then ends and nobody waits.
     pub(super) fn release_requests(&mut self) {
         let mut reads = Vec::new();
         for request in std::mem::take(&mut self.pending) {
@@ -82,9 +82,10 @@ impl Backend {
     /// While this node's member file exists, its runs may go on. Without it, another node may start them again, so the
     /// lease is revoked too.
     fn fail(&mut self, error: &BackendError) {
-        if std::mem::replace(&mut self.failed, true) {
+        if self.failed {
             return;
         }
+        self.release_requests();
         if matches!(error, BackendError::MemberGone) {
             self.emit(election::Event::Lease { until: Uptime::ZERO });
         }
@@ -92,7 +93,7 @@ impl Backend {
         self.watch.end();
         self.timers = Timers::from(self.timers.poll);
         self.emit(election::Event::Failed(election::Failure::StateDir(error.to_string())));
-        self.release_requests();
+        self.failed = true;
     }
 }
 

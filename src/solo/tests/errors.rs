@@ -83,20 +83,17 @@ async fn an_unusable_ledger_ends_the_term_and_fails_the_node() {
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
     Connection::open(dir.path().join("ledger.db")).unwrap().execute_batch("DROP TABLE jobs").unwrap();
-    let sent = a.send(advance("j", None, 10, None));
+    assert_eq!(a.commit(advance("j", None, 10, None)).await, Commit::Unknown);
     a.until(|event| matches!(event, Event::Election(election::Event::Over { .. })).then_some(())).await;
     let failure = a.until(|event| match event {
         Event::Election(election::Event::Failed(failure)) => Some(failure),
         _ => None,
     });
     assert!(matches!(failure.await, Failure::StateDir(_)));
-    let answer = a.until(|event| match event {
-        Event::Ledger(ledger::Event::Answered { id, answer }) if id == sent => Some(answer),
-        _ => None,
-    });
-    assert_eq!(answer.await, Commit::Unknown);
+    a.send(advance("j", None, 20, None));
     a.request(election::Request::Leave);
-    a.until(|event| matches!(event, Event::Election(election::Event::Left)).then_some(())).await;
+    let after = tokio::time::timeout(LONG, a.solo.coordination.events.recv()).await.expect("the backend ends");
+    assert_eq!(after, None, "after `Failed` no further event comes");
 }
 
 #[tokio::test]

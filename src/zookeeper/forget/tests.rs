@@ -65,8 +65,8 @@ impl Fixture {
         self.server.tree().time_ms += i64::try_from(time.as_millis()).unwrap();
     }
 
-    fn try_look(&mut self) -> Result<Look, SessionError> {
-        let order = Order {
+    fn try_look(&mut self) -> Result<ForgetLook, SessionError> {
+        let order = ForgetOrder {
             fence: CANDIDATE.into(),
             defined: self.defined.clone(),
             after: DAY * 30,

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::SessionLoop;
-use super::link::Reported;
+use super::link::ReportedLink;
 use crate::clock::Clock;
 use crate::election::{Event, Failure};
 use crate::term::TermEnd;
@@ -89,7 +89,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if std::mem::take(&mut self.supervisor.desired.resign) {
             self.supervisor.emit(Event::Withdrawn);
         }
-        if self.link.reported != Reported::Nothing {
+        if self.link.reported != ReportedLink::Nothing {
             self.supervisor.emit(Event::Expired { session: self.id.clone() });
         }
         if self.supervisor.desired.leave.is_some() {

@@ -10,7 +10,7 @@ use super::SessionLoop;
 use crate::clock::{Clock, Uptime};
 use crate::election::Event;
 use crate::zookeeper::client::Connect;
-use crate::zookeeper::damage::{Damage, News, Source};
+use crate::zookeeper::damage::{Damage, NewDamage, Source};
 
 /// Shorter failures are normal for a connection and are not reported.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
@@ -210,8 +210,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.report_damage(news);
     }
 
-    fn report_damage(&self, news: Option<News>) {
-        if let Some(News { all, new }) = news {
+    fn report_damage(&self, news: Option<NewDamage>) {
+        if let Some(NewDamage { all, new }) = news {
             self.supervisor.emit(Event::Damaged { all, new });
         }
     }

@@ -8,7 +8,7 @@ use crate::job::JobName;
 use crate::ledger::{self, forgetting};
 use crate::zookeeper::client::Connect;
 use crate::zookeeper::context::SessionError;
-use crate::zookeeper::forget::{self, Look, Order};
+use crate::zookeeper::forget::{self, ForgetLook, ForgetOrder};
 
 /// Pause before the next pass when one failed or did not reach all jobs.
 const SOON: Duration = Duration::from_secs(10);
@@ -44,15 +44,15 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             return;
         };
         let now_ms = time.earliest(now).as_millisecond();
-        let order = Order { fence, defined, after, now_ms, behind: self.housekeeping.forgetting.behind.take() };
+        let order = ForgetOrder { fence, defined, after, now_ms, behind: self.housekeeping.forgetting.behind.take() };
         self.housekeeping.forgetting.is_under_way = true;
         self.housekeeping.forgets.push(Box::pin(forget::look(self.context.clone(), order)));
     }
 
-    pub(super) fn forgot(&mut self, look: Result<Look, SessionError>, now: Uptime) {
+    pub(super) fn forgot(&mut self, look: Result<ForgetLook, SessionError>, now: Uptime) {
         self.housekeeping.forgetting.is_under_way = false;
         let pause = self.supervisor.options.forget_after.map_or(SOON, forgetting::every);
-        let Look { forgotten, behind } = match look {
+        let ForgetLook { forgotten, behind } = match look {
             Ok(look) => look,
             Err(error) => {
                 tracing::debug!("cannot read the records of undefined jobs: {error}");

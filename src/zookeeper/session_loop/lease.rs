@@ -6,7 +6,7 @@ use futures_util::stream::FuturesUnordered;
 
 use super::candidacy::{Leading, Role};
 use super::failing::Task;
-use super::membership::MemberState;
+use super::membership::OwnMemberState;
 use super::operator_requests::Listening;
 use super::rights::AccessUpdates;
 use super::standstill::Standstill;
@@ -207,7 +207,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     /// Treats the node's own member as gone, because its access list excludes the node. It is then recreated.
     fn lose_member(&mut self) {
-        self.membership.state = MemberState::Closed;
+        self.membership.state = OwnMemberState::Closed;
         self.damaged(
             Source::Renewals,
             Damage::new(self.context.member(), "its access list excludes its own node; recreating it"),

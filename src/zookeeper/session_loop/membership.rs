@@ -7,7 +7,7 @@ use crate::clock::Uptime;
 
 /// State of the node's own member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MemberState {
+pub(super) enum OwnMemberState {
     /// The parent znodes have not been checked yet.
     Unprepared,
     Absent,
@@ -18,7 +18,7 @@ pub(super) enum MemberState {
 
 /// The node's own member.
 pub(super) struct Membership {
-    pub state: MemberState,
+    pub state: OwnMemberState,
     /// Deadline for waiting until another session gives up the node's name.
     pub name_wanted_until: Option<Uptime>,
     /// The node's own entries may be gone: they are read before anything else.
@@ -35,7 +35,7 @@ pub(super) struct Membership {
 impl Membership {
     pub fn new() -> Self {
         Self {
-            state: MemberState::Unprepared,
+            state: OwnMemberState::Unprepared,
             name_wanted_until: None,
             must_verify: false,
             must_publish: false,
@@ -46,20 +46,20 @@ impl Membership {
     }
 
     pub fn is_present(&self) -> bool {
-        self.state == MemberState::Present
+        self.state == OwnMemberState::Present
     }
 
     /// Records that the parent znodes exist.
     pub fn prepared(&mut self) {
-        if self.state == MemberState::Unprepared {
-            self.state = MemberState::Absent;
+        if self.state == OwnMemberState::Unprepared {
+            self.state = OwnMemberState::Absent;
         }
     }
 
     /// Records that the member is gone.
     pub fn lose(&mut self) {
-        if self.state == MemberState::Present {
-            self.state = MemberState::Absent;
+        if self.state == OwnMemberState::Present {
+            self.state = OwnMemberState::Absent;
         }
     }
 }

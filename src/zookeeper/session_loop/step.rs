@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::candidacy::{Leading, Role};
 use super::failing::Task;
-use super::membership::MemberState;
+use super::membership::OwnMemberState;
 use super::step_result::StepResult;
 use super::{BoxFuture, SessionEnd, SessionLoop, reread};
 use crate::clock::{Clock, Uptime};
@@ -102,15 +102,18 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if self.is_out_of_cluster() {
             return None;
         }
-        if self.membership.state == MemberState::Unprepared {
+        if self.membership.state == OwnMemberState::Unprepared {
             let known = self.supervisor.cluster.clone().or_else(|| self.supervisor.store.cluster());
             let new = (self.supervisor.options.uuid)().to_string();
             let preparing = async { entry::prepare(context, known, new).await.map(StepResult::Cluster) };
             return Some((Task::Prepare, Box::pin(preparing)));
         }
         if !self.membership.is_present() {
-            let (member, left, is_closed) =
-                (self.supervisor.member(self.timeout), self.leftover(), self.membership.state == MemberState::Closed);
+            let (member, left, is_closed) = (
+                self.supervisor.member(self.timeout),
+                self.leftover(),
+                self.membership.state == OwnMemberState::Closed,
+            );
             self.membership.must_publish = false;
             let entering = async move { entry::enter(context, member, left, is_closed).await.map(StepResult::Entered) };
             return Some((Task::Enter, Box::pin(entering)));

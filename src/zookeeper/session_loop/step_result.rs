@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::candidacy::{Leading, Role};
-use super::membership::MemberState;
+use super::membership::OwnMemberState;
 use super::reread::RereadResult;
 use super::step::Retry;
 use super::{SURVEY_EVERY, SessionEnd, SessionLoop, fired};
@@ -113,7 +113,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     fn entered(&mut self, entered: Entered) {
         match entered {
             Entered::Yes => {
-                self.membership.state = MemberState::Present;
+                self.membership.state = OwnMemberState::Present;
                 let removed = self.removable();
                 self.supervisor.store.forget(&removed);
                 self.supervisor.earlier.clear();

@@ -37,7 +37,7 @@ pub struct Tree {
     watches: BTreeMap<String, Vec<oneshot::Sender<()>>>,
     /// Time stamped on every write, in milliseconds.
     pub time_ms: i64,
-    /// While true, requests are neither carried out nor answered.
+    /// While true, requests are not carried out and fail as unanswered.
     pub is_silent: bool,
     /// The fates of the next multis; later ones are answered.
     pub fates: VecDeque<Fate>,

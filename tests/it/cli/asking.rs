@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{SessionContext, assert_printed, transcript};
+use super::{WorkingDirectory, assert_printed, transcript};
 use crate::support::LONG;
 use crate::support::command::{CRONKEEPER, run, texts};
 use crate::support::node::Spec;
@@ -17,7 +17,7 @@ fn json(line: &[&str]) -> Vec<Value> {
 
 #[test]
 fn without_a_daemon_the_error_names_the_socket() {
-    let context = SessionContext::new();
+    let context = WorkingDirectory::new();
     let commands: [&[&str]; 5] =
         [&["status"], &["history"], &["trigger", "backup", "--wait"], &["pause", "backup"], &["resume", "backup"]];
     for command in commands {
@@ -136,7 +136,7 @@ fn an_unknown_job_is_an_error() {
     let _node = spec.start();
     let runtime = spec.runtime_dir();
     until("the leader serves the socket", || runtime.join("api.sock").exists());
-    let printed = SessionContext::new().enter(&["history", "gret", "--runtime-dir", runtime.to_str().unwrap()]);
+    let printed = WorkingDirectory::new().enter(&["history", "gret", "--runtime-dir", runtime.to_str().unwrap()]);
     assert_printed(
         &printed,
         "

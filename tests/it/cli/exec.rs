@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{SessionContext, assert_printed, transcript};
+use super::{WorkingDirectory, assert_printed, transcript};
 use crate::support::command::CRONKEEPER;
 use crate::support::until;
 
@@ -32,8 +32,8 @@ jobs:
   last: {schedule: '@daily', command: 'printf \"no end of line\"'}
 ";
 
-fn context() -> SessionContext {
-    let context = SessionContext::new();
+fn context() -> WorkingDirectory {
+    let context = WorkingDirectory::new();
     let here = context.path().to_str().unwrap().to_owned();
     context.dir.write("jobs.yaml", &JOBS.replace("DIR", &here));
     context
@@ -207,7 +207,7 @@ fn sigkill_leaves_no_process_behind() {
 }
 
 /// The variable that distinguishes this test's job from those of other tests.
-fn variable(context: &SessionContext) -> String {
+fn variable(context: &WorkingDirectory) -> String {
     format!("CONTEXT={}", context.path().display())
 }
 

@@ -1,6 +1,6 @@
 //! The command `run` when it cannot start: the message names the remedy.
 
-use super::{SessionContext, assert_printed, transcript};
+use super::{WorkingDirectory, assert_printed, transcript};
 use crate::support::LONG;
 use crate::support::command::CRONKEEPER;
 use crate::support::node::Spec;
@@ -13,7 +13,7 @@ const ZOOKEEPER: &str = "127.0.0.1:1/chroot";
 
 #[test]
 fn the_error_for_a_directory_of_another_backend_names_the_remedy() {
-    let context = SessionContext::with("jobs.yaml", JOBS);
+    let context = WorkingDirectory::with("jobs.yaml", JOBS);
     let solo = Spec::new(CRONKEEPER, "solo");
     let node = solo.start();
     node.await_event("leader.elected", LONG);
@@ -37,7 +37,8 @@ fn the_error_for_a_directory_in_use_names_its_holder() {
     node.await_event("leader.elected", LONG);
     let (state, jobs) = (spec.state_dir(), spec.jobs_file());
     let (state, jobs) = (state.to_str().unwrap(), jobs.to_str().unwrap());
-    let printed = SessionContext::new().enter(&["run", "--zookeeper", ZOOKEEPER, "--jobs", jobs, "--state-dir", state]);
+    let printed =
+        WorkingDirectory::new().enter(&["run", "--zookeeper", ZOOKEEPER, "--jobs", jobs, "--state-dir", state]);
     let printed =
         printed.replace(state, "<state>").replace(&node.pid().to_string(), "<pid>").replace(node.name(), "<node>");
     assert_printed(&printed, "
@@ -47,7 +48,7 @@ fn the_error_for_a_directory_in_use_names_its_holder() {
 
 #[test]
 fn the_error_for_a_missing_or_invalid_secret_names_its_file() {
-    let context = SessionContext::with("jobs.yaml", JOBS);
+    let context = WorkingDirectory::with("jobs.yaml", JOBS);
     context.dir.write("auth", "no colon");
     let line =
         ["run", "--jobs", "jobs.yaml", "--state-dir", "state", "--zookeeper", ZOOKEEPER, "--zookeeper-auth-file"];
@@ -78,7 +79,7 @@ fn the_error_for_a_missing_or_invalid_secret_names_its_file() {
 
 #[test]
 fn the_error_for_an_address_in_use_names_it() {
-    let context = SessionContext::with("jobs.yaml", JOBS);
+    let context = WorkingDirectory::with("jobs.yaml", JOBS);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let line = ["run", "--jobs", "jobs.yaml", "--state-dir", "state", "--log", "error", "--listen", &address];
@@ -93,7 +94,7 @@ fn the_error_for_an_address_in_use_names_it() {
 
 #[test]
 fn the_error_for_a_directory_that_cannot_be_created_names_it() {
-    let context = SessionContext::with("jobs.yaml", JOBS);
+    let context = WorkingDirectory::with("jobs.yaml", JOBS);
     let printed = context.enter(&["run", "--jobs", "jobs.yaml", "--state-dir", "jobs.yaml/state"]);
     assert_printed(&printed, "
         | cronkeeper: state directory `jobs.yaml/state` cannot be created: Not a directory (os error 20)
@@ -103,7 +104,7 @@ fn the_error_for_a_directory_that_cannot_be_created_names_it() {
 
 #[test]
 fn settings_can_come_from_the_environment() {
-    let context = SessionContext::new();
+    let context = WorkingDirectory::new();
     let printed = transcript(context.line(&["run"]).env("CRONKEEPER_JOBS", "elsewhere.yaml"));
     assert!(printed.starts_with("| cronkeeper: cannot read elsewhere.yaml"), "{printed}");
 }

@@ -1,6 +1,6 @@
 //! Wrong usage, invalid files, and the commands that need no daemon.
 
-use super::{SessionContext, assert_printed, transcript};
+use super::{WorkingDirectory, assert_printed, transcript};
 
 const GOOD: &str = "\
 jobs:
@@ -22,7 +22,7 @@ jobs:
 
 #[test]
 fn no_command_or_an_unknown_one_is_wrong_usage() {
-    let context = SessionContext::new();
+    let context = WorkingDirectory::new();
     assert_printed(
         &context.enter(&["chekc"]),
         "
@@ -42,7 +42,7 @@ fn no_command_or_an_unknown_one_is_wrong_usage() {
 #[test]
 fn help_lists_the_commands() {
     assert_printed(
-        &SessionContext::new().enter(&["--help"]),
+        &WorkingDirectory::new().enter(&["--help"]),
         "
         Cron that survives the loss of a host
 
@@ -74,7 +74,7 @@ fn help_lists_the_commands() {
 
 #[test]
 fn every_command_has_help() {
-    let context = SessionContext::new();
+    let context = WorkingDirectory::new();
     let commands = [
         "run", "check", "next", "status", "history", "trigger", "pause", "resume", "handover", "kill", "exec",
         "release",
@@ -91,7 +91,7 @@ fn every_command_has_help() {
 #[test]
 fn the_error_for_a_bad_duration_shows_the_format() {
     assert_printed(
-        &SessionContext::new().enter(&["run", "--session-timeout", "10"]),
+        &WorkingDirectory::new().enter(&["run", "--session-timeout", "10"]),
         "
         | error: invalid value '10' for '--session-timeout <DURATION>': `10` has no unit: write `10s` for seconds, `10m` for minutes
         |
@@ -99,7 +99,7 @@ fn the_error_for_a_bad_duration_shows_the_format() {
         exit 2",
     );
     assert_printed(
-        &SessionContext::new().enter(&["run", "--drain-timeout", "1.5h"]),
+        &WorkingDirectory::new().enter(&["run", "--drain-timeout", "1.5h"]),
         "
         | error: invalid value '1.5h' for '--drain-timeout <DURATION>': `1.5h` is not a duration: expected integers with units, such as `500ms`, `90s`, `1h30m` or `2d`
         |
@@ -110,7 +110,7 @@ fn the_error_for_a_bad_duration_shows_the_format() {
 
 #[test]
 fn an_empty_connect_string_is_wrong_usage_and_not_the_solo_backend() {
-    let context = SessionContext::new();
+    let context = WorkingDirectory::new();
     let expected = "
         | error: a value is required for '--zookeeper <CONNECT>' but none was supplied
         |
@@ -131,15 +131,15 @@ fn an_invalid_node_name_is_wrong_usage() {
         | For more information, try '--help'.
         exit 2"
     );
-    assert_printed(&SessionContext::new().enter(&["handover", "--to", "../../x"]), &expected);
-    let refused = SessionContext::new().enter(&["handover", "--to", ""]);
+    assert_printed(&WorkingDirectory::new().enter(&["handover", "--to", "../../x"]), &expected);
+    let refused = WorkingDirectory::new().enter(&["handover", "--to", ""]);
     assert!(refused.contains("'--to <NODE>'") && refused.contains("exit 2"), "{refused}");
 }
 
 #[test]
 fn credentials_without_zookeeper_are_wrong_usage() {
     assert_printed(
-        &SessionContext::new().enter(&["release", "--zookeeper-auth-file", "auth"]),
+        &WorkingDirectory::new().enter(&["release", "--zookeeper-auth-file", "auth"]),
         "
         | error: the following required arguments were not provided:
         |   --zookeeper <CONNECT>
@@ -153,7 +153,7 @@ fn credentials_without_zookeeper_are_wrong_usage() {
 
 #[test]
 fn an_unknown_variable_is_wrong_usage_with_the_nearest_name() {
-    let context = SessionContext::with("jobs.yaml", GOOD);
+    let context = WorkingDirectory::with("jobs.yaml", GOOD);
     assert_printed(
         &transcript(context.line(&["check", "jobs.yaml"]).env("CRONKEEPER_ZOKEEPER", "zk:2181")),
         "
@@ -165,7 +165,7 @@ fn an_unknown_variable_is_wrong_usage_with_the_nearest_name() {
 
 #[test]
 fn the_error_for_a_missing_jobs_file_names_the_options() {
-    let context = SessionContext::new();
+    let context = WorkingDirectory::new();
     for line in [&["check", "jobs.yaml"][..], &["next", "--jobs", "jobs.yaml"], &["run", "--jobs", "jobs.yaml"]] {
         assert_printed(
             &context.enter(line),
@@ -179,7 +179,7 @@ fn the_error_for_a_missing_jobs_file_names_the_options() {
 
 #[test]
 fn all_errors_of_an_invalid_file_are_reported() {
-    let context = SessionContext::with("jobs.yaml", BAD);
+    let context = WorkingDirectory::with("jobs.yaml", BAD);
     let expected = "
         | jobs.yaml:2:3: job `backup`: `schedule` is missing
         | jobs.yaml:3:5: job `backup`: `schedul` is not a key of a job, did you mean `schedule`?
@@ -193,7 +193,7 @@ fn all_errors_of_an_invalid_file_are_reported() {
 
 #[test]
 fn a_valid_file_is_summed_up() {
-    let printed = SessionContext::with("jobs.yaml", GOOD).enter(&["check", "jobs.yaml"]);
+    let printed = WorkingDirectory::with("jobs.yaml", GOOD).enter(&["check", "jobs.yaml"]);
     let (digest, rest) = printed.split_once("digest ").unwrap().1.split_once('\n').unwrap();
     assert_eq!((digest.len(), rest), (16, "exit 0\n"));
     assert_printed(
@@ -204,7 +204,7 @@ fn a_valid_file_is_summed_up() {
 
 #[test]
 fn upcoming_occurrences_are_shown_by_time_and_in_each_jobs_zone() {
-    let context = SessionContext::with("jobs.yaml", GOOD);
+    let context = WorkingDirectory::with("jobs.yaml", GOOD);
     let from = ["--jobs", "jobs.yaml", "--from", "2026-11-20T00:00:00Z"];
     assert_printed(
         &context.enter(&[&["next"], &from[..]].concat()),
@@ -247,7 +247,7 @@ fn upcoming_occurrences_are_shown_by_time_and_in_each_jobs_zone() {
 
 #[test]
 fn a_wrong_expression_is_marked_at_the_fault() {
-    let context = SessionContext::new();
+    let context = WorkingDirectory::new();
     assert_printed(
         &context.enter(&["next", "--schedule", "0 2 * * mno-fri"]),
         "
@@ -261,7 +261,7 @@ fn a_wrong_expression_is_marked_at_the_fault() {
 #[test]
 fn an_expression_is_described_in_words() {
     assert_printed(
-        &SessionContext::new().enter(&[
+        &WorkingDirectory::new().enter(&[
             "next",
             "--schedule",
             "30 2 * * *",
@@ -285,7 +285,7 @@ fn an_expression_is_described_in_words() {
 #[test]
 fn an_imported_crontab_is_valid_and_due_when_it_was() {
     let context =
-        SessionContext::with("crontab", "MAILTO=ops\n# Full backup\n30 2 * * * /usr/local/bin/backup\n@reboot x\n");
+        WorkingDirectory::with("crontab", "MAILTO=ops\n# Full backup\n30 2 * * * /usr/local/bin/backup\n@reboot x\n");
     let printed = transcript(context.line(&["import", "crontab"]).env("TZ", "Europe/Berlin"));
     let (yaml, rest) = printed.split_once("\n| ").unwrap();
     assert_printed(

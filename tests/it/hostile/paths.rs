@@ -31,9 +31,9 @@ fn is_root() -> bool {
 }
 
 /// A jobs file of root, and everything needed to run it, in directories of root.
-struct SessionContext(Scratch);
+struct JobsFolder(Scratch);
 
-impl SessionContext {
+impl JobsFolder {
     fn new() -> Self {
         let context = Self(Scratch::new("paths"));
         context.0.write("open/jobs.yaml", "jobs: {}\n");
@@ -98,7 +98,7 @@ fn a_jobs_file_in_a_folder_of_somebody_else_is_refused_whoever_owns_the_file() {
     if !is_root() {
         return;
     }
-    let context = SessionContext::new();
+    let context = JobsFolder::new();
     context.folder("open", NOBODY, 0o755);
     context.folder("open/below", 0, 0o755);
     context.0.write("open/below/jobs.yaml", "jobs: {}\n");
@@ -147,7 +147,7 @@ fn a_jobs_file_in_a_folder_of_somebody_else_is_refused_whoever_owns_the_file() {
 
 #[test]
 fn what_a_process_says_of_itself_is_no_jobs_file() {
-    let context = SessionContext::new();
+    let context = JobsFolder::new();
     symlink(format!("/proc/{}/cmdline", std::process::id()), context.path("open/link.yaml")).unwrap();
     for line in [&["check", "@open/link.yaml"][..], &["check", "/proc/self/environ"]] {
         assert_says(&context.refused(line), &["`/proc` is in a virtual file system of the kernel"]);
@@ -214,7 +214,7 @@ fn a_state_directory_of_somebody_else_is_refused_and_left_as_it_is() {
     if !is_root() {
         return;
     }
-    let context = SessionContext::new();
+    let context = JobsFolder::new();
     let state = context.folder("state", NOBODY, 0o700);
     context.folder("theirs", NOBODY, 0o755);
     context.folder("theirs/state", 0, 0o700);
@@ -247,7 +247,7 @@ fn what_a_stranger_left_in_the_state_directory_is_refused() {
     if !is_root() {
         return;
     }
-    let context = SessionContext::new();
+    let context = JobsFolder::new();
     let precious = context.0.write("precious", "of root's own\n");
     let solo = ["lock", "identity.json", "leader.lock", "queue.door", "ledger.db", "ledger.db-wal"];
     for name in solo {
@@ -281,7 +281,7 @@ fn a_runtime_directory_of_somebody_else_gets_no_socket() {
     if !is_root() {
         return;
     }
-    let context = SessionContext::new();
+    let context = JobsFolder::new();
     let line = ["run", "--jobs", "@jobs.yaml", "--log", "error", "--runtime-dir", "@run"];
     for (owner, mode, fault) in
         [(NOBODY, 0o755, "belongs to user 65534"), (0, 0o1777, "anybody may write"), (0, 0o770, "group 0 may write")]
@@ -297,7 +297,7 @@ fn a_runtime_directory_of_somebody_else_gets_no_socket() {
 
 #[test]
 fn a_secret_that_others_may_read_is_refused_with_what_to_do() {
-    let context = SessionContext::new();
+    let context = JobsFolder::new();
     let line = ["run", "--jobs", "@jobs.yaml", "--state-dir", "@state", "--log", "error", "--zookeeper", ZOOKEEPER];
     for (name, option) in [
         ("auth", &["--zookeeper-auth-file", "@auth"][..]),

@@ -21,10 +21,10 @@ const DISK: &str = "mode=700,size=4m";
 
 /// All nodes.
 pub struct Supervisors {
-    tree_ids: Vec<TreeId>,
+    nodes: Vec<SupervisedNode>,
 }
 
-struct TreeId {
+struct SupervisedNode {
     host: Arc<Host>,
     /// Taken out only to be started again.
     node: Option<Node>,
@@ -36,7 +36,7 @@ struct TreeId {
     is_disk_full: bool,
 }
 
-impl TreeId {
+impl SupervisedNode {
     /// True if its warden was stopped for so long that the daemon took it for dead.
     fn is_silent(&self) -> bool {
         self.logs.last().is_some_and(|log| !log.named("warden.silent").is_empty())
@@ -46,7 +46,7 @@ impl TreeId {
 impl Supervisors {
     /// Starts one node on each host, one after the other.
     pub fn start(testbed: &Testbed, admin: &Admin, work: &Work) -> Self {
-        let mut tree_ids = Vec::new();
+        let mut nodes = Vec::new();
         for (host, name) in testbed.nodes.iter().zip(["a", "b", "c"]) {
             let spec = Spec::new(env!("CARGO_BIN_EXE_cronkeeper"), name).zookeeper(admin.connect()).on(host);
             let timeout = format!("{}s", TIMEOUT.as_secs());
@@ -55,9 +55,9 @@ impl Supervisors {
             let mount = ["mount", "-t", "tmpfs", "-o", DISK, "tmpfs", state.to_str().expect("it is text")];
             host.run(&mount, "").expect("a host can mount what it likes");
             let node = spec.start();
-            let joined = if tree_ids.is_empty() { "takeover.done" } else { "election.following" };
+            let joined = if nodes.is_empty() { "takeover.done" } else { "election.following" };
             node.await_event(joined, LONG);
-            tree_ids.push(TreeId {
+            nodes.push(SupervisedNode {
                 host: Arc::clone(host),
                 logs: vec![node.log()],
                 node: Some(node),
@@ -65,11 +65,11 @@ impl Supervisors {
                 is_disk_full: false,
             });
         }
-        Self { tree_ids }
+        Self { nodes }
     }
 
     pub fn names(&self) -> Vec<&str> {
-        (0..self.tree_ids.len()).map(|i| self.node(i).name()).collect()
+        (0..self.nodes.len()).map(|i| self.node(i).name()).collect()
     }
 
     pub fn name(&self, i: usize) -> &str {
@@ -77,19 +77,19 @@ impl Supervisors {
     }
 
     pub fn host(&self, i: usize) -> &Arc<Host> {
-        &self.tree_ids[i].host
+        &self.nodes[i].host
     }
 
     /// Leaves no room for the node's state.
     pub fn fill_disk(&mut self, i: usize) {
         fill(&self.filler(i));
-        self.tree_ids[i].is_disk_full = true;
+        self.nodes[i].is_disk_full = true;
     }
 
     /// Frees the room again, and restarts the node if it ended for want of room.
     pub fn make_room(&mut self, i: usize) {
         std::fs::remove_file(self.filler(i)).expect("it was made before");
-        self.tree_ids[i].is_disk_full = false;
+        self.nodes[i].is_disk_full = false;
         if !self.may_end(i) {
             self.revive(i);
         }
@@ -101,14 +101,14 @@ impl Supervisors {
 
     /// The node that a pick means. The leader is the node that was elected last.
     pub fn pick(&self, pick: Pick) -> usize {
-        let newest = |tree_id: &TreeId| {
-            let elected = tree_id.logs.iter().flat_map(|log| log.named("leader.elected"));
+        let newest = |supervised: &SupervisedNode| {
+            let elected = supervised.logs.iter().flat_map(|log| log.named("leader.elected"));
             elected.filter_map(|event| event.number("token")).max()
         };
-        let leader = (0..self.tree_ids.len()).max_by_key(|&i| newest(&self.tree_ids[i])).expect("there are nodes");
+        let leader = (0..self.nodes.len()).max_by_key(|&i| newest(&self.nodes[i])).expect("there are nodes");
         match pick {
             Pick::Leader => leader,
-            Pick::Other(n) => (0..self.tree_ids.len()).filter(|&i| i != leader).nth(n).expect("there are two others"),
+            Pick::Other(n) => (0..self.nodes.len()).filter(|&i| i != leader).nth(n).expect("there are two others"),
         }
     }
 
@@ -125,7 +125,7 @@ impl Supervisors {
             Part::Both => vec![daemon, warden?],
         };
         // The warden ignores SIGTERM: it ends with its daemon.
-        self.tree_ids[i].may_end |= blow != Blow::Stop && (blow, part) != (Blow::Term, Part::Warden);
+        self.nodes[i].may_end |= blow != Blow::Stop && (blow, part) != (Blow::Term, Part::Warden);
         let send = |signal| hit.iter().for_each(|process| self::send(process, signal));
         match blow {
             Blow::Term => send(Signal::TERM),
@@ -162,60 +162,61 @@ impl Supervisors {
         // Stopped first, so that none of them sees another die.
         let all = self.suspend(i)?;
         all.iter().for_each(|process| send(process, Signal::KILL));
-        self.tree_ids[i].may_end = true;
+        self.nodes[i].may_end = true;
         Some(all)
     }
 
     /// True if a fault has ended the node, so that it must be restarted.
     pub fn may_end(&self, i: usize) -> bool {
-        self.tree_ids[i].may_end
+        self.nodes[i].may_end
     }
 
     /// Restarts a node that a fault has ended; false while it is alive.
     pub fn revive(&mut self, i: usize) -> bool {
-        let tree_id = &mut self.tree_ids[i];
-        if tree_id.node.as_ref().is_none_or(|node| node.status().is_none()) {
+        let supervised = &mut self.nodes[i];
+        if supervised.node.as_ref().is_none_or(|node| node.status().is_none()) {
             return false;
         }
-        let node = tree_id.node.take().expect("it was there").again();
-        tree_id.logs.push(node.log());
-        (tree_id.node, tree_id.may_end) = (Some(node), false);
+        let node = supervised.node.take().expect("it was there").again();
+        supervised.logs.push(node.log());
+        (supervised.node, supervised.may_end) = (Some(node), false);
         true
     }
 
     /// Restarts the nodes that have ended because their warden was silent.
     pub fn revive_silent(&mut self) -> Vec<usize> {
-        (0..self.tree_ids.len()).filter(|&i| self.tree_ids[i].is_silent() && self.revive(i)).collect()
+        (0..self.nodes.len()).filter(|&i| self.nodes[i].is_silent() && self.revive(i)).collect()
     }
 
     /// Nodes that have ended although no fault ended them.
     pub fn unexplained_ends(&self) -> Vec<String> {
-        let is_unexplained = |tree_id: &&TreeId| !tree_id.may_end && !tree_id.is_disk_full && !tree_id.is_silent();
-        let each = self.tree_ids.iter().filter(is_unexplained).filter_map(|tree_id| tree_id.node.as_ref());
+        let is_unexplained =
+            |supervised: &&SupervisedNode| !supervised.may_end && !supervised.is_disk_full && !supervised.is_silent();
+        let each = self.nodes.iter().filter(is_unexplained).filter_map(|supervised| supervised.node.as_ref());
         each.filter_map(|node| Some(format!("{} ended by itself, with {}", node.name(), node.status()?))).collect()
     }
 
     /// All log lines of all nodes, ordered by time.
     pub fn story(&self) -> Vec<Event> {
         let mut story: Vec<Event> =
-            self.tree_ids.iter().flat_map(|tree_id| &tree_id.logs).flat_map(|log| log.all()).collect();
+            self.nodes.iter().flat_map(|supervised| &supervised.logs).flat_map(|log| log.all()).collect();
         story.sort_by(|one, other| one.text("timestamp").cmp(other.text("timestamp")));
         story
     }
 
     fn node(&self, i: usize) -> &Node {
-        self.tree_ids[i].node.as_ref().expect("it is only taken out to be started again")
+        self.nodes[i].node.as_ref().expect("it is only taken out to be started again")
     }
 }
 
 impl Drop for Supervisors {
     fn drop(&mut self) {
-        for tree_id in &mut self.tree_ids {
-            let Some(node) = tree_id.node.take() else { continue };
+        for supervised in &mut self.nodes {
+            let Some(node) = supervised.node.take() else { continue };
             let state = node.spec().state_dir();
             drop(node);
             // If that fails, the mount disappears with its host.
-            let _left = tree_id.host.run(&["umount", "--lazy", &state.display().to_string()], "");
+            let _left = supervised.host.run(&["umount", "--lazy", &state.display().to_string()], "");
         }
     }
 }

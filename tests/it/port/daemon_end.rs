@@ -12,7 +12,7 @@ use cronkeeper::{election, ledger};
 use super::event_order::EventOrder;
 
 pub struct DaemonEnd {
-    // Dropped before the process, which ends with it.
+    // Declared first, so that it is dropped before the process is killed.
     coordination: Coordination,
     _process: Process,
     /// Longest wait for an event. Absent where the test's clock is virtual: there the runner bounds the wait.
@@ -23,7 +23,7 @@ pub struct DaemonEnd {
     commits: u64,
 }
 
-/// The process that runs a backend. Dropping it kills the process.
+/// Kills the process of a backend when it is dropped.
 pub struct Process(Option<Box<dyn FnOnce() + Send>>);
 
 impl Process {
@@ -169,19 +169,27 @@ impl DaemonEnd {
         id
     }
 
+    /// The answer to a commit, if it has come already.
+    pub fn known_answer(&self, id: CommitId) -> Option<Commit> {
+        self.seen.iter().find_map(|event| answer_to(id, event))
+    }
+
     pub async fn answer(&mut self, id: CommitId) -> Commit {
-        let wanted = |event: &coordination::Event| match event {
-            coordination::Event::Ledger(ledger::Event::Answered { id: of, answer }) => (*of == id).then_some(*answer),
-            _ => None,
-        };
-        match self.seen.iter().find_map(wanted) {
+        match self.known_answer(id) {
             Some(answer) => answer,
-            None => self.until("an answer", wanted).await,
+            None => self.until("an answer", |event| answer_to(id, event)).await,
         }
     }
 
     pub async fn commit(&mut self, change: Change) -> Commit {
         let id = self.request(change);
         self.answer(id).await
+    }
+}
+
+fn answer_to(id: CommitId, event: &coordination::Event) -> Option<Commit> {
+    match event {
+        coordination::Event::Ledger(ledger::Event::Answered { id: of, answer }) => (*of == id).then_some(*answer),
+        _ => None,
     }
 }

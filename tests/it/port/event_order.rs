@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cronkeeper::coordination;
 use cronkeeper::election::Event as ElectionEvent;
-use cronkeeper::ledger::{Change, CommitId, Event as LedgerEvent};
+use cronkeeper::ledger::{Change, Commit, CommitId, Event as LedgerEvent};
 use cronkeeper::term::{CandidateName, FencingToken, SessionId, Term, TermEnd};
 
 /// What the events of a node allow next.
@@ -16,9 +16,19 @@ pub struct EventOrder {
     newest_token: Option<FencingToken>,
     has_lease: bool,
     is_connected: bool,
-    /// Commits without an answer; for those that only a leader may write, the term in which they were requested.
-    open: BTreeMap<CommitId, Option<FencingToken>>,
+    /// Commits without an answer.
+    open: BTreeMap<CommitId, Writer>,
     has_ended: bool,
+}
+
+/// Who may write a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writer {
+    Owner,
+    /// The leader of this term.
+    Leader(FencingToken),
+    /// Nobody any more: the term of the leader that requested it is over.
+    Nobody,
 }
 
 impl EventOrder {
@@ -33,8 +43,12 @@ impl EventOrder {
     }
 
     pub fn requested(&mut self, id: CommitId, change: &Change) {
-        let term = self.term.as_ref().filter(|_| change.is_fenced()).map(|term| term.token);
-        assert!(self.open.insert(id, term).is_none(), "the test uses {id:?} twice");
+        let writer = match &self.term {
+            _ if !change.is_fenced() => Writer::Owner,
+            Some(term) => Writer::Leader(term.token),
+            None => Writer::Nobody,
+        };
+        assert!(self.open.insert(id, writer).is_none(), "the test uses {id:?} twice");
     }
 
     /// Takes the next event.
@@ -45,9 +59,13 @@ impl EventOrder {
         check(!self.has_ended, "after `Left` and `Failed` no further event comes")?;
         match event {
             coordination::Event::Election(event) => self.election(event),
-            coordination::Event::Ledger(LedgerEvent::Answered { id, .. }) => {
-                check(self.open.remove(id).is_some(), "each commit has one answer")
-            }
+            coordination::Event::Ledger(LedgerEvent::Answered { id, answer }) => match self.open.remove(id) {
+                None => Err("a commit has one answer"),
+                Some(Writer::Nobody) => {
+                    check(*answer != Commit::Accepted, "after `Over` no leader's commit is accepted")
+                }
+                Some(_) => Ok(()),
+            },
             coordination::Event::Ledger(_) => Ok(()),
         }
     }
@@ -55,8 +73,8 @@ impl EventOrder {
     fn election(&mut self, event: &ElectionEvent) -> Result<(), &'static str> {
         match event {
             ElectionEvent::Session { id, .. } => {
-                let is_new = self.session.as_ref().is_none_or(|known| known == id);
-                check(is_new, "another session comes only after the old one's `Expired`")?;
+                let is_allowed = self.session.as_ref().is_none_or(|known| known == id);
+                check(is_allowed, "another session comes only after the old one's `Expired`")?;
                 (self.session, self.is_connected) = (Some(id.clone()), true);
             }
             ElectionEvent::Joined { candidate } => {
@@ -99,22 +117,32 @@ impl EventOrder {
 
     fn over(&mut self, term: &Term, why: TermEnd) -> Result<(), &'static str> {
         check(self.term.take().as_ref() == Some(term), "only the term of the last `Elected` can be over")?;
-        let waits = self.is_connected && !matches!(why, TermEnd::LeaseOver | TermEnd::Stalled);
-        check(!waits || !self.has_open(term.token), "the answers to a term's commits come before its `Over`")
+        if self.is_connected && !matches!(why, TermEnd::LeaseOver | TermEnd::Stalled) {
+            self.fence_open(|token| token == term.token);
+        }
+        check(
+            why != TermEnd::SessionExpired || !self.has_lease,
+            "the lease is withdrawn before a lost session's `Over`",
+        )
     }
 
     fn expired(&mut self, session: &SessionId) -> Result<(), &'static str> {
         check(self.session.take().as_ref() == Some(session), "only the node's session can expire")?;
         check(self.term.is_none(), "`Over` comes before `Expired`")?;
         check(!self.has_lease, "the lease is withdrawn before `Expired`")?;
-        let has_open = self.open.values().any(Option::is_some);
-        check(!has_open, "the answers to a leader's commits come before `Expired`")?;
+        self.fence_open(|_| true);
         self.candidate = None;
         Ok(())
     }
 
-    fn has_open(&self, token: FencingToken) -> bool {
-        self.open.values().any(|term| *term == Some(token))
+    /// Commits of these terms must not be accepted any more. They may still be answered: the daemon may have requested
+    /// them before it received the event.
+    fn fence_open(&mut self, is_over: impl Fn(FencingToken) -> bool) {
+        for writer in self.open.values_mut() {
+            if matches!(writer, Writer::Leader(token) if is_over(*token)) {
+                *writer = Writer::Nobody;
+            }
+        }
     }
 }
 
@@ -127,7 +155,8 @@ mod tests {
     use std::time::Duration;
 
     use cronkeeper::clock::Uptime;
-    use cronkeeper::ledger::{Commit, Snapshot};
+    use cronkeeper::election::Failure;
+    use cronkeeper::ledger::Snapshot;
 
     use super::*;
     use crate::port::records::first_mark;
@@ -165,8 +194,12 @@ mod tests {
         ElectionEvent::Expired { session: session(id) }
     }
 
+    fn answered(answer: Commit) -> coordination::Event {
+        coordination::Event::Ledger(LedgerEvent::Answered { id: CommitId(1), answer })
+    }
+
     /// The rule that the last of the events breaks; the others must break none.
-    fn broken(mut order: EventOrder, events: impl IntoIterator<Item = ElectionEvent>) -> Option<&'static str> {
+    fn broken(order: &mut EventOrder, events: impl IntoIterator<Item = ElectionEvent>) -> Option<&'static str> {
         let mut results = Vec::new();
         for event in events {
             results.push(order.received(&coordination::Event::Election(event)).err());
@@ -179,67 +212,92 @@ mod tests {
     /// A leader with a commit that has no answer yet.
     fn waiting() -> EventOrder {
         let mut order = EventOrder::default();
-        for event in [opened("1"), joined(), elected(7)] {
-            order.received(&coordination::Event::Election(event)).unwrap();
-        }
+        assert_eq!(broken(&mut order, [opened("1"), joined(), elected(7)]), None);
         order.requested(CommitId(1), &first_mark("backup", "1"));
         order
     }
 
     #[test]
     fn what_the_contract_allows_breaks_no_rule() {
-        let session =
-            [opened("1"), lease(5), joined(), elected(7), over(7, TermEnd::Resigned), ElectionEvent::Withdrawn];
-        let next =
-            [joined(), elected(8), lease(0), over(8, TermEnd::SessionExpired), expired("1"), opened("2"), joined()];
-        assert_eq!(broken(EventOrder::default(), session.into_iter().chain(next)), None);
-        assert_eq!(broken(waiting(), [over(7, TermEnd::LeaseOver)]), None);
-        assert_eq!(
-            broken(waiting(), [ElectionEvent::Suspended { session: session_of_waiting() }, over(7, TermEnd::Fenced)]),
-            None
-        );
-    }
-
-    fn session_of_waiting() -> SessionId {
-        session("1")
+        let first = [opened("1"), lease(5), joined(), elected(7), over(7, TermEnd::Resigned), ElectionEvent::Withdrawn];
+        let next = [opened("1"), joined(), elected(8), lease(0), over(8, TermEnd::SessionExpired), expired("1")];
+        let last = [opened("2"), joined(), elected(9), ElectionEvent::Left];
+        assert_eq!(broken(&mut EventOrder::default(), first.into_iter().chain(next).chain(last)), None);
+        for why in [TermEnd::LeaseOver, TermEnd::Stalled] {
+            let mut late = waiting();
+            assert_eq!(broken(&mut late, [over(7, why)]), None);
+            assert_eq!(late.received(&answered(Commit::Accepted)), Ok(()));
+        }
+        let mut cut_off = waiting();
+        let suspended = ElectionEvent::Suspended { session: session("1") };
+        assert_eq!(broken(&mut cut_off, [suspended, over(7, TermEnd::Fenced)]), None);
+        assert_eq!(cut_off.received(&answered(Commit::Accepted)), Ok(()));
     }
 
     #[test]
     fn what_the_contract_forbids_is_found() {
         let new = EventOrder::default;
+        let following = ElectionEvent::Following {
+            candidate: CandidateName("c".into()),
+            predecessor: CandidateName("b".into()),
+            predecessor_node: None,
+            leader_node: None,
+        };
+        let failed = ElectionEvent::Failed(Failure::StateDir("full".into()));
         let cases = [
-            (broken(new(), [joined()]), "`Session` comes before `Joined`"),
-            (broken(new(), [opened("1"), elected(7)]), "`Joined` comes before `Elected`"),
-            (broken(new(), [opened("1"), opened("2")]), "another session comes only after the old one's `Expired`"),
-            (broken(new(), [lease(5)]), "a lease needs a session"),
-            (broken(waiting(), [elected(8)]), "one term is over before the next begins"),
-            (broken(waiting(), [joined()]), "a leader's `Over` comes before it joins again"),
-            (broken(waiting(), [over(8, TermEnd::LeaseOver)]), "only the term of the last `Elected` can be over"),
-            (broken(waiting(), [over(7, TermEnd::Resigned)]), "the answers to a term's commits come before its `Over`"),
-            (broken(waiting(), [ElectionEvent::Withdrawn]), "`Over` comes before `Withdrawn`"),
-            (broken(waiting(), [ElectionEvent::Left, opened("2")]), "after `Left` and `Failed` no further event comes"),
-            (broken(waiting(), [expired("1")]), "`Over` comes before `Expired`"),
+            (new(), vec![joined()], "`Session` comes before `Joined`"),
+            (new(), vec![opened("1"), following], "`Joined` comes before `Following`"),
+            (new(), vec![opened("1"), elected(7)], "`Joined` comes before `Elected`"),
+            (new(), vec![opened("1"), opened("2")], "another session comes only after the old one's `Expired`"),
+            (new(), vec![opened("1"), expired("2")], "only the node's session can expire"),
+            (new(), vec![lease(5)], "a lease needs a session"),
             (
-                broken(waiting(), [over(7, TermEnd::LeaseOver), expired("1")]),
-                "the answers to a leader's commits come before `Expired`",
+                new(),
+                vec![opened("1"), ElectionEvent::Suspended { session: session("2") }],
+                "the session that is suspended is the node's",
             ),
-            (broken(new(), [opened("1"), lease(5), expired("1")]), "the lease is withdrawn before `Expired`"),
+            (waiting(), vec![elected(8)], "one term is over before the next begins"),
+            (waiting(), vec![joined()], "a leader's `Over` comes before it joins again"),
+            (waiting(), vec![over(8, TermEnd::LeaseOver)], "only the term of the last `Elected` can be over"),
+            (waiting(), vec![ElectionEvent::Withdrawn], "`Over` comes before `Withdrawn`"),
+            (waiting(), vec![failed], "`Over` comes before `Failed`"),
+            (waiting(), vec![ElectionEvent::Left, opened("2")], "after `Left` and `Failed` no further event comes"),
+            (waiting(), vec![expired("1")], "`Over` comes before `Expired`"),
             (
-                broken(new(), [opened("1"), joined(), elected(7), over(7, TermEnd::LeaseOver), joined(), elected(7)]),
+                waiting(),
+                vec![lease(5), over(7, TermEnd::SessionExpired)],
+                "the lease is withdrawn before a lost session's `Over`",
+            ),
+            (new(), vec![opened("1"), lease(5), expired("1")], "the lease is withdrawn before `Expired`"),
+            (
+                new(),
+                vec![opened("1"), joined(), elected(7), over(7, TermEnd::LeaseOver), joined(), elected(7)],
                 "tokens grow",
             ),
         ];
-        for (found, rule) in cases {
-            assert_eq!(found, Some(rule));
+        for (mut order, events, rule) in cases {
+            assert_eq!(broken(&mut order, events), Some(rule));
+        }
+    }
+
+    #[test]
+    fn a_commit_that_is_accepted_after_its_term_is_found() {
+        let ends = [vec![over(7, TermEnd::Resigned)], vec![over(7, TermEnd::LeaseOver), expired("1")]];
+        for events in ends {
+            for (answer, expected) in
+                [(Commit::Fenced, Ok(())), (Commit::Accepted, Err("after `Over` no leader's commit is accepted"))]
+            {
+                let mut order = waiting();
+                assert_eq!(broken(&mut order, events.clone()), None);
+                assert_eq!(order.received(&answered(answer)), expected);
+            }
         }
     }
 
     #[test]
     fn a_second_answer_to_a_commit_is_found() {
         let mut order = waiting();
-        let answered = LedgerEvent::Answered { id: CommitId(1), answer: Commit::Accepted };
-        let answered = coordination::Event::Ledger(answered);
-        assert_eq!(order.received(&answered), Ok(()));
-        assert_eq!(order.received(&answered), Err("each commit has one answer"));
+        assert_eq!(order.received(&answered(Commit::Accepted)), Ok(()));
+        assert_eq!(order.received(&answered(Commit::Accepted)), Err("a commit has one answer"));
     }
 }

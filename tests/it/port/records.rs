@@ -70,8 +70,9 @@ pub fn begin(version: i32, run: &RunRecord) -> Change {
     Change::Begin { at: Version(version), record, run: run.clone() }
 }
 
-pub fn end(version: i32, run: &RunRecord) -> Change {
-    let end = RunEnd {
+/// A success of the run.
+pub fn success(run: &RunRecord) -> RunEnd {
+    RunEnd {
         v: 1,
         run: run.clone(),
         outcome: Outcome::Success,
@@ -83,6 +84,9 @@ pub fn end(version: i32, run: &RunRecord) -> Change {
         leftovers: 0,
         tail: String::new(),
         dropped_bytes: 0,
-    };
-    Change::End { at: Version(version), end, as_leader: false }
+    }
+}
+
+pub fn end(version: i32, run: &RunRecord) -> Change {
+    Change::End { at: Version(version), end: success(run), as_leader: false }
 }

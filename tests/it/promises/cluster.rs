@@ -3,11 +3,11 @@
 use std::ops::{Deref, DerefMut};
 
 use cronkeeper::election::{Candidate, Event, Failure, Request};
-use cronkeeper::job::JobName;
-use cronkeeper::ledger::{Commit, Event as LedgerEvent, JobEntry, Request as LedgerRequest, Window};
-use cronkeeper::ledger::{ControlEntry, OperatorRequests, Snapshot};
+use cronkeeper::ledger::{
+    Commit, ControlEntry, Event as LedgerEvent, JobEntry, OperatorRequests, Request as LedgerRequest, Snapshot, Window,
+};
 use cronkeeper::run::journal::Journal;
-use cronkeeper::run::{HistoryRecord, KnownBy, RunId, RunRecord, SkipReason, Traces, Version};
+use cronkeeper::run::{HistoryRecord, KnownBy, RunId, RunRecord, Skip, SkipReason, Traces, Version};
 use cronkeeper::term::{FencingToken, NodeName, SessionId, Term};
 
 use crate::port::daemon_end::DaemonEnd;
@@ -147,8 +147,8 @@ impl Node {
         assert_eq!(self.commit(records::first_mark(job, "1")).await, Commit::Accepted);
     }
 
-    /// The change that moves the job's mark past one skipped occurrence.
-    pub fn skip(&self, job: &str, second: i64, reason: SkipReason) -> cronkeeper::run::Skip {
+    /// A record of one skipped occurrence.
+    pub fn skip(&self, job: &str, second: i64, reason: SkipReason) -> Skip {
         records::skip(job, second, reason, self.name, self.token())
     }
 
@@ -171,8 +171,7 @@ impl Node {
 
     /// The newest records of a job's history, newest first.
     pub async fn history(&self, job: &str) -> Vec<HistoryRecord> {
-        let job: Option<JobName> = Some(records::job(job));
-        self.reader().history(job, Window::of(1000)).await.expect("the history can be read").records
+        self.reader().history(Some(records::job(job)), Window::of(1000)).await.expect("the history can be read").records
     }
 
     /// Waits for an event about this run. Returns its record, if it is in flight.

@@ -16,8 +16,8 @@ on_every_backend! {
 }
 
 /// Begins a run of `a` that these jobs run after.
-async fn begin_upstream(node: &mut Node, behind: &[&str]) -> RunRecord {
-    let run = RunRecord { dependents: behind.iter().map(|name| job(name)).collect(), ..node.run("a", 60) };
+async fn begin_upstream(node: &mut Node, dependents: &[&str]) -> RunRecord {
+    let run = RunRecord { dependents: dependents.iter().map(|name| job(name)).collect(), ..node.run("a", 60) };
     node.begin_run(&run).await;
     run
 }
@@ -27,9 +27,9 @@ async fn links(node: &mut Node, count: usize) -> Vec<(TriggerSeq, Link)> {
     node.requests(|requests| requests.links.len() == count).await.links.into_iter().collect()
 }
 
-fn drop_links(skip: &Skip, links: &[TriggerSeq], behind: &[&str]) -> Change {
-    let behind: Vec<_> = behind.iter().map(|name| job(name)).collect();
-    let dependents = Link::of_skip(skip, skip.first, 1, UpstreamResult::Skipped, &behind);
+fn drop_links(skip: &Skip, links: &[TriggerSeq], dependents: &[&str]) -> Change {
+    let jobs: Vec<_> = dependents.iter().map(|name| job(name)).collect();
+    let dependents = Link::of_skip(skip, skip.first, 1, UpstreamResult::Skipped, &jobs);
     Change::DropLinks { job: skip.job.clone(), links: links.to_vec(), skip: Some(skip.clone()), dependents }
 }
 
@@ -63,8 +63,8 @@ async fn a_dropped_link_leaves_links_of_its_own(mut cluster: Cluster) {
     let skip = a.skip("b", 60, SkipReason::Upstream);
     let change = drop_links(&skip, &[first], &["c"]);
     assert_eq!(a.commit(change.clone()).await, Commit::Accepted);
-    assert_eq!(a.commit(change).await, Commit::Superseded);
     let requests = a.requests(|requests| !requests.links.contains_key(&first)).await;
+    assert_eq!(a.commit(change).await, Commit::Superseded);
     let (last, link) = requests.links.first_key_value().expect("there is a link");
     assert_eq!((&link.job, &link.upstream, link.result), (&job("c"), &job("b"), UpstreamResult::Skipped));
     assert!(*last > first, "no number is used again");
@@ -99,13 +99,13 @@ async fn the_leader_is_notified_of_links_that_a_former_leader_leaves(mut cluster
 
 async fn the_next_leader_finds_the_links_of_a_dead_one(mut cluster: Cluster) {
     let mut a = cluster.leader("a").await;
-    let behind: Vec<String> = (0..64).map(|number| format!("b{number}")).collect();
-    let run = begin_upstream(&mut a, &behind.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let dependents: Vec<String> = (0..64).map(|number| format!("b{number}")).collect();
+    let run = begin_upstream(&mut a, &dependents.iter().map(String::as_str).collect::<Vec<_>>()).await;
     a.end(&run).await;
     let mut b = cluster.follower("b", "a").await;
     a.crash();
     let (_, snapshot) = b.elected().await;
     let found: Vec<_> = snapshot.requests.links.values().map(|link| link.job.to_string()).collect();
-    assert_eq!((found, snapshot.damaged), (behind, Vec::new()));
+    assert_eq!((found, snapshot.damaged), (dependents, Vec::new()));
     assert!(snapshot.requests.triggers.is_empty());
 }

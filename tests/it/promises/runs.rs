@@ -12,6 +12,7 @@ on_every_backend! {
     a_former_leader_is_alive_and_ends_its_run_itself,
     a_former_leader_is_notified_that_its_run_is_to_end,
     the_death_of_an_owner_is_reported_with_its_run,
+    an_owner_that_leaves_its_run_behind_is_reported,
     a_run_is_read_as_it_is,
     the_outcome_of_the_run_before_is_read,
     only_one_of_two_writers_changes_a_run,
@@ -44,8 +45,11 @@ async fn a_killed_leaders_run_is_settled_once_by_the_next(mut cluster: Cluster) 
     assert_eq!((&snapshot.running[0].record, snapshot.running.len()), (&run, 1));
     assert_ne!(snapshot.running[0].owner, OwnerState::Alive);
     let Change::End { at, end, .. } = end(0, &run) else { unreachable!("it is an end") };
-    let settle = Change::End { at, end, as_leader: true };
-    assert_eq!(b.commit(settle).await, Commit::Accepted);
+    let mut another = end.clone();
+    another.run.nonce.0.push_str("-another");
+    let settle = |end| Change::End { at, end, as_leader: true };
+    assert_eq!(b.commit(settle(end)).await, Commit::Accepted);
+    assert_eq!(b.commit(settle(another)).await, Commit::Superseded);
     assert_eq!(b.history("j").await.len(), 1);
     let next = b.run("j", 120);
     assert_eq!(b.commit(begin(1, &next)).await, Commit::Accepted);
@@ -64,7 +68,9 @@ async fn a_former_leader_is_notified_that_its_run_is_to_end(mut cluster: Cluster
     let (mut a, run, mut b, _) = drained(&mut cluster).await;
     a.ask_ledger(LedgerRequest::WatchOwn(run.id()));
     let wanted = asked_to_end(&run, false);
-    assert_eq!(b.commit(Change::Kill { at: Version::FIRST, run: wanted.clone() }).await, Commit::Accepted);
+    let kill = Change::Kill { at: Version::FIRST, run: wanted.clone() };
+    assert_eq!(b.commit(kill.clone()).await, Commit::Accepted);
+    assert_eq!(b.commit(kill).await, Commit::Superseded, "it was written before");
     let mut known = a.run_event(&run.id()).await;
     while known == Some((run.clone(), Version::FIRST)) {
         known = a.run_event(&run.id()).await;
@@ -78,14 +84,26 @@ async fn the_death_of_an_owner_is_reported_with_its_run(mut cluster: Cluster) {
     let (a, run, mut b, _) = drained(&mut cluster).await;
     b.ask_ledger(LedgerRequest::Watch(run.id()));
     a.crash();
-    let (id, owner, entry) = b
+    owner_gone(&mut b, &run).await;
+}
+
+async fn an_owner_that_leaves_its_run_behind_is_reported(mut cluster: Cluster) {
+    let (a, run, mut b, _) = drained(&mut cluster).await;
+    b.ask_ledger(LedgerRequest::Watch(run.id()));
+    a.ask(Request::Leave);
+    owner_gone(&mut b, &run).await;
+}
+
+/// Waits until the leader knows that the owner of this run is gone.
+async fn owner_gone(leader: &mut Node, run: &RunRecord) {
+    let (id, owner, entry) = leader
         .ledger("the owner's end", |event| match event {
             Event::OwnerGone(id, owner, entry) => Some((id.clone(), *owner, entry.clone())),
             _ => None,
         })
         .await;
     assert_ne!(owner, OwnerState::Alive);
-    assert_eq!((id, entry), (run.id(), Some((run, Version::FIRST))));
+    assert_eq!((id, entry), (run.id(), Some((run.clone(), Version::FIRST))));
 }
 
 async fn a_run_is_read_as_it_is(mut cluster: Cluster) {

@@ -118,7 +118,7 @@ pub fn node_name(node: usize) -> NodeName {
     NodeName::new(format!("node-{node}"))
 }
 
-/// The backend of a new process of the node with this name, on the host `node`, whose earlier processes left this disk, and the daemon's end of it.
+/// The backend of a new process on the host `node`, and the daemon's end of it. Earlier processes left this disk.
 pub fn backend(
     world: &Shared,
     node: usize,

@@ -26,6 +26,8 @@ pub enum Fact {
     Lease { node: usize, until: Uptime },
     /// A node reports that its term is over.
     Over { node: usize, token: FencingToken },
+    /// A backend breaks a rule of the contract on the order of events.
+    Misordered { node: usize, rule: &'static str },
     /// A session of a node is open.
     Connected { node: usize, session: i64 },
     /// A node has noted in its state directory that an attempt was begun, and hands the attempt to its warden.

@@ -5,6 +5,7 @@ mod a_stalled_loop_leads_no_more;
 mod answers_are_true;
 mod attempts_are_accounted_for;
 mod chains_go_on;
+mod events_keep_their_order;
 mod hooks_follow_what_is_written;
 mod marks_never_go_back;
 mod no_attempt_ends_without_a_process;
@@ -63,6 +64,7 @@ pub fn all(nodes: usize, timeout: Duration, successors: Successors) -> Vec<Box<d
         Box::<nothing_vanishes::NothingVanishes>::default(),
         Box::<requests_are_heeded::RequestsAreHeeded>::default(),
         Box::new(nothing_begins_ahead::NothingBeginsAhead),
+        Box::new(events_keep_their_order::EventsKeepTheirOrder),
         Box::<hooks_follow_what_is_written::HooksFollowWhatIsWritten>::default(),
         Box::<chains_go_on::ChainsGoOn>::default(),
         Box::new(a_stalled_loop_leads_no_more::AStalledLoopLeadsNoMore::new(nodes, timeout)),

@@ -15,6 +15,7 @@ use cronkeeper::daemon::{Control, Daemon, DaemonSettings, Parts, Processes, Show
 use cronkeeper::election::{self, TransferError};
 use cronkeeper::engine::Engine;
 use cronkeeper::job::JobSet;
+use cronkeeper::ledger;
 use cronkeeper::process::{Notice, Order};
 use cronkeeper::run::journal::{Journal, JournalEntry, JournalState, RecoveredRun, Written};
 use cronkeeper::run::{ControlRecord, KnownBy, Note, RunEnd, RunId, RunRecord, RunState, Traces, Version};
@@ -33,12 +34,13 @@ use super::facts::Fact;
 use super::faults::Fault;
 use super::foreign_entries::FOREIGN_JOB;
 use super::jobs::{Cast, GROUP};
-use super::operators::{OperatorFuture, PastRequests};
+use super::operators::{PastRequests, SimulatedOperator};
 use super::transcript::Transcript;
 use super::trial::{Length, Plan, Subject, attempt, many, tally};
 use super::warden::Process;
 use super::world::{Event, Shared, Timing, World};
 use super::zookeeper::Tree;
+use crate::port::event_order::EventOrder;
 
 fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -46,7 +48,7 @@ fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// What a host keeps when its process dies.
 #[derive(Default)]
-struct NodeArgs {
+struct Home {
     disk: Arc<Mutex<Disk>>,
     book: Arc<Mutex<JournalState>>,
 }
@@ -68,7 +70,7 @@ const MOMENT: jiff::SignedDuration = jiff::SignedDuration::from_secs(5);
 /// while cut off never overlaps its successor.
 pub struct Nodes<const STEADY: bool> {
     rng: Rng,
-    homes: Vec<NodeArgs>,
+    homes: Vec<Home>,
     said: Arc<Mutex<Vec<Said>>>,
     is_calm: Arc<AtomicBool>,
     past_requests: PastRequests,
@@ -84,7 +86,7 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
         Self {
             jobs: if length == Length::Long { Cast::all() } else { Cast::drawn(&mut rng) },
             rng,
-            homes: (0..nodes).map(|_| NodeArgs::default()).collect(),
+            homes: (0..nodes).map(|_| Home::default()).collect(),
             said: Arc::new(Mutex::new(vec![NOTHING; nodes])),
             is_calm: Arc::default(),
             past_requests: PastRequests::default(),
@@ -189,7 +191,7 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
         guard(&self.said)[node] = NOTHING;
         let (coordination, tap) = tapped(world, node, coordination, self.said.clone());
         let (controls, controlled) = unbounded_channel();
-        let asking = OperatorFuture {
+        let asking = SimulatedOperator {
             world: world.clone(),
             node,
             operator: coordination.operator.clone(),
@@ -277,12 +279,16 @@ fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<S
     let (asked, mut asking) = unbounded_channel();
     let world = world.clone();
     let task = async move {
+        let mut order = EventOrder::default();
         loop {
             // Cancellation safe: both can be polled again.
             tokio::select! {
                 biased;
                 request = asking.recv() => {
                     let Some(request) = request else { return };
+                    if let Request::Ledger(ledger::Request::Commit { id, change }) = &request {
+                        order.requested(*id, change);
+                    }
                     if let Request::Ledger(request) = &request {
                         world.lock().env.note(|| format!("node-{node} asks: {request:?}"));
                     }
@@ -295,6 +301,9 @@ fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<S
                 }
                 event = events.recv() => {
                     let Some(event) = event else { return };
+                    if let Err(rule) = order.received(&event) {
+                        world.lock().env.facts.push(Fact::Misordered { node, rule });
+                    }
                     match &event {
                         BackendEvent::Election(event) => listen(&world, node, &mut guard(&said)[node], event),
                         BackendEvent::Ledger(event) => world.lock().env.note(|| format!("node-{node}: {event:?}")),

@@ -21,7 +21,7 @@ use super::world::Shared;
 pub struct PastRequests(Arc<Mutex<Vec<(JobName, Uuid)>>>);
 
 /// An operator at one node.
-pub struct OperatorFuture {
+pub struct SimulatedOperator {
     pub world: Shared,
     pub node: usize,
     pub operator: Arc<dyn Operator>,
@@ -32,7 +32,7 @@ pub struct OperatorFuture {
     pub jobs: Cast,
 }
 
-impl OperatorFuture {
+impl SimulatedOperator {
     pub async fn work(mut self) {
         loop {
             let wait = if self.is_calm() { 1_000..2_000 } else { 500..15_000 };

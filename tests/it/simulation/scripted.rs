@@ -1,4 +1,4 @@
-//! Single moments of the real backend, staged by admin: cases that invariants cannot see or chance never brings.
+//! Single moments of the real backend, staged by hand: cases that invariants cannot see or chance never brings.
 
 use std::time::Duration;
 

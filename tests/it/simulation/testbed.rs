@@ -67,11 +67,11 @@ impl Testbed {
         node: usize,
         future: impl Future<Output = O> + Send + 'static,
     ) -> Arc<Mutex<Option<O>>> {
-        let tree_id = Arc::new(Mutex::new(None));
-        let result = tree_id.clone();
+        let slot = Arc::new(Mutex::new(None));
+        let result = slot.clone();
         let task = async move {
             let output = future.await;
-            *tree_id.lock().unwrap() = Some(output);
+            *slot.lock().unwrap() = Some(output);
         };
         self.executor.spawn(node, Box::pin(task));
         result

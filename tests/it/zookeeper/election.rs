@@ -93,14 +93,14 @@ async fn foreign_entries_hold_their_place_in_the_queue() {
 
 /// Starts followers one after the other, so that they queue in this order.
 async fn followers<const N: usize>(connect: &str, nodes: [&str; N]) -> [Fixture; N] {
-    let mut rigs = Vec::new();
+    let mut fixtures = Vec::new();
     for node in nodes {
         let mut fixture = Fixture::start(connect, node);
         fixture.ask(Request::Campaign);
         fixture.election("following", |event| matches!(event, Event::Following { .. }).then_some(())).await;
-        rigs.push(fixture);
+        fixtures.push(fixture);
     }
-    rigs.try_into().unwrap_or_else(|_| unreachable!("one for each"))
+    fixtures.try_into().unwrap_or_else(|_| unreachable!("one for each"))
 }
 
 #[tokio::test]

@@ -156,7 +156,7 @@ impl Fixture {
     }
 }
 
-/// Starts a process of `node` that serves its end through a session of its own.
+/// Starts a backend for `node`, with a session of its own.
 pub fn open(
     settings: ConnectionSettings,
     node: &str,

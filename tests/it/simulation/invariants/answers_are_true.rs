@@ -31,10 +31,10 @@ impl AnswersAreTrue {
         let is_written = self.written.contains(nonce);
         match answer {
             Commit::Accepted if !is_written => {
-                Err(format!("node-{node} was answered that {nonce} is written, and it is not"))
+                Err(format!("node-{node} got the answer that {nonce} is written, and it is not"))
             }
             Commit::Fenced | Commit::Superseded if is_written => {
-                Err(format!("node-{node} was answered {answer:?} for {nonce}, which is written"))
+                Err(format!("node-{node} got the answer {answer:?} for {nonce}, which is written"))
             }
             Commit::Fenced | Commit::Superseded => {
                 self.refused.insert(nonce.to_owned(), answer);

@@ -493,3 +493,8 @@ fn a_leader_whose_loop_stands_still_is_seen() {
     assert_broken(vec![stalled(), leads(6)], "its loop stands still");
     assert_eq!(verdict(vec![leads(2), stalled(), Fact::LoopResumed { node: 0 }, lease(6)]), Ok(()));
 }
+
+#[test]
+fn a_misordered_event_is_found() {
+    assert_broken(vec![Fact::Misordered { node: 1, rule: "tokens grow" }], "node-1: the order of events is broken");
+}

@@ -53,7 +53,7 @@ pub enum Role {
 
 pub enum Input {
     Packet(Packet),
-    /// Half a tick has passed in this generation of the server: between a start and the next end.
+    /// Half a tick has passed. Ignored if the server has ended since: it is of another generation then.
     HalfTick(u32),
     /// A tick has passed in which sessions may end, under the leader of this epoch.
     Expiry(i64),
