@@ -29,8 +29,8 @@ pub struct CommitId(pub u64);
 #[expect(clippy::large_enum_variant, reason = "nearly all requests are commits")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
-    /// Write a change. Answered exactly once, by [`Event::Answered`]. Commits of one job take effect in the order
-    /// requested.
+    /// Write a change. Answered exactly once, by [`Event::Answered`], unless the backend fails or leaves before. Commits
+    /// of one job take effect in the order requested.
     Commit {
         /// Repeated in the answer.
         id: CommitId,

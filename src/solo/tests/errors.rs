@@ -102,7 +102,17 @@ async fn a_node_whose_member_files_were_removed_commits_nothing() {
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
     std::fs::remove_dir_all(dir.path().join("members")).unwrap();
-    assert_eq!(a.commit(advance("j", None, 10, None)).await, Commit::Unknown);
+    let sent = a.send(advance("j", None, 10, None));
+    // The commit has no answer if the loss was noticed before it came.
+    let answer = a.until(|event| match event {
+        Event::Ledger(ledger::Event::Answered { id, answer }) if id == sent => Some(Some(answer)),
+        Event::Election(election::Event::Failed(_)) => Some(None),
+        _ => None,
+    });
+    assert!(matches!(answer.await, None | Some(Commit::Unknown)));
+    let db = Connection::open(dir.path().join("ledger.db")).unwrap();
+    let jobs: i64 = db.query_row("SELECT count(*) FROM jobs", [], |row| row.get(0)).unwrap();
+    assert_eq!(jobs, 0);
 }
 
 #[tokio::test]
