@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Checks that the tests find deliberate bugs: applies every patch of tests/mutants to a copy of the tree, one at a time, and
-# runs the test that the patch's head names. Exits with 1 if a bug is not found.
+# Checks that the tests find deliberate bugs: applies every patch of tests/mutants to a copy of the tree, one at a time,
+# and runs the test that the patch's head names. Exits with 1 if a bug is not found.
 #
 #   tests/mutants.sh [NAME...]     only patches whose names begin with NAME: tests/mutants.sh 03 11
 #
-# The head of a patch: `Bug` and `Rule` are for people; `Test` must fail; `Seeds` is the most seeds it is given; `Says` is a text that its
-# failure must contain. A patch that does not compile, hangs, or fails with another message counts as not found.
+# The head of a patch: `Bug` and `Rule` are for people; `Test` must fail; `Seeds` is the most seeds it is given; `Says`
+# is a text that its failure must contain. A patch that does not compile, hangs, or fails with another message counts as
+# not found.
 # Needs git. Builds in a separate directory below the target directory; a mutant takes about a minute.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use cronkeeper::clock::Uptime;
 use cronkeeper::coordination;
 use cronkeeper::election::Event as ElectionEvent;
 use cronkeeper::ledger::{Change, Commit, CommitId, Event as LedgerEvent};
@@ -14,6 +15,7 @@ pub struct EventOrder {
     candidate: Option<CandidateName>,
     term: Option<Term>,
     newest_token: Option<FencingToken>,
+    /// A lease was reported since the last event that begins or ends a session or a term.
     has_lease: bool,
     is_connected: bool,
     /// Commits without an answer.
@@ -75,7 +77,7 @@ impl EventOrder {
             ElectionEvent::Session { id, .. } => {
                 let is_allowed = self.session.as_ref().is_none_or(|known| known == id);
                 check(is_allowed, "another session comes only after the old one's `Expired`")?;
-                (self.session, self.is_connected) = (Some(id.clone()), true);
+                (self.session, self.is_connected, self.has_lease) = (Some(id.clone()), true, false);
             }
             ElectionEvent::Joined { candidate } => {
                 check(self.session.is_some(), "`Session` comes before `Joined`")?;
@@ -85,11 +87,12 @@ impl EventOrder {
             ElectionEvent::Following { candidate, .. } => {
                 check(self.candidate.as_ref() == Some(candidate), "`Joined` comes before `Following`")?;
             }
-            ElectionEvent::Elected { term, .. } => {
+            ElectionEvent::Elected { term, lease_until, .. } => {
                 check(self.candidate.as_ref() == Some(&term.candidate), "`Joined` comes before `Elected`")?;
                 check(self.term.is_none(), "one term is over before the next begins")?;
                 check(self.newest_token.is_none_or(|known| known < term.token), "tokens grow")?;
                 (self.newest_token, self.term) = (Some(term.token), Some(term.clone()));
+                self.has_lease = *lease_until > Uptime::ZERO;
             }
             ElectionEvent::Over { term, why } => self.over(term, *why)?,
             ElectionEvent::Withdrawn => {
@@ -97,7 +100,7 @@ impl EventOrder {
                 self.candidate = None;
             }
             ElectionEvent::Lease { until } => {
-                self.has_lease = *until > cronkeeper::clock::Uptime::ZERO;
+                self.has_lease = *until > Uptime::ZERO;
                 check(!self.has_lease || self.session.is_some(), "a lease needs a session")?;
             }
             ElectionEvent::Suspended { session } | ElectionEvent::Resumed { session } => {
@@ -120,10 +123,10 @@ impl EventOrder {
         if self.is_connected && !matches!(why, TermEnd::LeaseOver | TermEnd::Stalled) {
             self.fence_open(|token| token == term.token);
         }
-        check(
-            why != TermEnd::SessionExpired || !self.has_lease,
-            "the lease is withdrawn before a lost session's `Over`",
-        )
+        let is_withdrawn = why != TermEnd::SessionExpired || !self.has_lease;
+        // The end of a term ends the lease too, until the next event extends it.
+        self.has_lease = false;
+        check(is_withdrawn, "the lease is withdrawn before a lost session's `Over`")
     }
 
     fn expired(&mut self, session: &SessionId) -> Result<(), &'static str> {
@@ -154,7 +157,6 @@ fn check(is_kept: bool, rule: &'static str) -> Result<(), &'static str> {
 mod tests {
     use std::time::Duration;
 
-    use cronkeeper::clock::Uptime;
     use cronkeeper::election::Failure;
     use cronkeeper::ledger::Snapshot;
 
