@@ -4,6 +4,7 @@
 //! turns that into text and an exit code. This module does not know what the commands do.
 
 pub mod ask;
+pub mod barrier;
 pub mod check;
 pub mod completions;
 pub mod credentials;
@@ -17,13 +18,18 @@ mod host;
 pub mod import;
 pub mod jobs;
 mod leftovers;
+pub mod latch;
 pub mod listen;
+pub mod lock;
+pub mod lock_failure;
+pub mod locks;
 pub mod kill;
 pub mod man;
 pub mod next;
 pub mod pause;
 pub mod release;
 pub mod run;
+pub mod service;
 pub mod status;
 mod table;
 pub mod trigger;
@@ -37,6 +43,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::ask::AskFailure;
+use self::lock_failure::LockFailure;
 use crate::api::network::SecretError;
 use crate::api::socket::SocketError;
 use crate::config::LoadError;
@@ -182,6 +189,9 @@ pub enum Error {
     /// `release` cannot do anything until an operator changes something.
     #[error("nothing was released: {0}")]
     Release(Failure),
+    /// A command around locks failed.
+    #[error(transparent)]
+    Lock(#[from] LockFailure),
     /// A bug in cronkeeper.
     #[error("internal error: a thread panicked")]
     Panicked,
@@ -230,6 +240,18 @@ pub enum Command {
     ///
     /// The job gets its own environment and limits. Its hooks are not run. The exit code is that of the job.
     Exec(exec::Args),
+    /// Run a command while holding a lock
+    ///
+    /// The lock is fair, and shared with clients of Curator and kazoo. The command finds the lock's path in
+    /// CRONKEEPER_LOCK_PATH and a number that grows with every holder in CRONKEEPER_FENCING_TOKEN. When it ends, none of
+    /// its processes is left. The exit code is that of the command.
+    Lock(Box<lock::Args>),
+    /// Show who holds which lock and who waits
+    Locks(Box<locks::Args>),
+    /// Wait until a number of counts have arrived
+    Latch(Box<latch::Args>),
+    /// Wait until a number of processes have arrived
+    Barrier(Box<barrier::Args>),
     /// Release what a dead daemon on this host still holds
     ///
     /// First kills what is left of its runs, then frees what it holds in the cluster, so that no other node waits for
@@ -286,6 +308,10 @@ fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
         Command::Handover(args) => args.run(io.out).map_err(Error::from),
         Command::Kill(args) => kill::run(&args, io.out).map_err(Error::from),
         Command::Exec(args) => return args.run(io),
+        Command::Lock(args) => return args.run(io),
+        Command::Locks(args) => args.run(io),
+        Command::Latch(args) => return args.run(io),
+        Command::Barrier(args) => return args.run(),
         Command::Release(args) => args.run(io),
         Command::Import(args) => args.run(io),
         Command::Completions(args) => args.run(io),

@@ -24,6 +24,8 @@ pub mod clock;
 pub mod schedule;
 /// Jobs and their policies.
 pub mod job;
+/// Locks that scripts take.
+pub mod lock;
 /// Nodes, sessions, candidates, terms and fencing tokens.
 pub mod term;
 /// How long a node may act without a quorum write.

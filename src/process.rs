@@ -38,6 +38,12 @@ pub enum Order {
     Kill { tree_id: TreeId },
     /// The new end of the lease. The warden then kills the trees whose `deadline` depends on it.
     Lease { until: Uptime },
+    /// Send a signal to the group of a tree's main process. Without effect if the tree was not started.
+    Signal {
+        tree_id: TreeId,
+        /// Its number.
+        signal: i32,
+    },
     /// Replace the deadline of a tree.
     Deadline { tree_id: TreeId, deadline: Deadline },
     /// Ask whether the warden is responding. It answers with `Pong`, after all notices before.
@@ -63,6 +69,9 @@ pub struct Launch {
     /// Text on its standard input; if empty, standard input is /dev/null.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub input: String,
+    /// Its standard streams, if not `input` and two pipes to the warden.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<InheritedStreams>,
     /// The working directory.
     pub directory: String,
     /// Start in `/` if `directory` cannot be entered.
@@ -88,6 +97,14 @@ impl Launch {
     pub fn uid(&self) -> u32 {
         self.user.as_ref().map_or_else(|| nix::unistd::geteuid().as_raw(), |user| user.uid)
     }
+}
+
+/// Descriptors of the warden that become a process's standard streams. The warden inherited them from its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InheritedStreams {
+    pub stdin: i32,
+    pub stdout: i32,
+    pub stderr: i32,
 }
 
 /// Numeric ids of a user.

@@ -31,6 +31,7 @@ mod reap;
 mod commit;
 mod contender;
 mod background;
+pub mod file_lock;
 mod forget;
 mod members;
 mod operator;

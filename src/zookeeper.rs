@@ -21,6 +21,7 @@ mod forget;
 #[cfg(test)]
 mod fuzz;
 mod give_up;
+pub mod lock;
 mod session_loop;
 mod transaction;
 mod supervisor;
@@ -49,6 +50,7 @@ use crate::clock::Clock;
 use crate::coordination::Service;
 use crate::term::{NodeName, SessionId};
 
+pub use context::SessionError;
 pub use give_up::{ReleaseError, ReleaseTarget, release};
 pub use reader::LedgerReader;
 pub use store::{ClaimError, KeptSessions, SessionStore, StoreError};

@@ -2,6 +2,7 @@
 //!
 //! All of them name files: secrets on the command line would be visible to every user of the host.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::cli::Error;
@@ -27,6 +28,17 @@ pub struct Args {
 }
 
 impl Args {
+    /// Takes all options from the settings of an environment file.
+    pub(super) fn of_settings(settings: &BTreeMap<String, String>) -> Self {
+        let path = |option: &str| settings.get(&format!("CRONKEEPER_ZOOKEEPER_{option}")).map(PathBuf::from);
+        Self {
+            zookeeper_auth_file: path("AUTH_FILE"),
+            zookeeper_ca: path("CA"),
+            zookeeper_cert: path("CERT"),
+            zookeeper_key: path("KEY"),
+        }
+    }
+
     /// The identities to authenticate with; none without `--zookeeper-auth-file`.
     pub(super) fn auth(&self) -> Result<Auth, Error> {
         match &self.zookeeper_auth_file {

@@ -105,6 +105,7 @@ fn exit(error: &Error) -> Exit {
         | Error::StillRuns { .. }
         | Error::Stopped(_)
         | Error::Panicked => Exit::Failed,
+        Error::Lock(failure) => failure.exit(),
         Error::NotStarted { is_missing: true, .. } => Exit::Command(127),
         Error::NotStarted { is_missing: false, .. } => Exit::Command(126),
     }
@@ -157,6 +158,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Stopped(Stopped::WardenGone(_)) => {
             "something killed or stopped it: see the log before this line, and the kernel log for a lack of memory"
         }
+        Error::Lock(failure) => failure.hint()?,
         Error::Stopped(Stopped::BackendGone) | Error::Panicked => "please report this, with the log before this line",
         Error::Jobs(LoadError::Invalid { .. })
         | Error::UnsafeFile(_)

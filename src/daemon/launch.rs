@@ -83,6 +83,7 @@ impl Launcher {
             argv,
             environment: environment(job, account, facts),
             input: String::new(),
+            streams: None,
             directory: directory(job, account),
             or_root: job.working_directory.is_none(),
             umask: job.umask,

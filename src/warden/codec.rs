@@ -95,7 +95,9 @@ mod tests {
     use super::*;
     use crate::clock::Uptime;
     use crate::fuzz::Fuzz;
-    use crate::process::{Cgroup, Deadline, Launch, Limits, Notice, Order, Stream, TreeId, Urgent, User};
+    use crate::process::{
+        Cgroup, Deadline, InheritedStreams, Launch, Limits, Notice, Order, Stream, TreeId, Urgent, User,
+    };
 
     fn orders() -> impl Strategy<Value = Order> {
         prop_oneof![
@@ -131,6 +133,7 @@ mod tests {
                 argv,
                 environment,
                 input,
+                streams: open_files.map(|_| InheritedStreams { stdin: 3, stdout: 4, stderr: 5 }),
                 directory,
                 or_root: true,
                 umask,

@@ -6,7 +6,7 @@
 //! can never block the loop. Starts use one socket and all other orders another, so that no order waits behind a start.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -20,7 +20,7 @@ use tokio::net::UnixStream;
 use super::SUBCOMMAND;
 use super::codec::{CodecError, Decoder};
 use super::outbox::Outbox;
-use crate::process::{Notice, Order, Urgent};
+use crate::process::{InheritedStreams, Notice, Order, Urgent};
 
 /// Read from the socket in one call, in bytes.
 const CHUNK: usize = 64 << 10;
@@ -63,6 +63,26 @@ impl Warden {
     /// # Errors
     /// If no process can be started.
     pub fn spawn_from(program: &Path) -> io::Result<Self> {
+        Self::start(program)
+    }
+
+    /// Starts the warden with the standard streams of this process, for trees that inherit them.
+    ///
+    /// The warden also has duplicates of `descriptors`, until it ends.
+    ///
+    /// # Errors
+    /// If no process can be started.
+    pub fn spawn_with_streams(descriptors: &[BorrowedFd<'_>]) -> io::Result<(Self, InheritedStreams)> {
+        // Duplicates without close-on-exec, which only the warden inherits: they are closed here when it was started.
+        let [stdin, stdout, stderr] =
+            [rustix::io::dup(io::stdin())?, rustix::io::dup(io::stdout())?, rustix::io::dup(io::stderr())?];
+        let _held = descriptors.iter().map(rustix::io::dup).collect::<Result<Vec<_>, _>>()?;
+        let inherited =
+            InheritedStreams { stdin: stdin.as_raw_fd(), stdout: stdout.as_raw_fd(), stderr: stderr.as_raw_fd() };
+        Ok((Self::start(Path::new("/proc/self/exe"))?, inherited))
+    }
+
+    fn start(program: &Path) -> io::Result<Self> {
         let (socket, theirs) = StdUnixStream::pair()?;
         let (urgent, theirs_urgent) = StdUnixStream::pair()?;
         socket.set_nonblocking(true)?;

@@ -216,6 +216,7 @@ impl Keeper {
             }
             Order::Stop { tree_id, grace_ms } => self.stop(tree_id, Duration::from_millis(grace_ms)),
             Order::Kill { tree_id } => self.kill(tree_id, EndedBy::Order),
+            Order::Signal { tree_id, signal } => self.signal(tree_id, signal),
             Order::Lease { until } => self.lease_until = until,
             Order::Deadline { tree_id, deadline } => self.trees.set_deadline(tree_id, deadline),
             Order::Ping => self.send(&Notice::Pong),
@@ -268,11 +269,15 @@ impl Keeper {
     }
 
     fn watch(&self, tree_id: TreeId, tree: &Tree) -> io::Result<()> {
-        let pipes = (tree.starting.as_ref(), tree.stdout.as_ref(), tree.stderr.as_ref());
-        let (Some(status), Some(stdout), Some(stderr)) = pipes else { return Ok(()) };
-        self.poller.watch_status(tree_id, status)?;
-        self.poller.watch_output(tree_id, Stream::Stdout, stdout)?;
-        self.poller.watch_output(tree_id, Stream::Stderr, stderr)
+        if let Some(status) = &tree.starting {
+            self.poller.watch_status(tree_id, status)?;
+        }
+        for (stream, pipe) in [(Stream::Stdout, &tree.stdout), (Stream::Stderr, &tree.stderr)] {
+            if let Some(pipe) = pipe {
+                self.poller.watch_output(tree_id, stream, pipe)?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads the child's report on whether it reached its program, and sends it to the daemon.

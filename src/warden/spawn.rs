@@ -39,10 +39,10 @@ pub(super) struct Child {
     pub(super) at: Uptime,
     /// Closed when exec succeeds; otherwise it reports what failed, see [`outcome`].
     pub(super) status: OwnedFd,
-    /// Its standard output, non-blocking.
-    pub(super) stdout: OwnedFd,
-    /// Its standard error, non-blocking.
-    pub(super) stderr: OwnedFd,
+    /// Its standard output, non-blocking; `None` if it has inherited streams.
+    pub(super) stdout: Option<OwnedFd>,
+    /// Its standard error, likewise.
+    pub(super) stderr: Option<OwnedFd>,
 }
 
 /// Resets every signal to its default disposition.
@@ -97,15 +97,31 @@ impl Spawner {
         let input =
             Some(&launch.input).filter(|text| !text.is_empty()).map(|text| memory_file::holding(text.as_bytes()));
         let input = input.transpose().map_err(|error| failed(StartStep::Fork, error))?;
-        let pipes = Pipes::new(self.last).map_err(|error| failed(StartStep::Fork, error))?;
-        fork(&setup, pipes, input.as_ref().unwrap_or(&self.null).as_fd())
+        let no_pipe = |error| failed(StartStep::Fork, error);
+        let (status, status_end) = pipe_below(self.last).map_err(no_pipe)?;
+        if let Some(inherited) = launch.streams {
+            // SAFETY: nothing in the warden opens or closes these descriptors, which it has had since its start. A
+            // number that is no descriptor makes the child fail.
+            let [stdin, stdout, stderr] = [inherited.stdin, inherited.stdout, inherited.stderr]
+                .map(|stream| unsafe { BorrowedFd::borrow_raw(stream.max(0)) });
+            let (pid, at) = fork(&setup, &ChildStreams { stdin, stdout, stderr, status: status_end.as_fd() })?;
+            return Ok(Child { pid, at, status, stdout: None, stderr: None });
+        }
+        let (stdout, stdout_end) = pipe_below(self.last).map_err(no_pipe)?;
+        let (stderr, stderr_end) = pipe_below(self.last).map_err(no_pipe)?;
+        let streams = ChildStreams {
+            stdin: input.as_ref().unwrap_or(&self.null).as_fd(),
+            stdout: stdout_end.as_fd(),
+            stderr: stderr_end.as_fd(),
+            status: status_end.as_fd(),
+        };
+        let (pid, at) = fork(&setup, &streams)?;
+        Ok(Child { pid, at, status, stdout: Some(stdout), stderr: Some(stderr) })
     }
 }
 
-fn fork(setup: &ChildSetup<'_>, pipes: Pipes, stdin: BorrowedFd<'_>) -> Result<Child, StartFailure> {
-    let Pipes { status: (status, status_end), stdout: (stdout, stdout_end), stderr: (stderr, stderr_end) } = pipes;
-    let streams =
-        ChildStreams { stdin, stdout: stdout_end.as_fd(), stderr: stderr_end.as_fd(), status: status_end.as_fd() };
+/// Forks, and runs the child's part in the child. Returns its pid and when it was forked.
+fn fork(setup: &ChildSetup<'_>, streams: &ChildStreams<'_>) -> Result<(Pid, Uptime), StartFailure> {
     let warden = rustix::process::getpid();
     let at = uptime();
     if at >= setup.launch.not_after {
@@ -116,8 +132,8 @@ fn fork(setup: &ChildSetup<'_>, pipes: Pipes, stdin: BorrowedFd<'_>) -> Result<C
         None => plain_fork().map(|child| (child, true)),
     };
     match forked {
-        Ok((None, is_in_cgroup)) => run_child(setup, &streams, warden, is_in_cgroup),
-        Ok((Some(pid), _)) => Ok(Child { pid, at, status, stdout, stderr }),
+        Ok((None, is_in_cgroup)) => run_child(setup, streams, warden, is_in_cgroup),
+        Ok((Some(pid), _)) => Ok((pid, at)),
         Err(error) => Err(failed(StartStep::Fork, Error::from_raw_os_error(error as i32))),
     }
 }
@@ -209,23 +225,15 @@ pub(super) fn failed(step: StartStep, error: Error) -> StartFailure {
     StartFailure::Step { step, errno: error.raw_os_error() }
 }
 
-/// Three pipes, each as the warden's end and the child's end.
+/// A pipe whose child's end has a descriptor of at most `last`.
+fn pipe_below(last: RawFd) -> Result<(OwnedFd, OwnedFd), Error> {
+    let (read, write) = pipe()?;
+    if write.as_raw_fd() > last { Err(Error::MFILE) } else { Ok((read, write)) }
+}
+
+/// A pipe, as the warden's end and the child's end.
 ///
 /// The warden's end is non-blocking. The child's end blocks, as programs expect of their output.
-struct Pipes {
-    status: (OwnedFd, OwnedFd),
-    stdout: (OwnedFd, OwnedFd),
-    stderr: (OwnedFd, OwnedFd),
-}
-
-impl Pipes {
-    fn new(last: RawFd) -> Result<Self, Error> {
-        let pipes = Self { status: pipe()?, stdout: pipe()?, stderr: pipe()? };
-        let highest = [&pipes.status, &pipes.stdout, &pipes.stderr].map(|(_, end)| end.as_raw_fd()).into_iter().max();
-        if highest > Some(last) { Err(Error::MFILE) } else { Ok(pipes) }
-    }
-}
-
 fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&read, true)?;

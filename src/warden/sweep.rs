@@ -47,6 +47,14 @@ impl Keeper {
         }
     }
 
+    /// Sends a signal to the group of a live tree's main process. An unknown number has no effect.
+    pub(super) fn signal(&self, tree_id: TreeId, signal: i32) {
+        let tree = self.trees.get(tree_id).filter(|tree| tree.is_live());
+        if let (Some(tree), Some(signal)) = (tree, Signal::from_named_raw(signal)) {
+            let _ = rustix::process::kill_process_group(tree.main, signal);
+        }
+    }
+
     /// Kills the trees that are being killed and whose next sweep is due.
     pub(super) fn sweep(&mut self) {
         let now = uptime();

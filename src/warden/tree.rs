@@ -75,8 +75,8 @@ impl Tree {
             known_by: cgroup.as_ref().map_or(KnownBy::Environment, RunCgroup::known_by),
             deadline: launch.deadline,
             starting: Some(child.status),
-            stdout: Some(child.stdout),
-            stderr: Some(child.stderr),
+            stdout: child.stdout,
+            stderr: child.stderr,
             output: Output::new(launch.max_output),
             cgroup,
             out_of_memory: false,
@@ -150,6 +150,7 @@ mod tests {
             argv: vec!["x".into()],
             environment: vec![(RUN_ID.into(), run.into())],
             input: String::new(),
+            streams: None,
             directory: "/".into(),
             umask: 0o022,
             or_root: false,
@@ -163,7 +164,7 @@ mod tests {
         };
         Tree::new(
             &launch,
-            Child { pid: Pid::from_raw(main).unwrap(), at, status: pipe(), stdout: pipe(), stderr: pipe() },
+            Child { pid: Pid::from_raw(main).unwrap(), at, status: pipe(), stdout: Some(pipe()), stderr: Some(pipe()) },
             None,
         )
     }

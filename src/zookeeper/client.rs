@@ -35,6 +35,8 @@ pub enum Op {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Persistent,
+    /// The server removes it some time after its last child.
+    Container,
     /// The server appends a sequence number to the name.
     PersistentSequential,
     /// Removed with its session.
@@ -52,6 +54,8 @@ pub struct Stat {
     pub mzxid: i64,
     /// When it was last changed: milliseconds since the epoch by the ensemble's clock.
     pub mtime_ms: i64,
+    /// When it was created, likewise.
+    pub ctime_ms: i64,
     /// Number of changes of its data.
     pub version: i32,
     /// The session that an ephemeral znode belongs to; 0 for a persistent one.
@@ -254,6 +258,14 @@ pub trait Client: Clone + Send + Sync + 'static {
     /// Reads many znodes in one request, each with its own result. The caller limits the number (1 MiB is the
     /// protocol's limit).
     fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Read>, Error>> + Send + 'static;
+
+    /// The names of a znode's children, in no order, and a watch on the set of names.
+    fn children_and_watch(
+        &self,
+        _path: &str,
+    ) -> impl Future<Output = Result<(Vec<String>, Self::Watch), Error>> + Send + 'static {
+        ready(Err(Error::Refused("no watches on children here".into())))
+    }
 
     /// A znode's metadata, if it exists. Reading it needs no right, unlike reading the data.
     fn stat(&self, path: &str) -> impl Future<Output = Result<Option<Stat>, Error>> + Send + 'static {

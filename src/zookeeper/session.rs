@@ -89,7 +89,10 @@ impl Connector {
     }
 
     /// A connector whose sessions close when their last clone is dropped.
-    fn closing(settings: ConnectionSettings) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// As for [`Connector::new`].
+    pub fn closing(settings: ConnectionSettings) -> Result<Self, String> {
         let mut connector = zk::Client::connector().with_session_timeout(settings.session_timeout).with_fail_eagerly();
         let identity = Identity::of(&settings);
         for (scheme, credential) in &settings.auth.identities {
@@ -171,6 +174,25 @@ pub struct Session {
     client: zk::Client,
     states: zk::StateWatcher,
     belongs: Ownership,
+}
+
+impl Session {
+    /// Drops this clone, which should be the last one of a session that closes.
+    pub fn close(self) -> Closing {
+        Closing(self.states)
+    }
+}
+
+/// A session that is being closed.
+pub struct Closing(zk::StateWatcher);
+
+impl Closing {
+    /// Waits until the servers have confirmed the end, or the connection is lost for good.
+    pub async fn over(&mut self) {
+        while !self.0.state().is_terminated() {
+            self.0.changed().await;
+        }
+    }
 }
 
 /// A watch on a real server.
@@ -278,6 +300,17 @@ impl Client for Session {
         polled_once(async move { client.list_children(&path).await.map_err(error) })
     }
 
+    fn children_and_watch(
+        &self,
+        path: &str,
+    ) -> impl Future<Output = Result<(Vec<String>, ServerWatch), Error>> + Send + 'static {
+        let (client, path) = (self.client.clone(), path.to_owned());
+        polled_once(async move {
+            let (names, watcher) = client.list_and_watch_children(&path).await.map_err(error)?;
+            Ok((names, ServerWatch(watcher)))
+        })
+    }
+
     fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Read>, Error>> + Send + 'static {
         let client = self.client.clone();
         polled_once(async move {
@@ -358,6 +391,7 @@ fn add(writer: &mut zk::MultiWriter<'_>, op: &Op, acls: zk::Acls<'_>) -> Result<
 fn create_mode(mode: Mode) -> zk::CreateMode {
     match mode {
         Mode::Persistent => zk::CreateMode::Persistent,
+        Mode::Container => zk::CreateMode::Container,
         Mode::PersistentSequential => zk::CreateMode::PersistentSequential,
         Mode::Ephemeral => zk::CreateMode::Ephemeral,
         Mode::EphemeralSequential => zk::CreateMode::EphemeralSequential,
@@ -385,6 +419,7 @@ fn stat(stat: &zk::Stat) -> Stat {
         czxid: stat.czxid,
         mzxid: stat.mzxid,
         mtime_ms: stat.mtime,
+        ctime_ms: stat.ctime,
         version: stat.version,
         ephemeral_owner: stat.ephemeral_owner,
     }

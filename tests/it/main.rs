@@ -5,6 +5,7 @@ mod cli;
 mod failover;
 mod harness;
 mod hostile;
+mod lock;
 mod mutants;
 mod nemesis;
 mod port;

@@ -306,6 +306,8 @@ impl Wardens {
                 }
                 self.watch_deadlines(env, node);
             }
+            // No simulated job asks for signals.
+            Action::Execute(Order::Signal { .. }) => {}
             Action::Execute(Order::Ping) => self.emit(env, node, Notice::Pong),
             Action::DaemonGone => {
                 for tree_id in warden.trees.keys().copied().collect::<Vec<_>>() {
@@ -494,6 +496,7 @@ mod tests {
             argv: vec!["true".into()],
             environment: vec![("CRONKEEPER_RUN_ID".into(), "a.20261120T000000Z".into())],
             input: String::new(),
+            streams: None,
             directory: "/".into(),
             umask: 0o022,
             or_root: false,

@@ -40,6 +40,7 @@ pub struct Builder {
     tls: Option<ClientCertificate>,
     properties: Vec<(String, String)>,
     hosts: Vec<Arc<Host>>,
+    runs_long: bool,
 }
 
 impl Ensemble {
@@ -50,7 +51,14 @@ impl Ensemble {
 
     /// A builder for `servers` servers, with a tick of 500 ms and without TLS.
     pub fn builder(servers: usize) -> Builder {
-        Builder { servers, tick: Duration::from_millis(500), tls: None, properties: Vec::new(), hosts: Vec::new() }
+        Builder {
+            servers,
+            tick: Duration::from_millis(500),
+            tls: None,
+            properties: Vec::new(),
+            hosts: Vec::new(),
+            runs_long: false,
+        }
     }
 
     /// The number of servers, running or not.
@@ -216,6 +224,12 @@ impl Builder {
         self
     }
 
+    /// Lets the servers' Java compile as well as in production, instead of quickly.
+    pub fn runs_long(mut self) -> Self {
+        self.runs_long = true;
+        self
+    }
+
     /// Adds a line to zoo.cfg.
     pub fn property(mut self, key: &str, value: &str) -> Self {
         self.properties.push((key.into(), value.into()));
@@ -240,7 +254,8 @@ impl Builder {
     }
 
     fn servers(&self, dir: &Path) -> Vec<Server> {
-        (0..self.servers).map(|i| Server::new(dir.join(format!("s{i}")), self.hosts.get(i).cloned())).collect()
+        let server = |i| Server::new(dir.join(format!("s{i}")), self.hosts.get(i).cloned(), self.runs_long);
+        (0..self.servers).map(server).collect()
     }
 
     fn config(&self, all: &[Server], own: &Server, certificates: Option<&Certificates>) -> String {

@@ -73,6 +73,7 @@ impl Fixture {
                 ("CRONKEEPER_NODE".into(), "bench".into()),
             ],
             input: String::new(),
+            streams: None,
             directory: self.directory.path().to_str().unwrap().into(),
             umask: 0o027,
             or_root: false,

@@ -191,16 +191,23 @@ impl Tree {
         }
         let full = match mode {
             Mode::EphemeralSequential | Mode::PersistentSequential => format!("{path}{:010}", parent_node.cversion),
-            Mode::Persistent | Mode::Ephemeral => path.to_owned(),
+            Mode::Persistent | Mode::Container | Mode::Ephemeral => path.to_owned(),
         };
         if self.nodes.contains_key(&full) {
             return Err(Error::NodeExists);
         }
         let ephemeral_owner = match mode {
-            Mode::Persistent | Mode::PersistentSequential => 0,
+            Mode::Persistent | Mode::Container | Mode::PersistentSequential => 0,
             Mode::Ephemeral | Mode::EphemeralSequential => txn.session,
         };
-        let stat = Stat { czxid: txn.zxid, mzxid: txn.zxid, mtime_ms: txn.time_ms, version: 0, ephemeral_owner };
+        let stat = Stat {
+            czxid: txn.zxid,
+            mzxid: txn.zxid,
+            mtime_ms: txn.time_ms,
+            ctime_ms: txn.time_ms,
+            version: 0,
+            ephemeral_owner,
+        };
         self.put(&full, Some(Znode { data: data.into(), stat, cversion: 0, children: 0 }), undo);
         self.count_child(parent(path), 1, undo);
         Ok((full, stat))

@@ -25,6 +25,7 @@ pub(super) struct Server {
     pub(super) quorum: Port,
     pub(super) election: Port,
     host: Option<Arc<Host>>,
+    runs_long: bool,
     process: Mutex<Option<Process>>,
 }
 
@@ -33,10 +34,9 @@ const JARS: [&str; 6] =
     ["zookeeper", "slf4j-simple", "netty-codec", "netty-resolver", "netty-transport-native-unix-common", "snappy-java"];
 
 /// JVM options for a small server that starts quickly.
-const JAVA: [&str; 11] = [
+const JAVA: [&str; 10] = [
     "-Xms16m",
     "-Xmx256m",
-    "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-Xshare:auto",
     "-XX:-UsePerfData",
@@ -47,20 +47,28 @@ const JAVA: [&str; 11] = [
     "-cp",
 ];
 
+/// Compiles quickly and not well, for a server that does not run for long.
+const QUICK: &str = "-XX:TieredStopAtLevel=1";
+
 impl Server {
-    pub(super) fn new(dir: PathBuf, host: Option<Arc<Host>>) -> Self {
+    /// `runs_long`: the JVM takes its time to compile well, as it does in production.
+    pub(super) fn new(dir: PathBuf, host: Option<Arc<Host>>, runs_long: bool) -> Self {
         let [client, secure, quorum, election] = match &host {
             Some(host) => USUAL.map(|port| Port { address: (host.address(), port).into(), _held: None }),
             None => std::array::from_fn(|_| Port::hold()),
         };
-        Self { dir, client, secure, quorum, election, host, process: Mutex::new(None) }
+        Self { dir, client, secure, quorum, election, host, runs_long, process: Mutex::new(None) }
     }
 
     pub(super) fn launch(&self) {
         let log = File::options().create(true).append(true).open(self.dir.join("log")).expect("a log can be opened");
         let also = log.try_clone().expect("a descriptor can be doubled");
         let process = Process::spawn_on(self.host.as_deref(), "java", |command| {
-            command.args(JAVA).arg(class_path(&JARS)).arg("org.apache.zookeeper.server.quorum.QuorumPeerMain");
+            command
+                .args(Some(QUICK).filter(|_| !self.runs_long))
+                .args(JAVA)
+                .arg(class_path(&JARS))
+                .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain");
             command.arg(self.dir.join("zoo.cfg")).current_dir(&self.dir);
             command.stdin(Stdio::null()).stdout(also).stderr(log);
         });

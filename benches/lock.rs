@@ -1,0 +1,277 @@
+//! Benchmark of locks: `cargo bench --bench lock -- [WORD]`.
+//!
+//! It measures hand-offs a second between 15 contenders, each with a session of its own to one of three real ZooKeeper
+//! servers. All contenders of a row are in one process: cronkeeper's library, the lock of the crate `zookeeper-client`,
+//! and, if they are installed, Curator's InterProcessMutex and kazoo's Lock, as their users write it. Then it measures
+//! how long a free lock takes, and the memory of a client that waits. With a word, it measures only the rows whose name
+//! contains it. The run fails if two contenders ever held the lock at once.
+
+#[path = "../tests/it/support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cronkeeper::clock::Clock as _;
+use cronkeeper::clock::system::SystemClock;
+use cronkeeper::lock::{LockKey, LockKind, LockPath};
+use cronkeeper::zookeeper::client::Connect as _;
+use cronkeeper::zookeeper::lock::{LockRequest, LockSession, Recipe};
+use cronkeeper::zookeeper::session::{ConnectionSettings, Connector, Session};
+use zookeeper_client::{Acls, Client, LockPrefix};
+
+use self::support::command::CRONKEEPER;
+use self::support::process::Process;
+use self::support::zookeeper::{Ensemble, class_path};
+use self::support::{LONG, poll};
+
+const CONTENDERS: usize = 15;
+/// How long each row counts, and how long it runs before.
+const COUNTED: Duration = Duration::from_secs(10);
+const WARM_UP: Duration = Duration::from_secs(2);
+/// Each library is measured so often, one after the other, because the machine's speed changes.
+const ROUNDS: usize = 3;
+/// Uses of a free lock.
+const FREE: usize = 1_000;
+
+/// Measures the hand-offs a second at this path. `None` if the library is not installed.
+type Measure = fn(&str, &str) -> Option<f64>;
+
+fn main() -> ExitCode {
+    // Cargo adds arguments of its own, which begin with a dash.
+    let word = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
+    let ensemble = Ensemble::builder(3).runs_long().start();
+    let connect = ensemble.connect_string();
+    // A freshly started Java is slow.
+    for round in 0..3 {
+        cronkeeper(&connect, &format!("/locks/warm-up-{round}"));
+    }
+    let libraries: [(&str, Measure); 4] =
+        [("cronkeeper", cronkeeper), ("bare crate", bare_crate), ("Curator", curator), ("kazoo", kazoo)];
+    let mut rates = vec![Vec::new(); libraries.len()];
+    for round in 0..ROUNDS {
+        for ((name, measure), rates) in libraries.iter().zip(&mut rates) {
+            if name.contains(&word) {
+                rates.extend(measure(&connect, &format!("/locks/{}-{round}", name.replace(' ', "-"))));
+            }
+        }
+    }
+    println!("{:<12} {:>16} {:>24}", "", "hand-offs/s", "rounds");
+    for ((name, _), rates) in libraries.iter().zip(&mut rates) {
+        let rounds: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
+        rates.sort_by(f64::total_cmp);
+        if let Some(median) = rates.get(rates.len() / 2) {
+            println!("{name:<12} {median:>16.0} {:>24}", rounds.join(" "));
+        }
+    }
+    if "free".contains(&word) {
+        free(&connect);
+    }
+    if "memory".contains(&word) {
+        memory(&connect);
+    }
+    ExitCode::SUCCESS
+}
+
+/// What the contenders of one row share.
+#[derive(Default)]
+struct Contest {
+    hand_offs: AtomicU64,
+    is_held: AtomicBool,
+    is_over: AtomicBool,
+}
+
+impl Contest {
+    /// What a contender does while it holds the lock.
+    fn hold(&self) {
+        assert!(!self.is_held.swap(true, Ordering::SeqCst), "two contenders hold the lock");
+        self.hand_offs.fetch_add(1, Ordering::SeqCst);
+        self.is_held.store(false, Ordering::SeqCst);
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// Counts, and then ends the contest. Returns the hand-offs a second.
+    async fn count(&self) -> f64 {
+        tokio::time::sleep(WARM_UP).await;
+        let (before, started) = (self.hand_offs.load(Ordering::SeqCst), Instant::now());
+        tokio::time::sleep(COUNTED).await;
+        let counted = self.hand_offs.load(Ordering::SeqCst) - before;
+        let rate = counted as f64 / started.elapsed().as_secs_f64();
+        self.is_over.store(true, Ordering::SeqCst);
+        rate
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be had")
+}
+
+async fn session(connect: &str) -> LockSession<Session, SystemClock> {
+    let settings = ConnectionSettings {
+        connect: connect.to_owned(),
+        session_timeout: Duration::from_secs(10),
+        ..ConnectionSettings::default()
+    };
+    let (connector, clock) = (Connector::closing(settings).expect("the settings are fine"), SystemClock::default());
+    let requested = clock.now().up;
+    LockSession::new(connector.connect().await.expect("the servers serve"), clock, requested)
+}
+
+fn request(path: &str) -> LockRequest {
+    LockRequest {
+        paths: vec![LockPath::parse(path).expect("a path of a lock")],
+        kind: LockKind::Mutex,
+        recipe: Recipe::Curator,
+        uuid: LockKey::draw().uuid(),
+        data: b"bench".to_vec(),
+        waits: true,
+    }
+}
+
+fn cronkeeper(connect: &str, path: &str) -> Option<f64> {
+    let contest = Arc::new(Contest::default());
+    let rate = runtime().block_on(async {
+        let contenders: Vec<_> = (0..CONTENDERS)
+            .map(|_| {
+                let (contest, connect, request) = (contest.clone(), connect.to_owned(), request(path));
+                tokio::spawn(async move {
+                    let mut session = session(&connect).await;
+                    let mut held = session.acquire(&request).await.expect("the lock can be had");
+                    while !contest.is_over() {
+                        contest.hold();
+                        // Queue again without waiting for the answer: it comes before that of the next request.
+                        let released = session.release(&held);
+                        held = session.acquire(&request).await.expect("the lock can be had");
+                        released.await.expect("the lock is released");
+                    }
+                    session.release(&held).await.expect("the lock can be released");
+                })
+            })
+            .collect();
+        let rate = contest.count().await;
+        for contender in contenders {
+            contender.await.expect("no contender panics");
+        }
+        rate
+    });
+    Some(rate)
+}
+
+fn bare_crate(connect: &str, path: &str) -> Option<f64> {
+    let contest = Arc::new(Contest::default());
+    let rate = runtime().block_on(async {
+        let contenders: Vec<_> = (0..CONTENDERS)
+            .map(|_| {
+                let (contest, connect, path) = (contest.clone(), connect.to_owned(), path.to_owned());
+                tokio::spawn(async move {
+                    let client = Client::connect(&connect).await.expect("the servers serve");
+                    let options = zookeeper_client::LockOptions::new(Acls::anyone_all())
+                        .with_ancestor_options(zookeeper_client::CreateMode::Persistent.with_acls(Acls::anyone_all()))
+                        .expect("the options are fine");
+                    while !contest.is_over() {
+                        let prefix = LockPrefix::new_curator(&path, "lock-").expect("a path of a lock");
+                        let lock = client.lock(prefix, b"bench", options.clone()).await.expect("the lock can be had");
+                        contest.hold();
+                        let held = lock.lock_path().to_owned();
+                        client.delete(&held, None).await.expect("the lock can be released");
+                        drop(lock);
+                    }
+                })
+            })
+            .collect();
+        let rate = contest.count().await;
+        for contender in contenders {
+            contender.await.expect("no contender panics");
+        }
+        rate
+    });
+    Some(rate)
+}
+
+fn curator(connect: &str, path: &str) -> Option<f64> {
+    const JARS: [&str; 6] =
+        ["curator-recipes", "curator-framework", "curator-client", "guava", "zookeeper", "slf4j-simple"];
+    if !Path::new("/usr/share/java/curator-recipes.jar").exists() {
+        return None;
+    }
+    let mut command = Command::new("java");
+    command.args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", &class_path(&JARS)]);
+    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/benches/lock/CuratorHandOffs.java"));
+    measured_by(command, connect, path)
+}
+
+fn kazoo(connect: &str, path: &str) -> Option<f64> {
+    let mut command = Command::new("/usr/bin/python3");
+    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/benches/lock/kazoo_hand_offs.py"));
+    measured_by(command, connect, path)
+}
+
+/// The rate that a program with another library prints. `None` if the library is missing.
+fn measured_by(mut command: Command, connect: &str, path: &str) -> Option<f64> {
+    command.args([connect, path, &CONTENDERS.to_string(), &COUNTED.as_secs().to_string()]);
+    let output = command.stdin(Stdio::null()).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let rate = text.lines().last().and_then(|line| line.trim().parse().ok());
+    if rate.is_none() {
+        eprintln!("no figure: {text}{}", String::from_utf8_lossy(&output.stderr));
+    }
+    rate
+}
+
+/// Prints how long it takes to acquire and to release a lock that nobody else wants.
+fn free(connect: &str) {
+    let (mut acquired, mut released) = (Vec::new(), Vec::new());
+    runtime().block_on(async {
+        let (mut session, request) = (session(connect).await, request("/locks/free"));
+        for _ in 0..FREE {
+            let started = Instant::now();
+            let held = session.acquire(&request).await.expect("the lock can be had");
+            let had = Instant::now();
+            session.release(&held).await.expect("the lock can be released");
+            acquired.push(had - started);
+            released.push(had.elapsed());
+        }
+    });
+    for (name, mut times) in [("acquire", acquired), ("release", released)] {
+        times.sort();
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let (median, p99) = (ms(times[FREE / 2]), ms(times[FREE * 99 / 100]));
+        println!("free lock: {name:<10} p50 {median:.2} ms, p99 {p99:.2} ms");
+    }
+}
+
+/// Prints the memory of `cronkeeper lock` while it waits, with all its processes.
+fn memory(connect: &str) {
+    let lock = |seconds: &str| {
+        Process::spawn(CRONKEEPER, |command| {
+            let line = ["lock", "--zookeeper", connect, "/locks/memory", "--", "sleep", seconds];
+            command.args(line).stdin(Stdio::null());
+        })
+        .expect("cronkeeper can be started")
+    };
+    let holder = lock("1000");
+    poll(LONG, || (!support::process::children_of(holder.pid()).is_empty()).then_some(())).expect("it holds the lock");
+    let waiting = lock("0");
+    // Nothing tells when it waits; by then it does.
+    thread::sleep(Duration::from_secs(5));
+    for (name, process) in [("holder", &holder), ("waiting client", &waiting)] {
+        let all = std::iter::once(process.pid()).chain(support::process::children_of(process.pid()));
+        let figures: Vec<String> = all.map(|pid| format!("{:.1}", rss_mb(pid))).collect();
+        println!("memory of a {name:<15} {} MB (RSS of each process)", figures.join(" + "));
+    }
+}
+
+fn rss_mb(pid: u32) -> f64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kb: f64 = line.and_then(|line| line.trim().trim_end_matches(" kB").trim().parse().ok()).unwrap_or_default();
+    kb / 1024.0
+}

@@ -1,0 +1,74 @@
+//! `cronkeeper barrier`: a number of processes wait for each other.
+
+use std::time::Duration;
+
+use super::lock::on_zookeeper::{client_data, runtime};
+use super::lock_failure::LockFailure;
+use super::service::{Connected, ServiceArgs, close};
+use super::{Error, Exit};
+use crate::clock::Clock as _;
+use crate::clock::Uptime;
+use crate::clock::system::SystemClock;
+use crate::duration;
+use crate::lock::{LockPath, MOST};
+use crate::zookeeper::SessionError;
+use crate::zookeeper::lock::barrier::Visit;
+use crate::zookeeper::lock::data;
+use crate::zookeeper::session::Session;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The barrier's path in ZooKeeper, such as /barriers/nightly
+    #[arg(value_name = "PATH", value_parser = LockPath::parse)]
+    path: LockPath,
+    /// How many must arrive before all go on. All must name the same number
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST)))]
+    parties: u32,
+    /// Give up after waiting this long, with exit code 75
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    timeout: Option<Duration>,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+impl Args {
+    /// Waits until all have arrived.
+    ///
+    /// # Errors
+    /// When the servers cannot be reached, or the others do not come in time.
+    pub fn run(self) -> Result<Exit, Error> {
+        let service = self.service.required_service("barrier")?;
+        runtime()?.block_on(async {
+            let clock = SystemClock::default();
+            let give_up_at = self.timeout.map_or(Uptime::NEVER, |timeout| clock.now().up + timeout);
+            let mut until = (clock.now().up + service.session_timeout).min(give_up_at.max(clock.now().up));
+            loop {
+                let Connected { session, .. } = service.connect(&clock, until).await?;
+                let left = give_up_at.since(clock.now().up);
+                let visited = tokio::time::timeout(left, self.visit(session.clone(), &clock)).await;
+                // Removes what a visit that was given up has left.
+                close(session).await;
+                match visited {
+                    Err(_) => {
+                        let waited = self.timeout.unwrap_or_default();
+                        return Err(Error::from(LockFailure::NotOpen { path: self.path.clone(), waited }));
+                    }
+                    Ok(Err(SessionError::SessionOver)) => until = give_up_at,
+                    Ok(visited) => return visited.map_err(|error| LockFailure::Refused(error.into()).into()),
+                }
+            }
+        })?;
+        Ok(Exit::Fine)
+    }
+
+    async fn visit(&self, session: Session, clock: &SystemClock) -> Result<(), SessionError> {
+        let own = data(&client_data(&[]));
+        let mut visit = Visit::new(session, clock.clone(), self.path.clone(), self.parties, own);
+        visit.enter().await?;
+        match visit.leave().await {
+            // All have arrived: that this client cannot say goodbye changes nothing.
+            Err(SessionError::SessionOver) => Ok(()),
+            left => left,
+        }
+    }
+}

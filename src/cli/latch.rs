@@ -1,0 +1,97 @@
+//! `cronkeeper latch`: waits until a number of counts have arrived.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use uuid::Uuid;
+
+use super::lock::on_zookeeper::runtime;
+use super::lock_failure::LockFailure;
+use super::service::{Connected, ServiceArgs, close};
+use super::{Error, Exit, Io};
+use crate::clock::Clock as _;
+use crate::clock::Uptime;
+use crate::clock::system::SystemClock;
+use crate::duration;
+use crate::lock::{LockPath, MOST};
+use crate::zookeeper::SessionError;
+use crate::zookeeper::lock::latch::{self, LatchError};
+use crate::zookeeper::session::Session;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The latch's path in ZooKeeper, such as /latches/deploy-42
+    #[arg(value_name = "PATH", value_parser = LockPath::parse)]
+    path: LockPath,
+    /// Counts that open the latch. All its users must name the same number
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST)), required_unless_present = "reset")]
+    count: Option<u32>,
+    /// What to do
+    #[arg(value_enum, value_name = "ACTION", default_value_t)]
+    action: Action,
+    /// Give up after waiting this long, with exit code 75
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    timeout: Option<Duration>,
+    /// Remove the latch, so that the path can be used again
+    #[arg(long, conflicts_with_all = ["count", "action"])]
+    reset: bool,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Action {
+    /// Count once
+    Down,
+    /// Wait until the latch is open. It then stays open
+    #[default]
+    Wait,
+}
+
+impl Args {
+    /// Counts, waits, or removes the latch.
+    ///
+    /// # Errors
+    /// When the servers cannot be reached, or the latch has another count.
+    pub fn run(self, io: &mut Io<'_>) -> Result<Exit, Error> {
+        let service = self.service.required_service("latch")?;
+        // The same for all attempts, so that this process counts only once.
+        let id = Uuid::new_v4();
+        let opened = runtime()?.block_on(async {
+            let clock = SystemClock::default();
+            let give_up_at = self.timeout.map_or(Uptime::NEVER, |timeout| clock.now().up + timeout);
+            let mut until = (clock.now().up + service.session_timeout).min(give_up_at.max(clock.now().up));
+            loop {
+                let Connected { session, .. } = service.connect(&clock, until).await?;
+                let left = give_up_at.since(clock.now().up);
+                let done = tokio::time::timeout(left, self.act(session.clone(), &clock, id)).await;
+                close(session).await;
+                match done {
+                    Err(_) => return Err(Error::from(self.timed_out())),
+                    // While this process waits, a new session does as well.
+                    Ok(Err(LatchError::Session(SessionError::SessionOver))) => until = give_up_at,
+                    Ok(done) => return done.map_err(|error| LockFailure::Latch(error).into()),
+                }
+            }
+        })?;
+        if let Some(remaining) = opened {
+            writeln!(io.out, "{remaining} to go")?;
+        }
+        Ok(Exit::Fine)
+    }
+
+    /// Returns how many counts are still missing, after a count.
+    async fn act(&self, session: Session, clock: &SystemClock, id: Uuid) -> Result<Option<u32>, LatchError> {
+        let Some(count) = self.count.filter(|_| !self.reset) else {
+            return latch::reset(session, clock, &self.path).await.map(|()| None);
+        };
+        match self.action {
+            Action::Down => latch::down(session, clock, &self.path, count, id).await.map(|latch| Some(latch.remaining)),
+            Action::Wait => latch::wait(session, clock, &self.path, count).await.map(|()| None),
+        }
+    }
+
+    fn timed_out(&self) -> LockFailure {
+        LockFailure::NotOpen { path: self.path.clone(), waited: self.timeout.unwrap_or_default() }
+    }
+}

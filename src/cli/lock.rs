@@ -1,0 +1,217 @@
+//! `cronkeeper lock`: runs a command while holding a lock.
+//!
+//! The warden starts the command, so that none of its processes outlives the lock: neither the end of the lease, nor
+//! the death of this process, nor a process that the command left behind. It is started when the lock is held, so that
+//! a waiting client stays small. The command has the standard streams of this process.
+
+mod command;
+pub(super) mod on_file;
+pub(super) mod on_zookeeper;
+mod signal;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use self::command::{CommandSettings, Stopped, say};
+use self::signal::SignalName;
+use super::lock_failure::LockFailure;
+use super::service::ServiceArgs;
+use super::{Error, Exit, Io};
+use crate::duration;
+use crate::lock::{LockKey, LockKind, LockPath, MOST};
+use crate::term::FencingToken;
+use crate::zookeeper::lock::Recipe;
+
+/// The keys of the locks that the command holds; see [`LockKey`].
+pub(super) const KEYS: &str = "CRONKEEPER_LOCK_KEYS";
+/// The paths of the locks, a line each.
+pub(super) const PATH: &str = "CRONKEEPER_LOCK_PATH";
+/// The fencing tokens of the locks, a line each.
+const TOKEN: &str = "CRONKEEPER_FENCING_TOKEN";
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The lock's path in ZooKeeper, such as /locks/orders. Of several, all are held or none
+    #[arg(value_name = "PATH", value_parser = LockPath::parse, required_unless_present = "file")]
+    paths: Vec<LockPath>,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND", required_unless_present = "revoke")]
+    command: Vec<OsString>,
+    /// Hold a read-write lock beside other readers
+    #[arg(long, conflicts_with_all = ["exclusive", "permits"])]
+    shared: bool,
+    /// Hold a read-write lock alone
+    #[arg(long, conflicts_with = "permits")]
+    exclusive: bool,
+    /// Hold permits of a semaphore that has this many. All its users must name the same number
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST)))]
+    permits: Option<u32>,
+    /// Permits to hold
+    #[arg(long, value_name = "K", requires = "permits", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    count: u32,
+    /// Give up after waiting this long, with exit code 75. 0s: do not wait
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    timeout: Option<Duration>,
+    /// Release the lock after this long at the latest: the command is stopped in time, with exit code 124
+    #[arg(long, value_name = "DURATION", value_parser = positive)]
+    hold: Option<Duration>,
+    /// Time between SIGTERM and SIGKILL when the command is stopped. Part of --hold
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
+    kill_grace: Duration,
+    /// Signal for the command when somebody asks to release the lock, such as TERM [default: none]
+    #[arg(long, value_name = "SIGNAL", value_parser = SignalName::parse)]
+    on_revoke: Option<SignalName>,
+    /// What happens to the command when the lock is about to be lost
+    #[arg(long, value_name = "ACTION", value_enum, default_value_t)]
+    on_lease_end: OnLeaseEnd,
+    /// Names and layout of the znodes: those of the clients to share the lock with
+    #[arg(long, value_name = "RECIPE", value_enum, default_value_t)]
+    recipe: Recipe,
+    /// Ask the holders to release the lock instead of running a command
+    #[arg(long, conflicts_with_all = ["command", "file", "timeout", "hold"])]
+    revoke: bool,
+    /// Lock this file on this host, as flock(1) does, instead of a path in ZooKeeper
+    #[arg(long, value_name = "FILE", conflicts_with = "paths")]
+    file: Vec<PathBuf>,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+fn positive(text: &str) -> Result<Duration, String> {
+    match duration::parse(text) {
+        Ok(Duration::ZERO) => Err("must be longer than zero".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(bad) => Err(bad.to_string()),
+    }
+}
+
+/// What happens to the command when its lease ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OnLeaseEnd {
+    /// It is killed with all its processes, before another client can hold the lock
+    #[default]
+    Kill,
+    /// It gets SIGTERM and may go on beside the next holder
+    Warn,
+}
+
+/// A lock that was taken: what the command is told about it.
+struct Taken {
+    paths: Vec<String>,
+    tokens: Vec<FencingToken>,
+    key: LockKey,
+}
+
+impl Args {
+    /// Runs the command, or asks the holders to release.
+    ///
+    /// # Errors
+    /// When the lock cannot be had, or the command cannot be started.
+    pub fn run(mut self, io: &mut Io<'_>) -> Result<Exit, Error> {
+        self.paths.sort();
+        self.paths.dedup();
+        if let LockKind::Permits { of, count } = self.kind() {
+            if self.paths.len() + self.file.len() > 1 {
+                return Err(LockFailure::Usage("a semaphore has one path").into());
+            }
+            if count > of {
+                return Err(LockFailure::Usage("--count is larger than --permits").into());
+            }
+        }
+        if self.revoke {
+            return on_zookeeper::revoke(&self, io);
+        }
+        let settings = self.settings()?;
+        if !self.file.is_empty() {
+            let names = self.file.iter().map(|file| file.display().to_string()).collect();
+            return on_file::run(&self, &settings, self.file.clone(), names, io);
+        }
+        match self.service.service()? {
+            Some(service) => on_zookeeper::run(&self, settings, &service, io),
+            None => {
+                let files = self.paths.iter().map(on_file::file_of).collect::<Result<_, _>>()?;
+                let names = self.paths.iter().map(ToString::to_string).collect();
+                on_file::run(&self, &settings, files, names, io)
+            }
+        }
+    }
+
+    fn kind(&self) -> LockKind {
+        match (self.permits, self.shared, self.exclusive) {
+            (Some(of), ..) => LockKind::Permits { of, count: self.count },
+            (None, true, _) => LockKind::Shared,
+            (None, false, true) => LockKind::Exclusive,
+            (None, false, false) => LockKind::Mutex,
+        }
+    }
+
+    fn settings(&self) -> Result<CommandSettings, Error> {
+        let text =
+            |word: &OsString| word.to_str().map(str::to_owned).ok_or(LockFailure::Usage("the command is not UTF-8"));
+        Ok(CommandSettings {
+            argv: self.command.iter().map(text).collect::<Result<_, _>>()?,
+            hold: self.hold,
+            kill_grace: self.kill_grace,
+            on_revoke: self.on_revoke,
+            on_lease_end: self.on_lease_end,
+        })
+    }
+}
+
+/// The keys of the locks around this process.
+fn outer_keys() -> Vec<LockKey> {
+    std::env::var(KEYS).map(|text| LockKey::in_text(&text)).unwrap_or_default()
+}
+
+/// The environment of the command: that of this process, and what it must know about the lock.
+///
+/// Variables that are not UTF-8 are left out, with a message.
+fn command_environment(taken: &Taken, outer: &[LockKey]) -> Vec<(String, String)> {
+    let lines = |lines: Vec<String>| lines.join("\n");
+    let own = [
+        (PATH, taken.paths.join("\n")),
+        (TOKEN, lines(taken.tokens.iter().map(ToString::to_string).collect())),
+        (KEYS, taken.key.with(outer)),
+    ];
+    let mut all = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        match (name.to_str(), value.to_str()) {
+            (Some(name), _) if own.iter().any(|(own, _)| *own == name) => {}
+            (Some(name), Some(value)) => all.push((name.to_owned(), value.to_owned())),
+            _ => say(&format!("the variable `{}` is not UTF-8; the command does not get it", name.to_string_lossy())),
+        }
+    }
+    all.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    all
+}
+
+/// The exit code of an ended command, with a message about what the code does not show.
+fn conclude(
+    stopped: Option<Stopped>,
+    ending: &crate::process::Ending,
+    settings: &CommandSettings,
+    io: &mut Io<'_>,
+) -> io::Result<Exit> {
+    if ending.leftovers > 0 {
+        let count = ending.leftovers;
+        writeln!(io.err, "cronkeeper: {count} processes of the command outlived it and were killed")?;
+    }
+    match stopped {
+        Some(Stopped::Hold) => {
+            let hold = duration::format(settings.hold.unwrap_or_default());
+            writeln!(io.err, "cronkeeper: the command was stopped, because its `--hold` of {hold} is over")?;
+            return Ok(Exit::Command(super::exec::TIMED_OUT));
+        }
+        Some(Stopped::LockLost) => writeln!(io.err, "cronkeeper: the lock is lost, so the command was killed")?,
+        Some(Stopped::Signal) | None => {}
+    }
+    let code = match ending.exit {
+        crate::process::Exit::Code(code) => code,
+        crate::process::Exit::Signal { signal, .. } => 128 + signal,
+    };
+    Ok(Exit::Command(u8::try_from(code).unwrap_or(u8::MAX)))
+}

@@ -1,0 +1,327 @@
+//! The command under a lock: started by the warden, stopped in time, and told what concerns it.
+
+use std::io::{self, Write as _};
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use nix::libc::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
+use signal_hook_tokio::Signals;
+
+use super::OnLeaseEnd;
+use super::signal::SignalName;
+use crate::cli::Error;
+use crate::cli::lock_failure::LockFailure;
+use crate::clock::system::{SystemClock, now};
+use crate::clock::{Clock as _, Uptime, Wake};
+use crate::process::{
+    Deadline, EndedBy, Ending, InheritedStreams, Launch, Limits, Notice, Order, StartFailure, StartStep, TreeId,
+};
+use crate::run::millis;
+use crate::warden::cgroup::hierarchy::Cgroups;
+use crate::warden::handle::{Handle, Warden, WardenGone};
+use crate::zookeeper::lock::LockEvent;
+
+/// Signals that end this program by default, and two more that a command may wait for.
+///
+/// SIGTSTP is caught and ignored: a stopped client loses its lock, and the command would not stop with it.
+pub(super) const SIGNALS: [i32; 7] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP];
+
+/// The only tree of this warden.
+const TREE: TreeId = TreeId(1);
+
+/// How the command runs, from the options.
+#[derive(Clone, Debug)]
+pub(super) struct CommandSettings {
+    pub argv: Vec<String>,
+    pub hold: Option<Duration>,
+    pub kill_grace: Duration,
+    pub on_revoke: Option<SignalName>,
+    pub on_lease_end: OnLeaseEnd,
+}
+
+/// Why the command was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stopped {
+    /// `--hold` had passed.
+    Hold,
+    /// The lease ended, or the lock's entry is gone.
+    LockLost,
+    /// This process got a signal.
+    Signal,
+}
+
+/// The command's end and why it was stopped, if it was; or why it was not started.
+pub(super) type CommandEnd = Result<(Option<Stopped>, Ending), StartFailure>;
+
+/// The session that holds the lock, as far as the command depends on it.
+pub(super) trait Guard {
+    /// Waits for the next event. Cancellation safe.
+    fn event(&mut self) -> impl Future<Output = LockEvent>;
+    /// The end of the lease.
+    fn lease_until(&self) -> Uptime;
+}
+
+/// A lock that lasts as long as this process, such as a file's.
+pub(super) struct NoLease;
+
+impl Guard for NoLease {
+    async fn event(&mut self) -> LockEvent {
+        std::future::pending().await
+    }
+
+    fn lease_until(&self) -> Uptime {
+        Uptime::NEVER
+    }
+}
+
+pub(super) struct HeldCommand<'a, G> {
+    pub warden: Handle,
+    pub signals: &'a mut Signals,
+    pub guard: G,
+    pub settings: &'a CommandSettings,
+    /// When the lock was taken.
+    pub held_from: Uptime,
+    stopped: Option<Stopped>,
+    is_started: bool,
+    /// Signals that came before the command was started.
+    early: Vec<i32>,
+    /// The command was told that the lease is over.
+    is_warned: bool,
+}
+
+impl<'a, G: Guard> HeldCommand<'a, G> {
+    pub fn new(
+        warden: Handle,
+        signals: &'a mut Signals,
+        guard: G,
+        settings: &'a CommandSettings,
+        held_from: Uptime,
+    ) -> Self {
+        let (stopped, is_started, early, is_warned) = (None, false, Vec::new(), false);
+        Self { warden, signals, guard, settings, held_from, stopped, is_started, early, is_warned }
+    }
+
+    /// Runs the command to its end.
+    pub async fn run(&mut self, launch: Launch) -> Result<CommandEnd, WardenGone> {
+        self.order(&Order::Lease { until: self.guard.lease_until() });
+        if self.warden.send(&Order::Start(Box::new(launch))).is_err() {
+            let too_long = nix::errno::Errno::E2BIG as i32;
+            return Ok(Err(StartFailure::Step { step: StartStep::Exec, errno: too_long }));
+        }
+        let clock = SystemClock::default();
+        loop {
+            let wake = Wake { wall: None, up: self.next_deadline() };
+            // Cancellation safe: signals not taken stay in the stream, the sleep is recreated, and `notice` and `event`
+            // document it.
+            tokio::select! {
+                biased;
+                Some(signal) = self.signals.next() => self.interrupt(signal),
+                () = clock.sleep_until(wake), if wake.up.is_some() => self.check_deadlines(),
+                notice = self.warden.notice() => if let Some(ended) = self.on_notice(notice?) {
+                    return Ok(ended);
+                },
+                event = self.guard.event() => self.on_event(event),
+            }
+        }
+    }
+
+    fn on_notice(&mut self, notice: Notice) -> Option<CommandEnd> {
+        match notice {
+            Notice::Started { .. } => {
+                self.is_started = true;
+                for signal in std::mem::take(&mut self.early) {
+                    self.forward(signal);
+                }
+                None
+            }
+            Notice::NotStarted { why, .. } => Some(Err(why)),
+            Notice::Ended(ending) => {
+                // The warden kills by itself when the lease ends.
+                let by_deadline = (ending.ended_by == Some(EndedBy::Deadline)).then_some(Stopped::LockLost);
+                let stopped = self.stopped.filter(|_| ending.ended_by == Some(EndedBy::Order)).or(by_deadline);
+                Some(Ok((stopped, *ending)))
+            }
+            Notice::Output { .. } | Notice::Pong => None,
+        }
+    }
+
+    fn on_event(&mut self, event: LockEvent) {
+        match event {
+            LockEvent::Lease { until } => self.order(&Order::Lease { until }),
+            LockEvent::SessionOver => self.lose("the session is over"),
+            LockEvent::EntryGone { entry } => self.lose(&format!("somebody deleted `{entry}`")),
+            LockEvent::RevokeRequested { .. } => {
+                say("somebody asks to release the lock");
+                if let Some(signal) = self.settings.on_revoke {
+                    self.signal(signal.number());
+                }
+            }
+            LockEvent::Disconnected | LockEvent::Connected => {}
+        }
+    }
+
+    /// Handles the loss of the lock while the lease lasts: nobody else may know of the lease.
+    fn lose(&mut self, why: &str) {
+        match self.settings.on_lease_end {
+            OnLeaseEnd::Kill => {
+                say(why);
+                self.stopped = Some(Stopped::LockLost);
+                self.order(&Order::Kill { tree_id: TREE });
+            }
+            OnLeaseEnd::Warn => self.warn(why),
+        }
+    }
+
+    fn warn(&mut self, why: &str) {
+        if !self.is_warned {
+            self.is_warned = true;
+            say(&format!("{why}; the lock is lost, and the command goes on (--on-lease-end warn)"));
+            self.signal(SIGTERM);
+        }
+    }
+
+    /// When to act next: before `--hold` is over, or at the end of the lease.
+    fn next_deadline(&self) -> Option<Uptime> {
+        let warns = self.settings.on_lease_end == OnLeaseEnd::Warn && !self.is_warned;
+        let lease = warns.then(|| self.guard.lease_until()).filter(|&until| until != Uptime::NEVER);
+        self.stop_at().into_iter().chain(lease).min()
+    }
+
+    /// When the command must be asked to end, so that it is dead when `--hold` is over.
+    fn stop_at(&self) -> Option<Uptime> {
+        let hold = self.settings.hold.filter(|_| self.stopped != Some(Stopped::Hold))?;
+        Some(self.held_from + hold.saturating_sub(self.grace()))
+    }
+
+    /// The time that a command has to end by itself: at most a fifth of `--hold`.
+    fn grace(&self) -> Duration {
+        self.settings.hold.map_or(self.settings.kill_grace, |hold| self.settings.kill_grace.min(hold / 5))
+    }
+
+    fn check_deadlines(&mut self) {
+        let now = now().up;
+        if self.stop_at().is_some_and(|at| at <= now) {
+            self.stopped = Some(Stopped::Hold);
+            let left = (self.held_from + self.settings.hold.unwrap_or_default()).since(now);
+            self.order(&Order::Stop { tree_id: TREE, grace_ms: millis(left) });
+        }
+        if self.settings.on_lease_end == OnLeaseEnd::Warn && self.guard.lease_until() <= now {
+            self.warn("no quorum of the servers has answered");
+        }
+    }
+
+    /// Handles a signal to this process. The second one that asks it to end kills the command.
+    fn interrupt(&mut self, signal: i32) {
+        match signal {
+            SIGTSTP => {}
+            SIGUSR1 | SIGUSR2 => self.signal(signal),
+            _ if self.stopped.is_some() => self.order(&Order::Kill { tree_id: TREE }),
+            _ => {
+                self.stopped = Some(Stopped::Signal);
+                self.signal(signal);
+            }
+        }
+    }
+
+    fn signal(&mut self, signal: i32) {
+        if self.is_started {
+            self.forward(signal);
+        } else {
+            self.early.push(signal);
+        }
+    }
+
+    /// Sends a signal to the command. SIGTERM reaches its whole tree and is followed by SIGKILL.
+    fn forward(&mut self, signal: i32) {
+        let is_final = signal == SIGTERM && self.stopped.is_some();
+        let order = match is_final {
+            true => Order::Stop { tree_id: TREE, grace_ms: millis(self.settings.kill_grace) },
+            false => Order::Signal { tree_id: TREE, signal },
+        };
+        self.order(&order);
+    }
+
+    fn order(&mut self, order: &Order) {
+        // Cannot fail: these orders are short enough for one message.
+        let _ = self.warden.send(order);
+    }
+}
+
+/// Runs the command under a warden of its own, which also holds `descriptors` until no process is left.
+pub(super) async fn run_command(
+    settings: &CommandSettings,
+    signals: &mut Signals,
+    guard: impl Guard,
+    environment: Vec<(String, String)>,
+    held_from: Uptime,
+    not_after: Uptime,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<CommandEnd, Error> {
+    let system = |what| move |source| Error::System { what, source };
+    let cgroups = Cgroups::make(false);
+    let (warden, streams) = Warden::spawn_with_streams(descriptors).map_err(system("the warden cannot be started"))?;
+    let warden = warden.into_async().map_err(system("the warden cannot be reached"))?;
+    let launch = launch(settings, environment, streams, not_after);
+    let mut launch = launch.map_err(system("the working directory cannot be read"))?;
+    launch.cgroup = cgroups.as_ref().map(|cgroups| cgroups.place(launch.tree_id, &launch.limits));
+    let mut command = HeldCommand::new(warden, signals, guard, settings, held_from);
+    let ended = command.run(launch).await;
+    // The lock is released only when no process is left, so also if the warden died.
+    let _ = command.warden.close().await;
+    if let Some(cgroups) = cgroups {
+        cgroups.remove();
+    }
+    ended.map_err(|error| Error::System { what: "lost track of the command", source: io::Error::other(error) })
+}
+
+/// The launch of the command, in this process's directory, with its user and limits.
+fn launch(
+    settings: &CommandSettings,
+    environment: Vec<(String, String)>,
+    streams: InheritedStreams,
+    not_after: Uptime,
+) -> io::Result<Launch> {
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(umask);
+    let deadline = if settings.on_lease_end == OnLeaseEnd::Kill { Deadline::Lease } else { Deadline::None };
+    Ok(Launch {
+        tree_id: TREE,
+        argv: settings.argv.clone(),
+        environment,
+        input: String::new(),
+        streams: Some(streams),
+        directory: std::env::current_dir()?.to_string_lossy().into_owned(),
+        or_root: false,
+        umask: umask.as_raw_mode(),
+        user: None,
+        nice: None,
+        limits: Limits::default(),
+        cgroup: None,
+        not_after,
+        deadline,
+        max_output: 0,
+    })
+}
+
+/// Words why the command was not started.
+pub(super) fn not_started(settings: &CommandSettings, why: StartFailure) -> Error {
+    let (step, errno) = match why {
+        StartFailure::Step { step, errno } => (step, errno),
+        // The lease ended before the command was started.
+        StartFailure::TooLate => return LockFailure::Lost.into(),
+    };
+    let what = match step {
+        StartStep::Exec => settings.argv.first().cloned().unwrap_or_default(),
+        StartStep::Directory => "its working directory".to_owned(),
+        _ => "a process for it".to_owned(),
+    };
+    let source = io::Error::from_raw_os_error(errno);
+    let is_missing = step == StartStep::Exec && source.kind() == io::ErrorKind::NotFound;
+    LockFailure::NotStarted { what, is_missing, source }.into()
+}
+
+/// Prints a message. There is no other place for it, so a failure is ignored.
+pub(super) fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "cronkeeper: {text}");
+}

@@ -1,0 +1,278 @@
+//! A lock on ZooKeeper: wait for it, run the command, release it.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use nix::libc::{SIGTSTP, SIGUSR1, SIGUSR2};
+use signal_hook_tokio::Signals;
+use tokio::runtime::Runtime;
+
+use super::command::{CommandEnd, CommandSettings, Guard, NoLease, SIGNALS, not_started, run_command, say};
+use super::{Args, Taken, command_environment, conclude, outer_keys};
+use crate::cli::lock_failure::LockFailure;
+use crate::cli::service::{Connected, Service, close};
+use crate::cli::{Error, Exit, Io, host};
+use crate::clock::system::SystemClock;
+use crate::clock::{Clock as _, Uptime, Wake};
+use crate::lock::{LockKey, LockKind, LockPath};
+use crate::term::FencingToken;
+use crate::zookeeper::SessionError;
+use crate::zookeeper::client::Client as _;
+use crate::zookeeper::lock::{
+    self, HeldLock, LockClient, LockError, LockEvent, LockRequest, LockSession, held_by_key, listing,
+};
+use crate::zookeeper::session::Session;
+
+/// Longest time for the servers to confirm a release. The lock is free at the latest when the session ends.
+const RELEASE_WITHIN: Duration = Duration::from_secs(5);
+
+type ZooKeeperLock = LockSession<Session, SystemClock>;
+
+impl Guard for ZooKeeperLock {
+    fn event(&mut self) -> impl Future<Output = LockEvent> {
+        LockSession::event(self)
+    }
+
+    fn lease_until(&self) -> Uptime {
+        LockSession::lease_until(self)
+    }
+}
+
+impl<G: Guard> Guard for &mut G {
+    fn event(&mut self) -> impl Future<Output = LockEvent> {
+        G::event(self)
+    }
+
+    fn lease_until(&self) -> Uptime {
+        G::lease_until(self)
+    }
+}
+
+pub(super) fn run(args: &Args, settings: CommandSettings, service: &Service, io: &mut Io<'_>) -> Result<Exit, Error> {
+    runtime()?.block_on(async {
+        let signals =
+            Signals::new(SIGNALS).map_err(|source| Error::System { what: "signals cannot be caught", source })?;
+        let clock = SystemClock::default();
+        let key = LockKey::draw();
+        let client = client_data(&settings.argv);
+        let request = LockRequest {
+            paths: args.paths.clone(),
+            kind: args.kind(),
+            recipe: args.recipe,
+            uuid: key.uuid(),
+            data: lock::data(&client),
+            waits: args.timeout != Some(Duration::ZERO),
+        };
+        let give_up_at = args.timeout.filter(|timeout| !timeout.is_zero()).map(|timeout| clock.now().up + timeout);
+        Run { args, service, clock, signals, settings, request, key, give_up_at }.run(io).await
+    })
+}
+
+/// Asks the holders of the locks to release them.
+pub(super) fn revoke(args: &Args, io: &mut Io<'_>) -> Result<Exit, Error> {
+    let service = args.service.required_service("lock --revoke")?;
+    let asked = runtime()?.block_on(async {
+        let clock = SystemClock::default();
+        let Connected { session, .. } = service.connect(&clock, clock.now().up + service.session_timeout).await?;
+        let mut asked = 0;
+        for path in &args.paths {
+            asked += listing::revoke(&session, path).await.map_err(|error| failed(error, &service))?;
+        }
+        close(session).await;
+        Ok::<_, Error>(asked)
+    })?;
+    writeln!(io.out, "asked {} to release", crate::suggest::counted(asked, "holder"))?;
+    Ok(if asked == 0 { Exit::Failed } else { Exit::Fine })
+}
+
+pub(in crate::cli) fn runtime() -> Result<Runtime, Error> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| Error::System { what: "the runtime cannot be started", source })
+}
+
+/// Who this process is, for the data of its entries.
+pub(in crate::cli) fn client_data(argv: &[String]) -> LockClient {
+    LockClient {
+        host: host::name(),
+        pid: std::process::id(),
+        user: crate::accounts::Account::own().name,
+        program: argv.first().cloned().unwrap_or_default(),
+        revoked_at_ms: None,
+    }
+}
+
+/// Words a failure of the session.
+pub(in crate::cli) fn failed(error: LockError, service: &Service) -> Error {
+    match error {
+        LockError::Session(SessionError::NoChroot) => {
+            LockFailure::NoChroot { chroot: service.chroot().to_owned() }.into()
+        }
+        error => LockFailure::Refused(error).into(),
+    }
+}
+
+/// How waiting for the lock ended.
+enum Waited {
+    Held(Box<ZooKeeperLock>, Vec<HeldLock>),
+    /// All paths are held by processes around this one.
+    HeldOutside,
+    /// A signal asked this process to end.
+    Interrupted(i32),
+}
+
+/// How waiting under one session ended.
+enum WaitEnd {
+    Answered(Result<Vec<HeldLock>, LockError>),
+    Signal(i32),
+}
+
+struct Run<'a> {
+    args: &'a Args,
+    service: &'a Service,
+    clock: SystemClock,
+    signals: Signals,
+    settings: CommandSettings,
+    request: LockRequest,
+    key: LockKey,
+    /// When waiting ends.
+    give_up_at: Option<Uptime>,
+}
+
+impl Run<'_> {
+    async fn run(mut self, io: &mut Io<'_>) -> Result<Exit, Error> {
+        let outer = outer_keys();
+        let mut connected = self.connect(true).await?;
+        let mut held = self.held_outside(&connected.session, &outer).await?;
+        self.request.paths.retain(|path| !held.iter().any(|(outside, _)| outside == path));
+        let taken = if self.request.paths.is_empty() {
+            close(connected.session).await;
+            Waited::HeldOutside
+        } else {
+            loop {
+                match self.wait(connected).await? {
+                    Some(waited) => break waited,
+                    None => {
+                        say("the session is over; queuing again with a new one");
+                        connected = self.connect(false).await?;
+                    }
+                }
+            }
+        };
+        let (mut session, own) = match taken {
+            Waited::Held(session, own) => (Some(session), own),
+            Waited::HeldOutside => (None, Vec::new()),
+            Waited::Interrupted(signal) => return Ok(Exit::Command(u8::try_from(128 + signal).unwrap_or(u8::MAX))),
+        };
+        held.extend(own.iter().map(|held| (held.path.clone(), held.token)));
+        let ended = self.hold(session.as_deref_mut(), &own, held, &outer).await;
+        if let Some(session) = session {
+            self.release(*session, &own).await;
+        }
+        match ended? {
+            Ok((stopped, ending)) => Ok(conclude(stopped, &ending, &self.settings, io)?),
+            Err(why) => Err(not_started(&self.settings, why)),
+        }
+    }
+
+    /// Opens a session. The first one must succeed soon, a later one whenever the servers are back.
+    async fn connect(&self, is_first: bool) -> Result<Connected, Error> {
+        let soon = self.clock.now().up + self.service.session_timeout;
+        let until = if is_first { soon } else { Uptime::NEVER };
+        let until = self.give_up_at.map_or(until, |give_up_at| give_up_at.min(until));
+        self.service.connect(&self.clock, until).await
+    }
+
+    /// The paths that processes around this one hold, with their tokens.
+    async fn held_outside(&self, session: &Session, outer: &[LockKey]) -> Result<Vec<(LockPath, FencingToken)>, Error> {
+        let mut held = Vec::new();
+        if outer.is_empty() || matches!(self.request.kind, LockKind::Permits { .. }) {
+            return Ok(held);
+        }
+        for path in &self.request.paths {
+            match held_by_key(session, path, outer).await.map_err(|error| failed(error, self.service))? {
+                Some((kind, token)) if kind.covers(self.request.kind) => held.push((path.clone(), token)),
+                Some(_) => return Err(LockFailure::Upgrade { path: path.to_string() }.into()),
+                None => {}
+            }
+        }
+        Ok(held)
+    }
+
+    /// Waits for the lock under one session. `None`: the session is over.
+    async fn wait(&mut self, Connected { session, requested }: Connected) -> Result<Option<Waited>, Error> {
+        let mut lock = LockSession::new(session, self.clock.clone(), requested);
+        let wake = Wake { wall: None, up: self.give_up_at };
+        let ended = {
+            let acquired = lock.acquire(&self.request);
+            tokio::pin!(acquired);
+            loop {
+                // Cancellation safe: signals not taken stay in the stream, the sleep is recreated, and the attempt is
+                // kept; if it is given up, the request is withdrawn below.
+                tokio::select! {
+                    biased;
+                    Some(signal) = self.signals.next() => if ![SIGUSR1, SIGUSR2, SIGTSTP].contains(&signal) {
+                        break WaitEnd::Signal(signal);
+                    },
+                    acquired = &mut acquired => break WaitEnd::Answered(acquired),
+                    () = self.clock.sleep_until(wake), if wake.up.is_some() => if wake.is_due(self.clock.now()) {
+                        break WaitEnd::Answered(Err(LockError::Busy { path: self.request.paths[0].clone() }));
+                    },
+                }
+            }
+        };
+        let refused = match ended {
+            WaitEnd::Answered(Ok(held)) => return Ok(Some(Waited::Held(Box::new(lock), held))),
+            WaitEnd::Answered(Err(LockError::Session(SessionError::SessionOver))) => return Ok(None),
+            WaitEnd::Answered(Err(error)) => Err(error),
+            WaitEnd::Signal(signal) => Ok(Waited::Interrupted(signal)),
+        };
+        // What cannot be withdrawn goes with the session.
+        let _ = tokio::time::timeout(RELEASE_WITHIN, lock.withdraw(&self.request)).await;
+        close(lock.into_client()).await;
+        match refused {
+            Ok(waited) => Ok(Some(waited)),
+            Err(LockError::Busy { path }) => {
+                Err(LockFailure::Busy { path: path.to_string(), waited: self.args.timeout.unwrap_or_default() }.into())
+            }
+            Err(error) => Err(failed(error, self.service)),
+        }
+    }
+
+    /// Runs the command while the lock is held.
+    async fn hold(
+        &mut self,
+        session: Option<&mut ZooKeeperLock>,
+        own: &[HeldLock],
+        held: Vec<(LockPath, FencingToken)>,
+        outer: &[LockKey],
+    ) -> Result<CommandEnd, Error> {
+        let held_from = self.clock.now().up;
+        let (paths, tokens) = held.into_iter().map(|(path, token)| (path.to_string(), token)).unzip();
+        let environment = command_environment(&Taken { paths, tokens, key: self.key.clone() }, outer);
+        let until = session.as_ref().map_or(Uptime::NEVER, |session| session.lease_until());
+        match session {
+            Some(session) => {
+                session.watch_entries(own, &self.request.data);
+                run_command(&self.settings, &mut self.signals, session, environment, held_from, until, &[]).await
+            }
+            None => run_command(&self.settings, &mut self.signals, NoLease, environment, held_from, until, &[]).await,
+        }
+    }
+
+    async fn release(&self, lock: ZooKeeperLock, own: &[HeldLock]) {
+        let why = match tokio::time::timeout(RELEASE_WITHIN, lock.release(own)).await {
+            Ok(Ok(()) | Err(SessionError::SessionOver)) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("no server answers".to_owned()),
+        };
+        if let Some(why) = why {
+            let timeout = crate::duration::format(lock.client().timeout());
+            say(&format!(
+                "cannot release the lock: {why}; it is free when the session ends, in {timeout} at the latest"
+            ));
+        }
+        close(lock.into_client()).await;
+    }
+}

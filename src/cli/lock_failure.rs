@@ -1,0 +1,117 @@
+//! Failures of the commands around locks, and of the way to ZooKeeper that they share.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Exit;
+use crate::lock::LockPath;
+use crate::solo::file_lock::FileLockError;
+use crate::zookeeper::SessionError;
+use crate::zookeeper::lock::LockError;
+use crate::zookeeper::lock::latch::LatchError;
+
+/// Why a command around locks failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LockFailure {
+    /// Options that clap alone cannot check contradict each other.
+    #[error("{0}")]
+    Usage(&'static str),
+    /// A command that needs ZooKeeper has no servers.
+    #[error("`{command}` needs ZooKeeper, and no servers are configured")]
+    NoServers { command: &'static str },
+    #[error("cannot reach ZooKeeper at {connect}: {why}")]
+    Unreachable { connect: String, why: String },
+    #[error("ZooKeeper at {connect} refuses the credentials: {why}")]
+    Credentials { connect: String, why: String },
+    #[error("the path `{chroot}` does not exist in ZooKeeper")]
+    NoChroot { chroot: String },
+    #[error("cannot read the environment file {}", path.display())]
+    EnvironmentFile { path: PathBuf, source: io::Error },
+    #[error("{}: `{}` is not a setting", path.display(), crate::escape::plain(line))]
+    EnvironmentLine { path: PathBuf, line: String },
+    #[error(transparent)]
+    Refused(#[from] LockError),
+    #[error(transparent)]
+    Latch(#[from] LatchError),
+    #[error("`{path}` was not free {}", within(*waited))]
+    Busy {
+        /// The path in ZooKeeper, or the file.
+        path: String,
+        waited: Duration,
+    },
+    #[error("`{path}` did not open {}", within(*waited))]
+    NotOpen { path: LockPath, waited: Duration },
+    #[error(transparent)]
+    File(FileLockError),
+    /// The directory of the files for paths cannot be created or read.
+    #[error("cannot use {}", path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    /// A command under a read lock wants the write lock.
+    #[error("`{path}` is held as a read lock by a process around this one, which cannot become a write lock")]
+    Upgrade { path: String },
+    /// The lock was lost before the command was started.
+    #[error("the lock was lost before the command could be started")]
+    Lost,
+    #[error("the command cannot be started: {what}")]
+    NotStarted {
+        /// The program, or what failed.
+        what: String,
+        /// The program does not exist.
+        is_missing: bool,
+        source: io::Error,
+    },
+}
+
+impl LockFailure {
+    /// Its exit code.
+    pub(super) fn exit(&self) -> Exit {
+        match self {
+            Self::Usage(_)
+            | Self::NoServers { .. }
+            | Self::Upgrade { .. }
+            | Self::Refused(LockError::OtherPermits { .. })
+            | Self::File(FileLockError::OtherPermits { .. })
+            | Self::Latch(LatchError::OtherCount { .. } | LatchError::NoLatch { .. }) => Exit::Usage,
+            Self::Unreachable { .. } => Exit::Unreachable,
+            Self::Busy { .. } | Self::NotOpen { .. } | Self::Refused(LockError::Busy { .. }) => Exit::TempFail,
+            Self::Credentials { .. }
+            | Self::NoChroot { .. }
+            | Self::EnvironmentFile { .. }
+            | Self::EnvironmentLine { .. }
+            | Self::File(FileLockError::Unsafe { .. })
+            | Self::Refused(LockError::Session(SessionError::NoAuth(_)))
+            | Self::Latch(LatchError::Session(SessionError::NoAuth(_))) => Exit::Config,
+            Self::NotStarted { is_missing, .. } => Exit::Command(if *is_missing { 127 } else { 126 }),
+            Self::Refused(_) | Self::Latch(_) | Self::File(_) | Self::Directory { .. } | Self::Lost => Exit::Failed,
+        }
+    }
+
+    /// What to do about it.
+    pub(super) fn hint(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::NoServers { .. } => "name them with `--zookeeper`, CRONKEEPER_ZOOKEEPER or the environment file",
+            Self::EnvironmentFile { .. } => {
+                "run as a user that can read it, name the servers with `--zookeeper`, or lock a file with `--file`"
+            }
+            Self::NoChroot { .. } => "create it with ZooKeeper's shell, or correct `--zookeeper`",
+            Self::Credentials { .. } | Self::Refused(LockError::Session(SessionError::NoAuth(_))) => {
+                "check `--zookeeper-auth-file` and the certificates"
+            }
+            Self::Refused(LockError::OtherPermits { .. }) | Self::File(FileLockError::OtherPermits { .. }) => {
+                "all users of a semaphore must name the same `--permits`"
+            }
+            Self::Latch(LatchError::OtherCount { .. }) => "all users of a latch must name the same `--count`",
+            Self::Upgrade { .. } => "take the lock with `--exclusive` outside",
+            Self::NotStarted { is_missing: true, .. } => {
+                "a program without a slash is searched for in PATH; a script needs the interpreter that it names"
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// How long a lock was waited for.
+fn within(waited: Duration) -> String {
+    if waited.is_zero() { "at once".to_owned() } else { format!("within {}", crate::duration::format(waited)) }
+}

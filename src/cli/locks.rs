@@ -1,0 +1,146 @@
+//! `cronkeeper locks`: who holds which lock, and who waits.
+
+use std::io::{self, ErrorKind, Write};
+use std::path::PathBuf;
+
+use jiff::tz::TimeZone;
+
+use super::lock::on_file;
+use super::lock::on_zookeeper::{failed, runtime};
+use super::lock_failure::LockFailure;
+use super::service::{Connected, Service, ServiceArgs, close};
+use super::table::Table;
+use super::{Error, Io, host};
+use crate::clock::Clock as _;
+use crate::clock::system::SystemClock;
+use crate::lock::{LockKind, LockPath};
+use crate::solo::file_lock::{self, FileLockError, ListedHolder};
+use crate::suggest::counted;
+use crate::zookeeper::lock::LockClient;
+use crate::zookeeper::lock::listing::{EntryRole, ListedEntry, ListedLock, Listing, list};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only the lock at this path, and those below it
+    #[arg(value_name = "PATH", value_parser = LockPath::parse)]
+    path: Option<LockPath>,
+    /// Print JSON, a lock per line
+    #[arg(long)]
+    json: bool,
+    /// Only the lock of this file on this host
+    #[arg(long, value_name = "FILE", conflicts_with = "path")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+impl Args {
+    /// Lists the locks: those of ZooKeeper, or of this host without ZooKeeper.
+    ///
+    /// # Errors
+    /// When the servers cannot be reached, or `out` cannot be written.
+    pub fn run(self, io: &mut Io<'_>) -> Result<(), Error> {
+        let listing = match (&self.file, self.service.service()?) {
+            (Some(file), _) => of_files(&[(file.display().to_string(), file.clone())])?,
+            (None, Some(service)) => self.on_zookeeper(&service)?,
+            (None, None) => of_files(&self.files()?)?,
+        };
+        if listing.is_cut {
+            writeln!(io.err, "cronkeeper: there are too many znodes to search: name a path")?;
+        }
+        if self.json {
+            json(&listing, io.out)?
+        } else {
+            table(&listing, io.out)?
+        }
+        Ok(())
+    }
+
+    fn on_zookeeper(&self, service: &Service) -> Result<Listing, Error> {
+        runtime()?.block_on(async {
+            let clock = SystemClock::default();
+            let Connected { session, .. } = service.connect(&clock, clock.now().up + service.session_timeout).await?;
+            let listing = list(&session, self.path.as_ref()).await.map_err(|error| failed(error.into(), service));
+            close(session).await;
+            listing
+        })
+    }
+
+    /// The files of the locks on a host without ZooKeeper, with the paths that name them.
+    fn files(&self) -> Result<Vec<(String, PathBuf)>, Error> {
+        let directory = on_file::directory();
+        let files = match std::fs::read_dir(&directory) {
+            Ok(files) => files,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(source) => return Err(LockFailure::Directory { path: directory, source }.into()),
+        };
+        let files = files.flatten().map(|file| file.path());
+        let mut named: Vec<_> = files.filter_map(|file| Some((on_file::path_of(&file)?, file))).collect();
+        named.retain(|(path, _)| self.path.as_ref().is_none_or(|wanted| wanted.as_str() == path));
+        named.sort();
+        Ok(named)
+    }
+}
+
+/// The holders of files, as locks at these paths.
+fn of_files(files: &[(String, PathBuf)]) -> Result<Listing, Error> {
+    let mut listing = Listing::default();
+    for (path, file) in files {
+        let holders = file_lock::holders(file).map_err(|source| {
+            LockFailure::File(FileLockError::Io { file: file.clone(), what: "read the holders of", source })
+        })?;
+        let entries: Vec<ListedEntry> = holders.into_iter().map(entry_of).collect();
+        if !entries.is_empty() {
+            listing.locks.push(ListedLock { path: path.clone(), entries, more: 0 });
+        }
+    }
+    Ok(listing)
+}
+
+fn entry_of(holder: ListedHolder) -> ListedEntry {
+    let ListedHolder { token, kind, pid, user, program, since, .. } = holder;
+    let role = match kind {
+        LockKind::Mutex | LockKind::Exclusive => EntryRole::Holds,
+        LockKind::Shared => EntryRole::Reads,
+        LockKind::Permits { .. } => EntryRole::HasPermit,
+    };
+    let client = Some(LockClient { host: host::name(), pid, user, program, revoked_at_ms: None });
+    ListedEntry { name: token.to_string(), role, since, client, data: String::new(), is_revoked: false }
+}
+
+fn json(listing: &Listing, out: &mut dyn Write) -> io::Result<()> {
+    for lock in &listing.locks {
+        serde_json::to_writer(&mut *out, lock)?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn table(listing: &Listing, out: &mut dyn Write) -> io::Result<()> {
+    let mut table = Table::new(&["LOCK", "", "SINCE", "HOST", "USER", "PID", "PROGRAM"]);
+    for lock in &listing.locks {
+        for entry in &lock.entries {
+            table.row(row(&lock.path, entry));
+        }
+        if lock.more > 0 {
+            table.row([lock.path.clone(), format!("and {}", counted(lock.more, "entry"))]);
+        }
+    }
+    if table.is_empty() { writeln!(out, "no locks") } else { table.write(out) }
+}
+
+fn row(path: &str, entry: &ListedEntry) -> [String; 7] {
+    let role = match entry.role {
+        EntryRole::Holds => "holds",
+        EntryRole::Reads => "reads",
+        EntryRole::HasPermit => "has a permit",
+        EntryRole::Waits => "waits",
+    };
+    let role = if entry.is_revoked { format!("{role}, asked to release") } else { role.to_owned() };
+    let since = entry.since.to_zoned(TimeZone::system()).strftime("%F %T").to_string();
+    let (host, user, pid, program) = match &entry.client {
+        Some(client) => (client.host.clone(), client.user.clone(), client.pid.to_string(), client.program.clone()),
+        None => (entry.data.clone(), String::new(), String::new(), String::new()),
+    };
+    [path.to_owned(), role, since, host, user, pid, program]
+}

@@ -1,0 +1,187 @@
+//! Options to reach ZooKeeper for commands that need no daemon.
+//!
+//! What neither an option nor the environment sets is taken from the environment file of the daemon, so that a script on
+//! a host uses the same servers as the daemon there.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::lock_failure::LockFailure;
+use super::node_args::chroot;
+use super::{Error, credentials};
+use crate::clock::system::SystemClock;
+use crate::clock::{Clock as _, Uptime};
+use crate::duration;
+use crate::safe_path::{self, Refusal, Wanted};
+use crate::zookeeper::client::{Connect as _, ConnectError};
+use crate::zookeeper::session::{ConnectionSettings, Connector, Session};
+
+/// The settings of `cronkeeper.service`.
+const ENVIRONMENT_FILE: &str = "/etc/cronkeeper/cronkeeper.env";
+/// The session timeout without `--session-timeout`.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time to wait until the servers have confirmed the end of a session.
+const CLOSE_WITHIN: Duration = Duration::from_secs(1);
+/// Pause between two attempts to connect.
+const PAUSE: Duration = Duration::from_millis(500);
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct ServiceArgs {
+    /// ZooKeeper servers, `host:port,host:port/chroot` [default: those of the environment file]
+    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ZOOKEEPER", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    zookeeper: Option<String>,
+    /// ZooKeeper session timeout: a client that is silent for this long is considered dead [default: 10s]
+    #[arg(long, value_name = "DURATION", env = "CRONKEEPER_SESSION_TIMEOUT", value_parser = duration::parse)]
+    session_timeout: Option<Duration>,
+    #[command(flatten)]
+    credentials: credentials::Args,
+    /// The daemon's environment file. Used unless --zookeeper is set
+    #[arg(long, value_name = "FILE", default_value = ENVIRONMENT_FILE)]
+    environment_file: PathBuf,
+}
+
+/// A ZooKeeper ensemble, not yet connected.
+pub(super) struct Service {
+    connector: Connector,
+    /// For messages.
+    connect: String,
+    pub session_timeout: Duration,
+}
+
+impl ServiceArgs {
+    /// The ensemble that the options or the environment file name; `None` if they name none.
+    pub(super) fn service(&self) -> Result<Option<Service>, Error> {
+        let (connect, credentials, session_timeout) = match &self.zookeeper {
+            // With other servers than the daemon's, the daemon's secrets are not used.
+            Some(connect) => (connect.clone(), self.credentials.clone(), None),
+            None => {
+                let settings = self.environment_file()?;
+                let Some(connect) = settings.get("CRONKEEPER_ZOOKEEPER").filter(|connect| !connect.is_empty()) else {
+                    return Ok(None);
+                };
+                let timeout = settings.get("CRONKEEPER_SESSION_TIMEOUT").map(|text| duration::parse(text));
+                let timeout = timeout.transpose().map_err(|_| self.bad_file("CRONKEEPER_SESSION_TIMEOUT"))?;
+                (connect.clone(), credentials::Args::of_settings(&settings), timeout)
+            }
+        };
+        let session_timeout = self.session_timeout.or(session_timeout).unwrap_or(SESSION_TIMEOUT);
+        let settings = ConnectionSettings {
+            connect: connect.clone(),
+            session_timeout,
+            auth: credentials.auth()?,
+            tls: credentials.tls()?,
+        };
+        let connector = Connector::closing(settings).map_err(Error::ZooKeeperOptions)?;
+        Ok(Some(Service { connector, connect, session_timeout }))
+    }
+
+    /// The ensemble, for commands that cannot do without.
+    pub(super) fn required_service(&self, command: &'static str) -> Result<Service, Error> {
+        self.service()?.ok_or_else(|| LockFailure::NoServers { command }.into())
+    }
+
+    fn environment_file(&self) -> Result<BTreeMap<String, String>, Error> {
+        match safe_path::read_text(&self.environment_file, Wanted::Trusted) {
+            Ok(text) => settings(&text).map_err(|line| self.bad_file(&line)),
+            Err(Refusal::Io(error)) if error.kind() == ErrorKind::NotFound && self.is_default() => Ok(BTreeMap::new()),
+            Err(Refusal::Io(source)) => {
+                Err(LockFailure::EnvironmentFile { path: self.environment_file.clone(), source }.into())
+            }
+            Err(Refusal::Unsafe(found)) => Err(Error::UnsafeFile(found)),
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        self.environment_file.as_os_str() == ENVIRONMENT_FILE
+    }
+
+    fn bad_file(&self, line: &str) -> Error {
+        LockFailure::EnvironmentLine { path: self.environment_file.clone(), line: line.to_owned() }.into()
+    }
+}
+
+/// Parses an environment file as systemd does, but without continued lines.
+///
+/// # Errors
+/// The first line that is not an assignment.
+fn settings(text: &str) -> Result<BTreeMap<String, String>, String> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(['#', ';']));
+    lines
+        .map(|line| {
+            let (name, value) = line.split_once('=').ok_or_else(|| line.to_owned())?;
+            let quoted = |quote| value.trim().strip_prefix(quote).and_then(|value| value.strip_suffix(quote));
+            let value = quoted('"').or_else(|| quoted('\'')).unwrap_or_else(|| value.trim());
+            if value.ends_with('\\') { Err(line.to_owned()) } else { Ok((name.trim().to_owned(), value.to_owned())) }
+        })
+        .collect()
+}
+
+/// A session that was just opened.
+pub(super) struct Connected {
+    pub session: Session,
+    /// When its connection was requested.
+    pub requested: Uptime,
+}
+
+impl Service {
+    /// Opens a session. Tries until `until`.
+    pub(super) async fn connect(&self, clock: &SystemClock, until: Uptime) -> Result<Connected, Error> {
+        loop {
+            let requested = clock.now().up;
+            let left = until.since(requested);
+            let why = match tokio::time::timeout(left, self.connector.connect()).await {
+                Ok(Ok(session)) => return Ok(Connected { session, requested }),
+                Ok(Err(ConnectError::AuthFailed(why))) => {
+                    return Err(LockFailure::Credentials { connect: self.shown(), why }.into());
+                }
+                Ok(Err(ConnectError::Unreachable(why))) => why,
+                Err(_) => "no server answered in time".to_owned(),
+            };
+            if clock.now().up + PAUSE >= until {
+                return Err(LockFailure::Unreachable { connect: self.shown(), why }.into());
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// The servers and the chroot.
+    pub(super) fn shown(&self) -> String {
+        self.connect.clone()
+    }
+
+    pub(super) fn chroot(&self) -> &str {
+        chroot(&self.connect)
+    }
+}
+
+/// Closes a session and waits for the servers' confirmation, so that they need not keep it until it expires.
+pub(super) async fn close(session: Session) {
+    let mut closing = session.close();
+    // Without confirmation the session expires by itself.
+    let _ = tokio::time::timeout(CLOSE_WITHIN, closing.over()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz::{Fuzz, text};
+
+    #[test]
+    fn the_environment_file_is_read_as_systemd_reads_it() {
+        let text = "# comment\n; another\n\n CRONKEEPER_ZOOKEEPER = \"a:2181,b:2181/x\"\nA='b c'\nB=plain text\nC=\n";
+        let settings = settings(text).unwrap();
+        let of = |name: &str| settings.get(name).map(String::as_str);
+        assert_eq!(of("CRONKEEPER_ZOOKEEPER"), Some("a:2181,b:2181/x"));
+        assert_eq!((of("A"), of("B"), of("C")), (Some("b c"), Some("plain text"), Some("")));
+        assert_eq!(super::settings("A=b\nnonsense\n"), Err("nonsense".to_owned()));
+        assert!(super::settings("A=b \\\n").is_err());
+    }
+
+    #[test]
+    fn fuzz_environment_file() {
+        let words = &["CRONKEEPER_ZOOKEEPER=", "\"", "'", "#", ";", "=", "\\", "\n", "a:2181"];
+        Fuzz { longest: 8 << 10, ..Fuzz::of("environment-file", words) }.run(|input| settings(&text(input)).is_ok());
+    }
+}

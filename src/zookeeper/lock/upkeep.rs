@@ -1,0 +1,224 @@
+//! What a session for locks does all the time: renew the lease, watch the entries of a held lock.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+
+use super::{LockClient, PAUSE, REVOKE};
+use crate::clock::{Clock, Uptime, Wake};
+use crate::lease::Lease;
+use crate::lock::LockPath;
+use crate::zookeeper::client::{Client, Error, Op, State, Watch as _};
+use crate::zookeeper::context::json;
+
+/// Most renewals in flight at once: once there are so many, the oldest is too old to extend the lease.
+const RENEWALS: usize = 5;
+
+/// What happened to a session for locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LockEvent {
+    /// The lease now ends at this instant.
+    Lease { until: Uptime },
+    /// No server answers.
+    Disconnected,
+    /// A server answers again.
+    Connected,
+    /// The session is over, and with it all its entries.
+    SessionOver,
+    /// The entry of a held lock was deleted by somebody else.
+    EntryGone { entry: String },
+    /// Somebody asks to release the lock of this entry.
+    RevokeRequested { entry: String },
+}
+
+/// The lease of a session and the watches on its entries.
+pub struct Upkeep<C: Client, K: Clock> {
+    client: C,
+    clock: K,
+    lease: Lease,
+    /// Where to write: a check of this path needs a quorum and changes nothing.
+    path: Option<String>,
+    renewals: FuturesUnordered<BoxFuture<'static, Option<Renewal>>>,
+    renewed_at: Uptime,
+    is_holding: bool,
+    /// The data of the entries.
+    data: Vec<u8>,
+    entries: FuturesUnordered<BoxFuture<'static, EntryState>>,
+    is_over: bool,
+}
+
+/// A write that a quorum has acknowledged.
+struct Renewal {
+    sent: Uptime,
+}
+
+/// What was found out about an entry, whose watch must be set again unless it is gone.
+struct EntryState {
+    entry: String,
+    found: Found,
+}
+
+enum Found {
+    /// It may have changed.
+    Unknown,
+    Gone,
+    Revoked,
+}
+
+impl<C: Client, K: Clock> Upkeep<C, K> {
+    pub fn new(client: C, clock: K, requested: Uptime) -> Self {
+        Self {
+            lease: Lease::of_session(client.timeout(), requested),
+            renewed_at: clock.now().up,
+            client,
+            clock,
+            path: None,
+            renewals: FuturesUnordered::new(),
+            is_holding: false,
+            data: Vec::new(),
+            entries: FuturesUnordered::new(),
+            is_over: false,
+        }
+    }
+
+    /// Sets the path at which the writes that renew the lease are done.
+    pub fn write_at(&mut self, path: &LockPath) {
+        self.path = Some(path.to_string());
+    }
+
+    /// True while the lease holds.
+    pub fn holds(&self) -> bool {
+        self.lease.holds(self.clock.now().up)
+    }
+
+    pub fn until(&self) -> Uptime {
+        self.lease.until()
+    }
+
+    /// Watches these entries, whose data this client wrote as `data`, and renews the lease as a holder does.
+    pub fn watch_entries<'a>(&mut self, entries: impl Iterator<Item = &'a String>, data: &[u8]) {
+        self.data = data.to_vec();
+        self.is_holding = true;
+        for entry in entries {
+            self.entries.push(Box::pin(look(self.client.clone(), entry.clone())));
+        }
+    }
+
+    /// Waits for the next event.
+    ///
+    /// Cancellation safe: renewals and watches are kept, and the client documents it for its state.
+    pub async fn next(&mut self) -> LockEvent {
+        if self.is_over {
+            return std::future::pending().await;
+        }
+        loop {
+            let wake = Wake { wall: None, up: self.renew_at() };
+            // Cancellation safe: see above; the sleep is recreated.
+            tokio::select! {
+                biased;
+                state = self.client.state_changed() => match state {
+                    State::Connected => return LockEvent::Connected,
+                    State::Disconnected => return LockEvent::Disconnected,
+                    State::Expired | State::AuthFailed => {
+                        self.is_over = true;
+                        return LockEvent::SessionOver;
+                    }
+                },
+                Some(renewal) = self.renewals.next() => if let Some(event) = self.renewed(renewal) {
+                    return event;
+                },
+                Some(state) = self.entries.next() => if let Some(event) = self.entry_changed(state) {
+                    return event;
+                },
+                () = self.clock.sleep_until(wake), if wake.up.is_some() => self.renew(),
+            }
+        }
+    }
+
+    fn renew_at(&self) -> Option<Uptime> {
+        let may = self.path.is_some() && self.renewals.len() < RENEWALS && self.client.state() == State::Connected;
+        let every = if self.is_holding { self.lease.write_every() } else { self.lease.write_every_in_queue() };
+        may.then(|| self.renewed_at + every)
+    }
+
+    fn renew(&mut self) {
+        let now = self.clock.now().up;
+        let due = self.renew_at().is_some_and(|at| at <= now);
+        let Some(path) = self.path.clone().filter(|_| due) else { return };
+        self.renewed_at = now;
+        let write = self.client.multi(vec![Op::Check { path, version: -1 }]);
+        self.renewals.push(Box::pin(async move {
+            match write.await {
+                Ok(_) => Some(Renewal { sent: now }),
+                // A refusal is an answer of the quorum too: the path may be gone while the client waits for a permit.
+                Err(failed) => failed.error.is_of_state().then_some(Renewal { sent: now }),
+            }
+        }));
+    }
+
+    fn renewed(&mut self, renewal: Option<Renewal>) -> Option<LockEvent> {
+        let before = self.lease.until();
+        self.lease.renew(renewal?.sent, self.clock.now().up);
+        let until = self.lease.until();
+        (until > before).then_some(LockEvent::Lease { until })
+    }
+
+    fn entry_changed(&mut self, EntryState { entry, found }: EntryState) -> Option<LockEvent> {
+        match found {
+            Found::Gone => Some(LockEvent::EntryGone { entry }),
+            Found::Unknown => {
+                let (client, clock) = (self.client.clone(), self.clock.clone());
+                self.entries.push(Box::pin(look_later(client, clock, entry)));
+                None
+            }
+            Found::Revoked => {
+                let set = Op::Set { path: entry.clone(), data: self.revoked_data(), version: -1 };
+                // Restores who holds the lock, and shows that it has noticed. If that fails, the request stays visible.
+                let restored = self.client.multi(vec![set]);
+                let (client, watched) = (self.client.clone(), entry.clone());
+                self.entries.push(Box::pin(async move {
+                    let _ = restored.await;
+                    look(client, watched).await
+                }));
+                Some(LockEvent::RevokeRequested { entry })
+            }
+        }
+    }
+
+    fn revoked_data(&self) -> Vec<u8> {
+        match serde_json::from_slice::<LockClient>(&self.data) {
+            Ok(client) => {
+                let now = self.clock.now().wall.as_millisecond();
+                json(&LockClient { revoked_at_ms: Some(now), ..client })
+            }
+            Err(_) => self.data.clone(),
+        }
+    }
+}
+
+/// Reads an entry until something is to be reported.
+async fn look<C: Client>(client: C, entry: String) -> EntryState {
+    loop {
+        let found = match client.get_and_watch(&entry).await {
+            Ok((data, _, _)) if data == REVOKE => Found::Revoked,
+            Ok((_, _, watch)) => {
+                watch.fired().await;
+                continue;
+            }
+            Err(Error::NoNode) => Found::Gone,
+            Err(_) => Found::Unknown,
+        };
+        return EntryState { entry, found };
+    }
+}
+
+/// Reads an entry again after a failure, once the connection may be back.
+async fn look_later<C: Client, K: Clock>(client: C, clock: K, entry: String) -> EntryState {
+    let until = clock.now().up + PAUSE.max(Duration::from_millis(1));
+    while clock.now().up < until || client.state() == State::Disconnected {
+        clock.sleep_until(Wake { wall: None, up: Some(clock.now().up + PAUSE) }).await;
+    }
+    look(client, entry).await
+}

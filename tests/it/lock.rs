@@ -1,0 +1,15 @@
+//! The commands around locks, on real servers, with real commands and real signals.
+//!
+//! ```text
+//! orders    the classic: nobody sells more than there is, whatever dies      kinds     what each kind means
+//! peers     one queue with the real Curator and kazoo                        safety    the end of the lease, of processes
+//! waiting   many clients in one queue                                        gates     latches and barriers
+//! ```
+
+mod fixture;
+mod gates;
+mod kinds;
+mod orders;
+mod peers;
+mod safety;
+mod waiting;

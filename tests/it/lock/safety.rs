@@ -1,0 +1,228 @@
+//! The end of a lock: nothing of the command outlives it, whatever ends first.
+
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use zookeeper_client::{Client as ZooKeeper, CreateMode};
+
+use super::fixture::{Client, printed};
+use crate::support::scratch::Scratch;
+use crate::support::until;
+use crate::support::zookeeper::{Ensemble, shared};
+
+/// A script that leaves a process behind, in a session of its own, and prints its pid.
+const DAEMON: &str = "setsid sh -c 'echo daemon $$; exec sleep 1000' & sleep 0.2; echo held; read line; exit 3";
+
+fn pid_in(line: &str) -> i32 {
+    line.split(' ').next_back().and_then(|pid| pid.parse().ok()).expect("a pid is a number")
+}
+
+fn is_alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}
+
+#[test]
+fn what_the_command_left_behind_is_dead_before_the_lock_is_free() {
+    let connect = shared();
+    let first = Client::start_with(&connect, &["/locks/a"], DAEMON);
+    let daemon = pid_in(&first.await_line("daemon"));
+    first.await_line("held");
+    let second = Client::start_with(&connect, &["/locks/a"], &format!("kill -0 {daemon} 2>&1 || echo it is dead"));
+    assert!(is_alive(daemon));
+    first.finish();
+    second.await_line("it is dead");
+    first.await_line("1 processes of the command outlived it");
+    assert_eq!(first.await_exit(), Some(3));
+}
+
+#[test]
+fn the_death_of_the_client_kills_the_command() {
+    let connect = shared();
+    let first = Client::start_with(&connect, &["/locks/a"], DAEMON);
+    let daemon = pid_in(&first.await_line("daemon"));
+    first.await_line("held");
+    let second = Client::start(&connect, &["/locks/a"]);
+    first.process().kill();
+    until("the command is dead", || !is_alive(daemon));
+    second.await_held();
+    second.release();
+}
+
+#[test]
+fn a_stopped_client_loses_its_command_before_another_holds_the_lock() {
+    let connect = shared();
+    let first = Client::start_with(&connect, &["/locks/a"], DAEMON);
+    let daemon = pid_in(&first.await_line("daemon"));
+    first.await_line("held");
+    let second = Client::start_with(&connect, &["/locks/a"], &format!("kill -0 {daemon} 2>&1 || echo it is dead"));
+    first.process().signal(Signal::STOP);
+    second.await_line("it is dead");
+    first.process().signal(Signal::CONT);
+    first.await_line("the lock is lost");
+    assert_eq!(first.await_exit(), Some(137));
+}
+
+#[test]
+fn without_servers_the_command_is_killed_when_the_lease_ends() {
+    let ensemble = Ensemble::start(1);
+    let client = Client::start(&ensemble.connect_string(), &["/locks/a"]);
+    client.await_held();
+    ensemble.pause(0);
+    client.await_line("the lock is lost");
+    assert_eq!(client.await_exit(), Some(137));
+    ensemble.cont(0);
+}
+
+#[test]
+fn with_warn_the_command_is_told_and_goes_on() {
+    let ensemble = Ensemble::start(1);
+    let script = "trap 'echo asked' TERM; echo held; while ! read line; do :; done; echo went on";
+    let client = Client::start_with(&ensemble.connect_string(), &["--on-lease-end", "warn", "/locks/a"], script);
+    client.await_line("held");
+    ensemble.pause(0);
+    client.await_line("the command goes on");
+    client.await_line("asked");
+    ensemble.cont(0);
+    client.finish();
+    client.await_line("went on");
+    assert_eq!(client.await_exit(), Some(0));
+}
+
+#[test]
+fn short_troubles_of_the_servers_do_not_end_a_lock() {
+    let ensemble = Ensemble::start(3);
+    let client = Client::start(&ensemble.connect_string(), &["/locks/a"]);
+    client.await_held();
+    for server in 0..3 {
+        ensemble.kill(server);
+        ensemble.restart(server);
+        ensemble.await_healed();
+    }
+    client.release();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_that_somebody_deletes_ends_the_command_at_once() {
+    let connect = shared();
+    let client = Client::start(&connect, &["/locks/a"]);
+    client.await_held();
+    let zookeeper = ZooKeeper::connect(&connect).await.unwrap();
+    let entry = zookeeper.list_children("/locks/a").await.unwrap().remove(0);
+    zookeeper.delete(&format!("/locks/a/{entry}"), None).await.unwrap();
+    client.await_line(&format!("somebody deleted `/locks/a/{entry}`"));
+    assert_eq!(client.await_exit(), Some(137));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_client_whose_entry_is_deleted_queues_again() {
+    let connect = shared();
+    let holder = Client::start(&connect, &["/locks/a"]);
+    holder.await_held();
+    let waiting = Client::start(&connect, &["/locks/a"]);
+    let zookeeper = ZooKeeper::connect(&connect).await.unwrap();
+    let all = || async { zookeeper.list_children("/locks/a").await.unwrap() };
+    while all().await.len() < 2 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let last = all().await.into_iter().max_by_key(|name| name[name.len() - 10..].to_owned()).unwrap();
+    zookeeper.delete(&format!("/locks/a/{last}"), None).await.unwrap();
+    holder.release();
+    waiting.await_held();
+    waiting.release();
+}
+
+#[test]
+fn signals_go_to_the_command_and_the_second_kills_it() {
+    let connect = shared();
+    for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT"), (Signal::HUP, "HUP"), (Signal::USR1, "USR1")] {
+        let script = format!("trap 'echo got {name}; exit 5' {name}; echo held; while :; do sleep 0.05; done");
+        let client = Client::start_with(&connect, &["/locks/a"], &script);
+        client.await_line("held");
+        client.process().signal(signal);
+        client.await_line(&format!("got {name}"));
+        assert_eq!(client.await_exit(), Some(5), "{name}");
+    }
+    let stubborn = "trap 'echo got it' INT; trap '' TERM; echo held; while :; do sleep 0.05; done";
+    let client = Client::start_with(&connect, &["/locks/a"], stubborn);
+    client.await_line("held");
+    client.process().signal(Signal::INT);
+    client.await_line("got it");
+    client.process().signal(Signal::INT);
+    assert_eq!(client.await_exit(), Some(137));
+}
+
+#[test]
+fn a_signal_ends_waiting_and_leaves_nothing_behind() {
+    let connect = shared();
+    let holder = Client::start(&connect, &["/locks/a"]);
+    holder.await_held();
+    let waiting = Client::start(&connect, &["/locks/a"]);
+    let entries = || printed(&connect, &["locks", "--json"]).1.matches("\"role\"").count();
+    until("it waits", || entries() == 2);
+    waiting.process().signal(Signal::TERM);
+    assert_eq!(waiting.await_exit(), Some(143));
+    assert_eq!(entries(), 1);
+    holder.release();
+}
+
+#[test]
+fn a_stop_key_does_not_stop_the_client() {
+    let connect = shared();
+    let client = Client::start(&connect, &["/locks/a"]);
+    client.await_held();
+    client.process().signal(Signal::TSTP);
+    client.release();
+}
+
+#[test]
+fn a_holder_is_asked_to_release_and_its_command_gets_the_signal_of_its_choice() {
+    let connect = shared();
+    let script = "trap 'echo asked; exit 0' USR2; echo held; while :; do sleep 0.05; done";
+    let told = Client::start(&connect, &["/locks/told"]);
+    told.await_held();
+    let asked = Client::start_with(&connect, &["--on-revoke", "USR2", "/locks/a"], script);
+    asked.await_line("held");
+    assert_eq!(printed(&connect, &["lock", "--revoke", "/locks/told"]), (Some(0), "asked 1 holder to release".into()));
+    told.await_line("somebody asks to release the lock");
+    until("the holder has noticed", || printed(&connect, &["locks", "/locks/told"]).1.contains("asked to release"));
+    let (_, text) = printed(&connect, &["locks", "/locks/told"]);
+    assert!(text.contains("sh") && text.contains("holds, asked to release"), "it still says who: {text}");
+    told.release();
+    assert_eq!(printed(&connect, &["lock", "--revoke", "/locks/a"]).0, Some(0));
+    asked.await_line("asked");
+    assert_eq!(asked.await_exit(), Some(0));
+    assert_eq!(printed(&connect, &["lock", "--revoke", "/locks/a"]), (Some(1), "asked 0 holders to release".into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_children_of_a_lock_do_not_count() {
+    let connect = shared();
+    let zookeeper = ZooKeeper::connect(&connect).await.unwrap();
+    let open = CreateMode::Persistent.with_acls(zookeeper_client::Acls::anyone_all());
+    for path in ["/locks", "/locks/a", "/locks/a/config", "/locks/a/lock-12"] {
+        zookeeper.create(path, b"", &open).await.unwrap();
+    }
+    let client = Client::start(&connect, &["/locks/a"]);
+    client.await_held();
+    client.release();
+}
+
+#[test]
+fn a_file_is_locked_as_flock_locks_it_and_its_command_dies_with_the_client() {
+    let dir = Scratch::new("file-lock");
+    let file = dir.path().join("backup.lock").display().to_string();
+    let first = Client::start_with("", &["--file", &file], DAEMON);
+    let daemon = pid_in(&first.await_line("daemon"));
+    first.await_line("held");
+    let (code, text) = printed("", &["lock", "--timeout", "0s", "--file", &file, "--", "true"]);
+    assert_eq!((code, text), (Some(75), format!("cronkeeper: `{file}` was not free at once")));
+    let flock = |options: &[&str]| Command::new("flock").args(options).args([&file, "true"]).status().unwrap();
+    assert_eq!(flock(&["-n"]).code(), Some(1));
+    let second = Client::start_with("", &["--file", &file], &format!("kill -0 {daemon} 2>&1 || echo it is dead"));
+    first.process().kill();
+    second.await_line("it is dead");
+    assert_eq!(second.await_exit(), Some(0));
+    assert_eq!(flock(&["-n"]).code(), Some(0));
+}
