@@ -50,7 +50,7 @@ pub struct LockRequest {
     pub paths: Vec<LockPath>,
     pub kind: LockKind,
     pub recipe: Recipe,
-    /// In the names of all its entries: [`LockKey::uuid`].
+    /// In the names of all its entries: [`LockKey::uuid`]. No other session has it, because entries are found by it.
     pub uuid: Uuid,
     /// The data of its entries: who it is.
     pub data: Vec<u8>,

@@ -25,6 +25,7 @@ mod faults;
 mod foreign_entries;
 pub mod invariants;
 mod jobs;
+mod locks;
 #[cfg(test)]
 pub mod testbed;
 #[cfg(test)]

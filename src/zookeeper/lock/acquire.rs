@@ -44,8 +44,27 @@ impl<C: Client, K: Clock> LockSession<C, K> {
     /// # Errors
     /// If the request does not wait and the lock is not free, if the session ends, or if the servers refuse.
     pub async fn acquire(&mut self, request: &LockRequest) -> Result<Vec<HeldLock>, LockError> {
+        self.acquire_instead(&[], request).await
+    }
+
+    /// Releases `held`, queues anew and waits until the request is granted, as [`LockSession::acquire`] does.
+    ///
+    /// Release and new entries are one transaction, except for semaphores.
+    ///
+    /// # Errors
+    /// As for [`LockSession::acquire`].
+    pub async fn acquire_again(
+        &mut self,
+        held: &[HeldLock],
+        request: &LockRequest,
+    ) -> Result<Vec<HeldLock>, LockError> {
+        self.acquire_instead(held, request).await
+    }
+
+    async fn acquire_instead(&mut self, held: &[HeldLock], request: &LockRequest) -> Result<Vec<HeldLock>, LockError> {
         self.upkeep.write_at(&request.paths[0]);
-        let acquired = acquire(self.client.clone(), self.clock.clone(), request);
+        let replaced = held.iter().flat_map(|held| held.entries.clone()).collect();
+        let acquired = acquire(self.client.clone(), self.clock.clone(), request, replaced);
         pin!(acquired);
         let held = loop {
             // Cancellation safe: the attempt is kept, and `next` documents it.
@@ -109,11 +128,19 @@ impl<C: Client, K: Clock> LockSession<C, K> {
     }
 }
 
-async fn acquire<C: Client, K: Clock>(client: C, clock: K, request: &LockRequest) -> Result<Vec<HeldLock>, LockError> {
+async fn acquire<C: Client, K: Clock>(
+    client: C,
+    clock: K,
+    request: &LockRequest,
+    replaced: Vec<String>,
+) -> Result<Vec<HeldLock>, LockError> {
     match request.kind {
-        LockKind::Permits { of, count } => permits::acquire(client, clock, request, of, count).await,
+        LockKind::Permits { of, count } => {
+            remove(&client, replaced).await?;
+            permits::acquire(client, clock, request, of, count).await
+        }
         _ => {
-            let mut attempt = Attempt::new(client, clock, request.clone());
+            let mut attempt = Attempt { replaced, ..Attempt::new(client, clock, request.clone()) };
             attempt.acquire().await?;
             Ok(attempt.held())
         }
@@ -125,7 +152,8 @@ async fn acquire<C: Client, K: Clock>(client: C, clock: K, request: &LockRequest
 struct OwnEntry {
     path: LockPath,
     name: String,
-    token: FencingToken,
+    /// The transaction that created it; `None` while it is not known.
+    token: Option<FencingToken>,
 }
 
 /// An attempt to hold mutexes or read-write locks, from the first request to the last turn.
@@ -139,12 +167,15 @@ pub(super) struct Attempt<C, K> {
     entries: Vec<OwnEntry>,
     /// A create has had no answer, so there may be entries.
     is_unclear: bool,
+    /// Older entries, to be removed in the transaction that creates new ones.
+    replaced: Vec<String>,
 }
 
 impl<C: Client, K: Clock> Attempt<C, K> {
     pub fn new(client: C, clock: K, request: LockRequest) -> Self {
         let prefix = request.recipe.prefix(request.kind, request.uuid);
-        Self { client, clock, request, prefix, entries: Vec::new(), is_unclear: false }
+        let (entries, replaced) = (Vec::new(), Vec::new());
+        Self { client, clock, request, prefix, entries, is_unclear: false, replaced }
     }
 
     pub async fn acquire(&mut self) -> Result<(), LockError> {
@@ -159,9 +190,10 @@ impl<C: Client, K: Clock> Attempt<C, K> {
     pub fn held(self) -> Vec<HeldLock> {
         let held = |OwnEntry { path, name, token }: OwnEntry| {
             let entries = vec![path.child(&name)];
-            HeldLock { path, entries, token }
+            // Nothing holds its lock before its token is known.
+            token.map(|token| HeldLock { path, entries, token })
         };
-        self.entries.into_iter().map(held).collect()
+        self.entries.into_iter().filter_map(held).collect()
     }
 
     /// The paths of the entries.
@@ -171,10 +203,9 @@ impl<C: Client, K: Clock> Attempt<C, K> {
 
     async fn try_acquire(&mut self) -> Result<(), LockError> {
         let listed = self.join().await?;
-        let first = self.entries[0].clone();
-        self.await_turn(&first, listed).await?;
-        for entry in self.entries.clone().iter().skip(1) {
-            self.await_turn(entry, None).await?;
+        let mut listed = listed;
+        for at in 0..self.entries.len() {
+            self.await_turn(at, listed.take()).await?;
         }
         Ok(())
     }
@@ -183,6 +214,7 @@ impl<C: Client, K: Clock> Attempt<C, K> {
     async fn join(&mut self) -> Result<Option<Vec<String>>, LockError> {
         if self.is_unclear {
             settle(&self.client, self.request.paths[0].as_str()).await?;
+            remove(&self.client, std::mem::take(&mut self.replaced)).await?;
             self.entries = self.find().await?;
             self.is_unclear = false;
         }
@@ -191,10 +223,15 @@ impl<C: Client, K: Clock> Attempt<C, K> {
         }
         let paths = self.request.paths.clone();
         let made = match paths.as_slice() {
-            [path] => self.create_one(path).await,
-            paths => self.create_all(paths).await.map(|()| None),
+            [path] if self.replaced.is_empty() => self.create_one(path).await,
+            paths => self.create_all(paths).await,
         };
         match made {
+            // Somebody has removed an entry that was to be replaced.
+            Err(Error::NoNode) if !self.replaced.is_empty() => {
+                remove(&self.client, std::mem::take(&mut self.replaced)).await?;
+                Err(SessionError::Again("an entry was gone".into()).into())
+            }
             Err(Error::NoNode) => {
                 for path in &self.request.paths {
                     create_parents(&self.client, path.as_str()).await?;
@@ -215,34 +252,35 @@ impl<C: Client, K: Clock> Attempt<C, K> {
         let created = created.await;
         self.is_unclear = created.as_ref().is_err_and(|error| !error.is_of_path());
         let (created, stat) = created?;
-        let (name, token) = (paths::name(&created).to_owned(), FencingToken(stat.czxid));
+        let (name, token) = (paths::name(&created).to_owned(), Some(FencingToken(stat.czxid)));
         self.entries = vec![OwnEntry { path: path.clone(), name, token }];
         Ok(listed.await.ok())
     }
 
-    /// Creates the entries of several locks in one transaction.
-    async fn create_all(&mut self, all: &[LockPath]) -> Result<(), Error> {
+    /// Creates the entries of several locks, or instead of older ones, in one transaction. Lists the first queue.
+    async fn create_all(&mut self, all: &[LockPath]) -> Result<Option<Vec<String>>, Error> {
         let client = line(&self.client).map_err(|error| Error::Unanswered(error.to_string()))?;
+        let delete = |path: &String| Op::Delete { path: path.clone(), version: -1 };
         let create = |path: &LockPath| Op::Create {
             path: path.child(&self.prefix),
             data: self.request.data.clone(),
             mode: Mode::EphemeralSequential,
         };
-        let created = client.multi(all.iter().map(create).collect());
+        let created = client.multi(self.replaced.iter().map(delete).chain(all.iter().map(create)).collect());
+        let listed = client.children(all[0].as_str());
         self.is_unclear = true;
         let created = created.await;
         self.is_unclear = created.as_ref().is_err_and(|failed| !failed.error.is_of_path());
         let created = created.map_err(|failed| failed.error)?;
-        let mut entries = Vec::with_capacity(all.len());
-        for (path, done) in all.iter().zip(created) {
-            let Done::Created(created) = done else { continue };
-            // Its transaction is read from its metadata, because the answer of a multi does not state it reliably.
-            let stat = self.client.stat(&created).await?.ok_or(Error::NoNode)?;
-            let (name, token) = (paths::name(&created).to_owned(), FencingToken(stat.czxid));
-            entries.push(OwnEntry { path: path.clone(), name, token });
-        }
-        self.entries = entries;
-        Ok(())
+        self.replaced.clear();
+        let names = created.iter().filter_map(|done| match done {
+            Done::Created(path) => Some(paths::name(path).to_owned()),
+            Done::Nothing | Done::Set(_) => None,
+        });
+        // Their transaction is read from their metadata, because the answer of a multi does not state it reliably.
+        let entry = |(path, name): (&LockPath, String)| OwnEntry { path: path.clone(), name, token: None };
+        self.entries = all.iter().zip(names).map(entry).collect();
+        Ok(listed.await.ok())
     }
 
     /// The entries that a create without an answer has made; empty if any path has none.
@@ -254,8 +292,10 @@ impl<C: Client, K: Clock> Attempt<C, K> {
             let mut own = own.into_iter();
             if let Some(name) = own.next()
                 && let Some(stat) = stat(&self.client, &path.child(&name)).await?
+                // The entry of an earlier session does not last as long as this one.
+                && stat.ephemeral_owner == self.client.owner_id()
             {
-                found.push(OwnEntry { path: path.clone(), name, token: FencingToken(stat.czxid) });
+                found.push(OwnEntry { path: path.clone(), name, token: Some(FencingToken(stat.czxid)) });
             }
             surplus.extend(own.map(|name| path.child(&name)));
         }
@@ -266,26 +306,36 @@ impl<C: Client, K: Clock> Attempt<C, K> {
         Ok(found)
     }
 
-    /// Waits until the entry holds its lock. `listed`: the queue, if it was just read.
-    async fn await_turn(&mut self, entry: &OwnEntry, listed: Option<Vec<String>>) -> Result<(), LockError> {
+    /// Waits until the entry at this index holds its lock. `listed`: the queue, if it was just read.
+    async fn await_turn(&mut self, at: usize, listed: Option<Vec<String>>) -> Result<(), LockError> {
+        let OwnEntry { path, name, .. } = self.entries[at].clone();
         let mut listed = listed;
         loop {
-            let ordered = match listed.take() {
-                Some(names) => sort(&self.client, entry.path.as_str(), names).await?,
-                None => ordered(&self.client, entry.path.as_str()).await?,
+            // Sent together with the listing, because both are needed when the entry holds the lock.
+            let created = match (&self.entries[at].token, &listed) {
+                (None, None) => Some(line(&self.client)?.stat(&path.child(&name))),
+                _ => None,
             };
-            let awaited = match turn(&ordered, &entry.name) {
-                Turn::Held => return Ok(()),
+            let ordered = match listed.take() {
+                Some(names) => sort(&self.client, path.as_str(), names).await?,
+                None => ordered(&self.client, path.as_str()).await?,
+            };
+            if let Some(created) = created {
+                let stat = created.await.at(path.as_str())?;
+                self.entries[at].token = stat.map(|stat| FencingToken(stat.czxid));
+            }
+            let awaited = match turn(&ordered, &name) {
+                Turn::Held if self.entries[at].token.is_some() => return Ok(()),
+                Turn::Held => continue,
                 Turn::Gone => {
-                    let gone = entry.path.child(&entry.name);
                     remove(&self.client, self.entries()).await?;
                     self.entries.clear();
-                    return Err(LockError::EntryGone { entry: gone });
+                    return Err(LockError::EntryGone { entry: path.child(&name) });
                 }
-                Turn::Behind(_) if !self.request.waits => return Err(LockError::Busy { path: entry.path.clone() }),
+                Turn::Behind(_) if !self.request.waits => return Err(LockError::Busy { path }),
                 Turn::Behind(awaited) => awaited,
             };
-            if let Some(watch) = watch(&self.client, &entry.path.child(&awaited)).await? {
+            if let Some(watch) = watch(&self.client, &path.child(&awaited)).await? {
                 fired_or_late(watch.fired(), &self.clock).await;
             }
         }
@@ -297,6 +347,7 @@ pub(super) async fn fired_or_late<K: Clock>(fired: impl Future<Output = ()>, clo
     let late = Wake { wall: None, up: Some(clock.now().up + LOOK_AGAIN) };
     // Cancellation safe: both are dropped here, and the caller reads again.
     tokio::select! {
+        biased;
         () = fired => {}
         () = clock.sleep_until(late) => {}
     }
