@@ -22,9 +22,10 @@ def connect(servers):
 
 def contend(client, path):
     global hand_offs
+    lock = client.Lock(path)
     try:
         while not over.is_set():
-            with client.Lock(path):
+            with lock:
                 if not held.acquire(blocking=False):
                     fail("two contenders hold the lock")
                 hand_offs += 1

@@ -156,6 +156,9 @@ impl Run<'_> {
                     None => {
                         say("the session is over; queuing again with a new one");
                         connected = self.connect(false).await?;
+                        // What the old session has left in the queue is not this one's.
+                        self.key = LockKey::draw();
+                        self.request.uuid = self.key.uuid();
                     }
                 }
             }
