@@ -1,9 +1,9 @@
 //! Benchmark of locks: `cargo bench --bench lock -- [WORD]`.
 //!
-//! It measures hand-offs a second between 15 contenders, each with a session of its own to one of three real ZooKeeper
-//! servers. All contenders of a row are in one process: cronkeeper's library, the lock of the crate `zookeeper-client`,
-//! and, if they are installed, Curator's InterProcessMutex and kazoo's Lock, as their users write it. Then it measures
-//! how long a free lock takes, and the memory of a client that waits. With a word, it measures only the rows whose name
+//! It measures hand-offs a second between 15 contenders on three real ZooKeeper servers, each with a session of its own,
+//! and then all with one session, as programs often do. All contenders of a row are in one process: cronkeeper's
+//! library, the lock of the crate `zookeeper-client`, and, if they are installed, Curator's InterProcessMutex and kazoo's
+//! Lock, as their users write it. Then it measures how long a free lock takes, and the memory of a client that waits. With a word, it measures only the rows whose name
 //! contains it. The run fails if two contenders ever held the lock at once.
 
 #[path = "../tests/it/support/mod.rs"]
@@ -21,8 +21,9 @@ use cronkeeper::clock::Clock as _;
 use cronkeeper::clock::system::SystemClock;
 use cronkeeper::lock::{LockKey, LockKind, LockPath};
 use cronkeeper::zookeeper::client::Connect as _;
-use cronkeeper::zookeeper::lock::{LockRequest, LockSession, Recipe};
+use cronkeeper::zookeeper::lock::{LockEvent, LockRequest, LockSession, Recipe};
 use cronkeeper::zookeeper::session::{ConnectionSettings, Connector, Session};
+use tokio::task::JoinSet;
 use zookeeper_client::{Acls, Client, LockPrefix};
 
 use self::support::command::CRONKEEPER;
@@ -39,34 +40,25 @@ const ROUNDS: usize = 3;
 /// Uses of a free lock.
 const FREE: usize = 1_000;
 
-/// Measures the hand-offs a second at this path. `None` if the library is not installed.
-type Measure = fn(&str, &str) -> Option<f64>;
+/// Measures the hand-offs a second at this path with this many sessions. `None` if the library is not installed.
+type Measure = fn(&str, &str, usize) -> Option<f64>;
+
+const LIBRARIES: [(&str, Measure); 4] =
+    [("cronkeeper", cronkeeper), ("bare crate", bare_crate), ("Curator", curator), ("kazoo", kazoo)];
 
 fn main() -> ExitCode {
     // Cargo adds arguments of its own, which begin with a dash.
     let word = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
     let ensemble = Ensemble::builder(3).runs_long().start();
     let connect = ensemble.connect_string();
-    // A freshly started Java is slow.
-    for round in 0..3 {
-        cronkeeper(&connect, &format!("/locks/warm-up-{round}"));
-    }
-    let libraries: [(&str, Measure); 4] =
-        [("cronkeeper", cronkeeper), ("bare crate", bare_crate), ("Curator", curator), ("kazoo", kazoo)];
-    let mut rates = vec![Vec::new(); libraries.len()];
-    for round in 0..ROUNDS {
-        for ((name, measure), rates) in libraries.iter().zip(&mut rates) {
-            if name.contains(&word) {
-                rates.extend(measure(&connect, &format!("/locks/{}-{round}", name.replace(' ', "-"))));
-            }
+    if LIBRARIES.iter().any(|(name, _)| name.contains(&word)) {
+        // A freshly started Java is slow.
+        for round in 0..3 {
+            cronkeeper(&connect, &format!("/locks/warm-up-{round}"), CONTENDERS);
         }
-    }
-    println!("{:<12} {:>16} {:>24}", "", "hand-offs/s", "rounds");
-    for ((name, _), rates) in libraries.iter().zip(&mut rates) {
-        let rounds: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
-        rates.sort_by(f64::total_cmp);
-        if let Some(median) = rates.get(rates.len() / 2) {
-            println!("{name:<12} {median:>16.0} {:>24}", rounds.join(" "));
+        println!("{:<28} {:>16} {:>24}", "", "hand-offs/s", "rounds");
+        for sessions in [CONTENDERS, 1] {
+            hand_offs(&connect, sessions, &word);
         }
     }
     if "free".contains(&word) {
@@ -76,6 +68,27 @@ fn main() -> ExitCode {
         memory(&connect);
     }
     ExitCode::SUCCESS
+}
+
+/// Prints a row for each library.
+fn hand_offs(connect: &str, sessions: usize, word: &str) {
+    let mut rates = vec![Vec::new(); LIBRARIES.len()];
+    for round in 0..ROUNDS {
+        for ((name, measure), rates) in LIBRARIES.iter().zip(&mut rates) {
+            if name.contains(word) {
+                let path = format!("/locks/{}-{sessions}-{round}", name.replace(' ', "-"));
+                rates.extend(measure(connect, &path, sessions));
+            }
+        }
+    }
+    for ((name, _), rates) in LIBRARIES.iter().zip(&mut rates) {
+        let rounds: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
+        rates.sort_by(f64::total_cmp);
+        if let Some(median) = rates.get(rates.len() / 2) {
+            let name = format!("{name}, {}", if sessions == 1 { "one session" } else { "own sessions" });
+            println!("{name:<28} {median:>16.0} {:>24}", rounds.join(" "));
+        }
+    }
 }
 
 /// What the contenders of one row share.
@@ -136,64 +149,68 @@ fn request(path: &str) -> LockRequest {
     }
 }
 
-fn cronkeeper(connect: &str, path: &str) -> Option<f64> {
+fn cronkeeper(connect: &str, path: &str, sessions: usize) -> Option<f64> {
     let contest = Arc::new(Contest::default());
     let rate = runtime().block_on(async {
-        let contenders: Vec<_> = (0..CONTENDERS)
-            .map(|_| {
-                let (contest, connect, request) = (contest.clone(), connect.to_owned(), request(path));
-                tokio::spawn(async move {
-                    let mut session = session(&connect).await;
-                    let mut held = session.acquire(&request).await.expect("the lock can be had");
-                    while !contest.is_over() {
-                        contest.hold();
-                        held = session.acquire_again(&held, &request).await.expect("the lock can be had");
-                    }
-                    session.release(&held).await.expect("the lock can be released");
-                })
-            })
-            .collect();
-        let rate = contest.count().await;
-        for contender in contenders {
-            contender.await.expect("no contender panics");
+        let mut upkeeps = JoinSet::new();
+        let mut contenders = Vec::new();
+        for _ in 0..sessions {
+            let mut session = session(connect).await;
+            session.renew_at(&LockPath::parse(path).expect("a path of a lock"));
+            contenders.push(session.contender());
+            upkeeps.spawn(async move { while session.event().await != LockEvent::SessionOver {} });
         }
+        let mut contending = JoinSet::new();
+        for n in 0..CONTENDERS {
+            let (contest, contender, request) = (contest.clone(), contenders[n % sessions].clone(), request(path));
+            contending.spawn(async move {
+                while !contest.is_over() {
+                    let held = contender.acquire(&request).await.expect("the lock can be had");
+                    contest.hold();
+                    // Queue again without waiting for the answer: it comes before that of the next request.
+                    tokio::spawn(contender.release(&held));
+                }
+            });
+        }
+        let rate = contest.count().await;
+        while contending.join_next().await.transpose().expect("no contender panics").is_some() {}
         rate
     });
     Some(rate)
 }
 
-fn bare_crate(connect: &str, path: &str) -> Option<f64> {
+fn bare_crate(connect: &str, path: &str, sessions: usize) -> Option<f64> {
     let contest = Arc::new(Contest::default());
     let rate = runtime().block_on(async {
-        let contenders: Vec<_> = (0..CONTENDERS)
-            .map(|_| {
-                let (contest, connect, path) = (contest.clone(), connect.to_owned(), path.to_owned());
-                tokio::spawn(async move {
-                    let client = Client::connect(&connect).await.expect("the servers serve");
-                    let options = zookeeper_client::LockOptions::new(Acls::anyone_all())
-                        .with_ancestor_options(zookeeper_client::CreateMode::Persistent.with_acls(Acls::anyone_all()))
-                        .expect("the options are fine");
-                    while !contest.is_over() {
-                        let prefix = LockPrefix::new_curator(&path, "lock-").expect("a path of a lock");
-                        let lock = client.lock(prefix, b"bench", options.clone()).await.expect("the lock can be had");
-                        contest.hold();
-                        let held = lock.lock_path().to_owned();
-                        client.delete(&held, None).await.expect("the lock can be released");
-                        drop(lock);
-                    }
-                })
-            })
-            .collect();
-        let rate = contest.count().await;
-        for contender in contenders {
-            contender.await.expect("no contender panics");
+        let mut clients = Vec::new();
+        for _ in 0..sessions {
+            clients.push(Client::connect(connect).await.expect("the servers serve"));
         }
+        let mut contending = JoinSet::new();
+        for n in 0..CONTENDERS {
+            let (contest, client, path) = (contest.clone(), clients[n % sessions].clone(), path.to_owned());
+            contending.spawn(async move {
+                let options = zookeeper_client::LockOptions::new(Acls::anyone_all())
+                    .with_ancestor_options(zookeeper_client::CreateMode::Persistent.with_acls(Acls::anyone_all()))
+                    .expect("the options are fine");
+                while !contest.is_over() {
+                    let prefix = LockPrefix::new_curator(&path, "lock-").expect("a path of a lock");
+                    let lock = client.lock(prefix, b"bench", options.clone()).await.expect("the lock can be had");
+                    contest.hold();
+                    let held = lock.lock_path().to_owned();
+                    client.delete(&held, None).await.expect("the lock can be released");
+                    drop(lock);
+                }
+            });
+        }
+        let rate = contest.count().await;
+        while contending.join_next().await.transpose().expect("no contender panics").is_some() {}
         rate
     });
     Some(rate)
 }
 
-fn curator(connect: &str, path: &str) -> Option<f64> {
+fn curator(connect: &str, path: &str, sessions: usize) -> Option<f64> {
     const JARS: [&str; 6] =
         ["curator-recipes", "curator-framework", "curator-client", "guava", "zookeeper", "slf4j-simple"];
     if !Path::new("/usr/share/java/curator-recipes.jar").exists() {
@@ -202,23 +219,26 @@ fn curator(connect: &str, path: &str) -> Option<f64> {
     let mut command = Command::new("java");
     command.args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", &class_path(&JARS)]);
     command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/benches/lock/CuratorHandOffs.java"));
-    measured_by(command, connect, path)
+    measured_by(command, connect, path, sessions)
 }
 
-fn kazoo(connect: &str, path: &str) -> Option<f64> {
+fn kazoo(connect: &str, path: &str, sessions: usize) -> Option<f64> {
     let mut command = Command::new("/usr/bin/python3");
     command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/benches/lock/kazoo_hand_offs.py"));
-    measured_by(command, connect, path)
+    measured_by(command, connect, path, sessions)
 }
 
 /// The rate that a program with another library prints. `None` if the library is missing.
-fn measured_by(mut command: Command, connect: &str, path: &str) -> Option<f64> {
-    command.args([connect, path, &CONTENDERS.to_string(), &COUNTED.as_secs().to_string()]);
+fn measured_by(mut command: Command, connect: &str, path: &str, sessions: usize) -> Option<f64> {
+    let [contenders, seconds, sessions] = [CONTENDERS, COUNTED.as_secs() as usize, sessions].map(|n| n.to_string());
+    command.args([connect, path, &contenders, &seconds, &sessions]);
     let output = command.stdin(Stdio::null()).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("two contenders hold the lock"), "{said}");
     let rate = text.lines().last().and_then(|line| line.trim().parse().ok());
     if rate.is_none() {
-        eprintln!("no figure: {text}{}", String::from_utf8_lossy(&output.stderr));
+        eprintln!("no figure: {text}{said}");
     }
     rate
 }

@@ -66,6 +66,13 @@ pub fn main_if_asked() -> Option<ExitCode> {
     })
 }
 
+/// Releases the code pages of this process, which the kernel loads again as they are needed.
+///
+/// For a process that will wait for long: what it needed to start is most of its memory.
+pub fn release_code_pages() {
+    spawn::release_code_pages();
+}
+
 /// Reaps all children of this process that have ended, except `spared`, which other code waits for.
 pub fn reap_children_but(spared: u32) {
     // If /proc cannot be read, the next SIGCHLD is another chance.

@@ -1,5 +1,5 @@
-// CuratorHandOffs SERVERS PATH CONTENDERS SECONDS: how often per second an InterProcessMutex passes from one contender
-// to the next. Each contender has its own session and thread, and queues again as soon as it has released. Prints one
+// CuratorHandOffs SERVERS PATH CONTENDERS SECONDS SESSIONS: how often per second an InterProcessMutex passes from one contender
+// to the next. Each contender has a thread of its own, and queues again as soon as it has released. Prints one
 // number, counted after two seconds of warm-up. Ends with 1 if two contenders ever hold the lock, or if one fails.
 import java.util.ArrayList;
 import java.util.List;
@@ -19,11 +19,12 @@ public class CuratorHandOffs {
     public static void main(String[] arguments) throws Exception {
         int contenders = Integer.parseInt(arguments[2]);
         List<CuratorFramework> clients = new ArrayList<>();
-        for (int i = 0; i < contenders; i++) {
+        for (int i = 0; i < Integer.parseInt(arguments[4]); i++) {
             clients.add(connect(arguments[0]));
         }
         List<Thread> threads = new ArrayList<>();
-        for (CuratorFramework client : clients) {
+        for (int i = 0; i < contenders; i++) {
+            CuratorFramework client = clients.get(i % clients.size());
             Thread thread = new Thread(() -> contend(new InterProcessMutex(client, arguments[1])));
             thread.start();
             threads.add(thread);

@@ -1,5 +1,5 @@
-# kazoo_hand_offs.py SERVERS PATH CONTENDERS SECONDS: how often per second a Lock passes from one contender to the next.
-# Each contender has its own session and thread, and queues again as soon as it has released. Prints one number, counted
+# kazoo_hand_offs.py SERVERS PATH CONTENDERS SECONDS SESSIONS: how often per second a Lock passes from one contender to the next.
+# Each contender has its own thread, and queues again as soon as it has released. Prints one number, counted
 # after two seconds of warm-up. Ends with 1 if two contenders ever hold the lock, or if one fails.
 import os
 import sys
@@ -48,9 +48,10 @@ def fail(why):
     os._exit(1)
 
 
-servers, path, contenders, seconds = sys.argv[1:]
-clients = [connect(servers) for _ in range(int(contenders))]
-threads = [threading.Thread(target=contend, args=(client, path)) for client in clients]
+servers, path, contenders, seconds, sessions = sys.argv[1:]
+clients = [connect(servers) for _ in range(int(sessions))]
+of_contender = [clients[i % len(clients)] for i in range(int(contenders))]
+threads = [threading.Thread(target=contend, args=(client, path)) for client in of_contender]
 for thread in threads:
     thread.start()
 time.sleep(2)

@@ -1,10 +1,10 @@
 //! Locks on ZooKeeper, in one queue with the clients of Curator and kazoo.
 //!
 //! ```text
-//!  LockSession ─ acquire ┬ queue    mutexes and read-write locks, on any number of paths
-//!                        └ permits  semaphores
-//!              ─ upkeep    renews the lease, notices lost entries and requests to release
-//!              ─ release, withdraw
+//!  session ┬ contender ┬ attempt   mutexes and read-write locks, on any number of paths
+//!          │           ├ permits   semaphores
+//!          │           └ local     hand-offs between contenders of one session
+//!          └ upkeep      renews the lease, notices lost entries and requests to release
 //! ```
 //!
 //! An entry is ephemeral and sequential. Each client waits for one other entry, and each release wakes one client. All
@@ -13,13 +13,16 @@
 //!
 //! A client is safe to act while its lease holds, as a node is: see [`lease`](crate::lease).
 
-mod acquire;
+mod attempt;
 pub mod barrier;
+mod contender;
 mod entries;
 pub mod latch;
 pub mod listing;
+mod local;
 mod permits;
 mod queue;
+mod session;
 mod upkeep;
 
 use std::time::Duration;
@@ -32,8 +35,9 @@ use super::context::{SessionError, json};
 use crate::lock::{LockKey, LockKind, LockPath};
 use crate::term::FencingToken;
 
-pub use acquire::LockSession;
+pub use contender::Contender;
 pub use entries::Recipe;
+pub use session::LockSession;
 pub use upkeep::LockEvent;
 
 /// How long to wait before another attempt if a request failed although the session is connected.

@@ -16,6 +16,7 @@ use crate::clock::system::SystemClock;
 use crate::clock::{Clock as _, Uptime, Wake};
 use crate::lock::{LockKey, LockKind, LockPath};
 use crate::term::FencingToken;
+use crate::warden;
 use crate::zookeeper::SessionError;
 use crate::zookeeper::client::Client as _;
 use crate::zookeeper::lock::{
@@ -23,6 +24,8 @@ use crate::zookeeper::lock::{
 };
 use crate::zookeeper::session::Session;
 
+/// After waiting this long, a client gives memory back that it needs no more.
+const LONG_WAIT: Duration = Duration::from_secs(1);
 /// Longest time for the servers to confirm a release. The lock is free at the latest when the session ends.
 const RELEASE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -207,6 +210,8 @@ impl Run<'_> {
     async fn wait(&mut self, Connected { session, requested }: Connected) -> Result<Option<Waited>, Error> {
         let mut lock = LockSession::new(session, self.clock.clone(), requested);
         let wake = Wake { wall: None, up: self.give_up_at };
+        let mut waits_long = std::pin::pin!(tokio::time::sleep(LONG_WAIT));
+        let mut is_small = false;
         let ended = {
             let acquired = lock.acquire(&self.request);
             tokio::pin!(acquired);
@@ -219,6 +224,10 @@ impl Run<'_> {
                         break WaitEnd::Signal(signal);
                     },
                     acquired = &mut acquired => break WaitEnd::Answered(acquired),
+                    () = &mut waits_long, if !is_small => {
+                        is_small = true;
+                        warden::release_code_pages();
+                    }
                     () = self.clock.sleep_until(wake), if wake.up.is_some() => if wake.is_due(self.clock.now()) {
                         break WaitEnd::Answered(Err(LockError::Busy { path: self.request.paths[0].clone() }));
                     },

@@ -10,7 +10,7 @@
 
 use uuid::Uuid;
 
-use super::acquire::{fired_or_late, pause};
+use super::attempt::{fired_or_late, pause};
 use super::queue::{create_parents, line};
 use crate::clock::Clock;
 use crate::lock::LockPath;

@@ -12,7 +12,7 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::acquire::{fired_or_late, pause};
+use super::attempt::{fired_or_late, pause};
 use super::queue::{create_parents, line, remove, settle};
 use crate::clock::Clock;
 use crate::lock::LockPath;

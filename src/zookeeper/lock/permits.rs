@@ -6,7 +6,8 @@
 
 use uuid::Uuid;
 
-use super::acquire::{Attempt, fired_or_late, pause};
+use super::attempt::{fired_or_late, pause};
+use super::contender::Contender;
 use super::entries::{self, Recipe};
 use super::queue::{Layout, create_parents, line, remove, settle};
 use super::{HeldLock, LockError, LockRequest};
@@ -18,8 +19,7 @@ use crate::zookeeper::context::{self, At as _, SessionError};
 
 /// Takes `count` of the `of` permits at the request's only path.
 pub async fn acquire<C: Client, K: Clock>(
-    client: C,
-    clock: K,
+    contender: &Contender<C, K>,
     request: &LockRequest,
     of: u32,
     count: u32,
@@ -27,17 +27,17 @@ pub async fn acquire<C: Client, K: Clock>(
     let path = request.paths[0].clone();
     let layout = Layout::of(&path, request.kind, request.recipe);
     let parent = layout.permits.unwrap_or_else(|| path.to_string());
+    let (client, clock) = (contender.client.clone(), contender.clock.clone());
     let semaphore = Semaphore { client, clock, request, path, parent, of, count };
     semaphore.check_permits().await?;
     let queue = LockPath::parse(&layout.queue).map_err(SessionError::Again)?;
-    let turn = LockRequest { paths: vec![queue], kind: LockKind::Mutex, ..request.clone() };
-    let mut turn = Attempt::new(semaphore.client.clone(), semaphore.clock.clone(), turn);
+    let mut turn = contender.attempt(LockRequest { paths: vec![queue], kind: LockKind::Mutex, ..request.clone() });
     turn.acquire().await.map_err(|error| match error {
         LockError::Busy { .. } => LockError::Busy { path: semaphore.path.clone() },
         error => error,
     })?;
     let held = semaphore.take().await?;
-    remove(&semaphore.client, turn.entries()).await?;
+    semaphore.pass_on(contender, &turn.held()).await?;
     Ok(vec![held])
 }
 
@@ -137,6 +137,17 @@ impl<C: Client, K: Clock> Semaphore<'_, C, K> {
             self.create(count - own.len()).await?;
         }
         self.held().await
+    }
+
+    /// Gives up the place in the queue, so that the next client can look for permits.
+    async fn pass_on(&self, contender: &Contender<C, K>, turn: &[HeldLock]) -> Result<(), LockError> {
+        let mut client = self.client.clone();
+        loop {
+            match contender.release(turn).await {
+                Err(SessionError::Again(_)) => pause(&mut client, &self.clock).await?,
+                done => return Ok(done?),
+            }
+        }
     }
 
     /// Creates znodes for this many permits in one transaction.

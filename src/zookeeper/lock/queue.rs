@@ -93,26 +93,31 @@ pub async fn settle<C: Client>(client: &C, path: &str) -> Result<(), SessionErro
 }
 
 /// Removes these znodes in one transaction; those that are gone already do not matter.
+pub async fn remove<C: Client>(client: &C, entries: Vec<String>) -> Result<(), SessionError> {
+    send_removal(client, entries)?.await
+}
+
+/// Sends the request to remove these znodes; the future waits for the answer.
 ///
-/// The request is sent before this returns; the future waits for the answer.
-pub fn remove<C: Client>(
+/// # Errors
+/// If nothing was sent.
+pub fn send_removal<C: Client>(
     client: &C,
     entries: Vec<String>,
-) -> impl Future<Output = Result<(), SessionError>> + Send + use<C> {
-    let sent = line(client).map(|client| -> BoxFuture<'static, Result<(), Error>> {
-        match entries.as_slice() {
-            [] => ready(Ok(())).boxed(),
-            [one] => client.delete(one, -1).boxed(),
-            several => {
-                let delete = |path: &String| Op::Delete { path: path.clone(), version: -1 };
-                let removed = client.multi(several.iter().map(delete).collect());
-                removed.map(|removed| removed.map(drop).map_err(|failed| failed.error)).boxed()
-            }
+) -> Result<impl Future<Output = Result<(), SessionError>> + Send + use<C>, SessionError> {
+    let connected = line(client)?;
+    let sent: BoxFuture<'static, Result<(), Error>> = match entries.as_slice() {
+        [] => ready(Ok(())).boxed(),
+        [one] => connected.delete(one, -1).boxed(),
+        several => {
+            let delete = |path: &String| Op::Delete { path: path.clone(), version: -1 };
+            let removed = connected.multi(several.iter().map(delete).collect());
+            removed.map(|removed| removed.map(drop).map_err(|failed| failed.error)).boxed()
         }
-    });
+    };
     let client = client.clone();
-    async move {
-        match sent?.await {
+    Ok(async move {
+        match sent.await {
             Ok(()) => return Ok(()),
             // One was gone already, so none was removed.
             Err(Error::NoNode) if entries.len() > 1 => {}
@@ -126,7 +131,7 @@ pub fn remove<C: Client>(
             }
         }
         Ok(())
-    }
+    })
 }
 
 /// Where the entries of a lock are.

@@ -1,151 +1,17 @@
-//! One client's session for locks: acquire, release, withdraw.
+//! One request on one session, from the first create to the last turn.
 
-use tokio::pin;
+use std::sync::Arc;
 
 use super::entries::{Turn, turn};
-use super::queue::{Layout, create_parents, line, ordered, remove, settle, sort, stat, watch};
-use super::upkeep::{LockEvent, Upkeep};
-use super::{HeldLock, LOOK_AGAIN, LockError, LockRequest, PAUSE, permits};
-use crate::clock::{Clock, Uptime, Wake};
-use crate::lock::{LockKind, LockPath};
+use super::local::{HandOff, LocalQueue};
+use super::queue::{create_parents, line, ordered, remove, settle, sort, stat, watch};
+use super::{HeldLock, LOOK_AGAIN, LockError, LockRequest, PAUSE};
+use crate::clock::{Clock, Wake};
+use crate::lock::LockPath;
 use crate::term::FencingToken;
 use crate::zookeeper::client::{Client, Done, Error, Mode, Op, State, Watch as _};
 use crate::zookeeper::context::{At as _, SessionError};
 use crate::zookeeper::paths;
-
-/// A session that acquires locks. Dropping it releases nothing: the server removes its entries with the session.
-pub struct LockSession<C: Client, K: Clock> {
-    client: C,
-    clock: K,
-    upkeep: Upkeep<C, K>,
-}
-
-impl<C: Client, K: Clock> LockSession<C, K> {
-    /// Takes over a session whose connection was requested at `requested`.
-    pub fn new(client: C, clock: K, requested: Uptime) -> Self {
-        let upkeep = Upkeep::new(client.clone(), clock.clone(), requested);
-        Self { client, clock, upkeep }
-    }
-
-    /// The client behind it, without the lock.
-    pub fn into_client(self) -> C {
-        self.client
-    }
-
-    /// The client behind it, for reads.
-    pub fn client(&self) -> &C {
-        &self.client
-    }
-
-    /// Waits until the request is granted and the lease holds.
-    ///
-    /// Not cancellation safe: a caller that drops the future must call [`LockSession::withdraw`].
-    ///
-    /// # Errors
-    /// If the request does not wait and the lock is not free, if the session ends, or if the servers refuse.
-    pub async fn acquire(&mut self, request: &LockRequest) -> Result<Vec<HeldLock>, LockError> {
-        self.acquire_instead(&[], request).await
-    }
-
-    /// Releases `held`, queues anew and waits until the request is granted, as [`LockSession::acquire`] does.
-    ///
-    /// Release and new entries are one transaction, except for semaphores.
-    ///
-    /// # Errors
-    /// As for [`LockSession::acquire`].
-    pub async fn acquire_again(
-        &mut self,
-        held: &[HeldLock],
-        request: &LockRequest,
-    ) -> Result<Vec<HeldLock>, LockError> {
-        self.acquire_instead(held, request).await
-    }
-
-    async fn acquire_instead(&mut self, held: &[HeldLock], request: &LockRequest) -> Result<Vec<HeldLock>, LockError> {
-        self.upkeep.write_at(&request.paths[0]);
-        let replaced = held.iter().flat_map(|held| held.entries.clone()).collect();
-        let acquired = acquire(self.client.clone(), self.clock.clone(), request, replaced);
-        pin!(acquired);
-        let held = loop {
-            // Cancellation safe: the attempt is kept, and `next` documents it.
-            tokio::select! {
-                biased;
-                acquired = &mut acquired => break acquired?,
-                event = self.upkeep.next() => if event == LockEvent::SessionOver {
-                    return Err(SessionError::SessionOver.into());
-                },
-            }
-        };
-        while !self.upkeep.holds() {
-            if self.upkeep.next().await == LockEvent::SessionOver {
-                return Err(SessionError::SessionOver.into());
-            }
-        }
-        Ok(held)
-    }
-
-    /// Begins to watch the entries of a held lock. From now on [`LockSession::event`] reports that one is gone, or that
-    /// somebody asks to release it. `data` is the data of the entries.
-    pub fn watch_entries(&mut self, held: &[HeldLock], data: &[u8]) {
-        self.upkeep.watch_entries(held.iter().flat_map(|held| &held.entries), data);
-    }
-
-    /// Waits for the next event of the session. Cancellation safe.
-    pub async fn event(&mut self) -> LockEvent {
-        self.upkeep.next().await
-    }
-
-    /// The end of the lease.
-    pub fn lease_until(&self) -> Uptime {
-        self.upkeep.until()
-    }
-
-    /// Releases what is held. The request is sent before this returns; the future waits for the answer.
-    ///
-    /// Requests of a session are carried out in order, so a client may acquire again without waiting for the answer.
-    ///
-    /// # Errors
-    /// If the servers do not confirm it. The entries then go with the session.
-    pub fn release(&self, held: &[HeldLock]) -> impl Future<Output = Result<(), SessionError>> + Send + use<C, K> {
-        let entries: Vec<String> = held.iter().flat_map(|held| held.entries.clone()).collect();
-        remove(&self.client, entries)
-    }
-
-    /// Gives up a request that is not granted, or whose result is unknown.
-    ///
-    /// # Errors
-    /// If the servers do not confirm it. The entries then go with the session.
-    pub async fn withdraw(&mut self, request: &LockRequest) -> Result<(), SessionError> {
-        settle(&self.client, request.paths[0].as_str()).await?;
-        let mut entries = Vec::new();
-        for path in &request.paths {
-            let layout = Layout::of(path, request.kind, request.recipe);
-            for parent in std::iter::once(layout.queue).chain(layout.permits) {
-                entries.extend(permits::own(&self.client, &parent, request.uuid).await?);
-            }
-        }
-        remove(&self.client, entries).await
-    }
-}
-
-async fn acquire<C: Client, K: Clock>(
-    client: C,
-    clock: K,
-    request: &LockRequest,
-    replaced: Vec<String>,
-) -> Result<Vec<HeldLock>, LockError> {
-    match request.kind {
-        LockKind::Permits { of, count } => {
-            remove(&client, replaced).await?;
-            permits::acquire(client, clock, request, of, count).await
-        }
-        _ => {
-            let mut attempt = Attempt { replaced, ..Attempt::new(client, clock, request.clone()) };
-            attempt.acquire().await?;
-            Ok(attempt.held())
-        }
-    }
-}
 
 /// An entry of this client.
 #[derive(Clone, Debug)]
@@ -167,15 +33,14 @@ pub(super) struct Attempt<C, K> {
     entries: Vec<OwnEntry>,
     /// A create has had no answer, so there may be entries.
     is_unclear: bool,
-    /// Older entries, to be removed in the transaction that creates new ones.
-    replaced: Vec<String>,
+    /// The entries of all clients of the session.
+    local: Arc<LocalQueue>,
 }
 
 impl<C: Client, K: Clock> Attempt<C, K> {
-    pub fn new(client: C, clock: K, request: LockRequest) -> Self {
+    pub fn new(client: C, clock: K, local: Arc<LocalQueue>, request: LockRequest) -> Self {
         let prefix = request.recipe.prefix(request.kind, request.uuid);
-        let (entries, replaced) = (Vec::new(), Vec::new());
-        Self { client, clock, request, prefix, entries, is_unclear: false, replaced }
+        Self { client, clock, request, prefix, entries: Vec::new(), is_unclear: false, local }
     }
 
     pub async fn acquire(&mut self) -> Result<(), LockError> {
@@ -214,7 +79,6 @@ impl<C: Client, K: Clock> Attempt<C, K> {
     async fn join(&mut self) -> Result<Option<Vec<String>>, LockError> {
         if self.is_unclear {
             settle(&self.client, self.request.paths[0].as_str()).await?;
-            remove(&self.client, std::mem::take(&mut self.replaced)).await?;
             self.entries = self.find().await?;
             self.is_unclear = false;
         }
@@ -223,22 +87,21 @@ impl<C: Client, K: Clock> Attempt<C, K> {
         }
         let paths = self.request.paths.clone();
         let made = match paths.as_slice() {
-            [path] if self.replaced.is_empty() => self.create_one(path).await,
+            [path] => self.create_one(path).await,
             paths => self.create_all(paths).await,
         };
         match made {
-            // Somebody has removed an entry that was to be replaced.
-            Err(Error::NoNode) if !self.replaced.is_empty() => {
-                remove(&self.client, std::mem::take(&mut self.replaced)).await?;
-                Err(SessionError::Again("an entry was gone".into()).into())
-            }
             Err(Error::NoNode) => {
                 for path in &self.request.paths {
                     create_parents(&self.client, path.as_str()).await?;
                 }
                 Err(SessionError::Again("the lock was missing".into()).into())
             }
-            made => Ok(made.at(self.request.paths[0].as_str())?),
+            made => {
+                let listed = made.at(self.request.paths[0].as_str())?;
+                self.local.add(&self.entries());
+                Ok(listed)
+            }
         }
     }
 
@@ -257,22 +120,20 @@ impl<C: Client, K: Clock> Attempt<C, K> {
         Ok(listed.await.ok())
     }
 
-    /// Creates the entries of several locks, or instead of older ones, in one transaction. Lists the first queue.
+    /// Creates the entries of several locks in one transaction. Lists the first queue.
     async fn create_all(&mut self, all: &[LockPath]) -> Result<Option<Vec<String>>, Error> {
         let client = line(&self.client).map_err(|error| Error::Unanswered(error.to_string()))?;
-        let delete = |path: &String| Op::Delete { path: path.clone(), version: -1 };
         let create = |path: &LockPath| Op::Create {
             path: path.child(&self.prefix),
             data: self.request.data.clone(),
             mode: Mode::EphemeralSequential,
         };
-        let created = client.multi(self.replaced.iter().map(delete).chain(all.iter().map(create)).collect());
+        let created = client.multi(all.iter().map(create).collect());
         let listed = client.children(all[0].as_str());
         self.is_unclear = true;
         let created = created.await;
         self.is_unclear = created.as_ref().is_err_and(|failed| !failed.error.is_of_path());
         let created = created.map_err(|failed| failed.error)?;
-        self.replaced.clear();
         let names = created.iter().filter_map(|done| match done {
             Done::Created(path) => Some(paths::name(path).to_owned()),
             Done::Nothing | Done::Set(_) => None,
@@ -325,17 +186,30 @@ impl<C: Client, K: Clock> Attempt<C, K> {
                 self.entries[at].token = stat.map(|stat| FencingToken(stat.czxid));
             }
             let awaited = match turn(&ordered, &name) {
-                Turn::Held if self.entries[at].token.is_some() => return Ok(()),
+                Turn::Held if self.entries[at].token.is_some() => {
+                    self.local.grant(&path.child(&name));
+                    return Ok(());
+                }
                 Turn::Held => continue,
                 Turn::Gone => {
-                    remove(&self.client, self.entries()).await?;
+                    let entries = self.entries();
+                    remove(&self.client, entries.clone()).await?;
+                    self.local.remove(&entries);
                     self.entries.clear();
                     return Err(LockError::EntryGone { entry: path.child(&name) });
                 }
                 Turn::Behind(_) if !self.request.waits => return Err(LockError::Busy { path }),
                 Turn::Behind(awaited) => awaited,
             };
-            if let Some(watch) = watch(&self.client, &path.child(&awaited)).await? {
+            let awaited = path.child(&awaited);
+            if let Some(released) = self.local.wait_for(&awaited) {
+                let mut handed = HandOff::LookAgain;
+                fired_or_late(async { handed = released.await.unwrap_or(HandOff::LookAgain) }, &self.clock).await;
+                if handed == HandOff::Granted && self.entries[at].token.is_some() {
+                    self.local.grant(&path.child(&name));
+                    return Ok(());
+                }
+            } else if let Some(watch) = watch(&self.client, &awaited).await? {
                 fired_or_late(watch.fired(), &self.clock).await;
             }
         }
