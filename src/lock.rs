@@ -29,9 +29,14 @@ impl LockPath {
     /// # Errors
     /// A message that names the rule.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let Some(components) = text.strip_prefix('/') else { return Err("a path begins with `/`".to_owned()) };
+        let Some(components) = text.strip_prefix('/') else {
+            return Err("a path begins with `/`; put `--` before the command".to_owned());
+        };
         if text.len() > LONGEST {
             return Err(format!("a path has at most {LONGEST} bytes"));
+        }
+        if components.is_empty() {
+            return Err("the root is not for locks".to_owned());
         }
         if components.split('/').any(|component| matches!(component, "" | "." | "..")) {
             return Err("a path has no empty components, and none that is `.` or `..`".to_owned());

@@ -40,12 +40,18 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use nix::sys::signal::SigSet;
+use rustix::process::{Pid, Signal};
+
+use crate::clock::system::uptime;
 
 pub use codec::{CodecError, Decoder, MAX_MESSAGE, encode};
 
 const SUBCOMMAND: &str = "warden";
+/// The pause before checking again whether killed children are dead.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The process name in `ps` and `top`. After an exec of /proc/self/exe it would be `exe`; the kernel keeps 15 bytes.
 const PROCESS_NAME: &CStr = c"cronkeeper-ward";
 
@@ -71,6 +77,33 @@ pub fn main_if_asked() -> Option<ExitCode> {
 /// For a process that will wait for long: what it needed to start is most of its memory.
 pub fn release_code_pages() {
     spawn::release_code_pages();
+}
+
+/// Makes this process inherit the orphans of its warden, should the warden die: see [`kill_children`].
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn inherit_orphans() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
+}
+
+/// Kills all children of this process, those that it inherits meanwhile included, until none is left.
+///
+/// Blocks at most for `within`. Returns the pids that are still alive then.
+pub fn kill_children(within: Duration) -> Vec<i32> {
+    let until = uptime() + within;
+    loop {
+        let mut left = procfs::children_of_process().unwrap_or_default();
+        left.retain(|&pid| !reap::reap(pid));
+        if left.is_empty() || uptime() >= until {
+            return left;
+        }
+        for pid in left.into_iter().filter_map(Pid::from_raw) {
+            // It may have ended meanwhile.
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
 }
 
 /// Reaps all children of this process that have ended, except `spared`, which other code waits for.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::lock::number;
 use super::lock::on_zookeeper::{client_data, runtime};
 use super::lock_failure::LockFailure;
 use super::service::{Connected, ServiceArgs, close};
@@ -10,11 +11,14 @@ use crate::clock::Clock as _;
 use crate::clock::Uptime;
 use crate::clock::system::SystemClock;
 use crate::duration;
-use crate::lock::{LockPath, MOST};
+use crate::lock::LockPath;
 use crate::zookeeper::SessionError;
 use crate::zookeeper::lock::barrier::Visit;
 use crate::zookeeper::lock::data;
 use crate::zookeeper::session::Session;
+
+/// The least time that the servers get to answer, also with `--timeout 0s`.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -22,7 +26,7 @@ pub struct Args {
     #[arg(value_name = "PATH", value_parser = LockPath::parse)]
     path: LockPath,
     /// How many must arrive before all go on. All must name the same number
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST)))]
+    #[arg(long, value_name = "N", value_parser = number)]
     parties: u32,
     /// Give up after waiting this long, with exit code 75
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
@@ -41,7 +45,9 @@ impl Args {
         runtime()?.block_on(async {
             let clock = SystemClock::default();
             let give_up_at = self.timeout.map_or(Uptime::NEVER, |timeout| clock.now().up + timeout);
-            let mut until = (clock.now().up + service.session_timeout).min(give_up_at.max(clock.now().up));
+            // However short the timeout is, the servers are given time to answer.
+            let give_up_at = give_up_at.max(clock.now().up + ANSWER_WITHIN);
+            let mut until = (clock.now().up + service.session_timeout).min(give_up_at);
             loop {
                 let Connected { session, .. } = service.connect(&clock, until).await?;
                 let left = give_up_at.since(clock.now().up);

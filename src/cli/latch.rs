@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use uuid::Uuid;
 
+use super::lock::number;
 use super::lock::on_zookeeper::runtime;
 use super::lock_failure::LockFailure;
 use super::service::{Connected, ServiceArgs, close};
@@ -13,10 +14,13 @@ use crate::clock::Clock as _;
 use crate::clock::Uptime;
 use crate::clock::system::SystemClock;
 use crate::duration;
-use crate::lock::{LockPath, MOST};
+use crate::lock::LockPath;
 use crate::zookeeper::SessionError;
 use crate::zookeeper::lock::latch::{self, LatchError};
 use crate::zookeeper::session::Session;
+
+/// The least time that the servers get to answer, also with `--timeout 0s`.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -24,7 +28,7 @@ pub struct Args {
     #[arg(value_name = "PATH", value_parser = LockPath::parse)]
     path: LockPath,
     /// Counts that open the latch. All its users must name the same number
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST)), required_unless_present = "reset")]
+    #[arg(long, value_name = "N", value_parser = number, required_unless_present = "reset")]
     count: Option<u32>,
     /// What to do
     #[arg(value_enum, value_name = "ACTION", default_value_t)]
@@ -60,7 +64,9 @@ impl Args {
         let opened = runtime()?.block_on(async {
             let clock = SystemClock::default();
             let give_up_at = self.timeout.map_or(Uptime::NEVER, |timeout| clock.now().up + timeout);
-            let mut until = (clock.now().up + service.session_timeout).min(give_up_at.max(clock.now().up));
+            // However short the timeout is, the servers are given time to answer.
+            let give_up_at = give_up_at.max(clock.now().up + ANSWER_WITHIN);
+            let mut until = (clock.now().up + service.session_timeout).min(give_up_at);
             loop {
                 let Connected { session, .. } = service.connect(&clock, until).await?;
                 let left = give_up_at.since(clock.now().up);

@@ -9,6 +9,7 @@ pub(super) mod on_file;
 pub(super) mod on_zookeeper;
 mod signal;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
@@ -48,12 +49,12 @@ pub struct Args {
     #[arg(long, conflicts_with = "permits")]
     exclusive: bool,
     /// Hold permits of a semaphore that has this many. All its users must name the same number
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST)))]
+    #[arg(long, value_name = "N", value_parser = number)]
     permits: Option<u32>,
     /// Permits to hold
-    #[arg(long, value_name = "K", requires = "permits", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "K", requires = "permits", default_value_t = 1, value_parser = number)]
     count: u32,
-    /// Give up after waiting this long, with exit code 75. 0s: do not wait
+    /// Give up after waiting this long, with exit code 75. 0s: do not wait [default: wait forever]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     timeout: Option<Duration>,
     /// Release the lock after this long at the latest: the command is stopped in time, with exit code 124
@@ -62,7 +63,7 @@ pub struct Args {
     /// Time between SIGTERM and SIGKILL when the command is stopped. Part of --hold
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
     kill_grace: Duration,
-    /// Signal for the command when somebody asks to release the lock, such as TERM [default: none]
+    /// Signal for the command when somebody asks to release the lock, such as TERM. Without it, the request is only shown
     #[arg(long, value_name = "SIGNAL", value_parser = SignalName::parse)]
     on_revoke: Option<SignalName>,
     /// What happens to the command when the lock is about to be lost
@@ -74,11 +75,20 @@ pub struct Args {
     /// Ask the holders to release the lock instead of running a command
     #[arg(long, conflicts_with_all = ["command", "file", "timeout", "hold"])]
     revoke: bool,
-    /// Lock this file on this host, as flock(1) does, instead of a path in ZooKeeper
+    /// Lock this file on this host, as flock(1) does, instead of a path in ZooKeeper. FILE.cronkeeper beside it records
+    /// the holders
     #[arg(long, value_name = "FILE", conflicts_with = "paths")]
     file: Vec<PathBuf>,
     #[command(flatten)]
     service: ServiceArgs,
+}
+
+/// Takes the numbers of permits, counts and parties.
+pub(super) fn number(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(number) if (1..=MOST).contains(&number) => Ok(number),
+        _ => Err(format!("expected a number from 1 to {MOST}")),
+    }
 }
 
 fn positive(text: &str) -> Result<Duration, String> {
@@ -112,8 +122,8 @@ impl Args {
     /// # Errors
     /// When the lock cannot be had, or the command cannot be started.
     pub fn run(mut self, io: &mut Io<'_>) -> Result<Exit, Error> {
-        self.paths.sort();
-        self.paths.dedup();
+        let mut seen = BTreeSet::new();
+        self.paths.retain(|path| seen.insert(path.clone()));
         if let LockKind::Permits { of, count } = self.kind() {
             if self.paths.len() + self.file.len() > 1 {
                 return Err(LockFailure::Usage("a semaphore has one path").into());
@@ -133,6 +143,7 @@ impl Args {
         match self.service.service()? {
             Some(service) => on_zookeeper::run(&self, settings, &service, io),
             None => {
+                say("no ZooKeeper servers are configured: the lock holds on this host only");
                 let files = self.paths.iter().map(on_file::file_of).collect::<Result<_, _>>()?;
                 let names = self.paths.iter().map(ToString::to_string).collect();
                 on_file::run(&self, &settings, files, names, io)
@@ -198,7 +209,7 @@ fn conclude(
 ) -> io::Result<Exit> {
     if ending.leftovers > 0 {
         let count = ending.leftovers;
-        writeln!(io.err, "cronkeeper: {count} processes of the command outlived it and were killed")?;
+        writeln!(io.err, "cronkeeper: {count} of its processes outlived the command and were killed")?;
     }
     match stopped {
         Some(Stopped::Hold) => {

@@ -50,6 +50,8 @@ pub enum LockFailure {
     /// A command under a read lock wants the write lock.
     #[error("`{path}` is held as a read lock by a process around this one, which cannot become a write lock")]
     Upgrade { path: String },
+    #[error("the warden was killed, and the command with it")]
+    WardenGone,
     /// The lock was lost before the command was started.
     #[error("the lock was lost before the command could be started")]
     Lost,
@@ -82,6 +84,7 @@ impl LockFailure {
             | Self::File(FileLockError::Unsafe { .. })
             | Self::Refused(LockError::Session(SessionError::NoAuth(_)))
             | Self::Latch(LatchError::Session(SessionError::NoAuth(_))) => Exit::Config,
+            Self::WardenGone => Exit::Command(137),
             Self::NotStarted { is_missing, .. } => Exit::Command(if *is_missing { 127 } else { 126 }),
             Self::Refused(_) | Self::Latch(_) | Self::File(_) | Self::Directory { .. } | Self::Lost => Exit::Failed,
         }

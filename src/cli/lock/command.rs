@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use nix::libc::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
+use nix::libc::{SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook_tokio::Signals;
 
 use super::OnLeaseEnd;
@@ -14,10 +14,9 @@ use crate::cli::Error;
 use crate::cli::lock_failure::LockFailure;
 use crate::clock::system::{SystemClock, now};
 use crate::clock::{Clock as _, Uptime, Wake};
-use crate::process::{
-    Deadline, EndedBy, Ending, InheritedStreams, Launch, Limits, Notice, Order, StartFailure, StartStep, TreeId,
-};
+use crate::process::{Deadline, EndedBy, Ending, Launch, Limits, Notice, Order, StartFailure, StartStep, TreeId};
 use crate::run::millis;
+use crate::warden;
 use crate::warden::cgroup::hierarchy::Cgroups;
 use crate::warden::handle::{Handle, Warden, WardenGone};
 use crate::zookeeper::lock::LockEvent;
@@ -25,10 +24,21 @@ use crate::zookeeper::lock::LockEvent;
 /// Signals that end this program by default, and two more that a command may wait for.
 ///
 /// SIGTSTP is caught and ignored: a stopped client loses its lock, and the command would not stop with it.
-pub(super) const SIGNALS: [i32; 7] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP];
+const SIGNALS: [i32; 7] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP];
 
+/// Time for the processes of a command to die after SIGKILL, if the warden is dead.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The only tree of this warden.
 const TREE: TreeId = TreeId(1);
+
+/// Catches these signals, but for those that the caller ignores, as nohup(1) does.
+pub(super) fn signals() -> Result<Signals, Error> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    let is_heeded = |signal: &&i32| ignored.is_none_or(|ignored| ignored & (1 << (**signal - 1)) == 0);
+    Signals::new(SIGNALS.iter().filter(is_heeded))
+        .map_err(|source| Error::System { what: "signals cannot be caught", source })
+}
 
 /// How the command runs, from the options.
 #[derive(Clone, Debug)]
@@ -151,8 +161,8 @@ impl<'a, G: Guard> HeldCommand<'a, G> {
             LockEvent::Lease { until } => self.order(&Order::Lease { until }),
             LockEvent::SessionOver => self.lose("the session is over"),
             LockEvent::EntryGone { entry } => self.lose(&format!("somebody deleted `{entry}`")),
-            LockEvent::RevokeRequested { .. } => {
-                say("somebody asks to release the lock");
+            LockEvent::RevokeRequested { entry } => {
+                say(&format!("somebody asks to release the lock `{entry}`"));
                 if let Some(signal) = self.settings.on_revoke {
                     self.signal(signal.number());
                 }
@@ -240,6 +250,10 @@ impl<'a, G: Guard> HeldCommand<'a, G> {
             false => Order::Signal { tree_id: TREE, signal },
         };
         self.order(&order);
+        if !is_final {
+            // A stopped process gets the signal only then.
+            self.order(&Order::Signal { tree_id: TREE, signal: SIGCONT });
+        }
     }
 
     fn order(&mut self, order: &Order) {
@@ -259,29 +273,35 @@ pub(super) async fn run_command(
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<CommandEnd, Error> {
     let system = |what| move |source| Error::System { what, source };
-    let cgroups = Cgroups::make(false);
+    let mut launch =
+        launch(settings, environment, not_after).map_err(system("the working directory cannot be read"))?;
+    warden::inherit_orphans().map_err(system("orphans cannot be inherited"))?;
     let (warden, streams) = Warden::spawn_with_streams(descriptors).map_err(system("the warden cannot be started"))?;
     let warden = warden.into_async().map_err(system("the warden cannot be reached"))?;
-    let launch = launch(settings, environment, streams, not_after);
-    let mut launch = launch.map_err(system("the working directory cannot be read"))?;
+    let cgroups = Cgroups::make(false);
+    launch.streams = Some(streams);
     launch.cgroup = cgroups.as_ref().map(|cgroups| cgroups.place(launch.tree_id, &launch.limits));
     let mut command = HeldCommand::new(warden, signals, guard, settings, held_from);
     let ended = command.run(launch).await;
     // The lock is released only when no process is left, so also if the warden died.
     let _ = command.warden.close().await;
+    let left = if ended.is_err() { warden::kill_children(KILL_TIMEOUT) } else { Vec::new() };
     if let Some(cgroups) = cgroups {
         cgroups.remove();
     }
-    ended.map_err(|error| Error::System { what: "lost track of the command", source: io::Error::other(error) })
+    match ended {
+        Ok(ended) => Ok(ended),
+        Err(_) if left.is_empty() => Err(LockFailure::WardenGone.into()),
+        Err(_) => {
+            say("processes of the command survive SIGKILL; the lock is kept until the session ends");
+            // Neither releases nor closes the session.
+            std::process::exit(128 + SIGKILL);
+        }
+    }
 }
 
 /// The launch of the command, in this process's directory, with its user and limits.
-fn launch(
-    settings: &CommandSettings,
-    environment: Vec<(String, String)>,
-    streams: InheritedStreams,
-    not_after: Uptime,
-) -> io::Result<Launch> {
+fn launch(settings: &CommandSettings, environment: Vec<(String, String)>, not_after: Uptime) -> io::Result<Launch> {
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);
     let deadline = if settings.on_lease_end == OnLeaseEnd::Kill { Deadline::Lease } else { Deadline::None };
@@ -290,7 +310,7 @@ fn launch(
         argv: settings.argv.clone(),
         environment,
         input: String::new(),
-        streams: Some(streams),
+        streams: None,
         directory: std::env::current_dir()?.to_string_lossy().into_owned(),
         or_root: false,
         umask: umask.as_raw_mode(),

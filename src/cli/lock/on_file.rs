@@ -12,7 +12,7 @@ use nix::libc::{SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook_tokio::Signals;
 use tokio::sync::oneshot;
 
-use super::command::{CommandSettings, NoLease, SIGNALS, not_started, run_command};
+use super::command::{CommandSettings, NoLease, not_started, run_command, signals};
 use super::{Args, Taken, command_environment, conclude, outer_keys};
 use crate::accounts::Account;
 use crate::api::client::SocketSearch;
@@ -64,8 +64,7 @@ pub(super) fn run(
     io: &mut Io<'_>,
 ) -> Result<Exit, Error> {
     super::on_zookeeper::runtime()?.block_on(async {
-        let mut signals =
-            Signals::new(SIGNALS).map_err(|source| Error::System { what: "signals cannot be caught", source })?;
+        let mut signals = signals()?;
         let (outer, key) = (outer_keys(), LockKey::draw());
         let mut tokens = held_outside(args, &files, &outer)?;
         let free = files.iter().zip(&tokens).filter(|(_, token)| token.is_none());

@@ -7,7 +7,7 @@ use nix::libc::{SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook_tokio::Signals;
 use tokio::runtime::Runtime;
 
-use super::command::{CommandEnd, CommandSettings, Guard, NoLease, SIGNALS, not_started, run_command, say};
+use super::command::{CommandEnd, CommandSettings, Guard, NoLease, not_started, run_command, say, signals};
 use super::{Args, Taken, command_environment, conclude, outer_keys};
 use crate::cli::lock_failure::LockFailure;
 use crate::cli::service::{Connected, Service, close};
@@ -53,8 +53,7 @@ impl<G: Guard> Guard for &mut G {
 
 pub(super) fn run(args: &Args, settings: CommandSettings, service: &Service, io: &mut Io<'_>) -> Result<Exit, Error> {
     runtime()?.block_on(async {
-        let signals =
-            Signals::new(SIGNALS).map_err(|source| Error::System { what: "signals cannot be caught", source })?;
+        let signals = signals()?;
         let clock = SystemClock::default();
         let key = LockKey::draw();
         let client = client_data(&settings.argv);
@@ -172,6 +171,7 @@ impl Run<'_> {
             Waited::Interrupted(signal) => return Ok(Exit::Command(u8::try_from(128 + signal).unwrap_or(u8::MAX))),
         };
         held.extend(own.iter().map(|held| (held.path.clone(), held.token)));
+        held.sort_by_key(|(path, _)| self.args.paths.iter().position(|named| named == path));
         let ended = self.hold(session.as_deref_mut(), &own, held, &outer).await;
         if let Some(session) = session {
             self.release(*session, &own).await;

@@ -60,6 +60,10 @@ fn help_lists_the_commands() {
         handover     Make the leader resign; must be run against the leader's own daemon
         kill         End a run, on whichever node it is
         exec         Run a job here and now, without a cluster
+        lock         Run a command while holding a lock
+        locks        Show who holds which lock and who waits
+        latch        Wait until a number of counts have arrived
+        barrier      Wait until a number of processes have arrived
         release      Release what a dead daemon on this host still holds
         import       Convert a crontab to jobs.yaml, on stdout
         completions  Print a completion script for a shell
@@ -76,8 +80,8 @@ fn help_lists_the_commands() {
 fn every_command_has_help() {
     let context = WorkingDirectory::new();
     let commands = [
-        "run", "check", "next", "status", "history", "trigger", "pause", "resume", "handover", "kill", "exec",
-        "release",
+        "run", "check", "next", "status", "history", "trigger", "pause", "resume", "handover", "kill", "exec", "lock",
+        "locks", "latch", "barrier", "release",
     ];
     for command in commands.into_iter().chain(["import", "completions", "man"]) {
         let printed = context.enter(&[command, "--help"]);

@@ -102,7 +102,7 @@ fn several_locks_are_held_together_whatever_their_order() {
     assert_eq!(code, Some(0), "nothing of a request that failed is held");
     blocker.release();
     let line = both.await_line("held");
-    assert!(line.starts_with("held /locks/a /locks/b "), "{line}");
+    assert!(line.starts_with("held /locks/b /locks/a "), "the order is that of the arguments: {line}");
     both.release();
 }
 

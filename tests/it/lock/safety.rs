@@ -3,10 +3,11 @@
 use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use zookeeper_client::{Client as ZooKeeper, CreateMode};
 
 use super::fixture::{Client, printed};
+use crate::support::process::children_of;
 use crate::support::scratch::Scratch;
 use crate::support::until;
 use crate::support::zookeeper::{Ensemble, shared};
@@ -33,7 +34,7 @@ fn what_the_command_left_behind_is_dead_before_the_lock_is_free() {
     assert!(is_alive(daemon));
     first.finish();
     second.await_line("it is dead");
-    first.await_line("1 processes of the command outlived it");
+    first.await_line("1 of its processes outlived the command");
     assert_eq!(first.await_exit(), Some(3));
 }
 
@@ -48,6 +49,28 @@ fn the_death_of_the_client_kills_the_command() {
     until("the command is dead", || !is_alive(daemon));
     second.await_held();
     second.release();
+}
+
+#[test]
+fn the_death_of_the_warden_kills_the_command_before_the_lock_is_free() {
+    let connect = shared();
+    let first = Client::start_with(&connect, &["/locks/a"], DAEMON);
+    let daemon = pid_in(&first.await_line("daemon"));
+    first.await_line("held");
+    let second = Client::start_with(&connect, &["/locks/a"], &format!("kill -0 {daemon} 2>&1 || echo it is dead"));
+    let [warden] = children_of(first.process().pid())[..] else { panic!("the client has one child") };
+    kill_process(Pid::from_raw(warden.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    second.await_line("it is dead");
+    first.await_line("the warden was killed, and the command with it");
+    assert_eq!(first.await_exit(), Some(137));
+}
+
+#[test]
+fn a_stopped_command_gets_a_signal_too() {
+    let client = Client::start_with(&shared(), &["/locks/a"], "echo held; kill -STOP $$");
+    client.await_line("held");
+    client.process().signal(Signal::INT);
+    assert_eq!(client.await_exit(), Some(130));
 }
 
 #[test]

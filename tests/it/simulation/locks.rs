@@ -283,5 +283,5 @@ impl Contender {
 
 #[test]
 fn no_two_clients_hold_a_lock() {
-    many::<Locks>("no_two_clients_hold_a_lock", 2_000, Plan { faults: 25, peace: 4 });
+    many::<Locks>("no_two_clients_hold_a_lock", 1_000, Plan { faults: 25, peace: 4 });
 }
