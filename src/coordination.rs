@@ -1,6 +1,6 @@
 //! The channels between the daemon and a backend.
 //!
-//! One pair of channels carries the requests and events of both [`election`] and [`ledger`].
+//! One pair of channels carries the requests and events of [`election`], [`ledger`] and [`run_lock`].
 //!
 //! The [`Lease`] travels beside the events, because thousands of events may be queued and none of them may delay it. An
 //! extended lease overtakes answers, reads and all other events that do not concern this node's identity. It never
@@ -29,6 +29,7 @@
 //!   that was removed.
 //! - `Left` ends the session, and with it a term that the daemon has not resigned; its `Over` need not come.
 //! - After `Left` and `Failed` no further event comes.
+//! - The events of locks keep an order of their own: see [`run_lock`].
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -41,7 +42,7 @@ use crate::clock::Uptime;
 use crate::election::Queue;
 use crate::job::JobName;
 use crate::ledger::{LastEnd, Newest, Operator, Snapshot, Window};
-use crate::{election, ledger};
+use crate::{election, ledger, run_lock};
 
 /// A request from the daemon. Requests are handled in order.
 #[expect(clippy::large_enum_variant, reason = "nearly all requests are commits")]
@@ -49,6 +50,7 @@ use crate::{election, ledger};
 pub enum Request {
     Election(election::Request),
     Ledger(ledger::Request),
+    Lock(run_lock::Request),
 }
 
 /// An event from the backend. Events arrive in order.
@@ -57,6 +59,7 @@ pub enum Request {
 pub enum Event {
     Election(election::Event),
     Ledger(ledger::Event),
+    Lock(run_lock::Event),
 }
 
 /// The lease at some point of the event sequence, on the sending or the receiving side.

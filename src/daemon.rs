@@ -279,6 +279,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             }
             BackendEvent::Election(event) => self.on_election(now, event),
             BackendEvent::Ledger(event) => self.turn(now, Event::Ledger(event)),
+            BackendEvent::Lock(event) => self.turn(now, Event::Lock(event)),
         }
     }
 

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::lock::LockPath;
+
 pub use due::{Condition, Due};
 pub use hooks::{Hook, Hooks};
 pub use set::{Difference, JobSet};
@@ -208,13 +210,15 @@ pub struct Job {
     pub retries: Retries,
     pub overlap: Overlap,
     pub concurrency_group: Option<Group>,
+    /// Held from before an attempt begins until its processes are dead.
+    pub lock: Vec<LockPath>,
     pub misfire: Misfire,
     /// Maximum age of a missed occurrence that still runs. `None` means the time to the next occurrence, at most 12 h.
     pub misfire_window: Option<Duration>,
     /// Maximum number of occurrences that `misfire: run-all` makes up for at once.
     pub misfire_limit: usize,
     pub interrupted: Interrupted,
-    /// Always `Kill` if `interrupted` is `Rerun`.
+    /// Always `Kill` if `interrupted` is `Rerun`, or if there are locks.
     pub on_lease_end: OnLeaseEnd,
     pub success_exit_codes: BTreeSet<i32>,
     /// Maximum number of bytes of output to log for each attempt.

@@ -124,8 +124,9 @@ pub enum Change {
         at: Version,
         run: RunRecord,
     },
-    /// Replace a run that never had a process by a missed record, because its misfire window is over. Only the leader.
-    Miss {
+    /// Replace a run that never had a process by a skip record, because its misfire window is over or another client
+    /// holds a lock of its job. Only the leader.
+    SkipRun {
         /// Version of the run's record as last read or written.
         at: Version,
         run: RunId,
@@ -170,7 +171,7 @@ impl Change {
             | Self::UpdateRun { run, .. }
             | Self::ChangeOwner { run, .. }
             | Self::Kill { run, .. } => &run.job,
-            Self::Miss { run, .. } => run.job(),
+            Self::SkipRun { run, .. } => run.job(),
             Self::End { end, .. } => &end.run.job,
         }
     }
@@ -186,7 +187,7 @@ impl Change {
             | Self::DropLinks { .. }
             | Self::Resume { .. }
             | Self::UpdateRun { .. }
-            | Self::Miss { .. }
+            | Self::SkipRun { .. }
             | Self::Kill { .. } => true,
             Self::ChangeOwner { .. } => false,
             Self::End { as_leader, .. } => *as_leader,
@@ -197,9 +198,9 @@ impl Change {
     pub fn links(&self) -> Vec<Link> {
         match self {
             Self::Advance { skip: Some(write), .. } | Self::Resume { skip: Some(write), .. } => write.links.clone(),
-            Self::DropTrigger { links, .. } | Self::DropLinks { dependents: links, .. } | Self::Miss { links, .. } => {
-                links.clone()
-            }
+            Self::DropTrigger { links, .. }
+            | Self::DropLinks { dependents: links, .. }
+            | Self::SkipRun { links, .. } => links.clone(),
             Self::End { end, .. } => Link::of_end(end).collect(),
             Self::Advance { skip: None, .. }
             | Self::Resume { skip: None, .. }

@@ -22,10 +22,10 @@ pub mod duration;
 pub mod clock;
 /// Cron expressions, time zones, and the occurrences they name.
 pub mod schedule;
+/// Locks that scripts and jobs take: paths, kinds and keys.
+pub mod lock;
 /// Jobs and their policies.
 pub mod job;
-/// Locks that scripts take.
-pub mod lock;
 /// Nodes, sessions, candidates, terms and fencing tokens.
 pub mod term;
 /// How long a node may act without a quorum write.
@@ -40,6 +40,8 @@ pub mod process;
 pub mod ledger;
 /// The election of a leader.
 pub mod election;
+/// The locks of runs.
+pub mod run_lock;
 /// The channels between the daemon and a backend.
 pub mod coordination;
 

@@ -1,4 +1,4 @@
-//! Locks that scripts take: paths, kinds, and the key that makes a lock reentrant.
+//! Locks that scripts and jobs take: paths, kinds, and the key that makes a lock reentrant.
 
 use std::fmt;
 use std::str::FromStr;
@@ -30,7 +30,7 @@ impl LockPath {
     /// A message that names the rule.
     pub fn parse(text: &str) -> Result<Self, String> {
         let Some(components) = text.strip_prefix('/') else {
-            return Err("a path begins with `/`; put `--` before the command".to_owned());
+            return Err("a path begins with `/`".to_owned());
         };
         if text.len() > LONGEST {
             return Err(format!("a path has at most {LONGEST} bytes"));
@@ -126,7 +126,12 @@ pub struct LockKey(String);
 impl LockKey {
     /// Draws a key: 244 random bits from the system.
     pub fn draw() -> Self {
-        Self(format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple()))
+        Self::of(Uuid::new_v4(), Uuid::new_v4())
+    }
+
+    /// The key of two random numbers that nobody else knows.
+    pub fn of(first: Uuid, second: Uuid) -> Self {
+        Self(format!("{}{}", first.simple(), second.simple()))
     }
 
     /// The keys in the text that [`LockKey::with`] made. Leaves out what no key can be.

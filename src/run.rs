@@ -103,7 +103,7 @@ impl OnLoss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RunState {
-    /// Waiting for other runs to end. No attempt has begun yet; the leader begins the first one.
+    /// Waiting for other runs to end, or for locks. No attempt has begun yet; the leader begins the first one.
     Queued,
     /// Its owner has a process for it or is about to start one.
     Running,
@@ -297,6 +297,8 @@ pub enum Reason {
     Drain,
     /// The node's lease ended.
     Lease,
+    /// A lock was lost.
+    Lock,
     /// The node died.
     NodeDied,
 }
@@ -315,6 +317,7 @@ impl Reason {
             Self::Replaced => "replaced",
             Self::Drain => "drain",
             Self::Lease => "lease",
+            Self::Lock => "lock",
             Self::NodeDied => "node-died",
         }
     }

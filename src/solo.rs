@@ -10,6 +10,7 @@
 //!                         .json      the member's description of itself
 //!                         .journal   the member's record of its runs
 //! ledger.db                          the ledger, and the newest token
+//! locks/<path>                       the locks of jobs, and of scripts on a host without ZooKeeper
 //! ```
 //!
 //! When a process dies, the kernel releases its locks and wakes the processes that wait for them. Each follower waits
@@ -33,6 +34,8 @@ mod contender;
 mod background;
 pub mod file_lock;
 mod forget;
+mod job_locks;
+pub mod lock_files;
 mod members;
 mod operator;
 mod queue;
@@ -49,6 +52,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use job_locks::HeldLocks;
 pub use store::StoreError;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::watch::channel as watch_channel;
@@ -61,6 +65,7 @@ use crate::safe_path;
 use crate::state_dir::journal::FileJournal;
 use crate::state_dir::{StateDir, StateDirError};
 use crate::term::NodeName;
+use crate::warden::custody::Custody;
 
 /// Makes sure that no process of these runs is alive, killing those that are. May block until that is certain.
 pub type Leftovers = Arc<dyn Fn(&[RecoveredRun]) -> Result<(), StillAlive> + Send + Sync>;
@@ -81,6 +86,8 @@ pub struct Solo {
     pub coordination: Coordination,
     /// Where the node records its runs. The next leader settles the journals of earlier processes.
     pub journal: FileJournal,
+    /// Keep it until no process of a run is left: see [`HeldLocks`].
+    pub locks: HeldLocks,
 }
 
 /// Why a node cannot take part.
@@ -106,7 +113,8 @@ pub enum SoloError {
 ///
 /// Dropping the daemon's end without [`Leave`](crate::election::Request::Leave) has the same effect as the death of
 /// the process. The records of a job that no member's files have defined for `forget_after` are removed; without it
-/// they are kept.
+/// they are kept. The warden whose `custody` it is also holds the locks of
+/// jobs; where there are no processes, there need not be one.
 ///
 /// # Errors
 /// When a live node has the same name, or the state directory cannot be used.
@@ -115,6 +123,7 @@ pub fn start(
     node: &NodeName,
     leftovers: Leftovers,
     forget_after: Option<Duration>,
+    custody: Option<Custody>,
 ) -> Result<Solo, SoloError> {
     let system = |source| SoloError::System { node: node.clone(), source };
     let directories = Directories::make(state_dir)?;
@@ -134,6 +143,8 @@ pub fn start(
     let reader = Arc::new(reader::SoloReader::new(ledger.clone(), members.clone(), queue.clone(), operator));
     let (coordination, service) = channels(reader);
     let contender = contender::Contender::new(node.clone(), queue, leader_lock);
+    let job_locks = job_locks::JobLocks::new(state_dir.path(), custody);
+    let locks = job_locks.held();
     backend::spawn(backend::BackendParts {
         service,
         store,
@@ -141,13 +152,14 @@ pub fn start(
         members,
         member,
         contender,
+        job_locks,
         leftovers,
         forget_after,
         notices,
         written: written.0,
     })
     .map_err(system)?;
-    Ok(Solo { coordination, journal })
+    Ok(Solo { coordination, journal, locks })
 }
 
 /// Kills the processes that dead members left behind on this host.

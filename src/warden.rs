@@ -15,11 +15,14 @@
 //! at that moment. As subreaper it inherits every process whose parent has ended, so it never loses sight of a process
 //! that a job started. If the warden itself hangs, the daemon notices and kills the jobs without it ([`recover`]).
 //!
+//! It also keeps the descriptors of locked files, so that no lock is free before the trees are dead ([`custody`]).
+//!
 //! The warden knows nothing about schedules, leadership or reasons. It obeys orders and clocks.
 
 pub mod cgroup;
 mod child;
 mod codec;
+pub mod custody;
 mod process_table;
 pub mod handle;
 mod keeper;
@@ -117,6 +120,7 @@ pub fn reap_children_but(spared: u32) {
 }
 
 fn serve() -> io::Result<()> {
+    let custody = custody::take_socket(io::stdin().as_fd());
     let daemon = socket_on(io::stdin().as_fd())?;
     let urgent = socket_on(io::stdout().as_fd())?;
     // Only a display name: failing to set it does no harm.
@@ -126,7 +130,7 @@ fn serve() -> io::Result<()> {
     // a terminal and SIGTERM at shutdown are meant for the daemon; the warden ends when its socket closes.
     SigSet::all().thread_block()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let keeper = keeper::Keeper::new(daemon, urgent)?;
+    let keeper = keeper::Keeper::new(daemon, urgent, custody)?;
     spawn::release_code_pages();
     keeper.run()
 }

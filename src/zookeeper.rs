@@ -61,6 +61,8 @@ pub struct NodeIdentity {
     pub node: NodeName,
     pub host: String,
     pub pid: u32,
+    /// Name of the account that it runs as.
+    pub user: String,
     /// Version of the cronkeeper program.
     pub version: String,
     /// When the process started.

@@ -50,6 +50,13 @@ fi
 # More threads than cores: most tests spend their time waiting for processes, servers and sessions.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
-# Not quoted, because the variable holds several arguments.
-# shellcheck disable=SC2086
-exec cargo test --locked ${CRONKEEPER_TEST_ARGS:-}
+if [[ -n ${CRONKEEPER_TEST_ARGS:-} ]]; then
+    # Not quoted, because the variable holds several arguments.
+    # shellcheck disable=SC2086
+    exec cargo test --locked $CRONKEEPER_TEST_ARGS
+fi
+
+# The unit tests are not optimised: that takes longer than they do.
+cargo test --locked --lib --config 'profile.dev.package.cronkeeper.opt-level=0'
+cargo test --locked --bins --test it
+cargo test --locked --doc

@@ -74,6 +74,7 @@ impl Contender {
             node: NodeName::new(format!("queued-{n:03}")),
             host: "localhost".into(),
             pid: std::process::id(),
+            user: "bench".into(),
             version: "bench".into(),
             started_at: Timestamp::now(),
         };

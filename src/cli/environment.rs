@@ -21,18 +21,14 @@ const GIVEN_TO_HOOKS: [&str; 9] = [
     "CRONKEEPER_LAST",
 ];
 
-/// Variables that the command under `cronkeeper lock` gets besides the fencing token.
-const GIVEN_UNDER_LOCKS: [&str; 2] = [crate::cli::lock::PATH, crate::cli::lock::KEYS];
-
 /// Rejects the first of `names` that starts with `CRONKEEPER_` and is unknown.
 ///
-/// Known are the options of `command` and of all its subcommands, and the variables of jobs, hooks and locks.
+/// Known are the options of `command` and of all its subcommands, and the variables of jobs and hooks.
 ///
 /// # Errors
 /// [`Error::UnknownVariable`].
 pub fn check(command: &clap::Command, names: impl Iterator<Item = String>) -> Result<(), Error> {
-    let mut known: Vec<String> =
-        GIVEN_TO_JOBS.iter().chain(&GIVEN_TO_HOOKS).chain(&GIVEN_UNDER_LOCKS).map(|name| (*name).to_owned()).collect();
+    let mut known: Vec<String> = GIVEN_TO_JOBS.iter().chain(&GIVEN_TO_HOOKS).map(|name| (*name).to_owned()).collect();
     let mut options = Vec::new();
     options_of(command, &mut options);
     known.extend(options.iter().cloned());

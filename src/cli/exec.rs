@@ -55,6 +55,10 @@ impl Args {
     pub fn run(self, io: &mut Io<'_>) -> Result<Exit, Error> {
         let loaded = self.jobs.load()?;
         let job = find(&loaded.set, &self.name)?;
+        if !job.lock.is_empty() {
+            let name = &job.name;
+            writeln!(io.err, "cronkeeper: `exec` does not take the locks of job `{name}`; `cronkeeper lock` does")?;
+        }
         let launcher = launcher(&loaded.set);
         let start = attempt(job, system::now().wall);
         let launch = launcher.launch(&start).map_err(|unknown| Error::NotStarted {
@@ -113,7 +117,7 @@ fn attempt(job: &Arc<Job>, now: Timestamp) -> Start {
         kill: None,
     };
     let (not_after, deadline) = (Uptime::NEVER, Deadline::None);
-    Start { tree_id: TreeId(1), run, version: Version::FIRST, job: Arc::clone(job), not_after, deadline }
+    Start { tree_id: TreeId(1), run, version: Version::FIRST, job: Arc::clone(job), lock: None, not_after, deadline }
 }
 
 /// Which of this process's streams are terminals.

@@ -37,7 +37,7 @@ const TOKEN: &str = "CRONKEEPER_FENCING_TOKEN";
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The lock's path in ZooKeeper, such as /locks/orders. Of several, all are held or none
-    #[arg(value_name = "PATH", value_parser = LockPath::parse, required_unless_present = "file")]
+    #[arg(value_name = "PATH", value_parser = path, required_unless_present = "file")]
     paths: Vec<LockPath>,
     /// The command and its arguments
     #[arg(last = true, value_name = "COMMAND", required_unless_present = "revoke")]
@@ -81,6 +81,12 @@ pub struct Args {
     file: Vec<PathBuf>,
     #[command(flatten)]
     service: ServiceArgs,
+}
+
+/// Takes a path, before which a command without `--` may stand.
+fn path(text: &str) -> Result<LockPath, String> {
+    let hint = if text.starts_with('/') { "" } else { "; put `--` before the command" };
+    LockPath::parse(text).map_err(|why| format!("{why}{hint}"))
 }
 
 /// Takes the numbers of permits, counts and parties.

@@ -52,8 +52,8 @@ pub enum LockFailure {
     Upgrade { path: String },
     #[error("the warden was killed, and the command with it")]
     WardenGone,
-    /// The lock was lost before the command was started.
-    #[error("the lock was lost before the command could be started")]
+    /// The lock was lost, or the time to hold it was over, before the command was started.
+    #[error("the lock was lost, or `--hold` was over, before the command could be started")]
     Lost,
     #[error("the command cannot be started: {what}")]
     NotStarted {

@@ -15,6 +15,7 @@ use crate::clock::Clock as _;
 use crate::clock::system::SystemClock;
 use crate::lock::{LockKind, LockPath};
 use crate::solo::file_lock::{self, FileLockError, ListedHolder};
+use crate::solo::lock_files;
 use crate::suggest::counted;
 use crate::zookeeper::lock::LockClient;
 use crate::zookeeper::lock::listing::{EntryRole, ListedEntry, ListedLock, Listing, list};
@@ -68,14 +69,14 @@ impl Args {
 
     /// The files of the locks on a host without ZooKeeper, with the paths that name them.
     fn files(&self) -> Result<Vec<(String, PathBuf)>, Error> {
-        let directory = on_file::directory();
+        let directory = on_file::files().directory().to_owned();
         let files = match std::fs::read_dir(&directory) {
             Ok(files) => files,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             Err(source) => return Err(LockFailure::Directory { path: directory, source }.into()),
         };
         let files = files.flatten().map(|file| file.path());
-        let mut named: Vec<_> = files.filter_map(|file| Some((on_file::path_of(&file)?, file))).collect();
+        let mut named: Vec<_> = files.filter_map(|file| Some((lock_files::path_of(&file)?, file))).collect();
         named.retain(|(path, _)| self.path.as_ref().is_none_or(|wanted| wanted.as_str() == path));
         named.sort();
         Ok(named)

@@ -166,6 +166,7 @@ impl Args {
         if self.node.zookeeper.is_some() {
             watchdog.set(self.session_timeout, &mut notifier);
         }
+        let custody = warden.custody();
         let processes =
             warden.into_async().map_err(|source| Error::System { what: "the warden cannot be reached", source })?;
         let is_init = std::process::id() == 1;
@@ -174,7 +175,7 @@ impl Args {
         let now = system::now();
         let name = backend.name();
         info!(target: TARGET, event = event::NODE_STARTED, version = env!("CARGO_PKG_VERSION"), backend = name, jobs = jobs.set.jobs.len());
-        let started = backend.start(&node, self.forget_jobs_after.0).await?;
+        let started = backend.start(&node, self.forget_jobs_after.0, custody).await?;
         let mut view = View::new(node.clone(), name, self.jobs.path.clone(), &jobs.set, now);
         view.confined(Confinement::of(host.cgroups.as_ref()));
         let engine = Engine::new(node.clone(), jobs.set.clone()).with_priority(self.priority);

@@ -23,6 +23,7 @@ use crate::job::{
     CommandLine, Due, Group, Hook, Hooks, Interrupted, Job, JobName, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
     RunAs, Splay,
 };
+use crate::lock::LockPath;
 use crate::schedule::Dst;
 
 const ZONE: &str = "UTC";
@@ -138,6 +139,8 @@ job_keys! {
         or_default => Overlap;
     concurrency_group: Form::Fields(&["name", "limit"]), Fields => Group,
         |c, key, given| c.group(given), merged => Option<Group>;
+    lock: Form::TextOrTexts, TextOrTexts => Vec<LockPath>,
+        |c, key, given| c.value(key, given, values::locks), or_default => Vec<LockPath>;
     misfire: Form::Text, String => Misfire,
         |c, key, given| c.word(key, given, &[
             ("skip", Misfire::Skip),
@@ -220,8 +223,12 @@ pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
         misfire_window: values.misfire_window,
         misfire_limit: values.misfire_limit,
         interrupted: values.interrupted,
-        // Where the next leader begins another attempt, this one must not go on.
-        on_lease_end: if values.interrupted == Interrupted::Rerun { OnLeaseEnd::Kill } else { values.on_lease_end },
+        // Where the next leader begins another attempt, or another client gets the lock, this one must not go on.
+        on_lease_end: match values.interrupted {
+            Interrupted::Skip if values.lock.is_empty() => values.on_lease_end,
+            Interrupted::Skip | Interrupted::Rerun => OnLeaseEnd::Kill,
+        },
+        lock: values.lock,
         success_exit_codes: values.success_exit_codes,
         max_output: values.max_output,
         hooks: hooks.into_iter().filter_map(|(hook, command)| Some((hook, command?))).collect::<Hooks>(),

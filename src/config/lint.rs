@@ -10,14 +10,16 @@ use crate::duration;
 use crate::job::{Hook, Misfire};
 use crate::schedule::Schedule;
 
-/// Variables that cronkeeper sets for a job's processes. They override `environment`.
-pub(crate) const GIVEN_TO_JOBS: [&str; 6] = [
+/// Variables that cronkeeper sets for a job's processes, and for commands under a lock. They override `environment`.
+pub(crate) const GIVEN_TO_JOBS: [&str; 8] = [
     "CRONKEEPER_JOB",
     "CRONKEEPER_RUN_ID",
     "CRONKEEPER_SCHEDULED_AT",
     "CRONKEEPER_ATTEMPT",
     "CRONKEEPER_NODE",
     "CRONKEEPER_FENCING_TOKEN",
+    "CRONKEEPER_LOCK_PATH",
+    "CRONKEEPER_LOCK_KEYS",
 ];
 
 /// Programs for which `$` and `~` in arguments have a meaning of their own.

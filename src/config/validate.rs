@@ -151,18 +151,24 @@ impl FileCheck<'_> {
     /// Checks values that contradict each other. Reports the fault at the job's own value; if both are the job's, at
     /// `on_lease_end`; if neither is, in the defaults.
     fn contradictions(&mut self, title: &str, own: &LocatedSettings, defaults: &LocatedSettings) {
-        let reruns = merged(&own.settings.interrupted, &defaults.settings.interrupted) == Some(Interrupted::Rerun);
-        let keeps = merged(&own.settings.on_lease_end, &defaults.settings.on_lease_end) == Some(OnLeaseEnd::Keep);
-        if !(reruns && keeps) {
+        if merged(&own.settings.on_lease_end, &defaults.settings.on_lease_end) != Some(OnLeaseEnd::Keep) {
             return;
         }
-        let own_position = own.position("on_lease_end").or_else(|| own.position("interrupted"));
+        let reruns = merged(&own.settings.interrupted, &defaults.settings.interrupted) == Some(Interrupted::Rerun);
+        let locks = merged(&own.settings.lock, &defaults.settings.lock).is_some_and(|paths| !paths.is_empty());
+        let (other, why) = match (reruns, locks) {
+            (true, _) => ("interrupted", "`interrupted: rerun`: another node may start the run again"),
+            (false, true) => ("lock", "`lock`: another client may get the lock"),
+            (false, false) => return,
+        };
+        let own_position = own.position("on_lease_end").or_else(|| own.position(other));
         let (title, at) = match own_position {
             Some(at) => (title, Some(at)),
             None => ("defaults", defaults.position("on_lease_end")),
         };
-        let message = "`on_lease_end: keep` with `interrupted: rerun`: another node may start the run again, \
-                       so this one must be killed; leave `on_lease_end` out or write `kill`";
+        let message = format!(
+            "`on_lease_end: keep` with {why}, so this one must be killed; leave `on_lease_end` out or write `kill`"
+        );
         self.fault(at.unwrap_or(Position::START), format!("{title}: {message}"));
     }
 

@@ -9,9 +9,13 @@ use super::raw::TextOrTexts;
 use super::schema::shown;
 use crate::duration;
 use crate::job::{CommandLine, JobName};
+use crate::lock::LockPath;
 
 /// The kernel's limit for one argument or environment entry, including the final NUL (MAX_ARG_STRLEN).
 pub(crate) const LONGEST_STRING: usize = 128 << 10;
+
+/// Maximum number of locks of a job: they are created in one transaction.
+const MOST_LOCKS: usize = 100;
 
 /// Maximum of `retries.limit`. A job that should be tried forever needs a schedule instead.
 const MOST_RETRIES: u32 = 1000;
@@ -22,6 +26,25 @@ pub(super) fn expressions(value: TextOrTexts) -> Result<Vec<String>, &'static st
         TextOrTexts::Texts(texts) if texts.is_empty() => Err("the list is empty"),
         TextOrTexts::Texts(texts) => Ok(texts),
     }
+}
+
+/// The paths of locks, each once.
+pub(super) fn locks(value: TextOrTexts) -> Result<Vec<LockPath>, String> {
+    let texts = match value {
+        TextOrTexts::Text(text) => vec![text],
+        TextOrTexts::Texts(texts) => texts,
+    };
+    if texts.len() > MOST_LOCKS {
+        return Err(format!("a job has at most {MOST_LOCKS} locks"));
+    }
+    let mut paths = Vec::new();
+    for text in texts {
+        let path = LockPath::parse(&text).map_err(|why| format!("`{text}`: {why}"))?;
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    Ok(paths)
 }
 
 pub(super) fn shell_command(text: String) -> Result<CommandLine, &'static str> {

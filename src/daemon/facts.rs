@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use crate::engine::hooks::{Cause, HookCall};
 use crate::run::{RunEnd, RunRecord, Skip};
+use crate::run_lock::LockGrant;
 use crate::telemetry::instant;
 use crate::term::NodeName;
 
@@ -22,6 +23,18 @@ pub(super) fn of_run(run: &RunRecord, here: &NodeName) -> Facts {
         ("ATTEMPT", run.attempt.to_string()),
         ("NODE", here.to_string()),
         ("FENCING_TOKEN", run.token.to_string()),
+    ]
+}
+
+/// The variables of an attempt that holds locks, instead of its run's of the same names.
+///
+/// The token is that of the locks, by which other clients are known to whatever the job writes to.
+pub(super) fn of_lock(grant: &LockGrant) -> Facts {
+    let lines = |lines: Vec<String>| lines.join("\n");
+    vec![
+        ("LOCK_PATH", lines(grant.held.iter().map(|(path, _)| path.to_string()).collect())),
+        ("FENCING_TOKEN", lines(grant.held.iter().map(|(_, token)| token.to_string()).collect())),
+        ("LOCK_KEYS", grant.key.with(&[])),
     ]
 }
 

@@ -46,7 +46,8 @@ impl Launcher {
     /// When this host does not know the job's user or group.
     pub fn launch(&self, start: &Start) -> Result<Launch, Unknown> {
         let job = &start.job;
-        let facts = facts::of_run(&start.run, &self.node);
+        let mut facts = facts::of_run(&start.run, &self.node);
+        facts.extend(start.lock.iter().flat_map(facts::of_lock));
         let launch = self.process(start.tree_id, job, job.command.argv(), self.limits(job), &facts)?;
         let (not_after, deadline) = (start.not_after, start.deadline);
         Ok(Launch { nice: job.nice, not_after, deadline, max_output: job.max_output, ..launch })

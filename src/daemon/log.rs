@@ -137,6 +137,15 @@ pub(super) fn report(report: &Report) {
         }
         Report::Resumed { job, by } => info!(target: TARGET, event = event::JOB_RESUMED, %job, by),
         Report::Forgotten { job, records } => info!(target: TARGET, event = event::JOB_FORGOTTEN, %job, records),
+        Report::LockLost { run, path } => {
+            warn!(target: TARGET, event = event::LOCK_LOST, job = %run.job(), %run, path = path.as_str());
+        }
+        Report::LockRevokeRequested { run, path } => {
+            info!(target: TARGET, event = event::LOCK_REVOKE_REQUESTED, job = %run.job(), %run, path = path.as_str());
+        }
+        Report::LockRefused { run, why } => {
+            error!(target: TARGET, event = event::LOCK_REFUSED, job = %run.job(), %run, "the run's lock is refused: {why}");
+        }
         Report::Superseded { run } => warn!(target: TARGET, event = event::RUN_SUPERSEDED, job = %run.job(), %run),
         Report::CutOff { run, owner, keep_until } => warn!(
             target: TARGET,

@@ -11,8 +11,9 @@ use crate::job::{Job, JobSet};
 use crate::process::{Deadline, Notice, Order, TreeId};
 use crate::run::journal::RecoveredRun;
 use crate::run::{RunEnd, RunId, RunRecord, Version};
+use crate::run_lock::LockGrant;
 use crate::term::NodeName;
-use crate::{election, ledger};
+use crate::{election, ledger, run_lock};
 
 /// An observed fact, as the engine receives it.
 #[expect(clippy::large_enum_variant, reason = "one at a time, and most are of the ledger")]
@@ -22,6 +23,7 @@ pub enum Event {
     Tick,
     Election(election::Event),
     Ledger(ledger::Event),
+    Lock(run_lock::Event),
     /// A notice of the warden. The engine ignores lines of output.
     Warden(Notice),
     /// The jobs file was read and is valid.
@@ -88,6 +90,8 @@ pub struct Start {
     /// Version of that record.
     pub version: Version,
     pub job: Arc<Job>,
+    /// The locks that it holds.
+    pub lock: Option<LockGrant>,
     /// The attempt must not be started at or after this instant.
     pub not_after: Uptime,
     /// When the warden kills it without an order.

@@ -29,8 +29,8 @@ pub(super) enum Purpose {
     Resume { job: JobName, mark: Option<Timestamp>, skip: Option<UnreportedSkip>, by: String },
     /// Begins another attempt of a run, or records that the run is cut off.
     UpdateRun { run: RunId },
-    /// Records a run that never had a process as missed.
-    Miss { run: RunId, skip: UnreportedSkip },
+    /// Records a run that never had a process as skipped.
+    SkipRun { run: RunId, skip: UnreportedSkip },
     /// Requests that another node end its run.
     Kill { run: RunId },
     /// Puts an own run under the new session, or releases it.
@@ -87,7 +87,7 @@ impl Takeover {
             return;
         }
         match purpose {
-            Purpose::UpdateRun { .. } | Purpose::End { .. } | Purpose::Miss { .. } => self.settled += 1,
+            Purpose::UpdateRun { .. } | Purpose::End { .. } | Purpose::SkipRun { .. } => self.settled += 1,
             Purpose::Advance { skip: Some(written), .. } if written.skip.reason == SkipReason::Missed => {
                 self.missed += written.count;
             }

@@ -18,7 +18,7 @@ use crate::ledger::{Change, Commit, CommitId};
 use crate::process::Order;
 use crate::run::{Nonce, RunEnd, RunId};
 use crate::term::{FencingToken, NodeName, SessionId, Term};
-use crate::{election, ledger};
+use crate::{election, ledger, run_lock};
 
 /// News that one part of the engine records for others.
 #[derive(Debug)]
@@ -105,6 +105,10 @@ impl Context {
 
     pub fn ledger(&mut self, request: ledger::Request) {
         self.commands.push(Command::Ask(Request::Ledger(request)));
+    }
+
+    pub fn request_lock(&mut self, request: run_lock::Request) {
+        self.commands.push(Command::Ask(Request::Lock(request)));
     }
 
     pub fn order(&mut self, order: Order) {

@@ -331,7 +331,8 @@ impl Leader {
         let names: BTreeSet<JobName> = old.jobs.keys().chain(cx.jobs.jobs.keys()).cloned().collect();
         for name in names {
             self.redefine(cx, runs, &name);
-            if !old.jobs.contains_key(&name) {
+            let locks = |set: &JobSet| set.jobs.get(&name).map(|job| job.lock.clone());
+            if !old.jobs.contains_key(&name) || locks(old) != locks(&cx.jobs) {
                 runs.retry_all_of(cx, &name);
             }
         }

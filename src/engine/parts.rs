@@ -43,6 +43,7 @@ impl Parts {
             Event::Tick => {}
             Event::Election(event) => self.on_election(cx, event),
             Event::Ledger(event) => self.on_ledger(cx, event),
+            Event::Lock(event) => runs.on_lock(cx, event),
             Event::Warden(notice) => self.on_notice(cx, notice),
             Event::Loaded(jobs) => self.on_loaded(cx, jobs),
             Event::Rejected => self.transfer.has_invalid_file = true,
@@ -82,6 +83,7 @@ impl Parts {
                 // Even if the node no longer led.
                 runs.kill_for_lease(cx, TermEnd::SessionExpired);
                 runs.limit_kept_runs(cx);
+                runs.lose_locks();
             }
             E::Withdrawn => shutdown.on_withdrawn(cx),
             E::NotTransferred { to, why } => shutdown.on_not_transferred(cx, to, why),
@@ -187,7 +189,7 @@ impl Parts {
                 }
             }
             Purpose::UpdateRun { run } => runs.on_update_answer(cx, &run, id, answer),
-            Purpose::Miss { run, skip } => runs.on_miss_answer(cx, &run, id, skip, answer),
+            Purpose::SkipRun { run, skip } => runs.on_skip_answer(cx, &run, id, skip, answer),
             Purpose::Kill { run } => runs.on_kill_answer(cx, &run, id, answer),
             Purpose::ChangeOwner { run } => runs.on_change_owner_answer(cx, &run, id, answer),
             Purpose::End { run, settled: None } => runs.on_own_end_answer(cx, &run, id, answer),

@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::election::TransferError;
 use crate::job::{Hook, JobName};
+use crate::lock::LockPath;
 use crate::process::{Exit, StartFailure};
 use crate::run::{Pause, Reason, RunEnd, RunId, Skip};
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
@@ -104,6 +105,12 @@ pub enum Report {
         /// Number of records in its history.
         records: usize,
     },
+    /// Somebody else has ended a lock that a run held.
+    LockLost { run: RunId, path: LockPath },
+    /// Somebody asks to release a lock that a run holds.
+    LockRevokeRequested { run: RunId, path: LockPath },
+    /// The service refuses a lock that a run waits for; the request is repeated.
+    LockRefused { run: RunId, why: String },
     /// Another node has settled a run that this node had.
     Superseded { run: RunId },
     /// A run's node is gone without having ended the run; the run may go on there.

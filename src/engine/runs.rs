@@ -7,6 +7,8 @@
 //!         ├─ ending        the outcome of an attempt, from its exit status and the reason for its stop
 //!         ├─ unowned       a leader's work on runs that no node has, and on other nodes' runs
 //!         ├─ waiting       overlap and concurrency groups: skip, begin beside others, or queue
+//!         ├─ locking       locks: hold them before an attempt begins, release them after it
+//!         ├─ locks         which runs hold or wait for which locks
 //!         ├─ retry         delays and records of further attempts
 //!         ├─ window        the misfire window of runs that were begun and never started
 //!         ├─ agenda        when unowned runs are due, and which of them a change concerns
@@ -23,6 +25,8 @@ mod active_runs;
 mod admission;
 mod agenda;
 mod ending;
+mod locking;
+mod locks;
 mod overdue;
 mod own;
 pub(super) mod retry;
@@ -40,6 +44,7 @@ use self::active_run::{ActiveRun, ActiveRunState, RunStep};
 pub(super) use self::active_run::{News, StopCause};
 use self::active_runs::ActiveRuns;
 use self::agenda::Agenda;
+use self::locks::Locks;
 use self::trees::Trees;
 pub(super) use self::waiting::keep_until;
 use super::context::{Context, Fact};
@@ -56,6 +61,7 @@ pub(super) struct Runs {
     active: ActiveRuns,
     trees: Trees,
     agenda: Agenda,
+    locks: Locks,
 }
 
 impl Runs {
@@ -210,6 +216,7 @@ impl Runs {
     /// in a group.
     pub fn refused(&mut self, cx: &mut Context, job: &JobName, id: CommitId) {
         if self.active.refuse(job, id) {
+            self.release_locks_of_beginning(cx, job);
             self.changed(cx, job);
         }
     }
@@ -247,7 +254,10 @@ impl Runs {
     fn step(&mut self, cx: &mut Context, run: &RunId, step: RunStep) -> bool {
         let Some(active) = self.active.get_mut(run) else { return false };
         match active.step(step) {
-            Ok(()) => true,
+            Ok(()) => {
+                self.release_unneeded_locks(cx, run);
+                true
+            }
             Err(why) => {
                 cx.report(Report::IllegalStep { run: run.clone(), why });
                 false
@@ -264,6 +274,7 @@ impl Runs {
     /// Removes a run whose end this node has written. Runs that wait for it may begin.
     fn close(&mut self, cx: &mut Context, run: &RunId) -> Option<ActiveRun> {
         let closed = self.active.remove(run);
+        self.release_unneeded_locks(cx, run);
         self.changed(cx, run.job());
         closed
     }

@@ -9,6 +9,7 @@ mod ending;
 mod fuzz;
 mod transfer;
 mod hooks;
+mod locks;
 mod lost;
 mod missed;
 mod overdue;

@@ -87,7 +87,7 @@ impl Change {
             Self::UpdateRun { at, run } | Self::ChangeOwner { at, run } | Self::Kill { at, run } => {
                 vec![Write::Run { at: Some(*at), record: run }]
             }
-            Self::Miss { at, run, skip, .. } => {
+            Self::SkipRun { at, run, skip, .. } => {
                 vec![Write::RemoveRun { run: run.clone(), at: *at }, history(skip, None, Existing::Refuses)]
             }
             Self::End { at, end, .. } => vec![

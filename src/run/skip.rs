@@ -19,6 +19,8 @@ pub enum SkipReason {
     Paused,
     /// An upstream's result did not meet the job's condition, or can no longer arrive.
     Upstream,
+    /// Another client held a lock of the job.
+    Locked,
 }
 
 impl SkipReason {
@@ -29,6 +31,7 @@ impl SkipReason {
             Self::Missed => "missed",
             Self::Paused => "paused",
             Self::Upstream => "upstream",
+            Self::Locked => "locked",
         }
     }
 }

@@ -6,6 +6,7 @@
 //! unknown. An error that a retry cannot fix ends the term and is reported as a failure of the node.
 
 mod forgetting;
+mod locking;
 mod requests;
 mod error;
 
@@ -24,6 +25,7 @@ use super::Leftovers;
 use super::SESSION_TIMEOUT;
 use super::background::{BackendNotice, BackgroundWork};
 use super::contender::Contender;
+use super::job_locks::JobLocks;
 use super::members::{Member, Members};
 use super::store::Store;
 use super::watch::{self, RunWatch};
@@ -49,6 +51,7 @@ pub(super) struct BackendParts {
     pub(super) members: Members,
     pub(super) member: Member,
     pub(super) contender: Contender,
+    pub(super) job_locks: JobLocks,
     pub(super) leftovers: Leftovers,
     pub(super) forget_after: Option<Duration>,
     pub(super) notices: (UnboundedSender<BackendNotice>, UnboundedReceiver<BackendNotice>),
@@ -64,6 +67,7 @@ struct Backend {
     _touched: Option<notify::RecommendedWatcher>,
     contender: Contender,
     watch: RunWatch,
+    job_locks: JobLocks,
     background: BackgroundWork,
     notices: UnboundedReceiver<BackendNotice>,
     /// Counts writes, to wake API requests of this process that wait for one.
@@ -114,6 +118,7 @@ impl Backend {
             members,
             member,
             contender,
+            job_locks,
             leftovers,
             forget_after,
             notices,
@@ -131,6 +136,7 @@ impl Backend {
             contender,
             watch: RunWatch::new(member.name().session.clone()),
             member,
+            job_locks,
             _touched: touched,
             background: BackgroundWork { notices: sender, members, ledger, leftovers },
             notices,
@@ -161,11 +167,12 @@ impl Backend {
 
     /// Waits for the next input. Cancel safe: the receivers keep what was not received, and timers are absolute.
     async fn next(&mut self) -> Input {
+        let time = self.next_time();
         tokio::select! {
             biased;
             Some(notice) = self.notices.recv() => Input::Notice(notice),
             request = self.service.requests.recv() => request.map_or(Input::DaemonGone, Input::Request),
-            () = sleep_until(self.timers.next()) => Input::Time,
+            () = sleep_until(time) => Input::Time,
         }
     }
 
@@ -173,9 +180,9 @@ impl Backend {
         match input {
             Input::Notice(notice) => self.on_notice(notice),
             Input::Request(request) => {
-                self.pending.push_back(request);
+                self.receive(request);
                 while let Ok(request) = self.service.requests.try_recv() {
-                    self.pending.push_back(request);
+                    self.receive(request);
                 }
                 Ok(())
             }
@@ -201,6 +208,10 @@ impl Backend {
                 watch.member_reaped(&name, result, store, background, &service.events)
             }
             BackendNotice::MemberTouched => self.check_member(),
+            BackendNotice::LocksWaited(waiter, end) => {
+                self.on_locks_waited(waiter, end);
+                Ok(())
+            }
             BackendNotice::OperatorRequest => {
                 self.has_operator_requests = true;
                 Ok(())
@@ -213,7 +224,12 @@ impl Backend {
         }
     }
 
+    fn next_time(&self) -> Instant {
+        self.job_locks.next_retry().into_iter().fold(self.timers.next(), Instant::min)
+    }
+
     fn on_time(&mut self, now: Instant) -> Result<(), BackendError> {
+        self.retry_locks(now);
         if self.timers.poll <= now {
             self.timers.poll = now + POLL_EVERY;
             self.poll_members()?;

@@ -10,6 +10,7 @@ use std::thread;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Leftovers;
+use super::job_locks::{WaitEnd, WaiterId};
 use super::members::{MemberName, Members};
 use super::reap::{self, DeadMember, ReapError};
 use crate::state_dir::lock::{self, FileLock, Kind};
@@ -30,6 +31,8 @@ pub(super) enum BackendNotice {
     MemberGone(MemberName, io::Result<()>),
     /// The owner of a watched run was reaped.
     MemberReaped(MemberName, Result<Vec<DeadMember>, ReapError>),
+    /// A thread no longer waits for the locks of a run.
+    LocksWaited(WaiterId, WaitEnd),
     /// An operator has written a request.
     OperatorRequest,
     /// Something may have happened to this member's lock file.
@@ -71,6 +74,14 @@ impl BackgroundWork {
             let reaped = reap::one(&members, name.clone(), &ledger, &leftovers);
             BackendNotice::MemberReaped(name, reaped)
         })
+    }
+
+    pub(super) fn wait_for_locks(
+        &self,
+        id: WaiterId,
+        wait: impl FnOnce() -> WaitEnd + Send + 'static,
+    ) -> io::Result<()> {
+        self.run("solo-lock", move || BackendNotice::LocksWaited(id, wait()))
     }
 
     fn run(&self, name: &str, work: impl FnOnce() -> BackendNotice + Send + 'static) -> io::Result<()> {

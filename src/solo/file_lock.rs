@@ -27,10 +27,12 @@ mod sidecar;
 #[cfg(test)]
 mod tests;
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FlockOperation, flock};
 use uuid::Uuid;
 
 use self::lock_file::{LockFile, Place};
@@ -82,6 +84,15 @@ impl HeldFileLock {
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.descriptors.iter().map(OwnedFd::as_fd)
     }
+
+    /// Releases the lock now, even while duplicates of its descriptors are open elsewhere.
+    pub fn release(self) {
+        for descriptor in self.descriptors.into_iter().map(File::from) {
+            // Closing is the next best: the warden closes its duplicates too.
+            let _ = ranges::release_all(&descriptor);
+            let _ = flock(&descriptor, FlockOperation::Unlock);
+        }
+    }
 }
 
 /// Why a lock cannot be taken.
@@ -123,6 +134,14 @@ pub fn acquire(request: &FileLockRequest) -> Result<Vec<HeldFileLock>, FileLockE
             return Ok(held);
         }
     }
+}
+
+/// Waits in the kernel until the file can be locked, as far as flock(2) says. The next may be faster.
+///
+/// # Errors
+/// If the file cannot be opened or locked.
+pub fn wait_until_free(file: &Path, kind: LockKind) -> Result<(), FileLockError> {
+    LockFile::open(file)?.lock(kind, true)
 }
 
 /// None if a file was removed or replaced meanwhile. Then all locks are given back, because the new file has another

@@ -143,9 +143,9 @@ pub(super) fn history_record(db: &Connection, run: &RunId) -> rusqlite::Result<O
 
 /// True while a run is in flight, or its trigger waits to be run.
 pub(super) fn is_open(db: &Connection, run: &RunId) -> rusqlite::Result<bool> {
-    let running = read::run(db, run)?.is_some();
-    let waits = || run.trigger().map_or(Ok(false), |seq| exists(db, seq));
-    Ok(running || waits()?)
+    // In this order, so that a begin that is written between the two reads is found.
+    let waits = run.trigger().map_or(Ok(false), |seq| exists(db, seq))?;
+    Ok(waits || read::run(db, run)?.is_some())
 }
 
 /// The run of an earlier trigger with the same uuid: waiting, in flight or ended.

@@ -51,7 +51,7 @@ impl Node {
     async fn start_forgetting(dir: &Path, name: &str, leftovers: Leftovers, after: Option<Duration>) -> Self {
         let node = NodeName::new(name);
         let state = StateDir::open(dir, BackendIdentity::Solo, &node).unwrap();
-        let mut solo = start(&state, &node, leftovers, after).unwrap();
+        let mut solo = start(&state, &node, leftovers, after, None).unwrap();
         let Some(Event::Election(election::Event::Session { id, .. })) = solo.coordination.events.recv().await else {
             panic!("the first event is not a session")
         };

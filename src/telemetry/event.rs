@@ -65,6 +65,9 @@ events! {
     RUN_OUTLIVED "run.outlived" "the warden did not report the run dead in time; killing it without the warden"
         [job, run];
     WARDEN_SILENT "warden.silent" "the warden has stopped responding; killing it and all running jobs" [runs];
+    LOCK_LOST "lock.lost" "somebody else has ended a lock of this run; killing it" [job, run, path];
+    LOCK_REVOKE_REQUESTED "lock.revoke_requested" "somebody asks to release a lock of this run" [job, run, path];
+    LOCK_REFUSED "lock.refused" "a lock of this run is refused; trying again" [job, run];
     JOB_PAUSED "job.paused" "a job was paused" [job, by, reason];
     JOB_RESUMED "job.resumed" "a job was resumed" [job, by];
     JOB_TRIGGERED "job.triggered" "a job was triggered" [job, run, by];

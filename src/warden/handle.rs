@@ -19,6 +19,7 @@ use tokio::net::UnixStream;
 
 use super::SUBCOMMAND;
 use super::codec::{CodecError, Decoder};
+use super::custody::{self, Custody};
 use super::outbox::Outbox;
 use crate::process::{InheritedStreams, Notice, Order, Urgent};
 
@@ -46,6 +47,7 @@ pub struct Warden {
     child: Child,
     socket: StdUnixStream,
     urgent: StdUnixStream,
+    custody: Custody,
 }
 
 impl Warden {
@@ -85,6 +87,9 @@ impl Warden {
     fn start(program: &Path) -> io::Result<Self> {
         let (socket, theirs) = StdUnixStream::pair()?;
         let (urgent, theirs_urgent) = StdUnixStream::pair()?;
+        let (custody, theirs_custody) = Custody::pair()?;
+        custody::send_socket(&socket, &theirs_custody)?;
+        drop(theirs_custody);
         socket.set_nonblocking(true)?;
         urgent.set_nonblocking(true)?;
         // The warden runs with all signals blocked. They are blocked already here, so that a signal to the whole group
@@ -103,7 +108,12 @@ impl Warden {
             .process_group(0)
             .spawn();
         mask.thread_set_mask()?;
-        Ok(Self { child: child?, socket, urgent })
+        Ok(Self { child: child?, socket, urgent, custody })
+    }
+
+    /// Where descriptors are deposited that must stay open until the processes of all trees are dead.
+    pub fn custody(&self) -> Custody {
+        self.custody.clone()
     }
 
     /// Registers the warden's sockets with the running runtime.

@@ -6,12 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::cgroup::RunCgroup;
 use super::codec::Decoder;
+use super::custody::Vault;
 use super::outbox::Outbox;
 use super::poller::{Poller, Ready, TREE_IDS};
 use super::procfs;
@@ -73,13 +75,18 @@ pub(super) struct Keeper {
     /// The cgroup of the latest run; its parent directories are removed when the warden ends.
     last_cgroup: Option<PathBuf>,
     spawner: Spawner,
+    /// Closed only when this process ends: what is in it must outlive all trees.
+    vault: Vault,
     buffer: Vec<u8>,
 }
 
 impl Keeper {
-    pub(super) fn new(daemon: UnixStream, urgent: UnixStream) -> io::Result<Self> {
+    /// `custody`: the socket on which the daemon deposits descriptors.
+    pub(super) fn new(daemon: UnixStream, urgent: UnixStream, custody: Option<OwnedFd>) -> io::Result<Self> {
+        let spawner = Spawner::new()?;
+        let vault = Vault::new(custody, spawner.last())?;
         Ok(Self {
-            poller: Poller::new(&daemon, &urgent)?,
+            poller: Poller::new(&daemon, &urgent, &vault)?,
             daemon,
             orders: Decoder::default(),
             has_orders: false,
@@ -101,7 +108,8 @@ impl Keeper {
             has_no_orphans: true,
             to_terminate: Vec::new(),
             last_cgroup: None,
-            spawner: Spawner::new()?,
+            spawner,
+            vault,
             buffer: vec![0; CHUNK],
         })
     }
@@ -118,6 +126,7 @@ impl Keeper {
                     Ready::Urgent | Ready::Timer => {}
                     Ready::Status(tree_id) => self.read_start_outcome(tree_id),
                     Ready::Outputs => self.read_outputs()?,
+                    Ready::Vault => self.vault.turn()?,
                 }
             }
             self.execute();

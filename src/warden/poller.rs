@@ -31,6 +31,8 @@ pub(super) enum Ready {
     Status(TreeId),
     /// Output can be read: see [`Poller::next_output`].
     Outputs,
+    /// Descriptors were deposited or withdrawn.
+    Vault,
 }
 
 #[derive(Debug)]
@@ -49,6 +51,7 @@ const CHILDREN: u64 = u64::MAX - 1;
 const TIMER: u64 = u64::MAX - 2;
 const OUTPUTS: u64 = u64::MAX - 3;
 const URGENT: u64 = u64::MAX - 4;
+const VAULT: u64 = u64::MAX - 5;
 
 /// Exclusive upper bound of tree ids: tokens above are the constants here. A daemon counts from 0.
 pub(super) const TREE_IDS: u64 = 1 << 62;
@@ -56,14 +59,14 @@ pub(super) const TREE_IDS: u64 = 1 << 62;
 const READ: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 const GONE: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
-const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+pub(super) const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// Events handled in one turn.
 const EVENTS: usize = 64;
 
 impl Poller {
-    /// Creates a poller for the daemon's two sockets. SIGCHLD must be blocked.
-    pub(super) fn new(daemon: impl AsFd, urgent: impl AsFd) -> io::Result<Self> {
+    /// Creates a poller for the daemon's two sockets and the vault. SIGCHLD must be blocked.
+    pub(super) fn new(daemon: impl AsFd, urgent: impl AsFd, vault: impl AsFd) -> io::Result<Self> {
         let mut child_signal = SigSet::empty();
         child_signal.add(Signal::SIGCHLD);
         let this = Self {
@@ -83,6 +86,7 @@ impl Poller {
         epoll::add(&this.all, &this.children, EventData::new_u64(CHILDREN), EventFlags::IN)?;
         epoll::add(&this.all, &this.timer, EventData::new_u64(TIMER), EventFlags::IN)?;
         epoll::add(&this.all, &this.outputs, EventData::new_u64(OUTPUTS), EventFlags::IN)?;
+        epoll::add(&this.all, vault, EventData::new_u64(VAULT), EventFlags::IN)?;
         Ok(this)
     }
 
@@ -97,6 +101,7 @@ impl Poller {
                 CHILDREN => self.children_ended()?,
                 TIMER => self.timer_fired(),
                 OUTPUTS => Ready::Outputs,
+                VAULT => Ready::Vault,
                 tree_id => Ready::Status(TreeId(tree_id)),
             });
         }
@@ -184,7 +189,7 @@ impl Poller {
     }
 }
 
-fn events(epoll: &OwnedFd, most: usize, timeout: Option<Timespec>) -> io::Result<Vec<(u64, EventFlags)>> {
+pub(super) fn events(epoll: &OwnedFd, most: usize, timeout: Option<Timespec>) -> io::Result<Vec<(u64, EventFlags)>> {
     let mut events: Vec<Event> = Vec::with_capacity(most);
     match epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
         Ok(_) => Ok(events.iter().map(|event| (event.data.u64(), event.flags)).collect()),

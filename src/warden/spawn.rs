@@ -88,6 +88,11 @@ impl Spawner {
         Ok(Self { null: File::open("/dev/null")?.into(), open_files, last: limit - RESERVE })
     }
 
+    /// The highest descriptor that may be used for anything but ending trees.
+    pub(super) fn last(&self) -> RawFd {
+        self.last
+    }
+
     /// Forks and starts `launch`, unless it is too late.
     pub(super) fn spawn(&self, launch: &Launch, cgroup: Option<&RunCgroup>) -> Result<Child, StartFailure> {
         let cgroup = cgroup.map(RunCgroup::open).transpose().map_err(|error| failed(StartStep::Fork, error))?;

@@ -4,7 +4,8 @@
 //!  session ┬ contender ┬ attempt   mutexes and read-write locks, on any number of paths
 //!          │           ├ permits   semaphores
 //!          │           └ local     hand-offs between contenders of one session
-//!          └ upkeep      renews the lease, notices lost entries and requests to release
+//!          └ upkeep      renews the lease
+//!  entry_watches         notice lost entries and requests to release
 //! ```
 //!
 //! An entry is ephemeral and sequential. Each client waits for one other entry, and each release wakes one client. All
@@ -17,6 +18,7 @@ mod attempt;
 pub mod barrier;
 mod contender;
 mod entries;
+mod entry_watches;
 pub mod latch;
 pub mod listing;
 mod local;
@@ -37,6 +39,7 @@ use crate::term::FencingToken;
 
 pub use contender::Contender;
 pub use entries::Recipe;
+pub use entry_watches::{EntryNews, EntryWatches};
 pub use session::LockSession;
 pub use upkeep::LockEvent;
 

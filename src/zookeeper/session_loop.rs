@@ -12,6 +12,7 @@
 //!                 ├─ lease         how long the node may act, and how its term ends
 //!                 ├─ standstill    steps down while the daemon's loop does not turn
 //!                 ├─ reading       reads that the daemon requested (in `daemon_requests`)
+//!                 ├─ job_locks     locks of this node's runs
 //!                 ├─ operators     requests of operators (in `operator_requests`)
 //!                 └─ housekeeping  access lists, trimming, forgotten jobs, tasks that keep failing
 //! ```
@@ -31,6 +32,7 @@ mod step_result;
 mod transfer;
 mod ending;
 mod failing;
+mod job_locks;
 mod forgetting;
 mod reread;
 mod rights;
@@ -58,6 +60,7 @@ use candidacy::{Candidacy, Role};
 use daemon_requests::Reading;
 use failing::{Failing, Task};
 use forgetting::Forgetting;
+use job_locks::{JobLockEvent, JobLocks};
 use lease::LeaseKeeper;
 use link::{Link, ReportedLink};
 use membership::Membership;
@@ -87,6 +90,7 @@ enum LoopEvent<W> {
     Run(CompletedWatch),
     OperatorRequests(RequestsEvent),
     Read(Box<ReadDone>),
+    JobLock(JobLockEvent),
     AccessUpdated(rights::Finished),
     Trimmed(CompletedTrim),
     Forgot(Result<forget::ForgetLook, SessionError>),
@@ -110,6 +114,7 @@ pub struct SessionLoop<'n, C: Connect, K> {
     watcher: Watcher<C::Client, K>,
     operators: Operators,
     reading: Reading,
+    job_locks: JobLocks<C::Client, K>,
     housekeeping: Housekeeping<C::Client, K>,
 }
 
@@ -159,6 +164,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
             watcher: Watcher::new(context.clone()),
             operators: Operators::new(),
             reading: Reading::new(),
+            job_locks: JobLocks::new(client.clone(), supervisor.clock.clone()),
             housekeeping: Housekeeping::new(context.clone()),
             link: Link {
                 is_connected: client.state() == State::Connected,
@@ -221,6 +227,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
             Some(step) = self.watcher.step() => LoopEvent::Run(step),
             read = self.operators.listening.next() => LoopEvent::OperatorRequests(read),
             Some(done) = self.reading.under_way.next() => LoopEvent::Read(done),
+            event = self.job_locks.next() => LoopEvent::JobLock(event),
             finished = under_way(self.housekeeping.rights.under_way.as_mut()) => LoopEvent::AccessUpdated(finished),
             Some(step) = self.housekeeping.trimmer.step() => LoopEvent::Trimmed(step),
             Some(look) = self.housekeeping.forgets.next() => LoopEvent::Forgot(look),
@@ -249,6 +256,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
             },
             LoopEvent::OperatorRequests(read) => self.on_operator_requests(read, now),
             LoopEvent::Read(done) => self.finish_read(*done),
+            LoopEvent::JobLock(event) => self.on_job_lock(event),
             LoopEvent::AccessUpdated(finished) => self.finish_access_update(finished),
             LoopEvent::Trimmed(step) => self.housekeeping.trimmer.complete(step, now),
             LoopEvent::Forgot(look) => self.forgot(look, now),

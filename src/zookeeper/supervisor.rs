@@ -217,6 +217,8 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
             // Watches end with the term, and there is none.
             coordination::Request::Ledger(ledger::Request::Watch(_) | ledger::Request::WatchOwn(_)) => {}
             coordination::Request::Ledger(read) => self.backlog.push_back(Deferred::Read(read)),
+            // Locks end with the session, and there is none.
+            coordination::Request::Lock(_) => {}
         }
         false
     }
@@ -270,7 +272,7 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
     /// The data of the node's member.
     pub fn member(&self, session_timeout: Duration) -> Member {
         let session_timeout_ms = Some(millis(session_timeout));
-        let NodeIdentity { node, host, pid, version, started_at } = self.identity.clone();
+        let NodeIdentity { node, host, pid, version, started_at, .. } = self.identity.clone();
         let published = self.desired.published.clone();
         Member { v: 1, node, host, pid, version, started_at, session_timeout_ms, published }
     }

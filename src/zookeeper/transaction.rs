@@ -55,7 +55,7 @@ pub fn is_of_another_term(change: &Change, token: i64) -> bool {
         | Change::DropTrigger { .. }
         | Change::DropLinks { .. }
         | Change::Resume { .. }
-        | Change::Miss { .. }
+        | Change::SkipRun { .. }
         | Change::ChangeOwner { .. }
         | Change::Kill { .. }
         | Change::End { .. } => false,

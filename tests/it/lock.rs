@@ -3,11 +3,13 @@
 //! ```text
 //! orders    the classic: nobody sells more than there is, whatever dies      kinds     what each kind means
 //! peers     one queue with the real Curator and kazoo                        safety    the end of the lease, of processes
+//! jobs      jobs with `lock` on real nodes
 //! waiting   many clients in one queue                                        gates     latches and barriers
 //! ```
 
 mod fixture;
 mod gates;
+mod jobs;
 mod kinds;
 mod orders;
 mod peers;

@@ -30,5 +30,6 @@ macro_rules! on_every_backend {
 mod commits;
 mod election;
 mod links;
+mod locks;
 mod operators;
 mod runs;

@@ -11,6 +11,7 @@ mod ending;
 mod gap;
 mod groups;
 mod hooks;
+mod locks;
 pub mod log;
 mod reload;
 mod retrying;

@@ -21,38 +21,23 @@ use crate::cli::{Error, Exit, Io};
 use crate::clock::system::SystemClock;
 use crate::clock::{Clock as _, Uptime, Wake};
 use crate::lock::{LockKey, LockPath};
-use crate::safe_path::{self, Refusal};
+use crate::safe_path::Refusal;
 use crate::solo::file_lock::{FileLockError, FileLockRequest, HeldFileLock, Holder, acquire, held_by_key};
+use crate::solo::lock_files::LockFiles;
 use crate::term::FencingToken;
 
-/// Directory of the files of locks that are named by paths, below the state directory.
-const DIRECTORY: &str = "locks";
-
 /// The file for the lock at `path` on a host without ZooKeeper.
-///
-/// It is in the state directory, so processes of one user share it: others could not even open it.
 pub(in crate::cli) fn file_of(path: &LockPath) -> Result<PathBuf, Error> {
-    let directory = directory();
-    safe_path::make_folder(&directory).map_err(|refusal| match refusal {
+    let files = files();
+    files.file_of(path).map_err(|refusal| match refusal {
         Refusal::Unsafe(found) => Error::UnsafeFile(found),
-        Refusal::Io(source) => LockFailure::Directory { path: directory.clone(), source }.into(),
-    })?;
-    Ok(directory.join(file_name(path)))
+        Refusal::Io(source) => LockFailure::Directory { path: files.directory().to_owned(), source }.into(),
+    })
 }
 
-/// The directory of those files.
-pub(in crate::cli) fn directory() -> PathBuf {
-    SocketSearch::new(None, None).state_dir().join(DIRECTORY)
-}
-
-fn file_name(path: &LockPath) -> String {
-    path.as_str().trim_start_matches('/').replace('%', "%25").replace('/', "%2F")
-}
-
-/// The path of the lock in the file with this name; `None` for other files.
-pub(in crate::cli) fn path_of(file: &Path) -> Option<String> {
-    let name = file.file_name()?.to_str().filter(|name| !name.ends_with(".cronkeeper"))?;
-    Some(format!("/{}", name.replace("%2F", "/").replace("%25", "%")))
+/// The files of such locks.
+pub(in crate::cli) fn files() -> LockFiles {
+    LockFiles::of(SocketSearch::new(None, None).state_dir())
 }
 
 /// Runs the command while it holds these files. `names`: what the command is told that it holds.
@@ -152,21 +137,5 @@ async fn wait(args: &Args, request: FileLockRequest, signals: &mut Signals) -> R
                 return Err(busy(&first));
             },
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_path_has_a_file_of_its_own() {
-        for path in ["/locks/orders", "/a%2Fb", "/a/b", "/%", "/ä b"] {
-            let path = LockPath::parse(path).unwrap();
-            let name = file_name(&path);
-            assert!(!name.contains('/'), "{name}");
-            assert_eq!(path_of(Path::new(&name)).as_deref(), Some(path.as_str()));
-        }
-        assert_eq!(path_of(Path::new("locks%2Forders.cronkeeper")), None);
     }
 }

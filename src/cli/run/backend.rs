@@ -6,6 +6,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{Args, Startup};
+use crate::accounts::Account;
 use crate::cli::node_args::chroot;
 use crate::cli::{Error, host, leftovers};
 use crate::clock::system::{self, SystemClock};
@@ -13,10 +14,11 @@ use crate::coordination::Reader;
 use crate::coordination::{Coordination, channels};
 use crate::ledger::Operator;
 use crate::run::journal::Recovered;
-use crate::solo::{self, Leftovers};
+use crate::solo::{self, HeldLocks, Leftovers};
 use crate::state_dir::StateDir;
 use crate::state_dir::journal::FileJournal;
 use crate::term::NodeName;
+use crate::warden::custody::Custody;
 use crate::zookeeper::session::{Aside, Connector};
 use crate::zookeeper::{self, KeptSessions, LedgerReader, NodeIdentity, Options};
 
@@ -51,6 +53,8 @@ pub(super) struct Started {
     pub recovered: Recovered,
     /// Keeps the state directory locked while the daemon is running.
     pub _state: Arc<StateDir>,
+    /// Keeps the locks of runs whose processes this process has to kill after its backend has ended.
+    pub _locks: Option<HeldLocks>,
 }
 
 /// Reads and requests of API clients.
@@ -85,22 +89,29 @@ impl Backend {
         }
     }
 
-    /// Starts the backend on the current runtime.
-    pub(super) async fn start(self, node: &NodeName, forget_after: Option<Duration>) -> Result<Started, Error> {
+    /// Starts the backend on the current runtime. The warden whose `custody` it is also holds the locks of this host.
+    pub(super) async fn start(
+        self,
+        node: &NodeName,
+        forget_after: Option<Duration>,
+        custody: Custody,
+    ) -> Result<Started, Error> {
         match self {
             Self::Solo(state) => {
                 let node = node.clone();
                 // On a blocking thread: it waits for a lock, and for the disk.
                 let started = tokio::task::spawn_blocking(move || {
                     let leftovers: Leftovers = Arc::new(|runs| leftovers::kill(runs, KILL_TIMEOUT));
-                    solo::start(&state, &node, leftovers, forget_after).map(|solo| (solo, state))
+                    solo::start(&state, &node, leftovers, forget_after, Some(custody)).map(|solo| (solo, state))
                 });
                 let (solo, state) = started.await.map_err(|_| Error::Panicked)??;
                 let (coordination, journal) = (solo.coordination, solo.journal);
                 // The clients on TCP share these: each read has its own connection and thread anyway.
                 let (reader, operator) = (coordination.reader.clone(), coordination.operator.clone());
                 let remote = LedgerAccess { reader, operator };
-                Ok(Started { coordination, remote, journal, recovered: Recovered::default(), _state: Arc::from(state) })
+                let recovered = Recovered::default();
+                let (_state, _locks) = (Arc::from(state), Some(solo.locks));
+                Ok(Started { coordination, remote, journal, recovered, _state, _locks })
             }
             Self::ZooKeeper(zookeeper) => Ok(zookeeper.start(node, forget_after)),
         }
@@ -113,6 +124,7 @@ impl ZooKeeper {
             node: node.clone(),
             host: host::name(),
             pid: std::process::id(),
+            user: Account::own().name,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: system::now().wall,
         };
@@ -128,6 +140,7 @@ impl ZooKeeper {
         let store = Box::new(KeptSessions::new(self.state.clone(), &self.recovered));
         // When this task ends, the channel of events closes, and the daemon's loop notices.
         tokio::spawn(zookeeper::serve(self.connector, SystemClock::default(), identity, store, service, options));
-        Started { coordination, remote, journal: self.journal, recovered: self.recovered, _state: self.state }
+        let (journal, recovered, _state) = (self.journal, self.recovered, self.state);
+        Started { coordination, remote, journal, recovered, _state, _locks: None }
     }
 }

@@ -229,6 +229,9 @@ fn rerun_and_keep_contradict_each_other_in_a_job_and_in_defaults() {
     assert_eq!(reported("on_lease_end: keep", "interrupted: rerun"), "j:2:60: job `a`");
     assert_eq!(reported("", "on_lease_end: keep, interrupted: rerun"), "j:2:61: job `a`");
     assert_eq!(reported("on_lease_end: keep", "on_lease_end: null, interrupted: rerun"), "");
+    assert_eq!(reported("lock: /locks/a", "on_lease_end: keep"), "j:2:61: job `a`");
+    assert_eq!(reported("on_lease_end: keep", "lock: [/locks/a]"), "j:2:53: job `a`");
+    assert_eq!(reported("on_lease_end: keep, lock: /locks/a", "lock: []"), "");
     assert_eq!(reported("on_lease_end: keep, interrupted: rerun", "interrupted: skip"), "");
 }
 

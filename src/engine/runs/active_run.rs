@@ -156,6 +156,8 @@ pub(in crate::engine) enum StopCause {
     Drain,
     /// The term ended, and not by resigning.
     Lease,
+    /// Somebody else has ended a lock that it held.
+    LockLost,
     /// The run's end was requested, for this reason.
     Killed(Reason),
     /// Another node has settled the run, so its outcome here no longer counts.

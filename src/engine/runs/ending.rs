@@ -22,8 +22,8 @@ const TAIL_OF_SUCCESS: usize = 512;
 /// The end of an attempt.
 pub(super) struct AttemptEnd {
     pub end: RunEnd,
-    /// The attempt ended because the lease ended.
-    pub is_by_lease: bool,
+    /// The attempt ended because the lease ended, or because a lock was lost.
+    pub is_by_loss: bool,
 }
 
 /// The end of an attempt whose `process` has ended.
@@ -33,16 +33,18 @@ pub(super) fn judge(now: Now, run: &ActiveRun, process: &Process, ending: &Endin
     let ended_by = ending.ended_by.or(was_killed_here.then_some(EndedBy::Order));
     // A process killed by SIGKILL has no exit code: one with an exit code ended by itself, even if it was about to be
     // killed.
-    let by_sigkill = ended_by == Some(EndedBy::Deadline) || process.stopped == Some(StopCause::Lease);
+    let stopped = process.stopped;
+    let lost = stopped.filter(|stopped| matches!(stopped, StopCause::Lease | StopCause::LockLost));
+    let by_sigkill = ended_by == Some(EndedBy::Deadline) || lost.is_some();
     let ended_by = ended_by.filter(|_| !(by_sigkill && matches!(ending.exit, Exit::Code(_))));
-    let is_by_lease = ended_by == Some(EndedBy::Deadline)
-        || (ended_by == Some(EndedBy::Order) && process.stopped == Some(StopCause::Lease));
+    let is_by_loss = ended_by == Some(EndedBy::Deadline) || (ended_by == Some(EndedBy::Order) && lost.is_some());
     let success = run.job().map(|job| &job.success_exit_codes);
     let is_success = |code: i32| success.map_or(code == 0, |codes| codes.contains(&code));
-    let (outcome, reason) = match (ended_by, process.stopped) {
+    let (outcome, reason) = match (ended_by, stopped) {
         (Some(EndedBy::Deadline), _) | (Some(EndedBy::Order), Some(StopCause::Lease)) => {
             (Outcome::Interrupted, Some(Reason::Lease))
         }
+        (Some(EndedBy::Order), Some(StopCause::LockLost)) => (Outcome::Interrupted, Some(Reason::Lock)),
         (Some(EndedBy::Order), Some(StopCause::Timeout)) => (Outcome::Timeout, None),
         (Some(EndedBy::Order), Some(StopCause::Killed(reason))) => (Outcome::Killed, Some(reason)),
         (Some(EndedBy::Order), _) => (Outcome::Interrupted, Some(Reason::Drain)),
@@ -71,7 +73,7 @@ pub(super) fn judge(now: Now, run: &ActiveRun, process: &Process, ending: &Endin
         tail: tail.to_owned(),
         dropped_bytes: ending.dropped_bytes,
     };
-    AttemptEnd { end, is_by_lease }
+    AttemptEnd { end, is_by_loss }
 }
 
 /// Pause before a start that failed for lack of resources is retried. Doubles each time, so that the retries do not

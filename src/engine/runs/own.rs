@@ -174,6 +174,9 @@ impl Runs {
         let (Some(job), true) = (active.job().cloned(), leads && cx.now.up < cx.lease_until && !cx.is_at_once) else {
             return self.release_unstarted(cx, run, Some(too_late(cx)), Duration::ZERO);
         };
+        if !job.lock.is_empty() && self.locks.grant(run).is_none() {
+            return self.release_unstarted(cx, run, Some(Reason::Lock), Duration::ZERO);
+        }
         if window::is_accepted_too_late(cx, &active.record) {
             return self.release_unstarted(cx, run, None, Duration::ZERO);
         }
@@ -188,7 +191,8 @@ impl Runs {
         }
         let deadline = deadline_of(&record, at_due(cx));
         self.trees.ordered(run, &process, deadline);
-        let start = Start { tree_id, run: record, version, job, not_after: cx.lease_until, deadline };
+        let lock = self.locks.grant(run).cloned();
+        let start = Start { tree_id, run: record, version, job, lock, not_after: cx.lease_until, deadline };
         cx.commands.push(Command::Start(Box::new(start)));
     }
 
@@ -257,7 +261,7 @@ impl Runs {
             return self.drop_run(cx, run);
         }
         let verdict = judge(cx.now, active, process, ending);
-        if verdict.is_by_lease && active.record.on_loss == OnLoss::Rerun {
+        if verdict.is_by_loss && active.record.on_loss == OnLoss::Rerun {
             return self.try_again(cx, run, &verdict.end, Duration::ZERO);
         }
         self.end_attempt(cx, run, verdict.end);
@@ -490,7 +494,7 @@ impl Runs {
     }
 
     /// Sends SIGKILL. The first cause counts, except that [`StopCause::Superseded`] replaces any other.
-    fn kill(&mut self, cx: &mut Context, run: &RunId, cause: StopCause) {
+    pub(super) fn kill(&mut self, cx: &mut Context, run: &RunId, cause: StopCause) {
         let Some(process) = self.active.get_mut(run).and_then(ActiveRun::process_mut) else { return };
         if process.stopped.is_none() || cause == StopCause::Superseded {
             process.stopped = Some(cause);

@@ -38,6 +38,7 @@ impl Runs {
         // Unanswered attempts of an earlier term. Those that were written are in the snapshot, which was read after
         // that term's candidate was gone; the others can no longer be written.
         self.active.retain(ActiveRun::is_begun);
+        self.release_all_unneeded_locks(cx);
         running.sort_by_key(|found| (found.record.scheduled_at, found.record.job.clone()));
         for Running { record, version, owner } in running {
             let run = record.id();
@@ -57,6 +58,7 @@ impl Runs {
     pub fn end_term(&mut self, cx: &mut Context) {
         self.agenda = super::Agenda::default();
         self.active.retain(ActiveRun::is_local);
+        self.release_all_unneeded_locks(cx);
         self.watch_all(cx);
     }
 
@@ -378,12 +380,17 @@ impl Runs {
     /// Begins an unowned run again, unless its state has changed since it was scheduled.
     pub fn retry(&mut self, cx: &mut Context, run: &RunId) {
         let is_defined = cx.job(run.job()).is_some();
-        let waits = |active: &ActiveRun| {
-            let is_due = retry::retry_at(&active.record, &cx.node).is_none_or(|at| at <= cx.due);
-            // A queued run whose job is not defined here is handled here too: it waits for the job.
-            active.is_idle() && is_due && (!active.is_queued() || !is_defined)
-        };
-        if self.active.get(run).is_some_and(waits) && !self.active.is_refused(run.job()) {
+        // A queued run whose job is not defined here is handled here too: it waits for the job.
+        let waits = |active: &&ActiveRun| active.is_idle() && (!active.is_queued() || !is_defined);
+        let Some(active) = self.active.get(run).filter(waits) else { return };
+        let later = retry::retry_at(&active.record, &cx.node).filter(|&at| at > cx.due);
+        if let Some(at) = later {
+            // The clock was set back.
+            self.agenda.retries.insert((at, run.clone()));
+        }
+        if later.is_some() || self.active.is_refused(run.job()) {
+            self.release_locks(cx, run);
+        } else {
             self.begin_again(cx, run);
         }
     }
@@ -397,13 +404,13 @@ impl Runs {
         let job = cx.job(run.job()).cloned();
         if active.never_started() || (active.is_queued() && job.is_none()) {
             match window::of(cx, &active.record) {
-                Window::Over => return self.miss(cx, run),
+                Window::Over => return self.skip(cx, run, SkipReason::Missed),
                 // Wait until a node leads whose file defines the job.
                 Window::UndefinedUntil(at) => {
                     if cx.leads() {
                         self.agenda.retries.insert((at, run.clone()));
                     }
-                    return;
+                    return self.release_locks(cx, run);
                 }
                 Window::Open => {}
             }
@@ -413,6 +420,10 @@ impl Runs {
             let end = retry::end_without_job(cx, &active.record);
             return self.settle_as(cx, run, end);
         };
+        if !self.has_locks(cx, run, &job) {
+            return;
+        }
+        let Some(active) = self.active.get(run) else { return };
         let nonce = cx.nonce();
         let record = retry::next_attempt(cx, active, &job, (token, session, nonce));
         if self.step(cx, run, RunStep::Begin(job)) {
@@ -431,15 +442,15 @@ impl Runs {
         overdue.iter().for_each(|run| self.begin_again(cx, run));
     }
 
-    /// Records a run that no node has as missed.
-    fn miss(&mut self, cx: &mut Context, run: &RunId) {
+    /// Records a run that no node has, and that had no process, as skipped.
+    pub(super) fn skip(&mut self, cx: &mut Context, run: &RunId, reason: SkipReason) {
         let Some(token) = cx.token() else { return };
         let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
         let record = &active.record;
         let skip = Skip {
             v: 1,
             job: record.job.clone(),
-            reason: SkipReason::Missed,
+            reason,
             first: record.scheduled_at,
             last: record.scheduled_at,
             count: 1,
@@ -448,18 +459,20 @@ impl Runs {
             node: cx.node.clone(),
             decided_at: cx.now.wall,
         };
-        let is_in_chain = cx.job(run.job()).is_some_and(|job| job.upstreams().is_some());
+        // A run that an operator has triggered is the first of its chain.
+        let is_first = record.trigger.is_some() && record.ready_at.is_none();
+        let is_in_chain = !is_first && cx.job(run.job()).is_some_and(|job| job.upstreams().is_some());
         let result = if is_in_chain { UpstreamResult::Skipped } else { UpstreamResult::NotBegun };
         let links = Link::of_skip(&skip, skip.first, 1, result, &record.dependents);
-        let change = Change::Miss { at: active.version, run: run.clone(), skip: skip.clone(), links };
+        let change = Change::SkipRun { at: active.version, run: run.clone(), skip: skip.clone(), links };
         if self.step(cx, run, RunStep::Settle) {
-            let id = cx.commit(change, Purpose::Miss { run: run.clone(), skip: UnreportedSkip::of(skip) });
+            let id = cx.commit(change, Purpose::SkipRun { run: run.clone(), skip: UnreportedSkip::of(skip) });
             self.note_settling(cx, run, id);
         }
     }
 
-    /// Handles the answer to recording a run as missed.
-    pub fn on_miss_answer(
+    /// Handles the answer to recording a run as skipped.
+    pub fn on_skip_answer(
         &mut self,
         cx: &mut Context,
         run: &RunId,
@@ -549,7 +562,7 @@ impl Runs {
         let mut last: Option<WaitingPosition> = None;
         while let Some(position) = self.active.next_waiting(group, last.as_ref()) {
             if cx.job(position.1.job()).is_some_and(|job| self.active.is_group_full(job)) {
-                return;
+                return self.release_locks_in_group(cx, group);
             }
             if !self.may_begin(cx) {
                 self.agenda.changed.groups.insert(Arc::clone(group));
@@ -563,21 +576,24 @@ impl Runs {
     /// Requests that the runs end which a waiting run replaces. Returns the runs that block it.
     fn request_end_of_rivals(&mut self, cx: &mut Context, run: &RunId) -> Vec<RunId> {
         let Some(overlap) = cx.job(run.job()).map(|job| job.overlap) else { return Vec::new() };
+        if overlap == Overlap::Allow {
+            return Vec::new();
+        }
         let before = self.active.runs_before(run);
         if overlap == Overlap::Replace {
             before.iter().for_each(|other| self.replace(cx, other));
         }
-        if overlap == Overlap::Allow { Vec::new() } else { before }
+        before
     }
 
     /// Begins a waiting run, unless something blocks it.
     fn begin_if_free(&mut self, cx: &mut Context, run: &RunId) {
-        if self.active.is_refused(run.job()) {
-            return;
-        }
-        let has_rivals = !self.request_end_of_rivals(cx, run).is_empty();
+        let is_refused = self.active.is_refused(run.job());
+        let has_rivals = !is_refused && !self.request_end_of_rivals(cx, run).is_empty();
         let is_full = cx.job(run.job()).is_some_and(|job| self.active.is_group_full(job));
-        if !has_rivals && !is_full {
+        if is_refused || has_rivals || is_full {
+            self.release_locks(cx, run);
+        } else {
             self.begin_again(cx, run);
         }
     }

@@ -64,7 +64,8 @@ impl ActiveRuns {
             Overlap::Replace => self.runs_of(&job.name).next().is_some(),
             Overlap::Skip | Overlap::Allow => false,
         };
-        has_rivals || self.is_group_full(job)
+        // With locks every run waits: it is in the ledger before it holds them.
+        has_rivals || self.is_group_full(job) || !job.lock.is_empty()
     }
 
     /// True while only the answer to a commit can show if a run of the job is in flight.

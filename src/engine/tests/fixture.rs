@@ -52,6 +52,7 @@ pub fn job(job: &str, schedule: &str) -> Job {
         retries: Retries::default(),
         overlap: Overlap::Skip,
         concurrency_group: None,
+        lock: Vec::new(),
         misfire: Misfire::RunOnce,
         misfire_window: None,
         misfire_limit: 100,

@@ -107,8 +107,9 @@ fn what_is_due_while_a_begin_has_no_answer_is_decided_on_when_it_has_one() {
     fixture.answer(begin, Commit::Accepted);
     let changes = fixture.accept_all();
     assert_eq!(begun(&changes), ["a.20261120T100201Z"], "{changes:?}");
-    let missed =
-        changes.iter().any(|change| matches!(change, Change::Miss { run, .. } if run.to_string().contains("100001")));
+    let missed = changes
+        .iter()
+        .any(|change| matches!(change, Change::SkipRun { run, .. } if run.to_string().contains("100001")));
     assert!(missed, "the first is over its window: {changes:?}");
     assert_eq!(skipped(&changes), ["missed 2026-11-20T10:01:01Z 2026-11-20T10:01:01Z 1"]);
 }
@@ -142,7 +143,7 @@ fn an_unstarted_run_that_is_over_its_window_is_not_in_the_way_of_the_next() {
     }
     assert!(skipped(&changes).is_empty(), "{changes:?}");
     assert_eq!(begun(&changes), ["a.20261120T100001Z", "a.20261120T100101Z"]);
-    assert!(changes.iter().any(|change| matches!(change, Change::Miss { .. })));
+    assert!(changes.iter().any(|change| matches!(change, Change::SkipRun { .. })));
 }
 
 #[test]

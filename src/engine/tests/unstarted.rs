@@ -195,7 +195,7 @@ fn a_leader_without_a_lease_begins_no_rerun_and_no_retry() {
 fn past_its_window_it_is_missed_and_that_is_written_in_place_of_the_run() {
     let mut fixture = found("11:00:02", &once(), |_| {});
     let changes = fixture.accept_all();
-    let [Change::Miss { at: Version(0), run, skip, .. }] = changes.as_slice() else { panic!("{changes:?}") };
+    let [Change::SkipRun { at: Version(0), run, skip, .. }] = changes.as_slice() else { panic!("{changes:?}") };
     assert_eq!((run.to_string().as_str(), skip.reason.as_str(), skip.count), ("a.20261120T100001Z", "missed", 1));
     assert!(fixture.reports().iter().any(|report| matches!(report, Report::Skipped { count: 1, .. })));
     assert_eq!(fixture.engine.runs().count(), 0);
@@ -211,7 +211,7 @@ fn within_its_window_it_is_begun_however_often_it_was_not_started() {
 fn with_misfire_skip_the_window_is_the_second_in_which_a_start_is_on_time() {
     let job = Job { misfire: Misfire::Skip, ..once() };
     assert!(matches!(found("10:00:02", &job, |_| {}).accept_all().as_slice(), [Change::UpdateRun { .. }]));
-    assert!(matches!(found("10:00:03", &job, |_| {}).accept_all().as_slice(), [Change::Miss { .. }]));
+    assert!(matches!(found("10:00:03", &job, |_| {}).accept_all().as_slice(), [Change::SkipRun { .. }]));
 }
 
 /// ZooKeeper refuses the begin until an operator has fixed the access list; the lease is renewed all the time.
@@ -230,7 +230,7 @@ fn a_begin_that_is_accepted_after_its_window_is_missed() {
     let mut fixture = accepted_after(HOUR + Duration::from_secs(1));
     assert!(fixture.starts().is_empty());
     let changes = fixture.accept_all();
-    assert!(matches!(changes.as_slice(), [Change::ChangeOwner { .. }, Change::Miss { .. }]), "{changes:?}");
+    assert!(matches!(changes.as_slice(), [Change::ChangeOwner { .. }, Change::SkipRun { .. }]), "{changes:?}");
     assert!(fixture.starts().is_empty());
 }
 
@@ -356,7 +356,7 @@ fn one_whose_job_nobody_defines_any_more_is_missed_in_the_end() {
     run.record.state = RunState::Unstarted;
     let mut fixture = taking_over("10:00:09", set([]), run);
     fixture.pass(13 * 3_600);
-    assert!(matches!(fixture.accept_all().as_slice(), [Change::Miss { .. }]));
+    assert!(matches!(fixture.accept_all().as_slice(), [Change::SkipRun { .. }]));
 }
 
 #[test]
@@ -368,7 +368,7 @@ fn a_run_missed_that_another_wrote_is_looked_at_again() {
     assert!(fixture.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadRun(run.id())))));
     fixture.handle(Event::Ledger(ledger::Event::Run(run.id(), Some((run, Version(3))))));
     let changes = fixture.accept_all();
-    assert!(matches!(changes.as_slice(), [Change::Miss { at: Version(3), .. }]), "{changes:?}");
+    assert!(matches!(changes.as_slice(), [Change::SkipRun { at: Version(3), .. }]), "{changes:?}");
 }
 
 #[test]

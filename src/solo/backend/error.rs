@@ -53,7 +53,7 @@ impl Backend {
                     self.pending.push_back(Request::Election(request));
                 }
                 Request::Ledger(read) if !self.failed => reads.push(Request::Ledger(read)),
-                Request::Ledger(_) | Request::Election(_) => {}
+                Request::Ledger(_) | Request::Election(_) | Request::Lock(_) => {}
             }
         }
         self.pending.extend(reads);
@@ -91,6 +91,7 @@ impl Backend {
         }
         self.contender.withdraw(TermEnd::EntryGone, &self.service.events);
         self.watch.end();
+        self.job_locks.stop_waiting();
         self.timers = Timers::from(self.timers.poll);
         self.emit(election::Event::Failed(election::Failure::StateDir(error.to_string())));
         self.failed = true;

@@ -20,6 +20,7 @@ impl Backend {
                     self.read(request)?;
                     self.pending.pop_front();
                 }
+                Request::Lock(_) => drop(self.pending.pop_front()), // `receive` lets none in
                 Request::Election(request) => {
                     self.pending.pop_front();
                     self.elect(request)?;

@@ -40,6 +40,12 @@ pub(super) fn release(file: &File, range: Range) -> io::Result<()> {
     fcntl(file, FcntlArg::F_OFD_SETLK(&range.lock(libc::F_UNLCK))).map(drop).map_err(io::Error::from)
 }
 
+/// Releases everything that is held by the file and its duplicates.
+pub(super) fn release_all(file: &File) -> io::Result<()> {
+    // A length of zero means: to the end.
+    release(file, Range { start: 0, end: 0 })
+}
+
 /// The exclusive locks that others hold in the range, in no particular order.
 ///
 /// Shared ones do not count: they can be taken by whoever may read the file.

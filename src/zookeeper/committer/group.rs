@@ -85,7 +85,7 @@ impl PendingCommit {
     /// For an end it only matters that another end is on record, so that answer holds even if the change is
     /// untraceable.
     pub fn refused_as(&self, answer: Commit) -> Commit {
-        let is_end = matches!(self.change, Change::End { .. } | Change::Miss { .. });
+        let is_end = matches!(self.change, Change::End { .. } | Change::SkipRun { .. });
         let is_known = !self.is_untraceable || (is_end && answer == Commit::Superseded);
         if is_known { answer } else { Commit::Unknown }
     }

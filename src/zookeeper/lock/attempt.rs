@@ -13,6 +13,9 @@ use crate::zookeeper::client::{Client, Done, Error, Mode, Op, State, Watch as _}
 use crate::zookeeper::context::{At as _, SessionError};
 use crate::zookeeper::paths;
 
+/// An attempt fails for good after so many failures one after the other, with [`PAUSE`] between them.
+const MOST_FAILURES: usize = 50;
+
 /// An entry of this client.
 #[derive(Clone, Debug)]
 struct OwnEntry {
@@ -44,9 +47,14 @@ impl<C: Client, K: Clock> Attempt<C, K> {
     }
 
     pub async fn acquire(&mut self) -> Result<(), LockError> {
+        let mut failures = 0;
         loop {
             match self.try_acquire().await {
-                Err(error) if error.is_passing() => pause(&mut self.client, &self.clock).await?,
+                // What fails again and again under a connection does not pass.
+                Err(error) if error.is_passing() && failures < MOST_FAILURES => {
+                    failures = if self.client.state() == State::Connected { failures + 1 } else { 0 };
+                    pause(&mut self.client, &self.clock).await?;
+                }
                 result => return result,
             }
         }
@@ -72,7 +80,29 @@ impl<C: Client, K: Clock> Attempt<C, K> {
         for at in 0..self.entries.len() {
             self.await_turn(at, listed.take()).await?;
         }
+        self.verify().await
+    }
+
+    /// Checks that of several entries none was deleted while the client waited for the others.
+    async fn verify(&mut self) -> Result<(), LockError> {
+        if self.entries.len() < 2 {
+            return Ok(());
+        }
+        for entry in self.entries() {
+            if stat(&self.client, &entry).await?.is_none() {
+                return self.give_up(entry).await;
+            }
+        }
         Ok(())
+    }
+
+    /// Removes all entries, because this one was deleted by somebody else.
+    async fn give_up(&mut self, gone: String) -> Result<(), LockError> {
+        let entries = self.entries();
+        remove(&self.client, entries.clone()).await?;
+        self.local.remove(&entries);
+        self.entries.clear();
+        Err(LockError::EntryGone { entry: gone })
     }
 
     /// Makes sure that there is an entry at every path. Returns the queue of the first path if it was read meanwhile.
@@ -191,14 +221,10 @@ impl<C: Client, K: Clock> Attempt<C, K> {
                     return Ok(());
                 }
                 Turn::Held => continue,
-                Turn::Gone => {
-                    let entries = self.entries();
-                    remove(&self.client, entries.clone()).await?;
-                    self.local.remove(&entries);
-                    self.entries.clear();
-                    return Err(LockError::EntryGone { entry: path.child(&name) });
+                Turn::Gone => return self.give_up(path.child(&name)).await,
+                Turn::Behind(awaited) if !self.request.waits && !self.local.is_leaving(&path.child(&awaited)) => {
+                    return Err(LockError::Busy { path });
                 }
-                Turn::Behind(_) if !self.request.waits => return Err(LockError::Busy { path }),
                 Turn::Behind(awaited) => awaited,
             };
             let awaited = path.child(&awaited);

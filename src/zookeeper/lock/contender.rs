@@ -16,13 +16,18 @@ use crate::zookeeper::context::SessionError;
 
 /// Acquires and releases locks under a session, whose lease somebody else must watch.
 #[derive(Clone)]
-pub struct Contender<C: Client, K: Clock> {
+pub struct Contender<C, K> {
     pub(super) client: C,
     pub(super) clock: K,
-    pub(super) local: Arc<LocalQueue>,
+    local: Arc<LocalQueue>,
 }
 
 impl<C: Client, K: Clock> Contender<C, K> {
+    /// The first contender of a session. The others are its clones, so that they hand locks over to each other.
+    pub fn new(client: C, clock: K) -> Self {
+        Self { client, clock, local: Arc::default() }
+    }
+
     /// Waits until the request is granted.
     ///
     /// Not cancellation safe: a caller that drops the future must call [`Contender::withdraw`].
@@ -63,19 +68,31 @@ impl<C: Client, K: Clock> Contender<C, K> {
 
     /// Gives up a request that is not granted, or whose result is unknown.
     ///
+    /// Entries whose creation was answered are removed by their names, so a path that may not be listed keeps none.
+    ///
     /// # Errors
     /// If the servers do not confirm it. The entries then go with the session.
     pub async fn withdraw(&self, request: &LockRequest) -> Result<(), SessionError> {
+        let known = self.local.leave(request.uuid);
         settle(&self.client, request.paths[0].as_str()).await?;
-        let mut entries = Vec::new();
+        let mut result = Ok(());
+        for entry in &known {
+            match remove(&self.client, vec![entry.clone()]).await {
+                Ok(()) => self.local.remove(std::slice::from_ref(entry)),
+                error => result = error,
+            }
+        }
         for path in &request.paths {
             let layout = Layout::of(path, request.kind, request.recipe);
             for parent in std::iter::once(layout.queue).chain(layout.permits) {
-                entries.extend(permits::own(&self.client, &parent, request.uuid).await?);
+                match permits::own(&self.client, &parent, request.uuid).await {
+                    Ok(entries) => result = remove(&self.client, entries).await.and(result),
+                    // Whoever may not list this path was not granted anything there.
+                    Err(SessionError::NoAuth(_)) => {}
+                    Err(error) => result = Err(error),
+                }
             }
         }
-        remove(&self.client, entries.clone()).await?;
-        self.local.remove(&entries);
-        Ok(())
+        result
     }
 }

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
+use uuid::Uuid;
 
-use super::entries::is_shared;
+use super::entries::{is_of, is_shared};
 use crate::zookeeper::paths;
 
 /// The entries of one session.
@@ -20,6 +21,8 @@ pub struct LocalQueue(Mutex<BTreeMap<String, LocalEntry>>);
 struct LocalEntry {
     /// It holds its lock.
     is_granted: bool,
+    /// Its client is removing it.
+    is_leaving: bool,
     /// The clients that wait for its end.
     waiting: Vec<oneshot::Sender<HandOff>>,
 }
@@ -44,6 +47,22 @@ impl LocalQueue {
         if let Some(entry) = self.entries().get_mut(entry) {
             entry.is_granted = true;
         }
+    }
+
+    /// Records that a client is removing its entries, whose names contain this uuid. Returns them.
+    pub fn leave(&self, uuid: Uuid) -> Vec<String> {
+        let mut entries = self.entries();
+        let own = entries.iter_mut().filter(|(path, _)| is_of(paths::name(path), uuid));
+        own.map(|(path, entry)| {
+            entry.is_leaving = true;
+            path.clone()
+        })
+        .collect()
+    }
+
+    /// True if a client of this session is removing the entry.
+    pub fn is_leaving(&self, entry: &str) -> bool {
+        self.entries().get(entry).is_some_and(|entry| entry.is_leaving)
     }
 
     /// Waits for the end of an entry; `None` if it is not of this session.

@@ -1,7 +1,5 @@
 //! A session for locks: its contenders, its lease, and the watches on what it holds.
 
-use std::sync::Arc;
-
 use super::contender::Contender;
 use super::upkeep::{LockEvent, Upkeep};
 use super::{HeldLock, LockError, LockRequest};
@@ -20,7 +18,7 @@ impl<C: Client, K: Clock> LockSession<C, K> {
     /// Takes over a session whose connection was requested at `requested`.
     pub fn new(client: C, clock: K, requested: Uptime) -> Self {
         let upkeep = Upkeep::new(client.clone(), clock.clone(), requested);
-        Self { contender: Contender { client, clock, local: Arc::default() }, upkeep }
+        Self { contender: Contender::new(client, clock), upkeep }
     }
 
     /// A contender, to acquire several locks at once. Its locks are safe only while the lease of this session holds,

@@ -1,17 +1,14 @@
 //! What a session for locks does all the time: renew the lease, watch the entries of a held lock.
 
-use std::time::Duration;
-
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
-use super::{LockClient, PAUSE, REVOKE};
+use super::entry_watches::{EntryNews, EntryWatches};
 use crate::clock::{Clock, Uptime, Wake};
 use crate::lease::Lease;
 use crate::lock::LockPath;
-use crate::zookeeper::client::{Client, Error, Op, State, Watch as _};
-use crate::zookeeper::context::json;
+use crate::zookeeper::client::{Client, Op, State};
 
 /// Most renewals in flight at once: once there are so many, the oldest is too old to extend the lease.
 const RENEWALS: usize = 5;
@@ -43,9 +40,7 @@ pub struct Upkeep<C: Client, K: Clock> {
     renewals: FuturesUnordered<BoxFuture<'static, Option<Renewal>>>,
     renewed_at: Uptime,
     is_holding: bool,
-    /// The data of the entries.
-    data: Vec<u8>,
-    entries: FuturesUnordered<BoxFuture<'static, EntryState>>,
+    entries: EntryWatches<C, K>,
     is_over: bool,
 }
 
@@ -54,22 +49,10 @@ struct Renewal {
     sent: Uptime,
 }
 
-/// What was found out about an entry, whose watch must be set again unless it is gone.
-struct EntryState {
-    entry: String,
-    found: Found,
-}
-
-enum Found {
-    /// It may have changed.
-    Unknown,
-    Gone,
-    Revoked,
-}
-
 impl<C: Client, K: Clock> Upkeep<C, K> {
     pub fn new(client: C, clock: K, requested: Uptime) -> Self {
         Self {
+            entries: EntryWatches::new(client.clone(), clock.clone()),
             lease: Lease::of_session(client.timeout(), requested),
             renewed_at: clock.now().up,
             client,
@@ -77,8 +60,6 @@ impl<C: Client, K: Clock> Upkeep<C, K> {
             path: None,
             renewals: FuturesUnordered::new(),
             is_holding: false,
-            data: Vec::new(),
-            entries: FuturesUnordered::new(),
             is_over: false,
         }
     }
@@ -99,11 +80,8 @@ impl<C: Client, K: Clock> Upkeep<C, K> {
 
     /// Watches these entries, whose data this client wrote as `data`, and renews the lease as a holder does.
     pub fn watch_entries<'a>(&mut self, entries: impl Iterator<Item = &'a String>, data: &[u8]) {
-        self.data = data.to_vec();
         self.is_holding = true;
-        for entry in entries {
-            self.entries.push(Box::pin(look(self.client.clone(), entry.clone())));
-        }
+        self.entries.add(entries, data);
     }
 
     /// Waits for the next event.
@@ -129,8 +107,9 @@ impl<C: Client, K: Clock> Upkeep<C, K> {
                 Some(renewal) = self.renewals.next() => if let Some(event) = self.renewed(renewal) {
                     return event;
                 },
-                Some(state) = self.entries.next() => if let Some(event) = self.entry_changed(state) {
-                    return event;
+                Some(news) = self.entries.next() => return match news {
+                    EntryNews::Gone { entry } => LockEvent::EntryGone { entry },
+                    EntryNews::RevokeRequested { entry } => LockEvent::RevokeRequested { entry },
                 },
                 () = self.clock.sleep_until(wake), if wake.up.is_some() => self.renew(),
             }
@@ -164,61 +143,4 @@ impl<C: Client, K: Clock> Upkeep<C, K> {
         let until = self.lease.until();
         (until > before).then_some(LockEvent::Lease { until })
     }
-
-    fn entry_changed(&mut self, EntryState { entry, found }: EntryState) -> Option<LockEvent> {
-        match found {
-            Found::Gone => Some(LockEvent::EntryGone { entry }),
-            Found::Unknown => {
-                let (client, clock) = (self.client.clone(), self.clock.clone());
-                self.entries.push(Box::pin(look_later(client, clock, entry)));
-                None
-            }
-            Found::Revoked => {
-                let set = Op::Set { path: entry.clone(), data: self.revoked_data(), version: -1 };
-                // Restores who holds the lock, and shows that it has noticed. If that fails, the request stays visible.
-                let restored = self.client.multi(vec![set]);
-                let (client, watched) = (self.client.clone(), entry.clone());
-                self.entries.push(Box::pin(async move {
-                    let _ = restored.await;
-                    look(client, watched).await
-                }));
-                Some(LockEvent::RevokeRequested { entry })
-            }
-        }
-    }
-
-    fn revoked_data(&self) -> Vec<u8> {
-        match serde_json::from_slice::<LockClient>(&self.data) {
-            Ok(client) => {
-                let now = self.clock.now().wall.as_millisecond();
-                json(&LockClient { revoked_at_ms: Some(now), ..client })
-            }
-            Err(_) => self.data.clone(),
-        }
-    }
-}
-
-/// Reads an entry until something is to be reported.
-async fn look<C: Client>(client: C, entry: String) -> EntryState {
-    loop {
-        let found = match client.get_and_watch(&entry).await {
-            Ok((data, _, _)) if data == REVOKE => Found::Revoked,
-            Ok((_, _, watch)) => {
-                watch.fired().await;
-                continue;
-            }
-            Err(Error::NoNode) => Found::Gone,
-            Err(_) => Found::Unknown,
-        };
-        return EntryState { entry, found };
-    }
-}
-
-/// Reads an entry again after a failure, once the connection may be back.
-async fn look_later<C: Client, K: Clock>(client: C, clock: K, entry: String) -> EntryState {
-    let until = clock.now().up + PAUSE.max(Duration::from_millis(1));
-    while clock.now().up < until || client.state() == State::Disconnected {
-        clock.sleep_until(Wake { wall: None, up: Some(clock.now().up + PAUSE) }).await;
-    }
-    look(client, entry).await
 }

@@ -57,6 +57,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         match request {
             Request::Election(request) => self.take_election_request(request),
             Request::Ledger(ledger::Request::Commit { id, change }) => self.commit(id, change),
+            Request::Lock(request) => self.take_lock_request(request),
             Request::Ledger(ledger::Request::Watch(run)) => {
                 if self.fence().is_some() {
                     self.watcher.watch(run);

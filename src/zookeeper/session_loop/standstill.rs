@@ -133,6 +133,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 // before it reads the lease: if no turn is visible here, the loop will read the revoked lease.
                 if *self.supervisor.service.turned.borrow() == turned {
                     self.release_unreceived();
+                    self.release_job_locks();
                 } else {
                     self.standstill.watch.is = Standstill::OutOfQueue;
                 }

@@ -76,6 +76,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             StepResult::HandedOver(is_to_successor) => self.handed_over(is_to_successor),
             StepResult::Withdrawn => self.withdrawn(),
             StepResult::OutOfCluster => self.on_cluster_left(),
+            // The step is repeated until the locks are released, or the time for it is over.
+            StepResult::Left if self.job_locks.is_busy() => {}
             StepResult::Left => {
                 self.forget_own();
                 self.left();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cronkeeper::coordination::{self, Coordination, Request};
 use cronkeeper::ledger::{Change, Commit, CommitId, Snapshot};
 use cronkeeper::term::{FencingToken, NodeName, SessionId, Term, TermEnd};
-use cronkeeper::{election, ledger};
+use cronkeeper::{election, ledger, run_lock};
 
 use super::event_order::EventOrder;
 
@@ -59,6 +59,10 @@ impl DaemonEnd {
         self.coordination.requests.send(Request::Ledger(request)).expect("the backend lives");
     }
 
+    pub fn ask_lock(&self, request: run_lock::Request) {
+        self.coordination.requests.send(Request::Lock(request)).expect("the backend lives");
+    }
+
     pub fn reader(&self) -> &dyn coordination::Reader {
         self.coordination.reader.as_ref()
     }
@@ -105,7 +109,7 @@ impl DaemonEnd {
     pub async fn election<T>(&mut self, what: &str, mut wanted: impl FnMut(&election::Event) -> Option<T>) -> T {
         self.until(what, |event| match event {
             coordination::Event::Election(event) => wanted(event),
-            coordination::Event::Ledger(_) => None,
+            coordination::Event::Ledger(_) | coordination::Event::Lock(_) => None,
         })
         .await
     }
@@ -113,7 +117,16 @@ impl DaemonEnd {
     pub async fn ledger<T>(&mut self, what: &str, mut wanted: impl FnMut(&ledger::Event) -> Option<T>) -> T {
         self.until(what, |event| match event {
             coordination::Event::Ledger(event) => wanted(event),
-            coordination::Event::Election(_) => None,
+            coordination::Event::Election(_) | coordination::Event::Lock(_) => None,
+        })
+        .await
+    }
+
+    /// Waits for an event about a lock.
+    pub async fn lock<T>(&mut self, what: &str, mut wanted: impl FnMut(&run_lock::Event) -> Option<T>) -> T {
+        self.until(what, |event| match event {
+            coordination::Event::Lock(event) => wanted(event),
+            coordination::Event::Election(_) | coordination::Event::Ledger(_) => None,
         })
         .await
     }
@@ -122,7 +135,7 @@ impl DaemonEnd {
     pub fn seen_election(&self, wanted: impl Fn(&election::Event) -> bool) -> bool {
         self.seen.iter().any(|event| match event {
             coordination::Event::Election(event) => wanted(event),
-            coordination::Event::Ledger(_) => false,
+            coordination::Event::Ledger(_) | coordination::Event::Lock(_) => false,
         })
     }
 

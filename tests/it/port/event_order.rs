@@ -68,7 +68,7 @@ impl EventOrder {
                 }
                 Some(_) => Ok(()),
             },
-            coordination::Event::Ledger(_) => Ok(()),
+            coordination::Event::Ledger(_) | coordination::Event::Lock(_) => Ok(()),
         }
     }
 

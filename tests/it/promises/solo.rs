@@ -24,7 +24,7 @@ impl Backend for OneHost {
     fn start(&mut self, name: &str, host: Host) -> Result<Started, Failure> {
         let node = NodeName::new(name);
         let state = StateDir::open(self.0.path(), BackendIdentity::Solo, &node).expect("the state directory is good");
-        let try_once = || match solo::start(&state, &node, Arc::new(|_| Ok(())), None) {
+        let try_once = || match solo::start(&state, &node, Arc::new(|_| Ok(())), None, None) {
             // An earlier process of the host is dying: its thread still has its lock.
             Err(SoloError::Refused(Failure::NameTaken { .. })) if host == Host::Own => None,
             other => Some(other),

@@ -134,6 +134,7 @@ pub fn backend(
         node: name,
         host: format!("host-{node}"),
         pid: 1,
+        user: "cron".into(),
         version: "0.0.0".into(),
         started_at: clock.now().wall,
     };
@@ -359,13 +360,13 @@ impl MarkWriter {
         let node = self.node;
         match &event {
             coordination::Event::Election(election::Event::Lease { .. } | election::Event::Members(_)) => {}
-            coordination::Event::Ledger(_) => {}
+            coordination::Event::Ledger(_) | coordination::Event::Lock(_) => {}
             event => self.world.lock().env.note(|| format!("node-{node}: {event:?}")),
         }
         match event {
             coordination::Event::Election(event) => self.election(event),
             coordination::Event::Ledger(ledger::Event::Answered { id, answer }) => self.answered(id, answer),
-            coordination::Event::Ledger(_) => {}
+            coordination::Event::Ledger(_) | coordination::Event::Lock(_) => {}
         }
     }
 

@@ -8,6 +8,7 @@ use cronkeeper::job::{
     CommandLine, Condition, Digest, Due, Group, Hook, Hooks, Interrupted, Job, JobName, JobSet, Limits, Misfire,
     OnLeaseEnd, Overlap, Retries, RunAs, Splay,
 };
+use cronkeeper::lock::LockPath;
 use cronkeeper::schedule::{Dst, Schedule};
 use fastrand::Rng;
 use jiff::{SignedDuration, Timestamp};
@@ -17,6 +18,12 @@ pub const BESIDE: &str = "beside";
 
 /// Name prefix of jobs of which together only one run may be alive at a time.
 pub const GROUP: &str = "group";
+
+/// Name prefix of jobs that hold the same lock, so that only one of their runs may be alive at a time.
+pub const LOCKED: &str = "locked";
+
+/// The jobs that hold the same lock.
+pub const LOCKED_JOBS: [&str; 3] = ["locked-a", "locked-b", "locked-c"];
 
 /// Jobs in a chain: the second and third run after the first, the last after both.
 const CHAIN: [&str; 4] = ["chain-a", "chain-b", "chain-c", "chain-d"];
@@ -46,6 +53,7 @@ fn job(name: &str, schedule: &str) -> Job {
         retries: Retries::default(),
         overlap: Overlap::Skip,
         concurrency_group: None,
+        lock: Vec::new(),
         misfire: Misfire::RunOnce,
         misfire_window: None,
         misfire_limit: 100,
@@ -90,6 +98,20 @@ fn all() -> Vec<Job> {
         Job { concurrency_group, on_lease_end: OnLeaseEnd::Kill, ..job(name, schedule) }
     };
     let (group_a, group_b) = (grouped("group-a", "*/11 * * * * *"), grouped("group-b", "*/13 * * * * *"));
+    let locked = |name, schedule, overlap| {
+        let lock = vec![LockPath::parse("/locks/simulated").unwrap()];
+        Job { lock, overlap, on_lease_end: OnLeaseEnd::Kill, ..job(name, schedule) }
+    };
+    let (locked_a, locked_b) = (
+        locked(LOCKED_JOBS[0], "*/5 * * * * *", Overlap::Skip),
+        Job { interrupted: Interrupted::Rerun, ..locked(LOCKED_JOBS[1], "*/7 * * * * *", Overlap::Queue) },
+    );
+    let mut locked_c = locked(LOCKED_JOBS[2], "*/12 * * * * *", Overlap::Allow);
+    // Who has the position in the group may need the lock again.
+    let concurrency_group = Some(Group { name: "behind-the-lock".into(), limit: 1 });
+    let locked_b = Job { concurrency_group: concurrency_group.clone(), ..locked_b };
+    locked_c.concurrency_group = concurrency_group;
+    locked_c.retries = Retries { limit: RETRIES, delay: seconds(1), ..Retries::default() };
     let mut never = job("never-late", "*/10 * * * * *");
     never.misfire = Misfire::Skip;
     let chain = |name, upstreams: &[(&str, Condition)]| {
@@ -120,6 +142,9 @@ fn all() -> Vec<Job> {
         replace,
         group_a,
         group_b,
+        locked_a,
+        locked_b,
+        locked_c,
         with_hooks(never),
         with_hooks(first),
         second,

@@ -33,7 +33,7 @@ use super::executor::{Executor, Program, Task};
 use super::facts::Fact;
 use super::faults::Fault;
 use super::foreign_entries::FOREIGN_JOB;
-use super::jobs::{Cast, GROUP};
+use super::jobs::{Cast, GROUP, LOCKED, LOCKED_JOBS};
 use super::operators::{PastRequests, SimulatedOperator};
 use super::transcript::Transcript;
 use super::trial::{Length, Plan, Subject, attempt, many, tally};
@@ -63,6 +63,8 @@ struct Said {
 
 const NOTHING: Said = Said { leads: false, token: None, lease_until: Uptime::ZERO };
 
+/// A process that ended less than this ago has ended just now.
+const JUST: Duration = Duration::from_secs(5);
 /// Time to write and execute a decision.
 const MOMENT: jiff::SignedDuration = jiff::SignedDuration::from_secs(5);
 
@@ -115,12 +117,18 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
             let record: RunRecord = serde_json::from_slice(&data).map_err(|error| format!("`{name}`: {error}"))?;
             // A run needs time to be started, and its end needs time to be written.
             let is_begun_now = world.env.wall().duration_since(record.begun_at) < MOMENT;
-            let is_ended_now = world.wardens.ended_at(&name).is_some_and(|at| now < at + Duration::from_secs(5));
+            let is_ended_now = world.wardens.ended_at(&name).is_some_and(|at| now < at + JUST);
             // If the whole host died before it could note the begin, the run ends at its time, or by an operator.
             let is_lost = self.homes.iter().any(|home| guard(&home.disk).has_lost(&record.owner.session));
             let is_kept = record.keep_until.is_none_or(|until| world.env.wall().duration_since(until) < MOMENT);
             let is_mourned = is_lost && record.state == RunState::CutOff && is_kept;
+            // Whoever holds the lock has a process, or had one just now.
+            let recently = |job: &str| world.wardens.last_end(job).is_some_and(|at| now < at + JUST);
+            let is_locked = |name: &str| name.starts_with(LOCKED);
+            let awaits_lock = is_locked(&name)
+                && (alive.iter().any(|run| is_locked(run)) || LOCKED_JOBS.iter().any(|job| recently(job)));
             let waits = match record.state {
+                _ if awaits_lock => record.state.waits(),
                 RunState::Retrying | RunState::Unstarted => {
                     record.retry_at.is_some_and(|at| world.env.wall().duration_since(at) < MOMENT)
                 }
@@ -129,7 +137,7 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
                     let is_rival =
                         |other: &str| is_of(other, job) || (job.starts_with(GROUP) && other.starts_with(GROUP));
                     let has_others = names.iter().any(|other| *other != name && is_rival(other));
-                    has_others || world.wardens.last_end(job).is_some_and(|at| now < at + Duration::from_secs(5))
+                    has_others || world.wardens.last_end(job).is_some_and(|at| now < at + JUST)
                 }
                 RunState::Running | RunState::CutOff => false,
             };
@@ -289,7 +297,7 @@ fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<S
                     if let Request::Ledger(ledger::Request::Commit { id, change }) = &request {
                         order.requested(*id, change);
                     }
-                    if let Request::Ledger(request) = &request {
+                    if !matches!(request, Request::Election(_)) {
                         world.lock().env.note(|| format!("node-{node} asks: {request:?}"));
                     }
                     if let Request::Election(election::Request::Resign | election::Request::Transfer(_)) = &request {
@@ -306,7 +314,7 @@ fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<S
                     }
                     match &event {
                         BackendEvent::Election(event) => listen(&world, node, &mut guard(&said)[node], event),
-                        BackendEvent::Ledger(event) => world.lock().env.note(|| format!("node-{node}: {event:?}")),
+                        event => world.lock().env.note(|| format!("node-{node}: {event:?}")),
                     }
                     if tap.send(event).is_err() {
                         return;

@@ -214,6 +214,10 @@ impl World {
             return;
         }
         self.nodes[node].health = Health::Running;
+        if self.nodes[node].held.is_some() {
+            // A process that is paused does not turn anyway.
+            self.env.facts.push(Fact::LoopStalled { node });
+        }
         let mut inbox = std::mem::take(&mut self.nodes[node].inbox);
         // Chance decides whether the timers or the sockets are read first.
         if self.env.rng.bool() {
@@ -240,7 +244,9 @@ impl World {
             self.nodes[node].held = Some(Vec::new());
             // Warden and loop hanging together is a frozen host.
             self.wardens.go_on(&mut self.env, node);
-            self.env.facts.push(Fact::LoopStalled { node });
+            if self.nodes[node].health == Health::Running {
+                self.env.facts.push(Fact::LoopStalled { node });
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! Many jobs that are all due at the same time, and checks of how they ran.
+//! Many jobs that are all due at the same time, or at a few, and checks of how they ran.
 //!
 //! Each job creates a directory of its own, which is the cheapest way to detect a second run: it cannot create it again
 //! and fails. The directory's time shows when the program ran, independent of what the daemon reports. Besides, one
@@ -32,6 +32,8 @@ pub struct Burst {
     gate: Scratch,
     jobs: usize,
     at: Timestamp,
+    /// The seconds over which the jobs are spread, the same number in each.
+    seconds: usize,
     is_group: bool,
 }
 
@@ -40,7 +42,12 @@ impl Burst {
     pub fn new(jobs: usize, seconds: i64) -> Self {
         let now = Timestamp::now();
         let at = now - SignedDuration::new(0, now.subsec_nanosecond()) + seconds.seconds();
-        Self { marks: Scratch::new("burst"), gate: Scratch::new("gate"), jobs, at, is_group: false }
+        Self { marks: Scratch::new("burst"), gate: Scratch::new("gate"), jobs, at, seconds: 1, is_group: false }
+    }
+
+    /// Spreads the jobs over this many seconds.
+    pub fn over(self, seconds: usize) -> Self {
+        Self { seconds, ..self }
     }
 
     /// Puts the jobs into one group, and adds jobs due every second outside of it.
@@ -50,6 +57,12 @@ impl Burst {
 
     pub fn names(&self) -> impl Iterator<Item = String> {
         (0..self.jobs).map(|n| format!("j{n:05}"))
+    }
+
+    /// When a job is due.
+    fn due(&self, name: &str) -> Timestamp {
+        let number: usize = name[1..].parse().expect("a job has a number");
+        self.at + SignedDuration::from_secs((number * self.seconds / self.jobs) as i64)
     }
 
     pub fn at(&self) -> Timestamp {
@@ -64,7 +77,8 @@ impl Burst {
         };
         let waits = format!("'until [ -e {}/open ]; do sleep 0.05; done'", self.gate.path().display());
         let held = once(HELD, self.at - AHEAD, &waits, ", interrupted: rerun");
-        let job = |name: String| once(&name, self.at, &format!("[{MARKER}, {}]", self.mark(&name).display()), "");
+        let job =
+            |name: String| once(&name, self.due(&name), &format!("[{MARKER}, {}]", self.mark(&name).display()), "");
         let ticks = if self.is_group { TICKS } else { 0 };
         let tick = |n| format!("  tick-{n}: {{schedule: '* * * * * *', splay: 1s, command: [/bin/true]}}\n");
         let all = (0..ticks).map(tick).fold(format!("jobs:\n{held}"), |all, job| all + &job);
@@ -88,7 +102,8 @@ impl Burst {
 
     /// Waits until each job's run has ended or was skipped. [`Self::faults`] reports those that did not in time.
     pub fn await_ends(&self, nodes: &[Node]) {
-        let early = self.at.duration_since(Timestamp::now());
+        let last = self.at + SignedDuration::from_secs(self.seconds as i64 - 1);
+        let early = last.duration_since(Timestamp::now());
         std::thread::sleep(Duration::try_from(early).unwrap_or_default());
         let bound = LONG + Duration::from_millis(20) * u32::try_from(self.jobs).expect("it is small");
         poll(bound, || {
@@ -118,9 +133,9 @@ impl Burst {
 
     /// How long after the due time each job's program ran, for those that ran.
     pub fn lateness(&self) -> Vec<Duration> {
-        let due = SystemTime::from(self.at);
         // The kernel's time stamp may be a tick old.
-        self.marks().map(|(_, made)| made.duration_since(due).unwrap_or_default()).collect()
+        let late = |(name, made): (String, SystemTime)| made.duration_since(SystemTime::from(self.due(&name)));
+        self.marks().map(|mark| late(mark).unwrap_or_default()).collect()
     }
 
     /// The promises that were broken.

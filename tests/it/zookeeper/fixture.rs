@@ -169,6 +169,7 @@ pub fn open(
         node: NodeName::new(node),
         host: "localhost".into(),
         pid: std::process::id(),
+        user: "test".into(),
         version: "test".into(),
         started_at: Timestamp::now(),
     };

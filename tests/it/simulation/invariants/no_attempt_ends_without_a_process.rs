@@ -135,6 +135,9 @@ impl NoAttemptEndsWithoutAProcess {
         if known.run_is_started {
             return Err(format!("`{run}` has had a process, and is skipped for {}", skip.reason.as_str()));
         }
+        if skip.reason == SkipReason::Locked && skip.job.as_str().starts_with(jobs::LOCKED) {
+            return Ok(());
+        }
         if skip.reason != SkipReason::Missed {
             return Err(format!("`{run}` was begun, and is skipped for {}", skip.reason.as_str()));
         }

@@ -12,7 +12,7 @@ use cronkeeper::clock::Uptime;
 use cronkeeper::run::{RunId, RunRecord};
 
 use super::super::facts::Fact;
-use super::super::jobs::GROUP;
+use super::super::jobs::{GROUP, LOCKED};
 use super::super::warden::Process;
 use super::{Invariant, ops, written};
 
@@ -84,8 +84,8 @@ impl NoTwoProcesses {
 
     fn are_rivals(&self, a: &str, b: &str) -> bool {
         let (Ok(a), Ok(b)) = (RunId::parse(a), RunId::parse(b)) else { return false };
-        let is_in_group = |run: &RunId| run.job().as_str().starts_with(GROUP);
-        if is_in_group(&a) && is_in_group(&b) {
+        let share = |prefix| [&a, &b].iter().all(|run| run.job().as_str().starts_with(prefix));
+        if share(GROUP) || share(LOCKED) {
             return true;
         }
         a.job() == b.job()

@@ -113,6 +113,11 @@ impl WhatIsDueHasHadItsProcess {
             SkipReason::Overlap => {
                 self.in_flight.keys().any(|run| job_of(run) == job) || self.ended.get(job).is_some_and(is_recent)
             }
+            SkipReason::Locked => {
+                let shares = |run: &str| run != skip.id().to_string() && job_of(run).starts_with(jobs::LOCKED);
+                let ended = self.ended.iter().any(|(job, at)| job.starts_with(jobs::LOCKED) && is_recent(at));
+                job.starts_with(jobs::LOCKED) && (self.in_flight.keys().any(|run| shares(run)) || ended)
+            }
             SkipReason::Paused => self.paused.get(job).is_some_and(|until| until.as_ref().is_none_or(is_recent)),
             SkipReason::Missed if has_occurrences(&skip.job) && !jobs::is_in_doubt(&skip.job) => {
                 jobs::may_be_missed(&skip.job, false, skip.last, skip.decided_at)

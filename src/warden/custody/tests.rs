@@ -1,0 +1,82 @@
+//! Both ends in one process, with pipes that show what is still open.
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::*;
+
+/// A pipe: its reading end is at its end once nobody has the writing end.
+fn pipe() -> (OwnedFd, OwnedFd) {
+    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap()
+}
+
+fn is_closed(reading: &OwnedFd, within_ms: i64) -> bool {
+    let timeout = rustix::time::Timespec { tv_sec: within_ms / 1000, tv_nsec: within_ms % 1000 * 1_000_000 };
+    poll(&mut [PollFd::new(reading, PollFlags::IN)], Some(&timeout)).unwrap() > 0
+}
+
+const LONG: i64 = 60_000;
+
+#[test]
+fn what_is_deposited_stays_open_until_it_is_withdrawn() {
+    let (custody, _thread) = model::start();
+    let (reading, writing) = pipe();
+    let (other_reading, other) = pipe();
+    let deposit = custody.deposit(&[writing.as_fd()]).unwrap();
+    let _stays = custody.deposit(&[other.as_fd()]).unwrap();
+    drop((writing, other));
+    assert!(!is_closed(&reading, 0));
+    deposit.withdraw();
+    assert!(is_closed(&reading, LONG));
+    assert!(!is_closed(&other_reading, 0));
+}
+
+#[test]
+fn what_the_daemon_forgets_is_kept_until_the_warden_ends() {
+    let (custody, thread) = model::start();
+    let (reading, writing) = pipe();
+    drop(custody.deposit(&[writing.as_fd()]).unwrap());
+    drop(writing);
+    // The answer to a second deposit proves that the end of the first one's line was read.
+    custody.deposit(&[reading.as_fd()]).unwrap().withdraw();
+    assert!(!is_closed(&reading, 0));
+    drop(custody);
+    thread.join().unwrap();
+    assert!(is_closed(&reading, LONG));
+}
+
+#[test]
+fn a_warden_that_is_gone_or_has_no_room_takes_nothing() {
+    let (_reading, writing) = pipe();
+    assert!(model::gone().deposit(&[writing.as_fd()]).is_err());
+    let (custody, _thread) = model::start_with(2);
+    assert!(custody.deposit(&[writing.as_fd()]).is_err());
+    let (custody, _thread) = model::start();
+    assert!(custody.deposit(&vec![writing.as_fd(); MOST]).is_err());
+    assert!(custody.deposit(&vec![writing.as_fd(); MOST - 1]).is_ok());
+}
+
+#[test]
+fn a_warden_that_dies_unread_answers_too() {
+    let (custody, theirs) = Custody::pair().unwrap();
+    let (reading, writing) = pipe();
+    let waiting = std::thread::spawn(move || custody.deposit(&[writing.as_fd()]).map(drop));
+    poll(&mut [PollFd::new(&theirs, PollFlags::IN)], None).unwrap();
+    assert!(!is_closed(&reading, 0));
+    drop(theirs);
+    assert!(waiting.join().unwrap().is_err());
+    assert!(is_closed(&reading, LONG));
+}
+
+#[test]
+fn the_socket_travels_ahead_of_all_orders() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    assert!(take_socket(theirs.as_fd()).is_none());
+    let (_custody, end) = Custody::pair().unwrap();
+    send_socket(&ours, &end).unwrap();
+    (&ours).write_all(b"orders").unwrap();
+    assert!(take_socket(theirs.as_fd()).is_some());
+    assert!(take_socket(theirs.as_fd()).is_none());
+    let mut rest = [0; 6];
+    (&theirs).read_exact(&mut rest).unwrap();
+    assert_eq!(&rest, b"orders");
+}
