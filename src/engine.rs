@@ -107,11 +107,14 @@ impl Engine {
             Some(leader) if self.cx.may_decide_at(now) => {
                 let held = now.wall.duration_since(self.clocks.due(now)).unsigned_abs();
                 // While the most starts allowed are in flight, nothing can be begun before one of them returns.
-                let next = match self.parts.runs.has_room() {
-                    true => leader.next_at().into_iter().chain(self.parts.runs.next_at()).min(),
-                    false => self.parts.runs.give_up_at(),
+                let (next, up) = match self.parts.runs.has_room() {
+                    true => {
+                        let next = leader.next_at().into_iter().chain(self.parts.runs.next_at()).min();
+                        (next, leader.give_up_at())
+                    }
+                    false => (self.parts.runs.give_up_at(), None),
                 };
-                Wake { wall: next.map(|at| later(at, held)), up: leader.give_up_at() }
+                Wake { wall: next.map(|at| later(at, held)), up }
             }
             _ => Wake::default(),
         };

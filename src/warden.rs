@@ -75,11 +75,11 @@ pub fn main_if_asked() -> Option<ExitCode> {
     })
 }
 
-/// Releases the code pages of this process, which the kernel loads again as they are needed.
+/// Releases the pages of the program's files, which the kernel loads again as they are needed.
 ///
 /// For a process that will wait for long: what it needed to start is most of its memory.
-pub fn release_code_pages() {
-    spawn::release_code_pages();
+pub fn release_file_pages() {
+    spawn::release_file_pages();
 }
 
 /// Makes this process inherit the orphans of its warden, should the warden die: see [`kill_children`].
@@ -131,7 +131,7 @@ fn serve() -> io::Result<()> {
     SigSet::all().thread_block()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let keeper = keeper::Keeper::new(daemon, urgent, custody)?;
-    spawn::release_code_pages();
+    spawn::release_file_pages();
     keeper.run()
 }
 

@@ -48,7 +48,7 @@ if ((${#missing[@]})); then
 fi
 
 # More threads than cores: most tests spend their time waiting for processes, servers and sessions.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
 
 if [[ -n ${CRONKEEPER_TEST_ARGS:-} ]]; then
     # Not quoted, because the variable holds several arguments.

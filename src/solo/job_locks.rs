@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub(super) use self::waiter::{AcquiredLocks, WaitEnd};
-use self::waiter::{Place, Wish};
+use self::waiter::{Place, WantedLocks};
 use super::background::BackgroundWork;
 use super::lock_files::LockFiles;
 use crate::accounts::Account;
@@ -80,7 +80,7 @@ enum JobLockState {
 
 /// A thread that waits.
 struct Waiter {
-    wish: Arc<Wish>,
+    wanted_locks: Arc<WantedLocks>,
     /// The request that it waits for; none while it is idle.
     request: Option<LockRequestId>,
     /// False while it is idle.
@@ -122,7 +122,7 @@ impl JobLocks {
 
     /// Handles the end of a thread.
     pub(super) fn on_waited(&mut self, waiter: WaiterId, end: WaitEnd, background: &BackgroundWork) -> Option<Event> {
-        let Waiter { wish, request, .. } = self.waiters.remove(&waiter)?;
+        let Waiter { wanted_locks, request, .. } = self.waiters.remove(&waiter)?;
         let wanted = request.and_then(|id| Some((id, self.requests.get_mut(&id)?)));
         let Some((id, lock)) = wanted else {
             if let WaitEnd::Acquired(acquired) = end {
@@ -133,7 +133,7 @@ impl JobLocks {
         match end {
             WaitEnd::Acquired(acquired) => {
                 lock.state = JobLockState::Held;
-                let grant = acquired.grant(&wish);
+                let grant = acquired.grant(&wanted_locks);
                 self.held.lock().insert(id, acquired);
                 Some(Event::Held { id, grant })
             }
@@ -187,7 +187,7 @@ impl JobLocks {
     fn wait(&mut self, id: LockRequestId, background: &BackgroundWork) -> Option<Event> {
         let lock = self.requests.get_mut(&id)?;
         lock.state = JobLockState::Waiting;
-        let idle = self.waiters.values_mut().find(|waiter| waiter.request.is_none() && waiter.wish.is_of(lock));
+        let idle = self.waiters.values_mut().find(|waiter| waiter.request.is_none() && waiter.wanted_locks.is_of(lock));
         if let Some(waiter) = idle {
             waiter.request = Some(id);
             waiter.is_wanted.store(true, Ordering::Relaxed);
@@ -197,17 +197,18 @@ impl JobLocks {
             return self.refuse(id, format!("this node waits for {} locks already", self.most_threads));
         }
         let key = LockKey::draw();
-        let wish = Arc::new(Wish { job: lock.job.clone(), paths: lock.paths.clone(), waits: lock.waits, key });
+        let wanted_locks =
+            Arc::new(WantedLocks { job: lock.job.clone(), paths: lock.paths.clone(), waits: lock.waits, key });
         let (waiter, is_wanted) = (WaiterId(self.started), Arc::new(AtomicBool::new(true)));
         let work = {
-            let (place, wish, is_wanted) = (self.place.clone(), wish.clone(), is_wanted.clone());
-            move || waiter::wait(&place, &wish, &is_wanted)
+            let (place, wanted_locks, is_wanted) = (self.place.clone(), wanted_locks.clone(), is_wanted.clone());
+            move || waiter::wait(&place, &wanted_locks, &is_wanted)
         };
         if let Err(error) = background.wait_for_locks(waiter, work) {
             return self.refuse(id, format!("cannot start a thread that waits for it: {error}"));
         }
         self.started += 1;
-        self.waiters.insert(waiter, Waiter { wish, request: Some(id), is_wanted });
+        self.waiters.insert(waiter, Waiter { wanted_locks, request: Some(id), is_wanted });
         None
     }
 
@@ -236,8 +237,8 @@ impl Waiter {
     }
 }
 
-impl Wish {
-    /// True if a thread with this wish may go on for a request. The record of the holder names the job.
+impl WantedLocks {
+    /// True if a thread with these may go on for a request. The record of the holder names the job.
     fn is_of(&self, lock: &JobLock) -> bool {
         (&self.job, &self.paths, self.waits) == (&lock.job, &lock.paths, lock.waits)
     }

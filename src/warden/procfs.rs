@@ -133,19 +133,34 @@ pub(super) fn own_children() -> io::Result<Vec<i32>> {
     }
 }
 
-/// Start and length of each mapping of this process that is unwritable code from a file.
-pub(super) fn own_code() -> Vec<(usize, usize)> {
-    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    maps.lines().filter_map(code).collect()
+/// Start and length of each mapping of this process that is unwritable and equals its file.
+pub(super) fn own_file_pages() -> Vec<(usize, usize)> {
+    file_pages(&fs::read_to_string("/proc/self/smaps").unwrap_or_default())
+}
+
+fn file_pages(smaps: &str) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let mut mapping = None;
+    for line in smaps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        match (words.next(), words.next()) {
+            // Tables that the dynamic linker has relocated are unwritable too, and differ from the file.
+            (Some("Anonymous:" | "Swap:"), size) if size != Some("0") => mapping = None,
+            // It comes after the other.
+            (Some("Swap:"), _) => found.extend(mapping.take()),
+            _ => mapping = unwritable(line).or(mapping),
+        }
+    }
+    found
 }
 
 /// Parses a line such as `5581a000-5581c000 r-xp 00002000 08:01 131 /usr/bin/cronkeeper`.
-fn code(line: &str) -> Option<(usize, usize)> {
+fn unwritable(line: &str) -> Option<(usize, usize)> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
-    let is_code = fields.next()? == "r-xp" && fields.nth(3)?.starts_with('/');
+    let is_ours = matches!(fields.next()?, "r-xp" | "r--p") && fields.nth(3)?.starts_with('/');
     let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
-    is_code.then(|| (start, end.saturating_sub(start)))
+    is_ours.then(|| (start, end.saturating_sub(start)))
 }
 
 /// The children of this process's first thread, which the kernel makes the parent of orphans.
@@ -265,12 +280,21 @@ mod tests {
     }
 
     #[test]
-    fn code_is_executable_unwritable_and_mapped_from_a_file() {
-        assert_eq!(code("1000-3000 r-xp 00002000 08:01 131  /usr/bin/a b"), Some((0x1000, 0x2000)));
+    fn pages_of_files_are_unwritable_and_were_never_changed() {
+        let of = |header: &str, sizes: [u32; 2]| {
+            let [anonymous, swap] = sizes;
+            file_pages(&format!("{header}\nRss: 8 kB\nAnonymous: {anonymous} kB\nSwap:   {swap} kB\nLocked: 0 kB\n"))
+        };
+        for permissions in ["r-xp", "r--p"] {
+            let header = format!("1000-3000 {permissions} 00002000 08:01 131  /usr/bin/a b");
+            assert_eq!(of(&header, [0, 0]), [(0x1000, 0x2000)]);
+            assert_eq!(of(&header, [4, 0]), [], "relocated");
+            assert_eq!(of(&header, [0, 4]), [], "relocated and swapped out");
+        }
         for other in
-            ["1000-3000 r--p 0 08:01 131 /a", "1000-3000 rwxp 0 08:01 131 /a", "1000-3000 r-xp 0 00:00 0 [vdso]", ""]
+            ["1000-3000 rw-p 0 08:01 131 /a", "1000-3000 rwxp 0 08:01 131 /a", "1000-3000 r-xp 0 00:00 0 [vdso]", ""]
         {
-            assert_eq!(code(other), None, "{other}");
+            assert_eq!(of(other, [0, 0]), [], "{other}");
         }
     }
 
@@ -382,7 +406,7 @@ mod tests {
 
     #[test]
     fn fuzz_maps_of_a_process() {
-        let words = &["r-xp", "rwxp", "-", "/", "[vdso]", "ffffffffffffffff", "00:00", " "];
-        Fuzz::of("proc-maps", words).run(|input| text(input).lines().filter_map(code).count() > 0);
+        let words = &["r-xp", "r--p", "-", "/", "ffffffffffffffff", "00:00", " ", "\nAnonymous: 0", "\nSwap: 0 kB"];
+        Fuzz::of("proc-maps", words).run(|input| !file_pages(&text(input)).is_empty());
     }
 }

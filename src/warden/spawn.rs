@@ -57,12 +57,12 @@ pub(super) fn default_signals() {
     }
 }
 
-/// Releases the code pages of the program and its libraries that the start has touched.
+/// Releases the pages of the program and its libraries that the start has touched.
 ///
-/// The warden needs few of them again, and the kernel reloads those by itself. Only unwritable code is released: the
-/// file contains every byte of it.
-pub(super) fn release_code_pages() {
-    for (start, length) in procfs::own_code() {
+/// The warden needs few of them again, and the kernel reloads those by itself. Only what nobody can write to is
+/// released: the file contains every byte of it.
+pub(super) fn release_file_pages() {
+    for (start, length) in procfs::own_file_pages() {
         // SAFETY: the range is a mapping of a file that is never written to, so the kernel finds the same bytes again.
         // If the call fails, the pages stay where they are.
         let _ = unsafe { rustix::mm::madvise(start as *mut c_void, length, rustix::mm::Advice::LinuxDontNeed) };

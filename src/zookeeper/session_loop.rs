@@ -273,7 +273,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
         self.transfer_when_answered();
         self.resign_when_answered();
         self.emit_term_over_when_answered();
-        if self.supervisor.desired.leave.is_some_and(|until| now >= until) {
+        if self.link.ended.is_none() && self.supervisor.desired.leave.is_some_and(|until| now >= until) {
             self.left();
         }
         if !self.link.is_connected || self.link.ended.is_some() {

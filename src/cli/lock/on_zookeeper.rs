@@ -226,7 +226,7 @@ impl Run<'_> {
                     acquired = &mut acquired => break WaitEnd::Answered(acquired),
                     () = &mut waits_long, if !is_small => {
                         is_small = true;
-                        warden::release_code_pages();
+                        warden::release_file_pages();
                     }
                     () = self.clock.sleep_until(wake), if wake.up.is_some() => if wake.is_due(self.clock.now()) {
                         break WaitEnd::Answered(Err(LockError::Busy { path: self.request.paths[0].clone() }));

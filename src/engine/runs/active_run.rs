@@ -342,12 +342,12 @@ impl ActiveRun {
         self.record.state == RunState::Unstarted && !self.record.has_past()
     }
 
-    /// True while it waits for other runs.
+    /// True while it waits for other runs, or for locks.
     pub fn is_queued(&self) -> bool {
         self.record.state == RunState::Queued
     }
 
-    /// True while it waits for other runs and the leader may begin it.
+    /// True while it waits for other runs or for locks, and the leader may begin it.
     pub fn is_waiting(&self) -> bool {
         self.is_queued() && self.is_idle()
     }

@@ -9,6 +9,8 @@
 //! to request that the runs before it end. Every leader repeats that request, so a request that was lost with the last
 //! leader does no harm.
 //!
+//! A run whose job has locks is queued too, and begins once it holds them: see `locking`.
+//!
 //! A run occupies a position in its group from its first attempt until its end is in the ledger, also while it waits
 //! for another attempt or is cut off.
 

@@ -22,7 +22,7 @@ pub(super) struct Place {
 }
 
 /// What one thread waits for.
-pub(super) struct Wish {
+pub(super) struct WantedLocks {
     pub(super) job: JobName,
     pub(super) paths: Vec<LockPath>,
     pub(super) waits: bool,
@@ -44,18 +44,18 @@ pub(in crate::solo) enum WaitEnd {
 /// Dropping it ends this process's part only: whoever has not decided to release may have processes to kill.
 #[derive(Debug)]
 pub(in crate::solo) struct AcquiredLocks {
-    /// A file for each path of the wish, in the same order.
+    /// A file for each path of the wanted locks, in the same order.
     files: Vec<PathBuf>,
     held: Vec<HeldFileLock>,
     deposit: Option<Deposit>,
 }
 
 impl AcquiredLocks {
-    pub(super) fn grant(&self, wish: &Wish) -> LockGrant {
+    pub(super) fn grant(&self, wanted_locks: &WantedLocks) -> LockGrant {
         // A file that is linked to another one of them was not locked twice.
         let lock_of = |file: &PathBuf| self.held.iter().find(|held| held.file == *file).or(self.held.first());
         let tokens = self.files.iter().filter_map(|file| Some(lock_of(file)?.token));
-        LockGrant { key: wish.key.clone(), held: wish.paths.iter().cloned().zip(tokens).collect() }
+        LockGrant { key: wanted_locks.key.clone(), held: wanted_locks.paths.iter().cloned().zip(tokens).collect() }
     }
 
     pub(super) fn release(self) {
@@ -76,18 +76,19 @@ enum WaitError {
 }
 
 /// Waits in the kernel until the locks are held. Once `is_wanted` is false, it may give up.
-pub(super) fn wait(place: &Place, wish: &Wish, is_wanted: &AtomicBool) -> WaitEnd {
-    let files = wish.paths.iter().map(|path| place.files.file_of(path)).collect::<Result<Vec<_>, _>>();
+pub(super) fn wait(place: &Place, wanted_locks: &WantedLocks, is_wanted: &AtomicBool) -> WaitEnd {
+    let files = wanted_locks.paths.iter().map(|path| place.files.file_of(path)).collect::<Result<Vec<_>, _>>();
     let files = match files {
         Ok(files) => files,
         Err(refusal) => return refused(&WaitError::Directory(refusal)),
     };
-    match acquire(place, wish, &files, is_wanted) {
+    match acquire(place, wanted_locks, &files, is_wanted) {
         Ok(Some(acquired)) => WaitEnd::Acquired(acquired),
         Ok(None) => WaitEnd::GivenUp,
         Err(WaitError::File(FileLockError::Busy { file })) => {
-            let path = files.iter().position(|wanted| *wanted == file).and_then(|position| wish.paths.get(position));
-            path.or(wish.paths.first()).cloned().map_or(WaitEnd::GivenUp, WaitEnd::Busy)
+            let path =
+                files.iter().position(|wanted| *wanted == file).and_then(|position| wanted_locks.paths.get(position));
+            path.or(wanted_locks.paths.first()).cloned().map_or(WaitEnd::GivenUp, WaitEnd::Busy)
         }
         Err(error) => refused(&error),
     }
@@ -95,17 +96,17 @@ pub(super) fn wait(place: &Place, wish: &Wish, is_wanted: &AtomicBool) -> WaitEn
 
 fn acquire(
     place: &Place,
-    wish: &Wish,
+    wanted_locks: &WantedLocks,
     files: &[PathBuf],
     is_wanted: &AtomicBool,
 ) -> Result<Option<AcquiredLocks>, WaitError> {
     let holder = Holder {
         pid: std::process::id(),
         user: place.user.clone(),
-        program: format!("job {}", wish.job),
-        key: wish.key.uuid(),
+        program: format!("job {}", wanted_locks.job),
+        key: wanted_locks.key.uuid(),
     };
-    let request = FileLockRequest { files: files.to_vec(), kind: LockKind::Mutex, waits: wish.waits, holder };
+    let request = FileLockRequest { files: files.to_vec(), kind: LockKind::Mutex, waits: wanted_locks.waits, holder };
     let is_wanted = || is_wanted.load(Ordering::Relaxed);
     let Some(held) = lock(request, is_wanted)? else { return Ok(None) };
     let acquired = AcquiredLocks { files: files.to_vec(), held, deposit: None };

@@ -35,6 +35,8 @@ pub(super) struct JobLocks<C, K> {
     watches: EntryWatches<C, K>,
     /// The entries that are held, each with its request and its path.
     entries: BTreeMap<String, (LockRequestId, LockPath)>,
+    /// The node has left the cluster, but for its locks.
+    pub ends_session: bool,
 }
 
 /// A request that the daemon has not released.
@@ -77,6 +79,7 @@ impl<C: Client, K: Clock> JobLocks<C, K> {
             requests: BTreeMap::new(),
             tasks: FuturesUnordered::new(),
             entries: BTreeMap::new(),
+            ends_session: false,
         }
     }
 
@@ -93,18 +96,22 @@ impl<C: Client, K: Clock> JobLocks<C, K> {
     }
 
     fn acquire(&mut self, id: LockRequestId, request: LockRequest, key: LockKey) {
-        let task = self.start(id, request.clone(), Duration::ZERO);
+        let task = self.start(id, request.clone(), false);
         let state = JobLockState::Acquiring { _task: task, is_refusal_reported: false };
         self.requests.insert(id, JobLock { request, key, state });
     }
 
-    /// Starts a task that waits for the locks of a request, after a pause.
-    fn start(&self, id: LockRequestId, request: LockRequest, pause: Duration) -> oneshot::Sender<()> {
+    /// Starts a task that waits for the locks of a request. If the request was refused before, its remains are removed
+    /// first, and there is a pause.
+    fn start(&self, id: LockRequestId, request: LockRequest, was_refused: bool) -> oneshot::Sender<()> {
         let (task, given_up) = oneshot::channel();
         let (contender, clock) = (self.contender.clone(), self.clock.clone());
         self.tasks.push(Box::pin(async move {
             let acquiring = async {
-                sleep(&clock, pause).await;
+                if was_refused {
+                    withdraw(&contender, &clock, &request).await;
+                    sleep(&clock, REFUSED).await;
+                }
                 contender.acquire(&request).await
             };
             // Cancellation safe: what was acquired by an attempt that is dropped here is withdrawn.
@@ -152,6 +159,7 @@ impl<C: Client, K: Clock> JobLocks<C, K> {
         }));
     }
 
+    /// Removes what a request has left that the daemon gave up at the same time.
     fn withdraw(&self, request: LockRequest) {
         let (contender, clock) = (self.contender.clone(), self.clock.clone());
         self.tasks.push(Box::pin(async move {
@@ -182,8 +190,11 @@ impl<C: Client, K: Clock> JobLocks<C, K> {
             TaskEnd::Acquired(id, request, held) => self.on_acquired(id, request, held),
             TaskEnd::Busy(id, path) => self.requests.remove(&id).map(|_| Event::Busy { id, path }),
             TaskEnd::Refused(id, request, why) => {
-                self.withdraw(request.clone());
-                let task = self.start(id, request, REFUSED);
+                if !self.requests.contains_key(&id) {
+                    self.withdraw(request);
+                    return None;
+                }
+                let task = self.start(id, request, true);
                 let lock = self.requests.get_mut(&id)?;
                 let state = JobLockState::Acquiring { _task: task, is_refusal_reported: true };
                 let was = std::mem::replace(&mut lock.state, state);
@@ -255,6 +266,9 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             JobLockEvent::Entry(news) => self.job_locks.on_news(news),
         };
         event.into_iter().for_each(|event| self.supervisor.service.emit(coordination::Event::Lock(event)));
+        if self.job_locks.ends_session && !self.job_locks.is_busy() {
+            self.left();
+        }
     }
 }
 

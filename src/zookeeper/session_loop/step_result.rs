@@ -76,11 +76,15 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             StepResult::HandedOver(is_to_successor) => self.handed_over(is_to_successor),
             StepResult::Withdrawn => self.withdrawn(),
             StepResult::OutOfCluster => self.on_cluster_left(),
-            // The step is repeated until the locks are released, or the time for it is over.
-            StepResult::Left if self.job_locks.is_busy() => {}
             StepResult::Left => {
                 self.forget_own();
-                self.left();
+                if self.job_locks.is_busy() {
+                    // No further step follows. The end of the last release ends the session, or the time for it.
+                    self.step.under_way = Some(Box::pin(std::future::pending()));
+                    self.job_locks.ends_session = true;
+                } else {
+                    self.left();
+                }
             }
             // The member must not be recreated before the loss of the old one was handled.
             StepResult::Published(is_there) => self.membership.must_verify |= !is_there,
