@@ -105,6 +105,9 @@ run.superseded | job, run
 run.cut_off | job, run, owner, keep_until
 run.outlived | job, run
 warden.silent | runs
+lock.lost | job, run, path
+lock.revoke_requested | job, run, path
+lock.refused | job, run
 job.paused / job.resumed / job.triggered | job, by, reason / job, by / job, run, by
 job.forgotten | job, records
 hook.finished | job, run, hook, outcome";
