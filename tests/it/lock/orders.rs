@@ -160,6 +160,8 @@ fn client(ensemble: &Ensemble, shop: &Shop) -> Process {
     let prepared = call(&ensemble.connect_string(), &line);
     Process::spawn(CRONKEEPER, |command| {
         command.args(prepared.get_args()).env("CRONKEEPER_SESSION_TIMEOUT", "2s");
+        // The program refuses variables that it does not know.
+        command.env_remove("CRONKEEPER_LONG");
         command.env("CRONKEEPER_ZOOKEEPER", ensemble.connect_string()).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null());
     })
