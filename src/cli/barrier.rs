@@ -5,10 +5,9 @@ use std::time::Duration;
 use super::lock::number;
 use super::lock::on_zookeeper::{client_data, runtime};
 use super::lock_failure::LockFailure;
-use super::service::{Connected, ServiceArgs, close};
+use super::service::{self, Connected, ServiceArgs, close};
 use super::{Error, Exit};
 use crate::clock::Clock as _;
-use crate::clock::Uptime;
 use crate::clock::system::SystemClock;
 use crate::duration;
 use crate::lock::LockPath;
@@ -16,9 +15,6 @@ use crate::zookeeper::SessionError;
 use crate::zookeeper::lock::barrier::Visit;
 use crate::zookeeper::lock::data;
 use crate::zookeeper::session::Session;
-
-/// The least time that the servers get to answer, also with `--timeout 0s`.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -44,9 +40,7 @@ impl Args {
         let service = self.service.required_service("barrier")?;
         runtime()?.block_on(async {
             let clock = SystemClock::default();
-            let give_up_at = self.timeout.map_or(Uptime::NEVER, |timeout| clock.now().up + timeout);
-            // However short the timeout is, the servers are given time to answer.
-            let give_up_at = give_up_at.max(clock.now().up + ANSWER_WITHIN);
+            let give_up_at = service::give_up_at(clock.now().up, self.timeout);
             let mut until = (clock.now().up + service.session_timeout).min(give_up_at);
             loop {
                 let Connected { session, .. } = service.connect(&clock, until).await?;

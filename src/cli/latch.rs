@@ -8,19 +8,15 @@ use uuid::Uuid;
 use super::lock::number;
 use super::lock::on_zookeeper::runtime;
 use super::lock_failure::LockFailure;
-use super::service::{Connected, ServiceArgs, close};
+use super::service::{self, Connected, ServiceArgs, close};
 use super::{Error, Exit, Io};
 use crate::clock::Clock as _;
-use crate::clock::Uptime;
 use crate::clock::system::SystemClock;
 use crate::duration;
 use crate::lock::LockPath;
 use crate::zookeeper::SessionError;
 use crate::zookeeper::lock::latch::{self, LatchError};
 use crate::zookeeper::session::Session;
-
-/// The least time that the servers get to answer, also with `--timeout 0s`.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -63,9 +59,7 @@ impl Args {
         let id = Uuid::new_v4();
         let opened = runtime()?.block_on(async {
             let clock = SystemClock::default();
-            let give_up_at = self.timeout.map_or(Uptime::NEVER, |timeout| clock.now().up + timeout);
-            // However short the timeout is, the servers are given time to answer.
-            let give_up_at = give_up_at.max(clock.now().up + ANSWER_WITHIN);
+            let give_up_at = service::give_up_at(clock.now().up, self.timeout);
             let mut until = (clock.now().up + service.session_timeout).min(give_up_at);
             loop {
                 let Connected { session, .. } = service.connect(&clock, until).await?;

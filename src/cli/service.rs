@@ -24,6 +24,8 @@ const ENVIRONMENT_FILE: &str = "/etc/cronkeeper/cronkeeper.env";
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time to wait until the servers have confirmed the end of a session.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
+/// The least time that the servers get to answer, also with `--timeout 0s`.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -40,6 +42,11 @@ pub struct ServiceArgs {
     /// The daemon's environment file. Used unless --zookeeper is set
     #[arg(long, value_name = "FILE", default_value = ENVIRONMENT_FILE)]
     environment_file: PathBuf,
+}
+
+/// When a command with this `--timeout` gives up. However short it is, the servers are given time to answer.
+pub(super) fn give_up_at(now: Uptime, timeout: Option<Duration>) -> Uptime {
+    timeout.map_or(Uptime::NEVER, |timeout| now + timeout.max(ANSWER_WITHIN))
 }
 
 /// A ZooKeeper ensemble, not yet connected.

@@ -331,8 +331,8 @@ impl Leader {
         let names: BTreeSet<JobName> = old.jobs.keys().chain(cx.jobs.jobs.keys()).cloned().collect();
         for name in names {
             self.redefine(cx, runs, &name);
-            let locks = |set: &JobSet| set.jobs.get(&name).map(|job| job.lock.clone());
-            if !old.jobs.contains_key(&name) || locks(old) != locks(&cx.jobs) {
+            // Also different if only one of the sets has the job.
+            if old.jobs.get(&name).map(|job| &job.lock) != cx.jobs.jobs.get(&name).map(|job| &job.lock) {
                 runs.retry_all_of(cx, &name);
             }
         }

@@ -7,8 +7,8 @@
 //! The ledger holds `retry_at`, so it does not matter which node leads then. `limit` counts attempts that failed or
 //! timed out; interrupted attempts do not count. If the job was changed meanwhile, its current definition counts; if it
 //! was removed, there is no further attempt, and the run ends as its last attempt did. The first attempt of a run that
-//! waited for others, or for locks, is begun here too. If the owner dies before the ledger has `retrying`, the run counts as
-//! interrupted.
+//! waited for others, or for locks, is begun here too. If the owner dies before the ledger has `retrying`, the run
+//! counts as interrupted.
 
 use std::time::Duration;
 

@@ -17,7 +17,7 @@ use super::record::{BLOCK, Header, Start, block, next_token};
 use super::*;
 
 /// Longer than anything takes that does not hang.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// Long enough for a thread to reach its wait. If it is too short, a test sees less, and does not fail.
 const MOMENT: Duration = Duration::from_millis(200);
 /// Names the file whose lock the test binary takes when it runs as another process.
@@ -70,7 +70,7 @@ fn is_busy(file: &Path, kind: LockKind) -> bool {
 fn becomes(is_so: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     while !is_so() {
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > TIMEOUT {
             return false;
         }
         thread::sleep(Duration::from_millis(1));
@@ -114,7 +114,7 @@ fn has_waiter(file: &Path) -> bool {
 }
 
 fn taken(receiver: &Receiver<Vec<HeldFileLock>>) -> HeldFileLock {
-    receiver.recv_timeout(PATIENCE).unwrap().remove(0)
+    receiver.recv_timeout(TIMEOUT).unwrap().remove(0)
 }
 
 /// Another process that holds a lock until it is released or killed.
@@ -301,7 +301,7 @@ fn several_files_in_opposite_order_never_wait_for_each_other() {
         });
     }
     for _ in 0..2 {
-        receiver.recv_timeout(PATIENCE).expect("no deadlock");
+        receiver.recv_timeout(TIMEOUT).expect("no deadlock");
     }
 }
 
@@ -623,7 +623,7 @@ fn permits_are_never_more_than_there_are() {
         });
     }
     for _ in 0..5 {
-        done.1.recv_timeout(PATIENCE).expect("nobody waits forever");
+        done.1.recv_timeout(TIMEOUT).expect("nobody waits forever");
     }
 }
 
@@ -715,11 +715,11 @@ fn waiters_for_permits_survive_the_loss_of_the_sidecar() {
         let sender = sender.clone();
         thread::spawn(move || sender.send(taken(&waiter)));
     }
-    let first = receiver.recv_timeout(PATIENCE).unwrap();
+    let first = receiver.recv_timeout(TIMEOUT).unwrap();
     assert!(matches!(receiver.recv_timeout(MOMENT), Err(RecvTimeoutError::Timeout)));
     assert!(first.token > held.token);
     drop(first);
-    receiver.recv_timeout(PATIENCE).unwrap();
+    receiver.recv_timeout(TIMEOUT).unwrap();
 }
 
 #[test]

@@ -4,7 +4,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::*;
 
-/// A pipe: its reading end is at its end once nobody has the writing end.
+/// A pipe. Reading from it finds the end of the file once nobody has the writing end open.
 fn pipe() -> (OwnedFd, OwnedFd) {
     rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap()
 }

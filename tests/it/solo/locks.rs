@@ -145,16 +145,15 @@ fn two_jobs_with_one_lock_never_run_at_once() {
     assert!(!dir.path().join("faults").exists());
 }
 
-#[test]
-fn a_script_keeps_a_job_waiting_that_queues() {
+/// A script holds the lock: no run of the job starts before its end, and occurrences are skipped for this reason.
+fn assert_waits_for_a_script(overlap: &str, reason: &str) {
     let gate = Gate::new();
-    let spec = with_jobs("only", &[job("load", "true", "overlap: queue")]);
+    let spec = with_jobs("only", &[job("load", "true", &format!("overlap: {overlap}"))]);
     let script = Script::start(&spec, &format!("echo held; {}", gate.command()));
     script.await_text("held");
     let a = leading(&spec);
-    // One run waits for the lock, so the next ones are skipped.
     let skipped = a.await_where("run.skipped", LONG, of("load"));
-    assert_eq!(skipped.text("reason"), "overlap");
+    assert_eq!(skipped.text("reason"), reason);
     assert!(a.events().named("run.started").is_empty());
     gate.open();
     script.await_success();
@@ -163,19 +162,14 @@ fn a_script_keeps_a_job_waiting_that_queues() {
 }
 
 #[test]
+fn a_script_keeps_a_job_waiting_that_queues() {
+    // One run waits for the lock, so the next ones are skipped.
+    assert_waits_for_a_script("queue", "overlap");
+}
+
+#[test]
 fn a_script_has_a_job_skipped_that_does_not_queue() {
-    let gate = Gate::new();
-    let spec = with_jobs("only", &[job("load", "true", "overlap: skip")]);
-    let script = Script::start(&spec, &format!("echo held; {}", gate.command()));
-    script.await_text("held");
-    let a = leading(&spec);
-    let skipped = a.await_where("run.skipped", LONG, of("load"));
-    assert_eq!(skipped.text("reason"), "locked");
-    assert!(a.events().named("run.started").is_empty());
-    gate.open();
-    script.await_success();
-    let run = await_start(&a, 0, "load");
-    assert_eq!(await_end(&a, &run).text("outcome"), "success");
+    assert_waits_for_a_script("skip", "locked");
 }
 
 #[test]
