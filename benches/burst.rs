@@ -55,7 +55,7 @@ fn measure(name: &str, jobs: usize, table: &mut Table, specs: impl Fn() -> Vec<S
     }
     let (burst, nodes) = in_time(jobs, specs);
     burst.await_ends(&nodes);
-    table.times(name, burst.lateness(), &[], &burst.faults(&nodes));
+    table.times(name, burst.lateness(&nodes), &[], &burst.faults(&nodes));
 }
 
 /// Nodes that have loaded the jobs some time before they are due.

@@ -1,6 +1,6 @@
-//! Benchmark of the cost of an idle node: `cargo bench --bench idle -- [SECONDS]`.
+//! Benchmark of the cost of an idle node: `cargo bench --bench idle -- [SECONDS] [JOBS]`.
 //!
-//! It runs real daemons with 100 jobs, none of which is due, on a real ZooKeeper with sessions of 10 s, as operators
+//! It runs real daemons with 100 jobs (or so many), none of which is due, on a real ZooKeeper with sessions of 10 s, as operators
 //! have it: one leader and one follower; and one node without ZooKeeper.
 
 #[path = "../tests/it/support/mod.rs"]
@@ -17,29 +17,31 @@ use support::node::{Node, Spec};
 use support::zookeeper::Ensemble;
 use support::{LONG, poll};
 
+/// Jobs of each node, unless the command line says otherwise.
 const JOBS: usize = 100;
 
 fn main() {
     // Cargo adds arguments of its own, which begin with a dash.
-    let seconds = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(30);
+    let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse().ok());
+    let (seconds, jobs) = (numbers.next().unwrap_or(30), numbers.next().unwrap_or(JOBS));
     let ensemble = Ensemble::start(1);
     let [leader, follower] = ["leader", "follower"].map(|name| {
-        let node = spec(name).zookeeper(&ensemble.connect_string()).start();
+        let node = spec(name, jobs).zookeeper(&ensemble.connect_string()).start();
         let stands = |event: &support::node::Event| ["takeover.done", "election.following"].contains(&event.name());
         assert!(node.events().wait(0, LONG, stands).is_some(), "{}", node.events().tail());
         node
     });
-    let solo = spec("solo").start();
+    let solo = spec("solo", jobs).start();
     solo.await_event("takeover.done", LONG);
     // By then the work of the start is done, and its memory given back.
     thread::sleep(Duration::from_secs(5));
-    report(&[("leader", &leader), ("follower", &follower), ("solo", &solo)], seconds);
+    report(&[("leader", &leader), ("follower", &follower), ("solo", &solo)], seconds as u64);
 }
 
-fn spec(name: &str) -> Spec {
-    let job = |n| format!("  job-{n:03}:\n    schedule: \"H H 29 2 *\"\n    command: [\"true\"]\n");
+fn spec(name: &str, jobs: usize) -> Spec {
+    let job = |n| format!("  job-{n:05}:\n    schedule: \"H H 29 2 *\"\n    command: [\"true\"]\n");
     Spec::new(env!("CARGO_BIN_EXE_cronkeeper"), name)
-        .jobs(&(0..JOBS).map(job).fold("jobs:\n".to_owned(), |all, job| all + &job))
+        .jobs(&(0..jobs).map(job).fold("jobs:\n".to_owned(), |all, job| all + &job))
 }
 
 fn report(nodes: &[(&str, &Node)], seconds: u64) {

@@ -1,7 +1,7 @@
 //! Benchmark of many jobs that are due every second: `cargo bench --bench steady -- [WORD]`.
 //!
-//! It measures how late each job's program ran, with 100 jobs due at each second of a minute: on one host, and on three
-//! real ZooKeeper servers with two nodes. For comparison, a bare loop of the standard library's `Command` starts as many
+//! It measures how late each job's program ran, with 100 jobs due at each second of a minute, all at once or spread over
+//! the second: on one host, and on three real ZooKeeper servers with two nodes. For comparison, a bare loop of the standard library's `Command` starts as many
 //! programs every second. Slowness is only printed. The run fails if a promise was broken, as in the bench `burst`. With
 //! a word, it measures only the rows whose name contains it.
 
@@ -14,10 +14,9 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
-use self::support::burst::{Burst, MARKER, marks};
+use self::support::burst::{Burst, TELLER, told};
 use self::support::command::CRONKEEPER;
 use self::support::node::{Node, Spec};
-use self::support::scratch::Scratch;
 use self::support::zookeeper::Ensemble;
 use self::table::{Bound, Table, ms};
 
@@ -29,52 +28,69 @@ fn main() -> ExitCode {
     // Cargo adds arguments of its own, which begin with a dash.
     let word = std::env::args().skip(1).find(|word| !word.starts_with('-'));
     let mut table = Table::new(word);
-    let name = format!("bare loop: {EACH_SECOND} every second");
-    if table.wants(&name) {
-        table.times(&name, bare(), &[], &[]);
-    }
-    measure(&format!("solo: {EACH_SECOND} every second"), &mut table, || vec![Spec::new(CRONKEEPER, "solo")]);
-    let name = format!("three servers: {EACH_SECOND} every second");
-    if table.wants(&name) {
-        let ensemble = Ensemble::start(3);
-        measure(&name, &mut table, || {
-            let connect = format!("{}{}", ensemble.connect_string(), ensemble.chroot());
-            ["a", "b"].map(|name| Spec::new(CRONKEEPER, name).zookeeper(&connect)).into()
-        });
+    for how in [How::AtOnce, How::Spread] {
+        let name = how.row("bare loop");
+        if table.wants(&name) {
+            table.times(&name, bare(how), &[], &[]);
+        }
+        measure("solo", how, &mut table, || vec![Spec::new(CRONKEEPER, "solo")]);
+        if table.wants(&how.row("three servers")) {
+            let ensemble = Ensemble::start(3);
+            measure("three servers", how, &mut table, || {
+                let connect = format!("{}{}", ensemble.connect_string(), ensemble.chroot());
+                ["a", "b"].map(|name| Spec::new(CRONKEEPER, name).zookeeper(&connect)).into()
+            });
+        }
     }
     table.verdict()
 }
 
-fn measure(name: &str, table: &mut Table, specs: impl Fn() -> Vec<Spec>) {
+/// How the jobs of one second are due.
+#[derive(Clone, Copy, PartialEq)]
+enum How {
+    AtOnce,
+    Spread,
+}
+
+impl How {
+    fn row(self, on: &str) -> String {
+        let how = if self == Self::AtOnce { "at once" } else { "spread" };
+        format!("{on}: {EACH_SECOND} every second, {how}")
+    }
+}
+
+fn measure(on: &str, how: How, table: &mut Table, specs: impl Fn() -> Vec<Spec>) {
+    let name = &how.row(on);
     if !table.wants(name) {
         return;
     }
-    let burst = Burst::new(EACH_SECOND * SECONDS, 30).over(SECONDS);
+    let burst = Burst::new(EACH_SECOND * SECONDS, 30).over(SECONDS).timed();
+    let burst = if how == How::Spread { burst.spread() } else { burst };
     let nodes: Vec<Node> = specs().into_iter().map(|spec| spec.jobs(&burst.yaml()).start()).collect();
     assert!(burst.await_held(&nodes), "the nodes need more than 30 s to start");
     burst.await_ends(&nodes);
-    table.times(name, burst.lateness(), &GOALS, &burst.faults(&nodes));
+    table.times(name, burst.lateness(&nodes), &GOALS, &burst.faults(&nodes));
 }
 
-/// Starts the programs of each second one after the other, and waits for them.
-fn bare() -> Vec<Duration> {
-    let (folder, begin, due) = (Scratch::new("bare"), Instant::now(), SystemTime::now());
+/// Starts the programs of each second one after the other, each when it is due, and waits for them.
+fn bare(how: How) -> Vec<Duration> {
+    let (begin, since) = (Instant::now(), SystemTime::now());
+    let mut late = Vec::new();
     for second in 0..SECONDS {
-        sleep((begin + Duration::from_secs(second as u64)).saturating_duration_since(Instant::now()));
-        let start = |n| {
-            let mut command = Command::new(MARKER);
-            command.arg(folder.path().join(format!("{second} {n}")));
-            let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            command.spawn().expect("a process can be had")
+        let start = |n: usize| {
+            let share = if how == How::Spread { n as f64 / EACH_SECOND as f64 } else { 0.0 };
+            let due = Duration::from_secs_f64(second as f64 + share);
+            sleep((begin + due).saturating_duration_since(Instant::now()));
+            let mut command = Command::new(TELLER[0]);
+            let command = command.arg(TELLER[1]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+            (due, command.spawn().expect("a process can be had"))
         };
-        let children: Vec<Child> = (0..EACH_SECOND).map(start).collect();
-        for mut child in children {
-            child.wait().expect("a child can be waited for");
+        let children: Vec<(Duration, Child)> = (0..EACH_SECOND).map(start).collect();
+        for (due, child) in children {
+            let output = child.wait_with_output().expect("a child can be waited for").stdout;
+            let ran = told(&String::from_utf8_lossy(&output));
+            late.push(ran.duration_since(since + due).unwrap_or_default());
         }
     }
-    let late = |(name, made): (String, SystemTime)| {
-        let second = name.split(' ').next().and_then(|second| second.parse().ok()).expect("a second");
-        made.duration_since(due + Duration::from_secs(second)).unwrap_or_default()
-    };
-    marks(folder.path()).map(late).collect()
+    late
 }

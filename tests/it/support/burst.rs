@@ -1,7 +1,8 @@
 //! Many jobs that are all due at the same time, or at a few, and checks of how they ran.
 //!
 //! Each job creates a directory of its own, which is the cheapest way to detect a second run: it cannot create it again
-//! and fails. The directory's time shows when the program ran, independent of what the daemon reports. Besides, one
+//! and fails. The directory's time shows when the program ran, independent of what the daemon reports, but only to a
+//! tick of the kernel (4 ms at 250 Hz); where that is too coarse, each job prints the time instead. Besides, one
 //! rerunnable job starts earlier and runs until it is released; it must not be started again. Optionally all jobs are
 //! in one concurrency group with one place: then the others wait for that job, and for each other.
 
@@ -9,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use cronkeeper::job::Splay;
 use jiff::{SignedDuration, Timestamp, ToSpan as _};
 
 use super::node::{Event, Node};
@@ -21,6 +23,8 @@ const HELD: &str = "held";
 const AHEAD: SignedDuration = SignedDuration::from_secs(3);
 /// The program that creates the directories.
 pub const MARKER: &str = "/bin/mkdir";
+/// The program that prints the time, in nanoseconds since 1970.
+pub const TELLER: [&str; 2] = ["/bin/date", "+%s%N"];
 
 /// Jobs due every second besides a group, each with its own offset within the second.
 const TICKS: usize = 5;
@@ -35,6 +39,10 @@ pub struct Burst {
     /// The seconds over which the jobs are spread, the same number in each.
     seconds: usize,
     is_group: bool,
+    /// The jobs print the time and create nothing.
+    is_timed: bool,
+    /// The longest delay by which the start of a job is put off.
+    splay: Option<Duration>,
 }
 
 impl Burst {
@@ -42,12 +50,31 @@ impl Burst {
     pub fn new(jobs: usize, seconds: i64) -> Self {
         let now = Timestamp::now();
         let at = now - SignedDuration::new(0, now.subsec_nanosecond()) + seconds.seconds();
-        Self { marks: Scratch::new("burst"), gate: Scratch::new("gate"), jobs, at, seconds: 1, is_group: false }
+        Self {
+            marks: Scratch::new("burst"),
+            gate: Scratch::new("gate"),
+            jobs,
+            at,
+            seconds: 1,
+            is_group: false,
+            is_timed: false,
+            splay: None,
+        }
     }
 
     /// Spreads the jobs over this many seconds.
     pub fn over(self, seconds: usize) -> Self {
         Self { seconds, ..self }
+    }
+
+    /// Has the jobs print the time.
+    pub fn timed(self) -> Self {
+        Self { is_timed: true, ..self }
+    }
+
+    /// Spreads the jobs of one second over that second.
+    pub fn spread(self) -> Self {
+        Self { splay: Some(Duration::from_secs(1)), ..self }
     }
 
     /// Puts the jobs into one group, and adds jobs due every second outside of it.
@@ -59,8 +86,13 @@ impl Burst {
         (0..self.jobs).map(|n| format!("j{n:05}"))
     }
 
-    /// When a job is due.
+    /// When a job is due, with its splay.
     fn due(&self, name: &str) -> Timestamp {
+        self.scheduled(name) + self.splay.map_or(Duration::ZERO, |longest| Splay::new(longest, name).delay())
+    }
+
+    /// When a job is due by its schedule.
+    fn scheduled(&self, name: &str) -> Timestamp {
         let number: usize = name[1..].parse().expect("a job has a number");
         self.at + SignedDuration::from_secs((number * self.seconds / self.jobs) as i64)
     }
@@ -77,8 +109,12 @@ impl Burst {
         };
         let waits = format!("'until [ -e {}/open ]; do sleep 0.05; done'", self.gate.path().display());
         let held = once(HELD, self.at - AHEAD, &waits, ", interrupted: rerun");
-        let job =
-            |name: String| once(&name, self.due(&name), &format!("[{MARKER}, {}]", self.mark(&name).display()), "");
+        let command = |name: &str| match self.is_timed {
+            true => format!("[{}, '{}']", TELLER[0], TELLER[1]),
+            false => format!("[{MARKER}, {}]", self.mark(name).display()),
+        };
+        let splay = self.splay.map_or(String::new(), |longest| format!(", splay: {}s", longest.as_secs()));
+        let job = |name: String| once(&name, self.scheduled(&name), &command(&name), &splay);
         let ticks = if self.is_group { TICKS } else { 0 };
         let tick = |n| format!("  tick-{n}: {{schedule: '* * * * * *', splay: 1s, command: [/bin/true]}}\n");
         let all = (0..ticks).map(tick).fold(format!("jobs:\n{held}"), |all, job| all + &job);
@@ -132,10 +168,27 @@ impl Burst {
     }
 
     /// How long after the due time each job's program ran, for those that ran.
-    pub fn lateness(&self) -> Vec<Duration> {
+    pub fn lateness(&self, nodes: &[Node]) -> Vec<Duration> {
         // The kernel's time stamp may be a tick old.
-        let late = |(name, made): (String, SystemTime)| made.duration_since(SystemTime::from(self.due(&name)));
-        self.marks().map(|mark| late(mark).unwrap_or_default()).collect()
+        let late = |(name, ran): (String, SystemTime)| ran.duration_since(SystemTime::from(self.due(&name)));
+        self.ran(nodes).into_iter().map(|ran| late(ran).unwrap_or_default()).collect()
+    }
+
+    /// The programs that ran earlier than they were due, as printed by themselves.
+    pub fn early(&self, nodes: &[Node]) -> Vec<String> {
+        let is_early = |(name, ran): &(String, SystemTime)| *ran < SystemTime::from(self.due(name));
+        let early = self.ran(nodes).into_iter().filter(|_| self.is_timed).filter(is_early);
+        early.map(|(name, ran)| format!("{name} ran early, at {ran:?}")).collect()
+    }
+
+    /// Each program that ran, and when.
+    fn ran(&self, nodes: &[Node]) -> Vec<(String, SystemTime)> {
+        if !self.is_timed {
+            return self.marks().collect();
+        }
+        let lines = nodes.iter().flat_map(|node| node.events().named("run.output"));
+        let time = |line: &Event| told(line.text("line"));
+        lines.filter(is_of_burst).map(|line| (line.text("job").to_owned(), time(&line))).collect()
     }
 
     /// The promises that were broken.
@@ -146,8 +199,9 @@ impl Burst {
         let named = |name: &'static str| burst.iter().filter(move |event| event.name() == name);
         let mut faults = Vec::new();
 
-        let ran: BTreeSet<String> = self.marks().map(|(name, _)| name).collect();
+        let ran: BTreeSet<String> = self.ran(nodes).into_iter().map(|(name, _)| name).collect();
         let never: Vec<String> = self.names().filter(|name| !ran.contains(name)).collect();
+        faults.extend(self.early(nodes).into_iter().take(3));
         if let Some(first) = never.first() {
             faults.push(format!("{} of {} never ran, the first of them {first}", never.len(), self.jobs));
         }
@@ -186,6 +240,11 @@ impl Burst {
     fn marks(&self) -> impl Iterator<Item = (String, SystemTime)> {
         marks(self.marks.path())
     }
+}
+
+/// The time that [`TELLER`] printed.
+pub fn told(line: &str) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_nanos(line.trim().parse().expect("the program prints the time"))
 }
 
 /// The directories below a directory, each with the time of its creation.
