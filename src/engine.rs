@@ -105,16 +105,18 @@ impl Engine {
         let timers = Wake { wall: None, up: timers.min() };
         let agenda = match &self.parts.leader {
             Some(leader) if self.cx.may_decide_at(now) => {
-                let held = now.wall.duration_since(self.clocks.due(now)).unsigned_abs();
+                let behind = now.wall.duration_since(self.clocks.due(now)).unsigned_abs();
                 // While the most starts allowed are in flight, nothing can be begun before one of them returns.
                 let (next, up) = match self.parts.runs.has_room() {
                     true => {
-                        let next = leader.next_at().into_iter().chain(self.parts.runs.next_at()).min();
+                        let due = self.clocks.due(now);
+                        let lead = |count| self.parts.runs.lead(&self.cx, (now, due), count);
+                        let next = leader.next_at(lead).into_iter().chain(self.parts.runs.next_at()).min();
                         (next, leader.give_up_at())
                     }
                     false => (self.parts.runs.give_up_at(), None),
                 };
-                Wake { wall: next.map(|at| later(at, held)), up }
+                Wake { wall: next.map(|at| later(at, behind)), up }
             }
             _ => Wake::default(),
         };

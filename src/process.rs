@@ -21,7 +21,8 @@ pub struct TreeId(pub u64);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Start a process tree. The warden answers with `Started` or `NotStarted`.
+    /// Start a process tree. The warden answers with `Started` or `NotStarted`; before, with `Held`, if the program must
+    /// not begin yet.
     ///
     /// It is the only order that other orders can overtake. A tree that is to be stopped or killed before the warden
     /// has read its start is not started: `TooLate`.
@@ -38,6 +39,9 @@ pub enum Order {
     Kill { tree_id: TreeId },
     /// The new end of the lease. The warden then kills the trees whose `deadline` depends on it.
     Lease { until: Uptime },
+    /// Do not start a tree whose `not_before` has not come. The warden answers with `NotStarted`. Without effect if the
+    /// tree was not held, or if its program has begun meanwhile.
+    Cancel { tree_id: TreeId },
     /// Send a signal to the group of a tree's main process. Without effect if the tree was not started.
     Signal {
         tree_id: TreeId,
@@ -85,6 +89,9 @@ pub struct Launch {
     pub limits: Limits,
     /// The cgroup to create for it. Without one, or if it cannot be created, all limits apply to single processes.
     pub cgroup: Option<Cgroup>,
+    /// The program must not begin before this instant: the process is prepared and then held. Absent: it begins at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Uptime>,
     /// The process must not be started at or after this instant.
     pub not_after: Uptime,
     pub deadline: Deadline,
@@ -171,12 +178,18 @@ impl Deadline {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Notice {
+    /// The main process of a tree was forked, and waits for its `not_before`.
+    Held {
+        tree_id: TreeId,
+        /// The process, as `Started` will name it.
+        pid: i32,
+    },
     /// A tree was started.
     Started {
         tree_id: TreeId,
         /// Its main process, leader of a session and process group of its own.
         pid: i32,
-        /// When it was forked.
+        /// When its program began.
         at: Uptime,
         /// What its processes are recognized by.
         known_by: KnownBy,
@@ -255,7 +268,7 @@ pub enum Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StartFailure {
-    /// `not_after` or its deadline had passed, or the daemon ended it before its start was read.
+    /// `not_after` or its deadline had passed, or the daemon ended or cancelled it before its program began.
     TooLate,
     /// A step between fork and exec failed.
     Step {

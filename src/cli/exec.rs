@@ -116,8 +116,16 @@ fn attempt(job: &Arc<Job>, now: Timestamp) -> Start {
         dependents: Vec::new(),
         kill: None,
     };
-    let (not_after, deadline) = (Uptime::NEVER, Deadline::None);
-    Start { tree_id: TreeId(1), run, version: Version::FIRST, job: Arc::clone(job), lock: None, not_after, deadline }
+    Start {
+        tree_id: TreeId(1),
+        run,
+        version: Version::FIRST,
+        job: Arc::clone(job),
+        lock: None,
+        not_before: None,
+        not_after: Uptime::NEVER,
+        deadline: Deadline::None,
+    }
 }
 
 /// Which of this process's streams are terminals.

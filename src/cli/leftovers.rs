@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::Error;
 use crate::clock::system::uptime;
-use crate::run::journal::{Recovered, RecoveredRun};
+use crate::run::journal::{Journal as _, Recovered, RecoveredRun};
 use crate::solo::StillAlive;
 use crate::state_dir::StateDir;
 use crate::state_dir::journal::FileJournal;
@@ -20,7 +20,7 @@ use crate::warden::recover::{self, Recorded};
 /// Opens the journal of a node and settles the runs that are open in it on this host.
 ///
 /// Afterwards no process of these runs is alive, and each run has an end in the journal, except runs to be begun again:
-/// the leader decides about those. The caller must hold the state directory. PIDs in a journal that was written on
+/// the leader decides about those. A run whose program did not begin is no longer in the journal. The caller must hold the state directory. PIDs in a journal that was written on
 /// another host, or by another node, are ignored.
 pub(super) fn settle(
     state: &StateDir,
@@ -32,6 +32,7 @@ pub(super) fn settle(
     let unwritten = |source| Error::System { what: "cannot write the journal", source };
     recovered.keep_own(node, &mut journal).map_err(unwritten)?;
     kill(&recovered.runs, within).map_err(Error::StillAlive)?;
+    recovered.drop_held(uptime()).iter().try_for_each(|run| journal.settled(run)).map_err(unwritten)?;
     recovered.end_dead(&mut journal, now).map_err(unwritten)?;
     Ok((journal, recovered))
 }

@@ -20,17 +20,20 @@ use super::{Clock, Now, Uptime, Wake};
 /// look like a wall clock that was set.
 pub fn now() -> Now {
     let mut before = uptime();
-    loop {
+    for _ in 0..READS {
         let (wall, up) = (Timestamp::now(), uptime());
         if up.since(before) < TOGETHER {
             return Now { wall, up };
         }
         before = up;
     }
+    Now { wall: Timestamp::now(), up: before }
 }
 
-/// Maximum time between the two reads.
-const TOGETHER: std::time::Duration = std::time::Duration::from_millis(100);
+/// Maximum time between the two reads ...
+const TOGETHER: std::time::Duration = std::time::Duration::from_millis(1);
+/// ... unless so many in a row took longer.
+const READS: usize = 100;
 
 /// Reads CLOCK_BOOTTIME.
 pub fn uptime() -> Uptime {

@@ -49,8 +49,8 @@ impl Launcher {
         let mut facts = facts::of_run(&start.run, &self.node);
         facts.extend(start.lock.iter().flat_map(facts::of_lock));
         let launch = self.process(start.tree_id, job, job.command.argv(), self.limits(job), &facts)?;
-        let (not_after, deadline) = (start.not_after, start.deadline);
-        Ok(Launch { nice: job.nice, not_after, deadline, max_output: job.max_output, ..launch })
+        let Start { not_before, not_after, deadline, .. } = *start;
+        Ok(Launch { nice: job.nice, not_before, not_after, deadline, max_output: job.max_output, ..launch })
     }
 
     /// The launch of a hook: as the job's user, in the job's environment and directory, without the job's limits.
@@ -92,6 +92,7 @@ impl Launcher {
             nice: None,
             limits,
             cgroup: self.cgroups.as_ref().map(|cgroups| cgroups.place(tree_id, &limits)),
+            not_before: None,
             not_after: Uptime::NEVER,
             deadline: Deadline::None,
             max_output: 0,

@@ -21,7 +21,8 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                 return self.turn_if_due(now);
             }
             Notice::Pong => return self.turn_if_due(now),
-            Notice::Started { tree_id, pid, known_by, .. } => self.record_start(*tree_id, *pid, known_by),
+            Notice::Held { tree_id, pid } => self.record_start(*tree_id, *pid, None),
+            Notice::Started { tree_id, pid, known_by, .. } => self.record_start(*tree_id, *pid, Some(known_by)),
             Notice::NotStarted { tree_id, why } => {
                 // A hook that was not started is logged with its `hook.finished`.
                 if let Some(Tree { job, run, kind: TreeKind::Attempt(_), .. }) = self.trees.remove(*tree_id) {
@@ -46,14 +47,21 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         WardenLeftovers { runs: self.journal.open_runs(), hooks: self.trees.hooks() }
     }
 
-    /// Records a new process, so that it can be found again after a crash.
-    fn record_start(&mut self, tree_id: TreeId, pid: i32, known_by: &KnownBy) {
+    /// Records a new process, so that it can be found again after a crash. `known_by`: how to recognize the processes of
+    /// its tree; absent while its program has not begun.
+    fn record_start(&mut self, tree_id: TreeId, pid: i32, known_by: Option<&KnownBy>) {
+        if self.trees.is_recorded(tree_id, known_by) {
+            return;
+        }
         let start_time = self.processes.start_time(pid);
-        self.trees.started(tree_id, start_time.map(|start_time| (pid, start_time)), known_by);
+        let Some(known_by) = self.trees.started(tree_id, start_time.map(|start_time| (pid, start_time)), known_by)
+        else {
+            return;
+        };
         // A process that has already ended need not be found later.
         let Some(start_time) = start_time else { return };
         let Some((run, attempt)) = self.trees.attempt(tree_id) else { return };
-        if let Err(error) = self.journal.started(run, attempt, pid, start_time, known_by) {
+        if let Err(error) = self.journal.started(run, attempt, pid, start_time, &known_by) {
             error!(target: TARGET, %run, "cannot record process {pid} in the state directory: {error}");
         }
     }

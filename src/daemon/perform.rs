@@ -112,5 +112,6 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
 /// How to recognize the processes that are about to start. The warden reports later whether it could create the cgroup.
 fn traces(launch: &Launch, now: Now) -> Traces {
     let cgroup = launch.cgroup.as_ref().map(|cgroup| KnownBy::Cgroup(cgroup.path.clone()));
-    Traces { uid: Some(launch.uid()), since: Some(now.up), known_by: cgroup.unwrap_or_default() }
+    let Launch { not_before, .. } = *launch;
+    Traces { uid: Some(launch.uid()), since: Some(now.up), not_before, known_by: cgroup.unwrap_or_default() }
 }

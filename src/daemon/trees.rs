@@ -63,11 +63,26 @@ impl Trees {
         self.0.insert(tree_id, Tree { job: run.job().clone(), run, kind, main: None, traces });
     }
 
-    pub fn started(&mut self, tree_id: TreeId, main: Option<(i32, u64)>, known_by: &KnownBy) {
-        if let Some(tree) = self.0.get_mut(&tree_id) {
-            tree.main = main;
+    /// True if the main process of a tree is recorded, and how to recognize the others has not changed since.
+    pub fn is_recorded(&self, tree_id: TreeId, known_by: Option<&KnownBy>) -> bool {
+        let is_same = |tree: &Tree| known_by.is_none_or(|known_by| *known_by == tree.traces.known_by);
+        self.0.get(&tree_id).is_some_and(|tree| tree.main.is_some() && is_same(tree))
+    }
+
+    /// Records the main process of a tree, and how to recognize the others if that is known by now. Returns how to
+    /// recognize them; `None` if there is no such tree.
+    pub fn started(
+        &mut self,
+        tree_id: TreeId,
+        main: Option<(i32, u64)>,
+        known_by: Option<&KnownBy>,
+    ) -> Option<KnownBy> {
+        let tree = self.0.get_mut(&tree_id)?;
+        tree.main = main;
+        if let Some(known_by) = known_by {
             tree.traces.known_by = known_by.clone();
         }
+        Some(tree.traces.known_by.clone())
     }
 
     /// A record with which to find the tree's processes without the warden.

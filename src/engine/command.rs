@@ -92,6 +92,8 @@ pub struct Start {
     pub job: Arc<Job>,
     /// The locks that it holds.
     pub lock: Option<LockGrant>,
+    /// The program must not begin before this instant; absent: it begins at once.
+    pub not_before: Option<Uptime>,
     /// The attempt must not be started at or after this instant.
     pub not_after: Uptime,
     /// When the warden kills it without an order.

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   leader ─┬─ book       the jobs' timelines, and the commits that move their marks
+//!           ├─ agenda     when jobs are due
 //!           ├─ timeline   one job's occurrences and mark
 //!           ├─ pauses     jobs that operators paused
 //!           ├─ triggers   runs that operators requested
 //!           └─ chains     jobs that run after others
 //! ```
 
+mod agenda;
 mod book;
 mod chains;
 mod pauses;
@@ -16,6 +18,7 @@ mod triggers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -69,6 +72,10 @@ impl Leader {
         leader
     }
 
+    pub fn is_paused(&self, job: &JobName) -> bool {
+        self.pauses.has(job)
+    }
+
     /// The pauses that the leader knows of.
     pub fn pauses(&self) -> impl Iterator<Item = (&JobName, &ControlEntry)> {
         self.pauses.iter()
@@ -84,9 +91,11 @@ impl Leader {
         self.book.marks_ahead(latest)
     }
 
-    /// When the next occurrence is due, or the next trigger is given up.
-    pub fn next_at(&self) -> Option<Timestamp> {
-        self.book.next_at().into_iter().chain(self.triggers.give_up_at()).min()
+    /// When the next occurrence is decided on, or the next trigger is given up. `lead`: how long before their time so
+    /// many occurrences are decided on that are due at once.
+    pub fn next_at(&self, lead: impl Fn(usize) -> Duration) -> Option<Timestamp> {
+        let ahead = self.book.first_ahead().map(|(at, count)| earlier(at, lead(count)));
+        self.book.next_at().into_iter().chain(ahead).chain(self.triggers.give_up_at()).min()
     }
 
     /// When the next run is given up that waits for a link that cannot arrive any more.
@@ -106,18 +115,26 @@ impl Leader {
         self.downstream.mark_job_changed(job, &cx.jobs);
     }
 
-    /// Decides on the job again, if it was held until a commit was answered.
+    /// Decides on the job again, if it was deferred until a commit was answered.
     pub fn on_job_released(&mut self, job: &JobName) {
         self.book.release(job);
     }
 
     /// Takes the current requests of operators.
-    pub fn on_requests(&mut self, cx: &mut Context, requests: OperatorRequests) {
+    pub fn on_requests(&mut self, cx: &mut Context, runs: &mut Runs, requests: OperatorRequests) {
         self.triggers.add(requests.triggers);
         self.downstream.add(requests.links);
         for (name, entry) in requests.control {
-            self.pauses.on_read(cx, &mut self.book, &name, entry);
+            self.on_pause_read(cx, runs, &name, entry);
         }
+    }
+
+    fn on_pause_read(&mut self, cx: &mut Context, runs: &mut Runs, name: &JobName, entry: ControlEntry) -> bool {
+        let is_new = self.pauses.on_read(cx, &mut self.book, name, entry);
+        if is_new {
+            runs.cancel_held_of(cx, name);
+        }
+        is_new
     }
 
     /// Decides on everything that is due or may have changed.
@@ -143,31 +160,81 @@ impl Leader {
             if !runs.may_begin(cx) {
                 return;
             }
-            let is_run_first = runs.retry_at().is_some_and(|at| self.book.next_at().is_none_or(|next| at <= next));
-            if is_run_first {
+            let is_first = |at| at <= cx.due && self.book.next_at().is_none_or(|next| at <= next);
+            if runs.retry_at().is_some_and(is_first) {
                 let Some(run) = runs.pop_retry(cx) else { return };
-                runs.retry(cx, &run);
+                match self.reason_to_skip(cx, runs, &run) {
+                    Some(reason) => runs.skip(cx, &run, reason),
+                    None => runs.retry(cx, &run),
+                }
                 continue;
             }
             match self.book.pop_due(cx.due) {
                 Some(Due::Backlog(name)) => self.make_up(cx, runs, &name),
                 Some(Due::Job(name)) => self.decide(cx, runs, &name),
+                None if self.decide_next_ahead(cx, runs) => {}
                 None => return,
             }
         }
     }
 
+    /// Why a run that was begun ahead, and never had a process, is not begun again now that its time has come: what
+    /// happened in between would have kept it from being begun at its time.
+    fn reason_to_skip(&self, cx: &Context, runs: &Runs, run: &RunId) -> Option<SkipReason> {
+        if !runs.is_due_again(cx, run) || runs.is_refused(run.job()) {
+            return None;
+        }
+        if self.pauses.has(run.job()) {
+            return Some(SkipReason::Paused);
+        }
+        let at = run.scheduled_at();
+        let is_due = |job: &Job| job.enabled && job.next_after(earlier(at, misfire::NANOSECOND)) == Some(at);
+        cx.job(run.job()).is_some_and(|job| !is_due(job)).then_some(SkipReason::Missed)
+    }
+
+    /// Decides on the next occurrence before its time, if that is near. Returns false if nothing is left to decide now.
+    fn decide_next_ahead(&mut self, cx: &mut Context, runs: &mut Runs) -> bool {
+        let Some((at, count)) = self.book.first_ahead() else { return false };
+        let lead = runs.lead(cx, (cx.now, cx.due), count);
+        if lead.is_zero() || earlier(at, lead) > cx.due {
+            return false;
+        }
+        let Some((at, name)) = self.book.pop_ahead() else { return false };
+        match self.certain_at(runs, &name, at) {
+            Some((job, occurrence)) => {
+                self.book.begin(cx, runs, &job, occurrence);
+                self.book.schedule(&name);
+            }
+            None => self.book.schedule_on_time(at, &name),
+        }
+        true
+    }
+
+    /// The job's occurrence that is due at `at`, with its splay, if nothing that is known can turn out otherwise until
+    /// then: no pause, no backlog, no unanswered write, no run in flight, no group, no lock.
+    fn certain_at(&mut self, runs: &Runs, name: &JobName, at: Timestamp) -> Option<(Arc<Job>, Timestamp)> {
+        if self.pauses.has(name) || runs.is_refused(name) {
+            return None;
+        }
+        let timeline = self.book.decidable(name).filter(|timeline| timeline.is_settled())?;
+        let job = timeline.job.clone()?;
+        let occurrence = job.next_after(timeline.cursor)?;
+        let is_alone = job.concurrency_group.is_none() && job.lock.is_empty();
+        let is_free = (job.overlap == Overlap::Allow || !runs.is_in_flight(name)) && !runs.must_wait(&job);
+        (is_alone && is_free && later(occurrence, job.splay.delay()) == at).then_some((job, occurrence))
+    }
+
     /// Decides on one job's occurrences up to now.
     fn decide(&mut self, cx: &mut Context, runs: &mut Runs, name: &JobName) {
         if runs.is_refused(name) || self.book.has_too_many_open(name) {
-            return self.book.hold(name);
+            return self.book.defer(name);
         }
         if self.pauses.has(name) {
             return self.pauses.pass(cx, &mut self.book, name);
         }
         runs.miss_overdue(cx, name);
         if runs.is_undecidable(cx, name) {
-            return self.book.hold(name);
+            return self.book.defer(name);
         }
         let Some(timeline) = self.book.decidable(name) else { return };
         let Some(job) = timeline.job.clone() else { return };
@@ -374,7 +441,7 @@ impl Leader {
         control: Option<ControlEntry>,
     ) {
         let is_pause_new = match control {
-            Some(entry) => self.pauses.on_read(cx, &mut self.book, name, entry),
+            Some(entry) => self.on_pause_read(cx, runs, name, entry),
             None => self.pauses.remove(name),
         };
         runs.changed(cx, name);
@@ -408,7 +475,11 @@ impl Leader {
     /// missed.
     fn pass_over(&mut self, cx: &mut Context, job: &Arc<Job>) {
         let Some(timeline) = self.book.decidable(&job.name) else { return };
-        let Some(at) = job.next_after(timeline.mark).filter(|&at| at <= cx.due_for(job)) else { return };
+        let Some(at) = job.next_after(timeline.mark) else { return };
+        if at > cx.due_for(job) {
+            // It was begun ahead. At its time it is decided on again.
+            return self.book.schedule_on_time(later(at, job.splay.delay()), &job.name);
+        }
         let run = RunId::scheduled(job.name.clone(), at);
         let one = Missed { first: at, last: at, count: 1 };
         cx.report(Report::Obstructed { job: job.name.clone(), run });

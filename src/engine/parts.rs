@@ -32,6 +32,7 @@ impl Parts {
     /// Passes an observed fact to the part that it concerns, and the resulting facts to the others.
     pub fn take(&mut self, cx: &mut Context, event: Event) {
         self.shutdown.note_in(cx);
+        self.runs.follow_clock(cx);
         self.route(cx, event);
         self.pass_on_facts(cx);
         self.shutdown.note_in(cx);
@@ -48,7 +49,11 @@ impl Parts {
             Event::Loaded(jobs) => self.on_loaded(cx, jobs),
             Event::Rejected => self.transfer.has_invalid_file = true,
             Event::Recovered(recovered) => runs.on_recovered(cx, recovered),
-            Event::Drain { timeout } => shutdown.on_drain(cx, runs, timeout),
+            Event::Drain { timeout } => {
+                // Others run them in time, and this node waits for fewer.
+                runs.cancel_all_held(cx);
+                shutdown.on_drain(cx, runs, timeout);
+            }
             Event::Stop => shutdown.on_stop(cx, runs, hooks),
             Event::HandOver { to } => shutdown.on_hand_over(cx, to),
             Event::Failed { timeout } => {
@@ -56,6 +61,7 @@ impl Parts {
                 if let Some(term) = cx.term().cloned() {
                     self.on_term_over(cx, &term, TermEnd::SessionExpired);
                 }
+                self.runs.cancel_all_held(cx);
                 self.shutdown.on_failed(cx, &self.runs, timeout);
             }
         }
@@ -82,6 +88,7 @@ impl Parts {
                 cx.session = None;
                 // Even if the node no longer led.
                 runs.kill_for_lease(cx, TermEnd::SessionExpired);
+                runs.cancel_all_held(cx);
                 runs.limit_kept_runs(cx);
                 runs.lose_locks();
             }
@@ -121,7 +128,7 @@ impl Parts {
                 leader.iter_mut().for_each(|leader| leader.on_forgotten(cx, &job));
             }
             (E::Job(job, entry, control), Some(leader)) => leader.on_job_read(cx, runs, &job, entry, control),
-            (E::OperatorRequests(requests), Some(leader)) => leader.on_requests(cx, requests),
+            (E::OperatorRequests(requests), Some(leader)) => leader.on_requests(cx, runs, requests),
             (E::Job(..) | E::OperatorRequests(_), None) => {}
             (E::Run(run, found), _) => runs.on_read(cx, &run, found),
             (E::OwnerGone(run, owner, found), _) => runs.on_news(cx, &run, News::OwnerGone(owner, found)),
@@ -136,8 +143,13 @@ impl Parts {
     fn on_notice(&mut self, cx: &mut Context, notice: Notice) {
         let Self { runs, hooks, .. } = self;
         match notice {
+            Notice::Held { tree_id, .. } => {
+                if let Some(run) = runs.of_tree(tree_id) {
+                    runs.on_held(cx, &run);
+                }
+            }
             Notice::Started { tree_id, pid, at, .. } => match runs.of_tree(tree_id) {
-                Some(run) => runs.on_started(cx, run, tree_id, pid, at),
+                Some(run) => runs.on_started(cx, run, pid, at),
                 None => hooks.on_started(tree_id, at),
             },
             Notice::NotStarted { tree_id, why } => match runs.end_tree(tree_id) {
@@ -164,6 +176,9 @@ impl Parts {
             Purpose::Begin { run } => {
                 leader.iter_mut().for_each(|leader| leader.on_mark_answer(cx, run.job(), run.scheduled_at(), answer));
                 runs.on_attempt_answer(cx, &run, id, answer);
+                if leader.is_some_and(|leader| leader.is_paused(run.job())) {
+                    runs.cancel_held_of(cx, run.job());
+                }
             }
             Purpose::BeginTriggered { run, by } => {
                 if answer == Commit::Accepted {
@@ -281,6 +296,10 @@ impl Parts {
         runs.end_term(cx);
         cx.report(Report::TermOver { token: term.token, why });
         runs.kill_for_lease(cx, why);
+        // Those that the lease does not end: nobody may start them here any more.
+        if why != TermEnd::Resigned {
+            runs.cancel_all_held(cx);
+        }
     }
 
     /// Replaces the set of jobs by one that was just read and is valid.
@@ -289,6 +308,7 @@ impl Parts {
         self.transfer.has_invalid_file = false;
         let old = std::mem::replace(&mut cx.jobs, jobs);
         runs.define(&cx.jobs);
+        runs.cancel_held_of_redefined(cx);
         leader.iter_mut().for_each(|leader| leader.on_loaded(cx, runs, &old));
     }
 

@@ -12,6 +12,8 @@
 //!         ├─ retry         delays and records of further attempts
 //!         ├─ window        the misfire window of runs that were begun and never started
 //!         ├─ agenda        when unowned runs are due, and which of them a change concerns
+//!         ├─ horizon       how long before its time an occurrence is begun
+//!         ├─ held          starts before their time, and what cancels them
 //!         ├─ trees         process trees and their timers
 //!         ├─ overdue       kills that the warden should have done
 //!         └─ admission     how many attempts may be starting at once
@@ -25,6 +27,8 @@ mod active_runs;
 mod admission;
 mod agenda;
 mod ending;
+mod held;
+mod horizon;
 mod locking;
 mod locks;
 mod overdue;
@@ -38,12 +42,13 @@ mod window;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use self::active_run::{ActiveRun, ActiveRunState, RunStep};
 pub(super) use self::active_run::{News, StopCause};
 use self::active_runs::ActiveRuns;
 use self::agenda::Agenda;
+use self::horizon::Horizon;
 use self::locks::Locks;
 use self::trees::Trees;
 pub(super) use self::waiting::keep_until;
@@ -62,6 +67,9 @@ pub(super) struct Runs {
     trees: Trees,
     agenda: Agenda,
     locks: Locks,
+    horizon: Horizon,
+    /// The wall clock less the uptime, at the last turn.
+    clock_offset: Option<SignedDuration>,
 }
 
 impl Runs {
@@ -109,6 +117,11 @@ impl Runs {
 
     pub fn overlaps(&self, job: &Job) -> bool {
         self.active.overlaps(job)
+    }
+
+    /// True if a run of the job that is begun now waits for others.
+    pub fn must_wait(&self, job: &Job) -> bool {
+        self.active.must_wait(job)
     }
 
     pub fn is_undecidable(&self, cx: &Context, job: &JobName) -> bool {

@@ -1,5 +1,6 @@
 //! Tests of the engine: one event at a time, and the commands that must follow.
 
+mod ahead;
 mod chained;
 mod clocks;
 mod control;

@@ -8,12 +8,17 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{KnownBy, OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, Traces, Version};
+use crate::clock::Uptime;
 use crate::term::NodeName;
+
+/// No program is held for longer than this before it begins.
+const LONGEST_HOLD: Duration = Duration::from_secs(1);
 
 /// One entry of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -109,6 +114,20 @@ impl Recovered {
     pub fn noted(&self) -> Option<Noted> {
         let attempts = self.runs.iter().map(|run| (run.record.id(), run.record.attempt));
         (self.written == Written::Here).then(|| Noted(attempts.collect()))
+    }
+
+    /// Drops the runs whose programs did not begin: their main processes are known and dead, and their time has not come.
+    ///
+    /// The caller must know that they were dead at `now`. Returns the dropped runs: as no journal records them any more,
+    /// they count as never started. A run whose process is not recorded stays: a warden that hangs may still hold it.
+    pub fn drop_held(&mut self, now: Uptime) -> Vec<RunId> {
+        // An uptime further ahead is not of this host's clock.
+        let is_to_come = |at: Uptime| at > now && at.since(now) <= LONGEST_HOLD;
+        let is_to_come = |run: &RecoveredRun| run.traces.not_before.is_some_and(is_to_come);
+        let is_held = |run: &RecoveredRun| run.end.is_none() && run.pid.is_some() && is_to_come(run);
+        let (held, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.runs).into_iter().partition(is_held);
+        self.runs = others;
+        held.iter().map(|run| run.record.id()).collect()
     }
 
     /// The ends that the ledger may not have yet.
@@ -299,9 +318,40 @@ mod tests {
         let mut state = JournalState::default();
         [begun(1), started(1, 77)].into_iter().for_each(|entry| state.take(entry));
         let traces = |state: &JournalState| state.recovered().runs[0].traces.clone();
-        assert_eq!(traces(&state), Traces { uid: Some(7), since: None, known_by: KnownBy::AuditSession(1) });
+        assert_eq!(traces(&state), Traces { uid: Some(7), known_by: KnownBy::AuditSession(1), ..Traces::default() });
         state.found(Written::BeforeBoot);
-        assert_eq!(traces(&state), Traces { uid: Some(7), since: None, known_by: KnownBy::Environment });
+        assert_eq!(traces(&state), Traces { uid: Some(7), ..Traces::default() });
+    }
+
+    #[test]
+    fn a_run_that_died_before_its_time_never_started() {
+        let (due, before) = (Uptime::from_nanos(10), Uptime::from_nanos(9));
+        let held = |not_before| {
+            let mut begun = begun(1);
+            if let JournalEntry::Begun { traces, .. } = &mut begun {
+                traces.not_before = not_before;
+            }
+            begun
+        };
+        let state = |entries: Vec<JournalEntry>| {
+            let mut state = JournalState::default();
+            state.found(Written::Here);
+            entries.into_iter().for_each(|entry| state.take(entry));
+            state
+        };
+        let never_started = |state: &JournalState, now| {
+            let mut recovered = state.recovered();
+            let dropped = recovered.drop_held(now).len();
+            assert_eq!(dropped + recovered.runs.len(), 1);
+            recovered.noted().unwrap().never_started(&record("a", 0, "s"))
+        };
+        let known = state(vec![held(Some(due)), started(1, 77)]);
+        assert!(never_started(&known, before) && !never_started(&known, due));
+        assert!(!never_started(&state(vec![held(Some(due))]), before), "nobody knows its process");
+        assert!(!never_started(&state(vec![held(None), started(1, 77)]), before), "it was not held");
+        let mut elsewhere = known;
+        elsewhere.found(Written::BeforeBoot);
+        assert!(elsewhere.recovered().drop_held(before).is_empty(), "uptimes of another boot mean nothing");
     }
 
     #[test]

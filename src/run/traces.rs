@@ -17,6 +17,9 @@ pub struct Traces {
     /// No process of the run started before this time; `None` means any time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Uptime>,
+    /// No program of the run began before this time; `None` means any time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Uptime>,
     #[serde(default)]
     pub known_by: KnownBy,
 }

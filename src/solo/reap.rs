@@ -10,6 +10,7 @@ use std::path::Path;
 use super::members::{MemberName, Members};
 use super::read::owner;
 use super::{Leftovers, StillAlive, reader};
+use crate::clock::system::uptime;
 use crate::coordination::ReadError;
 use crate::run::journal::{Noted, RecoveredRun};
 use crate::run::{RunEnd, RunRecord, Traces, Version};
@@ -63,11 +64,11 @@ fn reap(
     leftovers: &Leftovers,
 ) -> Result<Vec<DeadMember>, ReapError> {
     let mut runs: Vec<RecoveredRun> = Vec::new();
-    let mut reaped = Vec::new();
+    let mut journals = Vec::new();
     for name in &dead {
         let open = journal::read(&members.journal(name))?.recovered();
-        reaped.push(DeadMember { name: name.clone(), ends: open.ends(), noted: open.noted() });
-        runs.extend(open.runs);
+        runs.extend(open.runs.iter().cloned());
+        journals.push((name.clone(), open));
     }
     let noted: BTreeSet<_> = runs.iter().map(|run| run.record.id()).collect();
     let only_in_ledger = |(run, _): &(RunRecord, Version)| dead.contains(&owner(run)) && !noted.contains(&run.id());
@@ -82,5 +83,10 @@ fn reap(
     if !runs.is_empty() {
         leftovers(&runs)?;
     }
-    Ok(reaped)
+    let now = uptime();
+    let reaped = journals.into_iter().map(|(name, mut open)| {
+        open.drop_held(now);
+        DeadMember { name, ends: open.ends(), noted: open.noted() }
+    });
+    Ok(reaped.collect())
 }

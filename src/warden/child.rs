@@ -1,12 +1,13 @@
 //! The steps between fork and exec, run in the forked child.
 //!
-//! In this order: session, streams, cgroup, audit, OOM score, limits, keyring, user, directory, program. Everything
-//! that can be prepared is prepared before the fork, in a [`ChildSetup`]. If a step fails, the child ends, and the
-//! warden learns which step it was.
+//! In this order: session, streams, cgroup, audit, OOM score, limits, keyring, user, directory, the wait for its time,
+//! program. Everything that can be prepared is prepared before the fork, in a [`ChildSetup`]. If a step fails, the child
+//! ends, and the warden learns which step it was.
 
 use std::convert::Infallible;
 use std::ffi::{CString, NulError};
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::num::NonZeroU64;
+use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::sys::signal::SigSet;
@@ -15,8 +16,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno as Error;
 use rustix::process::{Pid, Resource, Rlimit, Signal, setrlimit};
 
-use super::spawn::{close_others, failed, join_own_keyring};
-use super::{limits, program};
+use super::spawn::{begin, close_others, failed, join_own_keyring};
+use super::{hold, limits, program};
 use crate::clock::system::uptime;
 use crate::process::{Launch, StartFailure, StartStep, User};
 
@@ -36,6 +37,7 @@ impl From<NulError> for NulByte {
 pub(super) struct ChildSetup<'a> {
     pub(super) launch: &'a Launch,
     limits: Vec<(Resource, Rlimit)>,
+    timer_slack: Option<NonZeroU64>,
     pub(super) cgroup: Option<BorrowedFd<'a>>,
     groups: Vec<Gid>,
     candidates: Vec<CString>,
@@ -45,13 +47,19 @@ pub(super) struct ChildSetup<'a> {
 }
 
 impl<'a> ChildSetup<'a> {
-    pub(super) fn new(launch: &'a Launch, open_files: Rlimit, cgroup: Option<BorrowedFd<'a>>) -> Result<Self, NulByte> {
+    /// `inherited`: the limit of open files and the timer slack that the job gets unless it has its own.
+    pub(super) fn new(
+        launch: &'a Launch,
+        (open_files, timer_slack): (Rlimit, Option<NonZeroU64>),
+        cgroup: Option<BorrowedFd<'a>>,
+    ) -> Result<Self, NulByte> {
         let name = launch.argv.first().map_or("", String::as_str);
         let argv = launch.argv.iter().map(|argument| CString::new(argument.as_str()));
         let environment = launch.environment.iter().map(|(key, value)| CString::new(format!("{key}={value}")));
         Ok(Self {
             launch,
             limits: limits::of(launch, cgroup.is_some(), open_files),
+            timer_slack,
             cgroup,
             groups: launch.user.iter().flat_map(|user| &user.groups).map(|&gid| Gid::from_raw(gid)).collect(),
             candidates: program::candidates(name, &launch.environment)?,
@@ -68,6 +76,15 @@ pub(super) struct ChildStreams<'a> {
     pub(super) stdout: BorrowedFd<'a>,
     pub(super) stderr: BorrowedFd<'a>,
     pub(super) status: BorrowedFd<'a>,
+    /// What a child needs that is held until its time.
+    pub(super) hold: Option<HoldEnd<'a>>,
+}
+
+/// What a held child needs: see [`hold::wait`].
+#[derive(Clone, Copy)]
+pub(super) struct HoldEnd<'a> {
+    pub(super) token: BorrowedFd<'a>,
+    pub(super) daemon: BorrowedFd<'a>,
 }
 
 /// Turns the process that was just forked into the job; returns only if a step fails.
@@ -85,7 +102,7 @@ pub(super) fn become_job(
     if !is_in_cgroup {
         prepare(move_into(setup.cgroup))?;
     }
-    close_others(streams.status.as_raw_fd());
+    close_others(&mut kept(streams));
     audit_as(setup.launch.uid());
     reset_oom_score();
     limit(setup).map_err(|error| failed(StartStep::Limits, error))?;
@@ -99,11 +116,31 @@ pub(super) fn become_job(
     prepare(tie_to(warden))?;
     prepare(set_masks(setup.launch.umask))?;
     enter(setup).map_err(|error| failed(StartStep::Directory, error))?;
-    // Checked again at the very end: entering a directory can take arbitrarily long.
-    if uptime() >= setup.launch.not_after {
+    if !wait_for_its_time(setup, streams) {
         return Err(StartFailure::TooLate);
     }
+    // Without effect on the job if it fails: its timers are only more exact than it asked for.
+    let _ = rustix::thread::set_current_timer_slack(setup.timer_slack);
+    // Checked again at the very end: entering a directory can take arbitrarily long.
+    let now = uptime();
+    if now >= setup.launch.not_after {
+        return Err(StartFailure::TooLate);
+    }
+    prepare(rustix::io::write(streams.status, &begin(now)).map(drop))?;
     Err(failed(StartStep::Exec, Error::from_raw_os_error(exec(setup) as i32)))
+}
+
+/// The descriptors that the child needs until its program begins.
+fn kept(streams: &ChildStreams<'_>) -> Vec<RawFd> {
+    let held = streams.hold.map(|hold| [hold.token, hold.daemon]);
+    [streams.status].into_iter().chain(held.into_iter().flatten()).map(|kept| kept.as_raw_fd()).collect()
+}
+
+fn wait_for_its_time(setup: &ChildSetup<'_>, streams: &ChildStreams<'_>) -> bool {
+    match (streams.hold, setup.launch.not_before) {
+        (Some(HoldEnd { token, daemon }), Some(not_before)) => hold::wait(token, not_before, daemon),
+        _ => true,
+    }
 }
 
 fn own_session(streams: &ChildStreams<'_>) -> Result<(), Error> {

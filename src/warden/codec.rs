@@ -141,6 +141,7 @@ mod tests {
                 nice: Some(-7),
                 limits,
                 cgroup,
+                not_before: Some(not_after),
                 not_after,
                 deadline: Deadline::LeaseAnd(not_after),
                 max_output,

@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use super::custody::Vault;
 use super::outbox::Outbox;
 use super::poller::{Poller, Ready, TREE_IDS};
 use super::procfs;
-use super::spawn::{self, Spawner};
+use super::spawn::{self, Spawner, StartOutcome};
 use super::tree::{Tree, Trees};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
@@ -81,9 +82,14 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// `custody`: the socket on which the daemon deposits descriptors.
-    pub(super) fn new(daemon: UnixStream, urgent: UnixStream, custody: Option<OwnedFd>) -> io::Result<Self> {
-        let spawner = Spawner::new()?;
+    /// `custody`: the socket on which the daemon deposits descriptors. `timer_slack`: that of the jobs, in nanoseconds.
+    pub(super) fn new(
+        daemon: UnixStream,
+        urgent: UnixStream,
+        custody: Option<OwnedFd>,
+        timer_slack: Option<NonZeroU64>,
+    ) -> io::Result<Self> {
+        let spawner = Spawner::new(urgent.as_fd(), timer_slack)?;
         let vault = Vault::new(custody, spawner.last())?;
         Ok(Self {
             poller: Poller::new(&daemon, &urgent, &vault)?,
@@ -217,7 +223,9 @@ impl Keeper {
     fn execute_one(&mut self, order: Order, after: u64) {
         match order {
             Order::Start(launch) => self.start(*launch),
-            Order::Stop { tree_id, .. } | Order::Kill { tree_id } if self.is_start_unread(tree_id, after) => {
+            Order::Stop { tree_id, .. } | Order::Kill { tree_id } | Order::Cancel { tree_id }
+                if self.is_start_unread(tree_id, after) =>
+            {
                 self.early.at(tree_id, after).is_over = true;
             }
             Order::Deadline { tree_id, deadline } if self.is_start_unread(tree_id, after) => {
@@ -225,6 +233,9 @@ impl Keeper {
             }
             Order::Stop { tree_id, grace_ms } => self.stop(tree_id, Duration::from_millis(grace_ms)),
             Order::Kill { tree_id } => self.kill(tree_id, EndedBy::Order),
+            Order::Cancel { tree_id } => {
+                self.cancel(tree_id);
+            }
             Order::Signal { tree_id, signal } => self.signal(tree_id, signal),
             Order::Lease { until } => self.lease_until = until,
             Order::Deadline { tree_id, deadline } => self.trees.set_deadline(tree_id, deadline),
@@ -268,6 +279,9 @@ impl Keeper {
         })?;
         let tree = Tree::new(launch, child, cgroup);
         let watched = self.watch(tree_id, &tree);
+        if tree.hold.is_some() {
+            self.send(&Notice::Held { tree_id, pid: tree.pid() });
+        }
         self.trees.insert(tree_id, tree);
         if watched.is_err() {
             // Without its pipes it must not go on. If there is no memory for three more epoll entries, there is none
@@ -290,12 +304,10 @@ impl Keeper {
     }
 
     /// Reads the child's report on whether it reached its program, and sends it to the daemon.
-    ///
-    /// If the pipe is at its end, the program runs; otherwise the pipe contains the failure.
     pub(super) fn read_start_outcome(&mut self, tree_id: TreeId) {
         let Some(tree) = self.trees.get_mut(tree_id) else { return };
         let Some(status) = tree.starting.take() else { return };
-        let mut report = [0; 8];
+        let mut report = [0; spawn::REPORT];
         let read = match rustix::io::read(&status, &mut report) {
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
                 tree.starting = Some(status);
@@ -304,24 +316,45 @@ impl Keeper {
             read => read.unwrap_or(0),
         };
         self.poller.unwatch_status(&status);
+        tree.hold = None;
         match spawn::outcome(&report[..read]) {
-            None => {
+            StartOutcome::Died if tree.is_cancelled => {
+                self.discard(tree_id);
+                self.send(&Notice::NotStarted { tree_id, why: StartFailure::TooLate });
+            }
+            // A child that was killed before its program counts as started: it ends as it was killed.
+            outcome @ (StartOutcome::Began(_) | StartOutcome::Died) => {
                 if tree.known_by == KnownBy::Environment {
                     let session = procfs::audit_session(tree.pid()).filter(|&its| self.audit_session != Some(its));
                     tree.known_by = session.map_or(KnownBy::Environment, KnownBy::AuditSession);
                 }
-                let (pid, at, known_by) = (tree.pid(), tree.forked_at, tree.known_by.clone());
+                let at = if let StartOutcome::Began(at) = outcome { at } else { tree.forked_at };
+                let (pid, known_by) = (tree.pid(), tree.known_by.clone());
                 self.send(&Notice::Started { tree_id, pid, at, known_by });
             }
-            Some(why) => {
+            StartOutcome::Failed(why) => {
                 self.discard(tree_id);
                 self.send(&Notice::NotStarted { tree_id, why });
             }
         }
     }
 
+    /// Keeps a held program from beginning. Returns false if it was not held, or has begun.
+    fn cancel(&mut self, tree_id: TreeId) -> bool {
+        let Some(tree) = self.trees.live(tree_id) else { return false };
+        if !tree.hold.take().is_some_and(|hold| hold.cancel()) {
+            return false;
+        }
+        tree.is_cancelled = true;
+        self.trees.set_killing(tree_id);
+        true
+    }
+
     fn stop(&mut self, tree_id: TreeId, grace: Duration) {
         self.check_exit(tree_id);
+        if self.cancel(tree_id) {
+            return;
+        }
         let Some(tree) = self.trees.live(tree_id) else { return };
         tree.ended_by.get_or_insert(EndedBy::Order);
         if !tree.is_killing() {
@@ -333,6 +366,9 @@ impl Keeper {
     /// Starts to kill a tree, unless it has ended by itself, even if only a moment ago.
     fn kill(&mut self, tree_id: TreeId, by: EndedBy) {
         self.check_exit(tree_id);
+        if self.cancel(tree_id) {
+            return;
+        }
         let Some(tree) = self.trees.live(tree_id) else { return };
         tree.ended_by.get_or_insert(by);
         self.trees.set_killing(tree_id);

@@ -118,9 +118,9 @@ impl Poller {
         Ok(event.map(|(token, _)| (TreeId(token >> 1), stream(token))))
     }
 
-    /// Watches a status pipe until [`Poller::unwatch_status`].
+    /// Watches for the end of a status pipe until [`Poller::unwatch_status`]: what comes before it needs no turn.
     pub(super) fn watch_status(&self, tree_id: TreeId, pipe: impl AsFd) -> io::Result<()> {
-        Ok(epoll::add(&self.all, pipe, EventData::new_u64(tree_id.0), EventFlags::IN)?)
+        Ok(epoll::add(&self.all, pipe, EventData::new_u64(tree_id.0), EventFlags::HUP)?)
     }
 
     /// Watches an output pipe until [`Poller::unwatch_output`].

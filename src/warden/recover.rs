@@ -397,7 +397,7 @@ mod tests {
         let since = uptime();
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let uid = Some(rustix::process::getuid().as_raw());
-        let traces = Traces { uid, since: Some(since), known_by: KnownBy::Environment };
+        let traces = Traces { uid, since: Some(since), ..Traces::default() };
         let (record, pid) = (Recorded { run: "a".into(), main: None, traces }, child.id().cast_signed());
         let recorded = [&record];
         let search = || Search::new(&recorded, "here", uptime() + Duration::from_secs(60));

@@ -11,6 +11,7 @@
 use std::ffi::c_void;
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
@@ -21,7 +22,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
 use super::cgroup::RunCgroup;
-use super::child::{ChildSetup, ChildStreams, NulByte, become_job};
+use super::child::{ChildSetup, ChildStreams, HoldEnd, NulByte, become_job};
+use super::hold::Hold;
 use super::procfs;
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
@@ -36,9 +38,11 @@ const RESERVE: RawFd = 16;
 pub(super) struct Child {
     /// Leader of a session and process group of its own.
     pub(super) pid: Pid,
-    pub(super) at: Uptime,
-    /// Closed when exec succeeds; otherwise it reports what failed, see [`outcome`].
+    pub(super) forked_at: Uptime,
+    /// Closed when exec succeeds. It says when the program began, or what failed: see [`outcome`].
     pub(super) status: OwnedFd,
+    /// The token of a child that is held until its time; `None` if it begins its program at once.
+    pub(super) hold: Option<Hold>,
     /// Its standard output, non-blocking; `None` if it has inherited streams.
     pub(super) stdout: Option<OwnedFd>,
     /// Its standard error, likewise.
@@ -75,17 +79,22 @@ pub(super) struct Spawner {
     null: OwnedFd,
     /// The limit that the warden was started with. Jobs get it back.
     open_files: Rlimit,
+    /// A duplicate of the warden's end of a socket to the daemon.
+    daemon: OwnedFd,
+    /// The timer slack that the warden was started with, in nanoseconds. Jobs get it back.
+    timer_slack: Option<NonZeroU64>,
     /// The highest descriptor that a job's pipes may have.
     last: RawFd,
 }
 
 impl Spawner {
-    /// Raises the limit of open files to the maximum: each tree needs three.
-    pub(super) fn new() -> io::Result<Self> {
+    /// Raises the limit of open files to the maximum: each tree needs three, and a held one four.
+    pub(super) fn new(daemon: BorrowedFd<'_>, timer_slack: Option<NonZeroU64>) -> io::Result<Self> {
         let open_files = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: open_files.maximum, ..open_files })?;
         let limit = open_files.maximum.and_then(|limit| RawFd::try_from(limit).ok()).unwrap_or(RawFd::MAX);
-        Ok(Self { null: File::open("/dev/null")?.into(), open_files, last: limit - RESERVE })
+        let daemon = daemon.try_clone_to_owned()?;
+        Ok(Self { null: File::open("/dev/null")?.into(), open_files, daemon, timer_slack, last: limit - RESERVE })
     }
 
     /// The highest descriptor that may be used for anything but ending trees.
@@ -97,20 +106,27 @@ impl Spawner {
     pub(super) fn spawn(&self, launch: &Launch, cgroup: Option<&RunCgroup>) -> Result<Child, StartFailure> {
         let cgroup = cgroup.map(RunCgroup::open).transpose().map_err(|error| failed(StartStep::Fork, error))?;
         let cgroup = cgroup.as_ref().map(AsFd::as_fd);
-        let setup = ChildSetup::new(launch, self.open_files, cgroup)
+        let setup = ChildSetup::new(launch, (self.open_files, self.timer_slack), cgroup)
             .map_err(|NulByte| failed(StartStep::Exec, Error::INVAL))?;
         let input =
             Some(&launch.input).filter(|text| !text.is_empty()).map(|text| memory_file::holding(text.as_bytes()));
         let input = input.transpose().map_err(|error| failed(StartStep::Fork, error))?;
         let no_pipe = |error| failed(StartStep::Fork, error);
         let (status, status_end) = pipe_below(self.last).map_err(no_pipe)?;
+        let is_held = launch.not_before.is_some_and(|at| at > uptime());
+        let hold = is_held.then(Hold::new).transpose().map_err(no_pipe)?;
+        if hold.as_ref().is_some_and(|hold| hold.as_fd().as_raw_fd() > self.last) {
+            return Err(no_pipe(Error::MFILE));
+        }
+        let hold_end = hold.as_ref().map(|hold| HoldEnd { token: hold.as_fd(), daemon: self.daemon.as_fd() });
         if let Some(inherited) = launch.streams {
             // SAFETY: nothing in the warden opens or closes these descriptors, which it has had since its start. A
             // number that is no descriptor makes the child fail.
             let [stdin, stdout, stderr] = [inherited.stdin, inherited.stdout, inherited.stderr]
                 .map(|stream| unsafe { BorrowedFd::borrow_raw(stream.max(0)) });
-            let (pid, at) = fork(&setup, &ChildStreams { stdin, stdout, stderr, status: status_end.as_fd() })?;
-            return Ok(Child { pid, at, status, stdout: None, stderr: None });
+            let streams = ChildStreams { stdin, stdout, stderr, status: status_end.as_fd(), hold: hold_end };
+            let (pid, forked_at) = fork(&setup, &streams)?;
+            return Ok(Child { pid, forked_at, status, hold, stdout: None, stderr: None });
         }
         let (stdout, stdout_end) = pipe_below(self.last).map_err(no_pipe)?;
         let (stderr, stderr_end) = pipe_below(self.last).map_err(no_pipe)?;
@@ -119,9 +135,10 @@ impl Spawner {
             stdout: stdout_end.as_fd(),
             stderr: stderr_end.as_fd(),
             status: status_end.as_fd(),
+            hold: hold_end,
         };
-        let (pid, at) = fork(&setup, &streams)?;
-        Ok(Child { pid, at, status, stdout: Some(stdout), stderr: Some(stderr) })
+        let (pid, forked_at) = fork(&setup, &streams)?;
+        Ok(Child { pid, forked_at, status, hold, stdout: Some(stdout), stderr: Some(stderr) })
     }
 }
 
@@ -192,18 +209,43 @@ struct CloneArgs {
 /// Defined here because the value does not fit the type of the libc crate's constant.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// Decodes the bytes on the status pipe, read to its end; `None` if the program runs.
-pub(super) fn outcome(report: &[u8]) -> Option<StartFailure> {
-    let (&step, errno) = report.split_first()?;
+/// How a start has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StartOutcome {
+    /// The program began at this time.
+    Began(Uptime),
+    Failed(StartFailure),
+    /// The child ended before its program, without a report: it was killed.
+    Died,
+}
+
+/// Longest report on the status pipe, in bytes: the begin, and the failure to execute the program.
+pub(super) const REPORT: usize = 1 + 8 + 5;
+
+/// Decodes the bytes on the status pipe, read to its end.
+pub(super) fn outcome(report: &[u8]) -> StartOutcome {
+    match report.split_first() {
+        None => StartOutcome::Died,
+        Some((&BEGAN, rest)) => {
+            let (at, failure) =
+                rest.split_first_chunk().map_or((0, rest), |(at, rest)| (u64::from_le_bytes(*at), rest));
+            let began = StartOutcome::Began(Uptime::from_nanos(at));
+            failure.split_first().map_or(began, |(&step, errno)| StartOutcome::Failed(failure_of(step, errno)))
+        }
+        Some((&step, errno)) => StartOutcome::Failed(failure_of(step, errno)),
+    }
+}
+
+fn failure_of(step: u8, errno: &[u8]) -> StartFailure {
     let errno = errno.first_chunk().map_or(0, |bytes| i32::from_le_bytes(*bytes));
-    Some(match step {
+    match step {
         TOO_LATE => StartFailure::TooLate,
         LIMITS => StartFailure::Step { step: StartStep::Limits, errno },
         USER => StartFailure::Step { step: StartStep::User, errno },
         DIRECTORY => StartFailure::Step { step: StartStep::Directory, errno },
         EXEC => StartFailure::Step { step: StartStep::Exec, errno },
         _ => StartFailure::Step { step: StartStep::Prepare, errno },
-    })
+    }
 }
 
 const TOO_LATE: u8 = 0;
@@ -212,6 +254,13 @@ const DIRECTORY: u8 = 2;
 const EXEC: u8 = 3;
 const LIMITS: u8 = 4;
 const USER: u8 = 5;
+const BEGAN: u8 = 6;
+
+/// The report that the program begins now.
+pub(super) fn begin(now: Uptime) -> [u8; 9] {
+    let [a, b, c, d, e, f, g, h] = now.as_nanos().to_le_bytes();
+    [BEGAN, a, b, c, d, e, f, g, h]
+}
 
 fn report(failure: StartFailure) -> [u8; 5] {
     let (step, errno) = match failure {
@@ -264,18 +313,25 @@ fn run_child(setup: &ChildSetup<'_>, streams: &ChildStreams<'_>, warden: Pid, is
     unreachable!("the guard ended the process")
 }
 
-/// Closes all descriptors but the standard streams and the status pipe.
+/// Closes all descriptors but the standard streams and `kept`.
 ///
 /// Otherwise a child that hangs before exec would hold the daemon's socket or another job's pipe open. Kernels before
 /// 5.9 do not have this call; there, close-on-exec has to suffice.
-pub(super) fn close_others(status: i32) {
-    let status = status.unsigned_abs();
-    for (first, last) in [(3, status - 1), (status + 1, u32::MAX)] {
-        if first <= last {
-            // SAFETY: nothing in this child uses another descriptor from here on, and no owner of one is ever dropped:
-            // the child ends in exec or `_exit`.
-            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-        }
+pub(super) fn close_others(kept: &mut [RawFd]) {
+    kept.sort_unstable();
+    let mut first = 3;
+    for kept in kept.iter().map(|kept| kept.unsigned_abs()) {
+        close_between(first, kept - 1);
+        first = kept + 1;
+    }
+    close_between(first, u32::MAX);
+}
+
+fn close_between(first: u32, last: u32) {
+    if first <= last {
+        // SAFETY: nothing in this child uses another descriptor from here on, and no owner of one is ever dropped: the
+        // child ends in exec or `_exit`.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     }
 }
 
@@ -301,9 +357,14 @@ mod tests {
     fn the_warden_decodes_what_the_child_reports() {
         for step in [StartStep::Prepare, StartStep::Limits, StartStep::User, StartStep::Directory, StartStep::Exec] {
             let failure = StartFailure::Step { step, errno: 13 };
-            assert_eq!(outcome(&report(failure)), Some(failure));
+            assert_eq!(outcome(&report(failure)), StartOutcome::Failed(failure));
         }
-        assert_eq!(outcome(&report(StartFailure::TooLate)), Some(StartFailure::TooLate));
-        assert_eq!(outcome(&[]), None);
+        assert_eq!(outcome(&report(StartFailure::TooLate)), StartOutcome::Failed(StartFailure::TooLate));
+        let at = Uptime::from_nanos(0x0102_0304_0506_0708);
+        assert_eq!(outcome(&begin(at)), StartOutcome::Began(at));
+        let failure = StartFailure::Step { step: StartStep::Exec, errno: 2 };
+        let both = [&begin(at)[..], &report(failure)].concat();
+        assert_eq!((outcome(&both), both.len()), (StartOutcome::Failed(failure), REPORT));
+        assert_eq!(outcome(&[]), StartOutcome::Died);
     }
 }

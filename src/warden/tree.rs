@@ -1,8 +1,8 @@
 //! One tree id in use: a main process, its descendants, and the progress of its end.
 //!
 //! ```text
-//!   starting ──▶ running ──▶ exited ──▶ cleared ──▶ Ended is sent
-//!                   └─ killing ─┘ (its leftovers)
+//!   held ──▶ starting ──▶ running ──▶ exited ──▶ cleared ──▶ Ended is sent
+//!                            └─ killing ─┘ (its leftovers)
 //! ```
 
 mod all;
@@ -15,6 +15,7 @@ use std::time::Duration;
 use rustix::process::Pid;
 
 use super::cgroup::RunCgroup;
+use super::hold::Hold;
 use super::output::Output;
 use super::procfs::Identity;
 use super::spawn::Child;
@@ -39,6 +40,10 @@ pub(super) struct Tree {
     deadline: Deadline,
     /// The status pipe, until the child reports whether it reached its program.
     pub(super) starting: Option<OwnedFd>,
+    /// The token of a child that is held until its time, while its program has not begun as far as is known.
+    pub(super) hold: Option<Hold>,
+    /// The warden has taken that token: its program never begins.
+    pub(super) is_cancelled: bool,
     pub(super) stdout: Option<OwnedFd>,
     pub(super) stderr: Option<OwnedFd>,
     pub(super) output: Output,
@@ -69,12 +74,14 @@ impl Tree {
         let run = launch.environment.iter().rev().find(|(key, _)| key == RUN_ID);
         Self {
             main: child.pid,
-            forked_at: child.at,
+            forked_at: child.forked_at,
             run: run.map(|(_, value)| value.clone().into_bytes()),
             uid: launch.uid(),
             known_by: cgroup.as_ref().map_or(KnownBy::Environment, RunCgroup::known_by),
             deadline: launch.deadline,
             starting: Some(child.status),
+            hold: child.hold,
+            is_cancelled: false,
             stdout: child.stdout,
             stderr: child.stderr,
             output: Output::new(launch.max_output),
@@ -158,15 +165,14 @@ mod tests {
             nice: None,
             limits: Limits::default(),
             cgroup: None,
+            not_before: None,
             not_after: Uptime::NEVER,
             deadline: Deadline::None,
             max_output: 0,
         };
-        Tree::new(
-            &launch,
-            Child { pid: Pid::from_raw(main).unwrap(), at, status: pipe(), stdout: Some(pipe()), stderr: Some(pipe()) },
-            None,
-        )
+        let pid = Pid::from_raw(main).unwrap();
+        let (stdout, stderr) = (Some(pipe()), Some(pipe()));
+        Tree::new(&launch, Child { pid, forked_at: at, status: pipe(), hold: None, stdout, stderr }, None)
     }
 
     #[test]

@@ -34,6 +34,8 @@ mod network;
 mod nodes;
 mod operators;
 mod queue;
+#[cfg(test)]
+mod scale;
 mod toy;
 mod transcript;
 mod trial;

@@ -152,7 +152,7 @@ impl<'a, G: Guard> HeldCommand<'a, G> {
                 let stopped = self.stopped.filter(|_| ending.ended_by == Some(EndedBy::Order)).or(by_deadline);
                 Some(Ok((stopped, *ending)))
             }
-            Notice::Output { .. } | Notice::Pong => None,
+            Notice::Held { .. } | Notice::Output { .. } | Notice::Pong => None,
         }
     }
 
@@ -318,6 +318,7 @@ fn launch(settings: &CommandSettings, environment: Vec<(String, String)>, not_af
         nice: None,
         limits: Limits::default(),
         cgroup: None,
+        not_before: None,
         not_after,
         deadline,
         max_output: 0,

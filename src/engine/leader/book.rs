@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::agenda::Agenda;
 use super::timeline::Timeline;
 use crate::clock::later;
 use crate::engine::clocks::AHEAD;
@@ -28,15 +29,14 @@ const MOST_OPEN: usize = 50;
 #[derive(Debug, Default)]
 pub(super) struct Book {
     timelines: BTreeMap<JobName, Timeline>,
-    /// When each job is next due.
-    agenda: BTreeSet<(Timestamp, JobName)>,
+    agenda: Agenda,
     /// Jobs whose backlog must be checked, by its oldest occurrence.
     backlogs: BTreeSet<(Timestamp, JobName)>,
     /// Records of jobs that this node's file does not define. They are not changed, because another node's file may
     /// define them.
     pub undefined: BTreeMap<JobName, JobEntry>,
     /// Due jobs that are decided on when a commit about them is answered.
-    held: BTreeSet<JobName>,
+    deferred: BTreeSet<JobName>,
 }
 
 /// A job that is due.
@@ -73,7 +73,7 @@ impl Book {
 
     /// When the next occurrence is due.
     pub fn next_at(&self) -> Option<Timestamp> {
-        [self.agenda.first(), self.backlogs.first()].into_iter().flatten().map(|&(at, _)| at).min()
+        self.agenda.first_at().into_iter().chain(self.backlogs.first().map(|&(at, _)| at)).min()
     }
 
     /// Takes the oldest due entry.
@@ -86,11 +86,34 @@ impl Book {
             }
             return Some(Due::Backlog(name));
         }
-        let (_, name) = self.agenda.pop_first()?;
+        let name = self.agenda.pop_first()?;
         if let Some(timeline) = self.timelines.get_mut(&name) {
             timeline.next = None;
         }
         Some(Due::Job(name))
+    }
+
+    /// The first instant with occurrences that may be decided on before it, and their number.
+    pub fn first_ahead(&self) -> Option<(Timestamp, usize)> {
+        self.agenda.first_ahead()
+    }
+
+    /// Takes a job of that instant.
+    pub fn pop_ahead(&mut self) -> Option<(Timestamp, JobName)> {
+        let (at, name) = self.agenda.pop_ahead()?;
+        if let Some(timeline) = self.timelines.get_mut(&name) {
+            timeline.next = None;
+        }
+        Some((at, name))
+    }
+
+    /// Schedules a job that must not be decided on before its time.
+    pub fn schedule_on_time(&mut self, at: Timestamp, name: &JobName) {
+        let Some(timeline) = self.timelines.get_mut(name) else { return };
+        if let Some(old) = timeline.next.replace(at) {
+            self.agenda.remove(old, name);
+        }
+        self.agenda.insert_on_time(at, name.clone());
     }
 
     /// Schedules a check of the job's backlog, if it has one.
@@ -120,10 +143,10 @@ impl Book {
         };
         if next != timeline.next {
             if let Some(old) = timeline.next {
-                self.agenda.remove(&(old, name.clone()));
+                self.agenda.remove(old, name);
             }
             if let Some(new) = next {
-                self.agenda.insert((new, name.clone()));
+                self.agenda.insert(new, name.clone());
             }
             timeline.next = next;
         }
@@ -147,13 +170,13 @@ impl Book {
     }
 
     /// Defers a due job until a commit about it is answered.
-    pub fn hold(&mut self, name: &JobName) {
-        self.held.insert(name.clone());
+    pub fn defer(&mut self, name: &JobName) {
+        self.deferred.insert(name.clone());
     }
 
-    /// Schedules the job again if it was held: a commit about it is answered.
+    /// Schedules the job again if it was deferred: a commit about it is answered.
     pub fn release(&mut self, name: &JobName) {
-        if self.held.remove(name) {
+        if self.deferred.remove(name) {
             self.schedule(name);
         }
     }

@@ -76,6 +76,11 @@ impl Timeline {
         }
     }
 
+    /// True if all that was decided is in the ledger, and nothing waits to be decided on.
+    pub fn is_settled(&self) -> bool {
+        self.open == 0 && self.backlog.is_empty() && self.cursor == self.mark
+    }
+
     /// Records that one more write is requested.
     pub fn step(&mut self, mark: Timestamp) {
         self.version = Some(self.version.map_or(Version::FIRST, Version::next));

@@ -120,7 +120,15 @@ pub(in crate::engine) struct Process {
     pub tree_id: TreeId,
     /// When the warden was ordered to start it.
     pub ordered: Uptime,
-    /// When it started; absent until the warden reports it.
+    /// Number of other starts that were under way then.
+    pub starts_before: usize,
+    /// Its program must not begin before this instant.
+    pub not_before: Option<Uptime>,
+    /// The warden has prepared it, and holds it until its time.
+    pub is_held: bool,
+    /// Its start was to be cancelled.
+    pub is_cancelled: bool,
+    /// When its program began; absent until the warden reports it.
     pub started: Option<Uptime>,
     /// When its `timeout` is over.
     pub timeout_at: Option<Uptime>,
@@ -138,12 +146,28 @@ impl Process {
         Self {
             tree_id,
             ordered,
+            starts_before: 0,
+            not_before: None,
+            is_held: false,
+            is_cancelled: false,
             started: None,
             timeout_at,
             stopped: None,
             is_killed_here: false,
             needs_change_owner: false,
         }
+    }
+}
+
+impl Process {
+    /// True while the warden prepares its start.
+    pub fn is_starting(&self) -> bool {
+        self.started.is_none() && !self.is_held
+    }
+
+    /// True while it is prepared and held until its time.
+    pub fn is_waiting(&self) -> bool {
+        self.started.is_none() && self.is_held
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::active_run::{ActiveRun, Phase};
+use super::active_run::{ActiveRun, Phase, Process};
 use crate::job::{JobName, JobSet};
 use crate::ledger::CommitId;
 use crate::run::{RunId, TriggerSeq};
@@ -43,6 +43,7 @@ struct Index {
     own: usize,
     trees: usize,
     starting: usize,
+    held: usize,
     in_group: BTreeMap<Arc<str>, usize>,
     waiting: BTreeMap<Arc<str>, BTreeSet<WaitingPosition>>,
     triggers: BTreeMap<Uuid, BTreeSet<TriggerSeq>>,
@@ -54,6 +55,7 @@ struct Facts {
     is_own: bool,
     has_tree: bool,
     is_starting: bool,
+    is_held: bool,
     /// The group in which it occupies a position.
     in_group: Option<Arc<str>>,
     /// The group in which it waits for a position.
@@ -72,7 +74,8 @@ impl Facts {
         Self {
             is_own: active.is_local(),
             has_tree: process.is_some(),
-            is_starting: (is_beginning && !is_refused) || process.is_some_and(|process| process.started.is_none()),
+            is_starting: (is_beginning && !is_refused) || process.is_some_and(Process::is_starting),
+            is_held: process.is_some_and(Process::is_waiting),
             in_group,
             waiting,
             trigger: active.record.trigger.as_ref().map(|trigger| (trigger.uuid, trigger.seq)),
@@ -85,6 +88,7 @@ impl Index {
         self.own += usize::from(facts.is_own);
         self.trees += usize::from(facts.has_tree);
         self.starting += usize::from(facts.is_starting);
+        self.held += usize::from(facts.is_held);
         if let Some(group) = facts.in_group {
             *self.in_group.entry(group).or_default() += 1;
         }
@@ -100,6 +104,7 @@ impl Index {
         self.own -= usize::from(facts.is_own);
         self.trees -= usize::from(facts.has_tree);
         self.starting -= usize::from(facts.is_starting);
+        self.held -= usize::from(facts.is_held);
         if let Some(group) = &facts.in_group
             && let Some(count) = self.in_group.get_mut(group)
         {
@@ -261,6 +266,11 @@ impl ActiveRuns {
         self.index.starting + usize::from(self.uncounted().is_some_and(|facts| facts.is_starting))
     }
 
+    /// Number of this node's runs whose processes are held until their time.
+    pub fn held(&self) -> usize {
+        self.index.held + usize::from(self.uncounted().is_some_and(|facts| facts.is_held))
+    }
+
     /// Number of runs that occupy a position in a group.
     pub fn in_group(&self, group: &str) -> usize {
         let is_of = |facts: Facts| facts.in_group.as_deref() == Some(group);
@@ -296,7 +306,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Uptime;
-    use crate::engine::runs::active_run::{ActiveRunState, Process};
+    use crate::engine::runs::active_run::ActiveRunState;
     use crate::engine::tests::fixture::{at, job, set};
     use crate::job::Group;
     use crate::ledger::OwnerState;
@@ -323,9 +333,10 @@ mod tests {
         let (mut record, mut commit) = (active.record.clone(), active.commit);
         let state = match how {
             0 => ActiveRunState::recovered(Phase::Beginning),
-            1 | 2 => {
+            1 | 2 | 10 => {
                 let mut process = Process::new(TreeId(1), Uptime::ZERO, None);
                 process.started = (how == 2).then_some(Uptime::ZERO);
+                process.is_held = how == 10;
                 ActiveRunState::recovered(Phase::Alive(process))
             }
             3 => {
@@ -349,7 +360,7 @@ mod tests {
         #![proptest_config(crate::fuzz::proptest_config())]
         #[test]
         fn what_is_counted_is_what_a_look_at_all_would_count(
-            steps in prop::collection::vec((0usize..16, 0u8..10), 1..80),
+            steps in prop::collection::vec((0usize..16, 0u8..11), 1..80),
         ) {
             let mut runs = ActiveRuns::default();
             runs.define(&jobs());
@@ -374,9 +385,11 @@ mod tests {
                 });
                 let is_starting = |active: &ActiveRun| match active.phase() {
                     Some(Phase::Beginning) => !is_refused(active),
-                    Some(Phase::Alive(process)) => process.started.is_none(),
+                    Some(Phase::Alive(process)) => process.started.is_none() && !process.is_held,
                     _ => false,
                 };
+                let is_held = |active: &ActiveRun| active.process().is_some_and(|process| process.is_held);
+                prop_assert_eq!(runs.held(), count(&is_held));
                 prop_assert_eq!(runs.starting(), count(&is_starting));
                 prop_assert_eq!(runs.in_group("x"), in_x);
                 let expected: Vec<WaitingPosition> = {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::active_run::{ActiveRun, ActiveRunState, Ended, Phase, Process, Release, RunStep, StopCause};
 use super::ending::{is_for_lack_of_resources, judge, pause_after, reason_of};
+use super::held::LONGEST_HOLD;
 use super::unowned::LONGEST_CUT_OFF;
 use super::{Runs, at_due, retry, window};
 use crate::clock::{Now, Uptime, earlier, later};
@@ -150,7 +151,11 @@ impl Runs {
             return self.on_queued_answer(cx, run, answer);
         }
         match answer {
-            Commit::Accepted => self.on_begun(cx, run),
+            Commit::Accepted => {
+                let took = cx.now.wall.duration_since(active.record.begun_at);
+                self.horizon.accepted(Duration::try_from(took).unwrap_or_default());
+                self.on_begun(cx, run);
+            }
             Commit::Superseded | Commit::Fenced => self.forget(cx, run),
             Commit::Unknown => self.read_unconfirmed(cx, run),
         }
@@ -180,33 +185,48 @@ impl Runs {
         if window::is_accepted_too_late(cx, &active.record) {
             return self.release_unstarted(cx, run, None, Duration::ZERO);
         }
+        let not_before = self.not_before(cx, run);
+        // Also if the clock was set back since the begin.
+        let is_far = not_before.is_some_and(|at| at > cx.now.up + LONGEST_HOLD);
+        if is_far || not_before.is_some() && (cx.is_ending || Self::is_redefined(cx, run, &job)) {
+            let reason = cx.is_ending.then_some(Reason::Drain);
+            return self.release_unstarted(cx, run, reason, Duration::ZERO);
+        }
+        let Some(active) = self.active.get(run) else { return };
         let (record, version) = (active.record.clone(), active.version);
         let tree_id = TreeId(cx.count());
         // The timeout counts from now on, because the steps before exec can hang too, for example on a working
         // directory on a dead mount.
-        let timeout_at = job.timeout.map(|timeout| cx.now.up + timeout);
-        let process = Process::new(tree_id, cx.now.up, timeout_at);
+        let timeout_at = job.timeout.map(|timeout| not_before.unwrap_or(cx.now.up) + timeout);
+        let starts_before = self.active.starting().saturating_sub(1);
+        let process = Process { starts_before, not_before, ..Process::new(tree_id, cx.now.up, timeout_at) };
         if !self.step(cx, run, RunStep::Start(process.clone())) {
             return;
         }
         let deadline = deadline_of(&record, at_due(cx));
         self.trees.ordered(run, &process, deadline);
         let lock = self.locks.grant(run).cloned();
-        let start = Start { tree_id, run: record, version, job, lock, not_after: cx.lease_until, deadline };
+        let not_after = cx.lease_until;
+        let start = Start { tree_id, run: record, version, job, lock, not_before, not_after, deadline };
         cx.commands.push(Command::Start(Box::new(start)));
     }
 
     /// Handles a started process.
-    pub fn on_started(&mut self, cx: &mut Context, run: RunId, tree_id: TreeId, pid: i32, at: Uptime) {
+    pub fn on_started(&mut self, cx: &mut Context, run: RunId, pid: i32, at: Uptime) {
         let Some(active) = self.active.get_mut(&run) else { return };
         let (attempt, token) = (active.record.attempt, active.record.token);
         let timeout = active.job().and_then(|job| job.timeout);
         let Some(process) = active.process_mut() else { return };
         process.started = Some(at);
         let timeout_at = timeout.map(|timeout| at + timeout);
-        let (ordered, old_timeout) = (process.ordered, std::mem::replace(&mut process.timeout_at, timeout_at));
-        self.trees.started(tree_id, at, old_timeout, timeout_at);
-        self.trees.admission.started(ordered, cx.now.up, self.active.starting());
+        let was_held = std::mem::take(&mut process.is_held);
+        let (ordered, before) = (process.ordered, process.starts_before);
+        let old_timeout = std::mem::replace(&mut process.timeout_at, timeout_at);
+        self.trees.started(process, at, old_timeout);
+        if !was_held {
+            self.horizon.prepared(cx.now.up.since(ordered), before);
+            self.trees.admission.started(ordered, cx.now.up, self.active.starting());
+        }
         let Some(active) = self.active.get(&run) else { return };
         let started_at = earlier(cx.now.wall, cx.now.up.since(at));
         let due_at = match active.job() {
@@ -235,8 +255,23 @@ impl Runs {
             // The kill request arrived before the start.
             return self.end_killed(cx, run);
         }
+        let process = active.process();
+        let (stopped, is_cancelled) = process.map_or((None, false), |process| (process.stopped, process.is_cancelled));
+        // Whatever failed may be well when its time comes.
+        let is_early = self.its_time(cx, run).is_some_and(|at| at > cx.due);
         match why {
-            StartFailure::TooLate => self.release_unstarted(cx, run, Some(too_late(cx)), Duration::ZERO),
+            StartFailure::TooLate if stopped == Some(StopCause::Superseded) => self.drop_run(cx, run),
+            StartFailure::TooLate if stopped == Some(StopCause::Timeout) => {
+                let end = RunEnd::unseen(&active.record, Outcome::Timeout, None, cx.now.wall);
+                self.end_attempt(cx, run, end);
+            }
+            StartFailure::TooLate => {
+                let reason = Some(too_late(cx)).filter(|_| !is_cancelled || cx.is_ending);
+                self.release_unstarted(cx, run, reason, Duration::ZERO);
+            }
+            StartFailure::Step { step, errno } if is_early => {
+                self.release_unstarted(cx, run, reason_of(step, errno), Duration::ZERO);
+            }
             // Any other job would have failed here too: the node failed, not the run.
             StartFailure::Step { step: step @ (StartStep::Fork | StartStep::Prepare), errno } => {
                 let pause = pause_after(active.record.unstarted_attempts());
@@ -288,7 +323,8 @@ impl Runs {
         self.commit_next(cx, run);
     }
 
-    /// Releases a run whose attempt was accepted but not started; the leader begins another after `pause`.
+    /// Releases a run whose attempt was accepted but not started; the leader begins another after `pause`, and not
+    /// before its time.
     ///
     /// No process of the run is here, so the state directory forgets it: an attempt that is not recorded there was not
     /// started.
@@ -299,8 +335,9 @@ impl Runs {
         if !self.step(cx, run, RunStep::Release(release)) {
             return;
         }
+        let its_time = self.its_time(cx, run).filter(|&at| at > cx.due);
         if let Some(active) = self.active.get_mut(run) {
-            active.record.retry_at = (!pause.is_zero()).then(|| later(cx.due, pause));
+            active.record.retry_at = its_time.max((!pause.is_zero()).then(|| later(cx.due, pause)));
         }
         cx.forget(run);
         self.commit_next(cx, run);

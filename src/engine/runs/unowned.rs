@@ -11,6 +11,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::active_run::{ActiveRun, ActiveRunState, News, Phase, RunStep, StopCause};
 use super::active_runs::WaitingPosition;
 use super::agenda::{Changed, pop_due};
@@ -360,8 +362,15 @@ impl Runs {
             return;
         }
         let Some(active) = self.active.get(run).filter(|_| cx.leads()) else { return };
-        let at = retry::retry_at(&active.record, &cx.node).unwrap_or_else(|| run.scheduled_at().min(cx.due));
+        let at = self.again_at(cx, run, active).unwrap_or_else(|| run.scheduled_at().min(cx.due));
         self.agenda.retries.insert((at, run.clone()));
+    }
+
+    /// When a run must be begun again; `None`: at once. A run that was begun ahead of its time, and then released, waits
+    /// for its time on every node.
+    fn again_at(&self, cx: &Context, run: &RunId, active: &ActiveRun) -> Option<Timestamp> {
+        let its_time = self.its_time(cx, run).filter(|&at| active.never_started() && at > cx.due);
+        its_time.max(retry::retry_at(&active.record, &cx.node))
     }
 
     /// Takes the next run that must be begun again now.
@@ -383,7 +392,7 @@ impl Runs {
         // A queued run whose job is not defined here is handled here too: it waits for the job.
         let waits = |active: &&ActiveRun| active.is_idle() && (!active.is_queued() || !is_defined);
         let Some(active) = self.active.get(run).filter(waits) else { return };
-        let later = retry::retry_at(&active.record, &cx.node).filter(|&at| at > cx.due);
+        let later = self.again_at(cx, run, active).filter(|&at| at > cx.due);
         if let Some(at) = later {
             // The clock was set back.
             self.agenda.retries.insert((at, run.clone()));
@@ -443,7 +452,7 @@ impl Runs {
     }
 
     /// Records a run that no node has, and that had no process, as skipped.
-    pub(super) fn skip(&mut self, cx: &mut Context, run: &RunId, reason: SkipReason) {
+    pub fn skip(&mut self, cx: &mut Context, run: &RunId, reason: SkipReason) {
         let Some(token) = cx.token() else { return };
         let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
         let record = &active.record;

@@ -151,14 +151,22 @@ impl Fixture {
 
     /// Time passes; the lease is renewed.
     pub fn pass(&mut self, seconds: u64) {
-        self.pass_cut_off(seconds);
+        self.pass_by(Duration::from_secs(seconds));
+    }
+
+    /// Time passes; the lease is renewed.
+    pub fn pass_by(&mut self, by: Duration) {
+        self.pass_cut_off_by(by);
         let until = self.now.up + LEASE;
         self.handle(Event::Election(election::Event::Lease { until }));
     }
 
     /// Time passes, and the lease is not renewed.
     pub fn pass_cut_off(&mut self, seconds: u64) {
-        let by = Duration::from_secs(seconds);
+        self.pass_cut_off_by(Duration::from_secs(seconds));
+    }
+
+    pub fn pass_cut_off_by(&mut self, by: Duration) {
         self.now = Now { wall: self.now.wall + by, up: self.now.up + by };
         self.handle(Event::Tick);
     }

@@ -104,7 +104,7 @@ fn ten_years_of_a_job_of_every_second_are_one_skip() {
 #[test]
 fn ten_years_of_a_thousand_jobs_are_settled_at_once_with_one_commit_each() {
     let jobs = (0..1000).map(|number| job(&format!("job-{number:03}"), "* * * * * *"));
-    let mut fixture = Fixture::settled("10:00:00.5", jobs.collect());
+    let mut fixture = Fixture::settled("10:00:00.2", jobs.collect());
     fixture.now.wall += TEN_YEARS;
     fixture.handle(Event::Tick);
     let (changes, _) = fixture.start_all();

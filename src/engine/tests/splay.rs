@@ -30,7 +30,9 @@ fn marks(changes: &[Change]) -> Vec<jiff::Timestamp> {
 fn the_start_is_put_off_and_the_run_keeps_the_schedules_instant() {
     let (job, delay) = splayed("0 10 * * *");
     let mut fixture = Fixture::settled("09:59:59", vec![job]);
-    assert_eq!(fixture.engine.wake(fixture.now).wall, Some(at("10:00:00") + delay));
+    let due = at("10:00:00") + delay;
+    let wake = fixture.engine.wake(fixture.now).wall.expect("it is due some time");
+    assert!(wake <= due && wake >= due - Duration::from_millis(100), "{wake} for {due}");
     fixture.pass(1);
     fixture.pass(delay.as_secs());
     assert!(fixture.accept_all().is_empty());

@@ -97,7 +97,9 @@ impl Trees {
 
     pub fn exited(&mut self, tree_id: TreeId, exit: Exit, at: Uptime) {
         self.change(tree_id, |tree| tree.exit = Some((exit, at)));
-        self.exited.insert(tree_id);
+        if self.all.contains_key(&tree_id) {
+            self.exited.insert(tree_id);
+        }
     }
 
     /// Records that no process of the tree is left and that its main process is reaped.
@@ -221,6 +223,14 @@ mod tests {
         trees.remove(TreeId(1));
         assert!(trees.is_empty() && trees.next_due(at(20)).is_none() && trees.first_cleared().is_none());
         assert!(trees.mains.is_empty() && trees.exited.is_empty());
+    }
+
+    #[test]
+    fn the_exit_of_a_tree_that_was_discarded_leaves_nothing() {
+        let mut trees = of(&[Deadline::Lease]);
+        trees.remove(TreeId(0));
+        trees.exited(TreeId(0), Exit::Code(127), at(1));
+        assert!(trees.ended().is_empty());
     }
 
     #[test]

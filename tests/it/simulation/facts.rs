@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cronkeeper::clock::Uptime;
 use cronkeeper::ledger::Commit;
 use cronkeeper::term::FencingToken;
+use jiff::SignedDuration;
 
 use super::warden::Process;
 use super::zookeeper::wire::Entry;
@@ -40,6 +41,8 @@ pub enum Fact {
     Frozen { node: usize },
     /// The host continues.
     Thawed { node: usize },
+    /// The time of day of a node was set, by so much.
+    ClockSet { node: usize, by: SignedDuration },
     /// A hook is started. `run`: the run that it is about.
     Hooked { node: usize, hook: String, run: String },
     /// From now on a process of a run is alive.

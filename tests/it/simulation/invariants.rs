@@ -12,6 +12,7 @@ mod no_attempt_ends_without_a_process;
 mod no_run_begins_twice;
 mod no_two_processes_of_a_run;
 mod nothing_begins_ahead;
+mod no_program_begins_early;
 mod nothing_vanishes;
 mod one_acting_term;
 #[cfg(test)]
@@ -64,6 +65,7 @@ pub fn all(nodes: usize, timeout: Duration, successors: Successors) -> Vec<Box<d
         Box::<nothing_vanishes::NothingVanishes>::default(),
         Box::<requests_are_heeded::RequestsAreHeeded>::default(),
         Box::new(nothing_begins_ahead::NothingBeginsAhead),
+        Box::<no_program_begins_early::NoProgramBeginsEarly>::default(),
         Box::new(events_keep_their_order::EventsKeepTheirOrder),
         Box::<hooks_follow_what_is_written::HooksFollowWhatIsWritten>::default(),
         Box::<chains_go_on::ChainsGoOn>::default(),

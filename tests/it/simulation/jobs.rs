@@ -28,6 +28,11 @@ pub const LOCKED_JOBS: [&str; 3] = ["locked-a", "locked-b", "locked-c"];
 /// Jobs in a chain: the second and third run after the first, the last after both.
 const CHAIN: [&str; 4] = ["chain-a", "chain-b", "chain-c", "chain-d"];
 
+/// True for a job that runs after others.
+pub fn follows_others(job: &str) -> bool {
+    CHAIN[1..].contains(&job)
+}
+
 /// Number of jobs that are due in the same second.
 const BURST: usize = 12;
 
@@ -187,6 +192,18 @@ impl Cast {
     pub fn burst(jobs: usize) -> Self {
         let jobs = (0..jobs).map(|number| job(&format!("burst-{number:04}"), "30 * * * * *")).collect();
         let set = set_of(jobs, "burst");
+        Self { edited: set.clone(), set }
+    }
+
+    /// This many jobs, of which so many are due every second, each at its own second of the minute. The others are never
+    /// due.
+    pub fn mostly_idle(jobs: usize, due_every_second: usize) -> Self {
+        let job = |number: usize| {
+            let is_due = number < due_every_second * 60;
+            let schedule = if is_due { format!("{} * * * * *", number % 60) } else { "0 0 29 2 *".to_owned() };
+            job(&format!("scale-{number:06}"), &schedule)
+        };
+        let set = set_of((0..jobs).map(job).collect(), "scale");
         Self { edited: set.clone(), set }
     }
 

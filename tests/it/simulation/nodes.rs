@@ -80,6 +80,13 @@ pub struct Nodes<const STEADY: bool> {
     jobs: Cast,
 }
 
+impl Nodes<true> {
+    /// Nodes with these jobs and without operators.
+    pub fn without_operators(seed: u64, nodes: usize, jobs: Cast) -> Self {
+        Self { jobs, has_operators: false, ..Self::new(seed, nodes, Length::Short) }
+    }
+}
+
 impl<const STEADY: bool> Subject for Nodes<STEADY> {
     const CLOCKS_STEP: bool = !STEADY;
 
@@ -129,8 +136,11 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
                 && (alive.iter().any(|run| is_locked(run)) || LOCKED_JOBS.iter().any(|job| recently(job)));
             let waits = match record.state {
                 _ if awaits_lock => record.state.waits(),
+                // It waits for a further attempt; or it was begun ahead of its time, and waits for that.
                 RunState::Retrying | RunState::Unstarted => {
-                    record.retry_at.is_some_and(|at| world.env.wall().duration_since(at) < MOMENT)
+                    let is_ahead = record.state == RunState::Unstarted && record.begun_at < record.scheduled_at;
+                    let its_time = is_ahead.then_some(record.scheduled_at);
+                    its_time.max(record.retry_at).is_some_and(|at| world.env.wall().duration_since(at) < MOMENT)
                 }
                 RunState::Queued => {
                     let job = record.job.as_str();
@@ -192,6 +202,9 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
         let mut recovered = guard(&home.book).recovered();
         let mut noted = Noted { book: home.book.clone(), world: world.clone() };
         recovered.keep_own(&node_name(node), &mut noted).expect("it is kept in memory");
+        for run in recovered.drop_held(clock.now().up) {
+            noted.settled(&run).expect("it is kept in memory");
+        }
         recovered.end_dead(&mut noted, clock.now().wall).expect("it is kept in memory");
         guard(&home.book).found(Written::Here);
         let rng = self.rng.fork();
@@ -532,8 +545,7 @@ fn many_jobs_that_are_due_at_once_are_each_begun_once_however_slowly_they_start(
     let world = Shared::new(7, 1, timing, Transcript::on());
     world.lock().env.network.calm();
     world.lock().wardens.slow(Some(timeout / 250));
-    let nodes = Nodes { jobs: Cast::burst(JOBS), has_operators: false, ..Nodes::<true>::new(7, 1, Length::Short) };
-    let mut executor = Executor::new(world, nodes);
+    let mut executor = Executor::new(world, Nodes::without_operators(7, 1, Cast::burst(JOBS)));
     executor.start(0);
     let mut started = BTreeSet::new();
     let limit = executor.now() + Duration::from_secs(120);

@@ -41,6 +41,8 @@ enum Action {
     /// The daemon's end of the socket is closed.
     DaemonGone,
     LookAtDeadlines,
+    /// The time of a held program has come. Its process knows that by itself, whatever the warden does.
+    Begin(TreeId),
     /// A tree ends.
     End(TreeId, Exit, Option<EndedBy>),
     /// A notice reaches the daemon.
@@ -63,6 +65,8 @@ struct Warden {
     obeyed: Uptime,
     /// Trees that were ordered and are not started yet, with the orders about them that came meanwhile.
     starting: BTreeMap<TreeId, Early>,
+    /// Processes that are prepared and whose time has not come, with their pids.
+    held: BTreeMap<TreeId, (i32, Launch)>,
     /// Orders that the daemon has not written to its socket yet, while the socket is blocked.
     unsent: Option<Vec<Order>>,
     daemon: Option<UnboundedSender<Notice>>,
@@ -105,6 +109,7 @@ impl Wardens {
             started: Uptime::ZERO,
             obeyed: Uptime::ZERO,
             starting: BTreeMap::new(),
+            held: BTreeMap::new(),
             unsent: None,
             daemon: None,
         };
@@ -122,6 +127,7 @@ impl Wardens {
         warden.alarm = None;
         (warden.started, warden.obeyed) = (Uptime::ZERO, Uptime::ZERO);
         warden.starting.clear();
+        warden.held.clear();
         warden.daemon = Some(daemon);
         notices
     }
@@ -191,6 +197,7 @@ impl Wardens {
 
     /// The first action of a new process: kills everything that an earlier one left, and confirms that it is dead.
     pub fn end_leftovers(&mut self, env: &mut Env, node: usize) {
+        self.wardens[node].held.clear();
         for (_, tree) in std::mem::take(&mut self.wardens[node].trees).into_iter().filter(|(_, tree)| !tree.dead) {
             env.facts.push(Fact::Gone(tree.process));
         }
@@ -198,6 +205,7 @@ impl Wardens {
 
     /// The daemon itself kills the process of a run.
     pub fn kill_without(&mut self, env: &mut Env, node: usize, run: &str) {
+        self.wardens[node].held.retain(|_, (pid, launch)| Process::of(node, *pid, launch).run != run);
         let of_run = |tree: &Tree| tree.process.run == run && !tree.dead;
         let tree_ids: Vec<TreeId> =
             self.wardens[node].trees.iter().filter(|(_, tree)| of_run(tree)).map(|(tree_id, _)| *tree_id).collect();
@@ -278,15 +286,19 @@ impl Wardens {
             return;
         }
         if warden.frozen || warden.hangs {
-            if let (false, Action::End(tree_id, ..)) = (warden.frozen, &step.action) {
-                let tree_id = *tree_id;
-                self.die(env, node, tree_id);
+            match (warden.frozen, &step.action) {
+                (false, Action::End(tree_id, ..)) => {
+                    let tree_id = *tree_id;
+                    self.die(env, node, tree_id);
+                }
+                (false, Action::Begin(tree_id)) => return self.begin(env, node, *tree_id),
+                _ => {}
             }
             return self.wardens[node].inbox.push(step);
         }
         match step.action {
             Action::Execute(Order::Start(launch)) => self.start(env, node, *launch),
-            Action::Execute(Order::Stop { tree_id, .. } | Order::Kill { tree_id })
+            Action::Execute(Order::Stop { tree_id, .. } | Order::Kill { tree_id } | Order::Cancel { tree_id })
                 if warden.starting.contains_key(&tree_id) =>
             {
                 warden.starting.entry(tree_id).or_default().is_over = true;
@@ -294,6 +306,13 @@ impl Wardens {
             Action::Execute(Order::Deadline { tree_id, deadline }) if warden.starting.contains_key(&tree_id) => {
                 warden.starting.entry(tree_id).or_default().deadline = Some(deadline);
             }
+            Action::Execute(Order::Stop { tree_id, .. } | Order::Kill { tree_id } | Order::Cancel { tree_id })
+                if warden.held.contains_key(&tree_id) =>
+            {
+                self.cancel(env, node, tree_id);
+            }
+            Action::Execute(Order::Cancel { .. }) => {}
+            Action::Begin(tree_id) => self.begin(env, node, tree_id),
             Action::Execute(Order::Stop { tree_id, grace_ms }) => self.stop(env, node, tree_id, grace_ms),
             Action::Execute(Order::Kill { tree_id }) => self.kill(env, node, tree_id, EndedBy::Order),
             Action::Execute(Order::Lease { until }) => {
@@ -303,6 +322,8 @@ impl Wardens {
             Action::Execute(Order::Deadline { tree_id, deadline }) => {
                 if let Some(tree) = warden.trees.get_mut(&tree_id) {
                     tree.deadline = deadline;
+                } else if let Some((_, launch)) = warden.held.get_mut(&tree_id) {
+                    launch.deadline = deadline;
                 }
                 self.watch_deadlines(env, node);
             }
@@ -310,6 +331,7 @@ impl Wardens {
             Action::Execute(Order::Signal { .. }) => {}
             Action::Execute(Order::Ping) => self.emit(env, node, Notice::Pong),
             Action::DaemonGone => {
+                warden.held.clear();
                 for tree_id in warden.trees.keys().copied().collect::<Vec<_>>() {
                     self.kill(env, node, tree_id, EndedBy::Order);
                 }
@@ -338,7 +360,38 @@ impl Wardens {
         if let Some(hook) = variable(&launch, "CRONKEEPER_HOOK") {
             return self.start_hook(env, node, &launch, hook);
         }
-        let process = Process::of(node, self.pids, &launch);
+        match launch.not_before.filter(|&at| at > env.now()) {
+            Some(at) => self.hold(env, node, launch, at),
+            None => self.run(env, node, self.pids, &launch),
+        }
+    }
+
+    /// Prepares a process whose time has not come.
+    fn hold(&mut self, env: &mut Env, node: usize, launch: Launch, at: Uptime) {
+        let (tree_id, pid) = (launch.tree_id, self.pids);
+        let warden = &mut self.wardens[node];
+        warden.held.insert(tree_id, (pid, launch));
+        env.queue.at(at, Event::Warden(Step { node, generation: warden.generation, action: Action::Begin(tree_id) }));
+        self.emit(env, node, Notice::Held { tree_id, pid });
+        self.watch_deadlines(env, node);
+    }
+
+    fn begin(&mut self, env: &mut Env, node: usize, tree_id: TreeId) {
+        let Some((pid, launch)) = self.wardens[node].held.remove(&tree_id) else { return };
+        if launch.not_after <= env.now() {
+            return self.emit(env, node, Notice::NotStarted { tree_id, why: StartFailure::TooLate });
+        }
+        self.run(env, node, pid, &launch);
+    }
+
+    fn cancel(&mut self, env: &mut Env, node: usize, tree_id: TreeId) {
+        self.wardens[node].held.remove(&tree_id);
+        self.emit(env, node, Notice::NotStarted { tree_id, why: StartFailure::TooLate });
+    }
+
+    fn run(&mut self, env: &mut Env, node: usize, pid: i32, launch: &Launch) {
+        let tree_id = launch.tree_id;
+        let process = Process::of(node, pid, launch);
         env.note(|| format!("node-{node} pid {} is attempt {} of {}", process.pid, process.attempt, process.run));
         env.facts.push(Fact::Spawned(process.clone()));
         self.emit(
@@ -397,12 +450,17 @@ impl Wardens {
     /// Kills the trees whose deadline has come, and schedules the next check for the others.
     fn watch_deadlines(&mut self, env: &mut Env, node: usize) {
         let warden = &self.wardens[node];
-        let due = |tree: &Tree| tree.deadline.due(warden.lease_until);
-        let deadlines: Vec<(TreeId, Uptime)> =
-            warden.trees.iter().filter(|(_, tree)| !tree.ending).map(|(tree_id, tree)| (*tree_id, due(tree))).collect();
+        let due = |deadline: Deadline| deadline.due(warden.lease_until);
+        let running = warden.trees.iter().filter(|(_, tree)| !tree.ending);
+        let running = running.map(|(tree_id, tree)| (*tree_id, due(tree.deadline)));
+        let held = warden.held.iter().map(|(tree_id, (_, launch))| (*tree_id, due(launch.deadline)));
+        let deadlines: Vec<(TreeId, Uptime)> = running.chain(held).collect();
         let (now, generation) = (env.now(), warden.generation);
         for &(tree_id, _) in deadlines.iter().filter(|(_, at)| *at <= now) {
-            self.kill(env, node, tree_id, EndedBy::Deadline);
+            match self.wardens[node].held.contains_key(&tree_id) {
+                true => self.cancel(env, node, tree_id),
+                false => self.kill(env, node, tree_id, EndedBy::Deadline),
+            }
         }
         let next = deadlines.iter().map(|(_, at)| *at).filter(|at| *at > now && *at != Uptime::NEVER).min();
         let alarm = &mut self.wardens[node].alarm;
@@ -504,6 +562,7 @@ mod tests {
             nice: None,
             limits: Limits::default(),
             cgroup: None,
+            not_before: None,
             not_after,
             deadline,
             max_output: 0,

@@ -64,6 +64,8 @@ pub struct Env {
     /// How many of the ensemble's transactions are committed, as far as some server knows.
     pub committed: usize,
     pub electing: bool,
+    /// How many packets were sent.
+    pub packets: u64,
     sessions: i64,
 }
 
@@ -109,6 +111,7 @@ impl Shared {
             timing,
             committed: 0,
             electing: false,
+            packets: 0,
             sessions: 0,
         };
         let ensemble = Ensemble::new(&mut env);
@@ -130,6 +133,12 @@ impl Shared {
     }
 }
 
+/// The true time of day at an uptime.
+pub fn wall_at(up: Uptime) -> Timestamp {
+    const BOOT: Timestamp = Timestamp::constant(1_795_132_800, 0);
+    BOOT + up.since(Uptime::ZERO)
+}
+
 impl Env {
     pub fn now(&self) -> Uptime {
         self.queue.now()
@@ -137,8 +146,7 @@ impl Env {
 
     /// The true time of day.
     pub fn wall(&self) -> Timestamp {
-        const BOOT: Timestamp = Timestamp::constant(1_795_132_800, 0);
-        BOOT + self.now().since(Uptime::ZERO)
+        wall_at(self.now())
     }
 
     pub fn wall_ms(&self) -> i64 {
@@ -151,6 +159,7 @@ impl Env {
     }
 
     pub fn send(&mut self, from: Host, to: Host, conn: Conn, body: Body) {
+        self.packets += 1;
         let packet = Packet { from, to, conn, body };
         let at = self.network.arrival(self.queue.now(), &mut self.rng, &packet);
         self.queue.at(at, Event::Packet(packet));
@@ -269,6 +278,7 @@ impl World {
 
     pub fn step_clock(&mut self, node: usize, by: SignedDuration) {
         self.nodes[node].skew += by;
+        self.env.facts.push(Fact::ClockSet { node, by });
         for waker in self.timers.wake_wall(node) {
             waker.wake();
         }

@@ -81,6 +81,7 @@ impl Fixture {
             nice: None,
             limits: Limits::default(),
             cgroup: None,
+            not_before: None,
             not_after: Uptime::NEVER,
             deadline: Deadline::None,
             max_output: 1 << 20,

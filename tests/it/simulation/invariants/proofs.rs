@@ -12,14 +12,16 @@ use cronkeeper::run::{
 };
 use cronkeeper::term::{FencingToken, NodeName, SessionId};
 use cronkeeper::zookeeper::client::{Mode, Op};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp, ToSpan as _};
 use uuid::Uuid;
 
 use super::super::facts::Fact;
 use super::super::jobs::sets;
 use super::super::warden::Process;
+use super::super::world::wall_at;
 use super::super::zookeeper::Change;
 use super::super::zookeeper::wire::{Entry, Txn};
+use super::no_program_begins_early::NoProgramBeginsEarly;
 use super::no_two_processes_of_a_run::NoTwoProcesses;
 use super::{Invariant, Successors, all};
 
@@ -79,7 +81,7 @@ fn record_of(token: i64, attempt: u32, nonce: &str) -> Vec<u8> {
         token: FencingToken(token),
         attempt,
         nonce: Nonce(nonce.into()),
-        begun_at: Timestamp::UNIX_EPOCH,
+        begun_at: "2026-11-20T00:00:00Z".parse().unwrap(),
         on_loss: OnLoss::Rerun,
         keep_until: None,
         ready_at: None,
@@ -156,6 +158,28 @@ fn a_mark_that_goes_back_is_seen() {
     assert_broken(vec![mark(5, "1"), mark(4, "2")], "went back");
     let gone = Op::Delete { path: "/cronkeeper/jobs/a".into(), version: -1 };
     assert_broken(vec![mark(5, "1"), committed(6, vec![gone], &[])], "was removed");
+}
+
+#[test]
+fn a_program_that_begins_before_its_time_is_seen() {
+    let run = |seconds: i64| RunId::scheduled(JobName::parse("a").unwrap(), wall_at(Uptime::ZERO) + seconds.seconds());
+    let begun = |seconds: i64| {
+        let mut record: RunRecord = serde_json::from_slice(&record(1, "n")).unwrap();
+        (record.scheduled_at, record.begun_at) = (run(seconds).scheduled_at(), Timestamp::UNIX_EPOCH);
+        committed(1, vec![create(&path(&run(seconds).to_string()), json(&record))], &[])
+    };
+    let spawned = |seconds: i64| Fact::Spawned(process(0, 1, &run(seconds).to_string(), 1));
+    let set = |seconds: i64| Fact::ClockSet { node: 0, by: SignedDuration::from_secs(seconds) };
+    let verdict = |facts: Vec<Fact>| {
+        let mut invariant = NoProgramBeginsEarly::default();
+        facts.iter().try_for_each(|fact| invariant.observe(Uptime::from_nanos(1), fact))
+    };
+    assert_eq!(verdict(vec![begun(0), spawned(0)]), Ok(()));
+    assert_eq!(verdict(vec![set(60), begun(60), spawned(60)]), Ok(()));
+    assert_eq!(verdict(vec![set(60), begun(60), set(-60), spawned(60)]), Ok(()), "it was held when the clock was set");
+    assert_eq!(verdict(vec![spawned(60)]), Ok(()), "it was not begun ahead");
+    assert!(verdict(vec![begun(1), spawned(1)]).is_err_and(|broken| broken.contains("began when it was")));
+    assert!(verdict(vec![set(-60), begun(1), spawned(1)]).is_err());
 }
 
 #[test]
@@ -475,7 +499,7 @@ fn what_is_due_and_not_decided_on_is_seen_in_the_end() {
 
 #[test]
 fn a_run_that_is_never_started_is_seen_in_the_end() {
-    let later = || committed_at(DUE_MS, 2, vec![], &[]);
+    let later = || committed_at(DUE_MS + 10_000, 2, vec![], &[]);
     let broken = conclusion(vec![(0, begun(1, RUN)), (10, later())]).expect_err("nothing was started");
     assert!(broken.contains("without a process"), "{broken}");
     let started = Fact::Spawned(process(0, 1, RUN, 1));

@@ -190,8 +190,12 @@ impl Invariant for WhatIsDueHasHadItsProcess {
         }
         // Runs that wait for others, and runs that may have a process elsewhere, are judged by their record.
         let waits = |run: &RunInFlight| matches!(run.state, RunState::Queued | RunState::CutOff);
-        let is_forgotten = |run: &RunInFlight| !run.has_had_a_process && !waits(run) && run.since + SOON < self.now;
-        match self.in_flight.iter().find(|(_, run)| is_forgotten(run)) {
+        // Begun ahead of its time, and then the clock was set back.
+        let is_to_come = |run: &str| RunId::parse(run).is_ok_and(|run| run.scheduled_at() + SOON > self.wall);
+        let is_forgotten = |(id, run): &(&String, &RunInFlight)| {
+            !run.has_had_a_process && !waits(run) && !is_to_come(id) && run.since + SOON < self.now
+        };
+        match self.in_flight.iter().find(is_forgotten) {
             Some((id, run)) => Err(format!("in peace `{id}` is in flight since {:?} without a process", run.since)),
             None => Ok(()),
         }
