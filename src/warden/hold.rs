@@ -18,22 +18,32 @@ use crate::clock::system::uptime;
 
 /// The token that decides if a held program begins.
 #[derive(Debug)]
-pub(super) struct Hold(OwnedFd);
+pub(super) struct Hold {
+    token: OwnedFd,
+    not_before: Uptime,
+}
 
 impl Hold {
-    pub(super) fn new() -> Result<Self, Error> {
-        eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
+    /// The token of a program that begins at `not_before`.
+    pub(super) fn until(not_before: Uptime) -> Result<Self, Error> {
+        let token = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { token, not_before })
+    }
+
+    /// True while the program's time has not come.
+    pub(super) fn is_early(&self) -> bool {
+        uptime() < self.not_before
     }
 
     /// Keeps the program from beginning. Returns false if it has begun, or is about to.
     pub(super) fn cancel(&self) -> bool {
-        take_token(self.as_fd())
+        take_token(self.token.as_fd())
     }
 }
 
 impl AsFd for Hold {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.token.as_fd()
     }
 }
 
@@ -75,11 +85,11 @@ mod tests {
     #[test]
     fn only_one_side_takes_the_token() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let hold = Hold::new().unwrap();
+        let hold = Hold::until(uptime()).unwrap();
         let at = uptime() + Duration::from_millis(5);
         assert!(wait(hold.as_fd(), at, ours.as_fd()) && uptime() >= at);
         assert!(!hold.cancel());
-        let hold = Hold::new().unwrap();
+        let hold = Hold::until(uptime()).unwrap();
         assert!(hold.cancel() && !wait(hold.as_fd(), uptime(), ours.as_fd()));
     }
 
@@ -87,7 +97,7 @@ mod tests {
     fn without_its_daemon_nothing_begins() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
-        let hold = Hold::new().unwrap();
+        let hold = Hold::until(uptime()).unwrap();
         assert!(!wait(hold.as_fd(), uptime(), ours.as_fd()));
         assert!(hold.cancel(), "it has not taken the token");
     }

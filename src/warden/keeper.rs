@@ -15,6 +15,7 @@ use std::time::Duration;
 use super::cgroup::RunCgroup;
 use super::codec::Decoder;
 use super::custody::Vault;
+use super::hold::Hold;
 use super::outbox::Outbox;
 use super::poller::{Poller, Ready, TREE_IDS};
 use super::procfs;
@@ -339,6 +340,11 @@ impl Keeper {
         }
     }
 
+    /// True while a tree is held and its time has not come. A child that hangs beyond that has its end like any other.
+    fn is_early(&self, tree_id: TreeId) -> bool {
+        self.trees.get(tree_id).and_then(|tree| tree.hold.as_ref()).is_some_and(Hold::is_early)
+    }
+
     /// Keeps a held program from beginning. Returns false if it was not held, or has begun.
     fn cancel(&mut self, tree_id: TreeId) -> bool {
         let Some(tree) = self.trees.live(tree_id) else { return false };
@@ -352,7 +358,7 @@ impl Keeper {
 
     fn stop(&mut self, tree_id: TreeId, grace: Duration) {
         self.check_exit(tree_id);
-        if self.cancel(tree_id) {
+        if self.is_early(tree_id) && self.cancel(tree_id) {
             return;
         }
         let Some(tree) = self.trees.live(tree_id) else { return };
@@ -366,7 +372,7 @@ impl Keeper {
     /// Starts to kill a tree, unless it has ended by itself, even if only a moment ago.
     fn kill(&mut self, tree_id: TreeId, by: EndedBy) {
         self.check_exit(tree_id);
-        if self.cancel(tree_id) {
+        if self.is_early(tree_id) && self.cancel(tree_id) {
             return;
         }
         let Some(tree) = self.trees.live(tree_id) else { return };

@@ -113,8 +113,8 @@ impl Spawner {
         let input = input.transpose().map_err(|error| failed(StartStep::Fork, error))?;
         let no_pipe = |error| failed(StartStep::Fork, error);
         let (status, status_end) = pipe_below(self.last).map_err(no_pipe)?;
-        let is_held = launch.not_before.is_some_and(|at| at > uptime());
-        let hold = is_held.then(Hold::new).transpose().map_err(no_pipe)?;
+        let not_before = launch.not_before.filter(|&at| at > uptime());
+        let hold = not_before.map(Hold::until).transpose().map_err(no_pipe)?;
         if hold.as_ref().is_some_and(|hold| hold.as_fd().as_raw_fd() > self.last) {
             return Err(no_pipe(Error::MFILE));
         }

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A held start is cancelled when what was decided may no longer hold: the clock was set, its job was paused, changed or
-//! removed, or the node is about to end. The lease cancels it too (`not_after`, and the tree's deadline). A cancelled
-//! start is known to have had no process, and its run is decided on again at its time: by its job as it is then, on
-//! whichever node leads then.
+//! removed, the term or the session is lost, or the node is about to end. The lease cancels it too (`not_after`, and the
+//! tree's deadline). A cancelled start is known to have had no process, and its run is decided on again at its time: by
+//! its job as it is then, on whichever node leads then.
 
 use std::time::Duration;
 

@@ -251,20 +251,18 @@ impl Runs {
     /// Handles an attempt that the warden could not start.
     pub fn on_not_started(&mut self, cx: &mut Context, run: &RunId, why: StartFailure) {
         let Some(active) = self.active.get(run) else { return };
+        let process = active.process();
+        let (stopped, is_cancelled) = process.map_or((None, false), |process| (process.stopped, process.is_cancelled));
+        if stopped == Some(StopCause::Superseded) {
+            return self.drop_run(cx, run);
+        }
         if active.record.kill.is_some() {
             // The kill request arrived before the start.
             return self.end_killed(cx, run);
         }
-        let process = active.process();
-        let (stopped, is_cancelled) = process.map_or((None, false), |process| (process.stopped, process.is_cancelled));
         // Whatever failed may be well when its time comes.
         let is_early = self.its_time(cx, run).is_some_and(|at| at > cx.due);
         match why {
-            StartFailure::TooLate if stopped == Some(StopCause::Superseded) => self.drop_run(cx, run),
-            StartFailure::TooLate if stopped == Some(StopCause::Timeout) => {
-                let end = RunEnd::unseen(&active.record, Outcome::Timeout, None, cx.now.wall);
-                self.end_attempt(cx, run, end);
-            }
             StartFailure::TooLate => {
                 let reason = Some(too_late(cx)).filter(|_| !is_cancelled || cx.is_ending);
                 self.release_unstarted(cx, run, reason, Duration::ZERO);
