@@ -178,8 +178,8 @@ impl Leader {
         }
     }
 
-    /// Why a run that was begun ahead, and never had a process, is not begun again now that its time has come: what
-    /// happened in between would have kept it from being begun at its time.
+    /// Why a run that was begun ahead, and never had a process, is not begun again now that its time has come: its job
+    /// was paused or disabled in between.
     fn reason_to_skip(&self, cx: &Context, runs: &Runs, run: &RunId) -> Option<SkipReason> {
         if !runs.is_due_again(cx, run) || runs.is_refused(run.job()) {
             return None;
@@ -187,9 +187,7 @@ impl Leader {
         if self.pauses.has(run.job()) {
             return Some(SkipReason::Paused);
         }
-        let at = run.scheduled_at();
-        let is_due = |job: &Job| job.enabled && job.next_after(earlier(at, misfire::NANOSECOND)) == Some(at);
-        cx.job(run.job()).is_some_and(|job| !is_due(job)).then_some(SkipReason::Missed)
+        cx.job(run.job()).is_some_and(|job| !job.enabled).then_some(SkipReason::Missed)
     }
 
     /// Decides on the next occurrence before its time, if that is near. Returns false if nothing is left to decide now.

@@ -369,7 +369,9 @@ impl Runs {
     /// When a run must be begun again; `None`: at once. A run that was begun ahead of its time, and then released, waits
     /// for its time on every node.
     fn again_at(&self, cx: &Context, run: &RunId, active: &ActiveRun) -> Option<Timestamp> {
-        let its_time = self.its_time(cx, run).filter(|&at| active.never_started() && at > cx.due);
+        // Also if its owner died while it held the start: nobody knows whether its program began.
+        let waits = active.never_started() || active.record.state == RunState::Running;
+        let its_time = self.its_time(cx, run).filter(|&at| waits && at > cx.due);
         its_time.max(retry::retry_at(&active.record, &cx.node))
     }
 
