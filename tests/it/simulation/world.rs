@@ -8,10 +8,10 @@ use std::task::Waker;
 use std::time::Duration;
 
 use cronkeeper::clock::{Now, Uptime, Wake};
-use cronkeeper::zookeeper::client::{ConnectError, State};
+use cronkeeper::zookeeper::client::ConnectError;
 use fastrand::Rng;
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use super::clock::{TimerId, Timers};
 use super::facts::Fact;
@@ -22,7 +22,7 @@ use super::transcript::Transcript;
 use super::triggered_stall::TriggeredStalls;
 use super::warden::{self, Wardens};
 use super::zookeeper::wire::{Body, Request};
-use super::zookeeper::{Answered, ClientId, Clients, Ensemble, Input};
+use super::zookeeper::{Answered, ClientId, Clients, Ensemble, Input, States};
 
 /// The events of the world.
 pub enum Event {
@@ -297,7 +297,7 @@ impl World {
     pub fn connect(
         &mut self,
         node: usize,
-    ) -> (ClientId, oneshot::Receiver<Result<(), ConnectError>>, watch::Receiver<State>) {
+    ) -> (ClientId, oneshot::Receiver<Result<(), ConnectError>>, States) {
         self.clients.connect(&mut self.env, node)
     }
 

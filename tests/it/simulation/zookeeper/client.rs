@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
 use cronkeeper::zookeeper::client::{ConnectError, Error, State};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use super::super::facts::Fact;
 use super::super::network::{Conn, Host, Packet};
 use super::super::world::{Env, Event};
 use super::ensemble::SERVERS;
+use super::states::{StateSetter, States, states};
 use super::tree::Session;
 use super::wire::{Answer, Body, Request, WatchKind, Watching};
 
@@ -58,7 +59,7 @@ struct Client {
     pinging: bool,
     last_zxid: i64,
     session: Session,
-    state: watch::Sender<State>,
+    state: StateSetter,
     /// Waits for the first connection.
     first: Option<oneshot::Sender<Result<(), ConnectError>>>,
     waiting: VecDeque<Sent>,
@@ -104,13 +105,13 @@ impl Clients {
         &mut self,
         env: &mut Env,
         node: usize,
-    ) -> (ClientId, oneshot::Receiver<Result<(), ConnectError>>, watch::Receiver<State>) {
+    ) -> (ClientId, oneshot::Receiver<Result<(), ConnectError>>, States) {
         self.made += 1;
         let id = ClientId(self.made);
         let mut endpoints: Vec<usize> = (0..SERVERS).collect();
         env.rng.shuffle(&mut endpoints);
         let (first, connected) = oneshot::channel();
-        let (state, states) = watch::channel(State::Disconnected);
+        let (state, states) = states(State::Disconnected);
         let now = env.now();
         let mut client = Client {
             id,
@@ -289,9 +290,8 @@ impl Client {
     }
 
     fn set_state(&mut self, env: &mut Env, state: State) {
-        if *self.state.borrow() != state {
+        if self.state.set(state) {
             env.note(|| format!("node-{} session {:#x} is {state:?}", self.node, self.session));
-            self.state.send_replace(state);
         }
     }
 

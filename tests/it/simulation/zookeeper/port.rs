@@ -10,10 +10,11 @@ use cronkeeper::term::SessionId;
 use cronkeeper::zookeeper::client::{
     Client, Connect, ConnectError, Done, Error, Mode, MultiError, Op, Read, Stat, State, Watch,
 };
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use super::super::world::Shared;
 use super::client::{Answered, ClientId, WatchId};
+use super::states::States;
 use super::tree::CLOSED;
 use super::wire::{Answer, Request, Watching};
 
@@ -28,7 +29,7 @@ pub struct Connector {
 #[derive(Clone)]
 pub struct SimClient {
     held: Arc<Held>,
-    states: watch::Receiver<State>,
+    states: States,
     session: i64,
     timeout: Duration,
 }
@@ -172,14 +173,11 @@ impl Client for SimClient {
     }
 
     fn state(&self) -> State {
-        *self.states.borrow()
+        self.states.state()
     }
 
     async fn state_changed(&mut self) -> State {
-        if self.states.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-        *self.states.borrow_and_update()
+        self.states.changed().await
     }
 
     fn multi(&self, ops: Vec<Op>) -> impl Future<Output = Result<Vec<Done>, MultiError>> + Send + 'static {
