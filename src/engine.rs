@@ -93,6 +93,7 @@ impl Engine {
             _ => {}
         }
         (self.cx.now, self.cx.due, self.cx.latest) = (now, self.clocks.due(now), self.clocks.latest(now));
+        self.cx.clock_step = self.clocks.step(now);
         self.parts.take(&mut self.cx, event);
         self.clocks.report(&mut self.cx);
         self.parts.act(&mut self.cx);

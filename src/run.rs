@@ -26,7 +26,7 @@ pub use control::{ControlRecord, Pause, Resume};
 pub use id::{BadRunId, RunId};
 pub use link::{Link, Note, Span, UpstreamResult};
 pub use skip::{Skip, SkipReason};
-pub use traces::{KnownBy, Traces};
+pub use traces::{KnownBy, LONGEST_HOLD, Traces};
 pub use trigger::{Trigger, TriggerRecord, TriggerSeq};
 
 use crate::job::{Digest, Interrupted, Job, JobName, OnLeaseEnd};

@@ -35,11 +35,10 @@ pub(super) struct Clocks {
 }
 
 impl Clocks {
-    /// By how much the wall clock was set since the last turn, if it was.
-    fn step(&mut self, now: Now) -> Option<SignedDuration> {
-        let before = self.before.replace(now)?;
-        let by = now.wall.duration_since(before.wall) - signed(now.up.since(before.up));
-        (by.abs() >= STEP).then_some(by)
+    /// By how much more than the uptime the wall clock has moved since the last turn.
+    pub fn step(&mut self, now: Now) -> SignedDuration {
+        let before = self.before.replace(now).unwrap_or(now);
+        now.wall.duration_since(before.wall) - signed(now.up.since(before.up))
     }
 
     /// Takes a reading of the service's clock.
@@ -86,8 +85,8 @@ impl Clocks {
 
     /// Reports a step of the clock, and a skew that is worth a report.
     pub fn report(&mut self, cx: &mut Context) {
-        if let Some(by) = self.step(cx.now) {
-            cx.report(Report::ClockStepped { by });
+        if cx.clock_step.abs() >= STEP {
+            cx.report(Report::ClockStepped { by: cx.clock_step });
         }
         if let Some(by) = self.news(cx.now) {
             cx.report(Report::ClockSkewed { by, holds: by > AHEAD });

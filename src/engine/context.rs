@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::command::Command;
 use super::commits::{Purpose, Requested, Takeover, UnreportedSkip};
@@ -47,6 +47,8 @@ pub(super) struct Context {
     pub due: Timestamp,
     /// The later of the node's clock and the coordination service's.
     pub latest: Timestamp,
+    /// By how much more than the uptime the wall clock has moved since the last turn.
+    pub clock_step: SignedDuration,
     pub commands: Vec<Command>,
     pub facts: VecDeque<Fact>,
     pub node: NodeName,
@@ -83,6 +85,7 @@ impl Context {
             now: Now { wall: Timestamp::UNIX_EPOCH, up: Uptime::ZERO },
             due: Timestamp::UNIX_EPOCH,
             latest: Timestamp::UNIX_EPOCH,
+            clock_step: SignedDuration::ZERO,
             commands: Vec::new(),
             facts: VecDeque::new(),
             node,

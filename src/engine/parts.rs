@@ -88,7 +88,6 @@ impl Parts {
                 cx.session = None;
                 // Even if the node no longer led.
                 runs.kill_for_lease(cx, TermEnd::SessionExpired);
-                runs.cancel_all_held(cx);
                 runs.limit_kept_runs(cx);
                 runs.lose_locks();
             }
@@ -296,10 +295,6 @@ impl Parts {
         runs.end_term(cx);
         cx.report(Report::TermOver { token: term.token, why });
         runs.kill_for_lease(cx, why);
-        // Those that the lease does not end: nobody may start them here any more.
-        if why != TermEnd::Resigned {
-            runs.cancel_all_held(cx);
-        }
     }
 
     /// Replaces the set of jobs by one that was just read and is valid.

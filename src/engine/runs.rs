@@ -42,7 +42,7 @@ mod window;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use self::active_run::{ActiveRun, ActiveRunState, RunStep};
 pub(super) use self::active_run::{News, StopCause};
@@ -68,8 +68,6 @@ pub(super) struct Runs {
     agenda: Agenda,
     locks: Locks,
     horizon: Horizon,
-    /// The wall clock less the uptime, at the last turn.
-    clock_offset: Option<SignedDuration>,
 }
 
 impl Runs {

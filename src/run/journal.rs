@@ -8,17 +8,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{KnownBy, OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, Traces, Version};
+use super::{KnownBy, LONGEST_HOLD, OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, Traces, Version};
 use crate::clock::Uptime;
 use crate::term::NodeName;
-
-/// No program is held for longer than this before it begins.
-const LONGEST_HOLD: Duration = Duration::from_secs(1);
 
 /// One entry of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

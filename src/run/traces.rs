@@ -4,9 +4,14 @@
 //! processes and no others. What a process can write itself, such as its environment, is the last resort: any process
 //! of the same user could claim to belong to the run.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Uptime;
+
+/// No program is held for longer than this before it begins.
+pub const LONGEST_HOLD: Duration = Duration::from_secs(1);
 
 /// The known facts about the processes of one run. Fields missing from a journal of an older version restrict nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

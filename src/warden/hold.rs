@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno as Error;
 use rustix::thread::{ClockId, clock_nanosleep_absolute};
-use rustix::time::Timespec;
 
+use super::poller::{NOW, instant};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
 
@@ -53,26 +53,19 @@ impl AsFd for Hold {
 pub(super) fn wait(hold: BorrowedFd<'_>, not_before: Uptime, daemon: BorrowedFd<'_>) -> bool {
     while uptime() < not_before {
         // A signal that the child survives, such as SIGCONT, ends the sleep early.
-        let _ = clock_nanosleep_absolute(ClockId::Boottime, &timespec(not_before));
+        let _ = clock_nanosleep_absolute(ClockId::Boottime, &instant(not_before));
     }
     is_open(daemon) && take_token(hold)
 }
 
 fn is_open(socket: BorrowedFd<'_>) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
-    matches!(poll(&mut polled, Some(&now)), Ok(0))
+    matches!(poll(&mut polled, Some(&NOW)), Ok(0))
 }
 
 /// Takes the token: reading an eventfd sets it to zero, and then reading it fails; see eventfd(2).
 fn take_token(hold: BorrowedFd<'_>) -> bool {
     rustix::io::read(hold, &mut [0; 8]).is_ok()
-}
-
-fn timespec(at: Uptime) -> Timespec {
-    const NANOS_PER_SECOND: u64 = 1_000_000_000;
-    let (seconds, nanos) = (at.as_nanos() / NANOS_PER_SECOND, at.as_nanos() % NANOS_PER_SECOND);
-    Timespec { tv_sec: i64::try_from(seconds).unwrap_or(i64::MAX), tv_nsec: i64::try_from(nanos).unwrap_or_default() }
 }
 
 #[cfg(test)]

@@ -356,12 +356,14 @@ impl Keeper {
         true
     }
 
-    fn stop(&mut self, tree_id: TreeId, grace: Duration) {
+    /// The tree to end, unless it has ended by itself, even if only a moment ago. A held one is cancelled instead.
+    fn tree_to_end(&mut self, tree_id: TreeId) -> Option<&mut Tree> {
         self.check_exit(tree_id);
-        if self.is_early(tree_id) && self.cancel(tree_id) {
-            return;
-        }
-        let Some(tree) = self.trees.live(tree_id) else { return };
+        if self.is_early(tree_id) && self.cancel(tree_id) { None } else { self.trees.live(tree_id) }
+    }
+
+    fn stop(&mut self, tree_id: TreeId, grace: Duration) {
+        let Some(tree) = self.tree_to_end(tree_id) else { return };
         tree.ended_by.get_or_insert(EndedBy::Order);
         if !tree.is_killing() {
             self.to_terminate.push(tree_id);
@@ -369,13 +371,9 @@ impl Keeper {
         self.trees.stop(tree_id, uptime() + grace);
     }
 
-    /// Starts to kill a tree, unless it has ended by itself, even if only a moment ago.
+    /// Starts to kill a tree.
     fn kill(&mut self, tree_id: TreeId, by: EndedBy) {
-        self.check_exit(tree_id);
-        if self.is_early(tree_id) && self.cancel(tree_id) {
-            return;
-        }
-        let Some(tree) = self.trees.live(tree_id) else { return };
+        let Some(tree) = self.tree_to_end(tree_id) else { return };
         tree.ended_by.get_or_insert(by);
         self.trees.set_killing(tree_id);
     }

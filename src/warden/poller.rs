@@ -198,8 +198,8 @@ pub(super) fn events(epoll: &OwnedFd, most: usize, timeout: Option<Timespec>) ->
     }
 }
 
-/// A time of zero would disarm the timer, so the instant of boot becomes one nanosecond.
-fn instant(at: Uptime) -> Timespec {
+/// An instant of CLOCK_BOOTTIME. A time of zero would disarm a timer, so the instant of boot becomes one nanosecond.
+pub(super) fn instant(at: Uptime) -> Timespec {
     let nanos = at.as_nanos().max(1);
     let seconds = i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX);
     Timespec { tv_sec: seconds, tv_nsec: i64::try_from(nanos % 1_000_000_000).unwrap_or(0) }

@@ -157,9 +157,7 @@ impl Process {
             needs_change_owner: false,
         }
     }
-}
 
-impl Process {
     /// True while the warden prepares its start.
     pub fn is_starting(&self) -> bool {
         self.started.is_none() && !self.is_held

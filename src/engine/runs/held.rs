@@ -16,7 +16,6 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Runs;
 use super::active_run::ActiveRun;
-use super::horizon::LONGEST;
 use crate::clock::{Now, Uptime, later};
 use crate::engine::context::Context;
 use crate::job::{Job, JobName};
@@ -25,8 +24,6 @@ use crate::run::{RunId, RunRecord};
 
 /// Most starts that are held or under way when another is begun ahead. Each is a process.
 const MOST: usize = 512;
-/// No start is held longer.
-pub(super) const LONGEST_HOLD: Duration = LONGEST.saturating_mul(2);
 /// A wall clock that moves by more than this between two turns was set. A clock that is slewed moves by less in the time
 /// that a start is held, and two readings of both clocks may be a millisecond apart.
 const STEP: SignedDuration = SignedDuration::from_millis(5);
@@ -47,14 +44,14 @@ impl Runs {
 
     /// When the program of an attempt may begin, if its time is to come.
     pub(super) fn not_before(&self, cx: &Context, run: &RunId) -> Option<Uptime> {
-        let at = self.its_time(cx, run).filter(|&at| at > cx.due)?;
+        let at = self.time_to_come(cx, run)?;
         Some(cx.now.up + at.duration_since(cx.due).unsigned_abs())
     }
 
     /// When a run is due, with its splay, that was begun ahead of its time; `None` for any other.
     ///
     /// A run that was begun when it was due by the clock of then is due, whatever the clock is set to later.
-    pub(super) fn its_time(&self, cx: &Context, run: &RunId) -> Option<Timestamp> {
+    fn its_time(&self, cx: &Context, run: &RunId) -> Option<Timestamp> {
         let active = self.active.get(run)?;
         let RunRecord { attempt, ref ready_at, ref trigger, begun_at, .. } = active.record;
         // No other begin is ahead: a run that waited for others, and another attempt, are begun when nothing holds them
@@ -62,6 +59,11 @@ impl Runs {
         let is_decision = attempt == 1 && ready_at.is_none() && trigger.is_none();
         let job = active.job().or(cx.job(run.job())).filter(|job| is_decision && job.schedule().is_some())?;
         Some(later(run.scheduled_at(), job.splay.delay())).filter(|&at| begun_at < at)
+    }
+
+    /// The time of a run that was begun ahead of it, if it is to come.
+    pub(super) fn time_to_come(&self, cx: &Context, run: &RunId) -> Option<Timestamp> {
+        self.its_time(cx, run).filter(|&at| at > cx.due)
     }
 
     /// True if a run was begun ahead, never had a process and waits to be begun again, and its time has come.
@@ -80,15 +82,18 @@ impl Runs {
         let Some(process) = self.active.get_mut(run).and_then(ActiveRun::process_mut) else { return };
         process.is_held = true;
         let (ordered, before) = (process.ordered, process.starts_before);
+        self.note_start_time(cx, ordered, before);
+    }
+
+    /// Notes how long a start has taken that was ordered at `ordered`, with `before` others ahead of it.
+    pub(super) fn note_start_time(&mut self, cx: &Context, ordered: Uptime, before: usize) {
         self.horizon.prepared(cx.now.up.since(ordered), before);
         self.trees.admission.started(ordered, cx.now.up, self.active.starting());
     }
 
     /// Cancels all held starts if the wall clock was set since the last turn: their time is another one now.
     pub fn follow_clock(&mut self, cx: &mut Context) {
-        let offset = cx.now.wall.duration_since(Timestamp::UNIX_EPOCH) - signed(cx.now.up.since(Uptime::ZERO));
-        let before = self.clock_offset.replace(offset);
-        if before.is_some_and(|before| (offset - before).abs() > STEP) {
+        if cx.clock_step.abs() > STEP {
             self.cancel_all_held(cx);
         }
     }
@@ -122,8 +127,4 @@ impl Runs {
             cx.order(Order::Cancel { tree_id });
         }
     }
-}
-
-fn signed(duration: Duration) -> SignedDuration {
-    SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
 }

@@ -7,8 +7,12 @@
 
 use std::time::Duration;
 
+use crate::run::LONGEST_HOLD;
+
 /// Longest horizon.
-pub(super) const LONGEST: Duration = Duration::from_millis(500);
+const LONGEST: Duration = Duration::from_millis(500);
+/// A clock that is slewed meanwhile may lengthen the hold.
+const _: () = assert!(LONGEST.as_nanos() * 2 <= LONGEST_HOLD.as_nanos(), "no start is held longer");
 /// What the loop and the warden may be late, each on a busy machine.
 const MARGIN: Duration = Duration::from_millis(5);
 /// Assumed until the first commit was answered.

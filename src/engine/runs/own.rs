@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::active_run::{ActiveRun, ActiveRunState, Ended, Phase, Process, Release, RunStep, StopCause};
 use super::ending::{is_for_lack_of_resources, judge, pause_after, reason_of};
-use super::held::LONGEST_HOLD;
 use super::unowned::LONGEST_CUT_OFF;
 use super::{Runs, at_due, retry, window};
 use crate::clock::{Now, Uptime, earlier, later};
@@ -17,7 +16,7 @@ use crate::engine::report::Report;
 use crate::ledger::{Change, Commit, CommitId, Request};
 use crate::process::{Deadline, Ending, Order, StartFailure, StartStep, TreeId};
 use crate::run::journal::RecoveredRun;
-use crate::run::{OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Version, millis};
+use crate::run::{LONGEST_HOLD, OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Version, millis};
 use crate::term::TermEnd;
 
 impl Runs {
@@ -224,8 +223,7 @@ impl Runs {
         let old_timeout = std::mem::replace(&mut process.timeout_at, timeout_at);
         self.trees.started(process, at, old_timeout);
         if !was_held {
-            self.horizon.prepared(cx.now.up.since(ordered), before);
-            self.trees.admission.started(ordered, cx.now.up, self.active.starting());
+            self.note_start_time(cx, ordered, before);
         }
         let Some(active) = self.active.get(&run) else { return };
         let started_at = earlier(cx.now.wall, cx.now.up.since(at));
@@ -261,7 +259,7 @@ impl Runs {
             return self.end_killed(cx, run);
         }
         // Whatever failed may be well when its time comes.
-        let is_early = self.its_time(cx, run).is_some_and(|at| at > cx.due);
+        let is_early = self.time_to_come(cx, run).is_some();
         match why {
             StartFailure::TooLate => {
                 let reason = Some(too_late(cx)).filter(|_| !is_cancelled || cx.is_ending);
@@ -333,7 +331,7 @@ impl Runs {
         if !self.step(cx, run, RunStep::Release(release)) {
             return;
         }
-        let its_time = self.its_time(cx, run).filter(|&at| at > cx.due);
+        let its_time = self.time_to_come(cx, run);
         if let Some(active) = self.active.get_mut(run) {
             active.record.retry_at = its_time.max((!pause.is_zero()).then(|| later(cx.due, pause)));
         }
@@ -503,7 +501,8 @@ impl Runs {
         self.active.values().filter_map(|run| run.job().map(|job| job.kill_grace)).max().unwrap_or_default()
     }
 
-    /// Kills runs that another node may start again, because the term is over. A node that resigned keeps them.
+    /// Kills runs that another node may start again, because the term is over, and cancels all held starts: nobody may
+    /// start them here any more. A node that resigned keeps them.
     pub fn kill_for_lease(&mut self, cx: &mut Context, why: TermEnd) {
         if why == TermEnd::Resigned {
             return;
@@ -515,6 +514,7 @@ impl Runs {
         for run in runs {
             self.kill(cx, &run, StopCause::Lease);
         }
+        self.cancel_all_held(cx);
     }
 
     /// Sends SIGTERM, and SIGKILL after the job's grace. The first cause counts.

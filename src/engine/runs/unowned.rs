@@ -371,7 +371,7 @@ impl Runs {
     fn again_at(&self, cx: &Context, run: &RunId, active: &ActiveRun) -> Option<Timestamp> {
         // Also if its owner died while it held the start: nobody knows whether its program began.
         let waits = active.never_started() || active.record.state == RunState::Running;
-        let its_time = self.its_time(cx, run).filter(|&at| waits && at > cx.due);
+        let its_time = self.time_to_come(cx, run).filter(|_| waits);
         its_time.max(retry::retry_at(&active.record, &cx.node))
     }
 

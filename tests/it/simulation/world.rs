@@ -294,10 +294,7 @@ impl World {
         id
     }
 
-    pub fn connect(
-        &mut self,
-        node: usize,
-    ) -> (ClientId, oneshot::Receiver<Result<(), ConnectError>>, States) {
+    pub fn connect(&mut self, node: usize) -> (ClientId, oneshot::Receiver<Result<(), ConnectError>>, States) {
         self.clients.connect(&mut self.env, node)
     }
 

@@ -4,21 +4,16 @@
 //! that has had a process is begun again by its retries, or by the loss of its node. A run that waits for others, or
 //! follows them, may have been decided on by a node whose clock was ahead.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
 use cronkeeper::clock::Uptime;
-use cronkeeper::run::{RunId, RunRecord, RunState};
+use cronkeeper::run::{LONGEST_HOLD, RunId, RunRecord, RunState};
 use cronkeeper::zookeeper::client::Op;
 use jiff::SignedDuration;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::facts::Fact;
 use super::super::jobs::follows_others;
 use super::super::world::wall_at;
 use super::{Invariant, ops, written};
-
-/// No start is held longer than this.
-const LONGEST_HOLD: Duration = Duration::from_secs(1);
 
 fn is_begun_ahead(record: &RunRecord) -> bool {
     let follows_its_schedule = record.trigger.is_none() && !follows_others(record.job.as_str());
