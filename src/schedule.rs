@@ -55,7 +55,7 @@ pub struct Schedule(Arc<Inner>);
 
 #[derive(PartialEq)]
 struct Inner {
-    expressions: Vec<Expression>,
+    expressions: Box<[Expression]>,
     zone: Zone,
     dst: Dst,
 }

@@ -22,7 +22,7 @@ pub(super) struct Days {
 
 impl Days {
     pub(super) fn of(fields: &Fields) -> Self {
-        let set = |field: Field| bits(fields.of(field).set.iter().map(|value| value - field.min()));
+        let set = |field: Field| bits(fields.of(field).iter().map(|value| value - field.min()));
         let [months, days, weekdays] = [Field::Month, Field::DayOfMonth, Field::DayOfWeek].map(|field| set(field)[0]);
         Self { years: set(Field::Year), months, days, weekdays, either: fields.either_day() }
     }
@@ -60,10 +60,10 @@ impl Seconds {
     }
 
     pub(super) fn of(fields: &Fields) -> Self {
-        let [seconds, ..] = bits(fields.of(Field::Second).set.iter().copied());
+        let [seconds, ..] = bits(fields.of(Field::Second).iter());
         let mut all = Self::none();
-        for &hour in &fields.of(Field::Hour).set {
-            for &minute in &fields.of(Field::Minute).set {
+        for hour in fields.of(Field::Hour).iter() {
+            for minute in fields.of(Field::Minute).iter() {
                 all.0[usize::from(hour * 60 + minute)] = seconds;
             }
         }

@@ -19,17 +19,17 @@ pub(super) fn meaning(meaning: &Meaning) -> String {
 pub(super) fn missing_days(meaning: &Meaning) -> Option<String> {
     let Meaning::Fields(fields) = meaning else { return None };
     let (days, months) = (fields.of(Field::DayOfMonth), fields.of(Field::Month));
-    let longest = |month: &u16| match month {
+    let longest = |month: u16| match month {
         2 => 29,
         4 | 6 | 9 | 11 => 30,
         _ => 31,
     };
-    let first = days.set.first()?;
+    let first = days.iter().next()?;
     // If either day field suffices, the weekday occurs in every month.
-    if fields.either_day() || months.set.iter().any(|month| longest(month) >= *first) {
+    if fields.either_day() || months.iter().any(|month| longest(month) >= first) {
         return None;
     }
-    let have = if months.set.len() == 1 { "has" } else { "have" };
+    let have = if months.len() == 1 { "has" } else { "have" };
     Some(format!("{} {have} no {}", named(Field::Month, months), listed("day", "days", days)))
 }
 
@@ -43,8 +43,8 @@ fn times(fields: &Fields) -> String {
     };
     let seconds = if at_second == 0 { String::new() } else { format!(":{at_second:02}") };
     match minute.single() {
-        Some(minute) if hour.set.len() <= MOST_TIMES => {
-            let clock = hour.set.iter().map(|hour| format!("{hour:02}:{minute:02}{seconds}"));
+        Some(minute) if hour.len() <= MOST_TIMES => {
+            let clock = hour.iter().map(|hour| format!("{hour:02}:{minute:02}{seconds}"));
             format!("at {}", joined(clock.collect()))
         }
         Some(minute) if hour.full => format!("at minute {minute}{seconds} of every hour"),
@@ -61,9 +61,9 @@ fn times(fields: &Fields) -> String {
 
 /// The first hour and the step, if the hours repeat evenly across days.
 fn steady_hours(hours: &Values) -> Option<(u16, usize)> {
-    let (&first, size) = (hours.set.first()?, hours.set.len());
+    let (first, size) = (hours.iter().next()?, hours.len());
     let step = (size > 1 && 24 % size == 0).then_some(24 / size)?;
-    hours.set.iter().copied().eq((first..24).step_by(step)).then_some((first, step))
+    hours.iter().eq((first..24).step_by(step)).then_some((first, step))
 }
 
 /// Maximum number of times of day to list one by one.
@@ -71,7 +71,7 @@ const MOST_TIMES: usize = 6;
 
 /// `every minute`, `every 15 minutes`, or the list of them.
 fn regularly(unit: &str, values: &Values) -> String {
-    let all: Vec<u16> = values.set.iter().copied().collect();
+    let all: Vec<u16> = values.iter().collect();
     match all.as_slice() {
         _ if values.full => format!("every {unit}"),
         // Only a step that divides 60 stays regular across the end of the hour.
@@ -107,7 +107,7 @@ fn listed(one: &str, many: &str, values: &Values) -> String {
     if values.full {
         return format!("every {one}");
     }
-    let word = if values.set.len() == 1 { one } else { many };
+    let word = if values.len() == 1 { one } else { many };
     format!("{word} {}", spans(values, |value| value.to_string()))
 }
 
@@ -122,7 +122,7 @@ fn named(field: Field, values: &Values) -> String {
 /// Lists the values, formatted by `name`. Three or more consecutive values become `first to last`.
 fn spans(values: &Values, name: impl Fn(u16) -> String) -> String {
     let mut texts = Vec::new();
-    for (first, last) in values.ranges() {
+    for &(first, last) in values.ranges() {
         match last - first {
             0 => texts.push(name(first)),
             1 => texts.extend([name(first), name(last)]),

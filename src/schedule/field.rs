@@ -99,10 +99,11 @@ impl fmt::Display for Field {
     }
 }
 
-/// The values that one field matches.
+/// The values that one field matches, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Values {
-    pub(super) set: BTreeSet<u16>,
+    /// Ranges of consecutive values, each `(first, last)`, in order and with gaps between them.
+    ranges: Box<[(u16, u16)]>,
     /// Written with a leading `*`. Determines how the day fields are combined and how shifts of the clock are handled.
     pub(super) wild: bool,
     /// Contains every value.
@@ -110,44 +111,60 @@ pub(super) struct Values {
 }
 
 impl Values {
-    pub(super) fn new(field: Field, set: BTreeSet<u16>, wild: bool) -> Self {
-        let full = set.len() == usize::from(field.size());
-        Self { set, wild, full }
-    }
-
-    /// Every value, with the meaning of `*`.
-    pub(super) fn all(field: Field) -> Self {
-        Self::new(field, (field.min()..=field.max()).collect(), true)
-    }
-
-    pub(super) fn one(field: Field, value: u16) -> Self {
-        Self::new(field, BTreeSet::from([value]), false)
-    }
-
-    /// The value, if there is exactly one.
-    pub(super) fn single(&self) -> Option<u16> {
-        (self.set.len() == 1).then(|| self.set.first().copied()).flatten()
-    }
-
-    /// The set as ranges of consecutive values, each `(first, last)`.
-    pub(super) fn ranges(&self) -> Vec<(u16, u16)> {
+    pub(super) fn new(field: Field, set: &BTreeSet<u16>, wild: bool) -> Self {
         let mut ranges: Vec<(u16, u16)> = Vec::new();
-        for &value in &self.set {
+        for &value in set {
             match ranges.last_mut() {
                 Some((_, last)) if *last + 1 == value => *last = value,
                 _ => ranges.push((value, value)),
             }
         }
-        ranges
+        let full = set.len() == usize::from(field.size());
+        Self { ranges: ranges.into(), wild, full }
+    }
+
+    /// Every value, with the meaning of `*`.
+    pub(super) fn all(field: Field) -> Self {
+        Self { ranges: [(field.min(), field.max())].into(), wild: true, full: true }
+    }
+
+    pub(super) fn one(value: u16) -> Self {
+        Self { ranges: [(value, value)].into(), wild: false, full: false }
+    }
+
+    /// The values in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = u16> {
+        self.ranges.iter().flat_map(|&(first, last)| first..=last)
+    }
+
+    /// The number of values.
+    pub(super) fn len(&self) -> usize {
+        self.ranges.iter().map(|(first, last)| usize::from(last - first) + 1).sum()
+    }
+
+    /// The value, if there is exactly one.
+    pub(super) fn single(&self) -> Option<u16> {
+        self.iter().next().filter(|_| self.len() == 1)
+    }
+
+    /// The largest value that is at most `limit`.
+    pub(super) fn last_up_to(&self, limit: u16) -> Option<u16> {
+        let (_, last) = self.ranges.iter().rfind(|&&(first, _)| first <= limit)?;
+        Some(limit.min(*last))
+    }
+
+    /// The values as ranges of consecutive ones, each `(first, last)`.
+    pub(super) fn ranges(&self) -> &[(u16, u16)] {
+        &self.ranges
     }
 
     /// The set as a list of numbers and ranges, with `shift` added to each value.
     pub(super) fn list(&self, shift: u16) -> String {
-        let item = |(first, last): (u16, u16)| match (first + shift, last + shift) {
+        let item = |&(first, last): &(u16, u16)| match (first + shift, last + shift) {
             (first, last) if first == last => first.to_string(),
             (first, last) => format!("{first}-{last}"),
         };
-        self.ranges().into_iter().map(item).collect::<Vec<_>>().join(",")
+        self.ranges.iter().map(item).collect::<Vec<_>>().join(",")
     }
 }
 

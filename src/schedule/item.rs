@@ -17,7 +17,7 @@ pub(super) fn values(field: Field, word: Piece<'_>, job: &str) -> Result<Values,
     for item in word.items() {
         set.extend(item_values(field, item, job)?);
     }
-    Ok(Values::new(field, set, word.text.starts_with('*')))
+    Ok(Values::new(field, &set, word.text.starts_with('*')))
 }
 
 fn item_values(field: Field, item: Piece<'_>, job: &str) -> Result<Vec<u16>, ExpressionError> {
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     fn set(field: Field, text: &str) -> Vec<u16> {
-        values(field, Piece::whole(text), "nightly-backup").expect("valid").set.into_iter().collect()
+        values(field, Piece::whole(text), "nightly-backup").expect("valid").iter().collect()
     }
 
     #[test]
@@ -215,8 +215,8 @@ mod tests {
             ("report", Field::Minute, "H", &[31]),
         ];
         for (job, field, text, expected) in pinned {
-            let set = values(field, Piece::whole(text), job).expect("valid").set;
-            assert!(set.iter().eq(expected), "{text} of {job}, {field}: {set:?}");
+            let set = values(field, Piece::whole(text), job).expect("valid");
+            assert!(set.iter().eq(expected.iter().copied()), "{text} of {job}, {field}: {set:?}");
         }
     }
 

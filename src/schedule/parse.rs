@@ -99,7 +99,7 @@ fn fields(words: &[Piece<'_>], job: &str) -> Result<Fields, ExpressionError> {
     let read = |field, word: Piece<'_>| item::values(field, word, job);
     let optional = |field, word: Option<&Piece<'_>>, absent| word.map_or(Ok(absent), |&word| read(field, word));
     Ok(Fields([
-        optional(Field::Second, second, Values::one(Field::Second, 0))?,
+        optional(Field::Second, second, Values::one(0))?,
         read(Field::Minute, middle[0])?,
         read(Field::Hour, middle[1])?,
         read(Field::DayOfMonth, middle[2])?,

@@ -4,13 +4,12 @@
 //! with "and", and supports the years 1970 to 2100. So it receives only numbers, a second schedule if either day field
 //! suffices, and no query outside these years.
 
-use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use chrono::{DateTime, Datelike, NaiveDate, Utc};
 
 use super::error::Fault;
-use super::field::Field;
+use super::field::{Field, Values};
 use super::parse::Fields;
 
 /// The local times that an expression matches.
@@ -18,7 +17,7 @@ use super::parse::Fields;
 pub(super) struct Pattern {
     /// One schedule, or two if either day field suffices.
     schedules: Vec<cron::Schedule>,
-    years: BTreeSet<u16>,
+    years: Values,
 }
 
 impl Pattern {
@@ -29,7 +28,7 @@ impl Pattern {
         } else {
             vec![schedule(fields, &days, &weekdays)?]
         };
-        Ok(Self { schedules, years: fields.of(Field::Year).set.clone() })
+        Ok(Self { schedules, years: fields.of(Field::Year).clone() })
     }
 
     /// The first match at `local` or later.
@@ -50,7 +49,7 @@ impl Pattern {
     fn last_in_years(&self, local: i64) -> Option<i64> {
         let query = DateTime::<Utc>::from_timestamp(local.min(LAST), 0)?;
         let year = u16::try_from(query.year()).ok()?;
-        let &matching = self.years.range(..=year).next_back()?;
+        let matching = self.years.last_up_to(year)?;
         if matching == year {
             return Some(query.timestamp());
         }

@@ -41,7 +41,7 @@ pub(super) struct Timeline {
     /// Missed occurrences that wait to be made up, oldest first.
     pub backlog: VecDeque<Timestamp>,
     /// The newest skip record with its version, while neighbouring occurrences may join it.
-    pub skip: Option<(Version, Skip)>,
+    pub skip: Option<Box<(Version, Skip)>>,
     /// Number of unanswered writes.
     pub open: usize,
     /// A write was rejected. Once all others are answered the record is read; until then nothing is decided.
@@ -99,7 +99,7 @@ impl Timeline {
         let Some(mut unreported) = skip else { return (None, None) };
         let links =
             Link::of_skip(&unreported.skip, unreported.first, unreported.count, UpstreamResult::NotBegun, dependents);
-        let before = self.skip.take().filter(|(_, skip)| skip.reason == unreported.skip.reason);
+        let before = self.skip.take().map(|before| *before).filter(|(_, skip)| skip.reason == unreported.skip.reason);
         let (at, now) = match before {
             Some((version, skip)) => {
                 unreported.skip.first = skip.first;
@@ -108,7 +108,7 @@ impl Timeline {
             }
             None => (None, Version::FIRST),
         };
-        self.skip = Some((now, unreported.skip.clone()));
+        self.skip = Some(Box::new((now, unreported.skip.clone())));
         let skip = unreported.skip.clone();
         (Some(unreported), Some(SkipWrite { at, skip, links }))
     }

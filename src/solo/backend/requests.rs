@@ -10,6 +10,9 @@ use crate::state_dir::journal;
 use crate::term::TermEnd;
 use crate::{election, ledger};
 
+/// The room that the empty queue keeps, in requests.
+const KEPT_ROOM: usize = 256;
+
 impl Backend {
     /// Carries out all pending requests. A ledger request that fails stays at the head of the queue.
     pub(super) fn process_requests(&mut self) -> Result<(), BackendError> {
@@ -27,6 +30,8 @@ impl Backend {
                 }
             }
         }
+        // A takeover requests a commit of each job.
+        self.pending.shrink_to(KEPT_ROOM);
         Ok(())
     }
 
