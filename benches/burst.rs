@@ -2,26 +2,25 @@
 //!
 //! It measures how late each job's program ran after the instant: on one host, and on three real ZooKeeper servers with
 //! two nodes and sessions of 4 s and of 10 s. For comparison, a bare loop of the standard library's `Command` starts
-//! the same programs, and, for root, Debian's cron runs 200 of them at a minute. Slowness is only printed. The run fails if a job did not run exactly once, if a job ended without
-//! a process, if a run in flight was touched, or if a term was lost. With a word, it measures only the rows whose name
-//! contains it.
+//! the same programs, and, for root, Debian's cron runs 200 of them at a minute. Slowness is only printed. The run fails
+//! if a job did not run exactly once, if a job ended without a process, if a run in flight was touched, or if a term was
+//! lost. With a word, it measures only the rows whose name contains it.
 
 #[path = "../tests/it/support/mod.rs"]
 mod support;
 #[path = "failover/table.rs"]
 mod table;
 
-use std::fmt::Write as _;
-use std::fs;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use self::support::burst::{Burst, MARKER, marks};
 use self::support::command::CRONKEEPER;
 use self::support::node::{Node, Spec};
+use self::support::process::Process;
 use self::support::scratch::Scratch;
 use self::support::zookeeper::Ensemble;
+use self::support::{LONG, poll};
 use self::table::Table;
 
 const JOBS: [usize; 4] = [200, 1_000, 6_000, 10_000];
@@ -99,28 +98,21 @@ fn bare(jobs: usize) -> Vec<Duration> {
     marks(folder.path()).map(|(_, made)| made.duration_since(due).unwrap_or_default()).collect()
 }
 
-/// How late Debian's cron runs entries for each minute; `None` if it ran none.
+/// How late Debian's cron runs entries of one minute; `None` if it cannot be had.
 fn debian_cron() -> Option<Vec<Duration>> {
-    let folder = Scratch::new("debian-cron");
-    let (entries, marks_folder) = (folder.path().join("entries"), folder.path().join("marks"));
-    fs::create_dir(&marks_folder).expect("a folder can be made");
-    let text = (0..ENTRIES).fold(String::new(), |mut text, n| {
-        writeln!(text, "* * * * * root {MARKER} {}/{n}", marks_folder.display()).expect("memory can be written to");
-        text
-    });
-    fs::write(&entries, text).expect("a file can be written");
-    let mut cron = Command::new(DEBIAN_CRON).arg(&entries).spawn().expect("a script can be run");
+    let (folder, made) = (Scratch::new("debian-cron"), Scratch::new("marks"));
+    let entry = |n| format!("* * * * * root {MARKER} {}/{n}\n", made.path().display());
+    folder.write("entries", &(0..ENTRIES).map(entry).collect::<String>());
+    let cron = Process::spawn(DEBIAN_CRON, |cron| {
+        cron.arg(folder.path());
+    })
+    .expect("a script can be run");
     // The first minute may be over by the time it has started.
-    let until = Instant::now() + Duration::from_secs(150);
-    while marks(&marks_folder).count() < ENTRIES && Instant::now() < until && matches!(cron.try_wait(), Ok(None)) {
-        thread::sleep(Duration::from_millis(200));
-    }
-    let _ = cron.kill();
-    let _ = cron.wait();
-    let since_minute = |made: SystemTime| {
-        let since = made.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    poll(3 * LONG, || (marks(made.path()).count() == ENTRIES || cron.status().is_some()).then_some(()));
+    let since_minute = |at: SystemTime| {
+        let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Duration::new(since.as_secs() % 60, since.subsec_nanos())
     };
-    let lateness: Vec<Duration> = marks(&marks_folder).map(|(_, made)| since_minute(made)).collect();
+    let lateness: Vec<Duration> = marks(made.path()).map(|(_, at)| since_minute(at)).collect();
     (lateness.len() == ENTRIES).then_some(lateness)
 }

@@ -1,7 +1,7 @@
 //! Benchmark of the cost of an idle node: `cargo bench --bench idle -- [SECONDS] [JOBS]`.
 //!
-//! It runs real daemons with 100 jobs (or so many), none of which is due, on a real ZooKeeper with sessions of 10 s, as operators
-//! have it: one leader and one follower; and one node without ZooKeeper.
+//! It runs real daemons with 100 jobs (or so many), none of which is due, on a real ZooKeeper with sessions of 10 s, as
+//! operators have it: one leader and one follower; and one node without ZooKeeper.
 
 #[path = "../tests/it/support/mod.rs"]
 mod support;

@@ -1,9 +1,9 @@
 //! Benchmark of many jobs that are due every second: `cargo bench --bench steady -- [WORD]`.
 //!
-//! It measures how late each job's program ran, with 100 jobs due at each second of a minute, all at once or spread over
-//! the second: on one host, and on three real ZooKeeper servers with two nodes. For comparison, a bare loop of the standard library's `Command` starts as many
-//! programs every second. Slowness is only printed. The run fails if a promise was broken, as in the bench `burst`. With
-//! a word, it measures only the rows whose name contains it.
+//! It measures how late each job's program ran, with 100 jobs due at each second of a minute, all at once or spread
+//! over the second: on one host, and on three real ZooKeeper servers with two nodes. For comparison, a bare loop of the
+//! standard library's `Command` starts as many programs every second. Slowness is only printed. The run fails if a
+//! promise was broken, as in the bench `burst`. With a word, it measures only the rows whose name contains it.
 
 #[path = "../tests/it/support/mod.rs"]
 mod support;

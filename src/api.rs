@@ -8,21 +8,29 @@
 //! ```text
 //! daemon ──watch──▶ Status, last turn ─┐
 //! ledger ──Reader─▶ queue, history  ───┼─▶ router ─▶ serve: api.sock
-//! ledger ◀Operator─ pauses, triggers ──┘                   network: --listen
+//! archive ─────────▶ older history  ───┤                   network: --listen
+//! ledger ◀Operator─ pauses, triggers ──┘
 //! ```
 //!
 //! A handler reads everything it needs first, and then builds its answer without awaiting. A runtime of one thread
 //! therefore holds only one answer that is not yet counted against the limits. If it exceeds them, it is dropped at
 //! once.
-//!
-//! Deliberately absent: metrics, events and a web page.
 
 mod admission;
+mod browser;
 mod caller;
 pub mod client;
 pub mod control;
 mod health;
+mod index;
+mod metrics;
+mod history;
 pub mod network;
+#[cfg(test)]
+mod openapi;
+pub mod output;
+pub mod peers;
+mod page;
 mod reads;
 pub mod serve;
 mod show;
@@ -47,9 +55,12 @@ use tokio::sync::{mpsc, watch};
 
 use self::admission::{Admitted, NoMemory};
 use self::control::Handover;
+use crate::archive::Archive;
 use crate::clock::Uptime;
 use crate::coordination::Reader;
+use crate::job::JobSet;
 use crate::ledger::Operator;
+use crate::metrics::Metrics;
 use crate::status::Status;
 
 /// What the API reads and writes.
@@ -59,32 +70,58 @@ pub struct Sources {
     pub status: watch::Receiver<Arc<Status>>,
     /// Time of the daemon loop's last turn. Even when idle, it turns at least three times per `stall`.
     pub turns: watch::Receiver<Uptime>,
+    /// The jobs as last loaded.
+    pub jobs: watch::Receiver<Arc<JobSet>>,
     /// The loop counts as stuck after this long without a turn.
     pub stall: Duration,
     pub reader: Arc<dyn Reader>,
     pub operator: Arc<dyn Operator>,
+    /// Older history of this node.
+    pub archive: Archive,
     /// Handover requests to the daemon's loop.
     pub handovers: mpsc::UnboundedSender<Handover>,
+    /// What the daemon counts.
+    pub metrics: Metrics,
+    pub output: OutputSources,
+}
+
+/// Where the output of runs comes from.
+#[derive(Clone, Default)]
+pub struct OutputSources {
+    /// What this node keeps; absent if it keeps nothing.
+    pub kept: Option<crate::output::Reader>,
+    /// The other nodes' addresses; absent on a node that does not listen itself.
+    pub peers: Option<Arc<peers::Peers>>,
+    /// All nodes keep their output in the same directory.
+    pub is_shared: bool,
 }
 
 /// All routes of the API.
 pub fn router(sources: Sources) -> Router {
-    let state = Arc::new(ApiState { reads: reads::Reads::new(Arc::clone(&sources.reader)), sources });
+    let reads = reads::Reads::new(Arc::clone(&sources.reader));
+    let state = Arc::new(ApiState { reads, page: page::PageState::default(), sources });
     Router::new()
+        .merge(page::routes())
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
+        .route("/v1", get(index::index))
+        .route("/metrics", get(metrics::metrics))
         .route("/v1/status", get(show::status))
         .route("/v1/jobs", get(show::jobs))
-        .route("/v1/jobs/{job}/history", get(show::history_of_job))
-        .route("/v1/history", get(show::history_of_all))
+        .route("/v1/jobs/{job}", get(show::job))
+        .route("/v1/jobs/{job}/history", get(history::of_job))
+        .route("/v1/history", get(history::of_all))
         .route("/v1/jobs/{job}/trigger", post(control::trigger))
         .route("/v1/jobs/{job}/pause", post(control::pause))
         .route("/v1/jobs/{job}/resume", post(control::resume))
+        .route("/v1/events", get(page::events))
         .route("/v1/handover", post(control::handover))
         .route("/v1/runs/{run}", get(control::run))
+        .route("/v1/runs/{run}/output", get(output::output))
         .route("/v1/runs/{run}/kill", post(control::kill))
         .fallback(async || RefusedRequest::new(StatusCode::NOT_FOUND, "not found"))
         .method_not_allowed_fallback(async || RefusedRequest::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed"))
+        .layer(middleware::from_fn(browser::refuse_foreign_pages))
         .layer(DefaultBodyLimit::max(control::MOST_BYTES))
         .layer(middleware::from_fn(catch_panic))
         .layer(middleware::from_fn(limit_answer))
@@ -94,6 +131,7 @@ pub fn router(sources: Sources) -> Router {
 struct ApiState {
     sources: Sources,
     reads: reads::Reads,
+    page: page::PageState,
 }
 
 /// Turns a panic in a handler into an answer 500.
@@ -142,6 +180,7 @@ struct RefusedRequest {
 
 /// The body of an error answer.
 #[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct ErrorBody {
     error: String,
 }

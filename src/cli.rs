@@ -23,6 +23,7 @@ pub mod listen;
 pub mod lock;
 pub mod lock_failure;
 pub mod locks;
+pub mod logs;
 pub mod kill;
 pub mod man;
 pub mod next;
@@ -226,6 +227,8 @@ pub enum Command {
     Status(status::StatusArgs),
     /// Show runs and skips, newest first
     History(history::HistoryArgs),
+    /// Show the output of a run, whichever node it is on
+    Logs(logs::Args),
     /// Run a job now, on the leader
     Trigger(trigger::Args),
     /// Skip a job's occurrences until it is resumed
@@ -300,8 +303,9 @@ fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
         Command::Run(args) => args.run(),
         Command::Check(args) => args.run(io),
         Command::Next(args) => args.run(io),
-        Command::Status(args) => status::run(&args, io.out).map_err(Error::from),
-        Command::History(args) => history::run(&args, io.out).map_err(Error::from),
+        Command::Status(args) => return status::run(&args, io.out).map_err(Error::from),
+        Command::History(args) => history::run(&args, io).map_err(Error::from),
+        Command::Logs(args) => return args.run(io),
         Command::Trigger(args) => return args.run(io),
         Command::Pause(args) => pause::pause(&args, io.out).map_err(Error::from),
         Command::Resume(args) => pause::resume(&args, io.out).map_err(Error::from),

@@ -18,7 +18,7 @@ mod process;
 mod raw;
 mod schema;
 mod settings;
-mod size;
+pub(crate) mod size;
 mod source;
 #[cfg(test)]
 mod tests;

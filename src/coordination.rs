@@ -35,13 +35,15 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
 use crate::clock::Uptime;
 use crate::election::Queue;
 use crate::job::JobName;
-use crate::ledger::{LastEnd, Newest, Operator, Snapshot, Window};
+use crate::ledger::{Filter, LastEnd, Newest, Operator, Snapshot, Window};
+use crate::run::{RunId, RunRecord};
 use crate::{election, ledger, run_lock};
 
 /// A request from the daemon. Requests are handled in order.
@@ -148,10 +150,19 @@ pub trait Reader: Send + Sync {
     /// The queue, and the nodes that are alive.
     fn queue(&self) -> ReadFuture<'_, Queue>;
     fn snapshot(&self) -> ReadFuture<'_, Snapshot>;
-    /// The newest history records, of one job or of all jobs.
-    fn history(&self, job: Option<JobName>, window: Window) -> ReadFuture<'_, Newest>;
+    /// The record of a run in flight; `None` if it is not in flight.
+    fn run(&self, run: RunId) -> ReadFuture<'_, Option<RunRecord>> {
+        Box::pin(async move {
+            let running = self.snapshot().await?.running.into_iter().map(|running| running.record);
+            Ok(running.into_iter().find(|record| record.id() == run))
+        })
+    }
+    /// The newest history records that the filter wants.
+    fn history(&self, filter: Filter, window: Window) -> ReadFuture<'_, Newest>;
     /// The last end of each job, as far back as the backend searches.
     fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>>;
+    /// When these jobs last succeeded. A job is absent if no run in its history succeeded.
+    fn last_successes(&self, jobs: Vec<JobName>) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>>;
 }
 
 /// The reason why a read failed.

@@ -7,6 +7,7 @@ mod drift;
 mod facts;
 pub mod launch;
 mod log;
+mod members;
 mod notices;
 pub mod orphans;
 mod perform;
@@ -34,12 +35,17 @@ use self::reload::Reloaded;
 use self::trees::Trees;
 pub use self::trees::WardenLeftovers;
 use self::view::View;
+use crate::archive::Archive;
 use crate::clock::{Clock, Now, Uptime, Wake};
 use crate::config::Loaded;
 use crate::coordination::{Coordination, Event as BackendEvent, Lease, Request};
-use crate::election::{Defined, Event as Election, Failure, Published, Request as ElectionRequest, TransferError};
+use crate::election::{
+    ApiAddress, Defined, Event as Election, Failure, Published, Request as ElectionRequest, TransferError,
+};
 use crate::engine::{Engine, Event};
 use crate::job::JobSet;
+use crate::metrics::Recorder;
+use crate::output::OutputQueue;
 use crate::process::Notice;
 use crate::run::journal::{Journal, Recovered};
 use crate::schedule;
@@ -103,7 +109,7 @@ pub enum Stopped {
 
 /// Logs which jobs the node starts with.
 pub fn announce(loaded: &Loaded) {
-    log::loaded(loaded, &JobSet::default().difference(&loaded.set));
+    log::loaded(loaded, &JobSet::default().difference(&loaded.set), true);
 }
 
 /// Settings of the daemon, fixed at its start.
@@ -116,6 +122,8 @@ pub struct DaemonSettings {
     pub notifier: Notifier,
     /// Reports to systemd that the loop turns.
     pub watchdog: Watchdog,
+    /// Keeps the ends and skips that this node reports.
+    pub archive: Archive,
 }
 
 /// The parts that make up a daemon.
@@ -153,6 +161,7 @@ pub struct Daemon<K, P, J> {
     extended_at: Uptime,
     /// Why the node cannot take part any more. From then on it ignores the backend and waits for its runs.
     failure: Option<Failure>,
+    outage: log::Outage,
     /// Callers that wait for the result of a handover.
     handovers: Vec<HandoverReply>,
     /// The lease as of the newest event that was processed.
@@ -160,13 +169,20 @@ pub struct Daemon<K, P, J> {
     /// The last event came from the backend, so the warden goes first next time.
     is_wardens_turn: bool,
     heartbeat: Duration,
+    /// Keeps the output of runs.
+    output: OutputQueue,
+    /// Where other nodes reach this one.
+    listen: Option<ApiAddress>,
 }
 
 /// The channels on which the daemon publishes its state.
 pub struct Shown {
     pub status: watch::Sender<Arc<Status>>,
+    /// The jobs as last loaded.
+    pub jobs: watch::Sender<Arc<JobSet>>,
     /// When the loop last turned.
     pub turned: watch::Sender<Uptime>,
+    pub metrics: Recorder,
 }
 
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
@@ -188,11 +204,26 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             shown_at: Uptime::ZERO,
             extended_at: Uptime::ZERO,
             failure: None,
+            outage: log::Outage::default(),
             handovers: Vec::new(),
             followed_lease: Lease::NONE,
             is_wardens_turn: false,
             heartbeat: HEARTBEAT,
+            output: OutputQueue::default(),
+            listen: None,
         }
+    }
+
+    /// Keeps the output of runs; without this call, it is only logged.
+    #[must_use]
+    pub fn keeping(self, output: OutputQueue) -> Self {
+        Self { output, ..self }
+    }
+
+    /// Publishes where other nodes reach this one.
+    #[must_use]
+    pub fn listening(self, listen: Option<ApiAddress>) -> Self {
+        Self { listen, ..self }
     }
 
     /// Runs the loop until the daemon stops. `recovered` are the runs of an earlier process; their processes are dead.
@@ -278,7 +309,10 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                 self.turn_if_due(now)
             }
             BackendEvent::Election(event) => self.on_election(now, event),
-            BackendEvent::Ledger(event) => self.turn(now, Event::Ledger(event)),
+            BackendEvent::Ledger(event) => {
+                self.shown.metrics.answered(now.up, &event);
+                self.turn(now, Event::Ledger(event))
+            }
             BackendEvent::Lock(event) => self.turn(now, Event::Lock(event)),
         }
     }
@@ -320,7 +354,10 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         match control {
             Control::Reloaded(reloaded) => return self.on_reloaded(now, reloaded),
             Control::Drain => return self.drain(now),
-            Control::Stop => return self.turn(now, Event::Stop),
+            Control::Stop => {
+                log::stopping(self.engine.own_runs());
+                return self.turn(now, Event::Stop);
+            }
             Control::HandOver { to, answer } => return self.hand_over(now, to, answer),
             Control::LogState => log::state(&self.view.status(now, &self.engine)),
         }
@@ -337,6 +374,10 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     }
 
     fn hand_over(&mut self, now: Now, to: Option<NodeName>, reply: Option<HandoverReply>) -> Option<Stopped> {
+        // Only a signal asks without waiting for a reply.
+        if reply.is_none() {
+            log::signalled_handover(self.engine.term().is_some());
+        }
         if self.engine.term().is_none() {
             send_reply(reply, Err(TransferError::NotLeading));
             return None;
@@ -366,7 +407,9 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         match reloaded {
             Ok(loaded) => {
                 let difference = self.engine.jobs().difference(&loaded.set);
-                log::loaded(&loaded, &difference);
+                log::loaded(&loaded, &difference, false);
+                self.shown.metrics.dropped(difference.removed);
+                self.shown.jobs.send_replace(Arc::new(loaded.set.clone()));
                 let stopped = self.turn(now, Event::Loaded(loaded.set));
                 self.publish();
                 stopped
@@ -388,6 +431,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         }
         self.is_stale = true;
         log::election(&event);
+        self.outage.follow(now.up, &event);
         for drift in self.view.elected(now, &event, self.engine.jobs()) {
             log::drift(&drift);
         }
@@ -419,9 +463,9 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     }
 
     fn publish(&mut self) {
-        let published = Published { tzdata: schedule::tzdata_version(), ..self.engine.published() };
-        let jobs = self.engine.jobs();
-        let defined = Defined { digest: jobs.digest.clone(), jobs: jobs.jobs.keys().cloned().collect() };
+        let listen = self.listen.clone();
+        let published = Published { tzdata: schedule::tzdata_version(), listen, ..self.engine.published() };
+        let defined = Defined::of(self.engine.jobs());
         self.request(ElectionRequest::Define(Arc::new(defined)));
         self.request(ElectionRequest::Publish(published));
     }
@@ -442,8 +486,9 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         }
     }
 
-    /// Publishes the state. Building it visits every job, so this happens at most once every [`SHOW_EVERY`].
+    /// Publishes the metrics and the state. Building the state visits every job, so this happens at most once every [`SHOW_EVERY`].
     fn show(&mut self, now: Now) {
+        self.shown.metrics.share();
         if self.is_stale && now.up >= self.shown_at + SHOW_EVERY {
             (self.is_stale, self.shown_at) = (false, now.up);
             self.settings.notifier.status(&self.view.summary(&self.engine));

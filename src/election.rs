@@ -4,7 +4,8 @@
 //! carries out requests in the order they were made, including those to the [`ledger`](crate::ledger). This module
 //! names no backend.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Uptime;
 use crate::clock::server::ServerTime;
-use crate::job::{Digest, JobName};
+use crate::job::{Digest, HISTORY_LIMIT, JobName, JobSet};
 use crate::ledger::Snapshot;
 use crate::term::{CandidateName, NodeName, SessionId, Term, TermEnd};
 
@@ -46,10 +47,36 @@ pub struct Defined {
     /// Digest of the jobs files, as published in [`Published::digest`].
     pub digest: Digest,
     pub jobs: BTreeSet<JobName>,
+    /// How many records of each kind the ledger keeps, of the jobs for which this is not [`HISTORY_LIMIT`].
+    pub history_limits: BTreeMap<JobName, u16>,
+}
+
+impl Defined {
+    pub fn of(jobs: &JobSet) -> Self {
+        let limits = jobs.jobs.iter().map(|(name, job)| (name, job.history_limit));
+        let limits = limits.filter(|(_, limit)| *limit != HISTORY_LIMIT).map(|(name, limit)| (name.clone(), limit));
+        Self {
+            digest: jobs.digest.clone(),
+            jobs: jobs.jobs.keys().cloned().collect(),
+            history_limits: limits.collect(),
+        }
+    }
+
+    /// How many run records, and how many skip records, the ledger keeps of a job.
+    pub fn history_limit(&self, job: &JobName) -> usize {
+        usize::from(self.history_limits.get(job).copied().unwrap_or(HISTORY_LIMIT))
+    }
+
+    /// The jobs of which fewer records are kept than by `before`.
+    pub fn lowered(&self, before: &Self) -> BTreeSet<JobName> {
+        let named = self.history_limits.keys().chain(before.history_limits.keys());
+        named.filter(|job| self.history_limit(job) < before.history_limit(job)).cloned().collect()
+    }
 }
 
 /// What a node publishes about itself for the other nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Published {
     /// Digest of its jobs files.
     pub digest: Digest,
@@ -64,6 +91,22 @@ pub struct Published {
     /// It is shutting down and lets its runs finish.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
+    /// Where it serves its API on TCP; absent if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen: Option<ApiAddress>,
+}
+
+/// Where a node serves its API on TCP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ApiAddress {
+    /// If the address is unspecified, such as 0.0.0.0, the node is reached by the name of its host.
+    pub address: SocketAddr,
+    /// The name that its certificate is for, if it was given one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tls: bool,
 }
 
 impl Published {
@@ -188,6 +231,7 @@ pub enum Event {
 
 /// A node that is alive, as it describes itself in its member record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Member {
     /// Format version of the record.
     pub v: u32,

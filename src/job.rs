@@ -24,6 +24,7 @@ pub use splay::Splay;
 
 /// A job's name: `[A-Za-z0-9][A-Za-z0-9._-]{0,99}`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct JobName(Arc<str>);
 
@@ -161,6 +162,9 @@ pub enum OnLeaseEnd {
     Kill,
 }
 
+/// Default of [`Job::history_limit`]. It also applies to jobs that a node's files do not define.
+pub const HISTORY_LIMIT: u16 = 20;
+
 /// The user and group of a job's processes. The default for each is the daemon's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunAs {
@@ -223,6 +227,8 @@ pub struct Job {
     pub success_exit_codes: BTreeSet<i32>,
     /// Maximum number of bytes of output to log for each attempt.
     pub max_output: u64,
+    /// Number of newest run records, and of newest skip records, that the ledger keeps; at least 5.
+    pub history_limit: u16,
     pub hooks: Hooks,
 }
 
@@ -241,6 +247,7 @@ impl Job {
 
 /// Digest of a text: the first 16 hexadecimal digits of its SHA-256.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Digest(String);
 

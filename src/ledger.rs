@@ -6,6 +6,7 @@
 //! This module names no backend.
 
 mod pipeline;
+pub mod filter;
 pub mod forgetting;
 mod newest;
 mod operator;
@@ -15,6 +16,7 @@ use std::collections::BTreeMap;
 
 pub use operator::{ControlEntry, Followed, Operator, OperatorError, OperatorFuture, OperatorRequests, TriggerEntry};
 
+pub use self::filter::Filter;
 pub use self::newest::{Gathering, LastEnd, Newest, Window};
 pub use self::pipeline::Pipelines;
 pub use self::write::{Existing, Write};

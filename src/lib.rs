@@ -36,6 +36,8 @@ pub mod run;
 // The ports.
 /// What the daemon asks the warden to do with processes, and what the warden reports.
 pub mod process;
+/// What a failed start failed over.
+pub mod start_problem;
 /// The durable record of decisions and runs.
 pub mod ledger;
 /// The election of a leader.
@@ -55,6 +57,8 @@ mod memory_file;
 pub mod warden;
 /// The status of a node, as the API shows it.
 pub mod status;
+/// The metrics: what the daemon counts, and their text for Prometheus.
+pub mod metrics;
 /// Notifications to systemd.
 pub mod systemd;
 /// The log: events, formats, and the thread that writes them.
@@ -67,6 +71,10 @@ pub mod safe_path;
 pub mod config;
 /// The state directory: its lock, its owner, and what it remembers.
 pub mod state_dir;
+/// The output of runs, kept in the state directory.
+pub mod output;
+/// The node's own copy of the history, in SQLite.
+pub mod archive;
 /// The backend on ZooKeeper.
 pub mod zookeeper;
 /// The backend on one host: file locks and SQLite.

@@ -295,3 +295,17 @@ pub enum StartStep {
     /// Finding and executing the program.
     Exec,
 }
+
+impl StartStep {
+    /// The step as it appears in logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fork => "fork",
+            Self::Prepare => "prepare",
+            Self::Limits => "limits",
+            Self::User => "user",
+            Self::Directory => "directory",
+            Self::Exec => "exec",
+        }
+    }
+}

@@ -101,6 +101,7 @@ impl OnLoss {
 
 /// The state of a run in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RunState {
     /// Waiting for other runs to end, or for locks. No attempt has begun yet; the leader begins the first one.
@@ -238,6 +239,7 @@ impl RunRecord {
 
 /// The outcome of a run that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// Its exit code is one of `success_exit_codes`.
@@ -275,6 +277,7 @@ impl Outcome {
 
 /// The cause of an outcome, where the outcome alone does not show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
     /// The program does not exist.
@@ -321,6 +324,17 @@ impl Reason {
             Self::NodeDied => "node-died",
         }
     }
+
+    /// In words, why the program did not begin; `None` if it did, or may have.
+    pub fn prevented_start(self) -> Option<&'static str> {
+        match self {
+            Self::NotFound => Some("its program was not found"),
+            Self::NotExecutable => Some("its program cannot be executed"),
+            Self::NoUser => Some("its user or group is unknown on its node"),
+            Self::NoDirectory => Some("its working directory cannot be entered"),
+            _ => None,
+        }
+    }
 }
 
 /// The history record of a run that ended.
@@ -353,6 +367,9 @@ pub struct RunEnd {
     /// Bytes of output that were not logged.
     #[serde(default)]
     pub dropped_bytes: u64,
+    /// Names what a failed start failed over, in at most some 300 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
 }
 
 impl RunEnd {
@@ -370,6 +387,7 @@ impl RunEnd {
             leftovers: 0,
             tail: String::new(),
             dropped_bytes: 0,
+            detail: None,
         }
     }
 }
@@ -396,6 +414,21 @@ impl HistoryRecord {
         match self {
             Self::Run(end) => end.ended_at,
             Self::Skip(skip) => skip.decided_at,
+        }
+    }
+
+    pub fn job(&self) -> &JobName {
+        match self {
+            Self::Run(end) => &end.run.job,
+            Self::Skip(skip) => &skip.job,
+        }
+    }
+
+    /// The node that owned the run, or that decided to skip.
+    pub fn node(&self) -> &NodeName {
+        match self {
+            Self::Run(end) => &end.run.owner.node,
+            Self::Skip(skip) => &skip.node,
         }
     }
 

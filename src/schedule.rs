@@ -14,6 +14,7 @@ mod describe;
 mod error;
 mod field;
 mod item;
+mod local;
 mod parse;
 mod pattern;
 mod piece;

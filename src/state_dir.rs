@@ -5,6 +5,7 @@
 //! identity.json    the backend, chroot and cluster that this directory belongs to
 //! sessions.json    sessions whose znodes may still exist in ZooKeeper
 //! journal          what was done about the runs of this node   (on solo, one for each member: see `solo`)
+//! output/          what the runs of this node wrote             (see `output`)
 //! ```
 //!
 //! A directory belongs to one backend and one cluster for good. Otherwise a missing environment file would turn three

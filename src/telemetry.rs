@@ -5,7 +5,7 @@
 //! its context.
 //!
 //! ```text
-//! info!(target: TARGET, event = event::RUN_STARTED, …) ─▶ filter ─▶ repeated ─▶ text | json ─▶ sink ─▶ stderr
+//! info!(target: TARGET, event = event::RUN_STARTED, …) ─▶ filter ─▶ repeated ─▶ terminal | text | json ─▶ sink ─▶ stderr
 //!                                                                             └▶ journal ───▶ sink ─▶ journald
 //! ```
 //!
@@ -19,6 +19,7 @@ mod json;
 mod line;
 mod repeated;
 pub mod sink;
+mod terminal;
 mod text;
 
 use std::fs::File;
@@ -45,7 +46,7 @@ pub const OUTPUT: &str = "cronkeeper::output";
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// Readable lines
+    /// Readable lines: short sentences on a terminal, fields elsewhere
     Text,
     /// One JSON object per line
     Json,
@@ -79,7 +80,6 @@ pub struct Telemetry {
 /// When the thread cannot be started, logging is already set up, or `format` is `Journald` and no journal listens.
 pub fn init(format: Option<Format>, filter: &LogFilter, node: &NodeName) -> Result<Telemetry, InitError> {
     let stderr = io::stderr();
-    let colour = stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let journal = || Destination::journal(journal::SOCKET);
     let (format, destination) = match format {
         Some(Format::Journald) => (Format::Journald, journal().map_err(InitError::NoJournal)?),
@@ -96,8 +96,11 @@ pub fn init(format: Option<Format>, filter: &LogFilter, node: &NodeName) -> Resu
     let set = match format {
         Format::Json => registry.with(layer.with_ansi(false).event_format(json::Json::new(node))).try_init(),
         Format::Journald => registry.with(layer.with_ansi(false).event_format(journal::Journal::new(node))).try_init(),
+        Format::Text if stderr.is_terminal() => {
+            registry.with(layer.with_ansi(has_colours()).event_format(terminal::Terminal::new(node))).try_init()
+        }
         Format::Text => {
-            registry.with(layer.with_ansi(colour).event_format(text::Text::new(node, is_journal(&stderr)))).try_init()
+            registry.with(layer.with_ansi(false).event_format(text::Text::new(node, is_journal(&stderr)))).try_init()
         }
     };
     set.map_err(|_| InitError::Already)?;
@@ -123,6 +126,12 @@ fn duplicate(stderr: &io::Stderr) -> io::Result<OwnedFd> {
     stderr.as_fd().try_clone_to_owned().or_else(|_| File::open("/dev/null").map(Into::into))
 }
 
+/// True unless the user, or the kind of terminal, rules colours out.
+fn has_colours() -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    !is_set("NO_COLOR") && std::env::var_os("TERM").is_some_and(|kind| kind != "dumb")
+}
+
 /// True if a stream leads to the journal.
 ///
 /// systemd sets JOURNAL_STREAM to the device and inode of the stream it opened. The stream must be compared with it,
@@ -144,9 +153,9 @@ pub fn instant(at: Timestamp) -> impl std::fmt::Display {
 fn report_lost(lost: LineCounts) {
     tracing::warn!(
         target: TARGET,
+        event = event::LOG_DROPPED,
         output_lines = lost.output,
         other_lines = lost.other,
-        "log lines were dropped because they could not be written fast enough",
     );
 }
 
@@ -155,7 +164,7 @@ fn log_panics(sink: Sink) {
     std::panic::set_hook(Box::new(move |panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let what = panic.payload_as_str().unwrap_or("no text");
-        tracing::error!(target: TARGET, place, "panic: {what}");
+        tracing::error!(target: TARGET, event = event::INTERNAL_ERROR, place, "panic: {what}");
         sink.flush(Duration::from_secs(1));
     }));
 }

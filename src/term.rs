@@ -11,6 +11,7 @@ const SHOWN: usize = 100;
 
 /// The name of a node, that is, of one running `cronkeeper run`. Deserializing checks it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(String);
 
@@ -69,6 +70,7 @@ impl fmt::Display for NodeName {
 ///
 /// Deserializing checks the form: ZooKeeper's ids are hexadecimal numbers, those of a single host are uuids.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct SessionId(pub String);
 
@@ -101,6 +103,7 @@ impl fmt::Display for SessionId {
 /// A number that orders all terms of a cluster. A later term has a larger token, so a resource can reject an older one.
 /// On ZooKeeper it is the creation zxid of the leader's candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct FencingToken(pub i64);
 
@@ -112,6 +115,7 @@ impl fmt::Display for FencingToken {
 
 /// A candidate's name in the queue, without its parent znode.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct CandidateName(pub String);
 

@@ -21,6 +21,7 @@ mod forget;
 #[cfg(test)]
 mod fuzz;
 mod give_up;
+mod lasts;
 pub mod lock;
 mod session_loop;
 mod transaction;

@@ -28,9 +28,14 @@ need util-linux command -v setpriv
 need bsdutils command -v script
 # Boots hosts in namespaces; it touches nothing else on the machine.
 need systemd test -x /lib/systemd/systemd
+# promtool, which checks the metrics and the alert rules. Where systemd runs, the package also starts a Prometheus.
+need prometheus command -v promtool
 # Separate hosts for the nemesis, and rules that cut the links between them.
 need iproute2 env PATH="$PATH:/usr/sbin:/sbin" bash -c 'command -v ip'
 need nftables env PATH="$PATH:/usr/sbin:/sbin" bash -c 'command -v nft'
+# A browser for the page, and the program that drives it.
+need chromium command -v chromium
+need chromium-driver command -v chromedriver
 
 if ((${#missing[@]})); then
     sudo=()

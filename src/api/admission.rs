@@ -15,6 +15,8 @@ use super::caller::Caller;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ListenerLimits {
     pub connections: Quota,
+    /// Streams of events. They last for minutes, so they do not count as connections.
+    pub streams: Quota,
     /// Bytes of answers that the clients have not read yet.
     pub bytes: Quota,
     /// Concurrent reads of histories. Each caller has one at a time.
@@ -33,6 +35,7 @@ impl ListenerLimits {
     /// Limits of the Unix socket. Its users are trusted, but their slow programs must not exhaust the node's memory.
     pub const SOCKET: Self = Self {
         connections: Quota { total: 64, per_caller: 64 },
+        streams: Quota { total: 128, per_caller: 128 },
         bytes: Quota { total: 96 << 20, per_caller: 64 << 20 },
         histories: 4,
         history: 32 << 20,
@@ -40,6 +43,7 @@ impl ListenerLimits {
     /// Limits of a TCP address.
     pub const NETWORK: Self = Self {
         connections: Quota { total: 256, per_caller: 16 },
+        streams: Quota { total: 128, per_caller: 32 },
         bytes: Quota { total: 24 << 20, per_caller: 8 << 20 },
         histories: 2,
         history: 1 << 20,
@@ -58,6 +62,7 @@ pub(super) struct Admission {
 #[derive(Debug, Default)]
 struct Usage {
     bytes: usize,
+    streams: usize,
     callers: HashMap<Caller, CallerUsage>,
 }
 
@@ -65,6 +70,7 @@ struct Usage {
 #[derive(Debug)]
 struct CallerUsage {
     connections: usize,
+    streams: usize,
     bytes: usize,
     /// One permit: a caller reads one history at a time.
     history: Arc<Semaphore>,
@@ -93,7 +99,7 @@ impl Admission {
     /// Admits a connection; `None` if its caller already has as many as allowed.
     pub fn admit(self: &Arc<Self>, caller: Caller, permit: Permit) -> Option<Arc<Admitted>> {
         let mut usage = self.usage();
-        let new = || CallerUsage { connections: 0, bytes: 0, history: Arc::new(Semaphore::new(1)) };
+        let new = || CallerUsage { connections: 0, streams: 0, bytes: 0, history: Arc::new(Semaphore::new(1)) };
         let caller_usage = usage.callers.entry(caller).or_insert_with(new);
         // Returning here leaves no empty entry behind: a caller at its limit has connections.
         if caller_usage.connections >= self.limits.connections.per_caller {
@@ -101,7 +107,9 @@ impl Admission {
         }
         caller_usage.connections += 1;
         let history = Arc::clone(&caller_usage.history);
-        Some(Arc::new(Admitted { admission: Arc::clone(self), caller, history, bytes: Mutex::new(0), _permit: permit }))
+        let admission = Arc::clone(self);
+        let held = Mutex::new(Held { bytes: 0, permit, is_stream: false });
+        Some(Arc::new(Admitted { admission, caller, history, held }))
     }
 
     fn usage(&self) -> MutexGuard<'_, Usage> {
@@ -115,8 +123,16 @@ pub(super) struct Admitted {
     admission: Arc<Admission>,
     caller: Caller,
     history: Arc<Semaphore>,
-    bytes: Mutex<usize>,
-    _permit: Permit,
+    held: Mutex<Held>,
+}
+
+/// What one connection holds.
+#[derive(Debug)]
+struct Held {
+    bytes: usize,
+    /// Of a connection; given back when it becomes a stream.
+    permit: Permit,
+    is_stream: bool,
 }
 
 /// Why an answer is refused for lack of memory.
@@ -143,8 +159,35 @@ impl Admitted {
         }
         caller_usage.bytes += bytes;
         usage.bytes = total;
-        *self.bytes.lock().unwrap_or_else(PoisonError::into_inner) += bytes;
+        self.held().bytes += bytes;
         Ok(())
+    }
+
+    /// Makes the connection a stream of events, which counts against limits of its own. False if there are too many.
+    pub fn become_stream(&self) -> bool {
+        let quota = self.admission.limits.streams;
+        let mut usage = self.admission.usage();
+        let is_full = usage.streams >= quota.total;
+        let Some(caller_usage) = usage.callers.get_mut(&self.caller) else { return false };
+        if is_full || caller_usage.streams >= quota.per_caller {
+            return false;
+        }
+        caller_usage.streams += 1;
+        caller_usage.connections -= 1;
+        usage.streams += 1;
+        let mut held = self.held();
+        held.is_stream = true;
+        held.permit = None;
+        true
+    }
+
+    /// True for a stream of events.
+    pub fn is_stream(&self) -> bool {
+        self.held().is_stream
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until this connection may read a history. The turn ends when the permits are dropped.
@@ -161,14 +204,18 @@ impl Admitted {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        let bytes = *self.bytes.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut usage = self.admission.usage();
-        usage.bytes -= bytes;
-        if let Entry::Occupied(mut caller_usage) = usage.callers.entry(self.caller) {
-            caller_usage.get_mut().bytes -= bytes;
-            caller_usage.get_mut().connections -= 1;
-            if caller_usage.get().connections == 0 {
-                caller_usage.remove();
+        usage.bytes -= held.bytes;
+        if held.is_stream {
+            usage.streams -= 1;
+        }
+        if let Entry::Occupied(mut entry) = usage.callers.entry(self.caller) {
+            let caller_usage = entry.get_mut();
+            caller_usage.bytes -= held.bytes;
+            *if held.is_stream { &mut caller_usage.streams } else { &mut caller_usage.connections } -= 1;
+            if caller_usage.connections + caller_usage.streams == 0 {
+                entry.remove();
             }
         }
     }
@@ -182,6 +229,7 @@ mod tests {
 
     const LIMITS: ListenerLimits = ListenerLimits {
         connections: Quota { total: 8, per_caller: 2 },
+        streams: Quota { total: 3, per_caller: 2 },
         bytes: Quota { total: 250, per_caller: 150 },
         histories: 2,
         history: 10,
@@ -210,6 +258,23 @@ mod tests {
         drop(first);
         let usage = admission.usage();
         assert_eq!((usage.bytes, usage.callers.len(), admission.connections.available_permits()), (0, 0, 8));
+    }
+
+    #[test]
+    fn streams_take_no_connections_and_have_limits_of_their_own() {
+        let admission = Admission::new(LIMITS);
+        let mine: Vec<_> = (0..2).map(|_| admitted(&admission, 1).unwrap()).collect();
+        assert!(mine.iter().all(|stream| stream.become_stream() && stream.is_stream()));
+        assert_eq!(admission.connections.available_permits(), 8);
+        let third = admitted(&admission, 1).expect("streams are no connections");
+        assert!(!third.become_stream(), "a caller has at most two");
+        let others = [2, 3].map(|last| admitted(&admission, last).unwrap().become_stream());
+        assert_eq!(others, [true, true], "each has ended at once");
+        let [one, two] = [2, 3].map(|last| admitted(&admission, last).unwrap());
+        assert_eq!([one.become_stream(), two.become_stream()], [true, false], "there are at most three");
+        drop((mine, third, one, two));
+        let usage = admission.usage();
+        assert_eq!((usage.streams, usage.callers.len()), (0, 0));
     }
 
     #[test]

@@ -18,6 +18,16 @@ pub(super) enum Caller {
     Unknown,
 }
 
+/// What a request over TCP has shown, so that it may see and change everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Grant {
+    /// The token itself.
+    Token,
+    /// The id of a session that was opened with the token. A browser sends it with every request, also with those that
+    /// other pages cause, so it counts only together with a form's key.
+    Session(String),
+}
+
 /// A connection whose ends are known.
 pub(super) trait Endpoints {
     fn caller(&self) -> Caller;
@@ -49,6 +59,14 @@ fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
         address => address,
+    }
+}
+
+/// Formats who sends the token as `token from 192.0.2.7 on host-a`, for records and log.
+pub(super) fn describe_token(caller: Caller, node: &NodeName) -> String {
+    match caller {
+        Caller::Remote(address) => format!("token from {address} on {node}"),
+        Caller::Local { .. } | Caller::Unknown => format!("token on {node}"),
     }
 }
 

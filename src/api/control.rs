@@ -1,7 +1,7 @@
 //! Requests of operators: trigger, pause, resume, kill and handover, and the result of a run.
 //!
 //! A request is logged and written into the ledger with the caller's name; the leader, on whichever node, carries it
-//! out. Only the Unix socket accepts requests, because there the kernel reports who the caller is.
+//! out. On the Unix socket the kernel reports who the caller is; over TCP a request must show the token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -19,9 +19,9 @@ use tokio::time::timeout;
 use tracing::info;
 use uuid::Uuid;
 
-use super::caller::{self, Caller};
+use super::caller::{self, Caller, Grant};
 use super::network::Visibility;
-use super::show::no_such_job;
+use super::show::{job_name, no_such_job};
 use super::{ApiState, RefusedRequest};
 use crate::clock::system;
 use crate::election::TransferError;
@@ -29,31 +29,40 @@ use crate::job::JobName;
 use crate::ledger::{Followed, OperatorFuture};
 use crate::run::{KillRequest, Pause, Reason, Resume, RunId, RunState, TriggerRecord};
 use crate::status::{HistoryEntry, Status};
-use crate::telemetry::TARGET;
+use crate::telemetry::{TARGET, event};
 use crate::term::NodeName;
 
+const REQUESTED: &str = event::OPERATOR_REQUESTED;
+
+/// Ends that are older than this are in every answer.
+const LATELY: SignedDuration = SignedDuration::from_secs(5);
 /// Most bytes of a request's body.
 pub(super) const MOST_BYTES: usize = 16 << 10;
 /// Most characters of the reason for a pause.
-const MOST_REASON: usize = 1_000;
+pub(super) const MOST_REASON: usize = 1_000;
 /// Longest wait for a write to the ledger, and for the end of a run in one request. Below the client's timeout.
 const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The body of `POST /v1/jobs/{job}/trigger`.
 #[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TriggerBody {
-    /// Chosen by the client. Requests with the same uuid are one request, so repeating one is harmless.
-    pub uuid: Uuid,
+    /// Chosen by the client. Requests with the same uuid are one request, so repeating one is harmless. Without one,
+    /// each request is another.
+    #[serde(default)]
+    pub uuid: Option<Uuid>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Triggered {
     pub run: RunId,
 }
 
 /// The body of `POST /v1/jobs/{job}/pause`.
 #[derive(Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PauseBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,6 +70,7 @@ pub struct PauseBody {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Paused {
     /// As shown in the status.
     pub paused: Pause,
@@ -68,16 +78,19 @@ pub struct Paused {
 
 /// The body of `POST /v1/jobs/{job}/resume`.
 #[derive(Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ResumeBody {}
 
 #[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Resumed {
     pub was_paused: bool,
 }
 
 /// The body of `POST /v1/handover`.
 #[derive(Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HandoverBody {
     /// The node that leads next; absent: the next in line.
@@ -86,6 +99,7 @@ pub struct HandoverBody {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HandedOver {
     /// The node that resigned.
     pub node: NodeName,
@@ -102,6 +116,7 @@ pub struct Handover {
 
 /// The body of `POST /v1/runs/{run}/kill`.
 #[derive(Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct KillBody {
     /// Also end a run that is cut off.
@@ -110,6 +125,7 @@ pub struct KillBody {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Killing {
     /// The run's state when the request was recorded.
     pub state: RunState,
@@ -117,101 +133,65 @@ pub struct Killing {
 
 /// The answer to `GET /v1/runs/{run}`, which waits up to eight seconds for the run's end.
 #[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum RunAnswer {
     /// The run waits, or is in flight; the client should send the request again.
     Pending,
     /// The run ended, or was skipped.
     Ended { record: HistoryEntry },
-    /// The ledger has no record of the run.
-    Gone,
 }
 
-type PathParam = Result<Path<String>, PathRejection>;
+pub(super) type PathParam = Result<Path<String>, PathRejection>;
 type RequestBody = Result<Bytes, BytesRejection>;
+/// Who sends a request to the API.
+type ApiOperator = (Extension<Caller>, Option<Extension<Grant>>);
 
 /// `POST /v1/jobs/{job}/trigger`.
 pub(super) async fn trigger(
     State(state): State<Arc<ApiState>>,
-    Extension(caller): Extension<Caller>,
+    operator: ApiOperator,
     job: PathParam,
     body: RequestBody,
 ) -> Result<Json<Triggered>, RefusedRequest> {
-    let by = state.local_caller(caller).await?;
+    let by = state.api_operator(operator).await?;
     let (job, TriggerBody { uuid }) = (state.known_job(job)?, parse_body(body)?);
-    let at = whole_second(system::now().wall);
-    let record = TriggerRecord { v: 1, uuid, job: job.clone(), by: by.clone(), at };
-    let run = recorded(state.sources.operator.trigger(record)).await?;
-    info!(target: TARGET, %job, %run, "{by} requested a run of the job");
-    Ok(Json(Triggered { run }))
+    state.trigger(by, job, uuid.unwrap_or_else(Uuid::new_v4)).await.map(Json)
 }
 
 /// `POST /v1/jobs/{job}/pause`.
 pub(super) async fn pause(
     State(state): State<Arc<ApiState>>,
-    Extension(caller): Extension<Caller>,
+    operator: ApiOperator,
     job: PathParam,
     body: RequestBody,
 ) -> Result<Json<Paused>, RefusedRequest> {
-    let by = state.local_caller(caller).await?;
+    let by = state.api_operator(operator).await?;
     let (job, PauseBody { reason }) = (state.known_job(job)?, parse_body(body)?);
-    if reason.as_ref().is_some_and(|reason| reason.chars().count() > MOST_REASON) {
-        let error = format!("the reason has more than {MOST_REASON} characters");
-        return Err(RefusedRequest::new(StatusCode::BAD_REQUEST, error));
-    }
-    let paused = Pause { by, at: whole_second(system::now().wall), reason };
-    recorded(state.sources.operator.pause(job.clone(), Uuid::new_v4(), paused.clone())).await?;
-    info!(target: TARGET, %job, reason = paused.reason, "{} paused the job", paused.by);
-    Ok(Json(Paused { paused }))
+    state.pause(by, job, reason).await.map(Json)
 }
 
 /// `POST /v1/jobs/{job}/resume`. A job that is no longer defined can be resumed too.
 pub(super) async fn resume(
     State(state): State<Arc<ApiState>>,
-    Extension(caller): Extension<Caller>,
+    operator: ApiOperator,
     job: PathParam,
     body: RequestBody,
 ) -> Result<Json<Resumed>, RefusedRequest> {
-    let by = state.local_caller(caller).await?;
+    let by = state.api_operator(operator).await?;
     let (job, ResumeBody {}) = (job_name(job)?, parse_body(body)?);
-    let operator = &state.sources.operator;
-    let resume = Resume { by: by.clone(), at: whole_second(system::now().wall) };
-    let Some(pause) = recorded(operator.request_resume(job.clone(), resume)).await? else {
-        state.require_job(&job)?;
-        return Ok(Json(Resumed { was_paused: false }));
-    };
-    info!(target: TARGET, %job, "{by} requested that the job be resumed");
-    match timeout(TIMEOUT, operator.resumed(job.clone(), pause)).await {
-        Ok(done) => done.map_err(unavailable).map(|()| Json(Resumed { was_paused: true })),
-        Err(_) => {
-            let error = format!("no leader resumed job `{job}` within {} s; one will do so later", TIMEOUT.as_secs());
-            Err(RefusedRequest::new(StatusCode::GATEWAY_TIMEOUT, error))
-        }
-    }
+    state.resume(by, job).await.map(Json)
 }
 
 /// `POST /v1/handover`. Fails on a node that does not lead.
 pub(super) async fn handover(
     State(state): State<Arc<ApiState>>,
-    Extension(caller): Extension<Caller>,
+    operator: ApiOperator,
     body: RequestBody,
 ) -> Result<Json<HandedOver>, RefusedRequest> {
-    let by = state.local_caller(caller).await?;
+    let by = state.api_operator(operator).await?;
     let HandoverBody { to } = parse_body(body)?;
-    let status: Arc<Status> = Arc::clone(&state.sources.status.borrow());
-    info!(target: TARGET, to = to.as_ref().map(NodeName::as_str), "{by} requested a handover");
-    let (answer, answered) = oneshot::channel();
-    // If the loop is gone, `answer` is dropped, and the wait below ends.
-    let _ = state.sources.handovers.send(Handover { to, answer });
-    match timeout(TIMEOUT, answered).await {
-        Ok(Ok(Ok(()))) => Ok(Json(HandedOver { node: status.node.clone() })),
-        Ok(Ok(Err(why))) => Err(RefusedRequest::new(StatusCode::CONFLICT, not_handed_over(&why, &status))),
-        Ok(Err(_)) => Err(unavailable("the node is stopping, and resigns anyway")),
-        Err(_) => {
-            let error = format!("the leader did not resign within {} s; it will do so later", TIMEOUT.as_secs());
-            Err(RefusedRequest::new(StatusCode::GATEWAY_TIMEOUT, error))
-        }
-    }
+    state.hand_over(by, to).await.map(Json)
 }
 
 fn not_handed_over(why: &TransferError, status: &Status) -> String {
@@ -226,50 +206,162 @@ fn not_handed_over(why: &TransferError, status: &Status) -> String {
 /// `POST /v1/runs/{run}/kill`.
 pub(super) async fn kill(
     State(state): State<Arc<ApiState>>,
-    Extension(caller): Extension<Caller>,
+    operator: ApiOperator,
     run: PathParam,
     body: RequestBody,
 ) -> Result<Json<Killing>, RefusedRequest> {
-    let by = state.local_caller(caller).await?;
+    let by = state.api_operator(operator).await?;
     let (run, KillBody { force }) = (run_id(run)?, parse_body(body)?);
-    let kill = KillRequest { reason: Reason::Operator, by: by.clone(), at: system::now().wall, force };
-    let Some(state) = recorded(state.sources.operator.kill(run.clone(), kill)).await? else {
-        return Err(RefusedRequest::new(StatusCode::NOT_FOUND, format!("run `{run}` is not in flight")));
-    };
-    info!(target: TARGET, job = %run.job(), %run, force, "{by} requested the end of the run");
-    Ok(Json(Killing { state }))
+    state.kill(by, run, force).await.map(Json)
 }
 
-/// `GET /v1/runs/{run}`.
+/// `GET /v1/runs/{run}`. 404 if the ledger has no record of the run.
 pub(super) async fn run(
     State(state): State<Arc<ApiState>>,
     visibility: Visibility,
     run: PathParam,
 ) -> Result<Json<RunAnswer>, RefusedRequest> {
     let run = run_id(run)?;
-    let answer = match timeout(TIMEOUT, state.sources.operator.followed(run)).await {
+    let answer = match timeout(TIMEOUT, state.sources.operator.followed(run.clone())).await {
         Err(_) => RunAnswer::Pending,
         Ok(followed) => match followed.map_err(unavailable)? {
-            Followed::Ended(record) => RunAnswer::Ended { record: visibility.of_record((*record).into()) },
-            Followed::Gone => RunAnswer::Gone,
+            Followed::Ended(record) => {
+                // What this answer tells, later ones must not contradict. What ended long ago they show anyway.
+                if system::now().wall.duration_since(record.at()) < LATELY {
+                    state.reads.changed();
+                }
+                RunAnswer::Ended { record: visibility.of_record((*record).into()) }
+            }
+            Followed::Gone => {
+                let error = format!("the ledger has no record of run `{run}`");
+                return Err(RefusedRequest::new(StatusCode::NOT_FOUND, error));
+            }
         },
     };
     Ok(Json(answer))
 }
 
+/// The requests themselves, for the API and for the forms of the page.
 impl ApiState {
-    /// The name of a local caller, for records and log. Refuses all others.
-    async fn local_caller(&self, caller: Caller) -> Result<String, RefusedRequest> {
-        let node = self.sources.status.borrow().node.clone();
-        match caller {
-            Caller::Local { uid } => Ok(caller::describe_user(uid, &node).await),
-            Caller::Remote(_) | Caller::Unknown => {
-                Err(RefusedRequest::new(StatusCode::FORBIDDEN, "the API is read-only over TCP: use the Unix socket"))
+    pub(super) async fn trigger(&self, by: String, job: JobName, uuid: Uuid) -> Result<Triggered, RefusedRequest> {
+        let at = whole_second(system::now().wall);
+        let record = TriggerRecord { v: 1, uuid, job: job.clone(), by: by.clone(), at };
+        let run = self.recorded(self.sources.operator.trigger(record)).await?;
+        info!(target: TARGET, event = REQUESTED, request = "trigger", %job, %run, by, "{by} requested a run of the job");
+        Ok(Triggered { run })
+    }
+
+    pub(super) async fn pause(
+        &self,
+        by: String,
+        job: JobName,
+        reason: Option<String>,
+    ) -> Result<Paused, RefusedRequest> {
+        if reason.as_ref().is_some_and(|reason| reason.chars().count() > MOST_REASON) {
+            let error = format!("the reason has more than {MOST_REASON} characters");
+            return Err(RefusedRequest::new(StatusCode::BAD_REQUEST, error));
+        }
+        let paused = Pause { by, at: whole_second(system::now().wall), reason };
+        self.recorded(self.sources.operator.pause(job.clone(), Uuid::new_v4(), paused.clone())).await?;
+        let (by, reason) = (&paused.by, paused.reason.as_deref());
+        let request = "pause";
+        info!(target: TARGET, event = REQUESTED, request, %job, by, reason, "{by} requested a pause of the job");
+        Ok(Paused { paused })
+    }
+
+    pub(super) async fn resume(&self, by: String, job: JobName) -> Result<Resumed, RefusedRequest> {
+        let operator = &self.sources.operator;
+        let resume = Resume { by: by.clone(), at: whole_second(system::now().wall) };
+        let Some(pause) = self.recorded(operator.request_resume(job.clone(), resume)).await? else {
+            self.require_job(&job)?;
+            return Ok(Resumed { was_paused: false });
+        };
+        let request = "resume";
+        info!(target: TARGET, event = REQUESTED, request, %job, by, "{by} requested that the job be resumed");
+        let resumed = timeout(TIMEOUT, operator.resumed(job.clone(), pause)).await;
+        self.reads.changed();
+        match resumed {
+            Ok(done) => done.map_err(unavailable).map(|()| Resumed { was_paused: true }),
+            Err(_) => {
+                let error =
+                    format!("no leader resumed job `{job}` within {} s; one will do so later", TIMEOUT.as_secs());
+                Err(RefusedRequest::new(StatusCode::GATEWAY_TIMEOUT, error))
             }
         }
     }
 
-    fn known_job(&self, job: PathParam) -> Result<JobName, RefusedRequest> {
+    pub(super) async fn hand_over(&self, by: String, to: Option<NodeName>) -> Result<HandedOver, RefusedRequest> {
+        let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
+        let next = to.as_ref().map(NodeName::as_str);
+        info!(target: TARGET, event = REQUESTED, request = "handover", to = next, by, "{by} requested a handover");
+        let (answer, answered) = oneshot::channel();
+        // If the loop is gone, `answer` is dropped, and the wait below ends.
+        let _ = self.sources.handovers.send(Handover { to, answer });
+        let answered = timeout(TIMEOUT, answered).await;
+        self.reads.changed();
+        match answered {
+            Ok(Ok(Ok(()))) => Ok(HandedOver { node: status.node.clone() }),
+            Ok(Ok(Err(why))) => {
+                let reason = not_handed_over(&why, &status);
+                info!(target: TARGET, event = event::OPERATOR_REFUSED, request = "handover", by, reason, "{reason}");
+                Err(RefusedRequest::new(StatusCode::CONFLICT, reason))
+            }
+            Ok(Err(_)) => Err(unavailable("the node is stopping, and resigns anyway")),
+            Err(_) => {
+                let error = format!("the leader did not resign within {} s; it will do so later", TIMEOUT.as_secs());
+                Err(RefusedRequest::new(StatusCode::GATEWAY_TIMEOUT, error))
+            }
+        }
+    }
+
+    pub(super) async fn kill(&self, by: String, run: RunId, force: bool) -> Result<Killing, RefusedRequest> {
+        let kill = KillRequest { reason: Reason::Operator, by: by.clone(), at: system::now().wall, force };
+        let Some(state) = self.recorded(self.sources.operator.kill(run.clone(), kill)).await? else {
+            return Err(RefusedRequest::new(StatusCode::NOT_FOUND, format!("run `{run}` is not in flight")));
+        };
+        let (request, job) = ("kill", run.job());
+        info!(target: TARGET, event = REQUESTED, request, %job, %run, force, by, "{by} requested the end of the run");
+        Ok(Killing { state })
+    }
+}
+
+impl ApiState {
+    /// The name of who sends a request to the API, for records and log. Over TCP, a session is not enough.
+    async fn api_operator(&self, operator: ApiOperator) -> Result<String, RefusedRequest> {
+        let (Extension(caller), grant) = operator;
+        let grant = grant.map(|Extension(grant)| grant).filter(|grant| *grant == Grant::Token);
+        self.operator_name(caller, grant.as_ref()).await
+    }
+
+    /// The name of a local caller, or of one who has shown the token. Refuses all others.
+    pub(super) async fn operator_name(&self, caller: Caller, grant: Option<&Grant>) -> Result<String, RefusedRequest> {
+        let node = self.sources.status.borrow().node.clone();
+        match (caller, grant) {
+            (Caller::Local { uid }, _) => Ok(caller::describe_user(uid, &node).await),
+            (_, Some(_)) => Ok(caller::describe_token(caller, &node)),
+            (_, None) => {
+                let error = "over TCP a request needs the token, as `Authorization: Bearer TOKEN`";
+                Err(RefusedRequest::new(StatusCode::FORBIDDEN, error))
+            }
+        }
+    }
+
+    /// Waits for a write to the ledger, with a timeout.
+    ///
+    /// After the timeout the request may still be written. Sending it again is harmless.
+    async fn recorded<T>(&self, writing: OperatorFuture<'_, T>) -> Result<T, RefusedRequest> {
+        let written = timeout(TIMEOUT, writing).await;
+        self.reads.changed();
+        match written {
+            Ok(done) => done.map_err(unavailable),
+            Err(_) => {
+                let error = format!("the ledger did not answer within {} s", TIMEOUT.as_secs());
+                Err(RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error))
+            }
+        }
+    }
+
+    pub(super) fn known_job(&self, job: PathParam) -> Result<JobName, RefusedRequest> {
         let job = job_name(job)?;
         self.require_job(&job)?;
         Ok(job)
@@ -284,14 +376,9 @@ impl ApiState {
     }
 }
 
-fn run_id(run: PathParam) -> Result<RunId, RefusedRequest> {
+pub(super) fn run_id(run: PathParam) -> Result<RunId, RefusedRequest> {
     let Path(run) = run.map_err(|bad| RefusedRequest::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
     RunId::parse(&run).map_err(|bad| RefusedRequest::new(StatusCode::NOT_FOUND, bad.to_string()))
-}
-
-fn job_name(job: PathParam) -> Result<JobName, RefusedRequest> {
-    let Path(job) = job.map_err(|bad| RefusedRequest::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
-    JobName::parse(&job).map_err(|bad| RefusedRequest::new(StatusCode::NOT_FOUND, bad.to_string()))
 }
 
 /// Parses a request's body. An empty one means `{}`.
@@ -300,19 +387,6 @@ fn parse_body<T: DeserializeOwned>(body: RequestBody) -> Result<T, RefusedReques
     let text: &[u8] = if body.is_empty() { b"{}" } else { &body };
     serde_json::from_slice(text)
         .map_err(|error| RefusedRequest::new(StatusCode::BAD_REQUEST, format!("invalid body: {error}")))
-}
-
-/// Waits for a write to the ledger, with a timeout.
-///
-/// After the timeout the request may still be written. Sending it again is harmless.
-async fn recorded<T>(writing: OperatorFuture<'_, T>) -> Result<T, RefusedRequest> {
-    match timeout(TIMEOUT, writing).await {
-        Ok(done) => done.map_err(unavailable),
-        Err(_) => {
-            let error = format!("the ledger did not answer within {} s", TIMEOUT.as_secs());
-            Err(RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error))
-        }
-    }
 }
 
 fn unavailable(error: impl std::fmt::Display) -> RefusedRequest {

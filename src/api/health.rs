@@ -14,6 +14,7 @@ use crate::lease;
 use crate::status::Status;
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Healthy {
     /// Time since the last turn of the daemon's loop.
     last_turn_ms: u64,
@@ -31,6 +32,7 @@ pub(super) async fn healthz(State(state): State<Arc<ApiState>>) -> Result<Json<H
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Readiness {
     ready: bool,
     state: &'static str,
@@ -41,13 +43,21 @@ pub(super) struct Readiness {
 /// 200 while the node takes part in the cluster.
 pub(super) async fn readyz(State(state): State<Arc<ApiState>>) -> (StatusCode, Json<Readiness>) {
     let status = Arc::clone(&state.sources.status.borrow());
-    let idle = system::uptime().since(*state.sources.turns.borrow());
-    let stalled = (idle > longest_standstill(&status, state.sources.stall))
-        .then(|| format!("the daemon's loop, whose last turn was {} ms ago", crate::run::millis(idle)));
+    let stalled = state.standstill(&status);
+    let stalled =
+        stalled.map(|idle| format!("the daemon's loop, whose last turn was {} ms ago", crate::run::millis(idle)));
     let ready = status.ready && stalled.is_none();
     let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let awaiting = stalled.or_else(|| status.awaiting.clone());
     (code, Json(Readiness { ready, state: status.state.as_str(), awaiting }))
+}
+
+impl ApiState {
+    /// How long the daemon's loop has stood still, if that is too long for the node to count as ready.
+    pub(super) fn standstill(&self, status: &Status) -> Option<Duration> {
+        let idle = system::uptime().since(*self.sources.turns.borrow());
+        (idle > longest_standstill(status, self.sources.stall)).then_some(idle)
+    }
 }
 
 /// The longest time without a turn during which the node counts as ready. With a session, it depends on its timeout.

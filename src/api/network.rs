@@ -1,16 +1,17 @@
 //! Access rules of the `--listen` address: who is admitted, and what they see.
 //!
 //! ```text
-//!  TLS, if there is a certificate ─▶ Host ─▶ read only ─▶ token ─▶ everything, or names and outcomes
+//!  TLS, if there is a certificate ─▶ Host ─▶ token or session ─▶ everything, or names and outcomes to read
 //! ```
 //!
 //! `Host` is checked against DNS rebinding: a web page in a browser on this network could make its own domain resolve
 //! to this address, and then read the answers. Requests are therefore accepted only under the address's own names. Job
-//! output and texts of the jobs file are visible only with the token. Nothing can be changed here; that requires the
-//! Unix socket.
+//! output and texts of the jobs file are visible only with the token, and only with it can anything be changed. A
+//! browser sends the token once and gets a session for it, which counts for the page only.
 
 mod host;
 mod secret;
+mod session;
 mod tls;
 
 use std::convert::Infallible;
@@ -30,8 +31,13 @@ use tokio_rustls::rustls::ServerConfig;
 pub use self::host::HostName;
 pub use self::secret::SecretError;
 use self::secret::Token;
+pub(super) use self::secret::read_token;
+use self::session::Sessions;
+pub(super) use self::tls::client as tls_client;
 use super::RefusedRequest;
+use super::caller::{Caller, Grant};
 use super::serve::LocalAddress;
+use crate::election::ApiAddress;
 
 /// What a caller may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +97,7 @@ pub struct Network {
     names: Vec<HostName>,
     files: Files,
     secrets: RwLock<Arc<Secrets>>,
+    sessions: Sessions,
 }
 
 impl Network {
@@ -100,11 +107,17 @@ impl Network {
     /// When a file cannot be used.
     pub fn new(address: SocketAddr, names: Vec<HostName>, files: Files) -> Result<Self, SecretError> {
         let secrets = RwLock::new(Arc::new(Secrets::read(&files)?));
-        Ok(Self { address, names, files, secrets })
+        Ok(Self { address, names, files, secrets, sessions: Sessions::default() })
     }
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where other nodes reach this one, if it listens at `bound`.
+    pub fn published(&self, bound: SocketAddr) -> ApiAddress {
+        let name = self.names.first().map(|name| name.as_str().to_owned());
+        ApiAddress { address: bound, name, tls: self.files.tls.is_some() }
     }
 
     /// True if the token travels over the network without TLS.
@@ -118,7 +131,11 @@ impl Network {
     /// When a file cannot be used; then all old files stay in effect.
     pub fn reload(&self) -> Result<(), SecretError> {
         let secrets = Arc::new(Secrets::read(&self.files)?);
+        let has_other_token = self.secrets().token != secrets.token;
         *self.secrets.write().unwrap_or_else(PoisonError::into_inner) = secrets;
+        if has_other_token {
+            self.sessions.clear();
+        }
         Ok(())
     }
 
@@ -136,16 +153,21 @@ impl Network {
         router.layer(middleware::from_fn_with_state(Arc::clone(network), admit_or_refuse))
     }
 
-    fn admit(&self, request: &Request) -> Result<Visibility, RefusedRequest> {
+    fn admit(&self, request: &Request) -> Result<Option<Grant>, RefusedRequest> {
         let local = request.extensions().get::<LocalAddress>().and_then(|local| local.0);
         self.check_host(local, request)?;
-        if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return Err(RefusedRequest::new(
-                StatusCode::FORBIDDEN,
-                "the API is read-only over TCP: use the Unix socket",
-            ));
+        let grant = self.grant(request.headers())?;
+        let is_reading = matches!(*request.method(), Method::GET | Method::HEAD);
+        // Signing in needs no grant: it is how a browser gets one.
+        let is_signing_in = request.uri().path() == SIGN_IN && self.has_token();
+        if is_reading || is_signing_in || grant.is_some() {
+            return Ok(grant);
         }
-        self.visibility(request.headers())
+        let error = match self.has_token() {
+            true => "over TCP only who sends the token can change something",
+            false => "the API is read-only over TCP: use the Unix socket",
+        };
+        Err(RefusedRequest::new(StatusCode::FORBIDDEN, error))
     }
 
     /// Accepts a request only if its `Host`, and the host in its URI if there is one, name this address.
@@ -165,13 +187,54 @@ impl Network {
         is_accepted.then_some(()).ok_or_else(|| RefusedRequest::new(StatusCode::MISDIRECTED_REQUEST, refusal))
     }
 
-    /// Determines what a request may see. A wrong token is an error, because the caller expects to see everything.
-    fn visibility(&self, headers: &HeaderMap) -> Result<Visibility, RefusedRequest> {
-        let Some(shown) = headers.get(header::AUTHORIZATION) else { return Ok(Visibility::Outline) };
-        let is_right = bearer(shown).zip(self.secrets().token.as_ref()).is_some_and(|(shown, token)| token.is(shown));
-        is_right.then_some(Visibility::All).ok_or_else(|| RefusedRequest::new(StatusCode::UNAUTHORIZED, "wrong token"))
+    /// What the request shows. A wrong token is an error, because the caller expects to see everything; a session that
+    /// has ended is none.
+    fn grant(&self, headers: &HeaderMap) -> Result<Option<Grant>, RefusedRequest> {
+        let Some(shown) = headers.get(header::AUTHORIZATION) else {
+            return Ok(session::shown(headers).filter(|id| self.sessions.is_open(id)).map(Grant::Session));
+        };
+        let is_right = bearer(shown).is_some_and(|shown| self.is_token(shown));
+        let refusal = || RefusedRequest::new(StatusCode::UNAUTHORIZED, "wrong token");
+        is_right.then_some(Some(Grant::Token)).ok_or_else(refusal)
+    }
+
+    fn is_token(&self, shown: &[u8]) -> bool {
+        self.secrets().token.as_ref().is_some_and(|token| token.is(shown))
+    }
+
+    /// True if somebody can sign in.
+    pub(super) fn has_token(&self) -> bool {
+        self.secrets().token.is_some()
+    }
+
+    /// Opens a session for the token. Returns the cookie.
+    pub(super) fn sign_in(&self, caller: Caller, shown: &[u8]) -> Result<String, RefusedRequest> {
+        if !self.sessions.may_try(caller) {
+            let error = "too many wrong tokens: try again in a minute";
+            return Err(RefusedRequest::new(StatusCode::TOO_MANY_REQUESTS, error));
+        }
+        let secrets = self.secrets();
+        if !self.is_token(shown) {
+            self.sessions.failed(caller);
+            return Err(RefusedRequest::new(StatusCode::UNAUTHORIZED, "wrong token"));
+        }
+        let id = self.sessions.open();
+        // If the token was replaced meanwhile, its sessions may have been ended before this one was opened.
+        if !Arc::ptr_eq(&secrets, &self.secrets()) {
+            self.sessions.close(&id);
+        }
+        Ok(session::cookie(&id, self.files.tls.is_some()))
+    }
+
+    /// Ends a session. Returns the cookie that removes the browser's.
+    pub(super) fn sign_out(&self, id: &str) -> String {
+        self.sessions.close(id);
+        session::no_cookie(self.files.tls.is_some())
     }
 }
+
+/// Where a browser sends the token.
+pub(super) const SIGN_IN: &str = "/session";
 
 /// The token of an `Authorization: Bearer TOKEN` header.
 fn bearer(shown: &HeaderValue) -> Option<&[u8]> {
@@ -181,8 +244,13 @@ fn bearer(shown: &HeaderValue) -> Option<&[u8]> {
 
 async fn admit_or_refuse(State(network): State<Arc<Network>>, mut request: Request, next: Next) -> Response {
     match network.admit(&request) {
-        Ok(visibility) => {
-            request.extensions_mut().insert(visibility);
+        Ok(grant) => {
+            let extensions = request.extensions_mut();
+            extensions.insert(if grant.is_some() { Visibility::All } else { Visibility::Outline });
+            extensions.insert(Arc::clone(&network));
+            if let Some(grant) = grant {
+                extensions.insert(grant);
+            }
             next.run(request).await
         }
         Err(refusal) => {

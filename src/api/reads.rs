@@ -4,26 +4,28 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
 use super::admission::Admitted;
+use crate::archive::{Archive, Merged};
 use crate::clock::{Uptime, system};
 use crate::coordination::{ReadError, ReadFuture, Reader};
 use crate::election::Queue;
 use crate::job::JobName;
-use crate::ledger::{LastEnd, Newest, Window};
+use crate::ledger::{Filter, Newest, Window};
 use crate::run::{Link, Pause};
-use crate::status::{LastRun, RunStatus};
+use crate::status::{RecordedEnds, RunStatus};
 
 /// Timeout of a read.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// Age up to which the cached queue and runs are used, and the cached failure of any read.
+/// Age up to which a cached answer is used.
 const FRESH: Duration = Duration::from_secs(1);
-/// Age up to which cached last outcomes are used: on ZooKeeper they cost one or two requests per job.
-const LASTS_FRESH: Duration = Duration::from_secs(15);
-/// The last outcome of each job.
-pub(super) type LastRuns = BTreeMap<JobName, LastRun>;
+/// An answer is used for at least this many times as long as it took, so that reads of thousands of jobs for many
+/// clients leave ZooKeeper time for other things.
+const REST: u32 = 10;
+/// After a change that was written to the ledger, the daemon has published a status that shows it.
+const SETTLED: Duration = Duration::from_secs(2);
 
 /// The state that only the leader keeps in memory; other nodes read it from the ledger.
 #[derive(Debug, PartialEq)]
@@ -40,17 +42,51 @@ pub(super) struct Reads {
     reader: Arc<dyn Reader>,
     queue: CachedRead<Queue>,
     runs: CachedRead<LeaderState>,
-    lasts: CachedRead<LastRuns>,
+    lasts: CachedRead<RecordedEnds>,
+    changes: watch::Sender<Changes>,
+}
+
+/// The changes that answers from now on must show.
+#[derive(Debug, Default)]
+struct Changes {
+    count: u64,
+    /// When the last one was.
+    at: Option<Uptime>,
 }
 
 impl Reads {
     pub fn new(reader: Arc<dyn Reader>) -> Self {
-        Self { reader, queue: CachedRead::default(), runs: CachedRead::default(), lasts: CachedRead::default() }
+        Self {
+            reader,
+            queue: CachedRead::default(),
+            runs: CachedRead::default(),
+            lasts: CachedRead::default(),
+            changes: watch::Sender::default(),
+        }
+    }
+
+    /// Records a change that the next answer must show: a request of an operator was written, or an answer has told
+    /// the end of a run.
+    pub fn changed(&self) {
+        self.changes.send_modify(|changes| {
+            changes.count += 1;
+            changes.at = Some(system::uptime());
+        });
+    }
+
+    /// True for some time after a change: what the daemon has published may be older.
+    pub fn has_just_changed(&self) -> bool {
+        self.changes.borrow().at.is_some_and(|at| system::uptime().since(at) < SETTLED)
+    }
+
+    /// Counts the changes so far.
+    pub fn change(&self) -> u64 {
+        self.changes.borrow().count
     }
 
     /// The queue of candidates and the members.
     pub async fn queue(&self) -> Result<Arc<Queue>, ReadError> {
-        self.queue.get(FRESH, || self.reader.queue()).await
+        self.queue.get(self.change(), || self.reader.queue()).await
     }
 
     /// The runs in flight on all nodes, the paused jobs, and the results that dependents wait with.
@@ -64,43 +100,60 @@ impl Reads {
                 Ok(LeaderState { runs, paused: paused.collect(), links })
             })
         };
-        self.runs.get(FRESH, read).await
+        self.runs.get(self.change(), read).await
     }
 
-    /// The last outcome of each job that still has one in the history.
-    pub async fn lasts(&self) -> Result<Arc<LastRuns>, ReadError> {
-        let shown = |LastEnd { run, outcome, at }| LastRun { run, outcome, at };
-        let read = || -> ReadFuture<'_, LastRuns> {
+    /// The last end of each job that still has one in the history.
+    pub async fn lasts(&self) -> Result<Arc<RecordedEnds>, ReadError> {
+        let read = || -> ReadFuture<'_, RecordedEnds> {
             Box::pin(async {
-                Ok(self.reader.lasts().await?.into_iter().map(|(job, last)| (job, shown(last))).collect())
+                let read_at = system::uptime();
+                let lasts = self.reader.lasts().await?;
+                Ok(RecordedEnds { lasts: lasts.into_iter().map(|(job, last)| (job, last.into())).collect(), read_at })
             })
         };
-        self.lasts.get(LASTS_FRESH, read).await
+        self.lasts.get(self.change(), read).await
     }
 
     /// The newest records. Not cached, because the requests differ; instead, each connection waits for its turn.
     pub async fn history(
         &self,
         admitted: &Admitted,
-        job: Option<JobName>,
+        archive: &Archive,
+        filter: Filter,
         records: usize,
-    ) -> Result<Newest, ReadError> {
+    ) -> Result<Merged, ReadError> {
         let window = Window { records, bytes: admitted.history_limit() };
-        bounded(async {
-            let _turn = admitted.history_permits().await;
-            self.reader.history(job, window).await
+        // The archive bounds its own search.
+        let (newest, turn) = bounded(async {
+            let turn = admitted.history_permits().await;
+            Ok((self.reader.history(filter.clone(), window).await?, turn))
         })
-        .await
+        .await?;
+        Ok(archive.merge(newest, filter, window, turn).await)
     }
 }
 
-/// The cached answer of a read.
-///
-/// Failures are cached too, because they take the longest, but only for [`FRESH`], so that a recovery shows up soon.
+/// Most bytes of a history that is read for its outcomes only.
+const BYTES: usize = 256 << 10;
+
+impl Reads {
+    /// The newest records of a job, for a picture of them.
+    pub async fn newest_of(&self, job: JobName) -> Result<Newest, ReadError> {
+        bounded(self.reader.history(Filter::of_job(job), Window { records: 40, bytes: BYTES })).await
+    }
+}
+
+/// The cached answer of a read. Failures are cached too, because they take the longest.
 struct CachedRead<T>(Mutex<Option<CachedAnswer<T>>>);
 
-/// The time of a read, and its result.
-type CachedAnswer<T> = (Uptime, Result<Arc<T>, ReadError>);
+/// The result of a read, and when it is used.
+struct CachedAnswer<T> {
+    answer: Result<Arc<T>, ReadError>,
+    until: Uptime,
+    /// The newest change that the read can have seen.
+    change: u64,
+}
 
 impl<T> Default for CachedRead<T> {
     fn default() -> Self {
@@ -109,18 +162,23 @@ impl<T> Default for CachedRead<T> {
 }
 
 impl<T> CachedRead<T> {
-    /// Returns the cached answer if it is fresh, else reads. Concurrent callers wait for one read.
+    /// Returns the cached answer if it is fresh and shows the change, else reads. Concurrent callers wait for one read.
     ///
     /// If this future is dropped while reading, nothing is cached, and the next caller reads.
-    async fn get<'a>(&self, fresh: Duration, read: impl FnOnce() -> ReadFuture<'a, T>) -> Result<Arc<T>, ReadError> {
+    async fn get<'a>(&self, change: u64, read: impl FnOnce() -> ReadFuture<'a, T>) -> Result<Arc<T>, ReadError> {
         let mut cached = self.0.lock().await;
-        if let Some((at, answer)) = &*cached
-            && system::uptime().since(*at) < if answer.is_ok() { fresh } else { FRESH }
+        let began = system::uptime();
+        if let Some(CachedAnswer { answer, until, change: seen }) = &*cached
+            && began < *until
+            && *seen >= change
         {
             return answer.clone();
         }
         let answer = bounded(read()).await.map(Arc::new);
-        *cached = Some((system::uptime(), answer.clone()));
+        let took = system::uptime().since(began);
+        // A recovery shows up soon, however long the failure took.
+        let rest = if answer.is_ok() { took.saturating_mul(REST).max(FRESH) } else { took + FRESH };
+        *cached = Some(CachedAnswer { answer: answer.clone(), until: began + rest, change });
         answer
     }
 }
@@ -132,16 +190,33 @@ async fn bounded<T>(read: impl Future<Output = Result<T, ReadError>>) -> Result<
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+
+    fn counting(reads: &AtomicUsize) -> ReadFuture<'_, usize> {
+        Box::pin(async { Ok(reads.fetch_add(1, Ordering::Relaxed)) })
+    }
+
+    #[tokio::test]
+    async fn a_fresh_answer_is_used_until_something_has_changed() {
+        let (cached, reads) = (CachedRead::default(), AtomicUsize::new(0));
+        let first = cached.get(0, || counting(&reads)).await.unwrap();
+        if let Some(answer) = &mut *cached.0.lock().await {
+            answer.until = system::uptime() + Duration::from_secs(3_600);
+        }
+        let second = cached.get(0, || counting(&reads)).await.unwrap();
+        let third = cached.get(1, || counting(&reads)).await.unwrap();
+        assert_eq!([*first, *second, *third], [0, 0, 1]);
+    }
 
     #[tokio::test]
     async fn a_cached_failure_is_soon_read_again() {
         let cached = CachedRead::default();
-        let long = Duration::from_secs(3_600);
-        let failed = cached.get(long, || Box::pin(async { Err(ReadError("away".into())) })).await;
+        let failed = cached.get(0, || Box::pin(async { Err(ReadError("away".into())) })).await;
         assert_eq!(failed, Err(ReadError("away".into())));
         let back = async {
-            while cached.get(long, || Box::pin(async { Ok(1) })).await.is_err() {
+            while cached.get(0, || Box::pin(async { Ok(1) })).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::middleware;
 use axum::serve::Listener;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -23,6 +24,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::admission::{Admission, Admitted, ListenerLimits};
+use super::browser;
 use super::caller::{Caller, Endpoints};
 use super::network::{Network, Visibility};
 use super::socket::{ApiSocket, SocketFile};
@@ -33,6 +35,8 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 const HEAD_TIME: Duration = Duration::from_secs(5);
 /// Longest duration of a connection.
 const LIFETIME: Duration = Duration::from_secs(20);
+/// Longest duration of a stream of events. It ends by itself before that, unless its reader is too slow.
+const STREAM_LIFETIME: Duration = Duration::from_secs(300);
 /// Most bytes of a request's head.
 const HEAD_BYTES: usize = 16 << 10;
 
@@ -46,6 +50,7 @@ pub struct Serving {
 impl Serving {
     /// Serves on the Unix socket.
     pub fn on_socket(socket: ApiSocket, router: Router) -> Self {
+        let router = router.layer(middleware::from_fn(browser::refuse_rebound_names));
         let service = ListenerService { router, admission: Admission::new(ListenerLimits::SOCKET), network: None };
         Self { task: tokio::spawn(accept(socket.listener, service)), _file: Some(socket.file) }
     }
@@ -92,12 +97,22 @@ where
         // Without admission, because its caller has too many already, the connection is closed at once.
         if let Some(admitted) = service.admission.admit(stream.caller(), permit) {
             let service = service.clone();
-            connections.spawn(async move { drop(timeout(LIFETIME, service.serve(stream, admitted)).await) });
+            connections.spawn(service.serve_in_time(stream, admitted));
         }
     }
 }
 
 impl ListenerService {
+    async fn serve_in_time<S>(self, stream: S, admitted: Arc<Admitted>)
+    where
+        S: Endpoints + AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut serving = std::pin::pin!(self.serve(stream, Arc::clone(&admitted)));
+        if timeout(LIFETIME, &mut serving).await.is_err() && admitted.is_stream() {
+            drop(timeout(STREAM_LIFETIME, serving).await);
+        }
+    }
+
     async fn serve<S>(self, stream: S, admitted: Arc<Admitted>)
     where
         S: Endpoints + AsyncRead + AsyncWrite + Unpin + Send + 'static,

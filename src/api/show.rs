@@ -1,25 +1,23 @@
-//! Read-only documents under `/v1`: status, jobs and histories.
+//! Read-only documents under `/v1`: status and jobs.
 
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
+use jiff::Timestamp;
+use serde::Serialize;
 
-use super::admission::Admitted;
 use super::network::Visibility;
 use super::reads::LeaderState;
 use super::{ApiState, RefusedRequest};
 use crate::clock::system;
 use crate::coordination::ReadError;
 use crate::job::JobName;
+use crate::run::HistoryRecord;
 use crate::status::{self, HistoryEntry, JobStatus, Status};
 use crate::suggest::nearest;
-
-/// Most records in one answer.
-const MOST_RECORDS: usize = 1_000;
 
 /// `GET /v1/status`.
 pub(super) async fn status(State(state): State<Arc<ApiState>>, visibility: Visibility) -> Json<Status> {
@@ -28,6 +26,7 @@ pub(super) async fn status(State(state): State<Arc<ApiState>>, visibility: Visib
 
 /// The body of `GET /v1/jobs`.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Jobs {
     jobs: Vec<JobStatus>,
 }
@@ -37,18 +36,59 @@ pub(super) async fn jobs(State(state): State<Arc<ApiState>>, visibility: Visibil
     Json(Jobs { jobs: state.full_status(visibility).await.jobs })
 }
 
+/// Coming occurrences in the document of one job.
+const COMING: usize = 10;
+
+/// The body of `GET /v1/jobs/{job}`.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct OneJob {
+    #[serde(flatten)]
+    job: JobStatus,
+    /// The next occurrences; empty while the job is disabled.
+    coming: Vec<Timestamp>,
+}
+
+/// `GET /v1/jobs/{job}`.
+pub(super) async fn job(
+    State(state): State<Arc<ApiState>>,
+    visibility: Visibility,
+    job: Result<Path<String>, PathRejection>,
+) -> Result<Json<OneJob>, RefusedRequest> {
+    let name = job_name(job)?;
+    let status = state.full_status(visibility).await;
+    // Not the guard: while somebody holds it, a reload waits.
+    let set = Arc::clone(&state.sources.jobs.borrow());
+    let coming = match set.jobs.get(&name) {
+        Some(job) if job.enabled => {
+            std::iter::successors(job.next_after(status.at), |at| job.next_after(*at)).take(COMING).collect()
+        }
+        _ => Vec::new(),
+    };
+    match status.jobs.iter().find(|job| job.name == name) {
+        Some(job) => Ok(Json(OneJob { job: job.clone(), coming })),
+        None => Err(RefusedRequest::new(StatusCode::NOT_FOUND, no_such_job(&name, &status))),
+    }
+}
+
+/// The job's name in a path.
+pub(super) fn job_name(job: Result<Path<String>, PathRejection>) -> Result<JobName, RefusedRequest> {
+    let Path(job) = job.map_err(|bad| RefusedRequest::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
+    JobName::parse(&job).map_err(|bad| RefusedRequest::new(StatusCode::NOT_FOUND, bad.to_string()))
+}
+
 impl ApiState {
     /// The daemon's status, completed from the ledger.
     ///
     /// If a read fails, that part stays as the daemon published it: the status matters most when ZooKeeper is
     /// unreachable.
-    async fn full_status(&self, visibility: Visibility) -> Status {
+    pub(super) async fn full_status(&self, visibility: Visibility) -> Status {
         let state = self.sources.status.borrow().state;
         let (queue, runs, lasts) =
             futures_util::join!(self.reads.queue(), self.leader_state(state), self.reads.lasts());
         // No await from here on, so at most one handler at a time holds an answer that is not yet counted against
         // limits.
-        let mut status = Status::clone(&self.sources.status.borrow());
+        let mut status = Status::clone(&self.sources.status.borrow()).at(system::now());
         let mut unread = |error: ReadError| status.unread = Some(error.0);
         let queue = queue.map_err(&mut unread).ok();
         let runs = runs.map_err(&mut unread).ok().flatten();
@@ -61,70 +101,26 @@ impl ApiState {
             status.put_paused(&leader_state.paused);
             status.put_links(leader_state.links.iter());
         }
-        for job in status.jobs.iter_mut().filter(|job| job.last.is_none()) {
-            job.last = lasts.as_ref().and_then(|lasts| lasts.get(&job.name).cloned());
+        if let Some(lasts) = lasts {
+            status.put_lasts(&lasts);
         }
-        let status = status.at(system::now());
+        status.mark_ended();
+        let set = Arc::clone(&self.sources.jobs.borrow());
+        status.put_next(&set);
         match visibility {
             Visibility::All => status,
             Visibility::Outline => status.outlined(),
         }
     }
 
-    /// Reads the leader's state from the ledger. `None` on the leader, whose published status has it already.
+    /// Reads the leader's state from the ledger. `None` on the leader, whose published status has it already, unless that
+    /// may be older than what this node has just written.
     async fn leader_state(&self, state: status::NodeState) -> Result<Option<Arc<LeaderState>>, ReadError> {
         match state {
-            status::NodeState::Leading => Ok(None),
+            status::NodeState::Leading if !self.reads.has_just_changed() => Ok(None),
             _ => self.reads.runs().await.map(Some),
         }
     }
-}
-
-/// The query parameters of a history.
-#[derive(Deserialize)]
-pub(super) struct HistoryQuery {
-    /// Most records; 20 if absent.
-    limit: Option<usize>,
-}
-
-impl HistoryQuery {
-    fn limit(query: Result<Query<Self>, QueryRejection>) -> Result<usize, RefusedRequest> {
-        let Query(parameters) = query.map_err(|bad| RefusedRequest::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
-        match parameters.limit.unwrap_or(20) {
-            limit @ 1..=MOST_RECORDS => Ok(limit),
-            limit => {
-                let error = format!("`limit` must be 1 to {MOST_RECORDS}, not {limit}");
-                Err(RefusedRequest::new(StatusCode::BAD_REQUEST, error))
-            }
-        }
-    }
-}
-
-/// The body of a history.
-#[derive(Serialize)]
-pub(super) struct History {
-    records: Vec<HistoryEntry>,
-    /// Older records are missing, because the answer would have been too long.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    cut: bool,
-}
-
-/// `GET /v1/jobs/{job}/history`.
-pub(super) async fn history_of_job(
-    State(state): State<Arc<ApiState>>,
-    requester: Requester,
-    job: Result<Path<String>, PathRejection>,
-    query: Result<Query<HistoryQuery>, QueryRejection>,
-) -> Result<Json<History>, RefusedRequest> {
-    let Path(job) = job.map_err(|bad| RefusedRequest::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
-    let job = JobName::parse(&job).map_err(|bad| RefusedRequest::new(StatusCode::NOT_FOUND, bad.to_string()))?;
-    let history = state.history(requester, Some(job.clone()), HistoryQuery::limit(query)?).await?;
-    // A job that was removed from the jobs file keeps its history, so it is unknown only if that is empty.
-    let status = Arc::clone(&state.sources.status.borrow());
-    if history.records.is_empty() && !status.jobs.iter().any(|known| known.name == job) {
-        return Err(RefusedRequest::new(StatusCode::NOT_FOUND, no_such_job(&job, &status)));
-    }
-    Ok(Json(history))
 }
 
 pub(super) fn no_such_job(job: &JobName, status: &Status) -> String {
@@ -133,34 +129,12 @@ pub(super) fn no_such_job(job: &JobName, status: &Status) -> String {
     format!("there is no job `{job}`{meant}")
 }
 
-/// `GET /v1/history`.
-pub(super) async fn history_of_all(
-    State(state): State<Arc<ApiState>>,
-    requester: Requester,
-    query: Result<Query<HistoryQuery>, QueryRejection>,
-) -> Result<Json<History>, RefusedRequest> {
-    state.history(requester, None, HistoryQuery::limit(query)?).await.map(Json)
-}
-
-/// The connection of a request, and what it may see.
-type Requester = (Extension<Arc<Admitted>>, Visibility);
-
-impl ApiState {
-    async fn history(
-        &self,
-        requester: Requester,
-        job: Option<JobName>,
-        limit: usize,
-    ) -> Result<History, RefusedRequest> {
-        let unread = |error: ReadError| RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string());
-        let (Extension(admitted), visibility) = requester;
-        let newest = self.reads.history(&admitted, job, limit).await.map_err(unread)?;
-        let shown = newest.records.into_iter().map(|record| visibility.of_record(record.into()));
-        Ok(History { records: shown.collect(), cut: newest.is_cut })
-    }
-}
-
 impl Visibility {
+    /// The records without what the caller may not see.
+    pub(super) fn of_records(self, records: Vec<HistoryRecord>) -> Vec<HistoryEntry> {
+        records.into_iter().map(|record| self.of_record(record.into())).collect()
+    }
+
     /// Removes from a record what the caller may not see.
     pub(super) fn of_record(self, record: HistoryEntry) -> HistoryEntry {
         match self {

@@ -1,7 +1,9 @@
 //! Tests of the API over real sockets: its answers, and its behaviour under hostile requests.
 
-mod daemon;
+pub mod daemon;
 mod fuzz;
+mod metrics;
+mod page;
 mod requests;
 
 use std::io::Write as _;
@@ -94,7 +96,7 @@ async fn unknown_paths_and_jobs_are_json_errors() {
     assert_eq!(unknown, (404, serde_json::json!({ "error": "there is no job `nothing`" })));
     let defined = daemon.get("/v1/jobs/nightly-backup/history").await;
     assert_eq!(defined, (200, serde_json::json!({ "records": [] })));
-    for path in ["/", "/metrics", "/v1/jobs/..%2f..%2fetc/history", "/v1/jobs//history"] {
+    for path in ["/v2", "/v1/jobs/..%2f..%2fetc/history", "/v1/jobs//history"] {
         let (code, refusal) = daemon.get(path).await;
         assert!(code == 404 && refusal["error"].is_string(), "{path}: {code} {refusal}");
     }

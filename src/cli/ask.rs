@@ -41,6 +41,11 @@ pub(super) fn stamp(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
+/// Formats an instant as `2026-11-20 18:40:01.250` in UTC.
+pub(super) fn exact_stamp(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%M:%S.%3f").to_string()
+}
+
 /// Formats the time between two instants in its two largest units: `3d 4h`, `7h 49m`, `12s`.
 pub(super) fn span(from: Timestamp, to: Timestamp) -> String {
     let seconds = to.as_second().saturating_sub(from.as_second()).max(0);

@@ -1,26 +1,60 @@
 //! `cronkeeper history`: lists runs and skips, newest first.
+//!
+//! The daemon answers at most 1,000 records at a time; the command asks again until it has what was wanted.
 
-mod show;
+mod csv;
+mod query;
+pub(super) mod show;
 
 use std::io::Write;
 
+use jiff::Timestamp;
 use serde::Deserialize;
 
+use super::Io;
 use super::ask::{AskFailure, ClientArgs};
+use crate::api::client::Client;
+use crate::clock::system;
 use crate::job::JobName;
+use crate::ledger::filter::{self, Ending, JobPattern};
 use crate::status::HistoryEntry;
+use crate::term::NodeName;
+
+/// Most records of one answer.
+const PAGE: usize = 1_000;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct HistoryArgs {
     /// Show this job only
     #[arg(value_parser = JobName::parse)]
     pub job: Option<JobName>,
-    /// Print one JSON object per line
+    /// Show these jobs only: a name, or a pattern with `*` and `?`; may be repeated
+    #[arg(long = "job", value_name = "PATTERN", value_parser = JobPattern::parse)]
+    pub jobs: Vec<JobPattern>,
+    /// Show only runs that did not succeed
     #[arg(long)]
+    pub failed: bool,
+    /// Show only this outcome, or `skipped`; may be repeated
+    #[arg(long = "outcome", value_name = "OUTCOME", value_parser = Ending::parse)]
+    pub outcomes: Vec<Ending>,
+    /// Show only runs of this node, and skips that it decided
+    #[arg(long, value_name = "NODE", value_parser = NodeName::parse)]
+    pub node: Option<NodeName>,
+    /// Show only what ended at this time or later: `2d` for two days ago, `2026-11-20` (UTC), or RFC 3339
+    #[arg(long, value_name = "TIME", value_parser = instant)]
+    pub since: Option<Timestamp>,
+    /// Show only what ended at this time or earlier
+    #[arg(long, value_name = "TIME", value_parser = instant)]
+    pub until: Option<Timestamp>,
+    /// Print one JSON object per line
+    #[arg(long, conflicts_with = "csv")]
     pub json: bool,
+    /// Print comma-separated values, with a heading
+    #[arg(long, conflicts_with = "output")]
+    pub csv: bool,
     /// Maximum number of records
-    #[arg(short = 'n', value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1_000))]
-    pub number: u16,
+    #[arg(short = 'n', value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub number: u32,
     /// Also print the end of each run's output, as far as it was kept
     #[arg(long)]
     pub output: bool,
@@ -28,28 +62,71 @@ pub struct HistoryArgs {
     pub client: ClientArgs,
 }
 
+fn instant(text: &str) -> Result<Timestamp, String> {
+    filter::instant(text, system::now().wall)
+}
+
 /// The daemon's answer.
 #[derive(Deserialize)]
 struct History {
     records: Vec<HistoryEntry>,
+    #[serde(default)]
+    next: Option<String>,
+    #[serde(default)]
+    older_elsewhere: bool,
+    #[serde(default)]
+    archive_error: Option<String>,
 }
 
 /// # Errors
-/// When no daemon answers, there is no such job, or `out` cannot be written.
-pub fn run(args: &HistoryArgs, out: &mut dyn Write) -> Result<(), AskFailure> {
-    let path = match &args.job {
-        // A job's name needs no escaping in a path.
-        Some(job) => format!("/v1/jobs/{job}/history?limit={}", args.number),
-        None => format!("/v1/history?limit={}", args.number),
-    };
-    let History { records } = args.client.client()?.get(&path)?;
-    if args.json {
-        for record in &records {
-            serde_json::to_writer(&mut *out, record).map_err(std::io::Error::from)?;
-            writeln!(out)?;
-        }
-    } else {
-        show::write(&records, args.output, out)?;
+/// When no daemon answers, there is no such job, or the output cannot be written.
+pub fn run(args: &HistoryArgs, io: &mut Io<'_>) -> Result<(), AskFailure> {
+    let client = args.client.client()?;
+    if args.csv {
+        writeln!(io.out, "{}", csv::HEADING)?;
     }
-    Ok(out.flush()?)
+    let mut records = Vec::new();
+    let (mut left, mut before) = (args.number as usize, None);
+    let last = loop {
+        let mut page = ask(&client, args, left.min(PAGE), before.as_deref())?;
+        left = left.saturating_sub(page.records.len());
+        match (args.csv, args.json) {
+            (true, _) => page.records.iter().try_for_each(|record| csv::write(record, io.out))?,
+            (_, true) => page.records.iter().try_for_each(|record| write_json(record, io.out))?,
+            _ => records.append(&mut page.records),
+        }
+        // A daemon that repeats itself would be asked for ever.
+        if left == 0 || page.next.is_none() || page.next == before {
+            break page;
+        }
+        before = page.next;
+    };
+    if !args.csv && !args.json {
+        show::write(&records, args.output, io.out)?;
+    }
+    io.out.flush()?;
+    Ok(write_notes(&last, io.err)?)
+}
+
+fn ask(client: &Client, args: &HistoryArgs, limit: usize, before: Option<&str>) -> Result<History, AskFailure> {
+    Ok(client.get(&query::path(args, limit, before))?)
+}
+
+fn write_json(record: &HistoryEntry, out: &mut dyn Write) -> std::io::Result<()> {
+    serde_json::to_writer(&mut *out, record)?;
+    writeln!(out)
+}
+
+/// Says what was not shown.
+fn write_notes(last: &History, err: &mut dyn Write) -> std::io::Result<()> {
+    if let Some(error) = &last.archive_error {
+        let error = crate::escape::plain(error);
+        writeln!(err, "cronkeeper: this node's archive cannot be read, so only the newest records are shown: {error}")?;
+    }
+    if last.next.is_some() {
+        writeln!(err, "cronkeeper: there are older records: see more with `-n`, or older ones with `--until`")?;
+    } else if last.older_elsewhere {
+        writeln!(err, "cronkeeper: older records of other nodes are in their archives: ask on those hosts")?;
+    }
+    Ok(())
 }

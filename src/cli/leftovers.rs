@@ -19,9 +19,10 @@ use crate::warden::recover::{self, Recorded};
 
 /// Opens the journal of a node and settles the runs that are open in it on this host.
 ///
-/// Afterwards no process of these runs is alive, and each run has an end in the journal, except runs to be begun again:
-/// the leader decides about those. A run whose program did not begin is no longer in the journal. The caller must hold
-/// the state directory. PIDs in a journal that was written on another host, or by another node, are ignored.
+/// Afterwards no process of these runs is alive. The journal has an end for each of them, with two exceptions: runs that
+/// may be begun again, which the leader decides on, and runs whose program never began, which it no longer lists. The
+/// caller must hold the state directory. PIDs in a journal that was written on another host, or by another node, are
+/// ignored.
 pub(super) fn settle(
     state: &StateDir,
     node: &NodeName,

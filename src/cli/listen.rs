@@ -1,4 +1,4 @@
-//! Options for the API's TCP address, which is read-only.
+//! Options for the API's TCP address.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use super::Error;
 use crate::api::network::{Files, HostName, Network, TlsFiles};
+use crate::api::peers::Peers;
 
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(id = "listening", multiple = true)]
 pub struct Args {
-    /// Also serve the API on this TCP address, read-only
+    /// Also serve the API and the page on this TCP address, read-only without the token
     #[arg(long, value_name = "ADDR:PORT", env = "CRONKEEPER_LISTEN")]
     listen: Option<SocketAddr>,
     /// Further host names of the --listen address, comma-separated. Requests whose `Host` is neither one of them, nor
@@ -28,18 +29,33 @@ pub struct Args {
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_LISTEN_CLIENT_CA", requires = "listen_cert")]
     listen_client_ca: Option<PathBuf>,
     /// A file with a token. On the --listen address, only requests with this token (`Authorization: Bearer TOKEN`) can
-    /// read everything; all others see only names, times and outcomes
+    /// read everything, and change something; all others see only names, times and outcomes
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_API_TOKEN_FILE", requires = "listen")]
     api_token_file: Option<PathBuf>,
+    /// Authorities of the other nodes' --listen-cert, to fetch the output of their runs (PEM file) [default: the
+    /// certificates in --listen-cert]
+    #[arg(long, value_name = "FILE", env = "CRONKEEPER_PEER_CA", requires = "listen")]
+    peer_ca: Option<PathBuf>,
 }
 
 impl Args {
     /// The address with its rules; `None` without `--listen`.
     pub(super) fn network(&self) -> Result<Option<Arc<Network>>, Error> {
         let Some(address) = self.listen else { return Ok(None) };
+        Ok(Some(Arc::new(Network::new(address, self.listen_host.clone(), self.files())?)))
+    }
+
+    /// The client for the addresses of other nodes; `None` without `--listen`.
+    pub(super) fn peers(&self) -> Result<Option<Arc<Peers>>, Error> {
+        if self.listen.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Arc::new(Peers::new(self.files(), self.peer_ca.clone())?)))
+    }
+
+    fn files(&self) -> Files {
         let tls = self.listen_cert.clone().zip(self.listen_key.clone());
         let tls = tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: self.listen_client_ca.clone() });
-        let files = Files { token: self.api_token_file.clone(), tls };
-        Ok(Some(Arc::new(Network::new(address, self.listen_host.clone(), files)?)))
+        Files { token: self.api_token_file.clone(), tls }
     }
 }

@@ -4,7 +4,6 @@ mod show;
 
 use std::sync::Arc;
 
-use jiff::tz::{TimeZone, TimeZoneDatabase};
 use jiff::{Timestamp, Zoned};
 use serde::Serialize;
 
@@ -146,24 +145,16 @@ fn upstreams(job: &Job) -> String {
 }
 
 fn upcoming(job: Option<&JobName>, schedule: &Schedule, from: Timestamp, count: usize) -> Vec<Occurrence> {
-    let zone = zone(schedule);
     let occurrence = |instant: Timestamp| Occurrence {
         instant,
         job: job.cloned(),
-        local: instant.to_zoned(zone.clone()),
+        local: schedule.local(instant),
         dst_effect: schedule.dst_effect(instant),
     };
     std::iter::successors(schedule.next_after(from), |last| schedule.next_after(*last))
         .take(count)
         .map(occurrence)
         .collect()
-}
-
-/// The zone of a schedule. The parser has checked that it exists, so the fallback to UTC is never used.
-fn zone(schedule: &Schedule) -> TimeZone {
-    let name = schedule.zone_name();
-    let found = jiff::tz::db().get(name).or_else(|_| TimeZoneDatabase::bundled().get(name));
-    found.unwrap_or(TimeZone::UTC)
 }
 
 fn json(occurrences: &[Occurrence], io: &mut Io<'_>) -> Result<(), Error> {

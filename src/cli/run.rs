@@ -8,7 +8,7 @@ mod backend;
 mod listeners;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,9 +23,11 @@ use super::jobs::JobsFile;
 use super::node_args::NodeArgs;
 use super::{Error, leftovers, listen};
 use crate::accounts::{Account, Accounts};
-use crate::api::Sources;
 use crate::api::control::Handover;
 use crate::api::network::Network;
+use crate::api::peers::Peers;
+use crate::api::{OutputSources, Sources};
+use crate::archive::{Archive, HistoryRetention};
 use crate::clock::Uptime;
 use crate::clock::system::{self, SystemClock};
 use crate::config::{self, Loaded};
@@ -35,6 +37,8 @@ use crate::daemon::view::View;
 use crate::daemon::{Control, Daemon, DaemonSettings, Parts, Shown, Stopped, orphans, signals};
 use crate::duration;
 use crate::engine::Engine;
+use crate::metrics::Recorder;
+use crate::output::{self, OutputQueue, OutputRetention, OutputStore, Reader};
 use crate::status::Confinement;
 use crate::systemd::{Notifier, Watchdog};
 use crate::telemetry::{self, Format, LogFilter, TARGET, event};
@@ -44,6 +48,8 @@ use crate::warden::handle::Warden;
 
 /// The daemon's loop counts as stuck after this long without a turn.
 const STALL: Duration = Duration::from_secs(10);
+/// Longest wait at the end for output that is not written yet.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -65,6 +71,13 @@ pub struct Args {
     /// Delete the history and pause of a job this long after it was removed from every node's jobs file, or `never`
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_FORGET_JOBS_AFTER", default_value = "30d", value_parser = forget_after)]
     forget_jobs_after: ForgetAfter,
+    /// Keep the output of this node's runs for so long, in so much disk space, the newest first; `none` keeps none
+    #[arg(long, value_name = "AGE,SIZE", env = "CRONKEEPER_OUTPUT_RETENTION", default_value_t)]
+    output_retention: OutputRetention,
+    /// Keep this node's own copy of the history this long, and at most 1 GiB of it; `never`: until it is that large;
+    /// `none`: no copy. The ledger keeps the newest records in any case
+    #[arg(long, value_name = "DURATION", env = "CRONKEEPER_HISTORY_RETENTION", default_value = "90d", value_parser = history_retention)]
+    history_retention: HistoryRetention,
     /// Priority of this node as leader: the node with the highest priority takes over once it is fit to lead
     #[arg(long, value_name = "N", env = "CRONKEEPER_PRIORITY", default_value_t)]
     priority: u32,
@@ -93,6 +106,20 @@ fn forget_after(text: &str) -> Result<ForgetAfter, String> {
     }
 }
 
+fn history_retention(text: &str) -> Result<HistoryRetention, String> {
+    match text {
+        "never" => Ok(HistoryRetention::Unlimited),
+        "none" => Ok(HistoryRetention::None),
+        text => match duration::parse(text) {
+            Ok(Duration::ZERO) => {
+                Err("must be longer than zero: write a duration such as `90d`, `never` or `none`".to_owned())
+            }
+            Ok(after) => Ok(HistoryRetention::For(after)),
+            Err(bad) => Err(bad.to_string()),
+        },
+    }
+}
+
 /// Validated settings, before anything is started.
 struct Startup {
     node: NodeName,
@@ -102,6 +129,7 @@ struct Startup {
     /// Fingerprint of the jobs file as it was loaded; a later difference means that it changed.
     content: crate::job::Digest,
     network: Option<Arc<Network>>,
+    peers: Option<Arc<Peers>>,
 }
 
 impl Args {
@@ -121,6 +149,7 @@ impl Args {
         // Kills what a dead daemon left in its cgroups. The backend kills the rest, which it finds by its records.
         hierarchy::reap(backend::KILL_TIMEOUT);
         let backend = Backend::open(&self, &startup)?;
+        let (kept, store) = kept_output(&startup.state_dir, self.output_retention);
         // The daemon's loop runs on this thread. ZooKeeper, the API and the rest share another one, so that neither
         // delays the other.
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -131,7 +160,10 @@ impl Args {
         let tcp_runtime = startup.network.as_ref().map(|_| listeners::runtime()).transpose()?;
         let tcp_handle = tcp_runtime.as_ref().map(|runtime| runtime.handle().clone());
         let host = HostResources { open_files, cgroups };
-        let ended = run_to_end(runtime, self.serve(startup, warden, host, backend, tcp_handle));
+        let ended = run_to_end(runtime, self.serve(startup, warden, host, backend, kept, tcp_handle));
+        if let Some(store) = store {
+            store.finish(OUTPUT_TIMEOUT);
+        }
         if let Some(runtime) = tcp_runtime {
             runtime.shutdown_background();
         }
@@ -141,12 +173,12 @@ impl Args {
     fn prepare(&self) -> Result<Startup, Error> {
         // Before the jobs are loaded: a change in between then counts as a change of the file, and it is reloaded.
         let content = config::fingerprint(&self.jobs.path);
-        let network = self.listen.network()?;
+        let (network, peers) = (self.listen.network()?, self.listen.peers()?);
         let jobs = self.jobs.load()?;
         let node = self.node.node()?;
         let directories = self.node.directories(self.runtime_dir.as_deref());
         let (state_dir, runtime_dir) = (directories.state_dir().to_owned(), directories.named_or_state().to_owned());
-        Ok(Startup { node, state_dir, runtime_dir, jobs, content, network })
+        Ok(Startup { node, state_dir, runtime_dir, jobs, content, network, peers })
     }
 
     /// Serves until the daemon ends; `tcp_runtime` serves the clients on TCP.
@@ -156,9 +188,10 @@ impl Args {
         warden: Warden,
         host: HostResources,
         backend: Backend,
+        (output, kept): (OutputQueue, Option<Reader>),
         tcp_runtime: Option<Handle>,
     ) -> Result<(), Error> {
-        let Startup { node, runtime_dir, jobs, content, network, .. } = startup;
+        let Startup { node, state_dir, runtime_dir, jobs, content, network, peers, .. } = startup;
         let signals = signals::catch().map_err(|source| Error::System { what: "signals cannot be caught", source })?;
         let mut notifier =
             Notifier::from_environment().map_err(|source| Error::System { what: "cannot notify systemd", source })?;
@@ -172,6 +205,7 @@ impl Args {
         let is_init = std::process::id() == 1;
         let _orphans = is_init.then(|| AbortOnDrop(tokio::spawn(log_error(orphans::reap(processes.pid())))));
         let listeners = Listeners::open(network.zip(tcp_runtime), &runtime_dir, self.node.zookeeper.is_none()).await?;
+        let listen = listeners.published();
         let now = system::now();
         let name = backend.name();
         info!(target: TARGET, event = event::NODE_STARTED, version = env!("CARGO_PKG_VERSION"), backend = name, jobs = jobs.set.jobs.len());
@@ -181,14 +215,22 @@ impl Args {
         let engine = Engine::new(node.clone(), jobs.set.clone()).with_priority(self.priority);
         let (status, seen) = watch::channel(Arc::new(view.status(now, &engine)));
         let (turned, turns) = watch::channel(Uptime::ZERO);
+        let (defined, definitions) = watch::channel(Arc::new(jobs.set.clone()));
         let (handovers, requested) = mpsc::unbounded_channel();
+        let metrics = Recorder::default();
+        let archive = Archive::start(&state_dir, self.history_retention)
+            .map_err(|source| Error::System { what: "the archive of the history cannot be started", source })?;
         let sources = Sources {
             status: seen,
             turns,
+            jobs: definitions,
             stall: STALL,
             reader: started.coordination.reader.clone(),
             operator: started.coordination.operator.clone(),
+            archive: archive.clone(),
             handovers,
+            metrics: metrics.metrics(),
+            output: OutputSources { kept, peers, is_shared: self.node.zookeeper.is_none() },
         };
         let (reloads, reloaded) = watch::channel(0);
         let _api = listeners.serve(sources, started.remote, reloaded, runtime_dir);
@@ -205,7 +247,8 @@ impl Args {
         let HostResources { open_files, cgroups } = host;
         let own = own_account().await?;
         let launcher = Launcher { node: node.clone(), own, accounts, open_files, cgroups: cgroups.clone() };
-        let settings = DaemonSettings { drain_timeout: self.drain_timeout, launcher, notifier, watchdog };
+        let (drain_timeout, archive_of_ends) = (self.drain_timeout, archive.clone());
+        let settings = DaemonSettings { drain_timeout, launcher, notifier, watchdog, archive: archive_of_ends };
         let daemon = Daemon::new(Parts {
             engine,
             clock: SystemClock::default(),
@@ -214,8 +257,10 @@ impl Args {
             journal: started.journal,
             settings,
             view,
-            shown: Shown { status, turned },
-        });
+            shown: Shown { status, jobs: defined, turned, metrics },
+        })
+        .keeping(output)
+        .listening(listen);
         let stopped = daemon.run(started.recovered, controlled).await;
         if let Some(cgroups) = cgroups {
             if let Stopped::WardenGone(_) = stopped {
@@ -223,18 +268,34 @@ impl Args {
             }
             cgroups.remove();
         }
+        // Blocking is fine here and below: the node has left, and there is nothing else left to do.
+        archive.close();
         let reason = stopped.to_string();
         info!(target: TARGET, event = event::NODE_STOPPED, reason);
         match stopped {
             Stopped::Asked => Ok(()),
             Stopped::WardenGone(left) => {
-                // Nobody else kills what the warden left behind. Blocking is fine here: there is nothing else left to
-                // do.
+                // Nobody else kills what the warden left behind.
                 leftovers::kill(&left.runs, backend::KILL_TIMEOUT).map_err(Error::StillAlive)?;
                 leftovers::kill_hooks(&left.hooks, &node, backend::KILL_TIMEOUT).map_err(Error::StillAlive)?;
                 Err(Error::Stopped(Stopped::WardenGone(left)))
             }
             stopped => Err(Error::Stopped(stopped)),
+        }
+    }
+}
+
+/// Starts to keep output. Without it the node works all the same, so a failure is only logged.
+fn kept_output(state_dir: &Path, retention: OutputRetention) -> ((OutputQueue, Option<Reader>), Option<OutputStore>) {
+    let directory = state_dir.join("output");
+    if retention == OutputRetention::None && !directory.exists() {
+        return Default::default();
+    }
+    match output::open(&directory, retention) {
+        Ok((queue, reader, store)) => ((queue, Some(reader)), Some(store)),
+        Err(error) => {
+            error!(target: TARGET, "the output of runs is not kept: {}: {error}", directory.display());
+            Default::default()
         }
     }
 }

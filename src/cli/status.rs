@@ -1,11 +1,17 @@
-//! `cronkeeper status`: shows the leader, the queue, the runs and the jobs.
+//! `cronkeeper status`: shows the leader, the queue, the runs and the jobs, or checks that all is well.
 
+mod check;
+mod screen;
+mod select;
 mod show;
 
 use std::io::{self, IsTerminal, Write};
 use std::thread;
 use std::time::Duration;
 
+use self::screen::Screen;
+use self::select::Selection;
+use super::Exit;
 use super::ask::{AskFailure, ClientArgs};
 use crate::api::client::{AskError, Client};
 use crate::status::Status;
@@ -22,24 +28,33 @@ pub struct StatusArgs {
     /// Refresh every two seconds, also while the daemon restarts
     #[arg(long)]
     pub watch: bool,
+    /// Print only what is wrong; exit with 1 if the node is not ready, nobody leads, or the jobs file was rejected
+    #[arg(long, conflicts_with_all = ["json", "watch", "failing", "patterns"])]
+    pub check: bool,
+    #[command(flatten)]
+    pub selection: Selection,
     #[command(flatten)]
     pub client: ClientArgs,
 }
 
 /// # Errors
 /// When no daemon answers, or `out` cannot be written.
-pub fn run(args: &StatusArgs, out: &mut dyn Write) -> Result<(), AskFailure> {
+pub fn run(args: &StatusArgs, out: &mut dyn Write) -> Result<Exit, AskFailure> {
     let client = args.client.client()?;
     if args.watch {
         return watch(args, &client, out);
     }
     let status = client.get("/v1/status")?;
-    write(args, &status, out)?;
-    Ok(out.flush()?)
+    if args.check {
+        return check::run(&status, out);
+    }
+    write(args, status, out)?;
+    out.flush()?;
+    Ok(Exit::Fine)
 }
 
 /// Shows the status until a signal or a closed pipe ends it. An unreachable daemon is shown, and does not end it.
-fn watch(args: &StatusArgs, client: &Client, out: &mut dyn Write) -> Result<(), AskFailure> {
+fn watch(args: &StatusArgs, client: &Client, out: &mut dyn Write) -> Result<Exit, AskFailure> {
     let clears = io::stdout().is_terminal() && !args.json;
     loop {
         let status = client.get::<Status>("/v1/status");
@@ -47,7 +62,7 @@ fn watch(args: &StatusArgs, client: &Client, out: &mut dyn Write) -> Result<(), 
             write!(out, "\x1b[H\x1b[2J")?;
         }
         match status {
-            Ok(status) => write(args, &status, out)?,
+            Ok(status) => write(args, status, out)?,
             Err(error) => write_unreachable(args, &error, out)?,
         }
         if !clears && !args.json {
@@ -58,14 +73,15 @@ fn watch(args: &StatusArgs, client: &Client, out: &mut dyn Write) -> Result<(), 
     }
 }
 
-fn write(args: &StatusArgs, status: &Status, out: &mut dyn Write) -> io::Result<()> {
+fn write(args: &StatusArgs, status: Status, out: &mut dyn Write) -> io::Result<()> {
+    let status = args.selection.of(status);
     if !args.json {
-        return show::write(status, out);
+        return show::write(&status, Screen::of_stdout(args.watch), out);
     }
     if args.watch {
-        serde_json::to_writer(&mut *out, status)?
+        serde_json::to_writer(&mut *out, &status)?
     } else {
-        serde_json::to_writer_pretty(&mut *out, status)?
+        serde_json::to_writer_pretty(&mut *out, &status)?
     }
     writeln!(out)
 }

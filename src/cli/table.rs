@@ -9,37 +9,90 @@ use crate::escape;
 
 /// Most characters of a cell; longer than any run id or node name.
 const LONGEST_CELL: usize = 300;
+/// Blanks between two columns.
+const GAP: usize = 2;
+/// Escape sequences of a terminal.
+const RED: &str = "\x1b[31m";
+const PLAIN: &str = "\x1b[0m";
 
 #[derive(Debug)]
 pub(super) struct Table {
     /// The heading first.
-    rows: Vec<Vec<String>>,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug)]
+struct Row {
+    cells: Vec<String>,
+    /// Shown in red where there are colours.
+    is_marked: bool,
 }
 
 impl Table {
     pub fn new(heading: &[&str]) -> Self {
-        Self { rows: vec![heading.iter().map(ToString::to_string).collect()] }
+        let cells = heading.iter().map(ToString::to_string).collect();
+        Self { rows: vec![Row { cells, is_marked: false }] }
     }
 
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().map(|cell| shown(&cell).into_owned()).collect());
+        self.marked_row(false, cells);
+    }
+
+    /// Adds a row that needs attention if `is_marked`.
+    pub fn marked_row(&mut self, is_marked: bool, cells: impl IntoIterator<Item = String>) {
+        let cells = cells.into_iter().map(|cell| shown(&cell).into_owned()).collect();
+        self.rows.push(Row { cells, is_marked });
     }
 
     pub fn is_empty(&self) -> bool {
         self.rows.len() == 1
     }
 
+    /// Number of rows below the heading.
+    pub fn len(&self) -> usize {
+        self.rows.len() - 1
+    }
+
+    /// Leaves out columns, by their headings and in this order, until a line has at most `width` characters.
+    pub fn fit(&mut self, width: usize, dispensable: &[&str]) {
+        for heading in dispensable {
+            if self.widths().iter().map(|column| column + GAP).sum::<usize>() <= width + GAP {
+                return;
+            }
+            if let Some(column) = self.rows[0].cells.iter().position(|cell| cell == heading) {
+                let rows = self.rows.iter_mut().filter(|row| column < row.cells.len());
+                rows.for_each(|row| drop(row.cells.remove(column)));
+            }
+        }
+    }
+
+    /// Keeps the first rows only.
+    pub fn truncate(&mut self, rows: usize) {
+        self.rows.truncate(rows + 1);
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let cells = |column: usize| self.rows.iter().filter_map(move |row| row.cells.get(column));
+        let width = |column: usize| cells(column).map(|cell| cell.chars().count()).max();
+        (0..self.rows[0].cells.len()).map(|column| width(column).unwrap_or(0)).collect()
+    }
+
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let columns = self.rows[0].len();
-        let width =
-            |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+        self.write_on(false, out)
+    }
+
+    /// Writes the table, with colours if the terminal has them.
+    pub fn write_on(&self, has_colours: bool, out: &mut dyn Write) -> io::Result<()> {
+        let widths = self.widths();
         for row in &self.rows {
             let mut line = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
-                line.push_str(&format!("{cell:<width$}  "));
+            for (cell, width) in row.cells.iter().zip(&widths) {
+                line.push_str(&format!("{cell:<width$}{:GAP$}", ""));
             }
-            writeln!(out, "{}", line.trim_end())?;
+            match has_colours && row.is_marked {
+                true => writeln!(out, "{RED}{}{PLAIN}", line.trim_end())?,
+                false => writeln!(out, "{}", line.trim_end())?,
+            }
         }
         Ok(())
     }
@@ -56,6 +109,21 @@ fn shown(cell: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_can_be_dispensed_with_is_left_out_until_the_table_fits() {
+        let table = || {
+            let mut table = Table::new(&["JOB", "NODE", "IN"]);
+            table.row(["backup", "host-a", "5m"].map(str::to_owned));
+            table
+        };
+        let fitted = |width| {
+            let mut table = table();
+            table.fit(width, &["NODE", "IN"]);
+            table.rows[0].cells.join(" ")
+        };
+        assert_eq!([18, 17, 9].map(fitted), ["JOB NODE IN", "JOB IN", "JOB"]);
+    }
 
     #[test]
     fn a_long_cell_is_cut() {

@@ -1,8 +1,10 @@
-//! `cronkeeper trigger`: has the leader run a job now, and with `--wait` waits for its end.
+//! `cronkeeper trigger`: has the leader run a job now, and with `--wait` shows its output and waits for its end.
 //!
 //! This command generates the uuid of the request, so it can safely send the request again if an answer is lost.
 //! Waiting survives restarts of the local daemon and changes of the leader; it fails only if the daemon stays
 //! unreachable.
+
+mod interrupt;
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,9 +13,13 @@ use uuid::Uuid;
 
 use super::ask::{AskFailure, ClientArgs};
 use super::exec::TIMED_OUT;
+use super::history::show::ending;
+use super::logs::{OutputStream, Printer};
 use super::{Error, Exit, Io};
 use crate::api::client::{AskError, Client};
 use crate::api::control::{RunAnswer, TriggerBody, Triggered};
+use crate::api::output::OutputState;
+use crate::escape;
 use crate::job::JobName;
 use crate::run::{Outcome, Reason, RunId};
 use crate::status::{EndedRun, HistoryEntry};
@@ -30,7 +36,7 @@ pub struct Args {
     /// The job
     #[arg(value_parser = JobName::parse)]
     pub job: JobName,
-    /// Wait until the run ends, and exit with the job's exit code
+    /// Show the run's output until it ends, and exit with the job's exit code
     #[arg(long)]
     pub wait: bool,
     #[command(flatten)]
@@ -49,7 +55,7 @@ impl Args {
     /// When no daemon answers, there is no such job, or the result cannot be written.
     pub fn run(&self, io: &mut Io<'_>) -> Result<Exit, Error> {
         let client = self.client.client().map_err(AskFailure::from)?;
-        let request = TriggerBody { uuid: Uuid::new_v4() };
+        let request = TriggerBody { uuid: Some(Uuid::new_v4()) };
         let run = self.send(&client, &request)?;
         writeln!(io.out, "{run}")?;
         io.out.flush()?;
@@ -58,6 +64,8 @@ impl Args {
 
     fn wait_for(&self, client: &Client, request: &TriggerBody, mut run: RunId, io: &mut Io<'_>) -> Result<Exit, Error> {
         loop {
+            interrupt::tell_about(&run);
+            show_output(client, &run, io);
             if let AwaitedRun::Ended(record) = follow(client, &run)? {
                 return conclude(&record, io);
             }
@@ -78,13 +86,36 @@ impl Args {
     }
 }
 
+/// Prints the output of a run until it ends. The exit code does not depend on it, so a failure ends only the printing.
+fn show_output(client: &Client, run: &RunId, io: &mut Io<'_>) {
+    let (mut output, mut printer) = (OutputStream::new(client, run.clone(), None), Printer::plain());
+    loop {
+        let page = match output.page(true) {
+            Ok(page) => page,
+            // The wait for the end of the run deals with these.
+            Err(AskError::NotFound(_) | AskError::Away(_) | AskError::NoDaemon(_)) => return,
+            Err(error) => {
+                // Without stderr there is no other place for the message.
+                let _ = writeln!(io.err, "cronkeeper: the output cannot be shown: {error}");
+                return;
+            }
+        };
+        let printed = printer.print(&page, io);
+        if printed.is_err() || matches!(page.state, OutputState::End | OutputState::Absent) {
+            let _ = printer.finish(io);
+            return;
+        }
+    }
+}
+
 fn follow(client: &Client, run: &RunId) -> Result<AwaitedRun, AskFailure> {
     let path = format!("/v1/runs/{run}");
     loop {
-        match retried(ABSENCE_TIMEOUT, |error| error.is_unreachable() || is_transient(error), || client.get(&path))? {
-            RunAnswer::Pending => {}
-            RunAnswer::Ended { record } => return Ok(AwaitedRun::Ended(Box::new(record))),
-            RunAnswer::Gone => return Ok(AwaitedRun::Gone),
+        match retried(ABSENCE_TIMEOUT, |error| error.is_unreachable() || is_transient(error), || client.get(&path)) {
+            Ok(RunAnswer::Pending) => {}
+            Ok(RunAnswer::Ended { record }) => return Ok(AwaitedRun::Ended(Box::new(record))),
+            Err(AskError::NotFound(_)) => return Ok(AwaitedRun::Gone),
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -117,8 +148,10 @@ fn conclude(record: &HistoryEntry, io: &mut Io<'_>) -> Result<Exit, Error> {
         }
         HistoryEntry::Run(run) => {
             if run.outcome != Outcome::Success {
-                let reason = run.reason.map(|reason| format!(", {}", reason.as_str())).unwrap_or_default();
-                writeln!(io.err, "cronkeeper: run `{}` on {}: {}{reason}", run.run, run.node, run.outcome.as_str())?;
+                let ending = ending(run.outcome, run.reason, run.exit_code, run.signal);
+                let detail =
+                    run.detail.as_deref().map(|detail| format!(": {}", escape::plain(detail))).unwrap_or_default();
+                writeln!(io.err, "cronkeeper: run `{}` on {}: {ending}{detail}", run.run, run.node)?;
             }
             Ok(exit_of(run))
         }
@@ -156,6 +189,7 @@ mod tests {
             token: FencingToken(42),
             attempt: 1,
             begun_at: minute,
+            started_at: None,
             ended_at: minute,
             duration_ms: None,
             outcome,
@@ -164,6 +198,7 @@ mod tests {
             signal,
             leftovers: 0,
             dropped_bytes: 0,
+            detail: None,
             tail: String::new(),
             earlier_attempts: Vec::new(),
         }
@@ -193,5 +228,9 @@ mod tests {
         conclude(&HistoryEntry::Run(Box::new(run)), &mut Io { out: &mut out, err: &mut err }).unwrap();
         let expected = "cronkeeper: run `load.20261120T024000Z.m7` on host-a: interrupted, node-died\n";
         assert_eq!((out.is_empty(), String::from_utf8(err).unwrap().as_str()), (true, expected));
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let failed = HistoryEntry::Run(Box::new(ended(Outcome::Failure, Some(3), None, None)));
+        conclude(&failed, &mut Io { out: &mut out, err: &mut err }).unwrap();
+        assert!(String::from_utf8(err).unwrap().ends_with(" on host-a: failure, exit 3\n"));
     }
 }

@@ -20,8 +20,8 @@ use super::spanned::{Fault, Node};
 use super::values;
 use crate::duration;
 use crate::job::{
-    CommandLine, Due, Group, Hook, Hooks, Interrupted, Job, JobName, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
-    RunAs, Splay,
+    CommandLine, Due, Group, HISTORY_LIMIT, Hook, Hooks, Interrupted, Job, JobName, Limits, Misfire, OnLeaseEnd,
+    Overlap, Retries, RunAs, Splay,
 };
 use crate::lock::LockPath;
 use crate::schedule::Dst;
@@ -162,6 +162,8 @@ job_keys! {
         |c, key, given| c.exit_codes(given), or(BTreeSet::from([0])) => BTreeSet<i32>;
     max_output: Form::Text, String => u64,
         |c, key, given| c.value(key, given, |text| size::parse(&text)), or(MAX_OUTPUT) => u64;
+    history_limit: Form::Number, u64 => u16,
+        |c, key, given| c.value(key, given, values::history_limit), or(HISTORY_LIMIT) => u16;
     on_failure: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
     on_success: Form::TextOrTexts, TextOrTexts => CommandLine,
@@ -231,6 +233,7 @@ pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
         lock: values.lock,
         success_exit_codes: values.success_exit_codes,
         max_output: values.max_output,
+        history_limit: values.history_limit,
         hooks: hooks.into_iter().filter_map(|(hook, command)| Some((hook, command?))).collect::<Hooks>(),
     })
 }

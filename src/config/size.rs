@@ -7,7 +7,7 @@ const UNITS: [(&str, u64); 5] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), (
 
 /// The error for a text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BadSize {
+pub(crate) enum BadSize {
     #[error("`{0}` is not a size: expected an integer and a unit, such as `64KiB` or `1MiB`")]
     NotASize(String),
     #[error("`{0}` has no unit: write `{0}B` for bytes")]
@@ -19,7 +19,7 @@ pub(super) enum BadSize {
 }
 
 /// Parses a size and returns it in bytes.
-pub(super) fn parse(text: &str) -> Result<u64, BadSize> {
+pub(crate) fn parse(text: &str) -> Result<u64, BadSize> {
     let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     if digits.is_empty() || !unit.bytes().all(|byte| byte.is_ascii_alphabetic()) {
         return Err(BadSize::NotASize(text.to_owned()));
@@ -37,6 +37,13 @@ pub(super) fn parse(text: &str) -> Result<u64, BadSize> {
         .ok_or_else(|| BadSize::TooLarge(text.to_owned()))
 }
 
+/// Formats a size so that [`parse`] reads it back, in the largest unit that needs no fraction.
+pub(crate) fn format(bytes: u64) -> String {
+    let fits = |(_, factor): &&(&str, u64)| bytes >= *factor && bytes.is_multiple_of(*factor);
+    let (unit, factor) = UNITS.iter().rev().find(fits).unwrap_or(&UNITS[0]);
+    format!("{}{unit}", bytes / factor)
+}
+
 fn unknown_unit(text: &str, unit: &str) -> BadSize {
     // `M` and `MB` begin with the letter of the unit that was probably meant.
     let first = unit.chars().next().map(|c| c.to_ascii_uppercase());
@@ -48,12 +55,19 @@ fn unknown_unit(text: &str, unit: &str) -> BadSize {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{format, parse};
 
     #[test]
     fn sizes_are_an_integer_and_a_unit() {
         for (text, bytes) in [("0B", 0), ("17B", 17), ("64KiB", 65_536), ("1MiB", 1 << 20), ("2GiB", 2 << 30)] {
             assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_size_is_formatted_as_it_is_read() {
+        for text in ["0B", "17B", "1025B", "64KiB", "1MiB", "1536MiB", "2GiB", "3TiB"] {
+            assert_eq!(parse(text).map(format), Ok(text.to_owned()));
         }
     }
 

@@ -145,7 +145,9 @@ fn is_of_a_schedule(lines: &Lines<'_>, at: Position) -> bool {
 fn last_key(line: &str) -> Option<String> {
     let line = format!("{} ", line.trim_end());
     let (before, _) = line.rsplit_once(": ")?;
-    let start = before.rfind(|c: char| c.is_whitespace() || matches!(c, '{' | ',')).map_or(0, |index| index + 1);
+    let separator = |(_, c): &(usize, char)| c.is_whitespace() || matches!(c, '{' | ',');
+    // A separator may have several bytes, such as a space that does not break.
+    let start = before.char_indices().rfind(separator).map_or(0, |(index, c)| index + c.len_utf8());
     let ahead = before[..start].trim_end();
     let key = before[start..].trim_matches(['"', '\'']);
     (ahead.is_empty() || ahead.ends_with(['{', ','])).then(|| key.to_owned())

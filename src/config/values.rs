@@ -112,6 +112,17 @@ pub(super) fn group_limit(text: String) -> Result<usize, String> {
     limit.ok_or_else(|| format!("`{}` is not a whole number of at least 1", shown(&text)))
 }
 
+/// How many records of a kind a job may keep in the ledger. Fewer would weaken what relies on them: a repeated trigger is
+/// recognized by the record of its run, and `on_recovery` looks at the run before. Each is a znode, which every ZooKeeper
+/// server keeps in memory.
+const HISTORY: std::ops::RangeInclusive<u64> = 5..=1_000;
+
+pub(super) fn history_limit(limit: u64) -> Result<u16, String> {
+    let fitting = u16::try_from(limit).ok().filter(|_| HISTORY.contains(&limit));
+    let why = || format!("must be {} to {}; older records are in each node's archive", HISTORY.start(), HISTORY.end());
+    fitting.ok_or_else(why)
+}
+
 pub(super) fn misfire_limit(limit: u64) -> Result<usize, String> {
     let limit = usize::try_from(limit).map_err(|error| error.to_string())?;
     if limit == 0 {

@@ -4,16 +4,17 @@
 //! `debug` for the reasons behind decisions.
 
 mod hook;
-mod start;
+mod names;
+mod outage;
 
 use jiff::SignedDuration;
 use tracing::{debug, error, info, trace, warn};
 
-pub(super) use self::start::not_started;
+pub(super) use self::outage::Outage;
 use super::drift::Drift;
 use super::view;
 use crate::config::{LoadError, Loaded};
-use crate::election::Event as Election;
+use crate::election::{Event as Election, TransferError};
 use crate::engine::Report;
 use crate::job::Difference;
 use crate::run::{Outcome, RunEnd, RunId, SkipReason, millis};
@@ -47,9 +48,13 @@ pub(super) fn election(fact: &Election) {
         Election::Stalled(Some(error)) => {
             warn!(target: TARGET, event = event::COORDINATION_STALLED, error, "the node is stalled: {error}");
         }
-        Election::Stalled(None) => info!(target: TARGET, "the node is no longer stalled"),
+        Election::Stalled(None) => {
+            info!(target: TARGET, event = event::COORDINATION_RECOVERED, "the node is no longer stalled");
+        }
         Election::Damaged { new, .. } => new.iter().for_each(|damage| damaged(damage)),
-        Election::Failed(failure) => error!(target: TARGET, "{failure}"),
+        Election::Failed(failure) => {
+            error!(target: TARGET, event = event::COORDINATION_FAILED, error = %failure, "{failure}");
+        }
         Election::Withdrawn => debug!(target: TARGET, "the node left the queue"),
         Election::Time(time) => trace!(target: TARGET, ?time, "read the coordination service's clock"),
         Election::Elected { .. }
@@ -63,8 +68,12 @@ pub(super) fn election(fact: &Election) {
 
 /// `damage` is `path: what is wrong with it`.
 fn damaged(damage: &str) {
-    let path = damage.split_once(": ").map_or(damage, |(path, _)| path);
+    let path = path_of(damage);
     warn!(target: TARGET, event = event::COORDINATION_DAMAGED, path, "ignoring damaged path {damage}");
+}
+
+fn path_of(damage: &str) -> &str {
+    damage.split_once(": ").map_or(damage, |(path, _)| path)
 }
 
 /// Logs a report of the engine.
@@ -84,11 +93,26 @@ pub(super) fn report(report: &Report) {
             warn!(target: TARGET, event = event::LEADER_LOST, token = token.0, reason = why.as_str());
         }
         Report::GivingUp { to, why } => {
-            let to = to.as_ref().map_or("the next in line", |to| to.as_str());
-            warn!(target: TARGET, to, "handing leadership over to {to}: {}", why.as_str());
+            let name = to.as_ref().map_or("the next in line", |to| to.as_str());
+            let (to, reason) = (to.as_ref().map(|to| to.as_str()), why.as_str());
+            info!(
+                target: TARGET,
+                event = event::LEADER_HANDING_OVER,
+                to,
+                reason,
+                "handing leadership over to {name}: {}",
+                why.describe(),
+            );
         }
         Report::NotTransferred { to, why } => {
-            warn!(target: TARGET, %to, "leadership was not handed over to {to}: {why}")
+            let reason = why.to_string();
+            warn!(
+                target: TARGET,
+                event = event::LEADER_HANDOVER_FAILED,
+                %to,
+                reason,
+                "leadership was not handed over to {to}: {why}",
+            );
         }
         Report::TakeoverDone { token, settled, missed, took } => {
             let took_ms = millis(*took);
@@ -115,9 +139,21 @@ pub(super) fn report(report: &Report) {
             delay_ms = millis(*delay),
             outcome = end.outcome.as_str(),
             reason = end.reason.map(|reason| reason.as_str()),
+            detail = end.detail,
             exit_code = end.exit_code,
             signal = end.signal,
             duration_ms = end.duration_ms,
+        ),
+        Report::NotStarted { run, attempt, problem } => warn!(
+            target: TARGET,
+            event = event::RUN_NOT_STARTED,
+            job = %run.job(),
+            %run,
+            attempt,
+            step = problem.step.as_str(),
+            path = problem.path,
+            error = problem.error,
+            "not started: {problem}",
         ),
         Report::Unstarted { run, attempt, reason } => warn!(
             target: TARGET,
@@ -127,7 +163,7 @@ pub(super) fn report(report: &Report) {
             attempt,
             reason = reason.map(|reason| reason.as_str()),
         ),
-        Report::HookFinished { hook, run, how } => hook::finished(*hook, run, *how),
+        Report::HookFinished { hook, run, how, problem } => hook::finished(*hook, run, *how, problem.as_ref()),
         Report::Skipped { skip, first, count } => skipped(skip, *first, *count),
         Report::Triggered { run, by } => {
             info!(target: TARGET, event = event::JOB_TRIGGERED, job = %run.job(), %run, by);
@@ -155,11 +191,13 @@ pub(super) fn report(report: &Report) {
             %owner,
             keep_until = keep_until.map(|until| tracing::field::display(instant(until))),
         ),
-        Report::Draining { runs, timeout } => {
-            info!(target: TARGET, event = event::NODE_DRAINING, runs, timeout_ms = millis(*timeout));
+        Report::Draining { runs, first, timeout } => {
+            let waits_for = names::listed(first, *runs);
+            info!(target: TARGET, event = event::NODE_DRAINING, runs, waits_for, timeout_ms = millis(*timeout));
         }
         Report::Unsettled { runs } => warn!(
             target: TARGET,
+            event = event::NODE_UNSETTLED,
             runs,
             "the node stops before the ledger has recorded the ends of all its runs: the state directory keeps them, \
              and `cronkeeper release` or the next start records them",
@@ -169,18 +207,24 @@ pub(super) fn report(report: &Report) {
             warn!(target: TARGET, event = event::CLOCK_STEPPED, by_ms = clamped(by_ms), "the system clock was stepped");
         }
         Report::ClockSkewed { by, holds } => skewed(*by, *holds),
-        Report::MarkAhead { job, ahead } => error!(target: TARGET, %job, "{}", view::describe_mark_ahead(ahead)),
+        Report::MarkAhead { job, ahead } => {
+            error!(target: TARGET, event = event::JOB_MARK_AHEAD, %job, "{}", view::describe_mark_ahead(ahead));
+        }
         Report::Damaged(damage) => {
-            error!(target: TARGET, "ignoring a record of the ledger that cannot be read: {damage}")
+            let path = path_of(damage);
+            let event = event::COORDINATION_DAMAGED;
+            error!(target: TARGET, event, path, "ignoring a record of the ledger that cannot be read: {damage}");
         }
         Report::Obstructed { job, run } => error!(
             target: TARGET,
+            event = event::RUN_OBSTRUCTED,
             %job,
             %run,
             "the occurrence was not run: its record in the ledger is taken by something that is not its run",
         ),
         Report::IllegalStep { run, why } => error!(
             target: TARGET,
+            event = event::INTERNAL_ERROR,
             %run,
             "internal error, please report it: {why}; the run was left as it is",
         ),
@@ -228,10 +272,12 @@ fn finished(end: &RunEnd) {
                 attempt = end.run.attempt,
                 outcome = end.outcome.as_str(),
                 reason = end.reason.map(|reason| reason.as_str()),
+                detail = end.detail,
                 exit_code = end.exit_code,
                 signal = end.signal,
                 duration_ms = end.duration_ms,
                 leftovers = end.leftovers,
+                dropped_bytes = (end.dropped_bytes > 0).then_some(end.dropped_bytes),
                 by = end.run.kill.as_ref().map(|kill| kill.by.as_str()),
             )
         };
@@ -267,8 +313,9 @@ fn skipped(skip: &crate::run::Skip, first: jiff::Timestamp, count: u64) {
     }
 }
 
-/// Logs that a jobs file was loaded, and each of its warnings.
-pub(super) fn loaded(loaded: &Loaded, difference: &Difference) {
+/// Logs that a jobs file was loaded, and each of its warnings. The first load names no jobs: all of them are new.
+pub(super) fn loaded(loaded: &Loaded, difference: &Difference, is_first: bool) {
+    let names = |jobs| names::of_jobs(jobs).filter(|_| !is_first);
     info!(
         target: TARGET,
         event = event::JOBS_LOADED,
@@ -278,9 +325,12 @@ pub(super) fn loaded(loaded: &Loaded, difference: &Difference) {
         added = difference.added.len(),
         changed = difference.changed.len(),
         removed = difference.removed.len(),
+        added_jobs = names(&difference.added),
+        changed_jobs = names(&difference.changed),
+        removed_jobs = names(&difference.removed),
     );
     for warning in &loaded.warnings {
-        warn!(target: TARGET, "{warning}");
+        warn!(target: TARGET, event = event::JOBS_WARNING, path = %loaded.path.display(), "{warning}");
     }
 }
 
@@ -300,7 +350,7 @@ pub(super) fn rejected(path: &str, error: &LoadError) {
     let first = problems.first().cloned().unwrap_or_default();
     error!(target: TARGET, event = event::JOBS_REJECTED, path, errors = problems.len(), first);
     for problem in problems.iter().skip(1) {
-        error!(target: TARGET, "{problem}");
+        error!(target: TARGET, event = event::JOBS_ERROR, path, "{problem}");
     }
 }
 
@@ -312,6 +362,7 @@ pub(super) fn drift(drift: &Drift) {
         }
         Drift::Zones { other, tzdata, other_tzdata } => warn!(
             target: TARGET,
+            event = event::ZONES_DRIFT,
             %other,
             tzdata,
             other_tzdata,
@@ -319,6 +370,27 @@ pub(super) fn drift(drift: &Drift) {
              or they may disagree about when a job is due",
         ),
     }
+}
+
+/// Logs a handover that an operator requested by a signal; `leads`: this node leads, so it will be tried.
+pub(super) fn signalled_handover(leads: bool) {
+    let (request, by) = ("handover", "SIGUSR2");
+    info!(target: TARGET, event = event::OPERATOR_REQUESTED, request, by, "{by} requested a handover");
+    if !leads {
+        let reason = TransferError::NotLeading.to_string();
+        info!(target: TARGET, event = event::OPERATOR_REFUSED, request, by, reason, "no handover: {reason}");
+    }
+}
+
+/// Logs that an operator, after a first request to stop, does not want to wait for the runs.
+pub(super) fn stopping(runs: usize) {
+    warn!(target: TARGET, event = event::NODE_STOPPING, runs);
+}
+
+/// Logs that the state directory did not take something about a run, in `what`.
+pub(super) fn state_failed(run: &RunId, what: &str, error: &dyn std::error::Error) {
+    let event = event::STATE_FAILED;
+    error!(target: TARGET, event, job = %run.job(), %run, %error, "cannot {what} in the state directory: {error}");
 }
 
 /// Logs the node's state as JSON, because an operator asked for it.

@@ -1,35 +1,37 @@
 //! Handling of the warden's notices.
 //!
-//! Lines of output are logged and new processes are recorded here; everything else goes to the engine.
+//! Lines of output are logged and kept, and new processes are recorded here; everything else goes to the engine.
 
-use tracing::error;
-
-use super::trees::{Tree, TreeKind, WardenLeftovers};
+use super::trees::WardenLeftovers;
 use super::{Daemon, Processes, Stopped, log};
 use crate::clock::{Clock, Now};
 use crate::engine::Event;
+use crate::output::{Line, OutputKey};
 use crate::process::{Notice, TreeId};
 use crate::run::KnownBy;
 use crate::run::journal::Journal;
-use crate::telemetry::TARGET;
 
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     pub(super) fn on_notice(&mut self, now: Now, notice: Notice) -> Option<Stopped> {
-        match &notice {
-            Notice::Output { tree_id, stream, line, continues } => {
-                self.trees.log_line(*tree_id, *stream, line, *continues);
-                return self.turn_if_due(now);
+        if let Notice::Output { tree_id, stream, line, continues } = notice {
+            self.trees.log_line(tree_id, stream, &line, continues);
+            if let Some(key) = self.output_of(tree_id) {
+                let (at, attempt) = (now.wall, key.attempt);
+                self.output.line(key, Line { at, attempt, stream: stream.into(), line, continues });
             }
-            Notice::Pong => return self.turn_if_due(now),
+            return self.turn_if_due(now);
+        }
+        match &notice {
+            Notice::Output { .. } | Notice::Pong => return self.turn_if_due(now),
             Notice::Held { tree_id, pid } => self.record_start(*tree_id, *pid, None),
             Notice::Started { tree_id, pid, known_by, .. } => self.record_start(*tree_id, *pid, Some(known_by)),
-            Notice::NotStarted { tree_id, why } => {
-                // A hook that was not started is logged with its `hook.finished`.
-                if let Some(Tree { job, run, kind: TreeKind::Attempt(_), .. }) = self.trees.remove(*tree_id) {
-                    log::not_started(&job, &run, *why);
-                }
+            Notice::NotStarted { tree_id, .. } => {
+                self.trees.remove(*tree_id);
             }
             Notice::Ended(ending) => {
+                if let Some(key) = self.output_of(ending.tree_id) {
+                    self.output.ended(key, now.wall, ending.dropped_bytes);
+                }
                 self.trees.remove(ending.tree_id);
             }
         }
@@ -40,6 +42,11 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     pub(super) fn turn_if_due(&mut self, now: Now) -> Option<Stopped> {
         let is_due = self.engine.wake(now).is_due(now);
         if is_due { self.turn(now, Event::Tick) } else { None }
+    }
+
+    /// Identifies the kept output of a tree; absent for a hook, whose output is only logged.
+    fn output_of(&self, tree_id: TreeId) -> Option<OutputKey> {
+        self.trees.attempt(tree_id).map(|(run, attempt)| OutputKey { run: run.clone(), attempt })
     }
 
     /// The runs and hooks that are still running, as far as this node knows.
@@ -62,7 +69,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         let Some(start_time) = start_time else { return };
         let Some((run, attempt)) = self.trees.attempt(tree_id) else { return };
         if let Err(error) = self.journal.started(run, attempt, pid, start_time, &known_by) {
-            error!(target: TARGET, %run, "cannot record process {pid} in the state directory: {error}");
+            log::state_failed(run, &format!("record process {pid}"), &error);
         }
     }
 }

@@ -7,11 +7,11 @@ use super::trees::TreeKind;
 use super::{Daemon, Processes, Stopped, log};
 use crate::clock::{Clock, Now};
 use crate::engine::hooks::HookStart;
-use crate::engine::{Command, Event, Start};
+use crate::engine::{Command, Event, Report, Start};
 use crate::process::{Launch, Notice, Order, StartFailure, StartStep, TreeId};
 use crate::run::journal::Journal;
-use crate::run::{KnownBy, Traces};
-use crate::telemetry::TARGET;
+use crate::run::{HistoryRecord, KnownBy, Traces};
+use crate::telemetry::{TARGET, event};
 use crate::warden::recover::Recorded;
 
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
@@ -20,26 +20,30 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         for command in commands {
             match command {
                 // A backend that is gone has also closed its channel of events, which ends the loop.
-                Command::Ask(request) => drop(self.coordination.requests.send(request)),
+                Command::Ask(request) => {
+                    self.shown.metrics.requested(now.up, &request);
+                    drop(self.coordination.requests.send(request));
+                }
                 Command::Start(start) => stopped = stopped.or(self.start(now, *start)),
                 Command::RunHook(start) => self.run_hook(now, &start),
                 Command::Order(order) => self.order(&order),
                 Command::EndTrees(tree_ids) => self.end_trees(&tree_ids),
                 Command::KeepEnd { end, version } => {
                     if let Err(error) = self.journal.ended(&end, version) {
-                        let job = &end.run.job;
-                        error!(target: TARGET, %job, "cannot keep the end of a run in the state directory: {error}");
+                        log::state_failed(&end.run.id(), "keep the end of a run", &error);
                     }
                 }
                 Command::Forget(run) => {
                     if let Err(error) = self.journal.settled(&run) {
-                        error!(target: TARGET, %run, "cannot record a settled run in the state directory: {error}");
+                        log::state_failed(&run, "record a settled run", &error);
                     }
                 }
                 Command::Report(report) => {
                     self.is_stale = true;
                     log::report(&report);
-                    self.view.reported(&report);
+                    self.view.reported(now, &report);
+                    self.shown.metrics.reported(&report, self.engine.jobs());
+                    self.archive(report);
                 }
                 Command::Exit => stopped = Some(Stopped::Asked),
             }
@@ -47,9 +51,18 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         stopped
     }
 
+    /// Keeps what ended or was skipped, beyond what the ledger keeps.
+    fn archive(&self, report: Report) {
+        match report {
+            Report::Finished(end) => self.settings.archive.put(HistoryRecord::Run(*end)),
+            Report::Skipped { skip, .. } => self.settings.archive.put(HistoryRecord::Skip(skip)),
+            _ => {}
+        }
+    }
+
     pub(super) fn order(&mut self, order: &Order) {
         if let Err(error) = self.processes.send(order) {
-            error!(target: TARGET, "cannot send an order to the warden: {error}");
+            error!(target: TARGET, event = event::WARDEN_FAILED, %error, "cannot send an order to the warden: {error}");
         }
     }
 
@@ -67,20 +80,17 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         let launch = self.settings.launcher.launch(&start);
         let traces = launch.as_ref().map(|launch| traces(launch, now)).unwrap_or_default();
         if let Err(error) = self.journal.begun(&start.run, start.version, &traces) {
-            let job = &start.run.job;
-            error!(target: TARGET, %job, %run, "not started: cannot record the run in the state directory: {error}");
+            log::state_failed(&run, "record the run, so it is not started,", &error);
             return self.not_started(now, &start, error.raw_os_error());
         }
-        let launch = match launch {
-            Ok(launch) => launch,
-            Err(unknown) => {
-                error!(target: TARGET, job = %start.run.job, %run, "not started: {unknown}");
-                let why = StartFailure::Step { step: StartStep::User, errno: 0 };
-                return self.turn(now, Event::Warden(Notice::NotStarted { tree_id: start.tree_id, why }));
-            }
+        // The engine reports which user or group this host does not know.
+        let Ok(launch) = launch else {
+            let why = StartFailure::Step { step: StartStep::User, errno: 0 };
+            return self.turn(now, Event::Warden(Notice::NotStarted { tree_id: start.tree_id, why }));
         };
         if let Err(error) = self.processes.send(&Order::Start(Box::new(launch))) {
-            error!(target: TARGET, job = %start.run.job, %run, "not started: {error}");
+            let (event, job) = (event::WARDEN_FAILED, &start.run.job);
+            error!(target: TARGET, event, %job, %run, %error, "cannot send the start of a run to the warden: {error}");
             return self.not_started(now, &start, Some(Errno::TOOBIG.raw_os_error()));
         }
         self.trees.insert(start.tree_id, run, TreeKind::Attempt(start.run.attempt), traces);

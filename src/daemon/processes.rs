@@ -9,7 +9,7 @@ use std::time::Duration;
 use tracing::error;
 
 use crate::process::{Notice, Order};
-use crate::telemetry::TARGET;
+use crate::telemetry::{TARGET, event};
 use crate::term::NodeName;
 use crate::warden::CodecError;
 use crate::warden::handle::Handle;
@@ -55,7 +55,7 @@ impl Processes for Handle {
 
     async fn notice(&mut self) -> Result<Notice, WardenGone> {
         Self::notice(self).await.map_err(|error| {
-            error!(target: TARGET, "{error}");
+            error!(target: TARGET, event = event::WARDEN_FAILED, %error, "{error}");
             WardenGone
         })
     }
@@ -68,25 +68,27 @@ impl Processes for Handle {
         let node = node.clone();
         let kill = move || match recover::kill_orphans(&trees, node.as_str(), DYING) {
             Ok(survivors) => survivors.iter().for_each(|Survivor { run, pid }| {
-                error!(target: TARGET, %run, "process {pid} survived SIGKILL");
+                error!(target: TARGET, event = event::RUN_UNKILLABLE, %run, pid, "process {pid} survived SIGKILL");
             }),
-            Err(error) => error!(target: TARGET, "cannot find the processes the warden left behind: {error}"),
+            Err(error) => {
+                error!(target: TARGET, event = event::WARDEN_FAILED, %error, "cannot find the processes the warden left behind: {error}")
+            }
         };
         // On a thread of its own, because all of the runtime's threads may be waiting for a disk.
         if let Err(error) = thread::Builder::new().name("kill".into()).spawn(kill) {
-            error!(target: TARGET, "cannot kill the processes the warden left behind: {error}");
+            error!(target: TARGET, event = event::WARDEN_FAILED, %error, "cannot kill the processes the warden left behind: {error}");
         }
     }
 
     fn kill_warden(&mut self) {
         if let Err(error) = self.kill() {
-            error!(target: TARGET, "cannot kill the warden: {error}");
+            error!(target: TARGET, event = event::WARDEN_FAILED, %error, "cannot kill the warden: {error}");
         }
     }
 
     async fn close(self) {
         if let Err(error) = Self::close(self).await {
-            error!(target: TARGET, "cannot wait for the warden to end: {error}");
+            error!(target: TARGET, event = event::WARDEN_FAILED, %error, "cannot wait for the warden to end: {error}");
         }
     }
 }

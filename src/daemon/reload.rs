@@ -15,7 +15,7 @@ use super::Control;
 use crate::accounts::Accounts;
 use crate::config::{self, LoadError, Loaded};
 use crate::job::Digest;
-use crate::telemetry::TARGET;
+use crate::telemetry::{TARGET, event};
 
 pub type Reloaded = Result<Loaded, LoadError>;
 
@@ -123,6 +123,9 @@ fn watch_directory(path: &Path, changed: Arc<Notify>) -> Option<RecommendedWatch
         Err(error) => {
             warn!(
                 target: TARGET,
+                event = event::JOBS_UNWATCHED,
+                path = %directory.display(),
+                %error,
                 "cannot watch `{}`, so changes are noticed only every {} s: {error}",
                 directory.display(),
                 CHECK_EVERY.as_secs(),

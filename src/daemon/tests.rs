@@ -15,7 +15,7 @@ use crate::coordination::{Service, channels};
 use crate::election::Queue;
 use crate::job::JobName;
 use crate::ledger::{
-    Commit, CommitId, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, Snapshot, Window,
+    Commit, CommitId, Filter, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, Snapshot, Window,
 };
 use crate::process::Order;
 use crate::run::{KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
@@ -109,11 +109,15 @@ impl Reader for NoReader {
         Box::pin(async { Err(ReadError("nothing here".into())) })
     }
 
-    fn history(&self, _: Option<JobName>, _: Window) -> ReadFuture<'_, Newest> {
+    fn history(&self, _: Filter, _: Window) -> ReadFuture<'_, Newest> {
         Box::pin(async { Err(ReadError("nothing here".into())) })
     }
 
     fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>> {
+        Box::pin(async { Err(ReadError("nothing here".into())) })
+    }
+
+    fn last_successes(&self, _: Vec<JobName>) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
         Box::pin(async { Err(ReadError("nothing here".into())) })
     }
 }
@@ -183,9 +187,10 @@ fn fixture(die: bool) -> Fixture {
             launcher: Launcher::plain(node, Account::own()),
             notifier: Notifier::default(),
             watchdog: Watchdog::from_environment(),
+            archive: crate::archive::Archive::off(),
         },
         view,
-        shown: Shown { status, turned },
+        shown: Shown { status, jobs: watch::Sender::default(), turned, metrics: Recorder::default() },
     });
     Fixture { daemon, service, clock, closed, killed, is_warden_gone, leases, _dir: dir }
 }

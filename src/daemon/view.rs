@@ -9,13 +9,14 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 
 use super::drift::Drift;
+use super::members::Members;
 use super::reload::Reloaded;
 use crate::clock::{Now, Uptime};
 use crate::election::{Event as Election, Member, Published};
 use crate::engine::{Engine, MarkAhead, Report};
 use crate::job::{JobName, JobSet};
-use crate::run::RunEnd;
-use crate::schedule;
+use crate::ledger::LastEnd;
+use crate::schedule::{self, Schedule};
 use crate::status::{Confinement, JobStatus, JobsFile, LastRun, NodeState, Role, RunStatus, Session, Status};
 use crate::suggest::counted;
 use crate::term::NodeName;
@@ -39,7 +40,8 @@ pub struct View {
     stalled: Option<String>,
     /// Paths that cannot be read, written or trusted, each with the reason.
     damaged: Vec<String>,
-    members: Vec<Member>,
+    members: Members,
+    /// The last ends that this node has seen itself.
     last: BTreeMap<JobName, LastRun>,
     /// The differences that were already reported.
     drifting: Vec<Drift>,
@@ -66,7 +68,7 @@ impl View {
             awaiting: Some(format!("a session with {backend}")),
             stalled: None,
             damaged: Vec::new(),
-            members: Vec::new(),
+            members: Members::default(),
             last: BTreeMap::new(),
             drifting: Vec::new(),
         }
@@ -86,6 +88,7 @@ impl View {
     pub(super) fn reloaded(&mut self, now: Now, reloaded: &Reloaded) {
         match reloaded {
             Ok(loaded) => {
+                self.last.retain(|job, _| loaded.set.jobs.contains_key(job));
                 self.file.digest = loaded.set.digest.clone();
                 self.file.valid = true;
                 self.file.errors.clear();
@@ -153,18 +156,17 @@ impl View {
             Election::Stalled(failing) => self.stalled.clone_from(failing),
             Election::Damaged { all, .. } => self.damaged.clone_from(all),
             Election::Failed(failure) => self.awaiting = Some(failure.to_string()),
-            Election::Members(members) => return self.compare(members, jobs),
+            Election::Members(members) => return self.compare(now, members, jobs),
             Election::Left | Election::NotTransferred { .. } | Election::Time(_) => {}
         }
         Vec::new()
     }
 
     /// Records a report of the engine.
-    pub(super) fn reported(&mut self, report: &Report) {
+    pub(super) fn reported(&mut self, now: Now, report: &Report) {
         if let Report::Finished(end) = report {
-            let RunEnd { run, outcome, ended_at, .. } = end.as_ref();
-            let id = run.id();
-            self.last.insert(run.job.clone(), LastRun { run: id, outcome: *outcome, at: *ended_at });
+            let last = LastRun { reported_at: Some(now.up), ..LastEnd::from(end.as_ref()).into() };
+            self.last.insert(end.run.job.clone(), last);
         }
     }
 
@@ -207,6 +209,10 @@ impl View {
             (false, None, None) => NodeState::Following,
             (false, None, Some(_)) => NodeState::Joining,
         };
+        let awaiting = match engine.is_ending() {
+            true => Some(format!("the end of {}, and then stops", counted(engine.own_runs(), "run"))),
+            false => self.awaited(),
+        };
         let mut status = Status {
             v: 1,
             at: now.wall,
@@ -215,8 +221,8 @@ impl View {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: self.started_at,
             state,
-            ready: self.awaited().is_none(),
-            awaiting: self.awaited(),
+            ready: awaiting.is_none(),
+            awaiting,
             role: self.role.clone(),
             session: self.session.clone(),
             confinement: self.confinement.clone(),
@@ -225,7 +231,8 @@ impl View {
             jobs: engine.jobs().jobs.values().map(|job| self.job(job, now)).collect(),
             runs: Vec::new(),
             queue: Vec::new(),
-            members: self.members.clone(),
+            members: self.members.alive.clone(),
+            missing: self.members.missing.clone(),
             drift: self.differing(),
             unread: None,
             damaged: self.damaged.clone(),
@@ -249,10 +256,7 @@ impl View {
         JobStatus {
             name: job.name.clone(),
             description: job.description.clone(),
-            schedule: job
-                .schedule()
-                .map(|schedule| schedule.expressions().collect::<Vec<_>>().join(", "))
-                .unwrap_or_default(),
+            schedule: job.schedule().into_iter().flat_map(Schedule::expressions).map(str::to_owned).collect(),
             timezone: job.schedule().map(|schedule| schedule.zone_name().to_owned()).unwrap_or_default(),
             after: after(job),
             enabled: job.enabled,
@@ -303,8 +307,8 @@ impl View {
     ///
     /// The leader compares itself with every other node, and a follower compares itself with the leader: so both log a
     /// difference.
-    fn compare(&mut self, members: &[Member], jobs: &JobSet) -> Vec<Drift> {
-        self.members = members.to_vec();
+    fn compare(&mut self, now: Now, members: &[Member], jobs: &JobSet) -> Vec<Drift> {
+        self.members.seen(now.wall, members);
         let Some(leader) = &self.role.leader_node else {
             // No leader is known, or its entry is not cronkeeper's: there is nothing to compare with.
             self.drifting.clear();

@@ -34,6 +34,7 @@ use crate::job::{Hook, Job, JobName};
 use crate::ledger::Request;
 use crate::process::{EndedBy, Ending, Order, StartFailure, TreeId};
 use crate::run::{Outcome, RunEnd, RunId, SkipReason, millis};
+use crate::start_problem::StartProblem;
 
 /// Timeout of a hook: then SIGTERM, and SIGKILL after the job's `kill_grace`.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
@@ -116,9 +117,12 @@ impl Hooks {
     }
 
     pub fn on_not_started(&mut self, cx: &mut Context, tree_id: TreeId, why: StartFailure) {
-        if let Some(Running { hook, run, .. }) = self.queue.ended(tree_id) {
-            cx.report(Report::HookFinished { hook, run, how: HookOutcome::NotStarted(why) });
-        }
+        let Some(Running { hook, run, job, .. }) = self.queue.ended(tree_id) else { return };
+        let problem = match (why, job.hooks.get(&hook)) {
+            (StartFailure::Step { step, errno }, Some(command)) => Some(StartProblem::of(&job, command, step, errno)),
+            _ => None,
+        };
+        cx.report(Report::HookFinished { hook, run, how: HookOutcome::NotStarted(why), problem });
     }
 
     pub fn on_ended(&mut self, cx: &mut Context, ending: &Ending) {
@@ -128,7 +132,7 @@ impl Hooks {
             None => HookOutcome::Exited(ending.exit),
             Some(EndedBy::Order | EndedBy::Deadline) => HookOutcome::TimedOut,
         };
-        cx.report(Report::HookFinished { hook, run, how });
+        cx.report(Report::HookFinished { hook, run, how, problem: None });
     }
 
     /// Kills all running hooks and starts no more: the node ends.
@@ -136,7 +140,7 @@ impl Hooks {
         let (running, waiting) = self.queue.close();
         for (tree_id, Running { hook, run, .. }) in running {
             cx.order(Order::Kill { tree_id });
-            cx.report(Report::HookFinished { hook, run, how: HookOutcome::Killed });
+            cx.report(Report::HookFinished { hook, run, how: HookOutcome::Killed, problem: None });
         }
         for call in waiting.into_iter().chain(self.recovery.close()) {
             drop_call(cx, &call);
@@ -208,5 +212,6 @@ impl Hooks {
 }
 
 fn drop_call(cx: &mut Context, call: &HookCall) {
-    cx.report(Report::HookFinished { hook: call.hook, run: call.run(), how: HookOutcome::Dropped });
+    let (hook, run) = (call.hook, call.run());
+    cx.report(Report::HookFinished { hook, run, how: HookOutcome::Dropped, problem: None });
 }

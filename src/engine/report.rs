@@ -12,6 +12,7 @@ use crate::job::{Hook, JobName};
 use crate::lock::LockPath;
 use crate::process::{Exit, StartFailure};
 use crate::run::{Pause, Reason, RunEnd, RunId, Skip};
+use crate::start_problem::StartProblem;
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
 
 /// A fact to log.
@@ -51,7 +52,7 @@ pub enum Report {
         token: FencingToken,
         /// The main process.
         pid: i32,
-        /// From its scheduled time to its start.
+        /// From when it was due to its start.
         lateness: Duration,
     },
     /// A run ended, here or settled for a node that is gone.
@@ -69,12 +70,16 @@ pub enum Report {
         /// Why no process was started.
         reason: Option<Reason>,
     },
+    /// The process of an attempt could not be started.
+    NotStarted { run: RunId, attempt: u32, problem: StartProblem },
     /// A hook ended, or was not started.
     HookFinished {
         hook: Hook,
         /// The run that the hook was about.
         run: RunId,
         how: HookOutcome,
+        /// What its start failed over, if that is why it was not started.
+        problem: Option<StartProblem>,
     },
     /// Occurrences were skipped, and the ledger has the skip. `first` and `count` cover only those of this decision.
     Skipped {
@@ -124,6 +129,8 @@ pub enum Report {
     Draining {
         /// Number of runs in flight here.
         runs: usize,
+        /// The first of them.
+        first: Vec<RunId>,
         timeout: Duration,
     },
     /// The node exits although the ledger does not have the ends of all its runs. The state directory keeps them.
@@ -187,7 +194,16 @@ pub enum Unfit {
 }
 
 impl Unfit {
+    /// The reason as it appears in logs.
     pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NoStarts => "no-starts",
+            Self::InvalidFile => "invalid-file",
+            Self::LowerPriority => "priority",
+        }
+    }
+
+    pub fn describe(self) -> &'static str {
         match self {
             Self::NoStarts => "processes cannot be started here",
             Self::InvalidFile => "the jobs file here is invalid, and the other node's is valid",

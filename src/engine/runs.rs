@@ -104,6 +104,12 @@ impl Runs {
         self.active.own()
     }
 
+    /// The first runs that this node has, at most `limit`.
+    pub fn first_own(&self, limit: usize) -> Vec<RunId> {
+        let own = self.active.iter().filter(|(_, run)| run.is_local());
+        own.take(limit).map(|(id, _)| id.clone()).collect()
+    }
+
     /// True while a run has a process here, or is about to.
     pub fn has_trees(&self) -> bool {
         self.active.trees() > 0

@@ -23,6 +23,8 @@ const LAST_WRITES: Duration = Duration::from_secs(2);
 const LAST_HOOKS: Duration = Duration::from_secs(5);
 /// Time to leave the queue, if the node waits for nothing else.
 const RESIGN_WITHIN: Duration = Duration::from_secs(2);
+/// Maximum number of runs that the report of a drain names.
+const NAMED: usize = 10;
 
 #[derive(Debug)]
 pub(super) struct Shutdown {
@@ -69,7 +71,7 @@ impl Shutdown {
         if self.is_ending() {
             return;
         }
-        cx.report(Report::Draining { runs: runs.own_count(), timeout });
+        cx.report(draining(runs, timeout));
         self.end_by(cx, cx.now.up + timeout, runs.longest_grace());
     }
 
@@ -89,7 +91,7 @@ impl Shutdown {
             return self.exit(cx);
         }
         if runs.has_trees() && !self.is_ending() {
-            cx.report(Report::Draining { runs: runs.own_count(), timeout });
+            cx.report(draining(runs, timeout));
         }
         self.end_by(cx, cx.now.up + timeout, runs.longest_grace());
         if let Stage::Ending(ending) = &mut self.stage {
@@ -196,6 +198,10 @@ impl Shutdown {
             self.exit(cx);
         }
     }
+}
+
+fn draining(runs: &Runs, timeout: Duration) -> Report {
+    Report::Draining { runs: runs.own_count(), first: runs.first_own(NAMED), timeout }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 
-use crate::run::{HistoryRecord, Outcome, RunEnd, RunId};
+use super::filter::Position;
+use crate::run::{HistoryRecord, Outcome, Reason, RunEnd, RunId};
+use crate::term::NodeName;
 
 /// Limits for a read of the history.
 ///
@@ -30,17 +32,26 @@ pub struct Newest {
     pub is_cut: bool,
 }
 
-/// The run of a job that ended last.
+/// The run of a job that ended last, without what takes much memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastEnd {
     pub run: RunId,
+    /// The node that owned the run.
+    pub node: NodeName,
+    /// The number of the last attempt, from 1.
+    pub attempt: u32,
     pub outcome: Outcome,
+    pub reason: Option<Reason>,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
     pub at: Timestamp,
 }
 
 impl From<&RunEnd> for LastEnd {
     fn from(end: &RunEnd) -> Self {
-        Self { run: end.run.id(), outcome: end.outcome, at: end.ended_at }
+        let RunEnd { outcome, reason, exit_code, signal, ended_at: at, .. } = *end;
+        let (node, attempt) = (end.run.owner.node.clone(), end.run.attempt);
+        Self { run: end.run.id(), node, attempt, outcome, reason, exit_code, signal, at }
     }
 }
 
@@ -49,9 +60,9 @@ impl From<&RunEnd> for LastEnd {
 pub struct Gathering {
     window: Window,
     /// Newest first, each with its size in bytes.
-    kept: Vec<(HistoryRecord, usize)>,
-    /// Time of the newest record that did not fit. Older records are left out too.
-    cut: Option<Timestamp>,
+    kept: Vec<(Position, HistoryRecord, usize)>,
+    /// The newest record that did not fit. Older records are left out too.
+    cut: Option<Position>,
 }
 
 impl Gathering {
@@ -61,17 +72,18 @@ impl Gathering {
 
     /// Adds records, each with its size in bytes.
     pub fn extend(&mut self, more: impl IntoIterator<Item = (HistoryRecord, usize)>) {
-        let cut = self.cut;
-        self.kept.extend(more.into_iter().filter(|(record, _)| cut.is_none_or(|cut| cut < record.at())));
-        self.kept.sort_by_key(|(record, _)| std::cmp::Reverse(record.at()));
+        let cut = self.cut.as_ref();
+        let more = more.into_iter().map(|(record, bytes)| (Position::of(&record), record, bytes));
+        self.kept.extend(more.filter(|(position, ..)| cut.is_none_or(|cut| cut < position)));
+        self.kept.sort_by(|(a, ..), (b, ..)| b.cmp(a));
         self.kept.truncate(self.window.records);
-        let sizes = self.kept.iter().scan(0_usize, |sum, (_, bytes)| {
+        let sizes = self.kept.iter().scan(0_usize, |sum, (.., bytes)| {
             *sum = sum.saturating_add(*bytes);
             Some(*sum)
         });
         let fit = sizes.take_while(|sum| *sum <= self.window.bytes).count();
-        if let Some((record, _)) = self.kept.get(fit) {
-            self.cut = Some(record.at());
+        if let Some((position, ..)) = self.kept.get(fit) {
+            self.cut = Some(position.clone());
         }
         self.kept.truncate(fit);
     }
@@ -81,10 +93,15 @@ impl Gathering {
         self.cut.is_some() || self.kept.len() >= self.window.records
     }
 
+    /// True if every record of this time, in microseconds, or an older one would be left out.
+    pub fn is_complete_before(&self, at: i64) -> bool {
+        self.is_full() && self.kept.last().is_none_or(|(oldest, ..)| at < oldest.at)
+    }
+
     pub fn newest(self) -> Newest {
         // If newer records have reached the maximum number since then, the byte limit left nothing out.
         let is_cut = self.cut.is_some() && self.kept.len() < self.window.records;
-        Newest { records: self.kept.into_iter().map(|(record, _)| record).collect(), is_cut }
+        Newest { records: self.kept.into_iter().map(|(_, record, _)| record).collect(), is_cut }
     }
 }
 

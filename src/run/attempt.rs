@@ -13,6 +13,7 @@ const LISTED: usize = 10;
 
 /// The end of an attempt that was not the run's last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Attempt {
     /// Number of the attempt, from 1.
     pub attempt: u32,

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 /// An operator's request to pause a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Pause {
     /// Who paused the job, for display: `uid 1000 (alice) on host-a`.
     pub by: String,

@@ -23,6 +23,7 @@ const FORMAT: &str = "%Y%m%dT%H%M%SZ";
 
 /// Identifies a run by its job and its occurrence or trigger. Ordered by job, then by time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct RunId {
     job: JobName,

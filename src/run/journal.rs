@@ -112,7 +112,8 @@ impl Recovered {
         (self.written == Written::Here).then(|| Noted(attempts.collect()))
     }
 
-    /// Drops the runs whose programs did not begin: their main processes are known and dead, and their time has not come.
+    /// Drops the runs whose programs did not begin: their main processes are known and dead, and their time has not
+    /// come.
     ///
     /// The caller must know that they were dead at `now`. Returns the dropped runs: as no journal records them any more,
     /// they count as never started. A run whose process is not recorded stays: a warden that hangs may still hold it.

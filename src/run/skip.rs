@@ -9,6 +9,7 @@ use crate::term::{FencingToken, NodeName};
 
 /// The reason why an occurrence was not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum SkipReason {
     /// A run of the job was in flight.

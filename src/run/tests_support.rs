@@ -41,6 +41,7 @@ pub(crate) fn success(run: RunRecord) -> RunEnd {
         leftovers: 0,
         tail: String::new(),
         dropped_bytes: 0,
+        detail: None,
     }
 }
 

@@ -144,7 +144,10 @@ impl Values {
 
     /// The value, if there is exactly one.
     pub(super) fn single(&self) -> Option<u16> {
-        self.iter().next().filter(|_| self.len() == 1)
+        match *self.ranges {
+            [(first, last)] if first == last => Some(first),
+            _ => None,
+        }
     }
 
     /// The largest value that is at most `limit`.

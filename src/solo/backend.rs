@@ -43,6 +43,8 @@ const RETRY: Duration = Duration::from_secs(1);
 const TRIM_AFTER: Duration = Duration::from_secs(1);
 /// Maximum changes in one transaction. It limits how long other processes wait for theirs.
 const MAX_CHANGES: usize = 1000;
+/// Maximum jobs whose history is trimmed in one transaction, for the same reason.
+const MAX_TRIMMED: usize = 500;
 
 pub(super) struct BackendParts {
     pub(super) service: Service,

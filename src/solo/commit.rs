@@ -11,8 +11,8 @@ use crate::job::JobName;
 use crate::ledger::{Change, Commit, Existing, Write};
 use crate::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, RunState, Version};
 
-/// Maximum number of runs, and also of skips, in a job's history.
-const KEPT_RECORDS: i64 = 20;
+/// Most records of a kind that one call of [`trim`] deletes: other processes wait for its transaction.
+const MOST_DELETES: u32 = 500;
 
 /// Applies a change. The caller has checked the term's token and the change's pipeline.
 pub(super) fn apply(tx: &Transaction<'_>, change: &Change) -> rusqlite::Result<Commit> {
@@ -79,16 +79,19 @@ pub(super) fn release_unstarted(tx: &Transaction<'_>, run: RunRecord, at: Versio
     apply(tx, &Change::ChangeOwner { at, run }).map(drop)
 }
 
-/// Deletes all but the newest [`KEPT_RECORDS`] runs and skips of a job.
-pub(super) fn trim(tx: &Transaction<'_>, job: &JobName) -> rusqlite::Result<()> {
+/// Deletes the oldest of a job's records beyond the newest `kept` runs and `kept` skips. Returns true if none is left
+/// to delete.
+pub(super) fn trim(tx: &Transaction<'_>, job: &JobName, kept: usize) -> rusqlite::Result<bool> {
     let mut statement = tx.prepare_cached(
-        "DELETE FROM history WHERE job = ?1 AND kind = ?2 AND run NOT IN
-           (SELECT run FROM history WHERE job = ?1 AND kind = ?2 ORDER BY at DESC, run DESC LIMIT ?3)",
+        "DELETE FROM history WHERE rowid IN
+           (SELECT rowid FROM history WHERE job = ?1 AND kind = ?2 ORDER BY at DESC, run DESC LIMIT ?4 OFFSET ?3)",
     )?;
+    let kept = i64::try_from(kept).unwrap_or(i64::MAX);
+    let mut is_done = true;
     for kind in ["run", "skip"] {
-        statement.execute(params![job.as_str(), kind, KEPT_RECORDS])?;
+        is_done &= statement.execute(params![job.as_str(), kind, kept, MOST_DELETES])? < MOST_DELETES as usize;
     }
-    Ok(())
+    Ok(is_done)
 }
 
 /// The version of a record in `jobs`, `control` or `running`, if it exists.

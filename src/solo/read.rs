@@ -3,14 +3,18 @@
 //! A record that cannot be read is listed as damaged and does not prevent the others from being read.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::de::DeserializeOwned;
 
 use super::members::{MemberName, Members};
 use super::requests;
 use crate::job::JobName;
-use crate::ledger::{Gathering, JobEntry, LastEnd, Newest, OperatorRequests, OwnerState, Running, Snapshot, Window};
+use crate::ledger::{
+    Filter, Gathering, JobEntry, LastEnd, Newest, OperatorRequests, OwnerState, Running, Snapshot, Window,
+};
 use crate::run::{HistoryRecord, Outcome, RunId, RunRecord, Version};
 
 /// The ledger without the history, and without the state of the runs' owners.
@@ -97,38 +101,85 @@ pub(super) fn run(db: &Connection, run: &RunId) -> rusqlite::Result<Option<(RunR
     Ok(found.and_then(|(version, text)| parsed(&text).ok().map(|record| (record, version))))
 }
 
-/// The newest records of one job or of all jobs, newest first, without unreadable ones.
-pub(super) fn history(db: &Connection, job: Option<&JobName>, window: Window) -> rusqlite::Result<Newest> {
-    let limit = i64::try_from(window.records).unwrap_or(i64::MAX);
-    let mut statement = db.prepare_cached(
-        "SELECT record FROM history WHERE ?1 IS NULL OR job = ?1 ORDER BY at DESC, run DESC LIMIT ?2",
-    )?;
-    let texts = statement.query_map(params![job.map(JobName::as_str), limit], |row| row.get::<_, String>(0))?;
-    let mut gathering = Gathering::new(window);
-    for text in texts {
-        let text = text?;
-        gathering.extend(parsed(&text).ok().map(|record| (record, text.len())));
-        if gathering.is_full() {
-            break;
-        }
-    }
-    Ok(gathering.newest())
+/// The newest records that the filter wants, newest first, without unreadable ones.
+pub(super) fn history(db: &Connection, filter: &Filter, window: Window) -> rusqlite::Result<Newest> {
+    history_within(db, filter, window, Duration::MAX)
 }
 
-/// Number of newest records, of all jobs together, in which to look for last outcomes.
-const LASTS_DEPTH: i64 = 1_000;
+/// The same for a caller who waits no longer than `patience`. If that is not enough, the rest is cut.
+pub(super) fn history_within(
+    db: &Connection,
+    filter: &Filter,
+    window: Window,
+    patience: Duration,
+) -> rusqlite::Result<Newest> {
+    let mut statement = db.prepare_cached(match filter.only_job() {
+        Some(_) => {
+            "SELECT record, job FROM history INDEXED BY history_of_job WHERE job = ?1 AND at BETWEEN ?2 AND ?3
+             ORDER BY at DESC, run DESC"
+        }
+        None => {
+            "SELECT record, job FROM history INDEXED BY history_by_time WHERE ?1 IS NULL AND at BETWEEN ?2 AND ?3
+             ORDER BY at DESC, run DESC"
+        }
+    })?;
+    let (since, until) = filter.times();
+    let mut rows = statement.query(params![filter.only_job(), since, until])?;
+    let (mut gathering, begun, mut is_late) = (Gathering::new(window), Instant::now(), false);
+    while !gathering.is_full()
+        && !is_late
+        && let Some(row) = rows.next()?
+    {
+        // Records of other jobs need not be parsed for that.
+        if filter.wants_job(row.get_ref(1)?.as_str().unwrap_or_default()) {
+            let text = row.get_ref(0)?.as_str().unwrap_or_default();
+            let wanted = parsed(text).ok().filter(|record| filter.matches(record));
+            gathering.extend(wanted.map(|record| (record, text.len())));
+        }
+        is_late = begun.elapsed() >= patience;
+    }
+    let newest = gathering.newest();
+    Ok(Newest { is_cut: newest.is_cut || is_late, ..newest })
+}
 
-/// The newest end of each job's runs. Records are read one at a time, to save memory.
+/// The newest readable end of each job's runs. Records are read one at a time, newest first.
 pub(super) fn lasts(db: &Connection) -> rusqlite::Result<BTreeMap<JobName, LastEnd>> {
-    let mut statement = db.prepare_cached("SELECT record FROM history ORDER BY at DESC, run DESC LIMIT ?1")?;
-    let texts = statement.query_map([LASTS_DEPTH], |row| row.get::<_, String>(0))?;
+    // The index has the names; a record is read only for the newest.
+    let mut names = db.prepare_cached("SELECT DISTINCT job FROM history WHERE kind = 'run'")?;
+    let names: Vec<String> = names.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let sql = "SELECT record FROM history WHERE job = ?1 AND kind = 'run' ORDER BY at DESC";
+    let mut statement = db.prepare_cached(sql)?;
     let mut lasts = BTreeMap::new();
-    for text in texts {
-        if let Ok(HistoryRecord::Run(end)) = parsed(&text?) {
-            lasts.entry(end.run.job.clone()).or_insert_with(|| LastEnd::from(&end));
+    for name in names {
+        let mut texts = statement.query([&name])?;
+        while let Some(row) = texts.next()? {
+            if let Ok(HistoryRecord::Run(end)) = parsed(&row.get::<_, String>(0)?) {
+                lasts.insert(end.run.job.clone(), LastEnd::from(&end));
+                break;
+            }
         }
     }
     Ok(lasts)
+}
+
+/// The newest end of each of these jobs' runs that succeeded. Records are read one at a time, newest first.
+pub(super) fn last_successes(db: &Connection, jobs: Vec<JobName>) -> rusqlite::Result<BTreeMap<JobName, Timestamp>> {
+    let sql = "SELECT record FROM history WHERE job = ?1 AND kind = 'run' ORDER BY at DESC";
+    let mut statement = db.prepare_cached(sql)?;
+    let mut found = BTreeMap::new();
+    for job in jobs {
+        let mut texts = statement.query([job.as_str()])?;
+        while let Some(row) = texts.next()? {
+            match parsed(&row.get::<_, String>(0)?) {
+                Ok(HistoryRecord::Run(end)) if end.outcome == Outcome::Success => {
+                    found.insert(job, end.ended_at);
+                    break;
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// The outcome of the job's run that ended before this one. Row ids increase in the order of writing.

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use jiff::Timestamp;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
@@ -14,8 +16,11 @@ use super::read;
 use crate::coordination::{ReadError, ReadFuture, Reader};
 use crate::election;
 use crate::job::JobName;
-use crate::ledger::{LastEnd, Newest, Snapshot, Window};
-use crate::run::{RunRecord, Version};
+use crate::ledger::{Filter, LastEnd, Newest, Snapshot, Window};
+use crate::run::{RunId, RunRecord, Version};
+
+/// How long a read of the history may take: its caller waits no longer, and cannot stop it.
+const HISTORY: Duration = Duration::from_secs(3);
 
 pub(super) struct SoloReader {
     pub(super) ledger: PathBuf,
@@ -54,14 +59,25 @@ impl Reader for SoloReader {
         on_blocking_thread(move || Ok(read::rows(&open(&ledger)?).map_err(read_error)?.with_owners(&members)))
     }
 
-    fn history(&self, job: Option<JobName>, window: Window) -> ReadFuture<'_, Newest> {
+    fn run(&self, run: RunId) -> ReadFuture<'_, Option<RunRecord>> {
         let ledger = self.ledger.clone();
-        on_blocking_thread(move || read::history(&open(&ledger)?, job.as_ref(), window).map_err(read_error))
+        let read = move || Ok(read::run(&open(&ledger)?, &run).map_err(read_error)?.map(|(record, _)| record));
+        on_blocking_thread(read)
+    }
+
+    fn history(&self, filter: Filter, window: Window) -> ReadFuture<'_, Newest> {
+        let ledger = self.ledger.clone();
+        on_blocking_thread(move || read::history_within(&open(&ledger)?, &filter, window, HISTORY).map_err(read_error))
     }
 
     fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>> {
         let ledger = self.ledger.clone();
         on_blocking_thread(move || read::lasts(&open(&ledger)?).map_err(read_error))
+    }
+
+    fn last_successes(&self, jobs: Vec<JobName>) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
+        let ledger = self.ledger.clone();
+        on_blocking_thread(move || read::last_successes(&open(&ledger)?, jobs).map_err(read_error))
     }
 }
 

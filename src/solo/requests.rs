@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::commit::{Json, put_job, put_run, version};
 use super::read::{self, parsed};
 use crate::job::JobName;
-use crate::ledger::{ControlEntry, OperatorRequests, TriggerEntry, Window};
+use crate::ledger::{ControlEntry, Filter, OperatorRequests, TriggerEntry, Window};
 use crate::run::{
     ControlRecord, HistoryRecord, JobRecord, KillRequest, Link, Nonce, Note, Pause, Resume, RunId, RunRecord, RunState,
     TriggerRecord, TriggerSeq, Version,
@@ -162,13 +162,13 @@ fn known(tx: &Transaction<'_>, request: &TriggerRecord) -> rusqlite::Result<Opti
     if let Some(run) = running.into_iter().find(is_its) {
         return Ok(Some(run.id()));
     }
-    let history = read::history(tx, Some(&request.job), Window::of(ALL))?.records;
+    let history = read::history(tx, &Filter::of_job(request.job.clone()), Window::of(ALL))?.records;
     let answer = history.iter().find(|record| record.trigger().is_some_and(|own| own.uuid == request.uuid));
     Ok(answer.map(HistoryRecord::id))
 }
 
 fn in_history(db: &Connection, job: &JobName) -> rusqlite::Result<BTreeSet<Uuid>> {
-    let history = read::history(db, Some(job), Window::of(ALL))?.records;
+    let history = read::history(db, &Filter::of_job(job.clone()), Window::of(ALL))?.records;
     Ok(history.iter().filter_map(|record| Some(record.trigger()?.uuid)).collect())
 }
 

@@ -136,11 +136,18 @@ impl Store {
         Ok(ended)
     }
 
-    /// Deletes the oldest history of these jobs.
-    pub(super) fn trim<'a>(&mut self, mut jobs: impl Iterator<Item = &'a JobName>) -> Result<()> {
+    /// Deletes the oldest history of these jobs, each with the number of records of a kind to keep. Returns those with
+    /// more to delete.
+    pub(super) fn trim(&mut self, jobs: impl Iterator<Item = (JobName, usize)>) -> Result<Vec<JobName>> {
         let tx = self.write()?;
-        jobs.try_for_each(|job| commit::trim(&tx, job))?;
-        Ok(tx.commit()?)
+        let mut unfinished = Vec::new();
+        for (job, kept) in jobs {
+            if !commit::trim(&tx, &job, kept)? {
+                unfinished.push(job);
+            }
+        }
+        tx.commit()?;
+        Ok(unfinished)
     }
 
     /// Removes the records of jobs that are gone, see [`forget::all`]. Does nothing if a newer term has begun.
@@ -281,7 +288,7 @@ mod tests {
 
     use super::*;
     use crate::fuzz::{Fuzz, text};
-    use crate::ledger::Window;
+    use crate::ledger::{Filter, Window};
     use crate::run::fuzz::WORDS;
     use crate::run::{KillRequest, Note, Pause, Reason, Resume};
 
@@ -329,7 +336,8 @@ mod tests {
     fn is_read(tx: &Transaction<'_>, text: &str) -> bool {
         let lines = text.lines().filter(|line| put(tx, line)).count();
         let (rows, runs) = (read::rows(tx).unwrap(), read::running(tx, &mut Vec::new()).unwrap());
-        let (_, _) = (read::history(tx, None, Window::of(10)).unwrap(), read::lasts(tx).unwrap());
+        let (_, _) = (read::history(tx, &Filter::default(), Window::of(10)).unwrap(), read::lasts(tx).unwrap());
+        read::last_successes(tx, runs.iter().map(|(run, _)| run.job.clone()).collect()).unwrap();
         let (by, at) = ("root".to_owned(), Timestamp::MAX);
         for (run, version) in &runs {
             read::outcome_before(tx, &run.id()).unwrap();
@@ -344,7 +352,7 @@ mod tests {
             let job = note.into_job();
             requests::pause(tx, &job, uuid::Uuid::nil(), Pause { by: by.clone(), at, reason: None }).unwrap();
             assert!(requests::request_resume(tx, &job, Resume { by: by.clone(), at }).unwrap().is_some());
-            commit::trim(tx, &job).unwrap();
+            commit::trim(tx, &job, 20).unwrap();
         }
         forget::all(tx, &BTreeSet::new(), Timestamp::MAX, Duration::MAX).unwrap();
         let snapshot = rows.with_owners(&crate::solo::members::Members::new("/nowhere".into()));

@@ -137,7 +137,7 @@ impl Node {
         self.solo
             .coordination
             .reader
-            .history(Some(JobName::parse(job).unwrap()), Window::of(1000))
+            .history(ledger::Filter::of_job(JobName::parse(job).unwrap()), Window::of(1000))
             .await
             .unwrap()
             .records

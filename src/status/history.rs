@@ -1,5 +1,7 @@
 //! A record of the history as shown to operators: flat, without the fields that only the ledger needs.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +10,7 @@ use crate::run::{Attempt, HistoryRecord, Outcome, Reason, RunEnd, RunId, Skip, S
 use crate::term::{FencingToken, NodeName};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum HistoryEntry {
     Run(Box<EndedRun>),
@@ -16,6 +19,7 @@ pub enum HistoryEntry {
 
 /// A run that ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct EndedRun {
     pub job: JobName,
     pub run: RunId,
@@ -32,6 +36,9 @@ pub struct EndedRun {
     pub attempt: u32,
     /// When the last attempt began.
     pub begun_at: Timestamp,
+    /// When the last attempt's process started; absent if none did, or nobody saw its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
     /// When the run ended, or was settled.
     pub ended_at: Timestamp,
     /// Absent if it is not known.
@@ -47,6 +54,9 @@ pub struct EndedRun {
     pub leftovers: u32,
     /// Bytes of output that were not logged.
     pub dropped_bytes: u64,
+    /// Names what a failed start failed over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
     /// The end of the run's output.
     pub tail: String,
     /// The newest attempts before the last one, oldest first.
@@ -56,6 +66,7 @@ pub struct EndedRun {
 
 /// Occurrences that were skipped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Skipped {
     pub job: JobName,
     /// The run that the first occurrence would have been.
@@ -77,6 +88,17 @@ pub struct Skipped {
     pub decided_at: Timestamp,
 }
 
+/// What an outcome does not say: `no-memory, signal 9`, `exit 3`; empty if there is nothing.
+pub fn ending_details(reason: Option<Reason>, exit_code: Option<i32>, signal: Option<i32>) -> String {
+    let end = match (exit_code, signal) {
+        (Some(code), _) if code != 0 => Some(format!("exit {code}")),
+        (_, Some(signal)) => Some(format!("signal {signal}")),
+        _ => None,
+    };
+    let parts = reason.map(|reason| reason.as_str().to_owned()).into_iter().chain(end);
+    parts.collect::<Vec<_>>().join(", ")
+}
+
 impl From<HistoryRecord> for HistoryEntry {
     fn from(record: HistoryRecord) -> Self {
         match record {
@@ -88,6 +110,7 @@ impl From<HistoryRecord> for HistoryEntry {
 
 impl From<RunEnd> for EndedRun {
     fn from(end: RunEnd) -> Self {
+        let started_at = started_at(&end);
         Self {
             run: end.run.id(),
             job: end.run.job,
@@ -97,6 +120,7 @@ impl From<RunEnd> for EndedRun {
             token: end.run.token,
             attempt: end.run.attempt,
             begun_at: end.run.begun_at,
+            started_at,
             ended_at: end.ended_at,
             duration_ms: end.duration_ms,
             outcome: end.outcome,
@@ -105,10 +129,16 @@ impl From<RunEnd> for EndedRun {
             signal: end.signal,
             leftovers: end.leftovers,
             dropped_bytes: end.dropped_bytes,
+            detail: end.detail,
             tail: end.tail,
             earlier_attempts: end.run.past.attempts,
         }
     }
+}
+
+/// An occurrence is begun shortly before its time, so its record does not tell when the process started.
+fn started_at(end: &RunEnd) -> Option<Timestamp> {
+    end.ended_at.checked_sub(Duration::from_millis(end.duration_ms?)).ok()
 }
 
 impl From<Skip> for Skipped {

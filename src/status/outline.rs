@@ -5,10 +5,10 @@
 //! field, so that a new one fails to compile until somebody decides whether to show it.
 
 use super::{
-    Confinement, EndedRun, HistoryEntry, JobStatus, JobsFile, LastRun, QueuedCandidate, Role, RunStatus, Session,
-    Skipped, Status,
+    Confinement, EndedRun, HistoryEntry, JobStatus, JobsFile, LastRun, MissingMember, QueuedCandidate, Role, RunStatus,
+    Session, Skipped, Status,
 };
-use crate::election::Member;
+use crate::election::{Member, Published};
 use crate::run::Pause;
 
 /// Replaces a text that is left out.
@@ -45,6 +45,7 @@ impl Status {
             runs,
             queue,
             members,
+            missing,
             drift,
             unread,
             damaged,
@@ -69,6 +70,7 @@ impl Status {
             runs: runs.into_iter().map(outlined_run).collect(),
             queue: queue.into_iter().map(outlined_candidate).collect(),
             members: members.into_iter().map(outlined_member).collect(),
+            missing: missing.into_iter().map(outlined_missing).collect(),
             drift,
             unread: unread.map(|_| withheld()),
             damaged: each_withheld(&damaged),
@@ -120,13 +122,13 @@ fn outlined_session(session: Session) -> Session {
 }
 
 fn outlined_run(run: RunStatus) -> RunStatus {
-    let RunStatus { run, node, attempt, since, state, retry_at, keep_until } = run;
-    RunStatus { run, node, attempt, since, state, retry_at, keep_until }
+    let RunStatus { run, node, attempt, since, state, retry_at, keep_until, ended } = run;
+    RunStatus { run, node, attempt, since, state, retry_at, keep_until, ended }
 }
 
 fn outlined_last(last: LastRun) -> LastRun {
-    let LastRun { run, outcome, at } = last;
-    LastRun { run, outcome, at }
+    let LastRun { run, node, attempt, outcome, reason, exit_code, signal, at, reported_at } = last;
+    LastRun { run, node, attempt, outcome, reason, exit_code, signal, at, reported_at }
 }
 
 fn outlined_candidate(queued: QueuedCandidate) -> QueuedCandidate {
@@ -136,7 +138,13 @@ fn outlined_candidate(queued: QueuedCandidate) -> QueuedCandidate {
 
 fn outlined_member(member: Member) -> Member {
     let Member { v, node, host: _, pid: _, version, started_at, session_timeout_ms, published } = member;
+    let published = Published { listen: None, ..published };
     Member { v, node, host: withheld(), pid: 0, version, started_at, session_timeout_ms, published }
+}
+
+fn outlined_missing(missing: MissingMember) -> MissingMember {
+    let MissingMember { node, host: _, last_seen } = missing;
+    MissingMember { node, host: withheld(), last_seen }
 }
 
 impl HistoryEntry {
@@ -161,6 +169,7 @@ impl EndedRun {
             token,
             attempt,
             begun_at,
+            started_at,
             ended_at,
             duration_ms,
             outcome,
@@ -169,6 +178,7 @@ impl EndedRun {
             signal,
             leftovers,
             dropped_bytes,
+            detail,
             tail,
             earlier_attempts,
         } = self;
@@ -182,6 +192,7 @@ impl EndedRun {
             token,
             attempt,
             begun_at,
+            started_at,
             ended_at,
             duration_ms,
             outcome,
@@ -190,6 +201,7 @@ impl EndedRun {
             signal,
             leftovers,
             dropped_bytes,
+            detail: detail.map(|_| withheld()),
             tail,
             earlier_attempts,
         }

@@ -1,4 +1,4 @@
-//! Log format `text`: readable lines, with times in UTC.
+//! Log format `text` where stderr is no terminal: a line of fields for each event, with times in UTC.
 //!
 //! ```text
 //! 2026-11-20 18:40:01.123 INFO  leader.elected     node=host-a candidate=… token=… took_ms=12
@@ -88,9 +88,7 @@ where
     N: for<'a> FormatFields<'a> + 'static,
 {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        let paint = Paint { on: out.has_ansi_escapes() };
-        let level = *event.metadata().level();
-        Line::of(event).pieces().iter().try_for_each(|line| self.write(&mut out, paint, level, line))
+        each_line(event, &mut out, |out, paint, level, line| self.write(out, paint, level, line))
     }
 }
 
@@ -106,19 +104,31 @@ impl fmt::Display for Value {
     }
 }
 
+/// Writes each line of an event, in colour if the writer is a terminal's.
+pub(super) fn each_line(
+    event: &Event<'_>,
+    out: &mut Writer<'_>,
+    write: impl Fn(&mut dyn fmt::Write, Paint, Level, &Line) -> fmt::Result,
+) -> fmt::Result {
+    let paint = Paint { on: out.has_ansi_escapes() };
+    let level = *event.metadata().level();
+    Line::of(event).pieces().iter().try_for_each(|line| write(&mut *out, paint, level, line))
+}
+
 /// Writes text in colour if `on`.
 #[derive(Clone, Copy)]
-struct Paint {
-    on: bool,
+pub(super) struct Paint {
+    pub on: bool,
 }
 
 impl Paint {
-    fn write(self, out: &mut dyn fmt::Write, style: &str, what: fmt::Arguments<'_>) -> fmt::Result {
+    pub fn write(self, out: &mut dyn fmt::Write, style: &str, what: fmt::Arguments<'_>) -> fmt::Result {
         if self.on { write!(out, "\x1b[{style}m{what}\x1b[0m") } else { out.write_fmt(what) }
     }
 }
 
-fn of_level(level: Level) -> &'static str {
+/// The colour of a level.
+pub(super) fn of_level(level: Level) -> &'static str {
     match level {
         Level::ERROR => "1;31",
         Level::WARN => "33",

@@ -2,9 +2,9 @@
 //!
 //! Child and warden share one token. The child takes it when its time has come, and only then begins its program; the
 //! warden takes it to cancel the start. As only one of them can, a cancelled child is known never to have run, however
-//! close the two are. The child keeps its time by itself: a warden that hangs, or that is busy with other starts, delays
-//! no program. As such a warden kills nobody, the child also checks that the daemon is alive: else the daemon's successor
-//! could begin the run again, and not find a process that has no environment of its own yet.
+//! close the two are. The child keeps its time by itself: a warden that hangs, or that is busy with other starts,
+//! delays no program. As such a warden kills nobody, the child also checks that the daemon is alive: else the daemon's
+//! successor could begin the run again, and not find a process that has no environment of its own yet.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

@@ -58,6 +58,8 @@ pub struct Stat {
     pub ctime_ms: i64,
     /// Number of changes of its data.
     pub version: i32,
+    /// Number of children created and removed.
+    pub cversion: i32,
     /// The session that an ephemeral znode belongs to; 0 for a persistent one.
     pub ephemeral_owner: i64,
 }

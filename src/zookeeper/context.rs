@@ -220,7 +220,7 @@ pub async fn stats<C: Client>(
     Ok(found)
 }
 
-/// Records of one job's history to read when not all of them matter: more than trimming leaves.
+/// Records of one job's history to read when not all of them matter: more than trimming leaves by default.
 pub const MOST_RECENT: usize = 60;
 
 /// The names of a job's newest records, at most `most`, in the order of the times they carry. Leaves out other names.

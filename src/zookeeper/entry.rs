@@ -10,7 +10,7 @@ use super::give_up::{Leftover, give_up};
 use super::paths;
 use crate::clock::Clock;
 use crate::election::Member;
-use crate::telemetry::TARGET;
+use crate::telemetry::{TARGET, event};
 
 /// Result of creating the member.
 #[derive(Debug, PartialEq, Eq)]
@@ -87,7 +87,8 @@ async fn write_cluster<C: Client, K: Clock>(
     id: String,
     version: i32,
 ) -> Result<(), SessionError> {
-    tracing::warn!(target: TARGET, "{} holds no cluster id; writing it again", paths::CLUSTER);
+    let (event, path) = (event::COORDINATION_REPAIRED, paths::CLUSTER);
+    tracing::warn!(target: TARGET, event, path, "{path} holds no cluster id; writing it again");
     let set = Op::Set { path: paths::CLUSTER.into(), data: id.into_bytes(), version };
     context.line()?.multi(vec![set]).await.at(paths::CLUSTER).map(drop)
 }

@@ -40,7 +40,7 @@ fn fuzz_ledger_in_zookeeper() {
         for job in found.jobs.keys() {
             let _ = (done(requests::triggered(&server, job)), done(requests::control(&server, job)));
         }
-        let defined = Arc::new(Defined { digest: Digest::of(b"jobs"), jobs: BTreeSet::new() });
+        let defined = Arc::new(Defined { digest: Digest::of(b"jobs"), jobs: BTreeSet::new(), ..Defined::default() });
         let (fence, after) = ("/leader/x".to_owned(), Duration::from_secs(1));
         let order = forget::ForgetOrder { fence, defined, after, now_ms: i64::MAX, behind: None };
         let _ = forget::look(server.context(ByHand::default()), order).now_or_never().unwrap();

@@ -2,28 +2,37 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::client::{Client, ConnectError, Lend, State};
-use super::context::{self, SessionError};
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use jiff::Timestamp;
+use tokio::sync::Mutex;
+
+use super::client::{Client, ConnectError, Error, Lend, State};
+use super::context::{self, At as _, SessionError};
+use super::lasts::KnownEnds;
 use super::{paths, place, snapshot};
 use crate::coordination::{ReadError, ReadFuture, Reader};
 use crate::election::{Candidate, Queue};
 use crate::job::JobName;
-use crate::ledger::{Gathering, LastEnd, Newest, Snapshot, Window};
-use crate::run::{HistoryRecord, Outcome, RunId};
+use crate::ledger::{Filter, Gathering, LastEnd, Newest, Snapshot, Window};
+use crate::run::{HistoryRecord, Outcome, RunId, RunRecord};
 use crate::term::CandidateName;
 
 /// Reads the ledger on sessions borrowed from a lender. The caller bounds the wait.
-pub struct LedgerReader<L>(L);
+pub struct LedgerReader<L> {
+    lender: L,
+    /// The last ends as of the last read, so that the next one reads only what has changed.
+    lasts: Mutex<KnownEnds>,
+}
 
 impl<L: Lend> LedgerReader<L> {
     pub fn new(lender: L) -> Self {
-        Self(lender)
+        Self { lender, lasts: Mutex::default() }
     }
 
     /// A connected session; an error if no server answers now.
     pub(super) async fn line(&self) -> Result<L::Client, SessionError> {
         let none = |why: &str| SessionError::Again(format!("no ZooKeeper server answers{why}"));
-        match self.0.session().await {
+        match self.lender.session().await {
             Ok(session) if session.state() == State::Connected => Ok(session),
             Ok(_) => Err(none("")),
             Err(ConnectError::Unreachable(why)) => Err(none(&format!(": {why}"))),
@@ -51,12 +60,25 @@ impl<L: Lend> Reader for LedgerReader<L> {
         })
     }
 
-    fn history(&self, job: Option<JobName>, window: Window) -> ReadFuture<'_, Newest> {
-        Box::pin(async move { history(&self.client().await?, job, window).await.map_err(read_error) })
+    fn run(&self, run: RunId) -> ReadFuture<'_, Option<RunRecord>> {
+        Box::pin(async move { in_flight(&self.client().await?, &run).await.map_err(read_error) })
+    }
+
+    fn history(&self, filter: Filter, window: Window) -> ReadFuture<'_, Newest> {
+        Box::pin(async move { history(&self.client().await?, &filter, window).await.map_err(read_error) })
     }
 
     fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>> {
-        Box::pin(async move { lasts(&self.client().await?).await.map_err(read_error) })
+        Box::pin(async move {
+            let client = self.client().await?;
+            let mut known = self.lasts.lock().await;
+            known.refresh(&client).await.map_err(read_error)?;
+            Ok(known.ends().collect())
+        })
+    }
+
+    fn last_successes(&self, jobs: Vec<JobName>) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
+        Box::pin(async move { last_successes(&self.client().await?, jobs).await.map_err(read_error) })
     }
 }
 
@@ -73,38 +95,72 @@ async fn queue<C: Client>(client: &C) -> Result<Queue, SessionError> {
     Ok(Queue { candidates: candidates.collect(), members: snapshot::members(client).await?.0 })
 }
 
-async fn history<C: Client>(client: &C, job: Option<JobName>, window: Window) -> Result<Newest, SessionError> {
-    let jobs = match job {
-        Some(job) => vec![job],
+/// The record of a run in flight.
+async fn in_flight<C: Client>(client: &C, run: &RunId) -> Result<Option<RunRecord>, SessionError> {
+    let path = paths::running(run);
+    match client.get(&path).await {
+        Ok((data, stat)) => {
+            let read = snapshot::run_record(paths::name(&path), &data, &stat).map_err(SessionError::Again)?;
+            Ok(Some(read.0))
+        }
+        Err(Error::NoNode) => Ok(None),
+        Err(error) => Err(error).at(&path),
+    }
+}
+
+/// Most records of a job that are read if not just the newest are wanted: as many as trimming leaves at most.
+const MOST_FILTERED: usize = 2_100;
+
+async fn history<C: Client>(client: &C, filter: &Filter, window: Window) -> Result<Newest, SessionError> {
+    let jobs = match filter.only_job() {
+        Some(job) => JobName::parse(job).into_iter().collect(),
         None => jobs_with_history(client).await?,
     };
+    let newest = window.records.max(context::MOST_RECENT);
+    let most = if filter.is_selective() { newest.max(MOST_FILTERED) } else { newest };
     let mut gathering = Gathering::new(window);
-    for job in jobs {
-        let most = window.records.max(context::MOST_RECENT);
-        each_of_history(client, &job, most, |records| gathering.extend(records)).await?;
+    for job in jobs.iter().filter(|job| filter.wants_job(job.as_str())) {
+        let wanted = |(record, _): &(HistoryRecord, usize)| filter.matches(record);
+        each_of_history(client, job, most, |records| gathering.extend(records.into_iter().filter(wanted))).await?;
     }
     Ok(gathering.newest())
 }
 
-/// Drops each record's output as soon as it is read, to save memory.
-async fn lasts<C: Client>(client: &C) -> Result<BTreeMap<JobName, LastEnd>, SessionError> {
-    let mut lasts = BTreeMap::new();
-    for job in jobs_with_history(client).await? {
-        let mut last: Option<LastEnd> = None;
-        let newest = |records: Vec<(HistoryRecord, usize)>| {
-            let ends = records.iter().filter_map(|(record, _)| match record {
-                HistoryRecord::Run(end) => Some(LastEnd::from(end)),
-                HistoryRecord::Skip(_) => None,
-            });
-            last = ends.chain(last.take()).max_by_key(|end| end.at);
-        };
-        each_of_history(client, &job, context::MOST_RECENT, newest).await?;
-        lasts.extend(last.map(|last| (job, last)));
-    }
-    Ok(lasts)
+/// Jobs whose last success is looked for at the same time: few, because commits share the servers.
+const MOST_SEARCHES: usize = 8;
+/// Records of a job to read at a time, after the newest, which is nearly always enough.
+const NEXT_RECORDS: usize = 8;
+
+async fn last_successes<C: Client>(
+    client: &C,
+    jobs: Vec<JobName>,
+) -> Result<BTreeMap<JobName, Timestamp>, SessionError> {
+    let search = |job: JobName| async { last_success(client, &job).await.map(|at| at.map(|at| (job, at))) };
+    let found = stream::iter(jobs).map(search).buffer_unordered(MOST_SEARCHES);
+    found.try_filter_map(|found| std::future::ready(Ok(found))).try_collect().await
 }
 
-async fn jobs_with_history<C: Client>(client: &C) -> Result<Vec<JobName>, SessionError> {
+/// The end of the newest run that succeeded, searched from the newest record on.
+async fn last_success<C: Client>(client: &C, job: &JobName) -> Result<Option<Timestamp>, SessionError> {
+    let parent = paths::job_history(job);
+    let mut names = context::or_none(context::newest_history(client, job, context::MOST_RECENT).await)?;
+    let mut next = 1;
+    while !names.is_empty() {
+        let chunk = names.split_off(names.len().saturating_sub(next));
+        let found = context::get_all(client, &parent, chunk, NEXT_RECORDS).await?.found;
+        let success = |(_, data, _): context::Found| match serde_json::from_slice(&data) {
+            Ok(HistoryRecord::Run(end)) if end.outcome == Outcome::Success => Some(end.ended_at),
+            _ => None,
+        };
+        if let Some(at) = found.into_iter().filter_map(success).max() {
+            return Ok(Some(at));
+        }
+        next = NEXT_RECORDS;
+    }
+    Ok(None)
+}
+
+pub(super) async fn jobs_with_history<C: Client>(client: &C) -> Result<Vec<JobName>, SessionError> {
     let names = context::children(client, paths::HISTORY).await?;
     Ok(names.iter().filter_map(|name| JobName::parse(name).ok()).collect())
 }
@@ -112,7 +168,7 @@ async fn jobs_with_history<C: Client>(client: &C) -> Result<Vec<JobName>, Sessio
 /// Passes a job's newest records to `take`, a few at a time, each with its size in bytes.
 ///
 /// Leaves out records that cannot be read: the node that has to write to them reports them.
-async fn each_of_history<C: Client>(
+pub(super) async fn each_of_history<C: Client>(
     client: &C,
     job: &JobName,
     most: usize,
@@ -189,11 +245,29 @@ mod tests {
     }
 
     #[test]
+    fn the_last_success_is_found_behind_failures_and_skips_without_reading_the_rest() {
+        let server = Server::new();
+        (0..30).for_each(|second| drop(put(&server, second, Outcome::Success)));
+        let search =
+            || last_successes(&server, vec![JobName::parse("backup").unwrap(), JobName::parse("none").unwrap()]);
+        let newest = || search().now_or_never().unwrap().unwrap().into_values().collect::<Vec<_>>();
+        let found = newest();
+        assert_eq!((found.len(), server.tree().reads), (1, 1));
+        (30..35).for_each(|second| drop(put(&server, second, Outcome::Failure)));
+        let skip = HistoryRecord::Skip(crate::run::tests_support::skip("backup", 40));
+        server.tree().put(&paths::history(&skip.id()), json(&skip));
+        assert_eq!((newest(), server.tree().reads), (found, 1 + 1 + NEXT_RECORDS));
+    }
+
+    #[test]
     fn of_ten_thousand_records_only_the_wanted_ones_are_read() {
         let server = Server::new();
         (0..10_000).for_each(|second| drop(put(&server, second, Outcome::Success)));
         let window = Window::of(200);
-        let found = history(&server, Some(JobName::parse("backup").unwrap()), window).now_or_never().unwrap().unwrap();
+        let found = history(&server, &Filter::of_job(JobName::parse("backup").unwrap()), window)
+            .now_or_never()
+            .unwrap()
+            .unwrap();
         let times: Vec<_> = found.records.iter().map(|record| record.id().scheduled_at().as_second()).collect();
         assert_eq!(times, (9_800..10_000).rev().collect::<Vec<_>>());
         let tree = server.tree();

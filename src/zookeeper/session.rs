@@ -421,6 +421,7 @@ fn stat(stat: &zk::Stat) -> Stat {
         mtime_ms: stat.mtime,
         ctime_ms: stat.ctime,
         version: stat.version,
+        cversion: stat.cversion,
         ephemeral_owner: stat.ephemeral_owner,
     }
 }

@@ -286,6 +286,9 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
         self.listen(now);
         self.start_reads(now);
         self.start_access_update(now);
+        if let Some(defined) = &self.supervisor.desired.defined {
+            self.housekeeping.trimmer.define(defined, now);
+        }
         self.housekeeping.trimmer.start_next(now, self.candidacy.leads());
         self.start_forgetting(now);
     }

@@ -161,7 +161,8 @@ mod tests {
     use crate::zookeeper::context::json;
 
     /// A write in the first second of 1970, or a moment after.
-    const STAMP: Stat = Stat { czxid: 1, mzxid: 1, mtime_ms: 1_000, ctime_ms: 1_000, version: 0, ephemeral_owner: 0 };
+    const STAMP: Stat =
+        Stat { czxid: 1, mzxid: 1, mtime_ms: 1_000, ctime_ms: 1_000, version: 0, cversion: 0, ephemeral_owner: 0 };
 
     #[test]
     fn a_run_under_another_runs_name_or_far_in_the_future_is_rejected() {

@@ -1,4 +1,4 @@
-//! Trims history: keeps each job's newest twenty run records and newest twenty skip records.
+//! Trims history: keeps each job's newest run records and newest skip records, `history_limit` of each kind.
 //!
 //! A session that makes a history grow also trims it, beside the commits and never as part of one. It lists a job's
 //! records when that history first grows under the session. From then on it knows them, because what it writes itself
@@ -16,6 +16,10 @@
 //! If a session is lost before it has trimmed a job, the rest is found when the job grows next, or by the leader, which
 //! checks one job's history per second while there is nothing else to trim.
 //!
+//! The limits are those of this node's jobs file. A node with another file only trims differently: what it leaves, the
+//! leader finds in its round, and what it has deleted is in the archives. A job whose limit was lowered is trimmed when
+//! it grows, or as the next one of that round.
+//!
 //! Three things are bounded: the requests in flight ([`MOST_LISTINGS`], [`MOST_MULTIS`]), the size of each, and the
 //! number of known records ([`MOST_KNOWN`]). Beyond that number, the job that has not grown for the longest time is
 //! forgotten, and listed again when it grows. Of a waiting job only the name is stored, once.
@@ -25,8 +29,9 @@ mod line;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -37,13 +42,13 @@ use super::client::{Client, Error, MultiError, Op};
 use super::context::{self, SessionContext, SessionError};
 use super::paths;
 use crate::clock::{Clock, Uptime};
+use crate::election::Defined;
 use crate::job::JobName;
+use crate::telemetry::{TARGET, event};
 use history::{JobHistory, ListedRecord, RecordKey};
 pub use history::{RecordKind, WrittenRecord};
 use line::JobLine;
 
-/// Records of each kind that are kept.
-const KEPT: usize = 20;
 /// Listings in flight at once.
 const MOST_LISTINGS: usize = 8;
 /// Multis in flight at once: enough to keep the servers busy, few enough that a commit never waits long behind them.
@@ -103,6 +108,8 @@ enum Sweep {
 /// Trims histories under one session.
 pub struct Trimmer<C, K> {
     context: SessionContext<C, K>,
+    /// The limits. The daemon sends them before it campaigns.
+    defined: Arc<Defined>,
     known: BTreeMap<JobName, JobHistory>,
     /// The known jobs in the order in which they last grew.
     by_growth: BTreeMap<u64, JobName>,
@@ -129,6 +136,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
     pub fn new(context: SessionContext<C, K>) -> Self {
         Self {
             context,
+            defined: Arc::default(),
             known: BTreeMap::new(),
             by_growth: BTreeMap::new(),
             growths: 0,
@@ -144,6 +152,32 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
             sweep: Sweep::Off,
             steps: FuturesUnordered::new(),
         }
+    }
+
+    /// Applies the limits of newly loaded jobs. Costs nothing if they are the same as before.
+    pub fn define(&mut self, defined: &Arc<Defined>, now: Uptime) {
+        if Arc::ptr_eq(&self.defined, defined) {
+            return;
+        }
+        let before = std::mem::replace(&mut self.defined, Arc::clone(defined));
+        let lowered = self.defined.lowered(&before);
+        let (known, unknown): (Vec<_>, Vec<_>) = lowered.into_iter().partition(|job| self.known.contains_key(job));
+        known.into_iter().for_each(|job| self.note_surplus(job, now));
+        if let Sweep::Next(_, left) | Sweep::Checking(left) = &mut self.sweep {
+            let waiting: BTreeSet<JobName> = left.iter().cloned().collect();
+            left.extend(unknown.into_iter().filter(|job| !waiting.contains(job)));
+        }
+        // A round that has not begun, or is over, finds all jobs anyway: these only make it begin now.
+        if let Sweep::Next(at, left) = &mut self.sweep
+            && !left.is_empty()
+        {
+            *at = (*at).min(now + SWEEP_EVERY);
+        }
+    }
+
+    fn is_too_long(&self, job: &JobName) -> bool {
+        let kept = self.defined.history_limit(job);
+        self.known.get(job).is_some_and(|history| history.is_longer_than(kept))
     }
 
     /// Notes a record that this session has written.
@@ -185,7 +219,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
     }
 
     fn note_surplus(&mut self, job: JobName, now: Uptime) {
-        if self.known.get(&job).is_some_and(JobHistory::is_too_long) {
+        if self.is_too_long(&job) {
             if self.surplus.is_empty() {
                 self.gather_until = now + GATHER;
             }
@@ -281,10 +315,12 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
             let Some(history) = self.known.get_mut(&job) else { continue };
             let room = MOST_OF_A_JOB.min(MOST_DELETES - deletes.len());
             let before = history.len();
-            let taken = history.take_surplus(room).map(|(key, version)| Delete { job: job.clone(), key, version });
+            let kept = self.defined.history_limit(&job);
+            let taken =
+                history.take_surplus(kept, room).map(|(key, version)| Delete { job: job.clone(), key, version });
             deletes.extend(taken);
             self.records -= before - history.len();
-            if history.is_too_long() {
+            if history.is_longer_than(kept) {
                 self.surplus.push(job);
             }
         }
@@ -334,7 +370,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
     fn refuse(&mut self, job: JobName, why: &str, now: Uptime) {
         self.forget(&job);
         if !self.refused.contains_key(&job) {
-            tracing::warn!("the history of job `{job}` cannot be trimmed: {why}");
+            tracing::warn!(target: TARGET, event = event::HISTORY_UNTRIMMED, %job, "the history of job `{job}` cannot be trimmed: {why}");
         }
         self.refused.insert(job, now + LEFT_ALONE);
     }
@@ -387,7 +423,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
         let is_known = |found| self.known.get(&job).is_some_and(|history| history.len() == found);
         let is_open = self.listing.contains_key(&job) || self.refused.get(&job).is_some_and(|&until| until > now);
         if let Ok(found) = result
-            && found > KEPT
+            && found > self.defined.history_limit(&job)
             && !is_known(found)
             && !is_open
         {

@@ -22,8 +22,12 @@ impl HostName {
         name.ok_or_else(|| "expected a host name or an address, without port, as in a URL".to_owned())
     }
 
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// Parses the host of `host:port`; `None` if it is malformed or contains a user (`user@host`).
-    pub(super) fn of_authority(text: &str) -> Option<Self> {
+    pub(in crate::api) fn of_authority(text: &str) -> Option<Self> {
         let authority: Authority = text.parse().ok()?;
         let host = authority.host();
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -34,6 +38,11 @@ impl HostName {
             Err(_) => host.to_ascii_lowercase(),
         };
         is_good.then(|| Self(name()))
+    }
+
+    /// True for a name that somebody on the internet can own. A name without a dot belongs to this host or network.
+    pub(in crate::api) fn is_public(&self) -> bool {
+        self.0.contains('.') && self.0.parse::<IpAddr>().is_err() && !self.0.ends_with(".localhost")
     }
 
     /// True for `localhost` and for the connection's local address. No foreign web page can have either as its name.

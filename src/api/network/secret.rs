@@ -54,9 +54,19 @@ pub(super) fn read(path: &Path, wanted: Wanted) -> Result<Vec<u8>, SecretError> 
     Ok(bytes)
 }
 
+/// Reads a token, the only line of a file.
+pub(in crate::api) fn read_token(path: &Path) -> Result<String, SecretError> {
+    let bytes = read(path, Wanted::Secret)?;
+    let token = bytes.trim_ascii();
+    let is_token = (SHORTEST..=1_000).contains(&token.len()) && token.iter().all(u8::is_ascii_graphic);
+    let token = str::from_utf8(token).ok().filter(|_| is_token);
+    token.map(str::to_owned).ok_or_else(|| SecretError::NoToken(path.to_owned()))
+}
+
 /// The SHA-256 digest of a token.
 ///
 /// Digests are compared instead of tokens, so that the time of a comparison reveals nothing about the token's length.
+#[derive(PartialEq, Eq)]
 pub(super) struct Token([u8; 32]);
 
 impl fmt::Debug for Token {
@@ -66,12 +76,9 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads the token, the only line of a file.
+    /// Reads the token of a file.
     pub fn read(path: &Path) -> Result<Self, SecretError> {
-        let bytes = read(path, Wanted::Secret)?;
-        let token = bytes.trim_ascii();
-        let is_token = (SHORTEST..=1_000).contains(&token.len()) && token.iter().all(u8::is_ascii_graphic);
-        is_token.then(|| Self::of(token)).ok_or_else(|| SecretError::NoToken(path.to_owned()))
+        read_token(path).map(|token| Self::of(token.as_bytes()))
     }
 
     fn of(token: &[u8]) -> Self {

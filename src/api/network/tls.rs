@@ -1,4 +1,4 @@
-//! The TLS configuration of an address, read from files, for rustls.
+//! The TLS configuration of an address, and of a client for other nodes' addresses, read from files, for rustls.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{Error, RootCertStore, ServerConfig};
+use tokio_rustls::rustls::{ClientConfig, Error, RootCertStore, ServerConfig};
 
 use super::TlsFiles;
 use super::secret::{SecretError, read};
@@ -17,8 +17,7 @@ use crate::safe_path::Wanted;
 pub(super) fn config(files: &TlsFiles) -> Result<ServerConfig, SecretError> {
     let TlsFiles { certificate, key, client_ca } = files;
     let chain = certificates(certificate)?;
-    let private =
-        PrivateKeyDer::from_pem_slice(&read(key, Wanted::Secret)?).map_err(|_| SecretError::NoKey(key.clone()))?;
+    let private = private_key(key)?;
     // Set explicitly, because another library in this process could install a different default provider.
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
@@ -38,6 +37,24 @@ pub(super) fn config(files: &TlsFiles) -> Result<ServerConfig, SecretError> {
     })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
+}
+
+/// Reads the configuration of a client that trusts these authorities, by default the certificates that this node shows
+/// itself. It shows the node's own certificate where a server requires one.
+///
+/// `None` if there is nothing to trust.
+pub(in crate::api) fn client(own: Option<&TlsFiles>, ca: Option<&Path>) -> Result<Option<ClientConfig>, SecretError> {
+    let Some(trusted) = ca.or(own.map(|own| own.certificate.as_path())) else { return Ok(None) };
+    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().map_err(|error| unusable(trusted, error))?;
+    let builder = builder.with_root_certificates(authorities(trusted)?);
+    let Some(TlsFiles { certificate, key, .. }) = own else { return Ok(Some(builder.with_no_client_auth())) };
+    let (chain, private) = (certificates(certificate)?, private_key(key)?);
+    builder.with_client_auth_cert(chain, private).map(Some).map_err(|error| unusable(certificate, error))
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, SecretError> {
+    PrivateKeyDer::from_pem_slice(&read(path, Wanted::Secret)?).map_err(|_| SecretError::NoKey(path.to_owned()))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, SecretError> {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
+use jiff::Timestamp;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -20,12 +21,14 @@ use crate::api::control::Handover;
 use crate::api::network::{Files, Network};
 use crate::api::serve::Serving;
 use crate::api::socket::{ApiSocket, Claim, NAME};
-use crate::api::{Sources, router};
+use crate::api::{OutputSources, Sources, router};
+use crate::archive::Archive;
 use crate::clock::{Uptime, system};
 use crate::coordination::{ReadError, ReadFuture, Reader};
 use crate::election::Queue;
 use crate::job::JobName;
-use crate::ledger::{Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, Snapshot, Window};
+use crate::ledger::{Filter, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, Snapshot, Window};
+use crate::metrics::Recorder;
 use crate::run::tests_support::skip;
 use crate::run::{HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord, TriggerSeq};
 use crate::status::{Status, sample};
@@ -42,6 +45,8 @@ pub enum Behaviour {
 pub struct Ledger {
     behaviour: Behaviour,
     pub queues: AtomicUsize,
+    /// Number of jobs whose last success was read.
+    pub successes: AtomicUsize,
     requests: Mutex<Vec<String>>,
 }
 
@@ -78,16 +83,20 @@ impl Reader for Ledger {
         self.answer(Snapshot::default())
     }
 
-    fn history(&self, job: Option<JobName>, window: Window) -> ReadFuture<'_, Newest> {
-        let at = sample::at("2026-11-20T02:40:00Z");
-        let known = job.is_none_or(|job| job == sample::job("load"));
-        let missed = HistoryRecord::Skip(skip("load", at.as_second()));
-        let records = vec![missed; if known { window.records.min(3) } else { 0 }];
+    fn history(&self, filter: Filter, window: Window) -> ReadFuture<'_, Newest> {
+        let at = sample::at("2026-11-20T02:40:00Z").as_second();
+        let missed = (0..3).map(|age| HistoryRecord::Skip(skip("load", at - age)));
+        let records = missed.filter(|record| filter.matches(record)).take(window.records).collect();
         self.answer(Newest { records, is_cut: false })
     }
 
     fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>> {
         self.answer(BTreeMap::new())
+    }
+
+    fn last_successes(&self, jobs: Vec<JobName>) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
+        self.successes.fetch_add(jobs.len(), Ordering::Relaxed);
+        self.answer(jobs.into_iter().map(|job| (job, sample::at("2026-11-20T02:40:00Z"))).collect())
     }
 }
 
@@ -129,35 +138,51 @@ pub struct Daemon {
     pub turns: watch::Sender<Uptime>,
     router: Router,
     pub handovers: mpsc::UnboundedReceiver<Handover>,
+    pub recorder: Recorder,
     _serving: Serving,
 }
 
 impl Daemon {
     pub async fn start(behaviour: Behaviour) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let ledger = Arc::new(Ledger { behaviour, queues: AtomicUsize::new(0), requests: Mutex::default() });
+        let ledger = Arc::new(Ledger {
+            behaviour,
+            queues: AtomicUsize::new(0),
+            successes: AtomicUsize::new(0),
+            requests: Mutex::default(),
+        });
         let status = watch::Sender::new(Arc::new(published()));
         let turns = watch::Sender::new(system::uptime());
         let (handovers, requested) = mpsc::unbounded_channel();
+        let recorder = Recorder::default();
         let router = router(Sources {
             status: status.subscribe(),
             turns: turns.subscribe(),
+            jobs: watch::Sender::default().subscribe(),
             // So that a turn at boot counts as too long ago, but one at the start of a test does not.
             stall: system::uptime().since(Uptime::ZERO) / 2,
             reader: ledger.clone(),
             operator: ledger.clone(),
+            archive: Archive::off(),
             handovers,
+            metrics: recorder.metrics(),
+            output: OutputSources::default(),
         });
         let socket = ApiSocket::open(directory.path(), Claim::IfFree).await.unwrap();
         let serving = Serving::on_socket(socket, router.clone());
-        Self { directory, ledger, status, turns, router, handovers: requested, _serving: serving }
+        Self { directory, ledger, status, turns, router, handovers: requested, recorder, _serving: serving }
     }
 
     /// Also serves on TCP, at the returned address, until the returned value is dropped.
     pub async fn listen(&self) -> (SocketAddr, Serving) {
+        self.listen_with(Files::default()).await
+    }
+
+    /// The same with a token or certificates.
+    pub async fn listen_with(&self, files: Files) -> (SocketAddr, Serving) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let network = Network::new(address, Vec::new(), Files::default()).unwrap();
+        let network = Network::new(address, Vec::new(), files).unwrap();
         (address, Serving::on_tcp(listener, self.router.clone(), Arc::new(network)))
     }
 
@@ -169,6 +194,21 @@ impl Daemon {
     pub async fn send(&self, request: impl Into<Vec<u8>>) -> (u16, Value) {
         let socket = self.socket();
         exchange(move || UnixStream::connect(socket), request).await
+    }
+
+    /// The head and the body of the answer to a request with the additional header lines `more`.
+    pub async fn get_text(&self, path: &str, more: &str) -> (String, String) {
+        let socket = self.socket();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n");
+        let exchanged = spawn_blocking(move || {
+            let mut stream = UnixStream::connect(socket).unwrap();
+            stream.write_all(request.as_bytes()).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+            (head.to_owned(), body.to_owned())
+        });
+        exchanged.await.unwrap()
     }
 
     pub async fn post(&self, path: &str, body: &str) -> (u16, Value) {

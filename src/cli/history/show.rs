@@ -1,14 +1,14 @@
-//! Formats history records as text.
+//! Formats history records as text. They are in the order of their ends; a table shows when they were due and started.
 
 use std::io::{self, Write};
 
-use super::super::ask::{stamp, took};
+use super::super::ask::{exact_stamp, stamp, took};
 use super::super::table::Table;
 use crate::escape;
 use crate::run::{Attempt, Outcome, Reason};
-use crate::status::{EndedRun, HistoryEntry, Skipped};
+use crate::status::{EndedRun, HistoryEntry, Skipped, ending_details};
 
-const HEADING: [&str; 4] = ["ENDED (UTC)", "RUN", "OUTCOME", "TOOK"];
+const HEADING: [&str; 8] = ["DUE (UTC)", "STARTED (UTC)", "TOOK", "NODE", "RUN", "ATTEMPT", "OUTCOME", "BY"];
 
 pub(super) fn write(records: &[HistoryEntry], with_output: bool, out: &mut dyn Write) -> io::Result<()> {
     if with_output {
@@ -21,35 +21,60 @@ pub(super) fn write(records: &[HistoryEntry], with_output: bool, out: &mut dyn W
     table.write(out)
 }
 
-fn cells(record: &HistoryEntry) -> [String; 4] {
+fn cells(record: &HistoryEntry) -> [String; 8] {
     match record {
-        HistoryEntry::Run(run) => {
-            [stamp(run.ended_at), run.run.to_string(), outcome(run), run.duration_ms.map_or_else(|| "-".into(), took)]
-        }
-        HistoryEntry::Skip(skip) => [stamp(skip.decided_at), skip.run.to_string(), skipped(skip), "-".into()],
+        HistoryEntry::Run(run) => [
+            stamp(run.scheduled_at),
+            started(run),
+            run.duration_ms.map_or_else(unknown, took),
+            run.node.to_string(),
+            run.run.to_string(),
+            run.attempt.to_string(),
+            outcome(run),
+            run.triggered_by.clone().unwrap_or_else(unknown),
+        ],
+        HistoryEntry::Skip(skip) => [
+            stamp(skip.first),
+            unknown(),
+            unknown(),
+            skip.node.to_string(),
+            skip.run.to_string(),
+            unknown(),
+            skipped(skip),
+            skip.triggered_by.clone().unwrap_or_else(unknown),
+        ],
+    }
+}
+
+fn unknown() -> String {
+    "-".to_owned()
+}
+
+/// When the last attempt started, with its date only if it was due on another day; `-` if it had no process.
+fn started(run: &EndedRun) -> String {
+    let Some(text) = run.started_at.map(exact_stamp) else { return unknown() };
+    let due = stamp(run.scheduled_at);
+    match (text.split_once(' '), due.split_once(' ')) {
+        (Some((day, time)), Some((due_day, _))) if day == due_day => time.to_owned(),
+        _ => text,
     }
 }
 
 fn outcome(run: &EndedRun) -> String {
-    let mut text = ending(run.outcome, run.reason, run.exit_code, run.signal);
-    if run.attempt > 1 {
-        text.push_str(&format!(", attempt {}", run.attempt));
-    }
-    text
+    ending(run.outcome, run.reason, run.exit_code, run.signal)
 }
 
 /// Formats how an attempt ended: `failure, exit 3`, `interrupted, lease`, `killed, signal 9`.
-fn ending(outcome: Outcome, reason: Option<Reason>, exit_code: Option<i32>, signal: Option<i32>) -> String {
-    let mut text = outcome.as_str().to_owned();
-    if let Some(reason) = reason {
-        text.push_str(&format!(", {}", reason.as_str()));
+pub(in crate::cli) fn ending(
+    outcome: Outcome,
+    reason: Option<Reason>,
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+) -> String {
+    match ending_details(reason, exit_code, signal) {
+        details if details.is_empty() => outcome.as_str().to_owned(),
+        details => format!("{}, {details}", outcome.as_str()),
     }
-    match (exit_code, signal) {
-        (Some(code), _) if code != 0 => text.push_str(&format!(", exit {code}")),
-        (_, Some(signal)) => text.push_str(&format!(", signal {signal}")),
-        _ => {}
-    }
-    text
 }
 
 /// Formats an earlier attempt: `attempt 1 on host-a: failure, exit 3  2.3s`.
@@ -66,21 +91,35 @@ fn skipped(skip: &Skipped) -> String {
     }
 }
 
+/// The first line begins with the time of the end, by which the records are ordered.
 fn write_with_output(record: &HistoryEntry, out: &mut dyn Write) -> io::Result<()> {
-    let [ended, run, outcome, took] = cells(record);
-    writeln!(out, "{ended}Z  {run}  {outcome}  {took}")?;
+    let [_, _, took, node, run, attempt, outcome, by] = cells(record);
+    let ended = match record {
+        HistoryEntry::Run(run) => run.ended_at,
+        HistoryEntry::Skip(skip) => skip.decided_at,
+    };
+    let attempt = if matches!(&*attempt, "-" | "0" | "1") { String::new() } else { format!(", attempt {attempt}") };
+    let by = if by == "-" { String::new() } else { format!(", by {}", escape::plain(&by)) };
+    writeln!(out, "{}Z  {run}  {outcome}{attempt}  {took}  on {}{by}", exact_stamp(ended), escape::plain(&node))?;
     let HistoryEntry::Run(run) = record else { return Ok(()) };
     for past in &run.earlier_attempts {
         writeln!(out, "    ({})", earlier(past))?;
     }
+    if let Some(detail) = &run.detail {
+        writeln!(out, "    (not started: {})", escape::plain(detail))?;
+    }
     if run.dropped_bytes > 0 {
         writeln!(out, "    ({} bytes over `max_output` were not logged)", run.dropped_bytes)?;
+    }
+    if let Some(why) = run.reason.and_then(Reason::prevented_start) {
+        writeln!(out, "    (no output: {why})")?;
     }
     run.tail.lines().try_for_each(|line| writeln!(out, "    {}", escape::plain(line)))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::csv;
     use super::*;
     use crate::fuzz::{Fuzz, is_read_back};
     use crate::run::fuzz::WORDS;
@@ -98,6 +137,7 @@ mod tests {
             token: FencingToken(42),
             attempt: 1,
             begun_at: at(minute),
+            started_at: Some(at(minute) + std::time::Duration::from_millis(12)),
             ended_at: at(minute) + std::time::Duration::from_millis(2_340),
             duration_ms: Some(2_340),
             outcome,
@@ -106,6 +146,7 @@ mod tests {
             signal: None,
             leftovers: 0,
             dropped_bytes: 0,
+            detail: None,
             tail: "3 rows\n".into(),
             earlier_attempts: Vec::new(),
         };
@@ -121,9 +162,13 @@ mod tests {
             ended_at: at("2026-11-20T02:59:01Z"),
             duration_ms: Some(61_000),
         }];
+        failed.detail = Some("/opt/load: Permission denied\u{1b}".into());
         (failed.dropped_bytes, failed.tail) = (77, "no route\u{1b}[2J\nto host".into());
         let mut cut = ended("2026-11-20T02:58:00Z", Outcome::Interrupted);
         (cut.exit_code, cut.reason, cut.duration_ms) = (None, Some(Reason::NodeDied), None);
+        cut.started_at = None;
+        cut.begun_at = at("2026-11-21T00:00:00Z");
+        cut.triggered_by = Some("uid 0 (Jo \"x\", root)".into());
         let skip = Skipped {
             job: job("load"),
             run: RunId::scheduled(job("load"), at("2026-11-20T02:40:00Z")),
@@ -153,6 +198,13 @@ mod tests {
     #[test]
     fn runs_and_skips_are_in_one_table() {
         assert_eq!(shown(false), include_str!("plain.txt"));
+    }
+
+    #[test]
+    fn in_csv_each_record_is_a_line_with_a_field_for_each_heading() {
+        let mut out = format!("{}\n", csv::HEADING).into_bytes();
+        records().iter().for_each(|record| csv::write(record, &mut out).unwrap());
+        assert_eq!(String::from_utf8(out).unwrap(), include_str!("records.csv"));
     }
 
     #[test]

@@ -7,7 +7,6 @@ use jiff::{Timestamp, Zoned};
 use super::Occurrence;
 use crate::cli::table::Table;
 use crate::duration;
-use crate::schedule::DstEffect;
 
 /// Writes the occurrences in the given order, without columns that would be empty.
 pub(super) fn table(occurrences: &[Occurrence], from: Timestamp, out: &mut dyn Write) -> io::Result<()> {
@@ -23,7 +22,7 @@ pub(super) fn table(occurrences: &[Occurrence], from: Timestamp, out: &mut dyn W
             zone(local),
             format!("in {}", briefly(*instant, from)),
         ];
-        let note = has_notes.then(|| dst_effect.map(|effect| clock_shift(effect, local)).unwrap_or_default());
+        let note = has_notes.then(|| dst_effect.map(|effect| effect.describe(local)).unwrap_or_default());
         let name = has_jobs.then(|| job.as_ref().map(ToString::to_string).unwrap_or_default());
         table.row(cells.into_iter().chain(name).chain(note));
     }
@@ -35,15 +34,6 @@ fn zone(local: &Zoned) -> String {
     let name = local.time_zone().iana_name().unwrap_or_default();
     let abbreviation = local.strftime("%Z").to_string();
     if name == abbreviation { abbreviation } else { format!("{name} {abbreviation}") }
-}
-
-fn clock_shift(dst_effect: DstEffect, local: &Zoned) -> String {
-    let shown = local.strftime("%H:%M");
-    match dst_effect {
-        DstEffect::MovedOutOfGap(named) => format!("for {}, which is skipped", named.strftime("%H:%M")),
-        DstEffect::FirstPass => format!("the first {shown} of two"),
-        DstEffect::SecondPass => format!("the second {shown} of two"),
-    }
 }
 
 /// Formats the time until an occurrence in its two largest units.

@@ -15,8 +15,9 @@ use crate::api::serve::Serving;
 use crate::api::socket::{self, ApiSocket, Claim};
 use crate::api::{self, Sources};
 use crate::cli::Error;
+use crate::election::ApiAddress;
 use crate::status::{NodeState, Status};
-use crate::telemetry::TARGET;
+use crate::telemetry::{TARGET, event};
 
 /// Nice value of the TCP thread, so that the daemon's threads come first.
 const NICE: i32 = 5;
@@ -72,6 +73,12 @@ impl Listeners {
         Ok(Self { tcp, socket })
     }
 
+    /// Where other nodes reach this one; `None` without `--listen`.
+    pub(super) fn published(&self) -> Option<ApiAddress> {
+        let tcp = self.tcp.as_ref()?;
+        Some(tcp.network.published(tcp.listener.local_addr().unwrap_or(tcp.network.address())))
+    }
+
     /// Starts serving. TCP clients use the ledger through `remote`; each change of `reloaded` reloads the TCP files.
     pub(super) fn serve(
         self,
@@ -85,7 +92,10 @@ impl Listeners {
         let tcp_router = api::router(Sources { reader, operator, ..sources.clone() });
         let tcp = self.tcp.map(|tcp| tcp.serve(tcp_router, reloaded));
         let (socket, while_leading) = match self.socket {
-            Some(socket) => (Some(Serving::on_socket(socket, router)), None),
+            Some(socket) => {
+                log_socket(&runtime_dir);
+                (Some(Serving::on_socket(socket, router)), None)
+            }
             None => (None, Some(AbortOnDrop(tokio::spawn(serve_while_leading(sources.status, runtime_dir, router))))),
         };
         Served { _tcp: tcp, _socket: socket, _while_leading: while_leading }
@@ -100,13 +110,16 @@ impl Tcp {
         if network.is_token_sent_in_clear() {
             let risk =
                 "clients send the token of `--api-token-file` unencrypted: set a certificate with `--listen-cert`";
-            warn!(target: TARGET, "{address}: {risk}");
+            warn!(target: TARGET, event = event::API_UNENCRYPTED, %address, "{address}: {risk}");
         }
         Ok(Self { listener, network, runtime })
     }
 
     fn serve(self, router: axum::Router, reloaded: watch::Receiver<u64>) -> (Serving, AbortOnDrop) {
         let _runtime = self.runtime.enter();
+        // The port may have been chosen by the kernel.
+        let address = self.listener.local_addr().unwrap_or_else(|_| self.network.address());
+        info!(target: TARGET, event = event::API_LISTENING, %address);
         let reloading = AbortOnDrop(tokio::spawn(reload_files(Arc::clone(&self.network), reloaded)));
         (Serving::on_tcp(self.listener, router, self.network), reloading)
     }
@@ -119,11 +132,17 @@ async fn reload_files(network: Arc<Network>, mut reloaded: watch::Receiver<u64>)
         // The thread does not panic; if it did, the old files would stay in effect.
         let Ok(result) = tokio::task::spawn_blocking(move || reloading.reload()).await else { continue };
         match result {
-            Ok(()) => info!(target: TARGET, "reloaded the token and the certificates for {}", network.address()),
+            Ok(()) => {
+                let address = network.address();
+                let event = event::API_RELOADED;
+                info!(target: TARGET, event, %address, "reloaded the token and the certificates for {address}");
+            }
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
                 let address = network.address();
-                error!(target: TARGET, "keeping the old token and certificates for {address}: {error}{cause}");
+                let (event, error) = (event::API_REJECTED, format!("{error}{cause}"));
+                let kept = format!("keeping the old token and certificates for {address}");
+                error!(target: TARGET, event, %address, error, "{kept}: {error}");
             }
         }
     }
@@ -147,14 +166,17 @@ async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_d
             (true, None) => match ApiSocket::open(&runtime_dir, Claim::TakeOver).await {
                 Ok(socket) => {
                     serving = Some(Serving::on_socket(socket, router.clone()));
+                    log_socket(&runtime_dir);
                     logged = None;
                 }
                 Err(error) => {
                     let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-                    let failure = Some(format!("{error}{cause}"));
-                    if failure != logged {
-                        error!(target: TARGET, "cannot serve the API on the socket, trying again: {error}{cause}");
-                        logged = failure;
+                    let error = format!("{error}{cause}");
+                    if logged.as_ref() != Some(&error) {
+                        let event = event::API_FAILED;
+                        let text = "cannot serve the API on the socket, trying again";
+                        error!(target: TARGET, event, error, "{text}: {error}");
+                        logged = Some(error);
                     }
                 }
             },
@@ -165,6 +187,11 @@ async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_d
             return;
         }
     }
+}
+
+fn log_socket(runtime_dir: &Path) {
+    let path = runtime_dir.join(socket::NAME);
+    info!(target: TARGET, event = event::API_LISTENING, path = %path.display());
 }
 
 fn is_leading(status: &Status) -> bool {

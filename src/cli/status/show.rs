@@ -1,19 +1,61 @@
 //! A status as text, at most 80 columns wide, with problems at the top.
 
+mod tables;
+
 use std::io::{self, Write};
 
-use jiff::Timestamp;
-
 use super::super::ask::{span, stamp};
-use super::super::table::Table;
+use super::screen::Screen;
 use crate::election::{Published, highest_priority};
 use crate::escape;
-use crate::job::JobName;
-use crate::run::RunState;
-use crate::status::{Confinement, JobStatus, LimitedBy, NodeState, QueuedCandidate, Status};
+use crate::status::{Confinement, LimitedBy, NodeState, Status};
+use crate::suggest::counted;
 use crate::term::NodeName;
 
-pub(super) fn write(status: &Status, out: &mut dyn Write) -> io::Result<()> {
+/// Writes the status; on a terminal that is redrawn, as much of it as fits.
+pub(super) fn write(status: &Status, screen: Screen, out: &mut dyn Write) -> io::Result<()> {
+    let mut text = Vec::new();
+    write_head(status, &mut text)?;
+    for table in [tables::queue(status), tables::members(status), tables::runs(status), tables::paused(status)] {
+        if !table.is_empty() {
+            writeln!(text)?;
+            table.write(&mut text)?;
+        }
+    }
+    write_jobs(status, screen, &mut text)?;
+    match screen.height {
+        // The last line is for the cursor.
+        Some(height) => {
+            text.split_inclusive(|byte| *byte == b'\n').take(height - 1).try_for_each(|line| out.write_all(line))
+        }
+        None => out.write_all(&text),
+    }
+}
+
+fn write_jobs(status: &Status, screen: Screen, text: &mut Vec<u8>) -> io::Result<()> {
+    let mut table = tables::jobs(status);
+    if table.is_empty() {
+        return Ok(());
+    }
+    if let Some(width) = screen.width {
+        table.fit(width, &["IN", "ON", "ENDED"]);
+    }
+    let above = text.iter().filter(|byte| **byte == b'\n').count();
+    // Besides the rows: a blank line, the heading, the line about the rest, and the line of the cursor.
+    let room = screen.height.map_or(usize::MAX, |height| height.saturating_sub(above + 4));
+    let rest = table.len().saturating_sub(room);
+    if rest > 0 {
+        table.truncate(room);
+    }
+    writeln!(text)?;
+    table.write_on(screen.has_colours, text)?;
+    match rest {
+        0 => Ok(()),
+        rest => writeln!(text, "and {} more: --failing or --job PATTERN shows fewer", counted(rest, "job")),
+    }
+}
+
+fn write_head(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     line(out, "LEADER", &leader(status))?;
     if let Some(successor) = successor(status) {
         line(out, "NEXT", &successor)?;
@@ -22,6 +64,12 @@ pub(super) fn write(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     if !status.ready {
         let awaited = status.awaiting.as_deref().unwrap_or("its turn to take part");
         line(out, "WAITING", &format!("NOT READY: waits for {awaited}"))?;
+    }
+    for missing in &status.missing {
+        line(out, "MISSING", &format!("{}, last seen {} ago", missing.node, span(missing.last_seen, status.at)))?;
+    }
+    if let Some(failing) = failing(status) {
+        line(out, "FAILING", &failing)?;
     }
     if let Some(session) = session(status) {
         line(out, "SESSION", &session)?;
@@ -45,13 +93,14 @@ pub(super) fn write(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     for damage in &status.damaged {
         line(out, "DAMAGED", damage)?;
     }
-    for table in [queue(status), members(status), runs(status), paused(status), jobs(status)] {
-        if !table.is_empty() {
-            writeln!(out)?;
-            table.write(out)?;
-        }
-    }
     Ok(())
+}
+
+/// How many jobs need attention.
+fn failing(status: &Status) -> Option<String> {
+    let failing = status.jobs.iter().filter(|job| job.is_failing()).count();
+    let all = counted(status.jobs.len(), "job");
+    (failing > 0).then(|| format!("{failing} of {all}; the last run did not succeed, or the job has a problem"))
 }
 
 fn line(out: &mut dyn Write, label: &str, text: &str) -> io::Result<()> {
@@ -69,13 +118,15 @@ fn leader(status: &Status) -> String {
     }
 }
 
-/// The member with the highest priority, if it is higher than the leader's.
+/// The member with the highest priority among those that can lead, if it is higher than the leader's.
 fn successor(status: &Status) -> Option<String> {
     let priority = |node: &NodeName| {
         status.members.iter().find(|member| member.node == *node).map(|member| member.published.priority)
     };
     let leaders = priority(status.role.leader_node.as_ref()?)?;
-    let preferred = status.members.iter().filter(|member| member.published.priority > leaders);
+    let is_fit = |published: &Published| !published.draining && !published.jobs_invalid;
+    let preferred = status.members.iter().filter(|member| is_fit(&member.published));
+    let preferred = preferred.filter(|member| member.published.priority > leaders);
     let successor = highest_priority(preferred)?;
     Some(format!("{}, higher priority: takes over once it has been fit for a while", successor.node))
 }
@@ -138,129 +189,18 @@ fn names(nodes: &[NodeName]) -> String {
     nodes.iter().map(NodeName::as_str).collect::<Vec<_>>().join(", ")
 }
 
-fn queue(status: &Status) -> Table {
-    let mut table = Table::new(&["QUEUE", "NODE", "WAITS FOR", "CANDIDATE"]);
-    for (i, queued) in status.queue.iter().enumerate() {
-        let before = i.checked_sub(1).and_then(|before| status.queue.get(before));
-        let waits_for = before.map_or_else(|| "- (leads)".into(), holder);
-        table.row([(i + 1).to_string(), holder(queued), waits_for, short(&queued.candidate.0)]);
-    }
-    table
-}
-
-fn holder(queued: &QueuedCandidate) -> String {
-    queued.node.as_ref().map_or_else(|| "(not cronkeeper's)".into(), NodeName::to_string)
-}
-
-/// Shortens a candidate's name to its end, which is unique; the uuid in front is not needed.
-fn short(candidate: &str) -> String {
-    let chars = candidate.chars().count();
-    if chars <= 24 {
-        candidate.into()
-    } else {
-        format!("…{}", candidate.chars().skip(chars - 16).collect::<String>())
-    }
-}
-
-fn members(status: &Status) -> Table {
-    let has_notes = status.members.iter().any(|member| !notes(&member.published).is_empty());
-    let last: &[&str] = if has_notes { &["NOTES"] } else { &[] };
-    let mut table = Table::new(&[&["MEMBER", "HOST", "PID", "VERSION", "JOBS", "UP"], last].concat());
-    for member in &status.members {
-        let mut row = vec![
-            member.node.to_string(),
-            member.host.clone(),
-            member.pid.to_string(),
-            member.version.clone(),
-            member.published.digest.to_string(),
-            span(member.started_at, status.at),
-        ];
-        row.extend(has_notes.then(|| notes(&member.published)));
-        table.row(row);
-    }
-    table
-}
-
-/// What distinguishes a member from most others.
-fn notes(published: &Published) -> String {
-    let priority = (published.priority > 0).then(|| format!("priority {}", published.priority));
-    let draining = published.draining.then(|| "draining".to_owned());
-    let invalid = published.jobs_invalid.then(|| "jobs file INVALID".to_owned());
-    priority.into_iter().chain(draining).chain(invalid).collect::<Vec<_>>().join(", ")
-}
-
-fn runs(status: &Status) -> Table {
-    let mut table = Table::new(&["RUNNING", "NODE", "ATTEMPT", "FOR", "STATE"]);
-    for run in &status.runs {
-        let state = match (run.state, run.retry_at) {
-            (RunState::Queued, _) => "waits for other runs".to_owned(),
-            (RunState::Running, _) => "running".to_owned(),
-            (RunState::Retrying, Some(at)) => format!("retrying in {}", span(status.at, at)),
-            (RunState::Retrying, None) => "retrying now".to_owned(),
-            (RunState::Unstarted, Some(at)) => format!("not started yet, retry in {}", span(status.at, at)),
-            (RunState::Unstarted, None) => "not started yet".to_owned(),
-            (RunState::CutOff, _) => cut_off(run.keep_until),
-        };
-        let node = run.node.to_string();
-        table.row([run.run.to_string(), node, run.attempt.to_string(), span(run.since, status.at), state]);
-    }
-    table
-}
-
-fn cut_off(keep_until: Option<Timestamp>) -> String {
-    keep_until.map_or_else(|| "CUT OFF for good".to_owned(), |until| format!("CUT OFF until {}Z", stamp(until)))
-}
-
-fn paused(status: &Status) -> Table {
-    let mut table = Table::new(&["PAUSED", "SINCE (UTC)", "BY", "WHY"]);
-    for job in &status.jobs {
-        if let Some(pause) = &job.paused {
-            let why = pause.reason.as_deref().map_or_else(|| "-".to_owned(), |why| escape::plain(why).to_string());
-            table.row([job.name.to_string(), stamp(pause.at), pause.by.clone(), why]);
-        }
-    }
-    table
-}
-
-fn jobs(status: &Status) -> Table {
-    let mut table = Table::new(&["JOB", "LAST", "ENDED", "NEXT (UTC)", "IN"]);
-    for job in &status.jobs {
-        let (outcome, ended) = match &job.last {
-            Some(last) => (last.outcome.as_str().to_owned(), format!("{} ago", span(last.at, status.at))),
-            None => ("-".into(), "-".into()),
-        };
-        let (next, within) = next(job, status);
-        table.row([job.name.to_string(), outcome, ended, next, within]);
-    }
-    table
-}
-
-fn next(job: &JobStatus, status: &Status) -> (String, String) {
-    match job.next {
-        _ if !job.enabled => ("disabled".into(), String::new()),
-        _ if job.paused.is_some() => ("paused".into(), String::new()),
-        Some(at) => (stamp(at), span(status.at, at)),
-        None if !job.waits_for.is_empty() => (format!("waits for {}", listed(job.waits_for.iter())), String::new()),
-        None if !job.after.is_empty() => (format!("after {}", listed(job.after.keys())), String::new()),
-        None => ("never".into(), String::new()),
-    }
-}
-
-fn listed<'a>(jobs: impl Iterator<Item = &'a JobName>) -> String {
-    jobs.map(JobName::as_str).collect::<Vec<_>>().join(", ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fuzz::{Fuzz, is_read_back};
+    use crate::job::JobName;
     use crate::run::fuzz::WORDS;
-    use crate::run::{Link, Span, UpstreamResult};
-    use crate::status::sample;
+    use crate::run::{Link, Outcome, Span, UpstreamResult};
+    use crate::status::{JobStatus, MissingMember, sample};
 
     fn shown(status: &Status) -> String {
         let mut out = Vec::new();
-        write(status, &mut out).unwrap();
+        write(status, Screen { width: Some(80), ..Screen::default() }, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -290,7 +230,7 @@ mod tests {
         let expected = [
             "PAUSED          SINCE (UTC)          BY                          WHY",
             "nightly-backup  2026-11-19 17:00:00  uid 1000 (alice) on host-b  new disks\\u{7}",
-            "nightly-backup  success  48m 51s ago  paused",
+            "nightly-backup  success  host-b  48m 51s ago  paused",
         ];
         for line in expected {
             assert!(shown.lines().any(|shown| shown.trim_end() == line), "{shown}");
@@ -304,15 +244,62 @@ mod tests {
         assert_eq!(next(&status), None, "all have the same priority");
         status.members[0].published.draining = true;
         status.members[1].published.priority = 10;
-        status.members[1].published.jobs_invalid = true;
         let expected = "NEXT     host-b, higher priority: takes over once it has been fit for a while";
         assert_eq!(next(&status).as_deref(), Some(expected));
+        status.members[1].published.jobs_invalid = true;
+        assert_eq!(next(&status), None, "a node with an invalid jobs file is not handed leadership");
         let shown = shown(&status);
         for line in ["2d  draining", "2d  priority 10, jobs file INVALID"] {
             assert!(shown.lines().any(|shown| shown.ends_with(line)), "{shown}");
         }
         status.members[0].published.priority = 10;
         assert_eq!(next(&status), None, "the leader has the same priority");
+    }
+
+    fn failing() -> Status {
+        let mut status = sample::leader();
+        let mut last = status.jobs[0].last.clone().expect("it has run");
+        (last.outcome, last.exit_code) = (Outcome::Failure, Some(3));
+        status.jobs[1].last = Some(last);
+        status
+    }
+
+    fn shown_on(screen: Screen, status: &Status) -> Vec<String> {
+        let mut out = Vec::new();
+        write(status, screen, &mut out).unwrap();
+        String::from_utf8(out).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_failing_job_comes_first_and_is_marked() {
+        let lines = shown_on(Screen { has_colours: true, ..Screen::default() }, &failing());
+        assert!(lines.iter().any(|line| line.starts_with("FAILING  1 of 3 jobs")), "{lines:#?}");
+        let jobs = lines.iter().position(|line| line.starts_with("JOB ")).expect("the jobs are shown");
+        let row = "\u{1b}[31m! load          failure, exit 3  host-b  48m 51s ago  2026-11-20 03:01:00  1m\u{1b}[0m";
+        assert_eq!(lines[jobs + 1], row);
+        assert!(lines[jobs + 2].starts_with("nightly-backup  success "), "{lines:#?}");
+    }
+
+    #[test]
+    fn a_terminal_shows_what_fits() {
+        let mut status = failing();
+        let job = status.jobs[0].clone();
+        let more = (0..100).map(|n| JobStatus { name: JobName::parse(&format!("job-{n}")).unwrap(), ..job.clone() });
+        status.jobs.extend(more);
+        let lines = shown_on(Screen { width: Some(60), height: Some(30), has_colours: false }, &status);
+        assert_eq!(lines.len(), 29);
+        assert!(lines.iter().any(|line| line.starts_with("! load ")), "{lines:#?}");
+        assert!(lines[28].contains(" more: --failing or --job PATTERN shows fewer"), "{lines:#?}");
+        let table = lines.iter().skip_while(|line| !line.starts_with("JOB "));
+        assert!(table.clone().count() > 1 && table.clone().all(|line| line.chars().count() <= 60), "{lines:#?}");
+    }
+
+    #[test]
+    fn a_node_that_was_there_is_missing() {
+        let mut status = sample::leader();
+        let (node, last_seen) = (NodeName::new("host-c"), sample::at("2026-11-20T02:57:00Z"));
+        status.missing.push(MissingMember { node, host: "host-c.example".into(), last_seen });
+        assert!(shown(&status).contains("\nMISSING  host-c, last seen 3m ago\n"));
     }
 
     #[test]

@@ -44,6 +44,7 @@ const WORDS: &[&str] = &[
     "on_lease_end: keep",
     "success_exit_codes: [0, 3]",
     "max_output: 1MiB",
+    "history_limit: 50",
     "on_failure: ",
     "on_success: ",
     "on_recovery: ",

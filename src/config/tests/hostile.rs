@@ -59,6 +59,14 @@ fn unquoted_stars_and_at_signs_are_explained() {
     same(&reported("jobs: {a: {schedule: @daily, command: x}}"), &format!("j:1:22: quote it: \"@daily\" {at}"));
 }
 
+#[test]
+fn a_space_of_several_bytes_before_an_unquoted_star_is_no_boundary_to_split_at() {
+    for space in ['\u{a0}', '\u{2003}', '\u{3000}'] {
+        let problems = reported(format!("jobs: {{a: {{command: x,{space}schedule: * * * * *}}}}"));
+        assert!(!problems.is_empty(), "{space:?}");
+    }
+}
+
 /// Files with an error in or near a value under `environment`. Error messages are logged and displayed, so they must
 /// not quote it.
 #[test]

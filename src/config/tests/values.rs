@@ -17,6 +17,7 @@ fn the_smallest_job_has_the_documented_defaults() {
     );
     assert_eq!((job.interrupted, job.on_lease_end), (Interrupted::Skip, OnLeaseEnd::Keep));
     assert_eq!((job.success_exit_codes.into_iter().collect::<Vec<_>>(), job.max_output), (vec![0], 1 << 20));
+    assert_eq!(job.history_limit, 20);
 }
 
 #[test]
@@ -43,6 +44,7 @@ jobs:
     interrupted: rerun
     success_exit_codes: [0, 3]
     max_output: 64KiB
+    history_limit: 1000
 "#);
     let argv = ["/bin/echo", "NO", "1.10", "0027", "~", "true", "x y"];
     assert_eq!(job.command, CommandLine::Argv(argv.map(String::from).to_vec()));
@@ -58,6 +60,7 @@ jobs:
     // A run that another node begins again must not continue at the same time.
     assert_eq!((job.interrupted, job.on_lease_end), (Interrupted::Rerun, OnLeaseEnd::Kill));
     assert_eq!((job.success_exit_codes.into_iter().collect::<Vec<_>>(), job.max_output), (vec![0, 3], 64 << 10));
+    assert_eq!(job.history_limit, 1_000);
     assert_eq!(job.description.as_deref(), Some("what it is"));
     assert_eq!(job.working_directory.as_deref(), Some(Path::new("/var/tmp")));
 }
@@ -145,6 +148,14 @@ fn wrong_types_are_rejected() {
         ("timeout: 0s", "j:5:14: job `a`: `timeout`: must be longer than zero"),
         ("kill_grace: 0s", "j:5:17: job `a`: `kill_grace`: must be longer than zero"),
         ("timeout: 90", "j:5:14: job `a`: `timeout`: `90` has no unit: write `90s` for seconds, `90m` for minutes"),
+        (
+            "history_limit: 4",
+            "j:5:20: job `a`: `history_limit`: must be 5 to 1000; older records are in each node's archive",
+        ),
+        (
+            "history_limit: 1001",
+            "j:5:20: job `a`: `history_limit`: must be 5 to 1000; older records are in each node's archive",
+        ),
         (
             "max_output: 1MB",
             "j:5:17: job `a`: `max_output`: `1MB` has the unknown unit `MB`, did you mean `MiB`; the units are B, KiB, MiB, GiB and TiB",

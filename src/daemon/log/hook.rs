@@ -2,30 +2,34 @@
 
 use tracing::{info, warn};
 
-use super::start;
 use crate::engine::hooks::{self, HookOutcome};
 use crate::job::Hook;
 use crate::process::Exit;
 use crate::run::RunId;
+use crate::start_problem::StartProblem;
 use crate::telemetry::{TARGET, event};
 
 /// Logs the outcome of a hook, as a warning unless it succeeded.
 ///
 /// A failed hook harms no run, but somebody who should have been notified was not.
-pub(super) fn finished(hook: Hook, run: &RunId, how: HookOutcome) {
+pub(super) fn finished(hook: Hook, run: &RunId, how: HookOutcome, problem: Option<&StartProblem>) {
     let (job, hook, outcome) = (run.job(), hook.as_str(), how.as_str());
-    match describe_problem(how) {
+    let detail = problem.map(StartProblem::for_record);
+    match describe_problem(how, problem) {
         None => info!(target: TARGET, event = event::HOOK_FINISHED, %job, %run, hook, outcome),
-        Some(why) => warn!(target: TARGET, event = event::HOOK_FINISHED, %job, %run, hook, outcome, "{why}"),
+        Some(why) => warn!(target: TARGET, event = event::HOOK_FINISHED, %job, %run, hook, outcome, detail, "{why}"),
     }
 }
 
-fn describe_problem(how: HookOutcome) -> Option<String> {
+fn describe_problem(how: HookOutcome, problem: Option<&StartProblem>) -> Option<String> {
     match how {
         HookOutcome::Exited(Exit::Code(0)) => None,
         HookOutcome::Exited(Exit::Code(code)) => Some(format!("the hook ended with exit code {code}")),
         HookOutcome::Exited(Exit::Signal { signal, .. }) => Some(format!("signal {signal} ended the hook")),
-        HookOutcome::NotStarted(why) => Some(format!("the hook was not started: {}", start::describe(why))),
+        HookOutcome::NotStarted(_) => {
+            let why = problem.map_or_else(|| "it was too late".to_owned(), StartProblem::to_string);
+            Some(format!("the hook was not started: {why}"))
+        }
         HookOutcome::TimedOut => {
             Some(format!("the hook took longer than {} s and was terminated", hooks::TIMEOUT.as_secs()))
         }

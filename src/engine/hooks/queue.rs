@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::call::{Cause, HookCall};
-use crate::job::Hook;
+use crate::job::{Hook, Job};
 use crate::process::TreeId;
 use crate::run::{RunEnd, RunId};
 
@@ -35,6 +35,7 @@ pub(super) struct HookQueue {
 pub(super) struct Running {
     pub hook: Hook,
     pub run: RunId,
+    pub job: Arc<Job>,
     pub grace: Duration,
 }
 
@@ -71,7 +72,8 @@ impl HookQueue {
     }
 
     pub fn started(&mut self, tree_id: TreeId, call: &HookCall) {
-        let running = Running { hook: call.hook, run: call.run(), grace: call.job.kill_grace };
+        let job = Arc::clone(&call.job);
+        let running = Running { hook: call.hook, run: call.run(), grace: job.kill_grace, job };
         self.running.insert(tree_id, running);
     }
 

@@ -72,6 +72,7 @@ pub(super) fn judge(now: Now, run: &ActiveRun, process: &Process, ending: &Endin
         leftovers: ending.leftovers,
         tail: tail.to_owned(),
         dropped_bytes: ending.dropped_bytes,
+        detail: None,
     };
     AttemptEnd { end, is_by_loss }
 }

@@ -5,10 +5,10 @@
 //!                                                └─ cancelled ─► unstarted, until its time
 //! ```
 //!
-//! A held start is cancelled when what was decided may no longer hold: the clock was set, its job was paused, changed or
-//! removed, the term or the session is lost, or the node is about to end. The lease cancels it too (`not_after`, and the
-//! tree's deadline). A cancelled start is known to have had no process, and its run is decided on again at its time: by
-//! its job as it is then, on whichever node leads then.
+//! A held start is cancelled when what was decided may no longer hold: the clock was set, its job was paused, changed
+//! or removed, the term or the session is lost, or the node is about to end. The lease cancels it too (`not_after`, and
+//! the tree's deadline). A cancelled start is known to have had no process, and its run is decided on again at its
+//! time: by its job as it is then, on whichever node leads then.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ use crate::run::{RunId, RunRecord};
 
 /// Most starts that are held or under way when another is begun ahead. Each is a process.
 const MOST: usize = 512;
-/// A wall clock that moves by more than this between two turns was set. A clock that is slewed moves by less in the time
-/// that a start is held, and two readings of both clocks may be a millisecond apart.
+/// A wall clock that moves by more than this between two turns was set. A clock that is slewed moves by less in the
+/// time that a start is held, and two readings of both clocks may be a millisecond apart.
 const STEP: SignedDuration = SignedDuration::from_millis(5);
 
 impl Runs {
@@ -117,14 +117,14 @@ impl Runs {
     }
 
     fn cancel_held(&mut self, cx: &mut Context, concerns: impl Fn((&Self, &Context), &RunId) -> bool) {
-        let all = self.trees.held().filter(|(_, run)| concerns((self, cx), run));
-        let trees: Vec<TreeId> = all.map(|(tree_id, _)| tree_id).collect();
-        for tree_id in trees {
-            let run = self.trees.run(tree_id).cloned();
-            if let Some(process) = run.and_then(|run| self.active.get_mut(&run)).and_then(ActiveRun::process_mut) {
+        let held = self.trees.held().filter(|(_, run)| concerns((self, cx), run));
+        let held: Vec<(TreeId, RunId)> = held.map(|(tree_id, run)| (tree_id, run.clone())).collect();
+        for (tree_id, run) in held {
+            let process = self.active.get_mut(&run).and_then(ActiveRun::process_mut);
+            if let Some(process) = process.filter(|process| !process.is_cancelled) {
                 process.is_cancelled = true;
+                cx.order(Order::Cancel { tree_id });
             }
-            cx.order(Order::Cancel { tree_id });
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::ledger::{Change, Commit, CommitId, Request};
 use crate::process::{Deadline, Ending, Order, StartFailure, StartStep, TreeId};
 use crate::run::journal::RecoveredRun;
 use crate::run::{LONGEST_HOLD, OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Version, millis};
+use crate::start_problem::StartProblem;
 use crate::term::TermEnd;
 
 impl Runs {
@@ -227,9 +228,12 @@ impl Runs {
         }
         let Some(active) = self.active.get(&run) else { return };
         let started_at = earlier(cx.now.wall, cx.now.up.since(at));
+        let record = &active.record;
         let due_at = match active.job() {
+            // A trigger is recorded with whole seconds, so lateness counts from when the leader began its run.
+            _ if record.trigger.is_some() => record.ready_at.unwrap_or(record.begun_at),
             // The time that its upstreams took does not count as lateness.
-            Some(job) if job.schedule().is_none() => active.record.ready(),
+            Some(job) if job.schedule().is_none() => record.ready(),
             job => later(run.scheduled_at(), job.map_or(Duration::ZERO, |job| job.splay.delay())),
         };
         let lateness = Duration::try_from(started_at.duration_since(due_at)).unwrap_or_default();
@@ -258,6 +262,9 @@ impl Runs {
             // The kill request arrived before the start.
             return self.end_killed(cx, run);
         }
+        if let Some(problem) = problem_of(active, why) {
+            cx.report(Report::NotStarted { run: run.clone(), attempt: active.record.attempt, problem });
+        }
         // Whatever failed may be well when its time comes.
         let is_early = self.time_to_come(cx, run).is_some();
         match why {
@@ -275,7 +282,9 @@ impl Runs {
                 cx.facts.push_back(Fact::StartFailed);
             }
             StartFailure::Step { step, errno } => {
+                let detail = problem_of(active, why).map(|problem| problem.for_record());
                 let end = RunEnd::unseen(&active.record, Outcome::Failure, reason_of(step, errno), cx.now.wall);
+                let end = RunEnd { detail, ..end };
                 self.end_attempt(cx, run, end);
                 if is_for_lack_of_resources(errno) {
                     cx.facts.push_back(Fact::StartFailed);
@@ -567,6 +576,12 @@ impl Runs {
         let runs: Vec<RunId> = self.active.iter().filter(|(_, run)| lasts(run)).map(|(id, _)| id.clone()).collect();
         runs.into_iter().for_each(|run| cx.ledger(Request::WatchOwn(run)));
     }
+}
+
+/// What a start failed over; `None` if it was too late, for which nothing is to blame.
+fn problem_of(run: &ActiveRun, why: StartFailure) -> Option<StartProblem> {
+    let StartFailure::Step { step, errno } = why else { return None };
+    run.job().map(|job| StartProblem::of(job, &job.command, step, errno))
 }
 
 /// Why an attempt is not started.

@@ -366,8 +366,8 @@ impl Runs {
         self.agenda.retries.insert((at, run.clone()));
     }
 
-    /// When a run must be begun again; `None`: at once. A run that was begun ahead of its time, and then released, waits
-    /// for its time on every node.
+    /// When a run must be begun again; `None`: at once. A run that was begun ahead of its time, and then released,
+    /// waits for its time on every node.
     fn again_at(&self, cx: &Context, run: &RunId, active: &ActiveRun) -> Option<Timestamp> {
         // Also if its owner died while it held the start: nobody knows whether its program began.
         let waits = active.never_started() || active.record.state == RunState::Running;

@@ -198,19 +198,22 @@ fn a_job_that_is_changed_before_its_begin_is_accepted_is_not_started_as_it_was()
 }
 
 #[test]
-fn other_jobs_are_held_on_when_one_is_changed_or_paused() {
+fn other_jobs_are_held_on_when_one_is_removed_or_paused() {
     let other = Job { name: job("b", "@daily").name, ..once() };
-    let mut fixture = shortly_before(vec![once(), other.clone()]);
-    fixture.accept_all();
-    let starts = fixture.starts();
-    assert_eq!(starts.len(), 2);
-    let first = starts.iter().find(|start| start.run.job == once().name).expect("both").tree_id;
-    fixture.commands.clear();
-    fixture.handle(pause());
-    assert_eq!(cancelled(&fixture), [first]);
-    fixture.commands.clear();
-    fixture.handle(Event::Loaded(set([other])));
-    assert_eq!(cancelled(&fixture), [first]);
+    let removed = Event::Loaded(set([other.clone()]));
+    for (event, again) in [(pause(), removed.clone()), (removed, pause())] {
+        let mut fixture = shortly_before(vec![once(), other.clone()]);
+        fixture.accept_all();
+        let starts = fixture.starts();
+        assert_eq!(starts.len(), 2);
+        let first = starts.iter().find(|start| start.run.job == once().name).expect("both").tree_id;
+        fixture.commands.clear();
+        fixture.handle(event);
+        assert_eq!(cancelled(&fixture), [first]);
+        fixture.commands.clear();
+        fixture.handle(again);
+        assert!(cancelled(&fixture).is_empty(), "cancelled twice");
+    }
 }
 
 #[test]

@@ -66,6 +66,21 @@ fn done(changes: &[Change]) -> Vec<String> {
 }
 
 #[test]
+fn the_lateness_of_a_triggered_run_counts_from_its_begin_and_not_from_the_whole_second() {
+    let mut fixture = Fixture::settled("10:00:00.8", vec![job("backup", "30 2 * * *")]);
+    fixture.receive(requests([(7, request("backup", "10:00:00", 1))]));
+    fixture.accept_all();
+    let tree_id = fixture.starts()[0].tree_id;
+    fixture.pass_by(Duration::from_millis(3));
+    fixture.started(tree_id);
+    let lateness = fixture.reports().into_iter().find_map(|report| match report {
+        Report::Started { lateness, .. } => Some(lateness),
+        _ => None,
+    });
+    assert!(lateness.is_some_and(|lateness| lateness <= Duration::from_millis(3)), "{lateness:?}");
+}
+
+#[test]
 fn a_trigger_starts_a_run_once_it_is_begun_in_the_triggers_place() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("backup", "30 2 * * *")]);
     fixture.receive(requests([(7, request("backup", "10:00:00", 1))]));

@@ -105,6 +105,11 @@ fn what_cannot_be_started_ends_with_its_reason() {
         fixture.handle(Event::Warden(Notice::NotStarted { tree_id, why }));
         let end = end_of(&fixture.accept_all());
         assert_eq!((end.outcome, end.reason), (outcome, Some(reason)));
+        let named = fixture.reports().into_iter().find_map(|report| match report {
+            Report::NotStarted { problem, .. } => Some(problem.to_string()),
+            _ => None,
+        });
+        assert!(named.is_some() && end.detail == named, "{:?}", end.detail);
     }
 }
 
@@ -231,7 +236,8 @@ fn a_node_that_cannot_take_part_any_more_lets_its_runs_end_and_writes_nothing() 
     fixture.handle(Event::Failed { timeout: MINUTE });
     let lost = Report::TermOver { token: Fixture::term(9).token, why: TermEnd::SessionExpired };
     assert!(fixture.reports().contains(&lost));
-    assert!(fixture.reports().contains(&Report::Draining { runs: 1, timeout: MINUTE }));
+    let first = vec![RunId::scheduled(name("a"), at("10:00:01"))];
+    assert!(fixture.reports().contains(&Report::Draining { runs: 1, first, timeout: MINUTE }));
     fixture.pass_cut_off(30);
     let commands = fixture.take();
     assert!(!commands.iter().any(|command| matches!(command, Command::Exit | Command::Order(Order::Stop { .. }))));

@@ -60,6 +60,7 @@ pub fn job(job: &str, schedule: &str) -> Job {
         on_lease_end: OnLeaseEnd::Keep,
         success_exit_codes: BTreeSet::from([0]),
         max_output: 1 << 20,
+        history_limit: 20,
         hooks: Hooks::new(),
     }
 }

@@ -1,5 +1,6 @@
 //! The leader's periodic removal of records of jobs that no member defines any more.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use super::Backend;
 use super::error::BackendError;
 use crate::clock::system;
 use crate::election::Defined;
+use crate::job::{HISTORY_LIMIT, JobName};
 use crate::ledger::{self, forgetting};
 
 pub(super) struct Forgetting {
@@ -23,8 +25,16 @@ impl Forgetting {
         Self { after, defined: None }
     }
 
-    pub(super) fn define(&mut self, defined: Arc<Defined>) {
+    /// Returns the jobs that now keep fewer history records.
+    pub(super) fn define(&mut self, defined: Arc<Defined>) -> BTreeSet<JobName> {
+        let before = self.defined.take().unwrap_or_default();
+        let lowered = defined.lowered(&before);
         self.defined = Some(defined);
+        lowered
+    }
+
+    pub(super) fn history_limit(&self, job: &JobName) -> usize {
+        self.defined.as_ref().map_or(usize::from(HISTORY_LIMIT), |defined| defined.history_limit(job))
     }
 
     /// When a new leader checks first; absent if records are kept for ever.

@@ -1,10 +1,13 @@
 //! Execution of the daemon's requests, in order.
 
+use std::collections::BTreeSet;
+
 use tokio::time::Instant;
 
 use super::error::BackendError;
-use super::{Backend, MAX_CHANGES, TRIM_AFTER};
+use super::{Backend, MAX_CHANGES, MAX_TRIMMED, TRIM_AFTER};
 use crate::coordination::Request;
+use crate::job::JobName;
 use crate::ledger::{Change, Commit, Write};
 use crate::state_dir::journal;
 use crate::term::TermEnd;
@@ -61,15 +64,26 @@ impl Backend {
     fn note_history(&mut self, change: &Change, answer: Commit) {
         let writes_history = change.writes().iter().any(|write| matches!(write, Write::History { .. }));
         if writes_history && answer == Commit::Accepted {
-            self.untrimmed.insert(change.job().clone());
+            self.trim_later([change.job().clone()]);
+        }
+    }
+
+    fn trim_later(&mut self, jobs: impl IntoIterator<Item = JobName>) {
+        self.untrimmed.extend(jobs);
+        if !self.untrimmed.is_empty() {
             self.timers.trim.get_or_insert_with(|| Instant::now() + TRIM_AFTER);
         }
     }
 
-    /// Trims the histories written since the last time. It is not part of the commit, which would have to wait for it.
+    /// Trims histories written since the last time. It is not part of the commit, which would have to wait for it.
+    ///
+    /// What does not fit into one transaction, because a limit was lowered, follows later.
     pub(super) fn trim(&mut self) -> Result<(), BackendError> {
-        self.store.trim(self.untrimmed.iter())?;
-        self.untrimmed.clear();
+        let jobs: BTreeSet<_> = self.untrimmed.iter().take(MAX_TRIMMED).cloned().collect();
+        let limits = jobs.iter().map(|job| (job.clone(), self.forgetting.history_limit(job)));
+        let unfinished = self.store.trim(limits)?;
+        self.untrimmed.retain(|job| !jobs.contains(job));
+        self.trim_later(unfinished);
         Ok(())
     }
 
@@ -110,7 +124,10 @@ impl Backend {
                 Ok(()) => self.elect(election::Request::Resign)?,
                 Err(why) => self.emit(election::Event::NotTransferred { to, why }),
             },
-            election::Request::Define(defined) => self.forgetting.define(defined),
+            election::Request::Define(defined) => {
+                let lowered = self.forgetting.define(defined);
+                self.trim_later(lowered);
+            }
             election::Request::Busy(_) => {} // the lease of a live process never ends
             election::Request::Publish(published) => {
                 self.member.set_published(published);

@@ -103,7 +103,11 @@ fn a_leader_of_another_term_forgets_nothing() {
 fn publish(node: &Node, jobs: &[&str]) {
     let digest = Digest::of(jobs.concat().as_bytes());
     let names = jobs.iter().map(|name| JobName::parse(name).unwrap()).collect();
-    node.request(election::Request::Define(Arc::new(Defined { digest: digest.clone(), jobs: names })));
+    node.request(election::Request::Define(Arc::new(Defined {
+        digest: digest.clone(),
+        jobs: names,
+        ..Defined::default()
+    })));
     node.request(election::Request::Publish(Published { digest, ..Published::default() }));
 }
 

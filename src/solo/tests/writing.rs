@@ -1,6 +1,10 @@
 //! Conditional writes, and trimming of the history.
 
+use rusqlite::params;
+
 use super::*;
+use crate::election::Defined;
+use crate::ledger::Filter;
 
 #[tokio::test]
 async fn a_node_that_does_not_lead_is_fenced() {
@@ -42,8 +46,9 @@ fn the_newest_twenty_runs_and_the_newest_twenty_skips_are_kept() {
     }
     let answers = store.commit(Some(token), &mut Pipelines::default(), &changes).unwrap();
     assert!(answers.iter().all(|answer| *answer == Commit::Accepted), "{answers:?}");
-    store.trim([JobName::parse("j").unwrap()].iter()).unwrap();
-    let kept = read::history(&Connection::open(&path).unwrap(), None, Window::of(1000)).unwrap().records;
+    let left = store.trim([(JobName::parse("j").unwrap(), 20)].into_iter()).unwrap();
+    assert_eq!(left, []);
+    let kept = read::history(&Connection::open(&path).unwrap(), &Filter::default(), Window::of(1000)).unwrap().records;
     let seconds = |kind: fn(&HistoryRecord) -> Option<Timestamp>| {
         kept.iter().filter_map(kind).map(Timestamp::as_second).collect::<Vec<_>>()
     };
@@ -57,4 +62,29 @@ fn the_newest_twenty_runs_and_the_newest_twenty_skips_are_kept() {
     });
     assert_eq!(runs, (1010..1030).rev().collect::<Vec<_>>());
     assert_eq!(skips, (2010..2030).rev().collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_lowered_limit_trims_a_job_that_does_not_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let limit = |limit| {
+        let history_limits = [(JobName::parse("j").unwrap(), limit)].into();
+        election::Request::Define(Arc::new(Defined { history_limits, ..Defined::default() }))
+    };
+    a.request(limit(1_000));
+    assert_eq!(a.commit(advance("j", None, 0, None)).await, Commit::Accepted);
+    let db = Connection::open(dir.path().join("ledger.db")).unwrap();
+    for n in 0..700 {
+        let record = serde_json::to_string(&HistoryRecord::Run(success(record("j", n, "s")))).unwrap();
+        let run = format!("j.{n}");
+        db.execute("INSERT INTO history VALUES (?1, 'j', 'run', ?2, 0, ?3)", params![run, n, record]).unwrap();
+    }
+    a.request(limit(5));
+    let count = || db.query_row("SELECT count(*) FROM history", [], |row| row.get::<_, i64>(0)).unwrap();
+    while count() > 5 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(count(), 5);
 }

@@ -26,7 +26,7 @@ impl Fixture {
     fn new() -> Self {
         let server = Server::new();
         server.tree().put(CANDIDATE, "");
-        let defined = Defined { digest: Digest::of(b"now"), jobs: [name("kept")].into() };
+        let defined = Defined { digest: Digest::of(b"now"), jobs: [name("kept")].into(), ..Defined::default() };
         let fixture = Self { server, defined: Arc::new(defined), behind: None };
         fixture.member("host-a", b"now");
         fixture
@@ -134,7 +134,11 @@ fn a_job_that_came_back_and_went_again_is_noted_again() {
     fixture.pass(DAY * 20);
     let before = std::mem::replace(
         &mut fixture.defined,
-        Arc::new(Defined { digest: Digest::of(b"now"), jobs: [name("kept"), name("old")].into() }),
+        Arc::new(Defined {
+            digest: Digest::of(b"now"),
+            jobs: [name("kept"), name("old")].into(),
+            ..Defined::default()
+        }),
     );
     fixture.look();
     assert!(!fixture.server.tree().has("/cronkeeper/gone/old"));

@@ -13,7 +13,7 @@ use crate::election;
 use crate::job::JobName;
 use crate::ledger::{self, Change, Commit, CommitId, Event, JobEntry};
 use crate::run::{RunId, RunState, Version};
-use crate::telemetry::TARGET;
+use crate::telemetry::{TARGET, event};
 use crate::zookeeper::client::{Client, Connect, Error, Stat};
 use crate::zookeeper::context::{At as _, SessionContext, SessionError};
 use crate::zookeeper::{paths, reader, requests, snapshot, transaction, watcher};
@@ -204,7 +204,8 @@ fn job_entry(job: &JobName, data: &[u8], stat: &Stat) -> JobEntry {
     let mut damaged = Vec::new();
     let entry = snapshot::job_entry(job.as_str(), data, stat, &mut damaged);
     for damage in damaged {
-        tracing::warn!(target: TARGET, path = damage.path, "rewriting the damaged record of a job: {damage}");
+        let event = event::COORDINATION_REPAIRED;
+        tracing::warn!(target: TARGET, event, path = damage.path, "rewriting the damaged record of a job: {damage}");
     }
     entry
 }

@@ -13,7 +13,7 @@ use super::candidacy::Role;
 use super::failing::Task;
 use crate::clock::{Clock, Uptime};
 use crate::ledger::{Event, OperatorRequests};
-use crate::telemetry::TARGET;
+use crate::telemetry::{TARGET, event};
 use crate::zookeeper::client::{Client, Connect, Watch};
 use crate::zookeeper::context::{At as _, SessionContext, SessionError};
 use crate::zookeeper::damage::{Damage, Source};
@@ -103,6 +103,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if requests::is_high(requests) && !std::mem::replace(&mut self.operators.must_renumber, true) {
             tracing::warn!(
                 target: TARGET,
+                event = event::COORDINATION_NUMBERS_LOW,
+                path = paths::TRIGGERS,
                 "half of the sequence numbers of {} are used up; they restart at 0 as soon as no trigger is left there",
                 paths::TRIGGERS
             );
@@ -121,7 +123,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.operators.may_renumber = false;
         if is_done {
             self.operators.must_renumber = false;
-            tracing::info!(target: TARGET, "the sequence numbers of {} restarted at 0", paths::TRIGGERS);
+            let (event, path) = (event::COORDINATION_NUMBERS_RESTARTED, paths::TRIGGERS);
+            tracing::info!(target: TARGET, event, path, "the sequence numbers of {path} restarted at 0");
         }
     }
 

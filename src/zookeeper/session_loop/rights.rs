@@ -12,7 +12,7 @@ use super::candidacy::Role;
 use super::{BoxFuture, SessionLoop};
 use crate::clock::{Clock, Uptime};
 use crate::election::Member;
-use crate::telemetry::TARGET;
+use crate::telemetry::{TARGET, event};
 use crate::term::NodeName;
 use crate::zookeeper::client::{Client, Connect, OpenReason, Ownership};
 use crate::zookeeper::context::{SessionContext, SessionError};
@@ -72,7 +72,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             Ownership::Everybody(because) => describe(because),
         };
         if !std::mem::replace(&mut self.supervisor.has_reported_open_paths, true) {
-            tracing::warn!(target: TARGET, "{OPEN} to everybody {to_whom}. {RISK}");
+            let event = event::COORDINATION_EXPOSED;
+            tracing::warn!(target: TARGET, event, "{OPEN} to everybody {to_whom}. {RISK}");
         }
     }
 
@@ -114,7 +115,12 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             Ok(PassResult::Updated(rights::Taken { changed, refused })) => {
                 let is_done = refused.is_empty();
                 if is_done && !std::mem::replace(&mut self.housekeeping.rights.is_reported, changed == 0) {
-                    tracing::info!(target: TARGET, changed, "ZooKeeper's access lists are as the authentication file here says");
+                    tracing::info!(
+                        target: TARGET,
+                        event = event::COORDINATION_SECURED,
+                        changed,
+                        "ZooKeeper's access lists are as the authentication file here says",
+                    );
                 }
                 self.found_damage(Source::Rights, refused);
                 if !self.supervisor.has_reported_open_paths {
@@ -138,6 +144,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if !std::mem::replace(&mut self.supervisor.has_reported_open_paths, true) && !open.is_nothing() {
             tracing::warn!(
                 target: TARGET,
+                event = event::COORDINATION_EXPOSED,
                 "{OPEN} to identities other than this node's: {open}. {RISK}. A leader with the same identities closes \
                  what it can"
             );

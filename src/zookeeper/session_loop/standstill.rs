@@ -29,6 +29,7 @@ use crate::clock::{Clock, Uptime};
 use crate::lease::longest_standstill;
 use crate::ledger::{Change, CommitId};
 use crate::run::{Nonce, RunRecord, RunState, Version, millis};
+use crate::telemetry::{TARGET, event};
 use crate::term::TermEnd;
 use crate::zookeeper::client::{Client, Connect};
 use crate::zookeeper::place;
@@ -118,12 +119,16 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         let stood_ms = millis(now.since(turned));
         match (before, self.standstill.watch.is) {
             (Standstill::None, Standstill::OutOfQueue) => tracing::warn!(
+                target: TARGET,
+                event = event::NODE_STUCK,
                 stood_ms,
                 "the daemon's loop stands still, perhaps because the state directory's disk does not respond; leaving \
                  the queue until it turns again"
             ),
             (Standstill::None | Standstill::OutOfQueue, Standstill::OutOfCluster) => {
                 tracing::warn!(
+                    target: TARGET,
+                    event = event::NODE_STUCK,
                     stood_ms,
                     "the daemon's loop still stands still; removing this node's member, so that other nodes settle its \
                      runs"
@@ -139,7 +144,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 }
             }
             (Standstill::OutOfQueue | Standstill::OutOfCluster, Standstill::None) => {
-                tracing::warn!("the daemon's loop turns again; rejoining");
+                tracing::info!(target: TARGET, event = event::NODE_UNSTUCK, "the daemon's loop turns again; rejoining");
                 self.step.retry = Retry::default();
             }
             _ => {}

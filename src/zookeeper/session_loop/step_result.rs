@@ -12,7 +12,7 @@ use super::step::Retry;
 use super::{SURVEY_EVERY, SessionEnd, SessionLoop, fired};
 use crate::clock::{Clock, Uptime};
 use crate::election::{Event, Failure, TransferError};
-use crate::telemetry::TARGET;
+use crate::telemetry::{TARGET, event};
 use crate::term::{CandidateName, Term, TermEnd};
 use crate::zookeeper::client::{Client, Connect};
 use crate::zookeeper::context::SessionError;
@@ -161,6 +161,9 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             && !std::mem::replace(&mut self.candidacy.is_high_sequence_reported, true)
         {
             tracing::warn!(
+                target: TARGET,
+                event = event::COORDINATION_NUMBERS_LOW,
+                path = paths::LEADER,
                 "half of the sequence numbers of /leader are used up; stop every cronkeeper and remove /leader to \
                  restart at 0"
             );
@@ -270,6 +273,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     fn leave_it_to_others(&mut self) {
         tracing::warn!(
             target: TARGET,
+            event = event::ELECTION_UNFIT,
+            path = paths::LEADER,
             "this node cannot lead: {} is not writable, and the jobs or runs are not readable; going to the end of \
              the queue",
             paths::LEADER

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 
 use jiff::Timestamp;
 
-use super::KEPT;
 use crate::job::JobName;
 use crate::run::{RunId, TriggerSeq};
 use crate::zookeeper::client::Stat;
@@ -125,14 +124,16 @@ impl JobHistory {
         self.runs.len() + self.skips.len()
     }
 
-    pub fn is_too_long(&self) -> bool {
-        self.runs.len() > KEPT || self.skips.len() > KEPT
+    /// True if there are more than `kept` records of a kind.
+    pub fn is_longer_than(&self, kept: usize) -> bool {
+        self.runs.len() > kept || self.skips.len() > kept
     }
 
-    /// Removes the oldest surplus records, at most `most`, and returns them with the version to delete.
-    pub fn take_surplus(&mut self, most: usize) -> impl Iterator<Item = (RecordKey, i32)> {
-        let runs = self.runs.len().saturating_sub(KEPT).min(most);
-        let skips = self.skips.len().saturating_sub(KEPT).min(most - runs);
+    /// Removes the oldest records beyond the newest `kept` of each kind, at most `most`, and returns them with the
+    /// version to delete.
+    pub fn take_surplus(&mut self, kept: usize, most: usize) -> impl Iterator<Item = (RecordKey, i32)> {
+        let runs = self.runs.len().saturating_sub(kept).min(most);
+        let skips = self.skips.len().saturating_sub(kept).min(most - runs);
         // A run's record is not written again, so any version will do. A skip record that has grown meanwhile is no
         // longer old.
         let runs: Vec<_> = self.runs.drain(..runs).map(|(key, _)| (key, -1)).collect();
@@ -173,7 +174,7 @@ mod tests {
     }
 
     fn surplus(history: &mut JobHistory) -> Vec<i64> {
-        history.take_surplus(100).map(|(key, _)| key.at.as_second()).collect()
+        history.take_surplus(20, 100).map(|(key, _)| key.at.as_second()).collect()
     }
 
     #[test]
@@ -182,7 +183,7 @@ mod tests {
         let skips = (100..121).map(|second| listed(second, RecordKind::Skip, second));
         let mut history = JobHistory::new(runs.chain(skips).collect());
         assert_eq!(surplus(&mut history), [24, 23, 22, 21, 20, 100]);
-        assert!(!history.is_too_long());
+        assert!(!history.is_longer_than(20));
     }
 
     #[test]

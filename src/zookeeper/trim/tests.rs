@@ -277,3 +277,40 @@ fn a_leader_finds_what_nobody_trimmed() {
     }
     assert_eq!(fixture.server.tree().listings, listings + 31, "known jobs are not listed again");
 }
+
+fn limits(limits: &[(&str, u16)]) -> Arc<Defined> {
+    let history_limits = limits.iter().map(|(job, limit)| (name(job), *limit)).collect();
+    Arc::new(Defined { history_limits, ..Defined::default() })
+}
+
+#[test]
+fn each_job_keeps_as_many_as_its_limit_says() {
+    let mut fixture = Fixture::new();
+    fixture.trimmer.define(&limits(&[("few", 3), ("many", 50)]), fixture.now());
+    for second in 0..60 {
+        ["few", "many", "other"].iter().for_each(|job| fixture.end(job, second));
+        fixture.settle();
+        fixture.pass(GATHER);
+    }
+    assert_eq!(["few", "many", "other"].map(|job| fixture.left(job).len()), [3, 50, 20]);
+}
+
+#[test]
+fn a_lowered_limit_is_applied_to_known_jobs_at_once_and_to_the_others_by_the_leaders_round() {
+    let mut fixture = Fixture::new();
+    fixture.trimmer.define(&limits(&[("grows", 300), ("rests", 300)]), fixture.now());
+    for job in ["grows", "rests"] {
+        (0..250).for_each(|second| drop(fixture.put(job, second, RecordKind::Run)));
+    }
+    fixture.end("grows", 500);
+    fixture.leads = true;
+    fixture.pass(SWEEP_AFTER[0] / 2);
+    assert_eq!(fixture.left("grows").len(), 251);
+    fixture.trimmer.define(&limits(&[("rests", 10)]), fixture.now());
+    (0..5).for_each(|_| fixture.pass(GATHER));
+    assert_eq!((fixture.left("grows").len(), fixture.left("rests").len()), (20, 250));
+    (0..5).for_each(|_| fixture.pass(SWEEP_EVERY));
+    assert_eq!(fixture.left("rests"), (240..250).collect::<Vec<_>>());
+    let multis = fixture.server.tree().multis.clone();
+    assert!(multis.iter().all(|&deletes| deletes <= MOST_DELETES), "{multis:?}");
+}

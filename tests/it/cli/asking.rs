@@ -76,7 +76,7 @@ fn a_leader_and_its_follower_on_one_host_are_shown() {
         "LEADER   <leader> (this node) for ",
         "NODE     <leader>, leading; solo, version ",
         "<follower>",
-        "greet  failure  ",
+        "! greet  failure, exit 3  <leader>",
     ] {
         assert!(out.contains(part), "{part} is not in\n{out}");
     }
@@ -87,7 +87,7 @@ fn a_leader_and_its_follower_on_one_host_are_shown() {
     assert_eq!((&record["outcome"], &record["exit_code"]), (&"failure".into(), &3.into()));
     let (code, out, _) = texts(&run(&["history", "greet", "-n", "1000", "--runtime-dir", runtime]));
     assert_eq!(code, Some(0));
-    assert!(out.starts_with("ENDED (UTC)") && out.contains(run_id), "{out}");
+    assert!(out.starts_with("DUE (UTC)") && out.contains(run_id), "{out}");
     let (code, out, _) = texts(&run(&["history", "greet", "--output", "-n", "1000", "--runtime-dir", runtime]));
     assert_eq!(code, Some(0));
     assert!(out.contains(run_id) && out.contains("failure, exit 3") && out.contains("hello"), "{out}");

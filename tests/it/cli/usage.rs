@@ -54,6 +54,7 @@ fn help_lists_the_commands() {
         next         Show upcoming occurrences
         status       Show the leader, the queue, and the jobs with their last and next runs
         history      Show runs and skips, newest first
+        logs         Show the output of a run, whichever node it is on
         trigger      Run a job now, on the leader
         pause        Skip a job's occurrences until it is resumed
         resume       Resume a paused job; what it skipped meanwhile is not run

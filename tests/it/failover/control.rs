@@ -23,13 +23,13 @@ fn instant(text: &str) -> Timestamp {
     text.parse().expect("a time")
 }
 
-fn ask(spec: &Spec, line: &[&str]) -> Output {
+pub fn ask(spec: &Spec, line: &[&str]) -> Output {
     let directory = spec.runtime_dir();
     let whom = ["--runtime-dir", directory.to_str().unwrap()];
     run(&[line, &whom].concat())
 }
 
-fn asked(spec: &Spec, line: &[&str]) -> String {
+pub fn asked(spec: &Spec, line: &[&str]) -> String {
     let output = ask(spec, line);
     assert!(output.status.success(), "{CRONKEEPER} {line:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap().trim().to_owned()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 use super::cluster::{Lines, Place, in_line, job, jobs, node, usual};
 use crate::support::node::Node;
@@ -23,8 +24,10 @@ const THREADS_OF_THE_RUNTIME: usize = 4;
 type Held = BTreeMap<&'static str, usize>;
 
 fn held(ensemble: &Ensemble, nodes: &[Node]) -> Held {
-    let listed =
-        |node: &Node, folder: &str| fs::read_dir(format!("/proc/{}/{folder}", node.pid())).map_or(0, Iterator::count);
+    let listed = |node: &Node, folder: &str| {
+        let entries = fs::read_dir(format!("/proc/{}/{folder}", node.pid())).into_iter().flatten().flatten();
+        entries.filter(|entry| !is_of_the_archive(&entry.path())).count()
+    };
     let over_nodes = |folder: &'static str| nodes.iter().map(|node| listed(node, folder)).sum();
     BTreeMap::from([
         ("descriptors", over_nodes("fd")),
@@ -33,6 +36,11 @@ fn held(ensemble: &Ensemble, nodes: &[Node]) -> Held {
         ("ephemerals", ensemble.ephemerals(0)),
         ("watches", ensemble.watch_count(0)),
     ])
+}
+
+/// True for the files of the archive, which a node opens with its first end and closes again when it is idle.
+fn is_of_the_archive(descriptor: &Path) -> bool {
+    fs::read_link(descriptor).is_ok_and(|file| file.to_string_lossy().contains("/archive.db"))
 }
 
 fn resident_kib(node: &Node) -> u64 {

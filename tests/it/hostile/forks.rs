@@ -131,7 +131,7 @@ fn a_job_that_forks_without_end_leaves_room_for_daemon_and_warden() {
     let unstarted = node.await_after(seen, "run.unstarted", LONG, of("other"));
     assert_eq!(unstarted.text("reason"), "no-memory");
     let is_reported = |event: &crate::support::node::Event| event.text("message").contains("`TasksMax=`");
-    node.await_after(seen, "log", LONG, is_reported);
+    node.await_after(seen, "run.not_started", LONG, is_reported);
 
     cli_text(node.spec(), &["kill", &bomb]);
     assert_eq!(await_end(&node, &bomb).text("outcome"), "killed");

@@ -84,6 +84,7 @@ pub fn success(run: &RunRecord) -> RunEnd {
         leftovers: 0,
         tail: String::new(),
         dropped_bytes: 0,
+        detail: None,
     }
 }
 

@@ -4,7 +4,8 @@ use std::ops::{Deref, DerefMut};
 
 use cronkeeper::election::{Candidate, Event, Failure, Request};
 use cronkeeper::ledger::{
-    Commit, ControlEntry, Event as LedgerEvent, JobEntry, OperatorRequests, Request as LedgerRequest, Snapshot, Window,
+    Commit, ControlEntry, Event as LedgerEvent, Filter, JobEntry, OperatorRequests, Request as LedgerRequest, Snapshot,
+    Window,
 };
 use cronkeeper::run::journal::Journal;
 use cronkeeper::run::{HistoryRecord, KnownBy, RunId, RunRecord, Skip, SkipReason, Traces, Version};
@@ -171,7 +172,11 @@ impl Node {
 
     /// The newest records of a job's history, newest first.
     pub async fn history(&self, job: &str) -> Vec<HistoryRecord> {
-        self.reader().history(Some(records::job(job)), Window::of(1000)).await.expect("the history can be read").records
+        self.reader()
+            .history(Filter::of_job(records::job(job)), Window::of(1000))
+            .await
+            .expect("the history can be read")
+            .records
     }
 
     /// Waits for an event about this run. Returns its record, if it is in flight.

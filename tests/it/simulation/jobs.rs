@@ -66,6 +66,7 @@ fn job(name: &str, schedule: &str) -> Job {
         on_lease_end: OnLeaseEnd::Keep,
         success_exit_codes: BTreeSet::from([0]),
         max_output: 0,
+        history_limit: 20,
         hooks: Hooks::new(),
     }
 }

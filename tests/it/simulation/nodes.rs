@@ -16,6 +16,7 @@ use cronkeeper::election::{self, TransferError};
 use cronkeeper::engine::Engine;
 use cronkeeper::job::JobSet;
 use cronkeeper::ledger;
+use cronkeeper::metrics::Recorder;
 use cronkeeper::process::{Notice, Order};
 use cronkeeper::run::journal::{Journal, JournalEntry, JournalState, RecoveredRun, Written};
 use cronkeeper::run::{ControlRecord, KnownBy, Note, RunEnd, RunId, RunRecord, RunState, Traces, Version};
@@ -287,9 +288,10 @@ fn daemon(
             launcher,
             notifier: Notifier::default(),
             watchdog: Watchdog::from_environment(),
+            archive: cronkeeper::archive::Archive::off(),
         },
         view,
-        shown: Shown { status, turned },
+        shown: Shown { status, jobs: watch::Sender::default(), turned, metrics: Recorder::default() },
     })
 }
 

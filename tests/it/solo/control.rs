@@ -57,7 +57,8 @@ fn a_trigger_is_logged_where_it_was_asked_for_and_where_it_was_done() {
     let done = node.await_event("job.triggered", LONG);
     assert_eq!((done.text("job"), done.text("run")), ("seldom", run.trim()));
     assert!(done.text("by").starts_with("uid "), "{}", done.json());
-    node.await_where("log", LONG, |line| line.text("message").contains("requested a run of the job"));
+    let asked = node.await_event("operator.requested", LONG);
+    assert_eq!((asked.text("request"), asked.text("run"), asked.text("by")), ("trigger", run.trim(), done.text("by")));
     node.await_where("run.finished", LONG, |ended| ended.text("run") == run.trim());
 }
 

@@ -12,7 +12,7 @@ use crate::support::scratch::{Scratch, fill};
 use crate::support::witness::Witness;
 use crate::support::{LONG, until};
 
-use super::fixture::{PROGRAM, await_starts, cli_text, leading};
+use super::fixture::{PROGRAM, await_starts, cli, cli_text, get, leading};
 
 /// A node whose state directory is a separate file system, mounted with `options`. `None` if mounting is not allowed.
 fn on_own_file_system(options: &str) -> Option<(Scratch, Spec)> {
@@ -68,6 +68,22 @@ fn nothing_starts_while_the_disk_is_full_and_all_goes_on_when_there_is_room() {
     a.await_event("coordination.resumed", LONG);
     await_starts(&a, "tick", 3);
     witness.assert_fine(&[]);
+}
+
+#[test]
+fn kept_output_leaves_room_for_the_records_of_runs() {
+    let Some((_dir, spec)) = on_own_file_system("size=8m") else { return };
+    let noise = "head -c 1500000 /dev/urandom | base64 -w 99";
+    let job = format!("{{schedule: '@at 2099-01-01T00:00:00Z', command: '{noise}', max_output: 4MiB}}");
+    let a = leading(&spec.jobs(&format!("jobs: {{noise: {job}}}")));
+    until("it can be asked", || get(a.spec(), "/healthz").is_some());
+    for _ in 0..8 {
+        let output = cli(a.spec(), &["trigger", "noise", "--wait"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    assert!(a.events().named("coordination.unreachable").is_empty(), "{}", a.events().tail());
+    let kept = fs::read_dir(inside(&a, "output/ended/noise")).unwrap().count();
+    assert!((1..8).contains(&kept), "{kept}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The log on stderr, in the formats for people and for programs.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::process::Stdio;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -57,6 +57,37 @@ fn text_is_a_line_an_event_with_its_fields() {
     assert!(said.contains("job=tick") && said.contains("line=said"), "{said}");
     process.signal(Signal::TERM);
     until_line(&log, "node.stopped");
+    assert_eq!(process.wait_exit(LONG).and_then(|status| status.code()), Some(0));
+}
+
+/// script(1) runs a command on a terminal. What the terminal shows comes out of it, and what is typed goes in.
+#[test]
+fn a_terminal_gets_sentences_and_ctrl_c_ends_the_node() {
+    let home = Scratch::new("log");
+    let jobs = home.write("jobs.yaml", "jobs: {tick: {schedule: '* * * * * *', command: 'echo said'}}");
+    let (jobs, state) = (jobs.display(), home.path().display());
+    let command = format!("{PROGRAM} run --node logger --jobs {jobs} --state-dir {state}");
+    let mut process = Process::spawn("script", |script| {
+        script.args(["-qec", &command, "/dev/null"]).env("TERM", "dumb");
+        script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    })
+    .unwrap();
+    let mut typed = process.take(|child| child.stdin.take());
+    let shown = process.take(|child| child.stdout.take());
+    let (sender, lines) = channel();
+    thread::spawn(move || {
+        BufReader::new(shown).lines().map_while(Result::ok).all(|line| sender.send(line).is_ok());
+    });
+    assert!(until_line(&lines, "node").ends_with(" (UTC), node logger"));
+    let status = format!("cronkeeper status --runtime-dir {state}");
+    assert!(until_line(&lines, "See who leads").ends_with(&status));
+    for word in ["started", "| said", "success in "] {
+        let line = until_line(&lines, word);
+        let (time, rest) = line.split_at("00:00:00.000".len());
+        assert!(time.ends_with(|c: char| c.is_ascii_digit()) && rest.starts_with(" INFO  tick      "), "{line}");
+    }
+    typed.write_all(b"\x03").unwrap();
+    until_line(&lines, "stopped: asked to");
     assert_eq!(process.wait_exit(LONG).and_then(|status| status.code()), Some(0));
 }
 

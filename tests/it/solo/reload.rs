@@ -26,7 +26,8 @@ fn a_file_that_is_replaced_or_written_in_place_is_taken_in() {
     let a = leading(&spec);
     let seen = a.events().len();
     spec.write_jobs(&jobs("  more: {schedule: '* * * * * *', command: 'true'}\n"));
-    assert_eq!(await_loaded(&a, seen).number("added"), Some(1));
+    let loaded = await_loaded(&a, seen);
+    assert_eq!((loaded.number("added"), loaded.text("added_jobs")), (Some(1), "more"));
     await_start(&a, seen, "more");
 
     let seen = a.events().len();

@@ -51,6 +51,8 @@ fn sigusr2_to_the_only_node_makes_it_lead_again() {
     let a = leading(&node("only"));
     let token = a.await_event("leader.elected", LONG).number("token").unwrap();
     a.signal(Signal::USR2);
+    let asked = a.await_event("operator.requested", LONG);
+    assert_eq!((asked.text("request"), asked.text("by")), ("handover", "SIGUSR2"));
     a.await_event("leader.resigned", LONG);
     a.await_where("leader.elected", LONG, |event| event.number("token") > Some(token));
 }

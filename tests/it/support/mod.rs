@@ -12,6 +12,7 @@
 //! node       `cronkeeper run`   witness  what its jobs saw
 //! command    one call of the program
 //! burst      many jobs due at the same time
+//! browser    a real browser
 //! peers      kazoo and Curator in the same queue
 //! ```
 #![allow(dead_code, reason = "each test and bench that includes the support uses a part of it")]
@@ -20,6 +21,7 @@ use std::io::Write as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub mod browser;
 pub mod burst;
 pub mod command;
 pub mod host;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 
 use crate::solo::fixture::node;
+use crate::support::LONG;
 use crate::support::scratch::Scratch;
 
 use super::{Trial, is_root, sh};
@@ -72,6 +73,7 @@ fn the_reason_names_a_missing_directory() {
     let trial = Trial::of("command: [pwd]\nworking_directory: /no/such/directory");
     assert_eq!(trial.failure(), ("failure", "no-directory"));
     assert_eq!(trial.record()["reason"], "no-directory");
+    assert_eq!(trial.record()["detail"], "working directory /no/such/directory: No such file or directory");
     assert!(trial.node.events().named("run.started").is_empty());
 }
 
@@ -84,7 +86,11 @@ fn the_umask_is_the_one_named_else_022() {
 #[test]
 fn the_reason_names_a_program_that_is_missing_or_not_executable() {
     assert_eq!(Trial::of("command: [no-such-program]").failure(), ("failure", "not-found"));
-    assert_eq!(Trial::of("command: [/no/such/program]").failure(), ("failure", "not-found"));
+    let trial = Trial::of("command: [/no/such/program]");
+    assert_eq!(trial.failure(), ("failure", "not-found"));
+    assert_eq!(trial.record()["detail"], "/no/such/program: No such file or directory");
+    let not_started = trial.node.await_event("run.not_started", LONG);
+    assert_eq!((not_started.text("step"), not_started.text("path")), ("exec", "/no/such/program"));
     let dir = Scratch::new("program");
     let text = dir.write("text", "no program");
     std::fs::set_permissions(&text, std::fs::Permissions::from_mode(0o644)).unwrap();
@@ -163,6 +169,7 @@ fn the_reason_names_a_missing_user() {
     for key in ["user: no-such-user", "group: no-such-group"] {
         let trial = Trial::of(&format!("command: id\n{key}"));
         assert_eq!(trial.failure(), ("failure", "no-user"));
+        assert!(trial.record()["detail"].as_str().unwrap().contains("`no-such-"), "{}", trial.record());
         assert!(trial.node.events().named("run.started").is_empty());
     }
 }

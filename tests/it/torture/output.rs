@@ -14,6 +14,8 @@ fn output_is_logged_line_by_line_up_to_the_limit_and_its_tail_is_kept() {
     assert!(logged <= 1025, "{logged} bytes logged");
     let record = trial.record();
     assert_eq!(record["dropped_bytes"], 45_000 - 1024);
+    let finished = trial.node.await_event("run.finished", LONG);
+    assert_eq!(finished.number("dropped_bytes"), Some(45_000 - 1024));
     let tail = record["tail"].as_str().unwrap();
     assert!(tail.ends_with("9998\n9999\n") && tail.len() > 4000, "{tail}");
     let shown = cli_text(trial.node.spec(), &["history", "trial", "--output"]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cronkeeper::election::{Defined, Published, Request};
 use cronkeeper::job::Digest;
-use cronkeeper::ledger::{self, Commit, Window};
+use cronkeeper::ledger::{self, Commit, Filter, Window};
 use cronkeeper::term::TermEnd;
 use cronkeeper::zookeeper::session::ConnectionSettings;
 
@@ -90,7 +90,7 @@ async fn folders_removed_by_hand_are_made_again() {
     let run = run("backup", 60, "a", &session, term.token);
     assert_eq!(fixture.commit(begin(0, &run)).await, Commit::Accepted);
     assert_eq!(fixture.commit(end(0, &run)).await, Commit::Accepted);
-    assert_eq!(fixture.reader().history(Some(job("backup")), Window::of(10)).await.unwrap().records.len(), 1);
+    assert_eq!(fixture.reader().history(Filter::of_job(job("backup")), Window::of(10)).await.unwrap().records.len(), 1);
 }
 
 #[tokio::test]
@@ -171,7 +171,7 @@ async fn nothing_is_left_of_a_job_that_every_nodes_file_lacks_and_one_of_its_nam
         }
     }
     let digest = Digest::of(b"kept");
-    let defined = Defined { digest: digest.clone(), jobs: [job("kept")].into() };
+    let defined = Defined { digest: digest.clone(), jobs: [job("kept")].into(), ..Defined::default() };
     fixture.ask(Request::Define(Arc::new(defined)));
     fixture.ask(Request::Publish(Published { digest, ..Published::default() }));
     let forgotten = fixture.ledger("that it is forgotten", |event| match event {
@@ -183,7 +183,7 @@ async fn nothing_is_left_of_a_job_that_every_nodes_file_lacks_and_one_of_its_nam
     for path in ["jobs/old", "history/old", "control/old", "gone/old"] {
         assert!(admin.check_stat(&format!("/cronkeeper/{path}")).await.unwrap().is_none(), "{path}");
     }
-    assert_eq!(fixture.reader().history(Some(job("kept")), Window::of(10)).await.unwrap().records.len(), 3);
+    assert_eq!(fixture.reader().history(Filter::of_job(job("kept")), Window::of(10)).await.unwrap().records.len(), 3);
     assert_eq!(fixture.commit(first_mark("old", "2")).await, Commit::Accepted);
     let again = run("old", 90, "a", &session, term.token);
     assert_eq!(fixture.commit(begin(0, &again)).await, Commit::Accepted);

@@ -53,6 +53,20 @@ fn a_stranger_sees_names_and_outcomes_and_who_has_the_token_sees_all() {
         assert!(!body.contains("is not one of") && !body.contains("uid 0") && body.contains("fail"), "{path}: {body}");
     }
     assert!(get(at, &fate).body.contains("failure"));
+    let output = format!("{fate}/output");
+    assert_eq!(secrets_in(&get_with(at, &output, &bearer(TOKEN)).body), ["printed-hunter2"]);
+    for path in [output.clone(), format!("{output}?local=true"), format!("{output}?local=true&attempt=1")] {
+        let Answer { code, body, .. } = get(at, &path);
+        assert!(
+            code == 403 && body.contains("with the token") && secrets_in(&body).is_empty(),
+            "{path}: {code} {body}"
+        );
+    }
+    for wrong in ["from=1", "since=yesterday", "attempt=-1", "wait=x"] {
+        assert_eq!(get_with(at, &format!("{output}?{wrong}"), &bearer(TOKEN)).code, 400, "{wrong}");
+    }
+    let members = |more: &str| get_with(at, "/v1/status", more).body.contains(&format!(r#""address":"{at}""#));
+    assert!(members(&bearer(TOKEN)) && !members(""), "where a node listens is not shown to strangers");
     let forms = [
         TOKEN.to_owned(),
         format!("Bearer  {TOKEN}x"),

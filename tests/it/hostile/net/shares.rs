@@ -1,7 +1,7 @@
 //! The resources that one client can take: never those that others need.
 
-use std::io::Write as _;
-use std::net::{SocketAddrV4, TcpStream};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{Shutdown, SocketAddrV4, TcpStream};
 
 use super::{caller, dial, exchange, listening, request, unused};
 use crate::failover::cluster::{Place, usual};
@@ -18,6 +18,34 @@ fn halves(from: u8, at: SocketAddrV4, count: usize) -> Vec<TcpStream> {
         stream
     };
     (0..count).map(half).collect()
+}
+
+/// An open stream of events, and the code of its answer.
+fn stream(from: u8, at: SocketAddrV4) -> (BufReader<TcpStream>, String) {
+    let mut stream = dial(caller(from), at).expect("it listens");
+    stream.write_all(request("/v1/events", "").as_bytes()).expect("it is read");
+    let (mut reader, mut line) = (BufReader::new(stream), String::new());
+    reader.read_line(&mut line).expect("there is an answer");
+    (reader, line.split(' ').nth(1).unwrap_or_default().to_owned())
+}
+
+#[test]
+fn streams_that_nobody_reads_shut_nobody_out() {
+    let at = unused();
+    let spec = listening(node("a"), at).jobs("jobs: {tick: {schedule: '* * * * * *', command: 'true'}}");
+    let a = leading(&spec);
+    let held: Vec<_> = (0..40).map(|_| stream(1, at)).collect();
+    let codes: Vec<&str> = held.iter().map(|(_, code)| code.as_str()).collect();
+    assert_eq!((&codes[..32], &codes[32..]), (&["200"; 32][..], &["503"; 8][..]));
+    assert_eq!(stream(2, at).1, "200", "another caller has streams of its own");
+    let answer = exchange(dial(caller(1), at).unwrap(), &request("/healthz", ""));
+    assert_eq!(answer.expect("streams are no connections").code, 200);
+    a.await_after(a.events().len(), "run.started", LONG, |_| true);
+    for (reader, _) in &held {
+        // Not only closed: processes that other tests start may have inherited the sockets.
+        drop(reader.get_ref().shutdown(Shutdown::Both));
+    }
+    until("there is room again", || stream(1, at).1 == "200");
 }
 
 #[test]

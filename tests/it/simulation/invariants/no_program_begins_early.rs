@@ -4,11 +4,12 @@
 //! that has had a process is begun again by its retries, or by the loss of its node. A run that waits for others, or
 //! follows them, may have been decided on by a node whose clock was ahead.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use cronkeeper::clock::Uptime;
 use cronkeeper::run::{LONGEST_HOLD, RunId, RunRecord, RunState};
 use cronkeeper::zookeeper::client::Op;
 use jiff::SignedDuration;
-use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::facts::Fact;
 use super::super::jobs::follows_others;

@@ -1,7 +1,7 @@
 //! The state of a connection, as the clones of a client see it.
 //!
-//! A channel of tokio would wake those who wait in an order that it draws at random, which no seed determines. Here they
-//! are woken in the order in which they began to wait.
+//! A channel of tokio would wake those who wait in an order that it draws at random, which no seed determines. Here
+//! they are woken in the order in which they began to wait.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -44,8 +44,6 @@ pub const CLOSED: &[u8] = b"for others only";
 struct Znode {
     data: Arc<[u8]>,
     stat: Stat,
-    /// Counts the creation and removal of children. Sequence numbers are taken from it.
-    cversion: i32,
     children: u32,
 }
 
@@ -62,7 +60,7 @@ type Undo = Vec<(String, Option<Znode>)>;
 
 impl Tree {
     pub fn new() -> Self {
-        let root = Znode { data: Arc::new([]), stat: Stat::default(), cversion: 0, children: 0 };
+        let root = Znode { data: Arc::new([]), stat: Stat::default(), children: 0 };
         let nodes = BTreeMap::from([("/".to_owned(), root)]);
         Self { nodes, ephemerals: BTreeMap::new(), sessions: BTreeSet::new(), zxid: 0 }
     }
@@ -190,7 +188,9 @@ impl Tree {
             return Err(Error::Refused("an ephemeral node has no children".into()));
         }
         let full = match mode {
-            Mode::EphemeralSequential | Mode::PersistentSequential => format!("{path}{:010}", parent_node.cversion),
+            Mode::EphemeralSequential | Mode::PersistentSequential => {
+                format!("{path}{:010}", parent_node.stat.cversion)
+            }
             Mode::Persistent | Mode::Container | Mode::Ephemeral => path.to_owned(),
         };
         if self.nodes.contains_key(&full) {
@@ -206,9 +206,10 @@ impl Tree {
             mtime_ms: txn.time_ms,
             ctime_ms: txn.time_ms,
             version: 0,
+            cversion: 0,
             ephemeral_owner,
         };
-        self.put(&full, Some(Znode { data: data.into(), stat, cversion: 0, children: 0 }), undo);
+        self.put(&full, Some(Znode { data: data.into(), stat, children: 0 }), undo);
         self.count_child(parent(path), 1, undo);
         Ok((full, stat))
     }
@@ -216,7 +217,7 @@ impl Tree {
     fn count_child(&mut self, path: &str, by: i32, undo: &mut Undo) {
         if let Some(node) = self.nodes.get(path) {
             let mut node = node.clone();
-            node.cversion = node.cversion.wrapping_add(1);
+            node.stat.cversion = node.stat.cversion.wrapping_add(1);
             node.children = node.children.saturating_add_signed(by);
             self.put(path, Some(node), undo);
         }

@@ -1,0 +1,327 @@
+//! Gathers a page from this node's files and from other nodes.
+//!
+//! Every wait is bounded by `until`, by the short time that another node has to answer, or by that of a read of the
+//! ledger.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use jiff::Timestamp;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::page::{Cursor, Missing, OutputPage, OutputState};
+use super::plan::Plan;
+use crate::api::peers::Peers;
+use crate::api::{ApiState, RefusedRequest};
+use crate::election::Member;
+use crate::ledger::{Followed, OperatorFuture};
+use crate::output::{LocalPage, OutputKey, PageEnd, Reader};
+use crate::run::{RunId, RunRecord};
+use crate::term::NodeName;
+
+/// Timeout of a read of the ledger.
+const LEDGER: Duration = Duration::from_secs(3);
+/// Time after which the ledger is asked again about a run that has written nothing.
+const REPLAN: Duration = Duration::from_secs(1);
+/// Pause before the files are read again after something was written.
+const PACE: Duration = Duration::from_millis(100);
+/// Pause before the ledger is asked again about a run that has no attempt to read from.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Most nodes that are asked for a run of which the ledger knows nothing any more.
+const MOST_ASKED: usize = 32;
+/// Most attempts of one run that another node can name; retries are rarely more.
+const MOST_LISTED: usize = 1_000;
+/// Time for all nodes that are asked for one page, so that the client still waits for the answer.
+const ASKING: Duration = Duration::from_secs(7);
+
+/// One request for a page.
+pub(super) struct Gatherer<'a> {
+    pub state: &'a ApiState,
+    pub run: RunId,
+    /// Lines before this instant are left out.
+    pub since: Option<Timestamp>,
+    /// How long to wait for output.
+    pub until: Instant,
+}
+
+impl Gatherer<'_> {
+    /// The attempts whose output this node keeps.
+    pub async fn local_attempts(&self) -> Result<OutputPage, RefusedRequest> {
+        let attempts = self.kept()?.attempts(self.run.clone()).await.map_err(unreadable)?;
+        Ok(OutputPage { attempts, ..OutputPage::empty(&self.run, Cursor::START, OutputState::End) })
+    }
+
+    /// A page of one attempt from this node's files.
+    pub async fn local(&self, from: Cursor) -> Result<OutputPage, RefusedRequest> {
+        let LocalPage { lines, next, end } = self.read(from, self.until).await.map_err(unreadable)?;
+        let state = match end {
+            PageEnd::More => OutputState::More,
+            PageEnd::Open => OutputState::Open,
+            PageEnd::Ended => OutputState::End,
+            PageEnd::Absent => OutputState::Absent,
+        };
+        let next = Cursor { offset: next, ..from };
+        Ok(OutputPage { lines, ..OutputPage::empty(&self.run, next, state) })
+    }
+
+    /// A page of the run, from whichever nodes keep it.
+    pub async fn page(&self, from: Cursor) -> Result<OutputPage, RefusedRequest> {
+        let mut followed = self.state.sources.operator.followed(self.run.clone());
+        let (mut plan, unknown) = self.first_plan(&mut followed).await?;
+        loop {
+            // Cancellation safety: a page that is dropped is asked for again from the same place. `followed` is not
+            // polled again once it is done, because then the plan is over.
+            let mut page = tokio::select! {
+                page = self.gathered(&plan, from) => page,
+                ended = &mut followed, if !plan.is_over => {
+                    plan = self.ended(ended.map_err(unavailable)?).await?.0;
+                    continue;
+                }
+            };
+            page.missing.extend(unknown.iter().cloned());
+            let is_news = !page.lines.is_empty() || page.state != OutputState::Open || page.next != from;
+            let is_late = Instant::now() >= self.until;
+            if is_late && plan.is_over && page.lines.is_empty() && page.state == OutputState::Open {
+                // Its file was not finished, though the run is over: the node has to do it at its next start.
+                page.state = OutputState::End;
+            }
+            if is_news || is_late {
+                return Ok(page);
+            }
+            sleep(PAUSE).await;
+            if !plan.is_over
+                && let Some(record) = self.record().await?
+            {
+                plan = Plan::in_flight(&record);
+            }
+        }
+    }
+
+    /// Where the output is, and what of it cannot be known.
+    async fn first_plan(&self, followed: &mut OperatorFuture<'_, Followed>) -> Result<Planned, RefusedRequest> {
+        match self.record().await {
+            Ok(Some(record)) => Ok((Plan::in_flight(&record), Vec::new())),
+            // A client that waits gets the answer later; any other needs it now.
+            Ok(None) => match timeout(if self.until > Instant::now() { PAUSE } else { LEDGER }, followed).await {
+                Ok(followed) => self.ended(followed.map_err(unavailable)?).await,
+                // It was triggered, and has not begun.
+                Err(_) => Ok((Plan::default(), Vec::new())),
+            },
+            // Without the ledger there is still what this node keeps itself.
+            Err(refused) => self.own_plan(refused).await,
+        }
+    }
+
+    async fn ended(&self, followed: Followed) -> Result<Planned, RefusedRequest> {
+        match Plan::followed(followed) {
+            Some(plan) => Ok((plan, Vec::new())),
+            None => self.search().await,
+        }
+    }
+
+    async fn own_plan(&self, refused: RefusedRequest) -> Result<Planned, RefusedRequest> {
+        let Some(kept) = &self.state.sources.output.kept else { return Err(refused) };
+        let attempts = kept.attempts(self.run.clone()).await.unwrap_or_default();
+        if attempts.is_empty() {
+            return Err(refused);
+        }
+        let node = self.own_name();
+        let missing = Missing { attempt: None, node: node.clone(), why: refused.error };
+        let attempts = attempts.into_iter().map(|attempt| (attempt, node.clone())).collect();
+        Ok((Plan { attempts, is_over: true, ..Plan::default() }, vec![missing]))
+    }
+
+    /// Asks all nodes for a run of which the ledger has no record any more.
+    async fn search(&self) -> Result<Planned, RefusedRequest> {
+        let (mut attempts, mut missing) = (Vec::new(), Vec::new());
+        if let Some(kept) = &self.state.sources.output.kept {
+            let own = kept.attempts(self.run.clone()).await.map_err(unreadable)?;
+            attempts.extend(own.into_iter().map(|attempt| (attempt, self.own_name())));
+        }
+        if !self.state.sources.output.is_shared {
+            let members = self.state.reads.queue().await.map_err(unavailable)?.members.clone();
+            let others = members.into_iter().filter(|member| member.node != self.own_name()).take(MOST_ASKED);
+            let asked = others.map(|member| async move { (member.node.clone(), self.list_of(&member).await) });
+            for (node, listed) in futures_util::future::join_all(asked).await {
+                match listed {
+                    Ok(listed) => attempts.extend(listed.into_iter().map(|attempt| (attempt, node.clone()))),
+                    Err(why) => missing.push(Missing { attempt: None, node, why }),
+                }
+            }
+        }
+        attempts.sort();
+        attempts.dedup_by_key(|(attempt, _)| *attempt);
+        if attempts.is_empty() {
+            let why = missing.iter().map(|missing| format!("; {}", missing.why)).collect::<String>();
+            let error = format!("the ledger has no record of run `{}`, and its output is not kept{why}", self.run);
+            return Err(RefusedRequest::new(StatusCode::NOT_FOUND, error));
+        }
+        Ok((Plan { attempts, is_over: true, ..Plan::default() }, missing))
+    }
+
+    async fn list_of(&self, member: &Member) -> Result<Vec<u32>, String> {
+        let path = format!("/v1/runs/{}/output?local=true", self.run);
+        let mut attempts = self.peers()?.get(member, &path, Duration::ZERO).await?.attempts;
+        attempts.sort_unstable();
+        attempts.dedup();
+        attempts.truncate(MOST_LISTED);
+        Ok(attempts)
+    }
+
+    /// The next page by this plan. Waits only for output of the attempt that has a process.
+    async fn gathered(&self, plan: &Plan, from: Cursor) -> OutputPage {
+        let mut page = OutputPage::empty(&self.run, from, OutputState::Open);
+        // A node that did not answer is not asked again for this page.
+        let mut silent: BTreeMap<&NodeName, String> = BTreeMap::new();
+        let deadline = Instant::now() + ASKING;
+        for (attempt, node) in plan.attempts.iter().filter(|(attempt, _)| *attempt >= from.attempt) {
+            let attempt = *attempt;
+            let place = if attempt == from.attempt { from } else { Cursor { attempt, offset: 0 } };
+            let is_running = plan.running == Some(attempt);
+            let part = match silent.get(node) {
+                Some(why) => Err(why.clone()),
+                None if Instant::now() >= deadline => Err(format!("there was no time to ask {node}")),
+                None => self.part(node, place, is_running).await,
+            };
+            let missing = match part {
+                Ok(LocalPage { end: PageEnd::Absent, .. }) if !is_running => self.not_kept(plan, attempt, node),
+                Ok(LocalPage { lines, next, end }) => {
+                    page.next = Cursor { offset: next, ..place };
+                    page.lines = lines;
+                    match end {
+                        PageEnd::Ended if page.lines.is_empty() => None,
+                        PageEnd::Ended | PageEnd::More => {
+                            page.state = OutputState::More;
+                            return page;
+                        }
+                        PageEnd::Open | PageEnd::Absent if is_running => return page,
+                        PageEnd::Open | PageEnd::Absent if !page.lines.is_empty() => {
+                            page.state = OutputState::More;
+                            return page;
+                        }
+                        // The attempt has ended, but its file is not finished: by then more may have been written.
+                        PageEnd::Open | PageEnd::Absent => {
+                            let why =
+                                format!("{node} has not finished the file of the attempt; its end may be missing");
+                            Some(Missing { attempt: Some(attempt), node: node.clone(), why })
+                        }
+                    }
+                }
+                Err(why) => {
+                    silent.insert(node, why.clone());
+                    Some(Missing { attempt: Some(attempt), node: node.clone(), why })
+                }
+            };
+            let is_missing = missing.is_some();
+            page.missing.extend(missing);
+            if is_missing && is_running {
+                // It may be back before the run ends.
+                return page;
+            }
+            if is_missing && plan.is_last(attempt) && !plan.tail.is_empty() {
+                page.tail = Some(plan.tail.clone());
+            }
+            page.next = Cursor::next_attempt(attempt);
+        }
+        if plan.is_over {
+            page.state = OutputState::End;
+            page.note.clone_from(&plan.note);
+        }
+        page
+    }
+
+    /// If an attempt is known to have written something that its node does not have any more, says so.
+    fn not_kept(&self, plan: &Plan, attempt: u32, node: &NodeName) -> Option<Missing> {
+        let wrote = plan.is_last(attempt) && !plan.tail.is_empty();
+        let why = format!("{node} does not keep it, or no longer: see `--output-retention`");
+        wrote.then(|| Missing { attempt: Some(attempt), node: node.clone(), why })
+    }
+
+    /// A part of one attempt's output, from the node that ran it; or why it cannot be had.
+    async fn part(&self, node: &NodeName, from: Cursor, is_running: bool) -> Result<LocalPage, String> {
+        let soon = Instant::now() + REPLAN;
+        let until = if is_running { self.until.min(soon) } else { Instant::now() };
+        if *node == self.own_name() || self.state.sources.output.is_shared {
+            self.kept().map_err(|refused| refused.error)?;
+            return self.read(from, until).await.map_err(|error| error.to_string());
+        }
+        let members = self.state.reads.queue().await.map_err(|error| error.to_string())?;
+        let member = members.members.iter().find(|member| member.node == *node);
+        let member = member.ok_or_else(|| format!("{node} is away"))?;
+        let wait = if is_running { self.until.saturating_duration_since(Instant::now()) } else { Duration::ZERO };
+        let since = self.since.map(|since| format!("&since={since}")).unwrap_or_default();
+        let path = format!(
+            "/v1/runs/{}/output?local=true&attempt={}&from={from}&wait={}{since}",
+            self.run,
+            from.attempt,
+            wait.as_secs().min(2),
+        );
+        let OutputPage { lines, next, state, .. } = self.peers()?.get(member, &path, wait).await?;
+        let end = match state {
+            OutputState::More => PageEnd::More,
+            OutputState::Open => PageEnd::Open,
+            OutputState::End => PageEnd::Ended,
+            OutputState::Absent => PageEnd::Absent,
+        };
+        Ok(LocalPage { lines, next: next.offset, end })
+    }
+
+    /// Reads this node's files; waits until there is something to read.
+    async fn read(&self, from: Cursor, until: Instant) -> std::io::Result<LocalPage> {
+        let Some(kept) = &self.state.sources.output.kept else {
+            return Ok(LocalPage { lines: Vec::new(), next: from.offset, end: PageEnd::Absent });
+        };
+        let key = OutputKey { run: self.run.clone(), attempt: from.attempt };
+        loop {
+            let page = kept.page(key.clone(), from.offset, self.since).await?;
+            let waits = matches!(page.end, PageEnd::Open | PageEnd::Absent) && page.lines.is_empty();
+            if !waits || page.next != from.offset || Instant::now() >= until {
+                return Ok(page);
+            }
+            // Cancellation safety: nothing is received, only waited for.
+            tokio::select! {
+                () = kept.changed() => {}
+                () = tokio::time::sleep_until(until) => {}
+            }
+            // Runs that write all the time, also others than this, are read a few times a second only.
+            sleep(PACE).await;
+        }
+    }
+
+    async fn record(&self) -> Result<Option<RunRecord>, RefusedRequest> {
+        let late = |_| Err(unavailable(format!("the ledger did not answer within {} s", LEDGER.as_secs())));
+        let read = self.state.sources.reader.run(self.run.clone());
+        timeout(LEDGER, read).await.map_or_else(late, |read| read.map_err(unavailable))
+    }
+
+    fn kept(&self) -> Result<&Reader, RefusedRequest> {
+        let kept = self.state.sources.output.kept.as_ref();
+        kept.ok_or_else(|| {
+            unavailable(format!("{} keeps no output: see `--output-retention`, and its log", self.own_name()))
+        })
+    }
+
+    fn peers(&self) -> Result<&Arc<Peers>, String> {
+        let peers = self.state.sources.output.peers.as_ref();
+        peers.ok_or_else(|| {
+            format!("{} has no token for other nodes: set `--listen` and `--api-token-file`", self.own_name())
+        })
+    }
+
+    fn own_name(&self) -> NodeName {
+        self.state.sources.status.borrow().node.clone()
+    }
+}
+
+/// Where the output is, and what of it cannot be known.
+type Planned = (Plan, Vec<Missing>);
+
+fn unreadable(error: std::io::Error) -> RefusedRequest {
+    RefusedRequest::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the kept output cannot be read: {error}"))
+}
+
+fn unavailable(error: impl std::fmt::Display) -> RefusedRequest {
+    RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+}

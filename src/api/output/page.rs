@@ -1,0 +1,127 @@
+//! The answer: a page of output, and what follows it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::output::Line;
+use crate::run::RunId;
+use crate::term::NodeName;
+
+/// A page of a run's output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct OutputPage {
+    pub run: RunId,
+    pub lines: Vec<Line>,
+    /// The `from` of the next page.
+    pub next: Cursor,
+    pub state: OutputState,
+    /// What should be between this page's `from` and `next`, or after it, but is not here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<Missing>,
+    /// The end of the last attempt's output as the ledger has it, if the output itself is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<String>,
+    /// Why there is no output, unless the job just wrote none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// The attempts whose output this node keeps; only for `local=true`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attempts: Vec<u32>,
+}
+
+/// What follows a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum OutputState {
+    /// More of it is known: ask again at once.
+    More,
+    /// Nothing yet: the run is in flight.
+    Open,
+    /// Nothing: the run has ended, or, for `local=true`, the attempt.
+    End,
+    /// The node has no output of the attempt; only for `local=true`.
+    Absent,
+}
+
+/// Output that cannot be shown.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Missing {
+    /// Absent if it is unknown whether the node has output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    pub node: NodeName,
+    /// The reason, with what to do about it.
+    pub why: String,
+}
+
+/// A place in the output of a run: `<attempt>.<offset>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(try_from = "String", into = "String")]
+pub struct Cursor {
+    pub attempt: u32,
+    /// Bytes of the attempt's file, which is not the same on another node.
+    pub offset: u64,
+}
+
+impl Cursor {
+    pub const START: Self = Self { attempt: 1, offset: 0 };
+
+    /// # Errors
+    /// A description of the expected format.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('.').and_then(|(a, o)| Some((a.parse().ok()?, o.parse().ok()?)));
+        let (attempt, offset) = parts.ok_or_else(|| "`from` must be the `next` of another page".to_owned())?;
+        Ok(Self { attempt, offset })
+    }
+
+    /// The beginning of the next attempt.
+    pub(super) fn next_attempt(attempt: u32) -> Self {
+        Self { attempt: attempt.saturating_add(1), offset: 0 }
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.attempt, self.offset)
+    }
+}
+
+impl TryFrom<String> for Cursor {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Cursor> for String {
+    fn from(cursor: Cursor) -> Self {
+        cursor.to_string()
+    }
+}
+
+impl OutputPage {
+    pub(super) fn empty(run: &RunId, next: Cursor, state: OutputState) -> Self {
+        let (lines, missing, attempts) = (Vec::new(), Vec::new(), Vec::new());
+        Self { run: run.clone(), lines, next, state, missing, tail: None, note: None, attempts }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_read_back_and_anything_else_is_refused() {
+        let cursor = Cursor { attempt: 2, offset: 10_342 };
+        assert_eq!((cursor.to_string().as_str(), Cursor::parse("2.10342")), ("2.10342", Ok(cursor)));
+        for bad in ["", "2", "2.", ".2", "2.x", "-1.0", "1.99999999999999999999"] {
+            assert!(Cursor::parse(bad).is_err(), "{bad}");
+        }
+        assert!(Cursor { attempt: 1, offset: 9 } < Cursor::next_attempt(1));
+    }
+}

@@ -1,0 +1,112 @@
+//! Which attempts of a run may have output, and where: decided from the ledger's records alone.
+
+use crate::ledger::Followed;
+use crate::run::{Attempt, HistoryRecord, Reason, RunEnd, RunRecord, RunState};
+use crate::term::NodeName;
+
+/// Where the output of a run is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// The attempts in order, each with its node.
+    pub attempts: Vec<(u32, NodeName)>,
+    /// The attempt that has a process now.
+    pub running: Option<u32>,
+    /// The run has ended, or was skipped.
+    pub is_over: bool,
+    /// The end of the last attempt's output.
+    pub tail: String,
+    /// Why there is no output.
+    pub note: Option<String>,
+}
+
+impl Plan {
+    pub fn in_flight(record: &RunRecord) -> Self {
+        let has_process = matches!(record.state, RunState::Running | RunState::CutOff);
+        let mut attempts = past(&record.past.attempts);
+        if has_process {
+            attempts.retain(|(attempt, _)| *attempt < record.attempt);
+            attempts.push((record.attempt, record.owner.node.clone()));
+        }
+        Self { attempts, running: has_process.then_some(record.attempt), ..Self::default() }
+    }
+
+    /// The plan for a run that has ended; `None` if the ledger has no record of it.
+    pub fn followed(followed: Followed) -> Option<Self> {
+        let Followed::Ended(record) = followed else { return None };
+        Some(match *record {
+            HistoryRecord::Run(end) => Self::ended(end),
+            HistoryRecord::Skip(skip) => {
+                let note = format!("it was skipped: {}", skip.reason.as_str());
+                Self { is_over: true, note: Some(note), ..Self::default() }
+            }
+        })
+    }
+
+    fn ended(end: RunEnd) -> Self {
+        let RunEnd { run, reason, tail, .. } = end;
+        let mut attempts = past(&run.past.attempts);
+        attempts.retain(|(attempt, _)| *attempt < run.attempt);
+        attempts.push((run.attempt, run.owner.node));
+        Self {
+            attempts,
+            running: None,
+            is_over: true,
+            tail,
+            note: reason.and_then(Reason::prevented_start).map(str::to_owned),
+        }
+    }
+
+    /// True if this is the last attempt.
+    pub fn is_last(&self, attempt: u32) -> bool {
+        self.attempts.last().is_some_and(|(last, _)| *last == attempt)
+    }
+}
+
+fn past(attempts: &[Attempt]) -> Vec<(u32, NodeName)> {
+    attempts.iter().map(|attempt| (attempt.attempt, attempt.node.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Outcome;
+    use crate::run::tests_support::{record, skip, success};
+
+    fn nodes(plan: &Plan) -> Vec<(u32, &str)> {
+        plan.attempts.iter().map(|(attempt, node)| (*attempt, node.as_str())).collect()
+    }
+
+    fn on(mut run: RunRecord, attempt: u32, node: &str, state: RunState) -> RunRecord {
+        (run.attempt, run.owner.node, run.state) = (attempt, NodeName::new(node), state);
+        run
+    }
+
+    #[test]
+    fn each_attempt_is_where_it_ran() {
+        let first = on(record("load", 0, "s"), 1, "host-a", RunState::Running);
+        assert_eq!((nodes(&Plan::in_flight(&first)), Plan::in_flight(&first).running), (vec![(1, "host-a")], Some(1)));
+        let mut retrying = on(first.clone(), 1, "host-a", RunState::Retrying);
+        retrying.past.note(&RunEnd { outcome: Outcome::Failure, ..success(first) });
+        let plan = Plan::in_flight(&retrying);
+        assert_eq!((nodes(&plan), plan.running, plan.is_over), (vec![(1, "host-a")], None, false));
+        let second = on(retrying, 3, "host-b", RunState::CutOff);
+        let plan = Plan::in_flight(&second);
+        assert_eq!((nodes(&plan), plan.running), (vec![(1, "host-a"), (3, "host-b")], Some(3)));
+        let end = RunEnd { tail: "end".into(), ..success(second) };
+        let plan = Plan::followed(Followed::Ended(Box::new(HistoryRecord::Run(end)))).unwrap();
+        assert_eq!((nodes(&plan), plan.is_over, plan.tail.as_str()), (vec![(1, "host-a"), (3, "host-b")], true, "end"));
+        assert!(plan.is_last(3) && !plan.is_last(1));
+    }
+
+    #[test]
+    fn a_run_without_a_process_says_why() {
+        let missing = RunEnd { reason: Some(Reason::NotFound), ..success(record("load", 0, "s")) };
+        let plan = Plan::followed(Followed::Ended(Box::new(HistoryRecord::Run(missing)))).unwrap();
+        assert_eq!(plan.note.as_deref(), Some("its program was not found"));
+        let skipped = Plan::followed(Followed::Ended(Box::new(HistoryRecord::Skip(skip("load", 0))))).unwrap();
+        assert!(
+            skipped.note.unwrap().starts_with("it was skipped: ") && skipped.is_over && skipped.attempts.is_empty()
+        );
+        assert_eq!(Plan::followed(Followed::Gone), None);
+    }
+}

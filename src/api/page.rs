@@ -1,0 +1,255 @@
+//! The web page: the cluster, its jobs and its history, for people.
+//!
+//! Everything is rendered here from the same documents that `/v1` shows, so the page is complete without a script. The
+//! script only keeps an open page up to date. Pure functions turn documents into markup; `maud` escapes every text, and
+//! the headers forbid the browser everything that is not needed: no text of a job can become part of the page's code.
+
+mod assets;
+mod bars;
+mod bar_cache;
+mod cluster;
+mod events;
+mod forms;
+mod history;
+mod job;
+mod jobs;
+mod layout;
+mod output;
+mod run;
+#[cfg(test)]
+mod tests;
+mod timeline;
+mod view;
+mod visitor;
+mod words;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use maud::{Markup, html};
+
+use self::bar_cache::BarCache;
+pub(super) use self::events::events;
+use self::history::Filter;
+use self::job::JobPage;
+use self::jobs::Selection;
+use self::layout::Frame;
+use self::run::Known;
+use self::view::Views;
+use self::visitor::{Connection, FormKeys, Visitor};
+use super::admission::Admitted;
+use super::control::run_id;
+use super::network::{SIGN_IN, Visibility};
+use super::show::{job_name, no_such_job};
+use super::{ApiState, RefusedRequest};
+use crate::archive::Merged;
+use crate::clock::system;
+use crate::coordination::ReadError;
+use crate::ledger::Filter as Records;
+use crate::status::{HistoryEntry, Status};
+
+/// Most records on the page of a job, and on that of the history.
+const OF_JOB: usize = 40;
+const OF_ALL: usize = 200;
+
+/// What the page keeps between requests.
+#[derive(Default)]
+pub(super) struct PageState {
+    bars: BarCache,
+    views: Views,
+    keys: FormKeys,
+}
+
+/// The routes of the page.
+pub(super) fn routes() -> Router<Arc<ApiState>> {
+    Router::new()
+        .route("/", get(overview))
+        .route("/jobs/{job}", get(one_job))
+        .route("/runs/{run}", get(one_run))
+        .route("/history", get(all_history))
+        .route("/static/{file}", get(assets::file))
+        .route("/jobs/{job}/trigger", post(forms::trigger))
+        .route("/jobs/{job}/pause", post(forms::pause))
+        .route("/jobs/{job}/resume", post(forms::resume))
+        .route("/runs/{run}/kill", post(forms::kill))
+        .route("/handover", post(forms::hand_over))
+        .route(SIGN_IN, get(forms::sign_in_page).post(forms::sign_in))
+        .route("/session/end", post(forms::sign_out))
+        .layer(middleware::from_fn(harden))
+}
+
+/// What the browser may do with the page: show it, and talk to this node.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
+                      img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+
+async fn harden(request: Request, next: Next) -> Response {
+    let mut answer = next.run(request).await;
+    let headers = answer.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        // Not `no-referrer`: with it a browser hides the origin of forms, which is checked.
+        (header::REFERRER_POLICY, "same-origin"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    // Output and names must not stay in a browser's cache.
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    answer
+}
+
+/// A refusal, as a page.
+struct RefusedPage(RefusedRequest);
+
+impl From<RefusedRequest> for RefusedPage {
+    fn from(refusal: RefusedRequest) -> Self {
+        Self(refusal)
+    }
+}
+
+impl From<QueryRejection> for RefusedPage {
+    fn from(bad: QueryRejection) -> Self {
+        Self(RefusedRequest::new(StatusCode::BAD_REQUEST, bad.body_text()))
+    }
+}
+
+impl IntoResponse for RefusedPage {
+    fn into_response(self) -> Response {
+        let RefusedRequest { code, error } = self.0;
+        let text = html! {
+            (maud::DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    title { "cronkeeper: " (code) }
+                    link rel="stylesheet" href=(assets::STYLE.path());
+                }
+                body { main { h1 { (code) } p { (error) } p { a href="/" { "Back to the overview" } } } }
+            }
+        };
+        (code, html_answer(text)).into_response()
+    }
+}
+
+fn html_answer(page: Markup) -> Response {
+    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page.into_string()).into_response()
+}
+
+type Page = Result<Response, RefusedPage>;
+
+/// `GET /`.
+async fn overview(
+    State(state): State<Arc<ApiState>>,
+    visitor: Visitor,
+    selection: Result<Query<Selection>, QueryRejection>,
+) -> Page {
+    let Query(selection) = selection?;
+    let view = match selection.is_default() {
+        true => state.view(visitor.visibility).await,
+        false => Arc::new(state.render(visitor.visibility, &selection).await),
+    };
+    let status = Arc::clone(&state.sources.status.borrow());
+    Ok(state.framed("Overview", &status, &view.main, Some(&view.tag), &visitor))
+}
+
+/// `GET /jobs/{job}`.
+async fn one_job(
+    State(state): State<Arc<ApiState>>,
+    connection: Connection,
+    visitor: Visitor,
+    job: Result<Path<String>, PathRejection>,
+) -> Page {
+    let name = job_name(job)?;
+    let newest = state.records(&connection, Records::of_job(name.clone()), OF_JOB).await?;
+    let status = state.full_status(visitor.visibility).await;
+    let Some(job) = status.jobs.iter().find(|job| job.name == name) else {
+        return Err(RefusedRequest::new(StatusCode::NOT_FOUND, no_such_job(&name, &status)).into());
+    };
+    let set = Arc::clone(&state.sources.jobs.borrow());
+    let bars = bars::of(&newest.records);
+    let entries = visitor.visibility.of_records(newest.records);
+    let defined = set.jobs.get(&name).map(Arc::as_ref);
+    let page = JobPage { status: &status, job, defined, bars: &bars, entries: &entries, may_act: visitor.may_act() };
+    Ok(state.framed(name.as_str(), &status, &page.markup(), None, &visitor))
+}
+
+/// `GET /runs/{run}`.
+async fn one_run(
+    State(state): State<Arc<ApiState>>,
+    connection: Connection,
+    visitor: Visitor,
+    run: Result<Path<String>, PathRejection>,
+) -> Page {
+    let run = run_id(run)?;
+    // The status before the history: a run that ends in between is then found in both rather than in neither.
+    let in_flight = {
+        let status = state.full_status(visitor.visibility).await;
+        status.runs.into_iter().find(|in_flight| in_flight.run == run)
+    };
+    let newest = state.records(&connection, Records::of_job(run.job().clone()), OF_JOB).await?;
+    let status = Arc::clone(&state.sources.status.borrow());
+    let ended = newest.records.into_iter().find_map(|record| match visitor.visibility.of_record(record.into()) {
+        HistoryEntry::Run(ended) if ended.run == run => Some(ended),
+        _ => None,
+    });
+    let known = match (&ended, &in_flight) {
+        (Some(ended), _) => Known::Ended(ended),
+        (None, Some(in_flight)) => Known::InFlight(in_flight),
+        (None, None) => Known::Not,
+    };
+    let newest = match visitor.visibility {
+        Visibility::All => state.newest_output(&run).await,
+        Visibility::Outline => None,
+    };
+    let main = run::page(&run, &known, newest.as_ref(), (system::now().wall, visitor.may_act()));
+    Ok(state.framed(&run.to_string(), &status, &main, None, &visitor))
+}
+
+/// `GET /history`.
+async fn all_history(
+    State(state): State<Arc<ApiState>>,
+    connection: Connection,
+    visitor: Visitor,
+    filter: Result<Query<Filter>, QueryRejection>,
+) -> Page {
+    let Query(filter) = filter?;
+    let newest = state.records(&connection, filter.records()?, OF_ALL).await?;
+    let status = Arc::clone(&state.sources.status.borrow());
+    let entries = visitor.visibility.of_records(newest.records);
+    let has_more = newest.is_cut || entries.len() == OF_ALL;
+    let main = history::page(&filter, &entries, has_more, system::now().wall);
+    Ok(state.framed("History", &status, &main, None, &visitor))
+}
+
+impl ApiState {
+    /// The newest records of ledger and archive.
+    async fn records(&self, connection: &Admitted, of: Records, most: usize) -> Result<Merged, RefusedPage> {
+        let unread = |error: ReadError| RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string());
+        Ok(self.reads.history(connection, &self.sources.archive, of, most).await.map_err(unread)?)
+    }
+
+    /// The page around this content; or only that the browser has it already.
+    fn framed(&self, title: &str, status: &Status, main: &Markup, tag: Option<&str>, visitor: &Visitor) -> Response {
+        let tag = format!("\"{}\"", tag.map_or_else(|| view::tag(main), str::to_owned));
+        let mut answer = match visitor.known_tag.as_ref() == Some(&tag) {
+            true => StatusCode::NOT_MODIFIED.into_response(),
+            false => {
+                let frame = Frame { title, node: &status.node, standing: &visitor.standing, done: visitor.done };
+                html_answer(frame.markup(main))
+            }
+        };
+        if let Ok(tag) = HeaderValue::try_from(tag) {
+            answer.headers_mut().insert(header::ETAG, tag);
+        }
+        answer
+    }
+}

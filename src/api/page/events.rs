@@ -1,0 +1,103 @@
+//! `GET /v1/events`: an event whenever the overview has changed, as server-sent events.
+//!
+//! An event carries no more than a summary: who needs more asks for it. A client that reads slowly misses events in
+//! between and keeps no memory busy, because each event is made when the connection can take it. Each stream ends after
+//! some minutes, and browsers then open another.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::stream;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::visitor::Connection;
+use crate::api::network::Visibility;
+use crate::api::{ApiState, RefusedRequest};
+use crate::clock::{Uptime, system};
+use crate::status::Status;
+
+/// Shortest time between two events.
+const PACE: Duration = Duration::from_millis(250);
+/// The ledger is asked this often for what this node does not learn by itself.
+const TICK: Duration = Duration::from_secs(1);
+/// A comment is sent after this long without an event, so that both ends notice a broken connection.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// How long a stream lasts.
+const LIFETIME: Duration = Duration::from_secs(240);
+/// Sent first: when to reconnect after the end, in milliseconds.
+const PREAMBLE: &[u8] = b"retry: 1000\n\n";
+
+/// `GET /v1/events`.
+pub(in crate::api) async fn events(
+    State(state): State<Arc<ApiState>>,
+    connection: Connection,
+    visibility: Visibility,
+) -> Response {
+    if !connection.become_stream() {
+        let error = "too many streams of events are open; ask for the status instead, or try again later";
+        let mut answer = RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error).into_response();
+        answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("30"));
+        return answer;
+    }
+    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    let follower = Follower::new(state, visibility);
+    let parts = stream::unfold(follower, |mut follower| async {
+        let part = follower.next().await?;
+        Some((Ok::<_, Infallible>(part), follower))
+    });
+    (headers, Body::from_stream(parts)).into_response()
+}
+
+/// One open stream.
+struct Follower {
+    published: watch::Receiver<Arc<Status>>,
+    state: Arc<ApiState>,
+    visibility: Visibility,
+    /// The tag of the last event; absent before the first one.
+    told: Option<String>,
+    has_begun: bool,
+    end: Uptime,
+    quiet_since: Uptime,
+}
+
+impl Follower {
+    fn new(state: Arc<ApiState>, visibility: Visibility) -> Self {
+        let (now, published) = (system::uptime(), state.sources.status.clone());
+        Self { published, state, visibility, told: None, has_begun: false, end: now + LIFETIME, quiet_since: now }
+    }
+
+    /// What to send next; `None` at the end of the stream.
+    async fn next(&mut self) -> Option<Bytes> {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            return Some(Bytes::from_static(PREAMBLE));
+        }
+        loop {
+            let now = system::uptime();
+            if now >= self.end {
+                return None;
+            }
+            self.published.borrow_and_update();
+            let view = self.state.view(self.visibility).await;
+            if self.told.as_ref() != Some(&view.tag) {
+                self.told = Some(view.tag.clone());
+                self.quiet_since = now;
+                return Some(format!("event: status\ndata: {}\n\n", view.summary).into());
+            }
+            if now.since(self.quiet_since) >= HEARTBEAT {
+                self.quiet_since = now;
+                return Some(Bytes::from_static(b":\n\n"));
+            }
+            sleep(PACE).await;
+            // Dropping the wait loses nothing: a change stays marked until it is seen.
+            if let Ok(Err(_)) = timeout(TICK - PACE, self.published.changed()).await {
+                return None;
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What the buttons of the page do: the same requests as those under `/v1`, as forms, so that they work without script.
+//!
+//! Each form carries a key that only a page of this node contains, because a browser sends a session's cookie with
+//! requests of other pages too.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::FormRejection;
+use axum::extract::{Form, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Redirect, Response};
+use maud::html;
+use serde::Deserialize;
+use uuid::Uuid;
+
+use super::visitor::Visitor;
+use super::{Page, RefusedPage};
+use crate::api::control::{MOST_REASON, PathParam, run_id};
+use crate::api::show::job_name;
+use crate::api::{ApiState, RefusedRequest};
+use crate::term::NodeName;
+
+/// The fields of the form behind all buttons.
+#[derive(Deserialize)]
+pub(super) struct Action {
+    form_key: String,
+    /// Made with the page, so that pressing a button twice requests one run.
+    #[serde(default = "Uuid::new_v4")]
+    uuid: Uuid,
+    #[serde(default)]
+    reason: String,
+    /// The node that leads next; empty: the next in line.
+    #[serde(default)]
+    to: String,
+}
+
+type ActionForm = Result<Form<Action>, FormRejection>;
+
+impl From<FormRejection> for RefusedPage {
+    fn from(bad: FormRejection) -> Self {
+        Self(RefusedRequest::new(bad.status(), bad.body_text()))
+    }
+}
+
+fn done(path: String) -> Page {
+    Ok(Redirect::to(&path).into_response())
+}
+
+/// The name of the visitor who sends this form, and the form, if its key is that of the visitor's page.
+async fn permitted(state: &ApiState, visitor: &Visitor, form: ActionForm) -> Result<(String, Action), RefusedPage> {
+    let Form(form) = form?;
+    let by = visitor.operator(state, &form.form_key).await?;
+    Ok((by, form))
+}
+
+/// `POST /jobs/{job}/trigger`.
+pub(super) async fn trigger(
+    State(state): State<Arc<ApiState>>,
+    visitor: Visitor,
+    job: PathParam,
+    form: ActionForm,
+) -> Page {
+    let (by, form) = permitted(&state, &visitor, form).await?;
+    let run = state.trigger(by, state.known_job(job)?, form.uuid).await?.run;
+    done(format!("/runs/{run}?done=triggered"))
+}
+
+/// `POST /jobs/{job}/pause`.
+pub(super) async fn pause(
+    State(state): State<Arc<ApiState>>,
+    visitor: Visitor,
+    job: PathParam,
+    form: ActionForm,
+) -> Page {
+    let (by, form) = permitted(&state, &visitor, form).await?;
+    let job = state.known_job(job)?;
+    let reason: String = form.reason.trim().chars().take(MOST_REASON).collect();
+    state.pause(by, job.clone(), Some(reason).filter(|reason| !reason.is_empty())).await?;
+    done(format!("/jobs/{job}?done=paused"))
+}
+
+/// `POST /jobs/{job}/resume`.
+pub(super) async fn resume(
+    State(state): State<Arc<ApiState>>,
+    visitor: Visitor,
+    job: PathParam,
+    form: ActionForm,
+) -> Page {
+    let (by, _) = permitted(&state, &visitor, form).await?;
+    let job = job_name(job)?;
+    state.resume(by, job.clone()).await?;
+    done(format!("/jobs/{job}?done=resumed"))
+}
+
+/// `POST /runs/{run}/kill`.
+pub(super) async fn kill(
+    State(state): State<Arc<ApiState>>,
+    visitor: Visitor,
+    run: PathParam,
+    form: ActionForm,
+) -> Page {
+    let (by, _) = permitted(&state, &visitor, form).await?;
+    let run = run_id(run)?;
+    state.kill(by, run.clone(), false).await?;
+    done(format!("/runs/{run}?done=killing"))
+}
+
+/// `POST /handover`.
+pub(super) async fn hand_over(State(state): State<Arc<ApiState>>, visitor: Visitor, form: ActionForm) -> Page {
+    let (by, form) = permitted(&state, &visitor, form).await?;
+    let to = Some(form.to).filter(|to| !to.is_empty());
+    let bad = |_| RefusedRequest::new(StatusCode::BAD_REQUEST, "this is not a node name");
+    let to = to.map(|to| NodeName::parse(&to)).transpose().map_err(bad)?;
+    state.hand_over(by, to).await?;
+    done("/?done=handed-over".to_owned())
+}
+
+/// The fields of the form to sign in.
+#[derive(Deserialize)]
+pub(super) struct SignIn {
+    token: String,
+}
+
+/// `GET /session`: the form to sign in.
+pub(super) async fn sign_in_page(State(state): State<Arc<ApiState>>, visitor: Visitor) -> Response {
+    let status = Arc::clone(&state.sources.status.borrow());
+    let is_in_clear = visitor.network.as_ref().is_some_and(|network| network.is_token_sent_in_clear());
+    let main = html! {
+        h1 { "Sign in" }
+        @if visitor.may_act() { p { "You may already do everything. " a href="/" { "To the overview" } } } @else {
+            @if is_in_clear {
+                p { strong { "Others on the network can read the token: this address has no certificate." } }
+            }
+            form method="post" action="/session" {
+                p { label { "The node's token " input #token type="password" name="token" required
+                    autocomplete="current-password"; } }
+                p { button type="submit" { "Sign in" } }
+            }
+        }
+    };
+    state.framed("Sign in", &status, &main, None, &visitor)
+}
+
+/// `POST /session`.
+pub(super) async fn sign_in(visitor: Visitor, form: Result<Form<SignIn>, FormRejection>) -> Page {
+    let Form(form) = form?;
+    let Some(network) = &visitor.network else { return done("/".to_owned()) };
+    with_cookie(network.sign_in(visitor.caller(), form.token.trim().as_bytes())?)
+}
+
+/// `POST /session/end`.
+pub(super) async fn sign_out(State(state): State<Arc<ApiState>>, visitor: Visitor, form: ActionForm) -> Page {
+    permitted(&state, &visitor, form).await?;
+    match (&visitor.network, visitor.session()) {
+        (Some(network), Some(session)) => with_cookie(network.sign_out(session)),
+        _ => done("/".to_owned()),
+    }
+}
+
+fn with_cookie(cookie: String) -> Page {
+    let mut answer = Redirect::to("/").into_response();
+    let bad = |_| RefusedRequest::new(StatusCode::INTERNAL_SERVER_ERROR, "the cookie cannot be sent");
+    answer.headers_mut().insert(header::SET_COOKIE, HeaderValue::try_from(cookie).map_err(bad)?);
+    Ok(answer)
+}

@@ -1,0 +1,170 @@
+//! The history with filters, and the rows in which records are shown.
+
+use axum::http::StatusCode;
+use jiff::Timestamp;
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::words;
+use crate::api::RefusedRequest;
+use crate::ledger::Filter as Records;
+use crate::ledger::filter::{Ending, JobPattern};
+use crate::status::{EndedRun, HistoryEntry, Skipped, ending_details};
+use crate::suggest::counted;
+use crate::term::NodeName;
+
+/// Which records to show: the query of `/history`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Filter {
+    /// Part of the job's name.
+    #[serde(default)]
+    pub job: String,
+    /// An outcome, `failed` for all but success, or `skipped`.
+    #[serde(default)]
+    pub outcome: String,
+    /// The node's name.
+    #[serde(default)]
+    pub node: String,
+}
+
+/// The values of `outcome`, and how the form words them.
+const OUTCOMES: [(&str, &str); 9] = [
+    ("", "any"),
+    ("failed", "all but success"),
+    ("success", "success"),
+    ("failure", "failure"),
+    ("timeout", "timeout"),
+    ("killed", "killed"),
+    ("interrupted", "interrupted"),
+    ("abandoned", "abandoned"),
+    ("skipped", "skipped"),
+];
+
+impl Filter {
+    /// The records that it selects.
+    ///
+    /// # Errors
+    /// If a text can be in no name, or an outcome is unknown.
+    pub fn records(&self) -> Result<Records, RefusedRequest> {
+        let bad = |why: String| RefusedRequest::new(StatusCode::BAD_REQUEST, why);
+        let jobs = match self.job.as_str() {
+            "" => Vec::new(),
+            part => vec![JobPattern::parse(&format!("*{part}*")).map_err(|why| bad(why.to_string()))?],
+        };
+        let endings = match self.outcome.as_str() {
+            "" => Vec::new(),
+            "failed" => Ending::failed().collect(),
+            outcome => vec![Ending::parse(outcome).map_err(bad)?],
+        };
+        let node = match self.node.as_str() {
+            "" => None,
+            node => Some(NodeName::parse(node).map_err(bad)?),
+        };
+        Ok(Records { jobs, endings, node, ..Records::default() })
+    }
+}
+
+/// The page's content: these records, newest first. `has_more`: there may be older ones.
+pub(super) fn page(filter: &Filter, entries: &[HistoryEntry], has_more: bool, now: Timestamp) -> Markup {
+    html! {
+        h1 { "History" }
+        (form(filter))
+        section #records data-live="" aria-label="Records" {
+            p {
+                (counted(entries.len(), "record")) ", the newest first"
+                @if has_more { "; for older ones ask " code { "cronkeeper history --until" } }
+                "."
+            }
+            (table(&entries.iter().collect::<Vec<_>>(), now))
+        }
+    }
+}
+
+fn form(filter: &Filter) -> Markup {
+    html! {
+        form.filter role="search" method="get" action="/history" {
+            label { "Job contains " input #filter-job type="search" name="job" maxlength="100" value=(filter.job); }
+            label { "Node " input #filter-node type="search" name="node" maxlength="100" value=(filter.node); }
+            label { "Outcome " select #filter-outcome name="outcome" {
+                @for (value, words) in OUTCOMES { option value=(value) selected[filter.outcome == value] { (words) } }
+            } }
+            button type="submit" { "Show" }
+        }
+    }
+}
+
+/// A table of records.
+pub(super) fn table(entries: &[&HistoryEntry], now: Timestamp) -> Markup {
+    html! {
+        @if !entries.is_empty() {
+            table {
+                caption { "Newest first; times in UTC" }
+                thead { tr {
+                    th scope="col" { "Run" } th scope="col" { "Outcome" } th scope="col" { "Ended" }
+                    th scope="col" { "Took" } th scope="col" { "Node" }
+                } }
+                tbody { @for entry in entries { (row(entry, now)) } }
+            }
+        }
+    }
+}
+
+fn row(entry: &HistoryEntry, now: Timestamp) -> Markup {
+    match entry {
+        HistoryEntry::Run(run) => html! {
+            tr data-key={ "end-" (run.run) } {
+                th scope="row" { a href={ "/runs/" (run.run) } { (run.run) } }
+                td data-label="Outcome" { (outcome(run)) }
+                td data-label="Ended" { (words::time(run.ended_at, now)) }
+                td data-label="Took" { (words::took(run.duration_ms)) }
+                td data-label="Node" { (run.node) }
+            }
+        },
+        HistoryEntry::Skip(skip) => html! {
+            tr data-key={ "skip-" (skip.run) } {
+                th scope="row" { a href={ "/jobs/" (skip.job) } { (skip.job) } " of " (words::stamp(skip.first)) }
+                td data-label="Outcome" { (skipped(skip)) }
+                td data-label="Ended" { (words::time(skip.decided_at, now)) }
+                td data-label="Took" { "–" }
+                td data-label="Node" { (skip.node) }
+            }
+        },
+    }
+}
+
+pub(super) fn outcome(run: &EndedRun) -> Markup {
+    html! {
+        (words::outcome(run.outcome, &ending_details(run.reason, run.exit_code, run.signal)))
+        @if run.attempt > 1 { ", attempt " (run.attempt) }
+        @if let Some(by) = &run.triggered_by { ", for " (by) }
+    }
+}
+
+fn skipped(skip: &Skipped) -> Markup {
+    html! {
+        span.mark.odd { span aria-hidden="true" { "»" } " skipped" } ", " (skip.reason.as_str())
+        @if skip.count > 1 { ", " (skip.count) " times until " (words::stamp(skip.last)) }
+        @if let Some(by) = &skip.triggered_by { ", for " (by) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::HistoryRecord;
+    use crate::run::tests_support::skip;
+
+    #[test]
+    fn a_filter_selects_by_job_node_and_outcome() {
+        let record = HistoryRecord::Skip(skip("load", 0));
+        let accepts = |job: &str, outcome: &str, node: &str| {
+            let filter = Filter { job: job.into(), outcome: outcome.into(), node: node.into() };
+            filter.records().map(|records| records.matches(&record)).ok()
+        };
+        assert_eq!([accepts("oa", "", ""), accepts("", "skipped", "")], [Some(true), Some(true)]);
+        assert_eq!([accepts("x", "", ""), accepts("", "success", "")], [Some(false), Some(false)]);
+        assert_eq!(accepts("", "failed", ""), Some(false), "a skip is no failure");
+        assert_eq!(accepts("", "", "elsewhere"), Some(false));
+        assert_eq!([accepts("a b", "", ""), accepts("", "odd", ""), accepts("", "", "../x")], [None, None, None]);
+    }
+}

@@ -1,0 +1,123 @@
+//! The page of one job: when it runs, how it ran, and what it waits for.
+
+use jiff::Timestamp;
+use maud::{Markup, html};
+
+use super::bars::Bar;
+use super::{bars, history, jobs, timeline, words};
+use crate::job::Job;
+use crate::status::{HistoryEntry, JobStatus, Status};
+
+/// Coming occurrences that are shown.
+const COMING: usize = 10;
+
+/// What the page shows of a job.
+#[derive(Debug)]
+pub(super) struct JobPage<'a> {
+    pub status: &'a Status,
+    pub job: &'a JobStatus,
+    /// Absent while the node reloads its jobs.
+    pub defined: Option<&'a Job>,
+    pub bars: &'a [Bar],
+    /// Newest first.
+    pub entries: &'a [HistoryEntry],
+    pub may_act: bool,
+}
+
+impl JobPage<'_> {
+    pub fn markup(&self) -> Markup {
+        let Self { job, status, .. } = self;
+        let records: Vec<&HistoryEntry> = self.entries.iter().collect();
+        html! {
+            h1 { "Job " (job.name) }
+            @if let Some(description) = &job.description { p { (description) } }
+            section #facts data-live="" aria-label="Facts" {
+                p { (jobs::notes(job)) }
+                dl {
+                    dt { "Schedule" } dd { (self.schedule()) }
+                    dt { "Next" } dd { (jobs::next(job, status)) }
+                    dt { "Last runs" } dd { (bars::picture(self.bars)) " " (bars::summary(self.bars)) }
+                    @if !job.running.is_empty() {
+                        dt { "Running" } dd { @for run in &job.running { a href={ "/runs/" (run) } { (run) } " " } }
+                    }
+                    @if let Some(paused) = &job.paused {
+                        dt { "Paused" } dd {
+                            "by " (paused.by) ", " (words::time(paused.at, status.at)) " UTC"
+                            @if let Some(reason) = &paused.reason { ": " (reason) }
+                        }
+                    }
+                }
+            }
+            @if self.may_act { (self.actions()) }
+            (self.coming())
+            section #records data-live="" aria-labelledby="records-title" {
+                h2 #records-title { "History" }
+                @if records.is_empty() { p { "No run of this job is recorded." } }
+                (history::table(&records, status.at))
+            }
+        }
+    }
+
+    fn schedule(&self) -> Markup {
+        let described = self.defined.and_then(|job| job.schedule()).map(|schedule| schedule.describe());
+        html! {
+            @if self.job.schedule.is_empty() { "none: it runs after other jobs" } @else {
+                @for expression in &self.job.schedule { code { (expression) } " " }
+                @if let Some(described) = described { (described) ", " }
+                (self.job.timezone)
+            }
+        }
+    }
+
+    /// The next occurrences in the job's own zone, with what clock shifts do to them.
+    fn coming(&self) -> Markup {
+        let Some(job) = self.defined.filter(|job| job.enabled && job.schedule().is_some()) else { return html! {} };
+        let times = std::iter::successors(job.next_after(self.status.at), |at| job.next_after(*at));
+        let times: Vec<Timestamp> = times.take(COMING).collect();
+        html! {
+            section #coming data-live="" aria-labelledby="coming-title" {
+                h2 #coming-title { "Coming" }
+                @if times.is_empty() { p { "It has no further occurrences." } } @else {
+                    table {
+                        caption { "The next " (times.len()) ", in the job's time zone" }
+                        thead { tr {
+                            th scope="col" { "Local time" } th scope="col" { "UTC" } th scope="col" { "Clock shift" }
+                        } }
+                        tbody { @for at in times { (self.coming_row(job, at)) } }
+                    }
+                }
+            }
+        }
+    }
+
+    fn coming_row(&self, job: &Job, at: Timestamp) -> Markup {
+        let local = job.schedule().map(|schedule| schedule.local(at).strftime("%a %Y-%m-%d %H:%M:%S %Z").to_string());
+        html! {
+            tr {
+                th scope="row" { (local.unwrap_or_default()) }
+                td data-label="UTC" { (words::time(at, self.status.at)) }
+                td data-label="Clock shift" { (timeline::shift(job, at).unwrap_or_else(|| "none".to_owned())) }
+            }
+        }
+    }
+
+    fn actions(&self) -> Markup {
+        let path = |action: &str| format!("/jobs/{}/{action}", self.job.name);
+        html! {
+            section #actions data-live="" aria-labelledby="actions-title" {
+                h2 #actions-title { "Actions" }
+                p.actions {
+                    button #trigger form="act" formaction=(path("trigger")) { "Run now" }
+                    " "
+                    @if self.job.paused.is_some() {
+                        button #resume form="act" formaction=(path("resume")) { "Resume" }
+                    } @else {
+                        button #pause form="act" formaction=(path("pause")) { "Pause" }
+                        " "
+                        label { "for the reason " input #reason form="act" name="reason" maxlength="1000"; }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The jobs: those that fail first, a page at a time, and what runs now.
+
+use std::collections::BTreeMap;
+
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::bars::{self, Bar};
+use super::words;
+use crate::job::JobName;
+use crate::status::{JobStatus, RunStatus, Status};
+use crate::suggest::counted;
+
+/// Most jobs on one page, so that a page stays small however many jobs there are.
+pub(super) const PAGE: usize = 100;
+/// Most runs in flight that are shown.
+const MOST_RUNS: usize = 100;
+
+/// Which jobs to show: the query of `/`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub(super) struct Selection {
+    /// Part of the name.
+    #[serde(default)]
+    pub job: String,
+    /// Only those that fail, if this is `failing`.
+    #[serde(default)]
+    pub only: String,
+    /// From 1.
+    #[serde(default)]
+    pub page: usize,
+}
+
+/// The selected jobs of one page.
+#[derive(Debug)]
+pub(super) struct Selected<'a> {
+    pub jobs: Vec<&'a JobStatus>,
+    matching: usize,
+    page: usize,
+}
+
+impl Selection {
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Sorts those that fail first, else by name.
+    pub fn of<'a>(&self, status: &'a Status) -> Selected<'a> {
+        let is_wanted =
+            |job: &&JobStatus| job.name.as_str().contains(&self.job) && (self.only != "failing" || job.is_failing());
+        let mut jobs: Vec<_> = status.jobs.iter().filter(is_wanted).collect();
+        jobs.sort_by_key(|job| !job.is_failing());
+        let matching = jobs.len();
+        let page = self.page.clamp(1, matching.div_ceil(PAGE).max(1));
+        Selected { jobs: jobs.into_iter().skip((page - 1) * PAGE).take(PAGE).collect(), matching, page }
+    }
+
+    /// The address of another page of the same selection.
+    fn link(&self, page: usize) -> String {
+        // A name has only characters that need no escaping in a URL; anything else selects no job.
+        let job: String = self.job.chars().filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c)).collect();
+        let only = if self.only == "failing" { "failing" } else { "" };
+        format!("/?job={job}&only={only}&page={page}")
+    }
+}
+
+/// The table of the jobs.
+pub(super) fn table(
+    status: &Status,
+    selection: &Selection,
+    selected: &Selected<'_>,
+    bars: &BTreeMap<JobName, Vec<Bar>>,
+) -> Markup {
+    html! {
+        section #jobs data-live="" aria-labelledby="jobs-title" {
+            h2 #jobs-title { "Jobs" }
+            (filter(selection))
+            p { (count(status, selected)) }
+            @if !selected.jobs.is_empty() {
+                table.jobs {
+                    caption { "Those that fail come first; times in UTC" }
+                    thead { tr {
+                        th scope="col" { "Job" } th scope="col" { "Last run" } th scope="col" { "Last 20 runs" }
+                        th scope="col" { "Next" }
+                    } }
+                    tbody { @for job in &selected.jobs { (row(job, bars.get(&job.name), status)) } }
+                }
+                (pages(selection, selected))
+            }
+        }
+    }
+}
+
+fn filter(selection: &Selection) -> Markup {
+    html! {
+        form.filter role="search" method="get" action="/" {
+            label { "Name contains " input #filter-job type="search" name="job" maxlength="100" value=(selection.job); }
+            label { input #filter-only type="checkbox" name="only" value="failing"
+                checked[selection.only == "failing"]; " only those that fail" }
+            button type="submit" { "Show" }
+        }
+    }
+}
+
+fn count(status: &Status, selected: &Selected<'_>) -> String {
+    let failing = status.jobs.iter().filter(|job| job.is_failing()).count();
+    let all = counted(status.jobs.len(), "job");
+    let failing = if failing == 0 { "none fails".to_owned() } else { format!("{failing} of them not in order") };
+    match selected.matching == status.jobs.len() {
+        true => format!("{all}, {failing}."),
+        false => format!("{all}, {failing}; {} selected.", selected.matching),
+    }
+}
+
+fn row(job: &JobStatus, bars: Option<&Vec<Bar>>, status: &Status) -> Markup {
+    html! {
+        tr data-key={ "job-" (job.name) } class=[job.is_failing().then_some("failing")] {
+            th scope="row" {
+                a href={ "/jobs/" (job.name) } { (job.name) }
+                (notes(job))
+            }
+            td data-label="Last run" {
+                @match &job.last {
+                    None => "none",
+                    Some(last) => {
+                        a href={ "/runs/" (last.run) } { (words::last(last)) } " " (words::time(last.at, status.at))
+                    },
+                }
+            }
+            td data-label="Last 20 runs" {
+                @match bars {
+                    Some(bars) => (bars::picture(bars)),
+                    None => "not read yet",
+                }
+            }
+            td data-label="Next" { (next(job, status)) }
+        }
+    }
+}
+
+/// What is special about a job.
+pub(super) fn notes(job: &JobStatus) -> Markup {
+    html! {
+        @if !job.running.is_empty() { " " span.fact { "running" } }
+        @if let Some(paused) = &job.paused {
+            " " span.fact { "paused" }
+            @if let Some(reason) = &paused.reason { " " span.reason { (reason) } }
+        }
+        @if !job.waits_for.is_empty() { " " span.fact { "waits for " (names(&job.waits_for)) } }
+        @if let Some(error) = &job.error { " " span.fact.bad { (error) } }
+    }
+}
+
+fn names(names: &[JobName]) -> String {
+    names.iter().map(JobName::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// When the job runs next, or what it runs after.
+pub(super) fn next(job: &JobStatus, status: &Status) -> Markup {
+    html! {
+        @match job.next {
+            _ if !job.enabled => "disabled",
+            Some(next) => (words::time(next, status.at)),
+            None if !job.after.is_empty() => {
+                "after " @for (place, (upstream, condition)) in job.after.iter().enumerate() {
+                    @if place > 0 { ", " }
+                    a href={ "/jobs/" (upstream) } { (upstream) } " (" (condition) ")"
+                }
+            },
+            None => "never",
+        }
+    }
+}
+
+fn pages(selection: &Selection, selected: &Selected<'_>) -> Markup {
+    let last = selected.matching.div_ceil(PAGE);
+    html! {
+        @if last > 1 {
+            nav.pages aria-label="Pages of jobs" {
+                @if selected.page > 1 { a href=(selection.link(selected.page - 1)) { "Previous" } " " }
+                "Page " (selected.page) " of " (last)
+                @if selected.page < last { " " a href=(selection.link(selected.page + 1)) { "Next" } }
+            }
+        }
+    }
+}
+
+/// The runs in flight.
+pub(super) fn running(status: &Status) -> Markup {
+    html! {
+        section #running data-live="" aria-labelledby="running-title" {
+            h2 #running-title { "Running now" }
+            @if status.runs.is_empty() { p { "Nothing runs." } } @else {
+                table {
+                    caption { (counted(status.runs.len(), "run")) " in flight; times in UTC" }
+                    thead { tr {
+                        th scope="col" { "Run" } th scope="col" { "Node" } th scope="col" { "State" }
+                        th scope="col" { "Since" }
+                    } }
+                    tbody { @for run in status.runs.iter().take(MOST_RUNS) { (run_row(run, status)) } }
+                }
+                @if status.runs.len() > MOST_RUNS { p { "and " (status.runs.len() - MOST_RUNS) " more" } }
+            }
+        }
+    }
+}
+
+fn run_row(run: &RunStatus, status: &Status) -> Markup {
+    html! {
+        tr data-key={ "run-" (run.run) } {
+            th scope="row" { a href={ "/runs/" (run.run) } { (run.run) } }
+            td data-label="Node" { (run.node) }
+            td data-label="State" { (run_state(run)) }
+            td data-label="Since" { (words::time(run.since, status.at)) }
+        }
+    }
+}
+
+pub(super) fn run_state(run: &RunStatus) -> Markup {
+    html! {
+        @match run.ended {
+            Some(outcome) => { (words::outcome(outcome, "")) ", not recorded yet" },
+            None => (words::run_state(run.state)),
+        }
+        @if run.attempt > 1 { ", attempt " (run.attempt) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Outcome;
+    use crate::status::sample;
+
+    fn many(count: usize) -> Status {
+        let mut status = sample::leader();
+        let one = status.jobs[0].clone();
+        status.jobs =
+            (0..count).map(|n| JobStatus { name: sample::job(&format!("job-{n:04}")), ..one.clone() }).collect();
+        status
+    }
+
+    #[test]
+    fn jobs_that_fail_come_first_and_a_page_has_at_most_a_hundred() {
+        let mut status = many(250);
+        status.jobs[249].last.as_mut().expect("it has run").outcome = Outcome::Failure;
+        let all = Selection::default();
+        let selected = all.of(&status);
+        assert_eq!((selected.jobs.len(), selected.jobs[0].name.as_str()), (PAGE, "job-0249"));
+        let beyond = Selection { page: 9, ..Selection::default() };
+        assert_eq!((beyond.of(&status).jobs.len(), beyond.of(&status).page), (50, 3));
+        let failing = Selection { only: "failing".into(), ..Selection::default() };
+        assert_eq!(failing.of(&status).jobs.len(), 1);
+        let named = Selection { job: "-001".into(), ..Selection::default() };
+        assert_eq!(named.of(&status).jobs.len(), 10);
+        let text = table(&status, &all, &selected, &BTreeMap::new()).into_string();
+        assert!(text.contains("Page 1 of 3") && text.contains("/?job=&amp;only=&amp;page=2"), "{text}");
+    }
+}

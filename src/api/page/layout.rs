@@ -1,0 +1,84 @@
+//! What all pages have in common: head, navigation, the form behind all buttons, and the foot.
+
+use maud::{DOCTYPE, Markup, html};
+
+use super::assets;
+use crate::term::NodeName;
+
+/// What a visitor may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Reads the outline. `can_sign_in` if the node has a token.
+    Reader { can_sign_in: bool },
+    /// Sees and may do everything. `form_key` proves that a form comes from this page; `is_session` if the visitor
+    /// signed in and can sign out.
+    Operator { form_key: String, is_session: bool },
+}
+
+impl Standing {
+    pub fn may_act(&self) -> bool {
+        matches!(self, Self::Operator { .. })
+    }
+}
+
+/// The page around the content.
+#[derive(Debug)]
+pub(super) struct Frame<'a> {
+    pub title: &'a str,
+    pub node: &'a NodeName,
+    pub standing: &'a Standing,
+    /// How the last action ended.
+    pub done: Option<&'static str>,
+}
+
+impl Frame<'_> {
+    pub fn markup(&self, main: &Markup) -> Markup {
+        html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    meta name="color-scheme" content="light dark";
+                    title { (self.title) " – cronkeeper on " (self.node) }
+                    link rel="stylesheet" href=(assets::STYLE.path());
+                    link rel="icon" href=(assets::ICON.path()) type="image/svg+xml";
+                    script src=(assets::SCRIPT.path()) defer {}
+                    noscript { meta http-equiv="refresh" content="15"; }
+                }
+                body {
+                    a.skip href="#main" { "Skip to the content" }
+                    (self.header())
+                    main #main {
+                        @if let Some(done) = self.done { p.done role="status" { (done) } }
+                        (main)
+                    }
+                    footer {
+                        p #live role="status" { "This page shows the moment at which it was loaded." }
+                        p { "cronkeeper " (env!("CARGO_PKG_VERSION")) ", as " (self.node) " sees it. "
+                            a href="/v1" { "The API" } "." }
+                    }
+                }
+            }
+        }
+    }
+
+    fn header(&self) -> Markup {
+        html! {
+            header {
+                nav aria-label="Pages" { a href="/" { "cronkeeper" } " " a href="/history" { "History" } }
+                @match self.standing {
+                    Standing::Reader { can_sign_in: true } => a href="/session" { "Sign in" },
+                    Standing::Reader { can_sign_in: false } => span.fact { "read-only" },
+                    Standing::Operator { form_key, is_session } => {
+                        form #act method="post" {
+                            input type="hidden" name="form_key" value=(form_key);
+                            input type="hidden" name="uuid" value=(uuid::Uuid::new_v4());
+                        }
+                        @if *is_session { button #sign-out form="act" formaction="/session/end" { "Sign out" } }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Tests of the page as a whole: what it shows, and that no text becomes part of its code.
+
+use proptest::prelude::*;
+
+use super::layout::Standing;
+use super::*;
+use crate::run::tests_support::{record, success};
+use crate::run::{HistoryRecord, Pause, Reason};
+use crate::status::sample;
+
+fn overview_of(status: &Status) -> String {
+    let selection = Selection::default();
+    let main = html! {
+        (cluster::problems(status))
+        (cluster::queue(status, true))
+        (jobs::running(status))
+        (jobs::table(status, &selection, &selection.of(status), &Default::default()))
+    };
+    let standing = Standing::Operator { form_key: "k".into(), is_session: true };
+    Frame { title: "t", node: &status.node, standing: &standing, done: None }.markup(&main).into_string()
+}
+
+/// Every text of the status that somebody else can write.
+fn written(text: &str) -> Status {
+    let mut status = sample::leader();
+    status.awaiting = Some(text.into());
+    status.ready = false;
+    status.jobs_file.valid = false;
+    status.jobs_file.errors = vec![text.into()];
+    status.unread = Some(text.into());
+    status.damaged = vec![text.into()];
+    status.version = text.into();
+    status.node = crate::term::NodeName::new(text);
+    status.queue[0].node = Some(status.node.clone());
+    status.queue[0].candidate.0 = text.into();
+    status.runs[0].node = status.node.clone();
+    status.jobs[0].error = Some(text.into());
+    status.jobs[0].paused = Some(Pause { by: text.into(), at: status.at, reason: Some(text.into()) });
+    status
+}
+
+/// The tags and attributes of a page, without texts and values.
+fn skeleton(page: &str) -> String {
+    let mut out = String::new();
+    let (mut is_tag, mut is_value) = (false, false);
+    for c in page.chars() {
+        match (c, is_tag, is_value) {
+            ('<', false, _) => (is_tag, is_value) = (true, false),
+            ('>', true, false) => is_tag = false,
+            ('"', true, _) => is_value = !is_value,
+            _ => {}
+        }
+        if is_tag && !is_value {
+            out.push(c);
+        }
+    }
+    out
+}
+
+const ATTACKS: [&str; 6] = [
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror=alert(1)>",
+    "' onmouseover='alert(1)",
+    "</title></style></script><svg onload=alert(1)>",
+    "javascript:alert(1)",
+    "<!--",
+];
+
+#[test]
+fn an_attack_text_stays_text_wherever_it_is_shown() {
+    let plain = skeleton(&overview_of(&written("x")));
+    for attack in ATTACKS {
+        let page = overview_of(&written(attack));
+        assert_eq!(skeleton(&page), plain, "{attack}");
+        assert!(!page.contains("<script>alert") && !page.contains("<img"), "{attack}");
+    }
+}
+
+fn run_page(tail: &str) -> String {
+    let mut end = success(record("load", 0, "s"));
+    end.tail = tail.into();
+    end.reason = Some(Reason::Operator);
+    let HistoryEntry::Run(ended) = HistoryRecord::Run(end).into() else { unreachable!() };
+    run::page(&ended.run.clone(), &Known::Ended(&ended), None, (sample::at("2026-11-20T03:00:00Z"), true)).into_string()
+}
+
+proptest! {
+    #![proptest_config(crate::fuzz::proptest_config())]
+    #[test]
+    fn no_text_changes_the_structure_of_a_page(text in "[<>\"'&a-z/= !-]{1,40}|\\PC{1,40}") {
+        let text = format!("x{text}");
+        prop_assert_eq!(skeleton(&overview_of(&written(&text))), skeleton(&overview_of(&written("x"))));
+        prop_assert_eq!(skeleton(&run_page(&text)), skeleton(&run_page("x")));
+    }
+}
+
+#[test]
+fn the_page_has_no_inline_script_or_style() {
+    let page = overview_of(&written("x"));
+    assert!(!page.contains("style=") && !skeleton(&page).contains(" on"), "{page}");
+    assert!(page.matches("<script").count() == 1, "{page}");
+}

@@ -1,0 +1,144 @@
+//! Who looks at the page, and the keys by which a form proves that it comes from the page.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::extract::{Extension, FromRequestParts};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+use uuid::Uuid;
+
+use super::layout::Standing;
+use crate::api::caller::{Caller, Grant};
+use crate::api::network::{Network, Visibility};
+use crate::api::{ApiState, RefusedRequest};
+
+/// Makes the keys of forms. A page of another origin cannot read them.
+pub(super) struct FormKeys([u8; 32]);
+
+impl Default for FormKeys {
+    fn default() -> Self {
+        let secret = [*Uuid::new_v4().as_bytes(), *Uuid::new_v4().as_bytes()];
+        Self(Sha256::digest(secret.concat()).into())
+    }
+}
+
+impl FormKeys {
+    /// The key of a session's forms; without a session, of those on the socket.
+    fn of(&self, session: Option<&str>) -> String {
+        let keyed = Sha256::new().chain_update(self.0).chain_update(session.unwrap_or_default()).finalize();
+        keyed.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn is_right(&self, session: Option<&str>, shown: &str) -> bool {
+        self.of(session).as_bytes().ct_eq(shown.as_bytes()).into()
+    }
+}
+
+/// What is known of a request for a page.
+pub(super) struct Visitor {
+    pub visibility: Visibility,
+    pub standing: Standing,
+    /// How the last action ended, in the page's own words.
+    pub done: Option<&'static str>,
+    /// The tag of what the browser shows already.
+    pub known_tag: Option<String>,
+    pub network: Option<Arc<Network>>,
+    caller: Caller,
+    grant: Option<Grant>,
+}
+
+impl FromRequestParts<Arc<ApiState>> for Visitor {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &Arc<ApiState>) -> Result<Self, Infallible> {
+        let extensions = &parts.extensions;
+        let visibility = extensions.get().copied().unwrap_or(Visibility::Outline);
+        let network = extensions.get::<Arc<Network>>().cloned();
+        let grant = extensions.get::<Grant>().cloned();
+        let session = session(grant.as_ref());
+        let standing = match visibility {
+            Visibility::Outline => {
+                Standing::Reader { can_sign_in: network.as_ref().is_some_and(|network| network.has_token()) }
+            }
+            Visibility::All => {
+                Standing::Operator { form_key: state.page.keys.of(session), is_session: session.is_some() }
+            }
+        };
+        let known_tag = parts.headers.get(header::IF_NONE_MATCH).and_then(|tag| tag.to_str().ok()).map(str::to_owned);
+        let done = parts.uri.query().and_then(done);
+        let caller = extensions.get().copied().unwrap_or(Caller::Unknown);
+        Ok(Self { visibility, standing, done, known_tag, network, caller, grant })
+    }
+}
+
+fn session(grant: Option<&Grant>) -> Option<&str> {
+    match grant {
+        Some(Grant::Session(id)) => Some(id),
+        Some(Grant::Token) | None => None,
+    }
+}
+
+/// The text for a result in the address. The address is not trusted with the text itself.
+fn done(query: &str) -> Option<&'static str> {
+    query.split('&').find_map(|pair| match pair.strip_prefix("done=")? {
+        "triggered" => Some("The run was requested."),
+        "paused" => Some("The job is paused: its occurrences are skipped until it is resumed."),
+        "resumed" => Some("The job is resumed."),
+        "killing" => Some("The end of the run was requested."),
+        "handed-over" => Some("This node has resigned; another one takes over."),
+        _ => None,
+    })
+}
+
+impl Visitor {
+    pub fn may_act(&self) -> bool {
+        self.standing.may_act()
+    }
+
+    /// The visitor's session; absent without one.
+    pub fn session(&self) -> Option<&str> {
+        session(self.grant.as_ref())
+    }
+
+    pub fn caller(&self) -> Caller {
+        self.caller
+    }
+
+    /// The name of a visitor who sends a form with this key, for records and log.
+    pub async fn operator(&self, state: &ApiState, form_key: &str) -> Result<String, RefusedRequest> {
+        if !state.page.keys.is_right(self.session(), form_key) {
+            let error = "this form is of a page that is no longer valid: load the page again";
+            return Err(RefusedRequest::new(StatusCode::FORBIDDEN, error));
+        }
+        state.operator_name(self.caller, self.grant.as_ref()).await
+    }
+}
+
+/// The request's connection.
+pub(super) type Connection = Extension<Arc<crate::api::admission::Admitted>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_counts_for_its_own_session_only() {
+        let (keys, others) = (FormKeys::default(), FormKeys::default());
+        let key = keys.of(Some("a"));
+        assert!(keys.is_right(Some("a"), &key));
+        assert!(!keys.is_right(Some("b"), &key) && !keys.is_right(None, &key) && !others.is_right(Some("a"), &key));
+        assert!(!keys.is_right(Some("a"), ""));
+    }
+
+    #[test]
+    fn the_address_chooses_among_texts_and_adds_none() {
+        assert_eq!(
+            done("page=1&done=paused"),
+            Some("The job is paused: its occurrences are skipped until it is resumed.")
+        );
+        assert_eq!(done("done=<b>"), None);
+    }
+}

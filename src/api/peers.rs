@@ -1,0 +1,239 @@
+//! Client for the addresses of other nodes, to fetch the output of their runs.
+//!
+//! The address comes from the other node's member, so whoever may write in the coordination service can name any. The
+//! token is therefore sent without TLS only if this node does not use TLS either; with TLS the certificate must be for
+//! the name or address in the member, by an authority that this node trusts. What comes back is bounded in time and
+//! size, and only shown.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use super::ErrorBody;
+use super::network::{Files, SecretError, read_token, tls_client};
+use super::output::OutputPage;
+use crate::election::{ApiAddress, Member};
+use crate::escape::short;
+
+/// Timeout of a connection, with TLS.
+const CONNECT: Duration = Duration::from_secs(2);
+/// Timeout of an answer, besides the time that the other node was asked to wait.
+const ANSWER: Duration = Duration::from_secs(3);
+/// Most bytes of an answer; a page is shorter.
+const MOST_BYTES: usize = 2 << 20;
+/// Most requests to other nodes at a time.
+const MOST_REQUESTS: usize = 32;
+/// Most characters of another node's error that are shown.
+const SHOWN: usize = 300;
+
+/// Asks other nodes.
+pub struct Peers {
+    files: Arc<PeerFiles>,
+    permits: Semaphore,
+}
+
+struct PeerFiles {
+    /// This node's own token and certificates.
+    own: Files,
+    /// Authorities of the other nodes' certificates; absent: this node's own certificates.
+    ca: Option<PathBuf>,
+}
+
+/// What is read from the files for one request, so that renewed files count at once.
+struct Secrets {
+    token: String,
+    tls: Option<ClientConfig>,
+}
+
+impl Peers {
+    /// Checks the files.
+    ///
+    /// # Errors
+    /// When a file cannot be used.
+    pub fn new(files: Files, ca: Option<PathBuf>) -> Result<Self, SecretError> {
+        tls_client(files.tls.as_ref(), ca.as_deref())?;
+        Ok(Self { files: Arc::new(PeerFiles { own: files, ca }), permits: Semaphore::new(MOST_REQUESTS) })
+    }
+
+    /// Sends a GET request for output to another node, which was asked to wait for up to `wait`.
+    ///
+    /// # Errors
+    /// A description of what is in the way, and what to do about it.
+    pub(super) async fn get(&self, member: &Member, path: &str, wait: Duration) -> Result<OutputPage, String> {
+        let node = &member.node;
+        let Some(listen) = &member.published.listen else {
+            return Err(format!("{node} listens nowhere: set `--listen` there"));
+        };
+        // The semaphore is never closed.
+        let busy = |_| format!("too many requests to other nodes at a time; {node} was not asked");
+        let _permit = timeout(CONNECT, self.permits.acquire()).await.map_err(busy)?;
+        let Secrets { token, tls } = self.secrets().await?;
+        let connector = match (tls, listen.tls) {
+            (Some(_), false) => {
+                return Err(format!("{node} does not use TLS, and this node sends its token over TLS only"));
+            }
+            (None, true) => return Err(format!("{node} uses TLS: set `--peer-ca` on this node")),
+            (tls, _) => tls.map(|tls| TlsConnector::from(Arc::new(tls))),
+        };
+        let late = |_| Err(format!("{node} does not answer in time"));
+        let asked = ask(member, listen, connector, path, &token);
+        let (code, body) = timeout(CONNECT + wait + ANSWER, asked).await.unwrap_or_else(late)?;
+        answer(member, code, &body)
+    }
+
+    /// Reads the files, on a thread that may block: a disk that hangs must not stop anything else.
+    async fn secrets(&self) -> Result<Secrets, String> {
+        let files = Arc::clone(&self.files);
+        let late = |_| Err("the files of the token and the certificates cannot be read in time".to_owned());
+        let reading = tokio::task::spawn_blocking(move || files.read());
+        let read = timeout(CONNECT, reading).await.map(|read| read.unwrap_or_else(|error| Err(error.to_string())));
+        read.unwrap_or_else(late)
+    }
+}
+
+impl PeerFiles {
+    fn read(&self) -> Result<Secrets, String> {
+        let Some(token) = &self.own.token else {
+            return Err("this node has no token for other nodes: set `--api-token-file`".to_owned());
+        };
+        let tls = tls_client(self.own.tls.as_ref(), self.ca.as_deref()).map_err(|error| error.to_string())?;
+        Ok(Secrets { token: read_token(token).map_err(|error| error.to_string())?, tls })
+    }
+}
+
+async fn ask(
+    member: &Member,
+    listen: &ApiAddress,
+    connector: Option<TlsConnector>,
+    path: &str,
+    token: &str,
+) -> Result<(StatusCode, Bytes), String> {
+    let node = &member.node;
+    let (target, name) = target(member, listen);
+    let away = |error: io::Error| format!("{node} cannot be reached at {target}: {error}");
+    let stream = in_time(TcpStream::connect(&target)).await.map_err(away)?;
+    // Another node accepts the address that it was reached at as `Host`, whatever its names are.
+    let host = stream.peer_addr().map_err(away)?;
+    let Some(connector) = connector else { return exchange(stream, host, path, token).await };
+    let server = ServerName::try_from(name.clone()).map_err(|_| format!("{node} has no name that TLS could check"))?;
+    let secured = in_time(connector.connect(server, stream)).await;
+    let secured = secured
+        .map_err(|error| format!("the TLS certificate of {node} at {target} (for {name}): {error}; see `--peer-ca`"))?;
+    exchange(secured, host, path, token).await
+}
+
+async fn in_time<T>(connecting: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(CONNECT, connecting).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// Where to connect, and the name that the certificate must be for.
+fn target(member: &Member, listen: &ApiAddress) -> (String, String) {
+    let ApiAddress { address, name, .. } = listen;
+    let ip = address.ip();
+    let target = if ip.is_unspecified() { format!("{}:{}", member.host, address.port()) } else { address.to_string() };
+    let by_address = if ip.is_unspecified() { member.host.clone() } else { ip.to_string() };
+    (target, name.clone().unwrap_or(by_address))
+}
+
+async fn exchange<S>(stream: S, host: SocketAddr, path: &str, token: &str) -> Result<(StatusCode, Bytes), String>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let garbled = |error: &dyn std::fmt::Display| format!("its answer cannot be read: {error}");
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| garbled(&error))?;
+    let head = Request::get(path).header(header::HOST, host.to_string());
+    let head = head.header(header::AUTHORIZATION, format!("Bearer {token}"));
+    let request = head.body(Empty::<Bytes>::new()).map_err(|error| garbled(&error))?;
+    let answered = async {
+        let answer = sender.send_request(request).await.map_err(|error| garbled(&error))?;
+        let code = answer.status();
+        let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await;
+        Ok((code, body.map_err(|error| garbled(&error))?.to_bytes()))
+    };
+    let mut answered = std::pin::pin!(answered);
+    let mut connection = std::pin::pin!(connection);
+    // Cancellation safety: both go on where they were; when the connection ends first, what it received is still read.
+    tokio::select! {
+        answer = &mut answered => answer,
+        _ = &mut connection => answered.await,
+    }
+}
+
+fn answer(member: &Member, code: StatusCode, body: &[u8]) -> Result<OutputPage, String> {
+    let node = &member.node;
+    let error = || serde_json::from_slice::<ErrorBody>(body).map_or_else(|_| code.to_string(), |body| body.error);
+    match code {
+        StatusCode::OK => {
+            let garbled = |error: serde_json::Error| short(&error.to_string(), SHOWN);
+            serde_json::from_slice(body).map_err(|error| format!("the answer of {node} is garbled: {}", garbled(error)))
+        }
+        StatusCode::UNAUTHORIZED => {
+            Err(format!("{node} refused the token: all nodes need the same in `--api-token-file`"))
+        }
+        StatusCode::FORBIDDEN => Err(format!("{node} shows no output: set `--api-token-file` there")),
+        StatusCode::NOT_FOUND => Err(format!("{node} runs another version of cronkeeper, without kept output")),
+        _ => Err(format!("{node}: {}", short(&error(), SHOWN))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::sample;
+
+    #[test]
+    fn a_node_is_reached_at_its_address_or_by_the_name_of_its_host() {
+        let member = sample::queue().members.remove(0);
+        let listen = |address: &str, name: Option<&str>| ApiAddress {
+            address: address.parse().unwrap(),
+            name: name.map(str::to_owned),
+            tls: true,
+        };
+        let reached = |address, name| target(&member, &listen(address, name));
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(reached("192.0.2.7:7475", None), pair("192.0.2.7:7475", "192.0.2.7"));
+        assert_eq!(reached("[2001:db8::1]:7475", Some("cron")), pair("[2001:db8::1]:7475", "cron"));
+        assert_eq!(reached("0.0.0.0:7475", None), (format!("{}:7475", member.host), member.host.clone()));
+    }
+
+    #[tokio::test]
+    async fn the_token_is_not_sent_without_tls_if_this_node_uses_it() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            path
+        };
+        let ca = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let token = Some(put("token", "0123456789abcdef\n"));
+        let files = Files { token, tls: None };
+        let peers = Peers::new(files.clone(), Some(put("ca", &ca.cert.pem()))).unwrap();
+        let mut member = sample::queue().members.remove(0);
+        let away = peers.get(&member, "/", Duration::ZERO).await.unwrap_err();
+        assert!(away.ends_with("listens nowhere: set `--listen` there"), "{away}");
+        member.published.listen = Some(ApiAddress { address: ([127, 0, 0, 1], 1).into(), name: None, tls: false });
+        let refused = peers.get(&member, "/", Duration::ZERO).await.unwrap_err();
+        assert!(refused.contains("over TLS only"), "{refused}");
+        let plain = Peers::new(files, None).unwrap();
+        let away = plain.get(&member, "/", Duration::ZERO).await.unwrap_err();
+        assert!(away.contains("cannot be reached at 127.0.0.1:1"), "{away}");
+        assert!(Peers::new(Files::default(), Some(dir.path().join("none"))).is_err());
+    }
+}

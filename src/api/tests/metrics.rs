@@ -1,0 +1,80 @@
+//! Tests of `GET /metrics` over real sockets.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::daemon::{Behaviour, Daemon};
+use crate::engine::Report;
+use crate::run::RunId;
+use crate::status::{NodeState, sample};
+use crate::term::FencingToken;
+
+const OPEN_METRICS: &str = "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.3\r\n";
+
+/// The value of a series.
+fn value(text: &str, series: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+}
+
+#[tokio::test]
+async fn a_scrape_has_the_format_that_its_client_asks_for() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let (head, body) = daemon.get_text("/metrics", OPEN_METRICS).await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"), "{head}");
+    assert!(body.ends_with("# EOF\n"), "{body}");
+    let (head, body) = daemon.get_text("/metrics", "").await;
+    assert!(head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
+    assert_eq!((value(&body, "cronkeeper_leader"), value(&body, "cronkeeper_queue_position")), (Some(1.0), Some(1.0)));
+    assert_eq!((value(&body, "cronkeeper_members"), value(&body, "cronkeeper_jobs_drift")), (Some(2.0), Some(1.0)));
+}
+
+#[tokio::test]
+async fn what_the_daemon_counts_is_shown() {
+    let mut daemon = Daemon::start(Behaviour::Well).await;
+    let run = RunId::scheduled(sample::job("load"), sample::at("2026-11-20T02:59:00Z"));
+    let lateness = Duration::from_millis(20);
+    for attempt in [1, 2] {
+        let started = Report::Started { run: run.clone(), attempt, token: FencingToken(1), pid: 1, lateness };
+        daemon.recorder.reported(&started, &crate::job::JobSet::default());
+    }
+    daemon.recorder.share();
+    let (_, body) = daemon.get_text("/metrics", "").await;
+    assert_eq!(value(&body, "cronkeeper_run_lateness_seconds_count"), Some(1.0), "second attempts are late by design");
+    assert_eq!(value(&body, "cronkeeper_run_lateness_seconds_bucket{le=\"0.01\"}"), Some(0.0));
+    assert_eq!(value(&body, "cronkeeper_run_lateness_seconds_bucket{le=\"+Inf\"}"), Some(1.0));
+}
+
+#[tokio::test]
+async fn a_leader_reads_each_last_success_once_and_a_follower_none() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let success = "cronkeeper_last_success_timestamp_seconds{job=\"load\"}";
+    let mut status = super::daemon::published();
+    status.runs.clear();
+    daemon.status.send_replace(Arc::new(status.clone()));
+    for _ in 0..3 {
+        let (_, body) = daemon.get_text("/metrics", "").await;
+        assert!(value(&body, success).is_some(), "{body}");
+    }
+    assert_eq!(daemon.ledger.successes.load(Ordering::Relaxed), status.jobs.len());
+
+    status.role.token = None;
+    status.state = NodeState::Following;
+    daemon.status.send_replace(Arc::new(status.clone()));
+    let (_, body) = daemon.get_text("/metrics", "").await;
+    assert!(value(&body, success).is_none() && value(&body, "cronkeeper_leader") == Some(0.0), "{body}");
+    assert_eq!(daemon.ledger.successes.load(Ordering::Relaxed), status.jobs.len());
+}
+
+#[tokio::test]
+async fn a_ledger_that_is_away_or_hung_leaves_gaps_but_no_failure() {
+    for behaviour in [Behaviour::Away, Behaviour::Hung] {
+        let daemon = Daemon::start(behaviour).await;
+        let (head, body) = daemon.get_text("/metrics", "").await;
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        assert_eq!(value(&body, "cronkeeper_leader"), Some(1.0));
+        assert_eq!(value(&body, "cronkeeper_queue_position"), None);
+        assert!(body.contains("# TYPE cronkeeper_queue_position gauge\n"));
+    }
+}

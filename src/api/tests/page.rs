@@ -1,0 +1,198 @@
+//! Tests of the page's requests: who may see and change what, and that no page from elsewhere can.
+
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+
+use super::daemon::{Behaviour, Daemon};
+use super::*;
+use crate::api::network::Files;
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+const FORM: &str = "Content-Type: application/x-www-form-urlencoded\r\n";
+
+/// The answer's head and body.
+async fn ask_on<S: std::io::Read + std::io::Write>(
+    connect: impl FnOnce() -> std::io::Result<S> + Send + 'static,
+    request: String,
+) -> (String, String) {
+    let asked = spawn_blocking(move || {
+        let mut stream = connect().unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.to_owned(), body.to_owned())
+    });
+    asked.await.unwrap()
+}
+
+fn get(path: &str, more: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n")
+}
+
+fn post(path: &str, more: &str, body: &str) -> String {
+    format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{more}Content-Length: {}\r\n\r\n{body}", body.len())
+}
+
+fn code(head: &str) -> u16 {
+    head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
+}
+
+/// The value of a header.
+fn value<'a>(head: &'a str, name: &str) -> &'a str {
+    let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+    lines.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value).unwrap_or_default()
+}
+
+fn form_key(page: &str) -> String {
+    let (_, rest) = page.split_once("name=\"form_key\" value=\"").expect("the page has a form");
+    rest.split('"').next().unwrap_or_default().to_owned()
+}
+
+impl Daemon {
+    async fn page(&self, request: String) -> (String, String) {
+        let socket = self.directory.path().join(NAME);
+        ask_on(move || UnixStream::connect(socket), request).await
+    }
+
+    fn token_file(&self) -> std::path::PathBuf {
+        let path = self.directory.path().join("token");
+        std::fs::write(&path, TOKEN).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        path
+    }
+}
+
+#[tokio::test]
+async fn the_pages_are_html_with_a_strict_policy_and_are_not_kept_by_browsers() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    for path in ["/", "/?job=load&only=failing&page=7", "/jobs/load", "/runs/load.20261120T024000Z", "/history"] {
+        let (head, body) = daemon.page(get(path, "")).await;
+        assert_eq!((code(&head), value(&head, "content-type")), (200, "text/html; charset=utf-8"), "{path}: {body}");
+        assert!(value(&head, "content-security-policy").starts_with("default-src 'none';"), "{head}");
+        assert_eq!((value(&head, "cache-control"), value(&head, "x-content-type-options")), ("no-store", "nosniff"));
+        assert!(body.starts_with("<!DOCTYPE html>") && body.ends_with("</html>"), "{path}: {body}");
+    }
+    for (path, expected) in [("/jobs/nothing", 404), ("/runs/x", 404), ("/?page=x", 400), ("/static/x", 404)] {
+        assert_eq!(code(&daemon.page(get(path, "")).await.0), expected, "{path}");
+    }
+    let (_, page) = daemon.page(get("/", "")).await;
+    let style = page.split('"').find(|text| text.ends_with(".css")).expect("a style sheet").to_owned();
+    let (head, body) = daemon.page(get(&style, "")).await;
+    assert!(code(&head) == 200 && value(&head, "cache-control").contains("immutable") && body.contains("--ground"));
+}
+
+#[tokio::test]
+async fn a_page_that_has_not_changed_is_not_sent_again() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let (head, _) = daemon.page(get("/", "")).await;
+    let known = format!("If-None-Match: {}\r\n", value(&head, "etag"));
+    let (head, body) = daemon.page(get("/", &known)).await;
+    assert_eq!((code(&head), body.as_str()), (304, ""));
+}
+
+#[tokio::test]
+async fn a_form_needs_the_key_of_its_page() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let (_, page) = daemon.page(get("/jobs/load", "")).await;
+    let (key, right) = (form_key(&page), format!("form_key={}&reason=new+disks", form_key(&page)));
+    for wrong in ["", "form_key=", "form_key=0123"] {
+        let (head, _) = daemon.page(post("/jobs/load/trigger", FORM, wrong)).await;
+        assert!(matches!(code(&head), 403 | 422), "{wrong}: {head}");
+    }
+    assert!(daemon.requests().is_empty());
+    let (head, _) = daemon.page(post("/jobs/load/pause", FORM, &right)).await;
+    assert_eq!((code(&head), value(&head, "location")), (303, "/jobs/load?done=paused"));
+    let (head, _) = daemon.page(post("/jobs/load/trigger", FORM, &right)).await;
+    assert!(value(&head, "location").starts_with("/runs/load."), "{head}");
+    let requests = daemon.requests();
+    assert!(
+        requests[0].ends_with("for Some(\"new disks\")") && requests[1].starts_with("trigger load"),
+        "{requests:?}"
+    );
+    let from_elsewhere = format!("{FORM}Origin: http://evil.example\r\n");
+    let (head, _) = daemon.page(post("/jobs/load/trigger", &from_elsewhere, &format!("form_key={key}"))).await;
+    assert_eq!(code(&head), 403);
+    assert!(daemon.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_page_from_elsewhere_can_neither_change_nor_read_anything_through_the_socket() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    for sign in ["Origin: null\r\n", "Sec-Fetch-Site: cross-site\r\n", "Origin: http://localhost:81\r\n"] {
+        assert_eq!(code(&daemon.page(post("/v1/jobs/load/trigger", sign, "")).await.0), 403, "{sign}");
+    }
+    let rebound = "GET /v1/status HTTP/1.1\r\nHost: evil.example:8080\r\n\r\n".to_owned();
+    assert_eq!(code(&daemon.page(rebound).await.0), 421);
+    assert!(daemon.requests().is_empty());
+}
+
+#[tokio::test]
+async fn over_tcp_the_token_opens_a_session_that_counts_for_the_page_only() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let files = Files { token: Some(daemon.token_file()), tls: None };
+    let (address, _tcp) = daemon.listen_with(files).await;
+    let ask = |request: String| ask_on(move || TcpStream::connect(address), request);
+
+    let (_, page) = ask(get("/jobs/load", "")).await;
+    assert!(page.contains("href=\"/session\"") && !page.contains("form_key"), "{page}");
+    assert_eq!(code(&ask(post("/jobs/load/trigger", FORM, "form_key=")).await.0), 403);
+    assert_eq!(code(&ask(post("/session", FORM, "token=wrong")).await.0), 401);
+    let (head, _) = ask(post("/session", FORM, &format!("token={TOKEN}"))).await;
+    let cookie = value(&head, "set-cookie");
+    assert!(code(&head) == 303 && cookie.contains("HttpOnly; SameSite=Strict") && !cookie.contains(TOKEN), "{head}");
+    let cookie = format!("Cookie: {}\r\n", cookie.split(';').next().unwrap());
+
+    let (_, page) = ask(get("/jobs/load", &cookie)).await;
+    let form = format!("form_key={}", form_key(&page));
+    assert_eq!(code(&ask(post("/v1/jobs/load/trigger", &cookie, "")).await.0), 403, "a cookie is not enough");
+    assert_eq!(code(&ask(post("/jobs/load/trigger", &format!("{FORM}{cookie}"), "form_key=x")).await.0), 403);
+    assert_eq!(code(&ask(post("/jobs/load/trigger", FORM, &form)).await.0), 403, "nor is a key");
+    assert!(daemon.requests().is_empty());
+    assert_eq!(code(&ask(post("/jobs/load/trigger", &format!("{FORM}{cookie}"), &form)).await.0), 303);
+    assert_eq!(daemon.requests(), ["trigger load by token from 127.0.0.1 on host-a"]);
+    let bearer = format!("Authorization: Bearer {TOKEN}\r\n");
+    assert_eq!(code(&ask(post("/v1/jobs/load/trigger", &bearer, "")).await.0), 200);
+    assert_eq!(daemon.requests(), ["trigger load by token from 127.0.0.1 on host-a"]);
+
+    assert_eq!(code(&ask(post("/session/end", &format!("{FORM}{cookie}"), &form)).await.0), 303);
+    assert!(!ask(get("/jobs/load", &cookie)).await.1.contains("form_key"), "the session is over");
+}
+
+#[tokio::test]
+async fn wrong_tokens_are_soon_refused_without_a_look() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let files = Files { token: Some(daemon.token_file()), tls: None };
+    let (address, _tcp) = daemon.listen_with(files).await;
+    let mut codes = Vec::new();
+    for _ in 0..11 {
+        let request = post("/session", FORM, "token=wrong");
+        codes.push(code(&ask_on(move || TcpStream::connect(address), request).await.0));
+    }
+    assert_eq!((codes[0], codes[10]), (401, 429), "{codes:?}");
+}
+
+#[tokio::test]
+async fn an_event_follows_each_change() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let socket = daemon.directory.path().join(NAME);
+    let status = daemon.status.clone();
+    let followed = spawn_blocking(move || {
+        use std::io::{BufRead as _, BufReader};
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream.write_all(get("/v1/events", "").as_bytes()).unwrap();
+        let lines = BufReader::new(stream).lines().map_while(Result::ok);
+        let mut events = lines.filter_map(|line| line.strip_prefix("data: ").map(str::to_owned));
+        let first = events.next().unwrap();
+        status.send_replace(Arc::new(sample::cut_off()));
+        (first, events.next().unwrap())
+    });
+    let (first, second) = timeout(Duration::from_secs(60), followed).await.unwrap().unwrap();
+    let [first, second] = [first, second].map(|text| serde_json::from_str::<Value>(&text).unwrap());
+    assert_eq!(
+        (&first["leader"], &first["state"], &second["state"]),
+        (&"host-a".into(), &"leading".into(), &"joining".into())
+    );
+    assert_ne!(first["version"], second["version"]);
+}

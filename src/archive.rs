@@ -1,0 +1,162 @@
+//! The archive: this node's own copy of the history, kept for longer than the ledger keeps it.
+//!
+//! The ledger has the newest records of all nodes, a few of each job. The archive has what this node reported: the runs
+//! that it ended, those that it settled as leader, and the skips that it decided. It is a copy, and treated as one:
+//! nothing waits for it, no decision depends on it, and what cannot be written is dropped, counted and logged. A file
+//! that SQLite finds damaged is moved aside and begun anew. On one host all replicas share the file, as they share the
+//! ledger.
+//!
+//! ```text
+//! daemon ──put──▶ queue of 4,096 ─▶ thread: one transaction per quarter second ─▶ archive.db
+//!                      └ full: dropped and counted                                   ▲
+//! API ─ merge: what the ledger has, and below it what the archive has ───────────────┘ read only, at most 2 s
+//! ```
+//!
+//! Bounds: the queue by records, the file by [`MOST_BYTES`] and by time ([`HistoryRetention`]), the disk by what must stay
+//! free ([`RESERVE`](writer::RESERVE)), a read by time and by the window of its caller.
+
+mod merge;
+mod store;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tracing::warn;
+
+pub use self::merge::Merged;
+use self::writer::Writer;
+use crate::run::HistoryRecord;
+use crate::telemetry::TARGET;
+
+/// The file's name in the state directory.
+const NAME: &str = "archive.db";
+/// Most records that wait to be written: two seconds of two thousand ends a second.
+const QUEUE: usize = 4_096;
+/// Size of the file above which the oldest records are deleted, in bytes.
+const MOST_BYTES: u64 = 1 << 30;
+/// Least time between two log lines about dropped records.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+/// How long [`Archive::close`] waits for the last records.
+const CLOSE: Duration = Duration::from_secs(2);
+/// Stack of the thread: SQLite needs little.
+const STACK: usize = 512 << 10;
+
+/// How long records are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HistoryRetention {
+    /// There is no archive.
+    None,
+    For(Duration),
+    /// Only the size of the file limits it.
+    Unlimited,
+}
+
+/// A node's archive. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Archive(Option<Arc<Shared>>);
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    items: SyncSender<Item>,
+    losses: Mutex<Losses>,
+}
+
+/// Records dropped because the queue was full.
+#[derive(Debug, Default)]
+struct Losses {
+    count: u64,
+    told: Option<Instant>,
+}
+
+/// A message to the thread.
+#[derive(Debug)]
+enum Item {
+    Record(Box<HistoryRecord>),
+    /// Write what came before, then answer.
+    Flush(oneshot::Sender<()>),
+    /// A reader has found the file damaged.
+    Damaged,
+    /// Write what came before, answer, and end.
+    Close(SyncSender<()>),
+}
+
+impl Archive {
+    /// An archive that keeps nothing.
+    pub fn off() -> Self {
+        Self(None)
+    }
+
+    /// Starts the archive in a state directory. The file is opened, or made, when there is something to write.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn start(state_dir: &Path, retention: HistoryRetention) -> io::Result<Self> {
+        Self::start_with(state_dir, retention, MOST_BYTES)
+    }
+
+    fn start_with(state_dir: &Path, retention: HistoryRetention, most_bytes: u64) -> io::Result<Self> {
+        let after = match retention {
+            HistoryRetention::None => return Ok(Self::off()),
+            HistoryRetention::For(after) => Some(after),
+            HistoryRetention::Unlimited => None,
+        };
+        let path = state_dir.join(NAME);
+        let (items, received) = mpsc::sync_channel(QUEUE);
+        let writer = Writer::new(path.clone(), after, most_bytes);
+        let thread = thread::Builder::new().name("archive".to_owned()).stack_size(STACK);
+        thread.spawn(move || writer.run(&received))?;
+        Ok(Self::sending(path, items))
+    }
+
+    fn sending(path: PathBuf, items: SyncSender<Item>) -> Self {
+        Self(Some(Arc::new(Shared { path, items, losses: Mutex::default() })))
+    }
+
+    /// Hands a record over to be written. Never waits: if too many are waiting, this one is dropped.
+    pub fn put(&self, record: HistoryRecord) {
+        let Some(shared) = &self.0 else { return };
+        if let Err(TrySendError::Full(_)) = shared.items.try_send(Item::Record(Box::new(record))) {
+            shared.note_loss();
+        }
+    }
+
+    /// Writes what is waiting, and ends the thread. Blocks for at most two seconds: a disk that hangs must not keep the
+    /// process alive.
+    pub fn close(&self) {
+        let Some(shared) = &self.0 else { return };
+        let (closed, is_closed) = mpsc::sync_channel(1);
+        let until = Instant::now() + CLOSE;
+        let mut item = Item::Close(closed);
+        while let Err(TrySendError::Full(back)) = shared.items.try_send(item) {
+            if Instant::now() >= until {
+                return;
+            }
+            item = back;
+            thread::sleep(Duration::from_millis(10));
+        }
+        // An error means that the thread is gone, or takes too long: either way nobody waits for it.
+        let _ = is_closed.recv_timeout(until.saturating_duration_since(Instant::now()));
+    }
+}
+
+impl Shared {
+    fn note_loss(&self) {
+        let mut losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        losses.count += 1;
+        if losses.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
+            losses.told = Some(Instant::now());
+            let dropped = losses.count;
+            let what = "the archive of the history is too slow; the ledger still has the newest records";
+            warn!(target: TARGET, dropped, "{what}");
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The archive's file: its tables, and what SQLite is told.
+//!
+//! It uses WAL with `synchronous=NORMAL`: a host that loses power may forget the last transactions, which for a copy is
+//! fine, and no commit waits for the disk. Records are found by time, or by job and time; both indexes also have what
+//! the filters look at, so that a record is read only if it is wanted.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
+
+use crate::ledger::filter::{Ending, Kind, Position};
+use crate::run::HistoryRecord;
+use crate::safe_path;
+
+/// Version of the tables, in `user_version`.
+const SCHEMA: i64 = 1;
+/// How long a writer waits for another process of this host, which holds the write lock for one transaction.
+const WRITE_WAIT: Duration = Duration::from_secs(2);
+/// How long a reader waits, which WAL makes it do only while the file is made or recovered.
+const READ_WAIT: Duration = Duration::from_millis(500);
+/// Pages that a connection keeps in memory, in KiB.
+const CACHE_KIB: i64 = 256;
+/// Size that the log shrinks to once its contents are in the file, in bytes.
+const LOG_BYTES: i64 = 4 << 20;
+
+/// Why the archive cannot be used now.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    #[error(transparent)]
+    Sqlite(#[from] rusqlite::Error),
+    /// The file is unsafe, or cannot be created.
+    #[error(transparent)]
+    File(#[from] io::Error),
+    /// Another version of cronkeeper has written it.
+    #[error("it has format {0}, which this version of cronkeeper does not know")]
+    Format(i64),
+    #[error("less than {} MiB of the disk are free", .0 >> 20)]
+    NoSpace(u64),
+    /// The thread that reads was lost.
+    #[error("the read was lost")]
+    Lost,
+}
+
+impl ArchiveError {
+    /// True if the file will never be usable again.
+    pub(super) fn is_damage(&self) -> bool {
+        let is_damaged = |code| matches!(code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase);
+        match self {
+            Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => is_damaged(error.code),
+            // A table is missing, or is not as it should be.
+            Self::Sqlite(rusqlite::Error::SqlInputError { .. }) | Self::Format(_) => true,
+            Self::Sqlite(_) | Self::File(_) | Self::NoSpace(_) | Self::Lost => false,
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, ArchiveError>;
+
+/// An open archive.
+pub(super) struct Store {
+    pub db: Connection,
+    path: PathBuf,
+    identity: Option<FileIdentity>,
+}
+
+/// Device and inode.
+type FileIdentity = (u64, u64);
+
+pub(super) fn identity(path: &Path) -> Option<FileIdentity> {
+    fs::symlink_metadata(path).ok().map(|facts| (facts.dev(), facts.ino()))
+}
+
+impl Store {
+    /// Opens the archive to write, and makes it if it does not exist.
+    pub fn open(path: &Path) -> Result<Self> {
+        make_file(path)?;
+        let identity = identity(path);
+        let mut db = Connection::open(path)?;
+        db.busy_timeout(WRITE_WAIT)?;
+        limit_memory(&db)?;
+        db.pragma_update(None, "journal_mode", "WAL")?;
+        db.pragma_update(None, "synchronous", "NORMAL")?;
+        db.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
+        let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        make_tables(&tx)?;
+        tx.commit()?;
+        Ok(Self { db, path: path.to_owned(), identity })
+    }
+
+    /// Opens the archive to read; `None` if there is none.
+    pub fn open_to_read(path: &Path) -> Result<Option<Self>> {
+        let Some(identity) = identity(path) else { return Ok(None) };
+        check_files(path)?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let db = Connection::open_with_flags(path, flags)?;
+        db.busy_timeout(READ_WAIT)?;
+        limit_memory(&db)?;
+        match format(&db)? {
+            SCHEMA => Ok(Some(Self { db, path: path.to_owned(), identity: Some(identity) })),
+            // Its maker has not got further yet.
+            0 => Ok(None),
+            found => Err(ArchiveError::Format(found)),
+        }
+    }
+
+    /// False if the file was removed, or moved aside by another process.
+    pub fn is_in_place(&self) -> bool {
+        self.identity.is_some() && identity(&self.path) == self.identity
+    }
+
+    /// Writes the records in one transaction.
+    pub fn write(&mut self, records: &[HistoryRecord]) -> Result<()> {
+        let tx = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        records.iter().try_for_each(|record| insert(&tx, record))?;
+        Ok(tx.commit()?)
+    }
+
+    /// Deletes at most `most` of the records from before `until`, in microseconds, oldest first. Returns how many.
+    pub fn delete_before(&mut self, until: i64, most: u32) -> Result<usize> {
+        let sql = "DELETE FROM records WHERE id IN (SELECT id FROM records WHERE at < ?1 ORDER BY at LIMIT ?2)";
+        Ok(self.db.prepare_cached(sql)?.execute(params![until, most])?)
+    }
+
+    /// Deletes the oldest records, and returns how many.
+    pub fn delete_oldest(&mut self, most: u32) -> Result<usize> {
+        self.delete_before(i64::MAX, most)
+    }
+
+    /// Bytes of the file in use.
+    pub fn bytes(&self) -> Result<u64> {
+        let pragma = |name: &str| self.db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+        let pages = pragma("page_count")?.saturating_sub(pragma("freelist_count")?);
+        Ok(u64::try_from(pages.saturating_mul(pragma("page_size")?)).unwrap_or(0))
+    }
+}
+
+/// Moves a damaged file aside, unless it is not the one that was found damaged. Of several only the last is kept.
+pub(super) fn set_aside(path: &Path, damaged: Option<FileIdentity>) -> io::Result<PathBuf> {
+    let aside = with_suffix(path, ".damaged");
+    if identity(path) == damaged {
+        fs::rename(path, &aside)?;
+        for suffix in ["-wal", "-shm", "-journal"] {
+            match fs::remove_file(with_suffix(path, suffix)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    Ok(aside)
+}
+
+fn insert(tx: &Transaction<'_>, record: &HistoryRecord) -> Result<()> {
+    let Position { at, run, kind } = Position::of(record);
+    let text = serde_json::to_string(record).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+    let (job, ending, node) = (record.job().as_str(), Ending::of(record).as_str(), record.node().as_str());
+    let values = params![run, kind.as_str(), job, at, ending, node, text];
+    tx.prepare_cached(match kind {
+        Kind::Run => {
+            "INSERT INTO records (run, kind, job, at, outcome, node, record) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)"
+        }
+        // A skip record grows as long as neighbouring occurrences are skipped for the same reason.
+        Kind::Skip => {
+            "INSERT INTO records (run, kind, job, at, outcome, node, record) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+             ON CONFLICT (run) WHERE kind = 'skip'
+             DO UPDATE SET at = excluded.at, node = excluded.node, record = excluded.record WHERE excluded.at >= at"
+        }
+    })?
+    .execute(values)?;
+    Ok(())
+}
+
+fn limit_memory(db: &Connection) -> Result<()> {
+    Ok(db.pragma_update(None, "cache_size", -CACHE_KIB)?)
+}
+
+fn format(db: &Connection) -> Result<i64> {
+    Ok(db.pragma_query_value(None, "user_version", |row| row.get(0))?)
+}
+
+fn make_tables(tx: &Transaction<'_>) -> Result<()> {
+    match format(tx)? {
+        SCHEMA => return Ok(()),
+        0 => {}
+        found => return Err(ArchiveError::Format(found)),
+    }
+    tx.execute_batch(
+        "CREATE TABLE records (
+             id INTEGER PRIMARY KEY, run TEXT NOT NULL, kind TEXT NOT NULL, job TEXT NOT NULL,
+             at INTEGER NOT NULL, -- microseconds
+             outcome TEXT NOT NULL, node TEXT NOT NULL, record TEXT NOT NULL
+         );
+         CREATE INDEX by_job ON records (job, at, outcome, node);
+         CREATE INDEX by_time ON records (at, outcome, node, job);
+         CREATE UNIQUE INDEX skips ON records (run) WHERE kind = 'skip';",
+    )?;
+    Ok(tx.pragma_update(None, "user_version", SCHEMA)?)
+}
+
+/// Creates the file if it does not exist, with mode 0600, because the records contain output of jobs.
+fn make_file(path: &Path) -> Result<()> {
+    check_files(path)?;
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        made => Ok(made.map(drop)?),
+    }
+}
+
+/// Refuses a link, or another user's file. The files are not opened for that: SQLite's locks belong to the process, and
+/// closing any descriptor of the file would release them.
+fn check_files(path: &Path) -> Result<()> {
+    for suffix in ["", "-wal", "-shm", "-journal"] {
+        safe_path::check_own(&with_suffix(path, suffix))?;
+    }
+    Ok(())
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}

@@ -1,0 +1,261 @@
+//! The thread that writes the archive, and deletes what is too old or too much.
+//!
+//! It writes what arrives within [`GATHER`] in one transaction. Between transactions it deletes in batches. When
+//! nothing arrives, it closes the file, which gives its memory back. What it cannot write is lost to the archive, and
+//! logged.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tracing::{info, warn};
+
+use super::Item;
+use super::store::{self, ArchiveError, Store};
+use crate::clock::system;
+use crate::run::HistoryRecord;
+use crate::telemetry::TARGET;
+
+/// How long the first record waits for others to share its transaction.
+const GATHER: Duration = Duration::from_millis(250);
+/// Most records in one transaction.
+const MOST_IN_BATCH: usize = 1_000;
+/// Fewest records that are deleted at once; more if more were just written.
+const LEAST_DELETED: usize = 1_000;
+/// Pause between two deletions while nothing arrives.
+const DELETE_EVERY: Duration = Duration::from_millis(50);
+/// Interval at which the age of the oldest records is checked.
+const CHECK_EVERY: Duration = Duration::from_secs(60);
+/// How long the file stays open without a record.
+const IDLE: Duration = Duration::from_secs(60);
+/// How long the thread rests while the file is closed: it wakes for nothing else than a record.
+const REST: Duration = Duration::from_secs(24 * 3_600);
+/// How long nothing is written after a failure.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Least time between two log lines about failures.
+const TELL_EVERY: Duration = Duration::from_secs(600);
+/// Free space of the disk that the archive leaves to others, in bytes: above all to the state directory, without which
+/// no run starts.
+pub(super) const RESERVE: u64 = 64 << 20;
+
+pub(super) struct Writer {
+    path: PathBuf,
+    /// Age at which records are deleted.
+    after: Option<Duration>,
+    most_bytes: u64,
+    store: Option<Store>,
+    /// There is more to delete.
+    has_surplus: bool,
+    checked: Option<Instant>,
+    failure: Option<Failure>,
+}
+
+/// Since the first record that could not be written.
+struct Failure {
+    lost: usize,
+    /// Nothing is tried before this time.
+    until: Instant,
+    told: Instant,
+}
+
+/// What is written at once, and who waits for it.
+#[derive(Default)]
+struct Batch {
+    records: Vec<HistoryRecord>,
+    flushed: Vec<oneshot::Sender<()>>,
+    is_damaged: bool,
+    closed: Option<SyncSender<()>>,
+}
+
+impl Batch {
+    fn add(&mut self, item: Item) {
+        match item {
+            Item::Record(record) => self.records.push(*record),
+            Item::Flush(done) => self.flushed.push(done),
+            Item::Damaged => self.is_damaged = true,
+            Item::Close(done) => self.closed = Some(done),
+        }
+    }
+
+    /// True if somebody waits, or it is as large as it may become.
+    fn is_due(&self) -> bool {
+        self.records.len() >= MOST_IN_BATCH || !self.flushed.is_empty() || self.is_damaged || self.closed.is_some()
+    }
+
+    fn gather(first: Item, items: &Receiver<Item>) -> Self {
+        let (mut batch, until) = (Self::default(), Instant::now() + GATHER);
+        batch.add(first);
+        while !batch.is_due()
+            && let Ok(item) = items.recv_timeout(until.saturating_duration_since(Instant::now()))
+        {
+            batch.add(item);
+        }
+        batch
+    }
+}
+
+impl Writer {
+    pub fn new(path: PathBuf, after: Option<Duration>, most_bytes: u64) -> Self {
+        Self { path, after, most_bytes, store: None, has_surplus: false, checked: None, failure: None }
+    }
+
+    /// Runs until the archive is closed, or nobody can put a record any more.
+    pub fn run(mut self, items: &Receiver<Item>) {
+        loop {
+            match items.recv_timeout(self.patience()) {
+                Ok(first) => {
+                    let batch = Batch::gather(first, items);
+                    if let Some(closed) = self.take(batch) {
+                        // The file is closed first: then its log is gone, and the directory has a single file.
+                        drop(self.store.take());
+                        let _ = closed.send(());
+                        return;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) if self.has_surplus => self.delete(0),
+                Err(RecvTimeoutError::Timeout) => self.store = None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// How long to wait for a record before there is something else to do.
+    fn patience(&self) -> Duration {
+        match (&self.store, self.has_surplus) {
+            (Some(_), true) => DELETE_EVERY,
+            (Some(_), false) => IDLE,
+            (None, _) => REST,
+        }
+    }
+
+    /// Writes a batch. Returns whom to tell that the thread ends, if it ends.
+    fn take(&mut self, batch: Batch) -> Option<SyncSender<()>> {
+        if batch.is_damaged {
+            self.check_damage();
+        }
+        if !batch.records.is_empty() {
+            self.keep(&batch.records);
+            self.delete(batch.records.len());
+        }
+        for done in batch.flushed {
+            // Who no longer waits does not need the answer.
+            let _ = done.send(());
+        }
+        batch.closed
+    }
+
+    fn keep(&mut self, records: &[HistoryRecord]) {
+        let is_paused = self.failure.as_ref().is_some_and(|failure| Instant::now() < failure.until);
+        let result = if is_paused { None } else { Some(self.write(records)) };
+        match result {
+            None => self.failure.iter_mut().for_each(|failure| failure.lost += records.len()),
+            Some(Ok(())) => self.recovered(),
+            Some(Err(error)) => self.failed(&error, records.len()),
+        }
+    }
+
+    fn write(&mut self, records: &[HistoryRecord]) -> Result<(), ArchiveError> {
+        has_space(&self.path)?;
+        match self.open().and_then(|store| store.write(records)) {
+            Err(error) if error.is_damage() => {
+                self.begin_anew(&error)?;
+                self.open()?.write(records)
+            }
+            result => result,
+        }
+    }
+
+    /// The open archive, opened now if it was closed or moved aside.
+    fn open(&mut self) -> Result<&mut Store, ArchiveError> {
+        match self.store.take().filter(Store::is_in_place) {
+            Some(store) => Ok(self.store.insert(store)),
+            None => Ok(self.store.insert(Store::open(&self.path)?)),
+        }
+    }
+
+    fn begin_anew(&mut self, error: &ArchiveError) -> Result<(), ArchiveError> {
+        let damaged = store::identity(&self.path);
+        self.store = None;
+        let aside = store::set_aside(&self.path, damaged)?;
+        let (path, aside) = (self.path.display(), aside.display());
+        let kept = format!("begins anew; the old file is {aside}");
+        warn!(target: TARGET, "the archive of the history, {path}, was damaged ({error}) and {kept}");
+        Ok(())
+    }
+
+    /// Checks what a reader has found. Damage that a writer does not meet is found by this only.
+    fn check_damage(&mut self) {
+        let found = self.open().and_then(|store| {
+            let found: String = store.db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+            Ok(found)
+        });
+        let begun = match found {
+            Ok(found) if found == "ok" => Ok(()),
+            Ok(found) => self.begin_anew(&ArchiveError::File(std::io::Error::other(found))),
+            Err(error) if error.is_damage() => self.begin_anew(&error),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = begun {
+            self.failed(&error, 0);
+        }
+    }
+
+    /// Deletes one batch of what is too old or too much.
+    fn delete(&mut self, written: usize) {
+        let most = u32::try_from(LEAST_DELETED.max(2 * written)).unwrap_or(u32::MAX);
+        match self.delete_old(most).and_then(|has_more| Ok(has_more || self.delete_surplus(most)?)) {
+            Ok(has_more) => self.has_surplus = has_more,
+            Err(error) => {
+                self.has_surplus = false;
+                self.failed(&error, 0);
+            }
+        }
+    }
+
+    /// Looks for old records once a minute, and again while there are more. Returns true if there may be more.
+    fn delete_old(&mut self, most: u32) -> Result<bool, ArchiveError> {
+        let is_time = self.has_surplus || self.checked.is_none_or(|checked| checked.elapsed() >= CHECK_EVERY);
+        let (Some(store), Some(after), true) = (&mut self.store, self.after, is_time) else { return Ok(false) };
+        self.checked = Some(Instant::now());
+        let Ok(until) = system::now().wall.checked_sub(after) else { return Ok(false) };
+        Ok(store.delete_before(until.as_microsecond(), most)? > 0)
+    }
+
+    /// Returns true if the file was too large, and may still be.
+    fn delete_surplus(&mut self, most: u32) -> Result<bool, ArchiveError> {
+        match &mut self.store {
+            Some(store) if store.bytes()? > self.most_bytes => Ok(store.delete_oldest(most)? > 0),
+            _ => Ok(false),
+        }
+    }
+
+    fn failed(&mut self, error: &ArchiveError, lost: usize) {
+        self.store = None;
+        let now = Instant::now();
+        let known = self.failure.take();
+        let is_told = known.as_ref().is_some_and(|known| now.duration_since(known.told) < TELL_EVERY);
+        let lost = lost + known.as_ref().map_or(0, |known| known.lost);
+        if !is_told {
+            let path = self.path.display();
+            warn!(target: TARGET, lost, "the archive of the history, {path}, cannot be written: {error}");
+        }
+        let told = known.filter(|_| is_told).map_or(now, |known| known.told);
+        self.failure = Some(Failure { lost, until: now + PAUSE, told });
+    }
+
+    fn recovered(&mut self) {
+        if let Some(Failure { lost, .. }) = self.failure.take() {
+            info!(target: TARGET, lost, "the archive of the history is written again");
+        }
+    }
+}
+
+/// Fails if the disk is nearly full. If that is not known, writing will show it.
+fn has_space(path: &Path) -> Result<(), ArchiveError> {
+    let facts = path.parent().and_then(|folder| rustix::fs::statvfs(folder).ok());
+    match facts.map(|facts| facts.f_bavail.saturating_mul(facts.f_frsize)) {
+        Some(free) if free < RESERVE => Err(ArchiveError::NoSpace(RESERVE)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,133 @@
+//! `cronkeeper logs`: shows the output of a run, on whichever node it ran.
+//!
+//! The lines go to stdout as the job wrote them; what this command says itself, and what is missing, goes to stderr.
+
+mod stream;
+
+use jiff::Timestamp;
+
+use self::stream::Style;
+pub(super) use self::stream::{OutputStream, Printer};
+use super::ask::{AskFailure, ClientArgs};
+use super::{Error, Exit, Io};
+use crate::api::client::{AskError, Client};
+use crate::api::output::OutputState;
+use crate::clock::{earlier, system};
+use crate::duration;
+use crate::job::JobName;
+use crate::run::RunId;
+use crate::status::{HistoryEntry, RunStatus};
+
+/// Most records of a job in which its newest run is searched.
+const DEPTH: usize = 100;
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// A run's id, or a job for its newest run (one that is in flight first)
+    #[arg(value_name = "RUN|JOB", value_parser = target)]
+    pub target: String,
+    /// Wait for more output until the run ends
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Leave out lines before this instant (RFC 3339), or older than this duration
+    #[arg(long, value_name = "TIME", value_parser = since)]
+    pub since: Option<Timestamp>,
+    /// Begin each line with the time at which it was received, and its stream
+    #[arg(short, long)]
+    pub timestamps: bool,
+    /// Print one JSON object per line
+    #[arg(long, conflicts_with = "timestamps")]
+    pub json: bool,
+    #[command(flatten)]
+    pub client: ClientArgs,
+}
+
+/// A run's id may be longer than any job's name.
+fn target(text: &str) -> Result<String, String> {
+    let is_run = RunId::parse(text).is_ok();
+    if is_run { Ok(text.to_owned()) } else { JobName::parse(text).map(String::from).map_err(|bad| bad.to_string()) }
+}
+
+fn since(text: &str) -> Result<Timestamp, String> {
+    if let Ok(ago) = duration::parse(text) {
+        return Ok(earlier(system::now().wall, ago));
+    }
+    text.parse()
+        .map_err(|_| "expected an instant such as `2026-11-20T02:30:00Z`, or a duration such as `10m`".to_owned())
+}
+
+impl Args {
+    /// Ends with 1 if the run is unknown, or if a part of its output is missing.
+    ///
+    /// # Errors
+    /// When no daemon answers, there is no such job, or the output cannot be written.
+    pub fn run(&self, io: &mut Io<'_>) -> Result<Exit, Error> {
+        let client = self.client.client().map_err(AskFailure::from)?;
+        // A name that reads as a run's id may be a job's all the same.
+        let run = RunId::parse(&self.target).ok();
+        if let Some(run) = run {
+            match self.show(&client, run, io) {
+                Err(Error::Ask(AskFailure::Ask(AskError::NotFound(why)))) => match newest_run(&client, &self.target) {
+                    Ok(Some(run)) => return self.show(&client, run, io),
+                    _ => {
+                        writeln!(io.err, "cronkeeper: {why}")?;
+                        return Ok(Exit::Failed);
+                    }
+                },
+                shown => return shown,
+            }
+        }
+        match newest_run(&client, &self.target)? {
+            Some(run) => self.show(&client, run, io),
+            None => {
+                writeln!(io.err, "cronkeeper: no run of job `{}` is known", self.target)?;
+                Ok(Exit::Failed)
+            }
+        }
+    }
+
+    fn show(&self, client: &Client, run: RunId, io: &mut Io<'_>) -> Result<Exit, Error> {
+        let mut output = OutputStream::new(client, run, self.since);
+        let mut printer = Printer::new(if self.json { Style::Json } else { Style::Text { times: self.timestamps } });
+        let mut is_reachable = true;
+        loop {
+            let page = output.page(self.follow).map_err(AskFailure::from)?;
+            printer.print(&page, io).map_err(AskFailure::from)?;
+            match page.state {
+                OutputState::End | OutputState::Absent => break,
+                OutputState::Open if !self.follow => {
+                    is_reachable = page.missing.is_empty();
+                    break;
+                }
+                OutputState::Open | OutputState::More => {}
+            }
+        }
+        printer.finish(io).map_err(AskFailure::from)?;
+        Ok(if is_reachable && printer.is_complete() { Exit::Fine } else { Exit::Failed })
+    }
+}
+
+/// What is read of the status.
+#[derive(serde::Deserialize)]
+struct Runs {
+    runs: Vec<RunStatus>,
+}
+
+/// What is read of a history.
+#[derive(serde::Deserialize)]
+struct History {
+    records: Vec<HistoryEntry>,
+}
+
+/// The job's newest run: one in flight, else the one that ended last.
+fn newest_run(client: &Client, job: &str) -> Result<Option<RunId>, AskFailure> {
+    // First, because it fails if there is no such job.
+    let History { records } = client.get(&format!("/v1/jobs/{job}/history?limit={DEPTH}"))?;
+    let Runs { runs } = client.get("/v1/status")?;
+    let in_flight = runs.into_iter().filter(|run| run.run.job().as_str() == job).max_by_key(|run| run.since);
+    let ended = records.into_iter().find_map(|record| match record {
+        HistoryEntry::Run(run) => Some(run.run),
+        HistoryEntry::Skip(_) => None,
+    });
+    Ok(in_flight.map(|run| run.run).or(ended))
+}

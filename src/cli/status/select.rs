@@ -1,0 +1,62 @@
+//! Which jobs to show, and in which order.
+
+use std::collections::BTreeSet;
+
+use crate::job::JobName;
+use crate::ledger::filter::JobPattern;
+use crate::status::Status;
+
+/// The jobs to show.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Selection {
+    /// Show only jobs whose last run did not succeed, or that have a problem
+    #[arg(long)]
+    pub failing: bool,
+    /// Show only jobs whose name matches this pattern, such as 'backup-*'; may be given several times
+    #[arg(long = "job", value_name = "PATTERN", value_parser = JobPattern::parse)]
+    pub patterns: Vec<JobPattern>,
+}
+
+impl Selection {
+    /// The status with the selected jobs and their runs only.
+    pub(super) fn of(&self, mut status: Status) -> Status {
+        if self.failing || !self.patterns.is_empty() {
+            status.jobs.retain(|job| self.includes(&job.name) && (!self.failing || job.is_failing()));
+            let names: BTreeSet<&JobName> = status.jobs.iter().map(|job| &job.name).collect();
+            status.runs.retain(|run| names.contains(run.run.job()));
+        }
+        status
+    }
+
+    fn includes(&self, job: &JobName) -> bool {
+        self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.matches(job.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Outcome;
+    use crate::status::sample;
+
+    fn names(selection: &Selection) -> Vec<String> {
+        let mut status = sample::leader();
+        status.jobs[0].last.as_mut().expect("it has run").outcome = Outcome::Failure;
+        status.jobs[2].error = Some("its mark is in the future".into());
+        let status = selection.of(status);
+        assert!(status.runs.iter().all(|run| status.jobs.iter().any(|job| job.name == *run.run.job())));
+        status.jobs.iter().map(|job| job.name.to_string()).collect()
+    }
+
+    #[test]
+    fn jobs_are_selected_by_name_and_by_trouble() {
+        let patterns = |patterns: &[&str]| patterns.iter().map(|pattern| JobPattern::parse(pattern).unwrap()).collect();
+        let all = Selection::default();
+        assert_eq!(names(&all), ["nightly-backup", "load", "old-report"]);
+        let failing = Selection { failing: true, ..all };
+        assert_eq!(names(&failing), ["nightly-backup", "old-report"]);
+        let named = Selection { patterns: patterns(&["*-report", "lo?d"]), failing: false };
+        assert_eq!(names(&named), ["load", "old-report"]);
+        assert_eq!(names(&Selection { patterns: patterns(&["*a*"]), ..failing }), ["nightly-backup"]);
+    }
+}

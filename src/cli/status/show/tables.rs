@@ -1,0 +1,147 @@
+//! The tables of the status: queue, members, runs, pauses, jobs.
+
+use jiff::Timestamp;
+
+use crate::cli::ask::{span, stamp};
+use crate::cli::table::Table;
+use crate::election::Published;
+use crate::escape;
+use crate::job::JobName;
+use crate::run::{Outcome, RunState};
+use crate::status::{JobStatus, LastRun, QueuedCandidate, RunStatus, Status};
+use crate::term::NodeName;
+
+pub(super) fn queue(status: &Status) -> Table {
+    let mut table = Table::new(&["QUEUE", "NODE", "WAITS FOR", "CANDIDATE"]);
+    for (i, queued) in status.queue.iter().enumerate() {
+        let before = i.checked_sub(1).and_then(|before| status.queue.get(before));
+        let waits_for = before.map_or_else(|| "- (leads)".into(), holder);
+        table.row([(i + 1).to_string(), holder(queued), waits_for, short(&queued.candidate.0)]);
+    }
+    table
+}
+
+fn holder(queued: &QueuedCandidate) -> String {
+    queued.node.as_ref().map_or_else(|| "(not cronkeeper's)".into(), NodeName::to_string)
+}
+
+/// Shortens a candidate's name to its end, which is unique; the uuid in front is not needed.
+fn short(candidate: &str) -> String {
+    let chars = candidate.chars().count();
+    if chars <= 24 {
+        candidate.into()
+    } else {
+        format!("…{}", candidate.chars().skip(chars - 16).collect::<String>())
+    }
+}
+
+pub(super) fn members(status: &Status) -> Table {
+    let has_notes = status.members.iter().any(|member| !notes(&member.published).is_empty());
+    let last: &[&str] = if has_notes { &["NOTES"] } else { &[] };
+    let mut table = Table::new(&[&["MEMBER", "HOST", "PID", "VERSION", "JOBS", "UP"], last].concat());
+    for member in &status.members {
+        let mut row = vec![
+            member.node.to_string(),
+            member.host.clone(),
+            member.pid.to_string(),
+            member.version.clone(),
+            member.published.digest.to_string(),
+            span(member.started_at, status.at),
+        ];
+        row.extend(has_notes.then(|| notes(&member.published)));
+        table.row(row);
+    }
+    table
+}
+
+/// What distinguishes a member from most others.
+fn notes(published: &Published) -> String {
+    let priority = (published.priority > 0).then(|| format!("priority {}", published.priority));
+    let draining = published.draining.then(|| "draining".to_owned());
+    let invalid = published.jobs_invalid.then(|| "jobs file INVALID".to_owned());
+    priority.into_iter().chain(draining).chain(invalid).collect::<Vec<_>>().join(", ")
+}
+
+pub(super) fn runs(status: &Status) -> Table {
+    let mut table = Table::new(&["RUNNING", "NODE", "ATTEMPT", "FOR", "STATE"]);
+    for run in &status.runs {
+        let state = run.ended.map_or_else(|| state(run, status), ended);
+        // A run that waits for its turn has had no attempt.
+        let attempt = if run.attempt == 0 { "-".to_owned() } else { run.attempt.to_string() };
+        table.row([run.run.to_string(), run.node.to_string(), attempt, span(run.since, status.at), state]);
+    }
+    table
+}
+
+fn state(run: &RunStatus, status: &Status) -> String {
+    match (run.state, run.retry_at) {
+        (RunState::Queued, _) => "waits for other runs".to_owned(),
+        (RunState::Running, _) => "running".to_owned(),
+        (RunState::Retrying, Some(at)) => format!("retrying in {}", span(status.at, at)),
+        (RunState::Retrying, None) => "retrying now".to_owned(),
+        (RunState::Unstarted, Some(at)) => format!("not started yet, retry in {}", span(status.at, at)),
+        (RunState::Unstarted, None) => "not started yet".to_owned(),
+        (RunState::CutOff, _) => cut_off(run.keep_until),
+    }
+}
+
+fn ended(outcome: Outcome) -> String {
+    format!("{}, not yet recorded", outcome.as_str())
+}
+
+fn cut_off(keep_until: Option<Timestamp>) -> String {
+    keep_until.map_or_else(|| "CUT OFF for good".to_owned(), |until| format!("CUT OFF until {}Z", stamp(until)))
+}
+
+pub(super) fn paused(status: &Status) -> Table {
+    let mut table = Table::new(&["PAUSED", "SINCE (UTC)", "BY", "WHY"]);
+    for job in &status.jobs {
+        if let Some(pause) = &job.paused {
+            let why = pause.reason.as_deref().map_or_else(|| "-".to_owned(), |why| escape::plain(why).to_string());
+            table.row([job.name.to_string(), stamp(pause.at), pause.by.clone(), why]);
+        }
+    }
+    table
+}
+
+/// The jobs, those that need attention first.
+pub(super) fn jobs(status: &Status) -> Table {
+    let mut table = Table::new(&["JOB", "LAST", "ON", "ENDED", "NEXT (UTC)", "IN"]);
+    let (failing, others): (Vec<_>, Vec<_>) = status.jobs.iter().partition(|job| job.is_failing());
+    for (is_failing, job) in failing.iter().map(|job| (true, job)).chain(others.iter().map(|job| (false, job))) {
+        let (outcome, node, ended) = match &job.last {
+            Some(last) => (outcome(last), last.node.to_string(), format!("{} ago", span(last.at, status.at))),
+            None => ("-".into(), "-".into(), "-".into()),
+        };
+        let (next, within) = next(job, status);
+        let name = if is_failing { format!("! {}", job.name) } else { job.name.to_string() };
+        table.marked_row(is_failing, [name, outcome, node, ended, next, within]);
+    }
+    table
+}
+
+/// How a run ended, with what explains it best: `failure, exit 3`, `failure, not-found`, `killed, operator`.
+fn outcome(last: &LastRun) -> String {
+    let reason = last.reason.map(|reason| reason.as_str().to_owned());
+    let exit = last.exit_code.filter(|_| last.outcome == Outcome::Failure).map(|code| format!("exit {code}"));
+    let signal = last.signal.filter(|_| last.outcome == Outcome::Failure).map(|signal| format!("signal {signal}"));
+    match reason.or(exit).or(signal) {
+        Some(detail) => format!("{}, {detail}", last.outcome.as_str()),
+        None => last.outcome.as_str().to_owned(),
+    }
+}
+
+fn next(job: &JobStatus, status: &Status) -> (String, String) {
+    match job.next {
+        _ if !job.enabled => ("disabled".into(), String::new()),
+        _ if job.paused.is_some() => ("paused".into(), String::new()),
+        Some(at) => (stamp(at), span(status.at, at)),
+        None if !job.waits_for.is_empty() => (format!("waits for {}", listed(job.waits_for.iter())), String::new()),
+        None if !job.after.is_empty() => (format!("after {}", listed(job.after.keys())), String::new()),
+        None => ("never".into(), String::new()),
+    }
+}
+
+fn listed<'a>(jobs: impl Iterator<Item = &'a JobName>) -> String {
+    jobs.map(JobName::as_str).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,191 @@
+//! The numbers that a process counts: plain values, which can be added up and copied.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::engine::Report;
+use crate::job::{JobName, JobSet};
+use crate::run::{Outcome, RunEnd};
+
+/// Seconds from when a run is due to its start: milliseconds if all is well, minutes after a failover.
+const LATENESS: &[f64] =
+    &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3_600.0, f64::INFINITY];
+/// Seconds that a run takes.
+const DURATIONS: &[f64] = &[
+    0.1,
+    0.5,
+    1.0,
+    5.0,
+    15.0,
+    60.0,
+    300.0,
+    900.0,
+    1_800.0,
+    3_600.0,
+    7_200.0,
+    14_400.0,
+    43_200.0,
+    86_400.0,
+    f64::INFINITY,
+];
+/// Seconds that a commit takes.
+const COMMITS: &[f64] =
+    &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, f64::INFINITY];
+
+/// All counters and histograms.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Counts {
+    /// Terms as leader that this node has begun.
+    pub elections: u64,
+    /// How late the first attempts of runs were started.
+    pub lateness: Histogram,
+    /// How long the last attempts of runs took.
+    pub durations: Histogram,
+    /// How long commits took.
+    pub commits: Histogram,
+    pub jobs: BTreeMap<JobName, JobCounts>,
+}
+
+/// The counters of a job.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JobCounts {
+    /// Number of runs by outcome.
+    pub outcomes: BTreeMap<&'static str, u64>,
+    /// Number of skipped occurrences by reason.
+    pub skips: BTreeMap<&'static str, u64>,
+    /// When a run of the job last succeeded.
+    pub last_success: Option<Timestamp>,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            elections: 0,
+            lateness: Histogram::new(LATENESS),
+            durations: Histogram::new(DURATIONS),
+            commits: Histogram::new(COMMITS),
+            jobs: BTreeMap::new(),
+        }
+    }
+}
+
+impl Counts {
+    /// Counts what a report says; of jobs outside `jobs` only what has no label.
+    pub(super) fn add(&mut self, report: &Report, jobs: &JobSet) {
+        match report {
+            Report::Elected { .. } => self.elections += 1,
+            // Later attempts are late by design: `retries` delays them.
+            Report::Started { attempt: 1, lateness, .. } => self.lateness.observe(*lateness),
+            Report::Finished(end) => self.finished(end, jobs),
+            Report::Skipped { skip, count, .. } => {
+                if let Some(job) = self.job(&skip.job, jobs) {
+                    *job.skips.entry(skip.reason.as_str()).or_default() += count;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn finished(&mut self, end: &RunEnd, jobs: &JobSet) {
+        if let Some(duration) = end.duration_ms {
+            self.durations.observe(Duration::from_millis(duration));
+        }
+        let Some(job) = self.job(&end.run.job, jobs) else { return };
+        *job.outcomes.entry(end.outcome.as_str()).or_default() += 1;
+        if end.outcome == Outcome::Success {
+            job.last_success = job.last_success.max(Some(end.ended_at));
+        }
+    }
+
+    fn job(&mut self, name: &JobName, jobs: &JobSet) -> Option<&mut JobCounts> {
+        jobs.jobs.contains_key(name).then(|| self.jobs.entry(name.clone()).or_default())
+    }
+
+    pub(super) fn forget(&mut self, job: &JobName) {
+        self.jobs.remove(job);
+    }
+
+    pub(super) fn merge(&mut self, more: Self) {
+        self.elections += more.elections;
+        self.lateness.merge(&more.lateness);
+        self.durations.merge(&more.durations);
+        self.commits.merge(&more.commits);
+        for (name, more) in more.jobs {
+            let job = self.jobs.entry(name).or_default();
+            more.outcomes.into_iter().for_each(|(outcome, count)| *job.outcomes.entry(outcome).or_default() += count);
+            more.skips.into_iter().for_each(|(reason, count)| *job.skips.entry(reason).or_default() += count);
+            job.last_success = job.last_success.max(more.last_success);
+        }
+    }
+}
+
+/// A histogram of durations, in seconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
+    /// The upper bounds of the buckets; the last is infinite.
+    bounds: &'static [f64],
+    /// The number of durations in each bucket, without those of the buckets before.
+    counts: Vec<u64>,
+    sum: f64,
+}
+
+impl Histogram {
+    fn new(bounds: &'static [f64]) -> Self {
+        Self { bounds, counts: vec![0; bounds.len()], sum: 0.0 }
+    }
+
+    pub(super) fn observe(&mut self, duration: Duration) {
+        let seconds = duration.as_secs_f64();
+        let bucket = self.bounds.iter().position(|bound| seconds <= *bound);
+        if let Some(count) = bucket.and_then(|bucket| self.counts.get_mut(bucket)) {
+            *count += 1;
+            self.sum += seconds;
+        }
+    }
+
+    fn merge(&mut self, more: &Self) {
+        self.counts.iter_mut().zip(&more.counts).for_each(|(count, more)| *count += more);
+        self.sum += more.sum;
+    }
+
+    /// Number of durations.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Sum of the durations, in seconds.
+    pub fn sum(&self) -> f64 {
+        self.sum
+    }
+
+    /// The buckets: upper bound, and number of durations above the bound before.
+    pub fn buckets(&self) -> Vec<(f64, u64)> {
+        self.bounds.iter().copied().zip(self.counts.iter().copied()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_includes_its_upper_bound_and_the_last_takes_the_rest() {
+        let mut histogram = Histogram::new(&[1.0, 2.0, f64::INFINITY]);
+        for millis in [0, 1_000, 1_001, 2_000, 86_400_000] {
+            histogram.observe(Duration::from_millis(millis));
+        }
+        assert_eq!(histogram.buckets(), [(1.0, 2), (2.0, 2), (f64::INFINITY, 1)]);
+        let mut both = histogram.clone();
+        both.merge(&histogram);
+        assert_eq!((both.count(), both.sum()), (10, 2.0 * histogram.sum()));
+    }
+
+    #[test]
+    fn all_bounds_grow_and_end_at_infinity() {
+        for bounds in [LATENESS, DURATIONS, COMMITS] {
+            assert!(bounds.is_sorted_by(|one, next| one < next) && bounds.last() == Some(&f64::INFINITY));
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! The metrics as text: OpenMetrics, written by `prometheus-client`, or the older text format of Prometheus.
+//!
+//! Every family is always described, also while it has no series, so that each scrape lists all metrics. What a node
+//! does not know is left out rather than shown as 0. docs/monitoring says what each metric means.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use jiff::Timestamp;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use super::counts::{Counts, Histogram, JobCounts};
+use crate::job::JobName;
+use crate::run::RunState;
+use crate::status::{RunStatus, Status};
+
+/// All that one scrape shows.
+#[derive(Debug)]
+pub struct Scrape {
+    /// As of now, with the queue if it could be read.
+    pub status: Status,
+    /// The node takes part in the cluster.
+    pub is_ready: bool,
+    /// The daemon's loop turns.
+    pub is_turning: bool,
+    pub counts: Counts,
+    /// The last successes according to the ledger; empty on a node that does not lead.
+    pub successes: BTreeMap<JobName, Timestamp>,
+}
+
+/// The format of the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    OpenMetrics,
+    /// The text format of Prometheus, version 0.0.4, for clients that do not ask for OpenMetrics.
+    Classic,
+}
+
+impl Format {
+    /// The format that the values of a request's `Accept` ask for.
+    pub fn accepted<'a>(mut accept: impl Iterator<Item = &'a str>) -> Self {
+        let is_wanted = accept.any(|value| value.to_ascii_lowercase().contains("application/openmetrics-text"));
+        if is_wanted { Self::OpenMetrics } else { Self::Classic }
+    }
+
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Classic => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+impl Scrape {
+    /// The metrics as text.
+    ///
+    /// # Errors
+    /// None in practice: memory takes any text.
+    pub fn write(self, format: Format) -> Result<String, fmt::Error> {
+        let mut registry = Registry::with_prefix("cronkeeper");
+        registry.register_collector(Box::new(self));
+        let mut text = String::new();
+        text::encode(&mut text, &registry)?;
+        Ok(match format {
+            Format::OpenMetrics => text,
+            Format::Classic => classic(&text),
+        })
+    }
+}
+
+/// Turns OpenMetrics into the older format: there a counter's family is named like its series, with `_total`, and the
+/// end is not marked.
+fn classic(text: &str) -> String {
+    let mut classic = String::with_capacity(text.len());
+    let mut help = None;
+    for line in text.lines() {
+        if line.starts_with("# HELP ") {
+            help = Some(line);
+            continue;
+        }
+        let counter = line.strip_prefix("# TYPE ").and_then(|described| described.strip_suffix(" counter"));
+        match (counter, help.take()) {
+            (Some(name), help) => {
+                let text = help.and_then(|help| help.strip_prefix("# HELP ")?.strip_prefix(name)).unwrap_or_default();
+                classic.push_str(&format!("# HELP {name}_total{text}\n# TYPE {name}_total counter\n"));
+            }
+            (None, _) if line == "# EOF" => {}
+            (None, help) => [help, Some(line)].into_iter().flatten().for_each(|line| {
+                classic.push_str(line);
+                classic.push('\n');
+            }),
+        }
+    }
+    classic
+}
+
+impl Collector for Scrape {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut families = Families(encoder);
+        self.node(&mut families)?;
+        self.cluster(&mut families)?;
+        self.jobs_file(&mut families)?;
+        self.runs(&mut families)?;
+        self.jobs(&mut families)
+    }
+}
+
+impl Scrape {
+    fn node(&self, families: &mut Families<'_>) -> fmt::Result {
+        let token = self.status.role.token.filter(|_| self.leads());
+        let lease = self.status.session.as_ref().and_then(|session| session.lease_remaining_ms);
+        let version = [(self.status.version.as_str(), 1.0)];
+        families.labelled("build_info", "The node's version, as a label; always 1", "version", version)?;
+        families.one("ready", "1 if the node takes part in the cluster, else 0", Some(flag(self.is_ready)))?;
+        families.one("leader", "1 if the node leads, else 0", Some(flag(self.leads())))?;
+        families.integer("fencing_token", "Token of the node's own term", token.map(|token| token.0))?;
+        let elections = self.counts.elections;
+        families.counter("leadership_changes", "Terms as leader that the node has begun", elections)?;
+        let help = "Time that the node may still act without hearing from the quorum";
+        families.one("session_lease_seconds", help, lease.map(seconds))?;
+        let skew = self.status.clock_skew_ms;
+        let help = "How far the node's clock is at least ahead of the coordination service's";
+        #[expect(clippy::cast_precision_loss, reason = "a skew beyond 2^53 ms is as bad as any")]
+        families.one("clock_skew_seconds", help, skew.map(|skew| skew as f64 / 1_000.0))
+    }
+
+    /// False while the daemon's loop stands still: the backend ends the term of such a node.
+    fn leads(&self) -> bool {
+        self.status.role.token.is_some() && self.is_turning
+    }
+
+    fn cluster(&self, families: &mut Families<'_>) -> fmt::Result {
+        let own = self.status.role.candidate.as_ref();
+        let ahead = self.status.queue.iter().position(|entry| Some(&entry.candidate) == own);
+        let place = ahead.filter(|_| own.is_some()).map(|ahead| number(ahead + 1));
+        families.one("queue_position", "The node's place in the queue; 1 is the leader's", place)?;
+        families.one("members", "Number of nodes that are alive", Some(number(self.status.members.len())))?;
+        let help = "Number of nodes whose jobs or time zones differ from the leader's";
+        families.one("jobs_drift", help, Some(number(self.status.drift.len())))
+    }
+
+    fn jobs_file(&self, families: &mut Families<'_>) -> fmt::Result {
+        families.one("jobs", "Number of jobs in use", Some(number(self.status.jobs.len())))?;
+        let help = "1 if the jobs file is valid, 0 if it was rejected";
+        families.one("jobs_config_valid", help, Some(flag(self.status.jobs_file.valid)))
+    }
+
+    fn runs(&self, families: &mut Families<'_>) -> fmt::Result {
+        let Counts { lateness, durations, commits, .. } = &self.counts;
+        families.histogram("run_lateness_seconds", "From when a run is due to its start", lateness)?;
+        families.histogram("run_duration_seconds", "Duration of the last attempt of a run", durations)?;
+        families.histogram("commit_duration_seconds", "From the request of a ledger write to its answer", commits)?;
+        families.counters("runs", "Runs that ended", "outcome", self.counted(|job| &job.outcomes))?;
+        families.counters("runs_skipped", "Occurrences that were skipped", "reason", self.counted(|job| &job.skips))
+    }
+
+    /// The counters of the jobs in use: job, value of the other label, count.
+    fn counted<'a>(
+        &'a self,
+        of: impl Fn(&'a JobCounts) -> &'a BTreeMap<&'static str, u64> + 'a,
+    ) -> impl Iterator<Item = (&'a str, &'static str, u64)> + 'a {
+        let each = move |(name, job)| of(job).iter().map(move |(label, count)| (JobName::as_str(name), *label, *count));
+        self.counts.jobs.iter().flat_map(each)
+    }
+
+    fn jobs(&self, families: &mut Families<'_>) -> fmt::Result {
+        let status = &self.status;
+        let own = |run: &RunStatus| run.state == RunState::Running && run.node == status.node;
+        families.labelled("running", "The node's runs that have a process", "job", self.in_flight(own))?;
+        // Only the leader knows who is cut off.
+        let cut_off = |run: &RunStatus| run.state == RunState::CutOff && self.leads();
+        let help = "Runs that may go on at a node that is cut off";
+        families.labelled("cut_off", help, "job", self.in_flight(cut_off))?;
+        let help = "When a run of the job last succeeded, in seconds since 1970";
+        families.labelled("last_success_timestamp_seconds", help, "job", self.last_successes())?;
+        let next = status.jobs.iter().filter_map(|job| Some((job.name.as_str(), timestamp(job.next?))));
+        let help = "The job's next occurrence, in seconds since 1970";
+        families.labelled("next_run_timestamp_seconds", help, "job", next.filter(|_| self.leads()))
+    }
+
+    fn in_flight(&self, is_wanted: impl Fn(&RunStatus) -> bool) -> BTreeMap<&str, f64> {
+        let mut counts = BTreeMap::new();
+        for run in self.status.runs.iter().filter(|run| is_wanted(run)) {
+            *counts.entry(run.run.job().as_str()).or_default() += 1.0;
+        }
+        counts
+    }
+
+    fn last_successes(&self) -> BTreeMap<&str, f64> {
+        let read = |name: &JobName| self.successes.get(name).copied();
+        let seen = |name: &JobName| self.counts.jobs.get(name)?.last_success;
+        let names = self.status.jobs.iter().map(|job| &job.name);
+        names.filter_map(|name| Some((name.as_str(), timestamp(read(name).max(seen(name))?)))).collect()
+    }
+}
+
+fn flag(is_so: bool) -> f64 {
+    f64::from(u8::from(is_so))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "there are far fewer than 2^53")]
+fn number(count: usize) -> f64 {
+    count as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a time in milliseconds is below 2^53")]
+fn seconds(millis: u64) -> f64 {
+    millis as f64 / 1_000.0
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a timestamp in milliseconds is below 2^53")]
+fn timestamp(at: Timestamp) -> f64 {
+    at.as_millisecond() as f64 / 1_000.0
+}
+
+/// Writes one family after the other.
+struct Families<'a>(DescriptorEncoder<'a>);
+
+impl Families<'_> {
+    /// A gauge with one series, or none.
+    fn one(&mut self, name: &str, help: &str, value: Option<f64>) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        value.map_or(Ok(()), |value| family.encode_gauge(&value))
+    }
+
+    /// Like [`one`](Self::one), with all digits.
+    fn integer(&mut self, name: &str, help: &str, value: Option<i64>) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        value.map_or(Ok(()), |value| family.encode_gauge(&value))
+    }
+
+    /// A gauge by one label.
+    fn labelled<'l>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        series: impl IntoIterator<Item = (&'l str, f64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        series.into_iter().try_for_each(|(of, value)| family.encode_family(&[(label, of)])?.encode_gauge(&value))
+    }
+
+    fn counter(&mut self, name: &str, help: &str, count: u64) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        family.encode_counter::<NoLabelSet, _, u64>(&count, None)
+    }
+
+    /// A counter by job and another label.
+    fn counters<'l>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        series: impl Iterator<Item = (&'l str, &'static str, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (job, value, count) in series {
+            let labels = [("job", job), (label, value)];
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+        Ok(())
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        family.encode_histogram::<NoLabelSet>(histogram.sum(), histogram.count(), &histogram.buckets(), None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Report;
+    use crate::run::tests_support::{record, success};
+    use crate::status::sample;
+
+    fn scrape() -> Scrape {
+        let mut status = sample::leader();
+        status.put_queue(&sample::queue());
+        let successes = BTreeMap::from([(sample::job("load"), sample::at("2026-11-20T02:40:00Z"))]);
+        Scrape { status, is_ready: true, is_turning: true, counts: Counts::default(), successes }
+    }
+
+    fn lines(scrape: Scrape) -> Vec<String> {
+        scrape.write(Format::Classic).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    fn has(lines: &[String], wanted: &str) -> bool {
+        lines.iter().any(|line| line == wanted)
+    }
+
+    #[test]
+    fn a_leader_shows_its_term_its_place_and_the_jobs() {
+        let lines = lines(scrape());
+        for wanted in [
+            "cronkeeper_leader 1.0",
+            "cronkeeper_fencing_token 4294967301",
+            "cronkeeper_queue_position 1.0",
+            "cronkeeper_members 2.0",
+            "cronkeeper_jobs_drift 1.0",
+            "cronkeeper_session_lease_seconds 4.87",
+            "cronkeeper_leadership_changes_total 0",
+            "cronkeeper_running{job=\"load\"} 1.0",
+            "cronkeeper_last_success_timestamp_seconds{job=\"load\"} 1763606400.0",
+            "cronkeeper_next_run_timestamp_seconds{job=\"load\"} 1763607660.0",
+        ] {
+            let wanted = wanted.replace("1763606400", &sample::at("2026-11-20T02:40:00Z").as_second().to_string());
+            let wanted = wanted.replace("1763607660", &sample::at("2026-11-20T03:01:00Z").as_second().to_string());
+            assert!(has(&lines, &wanted), "{wanted}: {lines:#?}");
+        }
+    }
+
+    #[test]
+    fn a_leader_whose_loop_stands_still_does_not_count_as_one() {
+        let lines = lines(Scrape { is_ready: false, is_turning: false, ..scrape() });
+        assert!(has(&lines, "cronkeeper_leader 0.0") && has(&lines, "cronkeeper_ready 0.0"));
+        assert!(!lines.iter().any(|line| line.starts_with("cronkeeper_fencing_token")));
+    }
+
+    #[test]
+    fn the_later_of_the_seen_and_the_read_success_is_shown() {
+        let jobs = crate::config::parse("jobs.yaml", b"jobs: {load: {schedule: '@daily', command: x}}").unwrap().0;
+        for (second, is_seen_later) in [(60, false), (4_000_000_000, true)] {
+            let mut scrape = scrape();
+            let end = success(record("load", second, "0x1"));
+            let seen = end.ended_at;
+            scrape.counts.add(&Report::Finished(Box::new(end)), &jobs);
+            let shown = scrape.last_successes()["load"];
+            assert_eq!(shown == timestamp(seen), is_seen_later, "{shown} {seen}");
+        }
+    }
+
+    #[test]
+    fn counters_are_named_as_their_series_in_the_older_format_only() {
+        let open = scrape().write(Format::OpenMetrics).unwrap();
+        let classic = lines(scrape());
+        assert!(open.contains("# TYPE cronkeeper_runs counter\n") && open.ends_with("# EOF\n"));
+        assert!(has(&classic, "# TYPE cronkeeper_runs_total counter"));
+        assert!(has(&classic, "# HELP cronkeeper_runs_total Runs that ended"));
+        assert!(!classic.iter().any(|line| line == "# EOF"));
+        let series =
+            |text: &str| text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(series(&open), series(&classic.join("\n")));
+    }
+
+    #[test]
+    fn the_format_follows_the_accept_header() {
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        assert_eq!(Format::accepted([prometheus].into_iter()), Format::OpenMetrics);
+        assert_eq!(Format::accepted(["text/html", "*/*"].into_iter()), Format::Classic);
+        assert_eq!(Format::accepted(std::iter::empty()), Format::Classic);
+    }
+
+    #[test]
+    fn ten_thousand_jobs_fit_into_one_answer() {
+        let mut scrape = scrape();
+        let job = scrape.status.jobs[1].clone();
+        let names = (0..10_000).map(|n| sample::job(&format!("a-job-with-a-name-of-some-length-{n:05}")));
+        let jobs = names.map(|name| crate::status::JobStatus { name, ..job.clone() });
+        scrape.status.jobs = jobs.collect();
+        for job in &scrape.status.jobs {
+            let counts = scrape.counts.jobs.entry(job.name.clone()).or_default();
+            counts.outcomes.extend([("success", 1), ("failure", 1)]);
+            counts.skips.insert("missed", 1);
+            scrape.successes.insert(job.name.clone(), sample::at("2026-11-20T02:40:00Z"));
+        }
+        let text = scrape.write(Format::Classic).unwrap();
+        assert!(text.len() < 6 << 20, "{} bytes; one caller on TCP may have 8 MiB", text.len());
+    }
+}

@@ -1,0 +1,410 @@
+//! What the store does with its files: write, finish, sweep. Runs on the store's own thread.
+//!
+//! Nothing here may fill the disk: the journal of runs is on the same one, and without it no run starts. So some space
+//! is left free whatever the retention is, and what cannot be written is counted and told as a note.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use jiff::Timestamp;
+use tracing::warn;
+
+use super::attempt_file::OpenFiles;
+use super::frames;
+use super::layout::{Layout, OutputKey, make_folder};
+use super::line::Line;
+use super::queue::Message;
+use super::retention::{MOST_FILES, OutputRetention};
+use super::sweep::{self, BLOCK, Limits, Usage, before, space};
+use crate::safe_path::{Access, open_own};
+use crate::telemetry::TARGET;
+
+/// Time between two sweeps, if nothing exceeds a limit.
+const SWEEP_EVERY: Duration = Duration::from_secs(3_600);
+/// Shortest time between two sweeps, and between two checks of the free space that failed.
+const SWEEP_AGAIN: Duration = Duration::from_secs(10);
+/// Time before another error is logged.
+const QUIET: Duration = Duration::from_secs(600);
+/// Bytes of one batch that are kept in memory before they are written.
+const PENDING: usize = 1 << 20;
+/// Space that is left free on the disk: this much, or a tenth of a small disk.
+const LEFT_FREE: u64 = 64 << 20;
+
+/// Writes and finishes the files of this process, and sweeps those of all.
+pub(super) struct Keeper {
+    layout: Layout,
+    retention: OutputRetention,
+    files: OpenFiles,
+    /// Disk space of this process's live files, and their number.
+    live: Usage,
+    /// What the files of ended attempts take, as of the last sweep and with what was added since.
+    ended: Usage,
+    /// Lines of live attempts that could not be written since the last one that could. Bounded by the attempts in
+    /// flight.
+    lost: BTreeMap<OutputKey, Lost>,
+    swept_at: Option<Instant>,
+    logged_at: Option<Instant>,
+}
+
+/// Lines that could not be written.
+struct Lost {
+    lines: u64,
+    at: Timestamp,
+    attempt: u32,
+    why: String,
+}
+
+/// Serialized lines of one attempt.
+#[derive(Default)]
+struct Pending {
+    bytes: Vec<u8>,
+    lines: u64,
+    at: Timestamp,
+}
+
+impl Keeper {
+    pub fn new(layout: Layout, retention: OutputRetention) -> Self {
+        Self {
+            layout,
+            retention,
+            files: OpenFiles::default(),
+            live: Usage::default(),
+            ended: Usage::default(),
+            lost: BTreeMap::new(),
+            swept_at: None,
+            logged_at: None,
+        }
+    }
+
+    /// Writes the lines of a batch, and finishes the attempts that ended.
+    pub fn take(&mut self, batch: Vec<Message>) {
+        let mut pending = BTreeMap::<OutputKey, Pending>::new();
+        let mut size = 0;
+        for message in batch {
+            match message {
+                Message::Line { key, line } => {
+                    size += pending.entry(key).or_default().add(&line);
+                    if size > PENDING {
+                        size = 0;
+                        self.write_all(std::mem::take(&mut pending));
+                    }
+                }
+                Message::Ended { key, at } => {
+                    if let Some(pending) = pending.remove(&key) {
+                        self.write(&key, pending);
+                    }
+                    self.finish(&key, at);
+                }
+            }
+        }
+        self.write_all(pending);
+    }
+
+    fn write_all(&mut self, all: BTreeMap<OutputKey, Pending>) {
+        for (key, pending) in all {
+            self.write(&key, pending);
+        }
+    }
+
+    fn write(&mut self, key: &OutputKey, pending: Pending) {
+        let bytes = self.told_lost(key, &pending.bytes);
+        match self.check_room().and_then(|()| self.append(key, &bytes)) {
+            Ok(()) => drop(self.lost.remove(key)),
+            Err(error) => self.lose(key, &pending, &error),
+        }
+    }
+
+    fn append(&mut self, key: &OutputKey, bytes: &[u8]) -> io::Result<()> {
+        self.files.append(key, &self.layout.own_live(key), bytes)?;
+        self.live.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// The bytes with a note before them about the lines that were lost. A line of its own comes first, because the
+    /// write that failed may have left half a line.
+    fn told_lost(&self, key: &OutputKey, bytes: &[u8]) -> Vec<u8> {
+        let Some(lost) = self.lost.get(key) else { return bytes.to_vec() };
+        let note = Line::not_kept(lost.at, lost.attempt, lost.lines, &lost.why);
+        let mut all = b"\n".to_vec();
+        add_line(&mut all, &note);
+        all.extend_from_slice(bytes);
+        all
+    }
+
+    fn lose(&mut self, key: &OutputKey, pending: &Pending, error: &io::Error) {
+        self.files.close(key);
+        let why = error.to_string();
+        match self.lost.entry(key.clone()) {
+            Entry::Occupied(mut lost) => lost.get_mut().lines += pending.lines,
+            Entry::Vacant(none) => {
+                none.insert(Lost { lines: pending.lines, at: pending.at, attempt: key.attempt, why });
+            }
+        }
+        self.complain("write", error);
+    }
+
+    /// Refuses to write what would exceed the limits, or leave too little space for everything else on the disk.
+    fn check_room(&mut self) -> io::Result<()> {
+        let OutputRetention::Limited { bytes, .. } = self.retention else { return Ok(()) };
+        let is_over = |keeper: &Self| keeper.ended.bytes + keeper.live.bytes > bytes;
+        let is_full = |keeper: &Self| is_nearly_full(keeper.layout.root());
+        if !is_over(self) && !is_full(self)? {
+            return Ok(());
+        }
+        if self.swept_at.is_none_or(|at| at.elapsed() > SWEEP_AGAIN) {
+            let beside = if is_full(self)? { self.ended.bytes / 20 } else { 0 };
+            self.sweep_to(SystemTime::now(), self.ended.bytes.saturating_sub(beside));
+        }
+        match (is_full(self)?, is_over(self)) {
+            (true, _) => Err(io::Error::other("the disk is nearly full")),
+            (_, true) => Err(io::Error::other("runs in flight have written all that `--output-retention` allows")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves the file of an attempt to the ended ones, compressed if that saves space.
+    fn finish(&mut self, key: &OutputKey, at: Timestamp) {
+        if let Some(lost) = self.lost.get_mut(key) {
+            lost.at = at;
+            // A short note has room in the reserve, and without it the output would look complete.
+            let note = self.told_lost(key, &[]);
+            if let Err(error) = self.append(key, &note) {
+                let (job, run) = (key.run.job(), &key.run);
+                warn!(target: TARGET, %job, %run, "output of the run was not kept, and its file does not say so: {error}");
+            }
+            self.lost.remove(key);
+        }
+        self.files.close(key);
+        let live = self.layout.own_live(key);
+        let Ok(facts) = fs::symlink_metadata(&live) else { return };
+        self.live.bytes = self.live.bytes.saturating_sub(facts.len());
+        self.settle(key, &live);
+    }
+
+    /// Moves a file of an attempt that has ended, of this process or of a dead one, to the ended ones.
+    ///
+    /// If that fails, the file stays where it is, and the next process tries again.
+    pub fn settle(&mut self, key: &OutputKey, live: &Path) {
+        match move_to_ended(&self.layout, key, live) {
+            Ok(length) => self.ended.add(length),
+            Err(error) => self.complain("move", &error),
+        }
+    }
+
+    /// How long the store may wait for a message.
+    pub fn idle(&self) -> Duration {
+        let every = if self.total().exceeds(&self.most()) { SWEEP_AGAIN } else { SWEEP_EVERY };
+        self.swept_at.map_or(Duration::ZERO, |at| every.saturating_sub(at.elapsed()))
+    }
+
+    /// Sweeps if an hour has passed, or if what was written since the last sweep exceeds a limit.
+    pub fn sweep_if_due(&mut self, now: SystemTime) {
+        let since = self.swept_at.map(|at| at.elapsed());
+        let is_over = self.total().exceeds(&self.most());
+        if since.is_none_or(|since| since >= SWEEP_EVERY || (is_over && since > SWEEP_AGAIN)) {
+            self.sweep_to(now, u64::MAX);
+        }
+    }
+
+    /// Sweeps down to the limits and to `bytes`.
+    fn sweep_to(&mut self, now: SystemTime, bytes: u64) {
+        self.swept_at = Some(Instant::now());
+        let Usage { bytes: most, files } = self.most();
+        let not_before = match self.retention {
+            OutputRetention::None => now,
+            OutputRetention::Limited { age, .. } => before(now, age),
+        };
+        let usage = Usage { bytes: most.saturating_sub(self.live.bytes).min(bytes), files };
+        match sweep::sweep(&self.layout.ended(), &Limits { not_before, usage }) {
+            Ok(left) => self.ended = left,
+            Err(error) => self.complain("remove", &error),
+        }
+    }
+
+    fn most(&self) -> Usage {
+        match self.retention {
+            OutputRetention::None => Usage::default(),
+            OutputRetention::Limited { bytes, .. } => Usage { bytes, files: MOST_FILES },
+        }
+    }
+
+    fn total(&self) -> Usage {
+        Usage { bytes: self.ended.bytes + self.live.bytes, files: self.ended.files }
+    }
+
+    /// Logs an error, unless another one was logged a short while ago.
+    pub fn complain(&mut self, what: &str, error: &io::Error) {
+        if self.logged_at.is_none_or(|at| at.elapsed() > QUIET) {
+            self.logged_at = Some(Instant::now());
+            let path = self.layout.root().display();
+            warn!(target: TARGET, "cannot {what} the output of runs in {path}: {error}; the runs do not depend on it");
+        }
+    }
+}
+
+impl Pending {
+    /// Adds a line; returns its length.
+    fn add(&mut self, line: &Line) -> usize {
+        let before = self.bytes.len();
+        add_line(&mut self.bytes, line);
+        self.lines += 1;
+        self.at = line.at;
+        self.bytes.len() - before
+    }
+}
+
+/// Writing JSON to memory fails only for types that JSON does not have, and a line has none.
+fn add_line(bytes: &mut Vec<u8>, line: &Line) {
+    let _ = serde_json::to_writer(&mut *bytes, line);
+    bytes.push(b'\n');
+}
+
+/// Returns the length of the file at its new place.
+fn move_to_ended(layout: &Layout, key: &OutputKey, live: &Path) -> io::Result<u64> {
+    make_folder(&layout.of_job(key))?;
+    let length = fs::symlink_metadata(live)?.len();
+    if length > BLOCK
+        && has_room_for(layout.root(), length)
+        && let Ok(compressed) = compress(layout, key, live)
+        && space(compressed) < space(length)
+    {
+        fs::remove_file(live)?;
+        return Ok(compressed);
+    }
+    fs::rename(live, layout.ended_plain(key))?;
+    // After a compressed file that saves nothing, or was written in part, because the disk is full.
+    let _ = fs::remove_file(layout.ended_compressed(key));
+    Ok(length)
+}
+
+/// Compresses a file to its new place, through a temporary one. Returns its length.
+fn compress(layout: &Layout, key: &OutputKey, live: &Path) -> io::Result<u64> {
+    let temporary = layout.own().join("compressed.tmp");
+    let _ = fs::remove_file(&temporary);
+    let written = || -> io::Result<u64> {
+        let mut from = open_own(live, Access::Read)?;
+        let mut to = open_own(&temporary, Access::ReadWrite)?;
+        frames::compress(&mut from, &mut to)?;
+        to.flush()?;
+        fs::rename(&temporary, layout.ended_compressed(key))?;
+        Ok(to.metadata()?.len())
+    };
+    written().inspect_err(|_| drop(fs::remove_file(&temporary)))
+}
+
+/// True if less than the reserve is free on the disk of this path.
+fn is_nearly_full(path: &Path) -> io::Result<bool> {
+    let (free, reserve) = free_and_reserve(path)?;
+    Ok(free < reserve)
+}
+
+/// True if a second copy of a file leaves the reserve free.
+fn has_room_for(path: &Path, length: u64) -> bool {
+    free_and_reserve(path).is_ok_and(|(free, reserve)| free > reserve.saturating_add(length))
+}
+
+fn free_and_reserve(path: &Path) -> io::Result<(u64, u64)> {
+    let disk = rustix::fs::statvfs(path)?;
+    let [free, all] = [disk.f_bavail, disk.f_blocks].map(|blocks| blocks.saturating_mul(disk.f_frsize));
+    Ok((free, LEFT_FREE.min(all / 10)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::line::Source;
+    use crate::run::RunId;
+
+    fn key(second: u32) -> OutputKey {
+        OutputKey { run: RunId::parse(&format!("load.20261120T0230{second:02}Z")).unwrap(), attempt: 1 }
+    }
+
+    fn line(key: &OutputKey, text: &str) -> Message {
+        let line =
+            Line { at: Timestamp::UNIX_EPOCH, attempt: 1, stream: Source::Stdout, line: text.into(), continues: false };
+        Message::Line { key: key.clone(), line }
+    }
+
+    fn ended(key: &OutputKey) -> Message {
+        Message::Ended { key: key.clone(), at: Timestamp::UNIX_EPOCH }
+    }
+
+    fn keeper(dir: &tempfile::TempDir, bytes: u64) -> Keeper {
+        let layout = Layout::new(dir.path());
+        drop(layout.create().unwrap());
+        Keeper::new(layout, OutputRetention::Limited { age: Duration::from_secs(3_600), bytes })
+    }
+
+    fn text(keeper: &Keeper, key: &OutputKey) -> String {
+        fs::read_to_string(keeper.layout.ended_plain(key)).unwrap()
+    }
+
+    #[test]
+    fn an_attempt_without_output_has_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut keeper = keeper(&dir, 1 << 20);
+        keeper.take(vec![ended(&key(1))]);
+        assert!(fs::read_dir(keeper.layout.ended()).unwrap().next().is_none());
+        assert_eq!(keeper.total(), Usage::default());
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_counted_and_told_once_it_can() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut keeper = keeper(&dir, 1 << 20);
+        keeper.take(vec![line(&key(1), "before")]);
+        // Where the file should be there is a directory.
+        let live = keeper.layout.own_live(&key(1));
+        fs::rename(&live, dir.path().join("aside")).unwrap();
+        fs::create_dir(&live).unwrap();
+        keeper.files.close(&key(1));
+        keeper.take(vec![line(&key(1), "lost"), line(&key(1), "lost too")]);
+        keeper.take(vec![line(&key(1), "and this")]);
+        fs::remove_dir(&live).unwrap();
+        fs::rename(dir.path().join("aside"), &live).unwrap();
+        keeper.take(vec![line(&key(1), "after"), ended(&key(1))]);
+        let kept = text(&keeper, &key(1));
+        let (before, note) = (kept.find("before"), kept.find("3 lines were not kept"));
+        assert!(before.is_some() && before < note && note < kept.find("after"), "{kept}");
+        assert!(!kept.contains("lost") && keeper.lost.is_empty());
+    }
+
+    #[test]
+    fn runs_in_flight_stop_at_the_limit_and_say_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut keeper = keeper(&dir, 20_000);
+        (0..30).for_each(|_| keeper.take(vec![line(&key(1), &"x".repeat(1_000))]));
+        assert!(keeper.live.bytes < 22_000, "{}", keeper.live.bytes);
+        assert!(keeper.lost.contains_key(&key(1)));
+        keeper.take(vec![ended(&key(1))]);
+        assert!(keeper.lost.is_empty() && keeper.live.bytes == 0);
+        let mut file = open_own(&keeper.layout.ended_compressed(&key(1)), Access::Read).unwrap();
+        let kept = String::from_utf8(frames::read_at(&mut file, 0, 1 << 20).unwrap()).unwrap();
+        assert!(kept.contains("lines were not kept: runs in flight have written all"), "{}", &kept[kept.len() - 300..]);
+        keeper.take(vec![line(&key(2), "again"), ended(&key(2))]);
+        assert!(text(&keeper, &key(2)).contains("again"));
+    }
+
+    #[test]
+    fn the_oldest_goes_when_there_is_too_much() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut keeper = keeper(&dir, 5 * BLOCK);
+        for second in 0..6 {
+            keeper.take(vec![line(&key(second), "x"), ended(&key(second))]);
+            let ended = keeper.layout.ended_plain(&key(second));
+            let written = SystemTime::now() - Duration::from_secs(3_000 - 500 * u64::from(second));
+            fs::File::options().append(true).open(ended).unwrap().set_modified(written).unwrap();
+        }
+        keeper.sweep_if_due(SystemTime::now());
+        let kept: Vec<bool> = (0..6).map(|second| keeper.layout.ended_plain(&key(second)).exists()).collect();
+        assert_eq!(kept, [false, false, true, true, true, true]);
+        assert_eq!(keeper.ended.files, 4);
+        keeper.swept_at = None;
+        keeper.sweep_if_due(SystemTime::now() + Duration::from_secs(1_800));
+        assert_eq!(keeper.ended.files, 3, "the next is too old");
+    }
+}

@@ -1,0 +1,392 @@
+//! Reads kept output in pages, for the API.
+//!
+//! A reader names the attempt and an offset into what it wrote, so it can go on where it was, also after this daemon
+//! has been restarted. A page is bounded, and so is the work for one, and the number of pages that are read at a time.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+
+use super::frames;
+use super::layout::{Layout, OutputKey, entries, is_alive};
+use super::line::Line;
+use super::queue::Backlog;
+use crate::run::RunId;
+use crate::safe_path::{Access, open_own};
+
+/// Bytes of lines after which a page ends.
+const PAGE: usize = 256 << 10;
+/// Bytes that are searched for the lines of a page. More than the longest line takes.
+const SCAN: usize = 1 << 20;
+/// Most pages that are read at a time.
+const MOST_READS: usize = 4;
+/// Longest wait until the store has caught up with what was sent before a read.
+const CATCH_UP: Duration = Duration::from_secs(2);
+/// Time between two looks at output that another process writes, which cannot notify this one.
+const POLL_EVERY: Duration = Duration::from_millis(500);
+
+/// Reads the output kept in one directory.
+#[derive(Clone, Debug)]
+pub struct Reader(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    layout: Layout,
+    backlog: Arc<Backlog>,
+    /// Counts the messages that the store has handled.
+    processed: watch::Receiver<u64>,
+    permits: Arc<Semaphore>,
+}
+
+/// A part of an attempt's output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalPage {
+    pub lines: Vec<Line>,
+    /// The offset of the next page.
+    pub next: u64,
+    pub end: PageEnd,
+}
+
+/// What follows a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageEnd {
+    /// More lines are kept.
+    More,
+    /// Nothing yet: the attempt is in flight, as far as its file shows.
+    Open,
+    /// Nothing: the attempt has ended.
+    Ended,
+    /// There is no output of the attempt.
+    Absent,
+}
+
+impl Reader {
+    pub(super) fn new(layout: Layout, backlog: Arc<Backlog>, processed: watch::Receiver<u64>) -> Self {
+        Self(Arc::new(Shared { layout, backlog, processed, permits: Arc::new(Semaphore::new(MOST_READS)) }))
+    }
+
+    /// Reads the lines of an attempt from an offset; those before `since` are left out.
+    ///
+    /// Everything that the daemon received from the attempt before this call is there, unless the disk is very slow.
+    ///
+    /// # Errors
+    /// If the files cannot be read.
+    pub async fn page(&self, key: OutputKey, from: u64, since: Option<Timestamp>) -> io::Result<LocalPage> {
+        self.read(move |layout| page(layout, &key, from, since)).await
+    }
+
+    /// The attempts of a run whose output is kept here, in order.
+    ///
+    /// # Errors
+    /// If the directories cannot be listed.
+    pub async fn attempts(&self, run: RunId) -> io::Result<Vec<u32>> {
+        self.read(move |layout| attempts(layout, &run)).await
+    }
+
+    /// Waits until something was written since the call, or for a short while.
+    pub async fn changed(&self) {
+        let mut processed = self.0.processed.clone();
+        processed.mark_unchanged();
+        if let Ok(Err(_)) = timeout(POLL_EVERY, processed.changed()).await {
+            tokio::time::sleep(POLL_EVERY).await; // the store has ended: only others write
+        }
+    }
+
+    /// Cancellation safety: if this future is dropped, the read ends by itself and its result is discarded.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Layout) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        self.catch_up().await;
+        // The semaphore is never closed. The permit is the read's, which goes on when nobody waits for it any more.
+        let permit = Arc::clone(&self.0.permits).acquire_owned().await;
+        let shared = Arc::clone(&self.0);
+        let read = move || {
+            let _permit = permit;
+            read(&shared.layout)
+        };
+        tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+    }
+
+    async fn catch_up(&self) {
+        let sent = self.0.backlog.sent();
+        let mut processed = self.0.processed.clone();
+        // An error means that the store has ended, or is slow; then what it has written is shown.
+        let _ = timeout(CATCH_UP, processed.wait_for(|number| *number >= sent)).await;
+    }
+}
+
+/// The file of an attempt.
+struct Found {
+    file: File,
+    is_compressed: bool,
+    /// The attempt has ended, or its writer is dead.
+    has_ended: bool,
+}
+
+impl Found {
+    fn read_at(&mut self, from: u64, most: usize) -> io::Result<Vec<u8>> {
+        if self.is_compressed {
+            return frames::read_at(&mut self.file, from, most);
+        }
+        let mut bytes = Vec::new();
+        self.file.seek(SeekFrom::Start(from))?;
+        (&self.file).take(most as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// Files move from `live` to `ended` only, so looking in this order misses none.
+fn locate(layout: &Layout, key: &OutputKey) -> io::Result<Option<Found>> {
+    let found = |file, is_compressed, has_ended| Ok(Some(Found { file, is_compressed, has_ended }));
+    if let Some(file) = opened(layout.own_live(key))? {
+        return found(file, false, false);
+    }
+    for writer in layout.writers()? {
+        if let Some(file) = opened(writer.join(key.file_name()))? {
+            return found(file, false, !is_alive(&writer));
+        }
+    }
+    if let Some(file) = opened(layout.ended_plain(key))? {
+        return found(file, false, true);
+    }
+    match opened(layout.ended_compressed(key))? {
+        Some(file) => found(file, true, true),
+        None => Ok(None),
+    }
+}
+
+fn opened(path: PathBuf) -> io::Result<Option<File>> {
+    match open_own(&path, Access::Read) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+fn page(layout: &Layout, key: &OutputKey, from: u64, since: Option<Timestamp>) -> io::Result<LocalPage> {
+    let Some(mut found) = locate(layout, key)? else {
+        return Ok(LocalPage { lines: Vec::new(), next: from, end: PageEnd::Absent });
+    };
+    let bytes = found.read_at(from, SCAN)?;
+    let is_all = bytes.len() < SCAN;
+    // Half a line at the end is left for the next page, unless it is all that there will ever be.
+    let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+    let is_stuck = if is_all { found.has_ended } else { whole == 0 };
+    let whole = if is_stuck { bytes.len() } else { whole };
+    let (mut lines, mut used, mut size) = (Vec::new(), 0, 0);
+    for piece in bytes[..whole].split_inclusive(|&byte| byte == b'\n') {
+        if size >= PAGE {
+            break;
+        }
+        used += piece.len();
+        // What is not a line was cut short by a crash or a full disk.
+        if let Ok(line) = serde_json::from_slice::<Line>(piece)
+            && since.is_none_or(|since| line.at >= since)
+        {
+            size += piece.len();
+            lines.push(line);
+        }
+    }
+    let end = match (is_all && used == whole, found.has_ended) {
+        (true, true) => PageEnd::Ended,
+        (true, false) => PageEnd::Open,
+        (false, _) => PageEnd::More,
+    };
+    Ok(LocalPage { lines, next: from + used as u64, end })
+}
+
+fn attempts(layout: &Layout, run: &RunId) -> io::Result<Vec<u32>> {
+    let job = layout.ended().join(run.job().as_str());
+    let mut attempts = Vec::new();
+    for folder in layout.writers()?.into_iter().chain([job]) {
+        for entry in entries(&folder)? {
+            let key = entry?.file_name().to_str().and_then(OutputKey::parse);
+            attempts.extend(key.filter(|(key, _)| key.run == *run).map(|(key, _)| key.attempt));
+        }
+    }
+    attempts.sort_unstable();
+    attempts.dedup();
+    Ok(attempts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{OutputQueue, OutputRetention, OutputStore, Source, open};
+    use super::*;
+
+    struct Kept {
+        dir: tempfile::TempDir,
+        queue: OutputQueue,
+        reader: Reader,
+        store: OutputStore,
+    }
+
+    impl Kept {
+        fn new() -> Self {
+            Self::with(tempfile::tempdir().unwrap(), OutputRetention::default())
+        }
+
+        fn with(dir: tempfile::TempDir, retention: OutputRetention) -> Self {
+            let (queue, reader, store) = open(&dir.path().join("output"), retention).unwrap();
+            Self { dir, queue, reader, store }
+        }
+
+        fn say(&mut self, attempt: u32, text: &str) {
+            self.queue.line(key(attempt), line(attempt, text));
+        }
+
+        fn end(&mut self, attempt: u32) {
+            self.queue.ended(key(attempt), Timestamp::UNIX_EPOCH, 0);
+        }
+
+        /// Ends the store as the end of a daemon does; returns the directory.
+        fn close(self) -> tempfile::TempDir {
+            let Self { dir, queue, store, .. } = self;
+            drop(queue);
+            store.finish(Duration::from_secs(60));
+            dir
+        }
+
+        async fn all(&self, attempt: u32) -> (Vec<String>, PageEnd) {
+            let (mut texts, mut from) = (Vec::new(), 0);
+            loop {
+                let page = self.reader.page(key(attempt), from, None).await.unwrap();
+                texts.extend(page.lines.into_iter().map(|line| line.line));
+                from = page.next;
+                if page.end != PageEnd::More {
+                    return (texts, page.end);
+                }
+            }
+        }
+    }
+
+    fn key(attempt: u32) -> OutputKey {
+        OutputKey { run: RunId::parse("load.20261120T023000Z").unwrap(), attempt }
+    }
+
+    fn line(attempt: u32, text: &str) -> Line {
+        let at = Timestamp::UNIX_EPOCH + Duration::from_secs(text.len() as u64);
+        Line { at, attempt, stream: Source::Stdout, line: text.into(), continues: false }
+    }
+
+    fn live_file(dir: &tempfile::TempDir, attempt: u32) -> PathBuf {
+        let writers = super::super::layout::folders(&dir.path().join("output/live")).unwrap();
+        writers.into_iter().map(|writer| writer.join(key(attempt).file_name())).find(|path| path.exists()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn output_is_read_while_it_is_written_and_after_the_end() {
+        let mut kept = Kept::new();
+        assert_eq!(kept.all(1).await, (vec![], PageEnd::Absent));
+        kept.say(1, "one");
+        assert_eq!(kept.all(1).await, (vec!["one".into()], PageEnd::Open));
+        kept.say(1, "two");
+        let page = kept.reader.page(key(1), 0, None).await.unwrap();
+        kept.say(1, "three");
+        kept.end(1);
+        let rest = kept.reader.page(key(1), page.next, None).await.unwrap();
+        assert_eq!((rest.lines.len(), rest.end), (1, PageEnd::Ended));
+        assert_eq!(kept.all(1).await, (vec!["one".into(), "two".into(), "three".into()], PageEnd::Ended));
+    }
+
+    #[tokio::test]
+    async fn a_long_output_is_compressed_and_read_in_pages() {
+        let mut kept = Kept::new();
+        let texts: Vec<String> = (0..40_000).map(|number| format!("line {number} of the output")).collect();
+        texts.iter().for_each(|text| kept.say(2, text));
+        let (queued, _) = kept.all(2).await;
+        kept.say(2, "last");
+        kept.end(2);
+        let (read, end) = kept.all(2).await;
+        let noted = |texts: &[String]| texts.iter().filter(|text| text.contains("not kept")).count();
+        // On a slow machine, the queue may overflow.
+        assert!(noted(&read) > 0 || read[..40_000] == texts, "{}", read.len());
+        assert_eq!((end, read.last().map(String::as_str)), (PageEnd::Ended, Some("last")));
+        assert!(queued.len() <= read.len());
+        let folder = kept.dir.path().join("output/ended/load");
+        let file = std::fs::read_dir(folder).unwrap().next().unwrap().unwrap();
+        assert!(file.file_name().to_str().unwrap().ends_with(".a2.jsonl.gz"));
+        assert!(file.metadata().unwrap().len() < 1 << 20, "{}", file.metadata().unwrap().len());
+    }
+
+    #[tokio::test]
+    async fn lines_before_an_instant_are_left_out() {
+        let mut kept = Kept::new();
+        ["a", "bb", "ccc"].iter().for_each(|text| kept.say(1, text));
+        let since = Some(Timestamp::UNIX_EPOCH + Duration::from_secs(2));
+        let page = kept.reader.page(key(1), 0, since).await.unwrap();
+        assert_eq!(page.lines.iter().map(|line| line.line.as_str()).collect::<Vec<_>>(), ["bb", "ccc"]);
+    }
+
+    #[tokio::test]
+    async fn what_a_crash_cut_short_is_left_out_and_the_rest_is_finished_by_the_next() {
+        let mut kept = Kept::new();
+        kept.say(1, "whole");
+        kept.say(3, &"x".repeat(9_000));
+        kept.all(3).await;
+        let live = live_file(&kept.dir, 1);
+        let half = [std::fs::read(&live).unwrap(), b"{\"at\":\"2026".to_vec()].concat();
+        std::fs::write(&live, half).unwrap();
+        // As after a crash: the files stay where they are, and nobody holds the directory any more.
+        let dir = kept.close();
+        assert!(live.exists());
+        let next = Kept::with(dir, OutputRetention::default());
+        assert_eq!(next.all(1).await, (vec!["whole".into()], PageEnd::Ended));
+        let ended = next.dir.path().join("output/ended/load");
+        while !ended.join(format!("{}.gz", key(3).file_name())).exists() || live.exists() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(next.all(1).await, (vec!["whole".into()], PageEnd::Ended));
+        assert_eq!(next.all(3).await.0[0].len(), 9_000);
+        assert_eq!(next.reader.attempts(key(1).run).await.unwrap(), [1, 3]);
+    }
+
+    #[tokio::test]
+    async fn two_daemons_share_a_directory_and_neither_takes_the_files_of_the_other() {
+        let mut first = Kept::new();
+        first.say(1, "of the first");
+        first.all(1).await;
+        let (mut queue, reader, _store) = open(&first.dir.path().join("output"), OutputRetention::default()).unwrap();
+        queue.line(key(2), line(2, "of the second"));
+        assert_eq!(reader.page(key(2), 0, None).await.unwrap().end, PageEnd::Open);
+        let page = reader.page(key(1), 0, None).await.unwrap();
+        assert_eq!((page.lines.len(), page.end), (1, PageEnd::Open));
+        first.end(1);
+        assert_eq!(first.all(1).await.1, PageEnd::Ended);
+        assert_eq!(reader.page(key(1), 0, None).await.unwrap().end, PageEnd::Ended);
+    }
+
+    #[tokio::test]
+    async fn without_retention_nothing_is_kept_and_what_is_there_is_removed() {
+        let mut kept = Kept::new();
+        kept.say(1, "old");
+        kept.end(1);
+        kept.say(2, "left behind");
+        kept.all(2).await;
+        let mut next = Kept::with(kept.close(), OutputRetention::None);
+        next.say(3, "new");
+        let dir = next.close();
+        let next = Kept::with(dir, OutputRetention::default());
+        assert_eq!(next.reader.attempts(key(1).run).await.unwrap(), [0_u32; 0]);
+    }
+
+    #[tokio::test]
+    async fn files_are_for_this_user_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mut kept = Kept::new();
+        kept.say(1, "secret");
+        kept.all(1).await;
+        let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode(live_file(&kept.dir, 1)), 0o600);
+        kept.end(1);
+        kept.all(1).await;
+        let ended = kept.dir.path().join("output/ended/load");
+        assert_eq!((mode(ended.clone()), mode(ended.join(key(1).file_name()))), (0o700, 0o600));
+    }
+}

@@ -1,0 +1,133 @@
+//! Why a process could not be started, with the name of what is missing: the program, the directory or the user.
+//!
+//! The system reports only a step and an error number. The job's definition has the name that belongs to the step.
+
+use std::fmt;
+
+use nix::errno::Errno;
+
+use crate::job::{CommandLine, Job};
+use crate::process::StartStep;
+
+/// Maximum number of characters of the text kept in a run's record.
+const LONGEST: usize = 300;
+/// Maximum number of characters of a path in it, so that the error after it is kept too.
+const LONGEST_PATH: usize = 200;
+
+/// The step that failed, and what it failed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartProblem {
+    pub step: StartStep,
+    /// The program or directory; absent where the step is about neither.
+    pub path: Option<String>,
+    /// What is wrong.
+    pub error: String,
+}
+
+impl StartProblem {
+    /// `command` is the one that was to be started: the job's own, or a hook's.
+    pub fn of(job: &Job, command: &CommandLine, step: StartStep, errno: i32) -> Self {
+        let path = match step {
+            StartStep::Exec => Some(program(command).to_owned()),
+            StartStep::Directory => job.working_directory.as_ref().map(|path| path.to_string_lossy().into_owned()),
+            _ => None,
+        };
+        let error = match step {
+            // The user was looked up before there was a process, so there is no system error to report.
+            StartStep::User if errno == 0 => unknown_user(job),
+            StartStep::Exec if errno == Errno::ENOENT as i32 && !program(command).contains('/') => {
+                format!("{} in its PATH", Errno::ENOENT.desc())
+            }
+            _ => format!("{}{}", prefix(step, errno), Errno::from_raw(errno).desc()),
+        };
+        Self { step, path, error }
+    }
+
+    /// The text for the run's record, of limited length.
+    pub fn for_record(&self) -> String {
+        let path = self.path.as_deref().map(|path| cut(path, LONGEST_PATH));
+        cut(&Self { path, ..self.clone() }.to_string(), LONGEST)
+    }
+}
+
+impl fmt::Display for StartProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.path {
+            Some(path) if self.step == StartStep::Directory => write!(f, "working directory {path}: {}", self.error),
+            Some(path) => write!(f, "{path}: {}", self.error),
+            None => f.write_str(&self.error),
+        }
+    }
+}
+
+fn program(command: &CommandLine) -> &str {
+    match command {
+        CommandLine::Argv(argv) => argv.first().map(String::as_str).unwrap_or_default(),
+        CommandLine::Shell(_) => "/bin/sh",
+    }
+}
+
+/// What was attempted, where neither a path nor the error says it.
+fn prefix(step: StartStep, errno: i32) -> &'static str {
+    match step {
+        StartStep::Fork if errno == Errno::EAGAIN as i32 => {
+            "cannot create a process: the unit (`TasksMax=`) or the host has reached its limit of processes: "
+        }
+        StartStep::Fork => "cannot create a process: ",
+        StartStep::Prepare => "cannot prepare its process: ",
+        StartStep::Limits => "cannot set its limits or nice value: ",
+        StartStep::User => "cannot switch to its user: ",
+        StartStep::Directory | StartStep::Exec => "",
+    }
+}
+
+fn unknown_user(job: &Job) -> String {
+    match (&job.run_as.user, &job.run_as.group) {
+        (Some(user), None) => format!("no user `{user}` on this host"),
+        (None, Some(group)) => format!("no group `{group}` on this host"),
+        (Some(user), Some(group)) => format!("no user `{user}` or no group `{group}` on this host"),
+        (None, None) => "its user or group is unknown on this host".to_owned(),
+    }
+}
+
+fn cut(text: &str, longest: usize) -> String {
+    match text.char_indices().nth(longest) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(command: &str, step: StartStep, errno: Errno) -> StartProblem {
+        let text = format!("jobs: {{a: {{schedule: '@daily', command: {command}, working_directory: /var/gone}}}}");
+        let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
+        let job = set.jobs.first_key_value().unwrap().1;
+        StartProblem::of(job, &job.command, step, errno as i32)
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        for (command, step, errno, text) in [
+            ("[/opt/backup, -v]", StartStep::Exec, Errno::ENOENT, "/opt/backup: No such file or directory"),
+            ("[backup]", StartStep::Exec, Errno::ENOENT, "backup: No such file or directory in its PATH"),
+            ("[backup]", StartStep::Exec, Errno::EACCES, "backup: Permission denied"),
+            ("'a | b'", StartStep::Exec, Errno::ENOENT, "/bin/sh: No such file or directory"),
+            ("[x]", StartStep::Directory, Errno::ENOENT, "working directory /var/gone: No such file or directory"),
+            ("[x]", StartStep::User, Errno::EPERM, "cannot switch to its user: Operation not permitted"),
+            ("[x]", StartStep::Limits, Errno::EPERM, "cannot set its limits or nice value: Operation not permitted"),
+        ] {
+            assert_eq!(problem(command, step, errno).to_string(), text);
+        }
+        let refused = problem("[x]", StartStep::Fork, Errno::EAGAIN).to_string();
+        assert!(refused.contains("`TasksMax=`"), "{refused}");
+    }
+
+    #[test]
+    fn a_record_gets_a_limited_text_with_the_error_in_it() {
+        let long = problem(&format!("[/{}]", "ä".repeat(4_000)), StartStep::Exec, Errno::ENOENT).for_record();
+        assert!(long.chars().count() <= LONGEST + 1 && long.ends_with("…: No such file or directory"), "{long}");
+    }
+}

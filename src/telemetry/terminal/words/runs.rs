@@ -1,0 +1,128 @@
+//! What the events of runs, jobs, locks and hooks say to people.
+
+use super::Facts;
+use crate::telemetry::event;
+
+/// Lateness below this is not worth a word.
+const PUNCTUAL_MS: u64 = 100;
+
+pub(super) fn words(f: &Facts<'_>) -> Option<String> {
+    run(f).or_else(|| job(f))
+}
+
+fn run(f: &Facts<'_>) -> Option<String> {
+    Some(match f.line.event.as_str() {
+        event::RUN_STARTED => format!("started{}{}", attempt(f), late(f)),
+        event::RUN_OUTPUT => match f.text("stream") {
+            None | Some("stdout" | "stderr") => format!("| {}", f.any("line")),
+            Some(hook) => format!("{hook} | {}", f.any("line")),
+        },
+        event::RUN_FINISHED => finished(f),
+        event::RUN_RETRYING if f.number("delay_ms") == Some(0) => format!("{}; tries again at once", ended(f)),
+        event::RUN_RETRYING => format!("{}; tries again in {}", ended(f), f.time("delay_ms")),
+        event::RUN_NOT_STARTED => match &f.line.message {
+            Some(message) => message.clone(),
+            None => format!("not started: {}{}", f.with("", "path"), f.with(": ", "error")),
+        },
+        event::RUN_UNSTARTED => format!("not started{}; the leader begins another attempt", reason(f)),
+        event::RUN_SKIPPED => skipped(f),
+        event::RUN_CUT_OFF => {
+            let until = f.text("keep_until").map(|_| format!(" until {}", f.at("keep_until"))).unwrap_or_default();
+            format!("{} is cut off, and the run may go on there{until}", f.any("owner"))
+        }
+        _ => return None,
+    })
+}
+
+fn job(f: &Facts<'_>) -> Option<String> {
+    Some(match f.line.event.as_str() {
+        event::LOCK_LOST => format!("somebody else has ended its lock {}; killing it", f.any("path")),
+        event::LOCK_REVOKE_REQUESTED => format!("somebody asks it to release its lock {}", f.any("path")),
+        event::JOB_PAUSED => format!("paused by {}{}", f.any("by"), f.with(": ", "reason")),
+        event::JOB_RESUMED => format!("resumed by {}", f.any("by")),
+        event::JOB_TRIGGERED => format!("triggered by {}", f.any("by")),
+        event::JOB_FORGOTTEN => format!("no node defines it any more; removed {}", f.count("records", "record")),
+        event::HOOK_FINISHED => {
+            let why = f.line.message.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            format!("{} {}{why}", f.any("hook"), f.any("outcome"))
+        }
+        _ => return None,
+    })
+}
+
+fn attempt(f: &Facts<'_>) -> String {
+    f.number("attempt").filter(|&attempt| attempt > 1).map(|attempt| format!(", attempt {attempt}")).unwrap_or_default()
+}
+
+fn late(f: &Facts<'_>) -> String {
+    let is_late = f.number("lateness_ms").is_some_and(|late| late > PUNCTUAL_MS);
+    if is_late { format!(", {} late", f.time("lateness_ms")) } else { String::new() }
+}
+
+/// How an attempt ended: `success in 1 ms`, `failure, exit code 3, after 2.3 s`.
+fn ended(f: &Facts<'_>) -> String {
+    let mut text = format!("{}{}", f.any("outcome"), reason(f));
+    let outcome = text.len();
+    match (f.number("exit_code"), f.number("signal")) {
+        (Some(code), _) if code != 0 => text.push_str(&format!(", exit code {code}")),
+        (_, Some(signal)) => text.push_str(&format!(", signal {signal}")),
+        _ => {}
+    }
+    text.push_str(&f.with(", by ", "by"));
+    if f.number("duration_ms").is_some() {
+        let joint = if text.len() == outcome { " in" } else { ", after" };
+        text.push_str(&format!("{joint} {}", f.time("duration_ms")));
+    }
+    text + &attempt(f)
+}
+
+fn finished(f: &Facts<'_>) -> String {
+    let mut text = ended(f);
+    if let Some(left @ 1..) = f.number("leftovers") {
+        let noun = if left == 1 { "process" } else { "processes" };
+        text.push_str(&format!("; killed {left} {noun} that it left behind"));
+    }
+    if f.number("dropped_bytes").is_some_and(|bytes| bytes > 0) {
+        text.push_str(&format!("; {} bytes of output over `max_output` were not logged", f.any("dropped_bytes")));
+    }
+    text
+}
+
+fn reason(f: &Facts<'_>) -> String {
+    f.text("reason").map(|reason| format!(" ({})", cause(reason))).unwrap_or_default()
+}
+
+fn cause(reason: &str) -> &str {
+    match reason {
+        "not-found" => "no such program",
+        "not-executable" => "the program cannot be executed",
+        "no-user" => "no such user or group",
+        "no-directory" => "the working directory cannot be entered",
+        "no-memory" => "out of memory or processes",
+        "core-dump" => "core dumped",
+        "operator" => "an operator asked for it",
+        "replaced" => "the next run replaced it",
+        "drain" => "the node stops",
+        "lease" => "the node's lease ended",
+        "lock" => "a lock was lost",
+        "node-died" => "its node died",
+        other => other,
+    }
+}
+
+fn skipped(f: &Facts<'_>) -> String {
+    let why = match f.text("reason") {
+        Some("overlap") => "the run before is still in flight",
+        Some("missed") => "it was too late to start it",
+        Some("paused") => "the job is paused",
+        Some("upstream") => "a job before it did not end as required",
+        Some("locked") => "another client holds its lock",
+        Some(other) => other,
+        None => "?",
+    };
+    match f.number("count") {
+        Some(count) => format!("skipped {count} times, {} to {}: {why}", f.at("first"), f.at("last")),
+        None if f.value("scheduled_at").is_some() => format!("skipped {}: {why}", f.at("scheduled_at")),
+        None => format!("skipped: {why}"),
+    }
+}

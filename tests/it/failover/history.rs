@@ -1,0 +1,71 @@
+//! The history of a cluster: the ledger's newest records of all nodes, and the asked node's own archive below them.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::cluster::{Place, in_line, usual};
+use crate::support::command::run;
+use crate::support::node::{Node, Spec};
+use crate::support::{LONG, until};
+
+const TICK: &str = "jobs:
+  tick:
+    schedule: '* * * * * *'
+    command: 'true'
+    history_limit: 5
+";
+
+fn asked(spec: &Spec, arguments: &[&str]) -> (String, String) {
+    let folder = spec.runtime_dir();
+    let output = run(&[&["history"], arguments, &["--runtime-dir", folder.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{output:?}");
+    (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// The runs that a node shows, each with the node that ran it.
+fn shown(spec: &Spec) -> Vec<(String, String)> {
+    let (out, _) = asked(spec, &["tick", "-n", "1000", "--json", "--outcome", "success"]);
+    let records = out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    records.map(|record| (record["run"].as_str().unwrap().into(), record["node"].as_str().unwrap().into())).collect()
+}
+
+fn ran(node: &Node) -> BTreeSet<String> {
+    let ended = node.events().named("run.finished");
+    ended.iter().filter(|event| event.text("outcome") == "success").map(|event| event.text("run").to_owned()).collect()
+}
+
+#[test]
+fn either_node_shows_its_own_runs_and_the_newest_of_the_cluster() {
+    let place = Place::shared();
+    let [a, b] = in_line(["a", "b"].map(|name| usual(place.node(name)).jobs(TICK)));
+    until("the first node has run more than the ledger keeps", || ran(&a).len() >= 8);
+    let until_then = ran(&a);
+    until("they are all shown there", || {
+        let shown: BTreeSet<_> = shown(a.spec()).into_iter().map(|(run, _)| run).collect();
+        until_then.is_subset(&shown)
+    });
+    assert!(shown(b.spec()).len() < 8, "a follower has only what the ledger keeps");
+    let (_, told) = asked(b.spec(), &["tick", "-n", "1000", "--since", "1d"]);
+    assert!(told.contains("older records of other nodes"), "{told}");
+
+    a.kill9();
+    a.wait_exit(LONG);
+    until("the second node has run more than the ledger keeps", || ran(&b).len() >= 8);
+    let of_b = ran(&b);
+    until("they are all shown there", || {
+        let shown: BTreeSet<_> = shown(b.spec()).into_iter().map(|(run, _)| run).collect();
+        of_b.is_subset(&shown)
+    });
+
+    let a = a.again();
+    a.await_event("election.following", LONG);
+    until("the first node shows its old runs and the newest of the second", || {
+        let shown = shown(a.spec());
+        let runs: BTreeSet<_> = shown.iter().map(|(run, _)| run.clone()).collect();
+        assert_eq!(runs.len(), shown.len(), "each once");
+        until_then.is_subset(&runs) && shown.iter().any(|(_, node)| node == b.name())
+    });
+    let (own, _) = asked(a.spec(), &["tick", "-n", "1000", "--node", a.name(), "--csv"]);
+    assert!(own.lines().skip(1).count() >= 8 && !own.contains(b.name()), "{own}");
+}

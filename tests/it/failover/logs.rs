@@ -1,0 +1,165 @@
+//! The output of runs on other nodes: fetched from their addresses, or missing, with the end from the ledger.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::Path;
+use std::process::Stdio;
+
+use uuid::Uuid;
+
+use super::cluster::{Place, in_line, job, jobs, usual};
+use crate::solo::fixture::Gate;
+use crate::support::command::{command, run, texts};
+use crate::support::node::Spec;
+use crate::support::scratch::Scratch;
+use crate::support::tls::Certificates;
+use crate::support::{LONG, until};
+
+/// A job that is never due.
+const SELDOM: &str = "@at 2099-01-01T00:00:00Z";
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// An unused address of this host: all addresses in 127.0.0.0/8 belong to it.
+fn unused() -> String {
+    let [a, b, c, ..] = *Uuid::new_v4().as_bytes();
+    SocketAddrV4::new(Ipv4Addr::new(127, a.clamp(16, 200), b, c.clamp(1, 254)), 7475).to_string()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("scratch directories have plain names")
+}
+
+fn shell(line: &str) -> String {
+    format!("{line:?}")
+}
+
+fn ask(spec: &Spec, line: &[&str]) -> (Option<i32>, String, String) {
+    texts(&run(&[line, &["--runtime-dir", text(&spec.runtime_dir())]].concat()))
+}
+
+/// Triggers the job, and waits until the end of its run is in the ledger; returns the run.
+fn ended(place: &Place, asked: &Spec) -> String {
+    let (code, out, err) = ask(asked, &["trigger", "seldom"]);
+    assert_eq!(code, Some(0), "{err}");
+    let run = out.trim().to_owned();
+    until("its end is written", || place.history("seldom").contains_key(&run));
+    run
+}
+
+/// A node that listens, with this token.
+fn listening(spec: Spec, dir: &Scratch, token: &str) -> Spec {
+    let file = dir.write(&format!("token-{}", spec.name()), token);
+    usual(spec).option("--listen", &unused()).option("--api-token-file", text(&file))
+}
+
+#[test]
+fn output_is_followed_on_a_node_that_neither_leads_nor_ran_it_over_tls() {
+    let (place, dir, gate, own) = (Place::shared(), Scratch::new("token"), Gate::new(), Certificates::new());
+    let whole: String = (1_000..10_000).map(|number| format!("{number} of the output\n")).collect();
+    let line = format!("echo begun; {}; for i in $(seq 1000 9999); do echo $i of the output; done", gate.command());
+    let file = jobs(&[job("seldom", SELDOM, &shell(&line), "")]);
+    let [a, _b, c] = in_line(["a", "b", "c"].map(|name| {
+        let spec = listening(place.node(name), &dir, TOKEN).jobs(&file).option("--listen-host", "localhost");
+        let spec = spec.option("--listen-cert", text(&own.client_cert)).option("--listen-key", text(&own.client_key));
+        spec.option("--listen-client-ca", text(&own.ca)).option("--peer-ca", text(&own.ca))
+    }));
+    let (_, run, _) = ask(c.spec(), &["trigger", "seldom"]);
+    let run = run.trim();
+    a.await_where("run.started", LONG, |started| started.text("run") == run);
+    let mut following = command(&["logs", "seldom", "-f", "--runtime-dir", text(&c.spec().runtime_dir())]);
+    let mut following = following.stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(following.stdout.take().unwrap());
+    let mut live = String::new();
+    out.read_line(&mut live).unwrap();
+    assert_eq!(live, "begun\n");
+    gate.open();
+    out.read_to_string(&mut live).unwrap();
+    assert_eq!(following.wait().unwrap().code(), Some(0));
+    assert!(live == format!("begun\n{whole}"), "{} of {}", live.len(), whole.len());
+    let (code, out, err) = ask(c.spec(), &["logs", run]);
+    assert!((code, &out) == (Some(0), &live), "{code:?}, {} of {}: {err}", out.len(), live.len());
+    let kept = c.spec().state_dir().join("output/ended/seldom");
+    assert!(!kept.exists(), "only the node that ran it keeps it");
+}
+
+#[test]
+fn what_a_node_that_is_away_kept_is_missing_and_its_end_is_shown() {
+    let (place, dir) = (Place::shared(), Scratch::new("token"));
+    let file = jobs(&[job("seldom", SELDOM, &shell("seq 1 2000"), "")]);
+    let [a, b] = in_line(["a", "b"].map(|name| listening(place.node(name), &dir, TOKEN).jobs(&file)));
+    let run = ended(&place, b.spec());
+    let whole: String = (1..=2_000).map(|number| format!("{number}\n")).collect();
+    assert_eq!(ask(b.spec(), &["logs", &run]), (Some(0), whole.clone(), String::new()));
+    let name = a.name().to_owned();
+    let spec = a.spec().clone();
+    drop(a);
+    b.await_event("takeover.done", LONG);
+    let (code, out, err) = ask(b.spec(), &["logs", &run]);
+    assert_eq!(code, Some(1), "{err}");
+    assert!(err.contains(&format!("the output of attempt 1 is missing: {name} is away")), "{err}");
+    assert!(whole.ends_with(&out) && out.contains("1999\n2000\n"), "{out}");
+    // Its files are there again when it is.
+    let back = spec.start();
+    back.await_event("election.following", LONG);
+    until("it can be asked", || ask(b.spec(), &["logs", &run]) == (Some(0), whole.clone(), String::new()));
+    assert_eq!(ask(back.spec(), &["logs", "seldom"]).1, whole);
+}
+
+#[test]
+fn an_attempt_on_each_node_is_gathered_from_both() {
+    let (place, dir, gate) = (Place::shared(), Scratch::new("token"), Gate::new());
+    let line = format!("echo attempt $CRONKEEPER_ATTEMPT; {}", gate.command());
+    let file = jobs(&[job("seldom", SELDOM, &shell(&line), "interrupted: rerun")]);
+    let specs = ["a", "b"].map(|name| listening(place.node(name), &dir, TOKEN).jobs(&file));
+    let [a, b] = in_line(specs);
+    let (_, run, _) = ask(b.spec(), &["trigger", "seldom"]);
+    let run = run.trim();
+    until("it is kept", || ask(a.spec(), &["logs", run]).1 == "attempt 1\n");
+    a.kill9();
+    b.await_where("run.started", LONG, |started| started.text("run") == run);
+    gate.open();
+    b.await_where("run.finished", LONG, |ended| ended.text("run") == run);
+    let back = a.again();
+    back.await_event("election.following", LONG);
+    until("both are there", || ask(back.spec(), &["logs", run]).1 == "attempt 1\nattempt 2\n");
+    until("also on the other", || ask(b.spec(), &["logs", run]).1 == "attempt 1\nattempt 2\n");
+}
+
+#[test]
+fn a_node_says_what_is_to_be_set_so_that_output_can_be_fetched() {
+    let (place, dir) = (Place::shared(), Scratch::new("token"));
+    let file = jobs(&[job("seldom", SELDOM, &shell("echo here"), "")]);
+    let [a, b, c] = in_line([
+        listening(place.node("a"), &dir, TOKEN).jobs(&file),
+        listening(place.node("b"), &dir, "fedcba9876543210").jobs(&file),
+        usual(place.node("c")).jobs(&file),
+    ]);
+    let run = ended(&place, b.spec());
+    for (asked, words) in [(&b, "refused the token"), (&c, "set `--listen` and `--api-token-file`")] {
+        let (code, out, err) = ask(asked.spec(), &["logs", &run]);
+        assert_eq!((code, out.as_str()), (Some(1), "here\n"), "{err}");
+        assert!(err.contains(words), "{err}");
+    }
+    drop(a);
+    b.await_event("takeover.done", LONG);
+    assert_eq!(ask(b.spec(), &["handover", "--to", c.name()]).0, Some(0));
+    c.await_event("takeover.done", LONG);
+    let run = ended(&place, b.spec());
+    let (code, out, err) = ask(b.spec(), &["logs", &run]);
+    assert_eq!((code, out.as_str()), (Some(1), "here\n"), "{err}");
+    assert!(err.contains("listens nowhere: set `--listen` there"), "{err}");
+}
+
+#[test]
+fn output_is_found_after_the_ledger_has_forgotten_the_run() {
+    let (place, dir) = (Place::shared(), Scratch::new("token"));
+    let file = jobs(&[job("seldom", SELDOM, &shell("echo here"), "")]);
+    let [a, b] = in_line(["a", "b"].map(|name| listening(place.node(name), &dir, TOKEN).jobs(&file)));
+    let run = ended(&place, b.spec());
+    place.zk.remove(&place.path(&format!("/cronkeeper/history/seldom/{run}")));
+    for asked in [&a, &b] {
+        assert_eq!(ask(asked.spec(), &["logs", &run]), (Some(0), "here\n".into(), String::new()));
+    }
+    let (code, _, err) = ask(b.spec(), &["logs", "seldom.20261120T023000Z"]);
+    assert_eq!(code, Some(1), "{err}");
+}

@@ -1,0 +1,102 @@
+//! The status is true on every node: whoever asks, and whichever node ran the job.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::cluster::{Place, in_line, job, jobs, usual};
+use super::control::{ask, asked};
+use crate::support::node::Spec;
+use crate::support::scratch::Scratch;
+use crate::support::witness::Witness;
+use crate::support::{LONG, until};
+
+/// A job that is never due.
+const SELDOM: &str = "@at 2099-01-01T00:00:00Z";
+
+fn status(spec: &Spec) -> Value {
+    serde_json::from_str(&asked(spec, &["status", "--json"])).expect("it is JSON")
+}
+
+/// The last run of the job: node, outcome and exit code.
+fn last(spec: &Spec) -> Value {
+    let last = &status(spec)["jobs"][0]["last"];
+    json!([last["node"], last["outcome"], last["exit_code"]])
+}
+
+/// A command that succeeds until the file exists.
+fn unless(file: &Path) -> String {
+    format!("[ ! -e {} ] || exit 3", file.display())
+}
+
+#[test]
+fn every_node_shows_how_a_job_ended_last_whichever_node_ran_it() {
+    let (place, witness, folder) = (Place::shared(), Witness::new(), Scratch::new("status"));
+    let broken = folder.path().join("broken");
+    let command = witness.command(&["sh", "-c", &unless(&broken)]);
+    let file = jobs(&[job("seldom", SELDOM, &command, "")]);
+    let [a, b, c] = in_line(["a", "b", "c"].map(|name| usual(place.node(name)).jobs(&file)));
+    let all = [&a, &b, &c];
+    assert!(ask(a.spec(), &["trigger", "seldom", "--wait"]).status.success());
+    all.iter().for_each(|node| until("the success is shown", || last(node.spec()) == json!([a.name(), "success", 0])));
+    asked(a.spec(), &["handover"]);
+    b.await_event("takeover.done", LONG);
+    std::fs::write(&broken, "").expect("it can be written");
+    let failed = ask(c.spec(), &["trigger", "seldom", "--wait"]);
+    assert_eq!(failed.status.code(), Some(3), "{failed:?}");
+    let expected = json!([b.name(), "failure", 3]);
+    assert_eq!(last(c.spec()), expected, "what it has just told is shown at once");
+    // `a` ran the job itself before, with success.
+    all.iter().for_each(|node| until("the failure is shown", || last(node.spec()) == expected));
+    asked(b.spec(), &["handover"]);
+    let leads = |node: &crate::support::node::Node| status(node.spec())["state"] == "leading";
+    until("another node leads", || leads(&a) || leads(&c));
+    all.iter().for_each(|node| until("the failure is still shown", || last(node.spec()) == expected));
+    let text = asked(c.spec(), &["status", "--failing"]);
+    assert!(text.contains(&format!("! seldom  failure, exit 3  {} ", b.name())), "{text}");
+    witness.assert_fine(&[]);
+}
+
+#[test]
+fn a_node_shows_at_once_what_was_requested_of_it() {
+    let (place, witness) = (Place::shared(), Witness::new());
+    let file = jobs(&[job("seldom", SELDOM, &witness.command(&["true"]), "")]);
+    let [leader, follower] = in_line(["a", "b"].map(|name| usual(place.node(name)).jobs(&file)));
+    for node in [&leader, &follower] {
+        for _ in 0..3 {
+            asked(node.spec(), &["pause", "seldom", "--reason", "disks"]);
+            assert_eq!(status(node.spec())["jobs"][0]["paused"]["reason"], "disks", "{}", node.name());
+            asked(node.spec(), &["resume", "seldom"]);
+            assert_eq!(status(node.spec())["jobs"][0]["paused"], Value::Null, "{}", node.name());
+            let run = ask(node.spec(), &["trigger", "seldom", "--wait"]);
+            let run = String::from_utf8(run.stdout).expect("a run's id");
+            let shown = status(node.spec());
+            let shown = (&shown["runs"], &shown["jobs"][0]["last"]["run"]);
+            assert_eq!(shown, (&json!([]), &json!(run.trim())), "{}", node.name());
+        }
+    }
+    witness.assert_fine(&[]);
+}
+
+#[test]
+fn a_node_that_died_is_missing_and_a_check_fails_where_nobody_leads() {
+    let (place, witness) = (Place::shared(), Witness::new());
+    let file = jobs(&[job("seldom", SELDOM, &witness.command(&["true"]), "")]);
+    let [leader, follower] = in_line(["a", "b"].map(|name| usual(place.node(name)).jobs(&file)));
+    until("it is ready", || ask(follower.spec(), &["status", "--check"]).status.success());
+    leader.kill9();
+    follower.await_event("takeover.done", LONG);
+    until("the dead node is missing", || {
+        status(follower.spec())["missing"]
+            .as_array()
+            .is_some_and(|all| all.iter().any(|gone| gone["node"] == leader.name()))
+    });
+    assert!(asked(follower.spec(), &["status"]).contains(&format!("MISSING  {}, last seen ", leader.name())));
+    follower.spec().write_jobs("jobs: nonsense");
+    follower.signal(rustix::process::Signal::HUP);
+    follower.await_event("jobs.rejected", LONG);
+    until("the check fails", || ask(follower.spec(), &["status", "--check"]).status.code() == Some(1));
+    let failed = ask(follower.spec(), &["status", "--check"]);
+    assert!(String::from_utf8_lossy(&failed.stdout).contains("was rejected: "), "{failed:?}");
+    witness.assert_fine(&[]);
+}
