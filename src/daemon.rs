@@ -3,6 +3,7 @@
 //! The loop itself makes no decisions. Clock, processes, journal and backend are passed in: the program passes the real
 //! ones, the simulation passes models that run on virtual time.
 
+pub mod cluster_watch;
 mod drift;
 mod facts;
 pub mod launch;
@@ -28,6 +29,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::error;
 
+use self::cluster_watch::{ClusterWatch, NodeHooks};
 use self::launch::Launcher;
 use self::liveness::LivenessCheck;
 pub use self::processes::{Processes, WardenGone};
@@ -124,6 +126,8 @@ pub struct DaemonSettings {
     pub watchdog: Watchdog,
     /// Keeps the ends and skips that this node reports.
     pub archive: Archive,
+    /// The hooks of the node.
+    pub hooks: NodeHooks,
 }
 
 /// The parts that make up a daemon.
@@ -162,6 +166,9 @@ pub struct Daemon<K, P, J> {
     /// Why the node cannot take part any more. From then on it ignores the backend and waits for its runs.
     failure: Option<Failure>,
     outage: log::Outage,
+    cluster: ClusterWatch,
+    /// When the passing of time alone leads to a hook of the node.
+    cluster_at: Option<Uptime>,
     /// Callers that wait for the result of a handover.
     handovers: Vec<HandoverReply>,
     /// The lease as of the newest event that was processed.
@@ -188,6 +195,7 @@ pub struct Shown {
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     pub fn new(parts: Parts<K, P, J>) -> Self {
         let Parts { engine, clock, coordination, processes, journal, settings, view, shown } = parts;
+        let cluster = ClusterWatch::new(settings.hooks.clone(), clock.now());
         Self {
             engine,
             clock,
@@ -205,6 +213,8 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             extended_at: Uptime::ZERO,
             failure: None,
             outage: log::Outage::default(),
+            cluster,
+            cluster_at: None,
             handovers: Vec::new(),
             followed_lease: Lease::NONE,
             is_wardens_turn: false,
@@ -240,6 +250,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             let renewed = self.renew_lease(now);
             stopped = renewed.or(self.on_gathered(now, gathered));
             self.ping_warden(now);
+            stopped = stopped.or(self.watch_cluster(now));
             self.show(now);
             self.settings.watchdog.turned(now.up, &mut self.settings.notifier);
             self.extend_stop(now);
@@ -457,6 +468,28 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         self.turn(now, Event::Failed { timeout: self.settings.drain_timeout })
     }
 
+    /// Calls the hooks of the node that follow from what it sees. Visits every missing node, so this happens only when
+    /// something is new, at most once every [`SHOW_EVERY`], and when the time alone leads to a call.
+    fn watch_cluster(&mut self, now: Now) -> Option<Stopped> {
+        if self.engine.is_ending() {
+            // Its hooks would not run any more.
+            self.cluster_at = None;
+            return None;
+        }
+        let is_news = self.is_stale && now.up >= self.shown_at + SHOW_EVERY;
+        if !is_news && self.cluster_at.is_none_or(|at| now.up < at) {
+            return None;
+        }
+        let seen = self.view.seen();
+        let calls = self.cluster.see(now, &seen);
+        self.cluster_at = self.cluster.next_at(now, &seen);
+        let mut stopped = None;
+        for call in calls {
+            stopped = stopped.or(self.turn(now, Event::CallHook(call)));
+        }
+        stopped
+    }
+
     fn request(&mut self, request: ElectionRequest) {
         // A backend that is gone has also closed its channel of events, which ends the loop.
         let _ = self.coordination.requests.send(Request::Election(request));
@@ -472,7 +505,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
 
     fn wake(&self) -> Wake {
         let now = self.clock.now();
-        let beats = [self.settings.watchdog.next(), self.liveness.next_check()].into_iter().flatten();
+        let beats = [self.settings.watchdog.next(), self.liveness.next_check(), self.cluster_at].into_iter().flatten();
         let beat = beats.fold(now.up + self.heartbeat, Uptime::min);
         let at = if self.is_stale { beat.min(self.shown_at + SHOW_EVERY) } else { beat };
         self.engine.wake(now).or(Wake { wall: None, up: Some(at) })

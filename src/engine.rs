@@ -48,7 +48,7 @@ use crate::clock::{Now, Uptime, Wake, later};
 use crate::election::{self, Published};
 use crate::job::{JobName, JobSet};
 use crate::ledger::ControlEntry;
-use crate::run::{Link, RunRecord};
+use crate::run::{Link, RunRecord, StandingAlarms};
 use crate::term::{NodeName, Term};
 
 /// The decisions of one node.
@@ -106,6 +106,7 @@ impl Engine {
         let timers = Wake { wall: None, up: timers.min() };
         let agenda = match &self.parts.leader {
             Some(leader) if self.cx.may_decide_at(now) => {
+                let alarm = leader.alarm_at();
                 let behind = now.wall.duration_since(self.clocks.due(now)).unsigned_abs();
                 // While the most starts allowed are in flight, nothing can be begun before one of them returns.
                 let (next, up) = match self.parts.runs.has_room() {
@@ -117,7 +118,7 @@ impl Engine {
                     }
                     false => (self.parts.runs.give_up_at(), None),
                 };
-                Wake { wall: next.map(|at| later(at, behind)), up }
+                Wake { wall: next.into_iter().chain(alarm).min().map(|at| later(at, behind)), up }
             }
             _ => Wake::default(),
         };
@@ -178,6 +179,11 @@ impl Engine {
     /// The pauses that the node knows of; none while it does not lead.
     pub fn pauses(&self) -> impl Iterator<Item = (&JobName, &ControlEntry)> {
         self.parts.leader.iter().flat_map(Leader::pauses)
+    }
+
+    /// The alarms that stand; none while the node does not lead.
+    pub fn alarms(&self) -> impl Iterator<Item = (&JobName, &StandingAlarms)> {
+        self.parts.leader.iter().flat_map(Leader::alarms)
     }
 
     /// The links of runs that wait for more links; none while the node does not lead.

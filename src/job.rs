@@ -2,6 +2,7 @@
 //!
 //! A [`JobSet`] is always valid, because only `config` creates one, from validated jobs files.
 
+mod alarms;
 mod due;
 mod hooks;
 mod set;
@@ -17,8 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::lock::LockPath;
 
+pub use alarms::{Alarm, AlarmLimits};
 pub use due::{Condition, Due};
-pub use hooks::{Hook, Hooks};
+pub use hooks::{Hook, Hooks, NodeHook};
 pub use set::{Difference, JobSet};
 pub use splay::Splay;
 
@@ -229,6 +231,7 @@ pub struct Job {
     pub max_output: u64,
     /// Number of newest run records, and of newest skip records, that the ledger keeps; at least 5.
     pub history_limit: u16,
+    pub alarms: AlarmLimits,
     pub hooks: Hooks,
 }
 

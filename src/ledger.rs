@@ -14,6 +14,8 @@ mod write;
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+
 pub use operator::{ControlEntry, Followed, Operator, OperatorError, OperatorFuture, OperatorRequests, TriggerEntry};
 
 pub use self::filter::Filter;
@@ -45,6 +47,8 @@ pub enum Request {
     /// Read the outcome of the same job's previous run, in the order in which the ends were written. Answered by
     /// [`Event::Before`].
     ReadBefore(RunId),
+    /// Read when the job's last run that succeeded ended. Answered by [`Event::LastSuccess`].
+    ReadLastSuccess(JobName),
     /// Watch a run and its owner for the leader. [`Event::Run`] reports every change and the removal of
     /// `running/<run>`; [`Event::OwnerGone`] reports that the owner's member is gone. Both also report what happened
     /// before the request. The watch ends when the run is removed or the term ends.
@@ -263,6 +267,8 @@ pub enum Event {
     },
     /// The outcome of the run whose end was written before this run's; `None` if there was none or it is unknown.
     Before(RunId, Option<Outcome>),
+    /// The end of the job's last run that succeeded; `None` if its history has none.
+    LastSuccess(JobName, Option<Timestamp>),
     /// The job is gone from every node's files, and all its records have been removed.
     Forgotten {
         job: JobName,

@@ -3,6 +3,7 @@
 //! The leader commits a run's record *before* its process starts, so that a successor can distinguish "never began"
 //! from "began, end unknown". This module does not know where records are stored.
 
+mod alarms;
 mod attempt;
 mod control;
 #[cfg(test)]
@@ -21,6 +22,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use alarms::{RaisedAlarm, StandingAlarms};
 pub use attempt::{Attempt, Past};
 pub use control::{ControlRecord, Pause, Resume};
 pub use id::{BadRunId, RunId};
@@ -70,6 +72,8 @@ pub struct JobRecord {
     /// longer defined).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<Digest>,
+    #[serde(default, skip_serializing_if = "StandingAlarms::is_empty")]
+    pub alarms: StandingAlarms,
     /// Identifies the decision that wrote the record.
     pub nonce: Nonce,
 }

@@ -6,7 +6,7 @@ use std::fmt;
 
 use nix::errno::Errno;
 
-use crate::job::{CommandLine, Job};
+use crate::job::{CommandLine, Job, RunAs};
 use crate::process::StartStep;
 
 /// Maximum number of characters of the text kept in a run's record.
@@ -25,16 +25,19 @@ pub struct StartProblem {
 }
 
 impl StartProblem {
-    /// `command` is the one that was to be started: the job's own, or a hook's.
-    pub fn of(job: &Job, command: &CommandLine, step: StartStep, errno: i32) -> Self {
+    /// `command` is the one that was to be started: the job's own, or a hook's. `job`: absent for a hook of the node.
+    pub fn of(job: Option<&Job>, command: &CommandLine, step: StartStep, errno: i32) -> Self {
         let path = match step {
             StartStep::Exec => Some(program(command).to_owned()),
-            StartStep::Directory => job.working_directory.as_ref().map(|path| path.to_string_lossy().into_owned()),
+            StartStep::Directory => {
+                let path = job.and_then(|job| job.working_directory.as_ref());
+                path.map(|path| path.to_string_lossy().into_owned())
+            }
             _ => None,
         };
         let error = match step {
             // The user was looked up before there was a process, so there is no system error to report.
-            StartStep::User if errno == 0 => unknown_user(job),
+            StartStep::User if errno == 0 => unknown_user(job.map(|job| &job.run_as)),
             StartStep::Exec if errno == Errno::ENOENT as i32 && !program(command).contains('/') => {
                 format!("{} in its PATH", Errno::ENOENT.desc())
             }
@@ -81,8 +84,8 @@ fn prefix(step: StartStep, errno: i32) -> &'static str {
     }
 }
 
-fn unknown_user(job: &Job) -> String {
-    match (&job.run_as.user, &job.run_as.group) {
+fn unknown_user(run_as: Option<&RunAs>) -> String {
+    match run_as.map(|run_as| (&run_as.user, &run_as.group)).unwrap_or((&None, &None)) {
         (Some(user), None) => format!("no user `{user}` on this host"),
         (None, Some(group)) => format!("no group `{group}` on this host"),
         (Some(user), Some(group)) => format!("no user `{user}` or no group `{group}` on this host"),
@@ -105,7 +108,7 @@ mod tests {
         let text = format!("jobs: {{a: {{schedule: '@daily', command: {command}, working_directory: /var/gone}}}}");
         let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
         let job = set.jobs.first_key_value().unwrap().1;
-        StartProblem::of(job, &job.command, step, errno as i32)
+        StartProblem::of(Some(job), &job.command, step, errno as i32)
     }
 
     #[test]

@@ -18,9 +18,9 @@ pub use outline::WITHHELD;
 
 use crate::clock::{Now, Uptime};
 use crate::election::{Member, Queue};
-use crate::job::{Digest, JobName, JobSet};
+use crate::job::{Alarm, Digest, JobName, JobSet};
 use crate::ledger::LastEnd;
-use crate::run::{Link, Outcome, Pause, Reason, RunId, RunRecord, RunState, millis};
+use crate::run::{Link, Outcome, Pause, RaisedAlarm, Reason, RunId, RunRecord, RunState, StandingAlarms, millis};
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId};
 use crate::warden::cgroup::hierarchy::Cgroups;
 
@@ -217,12 +217,42 @@ pub struct JobStatus {
     /// Who paused the job, when and why; absent while it is not paused.
     #[serde(default)]
     pub paused: Option<Pause>,
+    /// The alarms that stand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alarms: Vec<AlarmStatus>,
+}
+
+/// An alarm that stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AlarmStatus {
+    pub alarm: Alarm,
+    /// When the run was due, when the attempt began, or when the job last succeeded.
+    pub since: Timestamp,
+    pub raised_at: Timestamp,
+    /// The run that is late or takes long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
+}
+
+impl AlarmStatus {
+    /// The alarms of a job's record.
+    pub fn of(alarms: &StandingAlarms) -> Vec<Self> {
+        let status = |(alarm, raised): (Alarm, &RaisedAlarm)| {
+            let RaisedAlarm { since, raised_at, run } = raised.clone();
+            Self { alarm, since, raised_at, run }
+        };
+        alarms.iter().map(status).collect()
+    }
 }
 
 impl JobStatus {
-    /// True if somebody should look at the job: its last run did not succeed, or the leader has a problem with it.
+    /// True if somebody should look at the job: its last run did not succeed, an alarm stands, or the leader has a
+    /// problem with it.
     pub fn is_failing(&self) -> bool {
-        self.error.is_some() || self.last.as_ref().is_some_and(|last| last.outcome != Outcome::Success)
+        self.error.is_some()
+            || !self.alarms.is_empty()
+            || self.last.as_ref().is_some_and(|last| last.outcome != Outcome::Success)
     }
 }
 
@@ -413,6 +443,13 @@ impl Status {
     pub fn put_paused(&mut self, paused: &BTreeMap<JobName, Pause>) {
         for job in &mut self.jobs {
             job.paused = paused.get(&job.name).cloned();
+        }
+    }
+
+    /// Sets the alarms that stand.
+    pub fn put_alarms(&mut self, alarms: &BTreeMap<JobName, Vec<AlarmStatus>>) {
+        for job in &mut self.jobs {
+            job.alarms = alarms.get(&job.name).cloned().unwrap_or_default();
         }
     }
 

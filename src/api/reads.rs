@@ -13,9 +13,9 @@ use crate::clock::{Uptime, system};
 use crate::coordination::{ReadError, ReadFuture, Reader};
 use crate::election::Queue;
 use crate::job::JobName;
-use crate::ledger::{Filter, Newest, Window};
+use crate::ledger::{Filter, JobEntry, Newest, Window};
 use crate::run::{Link, Pause};
-use crate::status::{RecordedEnds, RunStatus};
+use crate::status::{AlarmStatus, RecordedEnds, RunStatus};
 
 /// Timeout of a read.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -33,6 +33,7 @@ pub(super) struct LeaderState {
     /// The runs in flight.
     pub runs: Vec<RunStatus>,
     pub paused: BTreeMap<JobName, Pause>,
+    pub alarms: BTreeMap<JobName, Vec<AlarmStatus>>,
     /// Results of upstreams for jobs that still wait for other upstreams.
     pub links: Vec<Link>,
 }
@@ -89,7 +90,7 @@ impl Reads {
         self.queue.get(self.change(), || self.reader.queue()).await
     }
 
-    /// The runs in flight on all nodes, the paused jobs, and the results that dependents wait with.
+    /// The runs in flight on all nodes, the paused jobs, the alarms, and the results that dependents wait with.
     pub async fn runs(&self) -> Result<Arc<LeaderState>, ReadError> {
         let read = || -> ReadFuture<'_, LeaderState> {
             Box::pin(async {
@@ -97,7 +98,12 @@ impl Reads {
                 let runs = snapshot.running.iter().map(|running| RunStatus::from(&running.record)).collect();
                 let paused = snapshot.requests.control.into_iter().map(|(job, entry)| (job, entry.record.paused));
                 let links = snapshot.requests.links.into_values().collect();
-                Ok(LeaderState { runs, paused: paused.collect(), links })
+                let standing = |(job, entry): (JobName, JobEntry)| {
+                    let alarms = AlarmStatus::of(&entry.record?.alarms);
+                    (!alarms.is_empty()).then_some((job, alarms))
+                };
+                let alarms = snapshot.jobs.into_iter().filter_map(standing).collect();
+                Ok(LeaderState { runs, paused: paused.collect(), alarms, links })
             })
         };
         self.runs.get(self.change(), read).await

@@ -99,6 +99,7 @@ impl ApiState {
         if let Some(leader_state) = runs {
             status.put_runs(&leader_state.runs);
             status.put_paused(&leader_state.paused);
+            status.put_alarms(&leader_state.alarms);
             status.put_links(leader_state.links.iter());
         }
         if let Some(lasts) = lasts {

@@ -9,13 +9,19 @@ const PREFIX: &str = "CRONKEEPER_";
 /// Variables that hooks get besides [`GIVEN_TO_JOBS`].
 ///
 /// They are allowed because a job or hook that calls cronkeeper passes them on.
-const GIVEN_TO_HOOKS: [&str; 9] = [
+const GIVEN_TO_HOOKS: [&str; 15] = [
     "CRONKEEPER_OUTCOME",
     "CRONKEEPER_REASON",
     "CRONKEEPER_EXIT_CODE",
     "CRONKEEPER_DURATION_MS",
     "CRONKEEPER_HOOK",
     "CRONKEEPER_RUN_NODE",
+    "CRONKEEPER_ALARM",
+    "CRONKEEPER_SINCE",
+    "CRONKEEPER_LIMIT_MS",
+    "CRONKEEPER_OTHER_NODE",
+    "CRONKEEPER_FOR_MS",
+    "CRONKEEPER_ERROR",
     "CRONKEEPER_COUNT",
     "CRONKEEPER_FIRST",
     "CRONKEEPER_LAST",

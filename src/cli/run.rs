@@ -5,6 +5,7 @@
 //! are threads, the runtime and the network started.
 
 mod backend;
+mod hooks;
 mod listeners;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -78,6 +79,8 @@ pub struct Args {
     /// `none`: no copy. The ledger keeps the newest records in any case
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_HISTORY_RETENTION", default_value = "90d", value_parser = history_retention)]
     history_retention: HistoryRetention,
+    #[command(flatten)]
+    hooks: hooks::Args,
     /// Priority of this node as leader: the node with the highest priority takes over once it is fit to lead
     #[arg(long, value_name = "N", env = "CRONKEEPER_PRIORITY", default_value_t)]
     priority: u32,
@@ -248,7 +251,14 @@ impl Args {
         let own = own_account().await?;
         let launcher = Launcher { node: node.clone(), own, accounts, open_files, cgroups: cgroups.clone() };
         let (drain_timeout, archive_of_ends) = (self.drain_timeout, archive.clone());
-        let settings = DaemonSettings { drain_timeout, launcher, notifier, watchdog, archive: archive_of_ends };
+        let settings = DaemonSettings {
+            drain_timeout,
+            launcher,
+            notifier,
+            watchdog,
+            archive: archive_of_ends,
+            hooks: self.hooks.hooks(),
+        };
         let daemon = Daemon::new(Parts {
             engine,
             clock: SystemClock::default(),

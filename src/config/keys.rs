@@ -20,8 +20,8 @@ use super::spanned::{Fault, Node};
 use super::values;
 use crate::duration;
 use crate::job::{
-    CommandLine, Due, Group, HISTORY_LIMIT, Hook, Hooks, Interrupted, Job, JobName, Limits, Misfire, OnLeaseEnd,
-    Overlap, Retries, RunAs, Splay,
+    AlarmLimits, CommandLine, Due, Group, HISTORY_LIMIT, Hook, Hooks, Interrupted, Job, JobName, Limits, Misfire,
+    OnLeaseEnd, Overlap, Retries, RunAs, Splay,
 };
 use crate::lock::LockPath;
 use crate::schedule::Dst;
@@ -164,6 +164,12 @@ job_keys! {
         |c, key, given| c.value(key, given, |text| size::parse(&text)), or(MAX_OUTPUT) => u64;
     history_limit: Form::Number, u64 => u16,
         |c, key, given| c.value(key, given, values::history_limit), or(HISTORY_LIMIT) => u16;
+    late_after: Form::Text, String => Duration,
+        |c, key, given| c.value(key, given, values::positive_duration), merged => Option<Duration>;
+    long_after: Form::Text, String => Duration,
+        |c, key, given| c.value(key, given, values::positive_duration), merged => Option<Duration>;
+    stale_after: Form::Text, String => Duration,
+        |c, key, given| c.value(key, given, values::positive_duration), merged => Option<Duration>;
     on_failure: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
     on_success: Form::TextOrTexts, TextOrTexts => CommandLine,
@@ -171,6 +177,12 @@ job_keys! {
     on_recovery: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
     on_missed: Form::TextOrTexts, TextOrTexts => CommandLine,
+        |c, key, given| c.command(key, given), merged => Option<CommandLine>;
+    on_late: Form::TextOrTexts, TextOrTexts => CommandLine,
+        |c, key, given| c.command(key, given), merged => Option<CommandLine>;
+    on_long: Form::TextOrTexts, TextOrTexts => CommandLine,
+        |c, key, given| c.command(key, given), merged => Option<CommandLine>;
+    on_stale: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
 }
 
@@ -200,6 +212,9 @@ pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
         (Hook::Success, values.on_success),
         (Hook::Recovery, values.on_recovery),
         (Hook::Missed, values.on_missed),
+        (Hook::Late, values.on_late),
+        (Hook::Long, values.on_long),
+        (Hook::Stale, values.on_stale),
     ];
     // A job without a schedule has no occurrences to spread.
     let splay = if matches!(due, Due::At(_)) { values.splay } else { Duration::ZERO };
@@ -234,6 +249,11 @@ pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
         success_exit_codes: values.success_exit_codes,
         max_output: values.max_output,
         history_limit: values.history_limit,
+        alarms: AlarmLimits {
+            late_after: values.late_after,
+            long_after: values.long_after,
+            stale_after: values.stale_after,
+        },
         hooks: hooks.into_iter().filter_map(|(hook, command)| Some((hook, command?))).collect::<Hooks>(),
     })
 }

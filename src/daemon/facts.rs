@@ -5,8 +5,9 @@
 
 use jiff::Timestamp;
 
-use crate::engine::hooks::{Cause, HookCall};
-use crate::run::{RunEnd, RunRecord, Skip};
+use crate::engine::hooks::{Cause, HookCall, JobHookCall};
+use crate::job::Alarm;
+use crate::run::{RaisedAlarm, RunEnd, RunRecord, Skip, millis};
 use crate::run_lock::LockGrant;
 use crate::telemetry::instant;
 use crate::term::NodeName;
@@ -40,12 +41,20 @@ pub(super) fn of_lock(grant: &LockGrant) -> Facts {
 
 /// The variables of a hook.
 pub(super) fn of_hook(call: &HookCall, here: &NodeName) -> Facts {
-    let mut facts = match &call.cause {
+    let mut facts = match call {
+        HookCall::OfJob(call) => of_job_hook(call, here),
+        HookCall::OfNode(call) => [("NODE", here.to_string())].into_iter().chain(call.facts.iter().cloned()).collect(),
+    };
+    facts.push(("HOOK", call.name().to_owned()));
+    facts
+}
+
+fn of_job_hook(call: &JobHookCall, here: &NodeName) -> Facts {
+    match &call.cause {
         Cause::Ended(end) => of_end(end, here),
         Cause::Skipped { skip, first, count } => of_skip(call, skip, *first, *count, here),
-    };
-    facts.push(("HOOK", call.hook.as_str().to_owned()));
-    facts
+        Cause::Alarm { alarm, raised } => of_alarm(call, *alarm, raised, here),
+    }
 }
 
 /// NODE is the node on which the hook runs, because a node recognizes its processes by that variable. RUN_NODE is the
@@ -62,10 +71,10 @@ fn of_end(end: &RunEnd, here: &NodeName) -> Facts {
     facts
 }
 
-fn of_skip(call: &HookCall, skip: &Skip, first: Timestamp, count: u64, here: &NodeName) -> Facts {
+fn of_skip(call: &JobHookCall, skip: &Skip, first: Timestamp, count: u64, here: &NodeName) -> Facts {
     vec![
         ("JOB", skip.job.to_string()),
-        ("RUN_ID", call.run().to_string()),
+        ("RUN_ID", shown(call.run())),
         ("SCHEDULED_AT", instant(first).to_string()),
         ("ATTEMPT", "0".to_owned()),
         ("NODE", here.to_string()),
@@ -78,6 +87,26 @@ fn of_skip(call: &HookCall, skip: &Skip, first: Timestamp, count: u64, here: &No
         ("COUNT", count.to_string()),
         ("FIRST", instant(first).to_string()),
         ("LAST", instant(skip.last).to_string()),
+    ]
+}
+
+fn of_alarm(call: &JobHookCall, alarm: Alarm, raised: &RaisedAlarm, here: &NodeName) -> Facts {
+    let limit = call.job.alarms.of(alarm).map(millis);
+    vec![
+        ("JOB", call.job.name.to_string()),
+        ("RUN_ID", shown(raised.run.as_ref())),
+        ("SCHEDULED_AT", shown(raised.run.as_ref().map(|run| instant(run.scheduled_at())))),
+        ("ATTEMPT", String::new()),
+        ("NODE", here.to_string()),
+        ("FENCING_TOKEN", String::new()),
+        ("RUN_NODE", String::new()),
+        ("OUTCOME", String::new()),
+        ("REASON", String::new()),
+        ("EXIT_CODE", String::new()),
+        ("DURATION_MS", String::new()),
+        ("ALARM", alarm.as_str().to_owned()),
+        ("SINCE", instant(raised.since).to_string()),
+        ("LIMIT_MS", shown(limit)),
     ]
 }
 

@@ -1,6 +1,7 @@
 //! Builds the [`Launch`] of a run or hook: command, user, limits, environment and working directory.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use tokio::sync::watch;
 
@@ -9,15 +10,44 @@ use crate::accounts::{Account, Accounts, Unknown};
 use crate::clock::Uptime;
 use crate::engine::Start;
 use crate::engine::hooks::HookStart;
-use crate::job::{CommandLine, Job};
+use crate::job::{CommandLine, Job, RunAs};
 use crate::process::{Deadline, Launch, Limits, TreeId, User};
 use crate::term::NodeName;
 use crate::warden::cgroup::hierarchy::Cgroups;
+
+/// The umask of hooks of the node.
+const UMASK: u32 = 0o022;
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Maximum number of bytes of a hook's output that are logged.
 const HOOK_OUTPUT: u64 = 64 << 10;
+
+/// As whom and where a process runs: a job's own, or as the daemon does.
+#[derive(Clone, Copy)]
+struct Setting<'a> {
+    run_as: Option<&'a RunAs>,
+    environment: Option<&'a BTreeMap<String, String>>,
+    working_directory: Option<&'a Path>,
+    umask: u32,
+}
+
+impl Default for Setting<'_> {
+    fn default() -> Self {
+        Self { run_as: None, environment: None, working_directory: None, umask: UMASK }
+    }
+}
+
+impl<'a> Setting<'a> {
+    fn of(job: &'a Job) -> Self {
+        Self {
+            run_as: Some(&job.run_as),
+            environment: Some(&job.environment),
+            working_directory: job.working_directory.as_deref(),
+            umask: job.umask,
+        }
+    }
+}
 
 /// Settings of this node that apply to every launch.
 #[derive(Clone, Debug)]
@@ -48,12 +78,13 @@ impl Launcher {
         let job = &start.job;
         let mut facts = facts::of_run(&start.run, &self.node);
         facts.extend(start.lock.iter().flat_map(facts::of_lock));
-        let launch = self.process(start.tree_id, job, job.command.argv(), self.limits(job), &facts)?;
+        let launch = self.process(start.tree_id, Setting::of(job), job.command.argv(), self.limits(job), &facts)?;
         let Start { not_before, not_after, deadline, .. } = *start;
         Ok(Launch { nice: job.nice, not_before, not_after, deadline, max_output: job.max_output, ..launch })
     }
 
-    /// The launch of a hook: as the job's user, in the job's environment and directory, without the job's limits.
+    /// The launch of a hook: as the job's user, in the job's environment and directory, without the job's limits. A hook
+    /// of the node runs as the daemon does.
     ///
     /// The limits do not apply because the hook must be able to report a run that was killed by them.
     ///
@@ -61,9 +92,10 @@ impl Launcher {
     /// When this host does not know the job's user or group.
     pub fn hook(&self, start: &HookStart) -> Result<Launch, Unknown> {
         let HookStart { tree_id, call, until } = start;
-        let argv = call.job.hooks.get(&call.hook).map(CommandLine::argv).unwrap_or_default();
+        let argv = call.command().map(CommandLine::argv).unwrap_or_default();
         let limits = Limits { open_files: self.open_files, ..Limits::default() };
-        let launch = self.process(*tree_id, &call.job, argv, limits, &facts::of_hook(call, &self.node))?;
+        let setting = call.job().map_or_else(Setting::default, |job| Setting::of(job));
+        let launch = self.process(*tree_id, setting, argv, limits, &facts::of_hook(call, &self.node))?;
         let (input, deadline) = (call.input().to_owned(), Deadline::At(*until));
         Ok(Launch { input, deadline, max_output: HOOK_OUTPUT, ..launch })
     }
@@ -72,22 +104,23 @@ impl Launcher {
     fn process(
         &self,
         tree_id: TreeId,
-        job: &Job,
+        setting: Setting<'_>,
         argv: Vec<String>,
         limits: Limits,
         facts: &Facts,
     ) -> Result<Launch, Unknown> {
-        let named = self.accounts.borrow().get(&job.run_as)?.cloned();
+        let named = setting.run_as.map(|run_as| self.accounts.borrow().get(run_as).map(|found| found.cloned()));
+        let named = named.transpose()?.flatten();
         let account = named.as_ref().unwrap_or(&self.own);
         Ok(Launch {
             tree_id,
             argv,
-            environment: environment(job, account, facts),
+            environment: environment(setting.environment, account, facts),
             input: String::new(),
             streams: None,
-            directory: directory(job, account),
-            or_root: job.working_directory.is_none(),
-            umask: job.umask,
+            directory: directory(setting.working_directory, account),
+            or_root: setting.working_directory.is_none(),
+            umask: setting.umask,
             user: named.as_ref().and_then(|named| self.become_user(named)),
             nice: None,
             limits,
@@ -122,7 +155,7 @@ impl Launcher {
 /// The environment of a process: the usual variables, overridden by the job's own, overridden by the facts.
 ///
 /// Each name occurs once: of two variables with the same name some programs use the first and others the last.
-fn environment(job: &Job, account: &Account, facts: &Facts) -> Vec<(String, String)> {
+fn environment(own: Option<&BTreeMap<String, String>>, account: &Account, facts: &Facts) -> Vec<(String, String)> {
     let usual = [
         ("PATH", PATH),
         ("HOME", &account.home),
@@ -133,7 +166,7 @@ fn environment(job: &Job, account: &Account, facts: &Facts) -> Vec<(String, Stri
     ];
     let mut all: BTreeMap<String, String> =
         usual.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    all.extend(job.environment.clone());
+    all.extend(own.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())));
     all.extend(facts.iter().map(|(name, value)| (format!("CRONKEEPER_{name}"), value.clone())));
     all.into_iter().collect()
 }
@@ -141,8 +174,8 @@ fn environment(job: &Job, account: &Account, facts: &Facts) -> Vec<(String, Stri
 /// The working directory of a process: the job's own, else the user's home directory.
 ///
 /// It is not checked here, because the daemon may lack access to it, or its file server may not answer.
-fn directory(job: &Job, account: &Account) -> String {
-    let named = job.working_directory.as_ref().map(|directory| directory.to_string_lossy().into_owned());
+fn directory(named: Option<&Path>, account: &Account) -> String {
+    let named = named.map(|directory| directory.to_string_lossy().into_owned());
     named.unwrap_or_else(|| account.home.clone())
 }
 
@@ -157,7 +190,8 @@ mod tests {
         let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
         let (_, job) = set.jobs.first_key_value().unwrap();
         let account = Account { uid: 1, gid: 1, groups: vec![], name: "u".into(), home: "/h".into() };
-        let all = environment(job, &account, &vec![("JOB", "a".to_owned()), ("NODE", "n".to_owned())]);
+        let all =
+            environment(Some(&job.environment), &account, &vec![("JOB", "a".to_owned()), ("NODE", "n".to_owned())]);
         let of = |wanted: &str| {
             all.iter().filter(|(name, _)| name == wanted).map(|(_, value)| value.as_str()).collect::<Vec<_>>()
         };

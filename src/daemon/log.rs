@@ -3,6 +3,7 @@
 //! Levels: `error` when a human must act; `warn` when something did not go as promised; `info` for terms and runs;
 //! `debug` for the reasons behind decisions.
 
+mod alarm;
 mod hook;
 mod names;
 mod outage;
@@ -163,7 +164,10 @@ pub(super) fn report(report: &Report) {
             attempt,
             reason = reason.map(|reason| reason.as_str()),
         ),
-        Report::HookFinished { hook, run, how, problem } => hook::finished(*hook, run, *how, problem.as_ref()),
+        Report::HookFinished { hook, job, run, how, problem } => {
+            hook::finished(hook, job.as_ref(), run.as_ref(), *how, problem.as_ref());
+        }
+        Report::Alarm { job, alarm, raised, stands } => alarm::changed(job, *alarm, raised, *stands),
         Report::Skipped { skip, first, count } => skipped(skip, *first, *count),
         Report::Triggered { run, by } => {
             info!(target: TARGET, event = event::JOB_TRIGGERED, job = %run.job(), %run, by);

@@ -3,7 +3,6 @@
 use rustix::io::Errno;
 use tracing::error;
 
-use super::trees::TreeKind;
 use super::{Daemon, Processes, Stopped, log};
 use crate::clock::{Clock, Now};
 use crate::engine::hooks::HookStart;
@@ -93,7 +92,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             error!(target: TARGET, event, %job, %run, %error, "cannot send the start of a run to the warden: {error}");
             return self.not_started(now, &start, Some(Errno::TOOBIG.raw_os_error()));
         }
-        self.trees.insert(start.tree_id, run, TreeKind::Attempt(start.run.attempt), traces);
+        self.trees.insert_attempt(start.tree_id, run, start.run.attempt, traces);
         None
     }
 
@@ -101,7 +100,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     ///
     /// The engine answers with the next hook: as thousands may be waiting, a direct call could recurse that deep.
     fn run_hook(&mut self, now: Now, start: &HookStart) {
-        let (tree_id, run) = (start.tree_id, start.call.run());
+        let tree_id = start.tree_id;
         let refused = |step, errno| Notice::NotStarted { tree_id, why: StartFailure::Step { step, errno } };
         let Ok(launch) = self.settings.launcher.hook(start) else {
             return self.refused_hooks.push_back(refused(StartStep::User, 0));
@@ -110,7 +109,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         if self.processes.send(&Order::Start(Box::new(launch))).is_err() {
             return self.refused_hooks.push_back(refused(StartStep::Prepare, Errno::TOOBIG.raw_os_error()));
         }
-        self.trees.insert(tree_id, run, TreeKind::Hook(start.call.hook), traces);
+        self.trees.insert_hook(tree_id, &start.call, traces);
     }
 
     fn not_started(&mut self, now: Now, start: &Start, errno: Option<i32>) -> Option<Stopped> {

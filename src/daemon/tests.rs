@@ -188,6 +188,7 @@ fn fixture(die: bool) -> Fixture {
             notifier: Notifier::default(),
             watchdog: Watchdog::from_environment(),
             archive: crate::archive::Archive::off(),
+            hooks: NodeHooks::default(),
         },
         view,
         shown: Shown { status, jobs: watch::Sender::default(), turned, metrics: Recorder::default() },

@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use tracing::field::display;
 use tracing::info;
 
-use crate::job::{Hook, JobName};
+use crate::engine::hooks::HookCall;
+use crate::job::JobName;
 use crate::process::{Stream, TreeId};
 use crate::run::journal::RecoveredRun;
 use crate::run::{KnownBy, RunId, Traces};
@@ -20,8 +22,10 @@ pub(super) struct Trees(BTreeMap<TreeId, Tree>);
 
 #[derive(Debug)]
 pub(super) struct Tree {
-    pub job: JobName,
-    pub run: RunId,
+    /// `None` for a hook of the node itself.
+    pub job: Option<JobName>,
+    /// `None` for a hook that is about no run.
+    pub run: Option<RunId>,
     pub kind: TreeKind,
     /// PID and start time of the main process, once the warden has reported them.
     main: Option<(i32, u64)>,
@@ -33,8 +37,8 @@ pub(super) struct Tree {
 pub(super) enum TreeKind {
     /// An attempt of the run, counted from 1.
     Attempt(u32),
-    /// A hook that reports on the run.
-    Hook(Hook),
+    /// A hook, by its key.
+    Hook(&'static str),
 }
 
 /// Runs and hooks that a dead warden may have left behind.
@@ -46,9 +50,19 @@ pub struct WardenLeftovers {
 }
 
 impl Tree {
+    /// What the tree is for: its run, else its job, else its hook.
+    fn subject(&self) -> String {
+        match (&self.run, &self.job, self.kind) {
+            (Some(run), _, _) => run.to_string(),
+            (None, Some(job), _) => job.to_string(),
+            (None, None, TreeKind::Hook(name)) => name.to_owned(),
+            (None, None, TreeKind::Attempt(_)) => String::new(),
+        }
+    }
+
     fn recorded(&self) -> Recorded {
         let main = self.main.map(|(pid, start_time)| (pid, Some(start_time)));
-        Recorded { run: self.run.to_string(), main, traces: self.traces.clone() }
+        Recorded { run: self.subject(), main, traces: self.traces.clone() }
     }
 }
 
@@ -59,8 +73,16 @@ impl Trees {
         hooks.map(Tree::recorded).collect()
     }
 
-    pub fn insert(&mut self, tree_id: TreeId, run: RunId, kind: TreeKind, traces: Traces) {
-        self.0.insert(tree_id, Tree { job: run.job().clone(), run, kind, main: None, traces });
+    pub fn insert_attempt(&mut self, tree_id: TreeId, run: RunId, attempt: u32, traces: Traces) {
+        let job = Some(run.job().clone());
+        let kind = TreeKind::Attempt(attempt);
+        self.0.insert(tree_id, Tree { job, run: Some(run), kind, main: None, traces });
+    }
+
+    pub fn insert_hook(&mut self, tree_id: TreeId, call: &HookCall, traces: Traces) {
+        let job = call.job().map(|job| job.name.clone());
+        let (run, kind) = (call.run(), TreeKind::Hook(call.name()));
+        self.0.insert(tree_id, Tree { job, run, kind, main: None, traces });
     }
 
     /// True if the main process of a tree is recorded, and how to recognize the others has not changed since.
@@ -103,8 +125,8 @@ impl Trees {
     /// The run and attempt of a tree; absent for a hook.
     pub fn attempt(&self, tree_id: TreeId) -> Option<(&RunId, u32)> {
         match self.0.get(&tree_id)? {
-            Tree { run, kind: TreeKind::Attempt(attempt), .. } => Some((run, *attempt)),
-            Tree { kind: TreeKind::Hook(_), .. } => None,
+            Tree { run: Some(run), kind: TreeKind::Attempt(attempt), .. } => Some((run, *attempt)),
+            Tree { .. } => None,
         }
     }
 
@@ -112,11 +134,12 @@ impl Trees {
     pub fn log_line(&self, tree_id: TreeId, stream: Stream, line: &str, continues: bool) {
         let Some(Tree { job, run, kind, .. }) = self.0.get(&tree_id) else { return };
         let stream = match (kind, stream) {
-            (TreeKind::Hook(hook), _) => hook.as_str(),
+            (TreeKind::Hook(hook), _) => hook,
             (TreeKind::Attempt(_), Stream::Stdout) => "stdout",
             (TreeKind::Attempt(_), Stream::Stderr) => "stderr",
         };
+        let (job, run) = (job.as_ref().map(display), run.as_ref().map(display));
         let continues = continues.then_some(true);
-        info!(target: OUTPUT, event = event::RUN_OUTPUT, %job, %run, stream, line, continues);
+        info!(target: OUTPUT, event = event::RUN_OUTPUT, job, run, stream, line, continues);
     }
 }

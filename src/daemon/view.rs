@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 
+use super::cluster_watch::Seen;
 use super::drift::Drift;
 use super::members::Members;
 use super::reload::Reloaded;
@@ -17,7 +18,9 @@ use crate::engine::{Engine, MarkAhead, Report};
 use crate::job::{JobName, JobSet};
 use crate::ledger::LastEnd;
 use crate::schedule::{self, Schedule};
-use crate::status::{Confinement, JobStatus, JobsFile, LastRun, NodeState, Role, RunStatus, Session, Status};
+use crate::status::{
+    AlarmStatus, Confinement, JobStatus, JobsFile, LastRun, NodeState, Role, RunStatus, Session, Status,
+};
 use crate::suggest::counted;
 use crate::term::NodeName;
 
@@ -170,6 +173,19 @@ impl View {
         }
     }
 
+    /// What the node sees of its cluster, for the hooks of the node.
+    pub(super) fn seen(&self) -> Seen {
+        let is_connected = self.session.as_ref().is_none_or(|session| session.connected);
+        let missing = self.members.missing.iter().map(|missing| (missing.node.clone(), missing.last_seen));
+        Seen {
+            leader: self.role.leader_node.clone().filter(|_| is_connected),
+            token: self.role.token,
+            missing: missing.collect(),
+            rejected: (!self.file.valid).then(|| self.file.errors.first().cloned().unwrap_or_default()),
+            drift: self.differing().into_iter().collect(),
+        }
+    }
+
     /// A one-line summary of the state, shown by `systemctl status`.
     pub(super) fn summary(&self, engine: &Engine) -> String {
         if engine.is_ending() {
@@ -248,6 +264,8 @@ impl View {
         status.put_runs(&runs);
         let paused = engine.pauses().map(|(job, entry)| (job.clone(), entry.record.paused.clone()));
         status.put_paused(&paused.collect());
+        let alarms = engine.alarms().map(|(job, alarms)| (job.clone(), AlarmStatus::of(alarms)));
+        status.put_alarms(&alarms.collect());
         status.put_links(engine.links());
         status
     }
@@ -266,6 +284,7 @@ impl View {
             waits_for: Vec::new(),
             error: None,
             paused: None,
+            alarms: Vec::new(),
         }
     }
 

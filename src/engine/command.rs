@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hooks::call::HookStart;
+use super::hooks::call::{HookStart, NodeHookCall};
 use super::report::Report;
 use crate::clock::Uptime;
 use crate::coordination::Request;
@@ -37,6 +37,8 @@ pub enum Event {
         /// How long runs may take to end.
         timeout: Duration,
     },
+    /// Something happened to the cluster that a hook of the node follows.
+    CallHook(NodeHookCall),
     /// The operator requests that the node end now.
     Stop,
     /// The operator requests that another node lead.

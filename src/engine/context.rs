@@ -5,11 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::command::Command;
-use super::commits::{Purpose, Requested, Takeover, UnreportedSkip};
+use super::commits::{AlarmNews, Purpose, Requested, Takeover, UnreportedSkip};
 use super::report::Report;
 use crate::clock::{Now, Uptime, earlier};
 use crate::coordination::Request;
@@ -33,8 +34,17 @@ pub(super) enum Fact {
     Ended(Option<Arc<Job>>, Box<RunEnd>),
     /// The ledger accepted this skip from this node.
     Skipped(UnreportedSkip),
-    /// The warden started a process.
-    Started,
+    /// The ledger accepted that this alarm was raised or ended.
+    Alarm(AlarmNews),
+    /// A program of this run began.
+    Started {
+        run: RunId,
+        due_at: Timestamp,
+        /// From when it was due to its start.
+        lateness: Duration,
+        /// No attempt had a process before.
+        is_first: bool,
+    },
     /// The warden could not start a process, and the job is not to blame.
     StartFailed,
 }

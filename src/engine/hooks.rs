@@ -1,11 +1,11 @@
-//! Runs hooks after the end or the skip of a run, once the ledger has it.
+//! Runs hooks after the end or the skip of a run, or when an alarm is raised, once the ledger has it.
 //!
 //! ```text
-//!   end or skip accepted ─► which hooks ─► waits ─► RunHook ─► ended ─► reported
-//!                              └─ on_recovery: how did the run before end? ─┘
+//!   end, skip or alarm accepted ─► which hooks ─► waits ─► RunHook ─► ended ─► reported
+//!                                     └─ on_recovery: how did the run before end? ─┘
 //! ```
 //!
-//! The node whose write ended the run runs its hooks, so each is run at most once: if that write's result is unknown,
+//! The node that wrote it runs the hooks, so each is run at most once: if that write's result is unknown,
 //! no hook runs. A hook is not a run: it does not count for `overlap` or groups, it has no fencing token, it is not
 //! recorded anywhere, and nothing waits for it except the end of the node. A node that dies takes its hooks with it;
 //! they are not made up. Runs that a process left when it died are ended by the node's next process, or by the leader,
@@ -20,12 +20,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::call::{Cause, HookCall, HookStart};
+pub use self::call::{Cause, HookCall, HookStart, JobHookCall, NodeHookCall};
 pub use self::queue::AT_ONCE;
-use self::queue::{HookQueue, Running};
+use self::queue::HookQueue;
 use self::recovery::Recovery;
 use super::command::Command;
-use super::commits::UnreportedSkip;
+use super::commits::{AlarmNews, UnreportedSkip};
 use super::context::Context;
 pub use super::report::HookOutcome;
 use super::report::Report;
@@ -80,12 +80,28 @@ impl Hooks {
         self.call(cx, Hook::Missed, &job, Cause::Skipped { skip: Arc::new(skip), first, count });
     }
 
+    /// Handles an alarm that the ledger has from this node.
+    pub fn follow_alarm(&mut self, cx: &mut Context, news: AlarmNews) {
+        let AlarmNews { job, alarm, raised, stands } = news;
+        if let (true, Some(job)) = (stands, cx.job(&job).cloned()) {
+            self.call(cx, alarm.hook(), &job, Cause::Alarm { alarm, raised });
+        }
+    }
+
     fn call(&mut self, cx: &mut Context, hook: Hook, job: &Arc<Job>, cause: Cause) {
         if job.hooks.contains_key(&hook) {
-            let call = HookCall { hook, job: Arc::clone(job), cause };
-            if let Err(call) = self.queue.wait(call, self.recovery.len()) {
-                drop_call(cx, &call);
-            }
+            self.wait(cx, HookCall::OfJob(JobHookCall { hook, job: Arc::clone(job), cause }));
+        }
+    }
+
+    /// Runs a hook of the node itself.
+    pub fn call_of_node(&mut self, cx: &mut Context, call: NodeHookCall) {
+        self.wait(cx, HookCall::OfNode(call));
+    }
+
+    fn wait(&mut self, cx: &mut Context, call: HookCall) {
+        if let Err(call) = self.queue.wait(call, self.recovery.len()) {
+            report(cx, &call, HookOutcome::Dropped, None);
         }
     }
 
@@ -94,7 +110,7 @@ impl Hooks {
         while let Some(call) = self.queue.next() {
             let tree_id = TreeId(cx.count());
             self.queue.started(tree_id, &call);
-            let until = cx.now.up + TIMEOUT + call.job.kill_grace + SLACK;
+            let until = cx.now.up + TIMEOUT + call.kill_grace() + SLACK;
             cx.commands.push(Command::RunHook(Box::new(HookStart { tree_id, call, until })));
         }
     }
@@ -104,8 +120,8 @@ impl Hooks {
         while self.next_at().is_some_and(|at| at <= cx.now.up)
             && let Some((_, tree_id)) = self.timeouts.pop_first()
         {
-            if let Some(Running { grace, .. }) = self.queue.get(tree_id) {
-                cx.order(Order::Stop { tree_id, grace_ms: millis(*grace) });
+            if let Some(call) = self.queue.get(tree_id) {
+                cx.order(Order::Stop { tree_id, grace_ms: millis(call.kill_grace()) });
             }
         }
     }
@@ -117,33 +133,36 @@ impl Hooks {
     }
 
     pub fn on_not_started(&mut self, cx: &mut Context, tree_id: TreeId, why: StartFailure) {
-        let Some(Running { hook, run, job, .. }) = self.queue.ended(tree_id) else { return };
-        let problem = match (why, job.hooks.get(&hook)) {
-            (StartFailure::Step { step, errno }, Some(command)) => Some(StartProblem::of(&job, command, step, errno)),
+        let Some(call) = self.queue.ended(tree_id) else { return };
+        let problem = match (why, call.command()) {
+            (StartFailure::Step { step, errno }, Some(command)) => {
+                Some(StartProblem::of(call.job().map(Arc::as_ref), command, step, errno))
+            }
             _ => None,
         };
-        cx.report(Report::HookFinished { hook, run, how: HookOutcome::NotStarted(why), problem });
+        report(cx, &call, HookOutcome::NotStarted(why), problem);
     }
 
     pub fn on_ended(&mut self, cx: &mut Context, ending: &Ending) {
-        let Some(Running { hook, run, .. }) = self.queue.ended(ending.tree_id) else { return };
+        let Some(call) = self.queue.ended(ending.tree_id) else { return };
         self.timeouts.retain(|&(_, tree_id)| tree_id != ending.tree_id);
         let how = match ending.ended_by {
             None => HookOutcome::Exited(ending.exit),
             Some(EndedBy::Order | EndedBy::Deadline) => HookOutcome::TimedOut,
         };
-        cx.report(Report::HookFinished { hook, run, how, problem: None });
+        report(cx, &call, how, None);
     }
 
     /// Kills all running hooks and starts no more: the node ends.
     pub fn give_up(&mut self, cx: &mut Context) {
         let (running, waiting) = self.queue.close();
-        for (tree_id, Running { hook, run, .. }) in running {
+        for (tree_id, call) in running {
             cx.order(Order::Kill { tree_id });
-            cx.report(Report::HookFinished { hook, run, how: HookOutcome::Killed, problem: None });
+            report(cx, &call, HookOutcome::Killed, None);
         }
-        for call in waiting.into_iter().chain(self.recovery.close()) {
-            drop_call(cx, &call);
+        let recoveries = self.recovery.close().into_iter().map(HookCall::OfJob);
+        for call in waiting.into_iter().chain(recoveries) {
+            report(cx, &call, HookOutcome::Dropped, None);
         }
     }
 
@@ -163,7 +182,7 @@ impl Hooks {
             Some(before) => self.recover(cx, job, end, Some(before)),
             None => self.request_previous_outcome(
                 cx,
-                HookCall { hook: Hook::Recovery, job: Arc::clone(job), cause: Cause::Ended(end) },
+                JobHookCall { hook: Hook::Recovery, job: Arc::clone(job), cause: Cause::Ended(end) },
             ),
         }
     }
@@ -174,9 +193,9 @@ impl Hooks {
         }
     }
 
-    fn request_previous_outcome(&mut self, cx: &mut Context, call: HookCall) {
+    fn request_previous_outcome(&mut self, cx: &mut Context, call: JobHookCall) {
         if !self.queue.has_room(self.recovery.len()) {
-            return drop_call(cx, &call);
+            return report(cx, &HookCall::OfJob(call), HookOutcome::Dropped, None);
         }
         if self.recovery.push(call) {
             self.repeat_request(cx);
@@ -194,7 +213,7 @@ impl Hooks {
     /// Handles the outcome of the run that ended before this one; `None`: there was no such run.
     pub fn on_before_read(&mut self, cx: &mut Context, run: &RunId, before: Option<Outcome>) {
         let Some(call) = self.recovery.answered(run) else { return };
-        if let HookCall { job, cause: Cause::Ended(end), .. } = call {
+        if let JobHookCall { job, cause: Cause::Ended(end), .. } = call {
             self.recover(cx, &job, end, before);
         }
         self.repeat_request(cx);
@@ -211,7 +230,7 @@ impl Hooks {
     }
 }
 
-fn drop_call(cx: &mut Context, call: &HookCall) {
-    let (hook, run) = (call.hook, call.run());
-    cx.report(Report::HookFinished { hook, run, how: HookOutcome::Dropped, problem: None });
+fn report(cx: &mut Context, call: &HookCall, how: HookOutcome, problem: Option<StartProblem>) {
+    let job = call.job().map(|job| job.name.clone());
+    cx.report(Report::HookFinished { hook: call.name(), job, run: call.run(), how, problem });
 }

@@ -6,10 +6,12 @@
 //!           ├─ timeline   one job's occurrences and mark
 //!           ├─ pauses     jobs that operators paused
 //!           ├─ triggers   runs that operators requested
-//!           └─ chains     jobs that run after others
+//!           ├─ chains     jobs that run after others
+//!           └─ alarms     jobs that start late, run long, or do not succeed
 //! ```
 
 mod agenda;
+mod alarms;
 mod book;
 mod chains;
 mod pauses;
@@ -22,6 +24,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use self::alarms::Alarms;
 use self::book::{Book, Due};
 use self::chains::DownstreamRuns;
 use self::pauses::Pauses;
@@ -35,7 +38,7 @@ use crate::clock::{Uptime, earlier, later};
 use crate::engine::clocks::AHEAD;
 use crate::job::{Digest, Job, JobName, JobSet, Misfire, Overlap};
 use crate::ledger::{Commit, ControlEntry, JobEntry, OperatorRequests};
-use crate::run::{Link, RunId, SkipReason, Version};
+use crate::run::{Link, RunEnd, RunId, SkipReason, StandingAlarms, Version};
 
 /// Most jobs and runs that are decided on in one turn.
 const DECISIONS_A_TURN: usize = 200;
@@ -47,6 +50,7 @@ pub(super) struct Leader {
     pauses: Pauses,
     triggers: Triggers,
     downstream: DownstreamRuns,
+    alarms: Alarms,
 }
 
 /// A job's record, as far as it concerns the schedule.
@@ -57,6 +61,7 @@ struct Recorded {
     schedule: Option<Digest>,
     /// The job was added to this node's file since the record was written.
     is_new: bool,
+    alarms: StandingAlarms,
 }
 
 impl Leader {
@@ -113,11 +118,50 @@ impl Leader {
     pub fn on_job_changed(&mut self, cx: &Context, job: &JobName) {
         self.book.queue_backlog_check(job);
         self.downstream.mark_job_changed(job, &cx.jobs);
+        self.alarms.mark_changed(job);
     }
 
     /// Decides on the job again, if it was deferred until a commit was answered.
     pub fn on_job_released(&mut self, job: &JobName) {
         self.book.release(job);
+        self.alarms.mark_changed(job);
+    }
+
+    /// Notes for the alarms how late a run started.
+    pub fn on_started(&mut self, run: &RunId, due_at: Timestamp, lateness: Duration) {
+        self.alarms.on_started(run, due_at, lateness);
+    }
+
+    /// Notes for the alarms that a run has ended.
+    pub fn on_ended(&mut self, end: &RunEnd) {
+        self.alarms.on_ended(end);
+    }
+
+    /// Has the last success of the job read again: another node has ended a run of it.
+    pub fn on_outcome_unknown(&mut self, job: &JobName) {
+        self.alarms.read_again(job);
+    }
+
+    /// Takes the end of the job's last run that succeeded, as read.
+    pub fn on_success_read(&mut self, job: &JobName, at: Option<Timestamp>) {
+        self.alarms.on_success_read(job, at);
+    }
+
+    /// Raises and ends alarms.
+    pub fn raise_alarms(&mut self, cx: &mut Context, runs: &Runs) {
+        if cx.may_decide() {
+            self.alarms.act(cx, runs, &mut self.book, &self.pauses);
+        }
+    }
+
+    /// When an alarm is next raised, unless the job gets well before.
+    pub fn alarm_at(&self) -> Option<Timestamp> {
+        self.alarms.next_at()
+    }
+
+    /// The alarms that stand, as far as this leader has decided.
+    pub fn alarms(&self) -> impl Iterator<Item = (&JobName, &StandingAlarms)> {
+        self.book.alarms()
     }
 
     /// Takes the current requests of operators.
@@ -361,7 +405,8 @@ impl Leader {
         let version = entry.as_ref().map(|entry| entry.version);
         let record = entry.and_then(|entry| entry.record);
         let counted = record.as_ref().map_or(Counted { from: cx.due, ahead: None }, Counted::of);
-        let recorded = Recorded { version, schedule: record.and_then(|record| record.schedule), is_new };
+        let (schedule, alarms) = record.map(|record| (record.schedule, record.alarms)).unwrap_or_default();
+        let recorded = Recorded { version, schedule, is_new, alarms };
         self.count_from(cx, name, job, counted, recorded);
         let limit = later(cx.latest, AHEAD.unsigned_abs());
         if let Some(ahead) = self.book.get(name).and_then(|timeline| timeline.mark_ahead(limit)) {
@@ -375,11 +420,13 @@ impl Leader {
         name: &JobName,
         job: Option<Arc<Job>>,
         counted: Counted,
-        Recorded { version, schedule, is_new }: Recorded,
+        Recorded { version, schedule, is_new, alarms }: Recorded,
     ) {
         let digest = job.as_deref().map(Job::schedule_digest);
         let mark = counted.from;
-        self.book.insert(name.clone(), Timeline::new(job.clone(), version, counted, is_new));
+        let timeline = Timeline { alarms, ..Timeline::new(job.clone(), version, counted, is_new) };
+        self.book.insert(name.clone(), timeline);
+        self.alarms.watch(name, &self.book);
         let is_new = is_new || digest != schedule;
         if is_new || (version.is_none() && job.is_some()) {
             let gap = job.as_ref().filter(|_| is_new && schedule.is_some());
@@ -409,12 +456,15 @@ impl Leader {
         let was = timeline.job.as_deref().map(Job::schedule_digest);
         let is = new.as_deref().map(Job::schedule_digest);
         let old = std::mem::replace(&mut timeline.job, new);
-        if was == is || timeline.is_in_conflict {
+        let (is_in_conflict, mark, now) = (timeline.is_in_conflict, timeline.mark, cx.due);
+        if was != is && !is_in_conflict {
+            timeline.backlog.clear();
+            timeline.skip = None;
+        }
+        self.alarms.watch(name, &self.book);
+        if was == is || is_in_conflict {
             return;
         }
-        let (mark, now) = (timeline.mark, cx.due);
-        timeline.backlog.clear();
-        timeline.skip = None;
         let gap = old.and_then(|old| misfire::missed(&old, mark, now));
         self.book.advance(cx, name, mark.max(now), gap.map(|gap| (self.pauses.passing(name), gap)));
         self.book.queue_backlog_check(name);
@@ -445,11 +495,13 @@ impl Leader {
         runs.changed(cx, name);
         let Some(timeline) = self.book.get(name).filter(|timeline| timeline.is_in_conflict) else { return };
         let (written, is_new, job) = (timeline.written, timeline.is_new, timeline.job.clone());
+        let alarms = timeline.alarms.clone();
         let Some(entry) = entry else {
             // Somebody removed the record: recreate it as it was.
             let schedule = job.as_deref().map(Job::schedule_digest);
             let counted = Counted { from: written.1, ahead: None };
-            return self.count_from(cx, name, job, counted, Recorded { version: None, schedule, is_new: false });
+            let recorded = Recorded { version: None, schedule, is_new: false, alarms };
+            return self.count_from(cx, name, job, counted, recorded);
         };
         let is_unchanged = Some(entry.version) == written.0 && !is_pause_new;
         self.adopt_job(cx, name, job.clone(), Some(entry), is_new);
@@ -463,6 +515,7 @@ impl Leader {
     pub fn on_forgotten(&mut self, cx: &Context, name: &JobName) {
         if cx.job(name).is_none() {
             self.book.forget(name);
+            self.alarms.forget(name);
             self.pauses.forget(name);
         }
     }
@@ -487,6 +540,12 @@ impl Leader {
 
     /// Handles the answer to a commit that moves a job's mark.
     pub fn on_mark_answer(&mut self, cx: &mut Context, job: &JobName, mark: Timestamp, answer: Commit) {
+        self.book.on_answer(cx, job, mark, answer);
+    }
+
+    /// Handles the answer to a commit that writes a job's alarms.
+    pub fn on_alarms_answer(&mut self, cx: &mut Context, job: &JobName, mark: Timestamp, answer: Commit) {
+        self.alarms.on_answer();
         self.book.on_answer(cx, job, mark, answer);
     }
 

@@ -1,7 +1,7 @@
 //! The parts of the engine, and the routing between them.
 
 use super::command::Event;
-use super::commits::{Purpose, UnreportedSkip};
+use super::commits::{AlarmNews, Purpose, UnreportedSkip};
 use super::context::{Context, Fact};
 use super::hooks::Hooks;
 use super::leader::Leader;
@@ -54,6 +54,7 @@ impl Parts {
                 runs.cancel_all_held(cx);
                 shutdown.on_drain(cx, runs, timeout);
             }
+            Event::CallHook(call) => hooks.call_of_node(cx, call),
             Event::Stop => shutdown.on_stop(cx, runs, hooks),
             Event::HandOver { to } => shutdown.on_hand_over(cx, to),
             Event::Failed { timeout } => {
@@ -128,7 +129,8 @@ impl Parts {
             }
             (E::Job(job, entry, control), Some(leader)) => leader.on_job_read(cx, runs, &job, entry, control),
             (E::OperatorRequests(requests), Some(leader)) => leader.on_requests(cx, runs, requests),
-            (E::Job(..) | E::OperatorRequests(_), None) => {}
+            (E::LastSuccess(job, at), Some(leader)) => leader.on_success_read(&job, at),
+            (E::Job(..) | E::OperatorRequests(_) | E::LastSuccess(..), None) => {}
             (E::Run(run, found), _) => runs.on_read(cx, &run, found),
             (E::OwnerGone(run, owner, found), _) => runs.on_news(cx, &run, News::OwnerGone(owner, found)),
             (E::Before(run, before), _) => hooks.on_before_read(cx, &run, before),
@@ -171,6 +173,12 @@ impl Parts {
             Purpose::Advance { job, mark, skip } => {
                 note_skip(cx, answer, skip);
                 leader.iter_mut().for_each(|leader| leader.on_mark_answer(cx, &job, mark, answer));
+            }
+            Purpose::WriteAlarms { job, mark, news } => {
+                leader.iter_mut().for_each(|leader| leader.on_alarms_answer(cx, &job, mark, answer));
+                if answer == Commit::Accepted {
+                    cx.facts.extend(news.into_iter().map(Fact::Alarm));
+                }
             }
             Purpose::Begin { run } => {
                 leader.iter_mut().for_each(|leader| leader.on_mark_answer(cx, run.job(), run.scheduled_at(), answer));
@@ -223,16 +231,35 @@ impl Parts {
                     leader.iter_mut().for_each(|leader| leader.on_job_released(&job));
                     runs.changed(cx, &job);
                 }
-                Fact::OutcomeUnknown(job) => hooks.forget_last_outcome(&job),
+                Fact::OutcomeUnknown(job) => {
+                    hooks.forget_last_outcome(&job);
+                    leader.iter_mut().for_each(|leader| leader.on_outcome_unknown(&job));
+                }
                 Fact::Ended(job, end) => {
                     let sees_all = cx.leads() && !runs.has_other_nodes_runs(&end.run.job);
+                    leader.iter_mut().for_each(|leader| leader.on_ended(&end));
                     hooks.follow_end(cx, job, *end, sees_all);
                 }
                 Fact::Skipped(UnreportedSkip { skip, first, count }) => {
                     cx.report(Report::Skipped { skip: skip.clone(), first, count });
                     hooks.follow_skip(cx, UnreportedSkip { skip, first, count });
                 }
-                Fact::Started => transfer.on_started(),
+                Fact::Alarm(news) => {
+                    let AlarmNews { job, alarm, raised, stands } = &news;
+                    cx.report(Report::Alarm {
+                        job: job.clone(),
+                        alarm: *alarm,
+                        raised: raised.clone(),
+                        stands: *stands,
+                    });
+                    hooks.follow_alarm(cx, news);
+                }
+                Fact::Started { run, due_at, lateness, is_first } => {
+                    transfer.on_started();
+                    if is_first {
+                        leader.iter_mut().for_each(|leader| leader.on_started(&run, due_at, lateness));
+                    }
+                }
                 Fact::StartFailed => {
                     let giving_up = transfer.on_failed_start(cx);
                     self.give_up(cx, giving_up);
@@ -254,6 +281,7 @@ impl Parts {
         self.pass_on_facts(cx);
         let Self { runs, leader, hooks, shutdown, .. } = self;
         leader.iter_mut().for_each(|leader| leader.act(cx, runs));
+        leader.iter_mut().for_each(|leader| leader.raise_alarms(cx, runs));
         cx.report_takeover();
         hooks.act(cx);
         shutdown.act(cx, runs, hooks);

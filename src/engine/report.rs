@@ -8,10 +8,10 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::election::TransferError;
-use crate::job::{Hook, JobName};
+use crate::job::{Alarm, JobName};
 use crate::lock::LockPath;
 use crate::process::{Exit, StartFailure};
-use crate::run::{Pause, Reason, RunEnd, RunId, Skip};
+use crate::run::{Pause, RaisedAlarm, Reason, RunEnd, RunId, Skip};
 use crate::start_problem::StartProblem;
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
 
@@ -74,9 +74,12 @@ pub enum Report {
     NotStarted { run: RunId, attempt: u32, problem: StartProblem },
     /// A hook ended, or was not started.
     HookFinished {
-        hook: Hook,
-        /// The run that the hook was about.
-        run: RunId,
+        /// The hook's key.
+        hook: &'static str,
+        /// `None` for a hook of the node itself.
+        job: Option<JobName>,
+        /// The run that the hook was about; `None` if it was about no run.
+        run: Option<RunId>,
         how: HookOutcome,
         /// What its start failed over, if that is why it was not started.
         problem: Option<StartProblem>,
@@ -103,6 +106,14 @@ pub enum Report {
         job: JobName,
         /// Who requested it.
         by: String,
+    },
+    /// An alarm was raised or has ended, and the ledger has it.
+    Alarm {
+        job: JobName,
+        alarm: Alarm,
+        raised: RaisedAlarm,
+        /// False if it has ended.
+        stands: bool,
     },
     /// The records of a job that no node's file defines any more were removed.
     Forgotten {

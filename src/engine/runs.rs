@@ -150,6 +150,17 @@ impl Runs {
         self.active.runs_of(job).any(|run| matches!(run.state(), ActiveRunState::Remote | ActiveRunState::CutOff))
     }
 
+    /// The run of the job that is due first among those that have not had a process, and when it was due.
+    pub fn first_to_start(&self, job: &Job) -> Option<(Timestamp, RunId)> {
+        let to_start = self.active.of_job(&job.name).filter(|(_, run)| run.has_not_run());
+        to_start.map(|(id, run)| (run.due_at(Some(job)), id.clone())).min()
+    }
+
+    /// The run of the job whose attempt has been running for longest, and since when.
+    pub fn longest_running(&self, job: &JobName) -> Option<(Timestamp, RunId)> {
+        self.active.of_job(job).filter_map(|(id, run)| Some((run.running_since()?, id.clone()))).min()
+    }
+
     /// The run that a process tree belongs to; `None` for a hook's.
     pub fn of_tree(&self, tree_id: TreeId) -> Option<RunId> {
         self.trees.run(tree_id).cloned()

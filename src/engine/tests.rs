@@ -1,6 +1,7 @@
 //! Tests of the engine: one event at a time, and the commands that must follow.
 
 mod ahead;
+mod alarms;
 mod chained;
 mod clocks;
 mod control;

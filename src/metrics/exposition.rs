@@ -13,9 +13,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::counts::{Counts, Histogram, JobCounts};
-use crate::job::JobName;
+use crate::job::{Alarm, JobName};
 use crate::run::RunState;
-use crate::status::{RunStatus, Status};
+use crate::status::{JobStatus, RunStatus, Status};
 
 /// All that one scrape shows.
 #[derive(Debug)]
@@ -176,6 +176,8 @@ impl Scrape {
         families.labelled("cut_off", help, "job", self.in_flight(cut_off))?;
         let help = "When a run of the job last succeeded, in seconds since 1970";
         families.labelled("last_success_timestamp_seconds", help, "job", self.last_successes())?;
+        let help = "1 for each alarm of a job that stands";
+        families.gauges("job_alarm", help, "alarm", self.alarms())?;
         let next = status.jobs.iter().filter_map(|job| Some((job.name.as_str(), timestamp(job.next?))));
         let help = "The job's next occurrence, in seconds since 1970";
         families.labelled("next_run_timestamp_seconds", help, "job", next.filter(|_| self.leads()))
@@ -187,6 +189,15 @@ impl Scrape {
             *counts.entry(run.run.job().as_str()).or_default() += 1.0;
         }
         counts
+    }
+
+    /// The alarms that stand, on the leader alone: it raises and ends them.
+    fn alarms(&self) -> impl Iterator<Item = (&str, &'static str, f64)> {
+        let standing = |job: &JobStatus, alarm: Alarm| job.alarms.iter().any(|standing| standing.alarm == alarm);
+        let jobs = self.status.jobs.iter().filter(|_| self.leads());
+        let of_jobs = jobs.flat_map(|job| Alarm::ALL.map(|alarm| (job, alarm)));
+        let standing = of_jobs.filter(move |(job, alarm)| standing(job, *alarm));
+        standing.map(|(job, alarm)| (job.name.as_str(), alarm.as_str(), 1.0))
     }
 
     fn last_successes(&self) -> BTreeMap<&str, f64> {
@@ -244,6 +255,21 @@ impl Families<'_> {
         series.into_iter().try_for_each(|(of, value)| family.encode_family(&[(label, of)])?.encode_gauge(&value))
     }
 
+    /// A gauge by job and another label.
+    fn gauges<'l>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        series: impl Iterator<Item = (&'l str, &'static str, f64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (job, of, value) in series {
+            family.encode_family(&[("job", job), (label, of)])?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
     fn counter(&mut self, name: &str, help: &str, count: u64) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         family.encode_counter::<NoLabelSet, _, u64>(&count, None)
@@ -276,7 +302,7 @@ mod tests {
     use super::*;
     use crate::engine::Report;
     use crate::run::tests_support::{record, success};
-    use crate::status::sample;
+    use crate::status::{AlarmStatus, sample};
 
     fn scrape() -> Scrape {
         let mut status = sample::leader();
@@ -291,6 +317,21 @@ mod tests {
 
     fn has(lines: &[String], wanted: &str) -> bool {
         lines.iter().any(|line| line == wanted)
+    }
+
+    #[test]
+    fn only_the_leader_shows_the_alarms_that_stand() {
+        let alarm = |status: &mut Status| {
+            let at = sample::at("2026-11-20T02:40:00Z");
+            status.jobs[0].alarms = vec![AlarmStatus { alarm: Alarm::Stale, since: at, raised_at: at, run: None }];
+        };
+        let mut leader = scrape();
+        alarm(&mut leader.status);
+        assert!(has(&lines(leader), "cronkeeper_job_alarm{job=\"nightly-backup\",alarm=\"stale\"} 1.0"));
+        let mut follower = scrape();
+        alarm(&mut follower.status);
+        follower.status.role.token = None;
+        assert!(!lines(follower).iter().any(|line| line.starts_with("cronkeeper_job_alarm")));
     }
 
     #[test]

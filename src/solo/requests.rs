@@ -11,7 +11,7 @@ use crate::job::JobName;
 use crate::ledger::{ControlEntry, Filter, OperatorRequests, TriggerEntry, Window};
 use crate::run::{
     ControlRecord, HistoryRecord, JobRecord, KillRequest, Link, Nonce, Note, Pause, Resume, RunId, RunRecord, RunState,
-    TriggerRecord, TriggerSeq, Version,
+    StandingAlarms, TriggerRecord, TriggerSeq, Version,
 };
 
 /// A limit above the number of records in any job's history.
@@ -74,8 +74,14 @@ pub(super) fn pause(tx: &Transaction<'_>, job: &JobName, id: Uuid, pause: Pause)
     if touched == 0 {
         // No leader has decided on this job yet. Its occurrences count from the time when one does.
         let nonce = Nonce(format!("pause-{id}"));
-        let undecided =
-            JobRecord { v: 1, last_scheduled: jiff::Timestamp::UNIX_EPOCH, counted: None, schedule: None, nonce };
+        let undecided = JobRecord {
+            v: 1,
+            last_scheduled: jiff::Timestamp::UNIX_EPOCH,
+            counted: None,
+            schedule: None,
+            alarms: StandingAlarms::default(),
+            nonce,
+        };
         put_job(tx, job, None, &undecided)?;
     }
     Ok(())

@@ -192,6 +192,11 @@ impl Store {
         Ok(read::outcome_before(&self.db, run)?)
     }
 
+    /// The end of the job's last run that succeeded.
+    pub(super) fn last_success(&self, job: &JobName) -> Result<Option<Timestamp>> {
+        Ok(read::last_successes(&self.db, vec![job.clone()])?.remove(job))
+    }
+
     /// A number that changes when another connection has written. Reading it is cheap: it is in shared memory.
     pub(super) fn data_version(&self) -> Result<i64> {
         Ok(self.db.pragma_query_value(None, "data_version", |row| row.get(0))?)

@@ -93,6 +93,7 @@ impl JobStatus {
             waits_for,
             error,
             paused,
+            alarms,
         } = self;
         Self {
             name,
@@ -111,6 +112,7 @@ impl JobStatus {
                 at,
                 reason: reason.map(|_| withheld()),
             }),
+            alarms,
         }
     }
 }

@@ -101,6 +101,7 @@ pub(crate) fn leader() -> Status {
                 waits_for: Vec::new(),
                 error: None,
                 paused: None,
+                alarms: Vec::new(),
             },
             JobStatus {
                 name: job("load"),
@@ -115,6 +116,7 @@ pub(crate) fn leader() -> Status {
                 waits_for: Vec::new(),
                 error: None,
                 paused: None,
+                alarms: Vec::new(),
             },
             JobStatus {
                 name: job("old-report"),
@@ -129,6 +131,7 @@ pub(crate) fn leader() -> Status {
                 waits_for: Vec::new(),
                 error: None,
                 paused: None,
+                alarms: Vec::new(),
             },
         ],
         runs: vec![RunStatus {

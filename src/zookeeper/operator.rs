@@ -16,7 +16,7 @@ use crate::job::JobName;
 use crate::ledger::{Followed, Operator, OperatorError, OperatorFuture};
 use crate::run::{
     ControlRecord, HistoryRecord, JobRecord, KillRequest, Nonce, Pause, Resume, RunId, RunRecord, RunState,
-    TriggerRecord, TriggerSeq, Version,
+    StandingAlarms, TriggerRecord, TriggerSeq, Version,
 };
 
 /// Most tries of a write whose base others keep changing. That is enough for a job that is decided on every second.
@@ -211,6 +211,7 @@ fn undecided(pause: Uuid) -> JobRecord {
         last_scheduled: Timestamp::UNIX_EPOCH,
         counted: None,
         schedule: None,
+        alarms: StandingAlarms::default(),
         nonce: Nonce(format!("pause-{pause}")),
     }
 }

@@ -141,7 +141,7 @@ async fn last_successes<C: Client>(
 }
 
 /// The end of the newest run that succeeded, searched from the newest record on.
-async fn last_success<C: Client>(client: &C, job: &JobName) -> Result<Option<Timestamp>, SessionError> {
+pub(super) async fn last_success<C: Client>(client: &C, job: &JobName) -> Result<Option<Timestamp>, SessionError> {
     let parent = paths::job_history(job);
     let mut names = context::or_none(context::newest_history(client, job, context::MOST_RECENT).await)?;
     let mut next = 1;

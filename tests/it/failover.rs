@@ -3,6 +3,7 @@
 //! Timing is only bounded where it is the promise, and then generously. What takes long, or is only more of the same,
 //! runs with `CRONKEEPER_LONG=1`.
 
+mod alarms;
 mod authentication;
 mod burst;
 mod chained;
@@ -14,6 +15,7 @@ mod flapping;
 mod frozen;
 mod successor;
 mod hooks;
+mod node_hooks;
 mod history;
 mod hung;
 mod in_flight;

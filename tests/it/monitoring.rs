@@ -12,7 +12,7 @@ use crate::support::node::Spec;
 use crate::support::{LONG, poll, skipped, until};
 
 /// One scrape in Prometheus' text format: the type of each family, and the value of each series.
-struct Scraped {
+pub struct Scraped {
     text: String,
     types: BTreeMap<String, String>,
     series: BTreeMap<String, f64>,
@@ -31,7 +31,7 @@ impl Scraped {
     }
 
     /// The value of a series, named without the prefix.
-    fn value(&self, series: &str) -> Option<f64> {
+    pub fn value(&self, series: &str) -> Option<f64> {
         self.series.get(&format!("cronkeeper_{series}")).copied()
     }
 
@@ -46,14 +46,14 @@ impl Scraped {
 }
 
 /// Scrapes a node on its socket.
-fn scrape(spec: &Spec) -> Scraped {
+pub fn scrape(spec: &Spec) -> Scraped {
     let (code, text) = poll(LONG, || get(spec, "/metrics")).expect("somebody answers");
     assert_eq!(code, 200, "{text}");
     Scraped::parsed(text)
 }
 
 /// Waits until a series of a node has a value that is `wanted`.
-fn await_value(spec: &Spec, series: &str, wanted: impl Fn(f64) -> bool) -> f64 {
+pub fn await_value(spec: &Spec, series: &str, wanted: impl Fn(f64) -> bool) -> f64 {
     until(&format!("{series} is as wanted"), || scrape(spec).value(series).is_some_and(&wanted));
     scrape(spec).value(series).expect("it was there")
 }

@@ -40,6 +40,12 @@ impl JobPage<'_> {
                     @if !job.running.is_empty() {
                         dt { "Running" } dd { @for run in &job.running { a href={ "/runs/" (run) } { (run) } " " } }
                     }
+                    @for alarm in &job.alarms {
+                        dt { "Alarm" } dd {
+                            (jobs::alarm_words(alarm.alarm)) ", since " (words::time(alarm.since, status.at)) " UTC"
+                            @if let Some(run) = &alarm.run { " " a href={ "/runs/" (run) } { (run) } }
+                        }
+                    }
                     @if let Some(paused) = &job.paused {
                         dt { "Paused" } dd {
                             "by " (paused.by) ", " (words::time(paused.at, status.at)) " UTC"

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::bars::{self, Bar};
 use super::words;
-use crate::job::JobName;
+use crate::job::{Alarm, JobName};
 use crate::status::{JobStatus, RunStatus, Status};
 use crate::suggest::counted;
 
@@ -145,8 +145,18 @@ pub(super) fn notes(job: &JobStatus) -> Markup {
             " " span.fact { "paused" }
             @if let Some(reason) = &paused.reason { " " span.reason { (reason) } }
         }
+        @for alarm in &job.alarms { " " span.fact.bad { (alarm_words(alarm.alarm)) } }
         @if !job.waits_for.is_empty() { " " span.fact { "waits for " (names(&job.waits_for)) } }
         @if let Some(error) = &job.error { " " span.fact.bad { (error) } }
+    }
+}
+
+/// What an alarm says of its job.
+pub(super) fn alarm_words(alarm: Alarm) -> &'static str {
+    match alarm {
+        Alarm::Late => "late",
+        Alarm::Long => "runs long",
+        Alarm::Stale => "no success for too long",
     }
 }
 

@@ -16,7 +16,14 @@ use crate::term::NodeName;
 pub(super) fn write(status: &Status, screen: Screen, out: &mut dyn Write) -> io::Result<()> {
     let mut text = Vec::new();
     write_head(status, &mut text)?;
-    for table in [tables::queue(status), tables::members(status), tables::runs(status), tables::paused(status)] {
+    let tables = [
+        tables::queue(status),
+        tables::members(status),
+        tables::runs(status),
+        tables::paused(status),
+        tables::alarms(status),
+    ];
+    for table in tables {
         if !table.is_empty() {
             writeln!(text)?;
             table.write(&mut text)?;
@@ -193,10 +200,10 @@ fn names(nodes: &[NodeName]) -> String {
 mod tests {
     use super::*;
     use crate::fuzz::{Fuzz, is_read_back};
-    use crate::job::JobName;
+    use crate::job::{Alarm, JobName};
     use crate::run::fuzz::WORDS;
-    use crate::run::{Link, Outcome, Span, UpstreamResult};
-    use crate::status::{JobStatus, MissingMember, sample};
+    use crate::run::{Link, Outcome, RunId, Span, UpstreamResult};
+    use crate::status::{AlarmStatus, JobStatus, MissingMember, sample};
 
     fn shown(status: &Status) -> String {
         let mut out = Vec::new();
@@ -231,6 +238,26 @@ mod tests {
             "PAUSED          SINCE (UTC)          BY                          WHY",
             "nightly-backup  2026-11-19 17:00:00  uid 1000 (alice) on host-b  new disks\\u{7}",
             "nightly-backup  success  host-b  48m 51s ago  paused",
+        ];
+        for line in expected {
+            assert!(shown.lines().any(|shown| shown.trim_end() == line), "{shown}");
+        }
+    }
+
+    #[test]
+    fn alarms_are_shown_with_their_run_and_since_when() {
+        let mut status = sample::leader();
+        let since = sample::at("2026-11-20T02:40:00Z");
+        let alarm = |alarm, run| AlarmStatus { alarm, since, raised_at: since, run };
+        let late = RunId::scheduled(sample::job("load"), since);
+        status.jobs[0].alarms = vec![alarm(Alarm::Stale, None)];
+        status.jobs[1].alarms = vec![alarm(Alarm::Late, Some(late))];
+        let shown = shown(&status);
+        let expected = [
+            "ALARM  JOB             RUN                    SINCE (UTC)          FOR",
+            "stale  nightly-backup  -                      2026-11-20 02:40:00  20m",
+            "late   load            load.20261120T024000Z  2026-11-20 02:40:00  20m",
+            "! load            -        -       -            2026-11-20 03:01:00  1m",
         ];
         for line in expected {
             assert!(shown.lines().any(|shown| shown.trim_end() == line), "{shown}");

@@ -1,9 +1,10 @@
 //! Log messages for hooks that have ended or were not started.
 
+use tracing::field::display;
 use tracing::{info, warn};
 
 use crate::engine::hooks::{self, HookOutcome};
-use crate::job::Hook;
+use crate::job::JobName;
 use crate::process::Exit;
 use crate::run::RunId;
 use crate::start_problem::StartProblem;
@@ -12,12 +13,18 @@ use crate::telemetry::{TARGET, event};
 /// Logs the outcome of a hook, as a warning unless it succeeded.
 ///
 /// A failed hook harms no run, but somebody who should have been notified was not.
-pub(super) fn finished(hook: Hook, run: &RunId, how: HookOutcome, problem: Option<&StartProblem>) {
-    let (job, hook, outcome) = (run.job(), hook.as_str(), how.as_str());
+pub(super) fn finished(
+    hook: &str,
+    job: Option<&JobName>,
+    run: Option<&RunId>,
+    how: HookOutcome,
+    problem: Option<&StartProblem>,
+) {
+    let (outcome, job, run) = (how.as_str(), job.map(display), run.map(display));
     let detail = problem.map(StartProblem::for_record);
     match describe_problem(how, problem) {
-        None => info!(target: TARGET, event = event::HOOK_FINISHED, %job, %run, hook, outcome),
-        Some(why) => warn!(target: TARGET, event = event::HOOK_FINISHED, %job, %run, hook, outcome, detail, "{why}"),
+        None => info!(target: TARGET, event = event::HOOK_FINISHED, job, run, hook, outcome),
+        Some(why) => warn!(target: TARGET, event = event::HOOK_FINISHED, job, run, hook, outcome, detail, "{why}"),
     }
 }
 

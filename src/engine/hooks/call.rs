@@ -1,24 +1,44 @@
 //! A hook to run, and its cause.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::clock::Uptime;
-use crate::job::{Hook, Job};
+use crate::job::{Alarm, CommandLine, Hook, Job, NodeHook};
 use crate::process::TreeId;
-use crate::run::{RunEnd, RunId, Skip};
+use crate::run::{RaisedAlarm, RunEnd, RunId, Skip};
+
+/// Time between SIGTERM and SIGKILL for a hook of the node.
+const KILL_GRACE: Duration = Duration::from_secs(10);
 
 /// A hook to run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct HookCall {
+pub enum HookCall {
+    OfJob(JobHookCall),
+    OfNode(NodeHookCall),
+}
+
+/// A job's hook to run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobHookCall {
     pub hook: Hook,
     /// The job as it was for the run.
     pub job: Arc<Job>,
     pub cause: Cause,
 }
 
-/// Cause of a hook.
+/// A node's own hook to run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeHookCall {
+    pub hook: NodeHook,
+    pub command: CommandLine,
+    /// Variables for its environment, without the prefix `CRONKEEPER_`.
+    pub facts: Vec<(&'static str, String)>,
+}
+
+/// Cause of a job's hook.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cause {
     Ended(Arc<RunEnd>),
@@ -29,6 +49,11 @@ pub enum Cause {
         first: Timestamp,
         /// Number of occurrences in this decision.
         count: u64,
+    },
+    /// An alarm was raised.
+    Alarm {
+        alarm: Alarm,
+        raised: RaisedAlarm,
     },
 }
 
@@ -41,20 +66,60 @@ pub struct HookStart {
 }
 
 impl HookCall {
-    /// The run that the hook is about; the first one if several were skipped.
-    pub fn run(&self) -> RunId {
-        match &self.cause {
-            Cause::Ended(end) => end.run.id(),
-            Cause::Skipped { skip, .. } if skip.trigger.is_some() => skip.id(),
-            Cause::Skipped { skip, first, .. } => RunId::scheduled(skip.job.clone(), *first),
+    /// The hook's key, in logs and in CRONKEEPER_HOOK.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::OfJob(call) => call.hook.as_str(),
+            Self::OfNode(call) => call.hook.as_str(),
         }
+    }
+
+    /// The job whose hook it is; `None` for a node's own.
+    pub fn job(&self) -> Option<&Arc<Job>> {
+        match self {
+            Self::OfJob(call) => Some(&call.job),
+            Self::OfNode(_) => None,
+        }
+    }
+
+    /// The run that the hook is about; `None` if it is about no run.
+    pub fn run(&self) -> Option<RunId> {
+        match self {
+            Self::OfJob(call) => call.run(),
+            Self::OfNode(_) => None,
+        }
+    }
+
+    /// What to execute.
+    pub fn command(&self) -> Option<&CommandLine> {
+        match self {
+            Self::OfJob(call) => call.job.hooks.get(&call.hook),
+            Self::OfNode(call) => Some(&call.command),
+        }
+    }
+
+    /// Time between SIGTERM and SIGKILL.
+    pub fn kill_grace(&self) -> Duration {
+        self.job().map_or(KILL_GRACE, |job| job.kill_grace)
     }
 
     /// The hook's standard input: the kept tail of the run's output.
     pub fn input(&self) -> &str {
+        match self {
+            Self::OfJob(JobHookCall { cause: Cause::Ended(end), .. }) => &end.tail,
+            Self::OfJob(_) | Self::OfNode(_) => "",
+        }
+    }
+}
+
+impl JobHookCall {
+    /// The run that the hook is about; the first one if several were skipped. `None` if it is about no run.
+    pub fn run(&self) -> Option<RunId> {
         match &self.cause {
-            Cause::Ended(end) => &end.tail,
-            Cause::Skipped { .. } => "",
+            Cause::Ended(end) => Some(end.run.id()),
+            Cause::Skipped { skip, .. } if skip.trigger.is_some() => Some(skip.id()),
+            Cause::Skipped { skip, first, .. } => Some(RunId::scheduled(skip.job.clone(), *first)),
+            Cause::Alarm { raised, .. } => raised.run.clone(),
         }
     }
 }

@@ -5,12 +5,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::call::{Cause, HookCall};
-use crate::job::{Hook, Job};
+use super::call::{Cause, HookCall, JobHookCall};
 use crate::process::TreeId;
-use crate::run::{RunEnd, RunId};
+use crate::run::RunEnd;
 
 /// Most hooks that run at once on a node; the others wait in order.
 pub const AT_ONCE: usize = 16;
@@ -25,18 +23,10 @@ pub(super) struct HookQueue {
     waiting: VecDeque<HookCall>,
     /// Bytes of output kept for waiting hooks.
     bytes: usize,
-    running: BTreeMap<TreeId, Running>,
+    /// The hooks that the warden was ordered to start, without their output.
+    running: BTreeMap<TreeId, HookCall>,
     /// The node ends and starts no more hooks.
     is_closed: bool,
-}
-
-/// A hook that the warden was ordered to start.
-#[derive(Debug)]
-pub(super) struct Running {
-    pub hook: Hook,
-    pub run: RunId,
-    pub job: Arc<Job>,
-    pub grace: Duration,
 }
 
 impl HookQueue {
@@ -72,16 +62,16 @@ impl HookQueue {
     }
 
     pub fn started(&mut self, tree_id: TreeId, call: &HookCall) {
-        let job = Arc::clone(&call.job);
-        let running = Running { hook: call.hook, run: call.run(), grace: job.kill_grace, job };
+        let mut running = call.clone();
+        leave_output(&mut running);
         self.running.insert(tree_id, running);
     }
 
-    pub fn get(&self, tree_id: TreeId) -> Option<&Running> {
+    pub fn get(&self, tree_id: TreeId) -> Option<&HookCall> {
         self.running.get(&tree_id)
     }
 
-    pub fn ended(&mut self, tree_id: TreeId) -> Option<Running> {
+    pub fn ended(&mut self, tree_id: TreeId) -> Option<HookCall> {
         self.running.remove(&tree_id)
     }
 
@@ -91,7 +81,7 @@ impl HookQueue {
     }
 
     /// Starts no more hooks. Returns the running and the waiting ones.
-    pub fn close(&mut self) -> (BTreeMap<TreeId, Running>, VecDeque<HookCall>) {
+    pub fn close(&mut self) -> (BTreeMap<TreeId, HookCall>, VecDeque<HookCall>) {
         self.is_closed = true;
         self.bytes = 0;
         (std::mem::take(&mut self.running), std::mem::take(&mut self.waiting))
@@ -99,7 +89,7 @@ impl HookQueue {
 }
 
 fn leave_output(call: &mut HookCall) {
-    if let Cause::Ended(end) = &mut call.cause {
+    if let HookCall::OfJob(JobHookCall { cause: Cause::Ended(end), .. }) = call {
         *end = Arc::new(RunEnd { tail: String::new(), ..RunEnd::clone(end) });
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::call::HookCall;
+use super::call::JobHookCall;
 use crate::job::JobName;
 use crate::run::{Outcome, RunId};
 
@@ -16,7 +16,7 @@ pub(super) struct Recovery {
     /// The outcome of a job's newest run, if this leader is sure of it.
     last: BTreeMap<JobName, Outcome>,
     /// Successes that may be recoveries. A read is in flight for the first.
-    unresolved: VecDeque<HookCall>,
+    unresolved: VecDeque<JobHookCall>,
 }
 
 impl Recovery {
@@ -41,23 +41,23 @@ impl Recovery {
     }
 
     /// Queues a success. Returns true if it is the first.
-    pub fn push(&mut self, call: HookCall) -> bool {
+    pub fn push(&mut self, call: JobHookCall) -> bool {
         self.unresolved.push_back(call);
         self.unresolved.len() == 1
     }
 
     /// The run for which the ledger is being read.
     pub fn requested_run(&self) -> Option<RunId> {
-        self.unresolved.front().map(HookCall::run)
+        self.unresolved.front().and_then(JobHookCall::run)
     }
 
     /// Takes the success that the read was for; `None` if no read was requested for that run.
-    pub fn answered(&mut self, run: &RunId) -> Option<HookCall> {
-        self.unresolved.front().filter(|call| call.run() == *run)?;
+    pub fn answered(&mut self, run: &RunId) -> Option<JobHookCall> {
+        self.unresolved.front().filter(|call| call.run().as_ref() == Some(run))?;
         self.unresolved.pop_front()
     }
 
-    pub fn close(&mut self) -> VecDeque<HookCall> {
+    pub fn close(&mut self) -> VecDeque<JobHookCall> {
         std::mem::take(&mut self.unresolved)
     }
 }

@@ -12,14 +12,14 @@ use super::agenda::Agenda;
 use super::timeline::Timeline;
 use crate::clock::later;
 use crate::engine::clocks::AHEAD;
-use crate::engine::commits::{Purpose, UnreportedSkip};
+use crate::engine::commits::{AlarmNews, Purpose, UnreportedSkip};
 use crate::engine::context::Context;
 use crate::engine::misfire::Missed;
 use crate::engine::report::MarkAhead;
 use crate::engine::runs::Runs;
 use crate::job::{Job, JobName};
 use crate::ledger::{Change, Commit, JobEntry, Request};
-use crate::run::{JobRecord, Nonce, RunId, Skip, SkipReason, Version};
+use crate::run::{JobRecord, Nonce, RunId, Skip, SkipReason, StandingAlarms, Version};
 use crate::term::FencingToken;
 
 /// Most unanswered writes to one job's record. Occurrences that become due beyond that are decided on later.
@@ -199,9 +199,7 @@ impl Book {
         let Some(token) = cx.token() else { return };
         let Some(timeline) = self.timelines.get_mut(name) else { return };
         let mark = mark.max(timeline.mark);
-        let schedule = timeline.job.as_deref().map(Job::schedule_digest);
-        let (last_scheduled, counted) = timeline.marks(mark);
-        let record = JobRecord { v: 1, last_scheduled, counted, schedule, nonce };
+        let record = timeline.record(mark, nonce);
         let at = timeline.version;
         let skip = skipped.map(|(reason, missed)| new_skip(cx, token, name, reason, missed));
         let (unreported, skip) = timeline.join_skip(skip, cx.jobs.dependents_of(name));
@@ -209,6 +207,18 @@ impl Book {
         let change = Change::Advance { job: name.clone(), at, record, skip };
         let id = cx.commit(change, Purpose::Advance { job: name.clone(), mark, skip: unreported });
         cx.add_to_takeover(id);
+    }
+
+    /// Writes the job's alarms, and nothing else of its record.
+    pub fn write_alarms(&mut self, cx: &mut Context, name: &JobName, alarms: StandingAlarms, news: Vec<AlarmNews>) {
+        let nonce = cx.nonce();
+        let Some(timeline) = self.timelines.get_mut(name) else { return };
+        timeline.alarms = alarms;
+        let (mark, at) = (timeline.mark, timeline.version);
+        let record = timeline.record(mark, nonce);
+        timeline.step(mark);
+        let change = Change::Advance { job: name.clone(), at, record, skip: None };
+        cx.commit(change, Purpose::WriteAlarms { job: name.clone(), mark, news });
     }
 
     /// Moves the mark and begins a run of this occurrence, or queues it behind others.
@@ -231,11 +241,10 @@ impl Book {
     pub fn step_mark(&mut self, job: &Job, at: Timestamp, nonce: Nonce) -> Option<(Version, JobRecord)> {
         let timeline = self.timelines.get_mut(&job.name)?;
         let version = timeline.version?;
-        let schedule = Some(job.schedule_digest());
-        let (last_scheduled, counted) = timeline.marks(at);
+        let record = JobRecord { schedule: Some(job.schedule_digest()), ..timeline.record(at, nonce) };
         timeline.skip = None;
         timeline.step(at);
-        Some((version, JobRecord { v: 1, last_scheduled, counted, schedule, nonce }))
+        Some((version, record))
     }
 
     /// Handles the answer to a commit that moves a job's mark.
@@ -256,6 +265,11 @@ impl Book {
             cx.ledger(Request::ReadJob(name.clone()));
         }
         self.schedule(name);
+    }
+
+    /// The alarms of the jobs that have any, as in their records once all requested commits are accepted.
+    pub fn alarms(&self) -> impl Iterator<Item = (&JobName, &StandingAlarms)> {
+        self.timelines.iter().map(|(name, timeline)| (name, &timeline.alarms)).filter(|(_, alarms)| alarms.stand())
     }
 
     /// The jobs whose marks are later than `latest`, by more than [`AHEAD`].

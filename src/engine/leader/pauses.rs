@@ -14,9 +14,9 @@ use crate::engine::commits::Purpose;
 use crate::engine::context::Context;
 use crate::engine::misfire;
 use crate::engine::report::Report;
-use crate::job::{Job, JobName};
+use crate::job::JobName;
 use crate::ledger::{Change, Commit, ControlEntry, Request};
-use crate::run::{JobRecord, SkipReason};
+use crate::run::SkipReason;
 
 /// The pauses that a leader knows of.
 #[derive(Debug, Default)]
@@ -125,9 +125,9 @@ impl Pauses {
         let (unreported, skip) = timeline.join_skip(skip, cx.jobs.dependents_of(name));
         timeline.skip = None;
         timeline.step(mark);
-        let schedule = job.as_deref().map(Job::schedule_digest);
-        let (last_scheduled, counted) = timeline.marks(mark);
-        let record = JobRecord { v: 1, last_scheduled, counted, schedule, nonce };
+        // During the pause no success was to be expected.
+        timeline.alarms.stale_from = timeline.alarms.stale_from.map(|from| from.max(cx.due));
+        let record = timeline.record(mark, nonce);
         book.schedule(name);
         let change = Change::Resume { job: name.clone(), control, mark: Some((at, record)), skip };
         cx.commit(change, Purpose::Resume { job: name.clone(), mark: Some(mark), skip: unreported, by });

@@ -21,7 +21,7 @@ use crate::engine::commits::UnreportedSkip;
 use crate::engine::report::MarkAhead;
 use crate::job::{Job, JobName};
 use crate::ledger::SkipWrite;
-use crate::run::{JobRecord, Link, Skip, UpstreamResult, Version};
+use crate::run::{JobRecord, Link, Nonce, Skip, StandingAlarms, UpstreamResult, Version};
 
 /// One job's occurrences, as far as they are decided on.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub(super) struct Timeline {
     pub cursor: Timestamp,
     /// Missed occurrences that wait to be made up, oldest first.
     pub backlog: VecDeque<Timestamp>,
+    /// The alarms that the next write of the record states.
+    pub alarms: StandingAlarms,
     /// The newest skip record with its version, while neighbouring occurrences may join it.
     pub skip: Option<Box<(Version, Skip)>>,
     /// Number of unanswered writes.
@@ -67,6 +69,7 @@ impl Timeline {
             ahead,
             cursor: mark,
             backlog: VecDeque::new(),
+            alarms: StandingAlarms::default(),
             skip: None,
             open: 0,
             is_in_conflict: false,
@@ -113,9 +116,16 @@ impl Timeline {
         (Some(unreported), Some(SkipWrite { at, skip, links }))
     }
 
-    /// The values for the job's record at this mark: the mark, and the count.
-    pub fn marks(&self, mark: Timestamp) -> (Timestamp, Option<Timestamp>) {
-        (self.ahead.map_or(mark, |ahead| ahead.max(mark)), Some(mark))
+    /// The job's record at this mark.
+    pub fn record(&self, mark: Timestamp, nonce: Nonce) -> JobRecord {
+        JobRecord {
+            v: 1,
+            last_scheduled: self.ahead.map_or(mark, |ahead| ahead.max(mark)),
+            counted: Some(mark),
+            schedule: self.job.as_deref().map(Job::schedule_digest),
+            alarms: self.alarms.clone(),
+            nonce,
+        }
     }
 
     /// The mark, if it is later than `limit`.

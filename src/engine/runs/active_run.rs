@@ -13,8 +13,11 @@
 //! ```
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::clock::Uptime;
+use jiff::Timestamp;
+
+use crate::clock::{Uptime, later};
 use crate::engine::report::{IllegalStep, Report};
 use crate::job::Job;
 use crate::ledger::{CommitId, OwnerState};
@@ -377,6 +380,40 @@ impl ActiveRun {
     /// True if the ledger is known to have the run in flight.
     pub fn is_begun(&self) -> bool {
         !matches!(self.phase(), Some(Phase::Beginning | Phase::Unconfirmed))
+    }
+
+    /// When the run was due to start, so that its lateness counts from then. `job`: its definition, if known.
+    pub fn due_at(&self, job: Option<&Job>) -> Timestamp {
+        let record = &self.record;
+        match job {
+            // A trigger is recorded with whole seconds, so lateness counts from when the leader began its run.
+            _ if record.trigger.is_some() => record.ready_at.unwrap_or(record.begun_at),
+            // The time that its upstreams took does not count as lateness.
+            Some(job) if job.schedule().is_none() => record.ready(),
+            job => later(record.scheduled_at, job.map_or(Duration::ZERO, |job| job.splay.delay())),
+        }
+    }
+
+    /// True while no attempt has had a process, as far as this node knows.
+    pub fn has_not_run(&self) -> bool {
+        let is_unstarted = match &self.state {
+            ActiveRunState::Local(LocalRun { phase: Phase::Beginning | Phase::Unconfirmed, .. }) => true,
+            ActiveRunState::Local(_) => self.process().is_some_and(|process| process.started.is_none()),
+            ActiveRunState::Unowned => matches!(self.record.state, RunState::Queued | RunState::Unstarted),
+            ActiveRunState::Remote | ActiveRunState::CutOff | ActiveRunState::Settling => false,
+        };
+        is_unstarted && !self.record.has_past()
+    }
+
+    /// Since when the current attempt has been running, as far as this node knows; `None` while it has no process.
+    pub fn running_since(&self) -> Option<Timestamp> {
+        let runs = match &self.state {
+            ActiveRunState::Local(_) => self.process().is_some_and(|process| process.started.is_some()),
+            ActiveRunState::Remote | ActiveRunState::CutOff => self.record.state == RunState::Running,
+            ActiveRunState::Unowned | ActiveRunState::Settling => false,
+        };
+        // An attempt that was begun ahead waited for its time.
+        runs.then(|| self.record.begun_at.max(self.record.ready()))
     }
 
     /// The run's process tree, if there is one here.

@@ -2,6 +2,7 @@
 //!
 //! A run has at most one commit in flight; [`Runs::commit_next`] requests the next as soon as the last is answered.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::active_run::{ActiveRun, ActiveRunState, Ended, Phase, Process, Release, RunStep, StopCause};
@@ -228,16 +229,10 @@ impl Runs {
         }
         let Some(active) = self.active.get(&run) else { return };
         let started_at = earlier(cx.now.wall, cx.now.up.since(at));
-        let record = &active.record;
-        let due_at = match active.job() {
-            // A trigger is recorded with whole seconds, so lateness counts from when the leader began its run.
-            _ if record.trigger.is_some() => record.ready_at.unwrap_or(record.begun_at),
-            // The time that its upstreams took does not count as lateness.
-            Some(job) if job.schedule().is_none() => record.ready(),
-            job => later(run.scheduled_at(), job.map_or(Duration::ZERO, |job| job.splay.delay())),
-        };
+        let due_at = active.due_at(active.job().map(Arc::as_ref));
         let lateness = Duration::try_from(started_at.duration_since(due_at)).unwrap_or_default();
-        cx.facts.push_back(Fact::Started);
+        let is_first = !active.record.has_past();
+        cx.facts.push_back(Fact::Started { run: run.clone(), due_at, lateness, is_first });
         cx.report(Report::Started { run, attempt, token, pid, lateness });
     }
 
@@ -581,7 +576,7 @@ impl Runs {
 /// What a start failed over; `None` if it was too late, for which nothing is to blame.
 fn problem_of(run: &ActiveRun, why: StartFailure) -> Option<StartProblem> {
     let StartFailure::Step { step, errno } = why else { return None };
-    run.job().map(|job| StartProblem::of(job, &job.command, step, errno))
+    run.job().map(|job| StartProblem::of(Some(job), &job.command, step, errno))
 }
 
 /// Why an attempt is not started.

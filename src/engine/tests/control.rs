@@ -376,6 +376,7 @@ fn a_record_that_a_pause_made_counts_from_now() {
         last_scheduled: jiff::Timestamp::UNIX_EPOCH,
         counted: None,
         schedule: None,
+        alarms: Default::default(),
         nonce: Nonce("pause".into()),
     };
     let jobs = [(name("tick"), JobEntry { record: Some(undecided), version: Version(0) })].into();

@@ -11,8 +11,8 @@ use crate::coordination::Request;
 use crate::engine::runs::keep_until;
 use crate::engine::{Command, Engine, Event, Report, Start};
 use crate::job::{
-    CommandLine, Digest, Due, Hooks, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
-    RunAs, Splay,
+    AlarmLimits, CommandLine, Digest, Due, Hooks, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd,
+    Overlap, Retries, RunAs, Splay,
 };
 use crate::ledger::{Change, Commit, CommitId, JobEntry, Running, Snapshot};
 use crate::process::{Ending, Exit, Notice, TreeId};
@@ -61,6 +61,7 @@ pub fn job(job: &str, schedule: &str) -> Job {
         success_exit_codes: BTreeSet::from([0]),
         max_output: 1 << 20,
         history_limit: 20,
+        alarms: AlarmLimits::default(),
         hooks: Hooks::new(),
     }
 }
@@ -73,7 +74,14 @@ pub fn set(jobs: impl IntoIterator<Item = Job>) -> JobSet {
 /// `jobs/<job>` as an earlier leader left it.
 pub fn entry(job: &Job, mark: Timestamp, version: i32) -> (JobName, JobEntry) {
     let schedule = Some(job.schedule_digest());
-    let record = JobRecord { v: 1, last_scheduled: mark, counted: None, schedule, nonce: Nonce("1-1".into()) };
+    let record = JobRecord {
+        v: 1,
+        last_scheduled: mark,
+        counted: None,
+        schedule,
+        alarms: Default::default(),
+        nonce: Nonce("1-1".into()),
+    };
     (job.name.clone(), JobEntry { record: Some(record), version: Version(version) })
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::fixture::*;
-use crate::engine::hooks::{AT_ONCE, Cause, HookOutcome, HookStart, TIMEOUT};
+use crate::engine::hooks::{AT_ONCE, Cause, HookCall, HookOutcome, HookStart, JobHookCall, TIMEOUT};
 use crate::engine::{Command, Event, Report};
 use crate::job::{CommandLine, Hook, Hooks, Job, Misfire, OnLeaseEnd, Retries};
 use crate::ledger::{Commit, OwnerState, Snapshot};
@@ -53,7 +53,7 @@ impl Fixture {
     }
 
     /// The reported outcomes of hooks.
-    fn finished(&self) -> Vec<(Hook, HookOutcome)> {
+    fn finished(&self) -> Vec<(&'static str, HookOutcome)> {
         let reported = self.reports().into_iter().filter_map(|report| match report {
             Report::HookFinished { hook, how, .. } => Some((hook, how)),
             _ => None,
@@ -62,12 +62,22 @@ impl Fixture {
     }
 }
 
+/// The call of a job's hook.
+fn of_job(start: &HookStart) -> &JobHookCall {
+    match &start.call {
+        HookCall::OfJob(call) => call,
+        HookCall::OfNode(call) => panic!("a hook of the node: {call:?}"),
+    }
+}
+
 fn in_words(start: &HookStart) -> String {
-    let what = match &start.call.cause {
+    let what = match &of_job(start).cause {
         Cause::Ended(end) => end.outcome.as_str().to_owned(),
         Cause::Skipped { skip, first, count } => format!("{} {count} {first} {}", skip.reason.as_str(), skip.last),
+        Cause::Alarm { alarm, .. } => alarm.as_str().to_owned(),
     };
-    format!("{} {} {what}", start.call.hook.as_str(), start.call.run())
+    let run = start.call.run().map(|run| run.to_string()).unwrap_or_default();
+    format!("{} {run} {what}", start.call.name())
 }
 
 /// A leader whose run of [`once`] has failed, and its hook.
@@ -264,7 +274,7 @@ fn a_flood_starts_so_many_at_once_and_the_others_in_order() {
     assert_eq!(open.len(), AT_ONCE);
     let mut seen = Vec::new();
     while let Some(call) = open.pop() {
-        seen.push(call.call.job.name.clone());
+        seen.push(of_job(&call).job.name.clone());
         fixture.ended(call.tree_id, Exit::Code(0), None);
         let next = fixture.calls();
         assert!(next.len() <= 1);
@@ -316,7 +326,7 @@ fn what_takes_too_long_is_stopped_with_the_jobs_grace() {
     fixture.pass(1);
     assert!(fixture.take().contains(&Command::Order(Order::Stop { tree_id, grace_ms: 10_000 })));
     fixture.ended(tree_id, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
-    assert_eq!(fixture.finished(), [(Hook::Failure, HookOutcome::TimedOut)]);
+    assert_eq!(fixture.finished(), [("on_failure", HookOutcome::TimedOut)]);
 }
 
 #[test]
@@ -324,13 +334,13 @@ fn the_outcome_of_a_hook_is_reported_and_changes_nothing() {
     let why = StartFailure::Step { step: StartStep::Exec, errno: 2 };
     let (mut fixture, HookStart { tree_id, .. }) = failed();
     fixture.handle(Event::Warden(Notice::NotStarted { tree_id, why }));
-    assert_eq!(fixture.finished(), [(Hook::Failure, HookOutcome::NotStarted(why))]);
+    assert_eq!(fixture.finished(), [("on_failure", HookOutcome::NotStarted(why))]);
     assert!(fixture.commits().is_empty());
     for (exit, word) in [(Exit::Code(0), "success"), (Exit::Code(7), "failure")] {
         let (mut fixture, HookStart { tree_id, .. }) = failed();
         fixture.started(tree_id);
         fixture.ended(tree_id, exit, None);
-        assert_eq!(fixture.finished(), [(Hook::Failure, HookOutcome::Exited(exit))]);
+        assert_eq!(fixture.finished(), [("on_failure", HookOutcome::Exited(exit))]);
         assert_eq!(fixture.finished()[0].1.as_str(), word);
         assert!(fixture.hooks_of_all().is_empty());
     }
@@ -365,5 +375,5 @@ fn the_definition_of_the_run_counts_and_for_others_the_present_one() {
     fixture.accept_all();
     let calls = fixture.calls();
     assert_eq!(calls.len(), 1, "a run in flight keeps its definition");
-    assert_eq!(calls[0].call.job, Arc::new(once()));
+    assert_eq!(of_job(&calls[0]).job, Arc::new(once()));
 }

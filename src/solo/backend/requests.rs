@@ -105,6 +105,10 @@ impl Backend {
                 let before = self.store.outcome_before(&run)?;
                 self.emit_ledger(ledger::Event::Before(run, before));
             }
+            ledger::Request::ReadLastSuccess(job) => {
+                let at = self.store.last_success(&job)?;
+                self.emit_ledger(ledger::Event::LastSuccess(job, at));
+            }
             ledger::Request::Watch(run) => self.watch.add(&run, &self.store, &self.background, &self.service.events)?,
             ledger::Request::WatchOwn(run) => {
                 self.watch.watch_own(&run, &self.store, &self.background, &self.service.events)?;

@@ -175,6 +175,9 @@ async fn read<C: Client, K: Clock>(
         ledger::Request::ReadBefore(run) => {
             Ok(Event::Before(run.clone(), reader::outcome_before(context.line()?, run).await?))
         }
+        ledger::Request::ReadLastSuccess(job) => {
+            Ok(Event::LastSuccess(job.clone(), reader::last_success(context.line()?, job).await?))
+        }
         // Watches and commits are handled elsewhere and never reach this function.
         ledger::Request::Watch(run) | ledger::Request::WatchOwn(run) => read_run(context, run).await,
         ledger::Request::Commit { change, .. } => read_job(context, change.job()).await,

@@ -19,7 +19,14 @@ pub fn at(second: i64) -> Timestamp {
 }
 
 pub fn mark(second: i64, nonce: &str) -> JobRecord {
-    JobRecord { v: 1, last_scheduled: at(second), counted: None, schedule: None, nonce: Nonce(nonce.into()) }
+    JobRecord {
+        v: 1,
+        last_scheduled: at(second),
+        counted: None,
+        schedule: None,
+        alarms: Default::default(),
+        nonce: Nonce(nonce.into()),
+    }
 }
 
 pub fn run(job: &str, second: i64, nonce: &str) -> RunRecord {

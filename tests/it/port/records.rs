@@ -17,7 +17,14 @@ pub fn at(second: i64) -> Timestamp {
 }
 
 pub fn mark(second: i64, nonce: &str) -> JobRecord {
-    JobRecord { v: 1, last_scheduled: at(second), counted: None, schedule: None, nonce: Nonce(nonce.into()) }
+    JobRecord {
+        v: 1,
+        last_scheduled: at(second),
+        counted: None,
+        schedule: None,
+        alarms: Default::default(),
+        nonce: Nonce(nonce.into()),
+    }
 }
 
 pub fn first_mark(name: &str, nonce: &str) -> Change {

@@ -1,6 +1,7 @@
 //! Runs in flight: whose they are, and who is notified of what becomes of them.
 
 use cronkeeper::election::Request;
+use cronkeeper::job::JobName;
 use cronkeeper::ledger::{Change, Commit, Event, OwnerState, Request as LedgerRequest};
 use cronkeeper::run::{HistoryRecord, KillRequest, Outcome, Reason, RunRecord, RunState, Version};
 
@@ -132,6 +133,17 @@ async fn the_outcome_of_the_run_before_is_read(mut cluster: Cluster) {
             })
             .await;
         assert_eq!(before, expected);
+    }
+    for (job, expected) in [("j", true), ("unknown", false)] {
+        let name = JobName::parse(job).unwrap();
+        a.ask_ledger(LedgerRequest::ReadLastSuccess(name.clone()));
+        let success = a
+            .ledger("the last success", |event| match event {
+                Event::LastSuccess(of, at) if *of == name => Some(*at),
+                _ => None,
+            })
+            .await;
+        assert_eq!(success.is_some(), expected, "{job}: {success:?}");
     }
     let history = a.history("j").await;
     assert!(matches!(&history[..], [HistoryRecord::Run(newest), _] if newest.run == second), "{history:?}");

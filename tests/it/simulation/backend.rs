@@ -342,6 +342,7 @@ impl MarkWriter {
             last_scheduled: writing.mark,
             counted: None,
             schedule: None,
+            alarms: Default::default(),
             nonce: Nonce(nonce.clone()),
         };
         let Ok(job) = JobName::parse("tick") else { return };

@@ -43,8 +43,8 @@ pub enum Fact {
     Thawed { node: usize },
     /// The time of day of a node was set, by so much.
     ClockSet { node: usize, by: SignedDuration },
-    /// A hook is started. `run`: the run that it is about.
-    Hooked { node: usize, hook: String, run: String },
+    /// A hook is started. `run`: the run that it is about; empty if it is about none.
+    Hooked { node: usize, hook: String, job: String, run: String },
     /// From now on a process of a run is alive.
     Spawned(Process),
     /// A process of a run is gone.

@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use cronkeeper::job::{
-    CommandLine, Condition, Digest, Due, Group, Hook, Hooks, Interrupted, Job, JobName, JobSet, Limits, Misfire,
-    OnLeaseEnd, Overlap, Retries, RunAs, Splay,
+    AlarmLimits, CommandLine, Condition, Digest, Due, Group, Hook, Hooks, Interrupted, Job, JobName, JobSet, Limits,
+    Misfire, OnLeaseEnd, Overlap, Retries, RunAs, Splay,
 };
 use cronkeeper::lock::LockPath;
 use cronkeeper::schedule::{Dst, Schedule};
@@ -67,12 +67,16 @@ fn job(name: &str, schedule: &str) -> Job {
         success_exit_codes: BTreeSet::from([0]),
         max_output: 0,
         history_limit: 20,
+        alarms: AlarmLimits::default(),
         hooks: Hooks::new(),
     }
 }
 
+/// The job with all hooks, and with alarms that are raised now and then.
 fn with_hooks(job: Job) -> Job {
-    Job { hooks: Hook::ALL.map(|hook| (hook, CommandLine::Shell("true".into()))).into(), ..job }
+    let [late_after, long_after, stale_after] = [2, 3, 15].map(|seconds| Some(Duration::from_secs(seconds)));
+    let alarms = AlarmLimits { late_after, long_after, stale_after };
+    Job { alarms, hooks: Hook::ALL.map(|hook| (hook, CommandLine::Shell("true".into()))).into(), ..job }
 }
 
 fn set_of(jobs: Vec<Job>, digest: &str) -> JobSet {

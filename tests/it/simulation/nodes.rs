@@ -289,6 +289,7 @@ fn daemon(
             notifier: Notifier::default(),
             watchdog: Watchdog::from_environment(),
             archive: cronkeeper::archive::Archive::off(),
+            hooks: cronkeeper::daemon::cluster_watch::NodeHooks::default(),
         },
         view,
         shown: Shown { status, jobs: watch::Sender::default(), turned, metrics: Recorder::default() },

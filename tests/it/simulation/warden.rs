@@ -412,8 +412,9 @@ impl Wardens {
     /// A hook: not a run's process, and nothing of it is checked but its start. It ends soon, or the daemon stops it or
     /// ends.
     fn start_hook(&mut self, env: &mut Env, node: usize, launch: &Launch, hook: String) {
-        let (tree_id, run) = (launch.tree_id, variable(launch, "CRONKEEPER_RUN_ID").unwrap_or_default());
-        env.facts.push(Fact::Hooked { node, hook, run });
+        let named = |name: &str| variable(launch, name).unwrap_or_default();
+        let (tree_id, job, run) = (launch.tree_id, named("CRONKEEPER_JOB"), named("CRONKEEPER_RUN_ID"));
+        env.facts.push(Fact::Hooked { node, hook, job, run });
         let at = env.now();
         self.emit(env, node, Notice::Started { tree_id, pid: self.pids, at, known_by: KnownBy::default() });
         let ending = ending(tree_id, Exit::Code(0), None, at);

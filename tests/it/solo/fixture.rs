@@ -83,7 +83,7 @@ pub fn post(spec: &Spec, path: &str, body: &Value) -> (u16, Value) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap())
 }
 
-fn get_json(spec: &Spec, path: &str) -> Value {
+pub fn get_json(spec: &Spec, path: &str) -> Value {
     let (code, body) = poll(LONG, || get(spec, path)).unwrap_or_else(|| panic!("nobody answers {path}"));
     assert_eq!(code, 200, "{path}: {body}");
     serde_json::from_str(&body).unwrap()

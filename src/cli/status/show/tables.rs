@@ -7,8 +7,8 @@ use crate::cli::table::Table;
 use crate::election::Published;
 use crate::escape;
 use crate::job::JobName;
-use crate::run::{Outcome, RunState};
-use crate::status::{JobStatus, LastRun, QueuedCandidate, RunStatus, Status};
+use crate::run::{Outcome, RunId, RunState};
+use crate::status::{AlarmStatus, JobStatus, LastRun, QueuedCandidate, RunStatus, Status};
 use crate::term::NodeName;
 
 pub(super) fn queue(status: &Status) -> Table {
@@ -99,6 +99,19 @@ pub(super) fn paused(status: &Status) -> Table {
         if let Some(pause) = &job.paused {
             let why = pause.reason.as_deref().map_or_else(|| "-".to_owned(), |why| escape::plain(why).to_string());
             table.row([job.name.to_string(), stamp(pause.at), pause.by.clone(), why]);
+        }
+    }
+    table
+}
+
+/// The alarms that stand.
+pub(super) fn alarms(status: &Status) -> Table {
+    let mut table = Table::new(&["ALARM", "JOB", "RUN", "SINCE (UTC)", "FOR"]);
+    for job in &status.jobs {
+        for AlarmStatus { alarm, since, run, .. } in &job.alarms {
+            let run = run.as_ref().map_or_else(|| "-".to_owned(), RunId::to_string);
+            let (since, lasts) = (stamp(*since), span(*since, status.at));
+            table.marked_row(true, [alarm.as_str().to_owned(), job.name.to_string(), run, since, lasts]);
         }
     }
     table

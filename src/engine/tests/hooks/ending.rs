@@ -50,7 +50,7 @@ fn what_the_drain_timeout_finds_running_is_killed() {
     assert!(!fixture.leaves());
     fixture.pass_cut_off(1);
     assert!(fixture.leaves() && fixture.commands.contains(&Command::Order(Order::Kill { tree_id })));
-    assert_eq!(fixture.finished(), [(Hook::Failure, HookOutcome::Killed)]);
+    assert_eq!(fixture.finished(), [("on_failure", HookOutcome::Killed)]);
     fixture.ended(tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
     assert_eq!(fixture.finished().len(), 1, "it is reported once");
 }
@@ -68,7 +68,7 @@ fn the_hook_of_a_run_that_the_drain_timeout_ended_has_its_moment() {
     assert!(!fixture.leaves());
     fixture.pass_cut_off(20);
     assert!(fixture.leaves());
-    assert_eq!(fixture.finished(), [(Hook::Failure, HookOutcome::Killed)]);
+    assert_eq!(fixture.finished(), [("on_failure", HookOutcome::Killed)]);
 }
 
 #[test]
@@ -78,6 +78,6 @@ fn a_node_that_is_ordered_to_end_at_once_runs_no_hooks() {
     fixture.handle(Event::Election(election::Event::Withdrawn));
     fixture.ended(tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
     fixture.accept_all();
-    assert_eq!(fixture.finished(), [(Hook::Failure, HookOutcome::Dropped)], "and reports it");
+    assert_eq!(fixture.finished(), [("on_failure", HookOutcome::Dropped)], "and reports it");
     assert!(fixture.leaves() && fixture.hooks().is_empty());
 }

@@ -38,6 +38,10 @@ fn job(f: &Facts<'_>) -> Option<String> {
     Some(match f.line.event.as_str() {
         event::LOCK_LOST => format!("somebody else has ended its lock {}; killing it", f.any("path")),
         event::LOCK_REVOKE_REQUESTED => format!("somebody asks it to release its lock {}", f.any("path")),
+        event::ALARM_LATE => format!("has not started in time: was due at {}", f.at("since")),
+        event::ALARM_LONG => format!("takes long: runs since {}", f.at("since")),
+        event::ALARM_STALE => format!("has not succeeded since {}", f.at("since")),
+        event::ALARM_CLEARED => format!("is well again: no longer {}", f.any("alarm")),
         event::JOB_PAUSED => format!("paused by {}{}", f.any("by"), f.with(": ", "reason")),
         event::JOB_RESUMED => format!("resumed by {}", f.any("by")),
         event::JOB_TRIGGERED => format!("triggered by {}", f.any("by")),

@@ -85,7 +85,14 @@ impl SoundHistory {
 
     fn mark(&self, second: i64) -> JobRecord {
         let schedule = Some(self.work.jobs.jobs[&tick()].schedule_digest());
-        JobRecord { v: 1, last_scheduled: at(second), counted: None, schedule, nonce: Nonce(second.to_string()) }
+        JobRecord {
+            v: 1,
+            last_scheduled: at(second),
+            counted: None,
+            schedule,
+            alarms: Default::default(),
+            nonce: Nonce(second.to_string()),
+        }
     }
 
     /// The line of the first run's begin.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cronkeeper::clock::Uptime;
-use cronkeeper::job::JobName;
+use cronkeeper::job::{Alarm, JobName};
 use cronkeeper::run::{HistoryRecord, Outcome, RunEnd, RunId, Skip, SkipReason};
 use cronkeeper::zookeeper::client::Op;
 use jiff::Timestamp;
@@ -93,7 +93,9 @@ impl Invariant for HooksFollowWhatIsWritten {
     fn observe(&mut self, _at: Uptime, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Committed { entry, .. } => self.written(entry),
-            Fact::Hooked { node, hook, run } => {
+            // Another invariant is about the hooks of alarms.
+            Fact::Hooked { hook, .. } if Alarm::ALL.iter().any(|alarm| alarm.hook().as_str() == hook) => {}
+            Fact::Hooked { node, hook, run, .. } => {
                 self.started(hook, run).map_err(|what| format!("on node {node}: {what}"))?;
             }
             _ => {}

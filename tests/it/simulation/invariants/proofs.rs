@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
-use cronkeeper::job::JobName;
+use cronkeeper::job::{Alarm, JobName};
 use cronkeeper::ledger::Commit;
 use cronkeeper::run::{
-    Attempt, HistoryRecord, JobRecord, Link, Nonce, OnLoss, Outcome, Owner, Past, RunEnd, RunId, RunRecord, RunState,
-    Skip, SkipReason, Trigger, TriggerRecord, TriggerSeq,
+    Attempt, HistoryRecord, JobRecord, Link, Nonce, OnLoss, Outcome, Owner, Past, RaisedAlarm, RunEnd, RunId,
+    RunRecord, RunState, Skip, SkipReason, StandingAlarms, Trigger, TriggerRecord, TriggerSeq,
 };
 use cronkeeper::term::{FencingToken, NodeName, SessionId};
 use cronkeeper::zookeeper::client::{Mode, Op};
@@ -59,7 +59,14 @@ fn create(path: &str, data: Vec<u8>) -> Op {
 
 fn mark(second: i64, nonce: &str) -> Fact {
     let last_scheduled = Timestamp::from_second(second).unwrap();
-    let record = JobRecord { v: 1, last_scheduled, counted: None, schedule: None, nonce: Nonce(nonce.into()) };
+    let record = JobRecord {
+        v: 1,
+        last_scheduled,
+        counted: None,
+        schedule: None,
+        alarms: Default::default(),
+        nonce: Nonce(nonce.into()),
+    };
     committed(second, vec![set("/cronkeeper/jobs/a", serde_json::to_vec(&record).unwrap())], &[])
 }
 
@@ -256,7 +263,7 @@ fn ended(zxid: i64, run: &str, outcome: Outcome) -> Fact {
 }
 
 fn hooked(hook: &str, run: &str) -> Fact {
-    Fact::Hooked { node: 0, hook: hook.into(), run: run.into() }
+    Fact::Hooked { node: 0, hook: hook.into(), job: "a".into(), run: run.into() }
 }
 
 #[test]
@@ -276,6 +283,23 @@ fn a_hook_of_another_outcome_is_seen() {
     assert_broken(vec![failed(), hooked("on_success", RUN)], "which ended Abandoned");
     assert_broken(vec![succeeded(), hooked("on_recovery", NEXT)], "after [Success]");
     assert_broken(vec![hooked("on_missed", RUN)], "which is not missed");
+}
+
+#[test]
+fn an_alarm_that_is_told_again_while_it_stands_is_seen() {
+    let written = |zxid, stands: bool| {
+        let mut alarms = StandingAlarms::default();
+        let raised = RaisedAlarm { raised_at: Timestamp::UNIX_EPOCH, since: Timestamp::UNIX_EPOCH, run: None };
+        alarms.set(Alarm::Stale, stands.then_some(raised));
+        let last_scheduled = Timestamp::UNIX_EPOCH;
+        let nonce = Nonce(format!("n{zxid}"));
+        let record = JobRecord { v: 1, last_scheduled, counted: None, schedule: None, alarms, nonce };
+        committed(zxid, vec![set("/cronkeeper/jobs/a", serde_json::to_vec(&record).unwrap())], &[])
+    };
+    let told = || hooked("on_stale", "");
+    assert_eq!(verdict(vec![written(1, true), told(), written(2, false), written(3, true), told()]), Ok(()));
+    assert_broken(vec![told(), written(1, true)], "more often than it was raised");
+    assert_broken(vec![written(1, true), told(), written(2, true), told()], "more often than it was raised");
 }
 
 fn request(zxid: i64, number: &str, uuid: u128) -> Fact {
@@ -489,7 +513,14 @@ fn what_is_due_and_not_decided_on_is_seen_in_the_end() {
     let job = &sets()[0].jobs[&JobName::parse("keep").unwrap()];
     let last_scheduled = "2026-11-20T00:00:00Z".parse().unwrap();
     let schedule = Some(job.schedule_digest());
-    let record = JobRecord { v: 1, last_scheduled, counted: None, schedule, nonce: Nonce("n1".into()) };
+    let record = JobRecord {
+        v: 1,
+        last_scheduled,
+        counted: None,
+        schedule,
+        alarms: Default::default(),
+        nonce: Nonce("n1".into()),
+    };
     let marked = committed(1, vec![set("/cronkeeper/jobs/keep", json(&record))], &[]);
     let later = |seconds: i64| committed_at(DUE_MS + seconds * 1000, 2, vec![], &[]);
     assert_eq!(conclusion(vec![(0, marked.clone()), (9, later(9))]), Ok(()));

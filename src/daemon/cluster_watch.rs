@@ -1,0 +1,287 @@
+//! What happens to the cluster as this node sees it, for the hooks of the node.
+//!
+//! | hook | called by | when |
+//! |---|---|---|
+//! | `on_leader_change` | the new leader | at the beginning of its term |
+//! | `on_no_leader` | every node | it has known of no leader for `no_leader_after`; once until it knows of one |
+//! | `on_node_missing` | the leader | a node has been gone for `node_missing_after`; once a term until it is back |
+//! | `on_jobs_rejected` | the node | its jobs file was rejected; once until it is accepted |
+//! | `on_jobs_drift` | the leader | other nodes have other jobs or time zones; again when another node differs |
+//!
+//! A pure state machine: the daemon tells it what it sees, and asks the engine to call what it returns. Unlike the
+//! alarms of jobs nothing of it is recorded: a new process or a new leader may call a hook again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::clock::{Now, Uptime, later};
+use crate::engine::hooks::NodeHookCall;
+use crate::job::{CommandLine, NodeHook};
+use crate::telemetry::instant;
+use crate::term::{FencingToken, NodeName};
+
+/// The hooks of a node, and after how long they are called.
+#[derive(Clone, Debug)]
+pub struct NodeHooks {
+    pub commands: BTreeMap<NodeHook, CommandLine>,
+    pub no_leader_after: Duration,
+    pub node_missing_after: Duration,
+}
+
+impl Default for NodeHooks {
+    fn default() -> Self {
+        let [no_leader_after, node_missing_after] = [60, 300].map(Duration::from_secs);
+        Self { commands: BTreeMap::new(), no_leader_after, node_missing_after }
+    }
+}
+
+/// What a node sees of its cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// The leader, if the node knows it for sure: it is connected and has read who is first.
+    pub leader: Option<NodeName>,
+    /// Token of the node's own term.
+    pub token: Option<FencingToken>,
+    /// The nodes that are gone, and when each was last seen.
+    pub missing: BTreeMap<NodeName, Timestamp>,
+    /// The first error of the node's jobs file, if it was rejected.
+    pub rejected: Option<String>,
+    /// The nodes that differ from the leader.
+    pub drift: BTreeSet<NodeName>,
+}
+
+/// Follows what the node sees, and remembers what was called.
+#[derive(Debug)]
+pub(super) struct ClusterWatch {
+    hooks: NodeHooks,
+    leadership: Leadership,
+    /// The newest own term of which the beginning was called.
+    called_term: Option<FencingToken>,
+    /// The missing nodes for which the hook was called in this term.
+    called_missing: BTreeSet<NodeName>,
+    is_rejection_called: bool,
+    /// The nodes that differ, of which the hook was called in this term.
+    called_drift: BTreeSet<NodeName>,
+}
+
+/// Whether the node knows of a leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leadership {
+    Known,
+    /// It has known of none since then.
+    Unknown {
+        since: Uptime,
+    },
+    /// The hook was called. It is not called again before there is a leader.
+    Called,
+}
+
+impl ClusterWatch {
+    pub fn new(hooks: NodeHooks, now: Now) -> Self {
+        Self {
+            hooks,
+            leadership: Leadership::Unknown { since: now.up },
+            called_term: None,
+            called_missing: BTreeSet::new(),
+            is_rejection_called: false,
+            called_drift: BTreeSet::new(),
+        }
+    }
+
+    /// Takes what the node sees now. Returns the hooks to call.
+    pub fn see(&mut self, now: Now, seen: &Seen) -> Vec<NodeHookCall> {
+        let mut calls = Vec::new();
+        if self.hooks.commands.is_empty() {
+            return calls;
+        }
+        self.see_leader(now, seen, &mut calls);
+        self.see_term(seen, &mut calls);
+        self.see_missing(now, seen, &mut calls);
+        self.see_jobs(seen, &mut calls);
+        calls
+    }
+
+    /// When the passing of time alone leads to a call; `None`: never.
+    pub fn next_at(&self, now: Now, seen: &Seen) -> Option<Uptime> {
+        if self.hooks.commands.is_empty() {
+            return None;
+        }
+        let no_leader = match self.leadership {
+            Leadership::Unknown { since } => Some(since + self.hooks.no_leader_after),
+            Leadership::Known | Leadership::Called => None,
+        };
+        let uncalled = seen.missing.iter().filter(|(node, _)| !self.called_missing.contains(*node));
+        let missing = uncalled.filter(|_| seen.token.is_some()).map(|(_, &since)| {
+            let left = later(since, self.hooks.node_missing_after).duration_since(now.wall);
+            now.up + Duration::try_from(left).unwrap_or_default()
+        });
+        missing.chain(no_leader).min()
+    }
+
+    fn see_leader(&mut self, now: Now, seen: &Seen, calls: &mut Vec<NodeHookCall>) {
+        self.leadership = match (self.leadership, &seen.leader) {
+            (_, Some(_)) => Leadership::Known,
+            (Leadership::Known, None) => Leadership::Unknown { since: now.up },
+            (Leadership::Unknown { since }, None) if now.up >= since + self.hooks.no_leader_after => {
+                let for_ms = crate::run::millis(now.up.since(since)).to_string();
+                self.call(NodeHook::NoLeader, vec![("FOR_MS", for_ms)], calls);
+                Leadership::Called
+            }
+            (unchanged, None) => unchanged,
+        };
+    }
+
+    fn see_term(&mut self, seen: &Seen, calls: &mut Vec<NodeHookCall>) {
+        if seen.token == self.called_term {
+            return;
+        }
+        // In a new term it is again this node that tells.
+        self.called_missing.clear();
+        self.called_drift.clear();
+        self.called_term = seen.token;
+        if let Some(token) = seen.token {
+            self.call(NodeHook::LeaderChange, vec![("FENCING_TOKEN", token.to_string())], calls);
+        }
+    }
+
+    fn see_missing(&mut self, now: Now, seen: &Seen, calls: &mut Vec<NodeHookCall>) {
+        self.called_missing.retain(|node| seen.missing.contains_key(node));
+        if seen.token.is_none() {
+            return;
+        }
+        for (node, &since) in &seen.missing {
+            let is_due = later(since, self.hooks.node_missing_after) <= now.wall;
+            if is_due && self.called_missing.insert(node.clone()) {
+                let facts = vec![("OTHER_NODE", node.to_string()), ("SINCE", instant(since).to_string())];
+                self.call(NodeHook::NodeMissing, facts, calls);
+            }
+        }
+    }
+
+    fn see_jobs(&mut self, seen: &Seen, calls: &mut Vec<NodeHookCall>) {
+        match &seen.rejected {
+            None => self.is_rejection_called = false,
+            Some(first) if !self.is_rejection_called => {
+                self.is_rejection_called = true;
+                self.call(NodeHook::JobsRejected, vec![("ERROR", first.clone())], calls);
+            }
+            Some(_) => {}
+        }
+        self.called_drift.retain(|node| seen.drift.contains(node));
+        if seen.token.is_some() && !self.called_drift.is_superset(&seen.drift) {
+            self.called_drift.clone_from(&seen.drift);
+            let nodes: Vec<&str> = seen.drift.iter().map(NodeName::as_str).collect();
+            self.call(NodeHook::JobsDrift, vec![("OTHER_NODE", nodes.join(" "))], calls);
+        }
+    }
+
+    fn call(&self, hook: NodeHook, facts: Vec<(&'static str, String)>, calls: &mut Vec<NodeHookCall>) {
+        let command = self.hooks.commands.get(&hook).cloned();
+        calls.extend(command.map(|command| NodeHookCall { hook, command, facts }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Watched {
+        watch: ClusterWatch,
+        now: Now,
+        seen: Seen,
+    }
+
+    impl Watched {
+        fn new() -> Self {
+            let commands = NodeHook::ALL.map(|hook| (hook, CommandLine::Shell("true".into()))).into();
+            let now = Now { wall: Timestamp::from_second(1_000_000).unwrap(), up: Uptime::ZERO };
+            let watch = ClusterWatch::new(NodeHooks { commands, ..NodeHooks::default() }, now);
+            Self { watch, now, seen: Seen::default() }
+        }
+
+        /// What is called after so many seconds, with the first fact.
+        fn after(&mut self, seconds: u64) -> Vec<String> {
+            let by = Duration::from_secs(seconds);
+            self.now = Now { wall: self.now.wall + by, up: self.now.up + by };
+            let calls = self.watch.see(self.now, &self.seen);
+            calls.iter().map(|call| format!("{} {}", call.hook.as_str(), call.facts[0].1)).collect()
+        }
+
+        fn next_in(&self) -> Option<u64> {
+            self.watch.next_at(self.now, &self.seen).map(|at| at.since(self.now.up).as_secs())
+        }
+
+        fn leads(&mut self, token: i64) {
+            (self.seen.leader, self.seen.token) = (Some(NodeName::new("a")), Some(FencingToken(token)));
+        }
+    }
+
+    #[test]
+    fn no_leader_is_told_once_after_its_time_and_again_only_after_there_was_one() {
+        let mut watched = Watched::new();
+        assert_eq!(watched.next_in(), Some(60));
+        assert_eq!(watched.after(59), [""; 0]);
+        assert_eq!(watched.after(1), ["on_no_leader 60000"]);
+        assert_eq!((watched.after(600), watched.next_in()), (vec![], None));
+        watched.seen.leader = Some(NodeName::new("b"));
+        assert_eq!(watched.after(1), [""; 0]);
+        watched.seen.leader = None;
+        assert_eq!((watched.after(1), watched.next_in()), (vec![], Some(60)));
+        assert_eq!(watched.after(60), ["on_no_leader 60000"]);
+    }
+
+    #[test]
+    fn the_new_leader_tells_of_each_of_its_terms() {
+        let mut watched = Watched::new();
+        watched.leads(7);
+        assert_eq!(watched.after(1), ["on_leader_change 7"]);
+        assert_eq!(watched.after(1), [""; 0]);
+        watched.seen.token = None;
+        assert_eq!(watched.after(1), [""; 0]);
+        watched.leads(9);
+        assert_eq!(watched.after(1), ["on_leader_change 9"]);
+    }
+
+    #[test]
+    fn a_missing_node_is_told_by_the_leader_once_a_term_until_it_is_back() {
+        let mut watched = Watched::new();
+        watched.seen.leader = Some(NodeName::new("b"));
+        let gone = NodeName::new("c");
+        watched.seen.missing = [(gone.clone(), watched.now.wall)].into();
+        assert_eq!((watched.after(400), watched.next_in()), (vec![], None), "a follower does not tell");
+        watched.leads(7);
+        assert_eq!(watched.after(0), ["on_leader_change 7", "on_node_missing c"]);
+        assert_eq!(watched.after(400), [""; 0]);
+        watched.seen.missing.clear();
+        assert_eq!(watched.after(1), [""; 0]);
+        watched.seen.missing = [(gone, watched.now.wall)].into();
+        assert_eq!((watched.after(0), watched.next_in()), (vec![], Some(300)));
+        assert_eq!(watched.after(300), ["on_node_missing c"]);
+    }
+
+    #[test]
+    fn a_rejected_file_and_nodes_that_differ_are_told_once() {
+        let mut watched = Watched::new();
+        watched.leads(7);
+        watched.after(0);
+        watched.seen.rejected = Some("jobs.yaml:1: no".into());
+        watched.seen.drift = [NodeName::new("b")].into();
+        assert_eq!(watched.after(1), ["on_jobs_rejected jobs.yaml:1: no", "on_jobs_drift b"]);
+        assert_eq!(watched.after(1), [""; 0]);
+        watched.seen.drift.insert(NodeName::new("c"));
+        assert_eq!(watched.after(1), ["on_jobs_drift b c"]);
+        (watched.seen.rejected, watched.seen.drift) = (None, BTreeSet::new());
+        assert_eq!(watched.after(1), [""; 0]);
+        watched.seen.rejected = Some("again".into());
+        assert_eq!(watched.after(1), ["on_jobs_rejected again"]);
+    }
+
+    #[test]
+    fn without_hooks_nothing_is_followed() {
+        let mut watched = Watched::new();
+        watched.watch.hooks.commands.clear();
+        assert_eq!((watched.after(600), watched.next_in()), (vec![], None));
+    }
+}

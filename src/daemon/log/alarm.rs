@@ -1,0 +1,25 @@
+//! Log messages for alarms that were raised or have ended.
+
+use tracing::field::display;
+use tracing::{info, warn};
+
+use crate::job::{Alarm, JobName};
+use crate::run::{RaisedAlarm, millis};
+use crate::telemetry::{TARGET, event, instant};
+
+/// Logs an alarm that was raised, or that has ended.
+pub(super) fn changed(job: &JobName, alarm: Alarm, raised: &RaisedAlarm, stands: bool) {
+    let RaisedAlarm { raised_at, since, run } = raised;
+    let run = run.as_ref().map(display);
+    if !stands {
+        let (alarm, raised_at) = (alarm.as_str(), instant(*raised_at));
+        return info!(target: TARGET, event = event::ALARM_CLEARED, %job, alarm, run, %raised_at);
+    }
+    let after_ms = millis(raised_at.duration_since(*since).try_into().unwrap_or_default());
+    let since = instant(*since);
+    match alarm {
+        Alarm::Late => warn!(target: TARGET, event = event::ALARM_LATE, %job, run, %since, after_ms),
+        Alarm::Long => warn!(target: TARGET, event = event::ALARM_LONG, %job, run, %since, after_ms),
+        Alarm::Stale => warn!(target: TARGET, event = event::ALARM_STALE, %job, %since, after_ms),
+    }
+}
