@@ -122,7 +122,7 @@ pub struct DaemonSettings {
     pub notifier: Notifier,
     /// Reports to systemd that the loop turns.
     pub watchdog: Watchdog,
-    /// Keeps the ends and skips that this node reports.
+    /// Keeps the ends and skips that the ledger accepted from this node.
     pub archive: Archive,
 }
 

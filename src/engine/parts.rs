@@ -225,6 +225,7 @@ impl Parts {
                 }
                 Fact::OutcomeUnknown(job) => hooks.forget_last_outcome(&job),
                 Fact::Ended(job, end) => {
+                    cx.report(Report::Recorded(end.clone()));
                     let sees_all = cx.leads() && !runs.has_other_nodes_runs(&end.run.job);
                     hooks.follow_end(cx, job, *end, sees_all);
                 }
