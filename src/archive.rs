@@ -125,6 +125,11 @@ impl Archive {
         Self(Some(Arc::new(Shared { path, items, losses: Mutex::default() })))
     }
 
+    /// False if it keeps nothing.
+    pub fn is_kept(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Hands a record over to be written. Never waits: if too many are waiting, this one is dropped.
     pub fn put(&self, record: HistoryRecord) {
         let Some(shared) = &self.0 else { return };

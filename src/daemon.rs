@@ -178,6 +178,9 @@ pub struct Daemon<K, P, J> {
 /// The channels on which the daemon publishes its state.
 pub struct Shown {
     pub status: watch::Sender<Arc<Status>>,
+    /// When the lease ends; absent while the node keeps none. It changes often, and alone: with it in the status, each
+    /// renewal would copy the status for as long as a reader holds it.
+    pub lease: watch::Sender<Option<Uptime>>,
     /// The jobs as last loaded.
     pub jobs: watch::Sender<Arc<JobSet>>,
     /// When the loop last turned.
@@ -493,19 +496,13 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             (self.is_stale, self.shown_at) = (false, now.up);
             self.settings.notifier.status(&self.view.summary(&self.engine));
             self.shown.status.send_replace(Arc::new(self.view.status(now, &self.engine)));
+            self.shown.lease.send_replace(self.view.lease_until(&self.engine));
         }
     }
 
-    /// Publishes the lease alone: it changes often, and nothing else changes with it.
     fn show_lease(&mut self) {
         self.view.lease(self.engine.lease_until());
-        let lease_until = self.view.lease_until(&self.engine);
-        self.shown.status.send_if_modified(|status| {
-            if let Some(session) = &mut Arc::make_mut(status).session {
-                session.lease_until = lease_until;
-            }
-            false
-        });
+        self.shown.lease.send_replace(self.view.lease_until(&self.engine));
     }
 }
 

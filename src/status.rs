@@ -134,10 +134,7 @@ pub struct Session {
     pub connected: bool,
     /// When `connected` last changed.
     pub since: Timestamp,
-    /// When the lease ends; absent while the node keeps none.
-    #[serde(skip)]
-    pub lease_until: Option<Uptime>,
-    /// Remaining time of the lease, in milliseconds.
+    /// Remaining time of the lease, in milliseconds; absent while the node keeps none.
     pub lease_remaining_ms: Option<u64>,
 }
 
@@ -334,12 +331,12 @@ pub struct QueuedCandidate {
 }
 
 impl Status {
-    /// The status with the time-dependent fields as of `now`.
+    /// The status with the time-dependent fields as of `now`, under a lease until this time.
     #[must_use]
-    pub fn at(mut self, now: Now) -> Self {
+    pub fn at(mut self, now: Now, lease_until: Option<Uptime>) -> Self {
         self.at = now.wall;
         if let Some(session) = &mut self.session {
-            session.lease_remaining_ms = session.lease_until.map(|until| millis(until.since(now.up)));
+            session.lease_remaining_ms = lease_until.map(|until| millis(until.since(now.up)));
         }
         self
     }

@@ -65,6 +65,10 @@ impl<L: Lend> Reader for LedgerReader<L> {
         Box::pin(async move { in_flight(&self.client().await?, &run).await.map_err(read_error) })
     }
 
+    fn record(&self, run: RunId) -> ReadFuture<'_, Option<HistoryRecord>> {
+        Box::pin(async move { record(&self.client().await?, &run).await.map_err(read_error) })
+    }
+
     fn history(&self, filter: Filter, window: Window) -> ReadFuture<'_, Newest> {
         Box::pin(async move { history(&self.client().await?, &filter, window).await.map_err(read_error) })
     }
@@ -105,6 +109,16 @@ async fn in_flight<C: Client>(client: &C, run: &RunId) -> Result<Option<RunRecor
             Ok(Some(read.0))
         }
         Err(Error::NoNode) => Ok(None),
+        Err(error) => Err(error).at(&path),
+    }
+}
+
+/// The history's record of a run. One that cannot be read counts as none.
+async fn record<C: Client>(client: &C, run: &RunId) -> Result<Option<HistoryRecord>, SessionError> {
+    let path = paths::history(run);
+    match client.get(&path).await {
+        Ok((data, _)) => Ok(serde_json::from_slice(&data).ok()),
+        Err(error) if error.is_of_path() => Ok(None),
         Err(error) => Err(error).at(&path),
     }
 }

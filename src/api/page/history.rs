@@ -64,12 +64,19 @@ impl Filter {
     }
 }
 
-/// The page's content: these records, newest first. `has_more`: there may be older ones.
-pub(super) fn page(filter: &Filter, entries: &[HistoryEntry], has_more: bool, now: Timestamp) -> Markup {
+/// The page's content: these records, newest first. `has_more`: there may be older ones. `unread`: they are those of the
+/// archive, because the ledger could not be read.
+pub(super) fn page(
+    filter: &Filter,
+    entries: &[HistoryEntry],
+    (has_more, unread): (bool, bool),
+    now: Timestamp,
+) -> Markup {
     html! {
         h1 { "History" }
         (form(filter))
         section #records data-live="" aria-label="Records" {
+            @if unread { (of_archive_only()) }
             p {
                 (counted(entries.len(), "record")) ", the newest first"
                 @if has_more { "; for older ones ask " code { "cronkeeper history --until" } }
@@ -78,6 +85,11 @@ pub(super) fn page(filter: &Filter, entries: &[HistoryEntry], has_more: bool, no
             (table(&entries.iter().collect::<Vec<_>>(), now))
         }
     }
+}
+
+/// Says that the ledger was not read.
+pub(super) fn of_archive_only() -> Markup {
+    html! { p role="alert" { "The ledger was not reachable. This is what this node's archive has." } }
 }
 
 fn form(filter: &Filter) -> Markup {

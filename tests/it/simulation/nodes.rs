@@ -291,7 +291,13 @@ fn daemon(
             archive: cronkeeper::archive::Archive::off(),
         },
         view,
-        shown: Shown { status, jobs: watch::Sender::default(), turned, metrics: Recorder::default() },
+        shown: Shown {
+            status,
+            lease: watch::Sender::default(),
+            jobs: watch::Sender::default(),
+            turned,
+            metrics: Recorder::default(),
+        },
     })
 }
 
