@@ -122,10 +122,13 @@ impl ApiState {
     }
 }
 
+/// Says that this node's jobs file lacks the job, and if that of another node differs, which may have it.
 pub(super) fn no_such_job(job: &JobName, status: &Status) -> String {
     let near = nearest(job.as_str(), status.jobs.iter().map(|known| known.name.as_str()));
     let meant = near.map(|near| format!(", did you mean `{near}`?")).unwrap_or_default();
-    format!("there is no job `{job}`{meant}")
+    let differs = status.members.iter().any(|member| member.published.digest != status.jobs_file.digest);
+    let elsewhere = if differs { "; the nodes' jobs files differ, see `cronkeeper status`" } else { "" };
+    format!("there is no job `{job}`{meant}{elsewhere}")
 }
 
 impl Visibility {

@@ -125,6 +125,10 @@ async fn unknown_paths_and_jobs_are_json_errors() {
     let daemon = Daemon::start(Behaviour::Well).await;
     let unknown = daemon.get("/v1/jobs/nothing/history").await;
     assert_eq!(unknown, (404, serde_json::json!({ "error": "there is no job `nothing`" })));
+    daemon.status.send_modify(|status| Arc::make_mut(status).members = sample::queue().members);
+    let (_, elsewhere) = daemon.get("/v1/jobs/nothing").await;
+    let expected = "there is no job `nothing`; the nodes' jobs files differ, see `cronkeeper status`";
+    assert_eq!(elsewhere["error"], expected);
     let defined = daemon.get("/v1/jobs/nightly-backup/history").await;
     assert_eq!(defined, (200, serde_json::json!({ "records": [] })));
     for path in ["/v2", "/v1/jobs/..%2f..%2fetc/history", "/v1/jobs//history"] {

@@ -154,7 +154,7 @@ pub(super) fn outcome(run: &EndedRun) -> Markup {
 
 fn skipped(skip: &Skipped) -> Markup {
     html! {
-        span.mark.odd { span aria-hidden="true" { "»" } " skipped" } ", " (skip.reason.as_str())
+        span.mark.odd { span aria-hidden="true" { "»" } " skipped" } ", " (skip.reason.explained(&skip.node))
         @if skip.count > 1 { ", " (skip.count) " times until " (words::stamp(skip.last)) }
         @if let Some(by) = &skip.triggered_by { ", for " (by) }
     }
