@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::Timestamp;
 use tempfile::TempDir;
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::*;
@@ -17,6 +18,7 @@ use crate::job::JobName;
 use crate::ledger::{
     Commit, CommitId, Filter, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, Snapshot, Window,
 };
+use crate::metrics::Recorder;
 use crate::process::Order;
 use crate::run::{HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
 use crate::state_dir::journal::FileJournal;

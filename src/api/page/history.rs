@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::words;
 use crate::api::RefusedRequest;
+use crate::clock::stamp;
 use crate::ledger::Filter as Records;
 use crate::ledger::filter::{Ending, JobPattern};
 use crate::status::{EndedRun, HistoryEntry, Skipped, ending_details};
@@ -134,7 +135,7 @@ fn row(entry: &HistoryEntry, now: Timestamp) -> Markup {
         },
         HistoryEntry::Skip(skip) => html! {
             tr data-key={ "skip-" (skip.run) } {
-                th scope="row" { a href={ "/jobs/" (skip.job) } { (skip.job) } " of " (words::stamp(skip.first)) }
+                th scope="row" { a href={ "/jobs/" (skip.job) } { (skip.job) } " of " (stamp(skip.first)) }
                 td data-label="Outcome" { (skipped(skip)) }
                 td data-label="Ended" { (words::time(skip.decided_at, now)) }
                 td data-label="Took" { "–" }
@@ -155,7 +156,7 @@ pub(super) fn outcome(run: &EndedRun) -> Markup {
 fn skipped(skip: &Skipped) -> Markup {
     html! {
         span.mark.odd { span aria-hidden="true" { "»" } " skipped" } ", " (skip.reason.explained(&skip.node))
-        @if skip.count > 1 { ", " (skip.count) " times until " (words::stamp(skip.last)) }
+        @if skip.count > 1 { ", " (skip.count) " times until " (stamp(skip.last)) }
         @if let Some(by) = &skip.triggered_by { ", for " (by) }
     }
 }
