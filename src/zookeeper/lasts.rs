@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+
 use super::client::{Client, Stat};
 use super::context::{self, SessionError};
 use super::{paths, reader};
@@ -47,11 +49,15 @@ impl KnownEnds {
         let found = found.into_iter().filter_map(|(name, stat)| Some((JobName::parse(&name).ok()?, stat.into())));
         let found: BTreeMap<JobName, HistoryVersion> = found.collect();
         self.0.retain(|job, _| found.contains_key(job));
-        for (job, history) in found {
-            if self.0.get(&job).is_none_or(|known| known.history != history) {
-                let end = reader::last_end(client, &job, |_| true).await?;
-                self.0.insert(job, KnownEnd { history, end });
-            }
+        let is_changed = |job: &JobName, history| self.0.get(job).is_none_or(|known| known.history != history);
+        let changed: Vec<_> = found.into_iter().filter(|(job, history)| is_changed(job, *history)).collect();
+        let read = |(job, history)| async move {
+            let end = reader::last_end(client, &job, |_| true).await?;
+            Ok::<_, SessionError>((job, KnownEnd { history, end }))
+        };
+        let mut read = stream::iter(changed).map(read).buffer_unordered(reader::MOST_SEARCHES);
+        while let Some((job, known)) = read.try_next().await? {
+            self.0.insert(job, known);
         }
         Ok(())
     }

@@ -124,7 +124,7 @@ async fn record<C: Client>(client: &C, run: &RunId) -> Result<Option<HistoryReco
 }
 
 /// Jobs whose records are looked for at the same time: few, because commits share the servers.
-const MOST_SEARCHES: usize = 8;
+pub(super) const MOST_SEARCHES: usize = 8;
 /// Records of a job to read at a time, after the newest, which is nearly always enough.
 const NEXT_RECORDS: usize = 8;
 
