@@ -95,7 +95,7 @@ pub(super) fn section(run: &RunId, known: &Known<'_>, newest: Option<&NewestOutp
 fn lines(run: &RunId, newest: &NewestOutput, is_in_flight: bool) -> Markup {
     html! {
         @if newest.left_out > 0 {
-            p { "Only the end: about " (in_words(newest.left_out)) " before it were left out. "
+            p { "Only the end: about " (in_words(newest.left_out)) ", as kept with the time of each line, were left out. "
                 code { "cronkeeper logs " (run) } " shows all of it." }
         }
         (remarks(newest))
