@@ -56,7 +56,7 @@ use tokio::sync::{mpsc, watch};
 use self::admission::{Admitted, NoMemory};
 use self::control::Handover;
 use crate::archive::Archive;
-use crate::clock::Uptime;
+use crate::clock::{Uptime, system};
 use crate::coordination::Reader;
 use crate::job::JobSet;
 use crate::ledger::Operator;
@@ -68,6 +68,8 @@ use crate::status::Status;
 pub struct Sources {
     /// The status that the daemon publishes.
     pub status: watch::Receiver<Arc<Status>>,
+    /// When the lease ends; absent while the node keeps none.
+    pub lease: watch::Receiver<Option<Uptime>>,
     /// Time of the daemon loop's last turn. Even when idle, it turns at least three times per `stall`.
     pub turns: watch::Receiver<Uptime>,
     /// The jobs as last loaded.
@@ -83,6 +85,15 @@ pub struct Sources {
     /// What the daemon counts.
     pub metrics: Metrics,
     pub output: OutputSources,
+}
+
+impl Sources {
+    /// The published status, with the time-dependent fields as of now.
+    fn status_now(&self) -> Status {
+        // The published status is not held while it is copied: the daemon would wait for that.
+        let published = Arc::clone(&self.status.borrow());
+        Status::clone(&published).at(system::now(), *self.lease.borrow())
+    }
 }
 
 /// Where the output of runs comes from.

@@ -1,10 +1,10 @@
 //! The archive: this node's own copy of the history, kept for longer than the ledger keeps it.
 //!
-//! The ledger has the newest records of all nodes, a few of each job. The archive has what this node reported: the runs
-//! that it ended, those that it settled as leader, and the skips that it decided. It is a copy, and treated as one:
-//! nothing waits for it, no decision depends on it, and what cannot be written is dropped, counted and logged. A file
-//! that SQLite finds damaged is moved aside and begun anew. On one host all replicas share the file, as they share the
-//! ledger.
+//! The ledger has the newest records of all nodes, a few of each job. The archive has what the ledger accepted from
+//! this node: the ends of its runs, those that it settled as leader, and the skips that it decided. So each record
+//! is in one node's archive. It is a copy, and treated as one: nothing waits for it, no decision depends on it, and
+//! what cannot be written is dropped, counted and logged. A file that SQLite finds damaged is moved aside and begun
+//! anew. On one host all replicas share the file, as they share the ledger.
 //!
 //! ```text
 //! daemon ──put──▶ queue of 4,096 ─▶ thread: one transaction per quarter second ─▶ archive.db
@@ -29,7 +29,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
-use tracing::warn;
+use tracing::{info, warn};
 
 pub use self::merge::Merged;
 use self::writer::Writer;
@@ -95,7 +95,8 @@ impl Archive {
         Self(None)
     }
 
-    /// Starts the archive in a state directory. The file is opened, or made, when there is something to write.
+    /// Starts the archive in a state directory. The file is made when there is something to write; without an archive,
+    /// one that is there from before is removed.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -104,12 +105,15 @@ impl Archive {
     }
 
     fn start_with(state_dir: &Path, retention: HistoryRetention, most_bytes: u64) -> io::Result<Self> {
+        let path = state_dir.join(NAME);
         let after = match retention {
-            HistoryRetention::None => return Ok(Self::off()),
+            HistoryRetention::None => {
+                remove(&path);
+                return Ok(Self::off());
+            }
             HistoryRetention::For(after) => Some(after),
             HistoryRetention::Unlimited => None,
         };
-        let path = state_dir.join(NAME);
         let (items, received) = mpsc::sync_channel(QUEUE);
         let writer = Writer::new(path.clone(), after, most_bytes);
         let thread = thread::Builder::new().name("archive".to_owned()).stack_size(STACK);
@@ -119,6 +123,11 @@ impl Archive {
 
     fn sending(path: PathBuf, items: SyncSender<Item>) -> Self {
         Self(Some(Arc::new(Shared { path, items, losses: Mutex::default() })))
+    }
+
+    /// False if it keeps nothing.
+    pub fn is_kept(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Hands a record over to be written. Never waits: if too many are waiting, this one is dropped.
@@ -145,6 +154,16 @@ impl Archive {
         }
         // An error means that the thread is gone, or takes too long: either way nobody waits for it.
         let _ = is_closed.recv_timeout(until.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// Removes an archive that is no longer wanted: it contains output of jobs.
+fn remove(path: &Path) {
+    let shown = path.display();
+    match store::remove(path) {
+        Ok(true) => info!(target: TARGET, "the archive of the history, {shown}, was removed: none is to be kept"),
+        Ok(false) => {}
+        Err(error) => warn!(target: TARGET, "the archive of the history, {shown}, cannot be removed: {error}"),
     }
 }
 

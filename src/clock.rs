@@ -41,6 +41,11 @@ impl Uptime {
     }
 }
 
+/// Formats an instant for people: `2026-11-20 18:40:01`, in UTC.
+pub fn stamp(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
 /// The instant `by` later, limited to the maximum timestamp.
 pub fn later(at: Timestamp, by: Duration) -> Timestamp {
     at.checked_add(by).unwrap_or(Timestamp::MAX)

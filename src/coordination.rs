@@ -43,7 +43,7 @@ use crate::clock::Uptime;
 use crate::election::Queue;
 use crate::job::JobName;
 use crate::ledger::{Filter, LastEnd, Newest, Operator, Snapshot, Window};
-use crate::run::{RunId, RunRecord};
+use crate::run::{HistoryRecord, RunId, RunRecord};
 use crate::{election, ledger, run_lock};
 
 /// A request from the daemon. Requests are handled in order.
@@ -157,6 +157,8 @@ pub trait Reader: Send + Sync {
             Ok(running.into_iter().find(|record| record.id() == run))
         })
     }
+    /// The history's record of a run; `None` if there is none, or none any more.
+    fn record(&self, run: RunId) -> ReadFuture<'_, Option<HistoryRecord>>;
     /// The newest history records that the filter wants.
     fn history(&self, filter: Filter, window: Window) -> ReadFuture<'_, Newest>;
     /// The last end of each job, as far back as the backend searches.

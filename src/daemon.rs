@@ -4,6 +4,7 @@
 //! ones, the simulation passes models that run on virtual time.
 
 pub mod cluster_watch;
+mod controls;
 mod drift;
 mod facts;
 pub mod launch;
@@ -15,6 +16,7 @@ mod perform;
 mod processes;
 mod liveness;
 pub mod reload;
+mod shown;
 pub mod signals;
 #[cfg(test)]
 mod tests;
@@ -26,14 +28,16 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::mpsc;
 use tracing::error;
 
 use self::cluster_watch::{ClusterWatch, NodeHooks};
+pub use self::controls::{Control, HandoverReply};
 use self::launch::Launcher;
 use self::liveness::LivenessCheck;
 pub use self::processes::{Processes, WardenGone};
-use self::reload::Reloaded;
+use self::shown::SHOW_EVERY;
+pub use self::shown::Shown;
 use self::trees::Trees;
 pub use self::trees::WardenLeftovers;
 use self::view::View;
@@ -41,25 +45,18 @@ use crate::archive::Archive;
 use crate::clock::{Clock, Now, Uptime, Wake};
 use crate::config::Loaded;
 use crate::coordination::{Coordination, Event as BackendEvent, Lease, Request};
-use crate::election::{
-    ApiAddress, Defined, Event as Election, Failure, Published, Request as ElectionRequest, TransferError,
-};
+use crate::election::{ApiAddress, Defined, Event as Election, Failure, Published, Request as ElectionRequest};
 use crate::engine::{Engine, Event};
 use crate::job::JobSet;
-use crate::metrics::Recorder;
 use crate::output::OutputQueue;
 use crate::process::Notice;
 use crate::run::journal::{Journal, Recovered};
 use crate::schedule;
-use crate::status::Status;
 use crate::systemd::{Notifier, Watchdog};
 use crate::telemetry::TARGET;
-use crate::term::NodeName;
 
 /// Interval between requests to systemd for more time while draining.
 const EXTEND_EVERY: Duration = Duration::from_secs(5);
-/// Minimum interval between two publications of the status.
-const SHOW_EVERY: Duration = Duration::from_millis(250);
 /// Maximum time between two turns of the loop: a longer gap means that it hangs.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 /// Minimum number of turns within a session timeout.
@@ -69,28 +66,6 @@ const HEARTBEATS_PER_SESSION: u32 = 8;
 ///
 /// Processes that survive this are left to the next start, or to systemd.
 const CLOSING: Duration = Duration::from_secs(5);
-
-/// A request of the operator, made by a signal, the API or an edit of the jobs file.
-#[derive(Debug)]
-pub enum Control {
-    /// The jobs file was read again.
-    Reloaded(Reloaded),
-    /// Stop after all runs have ended.
-    Drain,
-    /// Stop now.
-    Stop,
-    /// Let another node lead.
-    HandOver {
-        /// The node that should lead; absent: the next in line.
-        to: Option<NodeName>,
-        /// Receives the result of the handover.
-        answer: Option<HandoverReply>,
-    },
-    LogState,
-}
-
-/// Receives the result of a handover. It is dropped without one if the daemon stops first.
-pub type HandoverReply = oneshot::Sender<Result<(), TransferError>>;
 
 /// Why the daemon ended.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -124,7 +99,7 @@ pub struct DaemonSettings {
     pub notifier: Notifier,
     /// Reports to systemd that the loop turns.
     pub watchdog: Watchdog,
-    /// Keeps the ends and skips that this node reports.
+    /// Keeps the ends and skips that the ledger accepted from this node.
     pub archive: Archive,
     /// The hooks of the node.
     pub hooks: NodeHooks,
@@ -180,16 +155,6 @@ pub struct Daemon<K, P, J> {
     output: OutputQueue,
     /// Where other nodes reach this one.
     listen: Option<ApiAddress>,
-}
-
-/// The channels on which the daemon publishes its state.
-pub struct Shown {
-    pub status: watch::Sender<Arc<Status>>,
-    /// The jobs as last loaded.
-    pub jobs: watch::Sender<Arc<JobSet>>,
-    /// When the loop last turned.
-    pub turned: watch::Sender<Uptime>,
-    pub metrics: Recorder,
 }
 
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
@@ -361,79 +326,6 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         stopped
     }
 
-    fn on_control(&mut self, now: Now, control: Control) -> Option<Stopped> {
-        match control {
-            Control::Reloaded(reloaded) => return self.on_reloaded(now, reloaded),
-            Control::Drain => return self.drain(now),
-            Control::Stop => {
-                log::stopping(self.engine.own_runs());
-                return self.turn(now, Event::Stop);
-            }
-            Control::HandOver { to, answer } => return self.hand_over(now, to, answer),
-            Control::LogState => log::state(&self.view.status(now, &self.engine)),
-        }
-        None
-    }
-
-    fn drain(&mut self, now: Now) -> Option<Stopped> {
-        self.settings.notifier.stopping();
-        let stopped = self.turn(now, Event::Drain { timeout: self.settings.drain_timeout });
-        if self.engine.own_runs() > 0 {
-            self.publish();
-        }
-        stopped
-    }
-
-    fn hand_over(&mut self, now: Now, to: Option<NodeName>, reply: Option<HandoverReply>) -> Option<Stopped> {
-        // Only a signal asks without waiting for a reply.
-        if reply.is_none() {
-            log::signalled_handover(self.engine.term().is_some());
-        }
-        if self.engine.term().is_none() {
-            send_reply(reply, Err(TransferError::NotLeading));
-            return None;
-        }
-        // Concurrent requests all receive the result of the first handover. Callers that have disconnected are removed.
-        self.handovers.retain(|waiting| !waiting.is_closed());
-        self.handovers.extend(reply);
-        self.turn(now, Event::HandOver { to })
-    }
-
-    fn on_handover_done(&mut self, result: Result<(), TransferError>) {
-        for reply in self.handovers.drain(..) {
-            send_reply(Some(reply), result.clone());
-        }
-    }
-
-    fn on_reloaded(&mut self, now: Now, reloaded: Reloaded) -> Option<Stopped> {
-        self.is_stale = true;
-        self.view.reloaded(now, &reloaded);
-        self.settings.notifier.reloading();
-        let stopped = self.apply(now, reloaded);
-        self.settings.notifier.ready();
-        stopped
-    }
-
-    fn apply(&mut self, now: Now, reloaded: Reloaded) -> Option<Stopped> {
-        match reloaded {
-            Ok(loaded) => {
-                let difference = self.engine.jobs().difference(&loaded.set);
-                log::loaded(&loaded, &difference, false);
-                self.shown.metrics.dropped(difference.removed);
-                self.shown.jobs.send_replace(Arc::new(loaded.set.clone()));
-                let stopped = self.turn(now, Event::Loaded(loaded.set));
-                self.publish();
-                stopped
-            }
-            Err(error) => {
-                log::rejected(self.view.path(), &error);
-                let stopped = self.turn(now, Event::Rejected);
-                self.publish();
-                stopped
-            }
-        }
-    }
-
     fn on_election(&mut self, now: Now, event: Election) -> Option<Stopped> {
         if let Election::Lease { .. } = event {
             let stopped = self.turn(now, Event::Election(event));
@@ -517,35 +409,6 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             self.extended_at = now.up;
             self.settings.notifier.extend_timeout(EXTEND_EVERY * 3);
         }
-    }
-
-    /// Publishes the metrics and the state. Building the state visits every job, so this happens at most once every [`SHOW_EVERY`].
-    fn show(&mut self, now: Now) {
-        self.shown.metrics.share();
-        if self.is_stale && now.up >= self.shown_at + SHOW_EVERY {
-            (self.is_stale, self.shown_at) = (false, now.up);
-            self.settings.notifier.status(&self.view.summary(&self.engine));
-            self.shown.status.send_replace(Arc::new(self.view.status(now, &self.engine)));
-        }
-    }
-
-    /// Publishes the lease alone: it changes often, and nothing else changes with it.
-    fn show_lease(&mut self) {
-        self.view.lease(self.engine.lease_until());
-        let lease_until = self.view.lease_until(&self.engine);
-        self.shown.status.send_if_modified(|status| {
-            if let Some(session) = &mut Arc::make_mut(status).session {
-                session.lease_until = lease_until;
-            }
-            false
-        });
-    }
-}
-
-fn send_reply(reply: Option<HandoverReply>, result: Result<(), TransferError>) {
-    if let Some(reply) = reply {
-        // The caller may have disconnected.
-        let _ = reply.send(result);
     }
 }
 

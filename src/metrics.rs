@@ -132,8 +132,8 @@ mod tests {
         crate::config::parse("jobs.yaml", format!("jobs:\n{yaml}").as_bytes()).unwrap().0
     }
 
-    fn finished(name: &str) -> Report {
-        Report::Finished(Box::new(success(record(name, 60, "0x1"))))
+    fn recorded(name: &str) -> Report {
+        Report::Recorded(Box::new(success(record(name, 60, "0x1"))))
     }
 
     fn outcomes(metrics: &Metrics, name: &str) -> u64 {
@@ -147,7 +147,7 @@ mod tests {
         let jobs = jobs(&["a"]);
         let scrape = metrics.0.counts.lock().unwrap();
         for _ in 0..2 {
-            recorder.reported(&finished("a"), &jobs);
+            recorder.reported(&recorded("a"), &jobs);
             recorder.share();
         }
         drop(scrape);
@@ -162,7 +162,7 @@ mod tests {
         let mut recorder = Recorder::default();
         let metrics = recorder.metrics();
         for name in ["a", "b", "unknown"] {
-            recorder.reported(&finished(name), &jobs(&["a", "b"]));
+            recorder.reported(&recorded(name), &jobs(&["a", "b"]));
         }
         recorder.share();
         assert_eq!(metrics.counts().jobs.len(), 2);
@@ -171,7 +171,7 @@ mod tests {
         let scrape = metrics.0.counts.lock().unwrap();
         recorder.dropped(vec![job("a")]);
         recorder.share();
-        recorder.reported(&finished("a"), &jobs(&["a", "b"]));
+        recorder.reported(&recorded("a"), &jobs(&["a", "b"]));
         drop(scrape);
         recorder.share();
         assert_eq!((outcomes(&metrics, "a"), outcomes(&metrics, "b")), (1, 1));

@@ -30,6 +30,6 @@ mod sweep;
 pub use self::layout::OutputKey;
 pub use self::line::{Line, Source};
 pub use self::queue::OutputQueue;
-pub use self::reader::{LocalPage, PageEnd, Reader};
+pub use self::reader::{LocalPage, PageEnd, Reader, Wanted};
 pub use self::retention::{BadRetention, OutputRetention};
 pub use self::store::{OutputStore, open};

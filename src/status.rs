@@ -3,24 +3,22 @@
 //! The daemon publishes it after each turn that changed it. The API adds what only the ledger knows, and what depends
 //! on the time of the request. No decision depends on it, and this module contains neither policy nor I/O.
 
+mod completion;
 mod history;
+mod jobs;
 pub mod outline;
 #[cfg(test)]
 pub(crate) mod sample;
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-pub use history::{EndedRun, HistoryEntry, Skipped, ending_details};
-pub use outline::WITHHELD;
+pub use self::history::{EndedRun, HistoryEntry, Skipped, ending_details};
+pub use self::jobs::{AlarmStatus, JobStatus, LastRun, RecordedEnds, RunStatus};
+pub use self::outline::WITHHELD;
 
-use crate::clock::{Now, Uptime};
-use crate::election::{Member, Queue};
-use crate::job::{Alarm, Digest, JobName, JobSet};
-use crate::ledger::LastEnd;
-use crate::run::{Link, Outcome, Pause, RaisedAlarm, Reason, RunId, RunRecord, RunState, StandingAlarms, millis};
+use crate::election::Member;
+use crate::job::Digest;
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId};
 use crate::warden::cgroup::hierarchy::Cgroups;
 
@@ -134,10 +132,7 @@ pub struct Session {
     pub connected: bool,
     /// When `connected` last changed.
     pub since: Timestamp,
-    /// When the lease ends; absent while the node keeps none.
-    #[serde(skip)]
-    pub lease_until: Option<Uptime>,
-    /// Remaining time of the lease, in milliseconds.
+    /// Remaining time of the lease, in milliseconds; absent while the node keeps none.
     pub lease_remaining_ms: Option<u64>,
 }
 
@@ -188,74 +183,6 @@ pub struct JobsFile {
     pub loaded_at: Timestamp,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct JobStatus {
-    pub name: JobName,
-    pub description: Option<String>,
-    /// The job's expressions as written; empty for a job with `after`.
-    pub schedule: Vec<String>,
-    /// The time zone of `schedule`.
-    pub timezone: String,
-    /// The upstream jobs, each with the condition on its outcome; empty for a job with a schedule.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub after: BTreeMap<JobName, String>,
-    /// False if the job has no occurrences.
-    pub enabled: bool,
-    /// The run that ended last.
-    pub last: Option<LastRun>,
-    /// The next occurrence.
-    pub next: Option<Timestamp>,
-    /// The job's runs in flight.
-    pub running: Vec<RunId>,
-    /// Upstreams whose results are missing while those of other upstreams have arrived.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub waits_for: Vec<JobName>,
-    /// A problem with the job, as text; only the leader knows it.
-    #[serde(default)]
-    pub error: Option<String>,
-    /// Who paused the job, when and why; absent while it is not paused.
-    #[serde(default)]
-    pub paused: Option<Pause>,
-    /// The alarms that stand.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub alarms: Vec<AlarmStatus>,
-}
-
-/// An alarm that stands.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct AlarmStatus {
-    pub alarm: Alarm,
-    /// When the run was due, when the attempt began, or when the job last succeeded.
-    pub since: Timestamp,
-    pub raised_at: Timestamp,
-    /// The run that is late or takes long.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run: Option<RunId>,
-}
-
-impl AlarmStatus {
-    /// The alarms of a job's record.
-    pub fn of(alarms: &StandingAlarms) -> Vec<Self> {
-        let status = |(alarm, raised): (Alarm, &RaisedAlarm)| {
-            let RaisedAlarm { since, raised_at, run } = raised.clone();
-            Self { alarm, since, raised_at, run }
-        };
-        alarms.iter().map(status).collect()
-    }
-}
-
-impl JobStatus {
-    /// True if somebody should look at the job: its last run did not succeed, an alarm stands, or the leader has a
-    /// problem with it.
-    pub fn is_failing(&self) -> bool {
-        self.error.is_some()
-            || !self.alarms.is_empty()
-            || self.last.as_ref().is_some_and(|last| last.outcome != Outcome::Success)
-    }
-}
-
 /// A node that was alive and is no longer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -264,92 +191,6 @@ pub struct MissingMember {
     pub host: String,
     /// When this node last saw it.
     pub last_seen: Timestamp,
-}
-
-/// The end of a job's last run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct LastRun {
-    pub run: RunId,
-    /// The node that owned the run.
-    pub node: NodeName,
-    /// The number of the last attempt, from 1.
-    #[serde(default)]
-    pub attempt: u32,
-    pub outcome: Outcome,
-    /// Details that the outcome does not contain.
-    #[serde(default)]
-    pub reason: Option<Reason>,
-    /// The exit code of the main process, if it exited.
-    #[serde(default)]
-    pub exit_code: Option<i32>,
-    /// The signal that ended the main process, if one did.
-    #[serde(default)]
-    pub signal: Option<i32>,
-    /// When the run ended.
-    pub at: Timestamp,
-    /// When this node learned of the end itself; absent if it was read from the ledger.
-    #[serde(skip)]
-    pub reported_at: Option<Uptime>,
-}
-
-impl From<LastEnd> for LastRun {
-    fn from(end: LastEnd) -> Self {
-        let LastEnd { run, node, attempt, outcome, reason, exit_code, signal, at } = end;
-        Self { run, node, attempt, outcome, reason, exit_code, signal, at, reported_at: None }
-    }
-}
-
-/// The last end of each job as the ledger had it.
-#[derive(Debug, PartialEq)]
-pub struct RecordedEnds {
-    pub lasts: BTreeMap<JobName, LastRun>,
-    /// When the ledger was read. What ended later may be missing.
-    pub read_at: Uptime,
-}
-
-/// A run in flight.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct RunStatus {
-    pub run: RunId,
-    /// The node that owns the run.
-    pub node: NodeName,
-    /// Counts from 1.
-    pub attempt: u32,
-    /// When the attempt began.
-    pub since: Timestamp,
-    pub state: RunState,
-    /// When the next attempt begins, while the run waits for it.
-    pub retry_at: Option<Timestamp>,
-    /// Until when the run may go on while its node is cut off; absent if there is no limit.
-    #[serde(default)]
-    pub keep_until: Option<Timestamp>,
-    /// How the run ended, if it has ended and the ledger has not recorded that yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended: Option<Outcome>,
-}
-
-impl RunStatus {
-    /// True if this end is the run's, and not that of an earlier attempt whose node has lost the run to another.
-    fn is_ended_by(&self, last: &LastRun) -> bool {
-        (&self.run, &self.node, self.attempt) == (&last.run, &last.node, last.attempt)
-    }
-}
-
-impl From<&RunRecord> for RunStatus {
-    fn from(record: &RunRecord) -> Self {
-        Self {
-            run: record.id(),
-            node: record.owner.node.clone(),
-            attempt: record.attempt,
-            since: record.begun_at,
-            state: record.state,
-            retry_at: record.retry_at,
-            keep_until: record.keep_until,
-            ended: None,
-        }
-    }
 }
 
 /// A candidate, or a foreign entry, in the queue.
@@ -361,214 +202,4 @@ pub struct QueuedCandidate {
     pub node: Option<NodeName>,
     /// Absent for the first entry.
     pub predecessor: Option<CandidateName>,
-}
-
-impl Status {
-    /// The status with the time-dependent fields as of `now`.
-    #[must_use]
-    pub fn at(mut self, now: Now) -> Self {
-        self.at = now.wall;
-        if let Some(session) = &mut self.session {
-            session.lease_remaining_ms = session.lease_until.map(|until| millis(until.since(now.up)));
-        }
-        self
-    }
-
-    /// Sets the queue and the live members.
-    pub fn put_queue(&mut self, queue: &Queue) {
-        let mut predecessor = None;
-        self.queue.clear();
-        for entry in &queue.candidates {
-            let queued = QueuedCandidate { candidate: entry.candidate.clone(), node: entry.node.clone(), predecessor };
-            predecessor = Some(entry.candidate.clone());
-            self.queue.push(queued);
-        }
-        self.members.clone_from(&queue.members);
-        self.missing.retain(|missing| !queue.members.iter().any(|member| member.node == missing.node));
-        // A node that leads knows it better than a listing, which may be older.
-        if let (None, Some(first)) = (self.role.token, queue.candidates.first()) {
-            self.role.leader_node.clone_from(&first.node);
-        }
-        self.drift = self.differing();
-    }
-
-    /// Sets the last end of each job as the ledger has it.
-    ///
-    /// What this node has seen end itself counts only while the ledger may not have it yet: after the read, or while
-    /// the run is still recorded as in flight. Anything else that this node saw may have been followed by a run on
-    /// another node.
-    pub fn put_lasts(&mut self, recorded: &RecordedEnds) {
-        let in_flight: BTreeMap<&RunId, &RunStatus> = self.runs.iter().map(|run| (&run.run, run)).collect();
-        for job in &mut self.jobs {
-            let is_newer = |own: &LastRun| {
-                let is_open = in_flight.get(&own.run).is_some_and(|run| run.is_ended_by(own));
-                own.reported_at.is_some_and(|at| at >= recorded.read_at) || is_open
-            };
-            if !job.last.as_ref().is_some_and(is_newer) {
-                job.last = recorded.lasts.get(&job.name).cloned();
-            }
-        }
-    }
-
-    /// Marks the runs that have ended although the ledger still has them as in flight.
-    pub fn mark_ended(&mut self) {
-        let ended = self.jobs.iter().filter_map(|job| job.last.as_ref()).map(|last| (&last.run, last));
-        let ended: BTreeMap<&RunId, &LastRun> = ended.collect();
-        for run in &mut self.runs {
-            run.ended = ended.get(&run.run).filter(|last| run.is_ended_by(last)).map(|last| last.outcome);
-        }
-    }
-
-    /// Computes the next occurrences anew where they have passed since the status was published.
-    pub fn put_next(&mut self, jobs: &JobSet) {
-        let now = self.at;
-        for status in self.jobs.iter_mut().filter(|status| status.next.is_some_and(|next| next <= now)) {
-            status.next = jobs.jobs.get(&status.name).and_then(|job| job.next_after(now));
-        }
-    }
-
-    /// Sets the runs in flight.
-    pub fn put_runs(&mut self, runs: &[RunStatus]) {
-        self.runs = runs.to_vec();
-        let mut of_job: BTreeMap<&JobName, Vec<RunId>> = BTreeMap::new();
-        for run in runs {
-            of_job.entry(run.run.job()).or_default().push(run.run.clone());
-        }
-        for job in &mut self.jobs {
-            job.running = of_job.remove(&job.name).unwrap_or_default();
-        }
-    }
-
-    /// Sets which jobs are paused.
-    pub fn put_paused(&mut self, paused: &BTreeMap<JobName, Pause>) {
-        for job in &mut self.jobs {
-            job.paused = paused.get(&job.name).cloned();
-        }
-    }
-
-    /// Sets the alarms that stand.
-    pub fn put_alarms(&mut self, alarms: &BTreeMap<JobName, Vec<AlarmStatus>>) {
-        for job in &mut self.jobs {
-            job.alarms = alarms.get(&job.name).cloned().unwrap_or_default();
-        }
-    }
-
-    /// Sets the upstreams that jobs still wait for, given the links that have arrived.
-    pub fn put_links<'a>(&mut self, links: impl Iterator<Item = &'a Link>) {
-        let mut arrived: BTreeMap<RunId, BTreeSet<&JobName>> = BTreeMap::new();
-        for link in links {
-            arrived.entry(link.run()).or_default().insert(&link.upstream);
-        }
-        for job in &mut self.jobs {
-            let of_job = arrived.iter().filter(|(run, _)| *run.job() == job.name).map(|(_, arrived)| arrived);
-            let missing = of_job.flat_map(|arrived| job.after.keys().filter(|upstream| !arrived.contains(upstream)));
-            let missing: BTreeSet<&JobName> = missing.collect();
-            job.waits_for = missing.into_iter().cloned().collect();
-        }
-    }
-
-    /// The members that differ from the leader, or from this node while nobody leads.
-    fn differing(&self) -> Vec<NodeName> {
-        let reference = self.role.leader_node.as_ref().unwrap_or(&self.node);
-        let Some(reference) = self.members.iter().find(|member| member.node == *reference) else { return Vec::new() };
-        let reference = &reference.published;
-        let differs = |member: &&Member| {
-            member.published.has_other_jobs_than(reference) || member.published.has_other_zones_than(reference)
-        };
-        self.members.iter().filter(differs).map(|member| member.node.clone()).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::election::Published;
-
-    /// The leader's status, and one end of its first job.
-    fn with_end() -> (Status, LastRun) {
-        let status = sample::leader();
-        let last = status.jobs[0].last.clone().unwrap();
-        (status, last)
-    }
-
-    fn recorded(last: &LastRun, read_at: Uptime) -> RecordedEnds {
-        RecordedEnds { lasts: [(last.run.job().clone(), last.clone())].into(), read_at }
-    }
-
-    #[test]
-    fn the_ledger_knows_the_last_end_better_than_a_node_that_ran_the_job_earlier() {
-        let at = |seconds| Uptime::ZERO + std::time::Duration::from_secs(seconds);
-        let (mut status, last) = with_end();
-        let failed = LastRun { outcome: Outcome::Failure, node: NodeName::new("host-c"), ..last.clone() };
-        status.jobs[0].last = Some(LastRun { reported_at: Some(at(9)), ..last.clone() });
-        status.put_lasts(&recorded(&failed, at(10)));
-        assert_eq!(status.jobs[0].last.as_ref(), Some(&failed));
-        let own = LastRun { reported_at: Some(at(10)), ..last };
-        status.jobs[0].last = Some(own.clone());
-        status.put_lasts(&recorded(&failed, at(10)));
-        assert_eq!(status.jobs[0].last, Some(own), "it may have ended after the read");
-    }
-
-    #[test]
-    fn a_run_that_has_ended_is_not_shown_as_running_while_its_end_is_not_recorded() {
-        let (mut status, last) = with_end();
-        let run = status.runs[0].run.clone();
-        let node = status.runs[0].node.clone();
-        let last = LastRun { run: run.clone(), node, ..last };
-        let own = LastRun { outcome: Outcome::Interrupted, reported_at: Some(Uptime::ZERO), ..last };
-        status.jobs[1].last = Some(own.clone());
-        let later = Uptime::ZERO + std::time::Duration::from_secs(9);
-        status.put_lasts(&RecordedEnds { lasts: BTreeMap::new(), read_at: later });
-        status.mark_ended();
-        assert_eq!((status.jobs[1].last.as_ref(), status.runs[0].ended), (Some(&own), Some(Outcome::Interrupted)));
-        assert_eq!(status.jobs[0].last, None, "the ledger has no end of that job");
-    }
-
-    #[test]
-    fn an_end_of_an_earlier_attempt_is_not_the_end_of_the_next_ones() {
-        let (mut status, last) = with_end();
-        status.runs[0].attempt = 2;
-        let (run, node) = (status.runs[0].run.clone(), status.runs[0].node.clone());
-        status.jobs[1].last = Some(LastRun { run, node, reported_at: Some(Uptime::ZERO), ..last });
-        let later = Uptime::ZERO + std::time::Duration::from_secs(9);
-        status.put_lasts(&RecordedEnds { lasts: BTreeMap::new(), read_at: later });
-        status.mark_ended();
-        assert_eq!((&status.jobs[1].last, status.runs[0].ended), (&None, None));
-    }
-
-    #[test]
-    fn a_listing_that_is_older_does_not_contradict_a_node_that_leads() {
-        let mut status = sample::leader();
-        let mut queue = sample::queue();
-        queue.candidates.remove(0);
-        status.put_queue(&queue);
-        assert_eq!(status.role.leader_node, Some(status.node.clone()));
-        status.role = Role::default();
-        status.put_queue(&queue);
-        assert_eq!(status.role.leader_node, None, "the first entry is not cronkeeper's");
-    }
-
-    #[test]
-    fn an_occurrence_that_has_passed_is_not_the_next_one() {
-        let mut status = sample::leader();
-        let yaml = b"jobs:\n  load: {schedule: '* * * * *', command: 'true'}\n";
-        let (loaded, _) = crate::config::parse("jobs.yaml", yaml).unwrap();
-        status.at = sample::at("2026-11-20T03:01:30Z");
-        status.put_next(&loaded);
-        assert_eq!(status.jobs[1].next, Some(sample::at("2026-11-20T03:02:00Z")));
-        assert_eq!(status.jobs[0].next, Some(sample::at("2026-11-21T01:30:00Z")), "it has not passed");
-    }
-
-    #[test]
-    fn a_node_with_another_priority_or_that_drains_does_not_count_as_drift() {
-        let mut queue = sample::queue();
-        let same = queue.members[0].published.clone();
-        queue.members[1].published = Published { priority: 10, draining: true, jobs_invalid: true, ..same.clone() };
-        let mut status = sample::leader();
-        status.put_queue(&queue);
-        assert_eq!(status.drift, []);
-        queue.members[1].published.tzdata = "2024a".into();
-        status.put_queue(&queue);
-        assert_eq!(status.drift, [queue.members[1].node.clone()]);
-    }
 }

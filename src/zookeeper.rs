@@ -22,6 +22,7 @@ mod forget;
 mod fuzz;
 mod give_up;
 mod lasts;
+mod newest_records;
 pub mod lock;
 mod session_loop;
 mod transaction;

@@ -8,10 +8,12 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
 
+use super::network::Visibility;
 use super::{ApiState, RefusedRequest};
 use crate::clock::system;
 use crate::lease;
 use crate::status::Status;
+use crate::status::outline::without_cause;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -41,14 +43,20 @@ pub(super) struct Readiness {
 }
 
 /// 200 while the node takes part in the cluster.
-pub(super) async fn readyz(State(state): State<Arc<ApiState>>) -> (StatusCode, Json<Readiness>) {
+pub(super) async fn readyz(
+    State(state): State<Arc<ApiState>>,
+    visibility: Visibility,
+) -> (StatusCode, Json<Readiness>) {
     let status = Arc::clone(&state.sources.status.borrow());
     let stalled = state.standstill(&status);
     let stalled =
         stalled.map(|idle| format!("the daemon's loop, whose last turn was {} ms ago", crate::run::millis(idle)));
     let ready = status.ready && stalled.is_none();
     let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let awaiting = stalled.or_else(|| status.awaiting.clone());
+    let awaiting = stalled.or_else(|| match visibility {
+        Visibility::All => status.awaiting.clone(),
+        Visibility::Outline => status.awaiting.as_deref().map(without_cause),
+    });
     (code, Json(Readiness { ready, state: status.state.as_str(), awaiting }))
 }
 

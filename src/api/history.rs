@@ -49,6 +49,9 @@ pub(super) struct History {
     /// Why this node's archive could not be read; the records are then those of the ledger.
     #[serde(skip_serializing_if = "Option::is_none")]
     archive_error: Option<String>,
+    /// Why the ledger could not be read; the records are then those of this node's archive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ledger_error: Option<String>,
     /// Older records are missing, because the answer would have been too long.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     cut: bool,
@@ -122,6 +125,9 @@ pub(super) async fn of_job(
     let status = Arc::clone(&state.sources.status.borrow());
     let is_known = is_restricted || status.jobs.iter().any(|known| known.name == job);
     if history.records.is_empty() && !is_known {
+        if let Some(why) = history.ledger_error {
+            return Err(RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, ReadError(why).to_string()));
+        }
         return Err(RefusedRequest::new(StatusCode::NOT_FOUND, show::no_such_job(&job, &status)));
     }
     Ok(Json(history))
@@ -155,23 +161,26 @@ impl ApiState {
 
 impl History {
     fn new(merged: Merged, limit: usize, is_restricted: bool, status: &Status, visibility: Visibility) -> Self {
-        let Merged { mut records, is_cut, has_archived, searched_to, error } = merged;
+        let Merged { mut records, is_cut, has_archived, searched_to, error, ledger_error } = merged;
         let has_more = records.len() > limit;
         records.truncate(limit);
         let last = records.last().map(Position::of);
         let next = if has_more || is_cut { last } else { searched_to };
         // Nothing can have been trimmed while the ledger has no more than one job may have.
-        let is_short = !is_restricted && !has_archived && records.len() < usize::from(HISTORY_LIMIT);
+        let is_of_ledger = !has_archived && ledger_error.is_none();
+        let is_short = !is_restricted && is_of_ledger && records.len() < usize::from(HISTORY_LIMIT);
+        let shown = |error: String| match visibility {
+            Visibility::All => error,
+            Visibility::Outline => WITHHELD.to_owned(),
+        };
         Self {
             // A full answer is not cut, even if one more record would not have fitted.
             cut: is_cut && records.len() < limit,
             older_elsewhere: next.is_none() && status.backend != "solo" && !is_short,
             next: next.map(|next| next.to_string()),
             records: visibility.of_records(records),
-            archive_error: error.map(|error| match visibility {
-                Visibility::All => error.to_string(),
-                Visibility::Outline => WITHHELD.to_owned(),
-            }),
+            archive_error: error.map(|error| shown(error.to_string())),
+            ledger_error: ledger_error.map(|ReadError(why)| shown(why)),
         }
     }
 }

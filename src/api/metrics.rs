@@ -14,7 +14,6 @@ use axum::response::{IntoResponse as _, Response};
 use tokio::time::timeout;
 
 use super::{ApiState, RefusedRequest};
-use crate::clock::system;
 use crate::coordination::ReadError;
 use crate::metrics::{Format, Scrape};
 use crate::status::Status;
@@ -30,7 +29,7 @@ pub(super) async fn metrics(State(state): State<Arc<ApiState>>, headers: HeaderM
     let (queue, ()) = futures_util::join!(state.reads.queue(), state.read_successes(&published));
     drop(published);
     // No await from here on, so at most one handler at a time holds an answer that is not yet counted against limits.
-    let mut status = Status::clone(&state.sources.status.borrow()).at(system::now());
+    let mut status = state.sources.status_now();
     if let Ok(queue) = queue {
         status.put_queue(&queue);
     }

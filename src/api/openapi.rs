@@ -58,6 +58,7 @@ const OUTPUT: &[(&str, &str)] = &[
     ("from", "Where to begin: `next` of the page before."),
     ("wait", "How many seconds to wait for output, at most 6; default 0."),
     ("since", "Leave out lines before this instant, or older than this duration."),
+    ("last", "Leave out all but about so many bytes at the end of each attempt; `skipped` says how many that were."),
     ("local", "`true`: only what the asked node keeps itself."),
     ("attempt", "With `local`: the attempt. Without it, only the list of attempts is shown."),
 ];

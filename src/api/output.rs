@@ -31,6 +31,7 @@ use super::network::Visibility;
 use super::{ApiState, RefusedRequest};
 use crate::clock::{earlier, system};
 use crate::duration;
+use crate::output::Wanted;
 use crate::run::RunId;
 
 /// Longest wait for output in one request. With the time to ask another node, it is below the client's timeout.
@@ -46,6 +47,8 @@ pub(super) struct OutputQuery {
     wait: u64,
     /// Leave out lines before this instant, or older than this duration.
     since: Option<String>,
+    /// Leave out all but about so many bytes at the end of each attempt.
+    last: Option<u64>,
     /// Only what this node keeps: of this attempt, or only the list of attempts.
     #[serde(default)]
     local: bool,
@@ -68,7 +71,7 @@ pub(super) async fn output(
     let from = query.from.map_or(Ok(Cursor::START), |text| Cursor::parse(&text)).map_err(bad_request)?;
     let since = query.since.map(|text| instant(&text)).transpose()?;
     let until = Instant::now() + Duration::from_secs(query.wait).min(LONGEST_WAIT);
-    let gatherer = Gatherer { state: &state, run, since, until };
+    let gatherer = Gatherer { state: &state, run, wanted: Wanted { since, last: query.last }, until };
     let page = match (query.local, query.attempt) {
         (true, None) => gatherer.local_attempts().await?,
         (true, Some(attempt)) => gatherer.local(Cursor { attempt, ..from }).await?,
@@ -77,9 +80,15 @@ pub(super) async fn output(
     Ok(Json(page))
 }
 
-/// A page of the output for whoever may see everything. Does not wait for more.
-pub(super) async fn page_of(state: &ApiState, run: RunId, from: Cursor) -> Result<OutputPage, RefusedRequest> {
-    Gatherer { state, run, since: None, until: Instant::now() }.page(from).await
+/// A page of the last lines of each attempt, for whoever may see everything. Does not wait for more.
+pub(super) async fn last_page_of(
+    state: &ApiState,
+    run: RunId,
+    from: Cursor,
+    last: u64,
+) -> Result<OutputPage, RefusedRequest> {
+    let wanted = Wanted { since: None, last: Some(last) };
+    Gatherer { state, run, wanted, until: Instant::now() }.page(from).await
 }
 
 fn bad_request(error: String) -> RefusedRequest {

@@ -178,7 +178,8 @@ async fn one_job(
     let bars = bars::of(&newest.records);
     let entries = visitor.visibility.of_records(newest.records);
     let defined = set.jobs.get(&name).map(Arc::as_ref);
-    let page = JobPage { status: &status, job, defined, bars: &bars, entries: &entries, may_act: visitor.may_act() };
+    let (unread, may_act) = (newest.ledger_error.is_some(), visitor.may_act());
+    let page = JobPage { status: &status, job, defined, bars: &bars, entries: &entries, unread, may_act };
     Ok(state.framed(name.as_str(), &status, &page.markup(), None, &visitor))
 }
 
@@ -195,11 +196,14 @@ async fn one_run(
         let status = state.full_status(visitor.visibility).await;
         status.runs.into_iter().find(|in_flight| in_flight.run == run)
     };
-    let newest = state.records(&connection, Records::of_job(run.job().clone()), OF_JOB).await?;
+    let record = match state.reads.record(&connection, &state.sources.archive, &run).await {
+        Err(error) if in_flight.is_none() => return Err(unread(&error).into()),
+        record => record.ok().flatten(),
+    };
     let status = Arc::clone(&state.sources.status.borrow());
-    let ended = newest.records.into_iter().find_map(|record| match visitor.visibility.of_record(record.into()) {
-        HistoryEntry::Run(ended) if ended.run == run => Some(ended),
-        _ => None,
+    let ended = record.and_then(|record| match visitor.visibility.of_record(record.into()) {
+        HistoryEntry::Run(ended) => Some(ended),
+        HistoryEntry::Skip(_) => None,
     });
     let known = match (&ended, &in_flight) {
         (Some(ended), _) => Known::Ended(ended),
@@ -226,15 +230,20 @@ async fn all_history(
     let status = Arc::clone(&state.sources.status.borrow());
     let entries = visitor.visibility.of_records(newest.records);
     let has_more = newest.is_cut || entries.len() == OF_ALL;
-    let main = history::page(&filter, &entries, has_more, system::now().wall);
+    let unread = newest.ledger_error.is_some();
+    let main = history::page(&filter, &entries, (has_more, unread), system::now().wall);
     Ok(state.framed("History", &status, &main, None, &visitor))
+}
+
+fn unread(error: &ReadError) -> RefusedRequest {
+    RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
 }
 
 impl ApiState {
     /// The newest records of ledger and archive.
     async fn records(&self, connection: &Admitted, of: Records, most: usize) -> Result<Merged, RefusedPage> {
-        let unread = |error: ReadError| RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string());
-        Ok(self.reads.history(connection, &self.sources.archive, of, most).await.map_err(unread)?)
+        let read = self.reads.history(connection, &self.sources.archive, of, most).await;
+        Ok(read.map_err(|error| unread(&error))?)
     }
 
     /// The page around this content; or only that the browser has it already.

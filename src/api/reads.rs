@@ -14,7 +14,7 @@ use crate::coordination::{ReadError, ReadFuture, Reader};
 use crate::election::Queue;
 use crate::job::JobName;
 use crate::ledger::{Filter, JobEntry, Newest, Window};
-use crate::run::{Link, Pause};
+use crate::run::{HistoryRecord, Link, Pause, RunId};
 use crate::status::{AlarmStatus, RecordedEnds, RunStatus};
 
 /// Timeout of a read.
@@ -121,7 +121,11 @@ impl Reads {
         self.lasts.get(self.change(), read).await
     }
 
-    /// The newest records. Not cached, because the requests differ; instead, each connection waits for its turn.
+    /// The newest records of ledger and archive; of the archive alone, which the answer says, if the ledger cannot be
+    /// read. Not cached, because the requests differ; instead, each connection waits for its turn.
+    ///
+    /// # Errors
+    /// If neither can be read.
     pub async fn history(
         &self,
         admitted: &Admitted,
@@ -130,13 +134,38 @@ impl Reads {
         records: usize,
     ) -> Result<Merged, ReadError> {
         let window = Window { records, bytes: admitted.history_limit() };
+        let turn = bounded(async { Ok(admitted.history_permits().await) }).await?;
+        let (newest, ledger_error) = match bounded(self.reader.history(filter.clone(), window)).await {
+            Ok(newest) => (newest, None),
+            Err(error) if !archive.is_kept() => return Err(error),
+            Err(error) => (Newest::default(), Some(error)),
+        };
         // The archive bounds its own search.
-        let (newest, turn) = bounded(async {
-            let turn = admitted.history_permits().await;
-            Ok((self.reader.history(filter.clone(), window).await?, turn))
-        })
-        .await?;
-        Ok(archive.merge(newest, filter, window, turn).await)
+        let merged = archive.merge(newest, filter, window, turn).await;
+        match ledger_error {
+            Some(error) if merged.error.is_some() => Err(error),
+            ledger_error => Ok(Merged { ledger_error, ..merged }),
+        }
+    }
+
+    /// The record of a run that has ended, or whose start was skipped, from the ledger or else from the archive.
+    ///
+    /// # Errors
+    /// If the ledger cannot be read, and the archive does not have it.
+    pub async fn record(
+        &self,
+        admitted: &Admitted,
+        archive: &Archive,
+        run: &RunId,
+    ) -> Result<Option<HistoryRecord>, ReadError> {
+        let turn = bounded(async { Ok(admitted.history_permits().await) }).await?;
+        let found = bounded(self.reader.record(run.clone())).await;
+        if let Ok(Some(_)) = found {
+            return found;
+        }
+        // What the archive's own error is, its thread logs.
+        let archived = archive.record(run.clone(), turn).await.ok().flatten();
+        archived.map_or(found, |record| Ok(Some(record)))
     }
 }
 

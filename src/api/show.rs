@@ -12,7 +12,6 @@ use serde::Serialize;
 use super::network::Visibility;
 use super::reads::LeaderState;
 use super::{ApiState, RefusedRequest};
-use crate::clock::system;
 use crate::coordination::ReadError;
 use crate::job::JobName;
 use crate::run::HistoryRecord;
@@ -88,7 +87,7 @@ impl ApiState {
             futures_util::join!(self.reads.queue(), self.leader_state(state), self.reads.lasts());
         // No await from here on, so at most one handler at a time holds an answer that is not yet counted against
         // limits.
-        let mut status = Status::clone(&self.sources.status.borrow()).at(system::now());
+        let mut status = self.sources.status_now();
         let mut unread = |error: ReadError| status.unread = Some(error.0);
         let queue = queue.map_err(&mut unread).ok();
         let runs = runs.map_err(&mut unread).ok().flatten();
@@ -124,10 +123,13 @@ impl ApiState {
     }
 }
 
+/// Says that this node's jobs file lacks the job, and if that of another node differs, which may have it.
 pub(super) fn no_such_job(job: &JobName, status: &Status) -> String {
     let near = nearest(job.as_str(), status.jobs.iter().map(|known| known.name.as_str()));
     let meant = near.map(|near| format!(", did you mean `{near}`?")).unwrap_or_default();
-    format!("there is no job `{job}`{meant}")
+    let differs = status.members.iter().any(|member| member.published.digest != status.jobs_file.digest);
+    let elsewhere = if differs { "; the nodes' jobs files differ, see `cronkeeper status`" } else { "" };
+    format!("there is no job `{job}`{meant}{elsewhere}")
 }
 
 impl Visibility {

@@ -18,6 +18,9 @@ use self::daemon::{Behaviour, Daemon, exchange};
 use super::client::{AskError, Client, SocketSearch};
 use super::socket::NAME;
 use super::*;
+use crate::archive::{Archive, HistoryRetention};
+use crate::run::HistoryRecord;
+use crate::run::tests_support::{record, success};
 use crate::status::sample;
 
 #[tokio::test]
@@ -41,6 +44,34 @@ async fn a_status_is_served_while_the_ledger_is_unreachable() {
     assert_eq!(status["jobs"][0]["name"], "nightly-backup");
     let (code, refusal) = daemon.get("/v1/history").await;
     assert_eq!((code, &refusal["error"]), (503, &"the ledger cannot be read: nobody answers".into()));
+}
+
+#[tokio::test]
+async fn while_the_ledger_is_unreachable_the_history_is_that_of_the_archive() {
+    let (directory, end) = (tempfile::tempdir().unwrap(), success(record("load", 60, "s")));
+    let archive = || Archive::start(directory.path(), HistoryRetention::Unlimited).unwrap();
+    let written = archive();
+    written.put(HistoryRecord::Run(end.clone()));
+    written.close();
+    let daemon = Daemon::start_with(Behaviour::Away, archive()).await;
+    for path in ["/v1/history", "/v1/jobs/load/history"] {
+        let (code, history) = daemon.get(path).await;
+        assert_eq!((code, &history["ledger_error"]), (200, &"nobody answers".into()), "{path}");
+        assert_eq!(history["records"][0]["run"], end.run.id().to_string());
+    }
+    let (code, refusal) = daemon.get("/v1/jobs/nothing/history").await;
+    assert_eq!((code, &refusal["error"]), (503, &"the ledger cannot be read: nobody answers".into()));
+    for path in ["/history", "/jobs/load"] {
+        let (head, page) = daemon.get_text(path, "").await;
+        assert!(head.starts_with("HTTP/1.1 200") && page.contains("The ledger was not reachable."), "{head} {page}");
+    }
+    let (head, page) = daemon.get_text(&format!("/runs/{}", end.run.id()), "").await;
+    assert!(head.starts_with("HTTP/1.1 200") && page.contains("success"), "{head} {page}");
+    assert!(daemon.get_text("/runs/load.20261120T024000Z", "").await.0.starts_with("HTTP/1.1 503"));
+
+    let daemon = Daemon::start_with(Behaviour::Well, archive()).await;
+    let (_, history) = daemon.get("/v1/history").await;
+    assert_eq!((history["records"].as_array().unwrap().len(), &history["ledger_error"]), (4, &Value::Null));
 }
 
 #[tokio::test]
@@ -94,6 +125,10 @@ async fn unknown_paths_and_jobs_are_json_errors() {
     let daemon = Daemon::start(Behaviour::Well).await;
     let unknown = daemon.get("/v1/jobs/nothing/history").await;
     assert_eq!(unknown, (404, serde_json::json!({ "error": "there is no job `nothing`" })));
+    daemon.status.send_modify(|status| Arc::make_mut(status).members = sample::queue().members);
+    let (_, elsewhere) = daemon.get("/v1/jobs/nothing").await;
+    let expected = "there is no job `nothing`; the nodes' jobs files differ, see `cronkeeper status`";
+    assert_eq!(elsewhere["error"], expected);
     let defined = daemon.get("/v1/jobs/nightly-backup/history").await;
     assert_eq!(defined, (200, serde_json::json!({ "records": [] })));
     for path in ["/v2", "/v1/jobs/..%2f..%2fetc/history", "/v1/jobs//history"] {

@@ -9,15 +9,18 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::store::{ArchiveError, Store};
-use super::{Archive, Item};
+use super::{Archive, Item, Shared};
+use crate::coordination::ReadError;
 use crate::ledger::filter::{Kind, Position};
 use crate::ledger::{Filter, Gathering, Newest, Window};
-use crate::run::HistoryRecord;
+use crate::run::{HistoryRecord, RunId};
 
 /// How long a read waits for records on their way into the archive.
 const FLUSH: Duration = Duration::from_millis(500);
 /// How long a read searches. Then it says how far it has come.
 const SEARCH: Duration = Duration::from_secs(2);
+/// How much earlier than it was due a run may have ended by its node's clock, in microseconds.
+const AHEAD: i64 = 60_000_000;
 
 /// Records of the ledger and of the archive, newest first, each once.
 #[derive(Debug, Default)]
@@ -31,6 +34,8 @@ pub struct Merged {
     pub searched_to: Option<Position>,
     /// Why the archive could not be read. The records are then those of the ledger.
     pub error: Option<ArchiveError>,
+    /// Why the ledger could not be read. The records are then those of the archive.
+    pub ledger_error: Option<ReadError>,
 }
 
 impl Archive {
@@ -42,23 +47,75 @@ impl Archive {
         let Some(shared) = &self.0 else {
             return Merged { records: ledger.records, is_cut: ledger.is_cut, ..Merged::default() };
         };
-        let (flushed, is_flushed) = oneshot::channel();
-        if shared.items.try_send(Item::Flush(flushed)).is_ok() {
-            // A slow disk delays the newest records only, and the ledger has those.
-            let _ = timeout(FLUSH, is_flushed).await;
-        }
+        shared.flush().await;
         let path = shared.path.clone();
         let merging = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             Merging::new(ledger, window).read(&path, &filter)
         });
         let merged = merging.await.unwrap_or_else(|_| Merged { error: Some(ArchiveError::Lost), ..Merged::default() });
-        if merged.error.as_ref().is_some_and(ArchiveError::is_damage) {
-            // If the queue is full, a later read will report it.
-            let _ = shared.items.try_send(Item::Damaged);
-        }
+        merged.error.iter().for_each(|error| shared.report(error));
         merged
     }
+
+    /// The record of a run that this node ended; `None` if the archive does not have it. Keeps `turn` as
+    /// [`merge`](Self::merge) does.
+    ///
+    /// # Errors
+    /// If the archive cannot be read.
+    pub async fn record<T: Send + 'static>(&self, run: RunId, turn: T) -> Result<Option<HistoryRecord>, ArchiveError> {
+        let Some(shared) = &self.0 else { return Ok(None) };
+        shared.flush().await;
+        let path = shared.path.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            Store::open_to_read(&path)?.map_or(Ok(None), |store| record(&store, &run))
+        });
+        let found = reading.await.unwrap_or(Err(ArchiveError::Lost));
+        found.as_ref().err().into_iter().for_each(|error| shared.report(error));
+        found
+    }
+}
+
+impl Shared {
+    /// Waits until the thread has written what it has received.
+    async fn flush(&self) {
+        let (flushed, is_flushed) = oneshot::channel();
+        if self.items.try_send(Item::Flush(flushed)).is_ok() {
+            // A slow disk delays the newest records only, and the ledger has those.
+            let _ = timeout(FLUSH, is_flushed).await;
+        }
+    }
+
+    /// Has the thread repair what a reader has found damaged.
+    fn report(&self, error: &ArchiveError) {
+        if error.is_damage() {
+            // If the queue is full, a later read will report it.
+            let _ = self.items.try_send(Item::Damaged);
+        }
+    }
+}
+
+/// Searches forward from the time when the run was due, because most runs end soon after.
+fn record(store: &Store, run: &RunId) -> Result<Option<HistoryRecord>, ArchiveError> {
+    let begun = Instant::now();
+    let sql = "SELECT run, kind, record FROM records INDEXED BY by_job WHERE job = ?1 AND at >= ?2 ORDER BY at";
+    let mut statement = store.db.prepare(sql)?;
+    // Clocks may disagree by so much.
+    let earliest = run.scheduled_at().as_microsecond().saturating_sub(AHEAD);
+    let mut rows = statement.query(params![run.job().as_str(), earliest])?;
+    let wanted = run.to_string();
+    while let Some(row) = rows.next()? {
+        let is =
+            |column, text: &str| Ok::<_, rusqlite::Error>(row.get_ref(column)?.as_str().is_ok_and(|it| it == text));
+        if is(0, &wanted)? && is(1, Kind::Run.as_str())? {
+            return Ok(serde_json::from_str(row.get_ref(2)?.as_str().unwrap_or_default()).ok());
+        }
+        if begun.elapsed() >= SEARCH {
+            break;
+        }
+    }
+    Ok(None)
 }
 
 struct Merging {
@@ -102,7 +159,8 @@ impl Merging {
         if let Some(to) = &searched_to {
             records.retain(|record| Position::of(record) >= *to);
         }
-        Merged { records, is_cut: is_cut || self.is_cut, has_archived: self.has_archived, searched_to, error }
+        let (is_cut, has_archived) = (is_cut || self.is_cut, self.has_archived);
+        Merged { records, is_cut, has_archived, searched_to, error, ledger_error: None }
     }
 
     /// Adds the archive's records, newest first. Returns how far it came if that took too long.

@@ -4,11 +4,12 @@
 //! fine, and no commit waits for the disk. Records are found by time, or by job and time; both indexes also have what
 //! the filters look at, so that a record is read only if it is wanted.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
 
@@ -20,6 +21,12 @@ use crate::safe_path;
 const SCHEMA: i64 = 1;
 /// How long a writer waits for another process of this host, which holds the write lock for one transaction.
 const WRITE_WAIT: Duration = Duration::from_secs(2);
+/// Pause between two attempts to lock the directory.
+const LOCK_RETRY: Duration = Duration::from_millis(10);
+/// Added to the name of a damaged file.
+const ASIDE: &str = ".damaged";
+/// Added to the name of the file for the files that SQLite keeps beside it.
+const LOGS: [&str; 3] = ["-wal", "-shm", "-journal"];
 /// How long a reader waits, which WAL makes it do only while the file is made or recovered.
 const READ_WAIT: Duration = Duration::from_millis(500);
 /// Pages that a connection keeps in memory, in KiB.
@@ -68,7 +75,7 @@ pub(super) struct Store {
 }
 
 /// Device and inode.
-type FileIdentity = (u64, u64);
+pub(super) type FileIdentity = (u64, u64);
 
 pub(super) fn identity(path: &Path) -> Option<FileIdentity> {
     fs::symlink_metadata(path).ok().map(|facts| (facts.dev(), facts.ino()))
@@ -77,6 +84,8 @@ pub(super) fn identity(path: &Path) -> Option<FileIdentity> {
 impl Store {
     /// Opens the archive to write, and makes it if it does not exist.
     pub fn open(path: &Path) -> Result<Self> {
+        // Nobody moves the file aside meanwhile, with a log that belongs to the next one.
+        let _lock = lock_folder(path)?;
         make_file(path)?;
         let identity = identity(path);
         let mut db = Connection::open(path)?;
@@ -138,19 +147,52 @@ impl Store {
     }
 }
 
-/// Moves a damaged file aside, unless it is not the one that was found damaged. Of several only the last is kept.
-pub(super) fn set_aside(path: &Path, damaged: Option<FileIdentity>) -> io::Result<PathBuf> {
-    let aside = with_suffix(path, ".damaged");
-    if identity(path) == damaged {
-        fs::rename(path, &aside)?;
-        for suffix in ["-wal", "-shm", "-journal"] {
-            match fs::remove_file(with_suffix(path, suffix)) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+/// Moves a damaged file aside, and returns where to. Of several only the last is kept.
+///
+/// `None` if it is no longer the file that was found damaged: another process of this host, which shares the directory,
+/// has moved that one aside already, and this one may be whole.
+pub(super) fn set_aside(path: &Path, damaged: Option<FileIdentity>) -> io::Result<Option<PathBuf>> {
+    let _lock = lock_folder(path)?;
+    if damaged.is_none() || identity(path) != damaged {
+        return Ok(None);
+    }
+    let aside = with_suffix(path, ASIDE);
+    fs::rename(path, &aside)?;
+    LOGS.iter().try_for_each(|suffix| remove_file(&with_suffix(path, suffix)).map(drop))?;
+    Ok(Some(aside))
+}
+
+/// Removes the archive, and one that was moved aside. Returns false if there was none.
+pub(super) fn remove(path: &Path) -> io::Result<bool> {
+    let _lock = lock_folder(path)?;
+    let mut was_there = false;
+    for suffix in ["", ASIDE].iter().chain(&LOGS) {
+        was_there |= remove_file(&with_suffix(path, suffix))?;
+    }
+    Ok(was_there)
+}
+
+/// Returns false if the file does not exist.
+fn remove_file(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Locks the directory against other writers of this host, until the result is dropped: while the file is made, moved
+/// aside or removed, but not while it is written.
+fn lock_folder(path: &Path) -> io::Result<File> {
+    let folder = File::open(path.parent().unwrap_or(Path::new("/")))?;
+    let until = Instant::now() + WRITE_WAIT;
+    loop {
+        match folder.try_lock() {
+            Ok(()) => return Ok(folder),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOCK_RETRY),
+            Err(error) => return Err(error.into()),
         }
     }
-    Ok(aside)
 }
 
 fn insert(tx: &Transaction<'_>, record: &HistoryRecord) -> Result<()> {
@@ -212,7 +254,7 @@ fn make_file(path: &Path) -> Result<()> {
 /// Refuses a link, or another user's file. The files are not opened for that: SQLite's locks belong to the process, and
 /// closing any descriptor of the file would release them.
 fn check_files(path: &Path) -> Result<()> {
-    for suffix in ["", "-wal", "-shm", "-journal"] {
+    for suffix in [""].iter().chain(&LOGS) {
         safe_path::check_own(&with_suffix(path, suffix))?;
     }
     Ok(())

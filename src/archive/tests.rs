@@ -123,6 +123,10 @@ async fn damage_that_a_reader_finds_is_repaired_too() {
     fixture.put((0..2_000).map(|second| run("a", second, Outcome::Success)));
     assert_eq!(fixture.all().await.len(), 2_000);
     let damaged = Archive::start(fixture.dir.path(), HistoryRetention::Unlimited).unwrap();
+    // By then its thread has closed the file again.
+    let (flushed, is_flushed) = oneshot::channel();
+    damaged.0.as_ref().unwrap().items.try_send(Item::Flush(flushed)).unwrap();
+    is_flushed.await.unwrap();
     fixture.archive.close();
     damage(&fixture.path());
     let merged = damaged.merge(Newest::default(), Filter::default(), Window::of(10_000), ()).await;
@@ -184,6 +188,44 @@ fn a_full_queue_drops_and_counts_without_waiting() {
     let begun = Instant::now();
     archive.put(run("a", 9, Outcome::Success));
     assert!(begun.elapsed() < Duration::from_secs(60));
+}
+
+#[tokio::test]
+async fn of_two_processes_that_find_the_file_damaged_the_second_leaves_the_new_one_alone() {
+    let fixture = Fixture::new();
+    std::fs::write(fixture.path(), "this is no database, and long enough to look like one".repeat(100)).unwrap();
+    let mut second = Writer::new(fixture.path(), None, MOST_BYTES);
+    let seen = store::identity(&fixture.path());
+    let Err(damage) = Store::open(&fixture.path()) else { panic!("it is damaged") };
+    fixture.put([run("a", 10, Outcome::Success)]);
+    assert_eq!(fixture.all().await.len(), 1);
+    second.begin_anew(&damage, seen).unwrap();
+    assert_eq!(fixture.all().await, [run("a", 10, Outcome::Success)]);
+}
+
+#[tokio::test]
+async fn what_is_too_old_goes_although_nothing_is_written() {
+    let fixture = Fixture::new();
+    let now = system::now().wall.as_second();
+    fixture.put((0..3_000).chain([now]).map(|second| run("a", second, Outcome::Success)));
+    assert_eq!(fixture.all().await.len(), 3_001);
+    fixture.archive.close();
+    let retention = HistoryRetention::For(Duration::from_secs(86_400));
+    await_count(&Archive::start(fixture.dir.path(), retention).unwrap(), 1).await;
+}
+
+#[tokio::test]
+async fn without_an_archive_the_old_one_is_removed() {
+    let fixture = Fixture::new();
+    std::fs::write(fixture.path(), "this is no database, and long enough to look like one".repeat(100)).unwrap();
+    fixture.put([run("a", 10, Outcome::Success)]);
+    assert_eq!(fixture.all().await.len(), 1);
+    let dir = fixture.dir.path();
+    Archive::start(dir, HistoryRetention::None).unwrap();
+    assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
+    // Another process of the host, which keeps one, goes on with a new file.
+    fixture.put([run("a", 20, Outcome::Success)]);
+    assert_eq!(fixture.all().await, [run("a", 20, Outcome::Success)]);
 }
 
 #[test]

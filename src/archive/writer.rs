@@ -1,8 +1,8 @@
 //! The thread that writes the archive, and deletes what is too old or too much.
 //!
 //! It writes what arrives within [`GATHER`] in one transaction. Between transactions it deletes in batches. When
-//! nothing arrives, it closes the file, which gives its memory back. What it cannot write is lost to the archive, and
-//! logged.
+//! nothing arrives, it closes the file, which gives its memory back, and looks once an hour for what has become too old.
+//! What it cannot write is lost to the archive, and logged.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use super::Item;
-use super::store::{self, ArchiveError, Store};
+use super::store::{self, ArchiveError, FileIdentity, Store};
 use crate::clock::system;
 use crate::run::HistoryRecord;
 use crate::telemetry::TARGET;
@@ -29,8 +29,8 @@ const DELETE_EVERY: Duration = Duration::from_millis(50);
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 /// How long the file stays open without a record.
 const IDLE: Duration = Duration::from_secs(60);
-/// How long the thread rests while the file is closed: it wakes for nothing else than a record.
-const REST: Duration = Duration::from_secs(24 * 3_600);
+/// How long the thread rests while the file is closed and no record arrives. Then it deletes what is too old.
+const REST: Duration = Duration::from_secs(3_600);
 /// How long nothing is written after a failure.
 const PAUSE: Duration = Duration::from_secs(10);
 /// Least time between two log lines about failures.
@@ -102,6 +102,8 @@ impl Writer {
 
     /// Runs until the archive is closed, or nobody can put a record any more.
     pub fn run(mut self, items: &Receiver<Item>) {
+        // What became too old, or is too much, while the node was down.
+        self.sweep();
         loop {
             match items.recv_timeout(self.patience()) {
                 Ok(first) => {
@@ -114,7 +116,8 @@ impl Writer {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) if self.has_surplus => self.delete(0),
-                Err(RecvTimeoutError::Timeout) => self.store = None,
+                Err(RecvTimeoutError::Timeout) if self.store.is_some() => self.store = None,
+                Err(RecvTimeoutError::Timeout) => self.sweep(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
@@ -126,6 +129,26 @@ impl Writer {
             (Some(_), true) => DELETE_EVERY,
             (Some(_), false) => IDLE,
             (None, _) => REST,
+        }
+    }
+
+    /// Opens the file, if there is one, and deletes what is too old or too much.
+    fn sweep(&mut self) {
+        let Some(seen) = store::identity(&self.path) else { return };
+        // Deleting writes too, and does not make the file smaller.
+        if has_space(&self.path).is_err() {
+            return;
+        }
+        let opened = match self.open().map(drop) {
+            Err(error) if error.is_damage() => self.begin_anew(&error, Some(seen)),
+            opened => opened,
+        };
+        match opened {
+            Ok(()) => self.delete(0),
+            Err(error) => self.failed(&error, 0),
+        }
+        if !self.has_surplus {
+            self.store = None;
         }
     }
 
@@ -157,9 +180,10 @@ impl Writer {
 
     fn write(&mut self, records: &[HistoryRecord]) -> Result<(), ArchiveError> {
         has_space(&self.path)?;
+        let seen = store::identity(&self.path);
         match self.open().and_then(|store| store.write(records)) {
             Err(error) if error.is_damage() => {
-                self.begin_anew(&error)?;
+                self.begin_anew(&error, seen)?;
                 self.open()?.write(records)
             }
             result => result,
@@ -174,26 +198,28 @@ impl Writer {
         }
     }
 
-    fn begin_anew(&mut self, error: &ArchiveError) -> Result<(), ArchiveError> {
-        let damaged = store::identity(&self.path);
+    /// Moves the damaged file aside. `seen` is the file as it was before the damage was found: another one is left alone.
+    pub(super) fn begin_anew(&mut self, error: &ArchiveError, seen: Option<FileIdentity>) -> Result<(), ArchiveError> {
         self.store = None;
-        let aside = store::set_aside(&self.path, damaged)?;
-        let (path, aside) = (self.path.display(), aside.display());
-        let kept = format!("begins anew; the old file is {aside}");
-        warn!(target: TARGET, "the archive of the history, {path}, was damaged ({error}) and {kept}");
+        if let Some(aside) = store::set_aside(&self.path, seen)? {
+            let (path, aside) = (self.path.display(), aside.display());
+            let kept = format!("begins anew; the old file is {aside}");
+            warn!(target: TARGET, "the archive of the history, {path}, was damaged ({error}) and {kept}");
+        }
         Ok(())
     }
 
     /// Checks what a reader has found. Damage that a writer does not meet is found by this only.
     fn check_damage(&mut self) {
+        let seen = store::identity(&self.path);
         let found = self.open().and_then(|store| {
             let found: String = store.db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
             Ok(found)
         });
         let begun = match found {
             Ok(found) if found == "ok" => Ok(()),
-            Ok(found) => self.begin_anew(&ArchiveError::File(std::io::Error::other(found))),
-            Err(error) if error.is_damage() => self.begin_anew(&error),
+            Ok(found) => self.begin_anew(&ArchiveError::File(std::io::Error::other(found)), seen),
+            Err(error) if error.is_damage() => self.begin_anew(&error, seen),
             Err(error) => Err(error),
         };
         if let Err(error) = begun {

@@ -36,11 +36,6 @@ impl ClientArgs {
     }
 }
 
-/// Formats an instant as `2026-11-20 18:40:01` in UTC; the table headings name the zone.
-pub(super) fn stamp(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%d %H:%M:%S").to_string()
-}
-
 /// Formats an instant as `2026-11-20 18:40:01.250` in UTC.
 pub(super) fn exact_stamp(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%S.%3f").to_string()

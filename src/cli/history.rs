@@ -76,6 +76,8 @@ struct History {
     older_elsewhere: bool,
     #[serde(default)]
     archive_error: Option<String>,
+    #[serde(default)]
+    ledger_error: Option<String>,
 }
 
 /// # Errors
@@ -86,10 +88,11 @@ pub fn run(args: &HistoryArgs, io: &mut Io<'_>) -> Result<(), AskFailure> {
         writeln!(io.out, "{}", csv::HEADING)?;
     }
     let mut records = Vec::new();
-    let (mut left, mut before) = (args.number as usize, None);
+    let (mut left, mut before, mut ledger_error) = (args.number as usize, None, None);
     let last = loop {
         let mut page = ask(&client, args, left.min(PAGE), before.as_deref())?;
         left = left.saturating_sub(page.records.len());
+        ledger_error = page.ledger_error.take().or(ledger_error);
         match (args.csv, args.json) {
             (true, _) => page.records.iter().try_for_each(|record| csv::write(record, io.out))?,
             (_, true) => page.records.iter().try_for_each(|record| write_json(record, io.out))?,
@@ -105,7 +108,7 @@ pub fn run(args: &HistoryArgs, io: &mut Io<'_>) -> Result<(), AskFailure> {
         show::write(&records, args.output, io.out)?;
     }
     io.out.flush()?;
-    Ok(write_notes(&last, io.err)?)
+    Ok(write_notes(&History { ledger_error, ..last }, io.err)?)
 }
 
 fn ask(client: &Client, args: &HistoryArgs, limit: usize, before: Option<&str>) -> Result<History, AskFailure> {
@@ -119,6 +122,13 @@ fn write_json(record: &HistoryEntry, out: &mut dyn Write) -> std::io::Result<()>
 
 /// Says what was not shown.
 fn write_notes(last: &History, err: &mut dyn Write) -> std::io::Result<()> {
+    if let Some(error) = &last.ledger_error {
+        let error = crate::escape::plain(error);
+        writeln!(
+            err,
+            "cronkeeper: the ledger was not reachable, so only what this node's archive has is shown: {error}"
+        )?;
+    }
     if let Some(error) = &last.archive_error {
         let error = crate::escape::plain(error);
         writeln!(err, "cronkeeper: this node's archive cannot be read, so only the newest records are shown: {error}")?;
@@ -129,4 +139,22 @@ fn write_notes(last: &History, err: &mut dyn Write) -> std::io::Result<()> {
         writeln!(err, "cronkeeper: older records of other nodes are in their archives: ask on those hosts")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_without_the_ledger_is_told_from_a_whole_one() {
+        let notes = |answer: &str| {
+            let mut text = Vec::new();
+            write_notes(&serde_json::from_str(answer).unwrap(), &mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        assert_eq!(notes(r#"{"records": []}"#), "");
+        let without = notes(r#"{"records": [], "ledger_error": "no answer within 3 s", "older_elsewhere": true}"#);
+        let first = "cronkeeper: the ledger was not reachable, so only what this node's archive has is shown: no answer within 3 s";
+        assert_eq!(without.lines().next(), Some(first));
+    }
 }

@@ -217,6 +217,7 @@ impl Args {
         view.confined(Confinement::of(host.cgroups.as_ref()));
         let engine = Engine::new(node.clone(), jobs.set.clone()).with_priority(self.priority);
         let (status, seen) = watch::channel(Arc::new(view.status(now, &engine)));
+        let (leased, lease) = watch::channel(None);
         let (turned, turns) = watch::channel(Uptime::ZERO);
         let (defined, definitions) = watch::channel(Arc::new(jobs.set.clone()));
         let (handovers, requested) = mpsc::unbounded_channel();
@@ -225,6 +226,7 @@ impl Args {
             .map_err(|source| Error::System { what: "the archive of the history cannot be started", source })?;
         let sources = Sources {
             status: seen,
+            lease,
             turns,
             jobs: definitions,
             stall: STALL,
@@ -267,7 +269,7 @@ impl Args {
             journal: started.journal,
             settings,
             view,
-            shown: Shown { status, jobs: defined, turned, metrics },
+            shown: Shown { status, lease: leased, jobs: defined, turned, metrics },
         })
         .keeping(output)
         .listening(listen);

@@ -147,6 +147,7 @@ impl Service {
                 Err(_) => "no server answered in time".to_owned(),
             };
             if clock.now().up + PAUSE >= until {
+                let why = self.connector.explain(why).await;
                 return Err(LockFailure::Unreachable { connect: self.shown(), why }.into());
             }
             tokio::time::sleep(PAUSE).await;

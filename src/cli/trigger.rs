@@ -143,7 +143,7 @@ fn retried<T>(
 fn conclude(record: &HistoryEntry, io: &mut Io<'_>) -> Result<Exit, Error> {
     match record {
         HistoryEntry::Skip(skip) => {
-            writeln!(io.err, "cronkeeper: run `{}` was skipped: {}", skip.run, skip.reason.as_str())?;
+            writeln!(io.err, "cronkeeper: run `{}` was skipped: {}", skip.run, skip.reason.explained(&skip.node))?;
             Ok(Exit::TempFail)
         }
         HistoryEntry::Run(run) => {

@@ -131,6 +131,7 @@ pub(super) fn report(report: &Report) {
             lateness_ms = millis(*lateness),
         ),
         Report::Finished(end) => finished(end),
+        Report::Recorded(end) => trace!(target: TARGET, run = %end.run.id(), "the ledger has the end of a run"),
         Report::Retrying { end, delay } => warn!(
             target: TARGET,
             event = event::RUN_RETRYING,

@@ -50,10 +50,10 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         stopped
     }
 
-    /// Keeps what ended or was skipped, beyond what the ledger keeps.
+    /// Keeps the ends and skips that the ledger has accepted, for longer than the ledger keeps them.
     fn archive(&self, report: Report) {
         match report {
-            Report::Finished(end) => self.settings.archive.put(HistoryRecord::Run(*end)),
+            Report::Recorded(end) => self.settings.archive.put(HistoryRecord::Run(*end)),
             Report::Skipped { skip, .. } => self.settings.archive.put(HistoryRecord::Skip(skip)),
             _ => {}
         }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::Timestamp;
 use tempfile::TempDir;
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::*;
@@ -17,10 +18,11 @@ use crate::job::JobName;
 use crate::ledger::{
     Commit, CommitId, Filter, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, Snapshot, Window,
 };
+use crate::metrics::Recorder;
 use crate::process::Order;
-use crate::run::{KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
+use crate::run::{HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
 use crate::state_dir::journal::FileJournal;
-use crate::term::NodeName;
+use crate::term::{CandidateName, FencingToken, NodeName, SessionId, Term};
 use crate::warden::CodecError;
 use crate::warden::recover::Recorded;
 
@@ -109,6 +111,10 @@ impl Reader for NoReader {
         Box::pin(async { Err(ReadError("nothing here".into())) })
     }
 
+    fn record(&self, _: RunId) -> ReadFuture<'_, Option<HistoryRecord>> {
+        Box::pin(async { Err(ReadError("nothing here".into())) })
+    }
+
     fn history(&self, _: Filter, _: Window) -> ReadFuture<'_, Newest> {
         Box::pin(async { Err(ReadError("nothing here".into())) })
     }
@@ -191,7 +197,13 @@ fn fixture(die: bool) -> Fixture {
             hooks: NodeHooks::default(),
         },
         view,
-        shown: Shown { status, jobs: watch::Sender::default(), turned, metrics: Recorder::default() },
+        shown: Shown {
+            status,
+            lease: watch::Sender::default(),
+            jobs: watch::Sender::default(),
+            turned,
+            metrics: Recorder::default(),
+        },
     });
     Fixture { daemon, service, clock, closed, killed, is_warden_gone, leases, _dir: dir }
 }
@@ -276,4 +288,21 @@ async fn an_endless_flood_of_answers_does_not_starve_the_warden() {
     *clock.flood.lock().unwrap() = Some(service.events.clone());
     is_warden_gone.store(true, Ordering::Relaxed);
     assert_eq!(ended(daemon, controlled).await, Stopped::WardenGone(WardenLeftovers::default()));
+}
+
+#[tokio::test]
+async fn a_renewal_of_the_lease_copies_no_status_that_an_open_page_holds() {
+    let Fixture { mut daemon, service: _service, clock, _dir, .. } = fixture(true);
+    let (now, at) = (clock.now(), |seconds| Uptime::ZERO + Duration::from_secs(seconds));
+    let id = SessionId("1".into());
+    daemon.on_election(now, Election::Session { id, timeout: Duration::from_secs(10) });
+    let term = Term { token: FencingToken(1), candidate: CandidateName("c".into()) };
+    let (snapshot, took) = (Box::default(), Duration::ZERO);
+    daemon.on_election(now, Election::Elected { term, lease_until: at(8), snapshot, took });
+    daemon.show(Now { up: at(1), ..now });
+    assert_eq!(*daemon.shown.lease.borrow(), Some(at(8)));
+    let open_page = Arc::clone(&daemon.shown.status.borrow());
+    daemon.on_election(now, Election::Lease { until: at(9) });
+    assert_eq!(*daemon.shown.lease.borrow(), Some(at(9)));
+    assert!(Arc::ptr_eq(&open_page, &daemon.shown.status.borrow()));
 }

@@ -37,6 +37,8 @@ pub struct View {
     confinement: Confinement,
     role: Role,
     session: Option<Session>,
+    /// When the session's lease ends; absent if it has none, or none that ends.
+    lease_until: Option<Uptime>,
     /// What the node needs before it can take part.
     awaiting: Option<String>,
     /// An operation that has been failing for some seconds and is being retried.
@@ -68,6 +70,7 @@ impl View {
             confinement: Confinement::default(),
             role: Role::default(),
             session: None,
+            lease_until: None,
             awaiting: Some(format!("a session with {backend}")),
             stalled: None,
             damaged: Vec::new(),
@@ -110,15 +113,8 @@ impl View {
             Election::Session { id, timeout } => {
                 let timeout_ms = crate::run::millis(*timeout);
                 let since = now.wall;
-                let session = Session {
-                    id: id.clone(),
-                    timeout_ms,
-                    connected: true,
-                    since,
-                    lease_until: None,
-                    lease_remaining_ms: None,
-                };
-                self.session = Some(session);
+                let session = Session { id: id.clone(), timeout_ms, connected: true, since, lease_remaining_ms: None };
+                (self.session, self.lease_until) = (Some(session), None);
                 self.awaiting = Some(QUEUE_POSITION.to_owned());
             }
             Election::Joined { candidate } => self.role.candidate = Some(candidate.clone()),
@@ -151,7 +147,7 @@ impl View {
             Election::Suspended { .. } => self.connected(now, false),
             Election::Resumed { .. } => self.connected(now, true),
             Election::Expired { .. } => {
-                self.session = None;
+                (self.session, self.lease_until) = (None, None);
                 self.role = Role::default();
                 self.awaiting = Some(format!("a session with {}", self.backend));
             }
@@ -253,9 +249,6 @@ impl View {
             unread: None,
             damaged: self.damaged.clone(),
         };
-        if let Some(session) = &mut status.session {
-            session.lease_until = self.lease_until(engine);
-        }
         let ahead: BTreeMap<_, _> = engine.marks_ahead(now).collect();
         for job in &mut status.jobs {
             job.error = ahead.get(&job.name).map(describe_mark_ahead);
@@ -291,12 +284,12 @@ impl View {
     /// When the lease ends; absent for a node without a term and runs, because it keeps no lease.
     pub(super) fn lease_until(&self, engine: &Engine) -> Option<Uptime> {
         let is_kept = engine.term().is_some() || engine.own_runs() > 0;
-        self.session.as_ref()?.lease_until.filter(|_| is_kept)
+        self.lease_until.filter(|_| is_kept)
     }
 
     pub(super) fn lease(&mut self, until: Uptime) {
-        if let Some(session) = &mut self.session {
-            session.lease_until = (until != Uptime::NEVER).then_some(until);
+        if self.session.is_some() {
+            self.lease_until = (until != Uptime::NEVER).then_some(until);
         }
     }
 
@@ -388,7 +381,6 @@ mod tests {
         view.elected(NOW, &session, engine.jobs());
         view.lease(Uptime::ZERO);
         assert_eq!(view.lease_until(&engine), None);
-        assert_eq!(view.status(NOW, &engine).session.unwrap().lease_until, None);
     }
 
     #[test]

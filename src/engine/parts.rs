@@ -236,6 +236,7 @@ impl Parts {
                     leader.iter_mut().for_each(|leader| leader.on_outcome_unknown(&job));
                 }
                 Fact::Ended(job, end) => {
+                    cx.report(Report::Recorded(end.clone()));
                     let sees_all = cx.leads() && !runs.has_other_nodes_runs(&end.run.job);
                     leader.iter_mut().for_each(|leader| leader.on_ended(&end));
                     hooks.follow_end(cx, job, *end, sees_all);

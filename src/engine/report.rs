@@ -57,6 +57,9 @@ pub enum Report {
     },
     /// A run ended, here or settled for a node that is gone.
     Finished(Box<RunEnd>),
+    /// The ledger accepted an end from this node. One end of each run is recorded, by one node; an end that was
+    /// superseded is not.
+    Recorded(Box<RunEnd>),
     /// An attempt ended here, and a leader must begin another.
     Retrying {
         end: Box<RunEnd>,

@@ -67,14 +67,10 @@ impl Filter {
         Self { job: Some(job), ..Self::default() }
     }
 
-    /// True if it may refuse records that are newer than ones it accepts: then the newest records are not enough.
-    pub fn is_selective(&self) -> bool {
-        !self.endings.is_empty() || self.node.is_some() || self.until.is_some() || self.before.is_some()
-    }
-
     /// True if it refuses any record at all, apart from those of other jobs.
     pub fn is_restricted(&self) -> bool {
-        self.is_selective() || self.since.is_some()
+        let is_of_time = self.since.is_some() || self.until.is_some() || self.before.is_some();
+        !self.endings.is_empty() || self.node.is_some() || is_of_time
     }
 
     pub fn wants_job(&self, job: &str) -> bool {

@@ -78,7 +78,7 @@ impl Counts {
             Report::Elected { .. } => self.elections += 1,
             // Later attempts are late by design: `retries` delays them.
             Report::Started { attempt: 1, lateness, .. } => self.lateness.observe(*lateness),
-            Report::Finished(end) => self.finished(end, jobs),
+            Report::Recorded(end) => self.finished(end, jobs),
             Report::Skipped { skip, count, .. } => {
                 if let Some(job) = self.job(&skip.job, jobs) {
                     *job.skips.entry(skip.reason.as_str()).or_default() += count;

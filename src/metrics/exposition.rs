@@ -369,7 +369,7 @@ mod tests {
             let mut scrape = scrape();
             let end = success(record("load", second, "0x1"));
             let seen = end.ended_at;
-            scrape.counts.add(&Report::Finished(Box::new(end)), &jobs);
+            scrape.counts.add(&Report::Recorded(Box::new(end)), &jobs);
             let shown = scrape.last_successes()["load"];
             assert_eq!(shown == timestamp(seen), is_seen_later, "{shown} {seen}");
         }

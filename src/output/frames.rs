@@ -61,6 +61,16 @@ pub(super) fn read_at(file: &mut (impl Read + Seek), offset: u64, most: usize) -
     Ok(content)
 }
 
+/// Bytes of the whole content.
+pub(super) fn length(file: &mut (impl Read + Seek)) -> io::Result<u64> {
+    let (mut place, mut length) = (0, 0);
+    loop {
+        file.seek(SeekFrom::Start(place))?;
+        let Some((compressed, content)) = header(file)? else { return Ok(length) };
+        (place, length) = (place + compressed, length + content);
+    }
+}
+
 /// The content of a member, checked against its checksum and its length.
 fn decompressed(member: &mut impl Read, length: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
@@ -152,11 +162,13 @@ mod tests {
                 read.extend(part);
             }
             prop_assert_eq!(read, content);
+            prop_assert_eq!(super::length(&mut file).unwrap(), content.len() as u64);
         }
 
         #[test]
         fn any_bytes_are_read_or_refused(bytes: Vec<u8>, offset: u64) {
             let file = [&MAGIC[..], &bytes].concat();
+            let _ = super::length(&mut Cursor::new(&file));
             let _ = read_at(&mut Cursor::new(file), offset, 1 << 20);
         }
     }

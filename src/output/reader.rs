@@ -44,10 +44,21 @@ struct Shared {
     permits: Arc<Semaphore>,
 }
 
+/// Which lines of an attempt a reader wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Those from this instant on.
+    pub since: Option<Timestamp>,
+    /// Those in about so many bytes at the end of what is kept.
+    pub last: Option<u64>,
+}
+
 /// A part of an attempt's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalPage {
     pub lines: Vec<Line>,
+    /// Bytes before the lines that were left out, because only the end is wanted.
+    pub skipped: u64,
     /// The offset of the next page.
     pub next: u64,
     pub end: PageEnd,
@@ -71,14 +82,14 @@ impl Reader {
         Self(Arc::new(Shared { layout, backlog, processed, permits: Arc::new(Semaphore::new(MOST_READS)) }))
     }
 
-    /// Reads the lines of an attempt from an offset; those before `since` are left out.
+    /// Reads the wanted lines of an attempt from an offset.
     ///
     /// Everything that the daemon received from the attempt before this call is there, unless the disk is very slow.
     ///
     /// # Errors
     /// If the files cannot be read.
-    pub async fn page(&self, key: OutputKey, from: u64, since: Option<Timestamp>) -> io::Result<LocalPage> {
-        self.read(move |layout| page(layout, &key, from, since)).await
+    pub async fn page(&self, key: OutputKey, from: u64, wanted: Wanted) -> io::Result<LocalPage> {
+        self.read(move |layout| page(layout, &key, from, wanted)).await
     }
 
     /// The attempts of a run whose output is kept here, in order.
@@ -131,6 +142,11 @@ struct Found {
 }
 
 impl Found {
+    /// Bytes of the lines.
+    fn length(&mut self) -> io::Result<u64> {
+        if self.is_compressed { frames::length(&mut self.file) } else { Ok(self.file.metadata()?.len()) }
+    }
+
     fn read_at(&mut self, from: u64, most: usize) -> io::Result<Vec<u8>> {
         if self.is_compressed {
             return frames::read_at(&mut self.file, from, most);
@@ -169,10 +185,13 @@ fn opened(path: PathBuf) -> io::Result<Option<File>> {
     }
 }
 
-fn page(layout: &Layout, key: &OutputKey, from: u64, since: Option<Timestamp>) -> io::Result<LocalPage> {
+fn page(layout: &Layout, key: &OutputKey, asked: u64, wanted: Wanted) -> io::Result<LocalPage> {
     let Some(mut found) = locate(layout, key)? else {
-        return Ok(LocalPage { lines: Vec::new(), next: from, end: PageEnd::Absent });
+        return Ok(LocalPage { lines: Vec::new(), skipped: 0, next: asked, end: PageEnd::Absent });
     };
+    let Wanted { since, last } = wanted;
+    // Half a line that this begins with is no line, and is left out below.
+    let from = last.map_or(Ok(asked), |last| Ok::<_, io::Error>(asked.max(found.length()?.saturating_sub(last))))?;
     let bytes = found.read_at(from, SCAN)?;
     let is_all = bytes.len() < SCAN;
     // Half a line at the end is left for the next page, unless it is all that there will ever be.
@@ -198,7 +217,7 @@ fn page(layout: &Layout, key: &OutputKey, from: u64, since: Option<Timestamp>) -
         (true, false) => PageEnd::Open,
         (false, _) => PageEnd::More,
     };
-    Ok(LocalPage { lines, next: from + used as u64, end })
+    Ok(LocalPage { lines, skipped: from - asked, next: from + used as u64, end })
 }
 
 fn attempts(layout: &Layout, run: &RunId) -> io::Result<Vec<u32>> {
@@ -256,7 +275,7 @@ mod tests {
         async fn all(&self, attempt: u32) -> (Vec<String>, PageEnd) {
             let (mut texts, mut from) = (Vec::new(), 0);
             loop {
-                let page = self.reader.page(key(attempt), from, None).await.unwrap();
+                let page = self.reader.page(key(attempt), from, Wanted::default()).await.unwrap();
                 texts.extend(page.lines.into_iter().map(|line| line.line));
                 from = page.next;
                 if page.end != PageEnd::More {
@@ -287,10 +306,10 @@ mod tests {
         kept.say(1, "one");
         assert_eq!(kept.all(1).await, (vec!["one".into()], PageEnd::Open));
         kept.say(1, "two");
-        let page = kept.reader.page(key(1), 0, None).await.unwrap();
+        let page = kept.reader.page(key(1), 0, Wanted::default()).await.unwrap();
         kept.say(1, "three");
         kept.end(1);
-        let rest = kept.reader.page(key(1), page.next, None).await.unwrap();
+        let rest = kept.reader.page(key(1), page.next, Wanted::default()).await.unwrap();
         assert_eq!((rest.lines.len(), rest.end), (1, PageEnd::Ended));
         assert_eq!(kept.all(1).await, (vec!["one".into(), "two".into(), "three".into()], PageEnd::Ended));
     }
@@ -320,8 +339,30 @@ mod tests {
         let mut kept = Kept::new();
         ["a", "bb", "ccc"].iter().for_each(|text| kept.say(1, text));
         let since = Some(Timestamp::UNIX_EPOCH + Duration::from_secs(2));
-        let page = kept.reader.page(key(1), 0, since).await.unwrap();
+        let page = kept.reader.page(key(1), 0, Wanted { since, last: None }).await.unwrap();
         assert_eq!(page.lines.iter().map(|line| line.line.as_str()).collect::<Vec<_>>(), ["bb", "ccc"]);
+    }
+
+    #[tokio::test]
+    async fn of_a_long_output_the_end_is_read_at_once() {
+        let mut kept = Kept::new();
+        let texts: Vec<String> = (0..5_000).map(|number| format!("line {number} of the output")).collect();
+        texts.iter().for_each(|text| kept.say(1, text));
+        for is_ended in [false, true] {
+            if is_ended {
+                kept.end(1);
+            }
+            let wanted = Wanted { since: None, last: Some(10_000) };
+            let page = kept.reader.page(key(1), 0, wanted).await.unwrap();
+            assert_eq!(page.end, if is_ended { PageEnd::Ended } else { PageEnd::Open });
+            assert_eq!(page.next - page.skipped, 10_000);
+            let read: Vec<_> = page.lines.into_iter().map(|line| line.line).collect();
+            assert!(texts.ends_with(&read) && (50..200).contains(&read.len()), "{}", read.len());
+            let rest = kept.reader.page(key(1), page.next, wanted).await.unwrap();
+            assert_eq!((rest.lines.len(), rest.skipped), (0, 0));
+        }
+        let short = kept.reader.page(key(1), 0, Wanted { since: None, last: Some(u64::MAX) }).await.unwrap();
+        assert_eq!((short.skipped, short.lines.first()), (0, Some(&line(1, &texts[0]))));
     }
 
     #[tokio::test]
@@ -354,12 +395,12 @@ mod tests {
         first.all(1).await;
         let (mut queue, reader, _store) = open(&first.dir.path().join("output"), OutputRetention::default()).unwrap();
         queue.line(key(2), line(2, "of the second"));
-        assert_eq!(reader.page(key(2), 0, None).await.unwrap().end, PageEnd::Open);
-        let page = reader.page(key(1), 0, None).await.unwrap();
+        assert_eq!(reader.page(key(2), 0, Wanted::default()).await.unwrap().end, PageEnd::Open);
+        let page = reader.page(key(1), 0, Wanted::default()).await.unwrap();
         assert_eq!((page.lines.len(), page.end), (1, PageEnd::Open));
         first.end(1);
         assert_eq!(first.all(1).await.1, PageEnd::Ended);
-        assert_eq!(reader.page(key(1), 0, None).await.unwrap().end, PageEnd::Ended);
+        assert_eq!(reader.page(key(1), 0, Wanted::default()).await.unwrap().end, PageEnd::Ended);
     }
 
     #[tokio::test]

@@ -22,6 +22,8 @@ pub enum SkipReason {
     Upstream,
     /// Another client held a lock of the job.
     Locked,
+    /// The jobs file of the leader, which decided on the trigger, did not define the job.
+    NotDefined,
 }
 
 impl SkipReason {
@@ -33,6 +35,15 @@ impl SkipReason {
             Self::Paused => "paused",
             Self::Upstream => "upstream",
             Self::Locked => "locked",
+            Self::NotDefined => "not-defined",
+        }
+    }
+
+    /// The value, with what it means where that is not plain. `node`: who decided.
+    pub fn explained(self, node: &NodeName) -> String {
+        match self {
+            Self::NotDefined => format!("{}: the leader {node} has no such job", self.as_str()),
+            Self::Overlap | Self::Missed | Self::Paused | Self::Upstream | Self::Locked => self.as_str().to_owned(),
         }
     }
 }

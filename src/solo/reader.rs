@@ -12,12 +12,12 @@ use tokio::sync::watch;
 use super::background::BackendNotice;
 use super::members::Members;
 use super::queue::{Queue, QueueEntry};
-use super::read;
+use super::{read, requests};
 use crate::coordination::{ReadError, ReadFuture, Reader};
 use crate::election;
 use crate::job::JobName;
 use crate::ledger::{Filter, LastEnd, Newest, Snapshot, Window};
-use crate::run::{RunId, RunRecord, Version};
+use crate::run::{HistoryRecord, RunId, RunRecord, Version};
 
 /// How long a read of the history may take: its caller waits no longer, and cannot stop it.
 const HISTORY: Duration = Duration::from_secs(3);
@@ -63,6 +63,11 @@ impl Reader for SoloReader {
         let ledger = self.ledger.clone();
         let read = move || Ok(read::run(&open(&ledger)?, &run).map_err(read_error)?.map(|(record, _)| record));
         on_blocking_thread(read)
+    }
+
+    fn record(&self, run: RunId) -> ReadFuture<'_, Option<HistoryRecord>> {
+        let ledger = self.ledger.clone();
+        on_blocking_thread(move || requests::history_record(&open(&ledger)?, &run).map_err(read_error))
     }
 
     fn history(&self, filter: Filter, window: Window) -> ReadFuture<'_, Newest> {

@@ -22,6 +22,11 @@ fn each_withheld(texts: &[String]) -> Vec<String> {
     texts.iter().map(|_| withheld()).collect()
 }
 
+/// What a node waits for, without the reason behind the colon, which may name servers and paths.
+pub fn without_cause(awaiting: &str) -> String {
+    awaiting.split_once(": ").map_or(awaiting, |(what, _)| what).to_owned()
+}
+
 impl Status {
     /// The public form of the status.
     #[must_use]
@@ -60,7 +65,7 @@ impl Status {
             started_at,
             state,
             ready,
-            awaiting,
+            awaiting: awaiting.as_deref().map(without_cause),
             role: Role { candidate, predecessor, predecessor_node, leader_node, token, term_since },
             session: session.map(outlined_session),
             confinement: Confinement { cgroup: None, limits },
@@ -119,8 +124,8 @@ impl JobStatus {
 
 /// The session's id is left out: together with the session's password it would allow others to use the session.
 fn outlined_session(session: Session) -> Session {
-    let Session { id: _, timeout_ms, connected, since, lease_until, lease_remaining_ms } = session;
-    Session { id: crate::term::SessionId(withheld()), timeout_ms, connected, since, lease_until, lease_remaining_ms }
+    let Session { id: _, timeout_ms, connected, since, lease_remaining_ms } = session;
+    Session { id: crate::term::SessionId(withheld()), timeout_ms, connected, since, lease_remaining_ms }
 }
 
 fn outlined_run(run: RunStatus) -> RunStatus {

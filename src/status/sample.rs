@@ -62,7 +62,6 @@ pub(crate) fn leader() -> Status {
             timeout_ms: 10_000,
             connected: true,
             since: at("2026-11-18T03:00:00Z"),
-            lease_until: None,
             lease_remaining_ms: Some(4_870),
         }),
         confinement: Confinement {

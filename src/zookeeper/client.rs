@@ -196,6 +196,12 @@ pub trait Connect: Send + Sync + 'static {
 
     /// Opens a session. Takes at most about the session timeout; dropping the future gives up.
     fn connect(&self) -> impl Future<Output = Result<Self::Client, ConnectError>> + Send;
+
+    /// Adds to the text of a [`ConnectError::Unreachable`] what each server does, as far as that is found out within a
+    /// fraction of a second.
+    fn explain(&self, error: String) -> impl Future<Output = String> + Send + 'static {
+        std::future::ready(error)
+    }
 }
 
 /// Lends sessions for reads on behalf of people. They are never the node's own session, whose answers renew the lease.

@@ -6,12 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+
 use super::client::{Client, Stat};
 use super::context::{self, SessionError};
 use super::{paths, reader};
 use crate::job::JobName;
 use crate::ledger::LastEnd;
-use crate::run::HistoryRecord;
 
 /// The last end of each job with a history, as of the last [`refresh`](Self::refresh).
 #[derive(Debug, Default)]
@@ -48,11 +49,15 @@ impl KnownEnds {
         let found = found.into_iter().filter_map(|(name, stat)| Some((JobName::parse(&name).ok()?, stat.into())));
         let found: BTreeMap<JobName, HistoryVersion> = found.collect();
         self.0.retain(|job, _| found.contains_key(job));
-        for (job, history) in found {
-            if self.0.get(&job).is_none_or(|known| known.history != history) {
-                let end = last_end(client, &job).await?;
-                self.0.insert(job, KnownEnd { history, end });
-            }
+        let is_changed = |job: &JobName, history| self.0.get(job).is_none_or(|known| known.history != history);
+        let changed: Vec<_> = found.into_iter().filter(|(job, history)| is_changed(job, *history)).collect();
+        let read = |(job, history)| async move {
+            let end = reader::last_end(client, &job, |_| true).await?;
+            Ok::<_, SessionError>((job, KnownEnd { history, end }))
+        };
+        let mut read = stream::iter(changed).map(read).buffer_unordered(reader::MOST_SEARCHES);
+        while let Some((job, known)) = read.try_next().await? {
+            self.0.insert(job, known);
         }
         Ok(())
     }
@@ -62,34 +67,22 @@ impl KnownEnds {
     }
 }
 
-/// Drops each record's output as soon as it is read, to save memory.
-async fn last_end<C: Client>(client: &C, job: &JobName) -> Result<Option<LastEnd>, SessionError> {
-    let mut last: Option<LastEnd> = None;
-    let newest = |records: Vec<(HistoryRecord, usize)>| {
-        let ends = records.iter().filter_map(|(record, _)| match record {
-            HistoryRecord::Run(end) => Some(LastEnd::from(end)),
-            HistoryRecord::Skip(_) => None,
-        });
-        last = ends.chain(last.take()).max_by_key(|end| end.at);
-    };
-    reader::each_of_history(client, job, context::MOST_RECENT, newest).await?;
-    Ok(last)
-}
-
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
     use crate::run::tests_support::{record, success};
-    use crate::run::{Outcome, RunEnd};
+    use crate::run::{HistoryRecord, Outcome, RunEnd};
     use crate::zookeeper::client::Op;
     use crate::zookeeper::context::json;
     use crate::zookeeper::tests_support::Server;
 
     fn put(server: &Server, job: &str, second: i64, outcome: Outcome) {
         let end = RunEnd { outcome, ..success(record(job, second, "0x1")) };
-        server.tree().put(&paths::history(&end.run.id()), json(&HistoryRecord::Run(end)));
+        let mut tree = server.tree();
+        tree.time_ms = end.ended_at.as_millisecond();
+        tree.put(&paths::history(&end.run.id()), json(&HistoryRecord::Run(end)));
     }
 
     /// Refreshes, and returns the outcomes and the number of records that were read.

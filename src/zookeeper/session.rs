@@ -6,6 +6,7 @@
 //! no entries and are closed when dropped.
 
 mod aside;
+mod diagnosis;
 mod identity;
 
 use std::future::ready;
@@ -29,9 +30,8 @@ pub use aside::Aside;
 
 /// If there is no session after this time, another attempt starts beside the first.
 const TIMEOUT: Duration = Duration::from_millis(300);
-/// Error text when no server could be reached over TLS.
-const NOT_BY_TLS: &str =
-    "no server can be reached over TLS: see the log with `--log cronkeeper=info,zookeeper_client=debug`";
+/// Added when no server could be reached over TLS.
+const TLS_HINT: &str = "see the log with `--log cronkeeper=info,zookeeper_client=debug`";
 /// Most attempts to open one session, including the first.
 const MOST_ATTEMPTS: u32 = 3;
 
@@ -145,9 +145,32 @@ impl Connect for Connector {
             }
         }
     }
+
+    fn explain(&self, error: String) -> impl Future<Output = String> + Send + 'static {
+        let this = self.clone();
+        async move {
+            if error != this.no_server() {
+                return error;
+            }
+            let found = diagnosis::of_each(&this.connect, this.is_secure).await;
+            match this.is_secure {
+                true => format!("no server can be reached over TLS: {found}; {TLS_HINT}"),
+                false => format!("no server can be reached: {found}"),
+            }
+        }
+    }
 }
 
 impl Connector {
+    /// The error if no server gave a session.
+    fn no_server(&self) -> String {
+        let servers = diagnosis::servers(&self.connect);
+        match self.is_secure {
+            true => format!("none of the servers {servers} can be reached over TLS; {TLS_HINT}"),
+            false => format!("none of the servers {servers} can be reached"),
+        }
+    }
+
     async fn attempt(&self) -> Result<Session, ConnectError> {
         let connector = self.connector.clone();
         let connected = if self.is_secure {
@@ -162,7 +185,7 @@ impl Connector {
             }
             Err(zk::Error::AuthFailed) => Err(ConnectError::AuthFailed(zk::Error::AuthFailed.to_string())),
             // The crate reports only in its own log whether no server was there or a certificate was refused.
-            Err(zk::Error::NoHosts) if self.is_secure => Err(ConnectError::Unreachable(NOT_BY_TLS.to_owned())),
+            Err(zk::Error::NoHosts) => Err(ConnectError::Unreachable(self.no_server())),
             Err(error) => Err(ConnectError::Unreachable(error.to_string())),
         }
     }

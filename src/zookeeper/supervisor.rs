@@ -177,12 +177,22 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
     /// done.
     async fn pause(&mut self, backoff: &mut Backoff, error: String) -> Option<()> {
         let (now, retry) = (self.clock.now().up, backoff.retry);
+        let clock = self.clock.clone();
         if now >= backoff.report_from {
             (backoff.report_from, backoff.silence) =
                 (now + backoff.silence, (backoff.silence * 2).min(LONGEST_SILENCE));
+            let (explaining, ending) = (self.connect.explain(error.clone()), clock.clone());
+            let explained = async move {
+                // Cancellation safe: the diagnosis is only for people, and the next try does not wait for it.
+                tokio::select! {
+                    biased;
+                    explained = explaining => explained,
+                    () = sleep(&ending, now + retry) => error,
+                }
+            };
+            let error = self.serve_until(Box::pin(explained)).await?;
             self.emit(election::Event::Unreachable { retry, error });
         }
-        let clock = self.clock.clone();
         self.serve_until(Box::pin(async move { sleep(&clock, now + retry).await })).await?;
         backoff.retry = (retry * 2).min(LONGEST_PAUSE);
         Some(())

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use jiff::Timestamp;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::page::{Cursor, Missing, OutputPage, OutputState};
@@ -17,7 +16,7 @@ use crate::api::peers::Peers;
 use crate::api::{ApiState, RefusedRequest};
 use crate::election::Member;
 use crate::ledger::{Followed, OperatorFuture};
-use crate::output::{LocalPage, OutputKey, PageEnd, Reader};
+use crate::output::{LocalPage, OutputKey, PageEnd, Reader, Wanted};
 use crate::run::{RunId, RunRecord};
 use crate::term::NodeName;
 
@@ -40,8 +39,8 @@ const ASKING: Duration = Duration::from_secs(7);
 pub(super) struct Gatherer<'a> {
     pub state: &'a ApiState,
     pub run: RunId,
-    /// Lines before this instant are left out.
-    pub since: Option<Timestamp>,
+    /// The lines that are wanted of each attempt.
+    pub wanted: Wanted,
     /// How long to wait for output.
     pub until: Instant,
 }
@@ -55,7 +54,7 @@ impl Gatherer<'_> {
 
     /// A page of one attempt from this node's files.
     pub async fn local(&self, from: Cursor) -> Result<OutputPage, RefusedRequest> {
-        let LocalPage { lines, next, end } = self.read(from, self.until).await.map_err(unreadable)?;
+        let LocalPage { lines, skipped, next, end } = self.read(from, self.until).await.map_err(unreadable)?;
         let state = match end {
             PageEnd::More => OutputState::More,
             PageEnd::Open => OutputState::Open,
@@ -63,7 +62,7 @@ impl Gatherer<'_> {
             PageEnd::Absent => OutputState::Absent,
         };
         let next = Cursor { offset: next, ..from };
-        Ok(OutputPage { lines, ..OutputPage::empty(&self.run, next, state) })
+        Ok(OutputPage { lines, skipped, ..OutputPage::empty(&self.run, next, state) })
     }
 
     /// A page of the run, from whichever nodes keep it.
@@ -187,7 +186,8 @@ impl Gatherer<'_> {
             };
             let missing = match part {
                 Ok(LocalPage { end: PageEnd::Absent, .. }) if !is_running => self.not_kept(plan, attempt, node),
-                Ok(LocalPage { lines, next, end }) => {
+                Ok(LocalPage { lines, skipped, next, end }) => {
+                    page.skipped += skipped;
                     page.next = Cursor { offset: next, ..place };
                     page.lines = lines;
                     match end {
@@ -251,31 +251,32 @@ impl Gatherer<'_> {
         let member = members.members.iter().find(|member| member.node == *node);
         let member = member.ok_or_else(|| format!("{node} is away"))?;
         let wait = if is_running { self.until.saturating_duration_since(Instant::now()) } else { Duration::ZERO };
-        let since = self.since.map(|since| format!("&since={since}")).unwrap_or_default();
+        let since = self.wanted.since.map(|since| format!("&since={since}")).unwrap_or_default();
+        let last = self.wanted.last.map(|last| format!("&last={last}")).unwrap_or_default();
         let path = format!(
-            "/v1/runs/{}/output?local=true&attempt={}&from={from}&wait={}{since}",
+            "/v1/runs/{}/output?local=true&attempt={}&from={from}&wait={}{since}{last}",
             self.run,
             from.attempt,
             wait.as_secs().min(2),
         );
-        let OutputPage { lines, next, state, .. } = self.peers()?.get(member, &path, wait).await?;
+        let OutputPage { lines, skipped, next, state, .. } = self.peers()?.get(member, &path, wait).await?;
         let end = match state {
             OutputState::More => PageEnd::More,
             OutputState::Open => PageEnd::Open,
             OutputState::End => PageEnd::Ended,
             OutputState::Absent => PageEnd::Absent,
         };
-        Ok(LocalPage { lines, next: next.offset, end })
+        Ok(LocalPage { lines, skipped, next: next.offset, end })
     }
 
     /// Reads this node's files; waits until there is something to read.
     async fn read(&self, from: Cursor, until: Instant) -> std::io::Result<LocalPage> {
         let Some(kept) = &self.state.sources.output.kept else {
-            return Ok(LocalPage { lines: Vec::new(), next: from.offset, end: PageEnd::Absent });
+            return Ok(LocalPage { lines: Vec::new(), skipped: 0, next: from.offset, end: PageEnd::Absent });
         };
         let key = OutputKey { run: self.run.clone(), attempt: from.attempt };
         loop {
-            let page = kept.page(key.clone(), from.offset, self.since).await?;
+            let page = kept.page(key.clone(), from.offset, self.wanted).await?;
             let waits = matches!(page.end, PageEnd::Open | PageEnd::Absent) && page.lines.is_empty();
             if !waits || page.next != from.offset || Instant::now() >= until {
                 return Ok(page);

@@ -14,6 +14,9 @@ use crate::term::NodeName;
 pub struct OutputPage {
     pub run: RunId,
     pub lines: Vec<Line>,
+    /// Bytes before the lines that were left out, because only the last are wanted.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub skipped: u64,
     /// The `from` of the next page.
     pub next: Cursor,
     pub state: OutputState,
@@ -29,6 +32,11 @@ pub struct OutputPage {
     /// The attempts whose output this node keeps; only for `local=true`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<u32>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_none(skipped: &u64) -> bool {
+    *skipped == 0
 }
 
 /// What follows a page.
@@ -107,7 +115,7 @@ impl From<Cursor> for String {
 impl OutputPage {
     pub(super) fn empty(run: &RunId, next: Cursor, state: OutputState) -> Self {
         let (lines, missing, attempts) = (Vec::new(), Vec::new(), Vec::new());
-        Self { run: run.clone(), lines, next, state, missing, tail: None, note: None, attempts }
+        Self { run: run.clone(), lines, skipped: 0, next, state, missing, tail: None, note: None, attempts }
     }
 }
 

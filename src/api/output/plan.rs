@@ -36,7 +36,7 @@ impl Plan {
         Some(match *record {
             HistoryRecord::Run(end) => Self::ended(end),
             HistoryRecord::Skip(skip) => {
-                let note = format!("it was skipped: {}", skip.reason.as_str());
+                let note = format!("it was skipped: {}", skip.reason.explained(&skip.node));
                 Self { is_over: true, note: Some(note), ..Self::default() }
             }
         })

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::words;
 use crate::api::RefusedRequest;
+use crate::clock::stamp;
 use crate::ledger::Filter as Records;
 use crate::ledger::filter::{Ending, JobPattern};
 use crate::status::{EndedRun, HistoryEntry, Skipped, ending_details};
@@ -64,12 +65,19 @@ impl Filter {
     }
 }
 
-/// The page's content: these records, newest first. `has_more`: there may be older ones.
-pub(super) fn page(filter: &Filter, entries: &[HistoryEntry], has_more: bool, now: Timestamp) -> Markup {
+/// The page's content: these records, newest first. `has_more`: there may be older ones. `unread`: they are those of the
+/// archive, because the ledger could not be read.
+pub(super) fn page(
+    filter: &Filter,
+    entries: &[HistoryEntry],
+    (has_more, unread): (bool, bool),
+    now: Timestamp,
+) -> Markup {
     html! {
         h1 { "History" }
         (form(filter))
         section #records data-live="" aria-label="Records" {
+            @if unread { (of_archive_only()) }
             p {
                 (counted(entries.len(), "record")) ", the newest first"
                 @if has_more { "; for older ones ask " code { "cronkeeper history --until" } }
@@ -78,6 +86,11 @@ pub(super) fn page(filter: &Filter, entries: &[HistoryEntry], has_more: bool, no
             (table(&entries.iter().collect::<Vec<_>>(), now))
         }
     }
+}
+
+/// Says that the ledger was not read.
+pub(super) fn of_archive_only() -> Markup {
+    html! { p role="alert" { "The ledger was not reachable. This is what this node's archive has." } }
 }
 
 fn form(filter: &Filter) -> Markup {
@@ -122,7 +135,7 @@ fn row(entry: &HistoryEntry, now: Timestamp) -> Markup {
         },
         HistoryEntry::Skip(skip) => html! {
             tr data-key={ "skip-" (skip.run) } {
-                th scope="row" { a href={ "/jobs/" (skip.job) } { (skip.job) } " of " (words::stamp(skip.first)) }
+                th scope="row" { a href={ "/jobs/" (skip.job) } { (skip.job) } " of " (stamp(skip.first)) }
                 td data-label="Outcome" { (skipped(skip)) }
                 td data-label="Ended" { (words::time(skip.decided_at, now)) }
                 td data-label="Took" { "–" }
@@ -142,8 +155,8 @@ pub(super) fn outcome(run: &EndedRun) -> Markup {
 
 fn skipped(skip: &Skipped) -> Markup {
     html! {
-        span.mark.odd { span aria-hidden="true" { "»" } " skipped" } ", " (skip.reason.as_str())
-        @if skip.count > 1 { ", " (skip.count) " times until " (words::stamp(skip.last)) }
+        span.mark.odd { span aria-hidden="true" { "»" } " skipped" } ", " (skip.reason.explained(&skip.node))
+        @if skip.count > 1 { ", " (skip.count) " times until " (stamp(skip.last)) }
         @if let Some(by) = &skip.triggered_by { ", for " (by) }
     }
 }

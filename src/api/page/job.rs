@@ -21,6 +21,8 @@ pub(super) struct JobPage<'a> {
     pub bars: &'a [Bar],
     /// Newest first.
     pub entries: &'a [HistoryEntry],
+    /// The entries are those of the archive, because the ledger could not be read.
+    pub unread: bool,
     pub may_act: bool,
 }
 
@@ -58,6 +60,7 @@ impl JobPage<'_> {
             (self.coming())
             section #records data-live="" aria-labelledby="records-title" {
                 h2 #records-title { "History" }
+                @if self.unread { (history::of_archive_only()) }
                 @if records.is_empty() { p { "No run of this job is recorded." } }
                 (history::table(&records, status.at))
             }

@@ -6,14 +6,15 @@ use maud::{Markup, html};
 
 use super::run::Known;
 use crate::api::ApiState;
-use crate::api::output::{Cursor, OutputState, page_of};
+use crate::api::output::{Cursor, OutputState, last_page_of};
+use crate::config::size;
 use crate::escape;
 use crate::output::{Line, Source};
 use crate::run::RunId;
 
 /// Most bytes of lines on the page; older ones are left out.
 const MOST_BYTES: usize = 256 << 10;
-/// Most pages of output that are read for one page: each has up to a quarter of a MiB.
+/// Most pages of output that are read for one page: one or two for each attempt.
 const MOST_PAGES: usize = 64;
 
 /// The newest lines of a run's output, and what should be there but is not.
@@ -21,8 +22,8 @@ const MOST_PAGES: usize = 64;
 pub(super) struct NewestOutput {
     lines: VecDeque<Line>,
     bytes: usize,
-    /// Older lines were left out.
-    is_shortened: bool,
+    /// About how many bytes before the lines were left out.
+    left_out: u64,
     /// Each with the reason.
     missing: Vec<String>,
     note: Option<String>,
@@ -30,13 +31,14 @@ pub(super) struct NewestOutput {
 
 impl NewestOutput {
     fn push(&mut self, line: Line) {
-        self.bytes += size(&line);
+        self.bytes += size_of(&line);
         self.lines.push_back(line);
         while self.bytes > MOST_BYTES
             && let Some(oldest) = self.lines.pop_front()
         {
-            self.bytes -= size(&oldest);
-            self.is_shortened = true;
+            let bytes = size_of(&oldest);
+            self.bytes -= bytes;
+            self.left_out += bytes as u64;
         }
     }
 }
@@ -44,7 +46,7 @@ impl NewestOutput {
 /// Bytes that a line takes at most, besides its text: an empty one takes memory too.
 const OF_A_LINE: usize = 100;
 
-fn size(line: &Line) -> usize {
+fn size_of(line: &Line) -> usize {
     line.line.len() + OF_A_LINE
 }
 
@@ -53,7 +55,8 @@ impl ApiState {
     pub(super) async fn newest_output(&self, run: &RunId) -> Option<NewestOutput> {
         let (mut newest, mut from) = (NewestOutput::default(), Cursor::START);
         for _ in 0..MOST_PAGES {
-            let page = page_of(self, run.clone(), from).await.ok()?;
+            let page = last_page_of(self, run.clone(), from, MOST_BYTES as u64).await.ok()?;
+            newest.left_out += page.skipped;
             page.lines.into_iter().for_each(|line| newest.push(line));
             newest.missing.extend(page.missing.iter().map(|missing| format!("on {}: {}", missing.node, missing.why)));
             newest.note = newest.note.or(page.note);
@@ -62,19 +65,19 @@ impl ApiState {
                 return Some(newest);
             }
         }
-        newest.note = Some("There is more: `cronkeeper logs` shows all of it.".to_owned());
+        newest.note = Some(format!("There is more: `cronkeeper logs {run}` shows all of it."));
         Some(newest)
     }
 }
 
-/// The section with the output. Without `newest`, it has the end that the history keeps.
-pub(super) fn section(known: &Known<'_>, newest: Option<&NewestOutput>) -> Markup {
+/// The section with the output of a run. Without `newest`, it has the end that the history keeps.
+pub(super) fn section(run: &RunId, known: &Known<'_>, newest: Option<&NewestOutput>) -> Markup {
     let is_in_flight = matches!(known, Known::InFlight(_));
     html! {
         section #output data-live="" data-following[is_in_flight] aria-labelledby="output-title" {
             h2 #output-title { "Output" }
             @match (newest, known) {
-                (Some(newest), _) if !newest.lines.is_empty() || is_in_flight => (lines(newest, is_in_flight)),
+                (Some(newest), _) if !newest.lines.is_empty() || is_in_flight => (lines(run, newest, is_in_flight)),
                 (newest, Known::Ended(run)) => {
                     @if let Some(newest) = newest { (remarks(newest)) }
                     @if run.dropped_bytes > 0 { p { (run.dropped_bytes) " bytes over `max_output` were not kept." } }
@@ -89,9 +92,12 @@ pub(super) fn section(known: &Known<'_>, newest: Option<&NewestOutput>) -> Marku
     }
 }
 
-fn lines(newest: &NewestOutput, is_in_flight: bool) -> Markup {
+fn lines(run: &RunId, newest: &NewestOutput, is_in_flight: bool) -> Markup {
     html! {
-        @if newest.is_shortened { p { "Only the end; " code { "cronkeeper logs" } " shows all of it." } }
+        @if newest.left_out > 0 {
+            p { "Only the end: about " (in_words(newest.left_out)) ", as kept with the time of each line, were left out. "
+                code { "cronkeeper logs " (run) } " shows all of it." }
+        }
         (remarks(newest))
         @if newest.lines.is_empty() { p { "none so far" } } @else {
             pre tabindex="0" aria-label="Output" {
@@ -106,6 +112,12 @@ fn lines(newest: &NewestOutput, is_in_flight: bool) -> Markup {
         }
         @if is_in_flight { p { "The run is in flight." } }
     }
+}
+
+/// Bytes, rounded to whole KiB or MiB.
+fn in_words(bytes: u64) -> String {
+    let unit: u64 = if bytes < 10 << 20 { 1 << 10 } else { 1 << 20 };
+    size::format(bytes.div_ceil(unit) * unit)
 }
 
 fn remarks(newest: &NewestOutput) -> Markup {
@@ -141,7 +153,7 @@ mod tests {
         let long = "x".repeat(MOST_BYTES / 4);
         (0..9).for_each(|_| newest.push(line(&long, Source::Stdout)));
         newest.push(line("last", Source::Stdout));
-        assert!(newest.is_shortened && newest.bytes <= MOST_BYTES);
+        assert!(newest.left_out >= 6 * long.len() as u64 && newest.bytes <= MOST_BYTES);
         assert_eq!((newest.lines.len(), newest.lines.back().map(|line| &*line.line)), (4, Some("last")));
         (0..MOST_BYTES).for_each(|_| newest.push(line("", Source::Stdout)));
         assert!(newest.lines.len() <= MOST_BYTES / OF_A_LINE, "empty lines count too");
@@ -154,7 +166,7 @@ mod tests {
             newest.push(line("<script>alert(1)</script>\u{1b}[2J", stream));
         }
         newest.missing.push("<b>".into());
-        let markup = section(&Known::Not, Some(&newest)).into_string();
+        let markup = section(&RunId::parse("load.20261120T030000Z").unwrap(), &Known::Not, Some(&newest)).into_string();
         assert!(!markup.contains("<script") && !markup.contains("<b>") && !markup.contains('\u{1b}'), "{markup}");
         assert!(markup.contains("&lt;script&gt;"), "{markup}");
     }

@@ -38,7 +38,7 @@ pub(super) fn page(
             }
         }
         @if may_act { (actions(run, known)) }
-        (output::section(known, newest))
+        (output::section(run, known, newest))
     }
 }
 

@@ -4,6 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use maud::{Markup, html};
 
 use super::words;
+use crate::clock::stamp;
 use crate::job::{Job, JobName, JobSet};
 use crate::status::{JobStatus, Status};
 use crate::suggest::counted;
@@ -59,7 +60,7 @@ impl Timeline {
                     table.timeline {
                         caption { "What is due first, in the next " (self.hours()) "; times in UTC" }
                         thead { tr { th scope="col" { "Job" } th scope="col" { "Due" } th.wide scope="col" { "Until "
-                            (words::stamp(self.until)) } } }
+                            (stamp(self.until)) } } }
                         tbody { @for lane in &self.lanes { (self.row(lane)) } }
                     }
                 }

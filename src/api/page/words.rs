@@ -4,6 +4,7 @@
 use jiff::Timestamp;
 use maud::{Markup, html};
 
+use crate::clock::stamp;
 use crate::duration;
 use crate::run::{Outcome, RunState};
 use crate::status::{LastRun, ending_details};
@@ -14,11 +15,6 @@ pub(super) fn time(at: Timestamp, now: Timestamp) -> Markup {
     html! {
         time datetime=(machine) title=(distance(at, now)) { (stamp(at)) }
     }
-}
-
-/// Formats an instant as `2026-11-20 18:40:01`, in UTC.
-pub(super) fn stamp(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
 /// Formats the distance of an instant from now: `in 4 min`, `2 h ago`.

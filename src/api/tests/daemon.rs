@@ -83,6 +83,10 @@ impl Reader for Ledger {
         self.answer(Snapshot::default())
     }
 
+    fn record(&self, _: RunId) -> ReadFuture<'_, Option<HistoryRecord>> {
+        self.answer(None)
+    }
+
     fn history(&self, filter: Filter, window: Window) -> ReadFuture<'_, Newest> {
         let at = sample::at("2026-11-20T02:40:00Z").as_second();
         let missed = (0..3).map(|age| HistoryRecord::Skip(skip("load", at - age)));
@@ -144,6 +148,10 @@ pub struct Daemon {
 
 impl Daemon {
     pub async fn start(behaviour: Behaviour) -> Self {
+        Self::start_with(behaviour, Archive::off()).await
+    }
+
+    pub async fn start_with(behaviour: Behaviour, archive: Archive) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let ledger = Arc::new(Ledger {
             behaviour,
@@ -157,13 +165,14 @@ impl Daemon {
         let recorder = Recorder::default();
         let router = router(Sources {
             status: status.subscribe(),
+            lease: watch::channel(Some(system::uptime() + Duration::from_secs(3_600))).1,
             turns: turns.subscribe(),
             jobs: watch::Sender::default().subscribe(),
             // So that a turn at boot counts as too long ago, but one at the start of a test does not.
             stall: system::uptime().since(Uptime::ZERO) / 2,
             reader: ledger.clone(),
             operator: ledger.clone(),
-            archive: Archive::off(),
+            archive,
             handovers,
             metrics: recorder.metrics(),
             output: OutputSources::default(),
@@ -231,9 +240,6 @@ pub fn published() -> Status {
     status.queue.clear();
     status.members.clear();
     status.drift.clear();
-    if let Some(session) = &mut status.session {
-        session.lease_until = Some(system::uptime() + Duration::from_secs(3_600));
-    }
     status
 }
 

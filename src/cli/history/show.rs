@@ -2,8 +2,9 @@
 
 use std::io::{self, Write};
 
-use super::super::ask::{exact_stamp, stamp, took};
+use super::super::ask::{exact_stamp, took};
 use super::super::table::Table;
+use crate::clock::stamp;
 use crate::escape;
 use crate::run::{Attempt, Outcome, Reason};
 use crate::status::{EndedRun, HistoryEntry, Skipped, ending_details};

@@ -190,7 +190,7 @@ mod tests {
         let run = RunId::parse("load.20261120T023000Z").unwrap();
         let (missing, attempts) = (Vec::new(), Vec::new());
         let (next, state) = (Cursor::START, OutputState::End);
-        OutputPage { run, lines, next, state, missing, tail: None, note: None, attempts }
+        OutputPage { run, lines, skipped: 0, next, state, missing, tail: None, note: None, attempts }
     }
 
     fn printed(style: Style, escapes: bool, pages: &[OutputPage]) -> (String, String, bool) {

@@ -8,7 +8,7 @@ use crate::job::{CommandLine, NodeHook};
 
 /// Each command is a script for `/bin/sh -c`, and runs as the daemon does.
 #[derive(Debug, clap::Args)]
-#[group(id = "node-hooks")]
+#[group(id = "node-hooks", multiple = true)]
 pub struct Args {
     /// Command to run when this node has become the leader
     #[arg(long, value_name = "COMMAND", env = "CRONKEEPER_ON_LEADER_CHANGE")]

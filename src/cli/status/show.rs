@@ -4,8 +4,9 @@ mod tables;
 
 use std::io::{self, Write};
 
-use super::super::ask::{span, stamp};
+use super::super::ask::span;
 use super::screen::Screen;
+use crate::clock::stamp;
 use crate::election::{Published, highest_priority};
 use crate::escape;
 use crate::status::{Confinement, LimitedBy, NodeState, Status};

@@ -129,8 +129,9 @@ impl Triggers {
                     TriggerVerdict::Begin(job.clone())
                 }
             }
-            // Another node's file may define the job, but this leader can only record the trigger as missed.
-            Some(_) | None => TriggerVerdict::Skip(SkipReason::Missed),
+            Some(_) => TriggerVerdict::Skip(SkipReason::Missed),
+            // Another node's file may define the job, but only the leader can run it.
+            None => TriggerVerdict::Skip(SkipReason::NotDefined),
         }
     }
 

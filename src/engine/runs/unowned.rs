@@ -217,15 +217,17 @@ impl Runs {
         end: Box<RunEnd>,
         answer: Commit,
     ) {
-        if self.answered_run(run, id).is_none() {
-            return;
-        }
+        let is_awaited = self.answered_run(run, id).is_some();
         match answer {
             Commit::Accepted => {
-                self.close(cx, run);
+                if is_awaited {
+                    self.close(cx, run);
+                }
+                // Also if the term is over and the run forgotten: nobody else will report this end.
                 cx.report(Report::Finished(end.clone()));
                 cx.facts.push_back(Fact::Ended(None, end));
             }
+            _ if !is_awaited => {}
             Commit::Superseded | Commit::Unknown => self.on_settled_by_another(cx, run),
             Commit::Fenced => self.forget(cx, run),
         }

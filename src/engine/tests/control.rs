@@ -190,13 +190,13 @@ fn a_trigger_older_than_the_window_is_missed() {
 }
 
 #[test]
-fn a_trigger_of_a_job_that_the_leader_does_not_know_is_said_to_be_missed_after_a_minute() {
+fn a_trigger_of_a_job_that_the_leader_does_not_know_is_skipped_as_not_defined_after_a_minute() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("a", "@daily")]);
     fixture.receive(requests([(7, request("other", "10:00:00", 1))]));
     assert!(fixture.accept_all().is_empty());
     assert_eq!(fixture.engine.wake(fixture.now).wall, Some(at("10:01:00")));
     fixture.pass(60);
-    assert_eq!(done(&fixture.accept_all()), ["skip 7 missed"]);
+    assert_eq!(done(&fixture.accept_all()), ["skip 7 not-defined"]);
     assert!(fixture.reports().iter().any(|report| matches!(report, Report::Skipped { .. })));
 }
 
@@ -207,7 +207,7 @@ fn the_trigger_with_the_largest_number_waits_like_any_other() {
     fixture.receive(requests([(u64::MAX, request("other", "10:00:00", 1))]));
     assert!(fixture.accept_all().is_empty());
     fixture.pass(60);
-    assert_eq!(done(&fixture.accept_all()), [format!("skip {} missed", u64::MAX)]);
+    assert_eq!(done(&fixture.accept_all()), [format!("skip {} not-defined", u64::MAX)]);
 }
 
 #[test]

@@ -38,6 +38,64 @@ fn an_end_is_kept_before_it_is_committed_and_forgotten_after() {
     assert!(fixture.commands.iter().any(|command| matches!(command, Command::Forget(_))));
 }
 
+impl Fixture {
+    /// How the runs ended whose ends were reported as recorded; drops all commands.
+    fn recorded(&mut self) -> Vec<Outcome> {
+        let reports = self.reports();
+        self.commands.clear();
+        let recorded = reports.into_iter().filter_map(|report| match report {
+            Report::Recorded(end) => Some(end.outcome),
+            _ => None,
+        });
+        recorded.collect()
+    }
+}
+
+#[test]
+fn an_end_is_recorded_once_the_ledger_has_accepted_it() {
+    let (mut fixture, tree_id) = running_one(once());
+    fixture.ended(tree_id, Exit::Code(0), None);
+    let id = fixture.commits()[0].0;
+    fixture.pass(1);
+    assert_eq!(fixture.recorded(), []);
+    fixture.answer(id, Commit::Accepted);
+    assert_eq!(fixture.recorded(), [Outcome::Success]);
+}
+
+#[test]
+fn a_superseded_end_is_never_recorded() {
+    let (mut fixture, tree_id) = running_one(once());
+    fixture.ended(tree_id, Exit::Code(0), None);
+    let id = fixture.commits()[0].0;
+    fixture.answer(id, Commit::Superseded);
+    let run = RunId::parse("a.20261120T100001Z").unwrap();
+    fixture.handle(Event::Ledger(ledger::Event::Run(run.clone(), None)));
+    assert!(fixture.reports().contains(&Report::Superseded { run }));
+    fixture.pass(1);
+    assert_eq!(fixture.recorded(), []);
+}
+
+#[test]
+fn an_end_that_the_backend_has_written_is_recorded_once() {
+    let record = running(&once(), at("09:00:00"), OwnerState::Gone).record;
+    let end = RunEnd::unseen(&record, Outcome::Interrupted, Some(Reason::NodeDied), at("09:59:00"));
+    let written = || Event::Ledger(ledger::Event::Ended { end: Box::new(end.clone()), at: Version(0) });
+    let mut fixture = Fixture::new("10:00:00", set([once()]));
+    fixture.join();
+    fixture.handle(written());
+    assert_eq!(fixture.recorded(), [Outcome::Interrupted]);
+
+    // This process knows of the run, so it writes the same end itself.
+    let mut fixture = Fixture::new("10:00:00", set([once()]));
+    let run =
+        RecoveredRun { record, version: Version(0), pid: None, traces: Traces::default(), end: Some(end.clone()) };
+    fixture.handle(Event::Recovered(vec![run]));
+    fixture.join();
+    fixture.handle(written());
+    fixture.accept_all();
+    assert_eq!(fixture.recorded(), [Outcome::Interrupted]);
+}
+
 #[test]
 fn exit_codes_and_signals_are_distinguished() {
     let mut lenient = once();

@@ -110,6 +110,21 @@ fn a_run_whose_processes_were_seen_dead_is_never_cut_off() {
 }
 
 #[test]
+fn an_end_that_the_leader_settled_is_recorded_even_if_the_answer_comes_after_the_term() {
+    for is_over in [false, true] {
+        let mut fixture = found(&job("a", "* * * * *"), OwnerState::Dead);
+        let commits = fixture.commits();
+        let [(id, Change::End { .. })] = commits.as_slice() else { panic!("{commits:?}") };
+        if is_over {
+            fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::Resigned }));
+        }
+        fixture.answer(*id, Commit::Accepted);
+        let recorded = fixture.reports().into_iter().filter(|report| matches!(report, Report::Recorded(_)));
+        assert_eq!(recorded.count(), 1, "{is_over}");
+    }
+}
+
+#[test]
 fn a_cut_off_owner_that_is_back_is_left_alone_again() {
     let mut fixture = found(&job("a", "* * * * *"), OwnerState::Gone);
     let accepted = fixture.accept_all();

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::cluster::{Place, in_line, usual};
 use crate::support::command::run;
 use crate::support::node::{Node, Spec};
+use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
 const TICK: &str = "jobs:
@@ -68,4 +69,26 @@ fn either_node_shows_its_own_runs_and_the_newest_of_the_cluster() {
     });
     let (own, _) = asked(a.spec(), &["tick", "-n", "1000", "--node", a.name(), "--csv"]);
     assert!(own.lines().skip(1).count() >= 8 && !own.contains(b.name()), "{own}");
+}
+
+#[test]
+fn while_zookeeper_is_away_a_node_shows_its_own_history_and_says_what_is_wrong() {
+    let ensemble = Ensemble::start(1);
+    let [node] = in_line([usual(Place::on(&ensemble).node("a")).jobs(TICK)]);
+    until("it has run a few", || ran(&node).len() >= 3);
+    let before = ran(&node);
+    let shows_them = || {
+        let shown: BTreeSet<_> = shown(node.spec()).into_iter().map(|(run, _)| run).collect();
+        before.is_subset(&shown)
+    };
+    until("they are all shown", shows_them);
+
+    ensemble.kill(0);
+    let says_so = || asked(node.spec(), &["tick"]).1.contains("the ledger was not reachable");
+    until("the answer says that it is the archive's", says_so);
+    assert!(shows_them());
+    let refused = format!("{}: connection refused", ensemble.connect_string());
+    until("the log names the server and the cause", || {
+        node.events().named("coordination.unreachable").iter().any(|event| event.text("message").contains(&refused))
+    });
 }

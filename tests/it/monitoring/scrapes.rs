@@ -58,6 +58,8 @@ fn prometheus_needs_no_token_on_tcp_and_gets_openmetrics() {
     let spec = node("listening").option("--listen", AT).jobs(&format!("jobs: {{fail: {FAIL}}}"));
     let a = leading(&spec);
     await_end(&a, &await_start(&a, 0, "fail"));
+    // The end counts once the ledger has it.
+    await_value(&spec, "runs_total{job=\"fail\",outcome=\"failure\"}", |count| count >= 1.0);
     let mut stream = TcpStream::connect(AT).expect("it listens");
     let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: {AT}\r\nAccept: {accept}\r\n\r\n").expect("it reads");

@@ -292,7 +292,13 @@ fn daemon(
             hooks: cronkeeper::daemon::cluster_watch::NodeHooks::default(),
         },
         view,
-        shown: Shown { status, jobs: watch::Sender::default(), turned, metrics: Recorder::default() },
+        shown: Shown {
+            status,
+            lease: watch::Sender::default(),
+            jobs: watch::Sender::default(),
+            turned,
+            metrics: Recorder::default(),
+        },
     })
 }
 

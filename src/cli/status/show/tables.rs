@@ -2,8 +2,9 @@
 
 use jiff::Timestamp;
 
-use crate::cli::ask::{span, stamp};
+use crate::cli::ask::span;
 use crate::cli::table::Table;
+use crate::clock::stamp;
 use crate::election::Published;
 use crate::escape;
 use crate::job::JobName;

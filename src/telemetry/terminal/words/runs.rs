@@ -121,6 +121,7 @@ fn skipped(f: &Facts<'_>) -> String {
         Some("paused") => "the job is paused",
         Some("upstream") => "a job before it did not end as required",
         Some("locked") => "another client holds its lock",
+        Some("not-defined") => "the leader has no such job",
         Some(other) => other,
         None => "?",
     };

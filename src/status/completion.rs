@@ -1,0 +1,222 @@
+//! Completes a published status for an answer: with what only the ledger knows, and what depends on the time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{AlarmStatus, LastRun, QueuedCandidate, RecordedEnds, RunStatus, Status};
+use crate::clock::{Now, Uptime};
+use crate::election::{Member, Queue};
+use crate::job::{JobName, JobSet};
+use crate::run::{Link, Pause, RunId, millis};
+use crate::term::NodeName;
+
+impl Status {
+    /// The status with the time-dependent fields as of `now`, under a lease until this time.
+    #[must_use]
+    pub fn at(mut self, now: Now, lease_until: Option<Uptime>) -> Self {
+        self.at = now.wall;
+        if let Some(session) = &mut self.session {
+            session.lease_remaining_ms = lease_until.map(|until| millis(until.since(now.up)));
+        }
+        self
+    }
+
+    /// Sets the queue and the live members.
+    pub fn put_queue(&mut self, queue: &Queue) {
+        let mut predecessor = None;
+        self.queue.clear();
+        for entry in &queue.candidates {
+            let queued = QueuedCandidate { candidate: entry.candidate.clone(), node: entry.node.clone(), predecessor };
+            predecessor = Some(entry.candidate.clone());
+            self.queue.push(queued);
+        }
+        self.members.clone_from(&queue.members);
+        self.missing.retain(|missing| !queue.members.iter().any(|member| member.node == missing.node));
+        // A node that leads knows it better than a listing, which may be older.
+        if let (None, Some(first)) = (self.role.token, queue.candidates.first()) {
+            self.role.leader_node.clone_from(&first.node);
+        }
+        self.drift = self.differing();
+    }
+
+    /// Sets the last end of each job as the ledger has it.
+    ///
+    /// What this node has seen end itself counts only while the ledger may not have it yet: after the read, or while
+    /// the run is still recorded as in flight. Anything else that this node saw may have been followed by a run on
+    /// another node.
+    pub fn put_lasts(&mut self, recorded: &RecordedEnds) {
+        let in_flight: BTreeMap<&RunId, &RunStatus> = self.runs.iter().map(|run| (&run.run, run)).collect();
+        for job in &mut self.jobs {
+            let is_newer = |own: &LastRun| {
+                let is_open = in_flight.get(&own.run).is_some_and(|run| run.is_ended_by(own));
+                own.reported_at.is_some_and(|at| at >= recorded.read_at) || is_open
+            };
+            if !job.last.as_ref().is_some_and(is_newer) {
+                job.last = recorded.lasts.get(&job.name).cloned();
+            }
+        }
+    }
+
+    /// Marks the runs that have ended although the ledger still has them as in flight.
+    pub fn mark_ended(&mut self) {
+        let ended = self.jobs.iter().filter_map(|job| job.last.as_ref()).map(|last| (&last.run, last));
+        let ended: BTreeMap<&RunId, &LastRun> = ended.collect();
+        for run in &mut self.runs {
+            run.ended = ended.get(&run.run).filter(|last| run.is_ended_by(last)).map(|last| last.outcome);
+        }
+    }
+
+    /// Computes the next occurrences anew where they have passed since the status was published.
+    pub fn put_next(&mut self, jobs: &JobSet) {
+        let now = self.at;
+        for status in self.jobs.iter_mut().filter(|status| status.next.is_some_and(|next| next <= now)) {
+            status.next = jobs.jobs.get(&status.name).and_then(|job| job.next_after(now));
+        }
+    }
+
+    /// Sets the runs in flight.
+    pub fn put_runs(&mut self, runs: &[RunStatus]) {
+        self.runs = runs.to_vec();
+        let mut of_job: BTreeMap<&JobName, Vec<RunId>> = BTreeMap::new();
+        for run in runs {
+            of_job.entry(run.run.job()).or_default().push(run.run.clone());
+        }
+        for job in &mut self.jobs {
+            job.running = of_job.remove(&job.name).unwrap_or_default();
+        }
+    }
+
+    /// Sets which jobs are paused.
+    pub fn put_paused(&mut self, paused: &BTreeMap<JobName, Pause>) {
+        for job in &mut self.jobs {
+            job.paused = paused.get(&job.name).cloned();
+        }
+    }
+
+    /// Sets the alarms that stand.
+    pub fn put_alarms(&mut self, alarms: &BTreeMap<JobName, Vec<AlarmStatus>>) {
+        for job in &mut self.jobs {
+            job.alarms = alarms.get(&job.name).cloned().unwrap_or_default();
+        }
+    }
+
+    /// Sets the upstreams that jobs still wait for, given the links that have arrived.
+    pub fn put_links<'a>(&mut self, links: impl Iterator<Item = &'a Link>) {
+        let mut arrived: BTreeMap<RunId, BTreeSet<&JobName>> = BTreeMap::new();
+        for link in links {
+            arrived.entry(link.run()).or_default().insert(&link.upstream);
+        }
+        for job in &mut self.jobs {
+            let of_job = arrived.iter().filter(|(run, _)| *run.job() == job.name).map(|(_, arrived)| arrived);
+            let missing = of_job.flat_map(|arrived| job.after.keys().filter(|upstream| !arrived.contains(upstream)));
+            let missing: BTreeSet<&JobName> = missing.collect();
+            job.waits_for = missing.into_iter().cloned().collect();
+        }
+    }
+
+    /// The members that differ from the leader, or from this node while nobody leads.
+    fn differing(&self) -> Vec<NodeName> {
+        let reference = self.role.leader_node.as_ref().unwrap_or(&self.node);
+        let Some(reference) = self.members.iter().find(|member| member.node == *reference) else { return Vec::new() };
+        let reference = &reference.published;
+        let differs = |member: &&Member| {
+            member.published.has_other_jobs_than(reference) || member.published.has_other_zones_than(reference)
+        };
+        self.members.iter().filter(differs).map(|member| member.node.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::election::Published;
+    use crate::run::Outcome;
+    use crate::status::{Role, sample};
+
+    /// The leader's status, and one end of its first job.
+    fn with_end() -> (Status, LastRun) {
+        let status = sample::leader();
+        let last = status.jobs[0].last.clone().unwrap();
+        (status, last)
+    }
+
+    fn recorded(last: &LastRun, read_at: Uptime) -> RecordedEnds {
+        RecordedEnds { lasts: [(last.run.job().clone(), last.clone())].into(), read_at }
+    }
+
+    #[test]
+    fn the_ledger_knows_the_last_end_better_than_a_node_that_ran_the_job_earlier() {
+        let at = |seconds| Uptime::ZERO + std::time::Duration::from_secs(seconds);
+        let (mut status, last) = with_end();
+        let failed = LastRun { outcome: Outcome::Failure, node: NodeName::new("host-c"), ..last.clone() };
+        status.jobs[0].last = Some(LastRun { reported_at: Some(at(9)), ..last.clone() });
+        status.put_lasts(&recorded(&failed, at(10)));
+        assert_eq!(status.jobs[0].last.as_ref(), Some(&failed));
+        let own = LastRun { reported_at: Some(at(10)), ..last };
+        status.jobs[0].last = Some(own.clone());
+        status.put_lasts(&recorded(&failed, at(10)));
+        assert_eq!(status.jobs[0].last, Some(own), "it may have ended after the read");
+    }
+
+    #[test]
+    fn a_run_that_has_ended_is_not_shown_as_running_while_its_end_is_not_recorded() {
+        let (mut status, last) = with_end();
+        let run = status.runs[0].run.clone();
+        let node = status.runs[0].node.clone();
+        let last = LastRun { run: run.clone(), node, ..last };
+        let own = LastRun { outcome: Outcome::Interrupted, reported_at: Some(Uptime::ZERO), ..last };
+        status.jobs[1].last = Some(own.clone());
+        let later = Uptime::ZERO + std::time::Duration::from_secs(9);
+        status.put_lasts(&RecordedEnds { lasts: BTreeMap::new(), read_at: later });
+        status.mark_ended();
+        assert_eq!((status.jobs[1].last.as_ref(), status.runs[0].ended), (Some(&own), Some(Outcome::Interrupted)));
+        assert_eq!(status.jobs[0].last, None, "the ledger has no end of that job");
+    }
+
+    #[test]
+    fn an_end_of_an_earlier_attempt_is_not_the_end_of_the_next_ones() {
+        let (mut status, last) = with_end();
+        status.runs[0].attempt = 2;
+        let (run, node) = (status.runs[0].run.clone(), status.runs[0].node.clone());
+        status.jobs[1].last = Some(LastRun { run, node, reported_at: Some(Uptime::ZERO), ..last });
+        let later = Uptime::ZERO + std::time::Duration::from_secs(9);
+        status.put_lasts(&RecordedEnds { lasts: BTreeMap::new(), read_at: later });
+        status.mark_ended();
+        assert_eq!((&status.jobs[1].last, status.runs[0].ended), (&None, None));
+    }
+
+    #[test]
+    fn a_listing_that_is_older_does_not_contradict_a_node_that_leads() {
+        let mut status = sample::leader();
+        let mut queue = sample::queue();
+        queue.candidates.remove(0);
+        status.put_queue(&queue);
+        assert_eq!(status.role.leader_node, Some(status.node.clone()));
+        status.role = Role::default();
+        status.put_queue(&queue);
+        assert_eq!(status.role.leader_node, None, "the first entry is not cronkeeper's");
+    }
+
+    #[test]
+    fn an_occurrence_that_has_passed_is_not_the_next_one() {
+        let mut status = sample::leader();
+        let yaml = b"jobs:\n  load: {schedule: '* * * * *', command: 'true'}\n";
+        let (loaded, _) = crate::config::parse("jobs.yaml", yaml).unwrap();
+        status.at = sample::at("2026-11-20T03:01:30Z");
+        status.put_next(&loaded);
+        assert_eq!(status.jobs[1].next, Some(sample::at("2026-11-20T03:02:00Z")));
+        assert_eq!(status.jobs[0].next, Some(sample::at("2026-11-21T01:30:00Z")), "it has not passed");
+    }
+
+    #[test]
+    fn a_node_with_another_priority_or_that_drains_does_not_count_as_drift() {
+        let mut queue = sample::queue();
+        let same = queue.members[0].published.clone();
+        queue.members[1].published = Published { priority: 10, draining: true, jobs_invalid: true, ..same.clone() };
+        let mut status = sample::leader();
+        status.put_queue(&queue);
+        assert_eq!(status.drift, []);
+        queue.members[1].published.tzdata = "2024a".into();
+        status.put_queue(&queue);
+        assert_eq!(status.drift, [queue.members[1].node.clone()]);
+    }
+}

@@ -1,0 +1,166 @@
+//! What the status shows of jobs and of runs in flight.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Uptime;
+use crate::job::{Alarm, JobName};
+use crate::ledger::LastEnd;
+use crate::run::{Outcome, Pause, RaisedAlarm, Reason, RunId, RunRecord, RunState, StandingAlarms};
+use crate::term::NodeName;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct JobStatus {
+    pub name: JobName,
+    pub description: Option<String>,
+    /// The job's expressions as written; empty for a job with `after`.
+    pub schedule: Vec<String>,
+    /// The time zone of `schedule`.
+    pub timezone: String,
+    /// The upstream jobs, each with the condition on its outcome; empty for a job with a schedule.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub after: BTreeMap<JobName, String>,
+    /// False if the job has no occurrences.
+    pub enabled: bool,
+    /// The run that ended last.
+    pub last: Option<LastRun>,
+    /// The next occurrence.
+    pub next: Option<Timestamp>,
+    /// The job's runs in flight.
+    pub running: Vec<RunId>,
+    /// Upstreams whose results are missing while those of other upstreams have arrived.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits_for: Vec<JobName>,
+    /// A problem with the job, as text; only the leader knows it.
+    #[serde(default)]
+    pub error: Option<String>,
+    /// Who paused the job, when and why; absent while it is not paused.
+    #[serde(default)]
+    pub paused: Option<Pause>,
+    /// The alarms that stand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alarms: Vec<AlarmStatus>,
+}
+
+/// An alarm that stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AlarmStatus {
+    pub alarm: Alarm,
+    /// When the run was due, when the attempt began, or when the job last succeeded.
+    pub since: Timestamp,
+    pub raised_at: Timestamp,
+    /// The run that is late or takes long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
+}
+
+impl AlarmStatus {
+    /// The alarms of a job's record.
+    pub fn of(alarms: &StandingAlarms) -> Vec<Self> {
+        let status = |(alarm, raised): (Alarm, &RaisedAlarm)| {
+            let RaisedAlarm { since, raised_at, run } = raised.clone();
+            Self { alarm, since, raised_at, run }
+        };
+        alarms.iter().map(status).collect()
+    }
+}
+
+impl JobStatus {
+    /// True if somebody should look at the job: its last run did not succeed, an alarm stands, or the leader has a
+    /// problem with it.
+    pub fn is_failing(&self) -> bool {
+        self.error.is_some()
+            || !self.alarms.is_empty()
+            || self.last.as_ref().is_some_and(|last| last.outcome != Outcome::Success)
+    }
+}
+
+/// The end of a job's last run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LastRun {
+    pub run: RunId,
+    /// The node that owned the run.
+    pub node: NodeName,
+    /// The number of the last attempt, from 1.
+    #[serde(default)]
+    pub attempt: u32,
+    pub outcome: Outcome,
+    /// Details that the outcome does not contain.
+    #[serde(default)]
+    pub reason: Option<Reason>,
+    /// The exit code of the main process, if it exited.
+    #[serde(default)]
+    pub exit_code: Option<i32>,
+    /// The signal that ended the main process, if one did.
+    #[serde(default)]
+    pub signal: Option<i32>,
+    /// When the run ended.
+    pub at: Timestamp,
+    /// When this node learned of the end itself; absent if it was read from the ledger.
+    #[serde(skip)]
+    pub reported_at: Option<Uptime>,
+}
+
+impl From<LastEnd> for LastRun {
+    fn from(end: LastEnd) -> Self {
+        let LastEnd { run, node, attempt, outcome, reason, exit_code, signal, at } = end;
+        Self { run, node, attempt, outcome, reason, exit_code, signal, at, reported_at: None }
+    }
+}
+
+/// The last end of each job as the ledger had it.
+#[derive(Debug, PartialEq)]
+pub struct RecordedEnds {
+    pub lasts: BTreeMap<JobName, LastRun>,
+    /// When the ledger was read. What ended later may be missing.
+    pub read_at: Uptime,
+}
+
+/// A run in flight.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RunStatus {
+    pub run: RunId,
+    /// The node that owns the run.
+    pub node: NodeName,
+    /// Counts from 1.
+    pub attempt: u32,
+    /// When the attempt began.
+    pub since: Timestamp,
+    pub state: RunState,
+    /// When the next attempt begins, while the run waits for it.
+    pub retry_at: Option<Timestamp>,
+    /// Until when the run may go on while its node is cut off; absent if there is no limit.
+    #[serde(default)]
+    pub keep_until: Option<Timestamp>,
+    /// How the run ended, if it has ended and the ledger has not recorded that yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Outcome>,
+}
+
+impl RunStatus {
+    /// True if this end is the run's, and not that of an earlier attempt whose node has lost the run to another.
+    pub(super) fn is_ended_by(&self, last: &LastRun) -> bool {
+        (&self.run, &self.node, self.attempt) == (&last.run, &last.node, last.attempt)
+    }
+}
+
+impl From<&RunRecord> for RunStatus {
+    fn from(record: &RunRecord) -> Self {
+        Self {
+            run: record.id(),
+            node: record.owner.node.clone(),
+            attempt: record.attempt,
+            since: record.begun_at,
+            state: record.state,
+            retry_at: record.retry_at,
+            keep_until: record.keep_until,
+            ended: None,
+        }
+    }
+}
