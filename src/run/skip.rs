@@ -22,7 +22,7 @@ pub enum SkipReason {
     Upstream,
     /// Another client held a lock of the job.
     Locked,
-    /// The jobs file of the leader, which decided on the trigger, did not define the job.
+    /// The jobs file of the leader, which decided on the trigger or on the upstreams' results, did not define the job.
     NotDefined,
 }
 

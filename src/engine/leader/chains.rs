@@ -174,7 +174,7 @@ impl DownstreamRuns {
                     self.drop_links(cx, &run, Some(SkipReason::Upstream), true);
                 }
                 Err(Objection::Undefined) if self.is_given_up(&run, cx.now) => {
-                    self.drop_links(cx, &run, Some(SkipReason::Missed), true);
+                    self.drop_links(cx, &run, Some(SkipReason::NotDefined), true);
                 }
                 Err(Objection::Wait | Objection::Stuck | Objection::Undefined) => {}
             }

@@ -239,7 +239,7 @@ fn a_job_that_is_gone_or_runs_after_others_now_leaves_a_reason() {
     gone.pass(59);
     assert_eq!(gone.take_log(), [""; 0]);
     gone.pass(1);
-    assert_eq!(gone.take_log(), lines(&["skip b missed"]));
+    assert_eq!(gone.take_log(), lines(&["skip b not-defined"]));
     let mut edited = Cluster::new(jobs());
     edited.pass(10);
     edited.load([root(), after("b", &[("a", Always)]), after("c", &[("b", Always)])]);
