@@ -189,8 +189,8 @@ pub struct JobsFile {
 pub struct MissingMember {
     pub node: NodeName,
     pub host: String,
-    /// When this node last saw it.
-    pub last_seen: Timestamp,
+    /// When this node noticed that it is gone.
+    pub gone_since: Timestamp,
 }
 
 /// A candidate, or a foreign entry, in the queue.

@@ -44,7 +44,7 @@ pub(super) struct Seen {
     pub leader: Option<NodeName>,
     /// Token of the node's own term.
     pub token: Option<FencingToken>,
-    /// The nodes that are gone, and when each was last seen.
+    /// The nodes that are gone, and since when.
     pub missing: BTreeMap<NodeName, Timestamp>,
     /// The first error of the node's jobs file, if it was rejected.
     pub rejected: Option<String>,

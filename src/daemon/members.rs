@@ -19,19 +19,18 @@ pub(super) struct Members {
     pub alive: Vec<Member>,
     /// Sorted by name.
     pub missing: Vec<MissingMember>,
-    /// When `alive` was read.
-    read_at: Option<Timestamp>,
 }
 
 impl Members {
     /// Replaces the members by those read at `now`.
     pub fn seen(&mut self, now: Timestamp, members: &[Member]) {
         let before = std::mem::replace(&mut self.alive, members.to_vec());
-        let last_seen = self.read_at.replace(now).unwrap_or(now);
-        let gone = before.into_iter().map(|member| MissingMember { node: member.node, host: member.host, last_seen });
+        // The node is notified of each change, so the others were there until now.
+        let gone =
+            before.into_iter().map(|member| MissingMember { node: member.node, host: member.host, gone_since: now });
         let missing = self.missing.drain(..).chain(gone).map(|missing| (missing.node.clone(), missing));
         let mut missing: BTreeMap<NodeName, MissingMember> = missing.collect();
-        missing.retain(|_, missing| now.duration_since(missing.last_seen) < SHOWN);
+        missing.retain(|_, missing| now.duration_since(missing.gone_since) < SHOWN);
         for member in members {
             missing.remove(&member.node);
         }
@@ -45,17 +44,17 @@ mod tests {
     use crate::status::sample;
 
     fn names(members: &Members) -> Vec<(&str, Timestamp)> {
-        members.missing.iter().map(|missing| (missing.node.as_str(), missing.last_seen)).collect()
+        members.missing.iter().map(|missing| (missing.node.as_str(), missing.gone_since)).collect()
     }
 
     #[test]
-    fn a_node_that_is_gone_is_missing_since_it_was_last_read_until_it_returns() {
+    fn a_node_is_missing_from_when_it_was_noticed_until_it_returns() {
         let (all, mut members) = (sample::queue().members, Members::default());
         let at = |minute: i64| Timestamp::from_second(60 * minute).unwrap();
         members.seen(at(0), &all);
         members.seen(at(1), &all[..1]);
         members.seen(at(2), &all[..1]);
-        assert_eq!(names(&members), [("host-b", at(0))]);
+        assert_eq!(names(&members), [("host-b", at(1))]);
         members.seen(at(3), &all);
         assert_eq!(names(&members), []);
         members.seen(at(4), &all[..1]);

@@ -172,7 +172,7 @@ impl View {
     /// What the node sees of its cluster, for the hooks of the node.
     pub(super) fn seen(&self) -> Seen {
         let is_connected = self.session.as_ref().is_none_or(|session| session.connected);
-        let missing = self.members.missing.iter().map(|missing| (missing.node.clone(), missing.last_seen));
+        let missing = self.members.missing.iter().map(|missing| (missing.node.clone(), missing.gone_since));
         Seen {
             leader: self.role.leader_node.clone().filter(|_| is_connected),
             token: self.role.token,

@@ -150,8 +150,8 @@ fn outlined_member(member: Member) -> Member {
 }
 
 fn outlined_missing(missing: MissingMember) -> MissingMember {
-    let MissingMember { node, host: _, last_seen } = missing;
-    MissingMember { node, host: withheld(), last_seen }
+    let MissingMember { node, host: _, gone_since } = missing;
+    MissingMember { node, host: withheld(), gone_since }
 }
 
 impl HistoryEntry {

@@ -86,7 +86,7 @@ fn outside(status: &Status) -> Markup {
             ul {
                 @for member in outside { li { (member.node) " is alive, but not in the queue." } }
                 @for missing in &status.missing {
-                    li { (missing.node) " is missing, last seen " (words::time(missing.last_seen, status.at)) " UTC." }
+                    li { (missing.node) " is missing, gone since " (words::time(missing.gone_since, status.at)) " UTC." }
                 }
             }
         }

@@ -74,7 +74,7 @@ fn write_head(status: &Status, out: &mut dyn Write) -> io::Result<()> {
         line(out, "WAITING", &format!("NOT READY: waits for {awaited}"))?;
     }
     for missing in &status.missing {
-        line(out, "MISSING", &format!("{}, last seen {} ago", missing.node, span(missing.last_seen, status.at)))?;
+        line(out, "MISSING", &format!("{}, gone for {}", missing.node, span(missing.gone_since, status.at)))?;
     }
     if let Some(failing) = failing(status) {
         line(out, "FAILING", &failing)?;
@@ -325,9 +325,9 @@ mod tests {
     #[test]
     fn a_node_that_was_there_is_missing() {
         let mut status = sample::leader();
-        let (node, last_seen) = (NodeName::new("host-c"), sample::at("2026-11-20T02:57:00Z"));
-        status.missing.push(MissingMember { node, host: "host-c.example".into(), last_seen });
-        assert!(shown(&status).contains("\nMISSING  host-c, last seen 3m ago\n"));
+        let (node, gone_since) = (NodeName::new("host-c"), sample::at("2026-11-20T02:57:00Z"));
+        status.missing.push(MissingMember { node, host: "host-c.example".into(), gone_since });
+        assert!(shown(&status).contains("\nMISSING  host-c, gone for 3m\n"));
     }
 
     #[test]

@@ -91,7 +91,7 @@ fn a_node_that_died_is_missing_and_a_check_fails_where_nobody_leads() {
             .as_array()
             .is_some_and(|all| all.iter().any(|gone| gone["node"] == leader.name()))
     });
-    assert!(asked(follower.spec(), &["status"]).contains(&format!("MISSING  {}, last seen ", leader.name())));
+    assert!(asked(follower.spec(), &["status"]).contains(&format!("MISSING  {}, gone for ", leader.name())));
     follower.spec().write_jobs("jobs: nonsense");
     follower.signal(rustix::process::Signal::HUP);
     follower.await_event("jobs.rejected", LONG);
