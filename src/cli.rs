@@ -45,6 +45,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::ask::AskFailure;
 use self::lock_failure::LockFailure;
+use self::run::start_jobs::NotUsed;
 use crate::api::network::SecretError;
 use crate::api::socket::SocketError;
 use crate::config::LoadError;
@@ -97,6 +98,9 @@ impl From<Exit> for ExitCode {
 pub enum Error {
     #[error(transparent)]
     Jobs(#[from] LoadError),
+    /// Neither the jobs file nor the last good jobs can be used.
+    #[error("{source}")]
+    NoGoodJobs { source: LoadError, why: NotUsed },
     #[error("there is no job `{name}`")]
     NoSuchJob {
         name: String,

@@ -10,6 +10,7 @@
 
 mod lint;
 mod after;
+mod content;
 mod files;
 mod keys;
 mod host;
@@ -36,6 +37,7 @@ use files::Source;
 use host::Host;
 use spanned::{Fault, Position};
 
+pub use content::Content;
 pub(crate) use lint::GIVEN_TO_JOBS;
 pub(crate) use source::LARGEST;
 pub(crate) use values::LONGEST_STRING;
@@ -98,6 +100,8 @@ pub enum LoadError {
     Invalid {
         /// Never empty.
         problems: Vec<Problem>,
+        /// The warnings of what could be checked.
+        warnings: Vec<Problem>,
     },
 }
 
@@ -106,15 +110,20 @@ impl LoadError {
     pub fn lines(&self) -> Vec<String> {
         match self {
             Self::Unreadable { source, .. } => vec![format!("{self}: {source}")],
-            Self::Invalid { problems } => problems.iter().map(Problem::to_string).collect(),
+            Self::Invalid { problems, .. } => problems.iter().map(Problem::to_string).collect(),
         }
     }
 }
 
 /// A digest of the content at `path`, valid or not, to detect changes.
 pub fn fingerprint(path: &Path) -> Digest {
-    match files::read(path) {
-        Ok(found) => digest(&found.sources),
+    fingerprint_of(&Content::read(path))
+}
+
+/// The fingerprint of what was read.
+pub fn fingerprint_of(content: &Result<Content, LoadError>) -> Digest {
+    match content {
+        Ok(content) => content.digest(),
         Err(error) => Digest::of(error.to_string().as_bytes()),
     }
 }
@@ -129,7 +138,7 @@ fn first_of(problems: &[Problem]) -> String {
 /// # Errors
 /// If anything is wrong with the jobs; the error lists every problem.
 pub fn load(path: &Path) -> Result<Loaded, LoadError> {
-    load_for(path, Host::this())
+    Content::read(path)?.load()
 }
 
 /// Loads a file or directory without the checks that depend on the host.
@@ -137,20 +146,7 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
 /// # Errors
 /// If anything is wrong with the jobs; the error lists every problem.
 pub fn load_for_any_host(path: &Path) -> Result<Loaded, LoadError> {
-    load_for(path, Host::any())
-}
-
-fn load_for(path: &Path, host: Host) -> Result<Loaded, LoadError> {
-    let found = files::read(path)?;
-    let (mut reading, warnings) = join(&found.sources, host);
-    if let Err(problems) = &mut reading {
-        problems.extend(found.problems);
-        problems.sort();
-    } else if !found.problems.is_empty() {
-        return Err(LoadError::Invalid { problems: found.problems });
-    }
-    let set = reading.map_err(|problems| LoadError::Invalid { problems })?;
-    Ok(Loaded { set, warnings, path: path.to_owned() })
+    Content::read(path)?.load_for_any_host()
 }
 
 /// Parses one file from memory, without the checks that depend on the host. Returns the jobs and the warnings.

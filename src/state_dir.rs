@@ -5,6 +5,7 @@
 //! identity.json    the backend, chroot and cluster that this directory belongs to
 //! sessions.json    sessions whose znodes may still exist in ZooKeeper
 //! journal          what was done about the runs of this node   (on solo, one for each member: see `solo`)
+//! last-good.json   the jobs files as last accepted
 //! output/          what the runs of this node wrote             (see `output`)
 //! ```
 //!
@@ -16,6 +17,7 @@ mod boot_scope;
 pub(crate) mod file;
 mod identity;
 pub mod journal;
+pub mod last_good;
 pub mod lock;
 mod sessions;
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{DEFAULT_JOBS, Error, Io};
-use crate::config::{self, Loaded};
+use crate::config::{Content, Loaded};
 use crate::suggest::counted;
 
 #[derive(Debug, clap::Args)]
@@ -19,7 +19,7 @@ impl Args {
     /// # Errors
     /// When the jobs are invalid.
     pub fn run(self, io: &mut Io<'_>) -> Result<(), Error> {
-        let loaded = config::load(&self.path)?;
+        let loaded = Content::read(&self.path)?.load()?;
         for warning in &loaded.warnings {
             writeln!(
                 io.err,

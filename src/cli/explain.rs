@@ -4,7 +4,6 @@
 
 mod caret;
 
-use std::error::Error as _;
 use std::io::{self, Write};
 
 use super::ask::AskFailure;
@@ -44,16 +43,42 @@ pub(super) fn usage(error: &clap::Error, io: &mut Io<'_>) -> Exit {
 }
 
 fn print(error: &Error, err: &mut dyn Write) -> io::Result<()> {
-    if let Error::Jobs(LoadError::Invalid { problems }) = error {
-        return problems.iter().try_for_each(|problem| writeln!(err, "{problem}"));
+    match error {
+        Error::Jobs(error) => print_jobs(error, err),
+        Error::NoGoodJobs { source, why } => {
+            print_jobs(source, err)?;
+            write!(err, "cronkeeper: the last good jobs are not used: ")?;
+            print_chain(why, err)
+        }
+        error => print_other(error, err),
     }
-    write!(err, "cronkeeper: {error}")?;
+}
+
+fn print_jobs(error: &LoadError, err: &mut dyn Write) -> io::Result<()> {
+    match error {
+        LoadError::Invalid { problems, .. } => problems.iter().try_for_each(|problem| writeln!(err, "{problem}")),
+        LoadError::Unreadable { source, .. } => {
+            write!(err, "cronkeeper: ")?;
+            print_chain(error, err)?;
+            writeln!(err, "hint: {}", of_unreadable_jobs(source))
+        }
+    }
+}
+
+/// An error with its causes, as one line.
+fn print_chain(error: &dyn std::error::Error, err: &mut dyn Write) -> io::Result<()> {
+    write!(err, "{error}")?;
     let mut cause = error.source();
     while let Some(error) = cause {
         write!(err, ": {error}")?;
         cause = error.source();
     }
-    writeln!(err)?;
+    writeln!(err)
+}
+
+fn print_other(error: &Error, err: &mut dyn Write) -> io::Result<()> {
+    write!(err, "cronkeeper: ")?;
+    print_chain(error, err)?;
     if let Error::Schedule { expression, source } = error
         && let Some(fault) = source.position()
     {
@@ -68,6 +93,7 @@ fn print(error: &Error, err: &mut dyn Write) -> io::Result<()> {
 fn exit(error: &Error) -> Exit {
     match error {
         Error::Jobs(_)
+        | Error::NoGoodJobs { .. }
         | Error::CrontabFile { .. }
         | Error::NoCrontab { .. }
         | Error::CredentialFile { .. }
@@ -120,12 +146,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Solo(SoloError::Refused(failure))
         | Error::Stopped(Stopped::Failed(failure))
         | Error::Release(failure) => return Some(remedy(failure)),
-        Error::Jobs(LoadError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            "name the jobs file with `--jobs PATH` or CRONKEEPER_JOBS; `check` takes it as an argument"
-        }
-        Error::Jobs(LoadError::Unreadable { .. })
-        | Error::CredentialFile { .. }
-        | Error::Secret(SecretError::Unreadable(..)) => "the user that cronkeeper runs as must be able to read it",
+        Error::CredentialFile { .. } | Error::Secret(SecretError::Unreadable(..)) => UNREADABLE,
         Error::Schedule { expression, .. }
             if expression.split_whitespace().count() == 1 && !expression.starts_with('@') =>
         {
@@ -160,7 +181,9 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::Lock(failure) => failure.hint()?,
         Error::Stopped(Stopped::BackendGone) | Error::Panicked => "please report this, with the log before this line",
-        Error::Jobs(LoadError::Invalid { .. })
+        // Printed with their hints by `print_jobs`.
+        Error::Jobs(_)
+        | Error::NoGoodJobs { .. }
         | Error::UnsafeFile(_)
         | Error::TimeZone(_)
         | Error::SeveralNames
@@ -175,6 +198,17 @@ fn hint(error: &Error) -> Option<String> {
         | Error::Stopped(Stopped::Asked) => return None,
     };
     Some(text.to_owned())
+}
+
+const UNREADABLE: &str = "the user that cronkeeper runs as must be able to read it";
+
+fn of_unreadable_jobs(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::NotFound => {
+            "name the jobs file with `--jobs PATH` or CRONKEEPER_JOBS; `check` takes it as an argument"
+        }
+        _ => UNREADABLE,
+    }
 }
 
 const STATE_DIR_OWNER: &str = "the state directory must belong to the user that cronkeeper runs as, \

@@ -13,6 +13,7 @@ use super::{LoadError, Problem};
 use crate::config::source::LARGEST;
 use crate::safe_path::{self, Opened, Refusal, Wanted};
 
+#[derive(Clone, Debug)]
 pub(super) struct Source {
     pub path: PathBuf,
     pub bytes: Vec<u8>,

@@ -12,6 +12,7 @@ mod gap;
 mod groups;
 mod history;
 mod hooks;
+mod last_good;
 mod locks;
 pub mod log;
 mod logs;
