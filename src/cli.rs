@@ -36,7 +36,7 @@ mod table;
 pub mod trigger;
 
 use std::ffi::OsString;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -208,6 +208,8 @@ pub struct Io<'a> {
     pub out: &'a mut dyn Write,
     /// Everything else.
     pub err: &'a mut dyn Write,
+    /// A person reads `err`, at a terminal.
+    pub is_watched: bool,
 }
 
 /// Cron that survives the loss of a host.
@@ -279,7 +281,8 @@ pub fn main() -> ExitCode {
     // stderr is not locked: a thread that panics must be able to print its message.
     let mut out = BufWriter::new(io::stdout());
     let mut err = io::stderr();
-    run(std::env::args_os(), std::env::vars_os(), &mut Io { out: &mut out, err: &mut err }).into()
+    let is_watched = err.is_terminal();
+    run(std::env::args_os(), std::env::vars_os(), &mut Io { out: &mut out, err: &mut err, is_watched }).into()
 }
 
 /// Runs the command in `arguments`. The first argument is the program's name.
@@ -298,14 +301,14 @@ pub fn run(
         .and_then(|exit| flushed(exit, io.out));
     match done {
         Ok(exit) => exit,
-        Err(error) => explain::error(&error, io.err),
+        Err(error) => explain::error(&error, io),
     }
 }
 
 fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
     match command {
         Command::Run(args) => args.run(),
-        Command::Check(args) => args.run(io),
+        Command::Check(args) => return args.run(io),
         Command::Next(args) => args.run(io),
         Command::Status(args) => return status::run(&args, io.out).map_err(Error::from),
         Command::History(args) => history::run(&args, io).map_err(Error::from),
@@ -345,7 +348,7 @@ pub(crate) mod tests {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let arguments = std::iter::once("cronkeeper").chain(line.iter().copied()).map(OsString::from);
         let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        let exit = run(arguments, variables, &mut Io { out: &mut out, err: &mut err });
+        let exit = run(arguments, variables, &mut Io { out: &mut out, err: &mut err, is_watched: false });
         (exit, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
     }
 

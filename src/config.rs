@@ -11,10 +11,12 @@
 mod lint;
 mod after;
 mod content;
+pub mod definition;
 mod files;
 mod keys;
 mod host;
 mod spanned;
+mod place;
 mod process;
 mod raw;
 mod schema;
@@ -25,6 +27,7 @@ mod source;
 mod tests;
 mod validate;
 mod values;
+mod words;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,6 +42,7 @@ use spanned::{Fault, Position};
 
 pub use content::Content;
 pub(crate) use lint::GIVEN_TO_JOBS;
+pub use place::{Excerpt, Place};
 pub(crate) use source::LARGEST;
 pub(crate) use values::LONGEST_STRING;
 
@@ -52,12 +56,14 @@ pub struct Problem {
     /// From 1, in characters.
     pub column: usize,
     pub message: String,
+    /// Empty until [`Content::locate`] has found it.
+    pub place: Place,
 }
 
 impl Problem {
     fn new(file: &Path, fault: Fault) -> Self {
         let Position { line, column } = fault.at;
-        Self { file: file.to_owned(), line, column, message: legible(&fault.message) }
+        Self { file: file.to_owned(), line, column, message: legible(&fault.message), place: Place::default() }
     }
 
     /// A problem of the file as a whole.

@@ -3,6 +3,7 @@
 //! This is the only module that turns an [`Error`] into text and an exit code.
 
 mod caret;
+pub(super) mod problems;
 
 use std::io::{self, Write};
 
@@ -21,10 +22,10 @@ use crate::state_dir::StateDirError;
 /// Prints an error with its causes and a hint, and returns the exit code.
 ///
 /// A failed write to stderr is ignored: there is no other place for the message.
-pub fn error(error: &Error, err: &mut dyn Write) -> Exit {
+pub fn error(error: &Error, io: &mut Io<'_>) -> Exit {
     let exit = exit(error);
     if exit != Exit::Fine {
-        let _ = print(error, err);
+        let _ = print(error, io);
     }
     exit
 }
@@ -37,30 +38,30 @@ pub(super) fn usage(error: &clap::Error, io: &mut Io<'_>) -> Exit {
     let written = write!(stream, "{text}").and_then(|()| stream.flush());
     match written {
         Ok(()) if is_help => Exit::Fine,
-        Err(error) if is_help => self::error(&Error::Output(error), io.err),
+        Err(error) if is_help => self::error(&Error::Output(error), io),
         _ => Exit::Usage,
     }
 }
 
-fn print(error: &Error, err: &mut dyn Write) -> io::Result<()> {
+fn print(error: &Error, io: &mut Io<'_>) -> io::Result<()> {
     match error {
-        Error::Jobs(error) => print_jobs(error, err),
+        Error::Jobs(error) => print_jobs(error, io),
         Error::NoGoodJobs { source, why } => {
-            print_jobs(source, err)?;
-            write!(err, "cronkeeper: the last good jobs are not used: ")?;
-            print_chain(why, err)
+            print_jobs(source, io)?;
+            write!(io.err, "cronkeeper: the last good jobs are not used: ")?;
+            print_chain(why, io.err)
         }
-        error => print_other(error, err),
+        error => print_other(error, io.err),
     }
 }
 
-fn print_jobs(error: &LoadError, err: &mut dyn Write) -> io::Result<()> {
+fn print_jobs(error: &LoadError, io: &mut Io<'_>) -> io::Result<()> {
     match error {
-        LoadError::Invalid { problems, .. } => problems.iter().try_for_each(|problem| writeln!(err, "{problem}")),
+        LoadError::Invalid { problems: errors, warnings } => problems::print(errors, warnings, io),
         LoadError::Unreadable { source, .. } => {
-            write!(err, "cronkeeper: ")?;
-            print_chain(error, err)?;
-            writeln!(err, "hint: {}", of_unreadable_jobs(source))
+            write!(io.err, "cronkeeper: ")?;
+            print_chain(error, io.err)?;
+            writeln!(io.err, "hint: {}", of_unreadable_jobs(source))
         }
     }
 }
@@ -284,7 +285,7 @@ mod tests {
     #[test]
     fn a_closed_pipe_is_not_an_error() {
         let mut err = Vec::new();
-        let mut io = Io { out: &mut Closed, err: &mut err };
+        let mut io = Io { out: &mut Closed, err: &mut err, is_watched: false };
         let line = ["cronkeeper", "next", "--schedule", "@daily"].map(Into::into);
         assert_eq!(super::super::run(line, [], &mut io), Exit::Fine);
         assert_eq!(super::super::run(["cronkeeper", "--help"].map(Into::into), [], &mut io), Exit::Fine);

@@ -23,13 +23,25 @@ impl JobsFile {
 
     /// Parses the jobs to run them on this host.
     pub(super) fn load_content(&self, content: &Content) -> Result<Loaded, LoadError> {
-        content.load()
+        located(content, content.load())
     }
 
     /// Loads the jobs to show them, without the checks that depend on this host.
     pub(super) fn load_to_show(&self) -> Result<Loaded, LoadError> {
-        Content::read(&self.path)?.load_for_any_host()
+        let content = Content::read(&self.path)?;
+        located(&content, content.load_for_any_host())
     }
+}
+
+/// Adds to the problems where they are, for people.
+pub(super) fn located(content: &Content, loaded: Result<Loaded, LoadError>) -> Result<Loaded, LoadError> {
+    loaded.map_err(|mut error| {
+        if let LoadError::Invalid { problems, warnings } = &mut error {
+            content.locate(problems);
+            content.locate(warnings);
+        }
+        error
+    })
 }
 
 pub(super) fn find<'a>(set: &'a JobSet, name: &str) -> Result<&'a Arc<Job>, Error> {

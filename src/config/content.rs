@@ -32,6 +32,15 @@ impl Content {
         Ok(Self { path: path.to_owned(), sources: found.sources, refused: found.problems })
     }
 
+    /// Like [`Content::read`], whoever owns the files and may change them: to check them where they will not run.
+    ///
+    /// # Errors
+    /// If a file or the directory cannot be read.
+    pub fn read_untrusted(path: &Path) -> Result<Self, LoadError> {
+        let found = files::read_untrusted(path)?;
+        Ok(Self { path: path.to_owned(), sources: found.sources, refused: found.problems })
+    }
+
     /// Content of known files, for example of a copy; `path` is what they were read from.
     pub fn of_files(path: &Path, files: impl IntoIterator<Item = (PathBuf, Vec<u8>)>) -> Self {
         let sources = files.into_iter().map(|(path, bytes)| Source { path, bytes }).collect();

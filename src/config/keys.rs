@@ -18,6 +18,7 @@ use super::settings::{self, RetrySettings, ValueChecker, Zones};
 use super::size;
 use super::spanned::{Fault, Node};
 use super::values;
+use super::words;
 use crate::duration;
 use crate::job::{
     CommandLine, Due, Group, HISTORY_LIMIT, Hook, Hooks, Interrupted, Job, JobName, Limits, Misfire, OnLeaseEnd,
@@ -26,7 +27,7 @@ use crate::job::{
 use crate::lock::LockPath;
 use crate::schedule::Dst;
 
-const ZONE: &str = "UTC";
+pub(super) const ZONE: &str = "UTC";
 const UMASK: u32 = 0o022;
 const KILL_GRACE: Duration = Duration::from_secs(10);
 const MISFIRE_LIMIT: usize = 100;
@@ -101,7 +102,7 @@ job_keys! {
     timezone: Form::Text, String => String,
         |c, key, given| c.zone(key, given), or(ZONE.to_owned()) => String;
     dst: Form::Text, String => Dst,
-        |c, key, given| c.word(key, given, &[("once", Dst::Once), ("skip", Dst::Skip), ("twice", Dst::Twice)]),
+        |c, key, given| c.word(key, given, words::DST),
         or_default => Dst;
     splay: Form::Text, String => Duration,
         |c, key, given| c.value(key, given, |text| duration::parse(&text)), or_default => Duration;
@@ -130,33 +131,24 @@ job_keys! {
     retries: Form::Fields(&["limit", "delay", "backoff", "max_delay"]), Fields => RetrySettings,
         |c, key, given| c.retries(given), settings::retries => Retries;
     overlap: Form::Text, String => Overlap,
-        |c, key, given| c.word(key, given, &[
-            ("skip", Overlap::Skip),
-            ("queue", Overlap::Queue),
-            ("allow", Overlap::Allow),
-            ("replace", Overlap::Replace),
-        ]),
+        |c, key, given| c.word(key, given, words::OVERLAP),
         or_default => Overlap;
     concurrency_group: Form::Fields(&["name", "limit"]), Fields => Group,
         |c, key, given| c.group(given), merged => Option<Group>;
     lock: Form::TextOrTexts, TextOrTexts => Vec<LockPath>,
         |c, key, given| c.value(key, given, values::locks), or_default => Vec<LockPath>;
     misfire: Form::Text, String => Misfire,
-        |c, key, given| c.word(key, given, &[
-            ("skip", Misfire::Skip),
-            ("run-once", Misfire::RunOnce),
-            ("run-all", Misfire::RunAll),
-        ]),
+        |c, key, given| c.word(key, given, words::MISFIRE),
         or_default => Misfire;
     misfire_window: Form::Text, String => Duration,
         |c, key, given| c.value(key, given, |text| duration::parse(&text)), merged => Option<Duration>;
     misfire_limit: Form::Number, u64 => usize,
         |c, key, given| c.value(key, given, values::misfire_limit), or(MISFIRE_LIMIT) => usize;
     interrupted: Form::Text, String => Interrupted,
-        |c, key, given| c.word(key, given, &[("skip", Interrupted::Skip), ("rerun", Interrupted::Rerun)]),
+        |c, key, given| c.word(key, given, words::INTERRUPTED),
         or_default => Interrupted;
     on_lease_end: Form::Text, String => OnLeaseEnd,
-        |c, key, given| c.word(key, given, &[("keep", OnLeaseEnd::Keep), ("kill", OnLeaseEnd::Kill)]),
+        |c, key, given| c.word(key, given, words::ON_LEASE_END),
         or_default => OnLeaseEnd;
     success_exit_codes: Form::Numbers, Vec<u64> => BTreeSet<i32>,
         |c, key, given| c.exit_codes(given), or(BTreeSet::from([0])) => BTreeSet<i32>;
@@ -191,6 +183,13 @@ fn or_default<T: Clone + Default>(own: &Given<T>, defaults: &Given<T>) -> T {
 
 fn or<T: Clone>(builtin: T) -> impl FnOnce(&Given<T>, &Given<T>) -> T {
     |own, defaults| merged(own, defaults).unwrap_or(builtin)
+}
+
+/// A job in which every key has its built-in default, due as another one.
+pub(super) fn with_defaults(like: &Job) -> Option<Job> {
+    let none = BlockSettings::default();
+    let values = Merged { command: Some(CommandLine::Shell(String::new())), ..Merged::of(&none, &none) };
+    job(like.name.clone(), like.due.clone(), values)
 }
 
 /// The job that these values define; absent without a command, which an error reports.

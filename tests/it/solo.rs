@@ -2,6 +2,7 @@
 
 mod api;
 mod chained;
+mod comparing;
 mod control;
 mod crowd;
 mod deaths;
