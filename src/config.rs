@@ -14,6 +14,7 @@ mod content;
 pub mod definition;
 mod files;
 mod keys;
+mod hints;
 mod host;
 mod spanned;
 mod place;
@@ -44,7 +45,7 @@ pub use content::Content;
 pub(crate) use lint::GIVEN_TO_JOBS;
 pub use place::{Excerpt, Place};
 pub(crate) use source::LARGEST;
-pub(crate) use values::LONGEST_STRING;
+pub(crate) use values::{LONGEST_STRING, is_variable_name};
 
 /// An error or warning with its position.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

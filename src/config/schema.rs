@@ -5,6 +5,7 @@
 
 use std::rc::Rc;
 
+use super::hints;
 use super::raw::Form;
 use super::spanned::{Fault, MapEntry, Node, Position, Value};
 use crate::escape;
@@ -63,10 +64,11 @@ impl Check<'_> {
 
     fn jobs(&mut self, jobs: &MapEntry) -> Option<MapEntry> {
         let Value::Map(entries) = &jobs.value.value else {
-            let message = format!(
-                "`jobs` is a map from names to jobs, not {}; write `jobs: {{}}` for no jobs",
-                kind(&jobs.value)
-            );
+            let right = match &jobs.value.value {
+                Value::List(items) if !items.is_empty() => hints::about_list_of_jobs(&jobs.value),
+                _ => "write `jobs: {}` for no jobs".to_owned(),
+            };
+            let message = format!("`jobs` is a map from names to jobs, not {}; {right}", kind(&jobs.value));
             self.fault(position_of(jobs), message);
             return None;
         };
@@ -88,15 +90,20 @@ impl Check<'_> {
         Some(MapEntry { value: rebuilt(&block.value, sound), ..block.clone() })
     }
 
+    /// Reports missing keys, unless an unknown key is probably meant for them: that is reported instead.
     fn missing_keys(&mut self, job: &MapEntry, title: &str) {
         let has = |key| job.value.entry(key).is_some_and(|entry| !entry.value.is_null());
-        if !has("schedule") && !has("after") {
+        let known = || self.keys.of_jobs.iter().map(|key| key.0);
+        let unknown = job.value.entries().iter().filter(|entry| !known().any(|known| known == entry.key));
+        let meant: Vec<&str> = unknown.filter_map(|entry| hints::meant(&entry.key, known())).collect();
+        let is_meant = |key| meant.contains(&key);
+        if !has("schedule") && !has("after") && !is_meant("schedule") && !is_meant("after") {
             self.fault(job.at, format!("{title}: `schedule` is missing"));
         }
         if let Some(after) = job.value.entry("after").filter(|_| has("schedule") && has("after")) {
             self.fault(after.at, format!("{title}: `after` replaces `schedule`; a job must have exactly one of them"));
         }
-        if !has("command") {
+        if !has("command") && !is_meant("command") {
             self.fault(job.at, format!("{title}: `command` is missing"));
         }
     }
@@ -110,7 +117,7 @@ impl Check<'_> {
         }
         let Some((_, form)) = self.keys.of_jobs.iter().find(|(name, _)| *name == key) else {
             let known = self.keys.of_jobs.iter().map(|(name, _)| *name);
-            let hint = did_you_mean(key, known.filter(|name| !excluded.contains(name)));
+            let hint = hints::about_key(key, known.filter(|name| !excluded.contains(name)));
             self.fault(entry.at, format!("{title}: `{}` is not a key of a job{hint}", shown_key(key)));
             return false;
         };
@@ -127,7 +134,10 @@ fn wrong_form(form: Form, entry: &MapEntry) -> Vec<(Position, String)> {
     if node.is_null() {
         return Vec::new();
     }
-    let wrong = |expected: &str| vec![(node.at, format!("`{key}` must be {expected}, not {}", kind(node)))];
+    let wrong = |expected: &str| {
+        let right = hints::about_form(form, entry);
+        vec![(node.at, format!("`{key}` must be {expected}, not {}{right}", kind(node)))]
+    };
     match (form, &node.value) {
         (Form::Text, Value::Text { .. }) => Vec::new(),
         (Form::Text, _) => wrong("a text"),

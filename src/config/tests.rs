@@ -5,6 +5,7 @@ mod folders;
 mod fuzz;
 mod hooks;
 mod hostile;
+mod meant;
 mod positions;
 mod values;
 

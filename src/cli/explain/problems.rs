@@ -38,3 +38,43 @@ fn summary(errors: &[Problem], warnings: &[Problem]) -> String {
     }
     format!("{counts} in {}", counted(files.len(), "file"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{Content, LoadError};
+
+    const TEXT: &str =
+        "jobs:\n  a:\n    schedule: 0 61 * * *\n    command: [ls, ~]\n    environment: {A: hunter2, A B: hunter2}\n";
+
+    fn printed(is_watched: bool) -> String {
+        let content = Content::of_files(Path::new("j"), [("j".into(), TEXT.as_bytes().to_owned())]);
+        let Err(LoadError::Invalid { mut problems, mut warnings }) = content.load_for_any_host() else { panic!() };
+        content.locate(&mut problems);
+        content.locate(&mut warnings);
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        print(&problems, &warnings, &mut Io { out: &mut out, err: &mut err, is_watched }).unwrap();
+        String::from_utf8(err).unwrap()
+    }
+
+    #[test]
+    fn each_problem_is_a_line_and_they_are_counted() {
+        let text = printed(false);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 4, "{text}");
+        assert_eq!(lines[0], "j:3:17: job `a`: `schedule`: hour: 61 is out of range; allowed: 0 to 23");
+        assert!(lines[1].starts_with("j:4:19: warning: job `a`: `~`"), "{text}");
+        assert_eq!(lines[3], "2 errors, 1 warning in 1 file");
+    }
+
+    #[test]
+    fn at_a_terminal_a_caret_marks_the_place_and_no_secret_is_shown() {
+        let text = printed(true);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1..3], ["  schedule: 0 61 * * *", "              ^^"], "{text}");
+        assert_eq!(lines[7..9], ["  environment: {A: …, A B: …}", "                      ^"], "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+}
