@@ -30,6 +30,7 @@ pub mod next;
 pub mod pause;
 pub mod release;
 pub mod run;
+pub mod schema;
 pub mod service;
 pub mod status;
 mod table;
@@ -270,6 +271,11 @@ pub enum Command {
     ///
     /// Each line that cannot be converted is reported on stderr and stays as a comment in the result.
     Import(import::Args),
+    /// Print the JSON Schema of jobs.yaml, for editors
+    ///
+    /// An editor with yaml-language-server takes it from a comment in the first line of the file:
+    /// `# yaml-language-server: $schema=PATH`.
+    Schema(schema::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
     /// Print the manual page
@@ -325,6 +331,7 @@ fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
         Command::Barrier(args) => return args.run(),
         Command::Release(args) => args.run(io),
         Command::Import(args) => args.run(io),
+        Command::Schema(args) => args.run(io),
         Command::Completions(args) => args.run(io),
         Command::Man(args) => args.run(io),
     }

@@ -13,6 +13,7 @@ mod after;
 mod content;
 pub mod definition;
 mod files;
+pub mod json_schema;
 mod keys;
 mod hints;
 mod host;

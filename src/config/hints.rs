@@ -23,7 +23,7 @@ const SYNONYMS: [(&str, &[&str]); 19] = [
     ("timeout", &["deadline", "max_duration", "max_runtime", "time_limit"]),
     ("kill_grace", &["grace", "grace_period", "kill_timeout", "stop_timeout"]),
     ("retries", &["attempts", "max_retries", "retry"]),
-    ("overlap", &["allow_concurrent", "concurrency", "concurrency_policy", "concurrencypolicy"]),
+    ("overlap", &["allow_concurrent", "concurrency_policy", "concurrencypolicy"]),
     ("misfire", &["anacron", "backfill", "catch_up", "catchup", "persistent"]),
     ("lock", &["flock", "locks", "mutex"]),
 ];
@@ -83,7 +83,7 @@ fn right_form(form: Form, MapEntry { key, value, .. }: &MapEntry) -> Option<Stri
         (Form::Fields(_), "concurrency_group", Value::Text { text, .. }) => {
             Some(format!("`concurrency_group: {{name: {}, limit: 1}}`", shown(text)))
         }
-        (Form::Fields(known), ..) => Some(format!("`{key}: {{{}: ...}}`", known.first()?)),
+        (Form::Fields(known), ..) => Some(format!("`{key}: {{{}: ...}}`", known.first()?.name)),
         (Form::Texts, "after", Value::Text { text, .. }) => Some(format!("`after: {{{}: success}}`", shown(text))),
         (Form::Texts, "after", Value::List(items)) => {
             let jobs: Option<Vec<String>> =

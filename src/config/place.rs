@@ -12,7 +12,7 @@ use super::spanned::{self, MapEntry, Node, Position};
 use super::{Content, Problem};
 use crate::job::Hook;
 
-/// Most characters of a line before or behind its problem.
+/// Most characters of a line before its problem, and half of those behind.
 const AROUND: usize = 100;
 
 /// Where a problem is, for people.
@@ -73,8 +73,12 @@ impl LocatedFile<'_> {
     }
 
     fn excerpt(&self, at: Position) -> Excerpt {
+        let line = self.lines.line(at.line);
+        let before = at.column - 1;
+        let start =
+            line.chars().take_while(|c| c.is_whitespace()).count().min(before).max(before.saturating_sub(AROUND));
         let (mut text, mut mark, mut is_hidden_before) = (Vec::new(), None, false);
-        for (index, c) in self.lines.line(at.line).chars().enumerate() {
+        for (index, c) in line.chars().enumerate().skip(start).take(before - start + 2 * AROUND) {
             let here = Position { line: at.line, column: index + 1 };
             let is_hidden = self.hidden.covers(here, at);
             if here == at {
@@ -90,10 +94,7 @@ impl LocatedFile<'_> {
         let mark = mark.unwrap_or(text.len());
         let is_word = |c: &&char| c.is_alphanumeric() || "_-./@*+…".contains(**c);
         let length = text[mark..].iter().take(AROUND).take_while(is_word).count().max(1);
-        let indent = text.iter().take_while(|c| c.is_whitespace()).count().min(mark);
-        let start = indent.max(mark.saturating_sub(AROUND));
-        let text = text[start..].iter().take(mark - start + length + AROUND).collect();
-        Excerpt { text, offset: mark - start, length }
+        Excerpt { text: text.into_iter().collect(), offset: mark, length }
     }
 }
 
@@ -154,7 +155,7 @@ impl Hidden {
                 key if key == "command" || Hook::ALL.iter().any(|hook| hook.as_str() == key) => {
                     self.elsewhere.push(entry.value.at..entry.value.end);
                 }
-                key if KEYS.of_jobs.iter().any(|(known, ..)| *known == key) => {}
+                key if KEYS.of_jobs.iter().any(|known| known.name == key) => {}
                 _ => self.entry(entry),
             }
         }

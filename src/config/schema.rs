@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use super::hints;
-use super::raw::Form;
+use super::raw::{Form, Key};
 use super::spanned::{Fault, MapEntry, Node, Position, Value};
 use crate::escape;
 use crate::suggest::nearest;
@@ -19,7 +19,7 @@ pub(super) fn sound_part(root: &Node, keys: Keys, faults: &mut Vec<Fault>) -> Op
 /// The keys that a file may have.
 #[derive(Clone, Copy)]
 pub(super) struct Keys {
-    pub of_jobs: &'static [(&'static str, Form)],
+    pub of_jobs: &'static [Key],
     /// Keys that `defaults` must not have.
     pub not_in_defaults: &'static [&'static str],
 }
@@ -93,7 +93,7 @@ impl Check<'_> {
     /// Reports missing keys, unless an unknown key is probably meant for them: that is reported instead.
     fn missing_keys(&mut self, job: &MapEntry, title: &str) {
         let has = |key| job.value.entry(key).is_some_and(|entry| !entry.value.is_null());
-        let known = || self.keys.of_jobs.iter().map(|key| key.0);
+        let known = || self.keys.of_jobs.iter().map(|key| key.name);
         let unknown = job.value.entries().iter().filter(|entry| !known().any(|known| known == entry.key));
         let meant: Vec<&str> = unknown.filter_map(|entry| hints::meant(&entry.key, known())).collect();
         let is_meant = |key| meant.contains(&key);
@@ -115,8 +115,8 @@ impl Check<'_> {
             self.fault(entry.at, format!("{title}: `{key}` belongs to a job, not to `defaults`"));
             return false;
         }
-        let Some((_, form)) = self.keys.of_jobs.iter().find(|(name, _)| *name == key) else {
-            let known = self.keys.of_jobs.iter().map(|(name, _)| *name);
+        let Some(Key { form, .. }) = self.keys.of_jobs.iter().find(|known| known.name == key) else {
+            let known = self.keys.of_jobs.iter().map(|key| key.name);
             let hint = hints::about_key(key, known.filter(|name| !excluded.contains(name)));
             self.fault(entry.at, format!("{title}: `{}` is not a key of a job{hint}", shown_key(key)));
             return false;
@@ -139,8 +139,8 @@ fn wrong_form(form: Form, entry: &MapEntry) -> Vec<(Position, String)> {
         vec![(node.at, format!("`{key}` must be {expected}, not {}{right}", kind(node)))]
     };
     match (form, &node.value) {
-        (Form::Text, Value::Text { .. }) => Vec::new(),
-        (Form::Text, _) => wrong("a text"),
+        (Form::Text | Form::Duration | Form::Size | Form::Words(_), Value::Text { .. }) => Vec::new(),
+        (Form::Text | Form::Duration | Form::Size | Form::Words(_), _) => wrong("a text"),
         (Form::TextOrTexts, Value::Text { text, plain: true }) if is_read_otherwise(text) => {
             vec![(
                 node.at,
@@ -155,8 +155,8 @@ fn wrong_form(form: Form, entry: &MapEntry) -> Vec<(Position, String)> {
         (Form::TextOrTexts, _) => wrong("a text or a list of texts"),
         (Form::Flag, _) if matches!(node.plain(), Some("true" | "false")) => Vec::new(),
         (Form::Flag, _) => wrong("`true` or `false`"),
-        (Form::Number, _) if is_number(node) => Vec::new(),
-        (Form::Number, _) => wrong("a whole number"),
+        (Form::Number { .. }, _) if is_number(node) => Vec::new(),
+        (Form::Number { .. }, _) => wrong("a whole number"),
         (Form::Numbers, Value::List(items)) => items
             .iter()
             .filter(|item| !is_number(item))
@@ -168,7 +168,9 @@ fn wrong_form(form: Form, entry: &MapEntry) -> Vec<(Position, String)> {
         (Form::Fields(known), Value::Map(entries)) => {
             entries.iter().filter_map(|entry| wrong_field(key, entry, known)).collect()
         }
-        (Form::Fields(known), _) => wrong(&format!("a map of {}", known.join(", "))),
+        (Form::Fields(known), _) => {
+            wrong(&format!("a map of {}", known.iter().map(|key| key.name).collect::<Vec<_>>().join(", ")))
+        }
     }
 }
 
@@ -191,12 +193,13 @@ fn wrong_pair(key: &str, entry: &MapEntry) -> Option<(Position, String)> {
     wrong.then(|| (entry.value.at, format!("`{key}`: `{name}` must be a text, not {}", kind(&entry.value))))
 }
 
-fn wrong_field(key: &str, entry: &MapEntry, known: &[&str]) -> Option<(Position, String)> {
+fn wrong_field(key: &str, entry: &MapEntry, known: &[Key]) -> Option<(Position, String)> {
     let name = shown(&entry.key);
-    if !known.contains(&entry.key.as_str()) {
+    let known = known.iter().map(|key| key.name);
+    if !known.clone().any(|known| known == entry.key) {
         return Some((
             entry.at,
-            format!("`{key}`: `{name}` is not one of its keys{}", did_you_mean(&entry.key, known.iter().copied())),
+            format!("`{key}`: `{name}` is not one of its keys{}", did_you_mean(&entry.key, known)),
         ));
     }
     let wrong = entry.value.text().is_none();

@@ -104,7 +104,7 @@ fn keys(old: &Definition, new: &Definition) -> Vec<KeyChange> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     fn definitions(jobs: &str) -> Definitions {
@@ -112,7 +112,7 @@ mod tests {
         Definitions::of(&set, "salt")
     }
 
-    fn compared(old: &str, new: &str) -> Comparison {
+    pub fn compared(old: &str, new: &str) -> Comparison {
         let definitions_before = definitions(old);
         let served = Served {
             node: NodeName::new("host-a"),

@@ -74,3 +74,44 @@ fn listed(occurrences: &[Timestamp], now: Timestamp) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::compare::tests::compared;
+    use super::*;
+    use crate::term::NodeName;
+
+    const A: &str = "a: {schedule: '0 2 * * *', command: x, environment: {TOKEN: hunter2}}";
+
+    fn shown(comparison: &Comparison) -> (String, String) {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let now = "2026-11-20T12:00:00Z".parse().unwrap();
+        write(comparison, now, &mut Io { out: &mut out, err: &mut err, is_watched: false }).unwrap();
+        (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+    }
+
+    #[test]
+    fn each_job_is_followed_by_what_changes_and_its_next_occurrences() {
+        let new = "a: {schedule: '@at 2026-12-01T00:00:00Z', command: x, environment: {TOKEN: hunter3}}, \
+                   b: {after: {a: success}, command: \"y\\nz\"}";
+        let comparison = compared(A, new);
+        let expected = format!(
+            "+ b\n    after.a: success\n    command: y\\nz\n\
+             ~ a\n    schedule: 0 2 * * * -> @at 2026-12-01T00:00:00Z\n    environment.TOKEN: differs\n    \
+             next before: 2026-11-21T02:00:00Z, 2026-11-22T02:00:00Z, 2026-11-23T02:00:00Z (in 14h)\n    \
+             next after: 2026-12-01T00:00:00Z (in 10d 12h)\n\
+             1 added, 0 removed, 1 altered, compared with the jobs of host-a, which leads (digest {})\n",
+            comparison.digest
+        );
+        assert_eq!(shown(&comparison), (expected, String::new()));
+    }
+
+    #[test]
+    fn jobs_that_are_not_the_leaders_are_named() {
+        let mut comparison = compared(A, A);
+        (comparison.leader, comparison.is_leaders) = (Some(NodeName::new("host-b")), false);
+        let (out, err) = shown(&comparison);
+        assert!(out.contains("the jobs of host-a, which follows host-b ("), "{out}");
+        assert_eq!(err, "warning: host-b has loaded other jobs than host-a: ask the daemon there\n");
+    }
+}

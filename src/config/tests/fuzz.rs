@@ -100,6 +100,7 @@ fn fuzz_jobs_file() {
     Fuzz::of("jobs-file", WORDS).run(|input| match parse("j", input) {
         Ok((set, warnings)) => {
             assert_legible(&warnings);
+            editors::assert_valid(input);
             assert_eq!(parse("j", input).map(|(again, _)| again.jobs), Ok(set.jobs));
             true
         }

@@ -59,7 +59,7 @@ fn keys_of_other_schedulers_name_the_key_that_is_meant() {
 #[test]
 fn every_name_that_hints_give_is_a_key() {
     for key in hints::keys() {
-        assert!(keys::KEYS.of_jobs.iter().any(|known| known.0 == key), "{key}");
+        assert!(keys::KEYS.of_jobs.iter().any(|known| known.name == key), "{key}");
     }
 }
 

@@ -28,7 +28,7 @@ fn no_command_or_an_unknown_one_is_wrong_usage() {
         "
         | error: unrecognized subcommand 'chekc'
         |
-        |   tip: a similar subcommand exists: 'check'
+        |   tip: some similar subcommands exist: 'schema', 'check'
         |
         | Usage: cronkeeper <COMMAND>
         |
@@ -67,6 +67,7 @@ fn help_lists_the_commands() {
         barrier      Wait until a number of processes have arrived
         release      Release what a dead daemon on this host still holds
         import       Convert a crontab to jobs.yaml, on stdout
+        schema       Print the JSON Schema of jobs.yaml, for editors
         completions  Print a completion script for a shell
         man          Print the manual page
 
