@@ -44,8 +44,8 @@ impl Content {
                 continue;
             }
             let Ok(text) = source::text(&source.bytes) else { continue };
-            let Some(root) = spanned::read(text).root else { continue };
-            let file = LocatedFile { lines: Lines::of(text), hidden: Hidden::of(&root), root: &root };
+            let spanned::Spanned { root: Some(root), dropped, .. } = spanned::read(text) else { continue };
+            let file = LocatedFile { lines: Lines::of(text), hidden: Hidden::of(&root, dropped), root: &root };
             for problem in of_file {
                 problem.place = file.place(Position { line: problem.line, column: problem.column });
             }
@@ -124,8 +124,11 @@ struct Hidden {
 }
 
 impl Hidden {
-    fn of(root: &Node) -> Self {
-        let mut hidden = Self::default();
+    fn of(root: &Node, dropped: Vec<Range<Position>>) -> Self {
+        let mut hidden = Self { always: dropped, elsewhere: Vec::new() };
+        if root.entries().is_empty() {
+            hidden.always.push(root.at..root.end);
+        }
         for entry in root.entries() {
             match entry.key.as_str() {
                 "jobs" if !entry.value.entries().is_empty() => {
@@ -135,10 +138,7 @@ impl Hidden {
                 _ => hidden.entry(entry),
             }
         }
-        for ranges in [&mut hidden.always, &mut hidden.elsewhere] {
-            ranges.sort_by_key(|range| (range.start, range.end));
-        }
-        hidden
+        Self { always: joined(hidden.always), elsewhere: joined(hidden.elsewhere) }
     }
 
     /// A job, or the defaults.
@@ -173,7 +173,6 @@ impl Hidden {
     /// True if the character at `here` must not be shown for a problem at `problem`.
     fn covers(&self, here: Position, problem: Position) -> bool {
         let of = |ranges: &[Range<Position>]| {
-            // The ranges hardly nest, so the last one that begins before is the one.
             ranges[..ranges.partition_point(|range| range.start <= here)]
                 .last()
                 .cloned()
@@ -181,6 +180,19 @@ impl Hidden {
         };
         of(&self.always).is_some() || of(&self.elsewhere).is_some_and(|range| !range.contains(&problem))
     }
+}
+
+/// The same positions as ranges that are in order and do not overlap.
+fn joined(mut ranges: Vec<Range<Position>>) -> Vec<Range<Position>> {
+    ranges.sort_by_key(|range| range.start);
+    let mut joined: Vec<Range<Position>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
 }
 
 #[cfg(test)]
@@ -235,6 +247,12 @@ mod tests {
             "env: {A: hunter2}, ",
             "enviroment: {A: hunter2}, ",
             "A=hunter2: x, ",
+            "environment: {A: x}, environment: {B: hunter2}, ",
+            "environment: {A: x, A: hunter2}, ",
+            "environment: {}, environment: {B: x, B: y, C: hunter2}, ",
+            "environment: {A=hunter2: x, A=hunter2: x}, ",
+            "? [hunter2] : x, ",
+            "<<: {A: hunter2}, ",
             "\"A=hunter2\", ",
             "on_failure: [curl, -u, hunter2], overlap: x, ",
         ] {
@@ -244,6 +262,9 @@ mod tests {
             for place in places {
                 assert!(!place.2.contains("hunter2"), "{text}: {place:?}");
             }
+        }
+        for text in ["- hunter2", "hunter2", "jobs: {a: hunter2}", "jobs: [{A: hunter2}]", "jobs: {}\nx: hunter2"] {
+            assert!(places(text).iter().all(|place| !place.2.contains("hunter2")), "{text}");
         }
         let text = "jobs:\n  a:\n    command: x\n    environment: {A: |\n";
         let content = Content::of_files(Path::new("j"), [("j".into(), text.as_bytes().to_owned())]);

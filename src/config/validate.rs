@@ -36,7 +36,7 @@ pub(super) fn file(bytes: &[u8], host: &mut Host) -> Checked {
         Ok(text) => text,
         Err(fault) => return Checked { faults: vec![fault], ..Checked::default() },
     };
-    let spanned::Spanned { root, mut faults } = spanned::read(text);
+    let spanned::Spanned { root, mut faults, .. } = spanned::read(text);
     let names = root.as_ref().map(|root| names(root));
     let Some(sound) = root.and_then(|root| schema::sound_part(&root, keys::KEYS, &mut faults)) else {
         return Checked { faults, names, ..Checked::default() };
