@@ -8,6 +8,7 @@ mod hooks;
 mod hostile;
 mod meant;
 mod positions;
+mod reference;
 mod values;
 
 use super::*;
