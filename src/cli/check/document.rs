@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::STDIN;
 use super::compare::Comparison;
 use crate::config::{LoadError, Loaded, Problem};
 use crate::job::Digest;
@@ -20,7 +21,7 @@ pub(super) struct Document<'a> {
     files_with_problems: usize,
     /// How many files were read; null if they could not be.
     files: Option<usize>,
-    /// Null, like the next ones, if the jobs are not valid.
+    /// Null, like the next two, if the jobs are not valid.
     jobs: Option<usize>,
     disabled: Option<usize>,
     digest: Option<&'a Digest>,
@@ -69,7 +70,8 @@ impl<'a> Document<'a> {
             files,
             jobs: jobs.map(|set| set.jobs.len()),
             disabled: jobs.map(|set| set.jobs.values().filter(|job| !job.enabled).count()),
-            digest: jobs.map(|set| &set.digest),
+            // It depends on the name of the file, which the standard input does not have.
+            digest: jobs.map(|set| &set.digest).filter(|_| path.as_os_str() != STDIN),
             problems,
             diff,
         }

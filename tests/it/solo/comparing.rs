@@ -47,6 +47,7 @@ fn what_a_file_would_change_is_shown_key_by_key() {
     let document: Value = serde_json::from_slice(&document.stdout).unwrap();
     assert_eq!((&document["valid"], &document["diff"]["added"][0]["job"]), (&true.into(), &"c".into()));
     assert_eq!(document["diff"]["leader"], a.name());
+    assert!(document["digest"].is_null(), "the digest of the standard input says nothing");
 
     let wrong = check(&spec, "jobs: {a: {schedule: x}}", &[]);
     assert_eq!(wrong.status.code(), Some(78));
