@@ -21,6 +21,7 @@ mod browser;
 mod caller;
 pub mod client;
 pub mod control;
+pub mod definitions;
 mod health;
 mod index;
 mod metrics;
@@ -120,6 +121,7 @@ pub fn router(sources: Sources) -> Router {
         .route("/v1/status", get(show::status))
         .route("/v1/jobs", get(show::jobs))
         .route("/v1/jobs/{job}", get(show::job))
+        .route("/v1/definitions", get(definitions::definitions))
         .route("/v1/jobs/{job}/history", get(history::of_job))
         .route("/v1/history", get(history::of_all))
         .route("/v1/jobs/{job}/trigger", post(control::trigger))

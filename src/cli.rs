@@ -30,13 +30,14 @@ pub mod next;
 pub mod pause;
 pub mod release;
 pub mod run;
+pub mod schema;
 pub mod service;
 pub mod status;
 mod table;
 pub mod trigger;
 
 use std::ffi::OsString;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -45,6 +46,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::ask::AskFailure;
 use self::lock_failure::LockFailure;
+use self::run::start_jobs::NotUsed;
 use crate::api::network::SecretError;
 use crate::api::socket::SocketError;
 use crate::config::LoadError;
@@ -97,6 +99,9 @@ impl From<Exit> for ExitCode {
 pub enum Error {
     #[error(transparent)]
     Jobs(#[from] LoadError),
+    /// Neither the jobs file nor the last good jobs can be used.
+    #[error("{source}")]
+    NoGoodJobs { source: LoadError, why: NotUsed },
     #[error("there is no job `{name}`")]
     NoSuchJob {
         name: String,
@@ -204,6 +209,8 @@ pub struct Io<'a> {
     pub out: &'a mut dyn Write,
     /// Everything else.
     pub err: &'a mut dyn Write,
+    /// A person reads `err`, at a terminal.
+    pub is_watched: bool,
 }
 
 /// Cron that survives the loss of a host.
@@ -264,6 +271,11 @@ pub enum Command {
     ///
     /// Each line that cannot be converted is reported on stderr and stays as a comment in the result.
     Import(import::Args),
+    /// Print the JSON Schema of jobs.yaml, for editors
+    ///
+    /// An editor with yaml-language-server takes it from a comment in the first line of the file:
+    /// `# yaml-language-server: $schema=PATH`.
+    Schema(schema::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
     /// Print the manual page
@@ -275,7 +287,8 @@ pub fn main() -> ExitCode {
     // stderr is not locked: a thread that panics must be able to print its message.
     let mut out = BufWriter::new(io::stdout());
     let mut err = io::stderr();
-    run(std::env::args_os(), std::env::vars_os(), &mut Io { out: &mut out, err: &mut err }).into()
+    let is_watched = err.is_terminal();
+    run(std::env::args_os(), std::env::vars_os(), &mut Io { out: &mut out, err: &mut err, is_watched }).into()
 }
 
 /// Runs the command in `arguments`. The first argument is the program's name.
@@ -294,14 +307,14 @@ pub fn run(
         .and_then(|exit| flushed(exit, io.out));
     match done {
         Ok(exit) => exit,
-        Err(error) => explain::error(&error, io.err),
+        Err(error) => explain::error(&error, io),
     }
 }
 
 fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
     match command {
         Command::Run(args) => args.run(),
-        Command::Check(args) => args.run(io),
+        Command::Check(args) => return args.run(io),
         Command::Next(args) => args.run(io),
         Command::Status(args) => return status::run(&args, io.out).map_err(Error::from),
         Command::History(args) => history::run(&args, io).map_err(Error::from),
@@ -318,6 +331,7 @@ fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
         Command::Barrier(args) => return args.run(),
         Command::Release(args) => args.run(io),
         Command::Import(args) => args.run(io),
+        Command::Schema(args) => args.run(io),
         Command::Completions(args) => args.run(io),
         Command::Man(args) => args.run(io),
     }
@@ -341,7 +355,7 @@ pub(crate) mod tests {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let arguments = std::iter::once("cronkeeper").chain(line.iter().copied()).map(OsString::from);
         let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        let exit = run(arguments, variables, &mut Io { out: &mut out, err: &mut err });
+        let exit = run(arguments, variables, &mut Io { out: &mut out, err: &mut err, is_watched: false });
         (exit, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
     }
 

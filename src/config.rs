@@ -10,10 +10,15 @@
 
 mod lint;
 mod after;
+mod content;
+pub mod definition;
 mod files;
+pub mod json_schema;
 mod keys;
+mod hints;
 mod host;
 mod spanned;
+mod place;
 mod process;
 mod raw;
 mod schema;
@@ -24,6 +29,7 @@ mod source;
 mod tests;
 mod validate;
 mod values;
+mod words;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,9 +42,11 @@ use files::Source;
 use host::Host;
 use spanned::{Fault, Position};
 
+pub use content::Content;
 pub(crate) use lint::GIVEN_TO_JOBS;
+pub use place::{Excerpt, Place};
 pub(crate) use source::LARGEST;
-pub(crate) use values::LONGEST_STRING;
+pub(crate) use values::{LONGEST_STRING, is_variable_name};
 
 /// An error or warning with its position.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,12 +58,14 @@ pub struct Problem {
     /// From 1, in characters.
     pub column: usize,
     pub message: String,
+    /// Empty until [`Content::locate`] has found it.
+    pub place: Place,
 }
 
 impl Problem {
     fn new(file: &Path, fault: Fault) -> Self {
         let Position { line, column } = fault.at;
-        Self { file: file.to_owned(), line, column, message: legible(&fault.message) }
+        Self { file: file.to_owned(), line, column, message: legible(&fault.message), place: Place::default() }
     }
 
     /// A problem of the file as a whole.
@@ -98,6 +108,8 @@ pub enum LoadError {
     Invalid {
         /// Never empty.
         problems: Vec<Problem>,
+        /// The warnings of what could be checked.
+        warnings: Vec<Problem>,
     },
 }
 
@@ -106,15 +118,20 @@ impl LoadError {
     pub fn lines(&self) -> Vec<String> {
         match self {
             Self::Unreadable { source, .. } => vec![format!("{self}: {source}")],
-            Self::Invalid { problems } => problems.iter().map(Problem::to_string).collect(),
+            Self::Invalid { problems, .. } => problems.iter().map(Problem::to_string).collect(),
         }
     }
 }
 
 /// A digest of the content at `path`, valid or not, to detect changes.
 pub fn fingerprint(path: &Path) -> Digest {
-    match files::read(path) {
-        Ok(found) => digest(&found.sources),
+    fingerprint_of(&Content::read(path))
+}
+
+/// The fingerprint of what was read.
+pub fn fingerprint_of(content: &Result<Content, LoadError>) -> Digest {
+    match content {
+        Ok(content) => content.digest(),
         Err(error) => Digest::of(error.to_string().as_bytes()),
     }
 }
@@ -129,7 +146,7 @@ fn first_of(problems: &[Problem]) -> String {
 /// # Errors
 /// If anything is wrong with the jobs; the error lists every problem.
 pub fn load(path: &Path) -> Result<Loaded, LoadError> {
-    load_for(path, Host::this())
+    Content::read(path)?.load()
 }
 
 /// Loads a file or directory without the checks that depend on the host.
@@ -137,20 +154,7 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
 /// # Errors
 /// If anything is wrong with the jobs; the error lists every problem.
 pub fn load_for_any_host(path: &Path) -> Result<Loaded, LoadError> {
-    load_for(path, Host::any())
-}
-
-fn load_for(path: &Path, host: Host) -> Result<Loaded, LoadError> {
-    let found = files::read(path)?;
-    let (mut reading, warnings) = join(&found.sources, host);
-    if let Err(problems) = &mut reading {
-        problems.extend(found.problems);
-        problems.sort();
-    } else if !found.problems.is_empty() {
-        return Err(LoadError::Invalid { problems: found.problems });
-    }
-    let set = reading.map_err(|problems| LoadError::Invalid { problems })?;
-    Ok(Loaded { set, warnings, path: path.to_owned() })
+    Content::read(path)?.load_for_any_host()
 }
 
 /// Parses one file from memory, without the checks that depend on the host. Returns the jobs and the warnings.

@@ -5,6 +5,7 @@
 //! identity.json    the backend, chroot and cluster that this directory belongs to
 //! sessions.json    sessions whose znodes may still exist in ZooKeeper
 //! journal          what was done about the runs of this node   (on solo, one for each member: see `solo`)
+//! last-good.json   the jobs files as last accepted
 //! output/          what the runs of this node wrote             (see `output`)
 //! ```
 //!
@@ -16,6 +17,7 @@ mod boot_scope;
 pub(crate) mod file;
 mod identity;
 pub mod journal;
+pub mod last_good;
 pub mod lock;
 mod sessions;
 
@@ -415,13 +417,16 @@ mod tests {
             let dir = DIR.with(|dir| dir.path().to_owned());
             std::fs::write(dir.join("sessions.json"), input).unwrap();
             std::fs::write(dir.join("identity.json"), input).unwrap();
+            std::fs::write(dir.join("last-good.json"), input).unwrap();
             let sessions = Sessions::read(&dir);
             let _ = sessions.as_ref().map(Sessions::made_here);
             let identity = Identity::load_or_create(&dir, zookeeper("/a"));
             let _ = identity.as_ref().map(|identity| (identity.instance().to_owned(), identity.cluster()));
-            let is_valid = sessions.is_ok() | identity.is_ok();
-            for error in [sessions.err(), identity.err()].into_iter().flatten() {
-                assert!(error.to_string().contains(&*dir.to_string_lossy()), "{error}");
+            let copy = last_good::LastGood::new(&dir, Path::new("/j")).read();
+            let is_valid = sessions.is_ok() | identity.is_ok() | copy.is_ok();
+            let errors = [sessions.err(), identity.err()].map(|error| error.map(|error| error.to_string()));
+            for error in errors.into_iter().chain([copy.err().map(|error| error.to_string())]).flatten() {
+                assert!(error.contains(&*dir.to_string_lossy()), "{error}");
             }
             is_valid
         });

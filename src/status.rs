@@ -181,6 +181,10 @@ pub struct JobsFile {
     pub errors: Vec<String>,
     /// When the jobs in use were loaded.
     pub loaded_at: Timestamp,
+    /// True while the node uses the last good jobs, because its jobs file was rejected at its start. `loaded_at` is when
+    /// the node, or one that shares its state directory, had accepted them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub last_good: bool,
 }
 
 /// A node that was alive and is no longer.

@@ -11,6 +11,7 @@ use super::control::{
     HandedOver, HandoverBody, KillBody, Killing, PauseBody, Paused, ResumeBody, Resumed, RunAnswer, TriggerBody,
     Triggered,
 };
+use super::definitions::Served;
 use super::health::{Healthy, Readiness};
 use super::history::History;
 use super::index::{self, Index};
@@ -70,6 +71,7 @@ const DESCRIBED: &[Described] = &[
     get("GET /v1/status", schema::<Status>, &[]),
     get("GET /v1/jobs", schema::<Jobs>, &[]),
     get("GET /v1/jobs/{job}", schema::<OneJob>, &[404]),
+    get("GET /v1/definitions", schema::<Served>, &[403]),
     Described { query: FILTER, ..get("GET /v1/jobs/{job}/history", schema::<History>, &[400, 404, 503]) },
     Described { query: FILTER, ..get("GET /v1/history", schema::<History>, &[400, 503]) },
     get("GET /v1/runs/{run}", schema::<RunAnswer>, &[404, 503]),

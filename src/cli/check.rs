@@ -1,52 +1,122 @@
-//! `cronkeeper check`: validates the jobs file as the daemon does.
+//! `cronkeeper check`: validates the jobs file as the daemon does, and compares it with what runs.
 
+mod compare;
+mod document;
+mod show;
+
+use std::io;
 use std::path::PathBuf;
 
-use super::{DEFAULT_JOBS, Error, Io};
-use crate::config::{self, Loaded};
+use self::compare::Comparison;
+use self::document::Document;
+use super::ask::{AskFailure, ClientArgs};
+use super::explain::problems;
+use super::jobs::located;
+use super::{DEFAULT_JOBS, Error, Exit, Io};
+use crate::api::definitions::Served;
+use crate::clock::system;
+use crate::config::definition::Definitions;
+use crate::config::{Content, LoadError, Loaded};
 use crate::suggest::counted;
+
+/// Stands for the standard input.
+const STDIN: &str = "-";
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Jobs file, or directory whose *.yaml and *.yml files are joined
+    /// Jobs file, or directory whose *.yaml and *.yml files are joined; `-` reads one file from standard input
     #[arg(env = "CRONKEEPER_JOBS", default_value = DEFAULT_JOBS)]
     path: PathBuf,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    /// Check the file alone, for any host: no users, groups, owners or paths of this one. For CI
+    #[arg(long)]
+    portable: bool,
+    /// Show what the file would change in the jobs that the cluster has loaded, as the daemon here knows them. Exits
+    /// with 1 if anything would change, with 0 if nothing would
+    #[arg(long)]
+    diff: bool,
+    #[command(flatten)]
+    client: ClientArgs,
 }
 
 impl Args {
     /// Prints a summary. Warnings go to stderr and do not make the jobs invalid.
     ///
     /// # Errors
-    /// When the jobs are invalid.
-    pub fn run(self, io: &mut Io<'_>) -> Result<(), Error> {
-        let loaded = config::load(&self.path)?;
-        for warning in &loaded.warnings {
-            writeln!(
-                io.err,
-                "{}:{}:{}: warning: {}",
-                warning.file.display(),
-                warning.line,
-                warning.column,
-                warning.message
-            )?;
+    /// When the jobs are invalid, or with `--diff` when no daemon answers.
+    pub fn run(self, io: &mut Io<'_>) -> Result<Exit, Error> {
+        let content = self.read();
+        let files = content.as_ref().ok().map(|content| content.files().len());
+        let loaded = content.and_then(|content| self.load(&content));
+        let comparison = match &loaded {
+            Ok(loaded) if self.diff => Some(self.compare(loaded)?),
+            _ => None,
+        };
+        if self.json {
+            let document = Document::of(&self.path, files, &loaded, comparison.as_ref());
+            serde_json::to_writer_pretty(&mut *io.out, &document).map_err(io::Error::from)?;
+            writeln!(io.out)?;
+            return Ok(if loaded.is_err() { Exit::Config } else { exit(comparison.as_ref()) });
         }
-        writeln!(io.out, "{}", summary(&loaded))?;
-        Ok(())
+        let loaded = loaded?;
+        problems::print_each(&[], &loaded.warnings, io)?;
+        if let Some(comparison) = &comparison {
+            show::write(comparison, system::now().wall, io)?;
+        } else {
+            writeln!(io.out, "{}", self.summary(&loaded))?;
+        }
+        Ok(exit(comparison.as_ref()))
+    }
+
+    fn read(&self) -> Result<Content, LoadError> {
+        let unreadable = |source| LoadError::Unreadable { path: self.path.clone(), source };
+        match (self.is_stdin(), self.portable) {
+            (true, _) => Content::of_stream(STDIN, io::stdin().lock()).map_err(unreadable),
+            (false, true) => Content::read_untrusted(&self.path),
+            (false, false) => Content::read(&self.path),
+        }
+    }
+
+    fn load(&self, content: &Content) -> Result<Loaded, LoadError> {
+        let loaded = if self.portable { content.load_for_any_host() } else { content.load() };
+        let mut loaded = located(content, loaded)?;
+        content.locate(&mut loaded.warnings);
+        Ok(loaded)
+    }
+
+    fn is_stdin(&self) -> bool {
+        self.path.as_os_str() == STDIN
+    }
+
+    fn compare(&self, loaded: &Loaded) -> Result<Comparison, Error> {
+        let client = self.client.client().map_err(AskFailure::from)?;
+        let served: Served = client.get("/v1/definitions").map_err(AskFailure::from)?;
+        let new = Definitions::of(&loaded.set, &served.definitions.salt);
+        Ok(Comparison::of(served, &new, system::now().wall))
+    }
+
+    fn summary(&self, loaded: &Loaded) -> String {
+        let jobs = loaded.set.jobs.len();
+        let disabled = loaded.set.jobs.values().filter(|job| !job.enabled).count();
+        let mut summary = format!("{}: valid, {}", loaded.path.display(), counted(jobs, "job"));
+        if disabled > 0 {
+            summary.push_str(&format!(" ({disabled} disabled)"));
+        }
+        if !loaded.warnings.is_empty() {
+            summary.push_str(&format!(", {}", counted(loaded.warnings.len(), "warning")));
+        }
+        // The digest depends on the name of the file.
+        if !self.is_stdin() {
+            summary.push_str(&format!(", digest {}", loaded.set.digest));
+        }
+        summary
     }
 }
 
-fn summary(loaded: &Loaded) -> String {
-    let jobs = loaded.set.jobs.len();
-    let disabled = loaded.set.jobs.values().filter(|job| !job.enabled).count();
-    let mut summary = format!("{}: valid, {}", loaded.path.display(), counted(jobs, "job"));
-    if disabled > 0 {
-        summary.push_str(&format!(" ({disabled} disabled)"));
-    }
-    if !loaded.warnings.is_empty() {
-        summary.push_str(&format!(", {}", counted(loaded.warnings.len(), "warning")));
-    }
-    summary.push_str(&format!(", digest {}", loaded.set.digest));
-    summary
+fn exit(comparison: Option<&Comparison>) -> Exit {
+    if comparison.is_some_and(|comparison| !comparison.is_empty()) { Exit::Failed } else { Exit::Fine }
 }
 
 #[cfg(test)]
@@ -83,7 +153,8 @@ mod tests {
         assert_eq!((exit, out.as_str()), (Exit::Config, ""));
         assert_eq!(
             err,
-            "dir/jobs.yaml:1:8: job `a`: `command` is missing\ndir/jobs.yaml:1:36: job `b`: `schedule` is missing\n"
+            "dir/jobs.yaml:1:8: job `a`: `command` is missing\ndir/jobs.yaml:1:36: job `b`: `schedule` is missing\n\
+             2 errors in 1 file\n"
         );
     }
 
@@ -93,6 +164,50 @@ mod tests {
         assert_eq!((exit, out.as_str()), (Exit::Config, ""));
         assert!(err.starts_with("cronkeeper: cannot read /nowhere/jobs.yaml: No such file or directory"), "{err}");
         assert!(err.contains("\nhint: name the jobs file"), "{err}");
+    }
+
+    #[test]
+    fn errors_and_warnings_are_counted() {
+        let text = "jobs: {a: {schedule: '@daily', command: [ls, ~]}, b: {schedule: x, command: x}}";
+        let (exit, _, err) = checked(text);
+        assert_eq!(exit, Exit::Config);
+        assert!(err.ends_with("\n1 error, 1 warning in 1 file\n"), "{err}");
+    }
+
+    #[test]
+    fn a_file_can_be_checked_for_any_host_whoever_may_write_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jobs.yaml");
+        fs::write(&path, "jobs: {a: {schedule: '@daily', command: x, user: nobody-here, group: no-group}}").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        let path = path.to_str().unwrap();
+        let (exit, out, err) = typed(&["check", "--portable", path], &[]);
+        assert_eq!((exit, err.as_str()), (Exit::Fine, ""), "{out}");
+        assert_eq!(typed(&["check", path], &[]).0, Exit::Config);
+        let (exit, out, err) = typed(&["check", "--portable", dir.path().to_str().unwrap()], &[]);
+        assert_eq!((exit, err.as_str()), (Exit::Fine, ""), "{out}");
+    }
+
+    #[test]
+    fn problems_are_objects_in_json() {
+        let (_, out, err) = {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("jobs.yaml");
+            let text = "jobs:\n  a:\n    schedule: '@daily'\n    command: [ls, ~]\n    overlap: no\n";
+            fs::write(&path, text).unwrap();
+            typed(&["check", "--json", "--portable", path.to_str().unwrap()], &[])
+        };
+        let document: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(err, "");
+        let counts = ["valid", "errors", "warnings", "files", "files_with_problems", "jobs", "digest"];
+        let counts = counts.map(|name| document[name].to_string());
+        assert_eq!(counts, ["false", "1", "1", "1", "1", "null", "null"]);
+        let problem = &document["problems"][1];
+        let fields = ["level", "line", "column", "job", "key"].map(|name| problem[name].to_string());
+        assert_eq!(fields, ["\"error\"", "5", "14", "\"a\"", "\"overlap\""]);
+        let (exit, out, _) = typed(&["check", "--json", "/nowhere/jobs.yaml"], &[]);
+        let document: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((exit, &document["problems"][0]["line"]), (Exit::Config, &serde_json::Value::Null));
     }
 
     #[test]

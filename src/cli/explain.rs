@@ -3,8 +3,8 @@
 //! This is the only module that turns an [`Error`] into text and an exit code.
 
 mod caret;
+pub(super) mod problems;
 
-use std::error::Error as _;
 use std::io::{self, Write};
 
 use super::ask::AskFailure;
@@ -22,10 +22,10 @@ use crate::state_dir::StateDirError;
 /// Prints an error with its causes and a hint, and returns the exit code.
 ///
 /// A failed write to stderr is ignored: there is no other place for the message.
-pub fn error(error: &Error, err: &mut dyn Write) -> Exit {
+pub fn error(error: &Error, io: &mut Io<'_>) -> Exit {
     let exit = exit(error);
     if exit != Exit::Fine {
-        let _ = print(error, err);
+        let _ = print(error, io);
     }
     exit
 }
@@ -38,22 +38,48 @@ pub(super) fn usage(error: &clap::Error, io: &mut Io<'_>) -> Exit {
     let written = write!(stream, "{text}").and_then(|()| stream.flush());
     match written {
         Ok(()) if is_help => Exit::Fine,
-        Err(error) if is_help => self::error(&Error::Output(error), io.err),
+        Err(error) if is_help => self::error(&Error::Output(error), io),
         _ => Exit::Usage,
     }
 }
 
-fn print(error: &Error, err: &mut dyn Write) -> io::Result<()> {
-    if let Error::Jobs(LoadError::Invalid { problems }) = error {
-        return problems.iter().try_for_each(|problem| writeln!(err, "{problem}"));
+fn print(error: &Error, io: &mut Io<'_>) -> io::Result<()> {
+    match error {
+        Error::Jobs(error) => print_jobs(error, io),
+        Error::NoGoodJobs { source, why } => {
+            print_jobs(source, io)?;
+            write!(io.err, "cronkeeper: the last good jobs are not used: ")?;
+            print_chain(why, io.err)
+        }
+        error => print_other(error, io.err),
     }
-    write!(err, "cronkeeper: {error}")?;
+}
+
+fn print_jobs(error: &LoadError, io: &mut Io<'_>) -> io::Result<()> {
+    match error {
+        LoadError::Invalid { problems: errors, warnings } => problems::print(errors, warnings, io),
+        LoadError::Unreadable { source, .. } => {
+            write!(io.err, "cronkeeper: ")?;
+            print_chain(error, io.err)?;
+            writeln!(io.err, "hint: {}", of_unreadable_jobs(source))
+        }
+    }
+}
+
+/// An error with its causes, as one line.
+fn print_chain(error: &dyn std::error::Error, err: &mut dyn Write) -> io::Result<()> {
+    write!(err, "{error}")?;
     let mut cause = error.source();
     while let Some(error) = cause {
         write!(err, ": {error}")?;
         cause = error.source();
     }
-    writeln!(err)?;
+    writeln!(err)
+}
+
+fn print_other(error: &Error, err: &mut dyn Write) -> io::Result<()> {
+    write!(err, "cronkeeper: ")?;
+    print_chain(error, err)?;
     if let Error::Schedule { expression, source } = error
         && let Some(fault) = source.position()
     {
@@ -68,6 +94,7 @@ fn print(error: &Error, err: &mut dyn Write) -> io::Result<()> {
 fn exit(error: &Error) -> Exit {
     match error {
         Error::Jobs(_)
+        | Error::NoGoodJobs { .. }
         | Error::CrontabFile { .. }
         | Error::NoCrontab { .. }
         | Error::CredentialFile { .. }
@@ -120,12 +147,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Solo(SoloError::Refused(failure))
         | Error::Stopped(Stopped::Failed(failure))
         | Error::Release(failure) => return Some(remedy(failure)),
-        Error::Jobs(LoadError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            "name the jobs file with `--jobs PATH` or CRONKEEPER_JOBS; `check` takes it as an argument"
-        }
-        Error::Jobs(LoadError::Unreadable { .. })
-        | Error::CredentialFile { .. }
-        | Error::Secret(SecretError::Unreadable(..)) => "the user that cronkeeper runs as must be able to read it",
+        Error::CredentialFile { .. } | Error::Secret(SecretError::Unreadable(..)) => UNREADABLE,
         Error::Schedule { expression, .. }
             if expression.split_whitespace().count() == 1 && !expression.starts_with('@') =>
         {
@@ -160,7 +182,9 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::Lock(failure) => failure.hint()?,
         Error::Stopped(Stopped::BackendGone) | Error::Panicked => "please report this, with the log before this line",
-        Error::Jobs(LoadError::Invalid { .. })
+        // Printed with their hints by `print_jobs`.
+        Error::Jobs(_)
+        | Error::NoGoodJobs { .. }
         | Error::UnsafeFile(_)
         | Error::TimeZone(_)
         | Error::SeveralNames
@@ -175,6 +199,17 @@ fn hint(error: &Error) -> Option<String> {
         | Error::Stopped(Stopped::Asked) => return None,
     };
     Some(text.to_owned())
+}
+
+const UNREADABLE: &str = "the user that cronkeeper runs as must be able to read it";
+
+fn of_unreadable_jobs(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::NotFound => {
+            "name the jobs file with `--jobs PATH` or CRONKEEPER_JOBS; `check` takes it as an argument"
+        }
+        _ => UNREADABLE,
+    }
 }
 
 const STATE_DIR_OWNER: &str = "the state directory must belong to the user that cronkeeper runs as, \
@@ -250,7 +285,7 @@ mod tests {
     #[test]
     fn a_closed_pipe_is_not_an_error() {
         let mut err = Vec::new();
-        let mut io = Io { out: &mut Closed, err: &mut err };
+        let mut io = Io { out: &mut Closed, err: &mut err, is_watched: false };
         let line = ["cronkeeper", "next", "--schedule", "@daily"].map(Into::into);
         assert_eq!(super::super::run(line, [], &mut io), Exit::Fine);
         assert_eq!(super::super::run(["cronkeeper", "--help"].map(Into::into), [], &mut io), Exit::Fine);

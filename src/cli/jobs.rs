@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{DEFAULT_JOBS, Error};
-use crate::config::{self, LoadError, Loaded};
+use crate::config::{Content, LoadError, Loaded};
 use crate::job::{Job, JobSet};
 use crate::suggest::nearest;
 
@@ -18,13 +18,30 @@ pub struct JobsFile {
 impl JobsFile {
     /// Loads the jobs to run them on this host.
     pub(super) fn load(&self) -> Result<Loaded, LoadError> {
-        config::load(&self.path)
+        self.load_content(&Content::read(&self.path)?)
+    }
+
+    /// Parses the jobs to run them on this host.
+    pub(super) fn load_content(&self, content: &Content) -> Result<Loaded, LoadError> {
+        located(content, content.load())
     }
 
     /// Loads the jobs to show them, without the checks that depend on this host.
     pub(super) fn load_to_show(&self) -> Result<Loaded, LoadError> {
-        config::load_for_any_host(&self.path)
+        let content = Content::read(&self.path)?;
+        located(&content, content.load_for_any_host())
     }
+}
+
+/// Adds to the problems where they are, for people.
+pub(super) fn located(content: &Content, loaded: Result<Loaded, LoadError>) -> Result<Loaded, LoadError> {
+    loaded.map_err(|mut error| {
+        if let LoadError::Invalid { problems, warnings } = &mut error {
+            content.locate(problems);
+            content.locate(warnings);
+        }
+        error
+    })
 }
 
 pub(super) fn find<'a>(set: &'a JobSet, name: &str) -> Result<&'a Arc<Job>, Error> {

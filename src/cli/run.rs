@@ -1,12 +1,13 @@
 //! `cronkeeper run`: starts the daemon from its options.
 //!
-//! The order matters. The jobs are loaded first, because nothing may start with an invalid file. Then the warden is
+//! The order matters. The jobs are loaded first, because nothing may start without valid ones. Then the warden is
 //! started, before there is any thread or lock that it could inherit. Then the state directory is opened, and only then
 //! are threads, the runtime and the network started.
 
 mod backend;
 mod hooks;
 mod listeners;
+pub(super) mod start_jobs;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use tracing::{error, info};
 
 use self::backend::Backend;
 use self::listeners::Listeners;
+use self::start_jobs::{Rejected, StartJobs};
 use super::jobs::JobsFile;
 use super::node_args::NodeArgs;
 use super::{Error, leftovers, listen};
@@ -31,7 +33,7 @@ use crate::api::{OutputSources, Sources};
 use crate::archive::{Archive, HistoryRetention};
 use crate::clock::Uptime;
 use crate::clock::system::{self, SystemClock};
-use crate::config::{self, Loaded};
+use crate::config::Loaded;
 use crate::daemon::launch::Launcher;
 use crate::daemon::reload::{self, Trigger};
 use crate::daemon::view::View;
@@ -56,6 +58,9 @@ const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Args {
     #[command(flatten)]
     jobs: JobsFile,
+    /// Do not start without a valid jobs file, even if the state directory has the last good jobs
+    #[arg(long, env = "CRONKEEPER_STRICT", value_parser = clap::builder::BoolishValueParser::new())]
+    strict: bool,
     #[command(flatten)]
     node: NodeArgs,
     /// ZooKeeper session timeout: a node that is silent for this long is considered dead
@@ -128,9 +133,7 @@ struct Startup {
     node: NodeName,
     state_dir: PathBuf,
     runtime_dir: PathBuf,
-    jobs: Loaded,
-    /// Fingerprint of the jobs file as it was loaded; a later difference means that it changed.
-    content: crate::job::Digest,
+    jobs: StartJobs,
     network: Option<Arc<Network>>,
     peers: Option<Arc<Peers>>,
 }
@@ -174,14 +177,12 @@ impl Args {
     }
 
     fn prepare(&self) -> Result<Startup, Error> {
-        // Before the jobs are loaded: a change in between then counts as a change of the file, and it is reloaded.
-        let content = config::fingerprint(&self.jobs.path);
         let (network, peers) = (self.listen.network()?, self.listen.peers()?);
-        let jobs = self.jobs.load()?;
-        let node = self.node.node()?;
         let directories = self.node.directories(self.runtime_dir.as_deref());
         let (state_dir, runtime_dir) = (directories.state_dir().to_owned(), directories.named_or_state().to_owned());
-        Ok(Startup { node, state_dir, runtime_dir, jobs, content, network, peers })
+        let jobs = StartJobs::load(&self.jobs, &state_dir, self.strict)?;
+        let node = self.node.node()?;
+        Ok(Startup { node, state_dir, runtime_dir, jobs, network, peers })
     }
 
     /// Serves until the daemon ends; `tcp_runtime` serves the clients on TCP.
@@ -194,7 +195,8 @@ impl Args {
         (output, kept): (OutputQueue, Option<Reader>),
         tcp_runtime: Option<Handle>,
     ) -> Result<(), Error> {
-        let Startup { node, state_dir, runtime_dir, jobs, content, network, peers, .. } = startup;
+        let Startup { node, state_dir, runtime_dir, jobs, network, peers } = startup;
+        let StartJobs { loaded: jobs, started_with, rejected } = jobs;
         let signals = signals::catch().map_err(|source| Error::System { what: "signals cannot be caught", source })?;
         let mut notifier =
             Notifier::from_environment().map_err(|source| Error::System { what: "cannot notify systemd", source })?;
@@ -215,6 +217,9 @@ impl Args {
         let started = backend.start(&node, self.forget_jobs_after.0, custody).await?;
         let mut view = View::new(node.clone(), name, self.jobs.path.clone(), &jobs.set, now);
         view.confined(Confinement::of(host.cgroups.as_ref()));
+        if let Some(Rejected { error, copied_at }) = &rejected {
+            view.started_with_copy(error, *copied_at);
+        }
         let engine = Engine::new(node.clone(), jobs.set.clone()).with_priority(self.priority);
         let (status, seen) = watch::channel(Arc::new(view.status(now, &engine)));
         let (leased, lease) = watch::channel(None);
@@ -244,10 +249,17 @@ impl Args {
         let trigger = Trigger::default();
         let (looked_up, accounts) = watch::channel(accounts_of(&jobs).await?);
         let path = self.jobs.path.clone();
-        let reloading = reload::keep_up(path, content, trigger.clone(), controls.clone(), looked_up);
+        let reloading = reload::keep_up(path, started_with, trigger.clone(), controls.clone(), looked_up);
+        // From here on it counts as a file that was rejected while the node ran; this is the loop's first event.
+        let is_rejected = rejected.is_some();
+        if let Some(Rejected { error, .. }) = rejected {
+            let _ = controls.send(Control::Reloaded(Err(error)));
+        }
         let _reloading = AbortOnDrop(tokio::spawn(reloading));
         let _signals = AbortOnDrop(tokio::spawn(signals::forward(signals, controls, trigger, reloads)));
-        crate::daemon::announce(&jobs);
+        if !is_rejected {
+            crate::daemon::announce(&jobs);
+        }
         notifier.ready();
         let HostResources { open_files, cgroups } = host;
         let own = own_account().await?;

@@ -225,12 +225,13 @@ mod tests {
     fn an_unsuccessful_run_is_reported_with_its_node_and_reason() {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let run = ended(Outcome::Interrupted, None, None, Some(Reason::NodeDied));
-        conclude(&HistoryEntry::Run(Box::new(run)), &mut Io { out: &mut out, err: &mut err }).unwrap();
+        conclude(&HistoryEntry::Run(Box::new(run)), &mut Io { out: &mut out, err: &mut err, is_watched: false })
+            .unwrap();
         let expected = "cronkeeper: run `load.20261120T024000Z.m7` on host-a: interrupted, node-died\n";
         assert_eq!((out.is_empty(), String::from_utf8(err).unwrap().as_str()), (true, expected));
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let failed = HistoryEntry::Run(Box::new(ended(Outcome::Failure, Some(3), None, None)));
-        conclude(&failed, &mut Io { out: &mut out, err: &mut err }).unwrap();
+        conclude(&failed, &mut Io { out: &mut out, err: &mut err, is_watched: false }).unwrap();
         assert!(String::from_utf8(err).unwrap().ends_with(" on host-a: failure, exit 3\n"));
     }
 }

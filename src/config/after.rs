@@ -19,6 +19,8 @@ pub(super) const MAX_ADJACENT: usize = 64;
 pub(super) struct Outline {
     pub name: JobName,
     pub enabled: bool,
+    /// Its schedule has no occurrence any more.
+    pub is_over: bool,
     pub upstreams: Vec<Upstream>,
 }
 
@@ -216,7 +218,7 @@ impl<'a> Outlines<'a> {
                 never_begun.contains(&upstream.name) || (needs_success && never_run.contains(&upstream.name))
             };
             let blocking = job.upstreams.iter().find(|upstream| is_blocking(upstream)).cloned();
-            if (is_first && !job.enabled)
+            if (is_first && (!job.enabled || job.is_over))
                 || blocking.as_ref().is_some_and(|upstream| never_begun.contains(&upstream.name))
             {
                 never_begun.insert(name.clone());
@@ -225,7 +227,7 @@ impl<'a> Outlines<'a> {
                 let why = format!("it never runs by itself, because `{}` does not or is disabled", upstream.name);
                 findings.warnings.push(Self::problem(path, job, upstream.at, &why));
             }
-            if !job.enabled || blocking.is_some() {
+            if !job.enabled || job.is_over || blocking.is_some() {
                 never_run.insert(name.clone());
             }
         }

@@ -13,6 +13,7 @@ use super::{LoadError, Problem};
 use crate::config::source::LARGEST;
 use crate::safe_path::{self, Opened, Refusal, Wanted};
 
+#[derive(Clone, Debug)]
 pub(super) struct Source {
     pub path: PathBuf,
     pub bytes: Vec<u8>,
@@ -32,6 +33,21 @@ pub(super) fn read(path: &Path) -> Result<Found, LoadError> {
         Some(Opened::File(file)) => found.take(path, file)?,
         Some(Opened::Folder(directory)) => found.take_all(path, &directory)?,
         None => {}
+    }
+    Ok(found)
+}
+
+/// Like [`read`], whoever owns the files and may write them.
+pub(super) fn read_untrusted(path: &Path) -> Result<Found, LoadError> {
+    let open = |path: &Path| File::open(path).map_err(unreadable(path));
+    let (mut found, opened) = (Found::default(), open(path)?);
+    if !opened.metadata().map_err(unreadable(path))?.is_dir() {
+        found.take(path, opened)?;
+        return Ok(found);
+    }
+    for path in found.listed(path, opened)? {
+        let file = open(&path)?;
+        found.take(&path, file)?;
     }
     Ok(found)
 }
@@ -68,12 +84,17 @@ impl Found {
         }
     }
 
-    fn take_all(&mut self, directory: &Path, descriptor: impl AsFd) -> Result<(), LoadError> {
+    /// The files of a directory; reports if there are none.
+    fn listed(&mut self, directory: &Path, descriptor: impl AsFd) -> Result<Vec<PathBuf>, LoadError> {
         let paths = job_files(directory, descriptor).map_err(unreadable(directory))?;
         if paths.is_empty() {
             self.problems.push(Problem::of_file(directory, "the directory has no `*.yaml` or `*.yml` file"));
         }
-        for path in paths {
+        Ok(paths)
+    }
+
+    fn take_all(&mut self, directory: &Path, descriptor: impl AsFd) -> Result<(), LoadError> {
+        for path in self.listed(directory, descriptor)? {
             if let Some(file) = self.accept(&path, safe_path::open_file(&path, Wanted::Trusted))? {
                 self.take(&path, file)?;
             }

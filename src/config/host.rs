@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+
 use super::raw::merged;
 use super::schema::shown;
 use super::spanned::Position;
 use super::validate::LocatedSettings;
 use crate::accounts::{self, Unknown};
+use crate::clock::system;
 use crate::job::RunAs;
 
 /// A host. Looks up each user only once.
@@ -14,6 +17,8 @@ pub(super) struct Host {
     /// `None` for an unknown host, which accepts every job.
     rights: Option<ProcessRights>,
     known: BTreeMap<RunAs, AccountCheck>,
+    /// When the jobs are checked: a job may have no occurrences left.
+    pub(super) now: Timestamp,
 }
 
 /// The rights of a process on its host.
@@ -45,11 +50,11 @@ impl Host {
 
     /// An unknown host.
     pub fn any() -> Self {
-        Self { rights: None, known: BTreeMap::new() }
+        Self { rights: None, known: BTreeMap::new(), now: system::now().wall }
     }
 
     pub(super) fn with(rights: ProcessRights) -> Self {
-        Self { rights: Some(rights), known: BTreeMap::new() }
+        Self { rights: Some(rights), ..Self::any() }
     }
 
     /// The settings of a job that this host cannot fulfil.

@@ -1,8 +1,8 @@
 //! The keys of a job: each is declared once, here, and its field in [`Job`].
 //!
 //! A line of the table gives a key's form in the file, its types as written and as checked, its check, and how a job's
-//! value is merged with that of the defaults. The schema, the types that serde fills, the check of a block and the
-//! merge come from it.
+//! value is merged with that of the defaults. The check of the form, the types that serde fills, the check of a block,
+//! the merge and the JSON Schema come from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,12 +12,13 @@ use serde::Deserialize;
 
 use super::after::Upstream;
 use super::process::{self, LimitSettings};
-use super::raw::{Form, Given, TextOrTexts, given, merged};
+use super::raw::{Form, Given, Key, TextOrTexts, given, merged};
 use super::schema::Keys;
 use super::settings::{self, RetrySettings, ValueChecker, Zones};
 use super::size;
 use super::spanned::{Fault, Node};
 use super::values;
+use super::words;
 use crate::duration;
 use crate::job::{
     AlarmLimits, CommandLine, Due, Group, HISTORY_LIMIT, Hook, Hooks, Interrupted, Job, JobName, Limits, Misfire,
@@ -26,7 +27,7 @@ use crate::job::{
 use crate::lock::LockPath;
 use crate::schedule::Dst;
 
-const ZONE: &str = "UTC";
+pub(super) const ZONE: &str = "UTC";
 const UMASK: u32 = 0o022;
 const KILL_GRACE: Duration = Duration::from_secs(10);
 const MISFIRE_LIMIT: usize = 100;
@@ -35,15 +36,38 @@ const MAX_OUTPUT: u64 = 1 << 20;
 /// The texts of a map's entries, as written; null restores a default.
 type Fields = BTreeMap<String, Option<String>>;
 
+/// The keys of `limits`.
+const LIMITS: &[Key] = &[
+    Key { name: "memory", form: Form::Size, about: "Memory of the run, or without cgroups of each process." },
+    Key { name: "processes", form: Form::Text, about: "Processes of the run, or without cgroups of the user." },
+    Key { name: "open_files", form: Form::Text, about: "Open files of each process." },
+    Key { name: "cpu_time", form: Form::Duration, about: "CPU time of each process, in whole seconds." },
+];
+
+/// The keys of `retries`.
+const RETRIES: &[Key] = &[
+    Key { name: "limit", form: Form::Text, about: "The most further attempts. Default 0." },
+    Key { name: "delay", form: Form::Duration, about: "Time until the next attempt. Default 30s." },
+    Key { name: "backoff", form: Form::Text, about: "Factor by which the delay grows each time, 1 to 100. Default 2." },
+    Key { name: "max_delay", form: Form::Duration, about: "The longest delay. Default 10m." },
+];
+
+/// The keys of `concurrency_group`.
+const GROUP: &[Key] = &[
+    Key { name: "name", form: Form::Text, about: "The group's name." },
+    Key { name: "limit", form: Form::Text, about: "The most concurrent runs of all jobs that name the group." },
+];
+
 macro_rules! job_keys {
     ($(
+        $(#[doc = $about:literal])+
         $key:ident: $form:expr, $raw:ty => $value:ty,
             |$check:ident, $name:ident, $given:ident| $checked:expr,
             $merge:expr => $merged:ty;
     )*) => {
         /// The keys of a job, with their forms.
         pub(super) const KEYS: Keys = Keys {
-            of_jobs: &[$((stringify!($key), $form)),*],
+            of_jobs: &[$(Key { name: stringify!($key), form: $form, about: concat!($($about),+) }),*],
             // These are different for every job.
             not_in_defaults: &["schedule", "after", "command"],
         };
@@ -92,96 +116,129 @@ macro_rules! job_keys {
 }
 
 job_keys! {
+    /// What the job does, for people.
     description: Form::Text, String => String,
         |c, key, given| given, merged => Option<String>;
+    /// When the job is due: a cron expression with five fields, six (seconds first) or seven (year last), or
+    /// `@daily`, `@every 5m`, `@at TIME` and the like; or a list of expressions. A job has this or `after`.
     schedule: Form::TextOrTexts, TextOrTexts => Vec<String>,
         |c, key, given| c.value(key, given, values::expressions), merged => Option<Vec<String>>;
+    /// Instead of `schedule`: the jobs after which this one runs, each with the result that it needs, `success` or
+    /// `always`. With several, it runs after all of them.
     after: Form::Texts, BTreeMap<String, String> => Vec<Upstream>,
         |c, key, given| c.after(given), merged => Option<Vec<Upstream>>;
+    /// The IANA time zone of `schedule`. Default UTC.
     timezone: Form::Text, String => String,
         |c, key, given| c.zone(key, given), or(ZONE.to_owned()) => String;
-    dst: Form::Text, String => Dst,
-        |c, key, given| c.word(key, given, &[("once", Dst::Once), ("skip", Dst::Skip), ("twice", Dst::Twice)]),
+    /// What becomes of an occurrence in an hour that the clock skips or repeats: `once` (default), `skip` or `twice`.
+    dst: Form::Words(words::OF_DST), String => Dst,
+        |c, key, given| c.word(key, given, words::DST),
         or_default => Dst;
-    splay: Form::Text, String => Duration,
+    /// Delays each start by a fixed time below this, derived from the job's name. Default 0s.
+    splay: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, |text| duration::parse(&text)), or_default => Duration;
+    /// What runs. A list is a program with its arguments; a text runs under /bin/sh -c.
     command: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
+    /// `false`: the job has no occurrences, but can be triggered. Default true.
     enabled: Form::Flag, bool => bool,
         |c, key, given| given, or(true) => bool;
+    /// Variables of the job's processes. Merged with those of the defaults.
     environment: Form::Texts, BTreeMap<String, String> => BTreeMap<String, String>,
         |c, key, given| c.environment(given), settings::environment => BTreeMap<String, String>;
+    /// Name or number of the user that the job runs as. Default: the daemon's own. Needs root.
     user: Form::Text, String => String,
         |c, key, given| c.value(key, given, process::account), merged => Option<String>;
+    /// Name or number of a group that replaces the user's primary group. Needs root.
     group: Form::Text, String => String,
         |c, key, given| c.value(key, given, process::account), merged => Option<String>;
+    /// Nice value of the job's processes, -20 to 19. Default: the daemon's own.
     nice: Form::Text, String => i32,
         |c, key, given| c.value(key, given, process::nice), merged => Option<i32>;
-    limits: Form::Fields(&["memory", "processes", "open_files", "cpu_time"]), Fields => LimitSettings,
+    /// Limits of the job's resources. Merged with those of the defaults.
+    limits: Form::Fields(LIMITS), Fields => LimitSettings,
         |c, key, given| c.limits(given), process::limits => Limits;
+    /// Absolute path of the directory in which the job starts. Default: the user's home directory.
     working_directory: Form::Text, String => PathBuf,
         |c, key, given| c.value(key, given, values::absolute_path), merged => Option<PathBuf>;
+    /// The job's umask, in octal digits. Default 022.
     umask: Form::Text, String => u32,
         |c, key, given| c.value(key, given, values::umask), or(UMASK) => u32;
-    timeout: Form::Text, String => Duration,
+    /// The longest that an attempt may take; then it is ended. Default: no limit.
+    timeout: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, values::positive_duration), merged => Option<Duration>;
-    kill_grace: Form::Text, String => Duration,
+    /// Time between SIGTERM and SIGKILL. Default 10s.
+    kill_grace: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, values::positive_duration), or(KILL_GRACE) => Duration;
-    retries: Form::Fields(&["limit", "delay", "backoff", "max_delay"]), Fields => RetrySettings,
+    /// How a failed attempt is repeated. Merged with that of the defaults.
+    retries: Form::Fields(RETRIES), Fields => RetrySettings,
         |c, key, given| c.retries(given), settings::retries => Retries;
-    overlap: Form::Text, String => Overlap,
-        |c, key, given| c.word(key, given, &[
-            ("skip", Overlap::Skip),
-            ("queue", Overlap::Queue),
-            ("allow", Overlap::Allow),
-            ("replace", Overlap::Replace),
-        ]),
+    /// What to do if a run of the job is still in flight: `skip` (default), `queue`, `allow` or `replace`.
+    overlap: Form::Words(words::OF_OVERLAP), String => Overlap,
+        |c, key, given| c.word(key, given, words::OVERLAP),
         or_default => Overlap;
-    concurrency_group: Form::Fields(&["name", "limit"]), Fields => Group,
+    /// A group of jobs that share a limit of concurrent runs.
+    concurrency_group: Form::Fields(GROUP), Fields => Group,
         |c, key, given| c.group(given), merged => Option<Group>;
+    /// Paths of locks. Each attempt begins only while it holds all of them.
     lock: Form::TextOrTexts, TextOrTexts => Vec<LockPath>,
         |c, key, given| c.value(key, given, values::locks), or_default => Vec<LockPath>;
-    misfire: Form::Text, String => Misfire,
-        |c, key, given| c.word(key, given, &[
-            ("skip", Misfire::Skip),
-            ("run-once", Misfire::RunOnce),
-            ("run-all", Misfire::RunAll),
-        ]),
+    /// What to do about occurrences that were not decided in time: `skip`, `run-once` (default) or `run-all`.
+    misfire: Form::Words(words::OF_MISFIRE), String => Misfire,
+        |c, key, given| c.word(key, given, words::MISFIRE),
         or_default => Misfire;
-    misfire_window: Form::Text, String => Duration,
+    /// Older occurrences are skipped as missed. Default: the time to the next occurrence, at most 12h.
+    misfire_window: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, |text| duration::parse(&text)), merged => Option<Duration>;
-    misfire_limit: Form::Number, u64 => usize,
+    /// The most occurrences that `misfire: run-all` makes up at once. Default 100.
+    misfire_limit: Form::Number { least: 1, most: u64::MAX }, u64 => usize,
         |c, key, given| c.value(key, given, values::misfire_limit), or(MISFIRE_LIMIT) => usize;
-    interrupted: Form::Text, String => Interrupted,
-        |c, key, given| c.word(key, given, &[("skip", Interrupted::Skip), ("rerun", Interrupted::Rerun)]),
+    /// What becomes of a run whose node dies: `skip` (default) or `rerun`.
+    interrupted: Form::Words(words::OF_INTERRUPTED), String => Interrupted,
+        |c, key, given| c.word(key, given, words::INTERRUPTED),
         or_default => Interrupted;
-    on_lease_end: Form::Text, String => OnLeaseEnd,
-        |c, key, given| c.word(key, given, &[("keep", OnLeaseEnd::Keep), ("kill", OnLeaseEnd::Kill)]),
+    /// What becomes of a run whose node is cut off from ZooKeeper: `keep` (default) or `kill`. `interrupted: rerun`
+    /// and `lock` imply `kill`.
+    on_lease_end: Form::Words(words::OF_ON_LEASE_END), String => OnLeaseEnd,
+        |c, key, given| c.word(key, given, words::ON_LEASE_END),
         or_default => OnLeaseEnd;
+    /// The exit codes that count as success. Default [0].
     success_exit_codes: Form::Numbers, Vec<u64> => BTreeSet<i32>,
         |c, key, given| c.exit_codes(given), or(BTreeSet::from([0])) => BTreeSet<i32>;
-    max_output: Form::Text, String => u64,
+    /// The most output of an attempt that is logged and kept. Default 1MiB.
+    max_output: Form::Size, String => u64,
         |c, key, given| c.value(key, given, |text| size::parse(&text)), or(MAX_OUTPUT) => u64;
-    history_limit: Form::Number, u64 => u16,
+    /// The newest runs, and newest skips, that the ledger keeps. Default 20.
+    history_limit: Form::Number { least: 5, most: 1_000 }, u64 => u16,
         |c, key, given| c.value(key, given, values::history_limit), or(HISTORY_LIMIT) => u16;
-    late_after: Form::Text, String => Duration,
+    /// Raises the alarm `late` when a run has not started so long after it was due. Default: never.
+    late_after: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, values::positive_duration), merged => Option<Duration>;
-    long_after: Form::Text, String => Duration,
+    /// Raises the alarm `long` when an attempt has been running for longer than this; it goes on. Default: never.
+    long_after: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, values::positive_duration), merged => Option<Duration>;
-    stale_after: Form::Text, String => Duration,
+    /// Raises the alarm `stale` when no run has succeeded for so long. Default: never.
+    stale_after: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, values::positive_duration), merged => Option<Duration>;
+    /// A command that runs when a run has ended without success and is not repeated.
     on_failure: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
+    /// A command that runs when a run has succeeded.
     on_success: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
+    /// A command that runs when a run has succeeded and the one before had not.
     on_recovery: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
+    /// A command that runs when occurrences were missed.
     on_missed: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
+    /// A command that runs when the alarm `late` is raised.
     on_late: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
+    /// A command that runs when the alarm `long` is raised.
     on_long: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
+    /// A command that runs when the alarm `stale` is raised.
     on_stale: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
 }
@@ -203,6 +260,13 @@ fn or_default<T: Clone + Default>(own: &Given<T>, defaults: &Given<T>) -> T {
 
 fn or<T: Clone>(builtin: T) -> impl FnOnce(&Given<T>, &Given<T>) -> T {
     |own, defaults| merged(own, defaults).unwrap_or(builtin)
+}
+
+/// A job in which every key has its built-in default, due as another one.
+pub(super) fn with_defaults(like: &Job) -> Option<Job> {
+    let none = BlockSettings::default();
+    let values = Merged { command: Some(CommandLine::Shell(String::new())), ..Merged::of(&none, &none) };
+    job(like.name.clone(), like.due.clone(), values)
 }
 
 /// The job that these values define; absent without a command, which an error reports.

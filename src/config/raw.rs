@@ -12,22 +12,41 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 pub(super) type Given<T> = Option<Option<T>>;
 
 /// The syntactic form of a value.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Form {
     /// A text, quoted or not.
     Text,
+    /// A text such as `90s`.
+    Duration,
+    /// A text such as `1MiB`.
+    Size,
+    /// One of these texts.
+    Words(&'static [&'static str]),
     /// A text or a list of texts. An unquoted text must not look like a number, because YAML would read it as one.
     TextOrTexts,
     /// Exactly `true` or `false`.
     Flag,
     /// Decimal digits.
-    Number,
+    Number {
+        /// The smallest and largest value, checked by `values`.
+        least: u64,
+        most: u64,
+    },
     /// A list of decimal digits.
     Numbers,
     /// A map from text to text, without null.
     Texts,
     /// A map from these keys to texts. Null restores a default.
-    Fields(&'static [&'static str]),
+    Fields(&'static [Key]),
+}
+
+/// A key that a map may have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Key {
+    pub name: &'static str,
+    pub form: Form,
+    /// What it is for. The JSON Schema shows it.
+    pub about: &'static str,
 }
 
 /// Distinguishes a key that is null from a missing one.

@@ -5,7 +5,8 @@
 
 use std::rc::Rc;
 
-use super::raw::Form;
+use super::hints;
+use super::raw::{Form, Key};
 use super::spanned::{Fault, MapEntry, Node, Position, Value};
 use crate::escape;
 use crate::suggest::nearest;
@@ -18,7 +19,7 @@ pub(super) fn sound_part(root: &Node, keys: Keys, faults: &mut Vec<Fault>) -> Op
 /// The keys that a file may have.
 #[derive(Clone, Copy)]
 pub(super) struct Keys {
-    pub of_jobs: &'static [(&'static str, Form)],
+    pub of_jobs: &'static [Key],
     /// Keys that `defaults` must not have.
     pub not_in_defaults: &'static [&'static str],
 }
@@ -63,10 +64,11 @@ impl Check<'_> {
 
     fn jobs(&mut self, jobs: &MapEntry) -> Option<MapEntry> {
         let Value::Map(entries) = &jobs.value.value else {
-            let message = format!(
-                "`jobs` is a map from names to jobs, not {}; write `jobs: {{}}` for no jobs",
-                kind(&jobs.value)
-            );
+            let right = match &jobs.value.value {
+                Value::List(items) if !items.is_empty() => hints::about_list_of_jobs(&jobs.value),
+                _ => "write `jobs: {}` for no jobs".to_owned(),
+            };
+            let message = format!("`jobs` is a map from names to jobs, not {}; {right}", kind(&jobs.value));
             self.fault(position_of(jobs), message);
             return None;
         };
@@ -88,15 +90,20 @@ impl Check<'_> {
         Some(MapEntry { value: rebuilt(&block.value, sound), ..block.clone() })
     }
 
+    /// Reports missing keys, unless an unknown key is probably meant for them: that is reported instead.
     fn missing_keys(&mut self, job: &MapEntry, title: &str) {
         let has = |key| job.value.entry(key).is_some_and(|entry| !entry.value.is_null());
-        if !has("schedule") && !has("after") {
+        let known = || self.keys.of_jobs.iter().map(|key| key.name);
+        let unknown = job.value.entries().iter().filter(|entry| !known().any(|known| known == entry.key));
+        let meant: Vec<&str> = unknown.filter_map(|entry| hints::meant(&entry.key, known())).collect();
+        let is_meant = |key| meant.contains(&key);
+        if !has("schedule") && !has("after") && !is_meant("schedule") && !is_meant("after") {
             self.fault(job.at, format!("{title}: `schedule` is missing"));
         }
         if let Some(after) = job.value.entry("after").filter(|_| has("schedule") && has("after")) {
             self.fault(after.at, format!("{title}: `after` replaces `schedule`; a job must have exactly one of them"));
         }
-        if !has("command") {
+        if !has("command") && !is_meant("command") {
             self.fault(job.at, format!("{title}: `command` is missing"));
         }
     }
@@ -108,9 +115,9 @@ impl Check<'_> {
             self.fault(entry.at, format!("{title}: `{key}` belongs to a job, not to `defaults`"));
             return false;
         }
-        let Some((_, form)) = self.keys.of_jobs.iter().find(|(name, _)| *name == key) else {
-            let known = self.keys.of_jobs.iter().map(|(name, _)| *name);
-            let hint = did_you_mean(key, known.filter(|name| !excluded.contains(name)));
+        let Some(Key { form, .. }) = self.keys.of_jobs.iter().find(|known| known.name == key) else {
+            let known = self.keys.of_jobs.iter().map(|key| key.name);
+            let hint = hints::about_key(key, known.filter(|name| !excluded.contains(name)));
             self.fault(entry.at, format!("{title}: `{}` is not a key of a job{hint}", shown_key(key)));
             return false;
         };
@@ -127,10 +134,13 @@ fn wrong_form(form: Form, entry: &MapEntry) -> Vec<(Position, String)> {
     if node.is_null() {
         return Vec::new();
     }
-    let wrong = |expected: &str| vec![(node.at, format!("`{key}` must be {expected}, not {}", kind(node)))];
+    let wrong = |expected: &str| {
+        let right = hints::about_form(form, entry);
+        vec![(node.at, format!("`{key}` must be {expected}, not {}{right}", kind(node)))]
+    };
     match (form, &node.value) {
-        (Form::Text, Value::Text { .. }) => Vec::new(),
-        (Form::Text, _) => wrong("a text"),
+        (Form::Text | Form::Duration | Form::Size | Form::Words(_), Value::Text { .. }) => Vec::new(),
+        (Form::Text | Form::Duration | Form::Size | Form::Words(_), _) => wrong("a text"),
         (Form::TextOrTexts, Value::Text { text, plain: true }) if is_read_otherwise(text) => {
             vec![(
                 node.at,
@@ -145,8 +155,8 @@ fn wrong_form(form: Form, entry: &MapEntry) -> Vec<(Position, String)> {
         (Form::TextOrTexts, _) => wrong("a text or a list of texts"),
         (Form::Flag, _) if matches!(node.plain(), Some("true" | "false")) => Vec::new(),
         (Form::Flag, _) => wrong("`true` or `false`"),
-        (Form::Number, _) if is_number(node) => Vec::new(),
-        (Form::Number, _) => wrong("a whole number"),
+        (Form::Number { .. }, _) if is_number(node) => Vec::new(),
+        (Form::Number { .. }, _) => wrong("a whole number"),
         (Form::Numbers, Value::List(items)) => items
             .iter()
             .filter(|item| !is_number(item))
@@ -158,7 +168,9 @@ fn wrong_form(form: Form, entry: &MapEntry) -> Vec<(Position, String)> {
         (Form::Fields(known), Value::Map(entries)) => {
             entries.iter().filter_map(|entry| wrong_field(key, entry, known)).collect()
         }
-        (Form::Fields(known), _) => wrong(&format!("a map of {}", known.join(", "))),
+        (Form::Fields(known), _) => {
+            wrong(&format!("a map of {}", known.iter().map(|key| key.name).collect::<Vec<_>>().join(", ")))
+        }
     }
 }
 
@@ -181,12 +193,13 @@ fn wrong_pair(key: &str, entry: &MapEntry) -> Option<(Position, String)> {
     wrong.then(|| (entry.value.at, format!("`{key}`: `{name}` must be a text, not {}", kind(&entry.value))))
 }
 
-fn wrong_field(key: &str, entry: &MapEntry, known: &[&str]) -> Option<(Position, String)> {
+fn wrong_field(key: &str, entry: &MapEntry, known: &[Key]) -> Option<(Position, String)> {
     let name = shown(&entry.key);
-    if !known.contains(&entry.key.as_str()) {
+    let known = known.iter().map(|key| key.name);
+    if !known.clone().any(|known| known == entry.key) {
         return Some((
             entry.at,
-            format!("`{key}`: `{name}` is not one of its keys{}", did_you_mean(&entry.key, known.iter().copied())),
+            format!("`{key}`: `{name}` is not one of its keys{}", did_you_mean(&entry.key, known)),
         ));
     }
     let wrong = entry.value.text().is_none();

@@ -154,7 +154,7 @@ impl<'a> ValueChecker<'a> {
         let Some(Some(variables)) = given else { return given };
         for entry in self.node.entry("environment").map_or(&[][..], |entry| entry.value.entries()) {
             let name = &entry.key;
-            if name.is_empty() || name.contains(['=', '\0']) {
+            if !values::is_variable_name(name) {
                 self.fault(entry.at, "environment", format!("`{}` is not a variable name", shown_key(name)));
             }
             if let Some(why) = variables.get(name).and_then(|value| values::not_passable(value)) {

@@ -69,7 +69,7 @@ impl<'a> Lines<'a> {
     }
 
     /// The line with this number, from 1, without its break.
-    fn line(&self, number: usize) -> &'a str {
+    pub fn line(&self, number: usize) -> &'a str {
         let line = number.checked_sub(1).and_then(|index| self.0.get(index)).copied().unwrap_or_default();
         if line.len() > LONGEST_LINE { "" } else { line }
     }

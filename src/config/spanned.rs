@@ -6,6 +6,7 @@
 //! multiply the text. `schema` and `validate` check the meaning.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
@@ -152,6 +153,8 @@ fn sum(weights: impl Iterator<Item = usize>) -> usize {
 pub(super) struct Spanned {
     pub root: Option<Rc<Node>>,
     pub faults: Vec<Fault>,
+    /// Where the parts are that the tree does not have, such as the values of keys that are given twice.
+    pub dropped: Vec<Range<Position>>,
 }
 
 /// Reads a whole file. `text` must come from [`source::text`]: no byte order mark, and only allowed characters.
@@ -164,13 +167,13 @@ pub(super) fn read(text: &str) -> Spanned {
         };
         if let Err(fault) = step {
             builder.faults.push(fault);
-            return Spanned { root: None, faults: builder.faults };
+            return Spanned { root: None, faults: builder.faults, dropped: builder.dropped };
         }
     }
     if builder.root.is_none() && builder.faults.is_empty() {
         builder.faults.push(empty_file());
     }
-    Spanned { root: builder.root, faults: builder.faults }
+    Spanned { root: builder.root, faults: builder.faults, dropped: builder.dropped }
 }
 
 fn empty_file() -> Fault {
@@ -184,6 +187,7 @@ struct Builder {
     anchors: HashMap<usize, Rc<Node>>,
     root: Option<Rc<Node>>,
     faults: Vec<Fault>,
+    dropped: Vec<Range<Position>>,
     documents: usize,
     nodes: usize,
     repeated: usize,
@@ -295,9 +299,16 @@ impl Builder {
             None => self.root = Some(node),
             Some(Collecting::List(items)) => items.push(node),
             Some(Collecting::Map { entries, lines, key }) => match key.take() {
-                None => *key = Some(check_key(&node, lines, &mut self.faults)),
+                None => {
+                    let checked = check_key(&node, lines, &mut self.faults);
+                    // In YAML, all of `{NAME=value}` is a key.
+                    if matches!(checked, Key::Bad) && node.text().is_none_or(|key| key.contains('=')) {
+                        self.dropped.push(node.at..node.end);
+                    }
+                    *key = Some(checked);
+                }
                 Some(Key::Good(key, at)) => entries.push(MapEntry { key, at, value: node }),
-                Some(Key::Bad) => {}
+                Some(Key::Bad) => self.dropped.push(node.at..node.end),
             },
         }
     }

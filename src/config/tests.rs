@@ -1,11 +1,14 @@
 //! Tests of the exact error messages for jobs files.
 
 mod after;
+mod editors;
 mod folders;
 mod fuzz;
 mod hooks;
 mod hostile;
+mod meant;
 mod positions;
+mod reference;
 mod values;
 
 use super::*;

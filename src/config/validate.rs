@@ -36,7 +36,7 @@ pub(super) fn file(bytes: &[u8], host: &mut Host) -> Checked {
         Ok(text) => text,
         Err(fault) => return Checked { faults: vec![fault], ..Checked::default() },
     };
-    let spanned::Spanned { root, mut faults } = spanned::read(text);
+    let spanned::Spanned { root, mut faults, .. } = spanned::read(text);
     let names = root.as_ref().map(|root| names(root));
     let Some(sound) = root.and_then(|root| schema::sound_part(&root, keys::KEYS, &mut faults)) else {
         return Checked { faults, names, ..Checked::default() };
@@ -134,10 +134,17 @@ impl FileCheck<'_> {
         let values = Merged::of(&own.settings, &defaults.settings);
         let schedule = self.schedule(&title, entry, &values);
         self.checked.warnings.extend(lint::about(&title, &own, defaults, schedule.as_ref(), &self.lines));
+        let is_over = schedule.as_ref().is_some_and(|schedule| schedule.next_after(self.host.now).is_none());
+        if is_over && values.enabled {
+            let at = entry.value.entry("schedule").map_or(entry.at, |schedule| schedule.value.at);
+            let message = format!("{title}: `schedule` has no occurrence from now on, so the job never runs by itself");
+            self.checked.warnings.push(Fault::new(at, message));
+        }
         let upstreams = values.after.clone();
         if let Some(name) = name.clone() {
             let enabled = values.enabled;
-            self.checked.outlines.push(Outline { name, enabled, upstreams: upstreams.clone().unwrap_or_default() });
+            let upstreams = upstreams.clone().unwrap_or_default();
+            self.checked.outlines.push(Outline { name, enabled, is_over, upstreams });
         }
         let after =
             upstreams.map(|upstreams| Due::After(upstreams.into_iter().map(|up| (up.name, up.condition)).collect()));

@@ -54,6 +54,11 @@ pub(super) fn shell_command(text: String) -> Result<CommandLine, &'static str> {
     not_passable(&text).map_or(Ok(CommandLine::Shell(text)), Err)
 }
 
+/// True if a process can have a variable of this name, and a person can tell it from others.
+pub(crate) fn is_variable_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(|c: char| c == '=' || c.is_whitespace() || c.is_control())
+}
+
 /// The reason why a text cannot be passed to a process.
 pub(super) fn not_passable(text: &str) -> Option<&'static str> {
     if text.contains('\0') {

@@ -46,6 +46,7 @@ pub(super) fn refused(setting: &Setting) -> Option<&'static str> {
         "" => Some("the variable has no name"),
         "SHELL" if value.is_empty() => Some("the shell must not be empty"),
         _ if name.contains('=') => Some("its name contains `=`"),
+        _ if !config::is_variable_name(name) => Some("its name contains a space or a control character"),
         _ if quoted(name).len() > LONGEST_KEY => Some("its name is too long for a YAML key"),
         _ if name.len() + 1 + value.len() >= config::LONGEST_STRING => Some("it is too long to be passed to a process"),
         _ => None,

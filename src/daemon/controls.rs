@@ -100,7 +100,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                 stopped
             }
             Err(error) => {
-                log::rejected(self.view.path(), &error);
+                log::rejected(self.view.path(), &error, self.view.last_good());
                 let stopped = self.turn(now, Event::Rejected);
                 self.publish();
                 stopped

@@ -5,19 +5,19 @@
 
 mod alarm;
 mod hook;
+mod jobs;
 mod names;
 mod outage;
 
 use jiff::SignedDuration;
 use tracing::{debug, error, info, trace, warn};
 
+pub(super) use self::jobs::{loaded, not_copied, rejected};
 pub(super) use self::outage::Outage;
 use super::drift::Drift;
 use super::view;
-use crate::config::{LoadError, Loaded};
 use crate::election::{Event as Election, TransferError};
 use crate::engine::Report;
-use crate::job::Difference;
 use crate::run::{Outcome, RunEnd, RunId, SkipReason, millis};
 use crate::status::Status;
 use crate::telemetry::{TARGET, event, instant};
@@ -318,27 +318,6 @@ fn skipped(skip: &crate::run::Skip, first: jiff::Timestamp, count: u64) {
     }
 }
 
-/// Logs that a jobs file was loaded, and each of its warnings. The first load names no jobs: all of them are new.
-pub(super) fn loaded(loaded: &Loaded, difference: &Difference, is_first: bool) {
-    let names = |jobs| names::of_jobs(jobs).filter(|_| !is_first);
-    info!(
-        target: TARGET,
-        event = event::JOBS_LOADED,
-        path = %loaded.path.display(),
-        jobs = loaded.set.jobs.len(),
-        digest = %loaded.set.digest,
-        added = difference.added.len(),
-        changed = difference.changed.len(),
-        removed = difference.removed.len(),
-        added_jobs = names(&difference.added),
-        changed_jobs = names(&difference.changed),
-        removed_jobs = names(&difference.removed),
-    );
-    for warning in &loaded.warnings {
-        warn!(target: TARGET, event = event::JOBS_WARNING, path = %loaded.path.display(), "{warning}");
-    }
-}
-
 /// Logs that the warden did not report a run dead in time, so the daemon kills it.
 pub(super) fn overdue(run: &RunId) {
     warn!(target: TARGET, event = event::RUN_OUTLIVED, job = %run.job(), %run);
@@ -347,16 +326,6 @@ pub(super) fn overdue(run: &RunId) {
 /// Logs that the daemon gives up on a warden that does not respond.
 pub(super) fn warden_silent(runs: usize) {
     error!(target: TARGET, event = event::WARDEN_SILENT, runs);
-}
-
-/// Logs that a jobs file was rejected: its first problem with the event, the others in lines of their own.
-pub(super) fn rejected(path: &str, error: &LoadError) {
-    let problems = error.lines();
-    let first = problems.first().cloned().unwrap_or_default();
-    error!(target: TARGET, event = event::JOBS_REJECTED, path, errors = problems.len(), first);
-    for problem in problems.iter().skip(1) {
-        error!(target: TARGET, event = event::JOBS_ERROR, path, "{problem}");
-    }
 }
 
 /// Logs that another node's jobs or time zone data differ.

@@ -1,6 +1,7 @@
 //! Reloading of the jobs file: on request, when its directory changes, and when a check every 10 s finds new content.
 //!
-//! A separate thread reads and validates the file. The daemon receives a complete valid set of jobs, or all errors.
+//! A separate thread reads and validates the file. The daemon receives a complete valid set of jobs, or all errors. What
+//! it was sent as valid is then copied to the state directory, for a start without a valid file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,10 +12,12 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{Notify, watch};
 use tracing::{debug, warn};
 
-use super::Control;
+use super::{Control, log};
 use crate::accounts::Accounts;
-use crate::config::{self, LoadError, Loaded};
+use crate::clock::system;
+use crate::config::{self, Content, LoadError, Loaded};
 use crate::job::Digest;
+use crate::state_dir::last_good::LastGood;
 use crate::telemetry::{TARGET, event};
 
 pub type Reloaded = Result<Loaded, LoadError>;
@@ -41,35 +44,58 @@ impl Trigger {
     }
 }
 
-/// Reloads the jobs file when needed, and keeps `accounts` up to date, until the daemon is gone.
+/// What the node started with.
+pub struct StartedWith {
+    /// The fingerprint of the file, valid or not.
+    pub fingerprint: Digest,
+    /// The content of the file; absent if it was rejected.
+    pub accepted: Option<Content>,
+    /// Where accepted content is copied to.
+    pub copy: LastGood,
+}
+
+/// Reloads the jobs file when needed, and keeps `accounts` and the copy of the last good jobs up to date, until the
+/// daemon is gone.
 pub async fn keep_up(
     path: PathBuf,
-    mut content: Digest,
+    StartedWith { mut fingerprint, accepted, copy }: StartedWith,
     trigger: Trigger,
     controls: UnboundedSender<Control>,
     accounts: watch::Sender<Accounts>,
 ) {
     let _watcher = watch_directory(&path, trigger.changed.clone());
+    keep_copy(&copy, accepted).await;
     let accounts = Arc::new(accounts);
     let mut looked_up = Instant::now();
     while !controls.is_closed() {
         let is_requested = wait(&trigger).await;
-        let (at, before, accounts) = (path.clone(), content.clone(), Arc::clone(&accounts));
+        let (at, before, accounts) = (path.clone(), fingerprint.clone(), Arc::clone(&accounts));
         let is_due = is_requested || looked_up.elapsed() >= LOOK_UP_EVERY;
         if is_due {
             looked_up = Instant::now();
         }
         let check = move || {
             let found = check(&at, &before, is_requested);
-            look_up(found.as_ref().and_then(|(_, reloaded)| reloaded.as_ref().ok()), is_due, &accounts);
+            look_up(found.as_ref().and_then(|found| found.reloaded.as_ref().ok()), is_due, &accounts);
             found
         };
         // The reading thread should not panic. If it does, the next check reads the file.
-        let Ok(Some((now, reloaded))) = tokio::task::spawn_blocking(check).await else { continue };
-        content = now;
-        if controls.send(Control::Reloaded(reloaded)).is_err() {
+        let Ok(Some(found)) = tokio::task::spawn_blocking(check).await else { continue };
+        fingerprint = found.fingerprint;
+        if controls.send(Control::Reloaded(found.reloaded)).is_err() {
             return;
         }
+        keep_copy(&copy, found.accepted).await;
+    }
+}
+
+/// Copies accepted content. Without a copy the node works all the same, so a failure is only logged.
+async fn keep_copy(copy: &LastGood, accepted: Option<Content>) {
+    let Some(content) = accepted else { return };
+    let (copy, path) = (copy.clone(), content.path().to_owned());
+    let kept = tokio::task::spawn_blocking(move || copy.keep(&content, system::now().wall)).await;
+    if let Ok(Err(error)) = kept {
+        log::not_copied(&path, &error);
     }
 }
 
@@ -99,10 +125,25 @@ async fn wait(trigger: &Trigger) -> bool {
     }
 }
 
+/// The result of reading the file again.
+struct Found {
+    fingerprint: Digest,
+    reloaded: Reloaded,
+    /// What was read, if it is valid.
+    accepted: Option<Content>,
+}
+
 /// Loads the jobs if a reload was requested or the content has changed.
-fn check(path: &Path, before: &Digest, is_requested: bool) -> Option<(Digest, Reloaded)> {
-    let now = config::fingerprint(path);
-    (is_requested || now != *before).then(|| (now, config::load(path)))
+fn check(path: &Path, before: &Digest, is_requested: bool) -> Option<Found> {
+    let read = Content::read(path);
+    let fingerprint = config::fingerprint_of(&read);
+    if !is_requested && fingerprint == *before {
+        return None;
+    }
+    match read.and_then(|content| Ok((content.load()?, content))) {
+        Ok((loaded, content)) => Some(Found { fingerprint, reloaded: Ok(loaded), accepted: Some(content) }),
+        Err(error) => Some(Found { fingerprint, reloaded: Err(error), accepted: None }),
+    }
 }
 
 /// Watches the directory rather than the file, because editors replace the file. If it fails, only the checks remain.

@@ -13,6 +13,7 @@ use super::drift::Drift;
 use super::members::Members;
 use super::reload::Reloaded;
 use crate::clock::{Now, Uptime};
+use crate::config::LoadError;
 use crate::election::{Event as Election, Member, Published};
 use crate::engine::{Engine, MarkAhead, Report};
 use crate::job::{JobName, JobSet};
@@ -61,6 +62,7 @@ impl View {
             valid: true,
             errors: Vec::new(),
             loaded_at: now.wall,
+            last_good: false,
         };
         Self {
             node,
@@ -80,6 +82,19 @@ impl View {
         }
     }
 
+    /// Records that the jobs file was rejected at the start, and that the jobs are those of the copy of `at`.
+    pub fn started_with_copy(&mut self, error: &LoadError, at: Timestamp) {
+        self.file.valid = false;
+        self.file.errors = error.lines();
+        self.file.loaded_at = at;
+        self.file.last_good = true;
+    }
+
+    /// When the copy was made whose jobs the node uses, since its jobs file was rejected at the start.
+    pub(super) fn last_good(&self) -> Option<Timestamp> {
+        self.file.last_good.then_some(self.file.loaded_at)
+    }
+
     /// Sets how the node's runs are kept together and limited.
     pub fn confined(&mut self, confinement: Confinement) {
         self.confinement = confinement;
@@ -97,6 +112,7 @@ impl View {
                 self.last.retain(|job, _| loaded.set.jobs.contains_key(job));
                 self.file.digest = loaded.set.digest.clone();
                 self.file.valid = true;
+                self.file.last_good = false;
                 self.file.errors.clear();
                 self.file.loaded_at = now.wall;
             }
@@ -191,7 +207,8 @@ impl View {
         if self.file.valid {
             return role;
         }
-        format!("{role}; the jobs file is INVALID, keeping the jobs loaded before")
+        let used = if self.file.last_good { "using the last good jobs" } else { "keeping the jobs loaded before" };
+        format!("{role}; the jobs file is INVALID, {used}")
     }
 
     fn role_in_words(&self, engine: &Engine) -> String {
@@ -355,7 +372,6 @@ pub(super) fn describe_mark_ahead(ahead: &MarkAhead) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::LoadError;
     use crate::term::SessionId;
 
     const NOW: Now = Now { wall: Timestamp::UNIX_EPOCH, up: Uptime::ZERO };
@@ -369,7 +385,7 @@ mod tests {
     fn the_summary_shows_what_the_node_waits_for_and_that_the_jobs_file_is_invalid() {
         let (mut view, engine) = view();
         assert_eq!(view.summary(&engine), "waiting for a session with zookeeper");
-        view.reloaded(NOW, &Err(LoadError::Invalid { problems: Vec::new() }));
+        view.reloaded(NOW, &Err(LoadError::Invalid { problems: Vec::new(), warnings: Vec::new() }));
         let expected = "waiting for a session with zookeeper; the jobs file is INVALID, keeping the jobs loaded before";
         assert_eq!(view.summary(&engine), expected);
     }

@@ -74,6 +74,7 @@ pub(crate) fn leader() -> Status {
             valid: true,
             errors: Vec::new(),
             loaded_at: at("2026-11-19T23:11:30Z"),
+            last_good: false,
         },
         clock_skew_ms: Some(0),
         jobs: vec![

@@ -40,10 +40,13 @@ events! {
     NODE_UNSTUCK "node.unstuck" "the daemon's loop turns again" [];
     JOBS_LOADED "jobs.loaded" "the jobs were loaded"
         [path, jobs, digest, added, changed, removed, added_jobs, changed_jobs, removed_jobs];
-    JOBS_REJECTED "jobs.rejected" "the jobs file is invalid; keeping the jobs loaded before" [path, errors, first];
+    JOBS_REJECTED "jobs.rejected" "the jobs file is invalid; keeping the jobs loaded before"
+        [path, errors, first, last_good];
     JOBS_ERROR "jobs.error" "a further error of a jobs file that is invalid" [path];
     JOBS_WARNING "jobs.warning" "the jobs file is valid, but probably not what was meant" [path];
     JOBS_UNWATCHED "jobs.unwatched" "changes of the jobs file are noticed late: it cannot be watched" [path, error];
+    JOBS_UNCOPIED "jobs.uncopied" "the jobs were not copied, so a start without a valid jobs file would fail"
+        [path, error];
     JOBS_DRIFT "jobs.drift" "another node has loaded different jobs" [other, digest, other_digest];
     ZONES_DRIFT "zones.drift" "another node has different time zone data" [other, tzdata, other_tzdata];
     ELECTION_JOINED "election.joined" "the node joined the queue" [candidate];

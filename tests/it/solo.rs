@@ -2,6 +2,7 @@
 
 mod api;
 mod chained;
+mod comparing;
 mod control;
 mod crowd;
 mod deaths;
@@ -12,6 +13,7 @@ mod gap;
 mod groups;
 mod history;
 mod hooks;
+mod last_good;
 mod locks;
 pub mod log;
 mod logs;

@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use super::words;
+use crate::clock::stamp;
 use crate::election::Member;
 use crate::status::{NodeState, QueuedCandidate, Status};
 use crate::term::NodeName;
@@ -135,7 +136,11 @@ fn worded(status: &Status) -> Vec<String> {
         problems.push(format!("{} is not connected to {}", status.node, status.backend));
     }
     if !status.jobs_file.valid {
-        problems.push("The jobs file was rejected; the jobs loaded before stay in use".to_owned());
+        let used = match status.jobs_file.last_good {
+            true => format!("the node uses the last good jobs, of {} UTC", stamp(status.jobs_file.loaded_at)),
+            false => "the jobs loaded before stay in use".to_owned(),
+        };
+        problems.push(format!("The jobs file was rejected; {used}"));
         problems.extend(status.jobs_file.errors.iter().take(20).cloned());
     }
     problems.extend(status.unread.iter().map(|why| format!("The ledger was not read, the rest may be old: {why}")));

@@ -8,9 +8,14 @@ const AROUND: usize = 60;
 
 /// Returns two lines: the expression, and `^` under the wrong characters.
 pub(super) fn marked(expression: &str, position: FaultPosition) -> String {
-    let start = position.offset.saturating_sub(AROUND);
+    underlined(expression, position.offset, position.length)
+}
+
+/// Returns two lines: the part of a text around these characters, and `^` under them.
+pub(super) fn underlined(text: &str, offset: usize, length: usize) -> String {
+    let start = offset.saturating_sub(AROUND);
     // At least one `^`, also behind the end, where something is missing.
-    let width = position.length.clamp(1, AROUND);
+    let width = length.clamp(1, AROUND);
     let cell = |c: char| {
         if c.is_whitespace() {
             ' '
@@ -20,10 +25,9 @@ pub(super) fn marked(expression: &str, position: FaultPosition) -> String {
             c
         }
     };
-    let shown: String =
-        expression.chars().skip(start).take(position.offset - start + width + AROUND).map(cell).collect();
+    let shown: String = text.chars().skip(start).take(offset - start + width + AROUND).map(cell).collect();
     let cut = if start > 0 { "…" } else { "" };
-    let margin = " ".repeat(cut.chars().count() + position.offset - start);
+    let margin = " ".repeat(cut.chars().count() + offset - start);
     format!("  {cut}{}\n  {margin}{}", shown.trim_end(), "^".repeat(width))
 }
 

@@ -196,7 +196,7 @@ mod tests {
     fn printed(style: Style, escapes: bool, pages: &[OutputPage]) -> (String, String, bool) {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let mut printer = Printer { escapes, ..Printer::new(style) };
-        let io = &mut Io { out: &mut out, err: &mut err };
+        let io = &mut Io { out: &mut out, err: &mut err, is_watched: false };
         pages.iter().for_each(|page| printer.print(page, io).unwrap());
         printer.finish(io).unwrap();
         (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap(), printer.is_complete())

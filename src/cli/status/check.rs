@@ -4,6 +4,7 @@ use std::io::Write;
 
 use crate::cli::Exit;
 use crate::cli::ask::AskFailure;
+use crate::clock::stamp;
 use crate::escape;
 use crate::status::Status;
 
@@ -26,7 +27,8 @@ fn problems(status: &Status) -> Vec<String> {
     let leader = status.role.leader_node.is_none().then(|| "nobody leads".to_owned());
     let file = &status.jobs_file;
     let first = file.errors.first().map(|error| format!(": {error}")).unwrap_or_default();
-    let rejected = (!file.valid).then(|| format!("{} was rejected{first}", file.path));
+    let used = file.last_good.then(|| format!(" (using the last good jobs, of {}Z)", stamp(file.loaded_at)));
+    let rejected = (!file.valid).then(|| format!("{} was rejected{}{first}", file.path, used.unwrap_or_default()));
     [ready, leader, rejected].into_iter().flatten().collect()
 }
 
@@ -44,6 +46,14 @@ mod tests {
     #[test]
     fn a_node_that_takes_part_under_a_leader_is_fine() {
         assert_eq!(checked(&sample::leader()), (Exit::Fine, "ok: host-a is ready, host-a leads\n".into()));
+    }
+
+    #[test]
+    fn the_last_good_jobs_are_named_with_their_time() {
+        let mut status = sample::leader();
+        (status.jobs_file.valid, status.jobs_file.last_good) = (false, true);
+        let expected = "/etc/cronkeeper/jobs.yaml was rejected (using the last good jobs, of 2026-11-19 23:11:30Z)\n";
+        assert_eq!(checked(&status), (Exit::Failed, expected.into()));
     }
 
     #[test]

@@ -189,7 +189,8 @@ fn write_jobs_file(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     if file.valid {
         return line(out, "JOBS", &format!("{}, {}, since {loaded}Z", file.path, file.digest));
     }
-    line(out, "JOBS", &format!("{} REJECTED, using jobs of {loaded}Z:", file.path))?;
+    let used = if file.last_good { "the last good jobs," } else { "jobs" };
+    line(out, "JOBS", &format!("{} REJECTED, using {used} of {loaded}Z:", file.path))?;
     file.errors.iter().try_for_each(|error| line(out, "", error))
 }
 

@@ -62,7 +62,7 @@ jobs:
         j:14:36: job `deep`: `after`: all chains of a job must start at the same scheduled job; the chain through `last` starts at `z`, earlier ones at `a`
         j:16:17: job `one`: `after`: it runs after itself: after `two`, which runs after `three`, which runs after `one`
         j:20:17: job `none`: `after`: must name at least one job
-        j:21:17: job `list`: `after` must be a map of texts, not a list
+        j:21:17: job `list`: `after` must be a map of texts, not a list; write `after: {a: success}`
         j:23:23: job `broken`: `schedule`: minute: 61 is out of range; allowed: 0 to 59
         "#,
     );

@@ -29,7 +29,7 @@ fn mode(path: &Path, mode: u32) {
 fn reported_for(path: &Path, directory: &TempDir) -> String {
     let reported = match load(path) {
         Ok(loaded) => lines(&loaded.warnings),
-        Err(LoadError::Invalid { problems }) => lines(&problems),
+        Err(LoadError::Invalid { problems, .. }) => lines(&problems),
         Err(LoadError::Unreadable { path, source }) => format!("{}: {:?}", path.display(), source.kind()),
     };
     reported.replace(&directory.path().display().to_string(), "dir")

@@ -100,12 +100,17 @@ fn fuzz_jobs_file() {
     Fuzz::of("jobs-file", WORDS).run(|input| match parse("j", input) {
         Ok((set, warnings)) => {
             assert_legible(&warnings);
+            editors::assert_valid(input);
             assert_eq!(parse("j", input).map(|(again, _)| again.jobs), Ok(set.jobs));
             true
         }
-        Err(problems) => {
+        Err(mut problems) => {
             assert!(!problems.is_empty());
             assert_legible(&problems);
+            Content::of_files(Path::new("j"), [("j".into(), input.to_owned())]).locate(&mut problems);
+            for Excerpt { text, offset, .. } in problems.iter().filter_map(|problem| problem.place.excerpt.as_ref()) {
+                assert!(*offset <= text.chars().count() && text.chars().count() <= 400, "{text}");
+            }
             false
         }
     });
@@ -119,7 +124,7 @@ fn fuzz_jobs_file_in_both_passes() {
         // With a final line break, because without it one of the parsers adds one to a last `|` block.
         let text = text(input) + "\n";
         let Ok(text) = source::text(text.as_bytes()) else { return false };
-        let spanned::Spanned { root: Some(root), mut faults } = spanned::read(text) else { return false };
+        let spanned::Spanned { root: Some(root), mut faults, .. } = spanned::read(text) else { return false };
         let written = |node: &spanned::Node| {
             let mut written = String::new();
             spanned::write(node, &mut written);

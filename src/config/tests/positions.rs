@@ -37,7 +37,6 @@ job: {}
         j:3:13: defaults: `timezone`: `Mars/Olympus` is not a time zone of the IANA database
         j:4:3: defaults: `command` belongs to a job, not to `defaults`
         j:5:3: defaults: `comand` is not a key of a job
-        j:7:3: job `backup`: `schedule` is missing
         j:8:5: job `backup`: `shedule` is not a key of a job, did you mean `schedule`?
         j:9:26: job `backup`: an item of `command` must be a text, not a map
         j:10:14: job `backup`: `timeout`: `5min` has the unknown unit `min`, did you mean `m`?

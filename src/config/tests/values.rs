@@ -107,7 +107,10 @@ fn a_file_without_jobs_is_valid_but_an_empty_file_is_not() {
     same(&reported("defaults: {}"), "j:1:1: `jobs` is missing; write `jobs: {}` for no jobs");
     same(&reported("[a]"), "j:1:1: a jobs file is a map with `jobs` and `defaults`, not a list");
     same(&reported("hello"), "j:1:1: a jobs file is a map with `jobs` and `defaults`, not a text");
-    same(&reported("jobs: [a]"), "j:1:7: `jobs` is a map from names to jobs, not a list; write `jobs: {}` for no jobs");
+    same(
+        &reported("jobs: [a]"),
+        "j:1:7: `jobs` is a map from names to jobs, not a list; write `NAME:` in place of `- name: NAME`",
+    );
 }
 
 #[test]
@@ -115,11 +118,27 @@ fn wrong_types_are_rejected() {
     for (keys, message) in [
         ("description: [x]", "j:5:18: job `a`: `description` must be a text, not a list"),
         ("timezone: {a: b}", "j:5:15: job `a`: `timezone` must be a text, not a map"),
-        ("enabled: yes", "j:5:14: job `a`: `enabled` must be `true` or `false`, not a text"),
-        ("enabled: \"true\"", "j:5:14: job `a`: `enabled` must be `true` or `false`, not a text"),
-        ("enabled: True", "j:5:14: job `a`: `enabled` must be `true` or `false`, not a text"),
-        ("enabled: 1", "j:5:14: job `a`: `enabled` must be `true` or `false`, not a number"),
-        ("environment: [A=b]", "j:5:18: job `a`: `environment` must be a map of texts, not a list"),
+        (
+            "enabled: yes",
+            "j:5:14: job `a`: `enabled` must be `true` or `false`, not a text; write `true`, without quotes (in YAML 1.2 only `true` and `false` are booleans)",
+        ),
+        ("enabled: maybe", "j:5:14: job `a`: `enabled` must be `true` or `false`, not a text"),
+        (
+            "enabled: \"true\"",
+            "j:5:14: job `a`: `enabled` must be `true` or `false`, not a text; write `true`, without quotes (in YAML 1.2 only `true` and `false` are booleans)",
+        ),
+        (
+            "enabled: Off",
+            "j:5:14: job `a`: `enabled` must be `true` or `false`, not a text; write `false`, without quotes (in YAML 1.2 only `true` and `false` are booleans)",
+        ),
+        (
+            "enabled: 1",
+            "j:5:14: job `a`: `enabled` must be `true` or `false`, not a number; write `true`, without quotes (in YAML 1.2 only `true` and `false` are booleans)",
+        ),
+        (
+            "environment: [A=b]",
+            "j:5:18: job `a`: `environment` must be a map of texts, not a list; write `environment: {NAME: value}`",
+        ),
         ("environment: {A: [x]}", "j:5:22: job `a`: `environment`: `A` must be a text, not a list"),
         (
             "environment:\n  A:\n  B: ~",
@@ -137,7 +156,7 @@ fn wrong_types_are_rejected() {
         ),
         (
             "success_exit_codes: 0",
-            "j:5:25: job `a`: `success_exit_codes` must be a list of whole numbers, not a number",
+            "j:5:25: job `a`: `success_exit_codes` must be a list of whole numbers, not a number; write `success_exit_codes: [0]`",
         ),
         ("success_exit_codes: [0, x]", "j:5:29: job `a`: `success_exit_codes` must hold whole numbers, not a text"),
         (
@@ -317,7 +336,7 @@ fn invalid_users_nice_values_and_limits_are_rejected() {
         ("nice: 20", "j:5:11: job `a`: `nice`: `20` is not a nice value: expected -20 to 19"),
         (
             "limits: 1",
-            "j:5:13: job `a`: `limits` must be a map of memory, processes, open_files, cpu_time, not a number",
+            "j:5:13: job `a`: `limits` must be a map of memory, processes, open_files, cpu_time, not a number; write `limits: {memory: ...}`",
         ),
         (
             "limits: {memry: 1GiB, memory: 1, cpu_time: 500ms, processes: 0}",
@@ -351,7 +370,10 @@ fn retries_are_taken_key_by_key_from_job_defaults_and_built_in() {
 #[test]
 fn invalid_retries_are_reported_at_their_position() {
     for (value, expected) in [
-        ("3", "j:5:14: job `a`: `retries` must be a map of limit, delay, backoff, max_delay, not a number"),
+        (
+            "3",
+            "j:5:14: job `a`: `retries` must be a map of limit, delay, backoff, max_delay, not a number; write `retries: {limit: 3}`",
+        ),
         ("{limit: -1}", "j:5:22: job `a`: `retries`: `limit`: `-1` is not a number of retries: expected 0 to 1000"),
         ("{limit: 1001}", "j:5:22: job `a`: `retries`: `limit`: `1001` is not a number of retries: expected 0 to 1000"),
         ("{limit: [1]}", "j:5:22: job `a`: `retries`: `limit` must be a text or number, not a list"),

@@ -51,6 +51,7 @@ fn of_its_message(facts: &Facts<'_>) -> Option<String> {
             | event::JOBS_WARNING
             | event::JOBS_ERROR
             | event::JOBS_UNWATCHED
+            | event::JOBS_UNCOPIED
             | event::ZONES_DRIFT
             | event::ELECTION_UNFIT
             | event::LEADER_HANDING_OVER
@@ -110,9 +111,11 @@ fn node(f: &Facts<'_>) -> Option<String> {
         event::NODE_STOPPED => format!("stopped{}", f.with(": ", "reason")),
         event::JOBS_LOADED => format!("loaded {} from {}{}", f.count("jobs", "job"), f.any("path"), changes(f)),
         event::JOBS_REJECTED => format!(
-            "{} has {}, so the jobs loaded before stay in force: {}",
+            "{} has {}, so {} stay in force: {}",
             f.any("path"),
             f.count("errors", "error"),
+            f.text("last_good")
+                .map_or("the jobs loaded before".to_owned(), |at| format!("the last good jobs, of {at},")),
             f.any("first"),
         ),
         event::JOBS_DRIFT => format!("{} has loaded different jobs", f.any("other")),

@@ -28,7 +28,7 @@ fn no_command_or_an_unknown_one_is_wrong_usage() {
         "
         | error: unrecognized subcommand 'chekc'
         |
-        |   tip: a similar subcommand exists: 'check'
+        |   tip: some similar subcommands exist: 'schema', 'check'
         |
         | Usage: cronkeeper <COMMAND>
         |
@@ -67,6 +67,7 @@ fn help_lists_the_commands() {
         barrier      Wait until a number of processes have arrived
         release      Release what a dead daemon on this host still holds
         import       Convert a crontab to jobs.yaml, on stdout
+        schema       Print the JSON Schema of jobs.yaml, for editors
         completions  Print a completion script for a shell
         man          Print the manual page
 
@@ -186,10 +187,10 @@ fn the_error_for_a_missing_jobs_file_names_the_options() {
 fn all_errors_of_an_invalid_file_are_reported() {
     let context = WorkingDirectory::with("jobs.yaml", BAD);
     let expected = "
-        | jobs.yaml:2:3: job `backup`: `schedule` is missing
         | jobs.yaml:3:5: job `backup`: `schedul` is not a key of a job, did you mean `schedule`?
         | jobs.yaml:6:23: job `report`: `schedule`: day of week: 8 is out of range; allowed: 0 to 7 (0 and 7 are Sunday), sun to sat
         | jobs.yaml:7:14: job `report`: `timeout`: `soon` is not a duration: expected integers with units, such as `500ms`, `90s`, `1h30m` or `2d`
+        | 3 errors in 1 file
         exit 78";
     for line in [&["check", "jobs.yaml"][..], &["next", "--jobs", "jobs.yaml"], &["run", "--jobs", "jobs.yaml"]] {
         assert_printed(&context.enter(line), expected);

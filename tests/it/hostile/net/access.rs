@@ -13,7 +13,11 @@ const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// Strings printed by a job, given by an operator, and written in the jobs file.
 const SECRETS: [&str; 3] = ["printed-hunter2", "said-hunter2", "written-hunter2"];
 const JOBS: &str = "jobs:
-  fail: {schedule: '* * * * * *', description: written-hunter2, command: 'echo printed-hunter2; exit 1'}
+  fail:
+    schedule: '* * * * * *'
+    description: written-hunter2
+    command: 'echo printed-hunter2; exit 1'
+    environment: {TOKEN: given-hunter2}
   idle: {schedule: '@at 2099-01-01T00:00:00Z', command: 'true'}
 ";
 const DOCUMENTS: [&str; 4] = ["/v1/status", "/v1/jobs", "/v1/history", "/v1/jobs/fail/history"];
@@ -62,6 +66,11 @@ fn a_stranger_sees_names_and_outcomes_and_who_has_the_token_sees_all() {
             "{path}: {code} {body}"
         );
     }
+    let definitions = "/v1/definitions";
+    assert_eq!(get(at, definitions).code, 403);
+    let shown = get_with(at, definitions, &bearer(TOKEN));
+    assert_eq!((shown.code, secrets_in(&shown.body)), (200, vec!["printed-hunter2", "written-hunter2"]));
+    assert!(shown.body.contains("environment.TOKEN") && !shown.body.contains("given-hunter2"), "{}", shown.body);
     for wrong in ["from=1", "since=yesterday", "attempt=-1", "wait=x"] {
         assert_eq!(get_with(at, &format!("{output}?{wrong}"), &bearer(TOKEN)).code, 400, "{wrong}");
     }

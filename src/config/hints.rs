@@ -1,0 +1,124 @@
+//! What was probably meant: keys by the names that other schedulers give them, and the right form of a value.
+
+use super::raw::Form;
+use super::schema::shown;
+use super::spanned::{MapEntry, Node, Value};
+use crate::suggest::nearest;
+
+/// Names that people expect, by the key that is meant. In lower case, with `_` for `-`.
+const SYNONYMS: [(&str, &[&str]); 19] = [
+    ("description", &["comment", "desc", "title", "summary"]),
+    ("schedule", &["at", "cron", "cron_expression", "every", "expression", "interval", "oncalendar", "time", "when"]),
+    ("after", &["dependencies", "depends", "depends_on", "needs", "requires", "upstream", "upstreams", "wants"]),
+    ("timezone", &["time_zone", "tz", "zone"]),
+    ("splay", &["jitter", "random_delay", "randomizeddelaysec"]),
+    ("command", &["args", "cmd", "exec", "execstart", "program", "run", "script"]),
+    ("enabled", &["active", "disable", "disabled", "enable", "suspend"]),
+    ("environment", &["env", "env_vars", "envs", "variables", "vars"]),
+    ("user", &["account", "owner", "run_as", "run_as_user", "runas", "uid", "username"]),
+    ("group", &["gid", "run_as_group"]),
+    ("nice", &["niceness", "priority"]),
+    ("limits", &["cpu", "memory", "resources", "ulimit"]),
+    ("working_directory", &["chdir", "cwd", "dir", "directory", "pwd", "workdir", "working_dir"]),
+    ("timeout", &["deadline", "max_duration", "max_runtime", "time_limit"]),
+    ("kill_grace", &["grace", "grace_period", "kill_timeout", "stop_timeout"]),
+    ("retries", &["attempts", "max_retries", "retry"]),
+    ("overlap", &["allow_concurrent", "concurrency_policy", "concurrencypolicy"]),
+    ("misfire", &["anacron", "backfill", "catch_up", "catchup", "persistent"]),
+    ("lock", &["flock", "locks", "mutex"]),
+];
+
+/// What replaces a key that has no counterpart.
+const INSTEAD: [(&str, &[&str]); 4] = [
+    (
+        "write the variables under `environment`, or let the command read the file",
+        &["dotenv", "env_file", "env_files", "environment_file", "environmentfile"],
+    ),
+    (
+        "a `command` written as a text runs under /bin/sh; for another shell write `command: [bash, -c, \"...\"]`",
+        &["executable", "interpreter", "shell"],
+    ),
+    (
+        "write what notifies somebody under `on_failure`, `on_recovery` or `on_missed`",
+        &["alert", "alerts", "email", "mail", "mail_to", "mailto", "notifications", "notify", "onfailure", "on_error"],
+    ),
+    ("the job's name is its key: write `NAME:` above its keys", &["id", "job", "name"]),
+];
+
+/// The key that is meant by an unknown one, if it can be guessed.
+pub(super) fn meant<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
+    let plain = plain(key);
+    let synonym = SYNONYMS.iter().find(|(_, others)| others.contains(&plain.as_str())).map(|(key, _)| *key);
+    match synonym {
+        Some(synonym) => known.clone().find(|known| *known == synonym),
+        None => nearest(key, known),
+    }
+}
+
+/// The end of a message about an unknown key: what to write instead, if that can be guessed.
+pub(super) fn about_key<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
+    let plain = plain(key);
+    match INSTEAD.iter().find(|(_, others)| others.contains(&plain.as_str())) {
+        Some((instead, _)) => format!("; {instead}"),
+        None => meant(key, known).map(|key| format!(", did you mean `{key}`?")).unwrap_or_default(),
+    }
+}
+
+fn plain(key: &str) -> String {
+    key.to_lowercase().replace('-', "_")
+}
+
+/// The end of a message about a value of the wrong form: how to write it.
+pub(super) fn about_form(form: Form, entry: &MapEntry) -> String {
+    right_form(form, entry).map(|right| format!("; write {right}")).unwrap_or_default()
+}
+
+fn right_form(form: Form, MapEntry { key, value, .. }: &MapEntry) -> Option<String> {
+    match (form, key.as_str(), &value.value) {
+        (Form::Flag, _, _) => flag(value.text()?),
+        (Form::Numbers, _, Value::Text { text, .. }) if is_short_number(text) => Some(format!("`{key}: [{text}]`")),
+        (Form::Fields(_), "retries", Value::Text { text, .. }) if is_short_number(text) => {
+            Some(format!("`retries: {{limit: {text}}}`"))
+        }
+        (Form::Fields(_), "concurrency_group", Value::Text { text, .. }) => {
+            Some(format!("`concurrency_group: {{name: {}, limit: 1}}`", shown(text)))
+        }
+        (Form::Fields(known), ..) => Some(format!("`{key}: {{{}: ...}}`", known.first()?.name)),
+        (Form::Texts, "after", Value::Text { text, .. }) => Some(format!("`after: {{{}: success}}`", shown(text))),
+        (Form::Texts, "after", Value::List(items)) => {
+            let jobs: Option<Vec<String>> =
+                items.iter().map(|item| Some(format!("{}: success", shown(item.text()?)))).collect();
+            Some(format!("`after: {{{}}}`", jobs.filter(|jobs| !jobs.is_empty())?.join(", ")))
+        }
+        // Without the value, which may be secret.
+        (Form::Texts, ..) => Some(format!("`{key}: {{NAME: value}}`")),
+        _ => None,
+    }
+}
+
+fn is_short_number(text: &str) -> bool {
+    !text.is_empty() && text.len() < 10 && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// In YAML 1.1, other words were booleans too.
+fn flag(text: &str) -> Option<String> {
+    let meant = match text.to_lowercase().as_str() {
+        "yes" | "y" | "on" | "true" | "1" => "true",
+        "no" | "n" | "off" | "false" | "0" => "false",
+        _ => return None,
+    };
+    Some(format!("`{meant}`, without quotes (in YAML 1.2 only `true` and `false` are booleans)"))
+}
+
+/// How to write jobs that are given as a list.
+pub(super) fn about_list_of_jobs(jobs: &Node) -> String {
+    let name = jobs.items().iter().find_map(|job| job.entry("name")?.value.text());
+    let name = name.map_or_else(|| "NAME".to_owned(), shown);
+    format!("write `{name}:` in place of `- name: {name}`")
+}
+
+/// The keys that messages name.
+#[cfg(test)]
+pub(super) fn keys() -> impl Iterator<Item = &'static str> {
+    SYNONYMS.iter().map(|(key, _)| *key)
+}
