@@ -363,6 +363,9 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     /// Calls the hooks of the node that follow from what it sees. Visits every missing node, so this happens only when
     /// something is new, at most once every [`SHOW_EVERY`], and when the time alone leads to a call.
     fn watch_cluster(&mut self, now: Now) -> Option<Stopped> {
+        if self.cluster.is_off() {
+            return None;
+        }
         if self.engine.is_ending() {
             // Its hooks would not run any more.
             self.cluster_at = None;
@@ -374,7 +377,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         }
         let seen = self.view.seen();
         let calls = self.cluster.see(now, &seen);
-        self.cluster_at = self.cluster.next_at(now, &seen);
+        self.cluster_at = self.cluster.next_at();
         let mut stopped = None;
         for call in calls {
             stopped = stopped.or(self.turn(now, Event::CallHook(call)));

@@ -244,6 +244,23 @@ pub enum Commit {
     Unknown,
 }
 
+/// When a job last succeeded, as far as its history says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastSuccess {
+    /// The end of the last run that succeeded.
+    At(Timestamp),
+    /// No record of a success is kept.
+    Never,
+    /// The history may not be read.
+    Unreadable,
+}
+
+impl From<Option<Timestamp>> for LastSuccess {
+    fn from(at: Option<Timestamp>) -> Self {
+        at.map_or(Self::Never, Self::At)
+    }
+}
+
 /// An event from the ledger to the daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -267,8 +284,8 @@ pub enum Event {
     },
     /// The outcome of the run whose end was written before this run's; `None` if there was none or it is unknown.
     Before(RunId, Option<Outcome>),
-    /// The end of the job's last run that succeeded; `None` if its history has none.
-    LastSuccess(JobName, Option<Timestamp>),
+    /// When the job last succeeded.
+    LastSuccess(JobName, LastSuccess),
     /// The job is gone from every node's files, and all its records have been removed.
     Forgotten {
         job: JobName,

@@ -42,6 +42,7 @@ pub(super) fn about(
     }
     warnings.extend(without_effect(own));
     warnings.extend(run_all_without_window(own, defaults));
+    warnings.extend(alarms_that_are_never_raised(own, defaults));
     warnings.extend(overruled_variables(own));
     warnings.extend(schedule.and_then(|schedule| splay_beyond_the_next(own, defaults, schedule)));
     warnings.into_iter().map(|(at, message)| Fault::new(at, format!("{title}: {message}"))).collect()
@@ -118,6 +119,25 @@ fn run_all_without_window(own: &LocatedSettings, defaults: &LocatedSettings) -> 
     let message = "`misfire: run-all` without `misfire_window` makes up only the newest missed occurrence, \
                    because the window is then the time to the next one";
     Some((own.position("misfire").or_else(|| defaults.position("misfire"))?, message.to_owned()))
+}
+
+/// A hook of an alarm without its limit, and a limit that the timeout always comes before.
+fn alarms_that_are_never_raised(own: &LocatedSettings, defaults: &LocatedSettings) -> Vec<Warning> {
+    let is_set = [
+        merged(&own.settings.late_after, &defaults.settings.late_after).is_some(),
+        merged(&own.settings.long_after, &defaults.settings.long_after).is_some(),
+        merged(&own.settings.stale_after, &defaults.settings.stale_after).is_some(),
+    ];
+    let hooks = [("on_late", "late_after"), ("on_long", "long_after"), ("on_stale", "stale_after")];
+    let without_limit = hooks.into_iter().zip(is_set).filter(|(_, is_set)| !is_set).filter_map(|((hook, limit), _)| {
+        Some((own.position(hook)?, format!("`{hook}` never runs, because `{limit}` is not set")))
+    });
+    let long_after = merged(&own.settings.long_after, &defaults.settings.long_after);
+    let timeout = merged(&own.settings.timeout, &defaults.settings.timeout);
+    let is_too_long = long_after.zip(timeout).is_some_and(|(long_after, timeout)| long_after >= timeout);
+    let too_long = own.position("long_after").filter(|_| is_too_long);
+    let message = "`long_after` is never reached, because `timeout` ends the attempt before";
+    without_limit.chain(too_long.map(|at| (at, message.to_owned()))).collect()
 }
 
 /// Number of occurrences to search for the shortest interval. Small, because every load checks every job.

@@ -6,7 +6,7 @@
 //! | `on_no_leader` | every node | it has known of no leader for `no_leader_after`; once until it knows of one |
 //! | `on_node_missing` | the leader | a node has been gone for `node_missing_after`; once a term until it is back |
 //! | `on_jobs_rejected` | the node | its jobs file was rejected; once until it is accepted |
-//! | `on_jobs_drift` | the leader | other nodes have other jobs or time zones; again when another node differs |
+//! | `on_jobs_drift` | the leader | other nodes have had other jobs or time zones for `jobs_drift_after`; once for each |
 //!
 //! A pure state machine: the daemon tells it what it sees, and asks the engine to call what it returns. Unlike the
 //! alarms of jobs nothing of it is recorded: a new process or a new leader may call a hook again.
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::clock::{Now, Uptime, later};
+use crate::clock::{Now, Uptime};
 use crate::engine::hooks::NodeHookCall;
 use crate::job::{CommandLine, NodeHook};
 use crate::telemetry::instant;
@@ -28,12 +28,14 @@ pub struct NodeHooks {
     pub commands: BTreeMap<NodeHook, CommandLine>,
     pub no_leader_after: Duration,
     pub node_missing_after: Duration,
+    /// Longer than a change of the jobs file takes from host to host.
+    pub jobs_drift_after: Duration,
 }
 
 impl Default for NodeHooks {
     fn default() -> Self {
-        let [no_leader_after, node_missing_after] = [60, 300].map(Duration::from_secs);
-        Self { commands: BTreeMap::new(), no_leader_after, node_missing_after }
+        let [no_leader_after, node_missing_after, jobs_drift_after] = [60, 300, 300].map(Duration::from_secs);
+        Self { commands: BTreeMap::new(), no_leader_after, node_missing_after, jobs_drift_after }
     }
 }
 
@@ -59,11 +61,42 @@ pub(super) struct ClusterWatch {
     leadership: Leadership,
     /// The newest own term of which the beginning was called.
     called_term: Option<FencingToken>,
-    /// The missing nodes for which the hook was called in this term.
-    called_missing: BTreeSet<NodeName>,
+    missing: Lasting,
     is_rejection_called: bool,
-    /// The nodes that differ, of which the hook was called in this term.
-    called_drift: BTreeSet<NodeName>,
+    drift: Lasting,
+}
+
+/// What is the case for some nodes, since when, and for which of them the hook was called in this term.
+#[derive(Debug, Default)]
+struct Lasting(BTreeMap<NodeName, (Uptime, bool)>);
+
+impl Lasting {
+    /// Takes the nodes for which it is the case now.
+    fn see<'a>(&mut self, now: Uptime, nodes: impl Iterator<Item = &'a NodeName>) {
+        let before = std::mem::take(&mut self.0);
+        let since = |node: &NodeName| before.get(node).copied().unwrap_or((now, false));
+        self.0 = nodes.map(|node| (node.clone(), since(node))).collect();
+    }
+
+    /// The nodes for which it has lasted for `limit` and the hook was not called; from now on it was.
+    fn call(&mut self, now: Uptime, limit: Duration) -> Vec<NodeName> {
+        let due = self.0.iter_mut().filter(|(_, (since, called))| !called && now >= *since + limit);
+        due.map(|(node, (_, called))| {
+            *called = true;
+            node.clone()
+        })
+        .collect()
+    }
+
+    /// When the hook is next called.
+    fn next_at(&self, limit: Duration) -> Option<Uptime> {
+        self.0.values().filter(|(_, called)| !called).map(|(since, _)| *since + limit).min()
+    }
+
+    /// In a new term it is again the leader that tells.
+    fn begin_term(&mut self) {
+        self.0.values_mut().for_each(|(_, called)| *called = false);
+    }
 }
 
 /// Whether the node knows of a leader.
@@ -84,40 +117,37 @@ impl ClusterWatch {
             hooks,
             leadership: Leadership::Unknown { since: now.up },
             called_term: None,
-            called_missing: BTreeSet::new(),
+            missing: Lasting::default(),
             is_rejection_called: false,
-            called_drift: BTreeSet::new(),
+            drift: Lasting::default(),
         }
+    }
+
+    /// True if there are no hooks, so that nothing needs to be followed.
+    pub fn is_off(&self) -> bool {
+        self.hooks.commands.is_empty()
     }
 
     /// Takes what the node sees now. Returns the hooks to call.
     pub fn see(&mut self, now: Now, seen: &Seen) -> Vec<NodeHookCall> {
         let mut calls = Vec::new();
-        if self.hooks.commands.is_empty() {
-            return calls;
-        }
         self.see_leader(now, seen, &mut calls);
         self.see_term(seen, &mut calls);
-        self.see_missing(now, seen, &mut calls);
-        self.see_jobs(seen, &mut calls);
+        self.see_nodes(now, seen, &mut calls);
+        self.see_file(seen, &mut calls);
         calls
     }
 
     /// When the passing of time alone leads to a call; `None`: never.
-    pub fn next_at(&self, now: Now, seen: &Seen) -> Option<Uptime> {
-        if self.hooks.commands.is_empty() {
-            return None;
-        }
+    pub fn next_at(&self) -> Option<Uptime> {
         let no_leader = match self.leadership {
             Leadership::Unknown { since } => Some(since + self.hooks.no_leader_after),
             Leadership::Known | Leadership::Called => None,
         };
-        let uncalled = seen.missing.iter().filter(|(node, _)| !self.called_missing.contains(*node));
-        let missing = uncalled.filter(|_| seen.token.is_some()).map(|(_, &since)| {
-            let left = later(since, self.hooks.node_missing_after).duration_since(now.wall);
-            now.up + Duration::try_from(left).unwrap_or_default()
-        });
-        missing.chain(no_leader).min()
+        let missing = self.missing.next_at(self.hooks.node_missing_after);
+        let drift = self.drift.next_at(self.hooks.jobs_drift_after);
+        let of_leaders = missing.into_iter().chain(drift).filter(|_| self.called_term.is_some());
+        of_leaders.chain(no_leader).min()
     }
 
     fn see_leader(&mut self, now: Now, seen: &Seen, calls: &mut Vec<NodeHookCall>) {
@@ -137,30 +167,30 @@ impl ClusterWatch {
         if seen.token == self.called_term {
             return;
         }
-        // In a new term it is again this node that tells.
-        self.called_missing.clear();
-        self.called_drift.clear();
+        self.missing.begin_term();
+        self.drift.begin_term();
         self.called_term = seen.token;
         if let Some(token) = seen.token {
             self.call(NodeHook::LeaderChange, vec![("FENCING_TOKEN", token.to_string())], calls);
         }
     }
 
-    fn see_missing(&mut self, now: Now, seen: &Seen, calls: &mut Vec<NodeHookCall>) {
-        self.called_missing.retain(|node| seen.missing.contains_key(node));
+    fn see_nodes(&mut self, now: Now, seen: &Seen, calls: &mut Vec<NodeHookCall>) {
+        self.missing.see(now.up, seen.missing.keys());
+        self.drift.see(now.up, seen.drift.iter());
         if seen.token.is_none() {
             return;
         }
-        for (node, &since) in &seen.missing {
-            let is_due = later(since, self.hooks.node_missing_after) <= now.wall;
-            if is_due && self.called_missing.insert(node.clone()) {
-                let facts = vec![("OTHER_NODE", node.to_string()), ("SINCE", instant(since).to_string())];
-                self.call(NodeHook::NodeMissing, facts, calls);
-            }
+        for node in self.missing.call(now.up, self.hooks.node_missing_after) {
+            let since = seen.missing.get(&node).map(|&since| instant(since).to_string()).unwrap_or_default();
+            self.call(NodeHook::NodeMissing, vec![("OTHER_NODE", node.to_string()), ("SINCE", since)], calls);
+        }
+        for node in self.drift.call(now.up, self.hooks.jobs_drift_after) {
+            self.call(NodeHook::JobsDrift, vec![("OTHER_NODE", node.to_string())], calls);
         }
     }
 
-    fn see_jobs(&mut self, seen: &Seen, calls: &mut Vec<NodeHookCall>) {
+    fn see_file(&mut self, seen: &Seen, calls: &mut Vec<NodeHookCall>) {
         match &seen.rejected {
             None => self.is_rejection_called = false,
             Some(first) if !self.is_rejection_called => {
@@ -168,12 +198,6 @@ impl ClusterWatch {
                 self.call(NodeHook::JobsRejected, vec![("ERROR", first.clone())], calls);
             }
             Some(_) => {}
-        }
-        self.called_drift.retain(|node| seen.drift.contains(node));
-        if seen.token.is_some() && !self.called_drift.is_superset(&seen.drift) {
-            self.called_drift.clone_from(&seen.drift);
-            let nodes: Vec<&str> = seen.drift.iter().map(NodeName::as_str).collect();
-            self.call(NodeHook::JobsDrift, vec![("OTHER_NODE", nodes.join(" "))], calls);
         }
     }
 
@@ -210,7 +234,7 @@ mod tests {
         }
 
         fn next_in(&self) -> Option<u64> {
-            self.watch.next_at(self.now, &self.seen).map(|at| at.since(self.now.up).as_secs())
+            self.watch.next_at().map(|at| at.since(self.now.up).as_secs())
         }
 
         fn leads(&mut self, token: i64) {
@@ -250,7 +274,8 @@ mod tests {
         watched.seen.leader = Some(NodeName::new("b"));
         let gone = NodeName::new("c");
         watched.seen.missing = [(gone.clone(), watched.now.wall)].into();
-        assert_eq!((watched.after(400), watched.next_in()), (vec![], None), "a follower does not tell");
+        assert_eq!((watched.after(1), watched.after(400)), (vec![], vec![]), "a follower does not tell");
+        assert_eq!(watched.next_in(), None);
         watched.leads(7);
         assert_eq!(watched.after(0), ["on_leader_change 7", "on_node_missing c"]);
         assert_eq!(watched.after(400), [""; 0]);
@@ -262,26 +287,22 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_file_and_nodes_that_differ_are_told_once() {
+    fn a_rejected_file_is_told_once_and_nodes_that_differ_for_long_once_each() {
         let mut watched = Watched::new();
         watched.leads(7);
         watched.after(0);
         watched.seen.rejected = Some("jobs.yaml:1: no".into());
         watched.seen.drift = [NodeName::new("b")].into();
-        assert_eq!(watched.after(1), ["on_jobs_rejected jobs.yaml:1: no", "on_jobs_drift b"]);
-        assert_eq!(watched.after(1), [""; 0]);
+        assert_eq!(watched.after(1), ["on_jobs_rejected jobs.yaml:1: no"]);
         watched.seen.drift.insert(NodeName::new("c"));
-        assert_eq!(watched.after(1), ["on_jobs_drift b c"]);
-        (watched.seen.rejected, watched.seen.drift) = (None, BTreeSet::new());
         assert_eq!(watched.after(1), [""; 0]);
+        watched.seen.drift.remove(&NodeName::new("c"));
+        assert_eq!(watched.after(298), [""; 0]);
+        assert_eq!(watched.after(1), ["on_jobs_drift b"]);
+        (watched.seen.rejected, watched.seen.drift) = (None, [NodeName::new("b"), NodeName::new("c")].into());
+        assert_eq!(watched.after(1), [""; 0]);
+        assert_eq!(watched.after(300), ["on_jobs_drift c"]);
         watched.seen.rejected = Some("again".into());
         assert_eq!(watched.after(1), ["on_jobs_rejected again"]);
-    }
-
-    #[test]
-    fn without_hooks_nothing_is_followed() {
-        let mut watched = Watched::new();
-        watched.watch.hooks.commands.clear();
-        assert_eq!((watched.after(600), watched.next_in()), (vec![], None));
     }
 }

@@ -190,12 +190,17 @@ impl View {
         let is_connected = self.session.as_ref().is_none_or(|session| session.connected);
         let missing = self.members.missing.iter().map(|missing| (missing.node.clone(), missing.gone_since));
         Seen {
-            leader: self.role.leader_node.clone().filter(|_| is_connected),
+            leader: self.role.leader_node.clone().filter(|leader| is_connected && self.is_alive(leader)),
             token: self.role.token,
             missing: missing.collect(),
             rejected: (!self.file.valid).then(|| self.file.errors.first().cloned().unwrap_or_default()),
             drift: self.differing().into_iter().collect(),
         }
+    }
+
+    /// False if the node was read to be gone: until another leads, a follower shows the last leader.
+    fn is_alive(&self, node: &NodeName) -> bool {
+        self.members.alive.is_empty() || self.members.alive.iter().any(|member| member.node == *node)
     }
 
     /// A one-line summary of the state, shown by `systemctl status`.

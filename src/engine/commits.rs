@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use crate::clock::Uptime;
+use crate::engine::report::AlarmChange;
 use crate::job::{Alarm, JobName};
 use crate::ledger::{Commit, CommitId};
-use crate::run::{RaisedAlarm, RunEnd, RunId, Skip, SkipReason};
+use crate::run::{RaisedAlarm, RunEnd, RunId, Skip, SkipReason, StandingAlarms};
 use crate::term::FencingToken;
 
 /// The purpose of a commit.
@@ -16,7 +17,7 @@ pub(super) enum Purpose {
     /// Moves a job's mark. The skip is reported once the commit is accepted.
     Advance { job: JobName, mark: Timestamp, skip: Option<UnreportedSkip> },
     /// Writes a job's alarms, with the mark as it is. What is new is reported once the commit is accepted.
-    WriteAlarms { job: JobName, mark: Timestamp, news: Vec<AlarmNews> },
+    WriteAlarms { job: JobName, mark: Timestamp, alarms: StandingAlarms, news: Vec<AlarmNews> },
     /// Begins a run.
     Begin { run: RunId },
     /// Begins a trigger's run.
@@ -67,15 +68,14 @@ impl UnreportedSkip {
     }
 }
 
-/// An alarm that was raised or ended, to be reported once the ledger has it.
+/// An alarm that was raised or has ended, to be reported once the ledger has it.
 #[derive(Clone, Debug)]
 pub(super) struct AlarmNews {
     pub job: JobName,
     pub alarm: Alarm,
     /// The alarm as it stands, or as it stood until now.
     pub raised: RaisedAlarm,
-    /// False if it has ended.
-    pub stands: bool,
+    pub change: AlarmChange,
 }
 
 /// A takeover in progress: it is done when all of its commits are answered.

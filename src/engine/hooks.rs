@@ -28,7 +28,7 @@ use super::command::Command;
 use super::commits::{AlarmNews, UnreportedSkip};
 use super::context::Context;
 pub use super::report::HookOutcome;
-use super::report::Report;
+use super::report::{AlarmChange, Report};
 use crate::clock::Uptime;
 use crate::job::{Hook, Job, JobName};
 use crate::ledger::Request;
@@ -82,8 +82,8 @@ impl Hooks {
 
     /// Handles an alarm that the ledger has from this node.
     pub fn follow_alarm(&mut self, cx: &mut Context, news: AlarmNews) {
-        let AlarmNews { job, alarm, raised, stands } = news;
-        if let (true, Some(job)) = (stands, cx.job(&job).cloned()) {
+        let AlarmNews { job, alarm, raised, change } = news;
+        if let (AlarmChange::Raised, Some(job)) = (change, cx.job(&job).cloned()) {
             self.call(cx, alarm.hook(), &job, Cause::Alarm { alarm, raised });
         }
     }
@@ -169,6 +169,7 @@ impl Hooks {
     /// Finds out if an end that this node has written is a recovery.
     fn check_recovery(&mut self, cx: &mut Context, job: &Arc<Job>, end: Arc<RunEnd>, sees_all: bool) {
         let before = self.recovery.take_last(&job.name);
+        let sees_all = !self.recovery.was_overtaken(&job.name) && sees_all;
         if !job.hooks.contains_key(&Hook::Recovery) {
             return;
         }
@@ -219,9 +220,10 @@ impl Hooks {
         self.repeat_request(cx);
     }
 
-    /// Forgets the outcome of the job's last run: another run has ended since, and this node did not see how.
-    pub fn forget_last_outcome(&mut self, job: &JobName) {
-        self.recovery.take_last(job);
+    /// Forgets the outcome of the job's last run: another run has ended since, and this node did not see how. Of this
+    /// node's own runs, the ends of so many are `unanswered`.
+    pub fn forget_last_outcome(&mut self, job: &JobName, unanswered: usize) {
+        self.recovery.overtake(job, unanswered);
     }
 
     /// Forgets all last outcomes: other leaders have ended runs, or will, so each must be read from the ledger.

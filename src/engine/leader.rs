@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use self::alarms::Alarms;
+use self::alarms::{Alarms, FirstStart};
 use self::book::{Book, Due};
 use self::chains::DownstreamRuns;
 use self::pauses::Pauses;
@@ -37,7 +37,7 @@ use super::runs::Runs;
 use crate::clock::{Uptime, earlier, later};
 use crate::engine::clocks::AHEAD;
 use crate::job::{Digest, Job, JobName, JobSet, Misfire, Overlap};
-use crate::ledger::{Commit, ControlEntry, JobEntry, OperatorRequests};
+use crate::ledger::{Commit, ControlEntry, JobEntry, LastSuccess, OperatorRequests};
 use crate::run::{Link, RunEnd, RunId, SkipReason, StandingAlarms, Version};
 
 /// Most jobs and runs that are decided on in one turn.
@@ -128,13 +128,16 @@ impl Leader {
     }
 
     /// Notes for the alarms how late a run started.
-    pub fn on_started(&mut self, run: &RunId, due_at: Timestamp, lateness: Duration) {
-        self.alarms.on_started(run, due_at, lateness);
+    pub fn on_started(&mut self, run: &RunId, due_at: Timestamp, lateness: Duration, is_first: bool) {
+        let late_after = self.book.get(run.job()).and_then(|timeline| timeline.job.as_ref()?.alarms.late_after);
+        let start =
+            is_first.then(|| FirstStart::of(run.clone(), due_at, late_after.is_some_and(|limit| lateness > limit)));
+        self.alarms.on_started(run.job(), start);
     }
 
     /// Notes for the alarms that a run has ended.
-    pub fn on_ended(&mut self, end: &RunEnd) {
-        self.alarms.on_ended(end);
+    pub fn on_ended(&mut self, cx: &Context, end: &RunEnd) {
+        self.alarms.on_ended(cx, end);
     }
 
     /// Has the last success of the job read again: another node has ended a run of it.
@@ -143,8 +146,8 @@ impl Leader {
     }
 
     /// Takes the end of the job's last run that succeeded, as read.
-    pub fn on_success_read(&mut self, job: &JobName, at: Option<Timestamp>) {
-        self.alarms.on_success_read(job, at);
+    pub fn on_success_read(&mut self, cx: &Context, job: &JobName, found: LastSuccess) {
+        self.alarms.on_success_read(cx, job, found);
     }
 
     /// Raises and ends alarms.
@@ -405,7 +408,11 @@ impl Leader {
         let version = entry.as_ref().map(|entry| entry.version);
         let record = entry.and_then(|entry| entry.record);
         let counted = record.as_ref().map_or(Counted { from: cx.due, ahead: None }, Counted::of);
-        let (schedule, alarms) = record.map(|record| (record.schedule, record.alarms)).unwrap_or_default();
+        let (schedule, alarms) = match record {
+            Some(record) => (record.schedule, record.alarms),
+            // Its record cannot be read. What stood in it before is still known, if this leader wrote or read it.
+            None => (None, self.book.get(name).map(|timeline| timeline.written_alarms.clone()).unwrap_or_default()),
+        };
         let recorded = Recorded { version, schedule, is_new, alarms };
         self.count_from(cx, name, job, counted, recorded);
         let limit = later(cx.latest, AHEAD.unsigned_abs());
@@ -424,7 +431,12 @@ impl Leader {
     ) {
         let digest = job.as_deref().map(Job::schedule_digest);
         let mark = counted.from;
-        let timeline = Timeline { alarms, ..Timeline::new(job.clone(), version, counted, is_new) };
+        let written_alarms = alarms.clone();
+        let mut timeline = Timeline { alarms, written_alarms, ..Timeline::new(job.clone(), version, counted, is_new) };
+        if version.is_some() && schedule.is_none() {
+            // No leader counted it: it was disabled, or not defined.
+            timeline.count_success_from(cx.due);
+        }
         self.book.insert(name.clone(), timeline);
         self.alarms.watch(name, &self.book);
         let is_new = is_new || digest != schedule;
@@ -456,6 +468,9 @@ impl Leader {
         let was = timeline.job.as_deref().map(Job::schedule_digest);
         let is = new.as_deref().map(Job::schedule_digest);
         let old = std::mem::replace(&mut timeline.job, new);
+        if old.is_none() {
+            timeline.count_success_from(cx.due);
+        }
         let (is_in_conflict, mark, now) = (timeline.is_in_conflict, timeline.mark, cx.due);
         if was != is && !is_in_conflict {
             timeline.backlog.clear();
@@ -495,7 +510,7 @@ impl Leader {
         runs.changed(cx, name);
         let Some(timeline) = self.book.get(name).filter(|timeline| timeline.is_in_conflict) else { return };
         let (written, is_new, job) = (timeline.written, timeline.is_new, timeline.job.clone());
-        let alarms = timeline.alarms.clone();
+        let alarms = timeline.written_alarms.clone();
         let Some(entry) = entry else {
             // Somebody removed the record: recreate it as it was.
             let schedule = job.as_deref().map(Job::schedule_digest);
@@ -544,9 +559,24 @@ impl Leader {
     }
 
     /// Handles the answer to a commit that writes a job's alarms.
-    pub fn on_alarms_answer(&mut self, cx: &mut Context, job: &JobName, mark: Timestamp, answer: Commit) {
-        self.alarms.on_answer();
+    pub fn on_alarms_answer(
+        &mut self,
+        cx: &mut Context,
+        job: &JobName,
+        mark: Timestamp,
+        alarms: StandingAlarms,
+        answer: Commit,
+    ) {
+        self.alarms.on_answer(job);
+        if let Some(timeline) = self.book.get_mut(job).filter(|_| answer == Commit::Accepted) {
+            timeline.written_alarms = alarms;
+        }
         self.book.on_answer(cx, job, mark, answer);
+    }
+
+    /// Handles a write about the job that the service refuses for now.
+    pub fn on_refused(&mut self, job: &JobName) {
+        self.alarms.on_answer(job);
     }
 
     /// Handles the answer to the end of a pause.

@@ -117,10 +117,11 @@ impl Parts {
         let Self { runs, leader, hooks, .. } = self;
         match (event, leader) {
             (E::Answered { id, answer }, _) => self.on_answer(cx, id, answer),
-            (E::Deferred(id), _) => {
+            (E::Deferred(id), leader) => {
                 // Nothing more is decided about its job: due occurrences wait undecided.
                 if let Some(job) = cx.refused(id) {
                     runs.refused(cx, &job, id);
+                    leader.iter_mut().for_each(|leader| leader.on_refused(&job));
                 }
             }
             (E::Forgotten { job, records }, leader) => {
@@ -129,7 +130,7 @@ impl Parts {
             }
             (E::Job(job, entry, control), Some(leader)) => leader.on_job_read(cx, runs, &job, entry, control),
             (E::OperatorRequests(requests), Some(leader)) => leader.on_requests(cx, runs, requests),
-            (E::LastSuccess(job, at), Some(leader)) => leader.on_success_read(&job, at),
+            (E::LastSuccess(job, found), Some(leader)) => leader.on_success_read(cx, &job, found),
             (E::Job(..) | E::OperatorRequests(_) | E::LastSuccess(..), None) => {}
             (E::Run(run, found), _) => runs.on_read(cx, &run, found),
             (E::OwnerGone(run, owner, found), _) => runs.on_news(cx, &run, News::OwnerGone(owner, found)),
@@ -174,8 +175,8 @@ impl Parts {
                 note_skip(cx, answer, skip);
                 leader.iter_mut().for_each(|leader| leader.on_mark_answer(cx, &job, mark, answer));
             }
-            Purpose::WriteAlarms { job, mark, news } => {
-                leader.iter_mut().for_each(|leader| leader.on_alarms_answer(cx, &job, mark, answer));
+            Purpose::WriteAlarms { job, mark, alarms, news } => {
+                leader.iter_mut().for_each(|leader| leader.on_alarms_answer(cx, &job, mark, alarms.clone(), answer));
                 if answer == Commit::Accepted {
                     cx.facts.extend(news.into_iter().map(Fact::Alarm));
                 }
@@ -232,13 +233,13 @@ impl Parts {
                     runs.changed(cx, &job);
                 }
                 Fact::OutcomeUnknown(job) => {
-                    hooks.forget_last_outcome(&job);
+                    hooks.forget_last_outcome(&job, runs.unanswered_ends(&job));
                     leader.iter_mut().for_each(|leader| leader.on_outcome_unknown(&job));
                 }
                 Fact::Ended(job, end) => {
                     cx.report(Report::Recorded(end.clone()));
                     let sees_all = cx.leads() && !runs.has_other_nodes_runs(&end.run.job);
-                    leader.iter_mut().for_each(|leader| leader.on_ended(&end));
+                    leader.iter_mut().for_each(|leader| leader.on_ended(cx, &end));
                     hooks.follow_end(cx, job, *end, sees_all);
                 }
                 Fact::Skipped(UnreportedSkip { skip, first, count }) => {
@@ -246,20 +247,13 @@ impl Parts {
                     hooks.follow_skip(cx, UnreportedSkip { skip, first, count });
                 }
                 Fact::Alarm(news) => {
-                    let AlarmNews { job, alarm, raised, stands } = &news;
-                    cx.report(Report::Alarm {
-                        job: job.clone(),
-                        alarm: *alarm,
-                        raised: raised.clone(),
-                        stands: *stands,
-                    });
+                    let AlarmNews { job, alarm, raised, change } = news.clone();
+                    cx.report(Report::Alarm { job, alarm, raised, change });
                     hooks.follow_alarm(cx, news);
                 }
                 Fact::Started { run, due_at, lateness, is_first } => {
                     transfer.on_started();
-                    if is_first {
-                        leader.iter_mut().for_each(|leader| leader.on_started(&run, due_at, lateness));
-                    }
+                    leader.iter_mut().for_each(|leader| leader.on_started(&run, due_at, lateness, is_first));
                 }
                 Fact::StartFailed => {
                     let giving_up = transfer.on_failed_start(cx);

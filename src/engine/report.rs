@@ -114,9 +114,9 @@ pub enum Report {
     Alarm {
         job: JobName,
         alarm: Alarm,
+        /// The alarm as it stands, or as it stood until now.
         raised: RaisedAlarm,
-        /// False if it has ended.
-        stands: bool,
+        change: AlarmChange,
     },
     /// The records of a job that no node's file defines any more were removed.
     Forgotten {
@@ -169,6 +169,13 @@ pub enum Report {
     Obstructed { job: JobName, run: RunId },
     /// The state of a run did not allow a step, so the step was not taken: a bug.
     IllegalStep { run: RunId, why: IllegalStep },
+}
+
+/// What has become of an alarm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AlarmChange {
+    Raised,
+    Ended,
 }
 
 /// Outcome of a hook.

@@ -161,6 +161,11 @@ impl Runs {
         self.active.of_job(job).filter_map(|(id, run)| Some((run.running_since()?, id.clone()))).min()
     }
 
+    /// Number of the node's own runs of the job that have ended, and whose ends the ledger has not accepted yet.
+    pub fn unanswered_ends(&self, job: &JobName) -> usize {
+        self.active.runs_of(job).filter(|run| run.ended().is_some()).count()
+    }
+
     /// The run that a process tree belongs to; `None` for a hook's.
     pub fn of_tree(&self, tree_id: TreeId) -> Option<RunId> {
         self.trees.run(tree_id).cloned()

@@ -106,7 +106,7 @@ events! {
     ALARM_LATE "alarm.late" "a run did not start in time" [job, run, since, after_ms];
     ALARM_LONG "alarm.long" "a run takes longer than it should" [job, run, since, after_ms];
     ALARM_STALE "alarm.stale" "the job has not succeeded for too long" [job, since, after_ms];
-    ALARM_CLEARED "alarm.cleared" "what the alarm was about is well again" [job, alarm, run, raised_at];
+    ALARM_CLEARED "alarm.cleared" "an alarm of the job no longer stands" [job, alarm, run, raised_at];
     HISTORY_UNTRIMMED "history.untrimmed" "the job's history cannot be trimmed, so it grows" [job];
     OPERATOR_REQUESTED "operator.requested" "an operator asked for something" [request, job, run, to, by, reason];
     OPERATOR_REFUSED "operator.refused" "what an operator asked for is not done" [request, by, reason];

@@ -70,7 +70,7 @@ fn a_job_that_fails_is_run_again_by_who_has_the_token_and_what_it_prints_stays_t
     browser.click("#trigger");
     until("the page of the run is shown", || browser.url().contains("/runs/fail."));
     browser.await_text("#output pre", |text| text.trim() == ATTACK);
-    assert!(browser.text("#output").contains("The run is in flight"), "{}", browser.text("main"));
+    browser.await_text("#output", |text| text.contains("The run is in flight"));
     gate.open();
     browser.await_text("#output pre", |text| text.trim() == format!("{ATTACK}\nend"));
     browser.await_text("#facts", |text| text.contains("failure, exit 3"));

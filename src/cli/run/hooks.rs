@@ -28,9 +28,12 @@ pub struct Args {
     /// Command to run when this node's jobs file was rejected
     #[arg(long, value_name = "COMMAND", env = "CRONKEEPER_ON_JOBS_REJECTED")]
     on_jobs_rejected: Option<String>,
-    /// Command that the leader runs when other nodes have other jobs or time zones
+    /// Command that the leader runs when another node has had other jobs or time zones for `--jobs-drift-after`
     #[arg(long, value_name = "COMMAND", env = "CRONKEEPER_ON_JOBS_DRIFT")]
     on_jobs_drift: Option<String>,
+    /// How long a node may have other jobs or time zones than the leader
+    #[arg(long, value_name = "DURATION", env = "CRONKEEPER_JOBS_DRIFT_AFTER", default_value = "5m", value_parser = positive)]
+    jobs_drift_after: Duration,
 }
 
 impl Args {
@@ -49,6 +52,7 @@ impl Args {
             commands: given.map(|(hook, command)| (hook, CommandLine::Shell(command.clone()))).collect(),
             no_leader_after: self.no_leader_after,
             node_missing_after: self.node_missing_after,
+            jobs_drift_after: self.jobs_drift_after,
         }
     }
 }

@@ -294,6 +294,13 @@ fn probable_mistakes_give_warnings() {
             "j:5:14: job `a`: `misfire: run-all` without `misfire_window` makes up only the newest missed occurrence, because the window is then the time to the next one",
         ),
         ("command: x\nmisfire: run-all\nmisfire_window: 1d", ""),
+        (
+            "command: x\non_late: page\nlong_after: 2h\ntimeout: 1h",
+            "
+            j:5:14: job `a`: `on_late` never runs, because `late_after` is not set
+            j:6:17: job `a`: `long_after` is never reached, because `timeout` ends the attempt before",
+        ),
+        ("command: x\non_late: page\nlate_after: 5m\nlong_after: 30m\ntimeout: 1h", ""),
         ("command: x\nsplay: 23h59m", ""),
         ("command: x\nsplay: 0s", ""),
         (

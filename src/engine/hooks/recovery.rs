@@ -15,6 +15,9 @@ use crate::run::{Outcome, RunId};
 pub(super) struct Recovery {
     /// The outcome of a job's newest run, if this leader is sure of it.
     last: BTreeMap<JobName, Outcome>,
+    /// For each job, how many ends of this node the ledger may have taken before another node's end that came to light
+    /// while they were unanswered: the outcome that they wrote may not be the last.
+    overtaken: BTreeMap<JobName, usize>,
     /// Successes that may be recoveries. A read is in flight for the first.
     unresolved: VecDeque<JobHookCall>,
 }
@@ -28,8 +31,27 @@ impl Recovery {
         self.last.insert(job.clone(), outcome);
     }
 
+    /// Another node has ended a run of the job, while `unanswered` ends of this node were being written.
+    pub fn overtake(&mut self, job: &JobName, unanswered: usize) {
+        self.last.remove(job);
+        if unanswered > 0 {
+            self.overtaken.insert(job.clone(), unanswered);
+        }
+    }
+
+    /// True if the end that was just accepted may have been written before another node's.
+    pub fn was_overtaken(&mut self, job: &JobName) -> bool {
+        let Some(left) = self.overtaken.get_mut(job) else { return false };
+        *left -= 1;
+        if *left == 0 {
+            self.overtaken.remove(job);
+        }
+        true
+    }
+
     pub fn forget_all(&mut self) {
         self.last.clear();
+        self.overtaken.clear();
     }
 
     pub fn len(&self) -> usize {

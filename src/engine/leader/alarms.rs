@@ -7,27 +7,31 @@
 //! An alarm is raised once. It stands in the job's record until the job is well again, so that a new leader neither
 //! raises it again nor forgets it. Its event and its hook follow once the ledger has it, as those of runs do.
 //!
-//! - `late` is raised while a run waits to start, or when one has started too late. It ends when one starts in time.
+//! - `late` is raised while a run waits to start, or when one has started too late. It ends when another starts in
+//!   time.
 //! - `long` ends with the attempt.
-//! - `stale` ends with a success. A paused job does not become stale, and its time counts anew when the pause ends.
+//! - `stale` ends with a success. A paused job does not become stale, and the time without success counts anew when the
+//!   pause ends, or when a disabled job is enabled.
 //!
-//! An alarm ends too when its key is removed.
+//! An alarm ends too when its key is removed, or its job disabled.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+mod verdict;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use jiff::Timestamp;
 
+use self::verdict::{Judged, Verdict};
 use super::book::Book;
 use super::pauses::Pauses;
 use super::timeline::Timeline;
-use crate::clock::later;
 use crate::engine::commits::AlarmNews;
 use crate::engine::context::Context;
+use crate::engine::report::AlarmChange;
 use crate::engine::runs::Runs;
-use crate::job::{Alarm, AlarmLimits, Job, JobName};
-use crate::ledger::Request;
-use crate::run::{Outcome, RaisedAlarm, RunEnd, RunId};
+use crate::job::{Alarm, AlarmLimits, JobName};
+use crate::ledger::{LastSuccess, Request};
+use crate::run::{Outcome, RaisedAlarm, RunEnd, RunId, StandingAlarms};
 
 /// Most jobs that are judged in one turn.
 const JUDGED_A_TURN: usize = 200;
@@ -42,10 +46,10 @@ pub(super) struct Alarms {
     agenda: BTreeSet<(Timestamp, JobName)>,
     /// Jobs to judge as soon as possible.
     changed: BTreeSet<JobName>,
-    /// Number of unanswered writes.
-    open: usize,
-    /// Jobs whose last success is to be read.
-    unread: BTreeSet<JobName>,
+    /// Jobs whose alarms are being written.
+    open: BTreeSet<JobName>,
+    /// Jobs whose last success is to be read, each once, and some that are not watched any more.
+    unread: VecDeque<JobName>,
     /// The job whose last success is being read: one at a time, so that a new leader does not flood the ledger.
     reading: Option<JobName>,
 }
@@ -57,47 +61,41 @@ struct Watched {
     next: Option<Timestamp>,
     /// The newest first start of a run that this leader saw.
     last_start: Option<FirstStart>,
-    success: LastSuccess,
+    success: KnownSuccess,
+    /// Its last success is to be read.
+    is_unread: bool,
+}
+
+impl Watched {
+    /// Has the last success read, once, however often that is wanted.
+    fn queue(&mut self, name: &JobName, unread: &mut VecDeque<JobName>) {
+        if !std::mem::replace(&mut self.is_unread, true) {
+            unread.push_back(name.clone());
+        }
+    }
 }
 
 /// The start of a run that had not had a process before.
 #[derive(Debug)]
-struct FirstStart {
+pub(super) struct FirstStart {
     run: RunId,
     due_at: Timestamp,
-    lateness: Duration,
+    /// By the limit that held then.
+    was_late: bool,
 }
 
-/// When the job last succeeded.
-#[derive(Clone, Copy, Debug, Default)]
-enum LastSuccess {
-    /// It was not read yet.
-    #[default]
-    Unread,
-    /// The end of the last run that succeeded; `None` if there is none.
-    Read(Option<Timestamp>),
-}
-
-/// What a job's state says about one of its alarms.
-#[derive(Debug)]
-enum Verdict {
-    Well,
-    /// As it is: nothing tells otherwise.
-    Unchanged,
-    Wrong {
-        /// From when the alarm's limit counted.
-        since: Timestamp,
-        run: Option<RunId>,
-    },
-}
-
-impl LastSuccess {
-    fn at(self) -> Option<Timestamp> {
-        match self {
-            Self::Unread => None,
-            Self::Read(at) => at,
-        }
+impl FirstStart {
+    pub fn of(run: RunId, due_at: Timestamp, was_late: bool) -> Self {
+        Self { run, due_at, was_late }
     }
+}
+
+/// When the job last succeeded, as far as is known.
+#[derive(Clone, Copy, Debug, Default)]
+struct KnownSuccess {
+    at: Option<Timestamp>,
+    /// The history was read, and no other node has ended a run of the job since.
+    is_current: bool,
 }
 
 impl Alarms {
@@ -108,11 +106,11 @@ impl Alarms {
         if limits.is_empty() && timeline.alarms.is_empty() {
             return self.forget(name);
         }
-        self.watched.entry(name.clone()).or_default();
-        self.changed.insert(name.clone());
-        if limits.stale_after.is_some() {
-            self.read_again(name);
+        let watched = self.watched.entry(name.clone()).or_default();
+        if limits.stale_after.is_some() && !watched.success.is_current {
+            watched.queue(name, &mut self.unread);
         }
+        self.changed.insert(name.clone());
     }
 
     pub fn forget(&mut self, name: &JobName) {
@@ -120,7 +118,6 @@ impl Alarms {
             self.agenda.remove(&(at, name.clone()));
         }
         self.changed.remove(name);
-        self.unread.remove(name);
     }
 
     /// Has the job judged: its runs, its record or its pause may have changed.
@@ -130,45 +127,52 @@ impl Alarms {
         }
     }
 
-    pub fn on_started(&mut self, run: &RunId, due_at: Timestamp, lateness: Duration) {
-        if let Some(watched) = self.watched.get_mut(run.job()) {
-            watched.last_start = Some(FirstStart { run: run.clone(), due_at, lateness });
-            self.changed.insert(run.job().clone());
-        }
-    }
-
-    pub fn on_ended(&mut self, end: &RunEnd) {
-        let Some(watched) = self.watched.get_mut(&end.run.job) else { return };
-        self.changed.insert(end.run.job.clone());
-        if end.outcome == Outcome::Success {
-            watched.success = LastSuccess::Read(watched.success.at().max(Some(end.ended_at)));
-        }
-    }
-
-    /// Has the job's last success read: this leader has not read it yet, or another node has ended a run since.
-    pub fn read_again(&mut self, name: &JobName) {
-        if self.watched.contains_key(name) {
-            self.unread.insert(name.clone());
-        }
-    }
-
-    /// Takes the end of the job's last run that succeeded, as read.
-    pub fn on_success_read(&mut self, name: &JobName, at: Option<Timestamp>) {
-        self.reading.take_if(|reading| reading == name);
+    /// Handles the start of an attempt; `first`: no attempt of its run had a process before.
+    pub fn on_started(&mut self, name: &JobName, first: Option<FirstStart>) {
         if let Some(watched) = self.watched.get_mut(name) {
-            watched.success = LastSuccess::Read(watched.success.at().max(at));
+            watched.last_start = first.or(watched.last_start.take());
             self.changed.insert(name.clone());
         }
     }
 
-    /// Handles the answer to a write of alarms.
-    pub fn on_answer(&mut self) {
-        self.open = self.open.saturating_sub(1);
+    pub fn on_ended(&mut self, cx: &Context, end: &RunEnd) {
+        let Some(watched) = self.watched.get_mut(&end.run.job) else { return };
+        self.changed.insert(end.run.job.clone());
+        if end.outcome == Outcome::Success {
+            watched.success.learn(end.ended_at, cx.due);
+        }
+    }
+
+    /// Has the job's last success read again: another node has ended a run since.
+    pub fn read_again(&mut self, name: &JobName) {
+        if let Some(watched) = self.watched.get_mut(name) {
+            watched.success.is_current = false;
+            watched.queue(name, &mut self.unread);
+        }
+    }
+
+    /// Takes when the job last succeeded, as read.
+    pub fn on_success_read(&mut self, cx: &Context, name: &JobName, found: LastSuccess) {
+        self.reading.take_if(|reading| reading == name);
+        let Some(watched) = self.watched.get_mut(name) else { return };
+        match found {
+            LastSuccess::At(at) => watched.success.learn(at, cx.due),
+            LastSuccess::Never => {}
+            // Then nothing says that the job is stale.
+            LastSuccess::Unreadable => return,
+        }
+        watched.success.is_current = !watched.is_unread;
+        self.changed.insert(name.clone());
+    }
+
+    /// Handles the answer to a write of the job's alarms, or that the service refuses it for now.
+    pub fn on_answer(&mut self, name: &JobName) {
+        self.open.remove(name);
     }
 
     /// When a job is judged next if no job changes before.
     pub fn next_at(&self) -> Option<Timestamp> {
-        let is_behind = !self.changed.is_empty() && self.open < MOST_OPEN;
+        let is_behind = !self.changed.is_empty() && self.open.len() < MOST_OPEN;
         let next = self.agenda.first().map(|&(at, _)| at);
         if is_behind { Some(Timestamp::UNIX_EPOCH) } else { next }
     }
@@ -185,7 +189,7 @@ impl Alarms {
             self.changed.insert(name);
         }
         for _ in 0..JUDGED_A_TURN {
-            if self.open >= MOST_OPEN {
+            if self.open.len() >= MOST_OPEN {
                 return;
             }
             let Some(name) = self.changed.pop_first() else { return };
@@ -194,9 +198,11 @@ impl Alarms {
     }
 
     fn read_next(&mut self, cx: &mut Context) {
-        if self.reading.is_none()
-            && let Some(name) = self.unread.pop_first()
+        while self.reading.is_none()
+            && let Some(name) = self.unread.pop_front()
         {
+            let Some(watched) = self.watched.get_mut(&name) else { continue };
+            watched.is_unread = false;
             cx.ledger(Request::ReadLastSuccess(name.clone()));
             self.reading = Some(name);
         }
@@ -208,31 +214,19 @@ impl Alarms {
         let is_in_the_way = book.has_too_many_open(name) || runs.is_refused(name);
         let Some(timeline) = book.decidable(name).filter(|_| !is_in_the_way) else { return };
         let Some(watched) = self.watched.get_mut(name) else { return };
-        let limits = limits(timeline);
         let mut alarms = timeline.alarms.clone();
-        let known = watched.success.at().max(alarms.stale_from);
-        alarms.stale_from = limits.stale_after.map(|_| known.unwrap_or(cx.due));
-        let judged = Judged { now: cx.due, timeline, watched, runs, is_paused: pauses.has(name) };
-        let mut news = Vec::new();
-        let mut next = None;
+        alarms.stale_from = stale_from(timeline, watched.success, cx.due);
+        let is_paused = pauses.has(name);
+        let judged = Judged { now: cx.due, timeline, watched, stale_from: alarms.stale_from, runs, is_paused };
+        let (mut news, mut next) = (Vec::new(), None);
         for alarm in Alarm::ALL {
-            let (verdict, at) = match limits.of(alarm) {
-                Some(limit) => judged.verdict(alarm, limit, alarms.stale_from),
-                None => (Verdict::Well, None),
-            };
+            let (verdict, at) = judged.verdict(alarm);
             next = next.into_iter().chain(at).min();
-            let changed = match (verdict, alarms.get(alarm)) {
-                (Verdict::Wrong { since, run }, None) => (RaisedAlarm { raised_at: cx.now.wall, since, run }, true),
-                (Verdict::Well, Some(stood)) => (stood.clone(), false),
-                (Verdict::Wrong { .. }, Some(_)) | (Verdict::Well, None) | (Verdict::Unchanged, _) => continue,
-            };
-            let (raised, stands) = changed;
-            alarms.set(alarm, stands.then(|| raised.clone()));
-            news.push(AlarmNews { job: name.clone(), alarm, raised, stands });
+            news.extend(change(name, alarm, verdict, &mut alarms, cx.now.wall));
         }
         let is_first = timeline.alarms.stale_from.is_none() && alarms.stale_from.is_some();
         if is_first || !news.is_empty() {
-            self.open += 1;
+            self.open.insert(name.clone());
             book.write_alarms(cx, name, alarms, news);
         } else {
             // A later success alone is not worth a write. The next one of the job has it.
@@ -250,60 +244,35 @@ impl Alarms {
     }
 }
 
-/// What a job is judged by.
-struct Judged<'a> {
-    now: Timestamp,
-    timeline: &'a Timeline,
-    watched: &'a Watched,
-    runs: &'a Runs,
-    is_paused: bool,
+impl KnownSuccess {
+    /// Takes a success. The clock of the node that recorded it may be ahead: then it was now.
+    fn learn(&mut self, at: Timestamp, now: Timestamp) {
+        self.at = self.at.max(Some(at.min(now)));
+    }
 }
 
-impl Judged<'_> {
-    /// How the job does, and when it will be in for the alarm unless something changes.
-    fn verdict(&self, alarm: Alarm, limit: Duration, stale_from: Option<Timestamp>) -> (Verdict, Option<Timestamp>) {
-        let Some(job) = self.timeline.job.as_deref() else { return (Verdict::Well, None) };
-        match alarm {
-            Alarm::Late => self.late(job, limit),
-            Alarm::Long => {
-                let running = self.runs.longest_running(&job.name).map(|(since, run)| (since, Some(run)));
-                self.exceeds(limit, running, Verdict::Well)
-            }
-            Alarm::Stale => match (self.watched.success, self.is_paused) {
-                (LastSuccess::Unread, _) | (_, true) => (Verdict::Unchanged, None),
-                (LastSuccess::Read(_), false) => {
-                    self.exceeds(limit, stale_from.map(|from| (from, None)), Verdict::Well)
-                }
-            },
-        }
-    }
+/// Applies a verdict. Returns what it changes.
+fn change(
+    name: &JobName,
+    alarm: Alarm,
+    verdict: Verdict,
+    alarms: &mut StandingAlarms,
+    now: Timestamp,
+) -> Option<AlarmNews> {
+    let (raised, change) = match (verdict, alarms.get(alarm)) {
+        (Verdict::Wrong { since, run }, None) => (RaisedAlarm { raised_at: now, since, run }, AlarmChange::Raised),
+        (Verdict::Well, Some(stood)) => (stood.clone(), AlarmChange::Ended),
+        (Verdict::Wrong { .. }, Some(_)) | (Verdict::Well, None) | (Verdict::Unchanged, _) => return None,
+    };
+    alarms.set(alarm, (change == AlarmChange::Raised).then(|| raised.clone()));
+    Some(AlarmNews { job: name.clone(), alarm, raised, change })
+}
 
-    fn late(&self, job: &Job, limit: Duration) -> (Verdict, Option<Timestamp>) {
-        let undecided = if self.is_paused { None } else { job.next_after(self.timeline.mark) };
-        let undecided =
-            undecided.map(|at| (later(at, job.splay.delay()), Some(RunId::scheduled(job.name.clone(), at))));
-        let to_start = self.runs.first_to_start(job).map(|(at, run)| (at, Some(run)));
-        let otherwise = match &self.watched.last_start {
-            None => Verdict::Unchanged,
-            Some(FirstStart { lateness, .. }) if *lateness <= limit => Verdict::Well,
-            Some(FirstStart { run, due_at, .. }) => Verdict::Wrong { since: *due_at, run: Some(run.clone()) },
-        };
-        self.exceeds(limit, to_start.into_iter().chain(undecided).min(), otherwise)
-    }
-
-    /// If the limit is over, counted from the first instant, that is wrong. If not, the verdict is `otherwise`.
-    fn exceeds(
-        &self,
-        limit: Duration,
-        from: Option<(Timestamp, Option<RunId>)>,
-        otherwise: Verdict,
-    ) -> (Verdict, Option<Timestamp>) {
-        match from {
-            None => (otherwise, None),
-            Some((since, run)) if later(since, limit) <= self.now => (Verdict::Wrong { since, run }, None),
-            Some((since, _)) => (otherwise, Some(later(since, limit))),
-        }
-    }
+/// From when `stale_after` counts: the last success or, if none is known once the history was read, now.
+fn stale_from(timeline: &Timeline, success: KnownSuccess, now: Timestamp) -> Option<Timestamp> {
+    limits(timeline).stale_after?;
+    let known = timeline.alarms.stale_from.map(|from| from.min(now)).max(success.at);
+    if success.is_current { known.or(Some(now)) } else { known }
 }
 
 /// The limits of a job. One that is disabled or not defined any more has none.

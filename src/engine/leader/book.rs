@@ -213,12 +213,12 @@ impl Book {
     pub fn write_alarms(&mut self, cx: &mut Context, name: &JobName, alarms: StandingAlarms, news: Vec<AlarmNews>) {
         let nonce = cx.nonce();
         let Some(timeline) = self.timelines.get_mut(name) else { return };
-        timeline.alarms = alarms;
+        timeline.alarms = alarms.clone();
         let (mark, at) = (timeline.mark, timeline.version);
         let record = timeline.record(mark, nonce);
         timeline.step(mark);
         let change = Change::Advance { job: name.clone(), at, record, skip: None };
-        cx.commit(change, Purpose::WriteAlarms { job: name.clone(), mark, news });
+        cx.commit(change, Purpose::WriteAlarms { job: name.clone(), mark, alarms, news });
     }
 
     /// Moves the mark and begins a run of this occurrence, or queues it behind others.

@@ -126,7 +126,7 @@ impl Pauses {
         timeline.skip = None;
         timeline.step(mark);
         // During the pause no success was to be expected.
-        timeline.alarms.stale_from = timeline.alarms.stale_from.map(|from| from.max(cx.due));
+        timeline.count_success_from(cx.due);
         let record = timeline.record(mark, nonce);
         book.schedule(name);
         let change = Change::Resume { job: name.clone(), control, mark: Some((at, record)), skip };

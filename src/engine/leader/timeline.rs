@@ -42,6 +42,8 @@ pub(super) struct Timeline {
     pub backlog: VecDeque<Timestamp>,
     /// The alarms that the next write of the record states.
     pub alarms: StandingAlarms,
+    /// The alarms that are known to be in the ledger.
+    pub written_alarms: StandingAlarms,
     /// The newest skip record with its version, while neighbouring occurrences may join it.
     pub skip: Option<Box<(Version, Skip)>>,
     /// Number of unanswered writes.
@@ -70,6 +72,7 @@ impl Timeline {
             cursor: mark,
             backlog: VecDeque::new(),
             alarms: StandingAlarms::default(),
+            written_alarms: StandingAlarms::default(),
             skip: None,
             open: 0,
             is_in_conflict: false,
@@ -114,6 +117,13 @@ impl Timeline {
         self.skip = Some(Box::new((now, unreported.skip.clone())));
         let skip = unreported.skip.clone();
         (Some(unreported), Some(SkipWrite { at, skip, links }))
+    }
+
+    /// Counts the time without success from now on, at the earliest: until now none was to be expected.
+    pub fn count_success_from(&mut self, now: Timestamp) {
+        if self.job.as_ref().is_some_and(|job| job.alarms.stale_after.is_some()) {
+            self.alarms.stale_from = self.alarms.stale_from.max(Some(now));
+        }
     }
 
     /// The job's record at this mark.

@@ -409,8 +409,10 @@ impl ActiveRun {
     pub fn running_since(&self) -> Option<Timestamp> {
         let runs = match &self.state {
             ActiveRunState::Local(_) => self.process().is_some_and(|process| process.started.is_some()),
-            ActiveRunState::Remote | ActiveRunState::CutOff => self.record.state == RunState::Running,
-            ActiveRunState::Unowned | ActiveRunState::Settling => false,
+            // A run whose node is gone may go on there until it is settled or begun again.
+            ActiveRunState::Remote | ActiveRunState::CutOff | ActiveRunState::Unowned | ActiveRunState::Settling => {
+                matches!(self.record.state, RunState::Running | RunState::CutOff)
+            }
         };
         // An attempt that was begun ahead waited for its time.
         runs.then(|| self.record.begun_at.max(self.record.ready()))

@@ -222,11 +222,17 @@ mod tests {
             steps in prop::collection::vec((0u8..40, 1u8..8, 0u8..3), 0..200),
         ) {
             let (mut locks, mut cx) = (Locks::default(), Context::new(NodeName::new("a")));
+            let mut wanted = BTreeMap::new();
             for (number, mask, kind) in steps {
                 let run = run(number);
                 if kind == 0 {
-                    locks.release(&mut cx, &run);
+                    // Those that may request their locks now do so, as the engine has them do.
+                    for freed in locks.release(&mut cx, &run) {
+                        let mask = wanted.get(&freed).copied().unwrap_or_default();
+                        locks.request(&mut cx, &freed, &paths(mask), true);
+                    }
                 } else if !locks.is_outdated(&run, &paths(mask), true) {
+                    wanted.insert(run.clone(), mask);
                     locks.request(&mut cx, &run, &paths(mask), true);
                 }
                 for path in paths(7) {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::fixture::*;
 use crate::coordination::Request;
-use crate::engine::{Command, Event, Report};
-use crate::job::{AlarmLimits, CommandLine, Hook, Job, JobSet, Overlap};
-use crate::ledger::{Change, Commit, ControlEntry, JobEntry, OwnerState, Snapshot};
+use crate::engine::{AlarmChange, Command, Event, Report};
+use crate::job::{Alarm, AlarmLimits, CommandLine, Hook, Job, JobSet, Misfire, Overlap, Retries};
+use crate::ledger::{Change, Commit, ControlEntry, JobEntry, LastSuccess, OwnerState, Snapshot};
 use crate::process::{Exit, TreeId};
-use crate::run::{ControlRecord, JobRecord, Pause, Resume, Version};
+use crate::run::{ControlRecord, JobRecord, Pause, RaisedAlarm, Resume, Version};
 use crate::term::TermEnd;
 use crate::{election, ledger};
 
@@ -43,10 +43,14 @@ impl Fixture {
     fn alarms(&mut self) -> Vec<String> {
         self.accept_all();
         let said = self.take().into_iter().filter_map(|command| match command {
-            Command::Report(Report::Alarm { alarm, raised, stands, .. }) => {
+            Command::Report(Report::Alarm { alarm, raised, change, .. }) => {
                 let run = raised.run.map(|run| format!(" {run}").replace("a.20261120T", "")).unwrap_or_default();
                 let since = raised.since.to_string().replace("2026-11-20T", "");
-                Some(format!("{}{} since {since}{run}", if stands { "" } else { "no longer " }, alarm.as_str()))
+                Some(format!(
+                    "{}{} since {since}{run}",
+                    if change == AlarmChange::Raised { "" } else { "no longer " },
+                    alarm.as_str()
+                ))
             }
             Command::RunHook(start) => Some(start.call.name().to_owned()),
             _ => None,
@@ -59,7 +63,7 @@ impl Fixture {
         let asked = Command::Ask(Request::Ledger(ledger::Request::ReadLastSuccess(name("a"))));
         assert!(self.commands.contains(&asked), "{:?}", self.commands);
         self.commands.retain(|command| *command != asked);
-        self.handle(Event::Ledger(ledger::Event::LastSuccess(name("a"), success.map(at))));
+        self.handle(Event::Ledger(ledger::Event::LastSuccess(name("a"), success.map(at).into())));
     }
 
     /// The newest start that was ordered.
@@ -76,6 +80,17 @@ fn successor(wall: &str, job: Job, record: JobRecord) -> Fixture {
     let entry = JobEntry { record: Some(record), version: Version(7) };
     let jobs = BTreeMap::from([(job.name.clone(), entry)]);
     Fixture::leading(wall, set([job]), Snapshot { jobs, ..Snapshot::default() })
+}
+
+/// The job's pause.
+fn paused(time: &str) -> ControlEntry {
+    let pause = Pause { by: "uid 0".into(), reason: None, at: at(time) };
+    ControlEntry { record: ControlRecord::new(uuid::Uuid::from_u128(1), pause), version: Version(0) }
+}
+
+fn requests(control: &ControlEntry) -> Event {
+    let control = BTreeMap::from([(name("a"), control.clone())]);
+    Event::Ledger(ledger::Event::OperatorRequests(ledger::OperatorRequests { control, ..Default::default() }))
 }
 
 /// The newest record of the job among these changes.
@@ -133,9 +148,10 @@ fn an_attempt_that_takes_too_long_is_said_once_and_goes_on() {
 #[test]
 fn a_job_without_success_is_stale_once_until_it_succeeds() {
     let mut fixture = Fixture::leading("10:00:00", set([stale()]), Snapshot::default());
+    fixture.accept_all();
+    fixture.last_success(None);
     let changes = fixture.accept_all();
     assert_eq!(last_record(&changes).alarms.stale_from, Some(at("10:00:00")), "counted from when it was first seen");
-    fixture.last_success(None);
     let mut said = Vec::new();
     for _ in 0..4 {
         fixture.pass(10);
@@ -234,12 +250,7 @@ fn a_paused_job_does_not_become_stale_and_counts_anew_when_the_pause_ends() {
     let mut fixture = Fixture::leading("10:00:00", set([stale()]), Snapshot::default());
     fixture.accept_all();
     fixture.last_success(None);
-    let pause = Pause { by: "uid 0".into(), reason: None, at: at("10:00:01") };
-    let mut control = ControlEntry { record: ControlRecord::new(uuid::Uuid::from_u128(1), pause), version: Version(0) };
-    let requests = |control: &ControlEntry| {
-        let control = BTreeMap::from([(name("a"), control.clone())]);
-        Event::Ledger(ledger::Event::OperatorRequests(ledger::OperatorRequests { control, ..Default::default() }))
-    };
+    let mut control = paused("10:00:01");
     fixture.handle(requests(&control));
     fixture.pass(60);
     assert_eq!(fixture.alarms(), [""; 0]);
@@ -267,6 +278,104 @@ fn an_alarm_ends_with_its_key_or_its_job() {
 }
 
 #[test]
+fn a_second_attempt_that_takes_too_long_is_said_too() {
+    let retries = Retries { limit: 1, delay: Duration::ZERO, ..Retries::default() };
+    let (mut fixture, first) = running_one(Job { retries, ..long() });
+    fixture.ended(first, Exit::Code(1), None);
+    let second = fixture.start_next();
+    assert_ne!(first, second);
+    fixture.take();
+    fixture.pass(5);
+    assert_eq!(fixture.alarms(), ["long since 10:00:01Z 100001Z", "on_long"]);
+}
+
+#[test]
+fn a_run_that_goes_on_cut_off_still_takes_too_long() {
+    let mut found = running(&long(), at("10:00:01"), OwnerState::Gone);
+    found.record.keep_until = None;
+    let mut record = entry(&long(), at("10:00:01"), 1).1.record.unwrap();
+    let raised = RaisedAlarm { raised_at: at("10:00:06"), since: at("10:00:01"), run: Some(found.record.id()) };
+    record.alarms.set(Alarm::Long, Some(raised));
+    let jobs = BTreeMap::from([(name("a"), JobEntry { record: Some(record), version: Version(1) })]);
+    let snapshot = Snapshot { jobs, running: vec![found], ..Snapshot::default() };
+    let mut fixture = Fixture::leading("10:00:10", set([long()]), snapshot);
+    assert_eq!(fixture.alarms(), [""; 0]);
+    fixture.pass(60);
+    assert_eq!(fixture.alarms(), [""; 0], "it neither ends nor is raised again");
+}
+
+#[test]
+fn the_end_of_a_pause_does_not_end_an_alarm_that_only_a_success_ends() {
+    let mut fixture = Fixture::leading("10:00:00", set([stale()]), Snapshot::default());
+    fixture.accept_all();
+    fixture.last_success(None);
+    fixture.alarms();
+    fixture.pass(25);
+    assert_eq!(fixture.alarms(), ["stale since 10:00:00Z", "on_stale"]);
+    let mut control = paused("10:00:26");
+    fixture.handle(requests(&control));
+    fixture.alarms();
+    control.record.resume = Some(Resume { by: "uid 0".into(), at: at("10:00:30") });
+    control.version = Version(1);
+    fixture.handle(requests(&control));
+    fixture.pass(60);
+    assert_eq!(fixture.alarms(), [""; 0]);
+}
+
+#[test]
+fn a_new_key_counts_from_the_last_success_and_an_enabled_job_from_now() {
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "0 0 12 * * *")]);
+    let daily = || Job { due: job("a", "0 0 12 * * *").due, ..stale() };
+    fixture.handle(Event::Loaded(set([daily()])));
+    fixture.last_success(Some("09:50:00"));
+    assert_eq!(fixture.alarms(), ["stale since 09:50:00Z", "on_stale"]);
+
+    let mut fixture = Fixture::settled("10:00:00", vec![Job { enabled: false, ..daily() }]);
+    fixture.handle(Event::Loaded(set([daily()])));
+    fixture.accept_all();
+    fixture.last_success(Some("09:50:00"));
+    fixture.pass(24);
+    assert_eq!(fixture.alarms(), [""; 0]);
+    fixture.pass(1);
+    assert_eq!(fixture.alarms(), ["stale since 10:00:00Z", "on_stale"]);
+}
+
+#[test]
+fn a_success_recorded_by_a_clock_that_is_ahead_counts_as_now() {
+    let mut fixture = Fixture::leading("10:00:00", set([stale()]), Snapshot::default());
+    fixture.accept_all();
+    fixture.last_success(Some("23:00:00"));
+    fixture.alarms();
+    fixture.pass(25);
+    assert_eq!(fixture.alarms(), ["stale since 10:00:00Z", "on_stale"]);
+}
+
+#[test]
+fn what_is_about_to_be_skipped_as_missed_is_not_late() {
+    let job = Job {
+        misfire: Misfire::Skip,
+        ..watched("0 0 10 * * *", AlarmLimits { late_after: seconds(3), ..AlarmLimits::default() })
+    };
+    let jobs = BTreeMap::from([entry(&job, at("09:59:00"), 1)]);
+    let mut fixture = Fixture::leading("10:00:20", set([job]), Snapshot { jobs, ..Snapshot::default() });
+    assert_eq!(fixture.alarms(), [""; 0]);
+    fixture.pass(60);
+    assert_eq!(fixture.alarms(), [""; 0]);
+}
+
+#[test]
+fn while_one_history_may_not_be_read_the_next_is() {
+    let jobs = ["a", "b"].map(|name| Job { name: super::fixture::name(name), ..stale() });
+    let mut fixture = Fixture::leading("10:00:00", set(jobs), Snapshot::default());
+    fixture.accept_all();
+    fixture.handle(Event::Ledger(ledger::Event::LastSuccess(name("a"), LastSuccess::Unreadable)));
+    let asked = Command::Ask(Request::Ledger(ledger::Request::ReadLastSuccess(name("b"))));
+    assert!(fixture.commands.contains(&asked));
+    fixture.pass(600);
+    assert!(fixture.alarms().iter().all(|said| !said.starts_with("stale")), "nothing says so");
+}
+
+#[test]
 fn many_alarms_at_once_are_written_a_few_at_a_time() {
     let named = |number: u32| {
         let alarms = AlarmLimits { stale_after: seconds(10), ..AlarmLimits::default() };
@@ -277,13 +386,15 @@ fn many_alarms_at_once_are_written_a_few_at_a_time() {
     fixture.accept_all();
     for number in 0..500 {
         // Each is read once, one after the other.
+        fixture.accept_all();
         let asked = fixture.take().into_iter().find_map(|command| match command {
             Command::Ask(Request::Ledger(ledger::Request::ReadLastSuccess(job))) => Some(job),
             _ => None,
         });
         let job = asked.unwrap_or_else(|| panic!("number {number} is not read"));
-        fixture.handle(Event::Ledger(ledger::Event::LastSuccess(job, None)));
+        fixture.handle(Event::Ledger(ledger::Event::LastSuccess(job, LastSuccess::Never)));
     }
+    fixture.accept_all();
     fixture.take();
     fixture.pass(10);
     let (mut raised, mut turns) = (0, 0);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::fixture::*;
 use crate::engine::hooks::{AT_ONCE, Cause, HookCall, HookOutcome, HookStart, JobHookCall, TIMEOUT};
 use crate::engine::{Command, Event, Report};
-use crate::job::{CommandLine, Hook, Hooks, Job, Misfire, OnLeaseEnd, Retries};
+use crate::job::{CommandLine, Hook, Hooks, Job, Misfire, OnLeaseEnd, Overlap, Retries};
 use crate::ledger::{Commit, OwnerState, Snapshot};
 use crate::process::{EndedBy, Exit, Notice, Order, StartFailure, StartStep, TreeId};
 use crate::run::journal::RecoveredRun;

@@ -106,8 +106,8 @@ impl Backend {
                 self.emit_ledger(ledger::Event::Before(run, before));
             }
             ledger::Request::ReadLastSuccess(job) => {
-                let at = self.store.last_success(&job)?;
-                self.emit_ledger(ledger::Event::LastSuccess(job, at));
+                let found = self.store.last_success(&job)?.into();
+                self.emit_ledger(ledger::Event::LastSuccess(job, found));
             }
             ledger::Request::Watch(run) => self.watch.add(&run, &self.store, &self.background, &self.service.events)?,
             ledger::Request::WatchOwn(run) => {

@@ -11,7 +11,7 @@ use crate::clock::{Clock, Uptime};
 use crate::coordination::Request;
 use crate::election;
 use crate::job::JobName;
-use crate::ledger::{self, Change, Commit, CommitId, Event, JobEntry};
+use crate::ledger::{self, Change, Commit, CommitId, Event, JobEntry, LastSuccess};
 use crate::run::{RunId, RunState, Version};
 use crate::telemetry::{TARGET, event};
 use crate::zookeeper::client::{Client, Connect, Error, Stat};
@@ -176,7 +176,12 @@ async fn read<C: Client, K: Clock>(
             Ok(Event::Before(run.clone(), reader::outcome_before(context.line()?, run).await?))
         }
         ledger::Request::ReadLastSuccess(job) => {
-            Ok(Event::LastSuccess(job.clone(), reader::last_success(context.line()?, job).await?))
+            let found = match reader::last_success(context.line()?, job).await {
+                // Nothing is decided by it but an alarm, which is not worth holding up others.
+                Err(SessionError::NoAuth(_)) => LastSuccess::Unreadable,
+                read => read?.into(),
+            };
+            Ok(Event::LastSuccess(job.clone(), found))
         }
         // Watches and commits are handled elsewhere and never reach this function.
         ledger::Request::Watch(run) | ledger::Request::WatchOwn(run) => read_run(context, run).await,

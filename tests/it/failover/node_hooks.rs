@@ -17,7 +17,7 @@ fn telling(spec: Spec, calls: &Path) -> Spec {
     let line = "$CRONKEEPER_NODE $CRONKEEPER_HOOK $CRONKEEPER_FENCING_TOKEN $CRONKEEPER_OTHER_NODE";
     let command = format!("echo {line} >> {}", calls.display());
     let spec = HOOKS.iter().fold(spec, |spec, hook| spec.option(hook, &command));
-    spec.option("--no-leader-after", "2s").option("--node-missing-after", "1s")
+    spec.option("--no-leader-after", "2s").option("--node-missing-after", "1s").option("--jobs-drift-after", "1s")
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use cronkeeper::election::Request;
 use cronkeeper::job::JobName;
-use cronkeeper::ledger::{Change, Commit, Event, OwnerState, Request as LedgerRequest};
+use cronkeeper::ledger::{Change, Commit, Event, LastSuccess, OwnerState, Request as LedgerRequest};
 use cronkeeper::run::{HistoryRecord, KillRequest, Outcome, Reason, RunRecord, RunState, Version};
 
 use super::cluster::{Cluster, Node};
@@ -143,7 +143,7 @@ async fn the_outcome_of_the_run_before_is_read(mut cluster: Cluster) {
                 _ => None,
             })
             .await;
-        assert_eq!(success.is_some(), expected, "{job}: {success:?}");
+        assert_eq!(matches!(success, LastSuccess::At(_)), expected, "{job}: {success:?}");
     }
     let history = a.history("j").await;
     assert!(matches!(&history[..], [HistoryRecord::Run(newest), _] if newest.run == second), "{history:?}");

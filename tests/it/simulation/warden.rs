@@ -205,7 +205,13 @@ impl Wardens {
 
     /// The daemon itself kills the process of a run.
     pub fn kill_without(&mut self, env: &mut Env, node: usize, run: &str) {
-        self.wardens[node].held.retain(|_, (pid, launch)| Process::of(node, *pid, launch).run != run);
+        // Of a held process the warden sees the end all the same: it had not begun.
+        let is_of_run = |pid: i32, launch: &Launch| Process::of(node, pid, launch).run == run;
+        let held = self.wardens[node].held.extract_if(.., |_, (pid, launch)| is_of_run(*pid, launch));
+        let held: Vec<TreeId> = held.map(|(tree_id, _)| tree_id).collect();
+        for tree_id in held {
+            self.emit(env, node, Notice::NotStarted { tree_id, why: StartFailure::TooLate });
+        }
         let of_run = |tree: &Tree| tree.process.run == run && !tree.dead;
         let tree_ids: Vec<TreeId> =
             self.wardens[node].trees.iter().filter(|(_, tree)| of_run(tree)).map(|(tree_id, _)| *tree_id).collect();

@@ -103,6 +103,31 @@ fn what_another_node_ended_meanwhile_is_not_guessed() {
 }
 
 #[test]
+fn an_end_that_another_nodes_may_have_followed_is_not_taken_for_the_last() {
+    let mut fixture = found(&Job { overlap: Overlap::Allow, ..every_second() }, OwnerState::Alive);
+    let start = |fixture: &mut Fixture| {
+        fixture.pass(1);
+        fixture.accept_all();
+        let tree_id = fixture.starts()[0].tree_id;
+        fixture.started(tree_id);
+        fixture.commands.clear();
+        tree_id
+    };
+    let failed = start(&mut fixture);
+    fixture.ended(failed, Exit::Code(1), None);
+    let unanswered = fixture.commits();
+    fixture.handle(Event::Ledger(ledger::Event::Run(RunId::parse("a.20261120T100000Z").unwrap(), None)));
+    for (id, _) in unanswered {
+        fixture.answer(id, Commit::Accepted);
+    }
+    fixture.commands.clear();
+    let succeeded = start(&mut fixture);
+    fixture.ended(succeeded, Exit::Code(0), None);
+    fixture.accept_all();
+    assert_eq!(fixture.previous_reads().len(), 1, "the other node's run may have succeeded in between");
+}
+
+#[test]
 fn a_node_that_leads_no_more_asks_the_ledger() {
     let mut fixture = Fixture::settled("10:00:00", vec![every_second()]);
     assert_eq!(one_more(&mut fixture, 1), ["on_failure"]);

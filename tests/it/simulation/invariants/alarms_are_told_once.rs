@@ -32,6 +32,7 @@ impl AlarmsAreToldOnce {
             for alarm in Alarm::ALL {
                 let key = (job.to_owned(), alarm.hook().as_str());
                 if record.alarms.get(alarm).is_none() {
+                    // What was not told by then is not told any more.
                     self.standing.remove(&key);
                 } else if self.standing.insert(key.clone()) {
                     *self.untold.entry(key).or_default() += 1;
