@@ -3,13 +3,14 @@
 //! The same holds for an attempt that counts as failed or interrupted. Only the end of a run's own window ends the run
 //! unstarted, and then it is recorded as missed.
 //!
-//! Somebody can know as long as the node that has the attempt is alive, keeps its session, and has not noted in its
-//! state directory that it hands the attempt to its warden. A run that an operator ends may never have begun.
+//! Somebody can know as long as the node that has the attempt is alive, keeps its session and its member, and has not
+//! noted in its state directory that it hands the attempt to its warden. A run that an operator ends may never have
+//! begun.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use cronkeeper::clock::Uptime;
-use cronkeeper::run::{HistoryRecord, Outcome, RunId, RunRecord, Skip, SkipReason};
+use cronkeeper::run::{HistoryRecord, Outcome, RunId, RunRecord, RunState, Skip, SkipReason};
 use cronkeeper::term::SessionId;
 use cronkeeper::zookeeper::client::Op;
 use cronkeeper::zookeeper::session_id;
@@ -55,9 +56,11 @@ impl NoAttemptEndsWithoutAProcess {
         let is_lost = self.over.contains(&record.owner.session);
         let known = self.attempts.get_mut(run).filter(|known| known.number == record.attempt);
         if let Some(known) = known {
+            // A mark that it is cut off brings it no nearer.
+            let stays_lost = known.is_lost && record.state == RunState::CutOff;
             known.owner = record.owner.session.clone();
             known.record = record.clone();
-            known.is_lost = is_lost;
+            known.is_lost = is_lost || stays_lost;
             return;
         }
         let attempt = Attempt {
@@ -118,14 +121,22 @@ impl NoAttemptEndsWithoutAProcess {
         }
         for op in ops(entry) {
             let Op::Delete { path, .. } = op else { continue };
-            if let Some(node) = below(path, "/cronkeeper/nodes") {
-                self.attempts.values_mut().filter(|known| known.node == node).for_each(|known| known.is_lost = true);
-            }
             if let Some(run) = below(path, RUNNING) {
                 self.attempts.remove(run);
             }
         }
         Ok(())
+    }
+
+    /// Notes that a node's member is gone, whoever removed it: the leader cannot ask the node.
+    fn note_members(&mut self, entry: &Entry) {
+        let Change::Ops(ops) = &entry.txn.change else { return };
+        for op in ops {
+            let Op::Delete { path, .. } = op else { continue };
+            if let Some(node) = below(path, "/cronkeeper/nodes") {
+                self.attempts.values_mut().filter(|known| known.node == node).for_each(|known| known.is_lost = true);
+            }
+        }
     }
 
     /// Checks the skip of a run that was in flight and never will be again.
@@ -198,7 +209,11 @@ impl Invariant for NoAttemptEndsWithoutAProcess {
                 }
                 self.over.insert(session);
             }
-            Fact::Committed { entry, .. } => return self.write(entry),
+            Fact::Committed { entry, .. } => {
+                let checked = self.write(entry);
+                self.note_members(entry);
+                return checked;
+            }
             _ => {}
         }
         Ok(())
