@@ -22,6 +22,7 @@ mod caller;
 pub mod client;
 pub mod control;
 mod health;
+pub mod nodes;
 mod index;
 mod metrics;
 mod history;
@@ -29,6 +30,7 @@ pub mod network;
 #[cfg(test)]
 mod openapi;
 pub mod output;
+pub mod pauses;
 pub mod peers;
 mod page;
 mod reads;
@@ -54,7 +56,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
 use self::admission::{Admitted, NoMemory};
-use self::control::Handover;
+use self::nodes::Handover;
 use crate::archive::Archive;
 use crate::clock::Uptime;
 use crate::coordination::Reader;
@@ -112,10 +114,14 @@ pub fn router(sources: Sources) -> Router {
         .route("/v1/jobs/{job}/history", get(history::of_job))
         .route("/v1/history", get(history::of_all))
         .route("/v1/jobs/{job}/trigger", post(control::trigger))
-        .route("/v1/jobs/{job}/pause", post(control::pause))
-        .route("/v1/jobs/{job}/resume", post(control::resume))
+        .route("/v1/jobs/{job}/pause", post(pauses::pause))
+        .route("/v1/jobs/{job}/resume", post(pauses::resume))
         .route("/v1/events", get(page::events))
-        .route("/v1/handover", post(control::handover))
+        .route("/v1/pause", post(pauses::pause_many))
+        .route("/v1/resume", post(pauses::resume_many))
+        .route("/v1/handover", post(nodes::handover))
+        .route("/v1/nodes/{node}/drain", post(nodes::drain))
+        .route("/v1/nodes/{node}/undrain", post(nodes::undrain))
         .route("/v1/runs/{run}", get(control::run))
         .route("/v1/runs/{run}/output", get(output::output))
         .route("/v1/runs/{run}/kill", post(control::kill))

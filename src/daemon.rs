@@ -162,6 +162,7 @@ pub struct Daemon<K, P, J> {
     /// Why the node cannot take part any more. From then on it ignores the backend and waits for its runs.
     failure: Option<Failure>,
     outage: log::Outage,
+    all_drained: log::AllDrained,
     /// Callers that wait for the result of a handover.
     handovers: Vec<HandoverReply>,
     /// The lease as of the newest event that was processed.
@@ -205,6 +206,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             extended_at: Uptime::ZERO,
             failure: None,
             outage: log::Outage::default(),
+            all_drained: log::AllDrained::default(),
             handovers: Vec::new(),
             followed_lease: Lease::NONE,
             is_wardens_turn: false,
@@ -443,9 +445,15 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             }
             Election::Withdrawn => self.on_handover_done(Ok(())),
             Election::NotTransferred { why, .. } => self.on_handover_done(Err(why.clone())),
+            Election::Members(members) => self.all_drained.follow(now.up, members),
             _ => {}
         }
-        self.turn(now, Event::Election(event))
+        let was_drained = self.engine.is_drained();
+        let stopped = self.turn(now, Event::Election(event));
+        if self.engine.is_drained() != was_drained {
+            self.publish();
+        }
+        stopped
     }
 
     /// Stops the node because it cannot take part any more.

@@ -14,7 +14,9 @@ mod write;
 
 use std::collections::BTreeMap;
 
-pub use operator::{ControlEntry, Followed, Operator, OperatorError, OperatorFuture, OperatorRequests, TriggerEntry};
+pub use operator::{
+    ControlEntry, Each, Followed, Operator, OperatorError, OperatorFuture, OperatorRequests, TriggerEntry,
+};
 
 pub use self::filter::Filter;
 pub use self::newest::{Gathering, LastEnd, Newest, Window};

@@ -20,7 +20,7 @@ use crate::clock::{Now, Uptime};
 use crate::election::{Member, Queue};
 use crate::job::{Digest, JobName, JobSet};
 use crate::ledger::LastEnd;
-use crate::run::{Link, Outcome, Pause, Reason, RunId, RunRecord, RunState, millis};
+use crate::run::{Drain, Link, Outcome, Pause, Reason, RunId, RunRecord, RunState, millis};
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId};
 use crate::warden::cgroup::hierarchy::Cgroups;
 
@@ -65,6 +65,9 @@ pub struct Status {
     /// Nodes that this node has seen since its start and that are not alive now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<MissingMember>,
+    /// The nodes that operators have drained, alive or not, each with who did it, when and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub drained: BTreeMap<NodeName, Drain>,
     /// The nodes whose jobs or time zone data differ from the leader's.
     pub drift: Vec<NodeName>,
     /// Why the ledger could not be read. What it would have added is missing then, or is what the node last knew.
@@ -88,6 +91,8 @@ pub enum NodeState {
     /// Elected, and settling what earlier leaders left open.
     TakingOver,
     Leading,
+    /// Out of the queue until an operator undrains it. Its runs in flight go on.
+    Drained,
     /// Stopping: waiting for its runs to end.
     Draining,
 }
@@ -101,6 +106,7 @@ impl NodeState {
             Self::Following => "following",
             Self::TakingOver => "taking-over",
             Self::Leading => "leading",
+            Self::Drained => "drained",
             Self::Draining => "draining",
         }
     }
@@ -236,6 +242,12 @@ pub struct MissingMember {
     pub last_seen: Timestamp,
 }
 
+/// Who drained a node, when and why.
+pub fn drain_in_words(node: &NodeName, drain: &Drain) -> String {
+    let reason = drain.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("{node} is drained by {}, since {}{reason}", drain.by, crate::telemetry::instant(drain.at))
+}
+
 /// The end of a job's last run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -354,12 +366,18 @@ impl Status {
             self.queue.push(queued);
         }
         self.members.clone_from(&queue.members);
+        self.drained.clone_from(&queue.drained);
         self.missing.retain(|missing| !queue.members.iter().any(|member| member.node == missing.node));
         // A node that leads knows it better than a listing, which may be older.
         if let (None, Some(first)) = (self.role.token, queue.candidates.first()) {
             self.role.leader_node.clone_from(&first.node);
         }
         self.drift = self.differing();
+    }
+
+    /// True if operators have drained every node that is alive, so that nobody leads.
+    pub fn is_all_drained(&self) -> bool {
+        !self.members.is_empty() && self.members.iter().all(|member| self.drained.contains_key(&member.node))
     }
 
     /// Sets the last end of each job as the ledger has it.

@@ -16,6 +16,7 @@ use crate::election::{Event as Election, Member, Published};
 use crate::engine::{Engine, MarkAhead, Report};
 use crate::job::{JobName, JobSet};
 use crate::ledger::LastEnd;
+use crate::run::Drain;
 use crate::schedule::{self, Schedule};
 use crate::status::{Confinement, JobStatus, JobsFile, LastRun, NodeState, Role, RunStatus, Session, Status};
 use crate::suggest::counted;
@@ -43,6 +44,8 @@ pub struct View {
     members: Members,
     /// The last ends that this node has seen itself.
     last: BTreeMap<JobName, LastRun>,
+    /// Who drained this node, when and why; absent while it is not drained.
+    drained: Option<Drain>,
     /// The differences that were already reported.
     drifting: Vec<Drift>,
 }
@@ -70,6 +73,7 @@ impl View {
             damaged: Vec::new(),
             members: Members::default(),
             last: BTreeMap::new(),
+            drained: None,
             drifting: Vec::new(),
         }
     }
@@ -156,6 +160,7 @@ impl View {
             Election::Stalled(failing) => self.stalled.clone_from(failing),
             Election::Damaged { all, .. } => self.damaged.clone_from(all),
             Election::Failed(failure) => self.awaiting = Some(failure.to_string()),
+            Election::Wanted(wanted) => self.drained.clone_from(&wanted.drained),
             Election::Members(members) => return self.compare(now, members, jobs),
             Election::Left | Election::NotTransferred { .. } | Election::Time(_) => {}
         }
@@ -175,7 +180,11 @@ impl View {
         if engine.is_ending() {
             return format!("draining, {} left", counted(engine.own_runs(), "run"));
         }
-        let role = self.role_in_words(engine);
+        let role = match (self.is_kept_out(), engine.own_runs()) {
+            (true, 0) => "drained: it leads no more".to_owned(),
+            (true, runs) => format!("drained: it leads no more; {} left", counted(runs, "run")),
+            (false, _) => self.role_in_words(engine),
+        };
         if self.file.valid {
             return role;
         }
@@ -195,8 +204,16 @@ impl View {
         }
     }
 
+    /// True if all that the node lacks is that it be undrained.
+    fn is_kept_out(&self) -> bool {
+        self.drained.is_some() && self.awaiting.as_deref() == Some(QUEUE_POSITION)
+    }
+
     /// What keeps the node from being ready: it cannot take part yet, or an operation keeps failing.
     fn awaited(&self) -> Option<String> {
+        if self.is_kept_out() {
+            return Some(format!("an operator: `cronkeeper undrain {}`", self.node));
+        }
         self.awaiting.clone().or_else(|| self.stalled.clone())
     }
 
@@ -206,6 +223,7 @@ impl View {
             (true, _, _) => NodeState::Draining,
             (false, Some(_), _) if engine.is_settled() => NodeState::Leading,
             (false, Some(_), _) => NodeState::TakingOver,
+            (false, None, _) if self.is_kept_out() => NodeState::Drained,
             (false, None, None) => NodeState::Following,
             (false, None, Some(_)) => NodeState::Joining,
         };
@@ -233,6 +251,7 @@ impl View {
             queue: Vec::new(),
             members: self.members.alive.clone(),
             missing: self.members.missing.clone(),
+            drained: self.drained.iter().map(|drain| (self.node.clone(), drain.clone())).collect(),
             drift: self.differing(),
             unread: None,
             damaged: self.damaged.clone(),

@@ -4,6 +4,7 @@ mod ahead;
 mod chained;
 mod clocks;
 mod control;
+mod drained;
 mod drift;
 mod due;
 mod ending;

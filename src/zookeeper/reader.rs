@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use super::client::{Client, ConnectError, Error, Lend, State};
 use super::context::{self, At as _, SessionError};
 use super::lasts::KnownEnds;
-use super::{paths, place, snapshot};
+use super::{paths, place, snapshot, wanted};
 use crate::coordination::{ReadError, ReadFuture, Reader};
 use crate::election::{Candidate, Queue};
 use crate::job::JobName;
@@ -92,7 +92,8 @@ async fn queue<C: Client>(client: &C) -> Result<Queue, SessionError> {
         let node = nodes.get(name.as_str()).cloned().flatten();
         Candidate { candidate: CandidateName(name.clone()), node }
     });
-    Ok(Queue { candidates: candidates.collect(), members: snapshot::members(client).await?.0 })
+    let (members, drained) = (snapshot::members(client).await?.0, wanted::drained(client).await?);
+    Ok(Queue { candidates: candidates.collect(), members, drained })
 }
 
 /// The record of a run in flight.

@@ -6,6 +6,7 @@ mod control;
 mod crowd;
 mod deaths;
 mod disk;
+mod drain;
 mod endurance;
 mod ending;
 mod gap;

@@ -12,7 +12,7 @@ use super::AbortOnDrop;
 use super::backend::LedgerAccess;
 use crate::api::network::Network;
 use crate::api::serve::Serving;
-use crate::api::socket::{self, ApiSocket, Claim};
+use crate::api::socket::{self, ApiSocket, Claim, SocketError};
 use crate::api::{self, Sources};
 use crate::cli::Error;
 use crate::election::ApiAddress;
@@ -156,19 +156,28 @@ pub(super) struct Served {
 }
 
 /// Serves the socket while this node leads the replicas of this host.
+///
+/// A node that is drained goes on serving, or begins to if nobody else does: if all nodes are drained nobody leads, and
+/// one of them must be there to be asked to undrain it. The next leader takes the socket over.
 async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_dir: PathBuf, router: axum::Router) {
-    let mut serving = None;
+    let (mut serving, mut claimed) = (None, None);
     // Each change of the status is another try: a failure that lasts is logged once.
     let mut logged = None;
     loop {
-        let leads = is_leading(&status.borrow_and_update());
-        match (leads, &serving) {
-            (true, None) => match ApiSocket::open(&runtime_dir, Claim::TakeOver).await {
+        let claim = claim(status.borrow_and_update().state);
+        let was_drained = std::mem::replace(&mut claimed, claim) == Some(Claim::IfFree);
+        // While this node was drained, or had just resigned for it, another may have taken the socket over.
+        if (was_drained || claim == Some(Claim::IfFree)) && !serving.as_ref().is_none_or(Serving::is_found) {
+            serving = None;
+        }
+        match (claim, &serving) {
+            (Some(claim), None) => match ApiSocket::open(&runtime_dir, claim).await {
                 Ok(socket) => {
                     serving = Some(Serving::on_socket(socket, router.clone()));
                     log_socket(&runtime_dir);
                     logged = None;
                 }
+                Err(SocketError::InUse(_)) if claim == Claim::IfFree => {}
                 Err(error) => {
                     let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
                     let error = format!("{error}{cause}");
@@ -180,7 +189,7 @@ async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_d
                     }
                 }
             },
-            (false, Some(_)) => serving = None,
+            (None, Some(_)) => serving = None,
             _ => {}
         }
         if status.changed().await.is_err() {
@@ -194,8 +203,13 @@ fn log_socket(runtime_dir: &Path) {
     info!(target: TARGET, event = event::API_LISTENING, path = %path.display());
 }
 
-fn is_leading(status: &Status) -> bool {
-    matches!(status.state, NodeState::Leading | NodeState::TakingOver)
+/// How a node in this state claims the socket; absent: not at all.
+fn claim(state: NodeState) -> Option<Claim> {
+    match state {
+        NodeState::Leading | NodeState::TakingOver => Some(Claim::TakeOver),
+        NodeState::Drained => Some(Claim::IfFree),
+        NodeState::Starting | NodeState::Joining | NodeState::Following | NodeState::Draining => None,
+    }
 }
 
 #[cfg(test)]

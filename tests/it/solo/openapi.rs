@@ -52,7 +52,11 @@ fn every_answer_is_as_the_document_describes_it() {
         ("/v1/jobs/{job}/pause", "/v1/jobs/a/pause", json!({ "reason": "disks" }), 200),
         ("/v1/jobs/{job}/resume", "/v1/jobs/a/resume", json!({}), 200),
         ("/v1/runs/{run}/kill", "/v1/runs/a.20200101T000000Z/kill", json!({}), 404),
+        ("/v1/pause", "/v1/pause", json!({ "select": { "jobs": ["?"] }, "for": "2h" }), 200),
+        ("/v1/resume", "/v1/resume", json!({ "select": { "all": true } }), 200),
         ("/v1/handover", "/v1/handover", json!({ "to": "nobody" }), 409),
+        ("/v1/nodes/{node}/drain", "/v1/nodes/described/drain", json!({ "reason": "disks" }), 200),
+        ("/v1/nodes/{node}/undrain", "/v1/nodes/described/undrain", json!({}), 200),
     ];
     for (path, of, body, expected) in posts {
         let (code, answer) = post(&spec, of, &body);
