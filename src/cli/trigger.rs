@@ -113,7 +113,9 @@ fn show_output(client: &Client, run: &RunId, io: &mut Io<'_>) {
         let page = match output.page(true) {
             Ok(page) => page,
             // The wait for the end of the run deals with these.
-            Err(AskError::NotFound(_) | AskError::Away(_) | AskError::NoDaemon(_)) => return,
+            Err(AskError::NotFound(_) | AskError::Away(_) | AskError::NoDaemon(_) | AskError::Unreachable { .. }) => {
+                return;
+            }
             Err(error) => {
                 // Without stderr there is no other place for the message.
                 let _ = writeln!(io.err, "cronkeeper: the output cannot be shown: {error}");

@@ -121,7 +121,15 @@ impl JobStatus {
 /// The session's id is left out: together with the session's password it would allow others to use the session.
 fn outlined_session(session: Session) -> Session {
     let Session { id: _, timeout_ms, connected, since, lease_until, lease_remaining_ms } = session;
-    Session { id: crate::term::SessionId(withheld()), timeout_ms, connected, since, lease_until, lease_remaining_ms }
+    // The id must be one that a client can parse.
+    Session {
+        id: crate::term::SessionId("withheld".to_owned()),
+        timeout_ms,
+        connected,
+        since,
+        lease_until,
+        lease_remaining_ms,
+    }
 }
 
 fn outlined_drain(drain: Drain) -> Drain {

@@ -13,6 +13,7 @@ mod gap;
 mod groups;
 mod history;
 mod hooks;
+mod host;
 mod locks;
 pub mod log;
 mod logs;

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 use tracing::{error, info, warn};
 
 use super::AbortOnDrop;
@@ -23,6 +25,9 @@ use crate::telemetry::{TARGET, event};
 const NICE: i32 = 5;
 /// Most threads that read from disk for TCP clients.
 const MOST_BLOCKING: usize = 4;
+
+/// How long a listener goes on when another node takes the socket over: a request to hand over is answered after that.
+const LAST_ANSWERS: Duration = Duration::from_secs(10);
 
 /// Creates the runtime for TCP clients.
 ///
@@ -161,6 +166,7 @@ pub(super) struct Served {
 /// one of them must be there to be asked to undrain it. The next leader takes the socket over.
 async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_dir: PathBuf, router: axum::Router) {
     let (mut serving, mut claimed) = (None, None);
+    let mut leaving: Option<(Serving, Instant)> = None;
     // Each change of the status is another try: a failure that lasts is logged once.
     let mut logged = None;
     loop {
@@ -168,7 +174,7 @@ async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_d
         let was_drained = std::mem::replace(&mut claimed, claim) == Some(Claim::IfFree);
         // While this node was drained, or had just resigned for it, another may have taken the socket over.
         if (was_drained || claim == Some(Claim::IfFree)) && !serving.as_ref().is_none_or(Serving::is_found) {
-            serving = None;
+            leaving = serving.take().map(|left| (left, Instant::now() + LAST_ANSWERS));
         }
         match (claim, &serving) {
             (Some(claim), None) => match ApiSocket::open(&runtime_dir, claim).await {
@@ -189,12 +195,22 @@ async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_d
                     }
                 }
             },
-            (None, Some(_)) => serving = None,
+            (None, Some(_)) => leaving = serving.take().map(|left| (left, Instant::now() + LAST_ANSWERS)),
             _ => {}
         }
-        if status.changed().await.is_err() {
-            return;
+        // Cancellation safe: a change that was not seen is seen the next time, and the instant is absolute.
+        tokio::select! {
+            changed = status.changed() => if changed.is_err() { return },
+            () = last_answers(leaving.as_ref()) => leaving = None,
         }
+    }
+}
+
+/// Waits until a listener that is no longer needed has had the time for its last answers.
+async fn last_answers(leaving: Option<&(Serving, Instant)>) {
+    match leaving {
+        Some((_, until)) => sleep_until(*until).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -51,7 +51,7 @@ fn a_drained_leader_gives_way_ends_its_runs_and_stays_drained_when_it_is_restart
     let a = again(a);
     until("it knows that it is drained", || ask(a.spec(), &["status", "--json"]).status.success());
     until("it says so", || status(a.spec())["state"] == "drained");
-    assert_eq!(a.events().named("election.joined").len(), 1, "before its restart");
+    assert!(a.events().named("election.joined").is_empty());
     let check = ask(a.spec(), &["status", "--check"]);
     assert_eq!(check.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&check.stdout).contains("is drained by "), "{check:?}");

@@ -75,7 +75,10 @@ impl SimulatedOperator {
             0 | 1 => self.pause(job).await,
             2 | 3 => self.resume(job).await,
             4 => self.drain().await,
-            5 | 6 => self.undrain(self.rng.usize(..self.nodes)).await,
+            5 | 6 => {
+                let node = self.rng.usize(..self.nodes);
+                self.undrain(node).await;
+            }
             7 => self.hand_over().await,
             _ => self.trigger(job).await,
         }

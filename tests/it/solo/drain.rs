@@ -14,9 +14,9 @@ fn a_drained_leader_gives_way_to_the_other_and_its_run_goes_on() {
     let b = following(&node("second").beside(&first));
     let run = await_start(&a, 0, "slow");
     until("it can be asked", || get(&first, "/healthz").is_some());
-    cli_text(&first, &["drain", "first", "--reason", "disks"]);
+    cli_text(&first, &["drain", a.name(), "--reason", "disks"]);
     b.await_event("takeover.done", LONG);
-    assert_eq!(status(&first)["drained"]["first"]["reason"], "disks");
+    assert_eq!(status(&first)["drained"][a.name()]["reason"], "disks");
     gate.open();
     assert_eq!(await_end(&a, &run).text("outcome"), "success");
     await_start(&b, 0, "slow");
@@ -28,9 +28,9 @@ fn a_host_whose_replicas_are_all_drained_can_be_asked_to_undrain_one() {
     let first = node("first");
     let (a, b) = (leading(&first), following(&node("second").beside(&first)));
     until("it can be asked", || get(&first, "/healthz").is_some());
-    cli_text(&first, &["drain", "second"]);
+    cli_text(&first, &["drain", b.name()]);
     b.await_event("node.drained", LONG);
-    cli_text(&first, &["drain", "first"]);
+    cli_text(&first, &["drain", a.name()]);
     a.await_event("node.drained", LONG);
     for node in [&a, &b] {
         node.await_event("election.all_drained", LONG);
@@ -44,8 +44,8 @@ fn a_host_whose_replicas_are_all_drained_can_be_asked_to_undrain_one() {
         spec.start()
     };
     until("one of them serves the socket", || get(&first, "/healthz").is_some());
-    until("it is still drained", || status(&first)["drained"]["first"].is_object());
-    let undrained = cli_text(&first, &["undrain", "second", "--json"]);
+    until("it is still drained", || status(&first)["drained"][a.name()].is_object());
+    let undrained = cli_text(&first, &["undrain", b.name(), "--json"]);
     let undrained: serde_json::Value = serde_json::from_str(&undrained).expect("JSON");
     assert_eq!(undrained["results"][0]["effect"], json!("undrained"));
     b.await_event("takeover.done", LONG);
@@ -55,9 +55,10 @@ fn a_host_whose_replicas_are_all_drained_can_be_asked_to_undrain_one() {
 #[test]
 fn a_node_that_nobody_knows_is_not_drained() {
     let first = node("first");
-    let _a = leading(&first);
+    let a = leading(&first);
     until("it can be asked", || get(&first, "/healthz").is_some());
-    let refused = cli(&first, &["drain", "frist"]);
+    let refused = cli(&first, &["drain", &a.name()[1..]]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("did you mean `first`?"), "{refused:?}");
+    let meant = format!("did you mean `{}`?", a.name());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains(&meant), "{refused:?}");
 }
