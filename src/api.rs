@@ -27,6 +27,7 @@ mod index;
 mod metrics;
 mod history;
 pub mod network;
+pub mod next;
 #[cfg(test)]
 mod openapi;
 pub mod output;
@@ -111,6 +112,7 @@ pub fn router(sources: Sources) -> Router {
         .route("/v1/status", get(show::status))
         .route("/v1/jobs", get(show::jobs))
         .route("/v1/jobs/{job}", get(show::job))
+        .route("/v1/next", get(next::next))
         .route("/v1/jobs/{job}/history", get(history::of_job))
         .route("/v1/history", get(history::of_all))
         .route("/v1/jobs/{job}/trigger", post(control::trigger))

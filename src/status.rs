@@ -245,7 +245,7 @@ pub struct MissingMember {
 /// Who drained a node, when and why.
 pub fn drain_in_words(node: &NodeName, drain: &Drain) -> String {
     let reason = drain.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    format!("{node} is drained by {}, since {}{reason}", drain.by, crate::telemetry::instant(drain.at))
+    format!("{node} is drained by {}, since {}{reason}", drain.by, drain.at)
 }
 
 /// The end of a job's last run.

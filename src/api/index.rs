@@ -4,13 +4,14 @@ use axum::Json;
 use serde::Serialize;
 
 /// Every request of the API, for people who explore it; docs/api.md and docs/openapi.json describe them.
-const REQUESTS: [(&str, &str); 20] = [
+const REQUESTS: [(&str, &str); 21] = [
     ("GET /healthz", "200 while the daemon's loop turns"),
     ("GET /readyz", "200 while the node takes part in the cluster"),
     ("GET /v1", "this list"),
     ("GET /v1/status", "who leads, the queue, the members, the runs and the jobs"),
     ("GET /v1/jobs", "the jobs"),
     ("GET /v1/jobs/{job}", "a job, and its coming occurrences"),
+    ("GET /v1/next", "coming occurrences"),
     ("GET /v1/jobs/{job}/history", "the job's runs and skips, newest first"),
     ("GET /v1/history", "the runs and skips of all jobs, newest first"),
     ("GET /v1/runs/{run}", "the end of a run; waits some seconds for it"),

@@ -174,8 +174,17 @@ impl ApiState {
         let queue = self.read_queue().await;
         let done = match queue {
             // A leader can resign also while the ledger cannot be read.
-            queue if leads => self.hand_over_here(&queue.unwrap_or_default(), to, until).await,
-            Ok(queue) => self.hand_over_elsewhere(&queue, to, &by, until).await,
+            queue if leads => self.hand_over_here(&queue.unwrap_or_default(), to.clone(), until).await,
+            Ok(queue) => self.hand_over_elsewhere(&queue, to.clone(), &by, until).await.map(Some),
+            Err(error) => Err(error),
+        };
+        let done = match done {
+            // The published status was older than the end of the term.
+            Ok(None) => match self.read_queue().await {
+                Ok(queue) => self.hand_over_elsewhere(&queue, to, &by, until).await,
+                Err(error) => Err(error),
+            },
+            Ok(Some(done)) => Ok(done),
             Err(error) => Err(error),
         };
         self.reads.changed();
@@ -188,13 +197,13 @@ impl ApiState {
         Ok(HandedOver { node, leader: queue.as_ref().and_then(first).and_then(|first| first.node.clone()) })
     }
 
-    /// Asks the loop of this node, which leads. Returns who resigned.
+    /// Asks the loop of this node. Returns who resigned; `None` if the node does not lead any more.
     async fn hand_over_here(
         &self,
         queue: &Queue,
         to: Option<NodeName>,
         until: Instant,
-    ) -> Result<(NodeName, CandidateName), RefusedRequest> {
+    ) -> Result<Option<(NodeName, CandidateName)>, RefusedRequest> {
         let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
         if let Some(to) = to.as_ref().filter(|to| queue.drained.contains_key(*to)) {
             return Err(conflict(&TransferError::Drained { node: to.clone() }));
@@ -203,7 +212,10 @@ impl ApiState {
         // If the loop is gone, `answer` is dropped, and the wait below ends.
         let _ = self.sources.handovers.send(Handover { to, answer });
         match timeout(until.saturating_duration_since(Instant::now()), answered).await {
-            Ok(Ok(Ok(()))) => Ok((status.node.clone(), status.role.candidate.clone().unwrap_or_else(no_candidate))),
+            Ok(Ok(Ok(()))) => {
+                Ok(Some((status.node.clone(), status.role.candidate.clone().unwrap_or_else(no_candidate))))
+            }
+            Ok(Ok(Err(TransferError::NotLeading))) => Ok(None),
             Ok(Ok(Err(why))) => Err(conflict(&why)),
             Ok(Err(_)) => Err(unavailable("the node is stopping, and resigns anyway")),
             Err(_) => Err(late(&status.node)),
@@ -222,6 +234,10 @@ impl ApiState {
             let error = "no handover: no node of cronkeeper leads".to_owned();
             return Err(RefusedRequest::new(StatusCode::CONFLICT, error));
         };
+        // It is first, but has not taken over yet.
+        if *leader == self.sources.status.borrow().node {
+            return Err(conflict(&TransferError::NotLeading));
+        }
         to.as_ref().map_or(Ok(()), |to| may_follow(queue, leader, to)).map_err(|why| conflict(&why))?;
         let request = HandoverRequest {
             id: Uuid::new_v4(),

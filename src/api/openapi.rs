@@ -11,6 +11,7 @@ use super::control::{KillBody, Killing, RunAnswer, TriggerBody, Triggered};
 use super::health::{Healthy, Readiness};
 use super::history::History;
 use super::index::{self, Index};
+use super::next::Coming;
 use super::nodes::{DrainBody, Drained, HandedOver, HandoverBody, UndrainBody, Undrained};
 use super::output::OutputPage;
 use super::pauses::{PauseBody, PauseManyBody, Paused, PausedMany, ResumeBody, ResumeManyBody, Resumed, ResumedMany};
@@ -53,6 +54,12 @@ const FILTER: &[(&str, &str)] = &[
     ("until", "Only what ended at this instant, or this duration ago, or earlier."),
 ];
 
+const COMING: &[(&str, &str)] = &[
+    ("n", "Occurrences of each job, 1 to 1,000; default 1."),
+    ("from", "Only what is due after this instant; default now."),
+    ("job", "Only this job; may be repeated."),
+];
+
 const OUTPUT: &[(&str, &str)] = &[
     ("from", "Where to begin: `next` of the page before."),
     ("wait", "How many seconds to wait for output, at most 6; default 0."),
@@ -68,6 +75,7 @@ const DESCRIBED: &[Described] = &[
     get("GET /v1/status", schema::<Status>, &[]),
     get("GET /v1/jobs", schema::<Jobs>, &[]),
     get("GET /v1/jobs/{job}", schema::<OneJob>, &[404]),
+    Described { query: COMING, ..get("GET /v1/next", schema::<Coming>, &[400, 404]) },
     Described { query: FILTER, ..get("GET /v1/jobs/{job}/history", schema::<History>, &[400, 404, 503]) },
     Described { query: FILTER, ..get("GET /v1/history", schema::<History>, &[400, 503]) },
     get("GET /v1/runs/{run}", schema::<RunAnswer>, &[404, 503]),

@@ -18,6 +18,13 @@ pub struct ClientArgs {
     /// The daemon's state directory
     #[arg(long, value_name = "DIR", env = "CRONKEEPER_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub host: HostArgs,
+}
+
+/// Options to ask a node on another host.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct HostArgs {
     /// Ask the node that listens there, http://host:port or https://host:port, instead of the one on this host
     #[arg(long, value_name = "URL", env = "CRONKEEPER_HOST", value_parser = HostUrl::parse)]
     pub host: Option<HostUrl>,
@@ -44,11 +51,19 @@ pub enum AskFailure {
 
 impl ClientArgs {
     pub(super) fn client(&self) -> Result<Client, AskError> {
-        let Some(host) = &self.host else {
-            return Client::new(SocketSearch::new(self.runtime_dir.as_deref(), self.state_dir.as_deref()));
-        };
+        match self.host.client()? {
+            Some(client) => Ok(client),
+            None => Client::new(SocketSearch::new(self.runtime_dir.as_deref(), self.state_dir.as_deref())),
+        }
+    }
+}
+
+impl HostArgs {
+    /// The client of the node that is named; `None` if none is.
+    pub(super) fn client(&self) -> Result<Option<Client>, AskError> {
+        let Some(host) = &self.host else { return Ok(None) };
         let (token, ca) = (self.token_file.clone(), self.cacert.clone());
-        Client::remote(host.clone(), &RemoteAccess { token, ca, token_in_clear: self.token_in_clear })
+        Client::remote(host.clone(), &RemoteAccess { token, ca, token_in_clear: self.token_in_clear }).map(Some)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures_util::future::try_join;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
 use tokio::sync::Mutex;
@@ -92,8 +93,8 @@ async fn queue<C: Client>(client: &C) -> Result<Queue, SessionError> {
         let node = nodes.get(name.as_str()).cloned().flatten();
         Candidate { candidate: CandidateName(name.clone()), node }
     });
-    let (members, drained) = (snapshot::members(client).await?.0, wanted::drained(client).await?);
-    Ok(Queue { candidates: candidates.collect(), members, drained })
+    let (members, drained) = try_join(snapshot::members(client), wanted::drained(client)).await?;
+    Ok(Queue { candidates: candidates.collect(), members: members.0, drained })
 }
 
 /// The record of a run in flight.

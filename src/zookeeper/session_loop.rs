@@ -252,7 +252,6 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
             LoopEvent::Completed(completed) => self.complete(completed),
             LoopEvent::Renewed((sent, result)) => self.renewed(sent, result),
             LoopEvent::OwnEntry => self.membership.must_verify = true,
-            LoopEvent::Wanted => self.wanted_changed(),
             // `Role::None` makes the next step read the position.
             LoopEvent::Predecessor => self.candidacy.role = Role::None,
             LoopEvent::Run(step) => match self.watcher.complete(step, now) {
@@ -263,6 +262,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
                 Err(error) => self.failed(Task::Watch, &error.to_string()),
             },
             LoopEvent::OperatorRequests(read) => self.on_operator_requests(read, now),
+            LoopEvent::Wanted => self.wanted_changed(),
             LoopEvent::Read(done) => self.finish_read(*done),
             LoopEvent::JobLock(event) => self.on_job_lock(event),
             LoopEvent::AccessUpdated(finished) => self.finish_access_update(finished),

@@ -55,6 +55,9 @@ fn a_node_is_asked_by_its_address_and_changed_with_its_token() {
         let done = ask(line, &["--token-file", &right]);
         assert!(done.status.success(), "{line:?}: {done:?}");
     }
+    let next = run(&["next", "--host", &host, "--json"]);
+    let line = "{\"job\":\"seldom\",\"at\":\"2099-01-01T00:00:00+00:00\"}\n";
+    assert_eq!(String::from_utf8_lossy(&next.stdout), line, "{next:?}");
     let (code, err) = said(&run(&["status", "--host", "http://127.0.0.1:1"]));
     assert!(code == Some(69) && err.contains("cannot connect to http://127.0.0.1:1"), "{err}");
     let (code, err) = said(&run(&["status", "--host", "http://no-such-host.invalid:1"]));
