@@ -234,7 +234,7 @@ fn a_paused_job_does_not_become_stale_and_counts_anew_when_the_pause_ends() {
     let mut fixture = Fixture::leading("10:00:00", set([stale()]), Snapshot::default());
     fixture.accept_all();
     fixture.last_success(None);
-    let pause = Pause { by: "uid 0".into(), reason: None, at: at("10:00:01") };
+    let pause = Pause { by: "uid 0".into(), reason: None, at: at("10:00:01"), until: None };
     let mut control = ControlEntry { record: ControlRecord::new(uuid::Uuid::from_u128(1), pause), version: Version(0) };
     let requests = |control: &ControlEntry| {
         let control = BTreeMap::from([(name("a"), control.clone())]);
