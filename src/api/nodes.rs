@@ -170,8 +170,13 @@ impl ApiState {
         let until = Instant::now() + TIMEOUT;
         let next = to.as_ref().map(NodeName::as_str);
         info!(target: TARGET, event = REQUESTED, request = "handover", to = next, by, "{by} requested a handover");
-        let leads = self.sources.status.borrow().role.token.is_some();
         let queue = self.read_queue().await;
+        let leads = {
+            let status = self.sources.status.borrow();
+            // The published status may be older than the beginning of the term.
+            let is_first = |queue: &Queue| first(queue).is_some_and(|first| first.node.as_ref() == Some(&status.node));
+            status.role.token.is_some() || queue.as_ref().is_ok_and(is_first)
+        };
         let done = match queue {
             // A leader can resign also while the ledger cannot be read.
             queue if leads => self.hand_over_here(&queue.unwrap_or_default(), to.clone(), until).await,

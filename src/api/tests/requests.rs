@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use super::daemon::{Behaviour, Daemon, exchange, post, published};
 use crate::api::*;
 use crate::election::TransferError;
+use crate::status::Role;
 use crate::term::NodeName;
 
 const TRIGGER: &str = r#"{"uuid":"6f7ae15e-4e0f-4c5e-9d0f-6f3f0a1b2c3d"}"#;
@@ -124,6 +125,21 @@ async fn a_handover_is_passed_to_the_loop_and_its_result_returned() {
     assert_eq!((code, &refused["error"]), (409, &"no handover: this node does not lead".into()));
     assert_eq!(looped.await.unwrap(), [None, Some(NodeName::new("host-z")), None]);
     assert_eq!(daemon.post("/v1/handover", "").await.0, 503, "the loop is gone");
+}
+
+#[tokio::test]
+async fn a_leader_whose_status_is_older_than_its_term_passes_a_handover_to_the_loop_too() {
+    let mut daemon = Daemon::start(Behaviour::Well).await;
+    let mut handovers = std::mem::replace(&mut daemon.handovers, mpsc::unbounded_channel().1);
+    let looped = tokio::spawn(async move {
+        let Handover { answer, .. } = handovers.recv().await.expect("a request");
+        answer.send(Ok(())).expect("the caller waits");
+    });
+    let mut earlier = published();
+    earlier.role = Role::default();
+    daemon.status.send_replace(Arc::new(earlier));
+    assert_eq!(daemon.post("/v1/handover", "").await.0, 200);
+    looped.await.unwrap();
 }
 
 #[tokio::test]

@@ -80,11 +80,11 @@ fn successor(wall: &str, job: Job, record: JobRecord) -> Fixture {
 
 /// The newest record of the job among these changes.
 fn last_record(changes: &[Change]) -> JobRecord {
-    let records = changes.iter().filter_map(|change| match change {
+    let mut records = changes.iter().filter_map(|change| match change {
         Change::Advance { record, .. } | Change::Begin { record, .. } => Some(record.clone()),
         _ => None,
     });
-    records.last().unwrap()
+    records.next_back().unwrap()
 }
 
 #[test]
