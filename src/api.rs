@@ -23,13 +23,16 @@ pub mod client;
 pub mod control;
 pub mod definitions;
 mod health;
+pub mod nodes;
 mod index;
 mod metrics;
 mod history;
 pub mod network;
+pub mod next;
 #[cfg(test)]
 mod openapi;
 pub mod output;
+pub mod pauses;
 pub mod peers;
 mod page;
 mod reads;
@@ -55,7 +58,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
 use self::admission::{Admitted, NoMemory};
-use self::control::Handover;
+use self::nodes::Handover;
 use crate::archive::Archive;
 use crate::clock::{Uptime, system};
 use crate::coordination::Reader;
@@ -121,14 +124,19 @@ pub fn router(sources: Sources) -> Router {
         .route("/v1/status", get(show::status))
         .route("/v1/jobs", get(show::jobs))
         .route("/v1/jobs/{job}", get(show::job))
+        .route("/v1/next", get(next::next))
         .route("/v1/definitions", get(definitions::definitions))
         .route("/v1/jobs/{job}/history", get(history::of_job))
         .route("/v1/history", get(history::of_all))
         .route("/v1/jobs/{job}/trigger", post(control::trigger))
-        .route("/v1/jobs/{job}/pause", post(control::pause))
-        .route("/v1/jobs/{job}/resume", post(control::resume))
+        .route("/v1/jobs/{job}/pause", post(pauses::pause))
+        .route("/v1/jobs/{job}/resume", post(pauses::resume))
         .route("/v1/events", get(page::events))
-        .route("/v1/handover", post(control::handover))
+        .route("/v1/pause", post(pauses::pause_many))
+        .route("/v1/resume", post(pauses::resume_many))
+        .route("/v1/handover", post(nodes::handover))
+        .route("/v1/nodes/{node}/drain", post(nodes::drain))
+        .route("/v1/nodes/{node}/undrain", post(nodes::undrain))
         .route("/v1/runs/{run}", get(control::run))
         .route("/v1/runs/{run}/output", get(output::output))
         .route("/v1/runs/{run}/kill", post(control::kill))

@@ -9,8 +9,11 @@ pub mod check;
 pub mod completions;
 pub mod credentials;
 pub mod environment;
+pub mod drain;
+mod effects;
 pub mod exec;
 pub mod explain;
+mod follow;
 mod handover;
 mod history;
 pub mod node_args;
@@ -35,6 +38,7 @@ pub mod service;
 pub mod status;
 mod table;
 pub mod trigger;
+mod wait;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
@@ -238,12 +242,16 @@ pub enum Command {
     Logs(logs::Args),
     /// Run a job now, on the leader
     Trigger(trigger::Args),
-    /// Skip a job's occurrences until it is resumed
+    /// Skip the occurrences of jobs until they are resumed, or for some time
     Pause(pause::PauseArgs),
-    /// Resume a paused job; what it skipped meanwhile is not run
+    /// Resume paused jobs; what they skipped meanwhile is not run
     Resume(pause::ResumeArgs),
-    /// Make the leader resign; must be run against the leader's own daemon
+    /// Make the leader resign, whichever node is asked
     Handover(handover::Args),
+    /// Keep a node from leading, for maintenance; its runs in flight go on to their end
+    Drain(drain::DrainArgs),
+    /// Let a drained node lead again
+    Undrain(drain::UndrainArgs),
     /// End a run, on whichever node it is
     Kill(kill::KillArgs),
     /// Run a job here and now, without a cluster
@@ -320,10 +328,12 @@ fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
         Command::History(args) => history::run(&args, io).map_err(Error::from),
         Command::Logs(args) => return args.run(io),
         Command::Trigger(args) => return args.run(io),
-        Command::Pause(args) => pause::pause(&args, io.out).map_err(Error::from),
-        Command::Resume(args) => pause::resume(&args, io.out).map_err(Error::from),
-        Command::Handover(args) => args.run(io.out).map_err(Error::from),
-        Command::Kill(args) => kill::run(&args, io.out).map_err(Error::from),
+        Command::Pause(args) => pause::pause(&args, io).map_err(Error::from),
+        Command::Resume(args) => pause::resume(&args, io).map_err(Error::from),
+        Command::Handover(args) => args.run(io).map_err(Error::from),
+        Command::Drain(args) => drain::drain(&args, io).map_err(Error::from),
+        Command::Undrain(args) => drain::undrain(&args, io).map_err(Error::from),
+        Command::Kill(args) => kill::run(&args, io).map_err(Error::from),
         Command::Exec(args) => return args.run(io),
         Command::Lock(args) => return args.run(io),
         Command::Locks(args) => args.run(io),

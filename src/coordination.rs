@@ -13,6 +13,8 @@
 //! leader that works from one whose loop is stuck.
 //!
 //! Every backend keeps this order of events, and the daemon relies on it:
+//! - `Wanted` comes before the first `Joined` of a session, and while it says that the node is drained, the node does not
+//!   join.
 //! - `Session` comes before the first `Joined`, `Joined` before `Elected`; another session only after the old one's
 //!   `Expired`. The backend reports the same session again when the member was gone and has been recreated: another
 //!   node may have settled this node's runs in the meantime.

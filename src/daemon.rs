@@ -144,6 +144,7 @@ pub struct Daemon<K, P, J> {
     cluster: ClusterWatch,
     /// When the passing of time alone leads to a hook of the node.
     cluster_at: Option<Uptime>,
+    all_drained: log::AllDrained,
     /// Callers that wait for the result of a handover.
     handovers: Vec<HandoverReply>,
     /// The lease as of the newest event that was processed.
@@ -180,6 +181,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             outage: log::Outage::default(),
             cluster,
             cluster_at: None,
+            all_drained: log::AllDrained::default(),
             handovers: Vec::new(),
             followed_lease: Lease::NONE,
             is_wardens_turn: false,
@@ -346,9 +348,15 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             }
             Election::Withdrawn => self.on_handover_done(Ok(())),
             Election::NotTransferred { why, .. } => self.on_handover_done(Err(why.clone())),
+            Election::Members(members) => self.all_drained.follow(now.up, members),
             _ => {}
         }
-        self.turn(now, Event::Election(event))
+        let was_drained = self.engine.is_drained();
+        let stopped = self.turn(now, Event::Election(event));
+        if self.engine.is_drained() != was_drained {
+            self.publish();
+        }
+        stopped
     }
 
     /// Stops the node because it cannot take part any more.

@@ -15,12 +15,14 @@ use crate::clock::Uptime;
 use crate::clock::server::ServerTime;
 use crate::job::{Digest, HISTORY_LIMIT, JobName, JobSet};
 use crate::ledger::Snapshot;
+use crate::run::{Drain, NodeControl};
 use crate::term::{CandidateName, NodeName, SessionId, Term, TermEnd};
 
 /// A request from the daemon to the election.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// Join the queue, and rejoin it whenever the candidate is lost, until [`Request::Resign`] or [`Request::Leave`].
+    /// A node that is drained does not join.
     Campaign,
     /// Give up leadership, or leave the queue. Commits already requested are answered first; the member stays. Answered
     /// by [`Event::Over`] if the node was leading, and in any case by [`Event::Withdrawn`].
@@ -91,6 +93,9 @@ pub struct Published {
     /// It is shutting down and lets its runs finish.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
+    /// An operator has drained it, and it is out of the queue, or about to be.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drained: bool,
     /// Where it serves its API on TCP; absent if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<ApiAddress>,
@@ -127,10 +132,10 @@ impl Published {
     }
 }
 
-/// The member with the highest priority. Among equals the first by name, so that all nodes agree. Does not check
-/// fitness.
+/// The member with the highest priority that is not drained. Among equals the first by name, so that all nodes agree.
+/// Does not check fitness.
 pub fn highest_priority<'m>(members: impl Iterator<Item = &'m Member>) -> Option<&'m Member> {
-    members.max_by(|a, b| {
+    members.filter(|member| !member.published.drained).max_by(|a, b| {
         let weight = a.published.priority.cmp(&b.published.priority);
         weight.then_with(|| b.node.cmp(&a.node))
     })
@@ -178,6 +183,10 @@ pub enum Event {
         term: Term,
         why: TermEnd,
     },
+    /// What operators want of this node. Sent before the first [`Event::Joined`] of each session, and again whenever it
+    /// may have changed. Until it is no longer drained, the backend does not let the node join the queue; to leave the
+    /// queue is the daemon's part.
+    Wanted(NodeControl),
     /// [`Request::Resign`] is done: the node is no longer in the queue.
     Withdrawn,
     /// [`Request::Transfer`] failed.
@@ -255,6 +264,9 @@ pub struct Queue {
     pub candidates: Vec<Candidate>,
     /// The nodes that are alive.
     pub members: Vec<Member>,
+    /// The nodes that operators have drained, alive or not.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub drained: BTreeMap<NodeName, Drain>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -276,6 +288,8 @@ pub enum TransferError {
     /// It has a candidate but no member.
     #[error("its member is gone")]
     NotAlive,
+    #[error("{node} is drained; `cronkeeper undrain {node}` lets it lead again")]
+    Drained { node: NodeName },
     /// A foreign entry is ahead of it, and only the owner of that entry may remove it.
     #[error("`{entry}`, which was not created by cronkeeper, is ahead of it in the queue")]
     Foreign { entry: CandidateName },

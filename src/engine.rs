@@ -13,7 +13,7 @@
 //!           ├─ leader     occurrences, triggers, pauses and chains, while this node leads
 //!           ├─ hooks      hooks that follow the end or the skip of a run
 //!           ├─ transfer   decides when another node should lead instead
-//!           ├─ shutdown   the stages of the node: running, handing over, draining, leaving
+//!           ├─ shutdown   the stages of the node: running, handing over, drained, ending, leaving
 //!           ├─ clocks     the node's clock and the coordination service's
 //!           └─ context    shared by all of them: node, session, term, lease, commands
 //! ```
@@ -81,6 +81,7 @@ impl Engine {
             priority: self.parts.transfer.priority,
             jobs_invalid: self.parts.transfer.has_invalid_file,
             draining: self.is_ending(),
+            drained: self.is_drained(),
             ..Published::default()
         }
     }
@@ -118,7 +119,9 @@ impl Engine {
                     }
                     false => (self.parts.runs.give_up_at(), None),
                 };
-                Wake { wall: next.into_iter().chain(alarm).min().map(|at| later(at, behind)), up }
+                let pause_end = leader.next_pause_end(self.clocks.due(now));
+                let next = next.into_iter().chain(alarm).chain(pause_end).min();
+                Wake { wall: next.map(|at| later(at, behind)), up }
             }
             _ => Wake::default(),
         };
@@ -163,6 +166,11 @@ impl Engine {
     /// True once the node was requested to end.
     pub fn is_ending(&self) -> bool {
         self.parts.shutdown.is_ending()
+    }
+
+    /// True while an operator keeps the node from leading.
+    pub fn is_drained(&self) -> bool {
+        self.parts.shutdown.is_drained()
     }
 
     /// How far this node's clock is at least ahead of the coordination service's; negative: behind.

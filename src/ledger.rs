@@ -16,7 +16,9 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-pub use operator::{ControlEntry, Followed, Operator, OperatorError, OperatorFuture, OperatorRequests, TriggerEntry};
+pub use operator::{
+    ControlEntry, Each, Followed, Operator, OperatorError, OperatorFuture, OperatorRequests, TriggerEntry,
+};
 
 pub use self::filter::Filter;
 pub use self::newest::{Gathering, LastEnd, Newest, Window};

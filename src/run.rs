@@ -11,6 +11,7 @@ pub(crate) mod fuzz;
 mod id;
 pub mod journal;
 mod link;
+mod node_control;
 mod skip;
 #[cfg(test)]
 pub(crate) mod tests_support;
@@ -27,6 +28,7 @@ pub use attempt::{Attempt, Past};
 pub use control::{ControlRecord, Pause, Resume};
 pub use id::{BadRunId, RunId};
 pub use link::{Link, Note, Span, UpstreamResult};
+pub use node_control::{Drain, HandoverRequest, NodeControl};
 pub use skip::{Skip, SkipReason};
 pub use traces::{KnownBy, LONGEST_HOLD, Traces};
 pub use trigger::{Trigger, TriggerRecord, TriggerSeq};

@@ -44,6 +44,7 @@ mod reader;
 mod store;
 #[cfg(test)]
 mod tests;
+mod wanted;
 mod watch;
 mod requests;
 

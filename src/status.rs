@@ -10,6 +10,8 @@ pub mod outline;
 #[cfg(test)]
 pub(crate) mod sample;
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +21,7 @@ pub use self::outline::WITHHELD;
 
 use crate::election::Member;
 use crate::job::Digest;
+use crate::run::Drain;
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId};
 use crate::warden::cgroup::hierarchy::Cgroups;
 
@@ -63,6 +66,9 @@ pub struct Status {
     /// Nodes that this node has seen since its start and that are not alive now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<MissingMember>,
+    /// The nodes that operators have drained, alive or not, each with who did it, when and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub drained: BTreeMap<NodeName, Drain>,
     /// The nodes whose jobs or time zone data differ from the leader's.
     pub drift: Vec<NodeName>,
     /// Why the ledger could not be read. What it would have added is missing then, or is what the node last knew.
@@ -86,6 +92,8 @@ pub enum NodeState {
     /// Elected, and settling what earlier leaders left open.
     TakingOver,
     Leading,
+    /// Out of the queue until an operator undrains it. Its runs in flight go on.
+    Drained,
     /// Stopping: waiting for its runs to end.
     Draining,
 }
@@ -99,6 +107,7 @@ impl NodeState {
             Self::Following => "following",
             Self::TakingOver => "taking-over",
             Self::Leading => "leading",
+            Self::Drained => "drained",
             Self::Draining => "draining",
         }
     }
@@ -195,6 +204,12 @@ pub struct MissingMember {
     pub host: String,
     /// When this node noticed that it is gone.
     pub gone_since: Timestamp,
+}
+
+/// Who drained a node, when and why.
+pub fn drain_in_words(node: &NodeName, drain: &Drain) -> String {
+    let reason = drain.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("{node} is drained by {}, since {}{reason}", drain.by, drain.at)
 }
 
 /// A candidate, or a foreign entry, in the queue.

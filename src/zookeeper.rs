@@ -40,6 +40,7 @@ mod store;
 mod tests_support;
 mod time;
 mod trim;
+mod wanted;
 mod watcher;
 mod requests;
 

@@ -1,6 +1,7 @@
-//! Client of the API, for commands: finds the socket, sends a request, waits with a timeout.
+//! Client of the API, for commands: finds the socket, or connects to a node on TCP, sends a request, waits with a timeout.
 
 mod find;
+mod remote;
 
 use std::future::Future;
 use std::io;
@@ -15,10 +16,15 @@ use hyper::{Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 pub use find::{SocketSearch, Tried};
+pub use remote::{BadHostUrl, HostUrl, RemoteAccess};
+
+use self::remote::{Connection, Remote};
+use super::network::SecretError;
 
 /// Timeout of an answer. The daemon itself waits at most eight seconds for the ledger.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,8 +41,26 @@ pub enum AskError {
     #[error("this user may not open {}; root and members of the group `cronkeeper` may", .0.display())]
     Forbidden(PathBuf),
     /// The daemon does not answer in time.
-    #[error("the daemon on {} did not answer within {} s", .0.display(), TIMEOUT.as_secs())]
-    Silent(PathBuf),
+    #[error("the daemon on {} did not answer within {} s", .0, TIMEOUT.as_secs())]
+    Silent(String),
+    /// Nobody answers at the address of `--host`.
+    #[error("cannot connect to {host}: {why}")]
+    Unreachable { host: String, why: String },
+    /// The certificate at the address of `--host` is not trusted.
+    #[error("{host} has no certificate that is trusted here: {why}; `--cacert` names the file of its authority")]
+    Certificate { host: String, why: String },
+    /// There is TLS, but nothing to trust.
+    #[error("{0} needs `--cacert`: the file of the authority that issued its certificate")]
+    NoAuthority(String),
+    /// The token would be sent unencrypted over the network.
+    #[error("others could read the token on its way to {0}: use https://, or allow it with `--token-in-clear`")]
+    TokenInClear(String),
+    /// The node has another token.
+    #[error("{0} refused the token: it must be that of the node's `--api-token-file`")]
+    WrongToken(String),
+    /// A file of the caller cannot be used.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
     /// The job or run does not exist.
     #[error("{0}")]
     NotFound(String),
@@ -57,7 +81,10 @@ pub enum AskError {
 impl AskError {
     /// True if no daemon, or no ledger, could be reached.
     pub fn is_unreachable(&self) -> bool {
-        matches!(self, Self::NoDaemon(_) | Self::Forbidden(_) | Self::Silent(_) | Self::Away(_))
+        matches!(
+            self,
+            Self::NoDaemon(_) | Self::Forbidden(_) | Self::Silent(_) | Self::Away(_) | Self::Unreachable { .. }
+        )
     }
 }
 
@@ -67,8 +94,16 @@ fn list(tried: &[Tried]) -> String {
 
 #[derive(Debug)]
 pub struct Client {
-    search: SocketSearch,
+    target: Target,
     runtime: tokio::runtime::Runtime,
+}
+
+/// Whom to ask.
+#[derive(Debug)]
+enum Target {
+    /// The daemon of this host, on its socket.
+    Local(SocketSearch),
+    Remote(Box<Remote>),
 }
 
 impl Client {
@@ -77,8 +112,20 @@ impl Client {
     /// # Errors
     /// If the async runtime cannot be created.
     pub fn new(search: SocketSearch) -> Result<Self, AskError> {
+        Self::of(Target::Local(search))
+    }
+
+    /// Creates a client of a node on TCP. It connects only when a request is sent.
+    ///
+    /// # Errors
+    /// If a file cannot be used, or the async runtime cannot be created.
+    pub fn remote(url: HostUrl, access: &RemoteAccess) -> Result<Self, AskError> {
+        Self::of(Target::Remote(Box::new(Remote::new(url, access)?)))
+    }
+
+    fn of(target: Target) -> Result<Self, AskError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AskError::Local)?;
-        Ok(Self { search, runtime })
+        Ok(Self { target, runtime })
     }
 
     /// Sends a GET request. Must not be called from async code.
@@ -106,17 +153,10 @@ impl Client {
     }
 
     async fn fetch(&self, head: Builder, body: Bytes) -> Result<Bytes, AskError> {
-        // Found anew for each request: when the leader of this host changes, the socket is removed and recreated.
-        let (socket, tried) = self.search.socket();
-        let opened = async { UnixStream::connect(&socket).await };
-        let stream = match within(&socket, opened).await? {
-            Ok(stream) => stream,
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(AskError::Forbidden(socket)),
-            Err(error) => {
-                return Err(AskError::NoDaemon([tried, vec![Tried { socket, why: error.to_string() }]].concat()));
-            }
+        let (code, body) = match &self.target {
+            Target::Local(search) => fetch_locally(search, head, body).await?,
+            Target::Remote(remote) => fetch_remotely(remote, head, body).await?,
         };
-        let (code, body) = within(&socket, exchange(stream, head, body)).await??;
         match code {
             StatusCode::OK => Ok(body),
             StatusCode::NOT_FOUND => Err(AskError::NotFound(refusal(code, &body))),
@@ -126,16 +166,57 @@ impl Client {
     }
 }
 
-async fn within<T>(socket: &std::path::Path, what: impl Future<Output = T>) -> Result<T, AskError> {
-    timeout(TIMEOUT, what).await.map_err(|_| AskError::Silent(socket.to_owned()))
+async fn fetch_locally(search: &SocketSearch, head: Builder, body: Bytes) -> Result<(StatusCode, Bytes), AskError> {
+    // Found anew for each request: when the leader of this host changes, the socket is removed and recreated.
+    let (socket, tried) = search.socket();
+    let name = socket.display().to_string();
+    let opened = async { UnixStream::connect(&socket).await };
+    let stream = match within(&name, opened).await? {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(AskError::Forbidden(socket)),
+        Err(error) => {
+            return Err(AskError::NoDaemon([tried, vec![Tried { socket, why: error.to_string() }]].concat()));
+        }
+    };
+    within(&name, exchange(stream, "localhost", head, body)).await?
 }
 
-async fn exchange(stream: UnixStream, head: Builder, body: Bytes) -> Result<(StatusCode, Bytes), AskError> {
+async fn fetch_remotely(remote: &Remote, head: Builder, body: Bytes) -> Result<(StatusCode, Bytes), AskError> {
+    let name = remote.name();
+    let head = match remote.token() {
+        Some(token) => head.header(header::AUTHORIZATION, format!("Bearer {token}")),
+        None => head,
+    };
+    let (connection, address) = within(&name, remote.connect()).await??;
+    // A node accepts the address that it was reached at as `Host`, whatever its names are.
+    let host = address.to_string();
+    let (code, body) = match connection {
+        Connection::Plain(stream) => within(&name, exchange(stream, &host, head, body)).await??,
+        Connection::Secured(stream) => within(&name, exchange(*stream, &host, head, body)).await??,
+    };
+    match code {
+        StatusCode::UNAUTHORIZED => Err(AskError::WrongToken(name)),
+        StatusCode::FORBIDDEN if remote.token().is_none() => {
+            let error = format!("{}; `--token-file` names the file that has it", refusal(code, &body));
+            Err(AskError::Refused(error))
+        }
+        code => Ok((code, body)),
+    }
+}
+
+async fn within<T>(name: &str, what: impl Future<Output = T>) -> Result<T, AskError> {
+    timeout(TIMEOUT, what).await.map_err(|_| AskError::Silent(name.to_owned()))
+}
+
+async fn exchange<S>(stream: S, host: &str, head: Builder, body: Bytes) -> Result<(StatusCode, Bytes), AskError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let garbled = |error: &dyn std::error::Error| AskError::Garbled(error.to_string());
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| garbled(&error))?;
     // Ends with the connection, which lasts for this one answer.
     let connection = tokio::spawn(connection);
-    let request = head.header(header::HOST, "localhost").body(Full::new(body));
+    let request = head.header(header::HOST, host).body(Full::new(body));
     let request = request.map_err(|error| garbled(&error))?;
     let answer = sender.send_request(request).await.map_err(|error| garbled(&error))?;
     let code = answer.status();

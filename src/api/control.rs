@@ -1,4 +1,4 @@
-//! Requests of operators: trigger, pause, resume, kill and handover, and the result of a run.
+//! Requests of operators about runs: trigger and kill, and the result of a run.
 //!
 //! A request is logged and written into the ledger with the caller's name; the leader, on whichever node, carries it
 //! out. On the Unix socket the kernel reports who the caller is; over TCP a request must show the token.
@@ -14,7 +14,6 @@ use axum::http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::info;
 use uuid::Uuid;
@@ -24,24 +23,22 @@ use super::network::Visibility;
 use super::show::{job_name, no_such_job};
 use super::{ApiState, RefusedRequest};
 use crate::clock::system;
-use crate::election::TransferError;
 use crate::job::JobName;
 use crate::ledger::{Followed, OperatorFuture};
-use crate::run::{KillRequest, Pause, Reason, Resume, RunId, RunState, TriggerRecord};
+use crate::run::{KillRequest, Reason, RunId, RunState, TriggerRecord};
 use crate::status::{HistoryEntry, Status};
 use crate::telemetry::{TARGET, event};
-use crate::term::NodeName;
 
-const REQUESTED: &str = event::OPERATOR_REQUESTED;
+pub(super) const REQUESTED: &str = event::OPERATOR_REQUESTED;
 
 /// Ends that are older than this are in every answer.
 const LATELY: SignedDuration = SignedDuration::from_secs(5);
 /// Most bytes of a request's body.
 pub(super) const MOST_BYTES: usize = 16 << 10;
-/// Most characters of the reason for a pause.
+/// Most characters of the reason for a pause or a drain.
 pub(super) const MOST_REASON: usize = 1_000;
 /// Longest wait for a write to the ledger, and for the end of a run in one request. Below the client's timeout.
-const TIMEOUT: Duration = Duration::from_secs(8);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The body of `POST /v1/jobs/{job}/trigger`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -58,60 +55,6 @@ pub struct TriggerBody {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Triggered {
     pub run: RunId,
-}
-
-/// The body of `POST /v1/jobs/{job}/pause`.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct PauseBody {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Paused {
-    /// As shown in the status.
-    pub paused: Pause,
-}
-
-/// The body of `POST /v1/jobs/{job}/resume`.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct ResumeBody {}
-
-#[derive(Debug, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Resumed {
-    pub was_paused: bool,
-}
-
-/// The body of `POST /v1/handover`.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct HandoverBody {
-    /// The node that leads next; absent: the next in line.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to: Option<NodeName>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct HandedOver {
-    /// The node that resigned.
-    pub node: NodeName,
-}
-
-/// A handover request to the daemon's loop.
-#[derive(Debug)]
-pub struct Handover {
-    /// The node that leads next; absent: the next in line.
-    pub to: Option<NodeName>,
-    /// Receives the result.
-    pub answer: oneshot::Sender<Result<(), TransferError>>,
 }
 
 /// The body of `POST /v1/runs/{run}/kill`.
@@ -143,9 +86,9 @@ pub enum RunAnswer {
 }
 
 pub(super) type PathParam = Result<Path<String>, PathRejection>;
-type RequestBody = Result<Bytes, BytesRejection>;
+pub(super) type RequestBody = Result<Bytes, BytesRejection>;
 /// Who sends a request to the API.
-type ApiOperator = (Extension<Caller>, Option<Extension<Grant>>);
+pub(super) type ApiOperator = (Extension<Caller>, Option<Extension<Grant>>);
 
 /// `POST /v1/jobs/{job}/trigger`.
 pub(super) async fn trigger(
@@ -157,50 +100,6 @@ pub(super) async fn trigger(
     let by = state.api_operator(operator).await?;
     let (job, TriggerBody { uuid }) = (state.known_job(job)?, parse_body(body)?);
     state.trigger(by, job, uuid.unwrap_or_else(Uuid::new_v4)).await.map(Json)
-}
-
-/// `POST /v1/jobs/{job}/pause`.
-pub(super) async fn pause(
-    State(state): State<Arc<ApiState>>,
-    operator: ApiOperator,
-    job: PathParam,
-    body: RequestBody,
-) -> Result<Json<Paused>, RefusedRequest> {
-    let by = state.api_operator(operator).await?;
-    let (job, PauseBody { reason }) = (state.known_job(job)?, parse_body(body)?);
-    state.pause(by, job, reason).await.map(Json)
-}
-
-/// `POST /v1/jobs/{job}/resume`. A job that is no longer defined can be resumed too.
-pub(super) async fn resume(
-    State(state): State<Arc<ApiState>>,
-    operator: ApiOperator,
-    job: PathParam,
-    body: RequestBody,
-) -> Result<Json<Resumed>, RefusedRequest> {
-    let by = state.api_operator(operator).await?;
-    let (job, ResumeBody {}) = (job_name(job)?, parse_body(body)?);
-    state.resume(by, job).await.map(Json)
-}
-
-/// `POST /v1/handover`. Fails on a node that does not lead.
-pub(super) async fn handover(
-    State(state): State<Arc<ApiState>>,
-    operator: ApiOperator,
-    body: RequestBody,
-) -> Result<Json<HandedOver>, RefusedRequest> {
-    let by = state.api_operator(operator).await?;
-    let HandoverBody { to } = parse_body(body)?;
-    state.hand_over(by, to).await.map(Json)
-}
-
-fn not_handed_over(why: &TransferError, status: &Status) -> String {
-    match (why, &status.role.leader_node) {
-        (TransferError::NotLeading, Some(leader)) if *leader != status.node => {
-            format!("{} does not lead: {leader} does; send the request there", status.node)
-        }
-        _ => format!("no handover: {why}"),
-    }
 }
 
 /// `POST /v1/runs/{run}/kill`.
@@ -251,69 +150,6 @@ impl ApiState {
         Ok(Triggered { run })
     }
 
-    pub(super) async fn pause(
-        &self,
-        by: String,
-        job: JobName,
-        reason: Option<String>,
-    ) -> Result<Paused, RefusedRequest> {
-        if reason.as_ref().is_some_and(|reason| reason.chars().count() > MOST_REASON) {
-            let error = format!("the reason has more than {MOST_REASON} characters");
-            return Err(RefusedRequest::new(StatusCode::BAD_REQUEST, error));
-        }
-        let paused = Pause { by, at: whole_second(system::now().wall), reason };
-        self.recorded(self.sources.operator.pause(job.clone(), Uuid::new_v4(), paused.clone())).await?;
-        let (by, reason) = (&paused.by, paused.reason.as_deref());
-        let request = "pause";
-        info!(target: TARGET, event = REQUESTED, request, %job, by, reason, "{by} requested a pause of the job");
-        Ok(Paused { paused })
-    }
-
-    pub(super) async fn resume(&self, by: String, job: JobName) -> Result<Resumed, RefusedRequest> {
-        let operator = &self.sources.operator;
-        let resume = Resume { by: by.clone(), at: whole_second(system::now().wall) };
-        let Some(pause) = self.recorded(operator.request_resume(job.clone(), resume)).await? else {
-            self.require_job(&job)?;
-            return Ok(Resumed { was_paused: false });
-        };
-        let request = "resume";
-        info!(target: TARGET, event = REQUESTED, request, %job, by, "{by} requested that the job be resumed");
-        let resumed = timeout(TIMEOUT, operator.resumed(job.clone(), pause)).await;
-        self.reads.changed();
-        match resumed {
-            Ok(done) => done.map_err(unavailable).map(|()| Resumed { was_paused: true }),
-            Err(_) => {
-                let error =
-                    format!("no leader resumed job `{job}` within {} s; one will do so later", TIMEOUT.as_secs());
-                Err(RefusedRequest::new(StatusCode::GATEWAY_TIMEOUT, error))
-            }
-        }
-    }
-
-    pub(super) async fn hand_over(&self, by: String, to: Option<NodeName>) -> Result<HandedOver, RefusedRequest> {
-        let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
-        let next = to.as_ref().map(NodeName::as_str);
-        info!(target: TARGET, event = REQUESTED, request = "handover", to = next, by, "{by} requested a handover");
-        let (answer, answered) = oneshot::channel();
-        // If the loop is gone, `answer` is dropped, and the wait below ends.
-        let _ = self.sources.handovers.send(Handover { to, answer });
-        let answered = timeout(TIMEOUT, answered).await;
-        self.reads.changed();
-        match answered {
-            Ok(Ok(Ok(()))) => Ok(HandedOver { node: status.node.clone() }),
-            Ok(Ok(Err(why))) => {
-                let reason = not_handed_over(&why, &status);
-                info!(target: TARGET, event = event::OPERATOR_REFUSED, request = "handover", by, reason, "{reason}");
-                Err(RefusedRequest::new(StatusCode::CONFLICT, reason))
-            }
-            Ok(Err(_)) => Err(unavailable("the node is stopping, and resigns anyway")),
-            Err(_) => {
-                let error = format!("the leader did not resign within {} s; it will do so later", TIMEOUT.as_secs());
-                Err(RefusedRequest::new(StatusCode::GATEWAY_TIMEOUT, error))
-            }
-        }
-    }
-
     pub(super) async fn kill(&self, by: String, run: RunId, force: bool) -> Result<Killing, RefusedRequest> {
         let kill = KillRequest { reason: Reason::Operator, by: by.clone(), at: system::now().wall, force };
         let Some(state) = self.recorded(self.sources.operator.kill(run.clone(), kill)).await? else {
@@ -327,7 +163,7 @@ impl ApiState {
 
 impl ApiState {
     /// The name of who sends a request to the API, for records and log. Over TCP, a session is not enough.
-    async fn api_operator(&self, operator: ApiOperator) -> Result<String, RefusedRequest> {
+    pub(super) async fn api_operator(&self, operator: ApiOperator) -> Result<String, RefusedRequest> {
         let (Extension(caller), grant) = operator;
         let grant = grant.map(|Extension(grant)| grant).filter(|grant| *grant == Grant::Token);
         self.operator_name(caller, grant.as_ref()).await
@@ -349,7 +185,7 @@ impl ApiState {
     /// Waits for a write to the ledger, with a timeout.
     ///
     /// After the timeout the request may still be written. Sending it again is harmless.
-    async fn recorded<T>(&self, writing: OperatorFuture<'_, T>) -> Result<T, RefusedRequest> {
+    pub(super) async fn recorded<T>(&self, writing: OperatorFuture<'_, T>) -> Result<T, RefusedRequest> {
         let written = timeout(TIMEOUT, writing).await;
         self.reads.changed();
         match written {
@@ -367,7 +203,7 @@ impl ApiState {
         Ok(job)
     }
 
-    fn require_job(&self, job: &JobName) -> Result<(), RefusedRequest> {
+    pub(super) fn require_job(&self, job: &JobName) -> Result<(), RefusedRequest> {
         let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
         if status.jobs.iter().any(|known| known.name == *job) {
             return Ok(());
@@ -381,18 +217,27 @@ pub(super) fn run_id(run: PathParam) -> Result<RunId, RefusedRequest> {
     RunId::parse(&run).map_err(|bad| RefusedRequest::new(StatusCode::NOT_FOUND, bad.to_string()))
 }
 
+/// Refuses a reason that is too long.
+pub(super) fn limited_reason(reason: Option<String>) -> Result<Option<String>, RefusedRequest> {
+    if reason.as_ref().is_some_and(|reason| reason.chars().count() > MOST_REASON) {
+        let error = format!("the reason has more than {MOST_REASON} characters");
+        return Err(RefusedRequest::new(StatusCode::BAD_REQUEST, error));
+    }
+    Ok(reason)
+}
+
 /// Parses a request's body. An empty one means `{}`.
-fn parse_body<T: DeserializeOwned>(body: RequestBody) -> Result<T, RefusedRequest> {
+pub(super) fn parse_body<T: DeserializeOwned>(body: RequestBody) -> Result<T, RefusedRequest> {
     let body = body.map_err(|bad| RefusedRequest::new(bad.status(), bad.body_text()))?;
     let text: &[u8] = if body.is_empty() { b"{}" } else { &body };
     serde_json::from_slice(text)
         .map_err(|error| RefusedRequest::new(StatusCode::BAD_REQUEST, format!("invalid body: {error}")))
 }
 
-fn unavailable(error: impl std::fmt::Display) -> RefusedRequest {
+pub(super) fn unavailable(error: impl std::fmt::Display) -> RefusedRequest {
     RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
 }
 
-fn whole_second(at: Timestamp) -> Timestamp {
+pub(super) fn whole_second(at: Timestamp) -> Timestamp {
     at - jiff::SignedDuration::new(0, at.subsec_nanosecond())
 }

@@ -4,13 +4,14 @@ use axum::Json;
 use serde::Serialize;
 
 /// Every request of the API, for people who explore it; docs/api.md and docs/openapi.json describe them.
-const REQUESTS: [(&str, &str); 17] = [
+const REQUESTS: [(&str, &str); 22] = [
     ("GET /healthz", "200 while the daemon's loop turns"),
     ("GET /readyz", "200 while the node takes part in the cluster"),
     ("GET /v1", "this list"),
     ("GET /v1/status", "who leads, the queue, the members, the runs and the jobs"),
     ("GET /v1/jobs", "the jobs"),
     ("GET /v1/jobs/{job}", "a job, and its coming occurrences"),
+    ("GET /v1/next", "coming occurrences"),
     ("GET /v1/definitions", "the definitions of the jobs"),
     ("GET /v1/jobs/{job}/history", "the job's runs and skips, newest first"),
     ("GET /v1/history", "the runs and skips of all jobs, newest first"),
@@ -20,8 +21,12 @@ const REQUESTS: [(&str, &str); 17] = [
     ("POST /v1/jobs/{job}/trigger", "run the job now"),
     ("POST /v1/jobs/{job}/pause", "no scheduled runs from now on"),
     ("POST /v1/jobs/{job}/resume", "scheduled runs again"),
+    ("POST /v1/pause", "no scheduled runs of many jobs from now on"),
+    ("POST /v1/resume", "scheduled runs of many jobs again"),
     ("POST /v1/runs/{run}/kill", "end the run"),
     ("POST /v1/handover", "let another node lead"),
+    ("POST /v1/nodes/{node}/drain", "the node leads no more until it is undrained"),
+    ("POST /v1/nodes/{node}/undrain", "the node may lead again"),
 ];
 
 /// The body of `GET /v1`.
@@ -71,7 +76,8 @@ mod tests {
             if path == "/v1/events" {
                 continue;
             }
-            let path = path.replace("{job}", "load").replace("{run}", "load.20261120T024000Z.m7");
+            let path =
+                path.replace("{job}", "load").replace("{node}", "host-a").replace("{run}", "load.20261120T024000Z.m7");
             let (code, answer) = match method {
                 "GET" => daemon.get(&path).await,
                 // A body that no request takes is refused by the request itself.

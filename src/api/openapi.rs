@@ -7,15 +7,15 @@ use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
 use super::ErrorBody;
-use super::control::{
-    HandedOver, HandoverBody, KillBody, Killing, PauseBody, Paused, ResumeBody, Resumed, RunAnswer, TriggerBody,
-    Triggered,
-};
+use super::control::{KillBody, Killing, RunAnswer, TriggerBody, Triggered};
 use super::definitions::Served;
 use super::health::{Healthy, Readiness};
 use super::history::History;
 use super::index::{self, Index};
+use super::next::Coming;
+use super::nodes::{DrainBody, Drained, HandedOver, HandoverBody, UndrainBody, Undrained};
 use super::output::OutputPage;
+use super::pauses::{PauseBody, PauseManyBody, Paused, PausedMany, ResumeBody, ResumeManyBody, Resumed, ResumedMany};
 use super::show::{Jobs, OneJob};
 use crate::status::Status;
 
@@ -55,6 +55,12 @@ const FILTER: &[(&str, &str)] = &[
     ("until", "Only what ended at this instant, or this duration ago, or earlier."),
 ];
 
+const COMING: &[(&str, &str)] = &[
+    ("n", "Occurrences of each job, 1 to 1,000; default 1."),
+    ("from", "Only what is due after this instant; default now."),
+    ("job", "Only this job; may be repeated."),
+];
+
 const OUTPUT: &[(&str, &str)] = &[
     ("from", "Where to begin: `next` of the page before."),
     ("wait", "How many seconds to wait for output, at most 6; default 0."),
@@ -71,6 +77,7 @@ const DESCRIBED: &[Described] = &[
     get("GET /v1/status", schema::<Status>, &[]),
     get("GET /v1/jobs", schema::<Jobs>, &[]),
     get("GET /v1/jobs/{job}", schema::<OneJob>, &[404]),
+    Described { query: COMING, ..get("GET /v1/next", schema::<Coming>, &[400, 404]) },
     get("GET /v1/definitions", schema::<Served>, &[403]),
     Described { query: FILTER, ..get("GET /v1/jobs/{job}/history", schema::<History>, &[400, 404, 503]) },
     Described { query: FILTER, ..get("GET /v1/history", schema::<History>, &[400, 503]) },
@@ -80,8 +87,12 @@ const DESCRIBED: &[Described] = &[
     post("POST /v1/jobs/{job}/trigger", schema::<TriggerBody>, schema::<Triggered>, &[400, 403, 404, 503]),
     post("POST /v1/jobs/{job}/pause", schema::<PauseBody>, schema::<Paused>, &[400, 403, 404, 503]),
     post("POST /v1/jobs/{job}/resume", schema::<ResumeBody>, schema::<Resumed>, &[400, 403, 404, 503, 504]),
+    post("POST /v1/pause", schema::<PauseManyBody>, schema::<PausedMany>, &[400, 403, 404, 503]),
+    post("POST /v1/resume", schema::<ResumeManyBody>, schema::<ResumedMany>, &[400, 403, 404, 503]),
     post("POST /v1/runs/{run}/kill", schema::<KillBody>, schema::<Killing>, &[400, 403, 404, 503]),
     post("POST /v1/handover", schema::<HandoverBody>, schema::<HandedOver>, &[400, 403, 409, 503, 504]),
+    post("POST /v1/nodes/{node}/drain", schema::<DrainBody>, schema::<Drained>, &[400, 403, 404, 503]),
+    post("POST /v1/nodes/{node}/undrain", schema::<UndrainBody>, schema::<Undrained>, &[400, 403, 404, 503]),
 ];
 
 fn document() -> Value {
@@ -151,7 +162,7 @@ fn operation(described: &Described, error: &Schema, generator: &mut SchemaGenera
 }
 
 fn parameters(described: &Described) -> Vec<Value> {
-    let in_path = ["job", "run"].into_iter().filter(|name| described.request.contains(&format!("{{{name}}}")));
+    let in_path = ["job", "run", "node"].into_iter().filter(|name| described.request.contains(&format!("{{{name}}}")));
     let in_path =
         in_path.map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }));
     let query = described.query.iter().map(|(name, description)| {
@@ -164,7 +175,7 @@ fn reason(code: u16) -> &'static str {
     match code {
         400 => "the request is invalid",
         403 => "not allowed here",
-        404 => "there is no such job or run",
+        404 => "there is no such job, run or node",
         409 => "not possible now",
         503 => "not available now; try again later",
         504 => "not done in time; it may still be done",

@@ -44,7 +44,7 @@ const HEAD_BYTES: usize = 16 << 10;
 #[derive(Debug)]
 pub struct Serving {
     task: JoinHandle<Infallible>,
-    _file: Option<SocketFile>,
+    file: Option<SocketFile>,
 }
 
 impl Serving {
@@ -52,7 +52,7 @@ impl Serving {
     pub fn on_socket(socket: ApiSocket, router: Router) -> Self {
         let router = router.layer(middleware::from_fn(browser::refuse_rebound_names));
         let service = ListenerService { router, admission: Admission::new(ListenerLimits::SOCKET), network: None };
-        Self { task: tokio::spawn(accept(socket.listener, service)), _file: Some(socket.file) }
+        Self { task: tokio::spawn(accept(socket.listener, service)), file: Some(socket.file) }
     }
 
     /// Serves on TCP, with the access rules of `network`.
@@ -60,7 +60,14 @@ impl Serving {
         let router = Network::guard(&network, router);
         let admission = Admission::new(ListenerLimits::NETWORK);
         let service = ListenerService { router, admission, network: Some(network) };
-        Self { task: tokio::spawn(accept(listener, service)), _file: None }
+        Self { task: tokio::spawn(accept(listener, service)), file: None }
+    }
+}
+
+impl Serving {
+    /// False if another socket has taken the place of this one's file, or the file was removed.
+    pub fn is_found(&self) -> bool {
+        self.file.as_ref().is_none_or(SocketFile::is_there)
     }
 }
 

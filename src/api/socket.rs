@@ -142,6 +142,11 @@ impl SocketFile {
         path.symlink_metadata().is_ok_and(|meta| (meta.dev(), meta.ino()) == (self.device, self.inode))
     }
 
+    /// True while the file is this socket's.
+    pub(super) fn is_there(&self) -> bool {
+        self.is_at(&self.path)
+    }
+
     /// Removes the file. No call removes a file only if it is a certain one, so it is moved away first: one that turns
     /// out to be another socket's is put back, unless a third has come meanwhile.
     fn remove(&self) -> io::Result<()> {

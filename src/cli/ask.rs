@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::api::client::{AskError, Client, SocketSearch};
+use crate::api::client::{AskError, Client, HostUrl, RemoteAccess, SocketSearch};
 
-/// Options to find the daemon's socket.
+/// Options to find the daemon: on this host by its socket, or on another by its address.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ClientArgs {
     /// The directory of the daemon's socket [default: $RUNTIME_DIRECTORY, else /run/cronkeeper, else the state
@@ -18,6 +18,25 @@ pub struct ClientArgs {
     /// The daemon's state directory
     #[arg(long, value_name = "DIR", env = "CRONKEEPER_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub host: HostArgs,
+}
+
+/// Options to ask a node on another host.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct HostArgs {
+    /// Ask the node that listens there, http://host:port or https://host:port, instead of the one on this host
+    #[arg(long, value_name = "URL", env = "CRONKEEPER_HOST", value_parser = HostUrl::parse)]
+    pub host: Option<HostUrl>,
+    /// With --host: a file with the token of the node's --api-token-file
+    #[arg(long, value_name = "FILE", env = "CRONKEEPER_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
+    /// With --host: the authorities of the node's certificate
+    #[arg(long, value_name = "FILE", env = "CRONKEEPER_CACERT")]
+    pub cacert: Option<PathBuf>,
+    /// With --host: send the token over the network also without TLS
+    #[arg(long)]
+    pub token_in_clear: bool,
 }
 
 /// Why a command that queries a daemon failed.
@@ -32,7 +51,19 @@ pub enum AskFailure {
 
 impl ClientArgs {
     pub(super) fn client(&self) -> Result<Client, AskError> {
-        Client::new(SocketSearch::new(self.runtime_dir.as_deref(), self.state_dir.as_deref()))
+        match self.host.client()? {
+            Some(client) => Ok(client),
+            None => Client::new(SocketSearch::new(self.runtime_dir.as_deref(), self.state_dir.as_deref())),
+        }
+    }
+}
+
+impl HostArgs {
+    /// The client of the node that is named; `None` if none is.
+    pub(super) fn client(&self) -> Result<Option<Client>, AskError> {
+        let Some(host) = &self.host else { return Ok(None) };
+        let (token, ca) = (self.token_file.clone(), self.cacert.clone());
+        Client::remote(host.clone(), &RemoteAccess { token, ca, token_in_clear: self.token_in_clear }).map(Some)
     }
 }
 

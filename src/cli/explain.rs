@@ -115,7 +115,10 @@ fn exit(error: &Error) -> Exit {
         | Error::SeveralNames
         | Error::UnknownVariable { .. }
         | Error::NodeName(_) => Exit::Usage,
-        Error::Ask(AskFailure::Ask(AskError::NotFound(_))) => Exit::Usage,
+        Error::Ask(AskFailure::Ask(AskError::Secret(_))) => Exit::Config,
+        Error::Ask(AskFailure::Ask(AskError::NotFound(_) | AskError::NoAuthority(_) | AskError::TokenInClear(_))) => {
+            Exit::Usage
+        }
         Error::Ask(AskFailure::Ask(error)) if error.is_unreachable() => Exit::Unreachable,
         Error::Ask(AskFailure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Fine,
         // In `cronkeeper next | head`, `head` closes the pipe once it has read enough.
@@ -161,6 +164,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::NodeName(_) => "name it with `--node NAME` or CRONKEEPER_NODE",
         Error::Ask(AskFailure::Ask(AskError::NoDaemon(_))) => {
             "is `cronkeeper run` running here? `--runtime-dir` names the directory of its socket"
+        }
+        Error::Ask(AskFailure::Ask(AskError::Unreachable { .. })) => {
+            "is `cronkeeper run` running there, with `--listen`? a firewall may be in between"
         }
         Error::Ask(AskFailure::Ask(AskError::Silent(_))) => "see the daemon's log for what it waits for",
         Error::StateDir(error) | Error::Solo(SoloError::StateDir(error)) => return of_state_dir(error),

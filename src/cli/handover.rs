@@ -1,9 +1,10 @@
 //! `cronkeeper handover`: makes the leader resign in favour of another node.
 
-use std::io::Write;
-
 use super::ask::{AskFailure, ClientArgs};
-use crate::api::control::{HandedOver, HandoverBody};
+use super::effects::{Effect, Effects};
+use super::{Io, wait};
+use crate::api::nodes::{HandedOver, HandoverBody};
+use crate::status::Status;
 use crate::term::NodeName;
 
 #[derive(Clone, Debug, clap::Args)]
@@ -11,6 +12,12 @@ pub struct Args {
     /// The node that leads next [default: the next in line]
     #[arg(long, value_name = "NODE", value_parser = NodeName::parse)]
     pub to: Option<NodeName>,
+    /// Wait until a node leads
+    #[arg(long)]
+    pub wait: bool,
+    /// Print what was done as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub client: ClientArgs,
 }
@@ -19,11 +26,35 @@ impl Args {
     /// Returns once the leader has resigned.
     ///
     /// # Errors
-    /// When no daemon answers, it does not lead, the other node cannot take over, or `out` cannot be written.
-    pub fn run(&self, out: &mut dyn Write) -> Result<(), AskFailure> {
+    /// When no daemon answers, nobody leads, the other node cannot take over, or the result cannot be written.
+    pub fn run(&self, io: &mut Io<'_>) -> Result<(), AskFailure> {
+        let client = self.client.client()?;
         let request = HandoverBody { to: self.to.clone() };
-        let HandedOver { node } = self.client.client()?.post("/v1/handover", &request)?;
-        let to = self.to.as_ref().map_or("the next in line", NodeName::as_str);
-        Ok(writeln!(out, "{node} gave leadership to {to}")?)
+        let HandedOver { node, mut leader } = client.post("/v1/handover", &request)?;
+        if !self.json {
+            let to = leader.as_ref().or(self.to.as_ref()).map_or("the next in line", NodeName::as_str);
+            writeln!(io.out, "{node} gave leadership to {to}")?;
+            io.out.flush()?;
+        }
+        if self.wait {
+            let status = wait::until(&client, io.err, awaited)?;
+            leader = status.role.leader_node;
+            if let (Some(leader), false) = (&leader, self.json) {
+                writeln!(io.out, "{leader} leads")?;
+            }
+        }
+        if self.json {
+            let is_pending = leader.is_none();
+            let effect = Effect { effect: "resigned", node: Some(node), leader, ..Effect::default() };
+            Effects::one("handover", effect, is_pending).write(io.out)?;
+        }
+        Ok(())
     }
+}
+
+/// A node leads once it is first in the queue and has read the ledger; of others than the asked node the queue tells.
+fn awaited(status: &Status) -> Option<String> {
+    let first = status.queue.first().and_then(|first| first.node.as_ref());
+    let leads = first.is_some() && first == status.role.leader_node.as_ref();
+    (!leads).then(|| "a node to lead".to_owned())
 }

@@ -1,35 +1,119 @@
 //! `cronkeeper kill`: ends a run, on whichever node it is.
 
-use std::io::Write;
+use serde::Deserialize;
 
 use super::ask::{AskFailure, ClientArgs};
+use super::effects::{Effect, Effects};
+use super::follow::{AwaitedRun, follow};
+use super::{Io, wait};
+use crate::api::client::{AskError, Client};
 use crate::api::control::{KillBody, Killing};
+use crate::job::JobName;
 use crate::run::{RunId, RunState};
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct KillArgs {
-    /// The run's id, as in status and log
-    #[arg(value_parser = RunId::parse)]
-    pub run: RunId,
+    /// The run's id, as in status and log; or the job, if one run of it is in flight
+    #[arg(value_name = "RUN|JOB", value_parser = Whom::parse)]
+    pub whom: Whom,
     /// Also end a run whose node is cut off, although its process may still be running there
     #[arg(long)]
     pub force: bool,
+    /// Wait until the run has ended
+    #[arg(long)]
+    pub wait: bool,
+    /// Print what was done as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub client: ClientArgs,
 }
 
-/// Returns once the request is recorded, which is before the run ends.
+/// What to kill.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whom {
+    Run(RunId),
+    /// The job's only run in flight.
+    Job(JobName),
+}
+
+impl Whom {
+    fn parse(text: &str) -> Result<Self, String> {
+        match RunId::parse(text) {
+            Ok(run) => Ok(Self::Run(run)),
+            Err(_) => JobName::parse(text).map(Self::Job).map_err(|bad| bad.to_string()),
+        }
+    }
+}
+
+/// The runs of a job, in its status.
+#[derive(Deserialize)]
+struct RunsOfJob {
+    running: Vec<RunId>,
+}
+
+/// Without `--wait`, returns once the request is recorded, which is before the run ends.
 ///
 /// # Errors
-/// When no daemon answers, the run is not in flight, or `out` cannot be written.
-pub fn run(args: &KillArgs, out: &mut dyn Write) -> Result<(), AskFailure> {
+/// When no daemon answers, the run is not in flight, several runs of the job are, or the result cannot be written.
+pub fn run(args: &KillArgs, io: &mut Io<'_>) -> Result<(), AskFailure> {
+    let client = args.client.client()?;
+    let run = match &args.whom {
+        Whom::Run(run) => run.clone(),
+        Whom::Job(job) => only_run(&client, job)?,
+    };
     let request = KillBody { force: args.force };
-    let Killing { state } = args.client.client()?.post(&format!("/v1/runs/{}/kill", args.run), &request)?;
-    let effect = match state {
-        RunState::CutOff if !args.force => "is cut off: its node ends it once it is back; --force abandons it now",
+    let Killing { state } = client.post(&format!("/v1/runs/{run}/kill"), &request)?;
+    if !args.json {
+        writeln!(io.out, "{run} {}", effect(state, args.force))?;
+        io.out.flush()?;
+    }
+    let ended = if args.wait { Some(follow(&client, &run)?) } else { None };
+    match (ended, args.json) {
+        (None, false) => {}
+        (Some(_), false) => writeln!(io.out, "{run} has ended")?,
+        (ended, true) => {
+            let is_pending = ended.is_none();
+            let effect = if is_pending { "requested" } else { "ended" };
+            let record = ended.and_then(AwaitedRun::into_record);
+            let effect = Effect { effect, job: Some(run.job().clone()), run: Some(run), record, ..Effect::default() };
+            Effects::one("kill", effect, is_pending).write(io.out)?;
+        }
+    }
+    Ok(())
+}
+
+/// The only run of the job that is in flight.
+fn only_run(client: &Client, job: &JobName) -> Result<RunId, AskError> {
+    let RunsOfJob { mut running } = client.get(&format!("/v1/jobs/{job}"))?;
+    match (running.pop(), running.as_slice()) {
+        (Some(run), []) => Ok(run),
+        (Some(last), others) => {
+            let all: Vec<&RunId> = others.iter().chain([&last]).collect();
+            let error = format!("{} runs of job `{job}` are in flight, name one: {}", all.len(), wait::listed(&all));
+            Err(AskError::Refused(error))
+        }
+        (None, _) => Err(AskError::NotFound(format!("no run of job `{job}` is in flight"))),
+    }
+}
+
+fn effect(state: RunState, force: bool) -> &'static str {
+    match state {
+        RunState::CutOff if !force => "is cut off: its node ends it once it is back; --force abandons it now",
         RunState::CutOff => "is being abandoned",
         RunState::Running => "is being stopped",
         RunState::Queued | RunState::Retrying | RunState::Unstarted => "ends without another attempt",
-    };
-    Ok(writeln!(out, "{} {effect}", args.run)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_a_run_if_it_can_be_one() {
+        assert!(matches!(Whom::parse("load.20261120T025900Z"), Ok(Whom::Run(_))));
+        assert!(matches!(Whom::parse("load.2026"), Ok(Whom::Job(_))));
+        assert!(Whom::parse("-").is_err());
+    }
 }

@@ -1,16 +1,21 @@
-//! `cronkeeper next`: lists upcoming occurrences, without a daemon.
+//! `cronkeeper next`: lists upcoming occurrences, without a daemon, or those that a node on another host knows.
 
 mod show;
 
 use std::sync::Arc;
 
+use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 use serde::Serialize;
 
+use super::ask::{AskFailure, HostArgs};
 use super::jobs::{JobsFile, find};
 use super::{Error, Io};
+use crate::api::client::Client;
+use crate::api::next::{Coming, ComingOccurrence, NoOccurrence};
+use crate::escape;
 use crate::job::{Job, JobName};
-use crate::schedule::{Dst, DstEffect, Schedule};
+use crate::schedule::{Dst, Schedule};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -34,13 +39,16 @@ pub struct Args {
     /// The time zone of --schedule
     #[arg(long, value_name = "TZ", default_value = "UTC", requires = "schedule")]
     timezone: String,
+    #[command(flatten)]
+    host: HostArgs,
 }
 
 struct Occurrence {
     instant: Timestamp,
     job: Option<JobName>,
     local: Zoned,
-    dst_effect: Option<DstEffect>,
+    /// What a clock shift does to it.
+    clock_shift: Option<String>,
 }
 
 /// A line of `--json`. Programs depend on its fields: docs/contract.md.
@@ -59,7 +67,10 @@ impl Args {
         let from = self.from.unwrap_or_else(|| crate::clock::system::now().wall);
         let mut occurrences = match &self.schedule {
             Some(expression) => self.of_expression(expression, from, io)?,
-            None => self.of_jobs(from, io)?,
+            None => match self.host.client().map_err(AskFailure::from)? {
+                Some(client) => self.of_host(&client, from, io)?,
+                None => self.of_jobs(from, io)?,
+            },
         };
         occurrences.sort_by(|a, b| (a.instant, &a.job).cmp(&(b.instant, &b.job)));
         if self.json {
@@ -116,6 +127,27 @@ impl Args {
         Ok(occurrences)
     }
 
+    fn of_host(&self, client: &Client, from: Timestamp, io: &mut Io<'_>) -> Result<Vec<Occurrence>, Error> {
+        let mut path = format!("/v1/next?n={}&from={from}", self.count());
+        for name in &self.names {
+            // Any other name is no job's, and its characters could mean something in a path.
+            let name = JobName::parse(name).map_err(|_| Error::NoSuchJob { name: name.clone(), nearest: None })?;
+            path.push_str(&format!("&job={name}"));
+        }
+        let Coming { occurrences, none } = client.get(&path).map_err(AskFailure::from)?;
+        for NoOccurrence { job, why } in none {
+            writeln!(io.err, "job `{job}`: {}", escape::plain(&why))?;
+        }
+        let local = |at: Timestamp, zone: &str| at.in_tz(zone).unwrap_or_else(|_| at.to_zoned(TimeZone::UTC));
+        let occurrence = |coming: ComingOccurrence| Occurrence {
+            instant: coming.at,
+            job: Some(coming.job),
+            local: local(coming.at, &coming.timezone),
+            clock_shift: coming.clock_shift,
+        };
+        Ok(occurrences.into_iter().map(occurrence).collect())
+    }
+
     fn selected(&self) -> Result<Vec<Arc<Job>>, Error> {
         let set = self.jobs.load_to_show()?.set;
         if self.names.is_empty() {
@@ -149,7 +181,7 @@ fn upcoming(job: Option<&JobName>, schedule: &Schedule, from: Timestamp, count: 
         instant,
         job: job.cloned(),
         local: schedule.local(instant),
-        dst_effect: schedule.dst_effect(instant),
+        clock_shift: schedule.dst_effect(instant).map(|effect| effect.describe(&schedule.local(instant))),
     };
     std::iter::successors(schedule.next_after(from), |last| schedule.next_after(*last))
         .take(count)

@@ -1,47 +1,218 @@
-//! `cronkeeper pause` and `cronkeeper resume`: stop and restart a job's scheduled runs.
-
-use std::io::Write;
+//! `cronkeeper pause` and `cronkeeper resume`: stop and restart the scheduled runs of jobs.
 
 use super::ask::{AskFailure, ClientArgs};
-use crate::api::control::{PauseBody, Paused, ResumeBody, Resumed};
+use super::effects::{Effect, Effects};
+use super::{Io, wait};
+use crate::api::client::Client;
+use crate::api::pauses::{
+    JobSelection, PauseBody, PauseManyBody, Paused, PausedMany, ResumeBody, ResumeManyBody, Resumed, ResumedMany,
+};
+use crate::clock::stamp;
+use crate::duration;
+use crate::escape;
 use crate::job::JobName;
+use crate::ledger::filter::JobPattern;
+use crate::run::{Pause, RunState};
+use crate::status::Status;
+use crate::suggest::counted;
+
+/// Most jobs that are named in the output; the others are counted.
+const NAMED: usize = 20;
+
+/// The jobs that a command is about.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Jobs {
+    /// A job, or a pattern such as 'backup-*'; may be given several times
+    #[arg(value_name = "JOB", value_parser = JobPattern::parse, required_unless_present_any = ["all", "group"])]
+    pub jobs: Vec<JobPattern>,
+    /// All jobs
+    #[arg(long, conflicts_with_all = ["jobs", "group"])]
+    pub all: bool,
+    /// The jobs of this concurrency group
+    #[arg(long, value_name = "GROUP")]
+    pub group: Option<String>,
+}
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct PauseArgs {
-    /// The job
-    #[arg(value_parser = JobName::parse)]
-    pub job: JobName,
+    #[command(flatten)]
+    pub jobs: Jobs,
     /// The reason, shown in the status
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
+    /// How long, such as 2h; then the jobs are resumed [default: until `cronkeeper resume`]
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration::parse)]
+    pub length: Option<std::time::Duration>,
+    /// Wait until none of their runs is in flight
+    #[arg(long)]
+    pub wait: bool,
+    /// Print what was done as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub client: ClientArgs,
 }
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct ResumeArgs {
-    /// The job
-    #[arg(value_parser = JobName::parse)]
-    pub job: JobName,
+    #[command(flatten)]
+    pub jobs: Jobs,
+    /// Wait until a leader has resumed them
+    #[arg(long)]
+    pub wait: bool,
+    /// Print what was done as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub client: ClientArgs,
 }
 
-/// # Errors
-/// When no daemon answers, there is no such job, or `out` cannot be written.
-pub fn pause(args: &PauseArgs, out: &mut dyn Write) -> Result<(), AskFailure> {
-    let request = PauseBody { reason: args.reason.clone() };
-    let Paused { paused } = args.client.client()?.post(&format!("/v1/jobs/{}/pause", args.job), &request)?;
-    Ok(writeln!(out, "{} is paused by {}", args.job, paused.by)?)
+impl Jobs {
+    /// The only job, if one is named.
+    fn one(&self) -> Option<JobName> {
+        match (self.jobs.as_slice(), &self.group) {
+            ([one], None) => one.as_name().and_then(|name| JobName::parse(name).ok()),
+            _ => None,
+        }
+    }
+
+    fn select(&self) -> JobSelection {
+        let jobs = self.jobs.iter().map(|pattern| pattern.as_str().to_owned()).collect();
+        JobSelection { all: self.all, jobs, group: self.group.clone() }
+    }
 }
 
-/// Returns once the leader has resumed the job.
+/// # Errors
+/// When no daemon answers, there is no such job, or the result cannot be written.
+pub fn pause(args: &PauseArgs, io: &mut Io<'_>) -> Result<(), AskFailure> {
+    let client = args.client.client()?;
+    let (reason, length) = (args.reason.clone(), args.length.map(duration::format));
+    let PausedMany { paused, jobs, replaced, failed } = match args.jobs.one() {
+        Some(job) => {
+            let request = PauseBody { reason, length };
+            let Paused { paused, replaced } = client.post(&format!("/v1/jobs/{job}/pause"), &request)?;
+            let replaced = replaced.map(|replaced| (job.clone(), replaced)).into_iter().collect();
+            PausedMany { paused, jobs: vec![job], replaced, failed: Default::default() }
+        }
+        None => client.post("/v1/pause", &PauseManyBody { select: args.jobs.select(), reason, length })?,
+    };
+    if !args.json {
+        let verb = if jobs.len() == 1 { "is" } else { "are" };
+        writeln!(io.out, "{} {verb} paused by {}{}", named(&jobs), escape::plain(&paused.by), until(&paused))?;
+        for (job, was) in replaced.iter().take(NAMED) {
+            writeln!(io.out, "replaced the pause of {job} {}", escape::plain(&in_words(was)))?;
+        }
+        if replaced.len() > NAMED {
+            writeln!(io.out, "and replaced {} more", counted(replaced.len() - NAMED, "pause"))?;
+        }
+        io.out.flush()?;
+    }
+    report_failed(failed.iter(), io)?;
+    if args.wait {
+        wait::until(&client, io.err, |status| in_flight(status, &jobs))?;
+    }
+    if args.json {
+        let mut replaced = replaced;
+        let effect = |job: JobName| Effect {
+            effect: "paused",
+            replaced: replaced.remove(&job).map(Into::into),
+            job: Some(job),
+            asked: Some(paused.clone().into()),
+            ..Effect::default()
+        };
+        let results = jobs.into_iter().map(effect).chain(failed.into_keys().map(not_done)).collect();
+        Effects::of("pause", results).write(io.out)?;
+    }
+    Ok(())
+}
+
+/// Returns once the leader has resumed the jobs; without `--wait`, it waits some seconds for many jobs.
 ///
 /// # Errors
-/// When no daemon answers, no leader resumes the job in time, there is no such job, or `out` cannot be written.
-pub fn resume(args: &ResumeArgs, out: &mut dyn Write) -> Result<(), AskFailure> {
-    let Resumed { was_paused } =
-        args.client.client()?.post(&format!("/v1/jobs/{}/resume", args.job), &ResumeBody::default())?;
-    let effect = if was_paused { "is resumed" } else { "was not paused" };
-    Ok(writeln!(out, "{} {effect}", args.job)?)
+/// When no daemon answers, no leader resumes the job in time, there is no such job, or the result cannot be written.
+pub fn resume(args: &ResumeArgs, io: &mut Io<'_>) -> Result<(), AskFailure> {
+    let client = args.client.client()?;
+    let one = args.jobs.one();
+    let ResumedMany { mut jobs, mut pending, failed } = match &one {
+        Some(job) => resume_one(&client, job, args.wait)?,
+        None => client.post("/v1/resume", &ResumeManyBody { select: args.jobs.select() })?,
+    };
+    if args.wait && !pending.is_empty() {
+        wait::until(&client, io.err, |status| still_paused(status, &pending))?;
+        jobs.append(&mut pending);
+    }
+    if args.json {
+        let effect = |effect: &'static str| move |job| Effect { effect, job: Some(job), ..Effect::default() };
+        let is_pending = !pending.is_empty();
+        let unpaused = one.filter(|_| jobs.is_empty() && !is_pending).map(effect("not-paused"));
+        let results = jobs.into_iter().map(effect("resumed")).chain(pending.into_iter().map(effect("requested")));
+        let results = results.chain(failed.into_keys().map(not_done)).chain(unpaused);
+        let effects = Effects::of("resume", results.collect());
+        return Ok(if is_pending { effects.pending() } else { effects }.write(io.out)?);
+    }
+    match (jobs.as_slice(), &one) {
+        ([], Some(job)) if pending.is_empty() => writeln!(io.out, "{job} was not paused")?,
+        ([], None) if pending.is_empty() => writeln!(io.out, "none of these jobs was paused")?,
+        ([], _) => {}
+        ([job], _) => writeln!(io.out, "{job} is resumed")?,
+        (jobs, _) => writeln!(io.out, "{} are resumed", named(jobs))?,
+    }
+    if !pending.is_empty() {
+        writeln!(io.err, "cronkeeper: no leader has resumed {} yet; one will do so later", named(&pending))?;
+    }
+    report_failed(failed.iter(), io)
+}
+
+fn resume_one(client: &Client, job: &JobName, waits: bool) -> Result<ResumedMany, AskFailure> {
+    let path = format!("/v1/jobs/{job}/resume");
+    let send = || client.post(&path, &ResumeBody::default());
+    let Resumed { was_paused } = if waits { wait::steadily(send)? } else { send()? };
+    let jobs = was_paused.then(|| job.clone()).into_iter().collect();
+    Ok(ResumedMany { jobs, pending: Vec::new(), failed: Default::default() })
+}
+
+fn not_done(job: JobName) -> Effect {
+    Effect { effect: "failed", job: Some(job), ..Effect::default() }
+}
+
+fn report_failed<'f>(
+    failed: impl Iterator<Item = (&'f JobName, &'f String)>,
+    io: &mut Io<'_>,
+) -> Result<(), AskFailure> {
+    for (job, why) in failed {
+        writeln!(io.err, "cronkeeper: {job} is left as it was: {}", escape::plain(why))?;
+    }
+    Ok(())
+}
+
+fn named(jobs: &[JobName]) -> String {
+    match jobs.len() {
+        1..=NAMED => jobs.iter().map(JobName::as_str).collect::<Vec<_>>().join(", "),
+        many => counted(many, "job"),
+    }
+}
+
+/// `by alice, since 2026-11-20 03:00:00Z: disks`.
+fn in_words(pause: &Pause) -> String {
+    let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("by {}, since {}Z{}{reason}", pause.by, stamp(pause.at), until(pause))
+}
+
+fn until(pause: &Pause) -> String {
+    pause.until.map(|until| format!(" until {}Z", stamp(until))).unwrap_or_default()
+}
+
+/// The runs in flight of these jobs, which must be sorted.
+fn in_flight(status: &Status, jobs: &[JobName]) -> Option<String> {
+    let is_there = |state| matches!(state, RunState::Running | RunState::CutOff);
+    let runs = status.runs.iter().filter(|run| is_there(run.state) && run.ended.is_none());
+    let runs: Vec<_> = runs.map(|run| &run.run).filter(|run| jobs.binary_search(run.job()).is_ok()).collect();
+    (!runs.is_empty()).then(|| format!("{}: {}", counted(runs.len(), "run"), wait::listed(&runs)))
+}
+
+/// Those of these jobs that are still paused; they must be sorted.
+fn still_paused(status: &Status, jobs: &[JobName]) -> Option<String> {
+    let left = status.jobs.iter().filter(|job| job.paused.is_some() && jobs.binary_search(&job.name).is_ok());
+    let left: Vec<_> = left.map(|job| &job.name).collect();
+    (!left.is_empty()).then(|| format!("a leader to resume {}: {}", counted(left.len(), "job"), wait::listed(&left)))
 }

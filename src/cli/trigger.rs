@@ -6,18 +6,20 @@
 
 mod interrupt;
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::ask::{AskFailure, ClientArgs};
+use super::effects::{Effect, Effects};
 use super::exec::TIMED_OUT;
+use super::follow::{AwaitedRun, follow};
 use super::history::show::ending;
 use super::logs::{OutputStream, Printer};
+use super::wait::{is_transient, retried};
 use super::{Error, Exit, Io};
 use crate::api::client::{AskError, Client};
-use crate::api::control::{RunAnswer, TriggerBody, Triggered};
+use crate::api::control::{TriggerBody, Triggered};
 use crate::api::output::OutputState;
 use crate::escape;
 use crate::job::JobName;
@@ -26,10 +28,6 @@ use crate::status::{EndedRun, HistoryEntry};
 
 /// Time during which a request without an answer is repeated.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
-/// Longest absence of the daemon while waiting for a run; longer than a failover.
-const ABSENCE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Delay between two attempts. Nothing notifies this command when the daemon is back.
-const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -39,15 +37,11 @@ pub struct Args {
     /// Show the run's output until it ends, and exit with the job's exit code
     #[arg(long)]
     pub wait: bool,
+    /// Print what was done as JSON, with --wait once the run has ended; its output is not shown
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub client: ClientArgs,
-}
-
-/// The result of waiting for a run.
-enum AwaitedRun {
-    Ended(Box<HistoryEntry>),
-    /// The ledger has no record of the run.
-    Gone,
 }
 
 impl Args {
@@ -57,17 +51,30 @@ impl Args {
         let client = self.client.client().map_err(AskFailure::from)?;
         let request = TriggerBody { uuid: Some(Uuid::new_v4()) };
         let run = self.send(&client, &request)?;
-        writeln!(io.out, "{run}")?;
-        io.out.flush()?;
-        if self.wait { self.wait_for(&client, &request, run, io) } else { Ok(Exit::Fine) }
+        if !self.json {
+            writeln!(io.out, "{run}")?;
+            io.out.flush()?;
+        }
+        match (self.wait, self.json) {
+            (true, _) => self.wait_for(&client, &request, run, io),
+            (false, true) => self.write_json("requested", run, None, io),
+            (false, false) => Ok(Exit::Fine),
+        }
     }
 
     fn wait_for(&self, client: &Client, request: &TriggerBody, mut run: RunId, io: &mut Io<'_>) -> Result<Exit, Error> {
         loop {
             interrupt::tell_about(&run);
-            show_output(client, &run, io);
+            if !self.json {
+                show_output(client, &run, io);
+            }
             if let AwaitedRun::Ended(record) = follow(client, &run)? {
-                return conclude(&record, io);
+                let exit = conclude(&record, io)?;
+                if self.json {
+                    let effect = if matches!(*record, HistoryEntry::Skip(_)) { "skipped" } else { "ended" };
+                    self.write_json(effect, run, Some(record), io)?;
+                }
+                return Ok(exit);
             }
             // If an answer was lost, the request may have been sent twice, and another copy may have become the run.
             let other = self.send(client, request)?;
@@ -77,6 +84,19 @@ impl Args {
             }
             run = other;
         }
+    }
+
+    fn write_json(
+        &self,
+        effect: &'static str,
+        run: RunId,
+        record: Option<Box<HistoryEntry>>,
+        io: &mut Io<'_>,
+    ) -> Result<Exit, Error> {
+        let is_pending = record.is_none();
+        let effect = Effect { effect, job: Some(self.job.clone()), run: Some(run), record, ..Effect::default() };
+        Effects::one("trigger", effect, is_pending).write(io.out)?;
+        Ok(Exit::Fine)
     }
 
     fn send(&self, client: &Client, request: &TriggerBody) -> Result<RunId, AskFailure> {
@@ -93,7 +113,9 @@ fn show_output(client: &Client, run: &RunId, io: &mut Io<'_>) {
         let page = match output.page(true) {
             Ok(page) => page,
             // The wait for the end of the run deals with these.
-            Err(AskError::NotFound(_) | AskError::Away(_) | AskError::NoDaemon(_)) => return,
+            Err(AskError::NotFound(_) | AskError::Away(_) | AskError::NoDaemon(_) | AskError::Unreachable { .. }) => {
+                return;
+            }
             Err(error) => {
                 // Without stderr there is no other place for the message.
                 let _ = writeln!(io.err, "cronkeeper: the output cannot be shown: {error}");
@@ -104,37 +126,6 @@ fn show_output(client: &Client, run: &RunId, io: &mut Io<'_>) {
         if printed.is_err() || matches!(page.state, OutputState::End | OutputState::Absent) {
             let _ = printer.finish(io);
             return;
-        }
-    }
-}
-
-fn follow(client: &Client, run: &RunId) -> Result<AwaitedRun, AskFailure> {
-    let path = format!("/v1/runs/{run}");
-    loop {
-        match retried(ABSENCE_TIMEOUT, |error| error.is_unreachable() || is_transient(error), || client.get(&path)) {
-            Ok(RunAnswer::Pending) => {}
-            Ok(RunAnswer::Ended { record }) => return Ok(AwaitedRun::Ended(Box::new(record))),
-            Err(AskError::NotFound(_)) => return Ok(AwaitedRun::Gone),
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// True if the daemon exists and may answer the next time. If there is no daemon at all, the command fails at once.
-fn is_transient(error: &AskError) -> bool {
-    matches!(error, AskError::Silent(_) | AskError::Away(_) | AskError::Garbled(_))
-}
-
-fn retried<T>(
-    timeout: Duration,
-    is_transient: impl Fn(&AskError) -> bool,
-    send: impl Fn() -> Result<T, AskError>,
-) -> Result<T, AskError> {
-    let until = Instant::now() + timeout;
-    loop {
-        match send() {
-            Err(error) if is_transient(&error) && Instant::now() < until => thread::sleep(RETRY_DELAY),
-            answer => return answer,
         }
     }
 }

@@ -8,6 +8,8 @@
 //! | `on_jobs_rejected` | the node | its jobs file was rejected; once until it is accepted |
 //! | `on_jobs_drift` | the leader | other nodes have had other jobs or time zones for `jobs_drift_after`; once for each |
 //!
+//! A drained node is not in the queue and does not learn who leads. It calls `on_no_leader` only if all nodes are drained.
+//!
 //! A pure state machine: the daemon tells it what it sees, and asks the engine to call what it returns. Unlike the
 //! alarms of jobs nothing of it is recorded: a new process or a new leader may call a hook again.
 
@@ -44,6 +46,8 @@ impl Default for NodeHooks {
 pub(super) struct Seen {
     /// The leader, if the node knows it for sure: it is connected and has read who is first.
     pub leader: Option<NodeName>,
+    /// The node is drained, so it does not learn who leads. Nodes that learn it are alive, and tell if nobody does.
+    pub others_tell: bool,
     /// Token of the node's own term.
     pub token: Option<FencingToken>,
     /// The nodes that are gone, and since when.
@@ -151,15 +155,15 @@ impl ClusterWatch {
     }
 
     fn see_leader(&mut self, now: Now, seen: &Seen, calls: &mut Vec<NodeHookCall>) {
-        self.leadership = match (self.leadership, &seen.leader) {
-            (_, Some(_)) => Leadership::Known,
-            (Leadership::Known, None) => Leadership::Unknown { since: now.up },
-            (Leadership::Unknown { since }, None) if now.up >= since + self.hooks.no_leader_after => {
+        self.leadership = match (self.leadership, seen.leader.is_some() || seen.others_tell) {
+            (_, true) => Leadership::Known,
+            (Leadership::Known, false) => Leadership::Unknown { since: now.up },
+            (Leadership::Unknown { since }, false) if now.up >= since + self.hooks.no_leader_after => {
                 let for_ms = crate::run::millis(now.up.since(since)).to_string();
                 self.call(NodeHook::NoLeader, vec![("FOR_MS", for_ms)], calls);
                 Leadership::Called
             }
-            (unchanged, None) => unchanged,
+            (unchanged, false) => unchanged,
         };
     }
 
@@ -252,6 +256,18 @@ mod tests {
         watched.seen.leader = Some(NodeName::new("b"));
         assert_eq!(watched.after(1), [""; 0]);
         watched.seen.leader = None;
+        assert_eq!((watched.after(1), watched.next_in()), (vec![], Some(60)));
+        assert_eq!(watched.after(60), ["on_no_leader 60000"]);
+    }
+
+    #[test]
+    fn a_drained_node_leaves_it_to_others_to_tell_of_no_leader_while_there_are_others() {
+        let mut watched = Watched::new();
+        watched.seen.leader = Some(NodeName::new("b"));
+        watched.after(1);
+        (watched.seen.leader, watched.seen.others_tell) = (None, true);
+        assert_eq!((watched.after(600), watched.next_in()), (vec![], None));
+        watched.seen.others_tell = false;
         assert_eq!((watched.after(1), watched.next_in()), (vec![], Some(60)));
         assert_eq!(watched.after(60), ["on_no_leader 60000"]);
     }

@@ -8,12 +8,14 @@ mod hook;
 mod jobs;
 mod names;
 mod outage;
+mod standing;
 
 use jiff::SignedDuration;
 use tracing::{debug, error, info, trace, warn};
 
 pub(super) use self::jobs::{loaded, not_copied, rejected};
 pub(super) use self::outage::Outage;
+pub(super) use self::standing::AllDrained;
 use super::drift::Drift;
 use super::view;
 use crate::election::{Event as Election, TransferError};
@@ -58,7 +60,8 @@ pub(super) fn election(fact: &Election) {
         }
         Election::Withdrawn => debug!(target: TARGET, "the node left the queue"),
         Election::Time(time) => trace!(target: TARGET, ?time, "read the coordination service's clock"),
-        Election::Elected { .. }
+        Election::Wanted(_)
+        | Election::Elected { .. }
         | Election::Over { .. }
         | Election::Lease { .. }
         | Election::Members(_)
@@ -200,6 +203,11 @@ pub(super) fn report(report: &Report) {
             let waits_for = names::listed(first, *runs);
             info!(target: TARGET, event = event::NODE_DRAINING, runs, waits_for, timeout_ms = millis(*timeout));
         }
+        Report::Drained { drain, runs, first } => {
+            let (by, reason, waits_for) = (&drain.by, drain.reason.as_deref(), names::listed(first, *runs));
+            info!(target: TARGET, event = event::NODE_DRAINED, by, reason, runs, waits_for);
+        }
+        Report::Undrained { drain } => info!(target: TARGET, event = event::NODE_UNDRAINED, by = drain.by),
         Report::Unsettled { runs } => warn!(
             target: TARGET,
             event = event::NODE_UNSETTLED,

@@ -16,11 +16,12 @@ use crate::coordination::{Service, channels};
 use crate::election::Queue;
 use crate::job::JobName;
 use crate::ledger::{
-    Commit, CommitId, Filter, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, Snapshot, Window,
+    Commit, CommitId, ControlEntry, Each, Filter, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture,
+    Snapshot, Window,
 };
 use crate::metrics::Recorder;
 use crate::process::Order;
-use crate::run::{HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
+use crate::run::{Drain, HandoverRequest, HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
 use crate::state_dir::journal::FileJournal;
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId, Term};
 use crate::warden::CodecError;
@@ -129,7 +130,31 @@ impl Reader for NoReader {
 }
 
 impl Operator for NoReader {
-    fn pause(&self, _: JobName, _: Uuid, _: Pause) -> OperatorFuture<'_, ()> {
+    fn pause(&self, _: JobName, _: Uuid, _: Pause) -> OperatorFuture<'_, Option<Pause>> {
+        Box::pin(async { Err(OperatorError("nothing here".into())) })
+    }
+
+    fn pause_all(&self, _: Vec<(JobName, Uuid)>, _: Pause) -> OperatorFuture<'_, Each<Option<Pause>>> {
+        Box::pin(async { Err(OperatorError("nothing here".into())) })
+    }
+
+    fn pauses(&self) -> OperatorFuture<'_, BTreeMap<JobName, ControlEntry>> {
+        Box::pin(async { Err(OperatorError("nothing here".into())) })
+    }
+
+    fn request_resumes(&self, _: Vec<JobName>, _: Resume) -> OperatorFuture<'_, Each<Option<Uuid>>> {
+        Box::pin(async { Err(OperatorError("nothing here".into())) })
+    }
+
+    fn drain(&self, _: NodeName, _: Drain) -> OperatorFuture<'_, Option<Drain>> {
+        Box::pin(async { Err(OperatorError("nothing here".into())) })
+    }
+
+    fn undrain(&self, _: NodeName) -> OperatorFuture<'_, Option<Drain>> {
+        Box::pin(async { Err(OperatorError("nothing here".into())) })
+    }
+
+    fn request_handover(&self, _: NodeName, _: HandoverRequest) -> OperatorFuture<'_, ()> {
         Box::pin(async { Err(OperatorError("nothing here".into())) })
     }
 

@@ -18,6 +18,7 @@ use crate::election::{Event as Election, Member, Published};
 use crate::engine::{Engine, MarkAhead, Report};
 use crate::job::{JobName, JobSet};
 use crate::ledger::LastEnd;
+use crate::run::Drain;
 use crate::schedule::{self, Schedule};
 use crate::status::{
     AlarmStatus, Confinement, JobStatus, JobsFile, LastRun, NodeState, Role, RunStatus, Session, Status,
@@ -49,6 +50,8 @@ pub struct View {
     members: Members,
     /// The last ends that this node has seen itself.
     last: BTreeMap<JobName, LastRun>,
+    /// Who drained this node, when and why; absent while it is not drained.
+    drained: Option<Drain>,
     /// The differences that were already reported.
     drifting: Vec<Drift>,
 }
@@ -78,6 +81,7 @@ impl View {
             damaged: Vec::new(),
             members: Members::default(),
             last: BTreeMap::new(),
+            drained: None,
             drifting: Vec::new(),
         }
     }
@@ -171,6 +175,7 @@ impl View {
             Election::Stalled(failing) => self.stalled.clone_from(failing),
             Election::Damaged { all, .. } => self.damaged.clone_from(all),
             Election::Failed(failure) => self.awaiting = Some(failure.to_string()),
+            Election::Wanted(wanted) => self.drained.clone_from(&wanted.drained),
             Election::Members(members) => return self.compare(now, members, jobs),
             Election::Left | Election::NotTransferred { .. } | Election::Time(_) => {}
         }
@@ -191,6 +196,7 @@ impl View {
         let missing = self.members.missing.iter().map(|missing| (missing.node.clone(), missing.gone_since));
         Seen {
             leader: self.role.leader_node.clone().filter(|leader| is_connected && self.is_alive(leader)),
+            others_tell: is_connected && self.is_kept_out() && self.has_others_in_line(),
             token: self.role.token,
             missing: missing.collect(),
             rejected: (!self.file.valid).then(|| self.file.errors.first().cloned().unwrap_or_default()),
@@ -208,7 +214,11 @@ impl View {
         if engine.is_ending() {
             return format!("draining, {} left", counted(engine.own_runs(), "run"));
         }
-        let role = self.role_in_words(engine);
+        let role = match (self.is_kept_out(), engine.own_runs()) {
+            (true, 0) => "drained: it leads no more".to_owned(),
+            (true, runs) => format!("drained: it leads no more; {} left", counted(runs, "run")),
+            (false, _) => self.role_in_words(engine),
+        };
         if self.file.valid {
             return role;
         }
@@ -229,8 +239,21 @@ impl View {
         }
     }
 
+    /// True if all that the node lacks is that it be undrained.
+    fn is_kept_out(&self) -> bool {
+        self.drained.is_some() && self.awaiting.as_deref() == Some(QUEUE_POSITION)
+    }
+
+    /// True if another node is alive that is not drained.
+    fn has_others_in_line(&self) -> bool {
+        self.members.alive.iter().any(|member| member.node != self.node && !member.published.drained)
+    }
+
     /// What keeps the node from being ready: it cannot take part yet, or an operation keeps failing.
     fn awaited(&self) -> Option<String> {
+        if self.is_kept_out() {
+            return Some(format!("`cronkeeper undrain {}` by an operator", self.node));
+        }
         self.awaiting.clone().or_else(|| self.stalled.clone())
     }
 
@@ -240,6 +263,7 @@ impl View {
             (true, _, _) => NodeState::Draining,
             (false, Some(_), _) if engine.is_settled() => NodeState::Leading,
             (false, Some(_), _) => NodeState::TakingOver,
+            (false, None, _) if self.is_kept_out() => NodeState::Drained,
             (false, None, None) => NodeState::Following,
             (false, None, Some(_)) => NodeState::Joining,
         };
@@ -267,6 +291,7 @@ impl View {
             queue: Vec::new(),
             members: self.members.alive.clone(),
             missing: self.members.missing.clone(),
+            drained: self.drained.iter().map(|drain| (self.node.clone(), drain.clone())).collect(),
             drift: self.differing(),
             unread: None,
             damaged: self.damaged.clone(),
@@ -377,6 +402,8 @@ pub(super) fn describe_mark_ahead(ahead: &MarkAhead) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::NodeControl;
+    use crate::status::sample;
     use crate::term::SessionId;
 
     const NOW: Now = Now { wall: Timestamp::UNIX_EPOCH, up: Uptime::ZERO };
@@ -422,6 +449,28 @@ mod tests {
         assert_eq!(view.summary(&engine), format!("waiting for {stalled}"));
         view.elected(NOW, &Election::Stalled(None), engine.jobs());
         assert!(view.status(NOW, &engine).ready);
+    }
+
+    #[test]
+    fn a_drained_node_leaves_it_to_others_to_tell_that_nobody_leads_while_one_is_not_drained() {
+        let (mut view, engine) = view();
+        let session = Election::Session { id: SessionId("1".into()), timeout: std::time::Duration::from_secs(10) };
+        let drain = Drain { by: "alice".into(), at: Timestamp::UNIX_EPOCH, reason: None };
+        let wanted = NodeControl { drained: Some(drain), ..NodeControl::default() };
+        let mut members = sample::queue().members;
+        for event in [session, Election::Wanted(wanted), Election::Members(members.clone())] {
+            view.elected(NOW, &event, engine.jobs());
+        }
+        let status = view.status(NOW, &engine);
+        assert_eq!(status.awaiting.as_deref(), Some("`cronkeeper undrain host-a` by an operator"));
+        assert!(view.seen().others_tell);
+        assert!(view.seen().missing.is_empty());
+        members[1].published.drained = true;
+        view.elected(NOW, &Election::Members(members), engine.jobs());
+        assert!(!view.seen().others_tell, "each tells that all are drained");
+        view.elected(NOW, &Election::Members(sample::queue().members), engine.jobs());
+        view.elected(NOW, &Election::Wanted(NodeControl::default()), engine.jobs());
+        assert!(!view.seen().others_tell);
     }
 
     #[test]

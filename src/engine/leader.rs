@@ -103,6 +103,11 @@ impl Leader {
         self.book.next_at().into_iter().chain(ahead).chain(self.triggers.give_up_at()).min()
     }
 
+    /// When the next pause ends by itself after `due`.
+    pub fn next_pause_end(&self, due: Timestamp) -> Option<Timestamp> {
+        self.pauses.next_end(due)
+    }
+
     /// When the next run is given up that waits for a link that cannot arrive any more.
     pub fn give_up_at(&self) -> Option<Uptime> {
         self.downstream.next_at()
@@ -191,7 +196,7 @@ impl Leader {
         self.downstream.decide(cx, runs, &mut self.book, &self.pauses);
     }
 
-    /// Ends the pauses that operators requested to end.
+    /// Ends the pauses that operators requested to end, and those whose time is over.
     pub fn lift_pauses(&mut self, cx: &mut Context) {
         if cx.may_decide() {
             self.pauses.lift_all(cx, &mut self.book);

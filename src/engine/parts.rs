@@ -92,6 +92,12 @@ impl Parts {
                 runs.limit_kept_runs(cx);
                 runs.lose_locks();
             }
+            E::Wanted(wanted) => {
+                if shutdown.on_wanted(cx, runs, wanted) {
+                    // Others run them in time.
+                    runs.cancel_all_held(cx);
+                }
+            }
             E::Withdrawn => shutdown.on_withdrawn(cx),
             E::NotTransferred { to, why } => shutdown.on_not_transferred(cx, to, why),
             E::Left => shutdown.on_left(cx),

@@ -11,7 +11,7 @@ use crate::election::TransferError;
 use crate::job::{Alarm, JobName};
 use crate::lock::LockPath;
 use crate::process::{Exit, StartFailure};
-use crate::run::{Pause, RaisedAlarm, Reason, RunEnd, RunId, Skip};
+use crate::run::{Drain, Pause, RaisedAlarm, Reason, RunEnd, RunId, Skip};
 use crate::start_problem::StartProblem;
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
 
@@ -146,6 +146,19 @@ pub enum Report {
         /// The first of them.
         first: Vec<RunId>,
         timeout: Duration,
+    },
+    /// An operator has drained the node: it leads no more.
+    Drained {
+        drain: Drain,
+        /// Number of runs in flight here.
+        runs: usize,
+        /// The first of them.
+        first: Vec<RunId>,
+    },
+    /// The node is no longer drained.
+    Undrained {
+        /// The drain that is over.
+        drain: Drain,
     },
     /// The node exits although the ledger does not have the ends of all its runs. The state directory keeps them.
     Unsettled { runs: usize },

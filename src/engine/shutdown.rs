@@ -1,4 +1,8 @@
-//! The stages of the node: running, handing over, draining, leaving.
+//! The stages of the node: running, handing over, drained, ending, leaving.
+//!
+//! A drained node leaves the queue as a node does that ends, but it stays a member, and waits for nothing: its runs go on
+//! to their end, and leaders elsewhere start what comes next. Once it is no longer drained, it joins the queue again, at
+//! the end.
 //!
 //! A node ends in this order: it leaves the queue, waits for its own runs and their hooks, and leaves the cluster. Its
 //! member is removed only after its processes are dead and their ends are written: the member shows other nodes that
@@ -8,6 +12,8 @@
 
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::command::Command;
 use super::context::Context;
 use super::hooks::Hooks;
@@ -15,6 +21,7 @@ use super::report::Report;
 use super::runs::Runs;
 use crate::clock::{Uptime, Wake};
 use crate::election::{Request, TransferError};
+use crate::run::{Drain, NodeControl};
 use crate::term::NodeName;
 
 /// Time to write the last ends, once no process is left or the time for that is over.
@@ -29,17 +36,26 @@ const NAMED: usize = 10;
 #[derive(Debug)]
 pub(super) struct Shutdown {
     stage: Stage,
+    /// An operator has drained the node.
+    drain: Option<Drain>,
+    /// The newest handover requested through the ledger that was decided on: it is read more than once.
+    handover: Option<Uuid>,
 }
 
 impl Default for Shutdown {
     fn default() -> Self {
-        Self { stage: Stage::Running }
+        Self { stage: Stage::Running, drain: None, handover: None }
     }
 }
 
 impl Shutdown {
     pub fn is_ending(&self) -> bool {
         matches!(self.stage, Stage::Ending(_) | Stage::Leaving | Stage::Gone)
+    }
+
+    /// True while an operator keeps the node out of the queue.
+    pub fn is_drained(&self) -> bool {
+        self.drain.is_some()
     }
 
     /// True once the node waits only for the election to report that it has left, or for nothing.
@@ -58,13 +74,64 @@ impl Shutdown {
     /// Publishes the stage to the other parts.
     pub fn note_in(&self, cx: &mut Context) {
         cx.is_ending = self.is_ending();
-        cx.is_leaving_the_term = self.is_ending() || self.stage == Stage::HandingOver;
+        cx.is_leaving_the_term = !matches!(self.stage, Stage::Running);
         // Once the node no longer waits for runs, it starts no more attempts.
         cx.is_at_once = match self.stage {
             Stage::Ending(ending) => ending.stop_at.is_none_or(|at| at <= cx.now.up),
             Stage::Leaving | Stage::Gone => true,
-            Stage::Running | Stage::HandingOver => false,
+            Stage::Running | Stage::HandingOver | Stage::Drained { .. } => false,
         };
+    }
+
+    /// Handles what operators want of this node. Returns true if the node is drained from now on.
+    pub fn on_wanted(&mut self, cx: &mut Context, runs: &Runs, wanted: NodeControl) -> bool {
+        let NodeControl { drained, handover, .. } = wanted;
+        if let Some(request) = handover.filter(|request| self.handover != Some(request.id)) {
+            self.handover = Some(request.id);
+            // A request to an earlier term is over with it.
+            if drained.is_none() && cx.term().is_some_and(|term| term.candidate == request.candidate) {
+                self.on_hand_over(cx, request.to);
+            }
+        }
+        let was = std::mem::replace(&mut self.drain, drained.clone());
+        match (was, drained) {
+            (was, Some(drain)) => {
+                let is_new = was.is_none();
+                if was.as_ref() != Some(&drain) {
+                    let (runs, first) = (runs.own_count(), runs.first_own(NAMED));
+                    cx.report(Report::Drained { drain, runs, first });
+                }
+                if is_new {
+                    self.drained(cx);
+                }
+                is_new
+            }
+            (Some(drain), None) => {
+                cx.report(Report::Undrained { drain });
+                self.undrained(cx);
+                false
+            }
+            (None, None) => false,
+        }
+    }
+
+    fn drained(&mut self, cx: &mut Context) {
+        if matches!(self.stage, Stage::Running | Stage::HandingOver) {
+            self.stage = Stage::Drained { is_out: false };
+            cx.election(Request::Resign);
+        }
+    }
+
+    fn undrained(&mut self, cx: &mut Context) {
+        match self.stage {
+            // It joins again as after a handover: once it is out of the queue.
+            Stage::Drained { is_out: false } => self.stage = Stage::HandingOver,
+            Stage::Drained { is_out: true } => {
+                self.stage = Stage::Running;
+                cx.election(Request::Campaign);
+            }
+            _ => {}
+        }
     }
 
     pub fn on_drain(&mut self, cx: &mut Context, runs: &Runs, timeout: Duration) {
@@ -124,6 +191,7 @@ impl Shutdown {
                 self.stage = Stage::Running;
                 cx.election(Request::Campaign);
             }
+            Stage::Drained { is_out } => *is_out = true,
             Stage::Ending(ending) => ending.withdrawn_at = cx.now.up,
             Stage::Running | Stage::Leaving | Stage::Gone => {}
         }
@@ -210,6 +278,9 @@ enum Stage {
     Running,
     /// Leaves the queue, and then joins it again at its end.
     HandingOver,
+    /// Leaves the queue and stays out of it until an operator undrains the node. `is_out`: the election has reported
+    /// that it has left.
+    Drained { is_out: bool },
     /// Leaves the queue and waits for its own runs.
     Ending(Ending),
     /// Leaves the cluster.

@@ -5,6 +5,7 @@ mod alarms;
 mod chained;
 mod clocks;
 mod control;
+mod drained;
 mod drift;
 mod due;
 mod ending;

@@ -38,7 +38,7 @@ pub(super) struct LeadershipTransfer {
     failed_starts: u32,
     /// How often leadership was given up for lack of fitness, and when last.
     given_up: Option<(u32, Uptime)>,
-    /// Other nodes are alive, as of the last reading.
+    /// Other nodes are alive and not drained, as of the last reading.
     has_others: bool,
 }
 
@@ -76,7 +76,7 @@ impl LeadershipTransfer {
 
     /// Decides on a handover by the living members, as just read.
     pub fn on_members(&mut self, cx: &Context, members: &[Member]) -> Option<GivingUp> {
-        self.has_others = members.iter().any(|member| member.node != cx.node);
+        self.has_others = members.iter().any(|member| member.node != cx.node && !member.published.drained);
         if !may_hand_over(cx) {
             self.successor = None;
             return None;

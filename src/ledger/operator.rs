@@ -1,4 +1,4 @@
-//! Operator requests in the ledger: pause, resume, trigger and kill.
+//! Operator requests in the ledger: pause, resume, trigger, kill, drain, undrain and handover.
 //!
 //! The node that the operator talks to, which need not lead, only writes the request to the ledger; the leader carries
 //! it out. Every request may be repeated safely: a pause overwrites itself, and a trigger is identified by its uuid.
@@ -10,8 +10,10 @@ use uuid::Uuid;
 
 use crate::job::JobName;
 use crate::run::{
-    ControlRecord, HistoryRecord, KillRequest, Link, Pause, Resume, RunId, RunState, TriggerRecord, TriggerSeq, Version,
+    ControlRecord, Drain, HandoverRequest, HistoryRecord, KillRequest, Link, Pause, Resume, RunId, RunState,
+    TriggerRecord, TriggerSeq, Version,
 };
+use crate::term::NodeName;
 
 /// Open requests of operators, and links of upstreams, that the leader has not handled yet.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,16 +47,36 @@ pub enum Followed {
     Gone,
 }
 
+/// What became of a request about many jobs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Each<T> {
+    pub done: BTreeMap<JobName, T>,
+    /// The jobs about which nothing could be written, each with the reason.
+    pub failed: BTreeMap<JobName, String>,
+}
+
+impl<T> Default for Each<T> {
+    fn default() -> Self {
+        Self { done: BTreeMap::new(), failed: BTreeMap::new() }
+    }
+}
+
 /// The future of a request. If it is dropped, the request may or may not be written.
 pub type OperatorFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, OperatorError>> + Send + 'a>>;
 
 /// Writes the requests of operators to the ledger. The caller limits how long to wait.
 pub trait Operator: Send + Sync {
-    /// Pauses a job. `id` is a new random id for the pause. If the job is already paused, replaces who, when and why.
-    /// After this returns, the leader begins no further occurrence.
-    fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> OperatorFuture<'_, ()>;
+    /// Pauses a job. `id` is a new random id for the pause. If the job is already paused, replaces who, when and why, and
+    /// returns what was replaced. After this returns, the leader begins no further occurrence.
+    fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> OperatorFuture<'_, Option<Pause>>;
+    /// Pauses many jobs, each as [`Operator::pause`] does. A job that cannot be paused does not prevent the others.
+    fn pause_all(&self, jobs: Vec<(JobName, Uuid)>, pause: Pause) -> OperatorFuture<'_, Each<Option<Pause>>>;
+    /// The jobs that are paused.
+    fn pauses(&self) -> OperatorFuture<'_, BTreeMap<JobName, ControlEntry>>;
     /// Requests that the leader end a job's pause. Returns the pause's id; `None` if the job is not paused.
     fn request_resume(&self, job: JobName, resume: Resume) -> OperatorFuture<'_, Option<Uuid>>;
+    /// Requests the end of many jobs' pauses, each as [`Operator::request_resume`] does.
+    fn request_resumes(&self, jobs: Vec<JobName>, resume: Resume) -> OperatorFuture<'_, Each<Option<Uuid>>>;
     fn resumed(&self, job: JobName, pause: Uuid) -> OperatorFuture<'_, ()>;
     /// Requests a run now and returns the id it will have. A repeated uuid returns the same id while the ledger still
     /// knows it.
@@ -62,6 +84,13 @@ pub trait Operator: Send + Sync {
     /// Requests that a run in flight end, by writing the request to its record. Returns the run's state; `None` if it
     /// is not in flight. The first request counts, except that one with `force` replaces one without.
     fn kill(&self, run: RunId, request: KillRequest) -> OperatorFuture<'_, Option<RunState>>;
+    /// Drains a node, which need not be alive. If it is drained already, replaces who, when and why, and returns what
+    /// was replaced.
+    fn drain(&self, node: NodeName, drain: Drain) -> OperatorFuture<'_, Option<Drain>>;
+    /// Ends a node's drain. Returns it; `None` if the node is not drained.
+    fn undrain(&self, node: NodeName) -> OperatorFuture<'_, Option<Drain>>;
+    /// Requests that the leader `node` hand leadership over. A request replaces the one before.
+    fn request_handover(&self, node: NodeName, request: HandoverRequest) -> OperatorFuture<'_, ()>;
     /// Returns once a run has ended or is no longer known.
     fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed>;
 }

@@ -116,6 +116,8 @@ impl Scrape {
         families.labelled("build_info", "The node's version, as a label; always 1", "version", version)?;
         families.one("ready", "1 if the node takes part in the cluster, else 0", Some(flag(self.is_ready)))?;
         families.one("leader", "1 if the node leads, else 0", Some(flag(self.leads())))?;
+        let is_drained = self.status.drained.contains_key(&self.status.node);
+        families.one("drained", "1 if an operator keeps the node from leading, else 0", Some(flag(is_drained)))?;
         families.integer("fencing_token", "Token of the node's own term", token.map(|token| token.0))?;
         let elections = self.counts.elections;
         families.counter("leadership_changes", "Terms as leader that the node has begun", elections)?;

@@ -14,6 +14,9 @@ pub struct Pause {
     /// The reason that the operator gave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// When the pause ends by itself; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
 }
 
 /// An operator's request to end a pause.
@@ -47,6 +50,6 @@ impl ControlRecord {
     /// did not happen but not for one that should not have happened.
     pub fn unreadable() -> Self {
         let reason = Some("its record in the ledger cannot be read".to_owned());
-        Self::new(Uuid::nil(), Pause { by: "nobody known".to_owned(), at: Timestamp::UNIX_EPOCH, reason })
+        Self::new(Uuid::nil(), Pause { by: "nobody known".to_owned(), at: Timestamp::UNIX_EPOCH, reason, until: None })
     }
 }

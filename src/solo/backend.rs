@@ -9,6 +9,7 @@ mod forgetting;
 mod locking;
 mod requests;
 mod error;
+mod wanted;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -80,6 +81,7 @@ struct Backend {
     pending: VecDeque<Request>,
     untrimmed: BTreeSet<JobName>,
     forgetting: forgetting::Forgetting,
+    wanted: wanted::WantedOfNode,
     timers: Timers,
     /// Writing fails and is being retried.
     suspended: bool,
@@ -92,6 +94,7 @@ struct Timers {
     poll: Instant,
     retry: Option<Instant>,
     watch: Option<Instant>,
+    wanted: Instant,
     trim: Option<Instant>,
     forget: Option<Instant>,
 }
@@ -147,6 +150,7 @@ impl Backend {
             pending: VecDeque::new(),
             untrimmed: BTreeSet::new(),
             forgetting: forgetting::Forgetting::after(forget_after),
+            wanted: wanted::WantedOfNode::default(),
             timers,
             suspended: false,
             failed: false,
@@ -240,6 +244,9 @@ impl Backend {
             self.contender.retry();
             self.watch.retry(&self.background)?;
         }
+        if self.timers.wanted <= now {
+            self.timers.wanted = now + wanted::POLL_EVERY;
+        }
         due(&mut self.timers.watch, now); // only wakes the loop: `update` checks the watched runs on every turn
         if due(&mut self.timers.trim, now) {
             self.trim()?;
@@ -284,6 +291,7 @@ impl Backend {
         if self.failed || self.ended {
             return Ok(());
         }
+        self.read_wanted()?;
         let led = self.contender.leads();
         self.contender.step(&mut self.store, &self.background, &self.service.events)?;
         if !led && self.contender.leads() {
@@ -327,13 +335,14 @@ impl Backend {
 }
 
 impl Timers {
-    /// Only the poll of the members is due.
+    /// Only the polls are due.
     fn from(poll: Instant) -> Self {
-        Self { poll, retry: None, watch: None, trim: None, forget: None }
+        Self { poll, retry: None, watch: None, wanted: poll, trim: None, forget: None }
     }
 
     fn next(&self) -> Instant {
-        [self.retry, self.watch, self.trim, self.forget].into_iter().flatten().fold(self.poll, Instant::min)
+        let set = [self.retry, self.watch, self.trim, self.forget].into_iter().flatten();
+        set.fold(self.poll.min(self.wanted), Instant::min)
     }
 }
 

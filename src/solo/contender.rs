@@ -30,6 +30,8 @@ pub(super) struct Contender {
     queue: Queue,
     leader_lock: PathBuf,
     campaigning: bool,
+    /// The node is not drained.
+    may_join: bool,
     state: ContenderState,
     wait_id: u64,
 }
@@ -70,11 +72,16 @@ enum Cleanup {
 
 impl Contender {
     pub(super) fn new(node: NodeName, queue: Queue, leader_lock: PathBuf) -> Self {
-        Self { node, queue, leader_lock, campaigning: false, state: ContenderState::Out, wait_id: 0 }
+        Self { node, queue, leader_lock, campaigning: false, may_join: false, state: ContenderState::Out, wait_id: 0 }
     }
 
     pub(super) fn campaign(&mut self) {
         self.campaigning = true;
+    }
+
+    /// Sets whether the node may join the queue. A place that it has stays until the daemon resigns.
+    pub(super) fn may_join(&mut self, may_join: bool) {
+        self.may_join = may_join;
     }
 
     /// Leaves the queue for good.
@@ -185,7 +192,7 @@ impl Contender {
         events: &UnboundedSender<Event>,
     ) -> Result<(), BackendError> {
         self.leave_if_lost(events);
-        if self.campaigning && matches!(self.state, ContenderState::Out) {
+        if self.campaigning && self.may_join && matches!(self.state, ContenderState::Out) {
             let position = self.queue.join(&self.node)?;
             emit(events, election::Event::Joined { candidate: position.entry().name() });
             self.state = ContenderState::Waiting { position, behind: None };

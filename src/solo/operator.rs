@@ -4,6 +4,7 @@
 //! backend is notified at once. If another process leads by then, that one finds the request at its takeover or at its
 //! next poll.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,16 +17,39 @@ use super::background::BackendNotice;
 use super::reader::SoloReader;
 use super::requests;
 use super::store::BUSY_TIMEOUT;
+use super::wanted;
 use crate::job::JobName;
-use crate::ledger::{Followed, Operator, OperatorError, OperatorFuture};
-use crate::run::{KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
+use crate::ledger::{ControlEntry, Each, Followed, Operator, OperatorError, OperatorFuture};
+use crate::run::{Drain, HandoverRequest, KillRequest, NodeControl, Pause, Resume, RunId, RunState, TriggerRecord};
+use crate::term::NodeName;
 
 /// Interval of checks for writes by other processes, which cannot notify this one.
 const POLL_EVERY: Duration = Duration::from_secs(1);
 
 impl Operator for SoloReader {
-    fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> OperatorFuture<'_, ()> {
+    fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> OperatorFuture<'_, Option<Pause>> {
         self.write(move |tx| requests::pause(tx, &job, id, pause))
+    }
+
+    fn pause_all(&self, jobs: Vec<(JobName, Uuid)>, pause: Pause) -> OperatorFuture<'_, Each<Option<Pause>>> {
+        self.write(move |tx| {
+            let done =
+                jobs.into_iter().map(|(job, id)| Ok((job.clone(), requests::pause(tx, &job, id, pause.clone())?)));
+            Ok(Each { done: done.collect::<rusqlite::Result<_>>()?, ..Each::default() })
+        })
+    }
+
+    fn pauses(&self) -> OperatorFuture<'_, BTreeMap<JobName, ControlEntry>> {
+        let ledger = self.ledger.clone();
+        Box::pin(on_blocking_thread(move || requests::pauses(&open(&ledger)?, &mut Vec::new())))
+    }
+
+    fn request_resumes(&self, jobs: Vec<JobName>, resume: Resume) -> OperatorFuture<'_, Each<Option<Uuid>>> {
+        self.write(move |tx| {
+            let asked = |job: JobName| Ok((job.clone(), requests::request_resume(tx, &job, resume.clone())?));
+            let done = jobs.into_iter().map(asked).collect::<rusqlite::Result<_>>()?;
+            Ok(Each { done, ..Each::default() })
+        })
     }
 
     fn request_resume(&self, job: JobName, resume: Resume) -> OperatorFuture<'_, Option<Uuid>> {
@@ -45,6 +69,24 @@ impl Operator for SoloReader {
 
     fn kill(&self, run: RunId, request: KillRequest) -> OperatorFuture<'_, Option<RunState>> {
         self.write(move |tx| requests::kill(tx, &run, request))
+    }
+
+    fn drain(&self, node: NodeName, drain: Drain) -> OperatorFuture<'_, Option<Drain>> {
+        self.write(move |tx| {
+            let was = wanted::change(tx, &node, |control| NodeControl { drained: Some(drain), ..control })?;
+            Ok(was.drained)
+        })
+    }
+
+    fn undrain(&self, node: NodeName) -> OperatorFuture<'_, Option<Drain>> {
+        // A handover that was requested earlier is no longer wanted either.
+        self.write(move |tx| Ok(wanted::change(tx, &node, |_| NodeControl::default())?.drained))
+    }
+
+    fn request_handover(&self, node: NodeName, request: HandoverRequest) -> OperatorFuture<'_, ()> {
+        self.write(move |tx| {
+            wanted::change(tx, &node, |control| NodeControl { handover: Some(request), ..control }).map(drop)
+        })
     }
 
     fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed> {

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::background::BackendNotice;
 use super::members::Members;
 use super::queue::{Queue, QueueEntry};
-use super::{read, requests};
+use super::{read, requests, wanted};
 use crate::coordination::{ReadError, ReadFuture, Reader};
 use crate::election;
 use crate::job::JobName;
@@ -47,10 +47,11 @@ impl SoloReader {
 
 impl Reader for SoloReader {
     fn queue(&self) -> ReadFuture<'_, election::Queue> {
-        let (queue, members) = (self.queue.clone(), self.members.clone());
+        let (queue, members, ledger) = (self.queue.clone(), self.members.clone(), self.ledger.clone());
         on_blocking_thread(move || {
             let candidates = queue.alive().map_err(read_error)?.iter().map(QueueEntry::candidate).collect();
-            Ok(election::Queue { candidates, members: members.alive().map_err(read_error)? })
+            let drained = wanted::drained(&open(&ledger)?).map_err(read_error)?;
+            Ok(election::Queue { candidates, members: members.alive().map_err(read_error)?, drained })
         })
     }
 

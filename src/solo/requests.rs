@@ -19,17 +19,7 @@ const ALL: usize = 1_000;
 
 /// Reads all requests. Unreadable records are added to `damaged` and do not block others.
 pub(super) fn read(db: &Connection, damaged: &mut Vec<String>) -> rusqlite::Result<OperatorRequests> {
-    let mut requests = OperatorRequests::default();
-    for (key, version, text) in read::triples(db, "SELECT job, version, record FROM control ORDER BY job")? {
-        match JobName::parse(&key) {
-            Ok(job) => {
-                let record = parsed(&text).inspect_err(|why| damaged.push(format!("control/{key}: {why}")));
-                let record = record.unwrap_or_else(|_| ControlRecord::unreadable());
-                requests.control.insert(job, ControlEntry { record, version });
-            }
-            Err(why) => damaged.push(format!("control/{key}: {why}")),
-        }
-    }
+    let mut requests = OperatorRequests { control: pauses(db, damaged)?, ..OperatorRequests::default() };
     let mut answered = BTreeMap::new();
     for (seq, text) in triggers(db)? {
         let record = match Note::read(text.as_bytes()) {
@@ -54,6 +44,22 @@ pub(super) fn read(db: &Connection, damaged: &mut Vec<String>) -> rusqlite::Resu
     Ok(requests)
 }
 
+/// The pauses of all jobs.
+pub(super) fn pauses(db: &Connection, damaged: &mut Vec<String>) -> rusqlite::Result<BTreeMap<JobName, ControlEntry>> {
+    let mut pauses = BTreeMap::new();
+    for (key, version, text) in read::triples(db, "SELECT job, version, record FROM control ORDER BY job")? {
+        match JobName::parse(&key) {
+            Ok(job) => {
+                let record = parsed(&text).inspect_err(|why| damaged.push(format!("control/{key}: {why}")));
+                let record = record.unwrap_or_else(|_| ControlRecord::unreadable());
+                pauses.insert(job, ControlEntry { record, version });
+            }
+            Err(why) => damaged.push(format!("control/{key}: {why}")),
+        }
+    }
+    Ok(pauses)
+}
+
 /// The record of a job's pause, if it is paused. An unreadable record counts as a pause.
 pub(super) fn control(db: &Connection, job: &JobName) -> rusqlite::Result<Option<ControlEntry>> {
     let found = read::versioned(db, "SELECT version, record FROM control WHERE job = ?1", job.as_str())?;
@@ -63,12 +69,12 @@ pub(super) fn control(db: &Connection, job: &JobName) -> rusqlite::Result<Option
     }))
 }
 
-/// Pauses a job.
+/// Pauses a job. Returns the pause that it replaces.
 ///
 /// The version of the job's record is increased, so that commits a leader has in flight for the job are rejected.
-pub(super) fn pause(tx: &Transaction<'_>, job: &JobName, id: Uuid, pause: Pause) -> rusqlite::Result<()> {
+pub(super) fn pause(tx: &Transaction<'_>, job: &JobName, id: Uuid, pause: Pause) -> rusqlite::Result<Option<Pause>> {
     let known = control(tx, job)?;
-    let (at, id) = known.map_or((None, id), |entry| (Some(entry.version), entry.record.id));
+    let (at, id) = known.as_ref().map_or((None, id), |entry| (Some(entry.version), entry.record.id));
     put_control(tx, job, at, &ControlRecord::new(id, pause))?;
     let touched = tx.execute("UPDATE jobs SET version = version + 1 WHERE job = ?1", [job.as_str()])?;
     if touched == 0 {
@@ -84,7 +90,7 @@ pub(super) fn pause(tx: &Transaction<'_>, job: &JobName, id: Uuid, pause: Pause)
         };
         put_job(tx, job, None, &undecided)?;
     }
-    Ok(())
+    Ok(known.map(|entry| entry.record.paused))
 }
 
 /// Requests the end of a job's pause. Returns the id of the pause, or `None` if the job is not paused.

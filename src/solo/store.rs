@@ -20,11 +20,12 @@ use super::forget;
 use super::read::{self, Rows};
 use super::reap::DeadMember;
 use super::requests;
+use super::wanted;
 use crate::job::JobName;
 use crate::ledger::{Change, Commit, ControlEntry, Event, JobEntry, OperatorRequests, Pipelines};
-use crate::run::{Outcome, RunEnd, RunId, RunRecord, Version};
+use crate::run::{NodeControl, Outcome, RunEnd, RunId, RunRecord, Version};
 use crate::safe_path;
-use crate::term::FencingToken;
+use crate::term::{FencingToken, NodeName};
 
 /// Version of the tables, in `user_version`.
 const SCHEMA: i64 = 2;
@@ -86,6 +87,7 @@ impl Store {
         let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         make_tables(&tx)?;
         forget::make_table(&tx)?;
+        wanted::make_table(&tx)?;
         tx.commit()?;
         Ok(Self { db })
     }
@@ -173,6 +175,10 @@ impl Store {
 
     pub(super) fn control(&self, job: &JobName) -> Result<Option<ControlEntry>> {
         Ok(requests::control(&self.db, job)?)
+    }
+
+    pub(super) fn wanted(&self, node: &NodeName) -> Result<NodeControl> {
+        Ok(wanted::of(&self.db, node)?)
     }
 
     pub(super) fn requests(&self) -> Result<OperatorRequests> {
@@ -302,6 +308,7 @@ mod tests {
         let tx = db.transaction().unwrap();
         make_tables(&tx).unwrap();
         forget::make_table(&tx).unwrap();
+        wanted::make_table(&tx).unwrap();
         tx.commit().unwrap();
         Store { db }
     }
@@ -355,7 +362,8 @@ mod tests {
                 requests::trigger(tx, request).unwrap();
             }
             let job = note.into_job();
-            requests::pause(tx, &job, uuid::Uuid::nil(), Pause { by: by.clone(), at, reason: None }).unwrap();
+            requests::pause(tx, &job, uuid::Uuid::nil(), Pause { by: by.clone(), at, reason: None, until: None })
+                .unwrap();
             assert!(requests::request_resume(tx, &job, Resume { by: by.clone(), at }).unwrap().is_some());
             commit::trim(tx, &job, 20).unwrap();
         }

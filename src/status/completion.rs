@@ -30,12 +30,18 @@ impl Status {
             self.queue.push(queued);
         }
         self.members.clone_from(&queue.members);
+        self.drained.clone_from(&queue.drained);
         self.missing.retain(|missing| !queue.members.iter().any(|member| member.node == missing.node));
         // A node that leads knows it better than a listing, which may be older.
         if let (None, Some(first)) = (self.role.token, queue.candidates.first()) {
             self.role.leader_node.clone_from(&first.node);
         }
         self.drift = self.differing();
+    }
+
+    /// True if operators have drained every node that is alive, so that nobody leads.
+    pub fn is_all_drained(&self) -> bool {
+        !self.members.is_empty() && self.members.iter().all(|member| self.drained.contains_key(&member.node))
     }
 
     /// Sets the last end of each job as the ledger has it.

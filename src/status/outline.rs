@@ -9,7 +9,7 @@ use super::{
     Session, Skipped, Status,
 };
 use crate::election::{Member, Published};
-use crate::run::Pause;
+use crate::run::{Drain, Pause};
 
 /// Replaces a text that is left out.
 pub const WITHHELD: &str = "shown only on the Unix socket, or with the token";
@@ -51,6 +51,7 @@ impl Status {
             queue,
             members,
             missing,
+            drained,
             drift,
             unread,
             damaged,
@@ -83,6 +84,7 @@ impl Status {
             queue: queue.into_iter().map(outlined_candidate).collect(),
             members: members.into_iter().map(outlined_member).collect(),
             missing: missing.into_iter().map(outlined_missing).collect(),
+            drained: drained.into_iter().map(|(node, drain)| (node, outlined_drain(drain))).collect(),
             drift,
             unread: unread.map(|_| withheld()),
             damaged: each_withheld(&damaged),
@@ -119,10 +121,11 @@ impl JobStatus {
             running,
             waits_for,
             error: error.map(|_| withheld()),
-            paused: paused.map(|Pause { by: _, at, reason }| Pause {
+            paused: paused.map(|Pause { by: _, at, reason, until }| Pause {
                 by: withheld(),
                 at,
                 reason: reason.map(|_| withheld()),
+                until,
             }),
             alarms,
         }
@@ -132,7 +135,14 @@ impl JobStatus {
 /// The session's id is left out: together with the session's password it would allow others to use the session.
 fn outlined_session(session: Session) -> Session {
     let Session { id: _, timeout_ms, connected, since, lease_remaining_ms } = session;
-    Session { id: crate::term::SessionId(withheld()), timeout_ms, connected, since, lease_remaining_ms }
+    // The id must be one that a client can parse.
+    let id = crate::term::SessionId("withheld".to_owned());
+    Session { id, timeout_ms, connected, since, lease_remaining_ms }
+}
+
+fn outlined_drain(drain: Drain) -> Drain {
+    let Drain { by: _, at, reason } = drain;
+    Drain { by: withheld(), at, reason: reason.map(|_| withheld()) }
 }
 
 fn outlined_run(run: RunStatus) -> RunStatus {

@@ -35,6 +35,7 @@ pub(crate) fn queue() -> Queue {
     Queue {
         candidates: vec![candidate(7, Some("host-a")), candidate(8, None), candidate(9, Some("host-b"))],
         members: vec![member("host-a", "new"), member("host-b", "old")],
+        drained: Default::default(),
     }
 }
 
@@ -147,6 +148,7 @@ pub(crate) fn leader() -> Status {
         queue: Vec::new(),
         members: Vec::new(),
         missing: Vec::new(),
+        drained: Default::default(),
         drift: Vec::new(),
         unread: None,
         damaged: Vec::new(),

@@ -33,6 +33,9 @@ events! {
     NODE_STATE "node.state" "the current state of the node" [state];
     NODE_DRAINING "node.draining" "the node waits for its runs to end; a second signal kills them at once"
         [runs, waits_for, timeout_ms];
+    NODE_DRAINED "node.drained" "an operator drained the node: it leads no more, and its runs go on to their end"
+        [by, reason, runs, waits_for];
+    NODE_UNDRAINED "node.undrained" "the node is no longer drained, and joins the queue again" [by];
     NODE_STOPPING "node.stopping" "the node was asked again to stop: it kills its runs" [runs];
     NODE_STOPPED "node.stopped" "the node stopped" [reason];
     NODE_UNSETTLED "node.unsettled" "the node stops before the ledger has the ends of all its runs" [runs];
@@ -53,6 +56,7 @@ events! {
     ELECTION_FOLLOWING "election.following" "the node is waiting behind its predecessor in the queue"
         [candidate, predecessor, predecessor_node, leader_node];
     ELECTION_UNFIT "election.unfit" "the node cannot lead, so it goes to the end of the queue" [path];
+    ELECTION_ALL_DRAINED "election.all_drained" "nobody leads and no job runs: every node is drained" [nodes];
     LEADER_ELECTED "leader.elected" "the node became the leader" [candidate, token, took_ms];
     LEADER_RESIGNED "leader.resigned" "the node resigned as leader" [token, reason];
     LEADER_LOST "leader.lost" "the node lost leadership" [token, reason];

@@ -48,6 +48,8 @@ pub enum Source {
     Ledger,
     /// Requests of operators, and links.
     OperatorRequests,
+    /// What operators want of this node.
+    Wanted,
     /// Writes to the ledger.
     Writes,
     /// Writes that renew the lease and read the time.

@@ -4,6 +4,10 @@
 //! written, its uuid is searched; if the server lags behind and does not find the first one, the leader recognizes the
 //! duplicate.
 
+mod many;
+
+use std::collections::BTreeMap;
+
 use futures_util::future::{BoxFuture, select_all};
 use futures_util::{FutureExt as _, join};
 use jiff::Timestamp;
@@ -11,24 +15,37 @@ use uuid::Uuid;
 
 use super::client::{Client, Done, Error, Lend, Mode, MultiError, Op, Watch};
 use super::context::{self, At as _, SessionError, json};
-use super::{LedgerReader, paths, requests, snapshot};
+use super::{LedgerReader, paths, requests, snapshot, wanted};
 use crate::job::JobName;
-use crate::ledger::{Followed, Operator, OperatorError, OperatorFuture};
+use crate::ledger::{ControlEntry, Each, Followed, Operator, OperatorError, OperatorFuture};
 use crate::run::{
-    ControlRecord, HistoryRecord, JobRecord, KillRequest, Nonce, Pause, Resume, RunId, RunRecord, RunState,
-    StandingAlarms, TriggerRecord, TriggerSeq, Version,
+    ControlRecord, Drain, HandoverRequest, HistoryRecord, JobRecord, KillRequest, NodeControl, Nonce, Pause, Resume,
+    RunId, RunRecord, RunState, StandingAlarms, TriggerRecord, TriggerSeq, Version,
 };
+use crate::term::NodeName;
 
 /// Most tries of a write whose base others keep changing. That is enough for a job that is decided on every second.
 const TRIES: usize = 100;
 
 impl<L: Lend> Operator for LedgerReader<L> {
-    fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> OperatorFuture<'_, ()> {
-        Box::pin(async move { operator_result(self.paused(&job, id, pause).await) })
+    fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> OperatorFuture<'_, Option<Pause>> {
+        Box::pin(async move { operator_result(self.paused(&job, id, &pause).await) })
+    }
+
+    fn pause_all(&self, jobs: Vec<(JobName, Uuid)>, pause: Pause) -> OperatorFuture<'_, Each<Option<Pause>>> {
+        Box::pin(async move { operator_result(self.paused_all(&jobs, &pause).await) })
+    }
+
+    fn pauses(&self) -> OperatorFuture<'_, BTreeMap<JobName, ControlEntry>> {
+        Box::pin(async move { operator_result(async { requests::pauses(&self.line().await?).await }.await) })
+    }
+
+    fn request_resumes(&self, jobs: Vec<JobName>, resume: Resume) -> OperatorFuture<'_, Each<Option<Uuid>>> {
+        Box::pin(async move { operator_result(self.resumes_requested(&jobs, &resume).await) })
     }
 
     fn request_resume(&self, job: JobName, resume: Resume) -> OperatorFuture<'_, Option<Uuid>> {
-        Box::pin(async move { operator_result(self.resume_requested(&job, resume).await) })
+        Box::pin(async move { operator_result(self.resume_requested(&job, &resume).await) })
     }
 
     fn resumed(&self, job: JobName, pause: Uuid) -> OperatorFuture<'_, ()> {
@@ -43,6 +60,27 @@ impl<L: Lend> Operator for LedgerReader<L> {
         Box::pin(async move { operator_result(self.killed(&run, request).await) })
     }
 
+    fn drain(&self, node: NodeName, drain: Drain) -> OperatorFuture<'_, Option<Drain>> {
+        Box::pin(async move {
+            let was = self.wanted(&node, |control| NodeControl { drained: Some(drain.clone()), ..control });
+            operator_result(was.await.map(|was| was.drained))
+        })
+    }
+
+    fn undrain(&self, node: NodeName) -> OperatorFuture<'_, Option<Drain>> {
+        Box::pin(async move {
+            // A handover that was requested earlier is no longer wanted either.
+            operator_result(self.wanted(&node, |_| NodeControl::default()).await.map(|was| was.drained))
+        })
+    }
+
+    fn request_handover(&self, node: NodeName, request: HandoverRequest) -> OperatorFuture<'_, ()> {
+        Box::pin(async move {
+            let was = self.wanted(&node, |control| NodeControl { handover: Some(request.clone()), ..control });
+            operator_result(was.await.map(drop))
+        })
+    }
+
     fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed> {
         Box::pin(async move { operator_result(self.ended(&run).await) })
     }
@@ -51,15 +89,14 @@ impl<L: Lend> Operator for LedgerReader<L> {
 impl<L: Lend> LedgerReader<L> {
     /// Writes the job's record unchanged along with the pause. Its new version rejects whatever a leader has in flight
     /// for the job.
-    async fn paused(&self, job: &JobName, id: Uuid, pause: Pause) -> Result<(), SessionError> {
+    async fn paused(&self, job: &JobName, id: Uuid, pause: &Pause) -> Result<Option<Pause>, SessionError> {
         for _ in 0..TRIES {
             let client = self.line().await?;
             let (record, control) = join!(client.get(&paths::job(job)), requests::control(&client, job));
-            let (at, id) = control?.map_or((None, id), |entry| (Some(entry.version), entry.record.id));
-            let control = write(paths::control(job), json(&ControlRecord::new(id, pause.clone())), at);
+            let (control, was) = put_pause(job, id, pause, control?);
             let touch = match record {
-                Ok((data, stat)) => write(paths::job(job), data, Some(Version(stat.version))),
-                Err(Error::NoNode) => write(paths::job(job), json(&undecided(id)), None),
+                Ok((data, stat)) => touch(job, id, Some((data, stat.version))),
+                Err(Error::NoNode) => touch(job, id, None),
                 Err(error) => return Err(error).at(&paths::job(job)),
             };
             if done(
@@ -68,19 +105,17 @@ impl<L: Lend> LedgerReader<L> {
             )?
             .is_some()
             {
-                return Ok(());
+                return Ok(was);
             }
         }
         Err(busy())
     }
 
-    async fn resume_requested(&self, job: &JobName, resume: Resume) -> Result<Option<Uuid>, SessionError> {
+    async fn resume_requested(&self, job: &JobName, resume: &Resume) -> Result<Option<Uuid>, SessionError> {
         for _ in 0..TRIES {
             let client = self.line().await?;
             let Some(entry) = requests::control(&client, job).await? else { return Ok(None) };
-            let id = entry.record.id;
-            let record = ControlRecord { resume: Some(resume.clone()), ..entry.record };
-            let set = write(paths::control(job), json(&record), Some(entry.version));
+            let (set, id) = put_resume(job, resume, entry);
             if done(client.multi(vec![set, requests::notify_leader(paths::CONTROL)]).await, &paths::control(job))?
                 .is_some()
             {
@@ -115,6 +150,27 @@ impl<L: Lend> LedgerReader<L> {
         });
         let seq = seq.ok_or_else(|| SessionError::Again("the server's answer names no trigger".to_owned()))?;
         Ok(RunId::manual(request.job, request.at, seq))
+    }
+
+    /// Changes what is wanted of a node, which watches its record. Returns what was wanted before.
+    async fn wanted(
+        &self,
+        node: &NodeName,
+        change: impl Fn(NodeControl) -> NodeControl,
+    ) -> Result<NodeControl, SessionError> {
+        for _ in 0..TRIES {
+            let client = self.line().await?;
+            let (was, stat) = wanted::read(&client, node).await?;
+            let control = change(was.clone());
+            if stat.is_none() && control == NodeControl::default() {
+                return Ok(was);
+            }
+            let write = wanted::replace(node, &control, stat.as_ref());
+            if done(client.multi(vec![write]).await, &paths::wanted(node))?.is_some() {
+                return Ok(was);
+            }
+        }
+        Err(busy())
     }
 
     /// Writes at the version read. The run's owner watches its record.
@@ -198,6 +254,28 @@ async fn ended<C: Client>(client: &C, run: &RunId) -> Result<Option<HistoryRecor
         Err(Error::NoNode) => Ok(None),
         Err(error) => Err(error).at(&path),
     }
+}
+
+/// The write that pauses a job, given its pause as read, and the pause that it replaces.
+fn put_pause(job: &JobName, id: Uuid, pause: &Pause, was: Option<ControlEntry>) -> (Op, Option<Pause>) {
+    let (at, id) = was.as_ref().map_or((None, id), |entry| (Some(entry.version), entry.record.id));
+    let op = write(paths::control(job), json(&ControlRecord::new(id, pause.clone())), at);
+    (op, was.map(|entry| entry.record.paused))
+}
+
+/// The write that leaves a job's record as read, but gives it a new version.
+fn touch(job: &JobName, id: Uuid, record: Option<(Vec<u8>, i32)>) -> Op {
+    match record {
+        Some((data, version)) => write(paths::job(job), data, Some(Version(version))),
+        None => write(paths::job(job), json(&undecided(id)), None),
+    }
+}
+
+/// The write that requests the end of a pause as read, and the id of the pause.
+fn put_resume(job: &JobName, resume: &Resume, was: ControlEntry) -> (Op, Uuid) {
+    let id = was.record.id;
+    let record = ControlRecord { resume: Some(resume.clone()), ..was.record };
+    (write(paths::control(job), json(&record), Some(was.version)), id)
 }
 
 fn is_another(data: &[u8], pause: Uuid) -> bool {

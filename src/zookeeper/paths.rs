@@ -23,11 +23,14 @@ pub const CONTROL: &str = "/cronkeeper/control";
 /// Requested runs, and links to downstream jobs.
 pub const TRIGGERS: &str = "/cronkeeper/triggers";
 
+/// What operators want of nodes, by node.
+pub const WANTED: &str = "/cronkeeper/wanted";
+
 /// Jobs that are absent from every node's files. Created with the first such job.
 pub const GONE: &str = "/cronkeeper/gone";
 
 /// The znodes that must exist, parents before children.
-pub const PARENTS: [&str; 8] = [LEADER, ROOT, NODES, JOBS, RUNNING, HISTORY, CONTROL, TRIGGERS];
+pub const PARENTS: [&str; 9] = [LEADER, ROOT, NODES, JOBS, RUNNING, HISTORY, CONTROL, TRIGGERS, WANTED];
 
 /// The path of a child.
 pub fn under(parent: &str, name: &str) -> String {
@@ -64,6 +67,11 @@ pub fn history(run: &RunId) -> String {
 /// The job's pause.
 pub fn control(job: &JobName) -> String {
     under(CONTROL, job.as_str())
+}
+
+/// What operators want of the node.
+pub fn wanted(node: &NodeName) -> String {
+    under(WANTED, node.as_str())
 }
 
 /// The note that the job is absent from every node's files. Its age shows since when.

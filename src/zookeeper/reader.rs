@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures_util::future::try_join;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
 use tokio::sync::Mutex;
@@ -10,7 +11,7 @@ use super::client::{Client, ConnectError, Error, Lend, State};
 use super::context::{self, At as _, SessionError};
 use super::lasts::KnownEnds;
 use super::newest_records::NewestRecords;
-use super::{paths, place, snapshot};
+use super::{paths, place, snapshot, wanted};
 use crate::coordination::{ReadError, ReadFuture, Reader};
 use crate::election::{Candidate, Queue};
 use crate::job::JobName;
@@ -97,7 +98,8 @@ async fn queue<C: Client>(client: &C) -> Result<Queue, SessionError> {
         let node = nodes.get(name.as_str()).cloned().flatten();
         Candidate { candidate: CandidateName(name.clone()), node }
     });
-    Ok(Queue { candidates: candidates.collect(), members: snapshot::members(client).await?.0 })
+    let (members, drained) = try_join(snapshot::members(client), wanted::drained(client)).await?;
+    Ok(Queue { candidates: candidates.collect(), members: members.0, drained })
 }
 
 /// The record of a run in flight.

@@ -113,6 +113,21 @@ async fn control_entries<C: Client>(
     Ok(entries.collect())
 }
 
+/// Reads the pauses of all jobs.
+pub async fn pauses<C: Client>(client: &C) -> Result<BTreeMap<JobName, ControlEntry>, SessionError> {
+    let names = context::children(client, paths::CONTROL).await?;
+    pauses_of(client, names).await
+}
+
+/// Reads the pauses of these jobs, as far as they are paused.
+pub async fn pauses_of<C: Client>(
+    client: &C,
+    names: Vec<String>,
+) -> Result<BTreeMap<JobName, ControlEntry>, SessionError> {
+    let control = context::get_small(client, paths::CONTROL, names).await?;
+    control_entries(client, control, &mut Vec::new()).await
+}
+
 /// Reads a job's pause.
 pub async fn control<C: Client>(client: &C, job: &JobName) -> Result<Option<ControlEntry>, SessionError> {
     let path = paths::control(job);

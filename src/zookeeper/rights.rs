@@ -22,7 +22,8 @@ const AT_ONCE: usize = 20;
 const REST: Duration = Duration::from_millis(20);
 
 /// The parents whose children are checked too. The history is not among them: it has one more level.
-const WITH_RECORDS: [&str; 5] = [paths::JOBS, paths::RUNNING, paths::CONTROL, paths::TRIGGERS, paths::GONE];
+const WITH_RECORDS: [&str; 6] =
+    [paths::JOBS, paths::RUNNING, paths::CONTROL, paths::TRIGGERS, paths::GONE, paths::WANTED];
 
 /// The paths that everything else depends on. Some of them may not exist.
 pub(super) fn base_paths() -> impl Iterator<Item = &'static str> {

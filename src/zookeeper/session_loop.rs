@@ -14,6 +14,7 @@
 //!                 ├─ reading       reads that the daemon requested (in `daemon_requests`)
 //!                 ├─ job_locks     locks of this node's runs
 //!                 ├─ operators     requests of operators (in `operator_requests`)
+//!                 ├─ wanted        what operators want of this node
 //!                 └─ housekeeping  access lists, trimming, forgotten jobs, tasks that keep failing
 //! ```
 //!
@@ -37,6 +38,7 @@ mod forgetting;
 mod reread;
 mod rights;
 mod standstill;
+mod wanted;
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -67,6 +69,7 @@ use membership::Membership;
 use operator_requests::{Operators, RequestsEvent};
 use standstill::StandstillGuard;
 use step_result::StepResult;
+use wanted::WantedOfNode;
 
 pub use ending::SessionEnd;
 
@@ -86,6 +89,7 @@ enum LoopEvent<W> {
     Completed(Completed),
     Renewed(Renewed),
     OwnEntry,
+    Wanted,
     Predecessor,
     Run(CompletedWatch),
     OperatorRequests(RequestsEvent),
@@ -113,6 +117,7 @@ pub struct SessionLoop<'n, C: Connect, K> {
     committer: Committer<C::Client, K>,
     watcher: Watcher<C::Client, K>,
     operators: Operators,
+    wanted: WantedOfNode,
     reading: Reading,
     job_locks: JobLocks<C::Client, K>,
     housekeeping: Housekeeping<C::Client, K>,
@@ -163,6 +168,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
             committer: Committer::new(context.clone()),
             watcher: Watcher::new(context.clone()),
             operators: Operators::new(),
+            wanted: WantedOfNode::new(),
             reading: Reading::new(),
             job_locks: JobLocks::new(client.clone(), supervisor.clock.clone()),
             housekeeping: Housekeeping::new(context.clone()),
@@ -224,6 +230,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
             Some(()) = self.membership.watches.next() => LoopEvent::OwnEntry,
             found = under_way(self.step.under_way.as_mut()) => LoopEvent::Step(found),
             () = under_way(predecessor) => LoopEvent::Predecessor,
+            () = under_way(self.wanted.watch.as_mut()) => LoopEvent::Wanted,
             Some(step) = self.watcher.step() => LoopEvent::Run(step),
             read = self.operators.listening.next() => LoopEvent::OperatorRequests(read),
             Some(done) = self.reading.under_way.next() => LoopEvent::Read(done),
@@ -255,6 +262,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
                 Err(error) => self.failed(Task::Watch, &error.to_string()),
             },
             LoopEvent::OperatorRequests(read) => self.on_operator_requests(read, now),
+            LoopEvent::Wanted => self.wanted_changed(),
             LoopEvent::Read(done) => self.finish_read(*done),
             LoopEvent::JobLock(event) => self.on_job_lock(event),
             LoopEvent::AccessUpdated(finished) => self.finish_access_update(finished),
@@ -331,6 +339,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
                 self.membership.must_verify = self.membership.is_present() || self.candidacy.candidate.is_some();
                 self.step.retry = step::Retry::default();
                 self.membership.name_wanted_until = None;
+                self.wanted_changed();
             }
             State::Disconnected => {
                 self.forget_failures();

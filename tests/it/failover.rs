@@ -10,6 +10,7 @@ mod chained;
 pub mod cluster;
 mod control;
 mod crowd;
+mod drain;
 mod entries;
 mod flapping;
 mod frozen;

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::words;
 use crate::clock::stamp;
 use crate::election::Member;
-use crate::status::{NodeState, QueuedCandidate, Status};
+use crate::status::{NodeState, QueuedCandidate, Status, drain_in_words};
 use crate::term::NodeName;
 
 /// Most nodes to which leadership can be handed over by a button.
@@ -85,7 +85,12 @@ fn outside(status: &Status) -> Markup {
     html! {
         @if !outside.is_empty() || !status.missing.is_empty() {
             ul {
-                @for member in outside { li { (member.node) " is alive, but not in the queue." } }
+                @for member in outside {
+                    @match status.drained.get(&member.node) {
+                        Some(drain) => li { (drain_in_words(&member.node, drain)) "." },
+                        None => li { (member.node) " is alive, but not in the queue." },
+                    }
+                }
                 @for missing in &status.missing {
                     li { (missing.node) " is missing, gone since " (words::time(missing.gone_since, status.at)) " UTC." }
                 }
@@ -128,6 +133,9 @@ pub(super) fn problems(status: &Status) -> Markup {
 
 fn worded(status: &Status) -> Vec<String> {
     let mut problems = Vec::new();
+    if status.is_all_drained() {
+        problems.push("Nobody leads and no job runs: every node is drained".to_owned());
+    }
     if !status.ready {
         let awaited = status.awaiting.as_deref().unwrap_or("its turn to take part");
         problems.push(format!("{} is not ready: it waits for {awaited}", status.node));

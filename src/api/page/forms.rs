@@ -75,7 +75,7 @@ pub(super) async fn pause(
     let (by, form) = permitted(&state, &visitor, form).await?;
     let job = state.known_job(job)?;
     let reason: String = form.reason.trim().chars().take(MOST_REASON).collect();
-    state.pause(by, job.clone(), Some(reason).filter(|reason| !reason.is_empty())).await?;
+    state.pause(by, job.clone(), Some(reason).filter(|reason| !reason.is_empty()), None).await?;
     done(format!("/jobs/{job}?done=paused"))
 }
 

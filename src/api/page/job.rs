@@ -51,6 +51,7 @@ impl JobPage<'_> {
                     @if let Some(paused) = &job.paused {
                         dt { "Paused" } dd {
                             "by " (paused.by) ", " (words::time(paused.at, status.at)) " UTC"
+                            @if let Some(until) = paused.until { ", until " (words::time(until, status.at)) " UTC" }
                             @if let Some(reason) = &paused.reason { ": " (reason) }
                         }
                     }

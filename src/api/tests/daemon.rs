@@ -17,8 +17,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
-use crate::api::control::Handover;
 use crate::api::network::{Files, Network};
+use crate::api::nodes::Handover;
 use crate::api::serve::Serving;
 use crate::api::socket::{ApiSocket, Claim, NAME};
 use crate::api::{OutputSources, Sources, router};
@@ -27,11 +27,16 @@ use crate::clock::{Uptime, system};
 use crate::coordination::{ReadError, ReadFuture, Reader};
 use crate::election::Queue;
 use crate::job::JobName;
-use crate::ledger::{Filter, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, Snapshot, Window};
+use crate::ledger::{
+    ControlEntry, Each, Filter, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, Snapshot, Window,
+};
 use crate::metrics::Recorder;
 use crate::run::tests_support::skip;
-use crate::run::{HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord, TriggerSeq};
+use crate::run::{
+    Drain, HandoverRequest, HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord, TriggerSeq,
+};
 use crate::status::{Status, sample};
+use crate::term::NodeName;
 
 /// How the ledger answers.
 #[derive(Clone, Copy)]
@@ -105,9 +110,24 @@ impl Reader for Ledger {
 }
 
 impl Operator for Ledger {
-    fn pause(&self, job: JobName, _: Uuid, pause: Pause) -> OperatorFuture<'_, ()> {
+    fn pause(&self, job: JobName, _: Uuid, pause: Pause) -> OperatorFuture<'_, Option<Pause>> {
         self.note(format!("pause {job} by {} for {:?}", pause.by, pause.reason));
-        self.write(())
+        self.write(None)
+    }
+
+    fn pause_all(&self, jobs: Vec<(JobName, Uuid)>, pause: Pause) -> OperatorFuture<'_, Each<Option<Pause>>> {
+        self.note(format!("pause {} jobs by {}", jobs.len(), pause.by));
+        let done = jobs.into_iter().map(|(job, _)| (job, None)).collect();
+        self.write(Each { done, ..Each::default() })
+    }
+
+    fn pauses(&self) -> OperatorFuture<'_, BTreeMap<JobName, ControlEntry>> {
+        self.write(BTreeMap::new())
+    }
+
+    fn request_resumes(&self, jobs: Vec<JobName>, _: Resume) -> OperatorFuture<'_, Each<Option<Uuid>>> {
+        let done = jobs.into_iter().map(|job| (job, None)).collect();
+        self.write(Each { done, ..Each::default() })
     }
 
     fn request_resume(&self, job: JobName, resume: Resume) -> OperatorFuture<'_, Option<Uuid>> {
@@ -127,6 +147,21 @@ impl Operator for Ledger {
     fn kill(&self, run: RunId, request: KillRequest) -> OperatorFuture<'_, Option<RunState>> {
         self.note(format!("kill {run} by {}{}", request.by, if request.force { " by force" } else { "" }));
         self.write((*run.job() == sample::job("load")).then_some(RunState::Running))
+    }
+
+    fn drain(&self, node: NodeName, drain: Drain) -> OperatorFuture<'_, Option<Drain>> {
+        self.note(format!("drain {node} by {} for {:?}", drain.by, drain.reason));
+        self.write(None)
+    }
+
+    fn undrain(&self, node: NodeName) -> OperatorFuture<'_, Option<Drain>> {
+        self.note(format!("undrain {node}"));
+        self.write(None)
+    }
+
+    fn request_handover(&self, node: NodeName, request: HandoverRequest) -> OperatorFuture<'_, ()> {
+        self.note(format!("handover by {node} to {:?}", request.to));
+        self.write(())
     }
 
     fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed> {

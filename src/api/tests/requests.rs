@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use super::daemon::{Behaviour, Daemon, exchange, post, published};
 use crate::api::*;
 use crate::election::TransferError;
+use crate::status::Role;
 use crate::term::NodeName;
 
 const TRIGGER: &str = r#"{"uuid":"6f7ae15e-4e0f-4c5e-9d0f-6f3f0a1b2c3d"}"#;
@@ -120,11 +121,58 @@ async fn a_handover_is_passed_to_the_loop_and_its_result_returned() {
     }
     let (code, refused) = daemon.post("/v1/handover", r#"{"to":"host-z"}"#).await;
     assert_eq!((code, &refused["error"]), (409, &"no handover: it is not in the queue".into()));
-    let mut follower = published();
-    follower.role.leader_node = Some(NodeName::new("host-b"));
-    daemon.status.send_replace(Arc::new(follower));
     let (code, refused) = daemon.post("/v1/handover", "").await;
-    assert_eq!((code, &refused["error"]), (409, &"host-a does not lead: host-b does; send the request there".into()));
+    assert_eq!((code, &refused["error"]), (409, &"no handover: this node does not lead".into()));
     assert_eq!(looped.await.unwrap(), [None, Some(NodeName::new("host-z")), None]);
     assert_eq!(daemon.post("/v1/handover", "").await.0, 503, "the loop is gone");
+}
+
+#[tokio::test]
+async fn a_leader_whose_status_is_older_than_its_term_passes_a_handover_to_the_loop_too() {
+    let mut daemon = Daemon::start(Behaviour::Well).await;
+    let mut handovers = std::mem::replace(&mut daemon.handovers, mpsc::unbounded_channel().1);
+    let looped = tokio::spawn(async move {
+        let Handover { answer, .. } = handovers.recv().await.expect("a request");
+        answer.send(Ok(())).expect("the caller waits");
+    });
+    let mut earlier = published();
+    earlier.role = Role::default();
+    daemon.status.send_replace(Arc::new(earlier));
+    assert_eq!(daemon.post("/v1/handover", "").await.0, 200);
+    looped.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_lead_refuses_a_handover_only_if_the_leader_would() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let mut follower = published();
+    (follower.role.token, follower.node) = (None, NodeName::new("host-b"));
+    daemon.status.send_replace(Arc::new(follower));
+    for (to, why) in [("host-a", "it already leads"), ("host-z", "it is not in the queue")] {
+        let (code, refused) = daemon.post("/v1/handover", &format!("{{\"to\":\"{to}\"}}")).await;
+        assert_eq!((code, &refused["error"]), (409, &format!("no handover: {why}").into()));
+    }
+}
+
+#[tokio::test]
+async fn a_node_is_drained_with_who_asked_and_a_mistyped_one_is_refused() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let (code, refused) = daemon.post("/v1/nodes/host-c/drain", "").await;
+    let error = "no node `host-c` is alive, nor was one lately, did you mean `host-a`?";
+    assert_eq!((code, &refused["error"]), (404, &error.into()));
+    // The queue of these tests never changes, so only a member that is not in it is out of it at once.
+    let (code, undrained) = daemon.post("/v1/nodes/host-a/undrain", "").await;
+    assert_eq!((code, undrained), (200, serde_json::json!({ "node": "host-a" })));
+}
+
+#[tokio::test]
+async fn many_jobs_are_paused_at_once_and_a_selection_that_says_nothing_is_refused() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    for nothing in ["{}", r#"{"select":{}}"#, r#"{"select":{"all":true,"jobs":["a"]}}"#] {
+        assert_eq!(daemon.post("/v1/pause", nothing).await.0, 400, "{nothing}");
+    }
+    let (code, refused) = daemon.post("/v1/pause", r#"{"select":{"jobs":["none-*"]}}"#).await;
+    assert_eq!((code, &refused["error"]), (404, &"no job matches".into()));
+    let (code, resumed) = daemon.post("/v1/resume", r#"{"select":{"all":true}}"#).await;
+    assert_eq!((code, resumed), (200, serde_json::json!({ "jobs": [] })));
 }

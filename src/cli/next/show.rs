@@ -11,18 +11,18 @@ use crate::duration;
 /// Writes the occurrences in the given order, without columns that would be empty.
 pub(super) fn table(occurrences: &[Occurrence], from: Timestamp, out: &mut dyn Write) -> io::Result<()> {
     let has_jobs = occurrences.iter().any(|occurrence| occurrence.job.is_some());
-    let has_notes = occurrences.iter().any(|occurrence| occurrence.dst_effect.is_some());
+    let has_notes = occurrences.iter().any(|occurrence| occurrence.clock_shift.is_some());
     let heading = ["LOCAL TIME", "ZONE", "TIME UNTIL"].into_iter();
     let heading = heading.chain(has_jobs.then_some("JOB")).chain(has_notes.then_some("CLOCK SHIFT"));
     let mut table = Table::new(&heading.collect::<Vec<_>>());
     for occurrence in occurrences {
-        let Occurrence { instant, job, local, dst_effect } = occurrence;
+        let Occurrence { instant, job, local, clock_shift } = occurrence;
         let cells = [
             local.strftime("%a %Y-%m-%d %H:%M:%S").to_string(),
             zone(local),
             format!("in {}", briefly(*instant, from)),
         ];
-        let note = has_notes.then(|| dst_effect.map(|effect| effect.describe(local)).unwrap_or_default());
+        let note = has_notes.then(|| clock_shift.clone().unwrap_or_default());
         let name = has_jobs.then(|| job.as_ref().map(ToString::to_string).unwrap_or_default());
         table.row(cells.into_iter().chain(name).chain(note));
     }

@@ -2,17 +2,19 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 use tracing::{error, info, warn};
 
 use super::AbortOnDrop;
 use super::backend::LedgerAccess;
 use crate::api::network::Network;
 use crate::api::serve::Serving;
-use crate::api::socket::{self, ApiSocket, Claim};
+use crate::api::socket::{self, ApiSocket, Claim, SocketError};
 use crate::api::{self, Sources};
 use crate::cli::Error;
 use crate::election::ApiAddress;
@@ -23,6 +25,9 @@ use crate::telemetry::{TARGET, event};
 const NICE: i32 = 5;
 /// Most threads that read from disk for TCP clients.
 const MOST_BLOCKING: usize = 4;
+
+/// How long a listener goes on when another node takes the socket over: a request to hand over is answered after that.
+const LAST_ANSWERS: Duration = Duration::from_secs(10);
 
 /// Creates the runtime for TCP clients.
 ///
@@ -156,19 +161,29 @@ pub(super) struct Served {
 }
 
 /// Serves the socket while this node leads the replicas of this host.
+///
+/// A node that is drained goes on serving, or begins to if nobody else does: if all nodes are drained nobody leads, and
+/// one of them must be there to be asked to undrain it. The next leader takes the socket over.
 async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_dir: PathBuf, router: axum::Router) {
-    let mut serving = None;
+    let (mut serving, mut claimed) = (None, None);
+    let mut leaving: Option<(Serving, Instant)> = None;
     // Each change of the status is another try: a failure that lasts is logged once.
     let mut logged = None;
     loop {
-        let leads = is_leading(&status.borrow_and_update());
-        match (leads, &serving) {
-            (true, None) => match ApiSocket::open(&runtime_dir, Claim::TakeOver).await {
+        let claim = claim(status.borrow_and_update().state);
+        let was_drained = std::mem::replace(&mut claimed, claim) == Some(Claim::IfFree);
+        // While this node was drained, or had just resigned for it, another may have taken the socket over.
+        if (was_drained || claim == Some(Claim::IfFree)) && !serving.as_ref().is_none_or(Serving::is_found) {
+            leaving = serving.take().map(|left| (left, Instant::now() + LAST_ANSWERS));
+        }
+        match (claim, &serving) {
+            (Some(claim), None) => match ApiSocket::open(&runtime_dir, claim).await {
                 Ok(socket) => {
                     serving = Some(Serving::on_socket(socket, router.clone()));
                     log_socket(&runtime_dir);
                     logged = None;
                 }
+                Err(SocketError::InUse(_)) if claim == Claim::IfFree => {}
                 Err(error) => {
                     let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
                     let error = format!("{error}{cause}");
@@ -180,12 +195,22 @@ async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_d
                     }
                 }
             },
-            (false, Some(_)) => serving = None,
+            (None, Some(_)) => leaving = serving.take().map(|left| (left, Instant::now() + LAST_ANSWERS)),
             _ => {}
         }
-        if status.changed().await.is_err() {
-            return;
+        // Cancellation safe: a change that was not seen is seen the next time, and the instant is absolute.
+        tokio::select! {
+            changed = status.changed() => if changed.is_err() { return },
+            () = last_answers(leaving.as_ref()) => leaving = None,
         }
+    }
+}
+
+/// Waits until a listener that is no longer needed has had the time for its last answers.
+async fn last_answers(leaving: Option<&(Serving, Instant)>) {
+    match leaving {
+        Some((_, until)) => sleep_until(*until).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -194,8 +219,13 @@ fn log_socket(runtime_dir: &Path) {
     info!(target: TARGET, event = event::API_LISTENING, path = %path.display());
 }
 
-fn is_leading(status: &Status) -> bool {
-    matches!(status.state, NodeState::Leading | NodeState::TakingOver)
+/// How a node in this state claims the socket; absent: not at all.
+fn claim(state: NodeState) -> Option<Claim> {
+    match state {
+        NodeState::Leading | NodeState::TakingOver => Some(Claim::TakeOver),
+        NodeState::Drained => Some(Claim::IfFree),
+        NodeState::Starting | NodeState::Joining | NodeState::Following | NodeState::Draining => None,
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::cli::Exit;
 use crate::cli::ask::AskFailure;
 use crate::clock::stamp;
 use crate::escape;
-use crate::status::Status;
+use crate::status::{Status, drain_in_words};
 
 /// Prints one line for each problem, or who leads if there is none.
 pub(super) fn run(status: &Status, out: &mut dyn Write) -> Result<Exit, AskFailure> {
@@ -24,12 +24,17 @@ pub(super) fn run(status: &Status, out: &mut dyn Write) -> Result<Exit, AskFailu
 fn problems(status: &Status) -> Vec<String> {
     let awaited = status.awaiting.as_deref().unwrap_or("its turn to take part");
     let ready = (!status.ready).then(|| format!("{} is not ready: it waits for {awaited}", status.node));
-    let leader = status.role.leader_node.is_none().then(|| "nobody leads".to_owned());
+    let leader = status.role.leader_node.is_none().then(|| match status.is_all_drained() {
+        true => "nobody leads: every node is drained".to_owned(),
+        false => "nobody leads".to_owned(),
+    });
+    let drained = status.drained.iter().filter(|(node, _)| **node == status.node || status.is_all_drained());
+    let drained = drained.map(|(node, drain)| drain_in_words(node, drain));
     let file = &status.jobs_file;
     let first = file.errors.first().map(|error| format!(": {error}")).unwrap_or_default();
     let used = file.last_good.then(|| format!(" (using the last good jobs, of {}Z)", stamp(file.loaded_at)));
     let rejected = (!file.valid).then(|| format!("{} was rejected{}{first}", file.path, used.unwrap_or_default()));
-    [ready, leader, rejected].into_iter().flatten().collect()
+    ready.into_iter().chain(leader).chain(drained).chain(rejected).collect()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::screen::Screen;
 use crate::clock::stamp;
 use crate::election::{Published, highest_priority};
 use crate::escape;
-use crate::status::{Confinement, LimitedBy, NodeState, Status};
+use crate::status::{Confinement, LimitedBy, NodeState, Status, drain_in_words};
 use crate::suggest::counted;
 use crate::term::NodeName;
 
@@ -75,6 +75,12 @@ fn write_head(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     }
     for missing in &status.missing {
         line(out, "MISSING", &format!("{}, gone for {}", missing.node, span(missing.gone_since, status.at)))?;
+    }
+    for (node, drain) in &status.drained {
+        line(out, "DRAINED", &drain_in_words(node, drain))?;
+    }
+    if status.is_all_drained() {
+        line(out, "IDLE", "NOBODY LEADS and no job runs: every node is drained")?;
     }
     if let Some(failing) = failing(status) {
         line(out, "FAILING", &failing)?;
@@ -234,6 +240,7 @@ mod tests {
             by: "uid 1000 (alice) on host-b".into(),
             at: sample::at("2026-11-19T17:00:00Z"),
             reason: Some("new disks\u{7}".into()),
+            until: None,
         });
         let shown = shown(&status);
         let expected = [

@@ -4,24 +4,29 @@
 //! job is read again together with its pause. A watch only makes the leader know of a pause sooner, and its data may be
 //! outdated: it can add a pause but never removes one. Only the leader ends a pause.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::book::{Book, new_skip};
+use crate::clock::earlier;
 use crate::engine::commits::Purpose;
 use crate::engine::context::Context;
 use crate::engine::misfire;
 use crate::engine::report::Report;
 use crate::job::JobName;
 use crate::ledger::{Change, Commit, ControlEntry, Request};
-use crate::run::SkipReason;
+use crate::run::{ControlRecord, SkipReason};
 
 /// The pauses that a leader knows of.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     paused: BTreeMap<JobName, ControlEntry>,
+    /// Those of them that operators requested to end.
+    to_lift: BTreeSet<JobName>,
+    /// When those of them end that end by themselves.
+    ends: BTreeSet<(Timestamp, JobName)>,
     /// The newest pause of each job that this leader ended, so that outdated reads do not add it again.
     lifted: BTreeMap<JobName, Uuid>,
 }
@@ -50,19 +55,38 @@ impl Pauses {
         if is_lifted || is_known {
             return false;
         }
+        self.take(name);
+        if entry.record.resume.is_some() {
+            self.to_lift.insert(name.clone());
+        }
+        self.ends.extend(entry.record.paused.until.map(|until| (until, name.clone())));
         self.paused.insert(name.clone(), entry);
         true
     }
 
     /// Removes the pause of a job that is no longer paused, as read after its record. Returns true if there was one.
     pub fn remove(&mut self, name: &JobName) -> bool {
-        self.paused.remove(name).is_some()
+        self.take(name).is_some()
+    }
+
+    fn take(&mut self, name: &JobName) -> Option<ControlEntry> {
+        let entry = self.paused.remove(name)?;
+        self.to_lift.remove(name);
+        if let Some(until) = entry.record.paused.until {
+            self.ends.remove(&(until, name.clone()));
+        }
+        Some(entry)
     }
 
     /// Removes everything about the job.
     pub fn forget(&mut self, name: &JobName) {
-        self.paused.remove(name);
+        self.take(name);
         self.lifted.remove(name);
+    }
+
+    /// When the next pause ends by itself after `due`. What ended before waits for the ledger.
+    pub fn next_end(&self, due: Timestamp) -> Option<Timestamp> {
+        self.ends.iter().map(|(at, _)| *at).find(|at| *at > due)
     }
 
     /// Handles a pause as read. Returns true if it is new.
@@ -89,26 +113,28 @@ impl Pauses {
         book.schedule(name);
     }
 
-    /// Ends the pauses that operators requested to end.
+    /// Ends the pauses that operators requested to end, and those whose time is over.
     pub fn lift_all(&mut self, cx: &mut Context, book: &mut Book) {
-        let wanted = self.paused.iter().filter(|(_, entry)| entry.record.resume.is_some());
-        let wanted: Vec<JobName> = wanted.map(|(name, _)| name.clone()).collect();
+        let over = self.ends.iter().take_while(|(at, _)| *at <= cx.due).map(|(_, name)| name);
+        let wanted: BTreeSet<JobName> = over.chain(&self.to_lift).cloned().collect();
         for name in wanted {
             self.lift(cx, book, &name);
         }
     }
 
-    /// Ends a pause and moves the mark to now: earlier occurrences passed during the pause, even if no leader recorded
-    /// them.
+    /// Ends a pause and moves the mark to its end: earlier occurrences passed during the pause, even if no leader
+    /// recorded them. The end is now, or what the pause says: a leader may come later than that, and what was due after
+    /// it was not paused.
     fn lift(&mut self, cx: &mut Context, book: &mut Book, name: &JobName) {
         let nonce = cx.nonce();
         let Some(token) = cx.token() else { return };
         if book.get(name).is_some_and(|timeline| timeline.is_in_conflict) {
             return;
         }
-        let Some(entry) = self.paused.remove(name) else { return };
+        let Some(entry) = self.take(name) else { return };
         self.lifted.insert(name.clone(), entry.record.id);
-        let by = entry.record.resume.map(|resume| resume.by).unwrap_or_default();
+        let ControlRecord { paused, resume, .. } = entry.record;
+        let by = resume.map_or_else(|| format!("the end of the pause by {}", paused.by), |resume| resume.by);
         let control = entry.version;
         let Some(timeline) = book.get_mut(name) else {
             let change = Change::Resume { job: name.clone(), control, mark: None, skip: None };
@@ -116,7 +142,8 @@ impl Pauses {
             return;
         };
         let (job, at) = (timeline.job.clone(), timeline.version);
-        let until = job.as_ref().map_or(cx.due, |job| cx.due_for(job));
+        let ended_at = |splay| paused.until.map_or(Timestamp::MAX, |until| earlier(until, splay));
+        let until = job.as_ref().map_or(cx.due, |job| cx.due_for(job).min(ended_at(job.splay.delay())));
         // A job that runs after others has no occurrences that could have passed; a chain in progress goes on.
         let is_due_by_time = job.as_ref().is_none_or(|job| job.schedule().is_some());
         let mark = if is_due_by_time { timeline.mark.max(until) } else { timeline.mark };

@@ -70,7 +70,7 @@ fn attempts(changes: &[Change]) -> Vec<u32> {
 }
 
 fn pause() -> Event {
-    let pause = Pause { by: "somebody".into(), at: due() - BEFORE, reason: None };
+    let pause = Pause { by: "somebody".into(), at: due() - BEFORE, reason: None, until: None };
     let entry = ControlEntry { record: ControlRecord::new(Uuid::from_u128(1), pause), version: Version(0) };
     let requests = OperatorRequests { control: [(once().name, entry)].into(), ..OperatorRequests::default() };
     Event::Ledger(ledger::Event::OperatorRequests(requests))

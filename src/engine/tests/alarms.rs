@@ -84,7 +84,7 @@ fn successor(wall: &str, job: Job, record: JobRecord) -> Fixture {
 
 /// The job's pause.
 fn paused(time: &str) -> ControlEntry {
-    let pause = Pause { by: "uid 0".into(), reason: None, at: at(time) };
+    let pause = Pause { by: "uid 0".into(), reason: None, at: at(time), until: None };
     ControlEntry { record: ControlRecord::new(uuid::Uuid::from_u128(1), pause), version: Version(0) }
 }
 
@@ -95,11 +95,11 @@ fn requests(control: &ControlEntry) -> Event {
 
 /// The newest record of the job among these changes.
 fn last_record(changes: &[Change]) -> JobRecord {
-    let records = changes.iter().filter_map(|change| match change {
+    let mut records = changes.iter().filter_map(|change| match change {
         Change::Advance { record, .. } | Change::Begin { record, .. } => Some(record.clone()),
         _ => None,
     });
-    records.last().unwrap()
+    records.next_back().unwrap()
 }
 
 #[test]

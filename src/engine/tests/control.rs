@@ -28,7 +28,7 @@ fn requests(triggers: impl IntoIterator<Item = (u64, TriggerEntry)>) -> Operator
 }
 
 fn paused(id: u128, version: i32, resume: bool) -> ControlEntry {
-    let pause = Pause { by: "alice".into(), at: at("09:00:00"), reason: Some("works".into()) };
+    let pause = Pause { by: "alice".into(), at: at("09:00:00"), reason: Some("works".into()), until: None };
     let resume = resume.then(|| Resume { by: "bob".into(), at: at("09:30:00") });
     let record = ControlRecord { resume, ..ControlRecord::new(Uuid::from_u128(id), pause) };
     ControlEntry { record, version: Version(version) }
@@ -410,4 +410,55 @@ fn a_trigger_whose_begin_was_refused_is_taken_up_when_it_is_reported_again() {
     fixture.started(tree_id);
     fixture.ended(tree_id, Exit::Code(0), None);
     assert!(matches!(fixture.accept_all().as_slice(), [Change::End { .. }]));
+}
+
+/// A pause that ends by itself.
+fn paused_until(until: &str) -> ControlEntry {
+    let mut entry = paused(1, 0, false);
+    entry.record.paused.until = Some(at(until));
+    entry
+}
+
+#[test]
+fn a_pause_ends_by_itself_at_its_time() {
+    let mut fixture = Fixture::settled("10:00:00", vec![job("tick", "* * * * * *")]);
+    fixture.receive(pause_of("tick", paused_until("10:00:02")));
+    fixture.pass(1);
+    assert_eq!(skipped(&fixture.accept_all()), ["paused 2026-11-20T10:00:01Z 2026-11-20T10:00:01Z 1"]);
+    fixture.pass(1);
+    let changes = fixture.accept_all();
+    assert!(matches!(&changes[..], [Change::Resume { skip: Some(_), .. }]), "{changes:?}");
+    let by = "the end of the pause by alice".to_owned();
+    assert!(fixture.reports().contains(&Report::Resumed { job: name("tick"), by }));
+    fixture.pass(1);
+    assert_eq!(begun(&fixture.accept_all()), ["tick.20261120T100003Z"]);
+}
+
+#[test]
+fn the_end_of_a_pause_wakes_the_leader_if_nothing_else_does() {
+    let mut fixture = Fixture::settled("10:00:00", vec![job("seldom", "@yearly")]);
+    fixture.receive(pause_of("seldom", paused_until("11:00:00")));
+    fixture.accept_all();
+    assert_eq!(fixture.engine.wake(fixture.now).wall, Some(at("11:00:00")));
+    fixture.receive(pause_of("seldom", ControlEntry { version: Version(1), ..paused(1, 1, false) }));
+    assert!(fixture.engine.wake(fixture.now).wall > Some(at("11:00:00")), "another pause replaced it");
+}
+
+#[test]
+fn what_was_due_after_the_end_of_a_pause_was_missed_and_not_paused() {
+    let tick = Job {
+        misfire: Misfire::RunAll,
+        misfire_window: Some(Duration::from_secs(3600)),
+        overlap: Overlap::Allow,
+        ..job("tick", "* * * * *")
+    };
+    let jobs = [entry(&tick, at("09:57:00"), 4)].into();
+    let requests = pause_of("tick", paused_until("09:58:30"));
+    let mut fixture = Fixture::leading("10:00:30", set([tick]), Snapshot { jobs, requests, ..Snapshot::default() });
+    let changes = fixture.accept_all();
+    let Some(Change::Resume { mark: Some((_, record)), skip: Some(skip), .. }) = changes.first() else {
+        panic!("{changes:?}")
+    };
+    assert_eq!((record.last_scheduled, skip.skip.count, skip.skip.first), (at("09:58:30"), 1, at("09:58:00")));
+    assert_eq!(begun(&changes), ["tick.20261120T095900Z", "tick.20261120T100000Z"]);
 }

@@ -58,13 +58,15 @@ fn a_preferred_node_leads_once_it_was_fit_for_a_while() {
 }
 
 #[test]
-fn a_node_that_is_not_preferred_or_has_other_jobs_or_an_invalid_file_is_no_successor() {
+fn a_node_that_is_not_preferred_or_drained_or_has_other_jobs_or_an_invalid_file_is_no_successor() {
     let mut fixture = Fixture::settled("10:00:00", vec![quiet()]);
     let mut other_jobs = member("host-c", 2);
     other_jobs.published.digest = Digest::of(b"other");
     let mut invalid = member("host-d", 2);
     invalid.published.jobs_invalid = true;
-    let members = [member("host-a", 0), member("host-b", 0), other_jobs, invalid];
+    let mut drained = member("host-e", 2);
+    drained.published.drained = true;
+    let members = [member("host-a", 0), member("host-b", 0), other_jobs, invalid, drained];
     assert_eq!(transferred(&mut fixture, &members, SETTLED * 4), None);
 }
 
@@ -125,6 +127,10 @@ fn starve(fixture: &mut Fixture, seconds: u64) -> bool {
 fn a_leader_that_cannot_start_processes_gives_way_but_not_again_and_again() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("a", "* * * * * *")]);
     assert!(!starve(&mut fixture, 10), "there is nobody else");
+    let mut drained = member("host-b", 0);
+    drained.published.drained = true;
+    fixture.handle(Event::Election(election::Event::Members(vec![drained])));
+    assert!(!starve(&mut fixture, 10), "there is nobody else who may lead");
     fixture.handle(Event::Election(election::Event::Members(vec![member("host-b", 0)])));
     assert!(starve(&mut fixture, 10));
     fixture.handle(Event::Election(election::Event::Withdrawn));

@@ -9,7 +9,7 @@ use crate::run::{Pause, Resume, TriggerRecord};
 use crate::solo::store::Store;
 
 fn pause(reason: &str) -> Pause {
-    Pause { by: "alice".into(), at: Timestamp::UNIX_EPOCH, reason: Some(reason.into()) }
+    Pause { by: "alice".into(), at: Timestamp::UNIX_EPOCH, reason: Some(reason.into()), until: None }
 }
 
 fn request(uuid: u128) -> TriggerRecord {

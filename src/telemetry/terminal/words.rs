@@ -53,7 +53,9 @@ fn of_its_message(facts: &Facts<'_>) -> Option<String> {
             | event::JOBS_UNWATCHED
             | event::JOBS_UNCOPIED
             | event::ZONES_DRIFT
+            | event::NODE_UNDRAINED
             | event::ELECTION_UNFIT
+            | event::ELECTION_ALL_DRAINED
             | event::LEADER_HANDING_OVER
             | event::LEADER_HANDOVER_FAILED
             | event::COORDINATION_STALLED
@@ -104,6 +106,13 @@ fn node(f: &Facts<'_>) -> Option<String> {
         event::NODE_DRAINING => format!(
             "stops, but waits up to {} for {}{}; press Ctrl-C again to stop now",
             f.time("timeout_ms"),
+            f.count("runs", "run"),
+            f.with(": ", "waits_for"),
+        ),
+        event::NODE_DRAINED => format!(
+            "drained by {}{}; leads no more, has {}{}",
+            f.any("by"),
+            f.with(": ", "reason"),
             f.count("runs", "run"),
             f.with(": ", "waits_for"),
         ),

@@ -31,6 +31,7 @@ pub enum Task {
     Leave,
     Find,
     Verify,
+    ReadWanted,
     Publish,
     Survey,
     Renumber,
@@ -55,6 +56,7 @@ impl Task {
             Self::Leave => "leaving",
             Self::Find => "looking up the node to hand leadership to",
             Self::Verify => "verifying its own entries",
+            Self::ReadWanted => "reading whether it is drained",
             Self::Publish => "publishing its member record",
             Self::Survey => "reading the queue and the members",
             Self::Renumber => "restarting the sequence numbers of triggers",
@@ -85,6 +87,7 @@ impl Task {
             | Self::Leave => true,
             Self::Find
             | Self::Verify
+            | Self::ReadWanted
             | Self::Publish
             | Self::Survey
             | Self::Renumber

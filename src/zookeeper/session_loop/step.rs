@@ -20,7 +20,8 @@ use crate::zookeeper::context::{self, SessionError};
 use crate::zookeeper::damage::{Damage, Source};
 use crate::zookeeper::give_up::Leftover;
 use crate::zookeeper::place::{OpenAt, Proof};
-use crate::zookeeper::{entry, paths, place, requests, session_id, transfer};
+use crate::zookeeper::supervisor::Desired;
+use crate::zookeeper::{entry, paths, place, requests, session_id, transfer, wanted};
 
 /// A request in flight.
 pub type Request<W> = BoxFuture<Result<StepResult<W>, SessionError>>;
@@ -121,6 +122,10 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if self.membership.must_verify || self.membership.is_watched != self.wants_watch() {
             return Some((Task::Verify, self.verify()));
         }
+        if std::mem::take(&mut self.wanted.must_read) {
+            let reading = async { wanted::read_own(context).await.map(StepResult::Wanted) };
+            return Some((Task::ReadWanted, Box::pin(reading)));
+        }
         if self.supervisor.desired.resign && self.candidacy.is_join_unclear && self.candidacy.candidate.is_none() {
             return Some((
                 Task::Clear,
@@ -151,7 +156,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// The next request on the way into the queue, to its front and into a term.
     fn next_step(&mut self, now: Uptime) -> Option<(Task, Request<<C::Client as Client>::Watch>)> {
         let context = self.context.clone();
-        let wants_position = self.supervisor.desired.campaign && !self.supervisor.desired.resign && self.loop_turns();
+        let Desired { campaign, resign, .. } = self.supervisor.desired;
+        let wants_position = campaign && !resign && self.loop_turns() && self.wanted.may_join();
         match (&self.candidacy.candidate, &self.candidacy.role) {
             (None, _) if wants_position => {
                 let is_unclear = std::mem::replace(&mut self.candidacy.is_join_unclear, true);
@@ -235,6 +241,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         // The request may have failed because one of the node's own entries is gone.
         self.membership.must_verify = self.membership.is_present();
         self.membership.must_publish = true;
+        self.wanted.must_read |= self.wanted.watch.is_none();
         match error {
             SessionError::SessionOver => self.note_error(error),
             SessionError::NoChroot if !self.supervisor.has_joined => self.note_error(error),

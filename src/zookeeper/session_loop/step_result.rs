@@ -21,6 +21,7 @@ use crate::zookeeper::entry::Entered;
 use crate::zookeeper::place::{Behind, Look, Opened, Survey, Verified, Written};
 use crate::zookeeper::store::ClaimError;
 use crate::zookeeper::transfer::Successor;
+use crate::zookeeper::wanted::Wanted;
 use crate::zookeeper::{paths, queue};
 
 /// The longest session timeout that servers grant by default, at their usual tick of 2 s.
@@ -37,6 +38,7 @@ pub enum StepResult<W> {
     Opened(Option<Opened<W>>),
     Written(Option<Written>),
     Verified(Verified<W>),
+    Wanted(Wanted<W>),
     Successor(Result<Successor, TransferError>),
     HandedOver(bool),
     Withdrawn,
@@ -72,6 +74,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             StepResult::Opened(opened) => self.opened(opened),
             StepResult::Written(written) => self.written(written),
             StepResult::Verified(verified) => self.verified(verified),
+            StepResult::Wanted(wanted) => self.read_wanted(wanted),
             StepResult::Successor(successor) => self.found_successor(successor),
             StepResult::HandedOver(is_to_successor) => self.handed_over(is_to_successor),
             StepResult::Withdrawn => self.withdrawn(),

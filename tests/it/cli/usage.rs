@@ -56,9 +56,11 @@ fn help_lists_the_commands() {
         history      Show runs and skips, newest first
         logs         Show the output of a run, whichever node it is on
         trigger      Run a job now, on the leader
-        pause        Skip a job's occurrences until it is resumed
-        resume       Resume a paused job; what it skipped meanwhile is not run
-        handover     Make the leader resign; must be run against the leader's own daemon
+        pause        Skip the occurrences of jobs until they are resumed, or for some time
+        resume       Resume paused jobs; what they skipped meanwhile is not run
+        handover     Make the leader resign, whichever node is asked
+        drain        Keep a node from leading, for maintenance; its runs in flight go on to their end
+        undrain      Let a drained node lead again
         kill         End a run, on whichever node it is
         exec         Run a job here and now, without a cluster
         lock         Run a command while holding a lock
@@ -82,8 +84,8 @@ fn help_lists_the_commands() {
 fn every_command_has_help() {
     let context = WorkingDirectory::new();
     let commands = [
-        "run", "check", "next", "status", "history", "trigger", "pause", "resume", "handover", "kill", "exec", "lock",
-        "locks", "latch", "barrier", "release",
+        "run", "check", "next", "status", "history", "trigger", "pause", "resume", "handover", "drain", "undrain",
+        "kill", "exec", "lock", "locks", "latch", "barrier", "release",
     ];
     for command in commands.into_iter().chain(["import", "completions", "man"]) {
         let printed = context.enter(&[command, "--help"]);

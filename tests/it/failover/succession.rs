@@ -32,7 +32,10 @@ fn each_follower_watches_its_predecessor_alone_and_says_who_leads() {
     assert_eq!(watchers(&watches, &entry(1)), 1, "{watches:?}");
     assert_eq!(watchers(&watches, &entry(2)), 0, "{watches:?}");
     assert_eq!(watchers(&watches, "/leader"), 0, "{watches:?}");
-    assert_eq!(watches.len(), 5, "and the leader's on its member and on what operators want: {watches:?}");
+    for node in [&a, &b, &c] {
+        assert_eq!(watchers(&watches, &format!("/cronkeeper/wanted/{}", node.name())), 1, "{watches:?}");
+    }
+    assert_eq!(watches.len(), 8, "and the leader's on its member and on what operators want: {watches:?}");
 
     let seen = c.events().len();
     a.signal(Signal::TERM);

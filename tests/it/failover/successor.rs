@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::cluster::{Place, in_line, token, usual};
+use crate::support::LONG;
 use crate::support::command::command;
 use crate::support::node::{Event, Node};
-use crate::support::{LONG, until};
 
 /// The node with the highest priority waits until it was fit for 30 s, as read every 15 s; the rest is for a loaded
 /// machine.
@@ -38,17 +38,12 @@ fn hand_over(node: &Node, to: &str) -> (Option<i32>, String) {
 fn the_operator_says_who_leads_next() {
     let place = Place::shared();
     let [a, b, c] = in_line(["a", "b", "c"].map(|name| usual(place.node(name))));
-    let refused = format!("{} does not lead: {} does", b.name(), a.name());
-    // The node's status follows its log by a moment.
-    until("the follower says who leads", || {
-        let (code, said) = hand_over(&b, c.name());
+    for node in [&a, &b] {
+        let (code, said) = hand_over(node, "nobody");
         assert_eq!(code, Some(1), "{said}");
-        said.contains(&refused)
-    });
-    let (code, said) = hand_over(&a, "nobody");
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("it is not in the queue"), "{said}");
-    assert_eq!(a.events().named("leader.resigned").len(), 0, "{said}");
+        assert!(said.contains("it is not in the queue"), "{said}");
+    }
+    assert_eq!(a.events().named("leader.resigned").len(), 0);
 
     let (code, said) = hand_over(&a, c.name());
     assert_eq!((code, said), (Some(0), format!("{} gave leadership to {}\n", a.name(), c.name())));

@@ -113,6 +113,8 @@ fn after_a_failover_the_new_leader_knows_the_last_success_behind_newer_failures(
     let [on_a, on_b] = &specs;
 
     let seen = succeed_and_fail(on_a, &failing);
+    // The status of a node follows its events with a delay.
+    await_value(on_b, "queue_position", |place| place == 2.0);
     let (leader, follower) = (scrape(on_a), scrape(on_b));
     assert_clean(&leader);
     assert_clean(&follower);

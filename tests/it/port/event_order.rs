@@ -13,6 +13,8 @@ use cronkeeper::term::{CandidateName, FencingToken, SessionId, Term, TermEnd};
 pub struct EventOrder {
     session: Option<SessionId>,
     candidate: Option<CandidateName>,
+    /// The node is not drained; absent until this session has told.
+    may_join: Option<bool>,
     term: Option<Term>,
     newest_token: Option<FencingToken>,
     /// A lease was reported since the last event that begins or ends a session or a term.
@@ -82,6 +84,9 @@ impl EventOrder {
             ElectionEvent::Joined { candidate } => {
                 check(self.session.is_some(), "`Session` comes before `Joined`")?;
                 check(self.term.is_none(), "a leader's `Over` comes before it joins again")?;
+                // A node that has a place may learn that it has another one too.
+                let may_join = self.candidate.is_some() || self.may_join == Some(true);
+                check(may_join, "a node joins only once it is known that it is not drained")?;
                 self.candidate = Some(candidate.clone());
             }
             ElectionEvent::Following { candidate, .. } => {
@@ -94,6 +99,7 @@ impl EventOrder {
                 (self.newest_token, self.term) = (Some(term.token), Some(term.clone()));
                 self.has_lease = *lease_until > Uptime::ZERO;
             }
+            ElectionEvent::Wanted(wanted) => self.may_join = Some(wanted.drained.is_none()),
             ElectionEvent::Over { term, why } => self.over(term, *why)?,
             ElectionEvent::Withdrawn => {
                 check(self.term.is_none(), "`Over` comes before `Withdrawn`")?;
@@ -134,7 +140,7 @@ impl EventOrder {
         check(self.term.is_none(), "`Over` comes before `Expired`")?;
         check(!self.has_lease, "the lease is withdrawn before `Expired`")?;
         self.fence_open(|_| true);
-        self.candidate = None;
+        (self.candidate, self.may_join) = (None, None);
         Ok(())
     }
 
@@ -159,6 +165,7 @@ mod tests {
 
     use cronkeeper::election::Failure;
     use cronkeeper::ledger::Snapshot;
+    use cronkeeper::run::{Drain, NodeControl};
 
     use super::*;
     use crate::port::records::first_mark;
@@ -200,11 +207,21 @@ mod tests {
         coordination::Event::Ledger(LedgerEvent::Answered { id: CommitId(1), answer })
     }
 
-    /// The rule that the last of the events breaks; the others must break none.
+    fn wanted(drained: Option<Drain>) -> ElectionEvent {
+        ElectionEvent::Wanted(NodeControl { drained, ..NodeControl::default() })
+    }
+
+    /// The rule that the last of the events breaks; the others must break none. Each session tells at once that nothing
+    /// is wanted of the node.
     fn broken(order: &mut EventOrder, events: impl IntoIterator<Item = ElectionEvent>) -> Option<&'static str> {
         let mut results = Vec::new();
         for event in events {
-            results.push(order.received(&coordination::Event::Election(event)).err());
+            let is_session = matches!(event, ElectionEvent::Session { .. });
+            let broken = order.received(&coordination::Event::Election(event)).err();
+            if is_session && broken.is_none() {
+                assert_eq!(order.received(&coordination::Event::Election(wanted(None))), Ok(()));
+            }
+            results.push(broken);
         }
         let last = results.pop().expect("there are events");
         assert!(results.iter().all(Option::is_none), "{results:?}");
@@ -245,9 +262,11 @@ mod tests {
             predecessor_node: None,
             leader_node: None,
         };
+        let drained = wanted(NodeControl::unreadable().drained);
         let failed = ElectionEvent::Failed(Failure::StateDir("full".into()));
         let cases = [
             (new(), vec![joined()], "`Session` comes before `Joined`"),
+            (new(), vec![opened("1"), drained, joined()], "a node joins only once it is known that it is not drained"),
             (new(), vec![opened("1"), following], "`Joined` comes before `Following`"),
             (new(), vec![opened("1"), elected(7)], "`Joined` comes before `Elected`"),
             (new(), vec![opened("1"), opened("2")], "another session comes only after the old one's `Expired`"),

@@ -1,8 +1,13 @@
 //! Requests that an operator writes at any node and the leader carries out.
 
-use cronkeeper::ledger::{Change, Commit, Followed, SkipWrite};
-use cronkeeper::run::{HistoryRecord, KillRequest, Pause, Reason, Resume, RunRecord, RunState, SkipReason};
+use cronkeeper::election::{Event, Request};
+use cronkeeper::ledger::{Change, Commit, Followed, OperatorRequests, SkipWrite};
+use cronkeeper::run::{
+    Drain, HandoverRequest, HistoryRecord, KillRequest, NodeControl, Pause, Reason, Resume, RunRecord, RunState,
+    SkipReason,
+};
 use cronkeeper::run::{TriggerRecord, Version};
+use cronkeeper::term::NodeName;
 use jiff::Timestamp;
 use uuid::Uuid;
 
@@ -19,10 +24,14 @@ on_every_backend! {
     a_skipped_trigger_is_reported_and_its_uuid_stays_known,
     a_kill_request_is_in_the_runs_record_and_only_force_replaces_it,
     a_run_that_nobody_knows_of_is_gone,
+    a_drained_node_is_told_so_before_it_could_join_and_joins_once_it_is_not,
+    a_leader_is_told_that_it_is_drained_and_who_else_is,
+    a_handover_is_requested_of_the_leader_by_its_candidate,
+    many_jobs_are_paused_and_resumed_together,
 }
 
 fn pause(reason: &str) -> Pause {
-    Pause { by: "alice".into(), at: Timestamp::UNIX_EPOCH, reason: Some(reason.into()) }
+    Pause { by: "alice".into(), at: Timestamp::UNIX_EPOCH, reason: Some(reason.into()), until: None }
 }
 
 fn request(name: &str, uuid: u128) -> TriggerRecord {
@@ -177,4 +186,86 @@ async fn a_kill_request_is_in_the_runs_record_and_only_force_replaces_it(mut clu
 async fn a_run_that_nobody_knows_of_is_gone(mut cluster: Cluster) {
     let (_leader, follower) = two(&mut cluster).await;
     assert_eq!(follower.operator().followed(run_id("j", 60)).await, Ok(Followed::Gone));
+}
+
+fn drain(reason: &str) -> Drain {
+    Drain { by: "alice".into(), at: Timestamp::UNIX_EPOCH, reason: Some(reason.into()) }
+}
+
+/// Waits until a node was told this.
+async fn wanted<T>(node: &mut Node, mut wanted: impl FnMut(&NodeControl) -> Option<T>) -> T {
+    node.election("what is wanted", |event| match event {
+        Event::Wanted(control) => wanted(control),
+        _ => None,
+    })
+    .await
+}
+
+async fn a_drained_node_is_told_so_before_it_could_join_and_joins_once_it_is_not(mut cluster: Cluster) {
+    let leader = cluster.leader("a").await;
+    let operator = leader.operator();
+    assert_eq!(operator.drain(NodeName::new("b"), drain("disks")).await.unwrap(), None, "it is not alive yet");
+    let mut drained = cluster.start("b").await;
+    drained.ask(Request::Campaign);
+    assert_eq!(wanted(&mut drained, |control| control.drained.clone()).await, drain("disks"));
+    assert!(!drained.seen_election(|event| matches!(event, Event::Joined { .. })));
+    assert_eq!(leader.queue().await, [NodeName::new("a")]);
+    assert_eq!(operator.undrain(NodeName::new("b")).await.unwrap(), Some(drain("disks")));
+    drained.following(Some("a")).await;
+    assert_eq!(operator.undrain(NodeName::new("b")).await.unwrap(), None);
+}
+
+async fn a_leader_is_told_that_it_is_drained_and_who_else_is(mut cluster: Cluster) {
+    let (mut leader, mut follower) = two(&mut cluster).await;
+    let operator = follower.operator();
+    operator.drain(NodeName::new("a"), drain("disks")).await.unwrap();
+    let replaced = operator.drain(NodeName::new("a"), drain("cables")).await.unwrap();
+    assert_eq!(replaced, Some(drain("disks")));
+    wanted(&mut leader, |control| (control.drained == Some(drain("cables"))).then_some(())).await;
+    let read = follower.reader().queue().await.unwrap();
+    assert_eq!(read.drained, [(NodeName::new("a"), drain("cables"))].into());
+    // To resign is the daemon's part; it stays a member.
+    leader.ask(Request::Resign);
+    leader.over().await;
+    follower.elected().await;
+    leader.ask(Request::Campaign);
+    assert_eq!(follower.queue().await, [NodeName::new("b")]);
+    operator.undrain(NodeName::new("a")).await.unwrap();
+    leader.following(Some("b")).await;
+}
+
+async fn a_handover_is_requested_of_the_leader_by_its_candidate(mut cluster: Cluster) {
+    let (mut leader, term, _) = cluster.leading("a").await;
+    let follower = cluster.follower("b", "a").await;
+    let request = HandoverRequest {
+        id: Uuid::from_u128(1),
+        candidate: term.candidate,
+        to: Some(NodeName::new("b")),
+        by: "alice".into(),
+        at: Timestamp::UNIX_EPOCH,
+    };
+    follower.operator().request_handover(NodeName::new("a"), request.clone()).await.unwrap();
+    assert_eq!(wanted(&mut leader, |control| control.handover.clone()).await, request);
+}
+
+async fn many_jobs_are_paused_and_resumed_together(mut cluster: Cluster) {
+    let (mut leader, follower) = two(&mut cluster).await;
+    leader.mark("j0").await;
+    let operator = follower.operator();
+    operator.pause(job("j7"), Uuid::from_u128(7), pause("disks")).await.unwrap();
+    let jobs: Vec<_> = (0..120).map(|n| job(&format!("j{n}"))).collect();
+    let asked = jobs.iter().map(|job| (job.clone(), Uuid::new_v4())).collect();
+    let each = operator.pause_all(asked, pause("night")).await.unwrap();
+    let replaced: Vec<_> = each.done.iter().filter(|(_, was)| was.is_some()).collect();
+    assert_eq!((each.done.len(), replaced), (120, vec![(&job("j7"), &Some(pause("disks")))]));
+    leader.requests(|requests| requests.control.len() == 120).await;
+    let run = leader.run("j0", 60);
+    assert_eq!(leader.commit(begin(0, &run)).await, Commit::Superseded, "its record was touched");
+    let paused = operator.pauses().await.unwrap();
+    assert_eq!((paused.len(), &paused[&job("j0")].record.paused), (120, &pause("night")));
+    let resume = Resume { by: "bob".into(), at: Timestamp::UNIX_EPOCH };
+    let each = operator.request_resumes([jobs, vec![job("other")]].concat(), resume).await.unwrap();
+    assert_eq!((each.done.len(), each.done[&job("other")]), (121, None));
+    let is_asked = |requests: &OperatorRequests| requests.control.values().all(|entry| entry.record.resume.is_some());
+    leader.requests(is_asked).await;
 }

@@ -216,6 +216,8 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
         let asking = SimulatedOperator {
             world: world.clone(),
             node,
+            nodes: self.homes.len(),
+            reader: coordination.reader.clone(),
             operator: coordination.operator.clone(),
             clock: clock.clone(),
             rng: self.rng.fork(),

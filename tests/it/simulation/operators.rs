@@ -1,17 +1,21 @@
-//! Operators who trigger jobs, pause and resume them, at any node and any moment.
+//! Operators who trigger jobs, pause and resume them, drain and undrain nodes, and ask for handovers, at any node and
+//! any moment.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cronkeeper::clock::{Clock, Wake};
+use cronkeeper::coordination::Reader;
+use cronkeeper::election::Candidate;
 use cronkeeper::job::JobName;
 use cronkeeper::ledger::Operator;
-use cronkeeper::run::{Pause, Resume, TriggerRecord};
+use cronkeeper::run::{Drain, HandoverRequest, Pause, Resume, TriggerRecord};
 use fastrand::Rng;
 use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
+use super::backend::node_name;
 use super::clock::NodeClock;
 use super::jobs::Cast;
 use super::world::Shared;
@@ -24,6 +28,9 @@ pub struct PastRequests(Arc<Mutex<Vec<(JobName, Uuid)>>>);
 pub struct SimulatedOperator {
     pub world: Shared,
     pub node: usize,
+    /// Number of nodes.
+    pub nodes: usize,
+    pub reader: Arc<dyn Reader>,
     pub operator: Arc<dyn Operator>,
     pub clock: NodeClock,
     pub rng: Rng,
@@ -54,6 +61,9 @@ impl SimulatedOperator {
             for job in self.jobs.names() {
                 self.resume(job.clone()).await;
             }
+            for node in 0..self.nodes {
+                self.undrain(node).await;
+            }
             return;
         }
         let Some(job) = self.drawn_job() else { return };
@@ -61,9 +71,15 @@ impl SimulatedOperator {
             // Exactly when jobs are due, so that the requests cross the leader's decisions.
             self.await_second().await;
         }
-        match self.rng.u8(..8) {
+        match self.rng.u8(..12) {
             0 | 1 => self.pause(job).await,
             2 | 3 => self.resume(job).await,
+            4 => self.drain().await,
+            5 | 6 => {
+                let node = self.rng.usize(..self.nodes);
+                self.undrain(node).await;
+            }
+            7 => self.hand_over().await,
             _ => self.trigger(job).await,
         }
     }
@@ -106,7 +122,9 @@ impl SimulatedOperator {
     }
 
     async fn pause(&mut self, job: JobName) {
-        let pause = Pause { by: self.name(), at: self.now(), reason: None };
+        let length = SignedDuration::from_secs(self.rng.i64(1..30));
+        let until = self.rng.bool().then(|| self.now() + length);
+        let pause = Pause { by: self.name(), at: self.now(), reason: None, until };
         let id = Uuid::from_u128(self.rng.u128(..));
         let answer = self.operator.pause(job.clone(), id, pause).await;
         self.note(|| format!("pauses {job}: {answer:?}"));
@@ -116,6 +134,29 @@ impl SimulatedOperator {
         let resume = Resume { by: self.name(), at: self.now() };
         let answer = self.operator.request_resume(job.clone(), resume).await;
         self.note(|| format!("resumes {job}: {answer:?}"));
+    }
+
+    async fn drain(&mut self) {
+        let node = self.rng.usize(..self.nodes);
+        let drain = Drain { by: self.name(), at: self.now(), reason: None };
+        let answer = self.operator.drain(node_name(node), drain).await;
+        self.note(|| format!("drains node-{node}: {answer:?}"));
+    }
+
+    async fn undrain(&mut self, node: usize) {
+        let answer = self.operator.undrain(node_name(node)).await;
+        self.note(|| format!("undrains node-{node}: {answer:?}"));
+    }
+
+    /// Asks whoever is first in the queue to hand over.
+    async fn hand_over(&mut self) {
+        let first = self.reader.queue().await.ok().and_then(|queue| queue.candidates.into_iter().next());
+        let Some(Candidate { candidate, node: Some(leader) }) = first else { return };
+        let to = Some(node_name(self.rng.usize(..self.nodes))).filter(|to| *to != leader && self.rng.bool());
+        let (id, by, at) = (Uuid::from_u128(self.rng.u128(..)), self.name(), self.now());
+        let request = HandoverRequest { id, candidate, to: to.clone(), by, at };
+        let answer = self.operator.request_handover(leader.clone(), request).await;
+        self.note(|| format!("asks {leader} to hand over to {to:?}: {answer:?}"));
     }
 
     fn name(&self) -> String {

@@ -30,7 +30,7 @@ fn every_answer_is_as_the_document_describes_it() {
     let document: Value = serde_json::from_str(DOCUMENT).expect("JSON");
     let jobs = "jobs:\n  a: {schedule: '* * * * * *', command: 'echo said; exit 3'}\n  b: {after: {a: always}, command: 'true'}\n";
     let spec = node("described").jobs(jobs);
-    let _node = leading(&spec);
+    let node = leading(&spec);
     until("it can be asked", || get(&spec, "/healthz").is_some());
     let run = await_record(&spec, "a", |record| record["kind"] == "run")["run"].as_str().expect("an id").to_owned();
     await_record(&spec, "b", |record| record["kind"] == "run");
@@ -47,12 +47,17 @@ fn every_answer_is_as_the_document_describes_it() {
         assert_eq!(code, 404);
         check(&document, (path, "get"), code, &answer);
     }
-    let posts = [
+    let (drain, undrain) = (format!("/v1/nodes/{}/drain", node.name()), format!("/v1/nodes/{}/undrain", node.name()));
+    let posts: [(&str, &str, Value, u16); 9] = [
         ("/v1/jobs/{job}/trigger", "/v1/jobs/b/trigger", json!({}), 200),
         ("/v1/jobs/{job}/pause", "/v1/jobs/a/pause", json!({ "reason": "disks" }), 200),
         ("/v1/jobs/{job}/resume", "/v1/jobs/a/resume", json!({}), 200),
         ("/v1/runs/{run}/kill", "/v1/runs/a.20200101T000000Z/kill", json!({}), 404),
+        ("/v1/pause", "/v1/pause", json!({ "select": { "jobs": ["?"] }, "for": "2h" }), 200),
+        ("/v1/resume", "/v1/resume", json!({ "select": { "all": true } }), 200),
         ("/v1/handover", "/v1/handover", json!({ "to": "nobody" }), 409),
+        ("/v1/nodes/{node}/drain", &drain, json!({ "reason": "disks" }), 200),
+        ("/v1/nodes/{node}/undrain", &undrain, json!({}), 200),
     ];
     for (path, of, body, expected) in posts {
         let (code, answer) = post(&spec, of, &body);

@@ -23,8 +23,8 @@ async fn a_follower_watches_its_predecessor_alone() {
         followers.push(fixture);
     }
     // The leader watches its own candidate and member, and the requests of operators; each follower watches one
-    // candidate.
-    until("seven watches", || ensemble.watch_count(0) == 7);
+    // candidate; and each node watches what is wanted of it.
+    until("eleven watches", || ensemble.watch_count(0) == 11);
     let watches = ensemble.watches(0);
     assert_eq!(watches.get(&format!("/leader/{}", term.candidate)).map(Vec::len), Some(2), "{watches:?}");
     assert!(watches.keys().all(|path| path != "/leader"), "{watches:?}");

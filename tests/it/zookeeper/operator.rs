@@ -10,7 +10,7 @@ use super::fixture::{Fixture, end, first_mark, job, leader, run};
 use crate::support::zookeeper::shared;
 
 fn pause(reason: &str) -> Pause {
-    Pause { by: "alice".into(), at: Timestamp::UNIX_EPOCH, reason: Some(reason.into()) }
+    Pause { by: "alice".into(), at: Timestamp::UNIX_EPOCH, reason: Some(reason.into()), until: None }
 }
 
 fn request(name: &str, uuid: u128) -> TriggerRecord {

@@ -60,7 +60,8 @@ fn notes(published: &Published) -> String {
     let priority = (published.priority > 0).then(|| format!("priority {}", published.priority));
     let draining = published.draining.then(|| "draining".to_owned());
     let invalid = published.jobs_invalid.then(|| "jobs file INVALID".to_owned());
-    priority.into_iter().chain(draining).chain(invalid).collect::<Vec<_>>().join(", ")
+    let drained = published.drained.then(|| "drained".to_owned());
+    priority.into_iter().chain(drained).chain(draining).chain(invalid).collect::<Vec<_>>().join(", ")
 }
 
 pub(super) fn runs(status: &Status) -> Table {
@@ -95,12 +96,15 @@ fn cut_off(keep_until: Option<Timestamp>) -> String {
 }
 
 pub(super) fn paused(status: &Status) -> Table {
-    let mut table = Table::new(&["PAUSED", "SINCE (UTC)", "BY", "WHY"]);
-    for job in &status.jobs {
-        if let Some(pause) = &job.paused {
-            let why = pause.reason.as_deref().map_or_else(|| "-".to_owned(), |why| escape::plain(why).to_string());
-            table.row([job.name.to_string(), stamp(pause.at), pause.by.clone(), why]);
-        }
+    let paused = || status.jobs.iter().filter_map(|job| Some((&job.name, job.paused.as_ref()?)));
+    let has_ends = paused().any(|(_, pause)| pause.until.is_some());
+    let end: &[&str] = if has_ends { &["UNTIL (UTC)"] } else { &[] };
+    let mut table = Table::new(&[&["PAUSED", "SINCE (UTC)"], end, &["BY", "WHY"]].concat());
+    for (name, pause) in paused() {
+        let why = pause.reason.as_deref().map_or_else(|| "-".to_owned(), |why| escape::plain(why).to_string());
+        let end = has_ends.then(|| pause.until.map_or_else(|| "resumed".to_owned(), stamp));
+        let columns = [name.to_string(), stamp(pause.at)].into_iter().chain(end).chain([pause.by.clone(), why]);
+        table.row(columns);
     }
     table
 }

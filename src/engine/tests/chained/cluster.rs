@@ -260,7 +260,7 @@ impl Cluster {
     }
 
     pub fn pause(&mut self, job: &str) {
-        let pause = Pause { by: "alice".into(), at: at("09:00:00"), reason: None };
+        let pause = Pause { by: "alice".into(), at: at("09:00:00"), reason: None, until: None };
         let entry = ControlEntry { record: ControlRecord::new(Uuid::from_u128(1), pause), version: Version::FIRST };
         self.ledger.control.insert(name(job), entry);
         let (_, version) = self.ledger.jobs.get_mut(&name(job)).unwrap();

@@ -1,0 +1,177 @@
+//! `GET /v1/next`: coming occurrences of the jobs that this node has loaded.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::show::no_such_job;
+use super::{ApiState, RefusedRequest};
+use crate::clock::system;
+use crate::escape;
+use crate::job::{Job, JobName, JobSet};
+use crate::schedule::Schedule;
+use crate::status::Status;
+
+/// Most occurrences of each job.
+const MOST_EACH: usize = 1_000;
+/// Most occurrences of an answer.
+const MOST: usize = 100_000;
+/// Most parameters of a request.
+const MOST_PARAMETERS: usize = 200;
+
+/// The body of `GET /v1/next`.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Coming {
+    /// Sorted by time.
+    pub occurrences: Vec<ComingOccurrence>,
+    /// The jobs without any, each with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub none: Vec<NoOccurrence>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ComingOccurrence {
+    pub job: JobName,
+    pub at: Timestamp,
+    /// The job's time zone.
+    pub timezone: String,
+    /// What a clock shift does to it, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_shift: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct NoOccurrence {
+    pub job: JobName,
+    pub why: String,
+}
+
+/// What is asked for.
+struct Asked {
+    jobs: Vec<String>,
+    each: usize,
+    from: Timestamp,
+}
+
+type Parameters = Result<Query<Vec<(String, String)>>, QueryRejection>;
+
+/// `GET /v1/next`.
+pub(super) async fn next(
+    State(state): State<Arc<ApiState>>,
+    parameters: Parameters,
+) -> Result<Json<Coming>, RefusedRequest> {
+    let bad = |why: String| RefusedRequest::new(StatusCode::BAD_REQUEST, why);
+    let Query(parameters) = parameters.map_err(|rejected| bad(rejected.body_text()))?;
+    let asked = Asked::of(&parameters).map_err(bad)?;
+    let set = Arc::clone(&state.sources.jobs.borrow());
+    let jobs = asked.selected(&set, &state.sources.status.borrow())?;
+    if jobs.len().saturating_mul(asked.each) > MOST {
+        return Err(bad(format!("that would be more than {MOST} occurrences; ask for fewer, or for some jobs")));
+    }
+    Ok(Json(coming(&jobs, &asked)))
+}
+
+impl Asked {
+    fn of(parameters: &[(String, String)]) -> Result<Self, String> {
+        if parameters.len() > MOST_PARAMETERS {
+            return Err(format!("more than {MOST_PARAMETERS} parameters"));
+        }
+        let mut asked = Self { jobs: Vec::new(), each: 1, from: system::now().wall };
+        for (name, value) in parameters {
+            match name.as_str() {
+                "job" => asked.jobs.push(value.clone()),
+                "n" => {
+                    asked.each = value
+                        .parse()
+                        .ok()
+                        .filter(|n| (1..=MOST_EACH).contains(n))
+                        .ok_or_else(|| format!("`n` must be 1 to {MOST_EACH}, not {}", escape::short(value, 20)))?
+                }
+                "from" => asked.from = value.parse().map_err(|error| format!("`from`: {error}"))?,
+                other => return Err(format!("there is no parameter `{}`", escape::short(other, 40))),
+            }
+        }
+        Ok(asked)
+    }
+
+    fn selected<'s>(&self, set: &'s JobSet, status: &Status) -> Result<Vec<&'s Job>, RefusedRequest> {
+        if self.jobs.is_empty() {
+            return Ok(set.jobs.values().map(AsRef::as_ref).collect());
+        }
+        let find = |name: &String| {
+            let missing = |why: String| RefusedRequest::new(StatusCode::NOT_FOUND, why);
+            let name = JobName::parse(name).map_err(|bad| missing(bad.to_string()))?;
+            set.jobs.get(&name).map(AsRef::as_ref).ok_or_else(|| missing(no_such_job(&name, status)))
+        };
+        self.jobs.iter().map(find).collect()
+    }
+}
+
+fn coming(jobs: &[&Job], asked: &Asked) -> Coming {
+    let mut coming = Coming::default();
+    for job in jobs {
+        let before = coming.occurrences.len();
+        let schedule = job.schedule().filter(|_| job.enabled);
+        coming.occurrences.extend(schedule.into_iter().flat_map(|schedule| of(job, schedule, asked)));
+        let why = match (job.enabled, schedule) {
+            (false, _) => "it is disabled",
+            (true, None) => "it has no schedule: it runs after others",
+            (true, Some(_)) if coming.occurrences.len() == before => "it has no further occurrences",
+            (true, Some(_)) => continue,
+        };
+        coming.none.push(NoOccurrence { job: job.name.clone(), why: why.to_owned() });
+    }
+    coming.occurrences.sort_by(|a, b| (a.at, &a.job).cmp(&(b.at, &b.job)));
+    coming
+}
+
+fn of(job: &Job, schedule: &Schedule, asked: &Asked) -> impl Iterator<Item = ComingOccurrence> {
+    let instants = std::iter::successors(schedule.next_after(asked.from), |last| schedule.next_after(*last));
+    instants.take(asked.each).map(|at| ComingOccurrence {
+        job: job.name.clone(),
+        at,
+        timezone: schedule.zone_name().to_owned(),
+        clock_shift: schedule.dst_effect(at).map(|effect| effect.describe(&schedule.local(at))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(parameters: &[(&str, &str)]) -> Result<Asked, String> {
+        let own: Vec<_> = parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Asked::of(&own)
+    }
+
+    #[test]
+    fn occurrences_come_in_the_order_of_their_times_and_jobs_without_any_say_why() {
+        let yaml = b"jobs:\n  a: {schedule: '0 3 * * *', command: 'true', timezone: Europe/Berlin}\n  \
+            b: {schedule: '0 1 * * *', command: 'true'}\n  c: {after: {a: success}, command: 'true'}\n  \
+            d: {schedule: '@daily', command: 'true', enabled: false}\n";
+        let (loaded, _) = crate::config::parse("jobs.yaml", yaml).unwrap();
+        let jobs: Vec<&Job> = loaded.jobs.values().map(AsRef::as_ref).collect();
+        let asked = asked(&[("n", "2"), ("from", "2026-11-20T03:00:00Z")]).unwrap();
+        let coming = coming(&jobs, &asked);
+        let times: Vec<_> = coming.occurrences.iter().map(|at| format!("{} {}", at.job, at.at)).collect();
+        let expected =
+            ["b 2026-11-21T01:00:00Z", "a 2026-11-21T02:00:00Z", "b 2026-11-22T01:00:00Z", "a 2026-11-22T02:00:00Z"];
+        assert_eq!(times, expected);
+        assert_eq!(coming.none.iter().map(|none| none.job.as_str()).collect::<Vec<_>>(), ["c", "d"]);
+    }
+
+    #[test]
+    fn a_parameter_that_is_not_known_or_out_of_bounds_is_refused() {
+        for bad in [("n", "0"), ("n", "1001"), ("from", "soon"), ("until", "x")] {
+            assert!(asked(&[bad]).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Requests of operators about nodes: drain, undrain and handover.
+//!
+//! They can be asked of any node about any other: what is wanted of a node is written to the ledger, where that node
+//! reads it. A handover is asked of the leader's loop directly if this node leads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::info;
+use uuid::Uuid;
+
+use super::control::{
+    ApiOperator, PathParam, REQUESTED, RequestBody, TIMEOUT, limited_reason, parse_body, unavailable, whole_second,
+};
+use super::{ApiState, RefusedRequest};
+use crate::clock::system;
+use crate::election::{Candidate, Queue, TransferError};
+use crate::run::{Drain, HandoverRequest};
+use crate::status::Status;
+use crate::suggest::nearest;
+use crate::telemetry::{TARGET, event};
+use crate::term::{CandidateName, NodeName};
+
+/// Interval at which the queue is read while a request takes effect. Nothing notifies a node of the whole queue.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// How long a read of the queue may take.
+const READ: Duration = Duration::from_secs(3);
+/// How long to wait for the successor of a leader that has resigned.
+const SUCCESSION: Duration = Duration::from_secs(2);
+
+/// The body of `POST /v1/nodes/{node}/drain`.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct DrainBody {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Drained {
+    pub node: NodeName,
+    /// As shown in the status.
+    pub drained: Drain,
+    /// The drain that this one replaced: the node was drained already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced: Option<Drain>,
+    /// The node is out of the queue. If not, it is not yet, as while it does not answer.
+    pub is_out: bool,
+}
+
+/// The body of `POST /v1/nodes/{node}/undrain`.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct UndrainBody {}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Undrained {
+    pub node: NodeName,
+    /// The drain that is over; absent: the node was not drained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub was: Option<Drain>,
+}
+
+/// The body of `POST /v1/handover`.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct HandoverBody {
+    /// The node that leads next; absent: the next in line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<NodeName>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HandedOver {
+    /// The node that resigned.
+    pub node: NodeName,
+    /// The node that is first in the queue now; absent if nobody was within some seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<NodeName>,
+}
+
+/// A handover request to the daemon's loop.
+#[derive(Debug)]
+pub struct Handover {
+    /// The node that leads next; absent: the next in line.
+    pub to: Option<NodeName>,
+    /// Receives the result.
+    pub answer: oneshot::Sender<Result<(), TransferError>>,
+}
+
+/// `POST /v1/nodes/{node}/drain`.
+pub(super) async fn drain(
+    State(state): State<Arc<ApiState>>,
+    operator: ApiOperator,
+    node: PathParam,
+    body: RequestBody,
+) -> Result<Json<Drained>, RefusedRequest> {
+    let by = state.api_operator(operator).await?;
+    let (node, DrainBody { reason }) = (node_name(node)?, parse_body(body)?);
+    state.drain(by, node, reason).await.map(Json)
+}
+
+/// `POST /v1/nodes/{node}/undrain`.
+pub(super) async fn undrain(
+    State(state): State<Arc<ApiState>>,
+    operator: ApiOperator,
+    node: PathParam,
+    body: RequestBody,
+) -> Result<Json<Undrained>, RefusedRequest> {
+    let by = state.api_operator(operator).await?;
+    let (node, UndrainBody {}) = (node_name(node)?, parse_body(body)?);
+    state.undrain(by, node).await.map(Json)
+}
+
+/// `POST /v1/handover`. On a node that does not lead, the request is passed on to the leader.
+pub(super) async fn handover(
+    State(state): State<Arc<ApiState>>,
+    operator: ApiOperator,
+    body: RequestBody,
+) -> Result<Json<HandedOver>, RefusedRequest> {
+    let by = state.api_operator(operator).await?;
+    let HandoverBody { to } = parse_body(body)?;
+    state.hand_over(by, to).await.map(Json)
+}
+
+impl ApiState {
+    pub(super) async fn drain(
+        &self,
+        by: String,
+        node: NodeName,
+        reason: Option<String>,
+    ) -> Result<Drained, RefusedRequest> {
+        let until = Instant::now() + TIMEOUT;
+        self.require_node(&node).await?;
+        let reason = limited_reason(reason)?;
+        let drain = Drain { by, at: whole_second(system::now().wall), reason };
+        let replaced = self.recorded(self.sources.operator.drain(node.clone(), drain.clone())).await?;
+        let (by, reason) = (&drain.by, drain.reason.as_deref());
+        let request = "drain";
+        info!(target: TARGET, event = REQUESTED, request, to = %node, by, reason, "{by} drained {node}");
+        let is_out = |queue: &Queue| !queue.candidates.iter().any(|queued| queued.node.as_ref() == Some(&node));
+        let is_out = self.queue_with(until, is_out).await.is_some();
+        Ok(Drained { node, drained: drain, replaced, is_out })
+    }
+
+    pub(super) async fn undrain(&self, by: String, node: NodeName) -> Result<Undrained, RefusedRequest> {
+        let was = self.recorded(self.sources.operator.undrain(node.clone())).await?;
+        if was.is_none() {
+            self.require_node(&node).await?;
+            return Ok(Undrained { node, was });
+        }
+        info!(target: TARGET, event = REQUESTED, request = "undrain", to = %node, by, "{by} undrained {node}");
+        Ok(Undrained { node, was })
+    }
+
+    pub(super) async fn hand_over(&self, by: String, to: Option<NodeName>) -> Result<HandedOver, RefusedRequest> {
+        let until = Instant::now() + TIMEOUT;
+        let next = to.as_ref().map(NodeName::as_str);
+        info!(target: TARGET, event = REQUESTED, request = "handover", to = next, by, "{by} requested a handover");
+        let queue = self.read_queue().await;
+        let leads = {
+            let status = self.sources.status.borrow();
+            // The published status may be older than the beginning of the term.
+            let is_first = |queue: &Queue| first(queue).is_some_and(|first| first.node.as_ref() == Some(&status.node));
+            status.role.token.is_some() || queue.as_ref().is_ok_and(is_first)
+        };
+        let done = match queue {
+            // A leader can resign also while the ledger cannot be read.
+            queue if leads => self.hand_over_here(&queue.unwrap_or_default(), to.clone(), until).await,
+            Ok(queue) => self.hand_over_elsewhere(&queue, to.clone(), &by, until).await.map(Some),
+            Err(error) => Err(error),
+        };
+        let done = match done {
+            // The published status was older than the end of the term.
+            Ok(None) => match self.read_queue().await {
+                Ok(queue) => self.hand_over_elsewhere(&queue, to, &by, until).await,
+                Err(error) => Err(error),
+            },
+            Ok(Some(done)) => Ok(done),
+            Err(error) => Err(error),
+        };
+        self.reads.changed();
+        let (node, candidate) = done.inspect_err(|refused| {
+            let reason = &refused.error;
+            info!(target: TARGET, event = event::OPERATOR_REFUSED, request = "handover", by, reason, "{reason}");
+        })?;
+        let is_next = |queue: &Queue| first(queue).is_some_and(|first| first.candidate != candidate);
+        let queue = self.queue_with(until.min(Instant::now() + SUCCESSION), is_next).await;
+        Ok(HandedOver { node, leader: queue.as_ref().and_then(first).and_then(|first| first.node.clone()) })
+    }
+
+    /// Asks the loop of this node. Returns who resigned; `None` if the node does not lead any more.
+    async fn hand_over_here(
+        &self,
+        queue: &Queue,
+        to: Option<NodeName>,
+        until: Instant,
+    ) -> Result<Option<(NodeName, CandidateName)>, RefusedRequest> {
+        let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
+        if let Some(to) = to.as_ref().filter(|to| queue.drained.contains_key(*to)) {
+            return Err(conflict(&TransferError::Drained { node: to.clone() }));
+        }
+        let (answer, answered) = oneshot::channel();
+        // If the loop is gone, `answer` is dropped, and the wait below ends.
+        let _ = self.sources.handovers.send(Handover { to, answer });
+        match timeout(until.saturating_duration_since(Instant::now()), answered).await {
+            Ok(Ok(Ok(()))) => {
+                Ok(Some((status.node.clone(), status.role.candidate.clone().unwrap_or_else(no_candidate))))
+            }
+            Ok(Ok(Err(TransferError::NotLeading))) => Ok(None),
+            Ok(Ok(Err(why))) => Err(conflict(&why)),
+            Ok(Err(_)) => Err(unavailable("the node is stopping, and resigns anyway")),
+            Err(_) => Err(late(&status.node)),
+        }
+    }
+
+    /// Writes the request to the ledger for the leader, which another node is. Returns who resigned.
+    async fn hand_over_elsewhere(
+        &self,
+        queue: &Queue,
+        to: Option<NodeName>,
+        by: &str,
+        until: Instant,
+    ) -> Result<(NodeName, CandidateName), RefusedRequest> {
+        let Some(Candidate { candidate, node: Some(leader) }) = first(queue) else {
+            let error = "no handover: no node of cronkeeper leads".to_owned();
+            return Err(RefusedRequest::new(StatusCode::CONFLICT, error));
+        };
+        // It is first, but has not taken over yet.
+        if *leader == self.sources.status.borrow().node {
+            return Err(conflict(&TransferError::NotLeading));
+        }
+        to.as_ref().map_or(Ok(()), |to| may_follow(queue, leader, to)).map_err(|why| conflict(&why))?;
+        let request = HandoverRequest {
+            id: Uuid::new_v4(),
+            candidate: candidate.clone(),
+            to,
+            by: by.to_owned(),
+            at: whole_second(system::now().wall),
+        };
+        self.recorded(self.sources.operator.request_handover(leader.clone(), request)).await?;
+        let is_over = |queue: &Queue| !queue.candidates.iter().any(|queued| queued.candidate == *candidate);
+        match self.queue_with(until, is_over).await {
+            Some(_) => Ok((leader.clone(), candidate.clone())),
+            None => Err(late(leader)),
+        }
+    }
+
+    async fn read_queue(&self) -> Result<Queue, RefusedRequest> {
+        let read = timeout(READ, self.sources.reader.queue()).await;
+        read.map_err(|_| unavailable("the queue cannot be read in time"))?.map_err(unavailable)
+    }
+
+    /// Reads the queue until it is as wanted, or until this instant.
+    async fn queue_with(&self, until: Instant, is_wanted: impl Fn(&Queue) -> bool) -> Option<Queue> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let queue = timeout(left, self.sources.reader.queue()).await.ok()?.ok();
+            if let Some(queue) = queue.filter(&is_wanted) {
+                self.reads.changed();
+                return Some(queue);
+            }
+            if left < LOOK_EVERY {
+                return None;
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Refuses a node that is not alive, has not been seen lately and is not drained: it is probably mistyped.
+    async fn require_node(&self, node: &NodeName) -> Result<(), RefusedRequest> {
+        let queue = self.read_queue().await?;
+        let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
+        let missing = status.missing.iter().map(|missing| &missing.node);
+        let known = queue.members.iter().map(|member| &member.node).chain(queue.drained.keys()).chain(missing);
+        let known: Vec<&NodeName> = known.collect();
+        if known.contains(&node) {
+            return Ok(());
+        }
+        let near = nearest(node.as_str(), known.into_iter().map(NodeName::as_str));
+        let meant = near.map(|near| format!(", did you mean `{near}`?")).unwrap_or_default();
+        let error = format!("no node `{node}` is alive, nor was one lately{meant}");
+        Err(RefusedRequest::new(StatusCode::NOT_FOUND, error))
+    }
+}
+
+fn first(queue: &Queue) -> Option<&Candidate> {
+    queue.candidates.first()
+}
+
+/// Checks by the queue that `to` can lead after `leader`. The leader checks it again.
+fn may_follow(queue: &Queue, leader: &NodeName, to: &NodeName) -> Result<(), TransferError> {
+    if to == leader {
+        return Err(TransferError::Leads);
+    }
+    if queue.drained.contains_key(to) {
+        return Err(TransferError::Drained { node: to.clone() });
+    }
+    let Some(place) = queue.candidates.iter().position(|queued| queued.node.as_ref() == Some(to)) else {
+        return Err(TransferError::NotQueued);
+    };
+    match queue.candidates[..place].iter().find(|queued| queued.node.is_none()) {
+        Some(foreign) => Err(TransferError::Foreign { entry: foreign.candidate.clone() }),
+        None if queue.members.iter().any(|member| member.node == *to) => Ok(()),
+        None => Err(TransferError::NotAlive),
+    }
+}
+
+/// Stands for the candidate of a leader whose published status is between two terms.
+fn no_candidate() -> CandidateName {
+    CandidateName(String::new())
+}
+
+fn conflict(why: &TransferError) -> RefusedRequest {
+    RefusedRequest::new(StatusCode::CONFLICT, format!("no handover: {why}"))
+}
+
+fn late(leader: &NodeName) -> RefusedRequest {
+    let error =
+        format!("{leader} did not resign within {} s; its log tells why, or it will do so later", TIMEOUT.as_secs());
+    RefusedRequest::new(StatusCode::GATEWAY_TIMEOUT, error)
+}
+
+fn node_name(node: PathParam) -> Result<NodeName, RefusedRequest> {
+    let Path(node) = node.map_err(|bad| RefusedRequest::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
+    NodeName::parse(&node).map_err(|bad| RefusedRequest::new(StatusCode::NOT_FOUND, bad.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::sample;
+
+    #[test]
+    fn only_a_node_of_the_queue_that_is_alive_and_not_drained_can_lead_next() {
+        let mut queue = sample::queue();
+        let (a, b) = (NodeName::new("host-a"), NodeName::new("host-b"));
+        assert_eq!(may_follow(&queue, &a, &a), Err(TransferError::Leads));
+        assert!(matches!(may_follow(&queue, &a, &b), Err(TransferError::Foreign { .. })));
+        queue.candidates.remove(1);
+        assert_eq!(may_follow(&queue, &a, &b), Ok(()));
+        assert_eq!(may_follow(&queue, &a, &NodeName::new("host-c")), Err(TransferError::NotQueued));
+        queue.members.remove(1);
+        assert_eq!(may_follow(&queue, &a, &b), Err(TransferError::NotAlive));
+        let drain = Drain { by: "root".into(), at: sample::at("2026-11-20T03:00:00Z"), reason: None };
+        queue.drained.insert(b.clone(), drain);
+        assert_eq!(may_follow(&queue, &a, &b), Err(TransferError::Drained { node: b }));
+    }
+}

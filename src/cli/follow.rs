@@ -1,0 +1,37 @@
+//! Waits for the end of a run, through restarts of the daemon and changes of the leader.
+
+use super::ask::AskFailure;
+use super::wait;
+use crate::api::client::{AskError, Client};
+use crate::api::control::RunAnswer;
+use crate::run::RunId;
+use crate::status::HistoryEntry;
+
+/// The result of waiting for a run.
+pub(super) enum AwaitedRun {
+    Ended(Box<HistoryEntry>),
+    /// The ledger has no record of the run.
+    Gone,
+}
+
+impl AwaitedRun {
+    pub fn into_record(self) -> Option<Box<HistoryEntry>> {
+        match self {
+            Self::Ended(record) => Some(record),
+            Self::Gone => None,
+        }
+    }
+}
+
+/// Waits until the run has ended. Fails only if the daemon stays unreachable.
+pub(super) fn follow(client: &Client, run: &RunId) -> Result<AwaitedRun, AskFailure> {
+    let path = format!("/v1/runs/{run}");
+    loop {
+        match wait::steadily(|| client.get(&path)) {
+            Ok(RunAnswer::Pending) => {}
+            Ok(RunAnswer::Ended { record }) => return Ok(AwaitedRun::Ended(Box::new(record))),
+            Err(AskError::NotFound(_)) => return Ok(AwaitedRun::Gone),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Waiting for an effect, with a line on stderr whenever what it waits for has changed.
+
+use std::io::Write;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::ask::AskFailure;
+use crate::api::client::{AskError, Client};
+use crate::escape;
+use crate::status::Status;
+
+/// Interval at which the status is read. There is no event that says only what is awaited.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Longest absence of the daemon while waiting; longer than a failover.
+const ABSENCE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Delay between two attempts. Nothing notifies this command when the daemon is back.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
+/// Most names in a line.
+const NAMED: usize = 10;
+
+/// Reads the status until `awaited` returns nothing; it names what is awaited. Survives restarts of the daemon.
+///
+/// # Errors
+/// When the daemon stays away, or refuses.
+pub(super) fn until(
+    client: &Client,
+    err: &mut dyn Write,
+    awaited: impl Fn(&Status) -> Option<String>,
+) -> Result<Status, AskFailure> {
+    let mut said = None;
+    loop {
+        let status: Status = retried(ABSENCE_TIMEOUT, is_away, || client.get("/v1/status"))?;
+        let Some(text) = awaited(&status) else { return Ok(status) };
+        if said.as_ref() != Some(&text) {
+            writeln!(err, "cronkeeper: waiting for {}", escape::plain(&text))?;
+            said = Some(text);
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn is_away(error: &AskError) -> bool {
+    error.is_unreachable() || is_transient(error)
+}
+
+/// Sends a GET request that may wait, again and again while the daemon is away.
+pub(super) fn steadily<T>(send: impl Fn() -> Result<T, AskError>) -> Result<T, AskError> {
+    retried(ABSENCE_TIMEOUT, is_away, send)
+}
+
+/// True if the daemon exists and may answer the next time. If there is no daemon at all, the command fails at once.
+pub(super) fn is_transient(error: &AskError) -> bool {
+    matches!(error, AskError::Silent(_) | AskError::Away(_) | AskError::Garbled(_))
+}
+
+/// Repeats a request while its failure is transient, for this long.
+pub(super) fn retried<T>(
+    timeout: Duration,
+    is_transient: impl Fn(&AskError) -> bool,
+    send: impl Fn() -> Result<T, AskError>,
+) -> Result<T, AskError> {
+    let until = Instant::now() + timeout;
+    loop {
+        match send() {
+            Err(error) if is_transient(&error) && Instant::now() < until => thread::sleep(RETRY_DELAY),
+            answer => return answer,
+        }
+    }
+}
+
+/// The first few of some names, and how many more there are.
+pub(super) fn listed<T: ToString>(names: &[T]) -> String {
+    let mut text = names.iter().take(NAMED).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    if names.len() > NAMED {
+        text.push_str(&format!(" and {} more", names.len() - NAMED));
+    }
+    text
+}
