@@ -1,4 +1,4 @@
-//! What README.md and the example tell operators is true: the files are there, the jobs are valid, the commands and
+//! What README.md, docs and the example tell operators is true: the files are there, the jobs are valid, the commands and
 //! settings exist. That the commands do what is said there is for the other tests.
 
 use std::path::Path;
@@ -18,6 +18,16 @@ const TESTS: [&str; 4] = [
 ];
 const README: &str = include_str!("../../README.md");
 const CONTRIBUTING: &str = include_str!("../../docs/CONTRIBUTING.md");
+/// What operators read.
+const TEXTS: [&str; 7] = [
+    README,
+    include_str!("../../docs/jobs.md"),
+    include_str!("../../docs/operations.md"),
+    include_str!("../../docs/performance.md"),
+    include_str!("../../docs/api.md"),
+    include_str!("../../docs/locks.md"),
+    include_str!("../../docs/monitoring/README.md"),
+];
 const EXAMPLE: &str = include_str!("../../jobs/jobs.yaml");
 const ENVIRONMENT: &str = include_str!("../../systemd/cronkeeper.env");
 
@@ -29,14 +39,15 @@ fn jobs(text: &str) -> JobSet {
 
 /// The lines between ```` ```yaml ```` and its end, for each such block.
 fn yaml_blocks() -> Vec<&'static str> {
-    let rest = README.split("```yaml\n").skip(1);
+    let rest = TEXTS.iter().flat_map(|text| text.split("```yaml\n").skip(1));
     rest.map(|rest| rest.split("```").next().expect("a split has a first part")).collect()
 }
 
 /// The indented lines and what stands between backticks, without comments and where the output goes.
 fn commands() -> impl Iterator<Item = &'static str> {
-    let indented = README.lines().filter(|line| line.starts_with("    ")).map(str::trim);
-    let quoted = README.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+    let lines = || TEXTS.iter().flat_map(|text| text.lines());
+    let indented = lines().filter(|line| line.starts_with("    ")).map(str::trim);
+    let quoted = lines().flat_map(|line| line.split('`').skip(1).step_by(2));
     let command =
         |line: &'static str| line.split(" #").next().unwrap_or_default().split(" > ").next().unwrap_or_default();
     indented.chain(quoted).map(move |line| command(line).trim())
@@ -55,7 +66,7 @@ fn the_example_is_valid_and_something_is_due_at_any_time_within_ten_seconds() {
 }
 
 #[test]
-fn the_jobs_in_the_readme_are_valid() {
+fn the_jobs_in_the_texts_are_valid() {
     let blocks = yaml_blocks();
     assert!(!blocks.is_empty());
     for block in blocks {
@@ -64,7 +75,7 @@ fn the_jobs_in_the_readme_are_valid() {
 }
 
 #[test]
-fn the_commands_in_the_readme_exist() {
+fn the_commands_in_the_texts_exist() {
     let mut runs = 0;
     for command in commands() {
         let line = command.strip_prefix("cargo run --release -- ").or_else(|| command.strip_prefix("cronkeeper "));
@@ -80,7 +91,7 @@ fn the_commands_in_the_readme_exist() {
 }
 
 #[test]
-fn the_files_in_the_readme_are_there() {
+fn the_files_in_the_texts_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for words in commands().map(str::split_whitespace) {
         for word in words.filter(|word| ["jobs/", "systemd/", "tests/"].iter().any(|folder| word.starts_with(folder))) {
@@ -91,12 +102,24 @@ fn the_files_in_the_readme_are_there() {
 
 #[test]
 fn the_settings_in_the_texts_and_in_the_environment_file_exist() {
-    for text in [README, CONTRIBUTING, ENVIRONMENT] {
+    for text in TEXTS.into_iter().chain([CONTRIBUTING, ENVIRONMENT]) {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         // `CRONKEEPER_` alone stands for all of them.
         let names = words.filter(|word| word.starts_with("CRONKEEPER_") && *word != "CRONKEEPER_");
         // An option of the tests is no setting of the program's.
         let names = names.filter(|name| !TESTS.iter().any(|text| text.contains(name)));
         environment::check(&Cli::command(), names.map(str::to_owned)).unwrap();
+    }
+}
+
+#[test]
+fn the_readme_is_short_and_names_every_document() {
+    assert!(README.lines().count() < 150, "{}", README.lines().count());
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    for document in std::fs::read_dir(docs).expect("docs is there") {
+        let name = document.expect("docs can be listed").file_name().into_string().expect("a name is UTF-8");
+        // The layers are for those who change them, and CONTRIBUTING names them.
+        let is_named = README.contains(&format!("docs/{name}")) || CONTRIBUTING.contains(&name);
+        assert!(is_named, "{name}");
     }
 }
