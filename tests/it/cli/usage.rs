@@ -68,7 +68,8 @@ fn help_lists_the_commands() {
         release      Release what a dead daemon on this host still holds
         import       Convert a crontab to jobs.yaml, on stdout
         completions  Print a completion script for a shell
-        man          Print the manual page
+        man          Print the manual, or write its pages into a directory
+        help         Print this message or the help of the given subcommand(s)
 
         Options:
         -h, --help     Print help
