@@ -59,7 +59,7 @@ fn commands(program: &Command) -> impl Iterator<Item = (&Command, &'static Guide
 /// First the program, then each command with its options.
 fn one_page(program: &Command, io: &mut Io<'_>) -> std::io::Result<()> {
     let page = man(program.clone());
-    page.render_title(io.out)?;
+    io.out.write_all(title("cronkeeper").as_bytes())?;
     page.render_name_section(io.out)?;
     page.render_synopsis_section(io.out)?;
     page.render_description_section(io.out)?;
@@ -96,7 +96,7 @@ fn pages(program: &Command) -> std::io::Result<Vec<(String, Vec<u8>)>> {
 fn of_program(program: &Command) -> std::io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let page = man(program.clone());
-    beginning(&page, &mut text)?;
+    beginning("cronkeeper", &page, &mut text)?;
     let names = commands(program).map(|(command, guide)| {
         (format!("cronkeeper-{}({SECTION})", guide.command), command.get_about().map(ToString::to_string))
     });
@@ -114,8 +114,7 @@ fn of_program(program: &Command) -> std::io::Result<Vec<u8>> {
 fn of_command(command: &Command, guide: &Guide) -> std::io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let name = format!("cronkeeper-{}", guide.command);
-    let page = man(command.clone()).title(&name);
-    beginning(&page, &mut text)?;
+    beginning(&name, &man(command.clone()), &mut text)?;
     list("EXIT STATUS", guide.exits).to_writer(&mut text)?;
     let variables = environment(command);
     if !variables.is_empty() {
@@ -130,12 +129,17 @@ fn of_command(command: &Command, guide: &Guide) -> std::io::Result<Vec<u8>> {
 }
 
 fn man(command: Command) -> Man {
-    let source = concat!("cronkeeper ", env!("CARGO_PKG_VERSION"));
-    Man::new(command).section(SECTION).source(source).manual("System administration")
+    Man::new(command).section(SECTION)
 }
 
-fn beginning(page: &Man, text: &mut Vec<u8>) -> std::io::Result<()> {
-    page.render_title(text)?;
+/// The first line of a page. Not that of `Man`, which leaves out the date, so that what follows is taken for it.
+fn title(name: &str) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!(".TH {name} {SECTION} \"\" \"cronkeeper {version}\" \"System administration\"\n")
+}
+
+fn beginning(name: &str, page: &Man, text: &mut Vec<u8>) -> std::io::Result<()> {
+    text.extend(title(name).as_bytes());
     page.render_name_section(text)?;
     page.render_synopsis_section(text)?;
     page.render_description_section(text)?;
