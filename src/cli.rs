@@ -14,6 +14,7 @@ mod effects;
 pub mod exec;
 pub mod explain;
 mod follow;
+pub mod guide;
 mod handover;
 mod history;
 pub mod node_args;
@@ -46,7 +47,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::ask::AskFailure;
 use self::lock_failure::LockFailure;
@@ -171,6 +172,9 @@ pub enum Error {
     Listen { address: SocketAddr, source: io::Error },
     #[error(transparent)]
     Socket(SocketError),
+    /// A page of the manual cannot be written.
+    #[error("cannot write {}", path.display())]
+    Page { path: PathBuf, source: io::Error },
     /// A system call that the daemon cannot do without failed.
     #[error("{what}")]
     System { what: &'static str, source: io::Error },
@@ -219,7 +223,7 @@ pub struct Io<'a> {
 
 /// Cron that survives the loss of a host.
 #[derive(Debug, Parser)]
-#[command(name = "cronkeeper", version, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(name = "cronkeeper", version, arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -286,12 +290,15 @@ pub enum Command {
     Schema(schema::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
-    /// Print the manual page
+    /// Print the manual, or write its pages into a directory
     Man(man::Args),
 }
 
 /// Runs the program with the arguments, environment and output of this process.
 pub fn main() -> ExitCode {
+    if let Some(exit) = completions::answered() {
+        return exit.into();
+    }
     // stderr is not locked: a thread that panics must be able to print its message.
     let mut out = BufWriter::new(io::stdout());
     let mut err = io::stderr();
@@ -305,7 +312,8 @@ pub fn run(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
     io: &mut Io<'_>,
 ) -> Exit {
-    let cli = match Cli::try_parse_from(arguments) {
+    let parsed = guide::command().try_get_matches_from(arguments).and_then(|found| Cli::from_arg_matches(&found));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => return explain::usage(&error, io),
     };

@@ -129,6 +129,7 @@ fn exit(error: &Error) -> Exit {
         | Error::StateDir(_)
         | Error::Solo(_)
         | Error::Listen { .. }
+        | Error::Page { .. }
         | Error::Socket(_)
         | Error::System { .. }
         | Error::StillAlive(_)
@@ -174,6 +175,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Solo(error) if is_refused(error) => return None,
         Error::Solo(SoloError::Ledger { .. } | SoloError::Unread { .. } | SoloError::System { .. }) => STATE_DIR_OWNER,
         Error::Listen { .. } => "another process may use the port; choose another with `--listen`",
+        Error::Page { .. } => "the directory must exist, and this user must be able to write to it",
         Error::NotStarted { is_missing: true, .. } => {
             "a program without a slash is searched for in the job's own PATH; \
              a script needs the interpreter that it names"

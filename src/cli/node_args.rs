@@ -18,8 +18,8 @@ pub struct NodeArgs {
     /// The node's name [default: the host name; without ZooKeeper, host name and process id]
     #[arg(long, value_name = "NAME", env = "CRONKEEPER_NODE", value_parser = NodeName::parse)]
     node: Option<NodeName>,
-    /// Directory for state that must survive a restart [default: $STATE_DIRECTORY, else /var/lib/cronkeeper for root,
-    /// else $XDG_STATE_HOME/cronkeeper]
+    /// Directory in which the node keeps its runs, their output and its history across restarts [default:
+    /// $STATE_DIRECTORY, else /var/lib/cronkeeper for root, else $XDG_STATE_HOME/cronkeeper]
     #[arg(long, value_name = "DIR", env = "CRONKEEPER_STATE_DIR")]
     state_dir: Option<PathBuf>,
     #[command(flatten)]

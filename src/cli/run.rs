@@ -71,7 +71,7 @@ pub struct Args {
     runtime_dir: Option<PathBuf>,
     #[command(flatten)]
     listen: listen::Args,
-    /// When the node is stopped, time for its runs to finish before they are stopped too
+    /// How long running jobs may go on after the node was asked to stop; then they are stopped too
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration::parse)]
     drain_timeout: Duration,
     /// Delete the history and pause of a job this long after it was removed from every node's jobs file, or `never`

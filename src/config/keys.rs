@@ -321,3 +321,16 @@ pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
         hooks: hooks.into_iter().filter_map(|(hook, command)| Some((hook, command?))).collect::<Hooks>(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::KEYS;
+
+    #[test]
+    fn the_manual_page_has_every_key() {
+        let page = include_str!("../../docs/man/jobs.yaml.5");
+        for (key, _) in KEYS.of_jobs {
+            assert!(page.contains(&format!("\n.BR {key} \" (")), "docs/man/jobs.yaml.5 does not describe `{key}`");
+        }
+    }
+}

@@ -4,6 +4,7 @@
 //! by a word in angle brackets.
 
 mod asking;
+mod completions;
 mod exec;
 mod starting;
 mod usage;

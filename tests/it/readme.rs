@@ -30,6 +30,8 @@ const TEXTS: [&str; 7] = [
 ];
 const EXAMPLE: &str = include_str!("../../jobs/jobs.yaml");
 const ENVIRONMENT: &str = include_str!("../../systemd/cronkeeper.env");
+const CONTAINERFILE: &str = include_str!("../../docs/container/Containerfile");
+const COMPOSE: &str = include_str!("../../docs/container/compose.yaml");
 
 fn jobs(text: &str) -> JobSet {
     let (set, warnings) = config::parse("jobs.yaml", text.as_bytes()).expect("the jobs are valid");
@@ -102,7 +104,7 @@ fn the_files_in_the_texts_are_there() {
 
 #[test]
 fn the_settings_in_the_texts_and_in_the_environment_file_exist() {
-    for text in TEXTS.into_iter().chain([CONTRIBUTING, ENVIRONMENT]) {
+    for text in TEXTS.into_iter().chain([CONTRIBUTING, ENVIRONMENT, CONTAINERFILE, COMPOSE]) {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         // `CRONKEEPER_` alone stands for all of them.
         let names = words.filter(|word| word.starts_with("CRONKEEPER_") && *word != "CRONKEEPER_");
@@ -122,4 +124,23 @@ fn the_readme_is_short_and_names_every_document() {
         let is_named = README.contains(&format!("docs/{name}")) || CONTRIBUTING.contains(&name);
         assert!(is_named, "{name}");
     }
+}
+
+#[test]
+fn the_commands_and_files_of_the_containers_exist() {
+    let words = |instruction: &str| -> Vec<&str> {
+        let line = CONTAINERFILE.lines().find(|line| line.starts_with(instruction));
+        let line = line.unwrap_or_else(|| panic!("no line begins with {instruction}"));
+        line.split('"').skip(1).step_by(2).collect()
+    };
+    Cli::try_parse_from(words("HEALTHCHECK ")).unwrap();
+    Cli::try_parse_from([words("ENTRYPOINT "), words("CMD ")].concat()).unwrap();
+
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/container");
+    let mounted = COMPOSE.split(['[', ',', ' ', ']', ':']).filter(|word| word.starts_with("../../"));
+    for file in mounted {
+        assert!(root.join(file).exists(), "{file}");
+    }
+    let built = COMPOSE.lines().find_map(|line| line.trim().strip_prefix("dockerfile: "));
+    assert!(root.join("../..").join(built.expect("the nodes are built")).exists());
 }

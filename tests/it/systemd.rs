@@ -16,6 +16,7 @@ use crate::support::zookeeper::shared;
 
 mod host;
 mod journal;
+mod package;
 
 /// The session timeout of the nodes: the default.
 const SESSION: Duration = Duration::from_secs(10);

@@ -71,7 +71,8 @@ fn help_lists_the_commands() {
         import       Convert a crontab to jobs.yaml, on stdout
         schema       Print the JSON Schema of jobs.yaml, for editors
         completions  Print a completion script for a shell
-        man          Print the manual page
+        man          Print the manual, or write its pages into a directory
+        help         Print this message or the help of the given subcommand(s)
 
         Options:
         -h, --help     Print help

@@ -41,7 +41,16 @@ struct Owner {
 impl Host {
     /// Starts a host of this name; `None`, with the reason on stderr, if this machine cannot run one.
     pub fn or_skip(name: &'static str) -> Option<Self> {
-        match Owner::start(name).and_then(|owner| Ok((owner.await_systemd()?, owner))) {
+        Self::with_or_skip(name, CRONKEEPER)
+    }
+
+    /// As [`Host::or_skip`], but without cronkeeper, its units and its settings.
+    pub fn bare_or_skip(name: &'static str) -> Option<Self> {
+        Self::with_or_skip(name, "")
+    }
+
+    fn with_or_skip(name: &'static str, program: &str) -> Option<Self> {
+        match Owner::start(name, program).and_then(|owner| Ok((owner.await_systemd()?, owner))) {
             Ok((pid, owner)) => Some(Self::up(name, pid, owner)),
             Err(why) => {
                 skipped(&format!("no systemd can be started here: {why}"));
@@ -96,6 +105,21 @@ impl Host {
         std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &path)).expect("a file can be written");
     }
 
+    /// Copies a file of this machine to it.
+    pub fn copy(&self, from: &Path, path: &str) {
+        std::fs::copy(from, self.outside(path)).expect("a file can be copied");
+    }
+
+    /// Reads one of its files; empty if it does not exist.
+    pub fn read(&self, path: &str) -> String {
+        std::fs::read_to_string(self.outside(path)).unwrap_or_default()
+    }
+
+    /// All journal lines of cronkeeper's units so far.
+    pub fn events(&self) -> Vec<Event> {
+        self.journal.all()
+    }
+
     /// Number of journal lines of cronkeeper's units.
     pub fn seen(&self) -> usize {
         self.journal.len()
@@ -138,7 +162,7 @@ impl Host {
 }
 
 impl Owner {
-    fn start(name: &str) -> Result<Self, String> {
+    fn start(name: &str, program: &str) -> Result<Self, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("this is not root".into());
         }
@@ -152,7 +176,7 @@ impl Owner {
         // In a process group of its own: Ctrl-C in the terminal must not kill it before it has cleaned up.
         let mut shell = Command::new("sh");
         shell.arg(scripts.join("outer.sh")).arg(dir.path()).arg(scripts.join("inner.sh")).arg(dir.path());
-        shell.arg(name).arg(CRONKEEPER).arg(repository.join("systemd"));
+        shell.arg(name).arg(program).arg(repository.join("systemd"));
         shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/").process_group(0);
         let shell = shell.spawn().map_err(|error| format!("sh does not start: {error}"))?;
         Ok(Self { shell, dir })
