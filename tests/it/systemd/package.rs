@@ -2,7 +2,7 @@
 //!
 //! `.ci/package --test` builds two versions and names them in CRONKEEPER_PACKAGES; without them nothing is tested.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -29,7 +29,7 @@ fn packages() -> Option<[PathBuf; 2]> {
     files.split_whitespace().map(PathBuf::from).collect::<Vec<_>>().try_into().ok()
 }
 
-fn install(host: &Host, package: &PathBuf) {
+fn install(host: &Host, package: &Path) {
     host.copy(package, "/tmp/cronkeeper.deb");
     // The triggers of other packages, such as the index of manual pages, take longer than the rest.
     host.done(&["dpkg", "--no-triggers", "--install", "/tmp/cronkeeper.deb"]);
