@@ -13,7 +13,7 @@ use clap::Command;
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use clap_complete::env::{Bash, CompleteEnv, Elvish, EnvCompleter, Fish, Powershell, Zsh};
 
-use super::ask::ClientArgs;
+use super::ask::{ClientArgs, HostArgs};
 use super::{DEFAULT_JOBS, Error, Exit, Io, guide};
 use crate::config;
 use crate::status::Status;
@@ -118,6 +118,8 @@ fn candidates(kind: Kind) -> Vec<CompletionCandidate> {
     let client = ClientArgs {
         runtime_dir: given(&line, "--runtime-dir", "CRONKEEPER_RUNTIME_DIR"),
         state_dir: given(&line, "--state-dir", "CRONKEEPER_STATE_DIR"),
+        // Only the node here is asked: another would take too long.
+        host: HostArgs::default(),
     };
     let jobs = given(&line, "--jobs", "CRONKEEPER_JOBS").unwrap_or_else(|| DEFAULT_JOBS.into());
     let status = within(move || client.client().ok()?.get::<Status>("/v1/status").ok());

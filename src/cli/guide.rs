@@ -154,10 +154,13 @@ pub const GUIDES: &[Guide] = &[
     },
     Guide {
         command: "pause",
-        examples: &[(
-            "cronkeeper pause nightly-backup --reason 'the disk is being replaced'",
-            "Skip the job on all nodes until it is resumed",
-        )],
+        examples: &[
+            (
+                "cronkeeper pause nightly-backup --reason 'the disk is being replaced'",
+                "Skip the job on all nodes until it is resumed",
+            ),
+            ("cronkeeper pause 'backup-*' --for 2h", "Skip these jobs for two hours"),
+        ],
         exits: &[FINE, REFUSED, NO_SUCH_JOB, NO_NODE],
         files: &[SOCKET],
         see_also: &["cronkeeper-resume(8)", "cronkeeper-status(8)"],
@@ -172,12 +175,35 @@ pub const GUIDES: &[Guide] = &[
     Guide {
         command: "handover",
         examples: &[
-            ("cronkeeper handover", "On the leader's host: give leadership to the next node in line"),
-            ("cronkeeper handover --to host-b", "Give it to this node"),
+            (
+                "cronkeeper handover --wait",
+                "Have the leader give leadership to the next node in line, and say which it is",
+            ),
+            ("cronkeeper handover --to host-b", "Have it give leadership to this node"),
         ],
-        exits: &[FINE, ("1", "this node does not lead, or the other cannot take over"), USAGE, NO_NODE],
+        exits: &[FINE, ("1", "nobody leads, or the other cannot take over"), USAGE, NO_NODE],
         files: &[SOCKET],
-        see_also: &["cronkeeper-status(8)"],
+        see_also: &["cronkeeper-drain(8)", "cronkeeper-status(8)"],
+    },
+    Guide {
+        command: "drain",
+        examples: &[
+            (
+                "cronkeeper drain --wait",
+                "Keep the node of this host from leading; return once none of its runs is in flight",
+            ),
+            ("cronkeeper drain host-b --reason 'new disks'", "The same of another node, without waiting"),
+        ],
+        exits: &[FINE, REFUSED, USAGE, NO_NODE],
+        files: &[SOCKET],
+        see_also: &["cronkeeper-undrain(8)", "cronkeeper-status(8)"],
+    },
+    Guide {
+        command: "undrain",
+        examples: &[("cronkeeper undrain host-b", "Let this node lead again")],
+        exits: &[FINE, REFUSED, USAGE, NO_NODE],
+        files: &[SOCKET],
+        see_also: &["cronkeeper-drain(8)"],
     },
     Guide {
         command: "kill",
@@ -299,6 +325,13 @@ pub const GUIDES: &[Guide] = &[
         ],
         files: &[],
         see_also: &["crontab(5)", "cronkeeper-check(8)", "jobs.yaml(5)"],
+    },
+    Guide {
+        command: "schema",
+        examples: &[("cronkeeper schema > jobs.schema.json", "Write the JSON Schema of jobs.yaml, for an editor")],
+        exits: &[FINE, UNWRITABLE, USAGE],
+        files: &[],
+        see_also: &["cronkeeper-check(8)", "jobs.yaml(5)"],
     },
     Guide {
         command: "completions",
