@@ -79,7 +79,6 @@ pub(super) fn answered() -> Option<Exit> {
 enum Kind {
     Job,
     Node,
-    Run,
     RunOrJob,
 }
 
@@ -92,10 +91,12 @@ const NAMES: &[(&str, &str, Kind)] = &[
     ("history", "node", Kind::Node),
     ("logs", "target", Kind::RunOrJob),
     ("trigger", "job", Kind::Job),
-    ("pause", "job", Kind::Job),
-    ("resume", "job", Kind::Job),
+    ("pause", "jobs", Kind::Job),
+    ("resume", "jobs", Kind::Job),
     ("handover", "to", Kind::Node),
-    ("kill", "run", Kind::Run),
+    ("drain", "node", Kind::Node),
+    ("undrain", "node", Kind::Node),
+    ("kill", "whom", Kind::RunOrJob),
     ("exec", "name", Kind::Job),
 ];
 
@@ -127,7 +128,7 @@ fn candidates(kind: Kind) -> Vec<CompletionCandidate> {
         Some(status) => of_node(&status, kind),
         None => match kind {
             Kind::Job | Kind::RunOrJob => of_file(jobs),
-            Kind::Node | Kind::Run => Vec::new(),
+            Kind::Node => Vec::new(),
         },
     };
     names.into_iter().map(CompletionCandidate::new).collect()
@@ -144,7 +145,6 @@ fn of_node(status: &Status, kind: Kind) -> Vec<String> {
     let runs = || status.runs.iter().map(|run| run.run.to_string());
     match kind {
         Kind::Job => jobs().collect(),
-        Kind::Run => runs().collect(),
         Kind::RunOrJob => runs().chain(jobs()).collect(),
         Kind::Node => status.members.iter().map(|member| member.node.to_string()).collect(),
     }

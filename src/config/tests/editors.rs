@@ -54,7 +54,7 @@ fn files() -> Vec<(PathBuf, Vec<u8>)> {
 
 /// The examples in the documentation.
 fn examples() -> impl Iterator<Item = String> {
-    let texts = [include_str!("../../../README.md"), include_str!("../../../docs/contract.md")];
+    let texts = [include_str!("../../../docs/jobs.md"), include_str!("../../../docs/contract.md")];
     let blocks = texts.into_iter().flat_map(|text| text.split("```yaml\n").skip(1));
     blocks.map(|block| block.split("```").next().unwrap_or_default().to_owned()).filter(|text| text.contains("jobs:"))
 }
