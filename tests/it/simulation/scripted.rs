@@ -42,7 +42,9 @@ fn await_event<T>(
 ) -> T {
     let mut found = None;
     testbed.run_until(|_| {
-        while let (None, Ok(event)) = (&found, from.events.try_recv()) {
+        while found.is_none()
+            && let Ok(event) = from.events.try_recv()
+        {
             if let Event::Election(event) = event {
                 found = wanted(event);
             }
