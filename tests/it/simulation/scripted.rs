@@ -191,7 +191,9 @@ fn a_watched_run_is_reported_as_it_is_to_whoever_asks_again() {
         nodes[0].requests.send(Request::Ledger(ledger::Request::WatchOwn(run.clone()))).unwrap();
         let mut reported = None;
         testbed.run_until(|_| {
-            while let (None, Ok(event)) = (&reported, nodes[0].events.try_recv()) {
+            while reported.is_none()
+                && let Ok(event) = nodes[0].events.try_recv()
+            {
                 if let Event::Ledger(ledger::Event::Run(of, found)) = event {
                     reported = Some((of, found.is_some()));
                 }
