@@ -84,7 +84,7 @@ fn bash_completes_the_jobs_nodes_and_runs_of_the_running_node() {
         until(&format!("{line} is completed to {wanted}"), || offered(&context, &line).unwrap() == [wanted]);
     };
     completes(&format!("trigger --runtime-dir {runtime} ot"), "other");
-    completes(&format!("kill --runtime-dir {runtime} slee"), &run);
+    completes(&format!("kill --runtime-dir {runtime} sleeper."), &run);
     let name = node.await_event("node.started", LONG).text("node").to_owned();
     completes(&format!("handover --runtime-dir {runtime} --to {}", &name[..3]), &name);
 }
