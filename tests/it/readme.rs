@@ -19,14 +19,12 @@ const TESTS: [&str; 4] = [
 const README: &str = include_str!("../../README.md");
 const CONTRIBUTING: &str = include_str!("../../docs/CONTRIBUTING.md");
 /// What operators read.
-const TEXTS: [&str; 7] = [
+const TEXTS: [&str; 5] = [
     README,
     include_str!("../../docs/jobs.md"),
     include_str!("../../docs/operations.md"),
     include_str!("../../docs/performance.md"),
     include_str!("../../docs/api.md"),
-    include_str!("../../docs/locks.md"),
-    include_str!("../../docs/monitoring/README.md"),
 ];
 const EXAMPLE: &str = include_str!("../../jobs/jobs.yaml");
 const ENVIRONMENT: &str = include_str!("../../systemd/cronkeeper.env");
