@@ -84,6 +84,8 @@ fn the_commands_in_the_texts_exist() {
         match Cli::try_parse_from(words) {
             Ok(_) => runs += 1,
             Err(error) if error.kind() == clap::error::ErrorKind::DisplayHelp => {}
+            // The name of a command, in a sentence.
+            Err(error) if error.kind() == clap::error::ErrorKind::MissingRequiredArgument && !line.contains(' ') => {}
             Err(error) => panic!("{command}: {error}"),
         }
     }
