@@ -36,7 +36,11 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::at(tempfile::tempdir().unwrap())
+    }
+
+    /// An archive in a directory as it is: its thread looks at the file at once.
+    fn at(dir: TempDir) -> Self {
         Self { archive: Archive::start(dir.path(), HistoryRetention::Unlimited).unwrap(), dir }
     }
 
@@ -192,11 +196,13 @@ fn a_full_queue_drops_and_counts_without_waiting() {
 
 #[tokio::test]
 async fn of_two_processes_that_find_the_file_damaged_the_second_leaves_the_new_one_alone() {
-    let fixture = Fixture::new();
-    std::fs::write(fixture.path(), "this is no database, and long enough to look like one".repeat(100)).unwrap();
-    let mut second = Writer::new(fixture.path(), None, MOST_BYTES);
-    let seen = store::identity(&fixture.path());
-    let Err(damage) = Store::open(&fixture.path()) else { panic!("it is damaged") };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(NAME);
+    std::fs::write(&path, "this is no database, and long enough to look like one".repeat(100)).unwrap();
+    let mut second = Writer::new(path.clone(), None, MOST_BYTES);
+    let seen = store::identity(&path);
+    let Err(damage) = Store::open(&path) else { panic!("it is damaged") };
+    let fixture = Fixture::at(dir);
     fixture.put([run("a", 10, Outcome::Success)]);
     assert_eq!(fixture.all().await.len(), 1);
     second.begin_anew(&damage, seen).unwrap();

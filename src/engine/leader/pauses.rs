@@ -17,7 +17,7 @@ use crate::engine::misfire;
 use crate::engine::report::Report;
 use crate::job::JobName;
 use crate::ledger::{Change, Commit, ControlEntry, Request};
-use crate::run::{ControlRecord, SkipReason};
+use crate::run::{ControlRecord, Pause, SkipReason};
 
 /// The pauses that a leader knows of.
 #[derive(Debug, Default)]
@@ -29,6 +29,9 @@ pub(super) struct Pauses {
     ends: BTreeSet<(Timestamp, JobName)>,
     /// The newest pause of each job that this leader ended, so that outdated reads do not add it again.
     lifted: BTreeMap<JobName, Uuid>,
+    /// The pauses that were reported, or that the term began with: they are not reported when they are read again,
+    /// because their end was rejected.
+    reported: BTreeMap<JobName, Pause>,
 }
 
 impl Pauses {
@@ -60,12 +63,14 @@ impl Pauses {
             self.to_lift.insert(name.clone());
         }
         self.ends.extend(entry.record.paused.until.map(|until| (until, name.clone())));
+        self.reported.insert(name.clone(), entry.record.paused.clone());
         self.paused.insert(name.clone(), entry);
         true
     }
 
     /// Removes the pause of a job that is no longer paused, as read after its record. Returns true if there was one.
     pub fn remove(&mut self, name: &JobName) -> bool {
+        self.reported.remove(name);
         self.take(name).is_some()
     }
 
@@ -82,6 +87,7 @@ impl Pauses {
     pub fn forget(&mut self, name: &JobName) {
         self.take(name);
         self.lifted.remove(name);
+        self.reported.remove(name);
     }
 
     /// When the next pause ends by itself after `due`. What ended before waits for the ledger.
@@ -92,11 +98,11 @@ impl Pauses {
     /// Handles a pause as read. Returns true if it is new.
     pub fn on_read(&mut self, cx: &mut Context, book: &mut Book, name: &JobName, entry: ControlEntry) -> bool {
         let pause = entry.record.paused.clone();
-        let was = self.paused.get(name).map(|known| known.record.paused.clone());
+        let is_news = self.reported.get(name) != Some(&pause);
         if !self.add(name, entry) {
             return false;
         }
-        if was.as_ref() != Some(&pause) {
+        if is_news {
             cx.report(Report::Paused { job: name.clone(), pause });
         }
         book.clear_backlog(name);
@@ -169,7 +175,9 @@ impl Pauses {
         mark: Option<Timestamp>,
         answer: Commit,
     ) {
-        if answer != Commit::Accepted {
+        if answer == Commit::Accepted {
+            self.reported.remove(name);
+        } else {
             // Reads of the pause count again.
             self.lifted.remove(name);
             if let Some(timeline) = book.get_mut(name) {

@@ -354,6 +354,8 @@ fn a_resume_that_another_pause_overtook_leaves_the_job_paused() {
     fixture.answer(commits[0].0, Commit::Superseded);
     assert!(fixture.asks_for_job());
     fixture.read_job(entry(&tick, at("10:00:00"), 1), Some(paused(1, 2, false)));
+    let paused_reports = fixture.reports().into_iter().filter(|report| matches!(report, Report::Paused { .. }));
+    assert_eq!(paused_reports.count(), 0, "it was reported before");
     fixture.pass(60);
     let changes = fixture.accept_all();
     assert!(begun(&changes).is_empty());
