@@ -112,7 +112,7 @@ impl Keeper {
 
     fn write(&mut self, key: &OutputKey, pending: Pending) {
         let bytes = self.told_lost(key, &pending.bytes);
-        match self.check_room().and_then(|()| self.append(key, &bytes)) {
+        match self.check_room(bytes.len() as u64).and_then(|()| self.append(key, &bytes)) {
             Ok(()) => drop(self.lost.remove(key)),
             Err(error) => self.lose(key, &pending, &error),
         }
@@ -147,20 +147,21 @@ impl Keeper {
         self.complain("write", error);
     }
 
-    /// Refuses to write what would exceed the limits, or leave too little space for everything else on the disk.
-    fn check_room(&mut self) -> io::Result<()> {
+    /// Refuses to write this many bytes if what is written exceeds the limits already, or if they would leave too
+    /// little space for everything else on the disk.
+    fn check_room(&mut self, length: u64) -> io::Result<()> {
         let OutputRetention::Limited { bytes, .. } = self.retention else { return Ok(()) };
         let is_over = |keeper: &Self| keeper.ended.bytes + keeper.live.bytes > bytes;
-        let is_full = |keeper: &Self| is_nearly_full(keeper.layout.root());
-        if !is_over(self) && !is_full(self)? {
+        let has_room = |keeper: &Self| has_room_for(keeper.layout.root(), length);
+        if !is_over(self) && has_room(self)? {
             return Ok(());
         }
         if self.swept_at.is_none_or(|at| at.elapsed() > SWEEP_AGAIN) {
-            let beside = if is_full(self)? { self.ended.bytes / 20 } else { 0 };
+            let beside = if has_room(self)? { 0 } else { self.ended.bytes / 20 };
             self.sweep_to(SystemTime::now(), self.ended.bytes.saturating_sub(beside));
         }
-        match (is_full(self)?, is_over(self)) {
-            (true, _) => Err(io::Error::other("the disk is nearly full")),
+        match (has_room(self)?, is_over(self)) {
+            (false, _) => Err(io::Error::other("the disk is nearly full")),
             (_, true) => Err(io::Error::other("runs in flight have written all that `--output-retention` allows")),
             _ => Ok(()),
         }
@@ -268,7 +269,7 @@ fn move_to_ended(layout: &Layout, key: &OutputKey, live: &Path) -> io::Result<u6
     make_folder(&layout.of_job(key))?;
     let length = fs::symlink_metadata(live)?.len();
     if length > BLOCK
-        && has_room_for(layout.root(), length)
+        && has_room_for(layout.root(), length).unwrap_or(false)
         && let Ok(compressed) = compress(layout, key, live)
         && space(compressed) < space(length)
     {
@@ -296,21 +297,12 @@ fn compress(layout: &Layout, key: &OutputKey, live: &Path) -> io::Result<u64> {
     written().inspect_err(|_| drop(fs::remove_file(&temporary)))
 }
 
-/// True if less than the reserve is free on the disk of this path.
-fn is_nearly_full(path: &Path) -> io::Result<bool> {
-    let (free, reserve) = free_and_reserve(path)?;
-    Ok(free < reserve)
-}
-
-/// True if a second copy of a file leaves the reserve free.
-fn has_room_for(path: &Path, length: u64) -> bool {
-    free_and_reserve(path).is_ok_and(|(free, reserve)| free > reserve.saturating_add(length))
-}
-
-fn free_and_reserve(path: &Path) -> io::Result<(u64, u64)> {
+/// True if this many more bytes on the disk of this path leave the reserve free.
+fn has_room_for(path: &Path, length: u64) -> io::Result<bool> {
     let disk = rustix::fs::statvfs(path)?;
     let [free, all] = [disk.f_bavail, disk.f_blocks].map(|blocks| blocks.saturating_mul(disk.f_frsize));
-    Ok((free, LEFT_FREE.min(all / 10)))
+    let reserve = LEFT_FREE.min(all / 10);
+    Ok(free >= reserve.saturating_add(length))
 }
 
 #[cfg(test)]

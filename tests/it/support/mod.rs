@@ -58,6 +58,6 @@ pub fn skipped(why: &str) {
 }
 
 /// Polls until a condition is true, and fails the test if it never is.
-pub fn until(what: &str, is_so: impl Fn() -> bool) {
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     assert!(poll(LONG, || is_so().then_some(())).is_some(), "not in time: {what}");
 }
