@@ -46,7 +46,19 @@ fn did_you_mean(word: &Option<&str>) -> String {
     word.map(|word| format!(", did you mean `{word}`?")).unwrap_or_default()
 }
 
-/// Parses a duration. Zero is valid; callers that cannot use it must reject it.
+/// Parses a duration that must not be zero.
+///
+/// # Errors
+/// If the text is not a duration, or is zero; the text is for people.
+pub fn parse_positive(text: &str) -> Result<Duration, String> {
+    match parse(text) {
+        Ok(Duration::ZERO) => Err("must be longer than zero".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(bad) => Err(bad.to_string()),
+    }
+}
+
+/// Parses a duration. Zero is valid; for callers that cannot use it there is [`parse_positive`].
 ///
 /// # Errors
 /// If the text is not a duration; the error names the broken rule.

@@ -38,7 +38,7 @@ mod tests;
 use jiff::SignedDuration;
 
 pub use self::command::{Command, Event, Start};
-pub use self::report::{AlarmChange, MarkAhead, Report, Unfit};
+pub use self::report::{AlarmChange, AlarmNews, MarkAhead, Report, Unfit};
 
 use self::clocks::Clocks;
 use self::context::Context;

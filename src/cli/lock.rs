@@ -58,7 +58,7 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     timeout: Option<Duration>,
     /// Release the lock after this long at the latest: the command is stopped in time, with exit code 124
-    #[arg(long, value_name = "DURATION", value_parser = positive)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse_positive)]
     hold: Option<Duration>,
     /// Time between SIGTERM and SIGKILL when the command is stopped. Part of --hold
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
@@ -94,14 +94,6 @@ pub(super) fn number(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(number) if (1..=MOST).contains(&number) => Ok(number),
         _ => Err(format!("expected a number from 1 to {MOST}")),
-    }
-}
-
-fn positive(text: &str) -> Result<Duration, String> {
-    match duration::parse(text) {
-        Ok(Duration::ZERO) => Err("must be longer than zero".to_owned()),
-        Ok(duration) => Ok(duration),
-        Err(bad) => Err(bad.to_string()),
     }
 }
 

@@ -83,11 +83,7 @@ pub(super) fn umask(text: String) -> Result<u32, String> {
 }
 
 pub(super) fn positive_duration(text: String) -> Result<Duration, String> {
-    match duration::parse(&text) {
-        Ok(Duration::ZERO) => Err("must be longer than zero".to_owned()),
-        Ok(duration) => Ok(duration),
-        Err(error) => Err(error.to_string()),
-    }
+    duration::parse_positive(&text)
 }
 
 pub(super) fn retry_limit(text: String) -> Result<u32, String> {

@@ -171,7 +171,7 @@ pub(super) fn report(report: &Report) {
         Report::HookFinished { hook, job, run, how, problem } => {
             hook::finished(hook, job.as_ref(), run.as_ref(), *how, problem.as_ref());
         }
-        Report::Alarm { job, alarm, raised, change } => alarm::changed(job, *alarm, raised, *change),
+        Report::Alarm(news) => alarm::changed(news),
         Report::Skipped { skip, first, count } => skipped(skip, *first, *count),
         Report::Triggered { run, by } => {
             info!(target: TARGET, event = event::JOB_TRIGGERED, job = %run.job(), %run, by);

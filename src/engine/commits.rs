@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use crate::clock::Uptime;
-use crate::engine::report::AlarmChange;
-use crate::job::{Alarm, JobName};
+use crate::engine::report::AlarmNews;
+use crate::job::JobName;
 use crate::ledger::{Commit, CommitId};
-use crate::run::{RaisedAlarm, RunEnd, RunId, Skip, SkipReason, StandingAlarms};
+use crate::run::{RunEnd, RunId, Skip, SkipReason, StandingAlarms};
 use crate::term::FencingToken;
 
 /// The purpose of a commit.
@@ -66,16 +66,6 @@ impl UnreportedSkip {
     pub fn of(skip: Skip) -> Self {
         Self { first: skip.first, count: skip.count, skip }
     }
-}
-
-/// An alarm that was raised or has ended, to be reported once the ledger has it.
-#[derive(Clone, Debug)]
-pub(super) struct AlarmNews {
-    pub job: JobName,
-    pub alarm: Alarm,
-    /// The alarm as it stands, or as it stood until now.
-    pub raised: RaisedAlarm,
-    pub change: AlarmChange,
 }
 
 /// A takeover in progress: it is done when all of its commits are answered.

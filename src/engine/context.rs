@@ -10,8 +10,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::command::Command;
-use super::commits::{AlarmNews, Purpose, Requested, Takeover, UnreportedSkip};
-use super::report::Report;
+use super::commits::{Purpose, Requested, Takeover, UnreportedSkip};
+use super::report::{AlarmNews, Report};
 use crate::clock::{Now, Uptime, earlier};
 use crate::coordination::Request;
 use crate::job::{Job, JobName, JobSet};

@@ -147,7 +147,7 @@ impl Leader {
 
     /// Has the last success of the job read again: another node has ended a run of it.
     pub fn on_outcome_unknown(&mut self, job: &JobName) {
-        self.alarms.read_again(job);
+        self.alarms.read_again(job, &self.book);
     }
 
     /// Takes the end of the job's last run that succeeded, as read.

@@ -1,7 +1,7 @@
 //! The parts of the engine, and the routing between them.
 
 use super::command::Event;
-use super::commits::{AlarmNews, Purpose, UnreportedSkip};
+use super::commits::{Purpose, UnreportedSkip};
 use super::context::{Context, Fact};
 use super::hooks::Hooks;
 use super::leader::Leader;
@@ -253,8 +253,7 @@ impl Parts {
                     hooks.follow_skip(cx, UnreportedSkip { skip, first, count });
                 }
                 Fact::Alarm(news) => {
-                    let AlarmNews { job, alarm, raised, change } = news.clone();
-                    cx.report(Report::Alarm { job, alarm, raised, change });
+                    cx.report(Report::Alarm(news.clone()));
                     hooks.follow_alarm(cx, news);
                 }
                 Fact::Started { run, due_at, lateness, is_first } => {

@@ -111,13 +111,7 @@ pub enum Report {
         by: String,
     },
     /// An alarm was raised or has ended, and the ledger has it.
-    Alarm {
-        job: JobName,
-        alarm: Alarm,
-        /// The alarm as it stands, or as it stood until now.
-        raised: RaisedAlarm,
-        change: AlarmChange,
-    },
+    Alarm(AlarmNews),
     /// The records of a job that no node's file defines any more were removed.
     Forgotten {
         job: JobName,
@@ -182,6 +176,16 @@ pub enum Report {
     Obstructed { job: JobName, run: RunId },
     /// The state of a run did not allow a step, so the step was not taken: a bug.
     IllegalStep { run: RunId, why: IllegalStep },
+}
+
+/// An alarm that was raised or has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AlarmNews {
+    pub job: JobName,
+    pub alarm: Alarm,
+    /// The alarm as it stands, or as it stood until now.
+    pub raised: RaisedAlarm,
+    pub change: AlarmChange,
 }
 
 /// What has become of an alarm.

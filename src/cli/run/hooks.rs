@@ -17,13 +17,13 @@ pub struct Args {
     #[arg(long, value_name = "COMMAND", env = "CRONKEEPER_ON_NO_LEADER")]
     on_no_leader: Option<String>,
     /// How long there may be no leader
-    #[arg(long, value_name = "DURATION", env = "CRONKEEPER_NO_LEADER_AFTER", default_value = "1m", value_parser = positive)]
+    #[arg(long, value_name = "DURATION", env = "CRONKEEPER_NO_LEADER_AFTER", default_value = "1m", value_parser = duration::parse_positive)]
     no_leader_after: Duration,
     /// Command that the leader runs when another node has been gone for `--node-missing-after`
     #[arg(long, value_name = "COMMAND", env = "CRONKEEPER_ON_NODE_MISSING")]
     on_node_missing: Option<String>,
     /// How long a node may be gone
-    #[arg(long, value_name = "DURATION", env = "CRONKEEPER_NODE_MISSING_AFTER", default_value = "5m", value_parser = positive)]
+    #[arg(long, value_name = "DURATION", env = "CRONKEEPER_NODE_MISSING_AFTER", default_value = "5m", value_parser = duration::parse_positive)]
     node_missing_after: Duration,
     /// Command to run when this node's jobs file was rejected
     #[arg(long, value_name = "COMMAND", env = "CRONKEEPER_ON_JOBS_REJECTED")]
@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long, value_name = "COMMAND", env = "CRONKEEPER_ON_JOBS_DRIFT")]
     on_jobs_drift: Option<String>,
     /// How long a node may have other jobs or time zones than the leader
-    #[arg(long, value_name = "DURATION", env = "CRONKEEPER_JOBS_DRIFT_AFTER", default_value = "5m", value_parser = positive)]
+    #[arg(long, value_name = "DURATION", env = "CRONKEEPER_JOBS_DRIFT_AFTER", default_value = "5m", value_parser = duration::parse_positive)]
     jobs_drift_after: Duration,
 }
 
@@ -54,13 +54,5 @@ impl Args {
             node_missing_after: self.node_missing_after,
             jobs_drift_after: self.jobs_drift_after,
         }
-    }
-}
-
-fn positive(text: &str) -> Result<Duration, String> {
-    match duration::parse(text) {
-        Ok(Duration::ZERO) => Err("must be longer than zero".to_owned()),
-        Ok(after) => Ok(after),
-        Err(bad) => Err(bad.to_string()),
     }
 }

@@ -3,16 +3,16 @@
 use tracing::field::display;
 use tracing::{info, warn};
 
-use crate::engine::AlarmChange;
-use crate::job::{Alarm, JobName};
+use crate::engine::{AlarmChange, AlarmNews};
+use crate::job::Alarm;
 use crate::run::{RaisedAlarm, millis};
 use crate::telemetry::{TARGET, event, instant};
 
 /// Logs an alarm that was raised, or that has ended.
-pub(super) fn changed(job: &JobName, alarm: Alarm, raised: &RaisedAlarm, change: AlarmChange) {
+pub(super) fn changed(AlarmNews { job, alarm, raised, change }: &AlarmNews) {
     let RaisedAlarm { raised_at, since, run } = raised;
     let run = run.as_ref().map(display);
-    if change == AlarmChange::Ended {
+    if *change == AlarmChange::Ended {
         let (alarm, raised_at) = (alarm.as_str(), instant(*raised_at));
         return info!(target: TARGET, event = event::ALARM_CLEARED, %job, alarm, run, %raised_at);
     }

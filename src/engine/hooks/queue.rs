@@ -23,7 +23,7 @@ pub(super) struct HookQueue {
     waiting: VecDeque<HookCall>,
     /// Bytes of output kept for waiting hooks.
     bytes: usize,
-    /// The hooks that the warden was ordered to start, without their output.
+    /// The hooks that the warden was ordered to start.
     running: BTreeMap<TreeId, HookCall>,
     /// The node ends and starts no more hooks.
     is_closed: bool,
@@ -62,9 +62,7 @@ impl HookQueue {
     }
 
     pub fn started(&mut self, tree_id: TreeId, call: &HookCall) {
-        let mut running = call.clone();
-        leave_output(&mut running);
-        self.running.insert(tree_id, running);
+        self.running.insert(tree_id, call.clone());
     }
 
     pub fn get(&self, tree_id: TreeId) -> Option<&HookCall> {

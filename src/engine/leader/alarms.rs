@@ -25,9 +25,8 @@ use self::verdict::{Judged, Verdict};
 use super::book::Book;
 use super::pauses::Pauses;
 use super::timeline::Timeline;
-use crate::engine::commits::AlarmNews;
 use crate::engine::context::Context;
-use crate::engine::report::AlarmChange;
+use crate::engine::report::{AlarmChange, AlarmNews};
 use crate::engine::runs::Runs;
 use crate::job::{Alarm, AlarmLimits, JobName};
 use crate::ledger::{LastSuccess, Request};
@@ -143,10 +142,11 @@ impl Alarms {
         }
     }
 
-    /// Has the job's last success read again: another node has ended a run since.
-    pub fn read_again(&mut self, name: &JobName) {
-        if let Some(watched) = self.watched.get_mut(name) {
-            watched.success.is_current = false;
+    /// Another node has ended a run of the job: its last success is read again, if an alarm depends on it.
+    pub fn read_again(&mut self, name: &JobName, book: &Book) {
+        let Some(watched) = self.watched.get_mut(name) else { return };
+        watched.success.is_current = false;
+        if book.get(name).is_some_and(|timeline| limits(timeline).stale_after.is_some()) {
             watched.queue(name, &mut self.unread);
         }
     }

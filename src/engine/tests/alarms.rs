@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::fixture::*;
 use crate::coordination::Request;
-use crate::engine::{AlarmChange, Command, Event, Report};
+use crate::engine::{AlarmChange, AlarmNews, Command, Event, Report};
 use crate::job::{Alarm, AlarmLimits, CommandLine, Hook, Job, JobSet, Misfire, Overlap, Retries};
 use crate::ledger::{Change, Commit, ControlEntry, JobEntry, LastSuccess, OwnerState, Snapshot};
 use crate::process::{Exit, TreeId};
@@ -43,7 +43,7 @@ impl Fixture {
     fn alarms(&mut self) -> Vec<String> {
         self.accept_all();
         let said = self.take().into_iter().filter_map(|command| match command {
-            Command::Report(Report::Alarm { alarm, raised, change, .. }) => {
+            Command::Report(Report::Alarm(AlarmNews { alarm, raised, change, .. })) => {
                 let run = raised.run.map(|run| format!(" {run}").replace("a.20261120T", "")).unwrap_or_default();
                 let since = raised.since.to_string().replace("2026-11-20T", "");
                 Some(format!(
