@@ -1,6 +1,8 @@
 //! What README.md, docs and the example tell operators is true: the files are there, the jobs are valid, the commands and
 //! settings exist. That the commands do what is said there is for the other tests.
 
+mod commands;
+
 use std::path::Path;
 
 use clap::{CommandFactory as _, Parser as _};
