@@ -20,6 +20,7 @@ const TESTS: [&str; 4] = [
 ];
 const README: &str = include_str!("../../README.md");
 const CONTRIBUTING: &str = include_str!("../../docs/CONTRIBUTING.md");
+const CONTRACT: &str = include_str!("../../docs/contract.md");
 /// What operators read.
 const TEXTS: [&str; 5] = [
     README,
@@ -92,6 +93,20 @@ fn the_commands_in_the_texts_exist() {
         }
     }
     assert!(runs > 3, "{runs}");
+}
+
+#[test]
+fn the_contract_names_every_command_and_option() {
+    for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+        let name = command.get_name();
+        assert!(CONTRACT.contains(&format!("`cronkeeper {name}")), "{name}");
+        let options = command.get_arguments().filter(|option| !option.is_hide_set());
+        for option in options.filter_map(clap::Arg::get_long).filter(|option| *option != "help") {
+            let is_named = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-');
+            let option = format!("--{option}");
+            assert!(CONTRACT.split(&option).skip(1).any(is_named), "{name} {option}");
+        }
+    }
 }
 
 #[test]
