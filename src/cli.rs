@@ -32,6 +32,7 @@ pub mod kill;
 pub mod man;
 pub mod next;
 pub mod pause;
+mod progress;
 pub mod release;
 pub mod run;
 pub mod schema;

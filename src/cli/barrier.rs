@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::lock::number;
 use super::lock::on_zookeeper::{client_data, runtime};
 use super::lock_failure::LockFailure;
+use super::progress::announced;
 use super::service::{self, Connected, ServiceArgs, close};
 use super::{Error, Exit};
 use crate::clock::Clock as _;
@@ -64,7 +65,8 @@ impl Args {
     async fn visit(&self, session: Session, clock: &SystemClock) -> Result<(), SessionError> {
         let own = data(&client_data(&[]));
         let mut visit = Visit::new(session, clock.clone(), self.path.clone(), self.parties, own);
-        visit.enter().await?;
+        let awaited = format!("all {} parties at {}", self.parties, self.path);
+        announced(&awaited, visit.enter()).await?;
         match visit.leave().await {
             // All have arrived: that this client cannot say goodbye changes nothing.
             Err(SessionError::SessionOver) => Ok(()),

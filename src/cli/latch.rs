@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::lock::number;
 use super::lock::on_zookeeper::runtime;
 use super::lock_failure::LockFailure;
+use super::progress::announced;
 use super::service::{self, Connected, ServiceArgs, close};
 use super::{Error, Exit, Io};
 use crate::clock::Clock as _;
@@ -87,7 +88,10 @@ impl Args {
         };
         match self.action {
             Action::Down => latch::down(session, clock, &self.path, count, id).await.map(|latch| Some(latch.remaining)),
-            Action::Wait => latch::wait(session, clock, &self.path, count).await.map(|()| None),
+            Action::Wait => {
+                let awaited = format!("the latch {} to open", self.path);
+                announced(&awaited, latch::wait(session, clock, &self.path, count)).await.map(|()| None)
+            }
         }
     }
 

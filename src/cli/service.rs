@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::lock_failure::LockFailure;
 use super::node_args::chroot;
+use super::progress::announced;
 use super::{Error, credentials};
 use crate::clock::system::SystemClock;
 use crate::clock::{Clock as _, Uptime};
@@ -135,6 +136,10 @@ pub(super) struct Connected {
 impl Service {
     /// Opens a session. Tries until `until`.
     pub(super) async fn connect(&self, clock: &SystemClock, until: Uptime) -> Result<Connected, Error> {
+        announced(&format!("ZooKeeper at {}", self.connect), self.connect_until(clock, until)).await
+    }
+
+    async fn connect_until(&self, clock: &SystemClock, until: Uptime) -> Result<Connected, Error> {
         loop {
             let requested = clock.now().up;
             let left = until.since(requested);

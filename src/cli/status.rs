@@ -5,6 +5,8 @@ mod screen;
 mod select;
 mod show;
 
+pub(in crate::cli) use show::run_state;
+
 use std::io::{self, IsTerminal, Write};
 use std::thread;
 use std::time::Duration;

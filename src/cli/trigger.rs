@@ -5,6 +5,7 @@
 //! unreachable.
 
 mod interrupt;
+mod waiting;
 
 use std::time::Duration;
 
@@ -109,6 +110,7 @@ impl Args {
 /// Prints the output of a run until it ends. The exit code does not depend on it, so a failure ends only the printing.
 fn show_output(client: &Client, run: &RunId, io: &mut Io<'_>) {
     let (mut output, mut printer) = (OutputStream::new(client, run.clone(), None), Printer::plain());
+    let mut said = None;
     loop {
         let page = match output.page(true) {
             Ok(page) => page,
@@ -122,6 +124,14 @@ fn show_output(client: &Client, run: &RunId, io: &mut Io<'_>) {
                 return;
             }
         };
+        if page.state == OutputState::Open && page.attempts.is_empty() {
+            let awaited = waiting::awaited(client, run);
+            if let Some(text) = awaited.as_ref().filter(|_| said != awaited) {
+                // What cannot be said does not end the wait.
+                let _ = writeln!(io.err, "cronkeeper: the run has not started: {text}");
+            }
+            said = awaited;
+        }
         let printed = printer.print(&page, io);
         if printed.is_err() || matches!(page.state, OutputState::End | OutputState::Absent) {
             let _ = printer.finish(io);

@@ -4,6 +4,7 @@
 
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::thread;
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ use super::{Args, Taken, command_environment, conclude, outer_keys};
 use crate::accounts::Account;
 use crate::api::client::SocketSearch;
 use crate::cli::lock_failure::LockFailure;
+use crate::cli::progress::announced;
+use crate::cli::wait;
 use crate::cli::{Error, Exit, Io};
 use crate::clock::system::SystemClock;
 use crate::clock::{Clock as _, Uptime, Wake};
@@ -117,9 +120,12 @@ async fn wait(args: &Args, request: FileLockRequest, signals: &mut Signals) -> R
     let waited = args.timeout.unwrap_or_default();
     let busy = |file: &Path| Error::from(LockFailure::Busy { path: file.display().to_string(), waited });
     let first = request.files.first().cloned().unwrap_or_default();
-    let (sender, mut answer) = oneshot::channel();
+    let (sender, answer) = oneshot::channel();
+    let named: Vec<_> = request.files.iter().map(|file| file.display()).collect();
+    let awaited = format!("{}; `cronkeeper locks` shows who holds what", wait::listed(&named));
     // Ends with its answer or with the process.
     thread::spawn(move || sender.send(acquire(&request)));
+    let mut answer = pin!(announced(&awaited, answer));
     loop {
         // Cancellation safe: signals not taken stay in the stream, the sleep is recreated, and the answer is kept.
         tokio::select! {

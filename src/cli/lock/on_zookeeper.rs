@@ -10,7 +10,9 @@ use tokio::runtime::Runtime;
 use super::command::{CommandEnd, CommandSettings, Guard, NoLease, not_started, run_command, say, signals};
 use super::{Args, Taken, command_environment, conclude, outer_keys};
 use crate::cli::lock_failure::LockFailure;
+use crate::cli::progress::announced;
 use crate::cli::service::{Connected, Service, close};
+use crate::cli::wait;
 use crate::cli::{Error, Exit, Io, host};
 use crate::clock::system::SystemClock;
 use crate::clock::{Clock as _, Uptime, Wake};
@@ -66,7 +68,9 @@ pub(super) fn run(args: &Args, settings: CommandSettings, service: &Service, io:
             waits: args.timeout != Some(Duration::ZERO),
         };
         let give_up_at = args.timeout.filter(|timeout| !timeout.is_zero()).map(|timeout| clock.now().up + timeout);
-        Run { args, service, clock, signals, settings, request, key, give_up_at }.run(io).await
+        let paths = wait::listed(&args.paths);
+        let awaited = format!("{paths}; `cronkeeper locks` shows who holds what");
+        Run { args, service, clock, signals, settings, request, key, give_up_at, awaited }.run(io).await
     })
 }
 
@@ -140,6 +144,8 @@ struct Run<'a> {
     key: LockKey,
     /// When waiting ends.
     give_up_at: Option<Uptime>,
+    /// What this process waits for, for people.
+    awaited: String,
 }
 
 impl Run<'_> {
@@ -213,7 +219,7 @@ impl Run<'_> {
         let mut waits_long = std::pin::pin!(tokio::time::sleep(LONG_WAIT));
         let mut is_small = false;
         let ended = {
-            let acquired = lock.acquire(&self.request);
+            let acquired = announced(&self.awaited, lock.acquire(&self.request));
             tokio::pin!(acquired);
             loop {
                 // Cancellation safe: signals not taken stay in the stream, the sleep is recreated, and the attempt is

@@ -16,6 +16,8 @@ use crate::run::RunId;
 
 /// How long an answer waits for output, in seconds.
 const WAIT: u64 = 6;
+/// The same while there is none yet: whoever waits wants to know why.
+const FIRST_WAIT: u64 = 2;
 /// Longest absence of the daemon while a run is followed; longer than a failover.
 const ABSENCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Delay between two attempts. Nothing notifies this command when the daemon is back.
@@ -39,7 +41,11 @@ impl<'a> OutputStream<'a> {
     /// # Errors
     /// See [`AskError`].
     pub fn page(&mut self, waits: bool) -> Result<OutputPage, AskError> {
-        let wait = if waits { WAIT } else { 0 };
+        let wait = match waits {
+            false => 0,
+            true if self.from == Cursor::START => FIRST_WAIT,
+            true => WAIT,
+        };
         let since = self.since.map(|since| format!("&since={since}")).unwrap_or_default();
         let path = format!("/v1/runs/{}/output?from={}&wait={wait}{since}", self.run, self.from);
         let until = Instant::now() + ABSENCE_TIMEOUT;

@@ -2,6 +2,8 @@
 
 mod tables;
 
+pub(in crate::cli) use tables::run_state;
+
 use std::io::{self, Write};
 
 use super::super::ask::span;

@@ -67,7 +67,7 @@ fn notes(published: &Published) -> String {
 pub(super) fn runs(status: &Status) -> Table {
     let mut table = Table::new(&["RUNNING", "NODE", "ATTEMPT", "FOR", "STATE"]);
     for run in &status.runs {
-        let state = run.ended.map_or_else(|| state(run, status), ended);
+        let state = run.ended.map_or_else(|| run_state(run, status), ended);
         // A run that waits for its turn has had no attempt.
         let attempt = if run.attempt == 0 { "-".to_owned() } else { run.attempt.to_string() };
         table.row([run.run.to_string(), run.node.to_string(), attempt, span(run.since, status.at), state]);
@@ -75,7 +75,8 @@ pub(super) fn runs(status: &Status) -> Table {
     table
 }
 
-fn state(run: &RunStatus, status: &Status) -> String {
+/// What a run in flight does or waits for.
+pub(in crate::cli) fn run_state(run: &RunStatus, status: &Status) -> String {
     match (run.state, run.retry_at) {
         (RunState::Queued, _) => "waits for other runs".to_owned(),
         (RunState::Running, _) => "running".to_owned(),
