@@ -1,12 +1,16 @@
 //! Tests of `trigger`, `pause` and `resume` against a solo daemon.
 
-use std::process::Output;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Output, Stdio};
 use std::thread;
 
 use serde_json::{Value, json};
 
-use super::fixture::{Gate, await_record, cli, cli_text, following, get, history, leading, node, post, status};
+use super::fixture::{
+    Gate, PROGRAM, await_record, cli, cli_text, following, get, history, leading, node, post, status,
+};
 use crate::support::node::{Node, Spec};
+use crate::support::process::Process;
 use crate::support::{LONG, until};
 
 /// A job that is never due.
@@ -146,6 +150,24 @@ fn what_was_triggered_is_waited_for_while_another_node_takes_over() {
     gate.open();
     let output = waiting.join().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
+fn whoever_waits_for_a_run_that_waits_for_another_reads_so() {
+    let gate = Gate::new();
+    let spec = spec(&gate.command(), ", overlap: queue");
+    let node = serving(&spec);
+    cli_text(&spec, &["trigger", "seldom"]);
+    node.await_event("run.started", LONG);
+    let mut waiting = Process::spawn(PROGRAM, |command| {
+        command.args(["trigger", "seldom", "--wait", "--runtime-dir"]).arg(spec.runtime_dir());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    })
+    .unwrap();
+    let mut said = BufReader::new(waiting.take(|child| child.stderr.take())).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "cronkeeper: the run has not started: waits for other runs");
+    gate.open();
+    assert_eq!(waiting.wait_exit(LONG).and_then(|status| status.code()), Some(0));
 }
 
 #[test]
