@@ -1,21 +1,22 @@
 //! Ledger reads for API clients: with a timeout, and cached, so that many clients cost as little as one.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{self, Arc, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
 use super::admission::Admitted;
 use crate::archive::{Archive, Merged};
-use crate::clock::{Uptime, system};
+use crate::clock::{Uptime, stamp, system};
 use crate::coordination::{ReadError, ReadFuture, Reader};
 use crate::election::Queue;
 use crate::job::JobName;
 use crate::ledger::{Filter, JobEntry, Newest, Window};
 use crate::run::{HistoryRecord, Link, Pause, RunId};
-use crate::status::{AlarmStatus, RecordedEnds, RunStatus};
+use crate::status::{AlarmStatus, RecordedEnds, RunStatus, Status};
 
 /// Timeout of a read.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -38,6 +39,20 @@ pub(super) struct LeaderState {
     pub links: Vec<Link>,
 }
 
+impl LeaderState {
+    /// What the leader's own status shows of it: all but the links.
+    pub fn of(status: &Status) -> Self {
+        let paused = status.jobs.iter().filter_map(|job| Some((job.name.clone(), job.paused.clone()?)));
+        let alarms = status.jobs.iter().filter(|job| !job.alarms.is_empty());
+        Self {
+            runs: status.runs.clone(),
+            paused: paused.collect(),
+            alarms: alarms.map(|job| (job.name.clone(), job.alarms.clone())).collect(),
+            links: Vec::new(),
+        }
+    }
+}
+
 /// The ledger's reader, with its cached answers.
 pub(super) struct Reads {
     reader: Arc<dyn Reader>,
@@ -45,6 +60,15 @@ pub(super) struct Reads {
     runs: CachedRead<LeaderState>,
     lasts: CachedRead<RecordedEnds>,
     changes: watch::Sender<Changes>,
+}
+
+/// What is known of a part of the ledger.
+#[derive(Debug)]
+pub(super) struct Known<T> {
+    /// As it was read, now or before; absent if it was never read.
+    pub value: Option<Arc<T>>,
+    /// Why it could not be read now.
+    pub error: Option<ReadError>,
 }
 
 /// The changes that answers from now on must show.
@@ -121,6 +145,26 @@ impl Reads {
         self.lasts.get(self.change(), read).await
     }
 
+    /// The queue, as far as it is known.
+    pub async fn known_queue(&self) -> Known<Queue> {
+        self.queue.known(self.queue().await)
+    }
+
+    /// What [`Reads::runs`] returns, as far as it is known.
+    pub async fn known_runs(&self) -> Known<LeaderState> {
+        self.runs.known(self.runs().await)
+    }
+
+    /// What [`Reads::lasts`] returns, as far as it is known.
+    pub async fn known_lasts(&self) -> Known<RecordedEnds> {
+        self.lasts.known(self.lasts().await)
+    }
+
+    /// Remembers what the leader knew without reading. What was read before its term says nothing any more.
+    pub fn led_with(&self, state: LeaderState, at: Timestamp) {
+        self.runs.remember(Arc::new(state), at);
+    }
+
     /// The newest records of ledger and archive; of the archive alone, which the answer says, if the ledger cannot be
     /// read. Not cached, because the requests differ; instead, each connection waits for its turn.
     ///
@@ -180,7 +224,12 @@ impl Reads {
 }
 
 /// The cached answer of a read. Failures are cached too, because they take the longest.
-struct CachedRead<T>(Mutex<Option<CachedAnswer<T>>>);
+struct CachedRead<T> {
+    /// Held while reading.
+    newest: Mutex<Option<CachedAnswer<T>>>,
+    /// The newest that was no failure, and when it was read.
+    last: sync::Mutex<Option<(Arc<T>, Timestamp)>>,
+}
 
 /// The result of a read, and when it is used.
 struct CachedAnswer<T> {
@@ -192,7 +241,7 @@ struct CachedAnswer<T> {
 
 impl<T> Default for CachedRead<T> {
     fn default() -> Self {
-        Self(Mutex::new(None))
+        Self { newest: Mutex::new(None), last: sync::Mutex::new(None) }
     }
 }
 
@@ -201,7 +250,7 @@ impl<T> CachedRead<T> {
     ///
     /// If this future is dropped while reading, nothing is cached, and the next caller reads.
     async fn get<'a>(&self, change: u64, read: impl FnOnce() -> ReadFuture<'a, T>) -> Result<Arc<T>, ReadError> {
-        let mut cached = self.0.lock().await;
+        let mut cached = self.newest.lock().await;
         let began = system::uptime();
         if let Some(CachedAnswer { answer, until, change: seen }) = &*cached
             && began < *until
@@ -213,8 +262,27 @@ impl<T> CachedRead<T> {
         let took = system::uptime().since(began);
         // A recovery shows up soon, however long the failure took.
         let rest = if answer.is_ok() { took.saturating_mul(REST).max(FRESH) } else { took + FRESH };
+        if let Ok(value) = &answer {
+            self.remember(Arc::clone(value), system::now().wall);
+        }
         *cached = Some(CachedAnswer { answer: answer.clone(), until: began + rest, change });
         answer
+    }
+
+    fn remember(&self, value: Arc<T>, at: Timestamp) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((value, at));
+    }
+
+    /// What is known after this answer.
+    fn known(&self, answer: Result<Arc<T>, ReadError>) -> Known<T> {
+        match (answer, &*self.last.lock().unwrap_or_else(PoisonError::into_inner)) {
+            (Ok(value), _) => Known { value: Some(value), error: None },
+            (Err(error), None) => Known { value: None, error: Some(error) },
+            (Err(ReadError(why)), Some((value, at))) => {
+                let error = ReadError(format!("{why}; shown is what it held at {}Z", stamp(*at)));
+                Known { value: Some(Arc::clone(value)), error: Some(error) }
+            }
+        }
     }
 }
 
@@ -237,7 +305,7 @@ mod tests {
     async fn a_fresh_answer_is_used_until_something_has_changed() {
         let (cached, reads) = (CachedRead::default(), AtomicUsize::new(0));
         let first = cached.get(0, || counting(&reads)).await.unwrap();
-        if let Some(answer) = &mut *cached.0.lock().await {
+        if let Some(answer) = &mut *cached.newest.lock().await {
             answer.until = system::uptime() + Duration::from_secs(3_600);
         }
         let second = cached.get(0, || counting(&reads)).await.unwrap();
@@ -256,5 +324,19 @@ mod tests {
             }
         };
         timeout(Duration::from_secs(60), back).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_was_read_last_is_known_while_nothing_can_be_read() {
+        let cached = CachedRead::default();
+        let away = || Err(ReadError("away".into()));
+        let known = cached.known(away());
+        assert_eq!((known.value, known.error), (None, Some(ReadError("away".into()))));
+        let read = cached.get(0, || Box::pin(async { Ok(1) })).await;
+        assert_eq!(cached.known(read).error, None);
+        let known = cached.known(away());
+        let why = known.error.map(|ReadError(why)| why).unwrap_or_default();
+        assert!(why.starts_with("away; shown is what it held at 2") && why.ends_with('Z'), "{why}");
+        assert_eq!(known.value.as_deref(), Some(&1));
     }
 }

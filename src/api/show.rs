@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::network::Visibility;
-use super::reads::LeaderState;
+use super::reads::{Known, LeaderState};
 use super::{ApiState, RefusedRequest};
 use crate::coordination::ReadError;
 use crate::job::JobName;
@@ -79,46 +79,47 @@ pub(super) fn job_name(job: Result<Path<String>, PathRejection>) -> Result<JobNa
 impl ApiState {
     /// The daemon's status, completed from the ledger.
     ///
-    /// If a read fails, that part stays as the daemon published it: the status matters most when ZooKeeper is
-    /// unreachable.
+    /// If a read fails, that part is what was read last, or else stays as the daemon published it: the status matters
+    /// most when ZooKeeper is unreachable.
     pub(super) async fn full_status(&self, visibility: Visibility) -> Status {
         let state = self.sources.status.borrow().state;
         let (queue, runs, lasts) =
-            futures_util::join!(self.reads.queue(), self.leader_state(state), self.reads.lasts());
+            futures_util::join!(self.reads.known_queue(), self.leader_state(state), self.reads.known_lasts());
         // No await from here on, so at most one handler at a time holds an answer that is not yet counted against
         // limits.
         let mut status = self.sources.status_now();
-        let mut unread = |error: ReadError| status.unread = Some(error.0);
-        let queue = queue.map_err(&mut unread).ok();
-        let runs = runs.map_err(&mut unread).ok().flatten();
-        let lasts = lasts.map_err(&mut unread).ok();
-        if let Some(queue) = queue {
+        let errors = [queue.error, runs.error, lasts.error];
+        status.unread = errors.into_iter().flatten().last().map(|ReadError(why)| why).or(status.unread);
+        if let Some(queue) = queue.value {
             status.put_queue(&queue);
         }
-        if let Some(leader_state) = runs {
+        if let Some(leader_state) = runs.value {
             status.put_runs(&leader_state.runs);
             status.put_paused(&leader_state.paused);
             status.put_alarms(&leader_state.alarms);
             status.put_links(leader_state.links.iter());
         }
-        if let Some(lasts) = lasts {
+        if let Some(lasts) = lasts.value {
             status.put_lasts(&lasts);
         }
         status.mark_ended();
         let set = Arc::clone(&self.sources.jobs.borrow());
         status.put_next(&set);
+        if state == status::NodeState::Leading {
+            self.reads.led_with(LeaderState::of(&status), status.at);
+        }
         match visibility {
             Visibility::All => status,
             Visibility::Outline => status.outlined(),
         }
     }
 
-    /// Reads the leader's state from the ledger. `None` on the leader, whose published status has it already, unless that
+    /// Reads the leader's state from the ledger. Nothing on the leader, whose published status has it already, unless that
     /// may be older than what this node has just written.
-    async fn leader_state(&self, state: status::NodeState) -> Result<Option<Arc<LeaderState>>, ReadError> {
+    async fn leader_state(&self, state: status::NodeState) -> Known<LeaderState> {
         match state {
-            status::NodeState::Leading if !self.reads.has_just_changed() => Ok(None),
-            _ => self.reads.runs().await.map(Some),
+            status::NodeState::Leading if !self.reads.has_just_changed() => Known { value: None, error: None },
+            _ => self.reads.known_runs().await,
         }
     }
 }

@@ -128,7 +128,7 @@ fn show_output(client: &Client, run: &RunId, io: &mut Io<'_>) {
             let awaited = waiting::awaited(client, run);
             if let Some(text) = awaited.as_ref().filter(|_| said != awaited) {
                 // What cannot be said does not end the wait.
-                let _ = writeln!(io.err, "cronkeeper: the run has not started: {text}");
+                let _ = writeln!(io.err, "cronkeeper: run `{run}`: {text}");
             }
             said = awaited;
         }

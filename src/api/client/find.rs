@@ -1,7 +1,7 @@
 //! Search for the daemon's socket.
 //!
-//! It is in `--runtime-dir`, else in $RUNTIME_DIRECTORY, else in /run/cronkeeper if there is one, else in the state
-//! directory, where a daemon that systemd did not start puts it.
+//! It is in `--runtime-dir`, else in $RUNTIME_DIRECTORY, else in `--state-dir`, where a daemon that systemd did not start
+//! puts it. Without any of these it is in /run/cronkeeper if there is one, else in the usual state directory.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -33,6 +33,8 @@ pub struct SocketSearch {
     named: Option<PathBuf>,
     packaged: PathBuf,
     state: PathBuf,
+    /// The user has named the state directory, so a daemon that uses another one is not meant.
+    is_state_named: bool,
 }
 
 impl SocketSearch {
@@ -57,7 +59,8 @@ impl SocketSearch {
             set("XDG_STATE_HOME").map_or_else(home, PathBuf::from).join("cronkeeper")
         };
         let state = state_dir.map(Path::to_owned).or_else(|| set("STATE_DIRECTORY").map(|dirs| first(&dirs)));
-        Self { named, packaged: PACKAGED.into(), state: state.unwrap_or_else(own_state) }
+        let state = state.unwrap_or_else(own_state);
+        Self { named, packaged: PACKAGED.into(), state, is_state_named: state_dir.is_some() }
     }
 
     /// The daemon's state directory.
@@ -74,6 +77,9 @@ impl SocketSearch {
     pub(super) fn socket(&self) -> (PathBuf, Vec<Tried>) {
         if let Some(named) = &self.named {
             return (named.join(NAME), Vec::new());
+        }
+        if self.is_state_named {
+            return (self.state.join(NAME), Vec::new());
         }
         let packaged = self.packaged.join(NAME);
         match packaged.symlink_metadata() {
@@ -113,13 +119,22 @@ mod tests {
     #[test]
     fn the_packaged_directory_is_used_if_it_has_a_socket() {
         let dir = tempfile::tempdir().unwrap();
-        let mut search = SocketSearch::of(None, Some(Path::new("/state")), lookup(&[]), true);
+        let mut search = SocketSearch::of(None, None, lookup(&[]), true);
         search.packaged = dir.path().to_owned();
         let (socket, tried) = search.socket();
-        assert_eq!(socket, Path::new("/state/api.sock"));
+        assert_eq!(socket, Path::new("/var/lib/cronkeeper/api.sock"));
         assert_eq!(tried[0].socket, dir.path().join(NAME));
         std::fs::write(dir.path().join(NAME), "").unwrap();
         assert_eq!(search.socket(), (dir.path().join(NAME), vec![]));
+    }
+
+    #[test]
+    fn whoever_names_a_state_directory_means_no_other_daemon() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(NAME), "").unwrap();
+        let mut search = SocketSearch::of(None, Some(Path::new("/demo")), lookup(&[]), true);
+        search.packaged = dir.path().to_owned();
+        assert_eq!(search.socket(), ("/demo/api.sock".into(), vec![]));
     }
 
     #[test]

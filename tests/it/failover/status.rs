@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 
 use super::cluster::{Place, in_line, job, jobs, usual};
 use super::control::{ask, asked};
-use crate::support::node::Spec;
+use crate::support::node::{Node, Spec};
 use crate::support::scratch::Scratch;
 use crate::support::witness::Witness;
+use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
 /// A job that is never due.
@@ -49,7 +50,7 @@ fn every_node_shows_how_a_job_ended_last_whichever_node_ran_it() {
     // `a` ran the job itself before, with success.
     all.iter().for_each(|node| until("the failure is shown", || last(node.spec()) == expected));
     asked(b.spec(), &["handover"]);
-    let leads = |node: &crate::support::node::Node| status(node.spec())["state"] == "leading";
+    let leads = |node: &Node| status(node.spec())["state"] == "leading";
     until("another node leads", || leads(&a) || leads(&c));
     all.iter().for_each(|node| until("the failure is still shown", || last(node.spec()) == expected));
     let text = asked(c.spec(), &["status", "--failing"]);
@@ -75,6 +76,31 @@ fn a_node_shows_at_once_what_was_requested_of_it() {
             assert_eq!(shown, (&json!([]), &json!(run.trim())), "{}", node.name());
         }
     }
+    witness.assert_fine(&[]);
+}
+
+#[test]
+fn while_the_ledger_cannot_be_read_a_node_shows_what_it_read_last_and_says_so() {
+    let ensemble = Ensemble::start(1);
+    let (place, witness) = (Place::on(&ensemble), Witness::new());
+    let command = witness.command(&["sh", "-c", "exit 3"]);
+    let file = jobs(&[job("seldom", SELDOM, &command, ""), job("stopped", "@daily", &command, "")]);
+    let nodes = in_line(["a", "b"].map(|name| usual(place.node(name)).jobs(&file)));
+    asked(nodes[0].spec(), &["pause", "stopped", "--reason", "disks"]);
+    ask(nodes[1].spec(), &["trigger", "seldom", "--wait"]);
+    let shown = |node: &Node| {
+        let status = status(node.spec());
+        let facts = json!([status["jobs"][0]["last"]["exit_code"], status["jobs"][1]["paused"]["reason"]]);
+        (status["unread"].is_string(), facts)
+    };
+    let expected = json!([3, "disks"]);
+    nodes.iter().for_each(|node| until("both are shown", || shown(node) == (false, expected.clone())));
+    ensemble.kill(0);
+    nodes.iter().for_each(|node| until("both are still shown", || shown(node) == (true, expected.clone())));
+    nodes.iter().for_each(|node| drop(node.await_event("coordination.expired", LONG)));
+    nodes.iter().for_each(|node| assert_eq!(shown(node), (true, expected.clone()), "{}", node.name()));
+    let text = asked(nodes[1].spec(), &["status"]);
+    assert!(text.contains("shown is what it held at 2"), "{text}");
     witness.assert_fine(&[]);
 }
 
