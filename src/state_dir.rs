@@ -66,7 +66,7 @@ pub enum StateDirError {
     },
     #[error(
         "state directory `{path}` belongs to {ours}, but the settings name {asked}: \
-         correct --zookeeper (CRONKEEPER_ZOOKEEPER), or set another --state-dir"
+         correct --zookeeper (CRONKEEPER_ZOOKEEPER), or empty the directory, or set another --state-dir"
     )]
     OtherBackend {
         path: PathBuf,
@@ -77,7 +77,7 @@ pub enum StateDirError {
     },
     #[error(
         "state directory `{path}` belongs to cluster {ours}, but --zookeeper points to cluster {theirs}: \
-         correct --zookeeper, or set another --state-dir"
+         correct --zookeeper, or empty the directory, or set another --state-dir"
     )]
     OtherCluster {
         path: PathBuf,

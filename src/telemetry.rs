@@ -94,7 +94,9 @@ pub fn init(format: Option<Format>, filter: &LogFilter, node: &NodeName) -> Resu
     let layer = tracing_subscriber::fmt::layer().with_writer(sink.clone()).log_internal_errors(false);
     let registry = tracing_subscriber::registry().with(filter.to_env_filter()).with(Repeated::default());
     let set = match format {
-        Format::Json => registry.with(layer.with_ansi(false).event_format(json::Json::new(node))).try_init(),
+        Format::Json => {
+            registry.with(layer.with_ansi(false).event_format(json::Json::new(node, is_journal(&stderr)))).try_init()
+        }
         Format::Journald => registry.with(layer.with_ansi(false).event_format(journal::Journal::new(node))).try_init(),
         Format::Text if stderr.is_terminal() => {
             registry.with(layer.with_ansi(has_colours()).event_format(terminal::Terminal::new(node))).try_init()
@@ -130,6 +132,18 @@ fn duplicate(stderr: &io::Stderr) -> io::Result<OwnedFd> {
 fn has_colours() -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     !is_set("NO_COLOR") && std::env::var_os("TERM").is_some_and(|kind| kind != "dumb")
+}
+
+/// The text, or for a stream that leads to the journal the text with the priority of an error before each line, as in
+/// sd-daemon(3): `journalctl -p warning` shows it then.
+pub fn error_on(stream: impl AsFd, text: &str) -> String {
+    match is_journal(stream) {
+        true => text
+            .split_inclusive('\n')
+            .map(|line| format!("<{}>{line}", journal::priority(tracing::Level::ERROR)))
+            .collect(),
+        false => text.to_owned(),
+    }
 }
 
 /// True if a stream leads to the journal.

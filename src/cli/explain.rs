@@ -18,6 +18,7 @@ use crate::election::Failure;
 use crate::safe_path;
 use crate::solo::{SoloError, StoreError};
 use crate::state_dir::StateDirError;
+use crate::telemetry;
 
 /// Prints an error with its causes and a hint, and returns the exit code.
 ///
@@ -25,7 +26,9 @@ use crate::state_dir::StateDirError;
 pub fn error(error: &Error, io: &mut Io<'_>) -> Exit {
     let exit = exit(error);
     if exit != Exit::Fine {
-        let _ = print(error, io);
+        let mut text = Vec::new();
+        let _ = print(error, &mut Io { out: io.out, err: &mut text, is_watched: io.is_watched });
+        let _ = write_error(&String::from_utf8_lossy(&text), io);
     }
     exit
 }
@@ -34,13 +37,20 @@ pub fn error(error: &Error, io: &mut Io<'_>) -> Exit {
 pub(super) fn usage(error: &clap::Error, io: &mut Io<'_>) -> Exit {
     let text = error.render();
     let is_help = !error.use_stderr();
-    let stream = if is_help { &mut io.out } else { &mut io.err };
-    let written = write!(stream, "{text}").and_then(|()| stream.flush());
+    let written = match is_help {
+        true => write!(io.out, "{text}").and_then(|()| io.out.flush()),
+        false => write_error(&text.to_string(), io),
+    };
     match written {
         Ok(()) if is_help => Exit::Fine,
         Err(error) if is_help => self::error(&Error::Output(error), io),
         _ => Exit::Usage,
     }
+}
+
+fn write_error(text: &str, io: &mut Io<'_>) -> io::Result<()> {
+    io.err.write_all(telemetry::error_on(io::stderr(), text).as_bytes())?;
+    io.err.flush()
 }
 
 fn print(error: &Error, io: &mut Io<'_>) -> io::Result<()> {

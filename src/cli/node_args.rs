@@ -13,7 +13,7 @@ use crate::zookeeper::session::{ConnectionSettings, Connector};
 pub struct NodeArgs {
     /// ZooKeeper servers, `host:port,host:port/chroot`. Without it, the replicas on this host elect a leader among
     /// themselves
-    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ZOOKEEPER", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ZOOKEEPER", value_parser = servers)]
     pub zookeeper: Option<String>,
     /// The node's name [default: the host name; without ZooKeeper, host name and process id]
     #[arg(long, value_name = "NAME", env = "CRONKEEPER_NODE", value_parser = NodeName::parse)]
@@ -24,6 +24,16 @@ pub struct NodeArgs {
     state_dir: Option<PathBuf>,
     #[command(flatten)]
     credentials: credentials::Args,
+}
+
+/// A connect string. Empty where the environment file of the service names no servers.
+pub(super) fn servers(text: &str) -> Result<String, String> {
+    match text.is_empty() {
+        true => Err("no servers are named; set CRONKEEPER_ZOOKEEPER in the environment file, by default \
+             /etc/cronkeeper/cronkeeper.env"
+            .to_owned()),
+        false => Ok(text.to_owned()),
+    }
 }
 
 impl NodeArgs {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::lock_failure::LockFailure;
-use super::node_args::chroot;
+use super::node_args::{chroot, servers};
 use super::progress::announced;
 use super::{Error, credentials};
 use crate::clock::system::SystemClock;
@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServiceArgs {
     /// ZooKeeper servers, `host:port,host:port/chroot` [default: those of the environment file]
-    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ZOOKEEPER", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ZOOKEEPER", value_parser = servers)]
     zookeeper: Option<String>,
     /// ZooKeeper session timeout: a client that is silent for this long is considered dead [default: 10s]
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_SESSION_TIMEOUT", value_parser = duration::parse)]

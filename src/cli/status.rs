@@ -76,9 +76,10 @@ fn watch(args: &StatusArgs, client: &Client, out: &mut dyn Write) -> Result<Exit
 }
 
 fn write(args: &StatusArgs, status: Status, out: &mut dyn Write) -> io::Result<()> {
+    let all = status.jobs.len();
     let status = args.selection.of(status);
     if !args.json {
-        return show::write(&status, Screen::of_stdout(args.watch), out);
+        return show::write(&status, all, Screen::of_stdout(args.watch), out);
     }
     if args.watch {
         serde_json::to_writer(&mut *out, &status)?

@@ -23,7 +23,7 @@ pub enum BackendIdentity {
 impl fmt::Display for BackendIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Zookeeper { chroot } if chroot.is_empty() => f.write_str("ZooKeeper"),
+            Self::Zookeeper { chroot } if chroot.is_empty() => f.write_str("ZooKeeper's root"),
             Self::Zookeeper { chroot } => write!(f, "ZooKeeper under `{chroot}`"),
             Self::Solo => f.write_str("the solo backend (no --zookeeper)"),
         }

@@ -43,7 +43,7 @@ impl Status {
             awaiting,
             role,
             session,
-            confinement: Confinement { cgroup: _, limits },
+            confinement: Confinement { cgroup, limits },
             jobs_file: JobsFile { path: _, digest, valid, errors, loaded_at, last_good },
             clock_skew_ms,
             jobs,
@@ -69,7 +69,7 @@ impl Status {
             awaiting: awaiting.as_deref().map(without_cause),
             role: Role { candidate, predecessor, predecessor_node, leader_node, token, term_since },
             session: session.map(outlined_session),
-            confinement: Confinement { cgroup: None, limits },
+            confinement: Confinement { cgroup: cgroup.map(|_| withheld()), limits },
             jobs_file: JobsFile {
                 path: withheld(),
                 digest,

@@ -12,6 +12,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use super::journal;
 use super::line::{Line, Value};
 use crate::escape::is_harmful;
 use crate::term::NodeName;
@@ -21,12 +22,14 @@ const RESERVED: [&str; 6] = ["timestamp", "level", "event", "message", "node", "
 
 pub(super) struct Json {
     node: Arc<str>,
+    /// A line begins with its priority, as the journal expects it on a stream: sd-daemon(3).
+    is_for_journal: bool,
     now: fn() -> Timestamp,
 }
 
 impl Json {
-    pub fn new(node: &NodeName) -> Self {
-        Self { node: node.as_str().into(), now: super::wall }
+    pub fn new(node: &NodeName, is_for_journal: bool) -> Self {
+        Self { node: node.as_str().into(), is_for_journal, now: super::wall }
     }
 
     fn line(&self, level: tracing::Level, line: &Line) -> serde_json::Result<Vec<u8>> {
@@ -62,6 +65,9 @@ where
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         for line in Line::of(event).pieces() {
             let json = self.line(*event.metadata().level(), &line).map_err(|_| fmt::Error)?;
+            if self.is_for_journal {
+                write!(out, "<{}>", journal::priority(*event.metadata().level()))?;
+            }
             writeln!(out, "{}", std::str::from_utf8(&json).map_err(|_| fmt::Error)?)?;
         }
         Ok(())
@@ -107,7 +113,8 @@ mod tests {
     use crate::fuzz::{Fuzz, text};
 
     fn shown(level: Level, line: &Line) -> String {
-        let json = Json { node: "host-a".into(), now: || "2026-11-20T18:40:01.5Z".parse().unwrap() };
+        let json =
+            Json { node: "host-a".into(), is_for_journal: false, now: || "2026-11-20T18:40:01.5Z".parse().unwrap() };
         String::from_utf8(json.line(level, line).unwrap()).unwrap()
     }
 

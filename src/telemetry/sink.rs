@@ -289,7 +289,7 @@ mod tests {
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(sink.clone())
             .with_ansi(false)
-            .event_format(Json::new(&NodeName::new("host-a")));
+            .event_format(Json::new(&NodeName::new("host-a"), false));
         let job = crate::job::JobName::parse("load").unwrap();
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             let (pid, signal) = (Some(4242), None::<i32>);

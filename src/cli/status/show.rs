@@ -15,10 +15,11 @@ use crate::status::{Confinement, LimitedBy, NodeState, Status, drain_in_words};
 use crate::suggest::counted;
 use crate::term::NodeName;
 
-/// Writes the status; on a terminal that is redrawn, as much of it as fits.
-pub(super) fn write(status: &Status, screen: Screen, out: &mut dyn Write) -> io::Result<()> {
+/// Writes the status; on a terminal that is redrawn, as much of it as fits. `all`: the number of jobs there are, of which
+/// the status may have fewer.
+pub(super) fn write(status: &Status, all: usize, screen: Screen, out: &mut dyn Write) -> io::Result<()> {
     let mut text = Vec::new();
-    write_head(status, &mut text)?;
+    write_head(status, all, &mut text)?;
     let tables = [
         tables::queue(status),
         tables::members(status),
@@ -33,6 +34,9 @@ pub(super) fn write(status: &Status, screen: Screen, out: &mut dyn Write) -> io:
         }
     }
     write_jobs(status, screen, &mut text)?;
+    if status.jobs.is_empty() && all > 0 {
+        writeln!(text, "\nnone of {} is selected", counted(all, "job"))?;
+    }
     match screen.height {
         // The last line is for the cursor.
         Some(height) => {
@@ -65,7 +69,7 @@ fn write_jobs(status: &Status, screen: Screen, text: &mut Vec<u8>) -> io::Result
     }
 }
 
-fn write_head(status: &Status, out: &mut dyn Write) -> io::Result<()> {
+fn write_head(status: &Status, all: usize, out: &mut dyn Write) -> io::Result<()> {
     line(out, "LEADER", &leader(status))?;
     if let Some(successor) = successor(status) {
         line(out, "NEXT", &successor)?;
@@ -84,7 +88,7 @@ fn write_head(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     if status.is_all_drained() {
         line(out, "IDLE", "NOBODY LEADS and no job runs: every node is drained")?;
     }
-    if let Some(failing) = failing(status) {
+    if let Some(failing) = failing(status, all) {
         line(out, "FAILING", &failing)?;
     }
     if let Some(session) = session(status) {
@@ -113,9 +117,9 @@ fn write_head(status: &Status, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// How many jobs need attention.
-fn failing(status: &Status) -> Option<String> {
+fn failing(status: &Status, all: usize) -> Option<String> {
     let failing = status.jobs.iter().filter(|job| job.is_failing()).count();
-    let all = counted(status.jobs.len(), "job");
+    let all = counted(all, "job");
     (failing > 0).then(|| format!("{failing} of {all}; the last run did not succeed, or the job has a problem"))
 }
 
@@ -217,7 +221,7 @@ mod tests {
 
     fn shown(status: &Status) -> String {
         let mut out = Vec::new();
-        write(status, Screen { width: Some(80), ..Screen::default() }, &mut out).unwrap();
+        write(status, status.jobs.len(), Screen { width: Some(80), ..Screen::default() }, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -304,8 +308,24 @@ mod tests {
 
     fn shown_on(screen: Screen, status: &Status) -> Vec<String> {
         let mut out = Vec::new();
-        write(status, screen, &mut out).unwrap();
+        write(status, status.jobs.len(), screen, &mut out).unwrap();
         String::from_utf8(out).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn of_how_many_the_shown_jobs_are_is_said() {
+        let mut status = failing();
+        let all = status.jobs.len();
+        let written = |status: &Status| {
+            let mut out = Vec::new();
+            write(status, all, Screen::default(), &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        status.jobs.retain(|job| job.is_failing());
+        let expected = format!("FAILING  1 of {all} jobs; ");
+        assert!(written(&status).contains(&expected), "{}", written(&status));
+        status.jobs.clear();
+        assert!(written(&status).ends_with(&format!("none of {all} jobs is selected\n")), "{}", written(&status));
     }
 
     #[test]

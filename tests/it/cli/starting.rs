@@ -1,9 +1,12 @@
 //! The command `run` when it cannot start: the message names the remedy.
 
+use std::os::unix::fs::MetadataExt as _;
+
 use super::{WorkingDirectory, assert_printed, transcript};
 use crate::support::LONG;
-use crate::support::command::CRONKEEPER;
+use crate::support::command::{CRONKEEPER, command};
 use crate::support::node::Spec;
+use crate::support::scratch::Scratch;
 use crate::support::zookeeper::shared;
 
 const JOBS: &str = "jobs: {}\n";
@@ -25,7 +28,7 @@ fn the_error_for_a_directory_of_another_backend_names_the_remedy() {
         let mut line = vec![command, "--zookeeper", ZOOKEEPER, "--state-dir", state];
         line.extend(if command == "run" { &["--jobs", "jobs.yaml"][..] } else { &[] });
         assert_printed(&context.enter(&line).replace(state, "<state>"), "
-        | cronkeeper: state directory `<state>` belongs to the solo backend (no --zookeeper), but the settings name ZooKeeper under `/chroot`: correct --zookeeper (CRONKEEPER_ZOOKEEPER), or set another --state-dir
+        | cronkeeper: state directory `<state>` belongs to the solo backend (no --zookeeper), but the settings name ZooKeeper under `/chroot`: correct --zookeeper (CRONKEEPER_ZOOKEEPER), or empty the directory, or set another --state-dir
         exit 78");
     }
 }
@@ -100,6 +103,26 @@ fn the_error_for_a_directory_that_cannot_be_created_names_it() {
         | cronkeeper: state directory `jobs.yaml/state` cannot be created: Not a directory (os error 20)
         | hint: the state directory must belong to the user that cronkeeper runs as, on a disk with free space; choose another with `--state-dir`
         exit 1");
+}
+
+/// What a command writes to a stream that leads to the journal.
+fn on_the_journal(line: &[&str]) -> String {
+    let dir = Scratch::new("journal");
+    let path = dir.write("stderr", "");
+    let stream = std::fs::File::options().append(true).open(&path).unwrap();
+    let facts = stream.metadata().unwrap();
+    let name = format!("{}:{}", facts.dev(), facts.ino());
+    command(line).env("JOURNAL_STREAM", name).stderr(stream).status().unwrap();
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn why_it_does_not_start_is_an_error_in_the_journal() {
+    let wrong = on_the_journal(&["run", "--jobs", "/nowhere/jobs.yaml", "--state-dir", "/nowhere/state", "--strict"]);
+    let usage = on_the_journal(&["run", "--zookeeper", ""]);
+    for text in [wrong, usage] {
+        assert!(text.lines().count() > 0 && text.lines().all(|line| line.starts_with("<3>")), "{text}");
+    }
 }
 
 #[test]

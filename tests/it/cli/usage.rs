@@ -121,7 +121,7 @@ fn the_error_for_a_bad_duration_shows_the_format() {
 fn an_empty_connect_string_is_wrong_usage_and_not_the_solo_backend() {
     let context = WorkingDirectory::new();
     let expected = "
-        | error: a value is required for '--zookeeper <CONNECT>' but none was supplied
+        | error: invalid value '' for '--zookeeper <CONNECT>': no servers are named; set CRONKEEPER_ZOOKEEPER in the environment file, by default /etc/cronkeeper/cronkeeper.env
         |
         | For more information, try '--help'.
         exit 2";
