@@ -10,6 +10,7 @@
 
 mod count;
 mod day;
+mod day_rule;
 mod describe;
 mod error;
 mod field;
@@ -18,6 +19,7 @@ mod local;
 mod parse;
 mod pattern;
 mod piece;
+mod rule_item;
 mod timeline;
 mod tzdata;
 mod zone;

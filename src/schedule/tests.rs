@@ -5,6 +5,7 @@
 mod brute;
 mod clock_shifts;
 mod counting;
+mod day_rules;
 mod errors;
 mod fuzz;
 mod nonsense;
