@@ -3,6 +3,7 @@
 //! They use hand-written tables, an independent implementation of crontab(5), and meaningless text.
 
 mod brute;
+mod calendars;
 mod clock_shifts;
 mod counting;
 mod day_rules;
