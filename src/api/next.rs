@@ -10,6 +10,7 @@ use axum::http::StatusCode;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::network::Visibility;
 use super::show::no_such_job;
 use super::{ApiState, RefusedRequest};
 use crate::clock::system;
@@ -103,6 +104,7 @@ type Parameters = Result<Query<Vec<(String, String)>>, QueryRejection>;
 /// `GET /v1/next`.
 pub(super) async fn next(
     State(state): State<Arc<ApiState>>,
+    visibility: Visibility,
     parameters: Parameters,
 ) -> Result<Json<Coming>, RefusedRequest> {
     let bad = |why: String| RefusedRequest::new(StatusCode::BAD_REQUEST, why);
@@ -113,7 +115,12 @@ pub(super) async fn next(
     if jobs.len().saturating_mul(asked.each) > MOST {
         return Err(bad(format!("that would be more than {MOST} occurrences; ask for fewer, or for some jobs")));
     }
-    Ok(Json(coming(&jobs, &asked)))
+    let mut coming = coming(&jobs, &asked);
+    if visibility == Visibility::Outline {
+        // It names files.
+        coming.occurrences.iter_mut().for_each(|occurrence| occurrence.left_out = None);
+    }
+    Ok(Json(coming))
 }
 
 impl Asked {

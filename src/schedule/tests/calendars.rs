@@ -12,6 +12,7 @@ use proptest::prelude::*;
 
 use super::super::{Calendar, Dates, DatesFile, Dst, Schedule};
 use super::at;
+use crate::fuzz::{Fuzz, text};
 
 fn file(name: &str, text: &str) -> DatesFile {
     let dates = Dates::parse(text).unwrap_or_else(|faults| panic!("{text}: {faults:?}"));
@@ -133,6 +134,53 @@ fn a_calendar_without_dates_to_come_ends_every_search() {
     let plain = Schedule::parse(&["* * * * * *"], "Europe/Berlin", Dst::Once, "job").unwrap();
     assert_eq!(plain.count(start, end) - yearly.count(start, end), 3 * 73 * 86_400);
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+}
+
+const WORDS: &[&str] = &[
+    "2026-12-25",
+    "..",
+    "2026-12-24..2027-01-06",
+    "12-25",
+    "02-29",
+    "02-30",
+    "\n",
+    "\r\n",
+    "#",
+    " ",
+    "\t",
+    "-",
+    "–",
+    "to ",
+    "1970-01-01",
+    "2100-12-31",
+    "9999-99-99",
+    "\u{feff}",
+    "Christmas",
+];
+
+#[test]
+fn fuzz_calendar() {
+    Fuzz::of("calendar", WORDS).run(|input| {
+        let text = text(input);
+        match Dates::parse(&text) {
+            Ok(dates) => {
+                let schedule = Schedule::parse(&["0 */6 * * *"], "Europe/Berlin", Dst::Once, "job").expect("valid");
+                let file = DatesFile { name: "f".to_owned(), dates: Arc::new(dates) };
+                let (year, next) = (at("2026-01-01T00:00:00Z"), at("2027-01-01T00:00:00Z"));
+                let [without, only] = [(vec![file.clone()], vec![]), (vec![], vec![file])].map(|(exclude, only)| {
+                    schedule.with_calendar(Some(Calendar::new(exclude, only))).count(year, next)
+                });
+                assert_eq!(without + only, schedule.count(year, next));
+                true
+            }
+            Err(faults) => {
+                let lines = text.lines().count();
+                assert!((1..=20).contains(&faults.len()));
+                assert!(faults.iter().all(|fault| (1..=lines).contains(&fault.line) && fault.column > 0));
+                false
+            }
+        }
+    });
 }
 
 /// A date, a range or a day of every year around an instant; and whether it names a date.
