@@ -70,10 +70,12 @@ fn workday(day: i32, weekday: i32, last: i32) -> i32 {
 
 fn ordinal(number: u16) -> String {
     const WORDS: [&str; 5] = ["first", "second", "third", "fourth", "fifth"];
-    match usize::from(number).checked_sub(1).and_then(|index| WORDS.get(index)) {
-        Some(word) => (*word).to_owned(),
-        None if matches!(number, 21 | 22 | 23) => format!("{number}{}", ["st", "nd", "rd"][usize::from(number - 21)]),
-        None => format!("{number}th"),
+    match (number, usize::from(number).checked_sub(1).and_then(|index| WORDS.get(index))) {
+        (_, Some(word)) => (*word).to_owned(),
+        (21, None) => "21st".to_owned(),
+        (22, None) => "22nd".to_owned(),
+        (23, None) => "23rd".to_owned(),
+        (_, None) => format!("{number}th"),
     }
 }
 

@@ -53,7 +53,7 @@ fn a_calendar_lies_beside_the_file_that_names_it() {
     write(&directory, "a.yaml", &text.replace("ABSOLUTE", absolute.to_str().unwrap()));
     let loaded = load(directory.path()).unwrap();
     assert_eq!(loaded.warnings, []);
-    let found = nexts(&loaded.set.jobs.values().next().unwrap(), "2098-01-01T00:00:00Z", 20);
+    let found = nexts(loaded.set.jobs.values().next().unwrap(), "2098-01-01T00:00:00Z", 20);
     assert_eq!(found.len(), 9, "{found:?}");
     assert_eq!((found[0].as_str(), found[5].as_str()), ("2098-12-20T02:30:00Z", "2098-12-28T02:30:00Z"));
 }
