@@ -3,13 +3,14 @@
 //! ```text
 //!  files ─ bytes ─► source ─ text ─► marked ─► schema ─► raw (serde_yaml) ─► settings ─► validate ─► JobSet
 //!  who may write    UTF-8, size      positions keys,     the file as         values      relations
-//!                                              forms     written                         (`after`: over all files)
+//!    └─ calendars: the dates in files that they name     written                         (`after`: over all files)
 //! ```
 //! One pass finds every error, each once and with its position. `cronkeeper check`, the start and a reload all use this
 //! path. The module does not depend on the running daemon: a reload is just another `JobSet`.
 
 mod lint;
 mod after;
+mod calendars;
 mod content;
 pub mod definition;
 mod files;
@@ -38,6 +39,7 @@ use std::path::{Path, PathBuf};
 
 use crate::escape;
 use crate::job::{Digest, Group, Job, JobName, JobSet};
+use calendars::CalendarFiles;
 use files::Source;
 use host::Host;
 use spanned::{Fault, Position};
@@ -166,20 +168,26 @@ pub fn parse(file_name: &str, text: &[u8]) -> Result<(JobSet, Vec<Problem>), Vec
 }
 
 fn parse_for(file_name: &str, text: &[u8], host: Host) -> Result<(JobSet, Vec<Problem>), Vec<Problem>> {
-    let (set, warnings) = join(&[Source { path: file_name.into(), bytes: text.to_owned() }], host);
+    let sources = [Source { path: file_name.into(), bytes: text.to_owned() }];
+    let (set, warnings) = join(&sources, &CalendarFiles::default(), host);
     Ok((set?, warnings))
 }
 
 /// Joins files into one set, in which every job name must be unique.
-fn join(sources: &[Source], mut host: Host) -> (Result<JobSet, Vec<Problem>>, Vec<Problem>) {
+fn join(
+    sources: &[Source],
+    calendar_files: &CalendarFiles,
+    mut host: Host,
+) -> (Result<JobSet, Vec<Problem>>, Vec<Problem>) {
     let mut jobs = BTreeMap::new();
     let mut positions: BTreeMap<JobName, (&Path, usize)> = BTreeMap::new();
     let mut groups: BTreeMap<String, (usize, JobName)> = BTreeMap::new();
-    let mut problems = Vec::new();
-    let mut warnings = Vec::new();
+    let mut calendars = calendar_files.parse(host.now);
+    let mut problems = std::mem::take(&mut calendars.problems);
+    let mut warnings = std::mem::take(&mut calendars.warnings);
     let mut outlines = after::Outlines::default();
     for Source { path, bytes } in sources {
-        let checked = validate::file(bytes, &mut host);
+        let checked = validate::file(bytes, calendars.of(path), &mut host);
         outlines.add(path, checked.names, checked.outlines);
         problems.extend(checked.faults.into_iter().map(|fault| Problem::new(path, fault)));
         warnings.extend(checked.warnings.into_iter().map(|fault| Problem::new(path, fault)));
@@ -206,7 +214,8 @@ fn join(sources: &[Source], mut host: Host) -> (Result<JobSet, Vec<Problem>>, Ve
     };
     in_order(&mut problems);
     in_order(&mut warnings);
-    let reading = if problems.is_empty() { Ok(JobSet::new(jobs, digest(sources))) } else { Err(problems) };
+    let reading =
+        if problems.is_empty() { Ok(JobSet::new(jobs, digest(sources, calendar_files))) } else { Err(problems) };
     (reading, warnings)
 }
 
@@ -223,9 +232,12 @@ fn conflicting_limit(job: &Job, groups: &mut BTreeMap<String, (usize, JobName)>)
 
 /// Digest of the names and bytes of all files. The directory is excluded, because nodes may keep the same jobs in
 /// different directories.
-fn digest(sources: &[Source]) -> Digest {
+fn digest(sources: &[Source], calendars: &CalendarFiles) -> Digest {
     let mut all = Vec::new();
-    for Source { path, bytes } in sources {
+    let sources = sources.iter().map(|Source { path, bytes }| (path, bytes.as_slice()));
+    // Why a calendar cannot be read matters too: it may be readable later.
+    let calendars = calendars.0.iter().map(|(path, read)| (path, read.as_deref().unwrap_or_else(|why| why.as_bytes())));
+    for (path, bytes) in sources.chain(calendars) {
         let name = path.file_name().map(std::os::unix::ffi::OsStrExt::as_bytes).unwrap_or_default();
         for part in [name, bytes] {
             // The length in front of each part makes the boundaries between parts unambiguous.

@@ -8,8 +8,11 @@
 //! fields follow crontab(5), and daylight saving time follows cron(8). The time zones come from jiff. This module reads
 //! no clock; it reads a zone's data when it parses a schedule.
 
+mod calendar;
 mod count;
+mod dates;
 mod day;
+mod day_rule;
 mod describe;
 mod error;
 mod field;
@@ -18,6 +21,7 @@ mod local;
 mod parse;
 mod pattern;
 mod piece;
+mod rule_item;
 mod timeline;
 mod tzdata;
 mod zone;
@@ -26,11 +30,14 @@ mod zone;
 mod tests;
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 
+pub use calendar::{Calendar, DatesFile};
+pub use dates::{DateFault, Dates};
 pub use error::{Fault, FaultPosition, ScheduleError};
 pub use field::Field;
 pub(crate) use item::hash;
@@ -54,11 +61,13 @@ use zone::{Zone, second_of};
 #[derive(Clone, PartialEq)]
 pub struct Schedule(Arc<Inner>);
 
-#[derive(PartialEq)]
+#[derive(Clone, PartialEq)]
 struct Inner {
     expressions: Box<[Expression]>,
     zone: Zone,
     dst: Dst,
+    /// Leaves out days, as if no expression had matched.
+    calendar: Option<Calendar>,
 }
 
 /// One expression, as written and as parsed.
@@ -134,22 +143,56 @@ impl Schedule {
             })
         };
         let expressions = expressions.iter().enumerate().map(read).collect::<Result<_, _>>()?;
-        Ok(Self(Arc::new(Inner { expressions, zone, dst })))
+        Ok(Self(Arc::new(Inner { expressions, zone, dst, calendar: None })))
+    }
+
+    /// The same schedule without the occurrences on days that a calendar leaves out.
+    pub fn with_calendar(&self, calendar: Option<Calendar>) -> Self {
+        Self(Arc::new(Inner { calendar, ..self.0.as_ref().clone() }))
+    }
+
+    pub fn calendar(&self) -> Option<&Calendar> {
+        self.0.calendar.as_ref()
     }
 
     /// The first occurrence later than `after`. Occurrences are whole seconds.
     pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
-        let from = second_of(after) + 1;
-        let next = |expression: &Expression| expression.occurrences.at_or_after(&self.0.zone, from);
-        instant(self.0.expressions.iter().filter_map(next).min()?)
+        let mut from = second_of(after) + 1;
+        loop {
+            let next = self.match_at_or_after(from)?;
+            let Some(calendar) = &self.0.calendar else { return instant(next) };
+            // Each turn goes on to a later run of days that count, so it ends with the last of them.
+            from = calendar.seek(&self.0.zone, next, true)?;
+            if from == next {
+                return instant(next);
+            }
+        }
     }
 
     /// The newest occurrence later than `not_before` and not later than `at`. The cost does not depend on how many
     /// there are.
     pub fn last_before_or_at(&self, at: Timestamp, not_before: Timestamp) -> Option<Timestamp> {
-        let to = second_of(at);
-        let last = |expression: &Expression| expression.occurrences.at_or_before(&self.0.zone, to);
-        instant(self.0.expressions.iter().filter_map(last).max()?).filter(|last| *last > not_before)
+        let mut to = second_of(at);
+        loop {
+            let last = self.match_at_or_before(to)?;
+            if instant(last)? <= not_before {
+                return None;
+            }
+            let Some(calendar) = &self.0.calendar else { return instant(last) };
+            to = calendar.seek_back(&self.0.zone, last)?;
+            if to == last {
+                return instant(last);
+            }
+        }
+    }
+
+    /// The first instant that an expression names, whatever the calendar says.
+    fn match_at_or_after(&self, from: i64) -> Option<i64> {
+        self.0.expressions.iter().filter_map(|one| one.occurrences.at_or_after(&self.0.zone, from)).min()
+    }
+
+    fn match_at_or_before(&self, to: i64) -> Option<i64> {
+        self.0.expressions.iter().filter_map(|one| one.occurrences.at_or_before(&self.0.zone, to)).max()
     }
 
     /// The occurrences later than `after` and not later than `until`, in order.
@@ -161,16 +204,46 @@ impl Schedule {
     /// The number of occurrences later than `after` and not later than `until`. The cost does not depend on this
     /// number.
     pub fn count(&self, after: Timestamp, until: Timestamp) -> u64 {
-        count::count(&self.0.expressions, &self.0.zone, second_of(after) + 1, second_of(until))
+        let Inner { expressions, zone, calendar, .. } = self.0.as_ref();
+        count::count(expressions, zone, calendar.as_ref(), second_of(after) + 1, second_of(until))
     }
 
-    /// A canonical text of expressions, zone and DST policy, for a digest. Schedules with the same meaning have the
+    /// The instants later than `after` and not later than `until` that are no occurrences because of the calendar:
+    /// their number, and the first of them, at least one and at most `most`, each with the file.
+    pub fn left_out(&self, after: Timestamp, until: Timestamp, most: NonZeroUsize) -> (u64, Vec<(Timestamp, String)>) {
+        let Inner { expressions, zone, calendar: Some(calendar), .. } = self.0.as_ref() else { return (0, Vec::new()) };
+        let (mut from, to) = (second_of(after) + 1, second_of(until));
+        let mut first = Vec::new();
+        while first.len() < most.get()
+            && let Some(next) = self.match_at_or_after(from).filter(|next| *next <= to)
+        {
+            match (calendar.left_out_by(next + zone.offset_at(next)), instant(next)) {
+                (Some(file), Some(at)) => {
+                    first.push((at, file));
+                    from = next + 1;
+                }
+                _ => match calendar.seek(zone, next, false) {
+                    Some(other) => from = other,
+                    None => break,
+                },
+            }
+        }
+        if first.is_empty() {
+            return (0, first);
+        }
+        let named = count::count(expressions, zone, None, second_of(after) + 1, to);
+        (named - self.count(after, until), first)
+    }
+
+    /// A canonical text of expressions, zone, DST policy and calendar, for a digest. Schedules with the same meaning have the
     /// same text.
     pub fn canonical(&self) -> String {
         let mut meanings: Vec<String> = self.0.expressions.iter().map(|one| one.meaning.canonical()).collect();
         meanings.sort_unstable();
         meanings.dedup();
-        format!("{} | {} | {}", meanings.join("; "), self.zone_name(), self.0.dst.as_str())
+        let calendar = self.0.calendar.as_ref().map(|calendar| format!(" | calendar {}", calendar.digest()));
+        let calendar = calendar.unwrap_or_default();
+        format!("{} | {} | {}{calendar}", meanings.join("; "), self.zone_name(), self.0.dst.as_str())
     }
 
     pub fn zone_name(&self) -> &str {

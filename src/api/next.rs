@@ -1,5 +1,6 @@
 //! `GET /v1/next`: coming occurrences of the jobs that this node has loaded.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use axum::Json;
@@ -9,6 +10,7 @@ use axum::http::StatusCode;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::network::Visibility;
 use super::show::no_such_job;
 use super::{ApiState, RefusedRequest};
 use crate::clock::system;
@@ -45,6 +47,42 @@ pub struct ComingOccurrence {
     /// What a clock shift does to it, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_shift: Option<String>,
+    /// What the job's calendar leaves out between the occurrence before, or `from`, and this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
+}
+
+/// Instants that a schedule names and its calendar leaves out.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LeftOut {
+    pub count: u64,
+    /// The first few of them.
+    pub first: Vec<LeftOutInstant>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LeftOutInstant {
+    pub at: Timestamp,
+    /// The calendar file with its date, or those that all lack it.
+    pub calendar: String,
+}
+
+impl LeftOut {
+    /// What a calendar leaves out after one instant and up to another; absent if nothing.
+    pub fn between(schedule: &Schedule, after: Timestamp, until: Timestamp) -> Option<Self> {
+        const FEW: NonZeroUsize = NonZeroUsize::new(5).unwrap();
+        let (count, first) = schedule.left_out(after, until, FEW);
+        let first = first.into_iter().map(|(at, calendar)| LeftOutInstant { at, calendar }).collect();
+        (count > 0).then_some(Self { count, first })
+    }
+}
+
+/// The occurrences of a schedule after an instant, each with the one before.
+pub fn steps(schedule: &Schedule, from: Timestamp) -> impl Iterator<Item = (Timestamp, Timestamp)> {
+    let step = |before: Timestamp| Some((before, schedule.next_after(before)?));
+    std::iter::successors(step(from), move |(_, at)| step(*at))
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -66,6 +104,7 @@ type Parameters = Result<Query<Vec<(String, String)>>, QueryRejection>;
 /// `GET /v1/next`.
 pub(super) async fn next(
     State(state): State<Arc<ApiState>>,
+    visibility: Visibility,
     parameters: Parameters,
 ) -> Result<Json<Coming>, RefusedRequest> {
     let bad = |why: String| RefusedRequest::new(StatusCode::BAD_REQUEST, why);
@@ -76,7 +115,12 @@ pub(super) async fn next(
     if jobs.len().saturating_mul(asked.each) > MOST {
         return Err(bad(format!("that would be more than {MOST} occurrences; ask for fewer, or for some jobs")));
     }
-    Ok(Json(coming(&jobs, &asked)))
+    let mut coming = coming(&jobs, &asked);
+    if visibility == Visibility::Outline {
+        // It names files.
+        coming.occurrences.iter_mut().for_each(|occurrence| occurrence.left_out = None);
+    }
+    Ok(Json(coming))
 }
 
 impl Asked {
@@ -134,12 +178,12 @@ fn coming(jobs: &[&Job], asked: &Asked) -> Coming {
 }
 
 fn of(job: &Job, schedule: &Schedule, asked: &Asked) -> impl Iterator<Item = ComingOccurrence> {
-    let instants = std::iter::successors(schedule.next_after(asked.from), |last| schedule.next_after(*last));
-    instants.take(asked.each).map(|at| ComingOccurrence {
+    steps(schedule, asked.from).take(asked.each).map(|(before, at)| ComingOccurrence {
         job: job.name.clone(),
         at,
         timezone: schedule.zone_name().to_owned(),
         clock_shift: schedule.dst_effect(at).map(|effect| effect.describe(&schedule.local(at))),
+        left_out: LeftOut::between(schedule, before, at),
     })
 }
 

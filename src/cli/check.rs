@@ -73,7 +73,10 @@ impl Args {
     fn read(&self) -> Result<Content, LoadError> {
         let unreadable = |source| LoadError::Unreadable { path: self.path.clone(), source };
         match (self.is_stdin(), self.portable) {
-            (true, _) => Content::of_stream(STDIN, io::stdin().lock()).map_err(unreadable),
+            (true, is_portable) => {
+                let content = Content::of_stream(STDIN, io::stdin().lock()).map_err(unreadable)?;
+                Ok(if is_portable { content.reading_untrusted_calendars() } else { content.reading_calendars() })
+            }
             (false, true) => Content::read_untrusted(&self.path),
             (false, false) => Content::read(&self.path),
         }

@@ -12,7 +12,7 @@ use super::ask::{AskFailure, HostArgs};
 use super::jobs::{JobsFile, find};
 use super::{Error, Io};
 use crate::api::client::Client;
-use crate::api::next::{Coming, ComingOccurrence, NoOccurrence};
+use crate::api::next::{Coming, ComingOccurrence, LeftOut, LeftOutInstant, NoOccurrence, steps};
 use crate::escape;
 use crate::job::{Job, JobName};
 use crate::schedule::{Dst, Schedule};
@@ -49,6 +49,8 @@ struct Occurrence {
     local: Zoned,
     /// What a clock shift does to it.
     clock_shift: Option<String>,
+    /// What the job's calendar leaves out before it.
+    left_out: Option<LeftOut>,
 }
 
 /// A line of `--json`. Programs depend on its fields: docs/contract.md.
@@ -56,6 +58,20 @@ struct Occurrence {
 struct JsonLine<'a> {
     job: Option<&'a str>,
     at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<JsonLeftOut>,
+}
+
+#[derive(Serialize)]
+struct JsonLeftOut {
+    count: u64,
+    first: Vec<JsonLeftOutInstant>,
+}
+
+#[derive(Serialize)]
+struct JsonLeftOutInstant {
+    at: String,
+    calendar: String,
 }
 
 impl Args {
@@ -78,6 +94,7 @@ impl Args {
         }
         if !occurrences.is_empty() {
             show::table(&occurrences, from, io.out)?;
+            show::left_out(&occurrences, io.out)?;
         }
         Ok(())
     }
@@ -120,7 +137,8 @@ impl Args {
             };
             let upcoming = upcoming(Some(&job.name), schedule, from, self.count());
             if upcoming.is_empty() {
-                writeln!(io.err, "job `{}` has no further occurrences", job.name)?;
+                let why = if schedule.calendar().is_some() { ", or its calendar leaves them out" } else { "" };
+                writeln!(io.err, "job `{}` has no further occurrences{why}", job.name)?;
             }
             occurrences.extend(upcoming);
         }
@@ -144,6 +162,7 @@ impl Args {
             job: Some(coming.job),
             local: local(coming.at, &coming.timezone),
             clock_shift: coming.clock_shift,
+            left_out: coming.left_out,
         };
         Ok(occurrences.into_iter().map(occurrence).collect())
     }
@@ -177,25 +196,37 @@ fn upstreams(job: &Job) -> String {
 }
 
 fn upcoming(job: Option<&JobName>, schedule: &Schedule, from: Timestamp, count: usize) -> Vec<Occurrence> {
-    let occurrence = |instant: Timestamp| Occurrence {
+    let occurrence = |(before, instant): (Timestamp, Timestamp)| Occurrence {
         instant,
         job: job.cloned(),
         local: schedule.local(instant),
         clock_shift: schedule.dst_effect(instant).map(|effect| effect.describe(&schedule.local(instant))),
+        left_out: LeftOut::between(schedule, before, instant),
     };
-    std::iter::successors(schedule.next_after(from), |last| schedule.next_after(*last))
-        .take(count)
-        .map(occurrence)
-        .collect()
+    steps(schedule, from).take(count).map(occurrence).collect()
 }
 
 fn json(occurrences: &[Occurrence], io: &mut Io<'_>) -> Result<(), Error> {
     for occurrence in occurrences {
-        let at = occurrence.local.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string();
-        let line = serde_json::to_string(&JsonLine { job: occurrence.job.as_ref().map(JobName::as_str), at });
+        let zone = occurrence.local.time_zone();
+        let instant = |LeftOutInstant { at, calendar }: &LeftOutInstant| JsonLeftOutInstant {
+            at: rfc3339(&at.to_zoned(zone.clone())),
+            calendar: calendar.clone(),
+        };
+        let left_out = occurrence.left_out.as_ref();
+        let left_out = left_out.map(|LeftOut { count, first }| {
+            let first = first.iter().map(instant).collect();
+            JsonLeftOut { count: *count, first }
+        });
+        let job = occurrence.job.as_ref().map(JobName::as_str);
+        let line = serde_json::to_string(&JsonLine { job, at: rfc3339(&occurrence.local), left_out });
         writeln!(io.out, "{}", line.map_err(std::io::Error::from)?)?;
     }
     Ok(())
+}
+
+fn rfc3339(local: &Zoned) -> String {
+    local.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
 }
 
 #[cfg(test)]
@@ -346,7 +377,7 @@ mod tests {
             [
                 "cronkeeper: `0 2 * * * root` is not a valid schedule: \
                  day of week: `root` is neither a number nor a name; \
-                 allowed: 0 to 7 (0 and 7 are Sunday), sun to sat",
+                 allowed: 0 to 7 (0 and 7 are Sunday), sun to sat, mon#2, friL",
                 "  0 2 * * * root",
                 "            ^^^^",
                 "hint: with six fields the first is the second; with five it is the minute",

@@ -6,17 +6,19 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use super::calendars::CalendarFiles;
 use super::files::{self, Source};
 use super::host::Host;
 use super::{LoadError, Loaded, Problem, digest, join};
 use crate::config::source::LARGEST;
 use crate::job::Digest;
 
-/// The jobs files at a path.
+/// The jobs files at a path, and the calendars that they name.
 #[derive(Clone, Debug)]
 pub struct Content {
     path: PathBuf,
     pub(super) sources: Vec<Source>,
+    calendars: CalendarFiles,
     /// Files that were not read, because other users may change them.
     refused: Vec<Problem>,
 }
@@ -29,7 +31,8 @@ impl Content {
     /// [`Content::load`], with everything else that is wrong.
     pub fn read(path: &Path) -> Result<Self, LoadError> {
         let found = files::read(path)?;
-        Ok(Self { path: path.to_owned(), sources: found.sources, refused: found.problems })
+        let calendars = CalendarFiles::read(&found.sources);
+        Ok(Self { path: path.to_owned(), sources: found.sources, calendars, refused: found.problems })
     }
 
     /// Like [`Content::read`], whoever owns the files and may change them: to check them where they will not run.
@@ -38,16 +41,33 @@ impl Content {
     /// If a file or the directory cannot be read.
     pub fn read_untrusted(path: &Path) -> Result<Self, LoadError> {
         let found = files::read_untrusted(path)?;
-        Ok(Self { path: path.to_owned(), sources: found.sources, refused: found.problems })
+        let calendars = CalendarFiles::read_untrusted(&found.sources);
+        Ok(Self { path: path.to_owned(), sources: found.sources, calendars, refused: found.problems })
     }
 
     /// Content of known files, for example of a copy; `path` is what they were read from.
     pub fn of_files(path: &Path, files: impl IntoIterator<Item = (PathBuf, Vec<u8>)>) -> Self {
         let sources = files.into_iter().map(|(path, bytes)| Source { path, bytes }).collect();
-        Self { path: path.to_owned(), sources, refused: Vec::new() }
+        Self { path: path.to_owned(), sources, calendars: CalendarFiles::default(), refused: Vec::new() }
     }
 
-    /// Reads one file from a stream; `name` stands for it in messages.
+    /// The same files with known calendars in place of those that they had.
+    pub fn with_calendars(self, calendars: impl IntoIterator<Item = (PathBuf, Vec<u8>)>) -> Self {
+        let calendars = calendars.into_iter().map(|(path, bytes)| (path, Ok(bytes))).collect();
+        Self { calendars: CalendarFiles(calendars), ..self }
+    }
+
+    /// The same files with the calendars that they name, read by the rules of [`Content::read`].
+    pub fn reading_calendars(self) -> Self {
+        Self { calendars: CalendarFiles::read(&self.sources), ..self }
+    }
+
+    /// Like [`Content::reading_calendars`], by the rules of [`Content::read_untrusted`].
+    pub fn reading_untrusted_calendars(self) -> Self {
+        Self { calendars: CalendarFiles::read_untrusted(&self.sources), ..self }
+    }
+
+    /// Reads one file from a stream, without calendars; `name` stands for it in messages.
     ///
     /// # Errors
     /// If the stream cannot be read.
@@ -63,14 +83,19 @@ impl Content {
         &self.path
     }
 
-    /// The files, each with its bytes.
+    /// The calendars that the files name and that could be read, each with its bytes.
+    pub fn calendars(&self) -> impl Iterator<Item = (&Path, &[u8])> {
+        self.calendars.0.iter().filter_map(|(path, read)| Some((path.as_path(), read.as_deref().ok()?)))
+    }
+
+    /// The jobs files, each with its bytes.
     pub fn files(&self) -> impl ExactSizeIterator<Item = (&Path, &[u8])> {
         self.sources.iter().map(|source| (source.path.as_path(), source.bytes.as_slice()))
     }
 
-    /// Changes with the names and bytes of the files.
+    /// Changes with the names and bytes of the files and of their calendars.
     pub fn digest(&self) -> Digest {
-        digest(&self.sources)
+        digest(&self.sources, &self.calendars)
     }
 
     /// Parses the jobs, to run them on this host as this user.
@@ -90,7 +115,7 @@ impl Content {
     }
 
     fn load_for(&self, host: Host) -> Result<Loaded, LoadError> {
-        let (mut reading, warnings) = join(&self.sources, host);
+        let (mut reading, warnings) = join(&self.sources, &self.calendars, host);
         if let Err(problems) = &mut reading {
             problems.extend(self.refused.iter().cloned());
             problems.sort();

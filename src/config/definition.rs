@@ -13,7 +13,7 @@ use super::keys::{self, ZONE};
 use super::words;
 use crate::duration;
 use crate::job::{AlarmLimits, CommandLine, Digest, Due, Job, JobName, JobSet};
-use crate::schedule::{Dst, Schedule};
+use crate::schedule::{Calendar, Dst, Schedule};
 
 /// A set of jobs in normal form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,11 +63,15 @@ impl Definition {
         Self { keys, hidden: hidden.collect() }
     }
 
-    /// The first `count` occurrences after an instant; none for a job that is disabled or runs after others.
-    pub fn coming(&self, name: &JobName, after: Timestamp, count: usize) -> Vec<Timestamp> {
+    /// The first `count` occurrences after an instant; none for a job that is disabled or runs after others. Absent if
+    /// they depend on a calendar, of which a definition has no more than a digest.
+    pub fn coming(&self, name: &JobName, after: Timestamp, count: usize) -> Option<Vec<Timestamp>> {
         let key = |key: &str| self.keys.get(key).map(String::as_str);
         let is_enabled = key("enabled") != Some("false");
-        let Some(written) = key("schedule").filter(|_| is_enabled) else { return Vec::new() };
+        let Some(written) = key("schedule").filter(|_| is_enabled) else { return Some(Vec::new()) };
+        if key(CALENDAR_DIGEST).is_some() {
+            return None;
+        }
         // No expression begins like a list.
         let expressions = match written.starts_with('[') {
             true => serde_json::from_str(written).unwrap_or_default(),
@@ -77,11 +81,15 @@ impl Definition {
         let zone = key("timezone").unwrap_or(ZONE);
         // What another version serves may be invalid here.
         let Ok(schedule) = Schedule::parse(&expressions, zone, dst.unwrap_or_default(), name.as_str()) else {
-            return Vec::new();
+            return Some(Vec::new());
         };
-        std::iter::successors(schedule.next_after(after), |last| schedule.next_after(*last)).take(count).collect()
+        let coming = std::iter::successors(schedule.next_after(after), |last| schedule.next_after(*last));
+        Some(coming.take(count).collect())
     }
 }
+
+/// Not a key of jobs.yaml: a digest of the days on which the job can be due.
+const CALENDAR_DIGEST: &str = "calendar.digest";
 
 /// The keys that say when a job is due.
 fn cause(due: &Due) -> Vec<(String, String)> {
@@ -103,9 +111,18 @@ fn cause(due: &Due) -> Vec<(String, String)> {
             if schedule.dst() != Dst::default() {
                 keys.push(("dst".to_owned(), schedule.dst().as_str().to_owned()));
             }
+            keys.extend(schedule.calendar().into_iter().flat_map(calendar));
             keys
         }
     }
+}
+
+fn calendar(calendar: &Calendar) -> Vec<(String, String)> {
+    let names: [(&str, Vec<&str>); 2] =
+        [("calendar.exclude", calendar.exclude().collect()), ("calendar.only", calendar.only().collect())];
+    let names = names.into_iter().filter(|(_, names)| !names.is_empty());
+    let names = names.map(|(key, names)| (key.to_owned(), list(&names)));
+    names.chain([(CALENDAR_DIGEST.to_owned(), calendar.digest())]).collect()
 }
 
 /// The values of all other keys, except `environment`.
@@ -239,7 +256,8 @@ mod tests {
         let name = JobName::parse("a").unwrap();
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         let berlin = definition("timezone: Europe/Berlin", "s");
-        assert_eq!(berlin.coming(&name, at("2026-11-20T12:00:00Z"), 1), [at("2026-11-21T01:00:00Z")]);
-        assert_eq!(definition("enabled: false", "s").coming(&name, at("2026-11-20T12:00:00Z"), 1), []);
+        let noon = at("2026-11-20T12:00:00Z");
+        assert_eq!(berlin.coming(&name, noon, 1), Some(vec![at("2026-11-21T01:00:00Z")]));
+        assert_eq!(definition("enabled: false", "s").coming(&name, noon, 1), Some(vec![]));
     }
 }

@@ -6,11 +6,12 @@ use super::spanned::{MapEntry, Node, Value};
 use crate::suggest::nearest;
 
 /// Names that people expect, by the key that is meant. In lower case, with `_` for `-`.
-const SYNONYMS: [(&str, &[&str]); 19] = [
+const SYNONYMS: [(&str, &[&str]); 20] = [
     ("description", &["comment", "desc", "title", "summary"]),
     ("schedule", &["at", "cron", "cron_expression", "every", "expression", "interval", "oncalendar", "time", "when"]),
     ("after", &["dependencies", "depends", "depends_on", "needs", "requires", "upstream", "upstreams", "wants"]),
     ("timezone", &["time_zone", "tz", "zone"]),
+    ("calendar", &["blackout", "calendars", "except", "exclude", "exclude_dates", "holiday", "holidays"]),
     ("splay", &["jitter", "random_delay", "randomizeddelaysec"]),
     ("command", &["args", "cmd", "exec", "execstart", "program", "run", "script"]),
     ("enabled", &["active", "disable", "disabled", "enable", "suspend"]),
@@ -83,7 +84,10 @@ fn right_form(form: Form, MapEntry { key, value, .. }: &MapEntry) -> Option<Stri
         (Form::Fields(_), "concurrency_group", Value::Text { text, .. }) => {
             Some(format!("`concurrency_group: {{name: {}, limit: 1}}`", shown(text)))
         }
-        (Form::Fields(known), ..) => Some(format!("`{key}: {{{}: ...}}`", known.first()?.name)),
+        (Form::Lists(known), key, Value::Text { text, .. }) => {
+            Some(format!("`{key}: {{{}: {}}}`", known.first()?.name, shown(text)))
+        }
+        (Form::Fields(known) | Form::Lists(known), ..) => Some(format!("`{key}: {{{}: ...}}`", known.first()?.name)),
         (Form::Texts, "after", Value::Text { text, .. }) => Some(format!("`after: {{{}: success}}`", shown(text))),
         (Form::Texts, "after", Value::List(items)) => {
             let jobs: Option<Vec<String>> =

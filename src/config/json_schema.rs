@@ -101,7 +101,7 @@ fn of_form(Key { name, form, .. }: &Key) -> Map<String, Value> {
             "propertyNames": { "pattern": VARIABLE_NAME },
             "additionalProperties": { "type": SCALAR },
         }),
-        Form::Fields(fields) => json!({
+        Form::Fields(fields) | Form::Lists(fields) => json!({
             "type": ["object", "null"],
             "properties": keys(fields.iter()),
             "additionalProperties": false,

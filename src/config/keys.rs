@@ -11,10 +11,11 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::after::Upstream;
+use super::calendars::CalendarsOfFile;
 use super::process::{self, LimitSettings};
 use super::raw::{Form, Given, Key, TextOrTexts, given, merged};
 use super::schema::Keys;
-use super::settings::{self, RetrySettings, ValueChecker, Zones};
+use super::settings::{self, CalendarSettings, RetrySettings, ValueChecker, Zones};
 use super::size;
 use super::spanned::{Fault, Node};
 use super::values;
@@ -35,6 +36,8 @@ const MAX_OUTPUT: u64 = 1 << 20;
 
 /// The texts of a map's entries, as written; null restores a default.
 type Fields = BTreeMap<String, Option<String>>;
+/// The texts of a map's lists, as written; null restores a default.
+type Lists = BTreeMap<String, Option<TextOrTexts>>;
 
 /// The keys of `limits`.
 const LIMITS: &[Key] = &[
@@ -56,6 +59,12 @@ const RETRIES: &[Key] = &[
 const GROUP: &[Key] = &[
     Key { name: "name", form: Form::Text, about: "The group's name." },
     Key { name: "limit", form: Form::Text, about: "The most concurrent runs of all jobs that name the group." },
+];
+
+/// The keys of `calendar`.
+const CALENDAR: &[Key] = &[
+    Key { name: "exclude", form: Form::TextOrTexts, about: "Files with dates on which the job is not due." },
+    Key { name: "only", form: Form::TextOrTexts, about: "Files with the only dates on which the job is due." },
 ];
 
 macro_rules! job_keys {
@@ -96,9 +105,10 @@ macro_rules! job_keys {
             node: &Node,
             title: &str,
             zones: &mut Zones,
+            calendars: CalendarsOfFile<'_>,
             faults: &mut Vec<Fault>,
         ) -> BlockSettings {
-            let mut checker = ValueChecker::new(node, title, zones, faults);
+            let mut checker = ValueChecker::new(node, title, zones, calendars, faults);
             $(let $key = {
                 let ($check, $name, $given) = (&mut checker, stringify!($key), block.$key);
                 let _ = (&$check, $name);
@@ -134,6 +144,10 @@ job_keys! {
     dst: Form::Words(words::OF_DST), String => Dst,
         |c, key, given| c.word(key, given, words::DST),
         or_default => Dst;
+    /// Days on which the job is not due, from files with dates: an occurrence on such a day, in the job's time zone, is
+    /// none. A file has dates, ranges and days of every year, one a line. Merged with that of the defaults.
+    calendar: Form::Lists(CALENDAR), Lists => CalendarSettings,
+        |c, key, given| c.calendar(given), settings::calendar => CalendarSettings;
     /// Delays each start by a fixed time below this, derived from the job's name. Default 0s.
     splay: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, |text| duration::parse(&text)), or_default => Duration;

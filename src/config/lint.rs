@@ -52,7 +52,7 @@ type Warning = (Position, String);
 
 /// Keys about a schedule, in a job that has `after` instead.
 fn without_effect(own: &LocatedSettings) -> Vec<Warning> {
-    const OF_A_SCHEDULE: [&str; 5] = ["timezone", "dst", "splay", "misfire", "misfire_limit"];
+    const OF_A_SCHEDULE: [&str; 6] = ["timezone", "dst", "calendar", "splay", "misfire", "misfire_limit"];
     if !matches!(own.settings.after, Some(Some(_))) {
         return Vec::new();
     }

@@ -38,6 +38,8 @@ pub(super) enum Form {
     Texts,
     /// A map from these keys to texts. Null restores a default.
     Fields(&'static [Key]),
+    /// A map from these keys to a text or a list of texts. Null restores a default.
+    Lists(&'static [Key]),
 }
 
 /// A key that a map may have.

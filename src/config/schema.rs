@@ -168,7 +168,10 @@ fn wrong_form(form: Form, entry: &MapEntry) -> Vec<(Position, String)> {
         (Form::Fields(known), Value::Map(entries)) => {
             entries.iter().filter_map(|entry| wrong_field(key, entry, known)).collect()
         }
-        (Form::Fields(known), _) => {
+        (Form::Lists(known), Value::Map(entries)) => {
+            entries.iter().flat_map(|entry| wrong_list(key, entry, known)).collect()
+        }
+        (Form::Fields(known) | Form::Lists(known), _) => {
             wrong(&format!("a map of {}", known.iter().map(|key| key.name).collect::<Vec<_>>().join(", ")))
         }
     }
@@ -193,15 +196,27 @@ fn wrong_pair(key: &str, entry: &MapEntry) -> Option<(Position, String)> {
     wrong.then(|| (entry.value.at, format!("`{key}`: `{name}` must be a text, not {}", kind(&entry.value))))
 }
 
-fn wrong_field(key: &str, entry: &MapEntry, known: &[Key]) -> Option<(Position, String)> {
-    let name = shown(&entry.key);
-    let known = known.iter().map(|key| key.name);
-    if !known.clone().any(|known| known == entry.key) {
-        return Some((
-            entry.at,
-            format!("`{key}`: `{name}` is not one of its keys{}", did_you_mean(&entry.key, known)),
-        ));
+fn wrong_list(key: &str, entry: &MapEntry, known: &[Key]) -> Vec<(Position, String)> {
+    match unknown_field(key, entry, known) {
+        Some(unknown) => vec![unknown],
+        None => {
+            wrong_form(Form::TextOrTexts, entry).into_iter().map(|(at, why)| (at, format!("`{key}`: {why}"))).collect()
+        }
     }
+}
+
+fn unknown_field(key: &str, entry: &MapEntry, known: &[Key]) -> Option<(Position, String)> {
+    let known = known.iter().map(|key| key.name);
+    let is_known = known.clone().any(|known| known == entry.key);
+    let hint = || did_you_mean(&entry.key, known);
+    (!is_known).then(|| (entry.at, format!("`{key}`: `{}` is not one of its keys{}", shown(&entry.key), hint())))
+}
+
+fn wrong_field(key: &str, entry: &MapEntry, known: &[Key]) -> Option<(Position, String)> {
+    if let Some(unknown) = unknown_field(key, entry, known) {
+        return Some(unknown);
+    }
+    let name = shown(&entry.key);
     let wrong = entry.value.text().is_none();
     wrong.then(|| (entry.value.at, format!("`{key}`: `{name}` must be a text or number, not {}", kind(&entry.value))))
 }

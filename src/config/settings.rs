@@ -8,6 +8,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use super::after::{self, Upstream};
+use super::calendars::CalendarsOfFile;
 use super::process::{self, LimitSettings};
 use super::raw::merged;
 use super::raw::{Given, TextOrTexts};
@@ -16,7 +17,7 @@ use super::spanned::{Fault, MapEntry, Node, Position};
 use super::values;
 use crate::duration;
 use crate::job::{CommandLine, Condition, Group, JobName, Retries};
-use crate::schedule::{Dst, Schedule};
+use crate::schedule::{DatesFile, Dst, Schedule};
 
 /// The given keys of `retries`.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +26,13 @@ pub(super) struct RetrySettings {
     pub delay: Given<Duration>,
     pub backoff: Given<f64>,
     pub max_delay: Given<Duration>,
+}
+
+/// The given keys of `calendar`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CalendarSettings {
+    pub exclude: Given<Vec<DatesFile>>,
+    pub only: Given<Vec<DatesFile>>,
 }
 
 /// A cache of time zone checks, because thousands of jobs share a few zones.
@@ -47,12 +55,19 @@ pub(super) struct ValueChecker<'a> {
     node: &'a Node,
     title: &'a str,
     zones: &'a mut Zones,
+    calendars: CalendarsOfFile<'a>,
     faults: &'a mut Vec<Fault>,
 }
 
 impl<'a> ValueChecker<'a> {
-    pub fn new(node: &'a Node, title: &'a str, zones: &'a mut Zones, faults: &'a mut Vec<Fault>) -> Self {
-        Self { node, title, zones, faults }
+    pub fn new(
+        node: &'a Node,
+        title: &'a str,
+        zones: &'a mut Zones,
+        calendars: CalendarsOfFile<'a>,
+        faults: &'a mut Vec<Fault>,
+    ) -> Self {
+        Self { node, title, zones, calendars, faults }
     }
 
     /// The position of a key's value.
@@ -184,6 +199,37 @@ impl<'a> ValueChecker<'a> {
         }))
     }
 
+    pub fn calendar(&mut self, given: Given<BTreeMap<String, Option<TextOrTexts>>>) -> Given<CalendarSettings> {
+        let Some(Some(mut lists)) = given else { return given.map(|_| None) };
+        let mut files = |name| Some(lists.remove(name)?.map(|names| self.dates(name, names)));
+        Some(Some(CalendarSettings { exclude: files("exclude"), only: files("only") }))
+    }
+
+    /// The files that a key of `calendar` names.
+    fn dates(&mut self, list: &str, names: TextOrTexts) -> Vec<DatesFile> {
+        let names = match names {
+            TextOrTexts::Text(name) => vec![name],
+            TextOrTexts::Texts(names) => names,
+        };
+        let entry = self.node.entry("calendar").and_then(|entry| entry.value.entry(list));
+        let at = entry.map_or_else(|| self.position("calendar"), schema::position_of);
+        let items = entry.map_or(&[][..], |entry| entry.value.items());
+        if names.is_empty() && list == "only" {
+            self.faults.push(Fault::new(at, format!("{}: `calendar`: `only`: the list is empty", self.title)));
+        }
+        let mut files = Vec::new();
+        for (index, name) in names.iter().enumerate() {
+            match self.calendars.find(name) {
+                Ok(file) => files.extend(file),
+                Err(why) => {
+                    let at = items.get(index).map_or(at, |item| item.at);
+                    self.fault(at, "calendar", format!("`{}`: {why}", shown(name)));
+                }
+            }
+        }
+        files
+    }
+
     /// Both keys of a group are required; neither has a default.
     pub fn group(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<Group> {
         let key = "concurrency_group";
@@ -259,6 +305,19 @@ pub(super) fn retries(own: &Given<RetrySettings>, defaults: &Given<RetrySettings
         delay: merged(&own.delay, &defaults.delay).unwrap_or(builtin.delay),
         backoff: merged(&own.backoff, &defaults.backoff).unwrap_or(builtin.backoff),
         max_delay: merged(&own.max_delay, &defaults.max_delay).unwrap_or(builtin.max_delay),
+    }
+}
+
+/// Merges a job's calendar with the defaults, key by key.
+pub(super) fn calendar(own: &Given<CalendarSettings>, defaults: &Given<CalendarSettings>) -> CalendarSettings {
+    let own = match own {
+        Some(None) => return CalendarSettings::default(),
+        given => given.clone().flatten().unwrap_or_default(),
+    };
+    let defaults = defaults.clone().flatten().unwrap_or_default();
+    CalendarSettings {
+        exclude: Some(merged(&own.exclude, &defaults.exclude)),
+        only: Some(merged(&own.only, &defaults.only)),
     }
 }
 

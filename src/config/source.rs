@@ -13,8 +13,7 @@ pub(super) fn text(bytes: &[u8]) -> Result<&str, Fault> {
     if bytes.len() > LARGEST {
         return Err(Fault::new(Position::START, format!("the file is larger than {} MiB", LARGEST >> 20)));
     }
-    let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(bytes, error.valid_up_to()))?;
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = utf8(bytes)?;
     match text.char_indices().find(|(_, c)| !is_allowed(*c)) {
         None => Ok(text),
         Some((index, c)) => Err(Fault::new(
@@ -25,6 +24,12 @@ pub(super) fn text(bytes: &[u8]) -> Result<&str, Fault> {
             ),
         )),
     }
+}
+
+/// The text without its byte order mark.
+pub(super) fn utf8(bytes: &[u8]) -> Result<&str, Fault> {
+    let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(bytes, error.valid_up_to()))?;
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
 }
 
 fn not_utf8(bytes: &[u8], valid: usize) -> Fault {

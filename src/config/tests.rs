@@ -1,6 +1,7 @@
 //! Tests of the exact error messages for jobs files.
 
 mod after;
+mod calendars;
 mod editors;
 mod folders;
 mod fuzz;

@@ -7,16 +7,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::after::Outline;
+use super::calendars::CalendarsOfFile;
 use super::host::Host;
 use super::keys::{self, BlockSettings, Merged};
 use super::lint;
 use super::raw::merged;
 use super::schema::{self, shown};
-use super::settings::Zones;
+use super::settings::{CalendarSettings, Zones};
 use super::source::{self, Lines};
 use super::spanned::{self, Fault, MapEntry, Node, Position};
 use crate::job::{Due, Interrupted, Job, JobName, OnLeaseEnd};
-use crate::schedule::{FaultPosition, Schedule};
+use crate::schedule::{Calendar, FaultPosition, Schedule};
 
 /// The result of checking one file. The jobs are complete only if there are no faults.
 #[derive(Default)]
@@ -31,7 +32,7 @@ pub(super) struct Checked {
 }
 
 /// Checks one file: positions, form, types, values, relations, and the host.
-pub(super) fn file(bytes: &[u8], host: &mut Host) -> Checked {
+pub(super) fn file(bytes: &[u8], calendars: CalendarsOfFile<'_>, host: &mut Host) -> Checked {
     let text = match source::text(bytes) {
         Ok(text) => text,
         Err(fault) => return Checked { faults: vec![fault], ..Checked::default() },
@@ -49,7 +50,8 @@ pub(super) fn file(bytes: &[u8], host: &mut Host) -> Checked {
         }
     };
     let checked = Checked { faults, names, ..Checked::default() };
-    FileCheck { lines: Lines::of(text), zones: Zones::default(), host, checked }.run(raw, &sound)
+    let calendars = FileCalendars { named: calendars, made: BTreeMap::new() };
+    FileCheck { lines: Lines::of(text), zones: Zones::default(), calendars, host, checked }.run(raw, &sound)
 }
 
 fn names(root: &Node) -> Vec<String> {
@@ -87,9 +89,28 @@ impl LocatedSettings {
     }
 }
 
+/// The calendars of a file's jobs. Many jobs have the same one, so each is made once.
+struct FileCalendars<'a> {
+    named: CalendarsOfFile<'a>,
+    made: BTreeMap<[Vec<String>; 2], Calendar>,
+}
+
+impl FileCalendars<'_> {
+    fn of(&mut self, settings: &CalendarSettings) -> Option<Calendar> {
+        let files = [&settings.exclude, &settings.only].map(|files| files.clone().flatten().unwrap_or_default());
+        if files.iter().all(Vec::is_empty) {
+            return None;
+        }
+        let names = files.each_ref().map(|files| files.iter().map(|file| file.name.clone()).collect());
+        let [exclude, only] = files;
+        Some(self.made.entry(names).or_insert_with(|| Calendar::new(exclude, only)).clone())
+    }
+}
+
 struct FileCheck<'a> {
     lines: Lines<'a>,
     zones: Zones,
+    calendars: FileCalendars<'a>,
     host: &'a mut Host,
     checked: Checked,
 }
@@ -115,7 +136,7 @@ impl FileCheck<'_> {
         let node = sound.entry("defaults").map(|entry| Rc::clone(&entry.value));
         let settings = match (block, &node) {
             (Some(block), Some(node)) => {
-                keys::check(block, node, "defaults", &mut self.zones, &mut self.checked.faults)
+                keys::check(block, node, "defaults", &mut self.zones, self.calendars.named, &mut self.checked.faults)
             }
             _ => BlockSettings::default(),
         };
@@ -124,7 +145,8 @@ impl FileCheck<'_> {
 
     fn job(&mut self, entry: &MapEntry, block: keys::Block, defaults: &LocatedSettings) {
         let title = format!("job `{}`", shown(&entry.key));
-        let settings = keys::check(block, &entry.value, &title, &mut self.zones, &mut self.checked.faults);
+        let (zones, faults) = (&mut self.zones, &mut self.checked.faults);
+        let settings = keys::check(block, &entry.value, &title, zones, self.calendars.named, faults);
         let own = LocatedSettings { settings, node: Some(Rc::clone(&entry.value)) };
         let name = JobName::parse(&entry.key)
             .map_err(|error| self.fault(entry.at, error.to_string().replace(&entry.key, &shown(&entry.key))))
@@ -137,7 +159,12 @@ impl FileCheck<'_> {
         let is_over = schedule.as_ref().is_some_and(|schedule| schedule.next_after(self.host.now).is_none());
         if is_over && values.enabled {
             let at = entry.value.entry("schedule").map_or(entry.at, |schedule| schedule.value.at);
-            let message = format!("{title}: `schedule` has no occurrence from now on, so the job never runs by itself");
+            let of = if schedule.as_ref().is_some_and(|schedule| schedule.calendar().is_some()) {
+                "`schedule` with its `calendar`"
+            } else {
+                "`schedule`"
+            };
+            let message = format!("{title}: {of} has no occurrence from now on, so the job never runs by itself");
             self.checked.warnings.push(Fault::new(at, message));
         }
         let upstreams = values.after.clone();
@@ -190,7 +217,9 @@ impl FileCheck<'_> {
     fn schedule(&mut self, title: &str, job: &MapEntry, values: &Merged) -> Option<Schedule> {
         let expressions: Vec<&str> = values.schedule.as_ref()?.iter().map(String::as_str).collect();
         let parsed = Schedule::parse(&expressions, &values.timezone, values.dst, &job.key);
+        let calendar = self.calendars.of(&values.calendar);
         parsed
+            .map(|schedule| if calendar.is_some() { schedule.with_calendar(calendar) } else { schedule })
             .map_err(|error| {
                 let at = self.position_in_schedule(job, error.position());
                 let expression = error.position().and_then(|position| expressions.get(position.expression)).copied();

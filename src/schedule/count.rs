@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::calendar::Calendar;
 use super::day::{DAY, Days, Seconds};
 use super::parse::{Fields, Meaning};
 use super::timeline::{EARLIEST, LATEST, Timeline};
@@ -18,8 +19,18 @@ use super::zone::{OffsetSpan, Zone, civil};
 use super::{Expression, Occurrences};
 
 /// The number of occurrences from second `from` to second `to`, both included.
-pub(super) fn count(expressions: &[Expression], zone: &Zone, from: i64, to: i64) -> u64 {
-    if from > to { 0 } else { Count::of(expressions).total(zone, from, to) }
+pub(super) fn count(expressions: &[Expression], zone: &Zone, calendar: Option<&Calendar>, from: i64, to: i64) -> u64 {
+    let mut count = Count::of(expressions);
+    let Some(calendar) = calendar else { return count.total(zone, from, to) };
+    // Between two days that the calendar leaves out, it has no effect.
+    let (mut total, mut from) = (0, from);
+    while let Some(first) = calendar.seek(zone, from, true).filter(|first| *first <= to) {
+        let end = calendar.seek(zone, first, false).filter(|end| *end <= to);
+        total += count.total(zone, first, end.map_or(to, |end| end - 1));
+        let Some(end) = end else { break };
+        from = end;
+    }
+    total
 }
 
 /// A list of expressions, grouped by how their occurrences are counted.
@@ -62,7 +73,10 @@ impl<'a> Count<'a> {
         count
     }
 
-    fn total(mut self, zone: &Zone, from: i64, to: i64) -> u64 {
+    fn total(&mut self, zone: &Zone, from: i64, to: i64) -> u64 {
+        if from > to {
+            return 0;
+        }
         let mut total = multiples(&self.periods, from, to);
         let (mut at, last) = (from.max(EARLIEST), to.min(LATEST));
         while at <= last && !self.patterns.is_empty() {

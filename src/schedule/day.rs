@@ -5,17 +5,21 @@
 
 use jiff::civil::Date;
 
+use super::day_rule::DayRule;
 use super::field::Field;
 use super::parse::Fields;
 
 /// The days that an expression matches.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Days {
     /// Bit sets, counted from each field's smallest value.
     years: [u64; 3],
     months: u64,
     days: u64,
     weekdays: u64,
+    /// The rules of each day field.
+    day_rules: Box<[DayRule]>,
+    weekday_rules: Box<[DayRule]>,
     /// A day matches if either day field matches; otherwise both must match.
     either: bool,
 }
@@ -24,17 +28,74 @@ impl Days {
     pub(super) fn of(fields: &Fields) -> Self {
         let set = |field: Field| bits(fields.of(field).iter().map(|value| value - field.min()));
         let [months, days, weekdays] = [Field::Month, Field::DayOfMonth, Field::DayOfWeek].map(|field| set(field)[0]);
-        Self { years: set(Field::Year), months, days, weekdays, either: fields.either_day() }
+        let rules = |field: Field| fields.of(field).rules.clone();
+        Self {
+            years: set(Field::Year),
+            months,
+            days,
+            weekdays,
+            day_rules: rules(Field::DayOfMonth),
+            weekday_rules: rules(Field::DayOfWeek),
+            either: fields.either_day(),
+        }
     }
 
     pub(super) fn holds(&self, date: Date) -> bool {
-        let Ok(year) = usize::try_from(i32::from(date.year()) - i32::from(Field::Year.min())) else { return false };
-        let is_in_year = self.years.get(year / 64).is_some_and(|years| years >> (year % 64) & 1 == 1);
-        let day = self.days >> (date.day() - 1) & 1 == 1;
-        let weekday = self.weekdays >> date.weekday().to_sunday_zero_offset() & 1 == 1;
-        let is_day = if self.either { day || weekday } else { day && weekday };
-        is_in_year && is_day && self.months >> (date.month() - 1) & 1 == 1
+        self.in_month(date.first_of_month()) >> (date.day() - 1) & 1 == 1
     }
+
+    /// The first of them from `date` on.
+    pub(super) fn next(&self, date: Date) -> Option<Date> {
+        let mut first = date.first_of_month();
+        let mut days = self.in_month(first) >> (date.day() - 1) << (date.day() - 1);
+        while days == 0 {
+            first = first.last_of_month().tomorrow().ok()?;
+            if first.year() > LAST_YEAR {
+                return None;
+            }
+            days = self.in_month(first);
+        }
+        day_of(first, days.trailing_zeros())
+    }
+
+    /// The last of them up to `date`.
+    pub(super) fn previous(&self, date: Date) -> Option<Date> {
+        let mut first = date.first_of_month();
+        let mut days = self.in_month(first) & ((1 << date.day()) - 1);
+        while days == 0 {
+            first = first.yesterday().ok()?.first_of_month();
+            if first.year() < FIRST_YEAR {
+                return None;
+            }
+            days = self.in_month(first);
+        }
+        day_of(first, days.ilog2())
+    }
+
+    /// The matching days of the month that begins at `first`, as a bit set: bit 0 is the first day.
+    fn in_month(&self, first: Date) -> u64 {
+        let Ok(year) = usize::try_from(first.year() - FIRST_YEAR) else { return 0 };
+        let is_in_year = self.years.get(year / 64).is_some_and(|years| years >> (year % 64) & 1 == 1);
+        if !is_in_year || self.months >> (first.month() - 1) & 1 == 0 {
+            return 0;
+        }
+        let named = |rules: &[DayRule]| rules.iter().fold(0, |days, rule| days | rule.bit(first));
+        let days = self.days | named(&self.day_rules);
+        // The weekdays from the first day on, in each of the weeks.
+        let begin = first.weekday().to_sunday_zero_offset();
+        let week = (self.weekdays | self.weekdays << 7) >> begin & 0x7F;
+        let weekdays = (0..5).fold(0, |days, number| days | week << (7 * number)) | named(&self.weekday_rules);
+        let month = (1 << first.days_in_month()) - 1;
+        month & if self.either { days | weekdays } else { days & weekdays }
+    }
+}
+
+/// The range of [`Field::Year`].
+const FIRST_YEAR: i16 = 1970;
+const LAST_YEAR: i16 = 2100;
+
+fn day_of(first: Date, bit: u32) -> Option<Date> {
+    first.with().day(i8::try_from(bit).ok()? + 1).build().ok()
 }
 
 fn bits(values: impl Iterator<Item = u16>) -> [u64; 3] {

@@ -26,7 +26,7 @@ pub(super) fn missing_days(meaning: &Meaning) -> Option<String> {
     };
     let first = days.iter().next()?;
     // If either day field suffices, the weekday occurs in every month.
-    if fields.either_day() || months.iter().any(|month| longest(month) >= first) {
+    if fields.either_day() || !days.rules.is_empty() || months.iter().any(|month| longest(month) >= first) {
         return None;
     }
     let have = if months.len() == 1 { "has" } else { "have" };
@@ -84,8 +84,10 @@ fn regularly(unit: &str, values: &Values) -> String {
 
 fn days(fields: &Fields) -> String {
     let of = |field| fields.of(field);
-    let dates = format!("on {} of the month", listed("day", "days", of(Field::DayOfMonth)));
-    let weekdays = named(Field::DayOfWeek, of(Field::DayOfWeek));
+    let (dates, weekdays) = (of(Field::DayOfMonth), of(Field::DayOfWeek));
+    let dates = format!("on {} of the month", with_rules(dates, || listed("day", "days", dates)));
+    let of_the_month = if weekdays.rules.is_empty() { "" } else { " of the month" };
+    let weekdays = with_rules(weekdays, || named(Field::DayOfWeek, weekdays)) + of_the_month;
     let days = match (of(Field::DayOfMonth).full, of(Field::DayOfWeek).full) {
         // If either may match and one always does, the other has no effect.
         (true, true) => "every day".to_owned(),
@@ -102,6 +104,12 @@ fn days(fields: &Fields) -> String {
     format!("{days}{in_months}{in_years}")
 }
 
+/// The values in words, unless there are only rules, and the rules.
+fn with_rules(values: &Values, words: impl FnOnce() -> String) -> String {
+    let words = (values.len() > 0).then(words);
+    joined(words.into_iter().chain(values.rules.iter().map(|rule| rule.describe())).collect())
+}
+
 /// `day 1`, or `days 1, 15 and 20 to 25`.
 fn listed(one: &str, many: &str, values: &Values) -> String {
     if values.full {
@@ -112,11 +120,7 @@ fn listed(one: &str, many: &str, values: &Values) -> String {
 }
 
 fn named(field: Field, values: &Values) -> String {
-    spans(values, |value| {
-        let name = field.names().get(usize::from(value - field.min())).copied().unwrap_or_default();
-        let (first, rest) = name.split_at(1);
-        format!("{}{rest}", first.to_ascii_uppercase())
-    })
+    spans(values, |value| field.name_of(value))
 }
 
 /// Lists the values, formatted by `name`. Three or more consecutive values become `first to last`.
@@ -191,6 +195,21 @@ mod tests {
             ("0 0 12 1 1 * 2030-2032", "at 12:00 on day 1 of the month in January in years 2030 to 2032"),
             ("0 0 1 */3 *", "at 00:00 on day 1 of the month in January, April, July and October"),
             ("0 0 13 * 5", "at 00:00 on day 13 of the month or on Friday"),
+            ("0 0 L * *", "at 00:00 on the last day of the month"),
+            ("0 0 1,15,L * *", "at 00:00 on days 1 and 15 and the last day of the month"),
+            (
+                "0 0 L-1,L-3,L-21 * *",
+                "at 00:00 on the day before the last, the third day before the last and the 21st day before the last of the month",
+            ),
+            ("0 0 LW 12 *", "at 00:00 on the last weekday (Monday to Friday) of the month in December"),
+            ("0 0 15W * *", "at 00:00 on the weekday (Monday to Friday) nearest to day 15 of the month"),
+            ("0 0 * * mon#2", "at 00:00 on the second Monday of the month"),
+            ("0 0 * * wed,friL", "at 00:00 on Wednesday and the last Friday of the month"),
+            ("0 0 L * 1#1", "at 00:00 on the last day of the month or on the first Monday of the month"),
+            (
+                "0 0 */2 * 7L",
+                "at 00:00 on days 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29 and 31 of the month if it is the last Sunday of the month",
+            ),
             ("@every 36h", "every 1 day 12 hours, counted from 1970-01-01T00:00:00Z"),
             ("3,7 5 * * *", "at minutes 3 and 7 of hour 5 every day"),
             ("@every 90s", "every 1 minute 30 seconds, counted from 1970-01-01T00:00:00Z"),

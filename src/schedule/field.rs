@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use super::day_rule::DayRule;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Field {
     Second,
@@ -67,14 +69,21 @@ impl Field {
         }
     }
 
+    /// The full name of a value with a capital letter; empty if it has none.
+    pub(super) fn name_of(self, value: u16) -> String {
+        let name = self.names().get(usize::from(value - self.min())).copied().unwrap_or_default();
+        let first = name.chars().next().map(|first| first.to_ascii_uppercase());
+        first.into_iter().chain(name.chars().skip(1)).collect()
+    }
+
     /// The allowed values, for error messages.
     pub(super) fn allowed(self) -> &'static str {
         match self {
             Self::Second | Self::Minute => "0 to 59",
             Self::Hour => "0 to 23",
-            Self::DayOfMonth => "1 to 31",
+            Self::DayOfMonth => "1 to 31, L, L-3, LW, 15W",
             Self::Month => "1 to 12, jan to dec",
-            Self::DayOfWeek => "0 to 7 (0 and 7 are Sunday), sun to sat",
+            Self::DayOfWeek => "0 to 7 (0 and 7 are Sunday), sun to sat, mon#2, friL",
             Self::Year => "1970 to 2100",
         }
     }
@@ -99,11 +108,13 @@ impl fmt::Display for Field {
     }
 }
 
-/// The values that one field matches, at least one.
+/// The values that one field matches, at least one value or rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Values {
     /// Ranges of consecutive values, each `(first, last)`, in order and with gaps between them.
     ranges: Box<[(u16, u16)]>,
+    /// What a day field matches beside the values, in order.
+    pub(super) rules: Box<[DayRule]>,
     /// Written with a leading `*`. Determines how the day fields are combined and how shifts of the clock are handled.
     pub(super) wild: bool,
     /// Contains every value.
@@ -111,7 +122,7 @@ pub(super) struct Values {
 }
 
 impl Values {
-    pub(super) fn new(field: Field, set: &BTreeSet<u16>, wild: bool) -> Self {
+    pub(super) fn new(field: Field, set: &BTreeSet<u16>, rules: BTreeSet<DayRule>, wild: bool) -> Self {
         let mut ranges: Vec<(u16, u16)> = Vec::new();
         for &value in set {
             match ranges.last_mut() {
@@ -120,24 +131,26 @@ impl Values {
             }
         }
         let full = set.len() == usize::from(field.size());
-        Self { ranges: ranges.into(), wild, full }
+        // Rules name days that a full set already contains.
+        let rules = if full { Box::default() } else { rules.into_iter().collect() };
+        Self { ranges: ranges.into(), rules, wild, full }
     }
 
     /// Every value, with the meaning of `*`.
     pub(super) fn all(field: Field) -> Self {
-        Self { ranges: [(field.min(), field.max())].into(), wild: true, full: true }
+        Self { ranges: [(field.min(), field.max())].into(), rules: Box::default(), wild: true, full: true }
     }
 
     pub(super) fn one(value: u16) -> Self {
-        Self { ranges: [(value, value)].into(), wild: false, full: false }
+        Self { ranges: [(value, value)].into(), rules: Box::default(), wild: false, full: false }
     }
 
-    /// The values in order.
+    /// The values in order, without rules.
     pub(super) fn iter(&self) -> impl Iterator<Item = u16> {
         self.ranges.iter().flat_map(|&(first, last)| first..=last)
     }
 
-    /// The number of values.
+    /// The number of values, without rules.
     pub(super) fn len(&self) -> usize {
         self.ranges.iter().map(|(first, last)| usize::from(last - first) + 1).sum()
     }
@@ -174,10 +187,11 @@ impl Values {
 /// A canonical text. A leading `*` is part of the meaning.
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.wild, self.full) {
-            (true, true) => f.write_str("*"),
-            (true, false) => write!(f, "*={}", self.list(0)),
-            (false, _) => f.write_str(&self.list(0)),
+        if self.wild && self.full {
+            return f.write_str("*");
         }
+        let values = (!self.ranges.is_empty()).then(|| self.list(0));
+        let all: Vec<String> = values.into_iter().chain(self.rules.iter().map(ToString::to_string)).collect();
+        write!(f, "{}{}", if self.wild { "*=" } else { "" }, all.join(","))
     }
 }

@@ -1,6 +1,7 @@
 //! Parser for one field of an expression.
 //!
-//! A field consists of lists, ranges, steps, names, and values hashed from the job's name.
+//! A field consists of lists, ranges, steps, names, and values hashed from the job's name. [`super::rule_item`] parses
+//! the days that depend on the month.
 
 use std::collections::BTreeSet;
 
@@ -10,21 +11,25 @@ use super::error::{Fault, nearest};
 use super::field::{Field, Values};
 use super::parse::ExpressionError;
 use super::piece::Piece;
+use super::rule_item;
 
 /// Parses a field; `job` determines its hashed values.
 pub(super) fn values(field: Field, word: Piece<'_>, job: &str) -> Result<Values, ExpressionError> {
-    let mut set = BTreeSet::new();
+    let (mut set, mut rules) = (BTreeSet::new(), BTreeSet::new());
     for item in word.items() {
-        set.extend(item_values(field, item, job)?);
+        refuse_other_dialects(field, item)?;
+        match rule_item::read(field, item)? {
+            Some(rule) => drop(rules.insert(rule)),
+            None => set.extend(item_values(field, item, job)?),
+        }
     }
-    Ok(Values::new(field, &set, word.text.starts_with('*')))
+    Ok(Values::new(field, &set, rules, word.text.starts_with('*')))
 }
 
 fn item_values(field: Field, item: Piece<'_>, job: &str) -> Result<Vec<u16>, ExpressionError> {
     if item.text.is_empty() {
         return Err(ExpressionError::at(item, Fault::EmptyItem { field }));
     }
-    refuse_other_dialects(field, item)?;
     let (base, step) = match item.split_once('/') {
         Some((base, step)) => (base, Some(read_step(field, step)?)),
         None => (item, None),
@@ -53,7 +58,6 @@ fn week(field: Field) -> u16 {
 fn refuse_other_dialects(field: Field, item: Piece<'_>) -> Result<(), ExpressionError> {
     let instead = |c| match c {
         '?' => Some("write `*`"),
-        '#' => Some("name the days of the month, such as `8-14`, and let the command check the weekday"),
         '~' => Some("write `H(first-last)`, which stays the same on every host"),
         '!' | '^' => Some("list what is wanted"),
         _ => None,
@@ -64,7 +68,7 @@ fn refuse_other_dialects(field: Field, item: Piece<'_>) -> Result<(), Expression
     }
 }
 
-fn unsupported(field: Field, piece: Piece<'_>, instead: &'static str) -> ExpressionError {
+pub(super) fn unsupported(field: Field, piece: Piece<'_>, instead: &'static str) -> ExpressionError {
     ExpressionError::at(piece, Fault::Unsupported { field, text: piece.text.to_owned(), instead })
 }
 
@@ -92,7 +96,7 @@ fn range(field: Field, whole: Piece<'_>, first: Piece<'_>, last: Piece<'_>) -> R
 }
 
 /// Parses a number or name. A weekday may be 7.
-fn value(field: Field, piece: Piece<'_>) -> Result<u16, ExpressionError> {
+pub(super) fn value(field: Field, piece: Piece<'_>) -> Result<u16, ExpressionError> {
     let highest = if field == Field::DayOfWeek { 7 } else { field.max() };
     match number(piece.text) {
         Some(Ok(value)) if (field.min()..=highest).contains(&value) => Ok(value),
@@ -102,34 +106,20 @@ fn value(field: Field, piece: Piece<'_>) -> Result<u16, ExpressionError> {
 }
 
 /// Parses a number: `None` if the text is not one, an error if it exceeds `u16`.
-fn number(text: &str) -> Option<Result<u16, std::num::ParseIntError>> {
+pub(super) fn number(text: &str) -> Option<Result<u16, std::num::ParseIntError>> {
     (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse())
 }
 
-fn named(field: Field, text: &str) -> Option<u16> {
+pub(super) fn named(field: Field, text: &str) -> Option<u16> {
     let is_named = |name: &&str| name.eq_ignore_ascii_case(text) || name[..3].eq_ignore_ascii_case(text);
     let index = field.names().iter().position(is_named)?;
     u16::try_from(index).ok().map(|index| field.min() + index)
 }
 
 fn unreadable(field: Field, piece: Piece<'_>) -> ExpressionError {
-    let is_day = matches!(field, Field::DayOfMonth | Field::DayOfWeek);
-    if is_day && is_last_or_workday(field, piece.text) {
-        let instead = "name the days, such as `28-31`, and let the command check the date";
-        return unsupported(field, piece, instead);
-    }
     let short = field.names().iter().map(|name| &name[..3]);
     let nearest = nearest(piece.text, short.chain(field.names().iter().copied()));
     ExpressionError::at(piece, Fault::Unreadable { field, text: piece.text.to_owned(), nearest })
-}
-
-/// Quartz's `L`, `5L`, `friL`, `LW`, `15W`.
-fn is_last_or_workday(field: Field, text: &str) -> bool {
-    let Some(before) = text.strip_suffix(['L', 'W', 'l', 'w']) else { return false };
-    before.is_empty()
-        || before.eq_ignore_ascii_case("l")
-        || before.bytes().all(|byte| byte.is_ascii_digit())
-        || named(field, before).is_some()
 }
 
 /// The values from which a hashed value is chosen.

@@ -2,43 +2,73 @@
 //!
 //! A local time is counted in seconds as if it were UTC. The crate numbers weekdays from 1, combines the day fields
 //! with "and", and supports the years 1970 to 2100. So it receives only numbers, a second schedule if either day field
-//! suffices, and no query outside these years.
+//! suffices, and no query outside these years. It has no days that depend on the month: if there are any, it receives
+//! every day, and [`Days`] says which of them match.
 
 use std::str::FromStr;
 
 use chrono::{DateTime, Datelike, NaiveDate, Utc};
 
+use super::day::{DAY, Days};
 use super::error::Fault;
 use super::field::{Field, Values};
 use super::parse::Fields;
+use super::zone::{civil, start_of};
 
 /// The local times that an expression matches.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Pattern {
     /// One schedule, or two if either day field suffices.
     schedules: Vec<cron::Schedule>,
+    /// The days, if the schedule does not say which.
+    days: Option<Days>,
     years: Values,
 }
 
 impl Pattern {
     pub(super) fn new(fields: &Fields) -> Result<Self, Fault> {
-        let (days, weekdays) = (fields.of(Field::DayOfMonth).list(0), fields.of(Field::DayOfWeek).list(1));
-        let schedules = if fields.either_day() {
-            vec![schedule(fields, &days, "*")?, schedule(fields, "*", &weekdays)?]
+        let [days, weekdays] = [Field::DayOfMonth, Field::DayOfWeek].map(|field| fields.of(field));
+        let has_rules = !(days.rules.is_empty() && weekdays.rules.is_empty());
+        let schedules = if has_rules {
+            vec![schedule(fields, "*", "*")?]
+        } else if fields.either_day() {
+            vec![schedule(fields, &days.list(0), "*")?, schedule(fields, "*", &weekdays.list(1))?]
         } else {
-            vec![schedule(fields, &days, &weekdays)?]
+            vec![schedule(fields, &days.list(0), &weekdays.list(1))?]
         };
-        Ok(Self { schedules, years: fields.of(Field::Year).clone() })
+        let days = has_rules.then(|| Days::of(fields));
+        Ok(Self { schedules, days, years: fields.of(Field::Year).clone() })
     }
 
     /// The first match at `local` or later.
     pub(super) fn at_or_after(&self, local: i64) -> Option<i64> {
-        let before = DateTime::from_timestamp(local.max(0) - 1, 0)?;
-        self.schedules.iter().filter_map(|schedule| schedule.after(&before).next()).map(|at| at.timestamp()).min()
+        let found = self.first_from(local)?;
+        match &self.days {
+            Some(days) if !days.holds(civil(found).date()) => {
+                // Every matching day has the same times, so the search ends on the first one.
+                self.first_from(start_of(days.next(civil(found).date())?))
+            }
+            _ => Some(found),
+        }
     }
 
     /// The last match at `local` or earlier.
     pub(super) fn at_or_before(&self, local: i64) -> Option<i64> {
+        let found = self.last_until(local)?;
+        match &self.days {
+            Some(days) if !days.holds(civil(found).date()) => {
+                self.last_until(start_of(days.previous(civil(found).date())?) + DAY - 1)
+            }
+            _ => Some(found),
+        }
+    }
+
+    fn first_from(&self, local: i64) -> Option<i64> {
+        let before = DateTime::from_timestamp(local.max(0) - 1, 0)?;
+        self.schedules.iter().filter_map(|schedule| schedule.after(&before).next()).map(|at| at.timestamp()).min()
+    }
+
+    fn last_until(&self, local: i64) -> Option<i64> {
         let next = DateTime::from_timestamp(self.last_in_years(local)?.checked_add(1)?, 0)?;
         let matches = self.schedules.iter().filter_map(|schedule| schedule.after(&next).next_back());
         matches.map(|at| at.timestamp()).max()

@@ -53,6 +53,12 @@ impl<'a> Piece<'a> {
         Some((self.part(0, at), self.part(behind, self.text.len() - behind)))
     }
 
+    /// All but the last character.
+    pub(super) fn without_last(self) -> Self {
+        let end = self.text.char_indices().next_back().map_or(0, |(end, _)| end);
+        self.part(0, end)
+    }
+
     /// The part between `prefix` and `suffix`; `None` if either is missing.
     pub(super) fn between(self, prefix: &str, suffix: &str) -> Option<Self> {
         let inner = self.text.strip_prefix(prefix)?.strip_suffix(suffix)?;

@@ -3,8 +3,10 @@
 //! They use hand-written tables, an independent implementation of crontab(5), and meaningless text.
 
 mod brute;
+mod calendars;
 mod clock_shifts;
 mod counting;
+mod day_rules;
 mod errors;
 mod fuzz;
 mod nonsense;

@@ -20,7 +20,7 @@ pub(super) struct Timeline {
 }
 
 /// Longer than any shift in seconds. Farther than this from a shift, later instants have later local times.
-const LONGEST_SHIFT: i64 = 3 * 86_400;
+pub(super) const LONGEST_SHIFT: i64 = 3 * 86_400;
 /// The bounds of the years of patterns, extended by a shift on both sides.
 pub(super) const EARLIEST: i64 = -LONGEST_SHIFT;
 pub(super) const LATEST: i64 = 4_133_980_800 + LONGEST_SHIFT;

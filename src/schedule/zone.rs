@@ -4,7 +4,7 @@
 //! in the system's directory are not suitable for schedules and are rejected.
 
 use jiff::Timestamp;
-use jiff::civil::DateTime;
+use jiff::civil::{Date, DateTime};
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use super::error::{ScheduleError, nearest};
@@ -83,6 +83,11 @@ pub(super) fn timestamp(second: i64) -> Timestamp {
 /// The local time for a number of seconds, counted as if local time were UTC.
 pub(super) fn civil(local: i64) -> DateTime {
     TimeZone::UTC.to_datetime(timestamp(local))
+}
+
+/// The first second of a date, counted as if local time were UTC.
+pub(super) fn start_of(date: Date) -> i64 {
+    date.to_zoned(TimeZone::UTC).map_or(i64::MAX, |start| start.timestamp().as_second())
 }
 
 /// A suggestion for an unknown name: the zone of this city, or the most similar name.

@@ -63,6 +63,9 @@ struct Document {
     /// Of the files, to detect damage.
     digest: Digest,
     files: Vec<CopiedFile>,
+    /// The calendars that the files name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    calendars: Vec<CopiedFile>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -95,16 +98,16 @@ impl LastGood {
 
     fn write(&self, content: &Content, at: Timestamp) -> Result<(), StateDirError> {
         let failed = |source| StateDirError::Write { path: self.file.clone(), source };
-        let size: usize = content.files().map(|(_, bytes)| bytes.len()).sum();
+        let size: usize = content.files().chain(content.calendars()).map(|(_, bytes)| bytes.len()).sum();
         if size > MOST_BYTES {
             let why = format!("the jobs files have more than {} MiB", MOST_BYTES >> 20);
             return Err(failed(io::Error::new(ErrorKind::FileTooLarge, why)));
         }
         // What was accepted is UTF-8.
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let files = content.files().map(|(path, bytes)| CopiedFile { path: path.to_owned(), text: text(bytes) });
-        let files = files.collect();
-        let document = Document { v: 1, at, of: self.jobs.clone(), digest: content.digest(), files };
+        let copy = |(path, bytes): (&Path, &[u8])| CopiedFile { path: path.to_owned(), text: text(bytes) };
+        let (files, calendars) = (content.files().map(copy).collect(), content.calendars().map(copy).collect());
+        let document = Document { v: 1, at, of: self.jobs.clone(), digest: content.digest(), files, calendars };
         file::replace(&self.file, &document)
     }
 
@@ -118,8 +121,9 @@ impl LastGood {
             let (path, wanted) = (self.file.clone(), self.jobs.clone());
             return Err(CopyError::OtherJobs { path, of: document.of, wanted });
         }
-        let files = document.files.into_iter().map(|file| (file.path, file.text.into_bytes()));
-        let content = Content::of_files(&self.jobs, files);
+        let original = |file: CopiedFile| (file.path, file.text.into_bytes());
+        let content = Content::of_files(&self.jobs, document.files.into_iter().map(original));
+        let content = content.with_calendars(document.calendars.into_iter().map(original));
         match document.v == 1 && content.digest() == document.digest {
             true => Ok(Copy { content, at: document.at }),
             false => Err(CopyError::Damaged(self.file.clone())),
@@ -178,6 +182,22 @@ mod tests {
         assert_eq!((read.at, read.content.digest()), (AT, content(text).digest()));
         assert_eq!(read.content.files().collect::<Vec<_>>(), content(text).files().collect::<Vec<_>>());
         assert_eq!(fs::metadata(&copy.file).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn the_calendars_are_kept_with_the_jobs() {
+        let dir = tempfile::tempdir().unwrap();
+        let copy = LastGood::new(dir.path(), Path::new("/etc/jobs"));
+        let text = "jobs: {a: {schedule: '@daily', command: x, calendar: {exclude: x.txt}}}";
+        let calendar = ("/etc/jobs/x.txt".into(), b"12-25 Christmas\n".to_vec());
+        let content = content(text).with_calendars([calendar]);
+        copy.keep(&content, AT).unwrap();
+        let read = copy.read().unwrap().content;
+        assert_eq!(read.digest(), content.digest());
+        assert_eq!(read.load_for_any_host().unwrap().set, content.load_for_any_host().unwrap().set);
+        let good = fs::read_to_string(&copy.file).unwrap();
+        fs::write(&copy.file, good.replace("12-25", "12-26")).unwrap();
+        assert!(matches!(copy.read(), Err(CopyError::Damaged(_))));
     }
 
     #[test]

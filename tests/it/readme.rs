@@ -7,8 +7,9 @@ use std::path::Path;
 
 use clap::{CommandFactory as _, Parser as _};
 use cronkeeper::cli::{Cli, environment};
-use cronkeeper::config;
+use cronkeeper::config::Content;
 use cronkeeper::job::JobSet;
+use cronkeeper::schedule::Dates;
 use jiff::{SignedDuration, Timestamp};
 
 /// Where the tests read their own settings.
@@ -35,9 +36,19 @@ const CONTAINERFILE: &str = include_str!("../../docs/container/Containerfile");
 const COMPOSE: &str = include_str!("../../docs/container/compose.yaml");
 
 fn jobs(text: &str) -> JobSet {
-    let (set, warnings) = config::parse("jobs.yaml", text.as_bytes()).expect("the jobs are valid");
-    assert_eq!(warnings, [], "{text}");
-    set
+    let calendars = [("holidays.txt", "12-25"), ("clearing-days.txt", "06-01")];
+    let calendars = calendars.map(|(name, dates)| (name.into(), dates.into()));
+    let content = Content::of_files("jobs.yaml".as_ref(), [("jobs.yaml".into(), text.as_bytes().to_owned())]);
+    let loaded = content.with_calendars(calendars).load_for_any_host().expect("the jobs are valid");
+    assert_eq!(loaded.warnings, [], "{text}");
+    loaded.set
+}
+
+#[test]
+fn the_calendar_is_understood() {
+    let calendars: Vec<_> = TEXTS.iter().flat_map(|text| text.split("```text\n# Holidays").skip(1)).collect();
+    assert_eq!(calendars.len(), 1);
+    Dates::parse(calendars[0].split("```").next().unwrap().split_once('\n').unwrap().1).expect("the dates are valid");
 }
 
 /// The lines between ```` ```yaml ```` and its end, for each such block.

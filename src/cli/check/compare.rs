@@ -32,9 +32,9 @@ pub(super) struct Comparison {
 pub(super) struct JobChange {
     pub job: JobName,
     pub keys: Vec<KeyChange>,
-    /// The next occurrences as the jobs are loaded, and as they would be.
-    pub next_before: Vec<Timestamp>,
-    pub next_after: Vec<Timestamp>,
+    /// The next occurrences as the jobs are loaded, and as they would be; absent if they depend on a calendar.
+    pub next_before: Option<Vec<Timestamp>>,
+    pub next_after: Option<Vec<Timestamp>>,
 }
 
 /// A key that has another value, or none any more. Absent: the built-in default.
@@ -78,13 +78,11 @@ impl JobChange {
     fn of(job: &JobName, before: Option<&Definition>, after: Option<&Definition>, now: Timestamp) -> Self {
         let none = Definition::default();
         let (old, new) = (before.unwrap_or(&none), after.unwrap_or(&none));
-        let coming = |definition: Option<&Definition>| definition.map(|definition| definition.coming(job, now, COMING));
-        Self {
-            job: job.clone(),
-            keys: keys(old, new),
-            next_before: coming(before).unwrap_or_default(),
-            next_after: coming(after).unwrap_or_default(),
-        }
+        let coming = |definition: Option<&Definition>| match definition {
+            Some(definition) => definition.coming(job, now, COMING),
+            None => Some(Vec::new()),
+        };
+        Self { job: job.clone(), keys: keys(old, new), next_before: coming(before), next_after: coming(after) }
     }
 }
 
@@ -151,7 +149,7 @@ pub(super) mod tests {
                 shown("environment.TOKEN", None, None, true),
             ]
         );
-        let first = |occurrences: &[Timestamp]| occurrences[0].to_string();
+        let first = |occurrences: &Option<Vec<Timestamp>>| occurrences.as_ref().unwrap()[0].to_string();
         assert_eq!(first(&change.next_before), "2026-11-21T02:00:00Z");
         assert_eq!(first(&change.next_after), "2026-11-21T03:00:00Z");
         assert!(!serde_json::to_string(&changed).unwrap().contains("hunter"));
@@ -162,6 +160,7 @@ pub(super) mod tests {
         let changed = compared(A, "b: {schedule: '@hourly', command: y}");
         let names = |changes: &[JobChange]| changes.iter().map(|change| change.job.to_string()).collect::<Vec<_>>();
         assert_eq!((names(&changed.added), names(&changed.removed)), (vec!["b".to_owned()], vec!["a".to_owned()]));
-        assert_eq!((changed.added[0].next_before.len(), changed.added[0].next_after.len()), (0, 3));
+        let count = |occurrences: &Option<Vec<Timestamp>>| occurrences.as_ref().map(Vec::len);
+        assert_eq!((count(&changed.added[0].next_before), count(&changed.added[0].next_after)), (Some(0), Some(3)));
     }
 }

@@ -45,7 +45,7 @@ fn write_job(sign: char, change: &JobChange, now: Timestamp, io: &mut Io<'_>) ->
     for (when, occurrences) in [("before", &change.next_before), ("after", &change.next_after)] {
         let is_needed = !matches!((sign, when), ('+', "before") | ('-', "after"));
         if is_needed {
-            writeln!(io.out, "    next {when}: {}", listed(occurrences, now))?;
+            writeln!(io.out, "    next {when}: {}", listed(occurrences.as_deref(), now))?;
         }
     }
     Ok(())
@@ -65,7 +65,8 @@ fn line(sign: char, KeyChange { key, before, after, hidden }: &KeyChange) -> Str
     }
 }
 
-fn listed(occurrences: &[Timestamp], now: Timestamp) -> String {
+fn listed(occurrences: Option<&[Timestamp]>, now: Timestamp) -> String {
+    let Some(occurrences) = occurrences else { return "as its calendar allows".to_owned() };
     match occurrences {
         [] => "none by itself".to_owned(),
         [first, ..] => {

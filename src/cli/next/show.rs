@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use jiff::{Timestamp, Zoned};
 
 use super::Occurrence;
+use crate::api::next::LeftOutInstant;
 use crate::cli::table::Table;
 use crate::duration;
 
@@ -16,7 +17,7 @@ pub(super) fn table(occurrences: &[Occurrence], from: Timestamp, out: &mut dyn W
     let heading = heading.chain(has_jobs.then_some("JOB")).chain(has_notes.then_some("CLOCK SHIFT"));
     let mut table = Table::new(&heading.collect::<Vec<_>>());
     for occurrence in occurrences {
-        let Occurrence { instant, job, local, clock_shift } = occurrence;
+        let Occurrence { instant, job, local, clock_shift, left_out: _ } = occurrence;
         let cells = [
             local.strftime("%a %Y-%m-%d %H:%M:%S").to_string(),
             zone(local),
@@ -27,6 +28,40 @@ pub(super) fn table(occurrences: &[Occurrence], from: Timestamp, out: &mut dyn W
         table.row(cells.into_iter().chain(name).chain(note));
     }
     table.write(out)
+}
+
+/// Most instants that are shown as left out.
+const MOST_LEFT_OUT: usize = 20;
+
+/// Writes what calendars leave out before these occurrences, if anything.
+pub(super) fn left_out(occurrences: &[Occurrence], out: &mut dyn Write) -> io::Result<()> {
+    let has_jobs = occurrences.iter().any(|occurrence| occurrence.job.is_some());
+    let of = |occurrence: &'_ Occurrence| occurrence.left_out.as_ref().map_or(0, |left_out| left_out.count);
+    let count: u64 = occurrences.iter().map(of).sum();
+    let mut all: Vec<_> = occurrences
+        .iter()
+        .flat_map(|occurrence| {
+            occurrence.left_out.iter().flat_map(|left_out| &left_out.first).zip(std::iter::repeat(occurrence))
+        })
+        .collect();
+    all.sort_by_key(|(left_out, occurrence)| (left_out.at, &occurrence.job));
+    all.truncate(MOST_LEFT_OUT);
+    if all.is_empty() {
+        return Ok(());
+    }
+    let heading = ["LEFT OUT", "CALENDAR"].into_iter().chain(has_jobs.then_some("JOB"));
+    let mut table = Table::new(&heading.collect::<Vec<_>>());
+    for (LeftOutInstant { at, calendar }, Occurrence { local, job, .. }) in &all {
+        let local = at.to_zoned(local.time_zone().clone());
+        let name = has_jobs.then(|| job.as_ref().map(ToString::to_string).unwrap_or_default());
+        table.row([local.strftime("%a %Y-%m-%d %H:%M:%S").to_string(), calendar.clone()].into_iter().chain(name));
+    }
+    writeln!(out)?;
+    table.write(out)?;
+    match count.saturating_sub(all.len() as u64) {
+        0 => Ok(()),
+        more => writeln!(out, "and {more} more"),
+    }
 }
 
 /// Formats the zone as `Europe/Berlin CET`: the abbreviation distinguishes the two passes of a repeated hour.

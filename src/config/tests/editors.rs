@@ -85,7 +85,7 @@ fn wrong_values(form: Form) -> &'static [&'static str] {
         Form::Number { .. } => &["x", "-1", "0", "[1]"],
         Form::Numbers => &["1", "[x]", "[-1]", "[256]", "[]", "{a: 1}"],
         Form::Texts => &["x", "[x]", "{a: [x]}", "{a: ~}", "{a b: x}", "1"],
-        Form::Fields(_) => &["x", "[x]", "{unknown: 1}", "1"],
+        Form::Fields(_) | Form::Lists(_) => &["x", "[x]", "{unknown: 1}", "1"],
     }
 }
 
@@ -180,6 +180,8 @@ fn value(form: Form) -> BoxedStrategy<String> {
         Form::Number { .. } => "[0-9]{1,4}".boxed(),
         Form::Numbers => pick(&["[0]", "[0, 255]", "[1, 1]", "~"]).boxed(),
         Form::Texts => pick(&["{b: success}", "{b: always}", "{A: x, B: 1.5, C: true}", "{A-b: \"\"}", "~"]).boxed(),
+        // A named file cannot be read here.
+        Form::Lists(_) => pick(&["{}", "~", "{exclude: ~}", "{exclude: []}", "{only: x}"]).boxed(),
         Form::Fields(fields) => {
             let fields = prop::sample::subsequence(fields, 0..=fields.len());
             let each = fields.prop_flat_map(|fields| {

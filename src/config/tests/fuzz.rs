@@ -22,6 +22,7 @@ const WORDS: &[&str] = &[
     "Europe/Berlni",
     "dst: twice",
     "splay: ",
+    "calendar: {exclude: x, only: [y]}",
     "command: ",
     "[/bin/echo, x]",
     "enabled: false",

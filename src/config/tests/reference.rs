@@ -29,7 +29,7 @@ fn values(form: Form) -> String {
         Form::Number { least, most } => format!("number, {least} to {most}"),
         Form::Numbers => "list of numbers".to_owned(),
         Form::Texts => "map of texts".to_owned(),
-        Form::Fields(_) => "map".to_owned(),
+        Form::Fields(_) | Form::Lists(_) => "map".to_owned(),
     }
 }
 
@@ -37,7 +37,7 @@ fn rows(keys: &[Key], prefix: &str) -> String {
     let row = |key: &Key| {
         let own = format!("| `{prefix}{}` | {} | {} |\n", key.name, values(key.form), key.about.trim());
         match key.form {
-            Form::Fields(fields) => own + &rows(fields, &format!("{}.", key.name)),
+            Form::Fields(fields) | Form::Lists(fields) => own + &rows(fields, &format!("{}.", key.name)),
             _ => own,
         }
     };

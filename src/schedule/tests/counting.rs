@@ -24,7 +24,7 @@ const ZONES: [&str; 10] = [
 ];
 
 /// Common and rare expressions, fixed and by elapsed time, on both sides of midnight.
-const EXPRESSIONS: [&str; 24] = [
+const EXPRESSIONS: [&str; 29] = [
     "* * * * * *",
     "*/7 * * * * *",
     "*/20 59 23 * * *",
@@ -41,6 +41,11 @@ const EXPRESSIONS: [&str; 24] = [
     "0 22-2 * 11-3 fri-mon",
     "5 5 29 2 *",
     "0 30 2 * 3,10,11 0 1995-2031",
+    "30 2 L * *",
+    "*/30 1-2 * * sunL",
+    "0 0 15W,LW * mon#1",
+    "59 59 23 L-1 2 thu#5",
+    "0 0 */9,L-2 * sat,tue#5",
     "@hourly",
     "@every 1s",
     "@every 90s",

@@ -89,13 +89,43 @@ fn the_nearest_word_is_suggested() {
 #[test]
 fn other_dialects_are_rejected_with_a_replacement() {
     assert_rejected("0 0 ? * 1", 4, "`?` is not supported: write `*`");
-    assert_rejected("0 0 L * *", 4, "`L` is not supported");
-    assert_rejected("0 0 15W * *", 4, "`15W` is not supported");
-    assert_rejected("0 0 LW * *", 4, "`LW` is not supported");
-    assert_rejected("0 0 L-3 * *", 4, "`L` is not supported");
-    assert_rejected("0 0 * * friL", 8, "`friL` is not supported");
-    assert_rejected("0 0 * * 1#2", 8, "`1#2` is not supported");
     assert_rejected("0~59 * * * *", 0, "`0~59` is not supported: write `H(first-last)`");
+}
+
+#[test]
+fn a_rule_that_says_nothing_is_rejected_with_a_replacement() {
+    let sunday = "write `sat` for every Saturday, `friL` for the last Friday, or `L` in the day of month";
+    for (text, offset, words) in [
+        ("0 0 L-31 * *", 4, "day of month: `L-31` is not supported: write `L-1` to `L-30`, or `L` for the last day"),
+        ("0 0 L-0 * *", 4, "write `L-1` to `L-30`"),
+        ("0 0 1,32W * *", 6, "`32W` is not supported: write `1W` to `31W`, or `LW`"),
+        ("0 0 0W * *", 4, "write `1W` to `31W`"),
+        ("0 0 W * *", 4, "write `15W`"),
+        ("0 0 L-3W * *", 4, "a rule is neither part of a range nor has a step"),
+        ("0 0 15W-20 * *", 4, "list the days, such as `L-2,L-1,L`"),
+        ("0 0 25-L * *", 4, "`25-L` is not supported: a rule"),
+        ("0 0 L/2 * *", 4, "a rule is neither part of a range nor has a step"),
+        ("0 0 5L * *", 4, "write `L` for the last day, or `friL` in the day of week"),
+        ("0 0 mon#2 * *", 4, "write it in the day of week, such as `mon#2`"),
+        ("0 0 * * L", 8, sunday),
+        ("0 0 * * L-2", 8, sunday),
+        ("0 0 * * LW", 8, "write `15W` or `LW` in the day of month, or `mon-fri` here"),
+        ("0 0 * * 5W", 8, "write `15W` or `LW` in the day of month"),
+        ("0 0 * * mon#6", 8, "write `mon#1` to `mon#5`, or `monL`"),
+        ("0 0 * * mon#0", 8, "write `mon#1` to `mon#5`"),
+        ("0 0 * * mon#", 8, "write `mon#1` to `mon#5`"),
+        ("0 0 * * mon#+1", 8, "write `mon#1` to `mon#5`"),
+        ("0 0 * * mon-fri#2", 8, "list the days, such as `mon#1,mon#3`"),
+        ("0 0 * * mon#1/2", 8, "a rule is neither part of a range nor has a step"),
+        ("0 0 * * mon-friL", 8, "a rule is neither part of a range nor has a step"),
+        ("0 0 * * 8#1", 8, "8 is out of range"),
+        ("0 0 * * 1,9L", 10, "9 is out of range"),
+        ("0 0 * * mno#1", 8, "did you mean `mon`?"),
+        ("5#1 0 * * *", 0, "minute: `5#1` is not supported: only the day of week has it, such as `mon#2`"),
+        ("0 0 * L *", 6, "month: `L` is neither a number nor a name"),
+    ] {
+        assert_rejected(text, offset, words);
+    }
 }
 
 #[test]

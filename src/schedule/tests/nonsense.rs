@@ -19,7 +19,7 @@ impl Random {
     }
 }
 
-const TOKENS: [&str; 52] = [
+const TOKENS: [&str; 57] = [
     "*",
     "*",
     "*",
@@ -53,6 +53,11 @@ const TOKENS: [&str; 52] = [
     "L",
     "W",
     "#",
+    "L-3",
+    "LW",
+    "15W",
+    "mon#2",
+    "friL",
     "?",
     "@",
     "@every ",

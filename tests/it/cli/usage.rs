@@ -191,7 +191,7 @@ fn all_errors_of_an_invalid_file_are_reported() {
     let context = WorkingDirectory::with("jobs.yaml", BAD);
     let expected = "
         | jobs.yaml:3:5: job `backup`: `schedul` is not a key of a job, did you mean `schedule`?
-        | jobs.yaml:6:23: job `report`: `schedule`: day of week: 8 is out of range; allowed: 0 to 7 (0 and 7 are Sunday), sun to sat
+        | jobs.yaml:6:23: job `report`: `schedule`: day of week: 8 is out of range; allowed: 0 to 7 (0 and 7 are Sunday), sun to sat, mon#2, friL
         | jobs.yaml:7:14: job `report`: `timeout`: `soon` is not a duration: expected integers with units, such as `500ms`, `90s`, `1h30m` or `2d`
         | 3 errors in 1 file
         exit 78";
@@ -209,6 +209,65 @@ fn a_valid_file_is_summed_up() {
         &printed.replace(digest, "<digest>"),
         "jobs.yaml: valid, 3 jobs (1 disabled), digest <digest>\nexit 0",
     );
+}
+
+const WITH_CALENDAR: &str = "\
+defaults: {calendar: {exclude: [holidays.txt]}}
+jobs:
+  backup: {schedule: '30 2 * * *', timezone: Europe/Berlin, command: backup}
+  report: {schedule: '0 6 L * *', command: report, calendar: {exclude: null, only: open.txt}}
+";
+
+#[test]
+fn what_a_calendar_leaves_out_is_shown_with_its_file() {
+    let context = WorkingDirectory::with("jobs.yaml", WITH_CALENDAR);
+    context.dir.write("holidays.txt", "# Christmas\n12-25\n2026-12-26 Boxing Day\n");
+    context.dir.write("open.txt", "2098-01-31\n2098-03-31..2098-12-31\n");
+    let from = ["--jobs", "jobs.yaml", "--from", "2026-12-24T00:00:00Z"];
+    assert_printed(
+        &context.enter(&[&["next", "backup", "-n", "2"], &from[..]].concat()),
+        "
+        LOCAL TIME               ZONE               TIME UNTIL  JOB
+        Thu 2026-12-24 02:30:00  Europe/Berlin CET  in 1h30m    backup
+        Sun 2026-12-27 02:30:00  Europe/Berlin CET  in 3d1h     backup
+
+        LEFT OUT                 CALENDAR      JOB
+        Fri 2026-12-25 02:30:00  holidays.txt  backup
+        Sat 2026-12-26 02:30:00  holidays.txt  backup
+        exit 0",
+    );
+    assert_printed(
+        &context.enter(&[&["next", "backup", "-n", "2", "--json"], &from[..]].concat()),
+        r#"
+        {"job":"backup","at":"2026-12-24T02:30:00+01:00"}
+        {"job":"backup","at":"2026-12-27T02:30:00+01:00","left_out":{"count":2,"first":[{"at":"2026-12-25T02:30:00+01:00","calendar":"holidays.txt"},{"at":"2026-12-26T02:30:00+01:00","calendar":"holidays.txt"}]}}
+        exit 0"#,
+    );
+    let report = context.enter(&["next", "report", "-n1", "--jobs", "jobs.yaml", "--from", "2098-02-01T00:00:00Z"]);
+    assert!(report.contains("Mon 2098-03-31 06:00:00") && report.contains("2098-02-28 06:00:00  open.txt"), "{report}");
+    let over = context.enter(&["next", "report", "--jobs", "jobs.yaml", "--from", "2099-02-01T00:00:00Z"]);
+    assert!(over.starts_with("| job `report` has no further occurrences, or its calendar leaves them out"), "{over}");
+}
+
+#[test]
+fn a_calendar_is_checked_with_the_jobs_that_name_it() {
+    let context = WorkingDirectory::with("jobs.yaml", WITH_CALENDAR);
+    context.dir.write("holidays.txt", "12-25\n24.12.2026\n");
+    for line in [&["check", "jobs.yaml"][..], &["check", "--portable", "jobs.yaml"]] {
+        let printed = context.enter(line);
+        let missing = "jobs.yaml:4:84: job `report`: `calendar`: `open.txt`: cannot read open.txt: No such file or directory (os error 2)";
+        assert!(printed.contains(&format!("| {missing}\n")), "{printed}");
+        assert!(printed.contains("| holidays.txt:2:1: expected a date such as `2026-12-25`"), "{printed}");
+        assert!(printed.ends_with("| 2 errors in 2 files\nexit 78\n"), "{printed}");
+    }
+    context.dir.write("holidays.txt", "2020-12-25\n");
+    context.dir.write("open.txt", "12-31\n");
+    let printed = context.enter(&["check", "jobs.yaml"]);
+    let warning = "| holidays.txt:1:1: warning: the calendar's last date with a year, 2020-12-25, is past; add the dates that follow it";
+    assert!(printed.contains(warning) && printed.ends_with("exit 0\n"), "{printed}");
+    let mut piped = context.line(&["check", "-"]);
+    piped.stdin(std::fs::File::open(context.path().join("jobs.yaml")).unwrap());
+    assert!(transcript(&mut piped).contains(warning));
 }
 
 #[test]
@@ -260,7 +319,7 @@ fn a_wrong_expression_is_marked_at_the_fault() {
     assert_printed(
         &context.enter(&["next", "--schedule", "0 2 * * mno-fri"]),
         "
-        | cronkeeper: `0 2 * * mno-fri` is not a valid schedule: day of week: `mno` is neither a number nor a name, did you mean `mon`?; allowed: 0 to 7 (0 and 7 are Sunday), sun to sat
+        | cronkeeper: `0 2 * * mno-fri` is not a valid schedule: day of week: `mno` is neither a number nor a name, did you mean `mon`?; allowed: 0 to 7 (0 and 7 are Sunday), sun to sat, mon#2, friL
         |   0 2 * * mno-fri
         |           ^^^
         exit 2",

@@ -66,6 +66,24 @@ fn a_node_without_a_valid_file_starts_with_the_last_good_jobs_until_the_file_is_
 }
 
 #[test]
+fn the_last_good_jobs_have_their_calendar() {
+    let spec = node("only").jobs(
+        "jobs: {tick: {schedule: '* * * * * *', command: 'true', calendar: {only: days.txt}}, \
+         never: {schedule: '* * * * * *', command: 'true', calendar: {exclude: days.txt}}}",
+    );
+    let calendar = spec.jobs_file().with_file_name("days.txt");
+    fs::write(&calendar, "1970-01-01..2100-12-31\n").unwrap();
+    run_once(&spec, "1970-01-01..2100-12-31");
+    fs::remove_file(&calendar).unwrap();
+    let a = leading(&spec);
+    let rejected = a.await_event("jobs.rejected", LONG);
+    assert!(rejected.text("first").contains("`days.txt`: cannot read"), "{rejected:?}");
+    await_start(&a, 0, "tick");
+    assert!(a.events().named("run.started").iter().all(|started| started.text("job") == "tick"));
+    stop(a);
+}
+
+#[test]
 fn with_strict_a_node_does_not_start_without_a_valid_file() {
     let spec = node("only").jobs(TICK);
     run_once(&spec, "tick");

@@ -38,6 +38,38 @@ fn a_file_that_is_replaced_or_written_in_place_is_taken_in() {
     assert_eq!(loaded.last().unwrap().number("jobs"), Some(2));
 }
 
+/// A calendar that leaves out every day, and one that leaves out none.
+const CLOSED: &str = "1970-01-01..2100-12-31\n";
+const OPEN: &str = "2100-12-31\n";
+
+#[test]
+fn a_calendar_that_changes_is_a_change_of_the_jobs_that_have_it() {
+    let other = "  other: {schedule: '* * * * * *', command: 'true', calendar: {exclude: closed.txt}}\n";
+    let spec = node("only").jobs(&jobs(other));
+    let calendar = spec.jobs_file().with_file_name("closed.txt");
+    let write = |text: &str| {
+        let new = calendar.with_extension("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, &calendar).unwrap();
+    };
+    write(CLOSED);
+    let a = leading(&spec);
+    await_start(&a, 0, "tick");
+    assert!(a.events().named("run.started").iter().all(|started| started.text("job") != "other"));
+    assert!(a.events().named("run.skipped").is_empty(), "a day without occurrences is not a day of skips");
+    let seen = a.events().len();
+    write(OPEN);
+    let loaded = await_loaded(&a, seen);
+    assert_eq!((loaded.text("changed_jobs"), loaded.number("added")), ("other", Some(0)));
+    await_start(&a, seen, "other");
+    let seen = a.events().len();
+    write("tomorrow\n");
+    let rejected = a.await_after(seen, "jobs.rejected", LONG, |_| true);
+    assert!(rejected.text("first").contains("closed.txt:1:1: expected a date"), "{rejected:?}");
+    let seen = a.events().len();
+    await_start(&a, seen, "other");
+}
+
 #[test]
 fn files_of_a_folder_are_taken_in_as_they_come_and_go() {
     let spec = node("only");
