@@ -28,7 +28,7 @@ impl StartProblem {
     /// `command` is the one that was to be started: the job's own, or a hook's. `job`: absent for a hook of the node.
     pub fn of(job: Option<&Job>, command: &CommandLine, step: StartStep, errno: i32) -> Self {
         let path = match step {
-            StartStep::Exec => Some(program(command).to_owned()),
+            StartStep::Exec => Some(command.program().to_owned()),
             StartStep::Directory => {
                 let path = job.and_then(|job| job.working_directory.as_ref());
                 path.map(|path| path.to_string_lossy().into_owned())
@@ -38,7 +38,7 @@ impl StartProblem {
         let error = match step {
             // The user was looked up before there was a process, so there is no system error to report.
             StartStep::User if errno == 0 => unknown_user(job.map(|job| &job.run_as)),
-            StartStep::Exec if errno == Errno::ENOENT as i32 && !program(command).contains('/') => {
+            StartStep::Exec if errno == Errno::ENOENT as i32 && !command.program().contains('/') => {
                 format!("{} in its PATH", Errno::ENOENT.desc())
             }
             _ => format!("{}{}", prefix(step, errno), Errno::from_raw(errno).desc()),
@@ -60,13 +60,6 @@ impl fmt::Display for StartProblem {
             Some(path) => write!(f, "{path}: {}", self.error),
             None => f.write_str(&self.error),
         }
-    }
-}
-
-fn program(command: &CommandLine) -> &str {
-    match command {
-        CommandLine::Argv(argv) => argv.first().map(String::as_str).unwrap_or_default(),
-        CommandLine::Shell(_) => "/bin/sh",
     }
 }
 

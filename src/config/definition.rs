@@ -146,6 +146,7 @@ fn texts(job: &Job) -> Vec<(String, String)> {
     add("description", description.clone());
     add("splay", Some(duration::format(splay.within())));
     add("command", Some(command_text(command)));
+    add("shell", shell_text(command));
     add("enabled", Some(enabled.to_string()));
     add("user", run_as.user.clone());
     add("group", run_as.group.clone());
@@ -198,7 +199,18 @@ fn word<T: PartialEq>(words: &[(&str, T)], value: T) -> Option<String> {
 fn command_text(command: &CommandLine) -> String {
     match command {
         CommandLine::Argv(argv) => list(argv),
-        CommandLine::Shell(script) => script.clone(),
+        CommandLine::Shell(script) | CommandLine::OtherShell { script, .. } => script.clone(),
+    }
+}
+
+/// The shell, if it is not the default; without effect on a list, so it has none.
+fn shell_text(command: &CommandLine) -> Option<String> {
+    match command {
+        CommandLine::Argv(_) | CommandLine::Shell(_) => None,
+        CommandLine::OtherShell { shell, .. } => match shell.as_slice() {
+            [program, option] if option == "-c" => Some(program.clone()),
+            argv => Some(list(argv)),
+        },
     }
 }
 
@@ -223,6 +235,18 @@ mod tests {
         assert_eq!((value("retries.limit"), value("retries.delay")), (Some("3"), None));
         assert_eq!((value("lock"), value("on_lease_end")), (Some("[\"/locks/a\"]"), Some("kill")));
         assert_eq!((value("timeout"), value("on_failure")), (Some("1m30s"), Some("[\"page\",\"me\"]")));
+    }
+
+    #[test]
+    fn a_shell_is_shown_if_it_is_another_one() {
+        let shell = |keys: &str| definition(keys, "s").keys.get("shell").cloned();
+        for keys in ["shell: /bin/sh", "shell: ~", "shell: [/bin/sh, -c]"] {
+            assert_eq!(shell(keys), None, "{keys}");
+        }
+        assert_eq!(shell("shell: /bin/bash").as_deref(), Some("/bin/bash"));
+        assert_eq!(shell("shell: [/bin/bash, -c]").as_deref(), Some("/bin/bash"));
+        assert_eq!(shell("shell: [/bin/bash, -euc]").as_deref(), Some("[\"/bin/bash\",\"-euc\"]"));
+        assert_eq!(definition("shell: /bin/bash", "s").keys["command"], "x");
     }
 
     #[test]

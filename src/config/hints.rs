@@ -6,13 +6,14 @@ use super::spanned::{MapEntry, Node, Value};
 use crate::suggest::nearest;
 
 /// Names that people expect, by the key that is meant. In lower case, with `_` for `-`.
-const SYNONYMS: [(&str, &[&str]); 19] = [
+const SYNONYMS: [(&str, &[&str]); 20] = [
     ("description", &["comment", "desc", "title", "summary"]),
     ("schedule", &["at", "cron", "cron_expression", "every", "expression", "interval", "oncalendar", "time", "when"]),
     ("after", &["dependencies", "depends", "depends_on", "needs", "requires", "upstream", "upstreams", "wants"]),
     ("timezone", &["time_zone", "tz", "zone"]),
     ("splay", &["jitter", "random_delay", "randomizeddelaysec"]),
     ("command", &["args", "cmd", "exec", "execstart", "program", "run", "script"]),
+    ("shell", &["executable", "interpreter"]),
     ("enabled", &["active", "disable", "disabled", "enable", "suspend"]),
     ("environment", &["env", "env_vars", "envs", "variables", "vars"]),
     ("user", &["account", "owner", "run_as", "run_as_user", "runas", "uid", "username"]),
@@ -29,14 +30,10 @@ const SYNONYMS: [(&str, &[&str]); 19] = [
 ];
 
 /// What replaces a key that has no counterpart.
-const INSTEAD: [(&str, &[&str]); 4] = [
+const INSTEAD: [(&str, &[&str]); 3] = [
     (
         "write the variables under `environment`, or let the command read the file",
         &["dotenv", "env_file", "env_files", "environment_file", "environmentfile"],
-    ),
-    (
-        "a `command` written as a text runs under /bin/sh; for another shell write `command: [bash, -c, \"...\"]`",
-        &["executable", "interpreter", "shell"],
     ),
     (
         "write what notifies somebody under `on_failure`, `on_recovery` or `on_missed`",

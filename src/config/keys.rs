@@ -137,9 +137,13 @@ job_keys! {
     /// Delays each start by a fixed time below this, derived from the job's name. Default 0s.
     splay: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, |text| duration::parse(&text)), or_default => Duration;
-    /// What runs. A list is a program with its arguments; a text runs under /bin/sh -c.
+    /// What runs. A list is a program with its arguments; a text runs under `shell`.
     command: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
+    /// The shell of a `command` that is a text. A text is a program, which gets `-c` and the command; a list is a
+    /// program with its arguments, to which the command is appended. Default /bin/sh.
+    shell: Form::TextOrTexts, TextOrTexts => Vec<String>,
+        |c, key, given| c.shell(key, given), merged => Option<Vec<String>>;
     /// `false`: the job has no occurrences, but can be triggered. Default true.
     enabled: Form::Flag, bool => bool,
         |c, key, given| given, or(true) => bool;
@@ -287,7 +291,10 @@ pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
         name,
         description: values.description,
         due,
-        command: values.command?,
+        command: match values.shell {
+            Some(shell) => values.command?.under(shell),
+            None => values.command?,
+        },
         enabled: values.enabled,
         environment: values.environment,
         run_as: RunAs { user: values.user, group: values.group },

@@ -132,12 +132,20 @@ impl<'a> ValueChecker<'a> {
     pub fn command(&mut self, key: &str, given: Given<TextOrTexts>) -> Given<CommandLine> {
         let Some(Some(command)) = given else { return given.map(|_| None) };
         match command {
-            TextOrTexts::Texts(argv) => self.argv(key, argv),
+            TextOrTexts::Texts(argv) => self.argv(key, argv).map(|argv| argv.map(CommandLine::Argv)),
             TextOrTexts::Text(text) => self.value(key, Some(Some(text)), values::shell_command),
         }
     }
 
-    fn argv(&mut self, key: &str, argv: Vec<String>) -> Given<CommandLine> {
+    pub fn shell(&mut self, key: &str, given: Given<TextOrTexts>) -> Given<Vec<String>> {
+        let Some(Some(shell)) = given else { return given.map(|_| None) };
+        match shell {
+            TextOrTexts::Texts(argv) => self.argv(key, argv),
+            TextOrTexts::Text(program) => self.value(key, Some(Some(program)), values::shell),
+        }
+    }
+
+    fn argv(&mut self, key: &str, argv: Vec<String>) -> Given<Vec<String>> {
         if argv.first().is_none_or(String::is_empty) {
             self.fault(self.item_position(key, 0), key, "the first item must name a program");
             return None;
@@ -147,7 +155,7 @@ impl<'a> ValueChecker<'a> {
         for (index, why) in &wrong {
             self.fault(self.item_position(key, *index), key, why);
         }
-        wrong.is_empty().then_some(Some(CommandLine::Argv(argv)))
+        wrong.is_empty().then_some(Some(argv))
     }
 
     pub fn environment(&mut self, given: Given<BTreeMap<String, String>>) -> Given<BTreeMap<String, String>> {

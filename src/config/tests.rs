@@ -9,6 +9,7 @@ mod hostile;
 mod meant;
 mod positions;
 mod reference;
+mod shells;
 mod values;
 
 use super::*;

@@ -54,6 +54,14 @@ pub(super) fn shell_command(text: String) -> Result<CommandLine, &'static str> {
     not_passable(&text).map_or(Ok(CommandLine::Shell(text)), Err)
 }
 
+/// The program and arguments of a shell that is given by its program alone.
+pub(super) fn shell(program: String) -> Result<Vec<String>, &'static str> {
+    if program.trim().is_empty() {
+        return Err("must name a program");
+    }
+    not_passable(&program).map_or_else(|| Ok(vec![program.clone(), "-c".to_owned()]), Err)
+}
+
 /// True if a process can have a variable of this name, and a person can tell it from others.
 pub(crate) fn is_variable_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(|c: char| c == '=' || c.is_whitespace() || c.is_control())

@@ -28,13 +28,15 @@ const HOOK_OUTPUT: u64 = 64 << 10;
 struct Setting<'a> {
     run_as: Option<&'a RunAs>,
     environment: Option<&'a BTreeMap<String, String>>,
+    /// The value of SHELL.
+    shell: &'a str,
     working_directory: Option<&'a Path>,
     umask: u32,
 }
 
 impl Default for Setting<'_> {
     fn default() -> Self {
-        Self { run_as: None, environment: None, working_directory: None, umask: UMASK }
+        Self { run_as: None, environment: None, shell: CommandLine::SHELL, working_directory: None, umask: UMASK }
     }
 }
 
@@ -43,6 +45,7 @@ impl<'a> Setting<'a> {
         Self {
             run_as: Some(&job.run_as),
             environment: Some(&job.environment),
+            shell: CommandLine::SHELL,
             working_directory: job.working_directory.as_deref(),
             umask: job.umask,
         }
@@ -78,7 +81,8 @@ impl Launcher {
         let job = &start.job;
         let mut facts = facts::of_run(&start.run, &self.node);
         facts.extend(start.lock.iter().flat_map(facts::of_lock));
-        let launch = self.process(start.tree_id, Setting::of(job), job.command.argv(), self.limits(job), &facts)?;
+        let setting = Setting { shell: job.command.shell(), ..Setting::of(job) };
+        let launch = self.process(start.tree_id, setting, job.command.argv(), self.limits(job), &facts)?;
         let Start { not_before, not_after, deadline, .. } = *start;
         Ok(Launch { nice: job.nice, not_before, not_after, deadline, max_output: job.max_output, ..launch })
     }
@@ -115,7 +119,7 @@ impl Launcher {
         Ok(Launch {
             tree_id,
             argv,
-            environment: environment(setting.environment, account, facts),
+            environment: environment(&setting, account, facts),
             input: String::new(),
             streams: None,
             directory: directory(setting.working_directory, account),
@@ -155,18 +159,18 @@ impl Launcher {
 /// The environment of a process: the usual variables, overridden by the job's own, overridden by the facts.
 ///
 /// Each name occurs once: of two variables with the same name some programs use the first and others the last.
-fn environment(own: Option<&BTreeMap<String, String>>, account: &Account, facts: &Facts) -> Vec<(String, String)> {
+fn environment(setting: &Setting<'_>, account: &Account, facts: &Facts) -> Vec<(String, String)> {
     let usual = [
         ("PATH", PATH),
         ("HOME", &account.home),
         ("USER", &account.name),
         ("LOGNAME", &account.name),
-        ("SHELL", "/bin/sh"),
+        ("SHELL", setting.shell),
         ("LANG", "C.UTF-8"),
     ];
     let mut all: BTreeMap<String, String> =
         usual.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    all.extend(own.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())));
+    all.extend(setting.environment.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())));
     all.extend(facts.iter().map(|(name, value)| (format!("CRONKEEPER_{name}"), value.clone())));
     all.into_iter().collect()
 }
@@ -190,8 +194,7 @@ mod tests {
         let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
         let (_, job) = set.jobs.first_key_value().unwrap();
         let account = Account { uid: 1, gid: 1, groups: vec![], name: "u".into(), home: "/h".into() };
-        let all =
-            environment(Some(&job.environment), &account, &vec![("JOB", "a".to_owned()), ("NODE", "n".to_owned())]);
+        let all = environment(&Setting::of(job), &account, &vec![("JOB", "a".to_owned()), ("NODE", "n".to_owned())]);
         let of = |wanted: &str| {
             all.iter().filter(|(name, _)| name == wanted).map(|(_, value)| value.as_str()).collect::<Vec<_>>()
         };
@@ -200,5 +203,6 @@ mod tests {
             [["own"], ["a"], ["own"], ["n"]]
         );
         assert_eq!((of("PATH"), of("HOME"), of("USER")), (vec![PATH], vec!["/h"], vec!["u"]));
+        assert_eq!(of("SHELL"), ["/bin/sh"]);
     }
 }
