@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::environment_file::EnvironmentFile;
 use crate::lock::LockPath;
 
 pub use alarms::{Alarm, AlarmLimits};
@@ -234,6 +235,8 @@ pub struct Job {
     /// If false, the job has no occurrences.
     pub enabled: bool,
     pub environment: BTreeMap<String, String>,
+    /// Files with more variables, read at each start.
+    pub environment_file: Vec<EnvironmentFile>,
     pub run_as: RunAs,
     /// Nice value of its processes, -20 to 19; `None` means the daemon's.
     pub nice: Option<i32>,

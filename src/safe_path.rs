@@ -57,6 +57,18 @@ pub fn open_file(path: &Path, wanted: Wanted) -> Result<File, Refusal> {
     opened_file(&disk, &rules, &resolved, wanted)
 }
 
+/// Opens a regular file for a job of this user, who may own it and the directories on the way to it.
+///
+/// What such a user could have put in its place is refused: a link, or another user's file.
+///
+/// # Errors
+/// As for [`open_file`].
+pub fn open_file_for(path: &Path, wanted: Wanted, user: u32) -> Result<File, Refusal> {
+    let (disk, rules) = (Disk::read_only(), AccessRules { user: Some(user), ..rules() });
+    let resolved = walk::walk(&disk, &absolute(path)?, &rules)?;
+    opened_file(&disk, &rules, &resolved, wanted)
+}
+
 /// Reads a text file that must be trusted or secret.
 ///
 /// # Errors
@@ -135,7 +147,7 @@ pub fn refused(error: &io::Error) -> Option<&Unsafe> {
 }
 
 fn rules() -> AccessRules {
-    AccessRules { me: rustix::process::geteuid().as_raw() }
+    AccessRules { me: rustix::process::geteuid().as_raw(), user: None }
 }
 
 fn check_own_file(path: &Path, facts: &walk::Facts, access: Access) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::fmt;
 use nix::errno::Errno;
 
 use crate::job::{CommandLine, Job, RunAs};
-use crate::process::StartStep;
+use crate::process::{FileFault, FileProblem, StartStep};
 
 /// Maximum number of characters of the text kept in a run's record.
 const LONGEST: usize = 300;
@@ -33,6 +33,10 @@ impl StartProblem {
                 let path = job.and_then(|job| job.working_directory.as_ref());
                 path.map(|path| path.to_string_lossy().into_owned())
             }
+            StartStep::Environment(FileProblem { index, .. }) => {
+                let file = job.and_then(|job| job.environment_file.get(usize::from(index)));
+                file.map(|file| file.path.to_string_lossy().into_owned())
+            }
             _ => None,
         };
         let error = match step {
@@ -41,6 +45,7 @@ impl StartProblem {
             StartStep::Exec if errno == Errno::ENOENT as i32 && !command.program().contains('/') => {
                 format!("{} in its PATH", Errno::ENOENT.desc())
             }
+            StartStep::Environment(FileProblem { fault, .. }) => about_file(fault, errno),
             _ => format!("{}{}", prefix(step, errno), Errno::from_raw(errno).desc()),
         };
         Self { step, path, error }
@@ -56,10 +61,29 @@ impl StartProblem {
 impl fmt::Display for StartProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.path {
-            Some(path) if self.step == StartStep::Directory => write!(f, "working directory {path}: {}", self.error),
-            Some(path) => write!(f, "{path}: {}", self.error),
+            Some(path) => write!(f, "{}{path}: {}", kind(self.step), self.error),
             None => f.write_str(&self.error),
         }
+    }
+}
+
+/// What a path is, unless it is the program.
+fn kind(step: StartStep) -> &'static str {
+    match step {
+        StartStep::Directory => "working directory ",
+        StartStep::Environment(_) => "environment file ",
+        _ => "",
+    }
+}
+
+fn about_file(fault: FileFault, errno: i32) -> String {
+    match fault {
+        FileFault::System => Errno::from_raw(errno).desc().to_owned(),
+        FileFault::Unsafe => "other users can change or replace it; `cronkeeper check` says where".to_owned(),
+        FileFault::Open => "it is not secret, as users other than its owner can read or write it".to_owned(),
+        FileFault::NoFile => "it is not a regular file".to_owned(),
+        FileFault::TooLarge(most) => format!("it has more than {most} bytes"),
+        FileFault::Line(bad) => bad.to_string(),
     }
 }
 
@@ -73,7 +97,7 @@ fn prefix(step: StartStep, errno: i32) -> &'static str {
         StartStep::Prepare => "cannot prepare its process: ",
         StartStep::Limits => "cannot set its limits or nice value: ",
         StartStep::User => "cannot switch to its user: ",
-        StartStep::Directory | StartStep::Exec => "",
+        StartStep::Directory | StartStep::Exec | StartStep::Environment(_) => "",
     }
 }
 
@@ -96,9 +120,11 @@ fn cut(text: &str, longest: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::environment_file::{BadLine, LineFault};
 
     fn problem(command: &str, step: StartStep, errno: Errno) -> StartProblem {
-        let text = format!("jobs: {{a: {{schedule: '@daily', command: {command}, working_directory: /var/gone}}}}");
+        let keys = "working_directory: /var/gone, environment_file: [/a, -/b]";
+        let text = format!("jobs: {{a: {{schedule: '@daily', command: {command}, {keys}}}}}");
         let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
         let job = set.jobs.first_key_value().unwrap().1;
         StartProblem::of(Some(job), &job.command, step, errno as i32)
@@ -116,6 +142,15 @@ mod tests {
             ("[x]", StartStep::Limits, Errno::EPERM, "cannot set its limits or nice value: Operation not permitted"),
         ] {
             assert_eq!(problem(command, step, errno).to_string(), text);
+        }
+        let bad = FileFault::Line(BadLine { line: 3, fault: LineFault::Name });
+        for (fault, errno, text) in [
+            (FileFault::System, Errno::ENOENT, "No such file or directory"),
+            (FileFault::NoFile, Errno::UnknownErrno, "it is not a regular file"),
+            (bad, Errno::UnknownErrno, "line 3: what is before `=` is not a variable name"),
+        ] {
+            let step = StartStep::Environment(FileProblem { index: 1, fault });
+            assert_eq!(problem("[x]", step, errno).to_string(), format!("environment file /b: {text}"));
         }
         let refused = problem("[x]", StartStep::Fork, Errno::EAGAIN).to_string();
         assert!(refused.contains("`TasksMax=`"), "{refused}");

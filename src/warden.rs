@@ -27,6 +27,7 @@ mod hold;
 mod process_table;
 pub mod handle;
 mod keeper;
+mod files;
 mod limits;
 mod outbox;
 mod output;

@@ -119,6 +119,7 @@ fn texts(job: &Job) -> Vec<(String, String)> {
         command,
         enabled,
         environment: _,
+        environment_file,
         run_as,
         nice,
         limits,
@@ -148,6 +149,7 @@ fn texts(job: &Job) -> Vec<(String, String)> {
     add("command", Some(command_text(command)));
     add("shell", shell_text(command));
     add("enabled", Some(enabled.to_string()));
+    add("environment_file", (!environment_file.is_empty()).then(|| texts_of(environment_file)));
     add("user", run_as.user.clone());
     add("group", run_as.group.clone());
     add("nice", text(*nice));
@@ -166,7 +168,7 @@ fn texts(job: &Job) -> Vec<(String, String)> {
     add("overlap", word(words::OVERLAP, *overlap));
     add("concurrency_group.name", concurrency_group.as_ref().map(|group| group.name.clone()));
     add("concurrency_group.limit", text(concurrency_group.as_ref().map(|group| group.limit)));
-    add("lock", (!lock.is_empty()).then(|| list(&lock.iter().map(ToString::to_string).collect::<Vec<_>>())));
+    add("lock", (!lock.is_empty()).then(|| texts_of(lock)));
     add("misfire", word(words::MISFIRE, *misfire));
     add("misfire_window", misfire_window.map(duration::format));
     add("misfire_limit", text(Some(misfire_limit)));
@@ -190,6 +192,10 @@ fn text(value: Option<impl Display>) -> Option<String> {
 
 fn list(items: &(impl Serialize + ?Sized)) -> String {
     serde_json::to_string(items).unwrap_or_default()
+}
+
+fn texts_of(items: &[impl ToString]) -> String {
+    list(&items.iter().map(ToString::to_string).collect::<Vec<_>>())
 }
 
 fn word<T: PartialEq>(words: &[(&str, T)], value: T) -> Option<String> {

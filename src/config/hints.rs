@@ -6,7 +6,7 @@ use super::spanned::{MapEntry, Node, Value};
 use crate::suggest::nearest;
 
 /// Names that people expect, by the key that is meant. In lower case, with `_` for `-`.
-const SYNONYMS: [(&str, &[&str]); 20] = [
+const SYNONYMS: [(&str, &[&str]); 21] = [
     ("description", &["comment", "desc", "title", "summary"]),
     ("schedule", &["at", "cron", "cron_expression", "every", "expression", "interval", "oncalendar", "time", "when"]),
     ("after", &["dependencies", "depends", "depends_on", "needs", "requires", "upstream", "upstreams", "wants"]),
@@ -16,6 +16,7 @@ const SYNONYMS: [(&str, &[&str]); 20] = [
     ("shell", &["executable", "interpreter"]),
     ("enabled", &["active", "disable", "disabled", "enable", "suspend"]),
     ("environment", &["env", "env_vars", "envs", "variables", "vars"]),
+    ("environment_file", &["dotenv", "env_file", "env_files", "environment_files", "environmentfile"]),
     ("user", &["account", "owner", "run_as", "run_as_user", "runas", "uid", "username"]),
     ("group", &["gid", "run_as_group"]),
     ("nice", &["niceness", "priority"]),
@@ -30,11 +31,7 @@ const SYNONYMS: [(&str, &[&str]); 20] = [
 ];
 
 /// What replaces a key that has no counterpart.
-const INSTEAD: [(&str, &[&str]); 3] = [
-    (
-        "write the variables under `environment`, or let the command read the file",
-        &["dotenv", "env_file", "env_files", "environment_file", "environmentfile"],
-    ),
+const INSTEAD: [(&str, &[&str]); 2] = [
     (
         "write what notifies somebody under `on_failure`, `on_recovery` or `on_missed`",
         &["alert", "alerts", "email", "mail", "mail_to", "mailto", "notifications", "notify", "onfailure", "on_error"],

@@ -20,6 +20,7 @@ use super::spanned::{Fault, Node};
 use super::values;
 use super::words;
 use crate::duration;
+use crate::environment_file::EnvironmentFile;
 use crate::job::{
     AlarmLimits, CommandLine, Due, Group, HISTORY_LIMIT, Hook, Hooks, Interrupted, Job, JobName, Limits, Misfire,
     OnLeaseEnd, Overlap, Retries, RunAs, Splay,
@@ -150,6 +151,10 @@ job_keys! {
     /// Variables of the job's processes. Merged with those of the defaults.
     environment: Form::Texts, BTreeMap<String, String> => BTreeMap<String, String>,
         |c, key, given| c.environment(given), settings::environment => BTreeMap<String, String>;
+    /// Files with more variables, read at each start, in the format of systemd's `EnvironmentFile=`: absolute paths; one
+    /// with `-` in front may be missing. The later file counts, and `environment` more than any of them.
+    environment_file: Form::TextOrTexts, TextOrTexts => Vec<EnvironmentFile>,
+        |c, key, given| c.value(key, given, values::environment_files), or_default => Vec<EnvironmentFile>;
     /// Name or number of the user that the job runs as. Default: the daemon's own. Needs root.
     user: Form::Text, String => String,
         |c, key, given| c.value(key, given, process::account), merged => Option<String>;
@@ -297,6 +302,7 @@ pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
         },
         enabled: values.enabled,
         environment: values.environment,
+        environment_file: values.environment_file,
         run_as: RunAs { user: values.user, group: values.group },
         nice: values.nice,
         limits: values.limits,

@@ -15,6 +15,7 @@ use super::schema::{self, did_you_mean, shown, shown_key};
 use super::spanned::{Fault, MapEntry, Node, Position};
 use super::values;
 use crate::duration;
+use crate::environment_file::is_variable_name;
 use crate::job::{CommandLine, Condition, Group, JobName, Retries};
 use crate::schedule::{Dst, Schedule};
 
@@ -162,7 +163,7 @@ impl<'a> ValueChecker<'a> {
         let Some(Some(variables)) = given else { return given };
         for entry in self.node.entry("environment").map_or(&[][..], |entry| entry.value.entries()) {
             let name = &entry.key;
-            if !values::is_variable_name(name) {
+            if !is_variable_name(name) {
                 self.fault(entry.at, "environment", format!("`{}` is not a variable name", shown_key(name)));
             }
             if let Some(why) = variables.get(name).and_then(|value| values::not_passable(value)) {

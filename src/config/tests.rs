@@ -4,6 +4,7 @@ mod after;
 mod editors;
 mod folders;
 mod fuzz;
+mod given_files;
 mod hooks;
 mod hostile;
 mod meant;

@@ -9,7 +9,7 @@ use super::Remark;
 use super::line::{Line, LineKind};
 use super::setting::Setting;
 use super::yaml::{comment, quoted};
-use crate::config;
+use crate::environment_file::{LONGEST_STRING, is_variable_name};
 use crate::schedule::known_zone;
 
 /// Most characters of a key. YAML limits a key on one line with its value to 1024.
@@ -46,9 +46,9 @@ pub(super) fn refused(setting: &Setting) -> Option<&'static str> {
         "" => Some("the variable has no name"),
         "SHELL" if value.trim().is_empty() => Some("the shell must not be empty"),
         _ if name.contains('=') => Some("its name contains `=`"),
-        _ if !config::is_variable_name(name) => Some("its name contains a space or a control character"),
+        _ if !is_variable_name(name) => Some("its name contains a space or a control character"),
         _ if quoted(name).len() > LONGEST_KEY => Some("its name is too long for a YAML key"),
-        _ if name.len() + 1 + value.len() >= config::LONGEST_STRING => Some("it is too long to be passed to a process"),
+        _ if name.len() + 1 + value.len() >= LONGEST_STRING => Some("it is too long to be passed to a process"),
         _ => None,
     }
 }

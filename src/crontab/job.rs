@@ -3,7 +3,7 @@
 use super::entry::CrontabEntry;
 use super::environment::{Environment, delay};
 use super::yaml::{block, quoted, scalar};
-use crate::config;
+use crate::environment_file::LONGEST_STRING;
 
 /// An indented block of keys.
 #[derive(Debug, Default)]
@@ -97,7 +97,7 @@ impl JobCommand {
     /// True if the kernel would not accept the command as an argument.
     pub fn is_too_long(&self) -> bool {
         match self {
-            Self::Text(text) | Self::Script(text) => text.len() >= config::LONGEST_STRING,
+            Self::Text(text) | Self::Script(text) => text.len() >= LONGEST_STRING,
         }
     }
 }

@@ -10,8 +10,9 @@ use crate::accounts::{Account, Accounts, Unknown};
 use crate::clock::Uptime;
 use crate::engine::Start;
 use crate::engine::hooks::HookStart;
+use crate::environment_file::EnvironmentFile;
 use crate::job::{CommandLine, Job, RunAs};
-use crate::process::{Deadline, Launch, Limits, TreeId, User};
+use crate::process::{Deadline, Launch, LaunchFiles, Limits, TreeId, User};
 use crate::term::NodeName;
 use crate::warden::cgroup::hierarchy::Cgroups;
 
@@ -28,6 +29,7 @@ const HOOK_OUTPUT: u64 = 64 << 10;
 struct Setting<'a> {
     run_as: Option<&'a RunAs>,
     environment: Option<&'a BTreeMap<String, String>>,
+    environment_file: &'a [EnvironmentFile],
     /// The value of SHELL.
     shell: &'a str,
     working_directory: Option<&'a Path>,
@@ -36,7 +38,14 @@ struct Setting<'a> {
 
 impl Default for Setting<'_> {
     fn default() -> Self {
-        Self { run_as: None, environment: None, shell: CommandLine::SHELL, working_directory: None, umask: UMASK }
+        Self {
+            run_as: None,
+            environment: None,
+            environment_file: &[],
+            shell: CommandLine::SHELL,
+            working_directory: None,
+            umask: UMASK,
+        }
     }
 }
 
@@ -45,6 +54,7 @@ impl<'a> Setting<'a> {
         Self {
             run_as: Some(&job.run_as),
             environment: Some(&job.environment),
+            environment_file: &job.environment_file,
             shell: CommandLine::SHELL,
             working_directory: job.working_directory.as_deref(),
             umask: job.umask,
@@ -120,6 +130,7 @@ impl Launcher {
             tree_id,
             argv,
             environment: environment(&setting, account, facts),
+            files: files(&setting),
             input: String::new(),
             streams: None,
             directory: directory(setting.working_directory, account),
@@ -156,23 +167,32 @@ impl Launcher {
     }
 }
 
+/// The names of the usual variables, which a file may replace.
+const USUAL: [&str; 6] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG"];
+
 /// The environment of a process: the usual variables, overridden by the job's own, overridden by the facts.
 ///
-/// Each name occurs once: of two variables with the same name some programs use the first and others the last.
+/// Each name occurs once: of two variables with the same name some programs use the first and others the last. The facts
+/// come first, because a node that looks for its processes reads only the beginning of an environment.
 fn environment(setting: &Setting<'_>, account: &Account, facts: &Facts) -> Vec<(String, String)> {
-    let usual = [
-        ("PATH", PATH),
-        ("HOME", &account.home),
-        ("USER", &account.name),
-        ("LOGNAME", &account.name),
-        ("SHELL", setting.shell),
-        ("LANG", "C.UTF-8"),
-    ];
-    let mut all: BTreeMap<String, String> =
-        usual.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let usual = [PATH, &account.home, &account.name, &account.name, setting.shell, "C.UTF-8"];
+    let usual = USUAL.into_iter().zip(usual);
+    let mut all: BTreeMap<String, String> = usual.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     all.extend(setting.environment.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())));
-    all.extend(facts.iter().map(|(name, value)| (format!("CRONKEEPER_{name}"), value.clone())));
-    all.into_iter().collect()
+    let facts: BTreeMap<String, String> =
+        facts.iter().map(|(name, value)| (format!("CRONKEEPER_{name}"), value.clone())).collect();
+    all.retain(|name, _| !facts.contains_key(name));
+    facts.into_iter().chain(all).collect()
+}
+
+/// What the process is to read at its start. The job's own `environment` counts more than a file.
+fn files(setting: &Setting<'_>) -> LaunchFiles {
+    if setting.environment_file.is_empty() {
+        return LaunchFiles::default();
+    }
+    let is_own = |name: &str| setting.environment.is_some_and(|own| own.contains_key(name));
+    let replaceable = USUAL.into_iter().filter(|name| !is_own(name)).map(str::to_owned).collect();
+    LaunchFiles { environment: setting.environment_file.to_vec(), replaceable }
 }
 
 /// The working directory of a process: the job's own, else the user's home directory.
@@ -204,5 +224,15 @@ mod tests {
         );
         assert_eq!((of("PATH"), of("HOME"), of("USER")), (vec![PATH], vec!["/h"], vec!["u"]));
         assert_eq!(of("SHELL"), ["/bin/sh"]);
+        assert!(all.iter().take(2).all(|(name, _)| name.starts_with("CRONKEEPER_")), "however many others there are");
+    }
+
+    #[test]
+    fn a_file_may_replace_the_usual_variables_but_not_the_jobs_own() {
+        let text = "jobs: {a: {schedule: '@daily', command: x, environment: {LANG: own}, environment_file: /e}}";
+        let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
+        let files = files(&Setting::of(set.jobs.first_key_value().unwrap().1));
+        assert_eq!(files.replaceable, ["PATH", "HOME", "USER", "LOGNAME", "SHELL"]);
+        assert_eq!(files.environment, [EnvironmentFile::of("/e")]);
     }
 }

@@ -13,6 +13,10 @@
 //! - A group whose only member is this user does not count as other users: with a umask of 002, all files are writable
 //!   by it.
 //!
+//! For a job, the job's user may own components too. In a directory of that user no link is followed, and the last
+//! component must belong to the same user: he could have put anything there, and must not get what only root or this
+//! process may read.
+//!
 //! The walk uses a [`FileTree`] and nothing else; it makes no system calls.
 
 use std::collections::VecDeque;
@@ -84,6 +88,8 @@ pub enum Wanted {
 pub enum Fault {
     /// The owner is neither root nor the user of this process.
     ForeignOwner { owner: u32 },
+    /// A file of another owner, in a directory of the job's user.
+    NotOfUser { owner: u32, user: u32 },
     /// A link of another owner, in a directory where others may add names.
     ForeignLink { owner: u32 },
     /// Every user may write to it.
@@ -152,6 +158,11 @@ impl fmt::Display for Unsafe {
                 "the link `{name}` belongs to user {owner}, who is neither root nor the user of this process ({me}); \
                  use the path of its target"
             ),
+            Fault::NotOfUser { owner, user } => write!(
+                f,
+                "`{name}` belongs to user {owner}, but is in a directory of user {user}, who may have put it there; \
+                 run `chown {user} {name}`, or use another path"
+            ),
             Fault::AnybodyWrites { mode } => {
                 write!(f, "anybody may write to `{name}` (mode {mode:04o}); run `chmod go-w {name}`")
             }
@@ -184,12 +195,23 @@ impl fmt::Display for Unsafe {
 pub(super) struct AccessRules {
     /// The user id of this process.
     pub(super) me: u32,
+    /// The user of a job, who may own components too.
+    pub(super) user: Option<u32>,
 }
 
 impl AccessRules {
+    fn is_own(&self, facts: &Facts) -> bool {
+        facts.owner == 0 || facts.owner == self.me
+    }
+
+    /// True if it belongs to the job's user, and that is neither root nor the user of this process.
+    fn is_of_user(&self, facts: &Facts) -> bool {
+        self.user == Some(facts.owner) && !self.is_own(facts)
+    }
+
     fn check_owner(&self, facts: &Facts) -> Result<(), Fault> {
-        let owner = facts.owner;
-        if owner == 0 || owner == self.me { Ok(()) } else { Err(Fault::ForeignOwner { owner }) }
+        let is_accepted = self.is_own(facts) || self.is_of_user(facts);
+        if is_accepted { Ok(()) } else { Err(Fault::ForeignOwner { owner: facts.owner }) }
     }
 
     fn check_not_writable(&self, tree: &impl FileTree, facts: &Facts) -> Result<(), Fault> {
@@ -216,7 +238,9 @@ impl AccessRules {
         match facts.kind {
             FileKind::Directory => self.check_directory(tree, facts),
             FileKind::Link if self.is_shared(tree, parent) => {
-                self.check_owner(facts).map_err(|_| Fault::ForeignLink { owner: facts.owner })?;
+                if !self.is_own(facts) {
+                    return Err(Fault::ForeignLink { owner: facts.owner });
+                }
                 check_single_name(facts)
             }
             FileKind::Link | FileKind::File | FileKind::Other => Ok(()),
@@ -361,6 +385,9 @@ impl<N> ResolvedPath<N> {
         wanted: Wanted,
     ) -> Result<(), Unsafe> {
         let parent = self.parent().map(|parent| &parent.facts);
+        if let Some(user) = rules.user.filter(|_| self.is_in_hands_of_user(rules) && !rules.is_of_user(facts)) {
+            return Err(self.refusal(Fault::NotOfUser { owner: facts.owner, user }, rules));
+        }
         rules.check_last(tree, parent, facts, wanted).map_err(|fault| self.refusal(fault, rules))
     }
 
@@ -370,6 +397,14 @@ impl<N> ResolvedPath<N> {
 
     fn refusal(&self, fault: Fault, rules: &AccessRules) -> Unsafe {
         Unsafe { component: self.path(), fault, me: rules.me }
+    }
+
+    /// True if one of these directories belongs to the job's user, who then may have put anything into it.
+    fn is_in_hands_of_user(&self, rules: &AccessRules) -> bool {
+        let is_users = |component: &PathComponent<N>| {
+            component.facts.kind == FileKind::Directory && rules.is_of_user(&component.facts)
+        };
+        is_users(&self.root) || self.below.iter().any(is_users)
     }
 
     fn path(&self) -> PathBuf {
@@ -399,7 +434,10 @@ impl<N> ResolvedPath<N> {
         }
         let node = tree.enter(&parent.node, &name)?;
         let facts = tree.facts(&node)?;
-        let checked = rules.check_component(tree, &parent.facts, &facts);
+        let checked = match facts.kind {
+            FileKind::Link if self.is_in_hands_of_user(rules) => Err(Fault::Link),
+            _ => rules.check_component(tree, &parent.facts, &facts),
+        };
         checked.map_err(|fault| Unsafe { component: self.path().join(&name), fault, me: rules.me })?;
         Ok(PathComponent { name, node, facts })
     }

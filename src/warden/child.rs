@@ -1,7 +1,7 @@
 //! The steps between fork and exec, run in the forked child.
 //!
-//! In this order: session, streams, cgroup, audit, OOM score, limits, keyring, user, directory, the wait for its time,
-//! program. Everything that can be prepared is prepared before the fork, in a [`ChildSetup`]. If a step fails, the child
+//! In this order: session, streams, cgroup, audit, OOM score, files, limits, keyring, user, directory, the wait for its
+//! time, program. Everything that can be prepared is prepared before the fork, in a [`ChildSetup`]. If a step fails, the child
 //! ends, and the warden learns which step it was.
 
 use std::convert::Infallible;
@@ -16,6 +16,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno as Error;
 use rustix::process::{Pid, Resource, Rlimit, Signal, setrlimit};
 
+use super::files::{self, Given};
 use super::spawn::{begin, close_others, failed, join_own_keyring};
 use super::{hold, limits, program};
 use crate::clock::system::uptime;
@@ -56,13 +57,15 @@ impl<'a> ChildSetup<'a> {
         let name = launch.argv.first().map_or("", String::as_str);
         let argv = launch.argv.iter().map(|argument| CString::new(argument.as_str()));
         let environment = launch.environment.iter().map(|(key, value)| CString::new(format!("{key}={value}")));
+        // If PATH occurs twice, the last one counts, as for a shell.
+        let path = launch.environment.iter().rev().find(|(key, _)| key == "PATH").map(|(_, path)| path.as_bytes());
         Ok(Self {
             launch,
             limits: limits::of(launch, cgroup.is_some(), open_files),
             timer_slack,
             cgroup,
             groups: launch.user.iter().flat_map(|user| &user.groups).map(|&gid| Gid::from_raw(gid)).collect(),
-            candidates: program::candidates(name, &launch.environment)?,
+            candidates: program::candidates(name, path)?,
             argv: argv.collect::<Result<_, _>>()?,
             environment: environment.collect::<Result<_, _>>()?,
             directory: CString::new(launch.directory.as_str())?,
@@ -89,7 +92,8 @@ pub(super) struct HoldEnd<'a> {
 
 /// Turns the process that was just forked into the job; returns only if a step fails.
 ///
-/// The order matters. Setting limits and lowering the nice value may need the rights of the daemon's user. The
+/// The order matters. Reading files, setting limits and lowering the nice value may need the rights of the daemon's user.
+/// Files are read without the job's limits. The
 /// parent-death signal is set after the change of user, which clears it.
 pub(super) fn become_job(
     setup: &ChildSetup<'_>,
@@ -105,6 +109,7 @@ pub(super) fn become_job(
     close_others(&mut kept(streams));
     audit_as(setup.launch.uid());
     reset_oom_score();
+    let given = files::read(setup.launch)?;
     limit(setup).map_err(|error| failed(StartStep::Limits, error))?;
     prepare(join_own_keyring())?;
     become_user(setup).map_err(|error| failed(StartStep::User, error))?;
@@ -127,7 +132,7 @@ pub(super) fn become_job(
         return Err(StartFailure::TooLate);
     }
     prepare(rustix::io::write(streams.status, &begin(now)).map(drop))?;
-    Err(failed(StartStep::Exec, Error::from_raw_os_error(exec(setup) as i32)))
+    Err(failed(StartStep::Exec, Error::from_raw_os_error(exec(setup, given.as_ref()) as i32)))
 }
 
 /// The descriptors that the child needs until its program begins.
@@ -217,23 +222,27 @@ fn enter(setup: &ChildSetup<'_>) -> Result<(), Error> {
 /// Tries each candidate as execvp(3) does.
 ///
 /// It skips a missing file, remembers one that may not be executed, and runs a script without `#!` by [`SHELL`].
-fn exec(setup: &ChildSetup<'_>) -> Errno {
+fn exec(setup: &ChildSetup<'_>, given: Option<&Given>) -> Errno {
+    let (candidates, environment) = match given {
+        Some(Given { candidates, environment }) => (candidates, environment),
+        None => (&setup.candidates, &setup.environment),
+    };
     let mut result = Errno::ENOENT;
-    for path in &setup.candidates {
-        let Err(error) = nix::unistd::execve(path, &setup.argv, &setup.environment);
+    for path in candidates {
+        let Err(error) = nix::unistd::execve(path, &setup.argv, environment);
         match error {
             Errno::ENOENT | Errno::ENOTDIR => {}
             Errno::EACCES => result = Errno::EACCES,
-            Errno::ENOEXEC => return exec_script(path, setup),
+            Errno::ENOEXEC => return exec_script(path, setup, environment),
             other => return other,
         }
     }
     result
 }
 
-fn exec_script(path: &CString, setup: &ChildSetup<'_>) -> Errno {
+fn exec_script(path: &CString, setup: &ChildSetup<'_>, environment: &[CString]) -> Errno {
     let Ok(shell) = CString::new(SHELL) else { return Errno::EINVAL };
     let argv: Vec<_> = [&shell, path].into_iter().chain(setup.argv.iter().skip(1)).collect();
-    let Err(error) = nix::unistd::execve(&shell, &argv, &setup.environment);
+    let Err(error) = nix::unistd::execve(&shell, &argv, environment);
     error
 }

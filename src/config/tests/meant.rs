@@ -34,13 +34,15 @@ fn keys_of_other_schedulers_name_the_key_that_is_meant() {
         ("jitter", "splay"),
         ("catchup", "misfire"),
         ("executable", "shell"),
+        ("env_file", "environment_file"),
+        ("dotenv", "environment_file"),
+        ("EnvironmentFile", "environment_file"),
         ("concurrencyPolicy", "overlap"),
     ] {
         let expected = format!("j:5:5: job `a`: `{key}` is not a key of a job, did you mean `{meant}`?");
         same(&reported_for_keys(&format!("{key}: x")), &expected);
     }
     for (key, instead) in [
-        ("env_file", "write the variables under `environment`, or let the command read the file"),
         ("notify", "write what notifies somebody under `on_failure`, `on_recovery` or `on_missed`"),
         ("name", "the job's name is its key: write `NAME:` above its keys"),
     ] {

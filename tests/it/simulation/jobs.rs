@@ -48,6 +48,7 @@ fn job(name: &str, schedule: &str) -> Job {
         command: CommandLine::Shell("true".into()),
         enabled: true,
         environment: BTreeMap::new(),
+        environment_file: Vec::new(),
         run_as: RunAs::default(),
         nice: None,
         limits: Limits::default(),
