@@ -237,6 +237,8 @@ pub struct Job {
     pub environment: BTreeMap<String, String>,
     /// Files with more variables, read at each start.
     pub environment_file: Vec<EnvironmentFile>,
+    /// Files, by the names of the secrets in them, read at each start.
+    pub secrets: BTreeMap<String, PathBuf>,
     pub run_as: RunAs,
     /// Nice value of its processes, -20 to 19; `None` means the daemon's.
     pub nice: Option<i32>,

@@ -1,4 +1,4 @@
-//! The files that a job is given at its start: environment files.
+//! The files that a job is given at its start: environment files and secrets.
 //!
 //! They are read with the rights of the daemon, and only if nobody could have changed them but root, the daemon's own
 //! user and the job's user, who learns nothing from them that is not meant for him. What is in them is in no error.
@@ -12,6 +12,9 @@ use crate::safe_path::{self, Fault, Refusal, Unsafe, Wanted};
 
 /// Maximum size of an environment file, in bytes.
 const LARGEST_ENVIRONMENT: u32 = 1 << 20;
+
+/// Maximum size of a secret, in bytes.
+const LARGEST_SECRET: u32 = 64 << 10;
 
 /// The reason why a file is not used.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +63,14 @@ pub(crate) fn variables(file: &EnvironmentFile, user: u32) -> Result<Vec<Variabl
     }
 }
 
+/// The bytes of a secret for a job of this user.
+///
+/// # Errors
+/// If the file cannot be used, or is open to others than its owner.
+pub(crate) fn secret(path: &Path, user: u32) -> Result<Vec<u8>, FileError> {
+    read(path, Wanted::Secret, user, LARGEST_SECRET)
+}
+
 fn read(path: &Path, wanted: Wanted, user: u32, most: u32) -> Result<Vec<u8>, FileError> {
     let mut bytes = Vec::new();
     let file = safe_path::open_file_for(path, wanted, user)?;
@@ -100,6 +111,20 @@ mod tests {
         let fifo = dir.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).unwrap();
         assert_eq!(fault(&fifo), Some(FileFault::NoFile), "and nobody waits for its writer");
+    }
+
+    #[test]
+    fn a_secret_is_read_unchanged_if_it_is_closed_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("secret");
+        fs::write(&file, b"\0\xff\n").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o400)).unwrap();
+        assert_eq!(secret(&file, ME()).unwrap(), b"\0\xff\n");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(secret(&file, ME()).unwrap_err().fault().0, FileFault::Open);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(&file, "x".repeat(LARGEST_SECRET as usize + 1)).unwrap();
+        assert_eq!(secret(&file, ME()).unwrap_err().fault().0, FileFault::TooLarge(LARGEST_SECRET));
     }
 
     #[test]

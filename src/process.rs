@@ -7,6 +7,8 @@
 //!
 //! The daemon's ends close when the daemon dies, however it dies: that is the order to kill everything.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Uptime;
@@ -117,11 +119,22 @@ pub struct LaunchFiles {
     pub environment: Vec<EnvironmentFile>,
     /// The names in the launch's `environment` whose values these files may replace.
     pub replaceable: Vec<String>,
+    /// Files whose content the process finds in memory files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretFile>,
+}
+
+/// A secret of a launch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretFile {
+    /// With `_FILE` at its end, the variable that holds the path of the memory file.
+    pub name: String,
+    pub path: PathBuf,
 }
 
 impl LaunchFiles {
     pub fn is_empty(&self) -> bool {
-        self.environment.is_empty()
+        self.environment.is_empty() && self.secrets.is_empty()
     }
 }
 
@@ -307,6 +320,8 @@ pub enum StartStep {
     Prepare,
     /// Reading a file with variables.
     Environment(FileProblem),
+    /// Reading a secret.
+    Secret(FileProblem),
     /// Limits and nice value.
     Limits,
     /// Becoming the user.
@@ -324,6 +339,7 @@ impl StartStep {
             Self::Fork => "fork",
             Self::Prepare => "prepare",
             Self::Environment(_) => "environment",
+            Self::Secret(_) => "secret",
             Self::Limits => "limits",
             Self::User => "user",
             Self::Directory => "directory",

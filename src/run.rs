@@ -296,6 +296,8 @@ pub enum Reason {
     NoDirectory,
     /// A file with variables cannot be used.
     NoEnvironment,
+    /// A secret cannot be used.
+    NoSecret,
     /// Memory or a process could not be allocated, or the run was killed at its memory limit.
     NoMemory,
     /// It dumped core.
@@ -323,6 +325,7 @@ impl Reason {
             Self::NoUser => "no-user",
             Self::NoDirectory => "no-directory",
             Self::NoEnvironment => "no-environment",
+            Self::NoSecret => "no-secret",
             Self::NoMemory => "no-memory",
             Self::CoreDump => "core-dump",
             Self::Operator => "operator",
@@ -342,6 +345,7 @@ impl Reason {
             Self::NoUser => Some("its user or group is unknown on its node"),
             Self::NoDirectory => Some("its working directory cannot be entered"),
             Self::NoEnvironment => Some("an environment file of it cannot be used"),
+            Self::NoSecret => Some("a secret of it cannot be used"),
             _ => None,
         }
     }

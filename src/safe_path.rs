@@ -12,6 +12,7 @@
 //! runtime directory, and secrets are all opened here.
 
 mod disk;
+mod refusal;
 mod walk;
 
 use std::fs::{File, OpenOptions};
@@ -24,8 +25,9 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use self::disk::Disk;
+pub use self::refusal::{Fault, Refusal, Unsafe};
+pub use self::walk::Wanted;
 use self::walk::{AccessRules, FileKind, ResolvedPath};
-pub use self::walk::{Fault, Refusal, Unsafe, Wanted};
 
 /// A file or directory, open for reading.
 #[derive(Debug)]

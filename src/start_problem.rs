@@ -37,6 +37,10 @@ impl StartProblem {
                 let file = job.and_then(|job| job.environment_file.get(usize::from(index)));
                 file.map(|file| file.path.to_string_lossy().into_owned())
             }
+            StartStep::Secret(FileProblem { index, .. }) => {
+                let path = job.and_then(|job| job.secrets.values().nth(usize::from(index)));
+                path.map(|path| path.to_string_lossy().into_owned())
+            }
             _ => None,
         };
         let error = match step {
@@ -45,7 +49,9 @@ impl StartProblem {
             StartStep::Exec if errno == Errno::ENOENT as i32 && !command.program().contains('/') => {
                 format!("{} in its PATH", Errno::ENOENT.desc())
             }
-            StartStep::Environment(FileProblem { fault, .. }) => about_file(fault, errno),
+            StartStep::Environment(FileProblem { fault, .. }) | StartStep::Secret(FileProblem { fault, .. }) => {
+                about_file(fault, errno)
+            }
             _ => format!("{}{}", prefix(step, errno), Errno::from_raw(errno).desc()),
         };
         Self { step, path, error }
@@ -72,6 +78,7 @@ fn kind(step: StartStep) -> &'static str {
     match step {
         StartStep::Directory => "working directory ",
         StartStep::Environment(_) => "environment file ",
+        StartStep::Secret(_) => "secret ",
         _ => "",
     }
 }
@@ -80,7 +87,7 @@ fn about_file(fault: FileFault, errno: i32) -> String {
     match fault {
         FileFault::System => Errno::from_raw(errno).desc().to_owned(),
         FileFault::Unsafe => "other users can change or replace it; `cronkeeper check` says where".to_owned(),
-        FileFault::Open => "it is not secret, as users other than its owner can read or write it".to_owned(),
+        FileFault::Open => "users other than its owner can read or write it".to_owned(),
         FileFault::NoFile => "it is not a regular file".to_owned(),
         FileFault::TooLarge(most) => format!("it has more than {most} bytes"),
         FileFault::Line(bad) => bad.to_string(),
@@ -97,7 +104,7 @@ fn prefix(step: StartStep, errno: i32) -> &'static str {
         StartStep::Prepare => "cannot prepare its process: ",
         StartStep::Limits => "cannot set its limits or nice value: ",
         StartStep::User => "cannot switch to its user: ",
-        StartStep::Directory | StartStep::Exec | StartStep::Environment(_) => "",
+        StartStep::Directory | StartStep::Exec | StartStep::Environment(_) | StartStep::Secret(_) => "",
     }
 }
 
@@ -123,7 +130,7 @@ mod tests {
     use crate::environment_file::{BadLine, LineFault};
 
     fn problem(command: &str, step: StartStep, errno: Errno) -> StartProblem {
-        let keys = "working_directory: /var/gone, environment_file: [/a, -/b]";
+        let keys = "working_directory: /var/gone, environment_file: [/a, -/b], secrets: {Z: {file: /z}, A: {file: /a}}";
         let text = format!("jobs: {{a: {{schedule: '@daily', command: {command}, {keys}}}}}");
         let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
         let job = set.jobs.first_key_value().unwrap().1;
@@ -152,6 +159,9 @@ mod tests {
             let step = StartStep::Environment(FileProblem { index: 1, fault });
             assert_eq!(problem("[x]", step, errno).to_string(), format!("environment file /b: {text}"));
         }
+        let step = StartStep::Secret(FileProblem { index: 1, fault: FileFault::Open });
+        let open = "secret /z: users other than its owner can read or write it";
+        assert_eq!(problem("[x]", step, Errno::UnknownErrno).to_string(), open);
         let refused = problem("[x]", StartStep::Fork, Errno::EAGAIN).to_string();
         assert!(refused.contains("`TasksMax=`"), "{refused}");
     }

@@ -37,6 +37,7 @@ mod program;
 mod reap;
 pub mod recover;
 mod spawn;
+mod start_report;
 mod sweep;
 mod tree;
 

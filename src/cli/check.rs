@@ -208,6 +208,11 @@ mod tests {
         fs::write(&file, "TOKEN=hunter2\n").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(check(&[]).2, "");
+        fs::write(&path, jobs(&format!("{file_name}, secrets: {{DB: {{file: {file_name}}}}}"))).unwrap();
+        assert_eq!(check(&[]).2, "");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        let (_, _, err) = check(&[]);
+        assert!(err.contains("job `a`: secret `") && err.contains("its runs would fail with `no-secret`"), "{err}");
         fs::remove_file(&file).unwrap();
         fs::write(&path, jobs(&format!("-{file_name}"))).unwrap();
         assert_eq!(check(&[]).2, "");

@@ -204,9 +204,10 @@ fn not_started(job: &Job, why: StartFailure) -> Error {
         StartStep::User => "its user".to_owned(),
         StartStep::Limits => "its limits".to_owned(),
         StartStep::Fork | StartStep::Prepare => "a process for it".to_owned(),
-        StartStep::Environment(_) => {
+        StartStep::Environment(_) | StartStep::Secret(_) => {
             let problem = StartProblem::of(Some(job), &job.command, step, errno);
-            let what = format!("environment file {}", problem.path.unwrap_or_default());
+            let kind = if matches!(step, StartStep::Secret(_)) { "secret" } else { "environment file" };
+            let what = format!("{kind} {}", problem.path.unwrap_or_default());
             let source = io::Error::other(problem.error);
             return Error::NotStarted { job: job.name.clone(), what, is_missing: false, source };
         }

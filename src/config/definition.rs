@@ -120,6 +120,7 @@ fn texts(job: &Job) -> Vec<(String, String)> {
         enabled,
         environment: _,
         environment_file,
+        secrets,
         run_as,
         nice,
         limits,
@@ -150,6 +151,9 @@ fn texts(job: &Job) -> Vec<(String, String)> {
     add("shell", shell_text(command));
     add("enabled", Some(enabled.to_string()));
     add("environment_file", (!environment_file.is_empty()).then(|| texts_of(environment_file)));
+    for (name, path) in secrets {
+        add(&format!("secrets.{name}.file"), Some(path.display().to_string()));
+    }
     add("user", run_as.user.clone());
     add("group", run_as.group.clone());
     add("nice", text(*nice));
@@ -241,6 +245,12 @@ mod tests {
         assert_eq!((value("retries.limit"), value("retries.delay")), (Some("3"), None));
         assert_eq!((value("lock"), value("on_lease_end")), (Some("[\"/locks/a\"]"), Some("kill")));
         assert_eq!((value("timeout"), value("on_failure")), (Some("1m30s"), Some("[\"page\",\"me\"]")));
+    }
+
+    #[test]
+    fn the_files_that_a_job_is_given_are_shown_by_their_paths() {
+        let keys = definition("environment_file: [/a, -/b], secrets: {DB: {file: /c}}", "s").keys;
+        assert_eq!((keys["environment_file"].as_str(), keys["secrets.DB.file"].as_str()), ("[\"/a\",\"-/b\"]", "/c"));
     }
 
     #[test]

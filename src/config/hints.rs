@@ -6,7 +6,7 @@ use super::spanned::{MapEntry, Node, Value};
 use crate::suggest::nearest;
 
 /// Names that people expect, by the key that is meant. In lower case, with `_` for `-`.
-const SYNONYMS: [(&str, &[&str]); 21] = [
+const SYNONYMS: [(&str, &[&str]); 22] = [
     ("description", &["comment", "desc", "title", "summary"]),
     ("schedule", &["at", "cron", "cron_expression", "every", "expression", "interval", "oncalendar", "time", "when"]),
     ("after", &["dependencies", "depends", "depends_on", "needs", "requires", "upstream", "upstreams", "wants"]),
@@ -17,6 +17,7 @@ const SYNONYMS: [(&str, &[&str]); 21] = [
     ("enabled", &["active", "disable", "disabled", "enable", "suspend"]),
     ("environment", &["env", "env_vars", "envs", "variables", "vars"]),
     ("environment_file", &["dotenv", "env_file", "env_files", "environment_files", "environmentfile"]),
+    ("secrets", &["credentials", "load_credential", "loadcredential", "secret"]),
     ("user", &["account", "owner", "run_as", "run_as_user", "runas", "uid", "username"]),
     ("group", &["gid", "run_as_group"]),
     ("nice", &["niceness", "priority"]),
@@ -84,6 +85,7 @@ fn right_form(form: Form, MapEntry { key, value, .. }: &MapEntry) -> Option<Stri
                 items.iter().map(|item| Some(format!("{}: success", shown(item.text()?)))).collect();
             Some(format!("`after: {{{}}}`", jobs.filter(|jobs| !jobs.is_empty())?.join(", ")))
         }
+        (Form::Named(known), ..) => Some(format!("`{key}: {{NAME: {{{}: ...}}}}`", known.first()?.name)),
         // Without the value, which may be secret.
         (Form::Texts, ..) => Some(format!("`{key}: {{NAME: value}}`")),
         _ => None,

@@ -7,12 +7,14 @@ use jiff::Timestamp;
 
 use super::raw::merged;
 use super::schema::shown;
+use super::settings;
 use super::spanned::Position;
 use super::validate::LocatedSettings;
 use crate::accounts::{self, Account, Unknown};
 use crate::clock::system;
 use crate::job::RunAs;
 use crate::job_files::{self, FileError};
+use crate::run::Reason;
 
 /// A host. Looks up each user only once.
 pub(super) struct Host {
@@ -105,16 +107,26 @@ impl Host {
 
 /// Files with which the job could not start now.
 fn unfit_files(own: &LocatedSettings, defaults: &LocatedSettings, run_as: &RunAs) -> Vec<Objection> {
+    let files = merged(&own.settings.environment_file, &defaults.settings.environment_file).unwrap_or_default();
+    let secrets = settings::merged_maps(&own.settings.secrets, &defaults.settings.secrets);
+    if files.is_empty() && secrets.is_empty() {
+        return Vec::new();
+    }
     // A user that this host does not know is reported anyway.
     let Ok(Account { uid, .. }) = accounts::look_up(run_as) else { return Vec::new() };
-    let files = merged(&own.settings.environment_file, &defaults.settings.environment_file).unwrap_or_default();
-    let unfit = files.iter().filter_map(|file| Some((&file.path, job_files::variables(file, uid).err()?)));
-    unfit
-        .filter(|(_, error)| !may_be_closed_to_this_user_alone(error))
-        .filter_map(|(path, error)| {
-            let path = shown(&path.to_string_lossy());
-            let message = format!("environment file `{path}`: {error}: its runs would fail with `no-environment`");
-            objection(own, defaults, &["environment_file"], message, false)
+    let files = files.iter().map(|file| ("environment_file", &file.path, job_files::variables(file, uid).err()));
+    let secrets = secrets.values().map(|path| ("secrets", path, job_files::secret(path, uid).err()));
+    files
+        .chain(secrets)
+        .filter_map(|(key, path, error)| {
+            let error = error.filter(|error| !may_be_closed_to_this_user_alone(error))?;
+            let (kind, reason) = match key {
+                "secrets" => ("secret", Reason::NoSecret),
+                _ => ("environment file", Reason::NoEnvironment),
+            };
+            let (path, reason) = (shown(&path.to_string_lossy()), reason.as_str());
+            let message = format!("{kind} `{path}`: {error}: its runs would fail with `{reason}`");
+            objection(own, defaults, &[key], message, false)
         })
         .collect()
 }

@@ -14,7 +14,7 @@ use super::after::Upstream;
 use super::process::{self, LimitSettings};
 use super::raw::{Form, Given, Key, TextOrTexts, given, merged};
 use super::schema::Keys;
-use super::settings::{self, RetrySettings, ValueChecker, Zones};
+use super::settings::{self, RetrySettings, Secrets, ValueChecker, Zones};
 use super::size;
 use super::spanned::{Fault, Node};
 use super::values;
@@ -44,6 +44,13 @@ const LIMITS: &[Key] = &[
     Key { name: "open_files", form: Form::Text, about: "Open files of each process." },
     Key { name: "cpu_time", form: Form::Duration, about: "CPU time of each process, in whole seconds." },
 ];
+
+/// The keys of a secret.
+const SECRET: &[Key] = &[Key {
+    name: "file",
+    form: Form::Text,
+    about: "Absolute path of the file that has the secret, at most 64 KiB. It is read at each start.",
+}];
 
 /// The keys of `retries`.
 const RETRIES: &[Key] = &[
@@ -150,11 +157,15 @@ job_keys! {
         |c, key, given| given, or(true) => bool;
     /// Variables of the job's processes. Merged with those of the defaults.
     environment: Form::Texts, BTreeMap<String, String> => BTreeMap<String, String>,
-        |c, key, given| c.environment(given), settings::environment => BTreeMap<String, String>;
+        |c, key, given| c.environment(given), settings::merged_maps => BTreeMap<String, String>;
     /// Files with more variables, read at each start, in the format of systemd's `EnvironmentFile=`: absolute paths; one
     /// with `-` in front may be missing. The later file counts, and `environment` more than any of them.
     environment_file: Form::TextOrTexts, TextOrTexts => Vec<EnvironmentFile>,
         |c, key, given| c.value(key, given, values::environment_files), or_default => Vec<EnvironmentFile>;
+    /// Secrets of the job's processes, by name. Each is handed over in a file in memory whose path the variable NAME_FILE
+    /// holds. Merged with those of the defaults.
+    secrets: Form::Named(SECRET), BTreeMap<String, Fields> => Secrets,
+        |c, key, given| c.secrets(given), settings::merged_maps => Secrets;
     /// Name or number of the user that the job runs as. Default: the daemon's own. Needs root.
     user: Form::Text, String => String,
         |c, key, given| c.value(key, given, process::account), merged => Option<String>;
@@ -303,6 +314,7 @@ pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
         enabled: values.enabled,
         environment: values.environment,
         environment_file: values.environment_file,
+        secrets: values.secrets,
         run_as: RunAs { user: values.user, group: values.group },
         nice: values.nice,
         limits: values.limits,

@@ -38,6 +38,8 @@ pub(super) enum Form {
     Texts,
     /// A map from these keys to texts. Null restores a default.
     Fields(&'static [Key]),
+    /// A map from names to maps from these keys to texts. All of the keys are required.
+    Named(&'static [Key]),
 }
 
 /// A key that a map may have.

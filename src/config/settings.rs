@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::after::{self, Upstream};
@@ -27,6 +28,12 @@ pub(super) struct RetrySettings {
     pub backoff: Given<f64>,
     pub max_delay: Given<Duration>,
 }
+
+/// Maximum number of secrets of a job.
+pub(super) const MOST_SECRETS: usize = 32;
+
+/// Files with secrets, by their names.
+pub(super) type Secrets = BTreeMap<String, PathBuf>;
 
 /// A cache of time zone checks, because thousands of jobs share a few zones.
 #[derive(Default)]
@@ -173,6 +180,31 @@ impl<'a> ValueChecker<'a> {
         Some(Some(variables))
     }
 
+    pub fn secrets(&mut self, given: Given<BTreeMap<String, BTreeMap<String, Option<String>>>>) -> Given<Secrets> {
+        let Some(Some(_)) = given else { return given.map(|_| None) };
+        let entries = self.node.entry("secrets").map_or(&[][..], |entry| entry.value.entries());
+        Some(Some(entries.iter().filter_map(|entry| self.secret(entry)).collect()))
+    }
+
+    fn secret(&mut self, entry: &MapEntry) -> Option<(String, PathBuf)> {
+        let (key, name) = ("secrets", &entry.key);
+        let is_name = is_variable_name(name);
+        if !is_name {
+            self.fault(entry.at, key, format!("`{}` is not a variable name", shown_key(name)));
+        }
+        let Some(file) = entry.value.entry("file").filter(|file| !file.value.is_null()) else {
+            self.fault(entry.at, key, format!("`{}`: `file` is missing", shown_key(name)));
+            return None;
+        };
+        match values::absolute_path(file.value.text()?.to_owned()) {
+            Ok(path) => is_name.then(|| (name.clone(), path)),
+            Err(why) => {
+                self.fault(file.value.at, key, format!("`{}`: `file`: {why}", shown_key(name)));
+                None
+            }
+        }
+    }
+
     pub fn limits(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<LimitSettings> {
         let Some(Some(mut fields)) = given else { return given.map(|_| None) };
         Some(Some(LimitSettings {
@@ -271,11 +303,11 @@ pub(super) fn retries(own: &Given<RetrySettings>, defaults: &Given<RetrySettings
     }
 }
 
-/// Merges a job's environment with the defaults, key by key.
-pub(super) fn environment(
-    own: &Given<BTreeMap<String, String>>,
-    defaults: &Given<BTreeMap<String, String>>,
-) -> BTreeMap<String, String> {
+/// Merges a job's map, `environment` or `secrets`, with that of the defaults, key by key.
+pub(super) fn merged_maps<T: Clone>(
+    own: &Given<BTreeMap<String, T>>,
+    defaults: &Given<BTreeMap<String, T>>,
+) -> BTreeMap<String, T> {
     match own {
         Some(None) => BTreeMap::new(),
         None => defaults.clone().flatten().unwrap_or_default(),

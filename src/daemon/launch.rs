@@ -1,7 +1,7 @@
 //! Builds the [`Launch`] of a run or hook: command, user, limits, environment and working directory.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tokio::sync::watch;
 
@@ -12,7 +12,7 @@ use crate::engine::Start;
 use crate::engine::hooks::HookStart;
 use crate::environment_file::EnvironmentFile;
 use crate::job::{CommandLine, Job, RunAs};
-use crate::process::{Deadline, Launch, LaunchFiles, Limits, TreeId, User};
+use crate::process::{Deadline, Launch, LaunchFiles, Limits, SecretFile, TreeId, User};
 use crate::term::NodeName;
 use crate::warden::cgroup::hierarchy::Cgroups;
 
@@ -30,6 +30,7 @@ struct Setting<'a> {
     run_as: Option<&'a RunAs>,
     environment: Option<&'a BTreeMap<String, String>>,
     environment_file: &'a [EnvironmentFile],
+    secrets: Option<&'a BTreeMap<String, PathBuf>>,
     /// The value of SHELL.
     shell: &'a str,
     working_directory: Option<&'a Path>,
@@ -42,6 +43,7 @@ impl Default for Setting<'_> {
             run_as: None,
             environment: None,
             environment_file: &[],
+            secrets: None,
             shell: CommandLine::SHELL,
             working_directory: None,
             umask: UMASK,
@@ -55,6 +57,7 @@ impl<'a> Setting<'a> {
             run_as: Some(&job.run_as),
             environment: Some(&job.environment),
             environment_file: &job.environment_file,
+            secrets: Some(&job.secrets),
             shell: CommandLine::SHELL,
             working_directory: job.working_directory.as_deref(),
             umask: job.umask,
@@ -187,12 +190,14 @@ fn environment(setting: &Setting<'_>, account: &Account, facts: &Facts) -> Vec<(
 
 /// What the process is to read at its start. The job's own `environment` counts more than a file.
 fn files(setting: &Setting<'_>) -> LaunchFiles {
+    let secret = |(name, path): (&String, &PathBuf)| SecretFile { name: name.clone(), path: path.clone() };
+    let secrets = setting.secrets.into_iter().flatten().map(secret).collect();
     if setting.environment_file.is_empty() {
-        return LaunchFiles::default();
+        return LaunchFiles { secrets, ..LaunchFiles::default() };
     }
     let is_own = |name: &str| setting.environment.is_some_and(|own| own.contains_key(name));
     let replaceable = USUAL.into_iter().filter(|name| !is_own(name)).map(str::to_owned).collect();
-    LaunchFiles { environment: setting.environment_file.to_vec(), replaceable }
+    LaunchFiles { environment: setting.environment_file.to_vec(), replaceable, secrets }
 }
 
 /// The working directory of a process: the job's own, else the user's home directory.
@@ -229,10 +234,12 @@ mod tests {
 
     #[test]
     fn a_file_may_replace_the_usual_variables_but_not_the_jobs_own() {
-        let text = "jobs: {a: {schedule: '@daily', command: x, environment: {LANG: own}, environment_file: /e}}";
+        let text = "jobs: {a: {schedule: '@daily', command: x, environment: {LANG: own}, environment_file: /e, \
+                    secrets: {DB: {file: /s}}}}";
         let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
         let files = files(&Setting::of(set.jobs.first_key_value().unwrap().1));
         assert_eq!(files.replaceable, ["PATH", "HOME", "USER", "LOGNAME", "SHELL"]);
         assert_eq!(files.environment, [EnvironmentFile::of("/e")]);
+        assert_eq!(files.secrets, [SecretFile { name: "DB".into(), path: "/s".into() }]);
     }
 }

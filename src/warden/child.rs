@@ -7,17 +7,18 @@
 use std::convert::Infallible;
 use std::ffi::{CString, NulError};
 use std::num::NonZeroU64;
-use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::sys::signal::SigSet;
 use nix::unistd::{Gid, Uid};
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno as Error;
+use rustix::io::{Errno as Error, fcntl_dupfd_cloexec};
 use rustix::process::{Pid, Resource, Rlimit, Signal, setrlimit};
 
 use super::files::{self, Given};
-use super::spawn::{begin, close_others, failed, join_own_keyring};
+use super::spawn::{close_others, join_own_keyring};
+use super::start_report::{begin, failed};
 use super::{hold, limits, program};
 use crate::clock::system::uptime;
 use crate::process::{Launch, StartFailure, StartStep, User};
@@ -74,6 +75,7 @@ impl<'a> ChildSetup<'a> {
 }
 
 /// The child's ends of its pipes, and its standard input.
+#[derive(Clone, Copy)]
 pub(super) struct ChildStreams<'a> {
     pub(super) stdin: BorrowedFd<'a>,
     pub(super) stdout: BorrowedFd<'a>,
@@ -81,6 +83,28 @@ pub(super) struct ChildStreams<'a> {
     pub(super) status: BorrowedFd<'a>,
     /// What a child needs that is held until its time.
     pub(super) hold: Option<HoldEnd<'a>>,
+}
+
+/// The child's own descriptors, where they leave the lowest numbers free.
+pub(super) struct MovedEnds {
+    status: OwnedFd,
+    /// The token and the socket of a held child.
+    hold: Option<(OwnedFd, OwnedFd)>,
+}
+
+impl MovedEnds {
+    /// Duplicates the descriptors that the child keeps until its program begins, at or above a number.
+    pub(super) fn from(streams: &ChildStreams<'_>, lowest: RawFd) -> Result<Self, Error> {
+        let moved = |descriptor: BorrowedFd<'_>| fcntl_dupfd_cloexec(descriptor, lowest);
+        let hold = streams.hold.map(|hold| Ok::<_, Error>((moved(hold.token)?, moved(hold.daemon)?)));
+        Ok(Self { status: moved(streams.status)?, hold: hold.transpose()? })
+    }
+
+    /// The streams of a child with these instead of its first descriptors.
+    pub(super) fn of<'a>(&'a self, streams: &ChildStreams<'a>) -> ChildStreams<'a> {
+        let hold = self.hold.as_ref().map(|(token, daemon)| HoldEnd { token: token.as_fd(), daemon: daemon.as_fd() });
+        ChildStreams { status: self.status.as_fd(), hold, ..*streams }
+    }
 }
 
 /// What a held child needs: see [`hold::wait`].
@@ -224,7 +248,7 @@ fn enter(setup: &ChildSetup<'_>) -> Result<(), Error> {
 /// It skips a missing file, remembers one that may not be executed, and runs a script without `#!` by [`SHELL`].
 fn exec(setup: &ChildSetup<'_>, given: Option<&Given>) -> Errno {
     let (candidates, environment) = match given {
-        Some(Given { candidates, environment }) => (candidates, environment),
+        Some(Given { candidates, environment, .. }) => (candidates, environment),
         None => (&setup.candidates, &setup.environment),
     };
     let mut result = Errno::ENOENT;

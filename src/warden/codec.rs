@@ -97,7 +97,8 @@ mod tests {
     use crate::environment_file::EnvironmentFile;
     use crate::fuzz::Fuzz;
     use crate::process::{
-        Cgroup, Deadline, InheritedStreams, Launch, LaunchFiles, Limits, Notice, Order, Stream, TreeId, Urgent, User,
+        Cgroup, Deadline, InheritedStreams, Launch, LaunchFiles, Limits, Notice, Order, SecretFile, Stream, TreeId,
+        Urgent, User,
     };
 
     fn orders() -> impl Strategy<Value = Order> {
@@ -130,7 +131,8 @@ mod tests {
             let user = open_files.map(|_| User { uid: umask, gid: 7, groups: vec![umask, 7] });
             let cgroup = Some(Cgroup { path: directory.clone(), memory: Some(at), processes: None });
             let file = EnvironmentFile { path: directory.clone().into(), is_optional: true };
-            let files = LaunchFiles { environment: vec![file], replaceable: argv.clone() };
+            let secrets = vec![SecretFile { name: input.clone(), path: directory.clone().into() }];
+            let files = LaunchFiles { environment: vec![file], replaceable: argv.clone(), secrets };
             Launch {
                 tree_id: TreeId(tree_id),
                 argv,

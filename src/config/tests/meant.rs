@@ -36,6 +36,7 @@ fn keys_of_other_schedulers_name_the_key_that_is_meant() {
         ("executable", "shell"),
         ("env_file", "environment_file"),
         ("dotenv", "environment_file"),
+        ("LoadCredential", "secrets"),
         ("EnvironmentFile", "environment_file"),
         ("concurrencyPolicy", "overlap"),
     ] {
@@ -73,6 +74,8 @@ fn a_value_of_the_wrong_form_shows_the_right_one() {
         ("limits: 1GiB", "`limits: {memory: ...}`"),
         ("concurrency_group: db", "`concurrency_group: {name: db, limit: 1}`"),
         ("environment: A=hunter2", "`environment: {NAME: value}`"),
+        ("secrets: hunter2", "`secrets: {NAME: {file: ...}}`"),
+        ("secrets: {DB: hunter2}", "`DB: {file: ...}`"),
     ] {
         let reported = reported_for_keys(keys);
         assert!(reported.ends_with(&format!("; write {right}")), "{reported}");

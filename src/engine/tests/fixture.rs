@@ -43,6 +43,7 @@ pub fn job(job: &str, schedule: &str) -> Job {
         enabled: true,
         environment: BTreeMap::new(),
         environment_file: Vec::new(),
+        secrets: BTreeMap::new(),
         run_as: RunAs::default(),
         nice: None,
         limits: Limits::default(),

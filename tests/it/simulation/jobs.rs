@@ -49,6 +49,7 @@ fn job(name: &str, schedule: &str) -> Job {
         enabled: true,
         environment: BTreeMap::new(),
         environment_file: Vec::new(),
+        secrets: BTreeMap::new(),
         run_as: RunAs::default(),
         nice: None,
         limits: Limits::default(),

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
 
 use cronkeeper::environment_file::{BadLine, EnvironmentFile, LineFault};
-use cronkeeper::process::{Exit, FileFault, FileProblem, Launch, StartFailure, StartStep};
+use cronkeeper::process::{Exit, FileFault, FileProblem, Launch, Notice, Order, SecretFile, StartFailure, StartStep};
 
 use super::fixture::{Fixture, is_root, nobody};
 
@@ -132,5 +132,94 @@ async fn the_limits_of_a_job_are_not_those_of_its_files() {
     launch.limits.open_files = Some((4, 4));
     fixture.run(launch).await;
     assert_eq!(fixture.lines(), ["4", "1"]);
+    fixture.close().await;
+}
+
+/// A launch that runs this with the secret `DB` in a file.
+fn with_secret(fixture: &mut Fixture, script: &str, path: &Path) -> Launch {
+    let mut launch = fixture.sh(script);
+    launch.files.secrets = vec![SecretFile { name: "DB".into(), path: path.to_owned() }];
+    launch
+}
+
+#[tokio::test]
+async fn a_secret_is_in_a_sealed_file_whose_path_descendants_can_open_too() {
+    let mut fixture = Fixture::new();
+    let path = fixture.file("secret", "hunter2\n", 0o600);
+    let script = r#"cat "$DB_FILE"; (exec 3<&-; cat "$DB_FILE"); stat -Lc %a "$DB_FILE"
+        (echo forged > "$DB_FILE") 2>&- || echo sealed; tr '\0' '\n' < /proc/self/environ | grep -c hunter2
+        [ "$DB_FILE" = "/proc/$$/fd/3" ] && cat /dev/fd/3; env | grep DB | cut -d= -f1"#;
+    let mut launch = with_secret(&mut fixture, script, &path);
+    launch.environment.push(("DB_FILE".into(), "other".into()));
+    let environment = fixture.file("env", "DB_FILE=another\n", 0o600);
+    launch.files.environment = vec![file(&environment)];
+    fixture.run(launch).await;
+    assert_eq!(fixture.lines(), ["hunter2", "hunter2", "400", "sealed", "0", "hunter2", "DB_FILE"]);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "hunter2\n");
+    fixture.close().await;
+}
+
+#[tokio::test]
+async fn many_secrets_have_the_numbers_behind_the_streams_also_in_a_held_job() {
+    let mut fixture = Fixture::new();
+    let path = fixture.file("secret", "x", 0o600);
+    for is_held in [false, true] {
+        let mut launch = fixture.sh("ls /proc/$$/fd | sort -n | tr '\\n' ' '; cat \"$S31_FILE\"");
+        let secret = |number| SecretFile { name: format!("S{number}"), path: path.clone() };
+        launch.files.secrets = (0..32).map(secret).collect();
+        let at = cronkeeper::clock::system::uptime() + std::time::Duration::from_millis(300);
+        launch.not_before = is_held.then_some(at);
+        fixture.order(Order::Start(Box::new(launch)));
+        match fixture.notice().await {
+            Notice::Held { .. } => fixture.end_of_start().await,
+            // At once, or its time had come before it was forked.
+            Notice::Started { .. } => fixture.end().await,
+            other => panic!("{other:?} instead of a start"),
+        };
+        let numbers: Vec<String> = (0..35).map(|number| number.to_string()).collect();
+        assert_eq!(fixture.lines().last(), Some(&format!("{} x", numbers.join(" ")).as_str()));
+    }
+    fixture.close().await;
+}
+
+#[tokio::test]
+async fn only_the_jobs_user_can_read_a_secret_that_only_the_daemon_could() {
+    if !is_root() {
+        return;
+    }
+    let mut fixture = Fixture::new();
+    let path = fixture.file("secret", "hunter2\n", 0o600);
+    let script = "cat \"$DB_FILE\"; stat -Lc '%u %g %a' \"$DB_FILE\"; echo \"$DB_FILE\"; sleep 1000";
+    let launch = as_nobody(with_secret(&mut fixture, script, &path));
+    let (tree_id, pid) = fixture.start(launch).await;
+    let in_memory = format!("/proc/{pid}/fd/3");
+    fixture.line(&in_memory).await;
+    assert_eq!(fixture.lines()[..2], ["hunter2", "65534 65533 400"]);
+    let mut stranger = fixture.sh(&format!("cat {in_memory} || echo refused"));
+    stranger.user = Some(cronkeeper::process::User { uid: 65_532, gid: 65_532, groups: vec![65_532] });
+    stranger.directory = "/".into();
+    fixture.start(stranger).await;
+    fixture.line("refused").await;
+    fixture.end().await;
+    fixture.order(Order::Kill { tree_id });
+    fixture.end().await;
+    fixture.close().await;
+}
+
+#[tokio::test]
+async fn a_secret_that_others_can_read_is_refused_and_an_empty_one_is_not() {
+    let mut fixture = Fixture::new();
+    let open = fixture.file("open", "hunter2", 0o640);
+    let launch = with_secret(&mut fixture, "echo started", &open);
+    let problem = |fault| StartStep::Secret(FileProblem { index: 0, fault });
+    let refused = fixture.refused(launch).await;
+    assert_eq!(refused, StartFailure::Step { step: problem(FileFault::Open), errno: 0 });
+    let launch = with_secret(&mut fixture, "echo started", Path::new("/no/such/secret"));
+    let refused = fixture.refused(launch).await;
+    assert_eq!(refused, StartFailure::Step { step: problem(FileFault::System), errno: 2 });
+    let empty = fixture.file("empty", "", 0o400);
+    let launch = with_secret(&mut fixture, "wc -c < \"$DB_FILE\"", &empty);
+    fixture.run(launch).await;
+    assert_eq!(fixture.lines(), ["0"]);
     fixture.close().await;
 }
