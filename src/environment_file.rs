@@ -121,35 +121,35 @@ impl Parser {
             }
             (State::Name | State::Comment, b'\n' | b'\r') => State::Before,
             (State::Name, b'=') => self.begin_value(self.name.len()),
-            (State::Name, byte) => self.into_name(byte),
+            (State::Name, byte) => self.extend_name(byte),
             (State::BeforeValue | State::Value, b'\n' | b'\r') => return self.finish(),
             (State::BeforeValue, b'\'') => State::SingleQuotes,
             (State::BeforeValue, b'"') => State::DoubleQuotes,
             (State::BeforeValue | State::Value, b'\\') => State::Escape,
             (State::BeforeValue, byte) if is_blank(byte) => State::BeforeValue,
-            (State::BeforeValue | State::Value, byte) => self.into_value(byte, State::Value),
+            (State::BeforeValue | State::Value, byte) => self.extend_value(byte, State::Value),
             // The end of a line that continues is dropped.
             (State::Escape, b'\n' | b'\r') => State::Value,
             (State::Escape, byte) => {
-                let state = self.into_value(byte, State::Value);
+                let state = self.extend_value(byte, State::Value);
                 self.kept = self.value.len();
                 state
             }
             (State::SingleQuotes, b'\'') | (State::DoubleQuotes, b'"') => State::BeforeValue,
             (State::DoubleQuotes, b'\\') => State::EscapeInQuotes,
-            (State::SingleQuotes | State::DoubleQuotes, byte) => self.into_value(byte, self.state),
+            (State::SingleQuotes | State::DoubleQuotes, byte) => self.extend_value(byte, self.state),
             (State::EscapeInQuotes, b'\n') => State::DoubleQuotes,
-            (State::EscapeInQuotes, b'"' | b'\\' | b'`' | b'$') => self.into_value(byte, State::DoubleQuotes),
+            (State::EscapeInQuotes, b'"' | b'\\' | b'`' | b'$') => self.extend_value(byte, State::DoubleQuotes),
             (State::EscapeInQuotes, byte) => {
                 self.value.push(b'\\');
-                self.into_value(byte, State::DoubleQuotes)
+                self.extend_value(byte, State::DoubleQuotes)
             }
             (State::Comment, _) => State::Comment,
         };
         Ok(())
     }
 
-    fn into_name(&mut self, byte: u8) -> State {
+    fn extend_name(&mut self, byte: u8) -> State {
         self.name.push(byte);
         State::Name
     }
@@ -161,7 +161,7 @@ impl Parser {
         State::BeforeValue
     }
 
-    fn into_value(&mut self, byte: u8, then: State) -> State {
+    fn extend_value(&mut self, byte: u8, then: State) -> State {
         self.value.push(byte);
         if then != State::Value || !is_blank(byte) {
             self.kept = self.value.len();
