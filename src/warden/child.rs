@@ -1,8 +1,8 @@
 //! The steps between fork and exec, run in the forked child.
 //!
 //! In this order: session, streams, cgroup, audit, OOM score, files, limits, keyring, user, directory, the wait for its
-//! time, program. Everything that can be prepared is prepared before the fork, in a [`ChildSetup`]. If a step fails, the child
-//! ends, and the warden learns which step it was.
+//! time, program. Everything that can be prepared is prepared before the fork, in a [`ChildSetup`], except what is in
+//! files. If a step fails, the child ends, and the warden learns which step it was.
 
 use std::convert::Infallible;
 use std::ffi::{CString, NulError};
@@ -116,9 +116,8 @@ pub(super) struct HoldEnd<'a> {
 
 /// Turns the process that was just forked into the job; returns only if a step fails.
 ///
-/// The order matters. Reading files, setting limits and lowering the nice value may need the rights of the daemon's user.
-/// Files are read without the job's limits. The
-/// parent-death signal is set after the change of user, which clears it.
+/// The order matters. Reading files, setting limits and lowering the nice value may need the rights of the daemon's user,
+/// and the limits are not about the files. The parent-death signal is set after the change of user, which clears it.
 pub(super) fn become_job(
     setup: &ChildSetup<'_>,
     streams: &ChildStreams<'_>,

@@ -1,8 +1,7 @@
 //! Process start: pipes and fork.
 //!
 //! The steps in the child are in `child`. The warden never waits for a child to reach exec: a working directory on a
-//! dead network mount would delay every deadline. The child reports on a pipe what came of it: see
-//! `start_report`.
+//! dead network mount would delay every deadline. The child reports on a pipe what came of it: see `start_report`.
 //!
 //! This is the only file with `unsafe`: safe Rust has no fork and no way to advise the kernel about pages. The warden
 //! has one thread, so between fork and exec the child may do anything that a process may do, including allocation.
@@ -43,7 +42,7 @@ pub(super) struct Child {
     /// Leader of a session and process group of its own.
     pub(super) pid: Pid,
     pub(super) forked_at: Uptime,
-    /// Closed when exec succeeds. It says when the program began, or what failed: see [`outcome`](super::start_report::outcome).
+    /// Closed when exec succeeds. It says when the program began, or what failed: see `start_report`.
     pub(super) status: OwnedFd,
     /// The token of a child that is held until its time; `None` if it begins its program at once.
     pub(super) hold: Option<Hold>,
