@@ -48,7 +48,6 @@ pub use content::Content;
 pub(crate) use lint::GIVEN_TO_JOBS;
 pub use place::{Excerpt, Place};
 pub(crate) use source::LARGEST;
-pub(crate) use values::{LONGEST_STRING, is_variable_name};
 
 /// An error or warning with its position.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

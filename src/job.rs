@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::environment_file::EnvironmentFile;
 use crate::lock::LockPath;
 
 pub use alarms::{Alarm, AlarmLimits};
@@ -79,14 +80,46 @@ pub enum CommandLine {
     Argv(Vec<String>),
     /// A script for `/bin/sh -c`.
     Shell(String),
+    /// A script for another shell: a program and its arguments, never empty, to which the script is appended.
+    OtherShell { shell: Vec<String>, script: String },
 }
 
 impl CommandLine {
+    /// The shell of scripts that name none.
+    pub const SHELL: &str = "/bin/sh";
+
+    /// The same command, run by this shell if it is a script.
+    #[must_use]
+    pub fn under(self, shell: Vec<String>) -> Self {
+        match self {
+            // Written out or not, the default is the same command.
+            Self::Shell(script) if shell != [Self::SHELL, "-c"] => Self::OtherShell { shell, script },
+            command => command,
+        }
+    }
+
     /// The program and arguments to execute, including the shell of a script.
     pub fn argv(&self) -> Vec<String> {
         match self {
             Self::Argv(argv) => argv.clone(),
-            Self::Shell(text) => vec!["/bin/sh".into(), "-c".into(), text.clone()],
+            Self::Shell(script) => vec![Self::SHELL.into(), "-c".into(), script.clone()],
+            Self::OtherShell { shell, script } => shell.iter().chain([script]).cloned().collect(),
+        }
+    }
+
+    /// The program to execute: that of a list, or the shell of a script.
+    pub fn program(&self) -> &str {
+        match self {
+            Self::Argv(argv) => argv.first().map(String::as_str).unwrap_or_default(),
+            Self::Shell(_) | Self::OtherShell { .. } => self.shell(),
+        }
+    }
+
+    /// What the variable SHELL names: the shell of a script. For a list, too, the default.
+    pub fn shell(&self) -> &str {
+        match self {
+            Self::OtherShell { shell, .. } => shell.first().map(String::as_str).unwrap_or_default(),
+            Self::Argv(_) | Self::Shell(_) => Self::SHELL,
         }
     }
 }
@@ -202,6 +235,10 @@ pub struct Job {
     /// If false, the job has no occurrences.
     pub enabled: bool,
     pub environment: BTreeMap<String, String>,
+    /// Files with more variables, read at each start.
+    pub environment_file: Vec<EnvironmentFile>,
+    /// Files, by the names of the secrets in them, read at each start.
+    pub secrets: BTreeMap<String, PathBuf>,
     pub run_as: RunAs,
     /// Nice value of its processes, -20 to 19; `None` means the daemon's.
     pub nice: Option<i32>,

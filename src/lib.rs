@@ -24,6 +24,8 @@ pub mod clock;
 pub mod schedule;
 /// Locks that scripts and jobs take: paths, kinds and keys.
 pub mod lock;
+/// Files with environment variables.
+pub mod environment_file;
 /// Jobs and their policies.
 pub mod job;
 /// Nodes, sessions, candidates, terms and fencing tokens.
@@ -51,6 +53,10 @@ pub mod coordination;
 pub mod engine;
 
 // The edge.
+/// Paths that no other user can change.
+pub mod safe_path;
+/// The files that a job is given at its start.
+mod job_files;
 /// Files in memory, for what a process reads from its standard input.
 mod memory_file;
 /// The process that starts the jobs' processes and lets none escape.
@@ -65,8 +71,6 @@ pub mod systemd;
 pub mod telemetry;
 /// The host's users and groups.
 pub mod accounts;
-/// Paths that no other user can change.
-pub mod safe_path;
 /// The jobs file, and the node's own settings.
 pub mod config;
 /// The state directory: its lock, its owner, and what it remembers.

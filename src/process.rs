@@ -7,9 +7,12 @@
 //!
 //! The daemon's ends close when the daemon dies, however it dies: that is the order to kill everything.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Uptime;
+use crate::environment_file::{BadLine, EnvironmentFile};
 use crate::run::KnownBy;
 
 /// A process tree, between daemon and warden. A daemon never uses a tree id twice.
@@ -70,6 +73,9 @@ pub struct Launch {
     pub argv: Vec<String>,
     /// The whole environment: nothing is inherited.
     pub environment: Vec<(String, String)>,
+    /// What the process is given besides, from files.
+    #[serde(default, skip_serializing_if = "LaunchFiles::is_empty")]
+    pub files: LaunchFiles,
     /// Text on its standard input; if empty, standard input is /dev/null.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub input: String,
@@ -103,6 +109,32 @@ impl Launch {
     /// The user id that it runs as.
     pub fn uid(&self) -> u32 {
         self.user.as_ref().map_or_else(|| nix::unistd::geteuid().as_raw(), |user| user.uid)
+    }
+}
+
+/// Files that are read at the start, with the rights of the warden: they may be closed to the job's user.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchFiles {
+    /// Files with variables. Of two with the same variable the later counts.
+    pub environment: Vec<EnvironmentFile>,
+    /// The names in the launch's `environment` whose values these files may replace.
+    pub replaceable: Vec<String>,
+    /// Files whose content the process finds in memory files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretFile>,
+}
+
+/// A secret of a launch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretFile {
+    /// With `_FILE` at its end, the variable that holds the path of the memory file.
+    pub name: String,
+    pub path: PathBuf,
+}
+
+impl LaunchFiles {
+    pub fn is_empty(&self) -> bool {
+        self.environment.is_empty() && self.secrets.is_empty()
     }
 }
 
@@ -286,6 +318,10 @@ pub enum StartStep {
     Fork,
     /// Session, streams, mask.
     Prepare,
+    /// Reading a file with variables.
+    Environment(FileProblem),
+    /// Reading a secret.
+    Secret(FileProblem),
     /// Limits and nice value.
     Limits,
     /// Becoming the user.
@@ -302,10 +338,38 @@ impl StartStep {
         match self {
             Self::Fork => "fork",
             Self::Prepare => "prepare",
+            Self::Environment(_) => "environment",
+            Self::Secret(_) => "secret",
             Self::Limits => "limits",
             Self::User => "user",
             Self::Directory => "directory",
             Self::Exec => "exec",
         }
     }
+}
+
+/// A file of a [`Launch`] that cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileProblem {
+    /// Its place among the files of its kind.
+    pub index: u8,
+    pub fault: FileFault,
+}
+
+/// What is wrong with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileFault {
+    /// The failure has the system's error.
+    System,
+    /// Other users can change it, or replace it by another one.
+    Unsafe,
+    /// Users other than its owner can read or write it.
+    Open,
+    /// It is not a regular file.
+    NoFile,
+    /// It has more bytes than this.
+    TooLarge(u32),
+    /// One of its lines.
+    Line(BadLine),
 }

@@ -294,6 +294,10 @@ pub enum Reason {
     NoUser,
     /// The working directory cannot be entered.
     NoDirectory,
+    /// A file with variables cannot be used.
+    NoEnvironment,
+    /// A secret cannot be used.
+    NoSecret,
     /// Memory or a process could not be allocated, or the run was killed at its memory limit.
     NoMemory,
     /// It dumped core.
@@ -320,6 +324,8 @@ impl Reason {
             Self::NotExecutable => "not-executable",
             Self::NoUser => "no-user",
             Self::NoDirectory => "no-directory",
+            Self::NoEnvironment => "no-environment",
+            Self::NoSecret => "no-secret",
             Self::NoMemory => "no-memory",
             Self::CoreDump => "core-dump",
             Self::Operator => "operator",
@@ -338,6 +344,8 @@ impl Reason {
             Self::NotExecutable => Some("its program cannot be executed"),
             Self::NoUser => Some("its user or group is unknown on its node"),
             Self::NoDirectory => Some("its working directory cannot be entered"),
+            Self::NoEnvironment => Some("an environment file of it cannot be used"),
+            Self::NoSecret => Some("a secret of it cannot be used"),
             _ => None,
         }
     }

@@ -12,6 +12,7 @@
 //! runtime directory, and secrets are all opened here.
 
 mod disk;
+mod refusal;
 mod walk;
 
 use std::fs::{File, OpenOptions};
@@ -24,8 +25,9 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use self::disk::Disk;
+pub use self::refusal::{Fault, Refusal, Unsafe};
+pub use self::walk::Wanted;
 use self::walk::{AccessRules, FileKind, ResolvedPath};
-pub use self::walk::{Fault, Refusal, Unsafe, Wanted};
 
 /// A file or directory, open for reading.
 #[derive(Debug)]
@@ -53,6 +55,18 @@ pub fn open(path: &Path) -> Result<Opened, Refusal> {
 /// As for [`open`]; also if it is not a regular file.
 pub fn open_file(path: &Path, wanted: Wanted) -> Result<File, Refusal> {
     let (disk, rules) = (Disk::read_only(), rules());
+    let resolved = walk::walk(&disk, &absolute(path)?, &rules)?;
+    opened_file(&disk, &rules, &resolved, wanted)
+}
+
+/// Opens a regular file for a job of this user, who may own it and the directories on the way to it.
+///
+/// What such a user could have put in its place is refused: a link, or another user's file.
+///
+/// # Errors
+/// As for [`open_file`].
+pub fn open_file_for(path: &Path, wanted: Wanted, user: u32) -> Result<File, Refusal> {
+    let (disk, rules) = (Disk::read_only(), AccessRules { user: Some(user), ..rules() });
     let resolved = walk::walk(&disk, &absolute(path)?, &rules)?;
     opened_file(&disk, &rules, &resolved, wanted)
 }
@@ -135,7 +149,7 @@ pub fn refused(error: &io::Error) -> Option<&Unsafe> {
 }
 
 fn rules() -> AccessRules {
-    AccessRules { me: rustix::process::geteuid().as_raw() }
+    AccessRules { me: rustix::process::geteuid().as_raw(), user: None }
 }
 
 fn check_own_file(path: &Path, facts: &walk::Facts, access: Access) -> io::Result<()> {

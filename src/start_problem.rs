@@ -7,7 +7,7 @@ use std::fmt;
 use nix::errno::Errno;
 
 use crate::job::{CommandLine, Job, RunAs};
-use crate::process::StartStep;
+use crate::process::{FileFault, FileProblem, StartStep};
 
 /// Maximum number of characters of the text kept in a run's record.
 const LONGEST: usize = 300;
@@ -28,9 +28,17 @@ impl StartProblem {
     /// `command` is the one that was to be started: the job's own, or a hook's. `job`: absent for a hook of the node.
     pub fn of(job: Option<&Job>, command: &CommandLine, step: StartStep, errno: i32) -> Self {
         let path = match step {
-            StartStep::Exec => Some(program(command).to_owned()),
+            StartStep::Exec => Some(command.program().to_owned()),
             StartStep::Directory => {
                 let path = job.and_then(|job| job.working_directory.as_ref());
+                path.map(|path| path.to_string_lossy().into_owned())
+            }
+            StartStep::Environment(FileProblem { index, .. }) => {
+                let file = job.and_then(|job| job.environment_file.get(usize::from(index)));
+                file.map(|file| file.path.to_string_lossy().into_owned())
+            }
+            StartStep::Secret(FileProblem { index, .. }) => {
+                let path = job.and_then(|job| job.secrets.values().nth(usize::from(index)));
                 path.map(|path| path.to_string_lossy().into_owned())
             }
             _ => None,
@@ -38,8 +46,11 @@ impl StartProblem {
         let error = match step {
             // The user was looked up before there was a process, so there is no system error to report.
             StartStep::User if errno == 0 => unknown_user(job.map(|job| &job.run_as)),
-            StartStep::Exec if errno == Errno::ENOENT as i32 && !program(command).contains('/') => {
+            StartStep::Exec if errno == Errno::ENOENT as i32 && !command.program().contains('/') => {
                 format!("{} in its PATH", Errno::ENOENT.desc())
+            }
+            StartStep::Environment(FileProblem { fault, .. }) | StartStep::Secret(FileProblem { fault, .. }) => {
+                about_file(fault, errno)
             }
             _ => format!("{}{}", prefix(step, errno), Errno::from_raw(errno).desc()),
         };
@@ -56,17 +67,30 @@ impl StartProblem {
 impl fmt::Display for StartProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.path {
-            Some(path) if self.step == StartStep::Directory => write!(f, "working directory {path}: {}", self.error),
-            Some(path) => write!(f, "{path}: {}", self.error),
+            Some(path) => write!(f, "{}{path}: {}", kind(self.step), self.error),
             None => f.write_str(&self.error),
         }
     }
 }
 
-fn program(command: &CommandLine) -> &str {
-    match command {
-        CommandLine::Argv(argv) => argv.first().map(String::as_str).unwrap_or_default(),
-        CommandLine::Shell(_) => "/bin/sh",
+/// What a path is, unless it is the program.
+fn kind(step: StartStep) -> &'static str {
+    match step {
+        StartStep::Directory => "working directory ",
+        StartStep::Environment(_) => "environment file ",
+        StartStep::Secret(_) => "secret ",
+        _ => "",
+    }
+}
+
+fn about_file(fault: FileFault, errno: i32) -> String {
+    match fault {
+        FileFault::System => Errno::from_raw(errno).desc().to_owned(),
+        FileFault::Unsafe => "other users can change or replace it; `cronkeeper check` says where".to_owned(),
+        FileFault::Open => "users other than its owner can read or write it".to_owned(),
+        FileFault::NoFile => "it is not a regular file".to_owned(),
+        FileFault::TooLarge(most) => format!("it has more than {most} bytes"),
+        FileFault::Line(bad) => bad.to_string(),
     }
 }
 
@@ -80,7 +104,7 @@ fn prefix(step: StartStep, errno: i32) -> &'static str {
         StartStep::Prepare => "cannot prepare its process: ",
         StartStep::Limits => "cannot set its limits or nice value: ",
         StartStep::User => "cannot switch to its user: ",
-        StartStep::Directory | StartStep::Exec => "",
+        StartStep::Directory | StartStep::Exec | StartStep::Environment(_) | StartStep::Secret(_) => "",
     }
 }
 
@@ -103,9 +127,11 @@ fn cut(text: &str, longest: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::environment_file::{BadLine, LineFault};
 
     fn problem(command: &str, step: StartStep, errno: Errno) -> StartProblem {
-        let text = format!("jobs: {{a: {{schedule: '@daily', command: {command}, working_directory: /var/gone}}}}");
+        let keys = "working_directory: /var/gone, environment_file: [/a, -/b], secrets: {Z: {file: /z}, A: {file: /a}}";
+        let text = format!("jobs: {{a: {{schedule: '@daily', command: {command}, {keys}}}}}");
         let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
         let job = set.jobs.first_key_value().unwrap().1;
         StartProblem::of(Some(job), &job.command, step, errno as i32)
@@ -124,6 +150,18 @@ mod tests {
         ] {
             assert_eq!(problem(command, step, errno).to_string(), text);
         }
+        let bad = FileFault::Line(BadLine { line: 3, fault: LineFault::Name });
+        for (fault, errno, text) in [
+            (FileFault::System, Errno::ENOENT, "No such file or directory"),
+            (FileFault::NoFile, Errno::UnknownErrno, "it is not a regular file"),
+            (bad, Errno::UnknownErrno, "line 3: what is before `=` is not a variable name"),
+        ] {
+            let step = StartStep::Environment(FileProblem { index: 1, fault });
+            assert_eq!(problem("[x]", step, errno).to_string(), format!("environment file /b: {text}"));
+        }
+        let step = StartStep::Secret(FileProblem { index: 1, fault: FileFault::Open });
+        let open = "secret /z: users other than its owner can read or write it";
+        assert_eq!(problem("[x]", step, Errno::UnknownErrno).to_string(), open);
         let refused = problem("[x]", StartStep::Fork, Errno::EAGAIN).to_string();
         assert!(refused.contains("`TasksMax=`"), "{refused}");
     }

@@ -27,6 +27,7 @@ mod hold;
 mod process_table;
 pub mod handle;
 mod keeper;
+mod files;
 mod limits;
 mod outbox;
 mod output;
@@ -36,6 +37,7 @@ mod program;
 mod reap;
 pub mod recover;
 mod spawn;
+mod start_report;
 mod sweep;
 mod tree;
 

@@ -83,7 +83,7 @@ impl Args {
     }
 
     fn load(&self, content: &Content) -> Result<Loaded, LoadError> {
-        let loaded = if self.portable { content.load_for_any_host() } else { content.load() };
+        let loaded = if self.portable { content.load_for_any_host() } else { content.check() };
         let mut loaded = located(content, loaded)?;
         content.locate(&mut loaded.warnings);
         Ok(loaded)
@@ -189,6 +189,36 @@ mod tests {
         assert_eq!(typed(&["check", path], &[]).0, Exit::Config);
         let (exit, out, err) = typed(&["check", "--portable", dir.path().to_str().unwrap()], &[]);
         assert_eq!((exit, err.as_str()), (Exit::Fine, ""), "{out}");
+    }
+
+    #[test]
+    fn files_that_jobs_would_not_be_given_are_warnings_about_this_host() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, file) = (dir.path().join("jobs.yaml"), dir.path().join("env"));
+        let jobs = |files: &str| format!("jobs: {{a: {{schedule: '@daily', command: x, environment_file: {files}}}}}");
+        let file_name = file.to_str().unwrap();
+        fs::write(&path, jobs(file_name)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let check = |option: &[&str]| typed(&[&["check", path.to_str().unwrap()], option].concat(), &[]);
+        let (exit, out, err) = check(&[]);
+        assert_eq!(exit, Exit::Fine, "{out}{err}");
+        let missing = "No such file or directory (os error 2): its runs would fail with `no-environment`";
+        assert!(err.contains(&format!("job `a`: environment file `{file_name}`: {missing}")), "{err}");
+        assert_eq!(check(&["--portable"]).2, "");
+        fs::write(&file, "TOKEN='hunter2\n").unwrap();
+        let (_, _, err) = check(&[]);
+        assert!(err.contains("line 1: the quote is not closed") && !err.contains("hunter2"), "{err}");
+        fs::write(&file, "TOKEN=hunter2\n").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(check(&[]).2, "");
+        fs::write(&path, jobs(&format!("{file_name}, secrets: {{DB: {{file: {file_name}}}}}"))).unwrap();
+        assert_eq!(check(&[]).2, "");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        let (_, _, err) = check(&[]);
+        assert!(err.contains("job `a`: secret `") && err.contains("its runs would fail with `no-secret`"), "{err}");
+        fs::remove_file(&file).unwrap();
+        fs::write(&path, jobs(&format!("-{file_name}"))).unwrap();
+        assert_eq!(check(&[]).2, "");
     }
 
     #[test]

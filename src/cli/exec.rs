@@ -31,6 +31,7 @@ use crate::escape;
 use crate::job::{Job, JobSet};
 use crate::process::{self, Deadline, StartFailure, StartStep, Stream, TreeId};
 use crate::run::{Nonce, OnLoss, Owner, Past, RunRecord, RunState, Version};
+use crate::start_problem::StartProblem;
 use crate::term::{FencingToken, NodeName, SessionId};
 use crate::warden::cgroup::hierarchy::Cgroups;
 use crate::warden::handle::Warden;
@@ -203,6 +204,13 @@ fn not_started(job: &Job, why: StartFailure) -> Error {
         StartStep::User => "its user".to_owned(),
         StartStep::Limits => "its limits".to_owned(),
         StartStep::Fork | StartStep::Prepare => "a process for it".to_owned(),
+        StartStep::Environment(_) | StartStep::Secret(_) => {
+            let problem = StartProblem::of(Some(job), &job.command, step, errno);
+            let kind = if matches!(step, StartStep::Secret(_)) { "secret" } else { "environment file" };
+            let what = format!("{kind} {}", problem.path.unwrap_or_default());
+            let source = io::Error::other(problem.error);
+            return Error::NotStarted { job: job.name.clone(), what, is_missing: false, source };
+        }
     };
     let source = io::Error::from_raw_os_error(errno);
     let is_missing = step == StartStep::Exec && source.kind() == io::ErrorKind::NotFound;

@@ -106,6 +106,14 @@ impl Content {
         self.load_for(Host::this())
     }
 
+    /// Like [`Content::load`], and warns about files on this host that the jobs could not be given. It may block.
+    ///
+    /// # Errors
+    /// If anything is wrong with the jobs; the error lists every problem.
+    pub fn check(&self) -> Result<Loaded, LoadError> {
+        self.load_for(Host::this_with_files())
+    }
+
     /// Parses the jobs without the checks that depend on the host.
     ///
     /// # Errors

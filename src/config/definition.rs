@@ -136,6 +136,8 @@ fn texts(job: &Job) -> Vec<(String, String)> {
         command,
         enabled,
         environment: _,
+        environment_file,
+        secrets,
         run_as,
         nice,
         limits,
@@ -163,7 +165,12 @@ fn texts(job: &Job) -> Vec<(String, String)> {
     add("description", description.clone());
     add("splay", Some(duration::format(splay.within())));
     add("command", Some(command_text(command)));
+    add("shell", shell_text(command));
     add("enabled", Some(enabled.to_string()));
+    add("environment_file", (!environment_file.is_empty()).then(|| texts_of(environment_file)));
+    for (name, path) in secrets {
+        add(&format!("secrets.{name}.file"), Some(path.display().to_string()));
+    }
     add("user", run_as.user.clone());
     add("group", run_as.group.clone());
     add("nice", text(*nice));
@@ -182,7 +189,7 @@ fn texts(job: &Job) -> Vec<(String, String)> {
     add("overlap", word(words::OVERLAP, *overlap));
     add("concurrency_group.name", concurrency_group.as_ref().map(|group| group.name.clone()));
     add("concurrency_group.limit", text(concurrency_group.as_ref().map(|group| group.limit)));
-    add("lock", (!lock.is_empty()).then(|| list(&lock.iter().map(ToString::to_string).collect::<Vec<_>>())));
+    add("lock", (!lock.is_empty()).then(|| texts_of(lock)));
     add("misfire", word(words::MISFIRE, *misfire));
     add("misfire_window", misfire_window.map(duration::format));
     add("misfire_limit", text(Some(misfire_limit)));
@@ -208,6 +215,10 @@ fn list(items: &(impl Serialize + ?Sized)) -> String {
     serde_json::to_string(items).unwrap_or_default()
 }
 
+fn texts_of(items: &[impl ToString]) -> String {
+    list(&items.iter().map(ToString::to_string).collect::<Vec<_>>())
+}
+
 fn word<T: PartialEq>(words: &[(&str, T)], value: T) -> Option<String> {
     words.iter().find(|(_, known)| *known == value).map(|(word, _)| (*word).to_owned())
 }
@@ -215,7 +226,18 @@ fn word<T: PartialEq>(words: &[(&str, T)], value: T) -> Option<String> {
 fn command_text(command: &CommandLine) -> String {
     match command {
         CommandLine::Argv(argv) => list(argv),
-        CommandLine::Shell(script) => script.clone(),
+        CommandLine::Shell(script) | CommandLine::OtherShell { script, .. } => script.clone(),
+    }
+}
+
+/// The shell, if it is not the default; without effect on a list, so it has none.
+fn shell_text(command: &CommandLine) -> Option<String> {
+    match command {
+        CommandLine::Argv(_) | CommandLine::Shell(_) => None,
+        CommandLine::OtherShell { shell, .. } => match shell.as_slice() {
+            [program, option] if option == "-c" => Some(program.clone()),
+            argv => Some(list(argv)),
+        },
     }
 }
 
@@ -240,6 +262,24 @@ mod tests {
         assert_eq!((value("retries.limit"), value("retries.delay")), (Some("3"), None));
         assert_eq!((value("lock"), value("on_lease_end")), (Some("[\"/locks/a\"]"), Some("kill")));
         assert_eq!((value("timeout"), value("on_failure")), (Some("1m30s"), Some("[\"page\",\"me\"]")));
+    }
+
+    #[test]
+    fn the_files_that_a_job_is_given_are_shown_by_their_paths() {
+        let keys = definition("environment_file: [/a, -/b], secrets: {DB: {file: /c}}", "s").keys;
+        assert_eq!((keys["environment_file"].as_str(), keys["secrets.DB.file"].as_str()), ("[\"/a\",\"-/b\"]", "/c"));
+    }
+
+    #[test]
+    fn a_shell_is_shown_if_it_is_another_one() {
+        let shell = |keys: &str| definition(keys, "s").keys.get("shell").cloned();
+        for keys in ["shell: /bin/sh", "shell: ~", "shell: [/bin/sh, -c]"] {
+            assert_eq!(shell(keys), None, "{keys}");
+        }
+        assert_eq!(shell("shell: /bin/bash").as_deref(), Some("/bin/bash"));
+        assert_eq!(shell("shell: [/bin/bash, -c]").as_deref(), Some("/bin/bash"));
+        assert_eq!(shell("shell: [/bin/bash, -euc]").as_deref(), Some("[\"/bin/bash\",\"-euc\"]"));
+        assert_eq!(definition("shell: /bin/bash", "s").keys["command"], "x");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::spanned::{MapEntry, Node, Value};
 use crate::suggest::nearest;
 
 /// Names that people expect, by the key that is meant. In lower case, with `_` for `-`.
-const SYNONYMS: [(&str, &[&str]); 20] = [
+const SYNONYMS: [(&str, &[&str]); 23] = [
     ("description", &["comment", "desc", "title", "summary"]),
     ("schedule", &["at", "cron", "cron_expression", "every", "expression", "interval", "oncalendar", "time", "when"]),
     ("after", &["dependencies", "depends", "depends_on", "needs", "requires", "upstream", "upstreams", "wants"]),
@@ -14,8 +14,11 @@ const SYNONYMS: [(&str, &[&str]); 20] = [
     ("calendar", &["blackout", "calendars", "except", "exclude", "exclude_dates", "holiday", "holidays"]),
     ("splay", &["jitter", "random_delay", "randomizeddelaysec"]),
     ("command", &["args", "cmd", "exec", "execstart", "program", "run", "script"]),
+    ("shell", &["executable", "interpreter"]),
     ("enabled", &["active", "disable", "disabled", "enable", "suspend"]),
     ("environment", &["env", "env_vars", "envs", "variables", "vars"]),
+    ("environment_file", &["dotenv", "env_file", "env_files", "environment_files", "environmentfile"]),
+    ("secrets", &["credentials", "load_credential", "loadcredential", "secret"]),
     ("user", &["account", "owner", "run_as", "run_as_user", "runas", "uid", "username"]),
     ("group", &["gid", "run_as_group"]),
     ("nice", &["niceness", "priority"]),
@@ -30,15 +33,7 @@ const SYNONYMS: [(&str, &[&str]); 20] = [
 ];
 
 /// What replaces a key that has no counterpart.
-const INSTEAD: [(&str, &[&str]); 4] = [
-    (
-        "write the variables under `environment`, or let the command read the file",
-        &["dotenv", "env_file", "env_files", "environment_file", "environmentfile"],
-    ),
-    (
-        "a `command` written as a text runs under /bin/sh; for another shell write `command: [bash, -c, \"...\"]`",
-        &["executable", "interpreter", "shell"],
-    ),
+const INSTEAD: [(&str, &[&str]); 2] = [
     (
         "write what notifies somebody under `on_failure`, `on_recovery` or `on_missed`",
         &["alert", "alerts", "email", "mail", "mail_to", "mailto", "notifications", "notify", "onfailure", "on_error"],
@@ -94,6 +89,7 @@ fn right_form(form: Form, MapEntry { key, value, .. }: &MapEntry) -> Option<Stri
                 items.iter().map(|item| Some(format!("{}: success", shown(item.text()?)))).collect();
             Some(format!("`after: {{{}}}`", jobs.filter(|jobs| !jobs.is_empty())?.join(", ")))
         }
+        (Form::Named(known), ..) => Some(format!("`{key}: {{NAME: {{{}: ...}}}}`", known.first()?.name)),
         // Without the value, which may be secret.
         (Form::Texts, ..) => Some(format!("`{key}: {{NAME: value}}`")),
         _ => None,

@@ -1,22 +1,28 @@
-//! Checks that depend on the host: known users, and the right to switch to them.
+//! Checks that depend on the host: known users, the right to switch to them, and the files that jobs are given.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 
 use jiff::Timestamp;
 
 use super::raw::merged;
 use super::schema::shown;
+use super::settings;
 use super::spanned::Position;
 use super::validate::LocatedSettings;
-use crate::accounts::{self, Unknown};
+use crate::accounts::{self, Account, Unknown};
 use crate::clock::system;
 use crate::job::RunAs;
+use crate::job_files::{self, FileError};
+use crate::run::Reason;
 
 /// A host. Looks up each user only once.
 pub(super) struct Host {
     /// `None` for an unknown host, which accepts every job.
     rights: Option<ProcessRights>,
     known: BTreeMap<RunAs, AccountCheck>,
+    /// Looks at the files that jobs are given.
+    looks_at_files: bool,
     /// When the jobs are checked: a job may have no occurrences left.
     pub(super) now: Timestamp,
 }
@@ -48,9 +54,14 @@ impl Host {
         Self::with(ProcessRights { is_root: accounts::is_root(), look_up })
     }
 
+    /// This host with the files on it. Not for a daemon: a file may be on a server that does not answer.
+    pub fn this_with_files() -> Self {
+        Self { looks_at_files: true, ..Self::this() }
+    }
+
     /// An unknown host.
     pub fn any() -> Self {
-        Self { rights: None, known: BTreeMap::new(), now: system::now().wall }
+        Self { rights: None, known: BTreeMap::new(), looks_at_files: false, now: system::now().wall }
     }
 
     pub(super) fn with(rights: ProcessRights) -> Self {
@@ -68,6 +79,9 @@ impl Host {
         }
         let user = merged(&own.settings.user, &defaults.settings.user);
         let run_as = RunAs { user, group: merged(&own.settings.group, &defaults.settings.group) };
+        if self.looks_at_files {
+            objections.extend(unfit_files(own, defaults, &run_as));
+        }
         if run_as == RunAs::default() {
             return objections;
         }
@@ -89,6 +103,37 @@ impl Host {
         objections.extend(objection(own, defaults, keys, message, is_error));
         objections
     }
+}
+
+/// Files with which the job could not start now.
+fn unfit_files(own: &LocatedSettings, defaults: &LocatedSettings, run_as: &RunAs) -> Vec<Objection> {
+    let files = merged(&own.settings.environment_file, &defaults.settings.environment_file).unwrap_or_default();
+    let secrets = settings::merged_maps(&own.settings.secrets, &defaults.settings.secrets);
+    if files.is_empty() && secrets.is_empty() {
+        return Vec::new();
+    }
+    // A user that this host does not know is reported anyway.
+    let Ok(Account { uid, .. }) = accounts::look_up(run_as) else { return Vec::new() };
+    let files = files.iter().map(|file| ("environment_file", &file.path, job_files::variables(file, uid).err()));
+    let secrets = secrets.values().map(|path| ("secrets", path, job_files::secret(path, uid).err()));
+    files
+        .chain(secrets)
+        .filter_map(|(key, path, error)| {
+            let error = error.filter(|error| !may_be_closed_to_this_user_alone(error))?;
+            let (kind, reason) = match key {
+                "secrets" => ("secret", Reason::NoSecret),
+                _ => ("environment file", Reason::NoEnvironment),
+            };
+            let (path, reason) = (shown(&path.to_string_lossy()), reason.as_str());
+            let message = format!("{kind} `{path}`: {error}: its runs would fail with `{reason}`");
+            objection(own, defaults, &[key], message, false)
+        })
+        .collect()
+}
+
+/// True if the daemon, as another user, may be able to read the file.
+fn may_be_closed_to_this_user_alone(error: &FileError) -> bool {
+    matches!(error, FileError::Io(error) if error.kind() == ErrorKind::PermissionDenied) && !accounts::is_root()
 }
 
 /// Places an objection at the first of these keys that the job has, otherwise at the first in the defaults.

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::after::MAX_ADJACENT;
 use super::keys::KEYS;
 use super::raw::{Form, Key};
+use super::settings::MOST_SECRETS;
 use crate::job::Condition;
 
 /// A text that YAML may read as something else: every text of jobs.yaml is taken as written, quoted or not.
@@ -101,6 +102,17 @@ fn of_form(Key { name, form, .. }: &Key) -> Map<String, Value> {
             "propertyNames": { "pattern": VARIABLE_NAME },
             "additionalProperties": { "type": SCALAR },
         }),
+        Form::Named(fields) => json!({
+            "type": ["object", "null"],
+            "propertyNames": { "pattern": VARIABLE_NAME },
+            "maxProperties": MOST_SECRETS,
+            "additionalProperties": {
+                "type": "object",
+                "properties": required_keys(fields),
+                "required": fields.iter().map(|field| field.name).collect::<Vec<_>>(),
+                "additionalProperties": false,
+            },
+        }),
         Form::Fields(fields) | Form::Lists(fields) => json!({
             "type": ["object", "null"],
             "properties": keys(fields.iter()),
@@ -111,6 +123,15 @@ fn of_form(Key { name, form, .. }: &Key) -> Map<String, Value> {
         Value::Object(schema) => schema,
         _ => Map::new(),
     }
+}
+
+/// Keys without a default, which null could restore.
+fn required_keys(fields: &[Key]) -> Value {
+    let described = fields.iter().map(|key| {
+        let schema = json!({ "type": SCALAR, "description": key.about });
+        (key.name.to_owned(), schema)
+    });
+    Value::Object(described.collect())
 }
 
 fn with_null<'a>(types: &[&'a str]) -> Vec<&'a str> {

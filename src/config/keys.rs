@@ -15,12 +15,13 @@ use super::calendars::CalendarsOfFile;
 use super::process::{self, LimitSettings};
 use super::raw::{Form, Given, Key, TextOrTexts, given, merged};
 use super::schema::Keys;
-use super::settings::{self, CalendarSettings, RetrySettings, ValueChecker, Zones};
+use super::settings::{self, CalendarSettings, RetrySettings, Secrets, ValueChecker, Zones};
 use super::size;
 use super::spanned::{Fault, Node};
 use super::values;
 use super::words;
 use crate::duration;
+use crate::environment_file::EnvironmentFile;
 use crate::job::{
     AlarmLimits, CommandLine, Due, Group, HISTORY_LIMIT, Hook, Hooks, Interrupted, Job, JobName, Limits, Misfire,
     OnLeaseEnd, Overlap, Retries, RunAs, Splay,
@@ -46,6 +47,13 @@ const LIMITS: &[Key] = &[
     Key { name: "open_files", form: Form::Text, about: "Open files of each process." },
     Key { name: "cpu_time", form: Form::Duration, about: "CPU time of each process, in whole seconds." },
 ];
+
+/// The keys of a secret.
+const SECRET: &[Key] = &[Key {
+    name: "file",
+    form: Form::Text,
+    about: "Absolute path of the file that has the secret, at most 64 KiB. It is read at each start.",
+}];
 
 /// The keys of `retries`.
 const RETRIES: &[Key] = &[
@@ -151,15 +159,27 @@ job_keys! {
     /// Delays each start by a fixed time below this, derived from the job's name. Default 0s.
     splay: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, |text| duration::parse(&text)), or_default => Duration;
-    /// What runs. A list is a program with its arguments; a text runs under /bin/sh -c.
+    /// What runs. A list is a program with its arguments; a text runs under `shell`.
     command: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
+    /// The shell of a `command` that is a text. A text is a program, which gets `-c` and the command; a list is a
+    /// program with its arguments, to which the command is appended. Default /bin/sh.
+    shell: Form::TextOrTexts, TextOrTexts => Vec<String>,
+        |c, key, given| c.shell(key, given), merged => Option<Vec<String>>;
     /// `false`: the job has no occurrences, but can be triggered. Default true.
     enabled: Form::Flag, bool => bool,
         |c, key, given| given, or(true) => bool;
     /// Variables of the job's processes. Merged with those of the defaults.
     environment: Form::Texts, BTreeMap<String, String> => BTreeMap<String, String>,
-        |c, key, given| c.environment(given), settings::environment => BTreeMap<String, String>;
+        |c, key, given| c.environment(given), settings::merged_maps => BTreeMap<String, String>;
+    /// Files with more variables, read at each start, in the format of systemd's `EnvironmentFile=`: absolute paths; one
+    /// with `-` in front may be missing. The later file counts, and `environment` more than any of them.
+    environment_file: Form::TextOrTexts, TextOrTexts => Vec<EnvironmentFile>,
+        |c, key, given| c.value(key, given, values::environment_files), or_default => Vec<EnvironmentFile>;
+    /// Secrets of the job's processes, by name. Each is handed over in a file in memory whose path the variable NAME_FILE
+    /// holds. Merged with those of the defaults.
+    secrets: Form::Named(SECRET), BTreeMap<String, Fields> => Secrets,
+        |c, key, given| c.secrets(given), settings::merged_maps => Secrets;
     /// Name or number of the user that the job runs as. Default: the daemon's own. Needs root.
     user: Form::Text, String => String,
         |c, key, given| c.value(key, given, process::account), merged => Option<String>;
@@ -301,9 +321,14 @@ pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
         name,
         description: values.description,
         due,
-        command: values.command?,
+        command: match values.shell {
+            Some(shell) => values.command?.under(shell),
+            None => values.command?,
+        },
         enabled: values.enabled,
         environment: values.environment,
+        environment_file: values.environment_file,
+        secrets: values.secrets,
         run_as: RunAs { user: values.user, group: values.group },
         nice: values.nice,
         limits: values.limits,

@@ -7,7 +7,7 @@ use super::validate::LocatedSettings;
 use jiff::Timestamp;
 
 use crate::duration;
-use crate::job::{Hook, Misfire};
+use crate::job::{CommandLine, Hook, Misfire};
 use crate::schedule::Schedule;
 
 /// Variables that cronkeeper sets for a job's processes, and for commands under a lock. They override `environment`.
@@ -41,6 +41,7 @@ pub(super) fn about(
         }
     }
     warnings.extend(without_effect(own));
+    warnings.extend(shell_of_a_list(own));
     warnings.extend(run_all_without_window(own, defaults));
     warnings.extend(alarms_that_are_never_raised(own, defaults));
     warnings.extend(overruled_variables(own));
@@ -58,6 +59,13 @@ fn without_effect(own: &LocatedSettings) -> Vec<Warning> {
     }
     let at = |key: &str| Some((own.position(key)?, format!("`{key}` has no effect with `after`")));
     OF_A_SCHEDULE.into_iter().filter_map(at).collect()
+}
+
+/// A list names its program itself. A `shell` in the defaults is for the other jobs.
+fn shell_of_a_list(own: &LocatedSettings) -> Option<Warning> {
+    let is_list = matches!(own.settings.command, Some(Some(CommandLine::Argv(_))));
+    let at = own.position("shell").filter(|_| is_list && matches!(own.settings.shell, Some(Some(_))))?;
+    Some((at, "`shell` has no effect with a `command` that is a list".to_owned()))
 }
 
 /// `command: echo a # b` runs `echo a`.

@@ -152,6 +152,11 @@ impl Hidden {
                     entry.value.entries().iter().for_each(|variable| self.entry(variable));
                 }
                 "environment" => self.entry(entry),
+                // A secret's file may be shown, but not what stands in its place.
+                "secrets" if !entry.value.entries().is_empty() => {
+                    entry.value.entries().iter().for_each(|secret| self.secret(secret));
+                }
+                "secrets" => self.entry(entry),
                 key if key == "command" || Hook::ALL.iter().any(|hook| hook.as_str() == key) => {
                     self.elsewhere.push(entry.value.at..entry.value.end);
                 }
@@ -159,6 +164,14 @@ impl Hidden {
                 _ => self.entry(entry),
             }
         }
+    }
+
+    /// Hides all of a secret's entry but the key `file` with its value.
+    fn secret(&mut self, secret: &MapEntry) {
+        if secret.key.contains('=') || secret.value.entries().is_empty() {
+            return self.entry(secret);
+        }
+        secret.value.entries().iter().filter(|field| field.key != "file").for_each(|field| self.entry(field));
     }
 
     /// Hides a value, and its key if the key holds a value too.
@@ -245,6 +258,11 @@ mod tests {
             "environment: hunter2, ",
             "environment: {A=hunter2, }, ",
             "env: {A: hunter2}, ",
+            "secrets: {A: hunter2}, ",
+            "secrets: hunter2, ",
+            "secrets: [A=hunter2], ",
+            "secrets: {A=hunter2: {file: /x}}, ",
+            "secrets: {A: {value: hunter2}, B: {file: /x}}, ",
             "enviroment: {A: hunter2}, ",
             "A=hunter2: x, ",
             "environment: {A: x}, environment: {B: hunter2}, ",

@@ -40,6 +40,8 @@ pub(super) enum Form {
     Fields(&'static [Key]),
     /// A map from these keys to a text or a list of texts. Null restores a default.
     Lists(&'static [Key]),
+    /// A map from names to maps from these keys to texts. All of the keys are required.
+    Named(&'static [Key]),
 }
 
 /// A key that a map may have.

@@ -174,6 +174,10 @@ fn wrong_form(form: Form, entry: &MapEntry) -> Vec<(Position, String)> {
         (Form::Fields(known) | Form::Lists(known), _) => {
             wrong(&format!("a map of {}", known.iter().map(|key| key.name).collect::<Vec<_>>().join(", ")))
         }
+        (Form::Named(known), Value::Map(entries)) => {
+            entries.iter().flat_map(|entry| wrong_named(key, entry, known)).collect()
+        }
+        (Form::Named(_), _) => wrong("a map of maps"),
     }
 }
 
@@ -209,16 +213,26 @@ fn unknown_field(key: &str, entry: &MapEntry, known: &[Key]) -> Option<(Position
     let known = known.iter().map(|key| key.name);
     let is_known = known.clone().any(|known| known == entry.key);
     let hint = || did_you_mean(&entry.key, known);
-    (!is_known).then(|| (entry.at, format!("`{key}`: `{}` is not one of its keys{}", shown(&entry.key), hint())))
+    (!is_known).then(|| (entry.at, format!("`{key}`: `{}` is not one of its keys{}", shown_key(&entry.key), hint())))
 }
 
 fn wrong_field(key: &str, entry: &MapEntry, known: &[Key]) -> Option<(Position, String)> {
     if let Some(unknown) = unknown_field(key, entry, known) {
         return Some(unknown);
     }
-    let name = shown(&entry.key);
+    let name = shown_key(&entry.key);
     let wrong = entry.value.text().is_none();
     wrong.then(|| (entry.value.at, format!("`{key}`: `{name}` must be a text or number, not {}", kind(&entry.value))))
+}
+
+fn wrong_named(key: &str, entry: &MapEntry, known: &'static [Key]) -> Vec<(Position, String)> {
+    let name = shown_key(&entry.key);
+    let Value::Map(fields) = &entry.value.value else {
+        let right = hints::about_form(Form::Fields(known), entry);
+        let message = format!("`{key}`: `{name}` must be a map, not {}{right}", kind(&entry.value));
+        return vec![(position_of(entry), message)];
+    };
+    fields.iter().filter_map(|field| wrong_field(&format!("{key}.{name}"), field, known)).collect()
 }
 
 /// The position of a value, or of its key if the value is missing.

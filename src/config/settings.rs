@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::after::{self, Upstream};
@@ -16,6 +17,7 @@ use super::schema::{self, did_you_mean, shown, shown_key};
 use super::spanned::{Fault, MapEntry, Node, Position};
 use super::values;
 use crate::duration;
+use crate::environment_file::is_variable_name;
 use crate::job::{CommandLine, Condition, Group, JobName, Retries};
 use crate::schedule::{DatesFile, Dst, Schedule};
 
@@ -34,6 +36,12 @@ pub(super) struct CalendarSettings {
     pub exclude: Given<Vec<DatesFile>>,
     pub only: Given<Vec<DatesFile>>,
 }
+
+/// Maximum number of secrets of a job.
+pub(super) const MOST_SECRETS: usize = 32;
+
+/// Files with secrets, by their names.
+pub(super) type Secrets = BTreeMap<String, PathBuf>;
 
 /// A cache of time zone checks, because thousands of jobs share a few zones.
 #[derive(Default)]
@@ -147,12 +155,20 @@ impl<'a> ValueChecker<'a> {
     pub fn command(&mut self, key: &str, given: Given<TextOrTexts>) -> Given<CommandLine> {
         let Some(Some(command)) = given else { return given.map(|_| None) };
         match command {
-            TextOrTexts::Texts(argv) => self.argv(key, argv),
+            TextOrTexts::Texts(argv) => self.argv(key, argv).map(|argv| argv.map(CommandLine::Argv)),
             TextOrTexts::Text(text) => self.value(key, Some(Some(text)), values::shell_command),
         }
     }
 
-    fn argv(&mut self, key: &str, argv: Vec<String>) -> Given<CommandLine> {
+    pub fn shell(&mut self, key: &str, given: Given<TextOrTexts>) -> Given<Vec<String>> {
+        let Some(Some(shell)) = given else { return given.map(|_| None) };
+        match shell {
+            TextOrTexts::Texts(argv) => self.argv(key, argv),
+            TextOrTexts::Text(program) => self.value(key, Some(Some(program)), values::shell),
+        }
+    }
+
+    fn argv(&mut self, key: &str, argv: Vec<String>) -> Given<Vec<String>> {
         if argv.first().is_none_or(String::is_empty) {
             self.fault(self.item_position(key, 0), key, "the first item must name a program");
             return None;
@@ -162,14 +178,14 @@ impl<'a> ValueChecker<'a> {
         for (index, why) in &wrong {
             self.fault(self.item_position(key, *index), key, why);
         }
-        wrong.is_empty().then_some(Some(CommandLine::Argv(argv)))
+        wrong.is_empty().then_some(Some(argv))
     }
 
     pub fn environment(&mut self, given: Given<BTreeMap<String, String>>) -> Given<BTreeMap<String, String>> {
         let Some(Some(variables)) = given else { return given };
         for entry in self.node.entry("environment").map_or(&[][..], |entry| entry.value.entries()) {
             let name = &entry.key;
-            if !values::is_variable_name(name) {
+            if !is_variable_name(name) {
                 self.fault(entry.at, "environment", format!("`{}` is not a variable name", shown_key(name)));
             }
             if let Some(why) = variables.get(name).and_then(|value| values::not_passable(value)) {
@@ -177,6 +193,31 @@ impl<'a> ValueChecker<'a> {
             }
         }
         Some(Some(variables))
+    }
+
+    pub fn secrets(&mut self, given: Given<BTreeMap<String, BTreeMap<String, Option<String>>>>) -> Given<Secrets> {
+        let Some(Some(_)) = given else { return given.map(|_| None) };
+        let entries = self.node.entry("secrets").map_or(&[][..], |entry| entry.value.entries());
+        Some(Some(entries.iter().filter_map(|entry| self.secret(entry)).collect()))
+    }
+
+    fn secret(&mut self, entry: &MapEntry) -> Option<(String, PathBuf)> {
+        let (key, name) = ("secrets", &entry.key);
+        let is_name = is_variable_name(name);
+        if !is_name {
+            self.fault(entry.at, key, format!("`{}` is not a variable name", shown_key(name)));
+        }
+        let Some(file) = entry.value.entry("file").filter(|file| !file.value.is_null()) else {
+            self.fault(entry.at, key, format!("`{}`: `file` is missing", shown_key(name)));
+            return None;
+        };
+        match values::absolute_path(file.value.text()?.to_owned()) {
+            Ok(path) => is_name.then(|| (name.clone(), path)),
+            Err(why) => {
+                self.fault(file.value.at, key, format!("`{}`: `file`: {why}", shown_key(name)));
+                None
+            }
+        }
     }
 
     pub fn limits(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<LimitSettings> {
@@ -321,11 +362,11 @@ pub(super) fn calendar(own: &Given<CalendarSettings>, defaults: &Given<CalendarS
     }
 }
 
-/// Merges a job's environment with the defaults, key by key.
-pub(super) fn environment(
-    own: &Given<BTreeMap<String, String>>,
-    defaults: &Given<BTreeMap<String, String>>,
-) -> BTreeMap<String, String> {
+/// Merges a job's map, `environment` or `secrets`, with that of the defaults, key by key.
+pub(super) fn merged_maps<T: Clone>(
+    own: &Given<BTreeMap<String, T>>,
+    defaults: &Given<BTreeMap<String, T>>,
+) -> BTreeMap<String, T> {
     match own {
         Some(None) => BTreeMap::new(),
         None => defaults.clone().flatten().unwrap_or_default(),

@@ -5,11 +5,13 @@ mod calendars;
 mod editors;
 mod folders;
 mod fuzz;
+mod given_files;
 mod hooks;
 mod hostile;
 mod meant;
 mod positions;
 mod reference;
+mod shells;
 mod values;
 
 use super::*;

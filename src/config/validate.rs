@@ -13,7 +13,7 @@ use super::keys::{self, BlockSettings, Merged};
 use super::lint;
 use super::raw::merged;
 use super::schema::{self, shown};
-use super::settings::{CalendarSettings, Zones};
+use super::settings::{CalendarSettings, MOST_SECRETS, Zones};
 use super::source::{self, Lines};
 use super::spanned::{self, Fault, MapEntry, Node, Position};
 use crate::job::{Due, Interrupted, Job, JobName, OnLeaseEnd};
@@ -154,6 +154,7 @@ impl FileCheck<'_> {
         self.contradictions(&title, &own, defaults);
         self.on_this_host(&title, &own, defaults);
         let values = Merged::of(&own.settings, &defaults.settings);
+        self.contradictory_secrets(&title, &own, &values);
         let schedule = self.schedule(&title, entry, &values);
         self.checked.warnings.extend(lint::about(&title, &own, defaults, schedule.as_ref(), &self.lines));
         let is_over = schedule.as_ref().is_some_and(|schedule| schedule.next_after(self.host.now).is_none());
@@ -204,6 +205,28 @@ impl FileCheck<'_> {
             "`on_lease_end: keep` with {why}, so this one must be killed; leave `on_lease_end` out or write `kill`"
         );
         self.fault(at.unwrap_or(Position::START), format!("{title}: {message}"));
+    }
+
+    /// Checks `secrets` as merged: their number, and that `environment` does not set their variables too.
+    fn contradictory_secrets(&mut self, title: &str, own: &LocatedSettings, values: &Merged) {
+        let own_entry = |key: &str, name: &str| {
+            let found = own.node.as_ref().and_then(|node| node.entry(key)?.value.entry(name));
+            found.map(|entry| entry.at)
+        };
+        let here = own.node.as_ref().map_or(Position::START, |node| node.at);
+        if values.secrets.len() > MOST_SECRETS {
+            let at = own.position("secrets").unwrap_or(here);
+            self.fault(at, format!("{title}: `secrets`: a job has at most {MOST_SECRETS} secrets"));
+        }
+        for name in values.secrets.keys() {
+            let variable = format!("{name}_FILE");
+            if values.environment.contains_key(&variable) {
+                let at = own_entry("environment", &variable).or_else(|| own_entry("secrets", name)).unwrap_or(here);
+                let why =
+                    format!("`{}` sets the variable `{}`, and so does `environment`", shown(name), shown(&variable));
+                self.fault(at, format!("{title}: `secrets`: {why}"));
+            }
+        }
     }
 
     fn on_this_host(&mut self, title: &str, own: &LocatedSettings, defaults: &LocatedSettings) {

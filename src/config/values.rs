@@ -8,14 +8,15 @@ use std::time::Duration;
 use super::raw::TextOrTexts;
 use super::schema::shown;
 use crate::duration;
+use crate::environment_file::{EnvironmentFile, LONGEST_STRING};
 use crate::job::{CommandLine, JobName};
 use crate::lock::LockPath;
 
-/// The kernel's limit for one argument or environment entry, including the final NUL (MAX_ARG_STRLEN).
-pub(crate) const LONGEST_STRING: usize = 128 << 10;
-
 /// Maximum number of locks of a job: they are created in one transaction.
 const MOST_LOCKS: usize = 100;
+
+/// Maximum number of environment files of a job.
+const MOST_FILES: usize = 32;
 
 /// Maximum of `retries.limit`. A job that should be tried forever needs a schedule instead.
 const MOST_RETRIES: u32 = 1000;
@@ -54,9 +55,12 @@ pub(super) fn shell_command(text: String) -> Result<CommandLine, &'static str> {
     not_passable(&text).map_or(Ok(CommandLine::Shell(text)), Err)
 }
 
-/// True if a process can have a variable of this name, and a person can tell it from others.
-pub(crate) fn is_variable_name(name: &str) -> bool {
-    !name.is_empty() && !name.contains(|c: char| c == '=' || c.is_whitespace() || c.is_control())
+/// The program and arguments of a shell that is given by its program alone.
+pub(super) fn shell(program: String) -> Result<Vec<String>, &'static str> {
+    if program.trim().is_empty() {
+        return Err("must name a program");
+    }
+    not_passable(&program).map_or_else(|| Ok(vec![program.clone(), "-c".to_owned()]), Err)
 }
 
 /// The reason why a text cannot be passed to a process.
@@ -74,6 +78,22 @@ pub(super) fn absolute_path(text: String) -> Result<PathBuf, String> {
         None if !path.is_absolute() => Err(format!("`{}` is not an absolute path", shown(&text))),
         None => Ok(path),
     }
+}
+
+/// Environment files. Their paths are absolute: the daemon has no directory that they could be relative to.
+pub(super) fn environment_files(value: TextOrTexts) -> Result<Vec<EnvironmentFile>, String> {
+    let texts = match value {
+        TextOrTexts::Text(text) => vec![text],
+        TextOrTexts::Texts(texts) => texts,
+    };
+    if texts.len() > MOST_FILES {
+        return Err(format!("a job has at most {MOST_FILES} environment files"));
+    }
+    let file = |text: String| {
+        let file = EnvironmentFile::of(&text);
+        absolute_path(file.path.to_string_lossy().into_owned()).map(|path| EnvironmentFile { path, ..file })
+    };
+    texts.into_iter().map(file).collect()
 }
 
 pub(super) fn umask(text: String) -> Result<u32, String> {

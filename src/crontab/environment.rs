@@ -1,4 +1,4 @@
-//! Variables of a crontab, which become `environment` of the jobs.
+//! Variables of a crontab, which become `environment` of the jobs, and SHELL their `shell`.
 //!
 //! cron passes every variable to the commands, so all of them are kept. Some also have a meaning for cron itself; these
 //! get a remark at their place.
@@ -9,7 +9,7 @@ use super::Remark;
 use super::line::{Line, LineKind};
 use super::setting::Setting;
 use super::yaml::{comment, quoted};
-use crate::config;
+use crate::environment_file::{LONGEST_STRING, is_variable_name};
 use crate::schedule::known_zone;
 
 /// Most characters of a key. YAML limits a key on one line with its value to 1024.
@@ -44,11 +44,11 @@ pub(super) fn refused(setting: &Setting) -> Option<&'static str> {
     match name.as_str() {
         "LOGNAME" | "USER" => Some("cron ignores it: the variable is always the user's name"),
         "" => Some("the variable has no name"),
-        "SHELL" if value.is_empty() => Some("the shell must not be empty"),
+        "SHELL" if value.trim().is_empty() => Some("the shell must not be empty"),
         _ if name.contains('=') => Some("its name contains `=`"),
-        _ if !config::is_variable_name(name) => Some("its name contains a space or a control character"),
+        _ if !is_variable_name(name) => Some("its name contains a space or a control character"),
         _ if quoted(name).len() > LONGEST_KEY => Some("its name is too long for a YAML key"),
-        _ if name.len() + 1 + value.len() >= config::LONGEST_STRING => Some("it is too long to be passed to a process"),
+        _ if name.len() + 1 + value.len() >= LONGEST_STRING => Some("it is too long to be passed to a process"),
         _ => None,
     }
 }

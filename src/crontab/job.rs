@@ -1,11 +1,9 @@
 //! The YAML keys of one job, line by line.
 
-use std::collections::BTreeMap;
-
 use super::entry::CrontabEntry;
 use super::environment::{Environment, delay};
 use super::yaml::{block, quoted, scalar};
-use crate::config;
+use crate::environment_file::LONGEST_STRING;
 
 /// An indented block of keys.
 #[derive(Debug, Default)]
@@ -26,8 +24,29 @@ impl YamlKeys {
         self.text.push('\n');
     }
 
-    /// Writes `environment`, and the keys for variables that have a meaning for cron: `working_directory` and `splay`.
+    /// Writes `environment`, and the keys for variables that have a meaning for cron: `shell`, `working_directory` and
+    /// `splay`.
     pub fn environment(&mut self, environment: &Environment) {
+        let mut variables = environment.clone();
+        if let Some(shell) = variables.remove("SHELL").filter(|shell| *shell != CRONS_SHELL) {
+            self.line(&format!("shell: {}", scalar(&shell)));
+        }
+        self.variables(&variables);
+    }
+
+    /// The same for the variables of a job, all of them and those that it does not share.
+    pub fn environment_of_a_job(&mut self, all: &Environment, mut own: Environment, command: &JobCommand) {
+        let shell = shell_in(all);
+        if matches!(command, JobCommand::Text(_)) || shell == CRONS_SHELL {
+            return self.environment(&own);
+        }
+        // /bin/sh runs the script, although the command in it has another SHELL.
+        self.line(&format!("shell: {CRONS_SHELL}"));
+        own.insert("SHELL".to_owned(), shell.to_owned());
+        self.variables(&own);
+    }
+
+    fn variables(&mut self, environment: &Environment) {
         if let Some(home) = environment.get("HOME").filter(|home| home.starts_with('/')) {
             self.line(&format!("working_directory: {}", quoted(home)));
         }
@@ -46,10 +65,6 @@ impl YamlKeys {
         match command {
             JobCommand::Text(text) => self.line(&format!("command: {}", scalar(text))),
             JobCommand::Script(text) => self.line(&format!("command: {}", block(text, self.indent + 2))),
-            JobCommand::Argv(argv) => {
-                let items: Vec<String> = argv.iter().map(|item| scalar(item)).collect();
-                self.line(&format!("command: [{}]", items.join(", ")));
-            }
         }
     }
 }
@@ -57,30 +72,32 @@ impl YamlKeys {
 /// The command of a job.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum JobCommand {
-    /// One line for /bin/sh.
+    /// One line for the shell of the crontab.
     Text(String),
     /// Several lines for /bin/sh.
     Script(String),
-    /// A program and its arguments.
-    Argv(Vec<String>),
+}
+
+/// The shell of a crontab that sets none.
+const CRONS_SHELL: &str = "/bin/sh";
+
+/// The shell that runs the commands of a crontab with these variables.
+fn shell_in(environment: &Environment) -> &str {
+    environment.get("SHELL").map_or(CRONS_SHELL, String::as_str)
 }
 
 impl JobCommand {
-    pub fn of(entry: &CrontabEntry, environment: &BTreeMap<String, String>) -> Self {
-        const CRONS_SHELL: &str = "/bin/sh";
-        let shell = environment.get("SHELL").map_or(CRONS_SHELL, String::as_str);
+    pub fn of(entry: &CrontabEntry, environment: &Environment) -> Self {
         match &entry.input {
-            Some(input) => Self::Script(with_input(shell, &entry.command, input)),
-            None if shell == CRONS_SHELL => Self::Text(entry.command.clone()),
-            None => Self::Argv(vec![shell.to_owned(), "-c".to_owned(), entry.command.clone()]),
+            Some(input) => Self::Script(with_input(shell_in(environment), &entry.command, input)),
+            None => Self::Text(entry.command.clone()),
         }
     }
 
     /// True if the kernel would not accept the command as an argument.
     pub fn is_too_long(&self) -> bool {
         match self {
-            Self::Text(text) | Self::Script(text) => text.len() >= config::LONGEST_STRING,
-            Self::Argv(argv) => argv.iter().any(|item| item.len() >= config::LONGEST_STRING),
+            Self::Text(text) | Self::Script(text) => text.len() >= LONGEST_STRING,
         }
     }
 }

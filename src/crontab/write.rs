@@ -139,7 +139,8 @@ impl<'a> Writer<'a> {
         }
         keys.command(command);
         let is_own = |(name, value): &(&String, &String)| self.shared.get(*name) != Some(*value);
-        keys.environment(&self.environment.iter().filter(is_own).map(|(n, v)| (n.clone(), v.clone())).collect());
+        let own = self.environment.iter().filter(is_own).map(|(n, v)| (n.clone(), v.clone())).collect();
+        keys.environment_of_a_job(&self.environment, own, command);
         keys
     }
 

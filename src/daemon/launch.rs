@@ -1,7 +1,7 @@
 //! Builds the [`Launch`] of a run or hook: command, user, limits, environment and working directory.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tokio::sync::watch;
 
@@ -10,8 +10,9 @@ use crate::accounts::{Account, Accounts, Unknown};
 use crate::clock::Uptime;
 use crate::engine::Start;
 use crate::engine::hooks::HookStart;
+use crate::environment_file::EnvironmentFile;
 use crate::job::{CommandLine, Job, RunAs};
-use crate::process::{Deadline, Launch, Limits, TreeId, User};
+use crate::process::{Deadline, Launch, LaunchFiles, Limits, SecretFile, TreeId, User};
 use crate::term::NodeName;
 use crate::warden::cgroup::hierarchy::Cgroups;
 
@@ -28,13 +29,25 @@ const HOOK_OUTPUT: u64 = 64 << 10;
 struct Setting<'a> {
     run_as: Option<&'a RunAs>,
     environment: Option<&'a BTreeMap<String, String>>,
+    environment_file: &'a [EnvironmentFile],
+    secrets: Option<&'a BTreeMap<String, PathBuf>>,
+    /// The value of SHELL.
+    shell: &'a str,
     working_directory: Option<&'a Path>,
     umask: u32,
 }
 
 impl Default for Setting<'_> {
     fn default() -> Self {
-        Self { run_as: None, environment: None, working_directory: None, umask: UMASK }
+        Self {
+            run_as: None,
+            environment: None,
+            environment_file: &[],
+            secrets: None,
+            shell: CommandLine::SHELL,
+            working_directory: None,
+            umask: UMASK,
+        }
     }
 }
 
@@ -43,6 +56,9 @@ impl<'a> Setting<'a> {
         Self {
             run_as: Some(&job.run_as),
             environment: Some(&job.environment),
+            environment_file: &job.environment_file,
+            secrets: Some(&job.secrets),
+            shell: CommandLine::SHELL,
             working_directory: job.working_directory.as_deref(),
             umask: job.umask,
         }
@@ -78,7 +94,8 @@ impl Launcher {
         let job = &start.job;
         let mut facts = facts::of_run(&start.run, &self.node);
         facts.extend(start.lock.iter().flat_map(facts::of_lock));
-        let launch = self.process(start.tree_id, Setting::of(job), job.command.argv(), self.limits(job), &facts)?;
+        let setting = Setting { shell: job.command.shell(), ..Setting::of(job) };
+        let launch = self.process(start.tree_id, setting, job.command.argv(), self.limits(job), &facts)?;
         let Start { not_before, not_after, deadline, .. } = *start;
         Ok(Launch { nice: job.nice, not_before, not_after, deadline, max_output: job.max_output, ..launch })
     }
@@ -115,7 +132,8 @@ impl Launcher {
         Ok(Launch {
             tree_id,
             argv,
-            environment: environment(setting.environment, account, facts),
+            environment: environment(&setting, account, facts),
+            files: files(&setting),
             input: String::new(),
             streams: None,
             directory: directory(setting.working_directory, account),
@@ -152,23 +170,34 @@ impl Launcher {
     }
 }
 
+/// The names of the usual variables, which a file may replace.
+const USUAL: [&str; 6] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG"];
+
 /// The environment of a process: the usual variables, overridden by the job's own, overridden by the facts.
 ///
-/// Each name occurs once: of two variables with the same name some programs use the first and others the last.
-fn environment(own: Option<&BTreeMap<String, String>>, account: &Account, facts: &Facts) -> Vec<(String, String)> {
-    let usual = [
-        ("PATH", PATH),
-        ("HOME", &account.home),
-        ("USER", &account.name),
-        ("LOGNAME", &account.name),
-        ("SHELL", "/bin/sh"),
-        ("LANG", "C.UTF-8"),
-    ];
-    let mut all: BTreeMap<String, String> =
-        usual.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    all.extend(own.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())));
-    all.extend(facts.iter().map(|(name, value)| (format!("CRONKEEPER_{name}"), value.clone())));
-    all.into_iter().collect()
+/// Each name occurs once: of two variables with the same name some programs use the first and others the last. The facts
+/// come first, because a node that looks for its processes reads only the beginning of an environment.
+fn environment(setting: &Setting<'_>, account: &Account, facts: &Facts) -> Vec<(String, String)> {
+    let usual = [PATH, &account.home, &account.name, &account.name, setting.shell, "C.UTF-8"];
+    let usual = USUAL.into_iter().zip(usual);
+    let mut all: BTreeMap<String, String> = usual.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    all.extend(setting.environment.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())));
+    let facts: BTreeMap<String, String> =
+        facts.iter().map(|(name, value)| (format!("CRONKEEPER_{name}"), value.clone())).collect();
+    all.retain(|name, _| !facts.contains_key(name));
+    facts.into_iter().chain(all).collect()
+}
+
+/// What the process is to read at its start. The job's own `environment` counts more than a file.
+fn files(setting: &Setting<'_>) -> LaunchFiles {
+    let secret = |(name, path): (&String, &PathBuf)| SecretFile { name: name.clone(), path: path.clone() };
+    let secrets = setting.secrets.into_iter().flatten().map(secret).collect();
+    if setting.environment_file.is_empty() {
+        return LaunchFiles { secrets, ..LaunchFiles::default() };
+    }
+    let is_own = |name: &str| setting.environment.is_some_and(|own| own.contains_key(name));
+    let replaceable = USUAL.into_iter().filter(|name| !is_own(name)).map(str::to_owned).collect();
+    LaunchFiles { environment: setting.environment_file.to_vec(), replaceable, secrets }
 }
 
 /// The working directory of a process: the job's own, else the user's home directory.
@@ -190,8 +219,7 @@ mod tests {
         let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
         let (_, job) = set.jobs.first_key_value().unwrap();
         let account = Account { uid: 1, gid: 1, groups: vec![], name: "u".into(), home: "/h".into() };
-        let all =
-            environment(Some(&job.environment), &account, &vec![("JOB", "a".to_owned()), ("NODE", "n".to_owned())]);
+        let all = environment(&Setting::of(job), &account, &vec![("JOB", "a".to_owned()), ("NODE", "n".to_owned())]);
         let of = |wanted: &str| {
             all.iter().filter(|(name, _)| name == wanted).map(|(_, value)| value.as_str()).collect::<Vec<_>>()
         };
@@ -200,5 +228,18 @@ mod tests {
             [["own"], ["a"], ["own"], ["n"]]
         );
         assert_eq!((of("PATH"), of("HOME"), of("USER")), (vec![PATH], vec!["/h"], vec!["u"]));
+        assert_eq!(of("SHELL"), ["/bin/sh"]);
+        assert!(all.iter().take(2).all(|(name, _)| name.starts_with("CRONKEEPER_")), "however many others there are");
+    }
+
+    #[test]
+    fn a_file_may_replace_the_usual_variables_but_not_the_jobs_own() {
+        let text = "jobs: {a: {schedule: '@daily', command: x, environment: {LANG: own}, environment_file: /e, \
+                    secrets: {DB: {file: /s}}}}";
+        let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
+        let files = files(&Setting::of(set.jobs.first_key_value().unwrap().1));
+        assert_eq!(files.replaceable, ["PATH", "HOME", "USER", "LOGNAME", "SHELL"]);
+        assert_eq!(files.environment, [EnvironmentFile::of("/e")]);
+        assert_eq!(files.secrets, [SecretFile { name: "DB".into(), path: "/s".into() }]);
     }
 }

@@ -13,17 +13,20 @@
 //! - A group whose only member is this user does not count as other users: with a umask of 002, all files are writable
 //!   by it.
 //!
+//! For a job, the job's user may own components too. In a directory of that user no link is followed, and the last
+//! component must belong to the same user: he could have put anything there, and must not get what only root or this
+//! process may read.
+//!
 //! The walk uses a [`FileTree`] and nothing else; it makes no system calls.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::escape;
+use super::refusal::{Fault, Refusal, Unsafe};
 
 /// The kernel follows as many.
 const MAX_LINKS: u32 = 40;
@@ -79,117 +82,28 @@ pub enum Wanted {
     Secret,
 }
 
-/// The violated rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The owner is neither root nor the user of this process.
-    ForeignOwner { owner: u32 },
-    /// A link of another owner, in a directory where others may add names.
-    ForeignLink { owner: u32 },
-    /// Every user may write to it.
-    AnybodyWrites { mode: u32 },
-    /// A group may write to it.
-    GroupWrites { mode: u32, group: u32 },
-    /// It has several names, one of which others may have added.
-    HardLinked { links: u64 },
-    /// It is in a virtual file system of the kernel.
-    OfKernel,
-    /// A symbolic link where none is allowed.
-    Link,
-    /// Neither a regular file nor, where allowed, a directory.
-    NoFile,
-    /// A secret that others may read or write.
-    Open { mode: u32 },
-}
-
-/// A path component that lets other users determine what is found at the end of the path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unsafe {
-    /// The path of the component, with links resolved.
-    pub component: PathBuf,
-    pub fault: Fault,
-    /// The user id of this process.
-    pub me: u32,
-}
-
-/// The reason why a path was not opened.
-#[derive(Debug, thiserror::Error)]
-pub enum Refusal {
-    /// Another user can change or replace it.
-    #[error(transparent)]
-    Unsafe(#[from] Unsafe),
-    /// A component cannot be read.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-}
-
-impl From<Errno> for Refusal {
-    fn from(errno: Errno) -> Self {
-        Self::Io(errno.into())
-    }
-}
-
-impl std::error::Error for Unsafe {}
-
-impl From<Unsafe> for io::Error {
-    fn from(found: Unsafe) -> Self {
-        Self::new(io::ErrorKind::PermissionDenied, found)
-    }
-}
-
-impl fmt::Display for Unsafe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, me) = (self.component.to_string_lossy(), self.me);
-        let name = escape::plain(&name);
-        match &self.fault {
-            Fault::ForeignOwner { owner } => write!(
-                f,
-                "`{name}` belongs to user {owner}, who is neither root nor the user of this process ({me}); \
-                 run `chown {me} {name}`, or use another path"
-            ),
-            Fault::ForeignLink { owner } => write!(
-                f,
-                "the link `{name}` belongs to user {owner}, who is neither root nor the user of this process ({me}); \
-                 use the path of its target"
-            ),
-            Fault::AnybodyWrites { mode } => {
-                write!(f, "anybody may write to `{name}` (mode {mode:04o}); run `chmod go-w {name}`")
-            }
-            Fault::GroupWrites { mode, group } => {
-                write!(f, "group {group} may write to `{name}` (mode {mode:04o}); run `chmod g-w {name}`")
-            }
-            Fault::HardLinked { links } => write!(
-                f,
-                "`{name}` has {links} hard links, and another user may have created this one; replace it with a copy"
-            ),
-            Fault::OfKernel => {
-                write!(
-                    f,
-                    "`{name}` is in a virtual file system of the kernel, where any process may determine the content"
-                )
-            }
-            Fault::Link => write!(f, "`{name}` is a symbolic link, and links are not followed here; remove it"),
-            Fault::NoFile => write!(f, "`{name}` is not a regular file"),
-            Fault::Open { mode } => write!(
-                f,
-                "`{name}` holds a secret, but users other than its owner may read or write it (mode {mode:04o}); \
-                 run `chmod 600 {name}`"
-            ),
-        }
-    }
-}
-
 /// The rules about owners and writers.
 #[derive(Clone, Debug)]
 pub(super) struct AccessRules {
     /// The user id of this process.
     pub(super) me: u32,
+    /// The user of a job, who may own components too.
+    pub(super) user: Option<u32>,
 }
 
 impl AccessRules {
+    fn is_own(&self, facts: &Facts) -> bool {
+        facts.owner == 0 || facts.owner == self.me
+    }
+
+    /// True if it belongs to the job's user, and that is neither root nor the user of this process.
+    fn is_of_user(&self, facts: &Facts) -> bool {
+        self.user == Some(facts.owner) && !self.is_own(facts)
+    }
+
     fn check_owner(&self, facts: &Facts) -> Result<(), Fault> {
-        let owner = facts.owner;
-        if owner == 0 || owner == self.me { Ok(()) } else { Err(Fault::ForeignOwner { owner }) }
+        let is_accepted = self.is_own(facts) || self.is_of_user(facts);
+        if is_accepted { Ok(()) } else { Err(Fault::ForeignOwner { owner: facts.owner }) }
     }
 
     fn check_not_writable(&self, tree: &impl FileTree, facts: &Facts) -> Result<(), Fault> {
@@ -216,7 +130,9 @@ impl AccessRules {
         match facts.kind {
             FileKind::Directory => self.check_directory(tree, facts),
             FileKind::Link if self.is_shared(tree, parent) => {
-                self.check_owner(facts).map_err(|_| Fault::ForeignLink { owner: facts.owner })?;
+                if !self.is_own(facts) {
+                    return Err(Fault::ForeignLink { owner: facts.owner });
+                }
                 check_single_name(facts)
             }
             FileKind::Link | FileKind::File | FileKind::Other => Ok(()),
@@ -361,6 +277,9 @@ impl<N> ResolvedPath<N> {
         wanted: Wanted,
     ) -> Result<(), Unsafe> {
         let parent = self.parent().map(|parent| &parent.facts);
+        if let Some(user) = rules.user.filter(|_| self.is_in_hands_of_user(rules) && !rules.is_of_user(facts)) {
+            return Err(self.refusal(Fault::NotOfUser { owner: facts.owner, user }, rules));
+        }
         rules.check_last(tree, parent, facts, wanted).map_err(|fault| self.refusal(fault, rules))
     }
 
@@ -370,6 +289,14 @@ impl<N> ResolvedPath<N> {
 
     fn refusal(&self, fault: Fault, rules: &AccessRules) -> Unsafe {
         Unsafe { component: self.path(), fault, me: rules.me }
+    }
+
+    /// True if one of these directories belongs to the job's user, who then may have put anything into it.
+    fn is_in_hands_of_user(&self, rules: &AccessRules) -> bool {
+        let is_users = |component: &PathComponent<N>| {
+            component.facts.kind == FileKind::Directory && rules.is_of_user(&component.facts)
+        };
+        is_users(&self.root) || self.below.iter().any(is_users)
     }
 
     fn path(&self) -> PathBuf {
@@ -399,7 +326,10 @@ impl<N> ResolvedPath<N> {
         }
         let node = tree.enter(&parent.node, &name)?;
         let facts = tree.facts(&node)?;
-        let checked = rules.check_component(tree, &parent.facts, &facts);
+        let checked = match facts.kind {
+            FileKind::Link if self.is_in_hands_of_user(rules) => Err(Fault::Link),
+            _ => rules.check_component(tree, &parent.facts, &facts),
+        };
         checked.map_err(|fault| Unsafe { component: self.path().join(&name), fault, me: rules.me })?;
         Ok(PathComponent { name, node, facts })
     }

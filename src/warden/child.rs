@@ -1,22 +1,24 @@
 //! The steps between fork and exec, run in the forked child.
 //!
-//! In this order: session, streams, cgroup, audit, OOM score, limits, keyring, user, directory, the wait for its time,
-//! program. Everything that can be prepared is prepared before the fork, in a [`ChildSetup`]. If a step fails, the child
-//! ends, and the warden learns which step it was.
+//! In this order: session, streams, cgroup, audit, OOM score, files, limits, keyring, user, directory, the wait for its
+//! time, program. Everything that can be prepared is prepared before the fork, in a [`ChildSetup`], except what is in
+//! files. If a step fails, the child ends, and the warden learns which step it was.
 
 use std::convert::Infallible;
 use std::ffi::{CString, NulError};
 use std::num::NonZeroU64;
-use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::sys::signal::SigSet;
 use nix::unistd::{Gid, Uid};
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno as Error;
+use rustix::io::{Errno as Error, fcntl_dupfd_cloexec};
 use rustix::process::{Pid, Resource, Rlimit, Signal, setrlimit};
 
-use super::spawn::{begin, close_others, failed, join_own_keyring};
+use super::files::{self, Given};
+use super::spawn::{close_others, join_own_keyring};
+use super::start_report::{begin, failed};
 use super::{hold, limits, program};
 use crate::clock::system::uptime;
 use crate::process::{Launch, StartFailure, StartStep, User};
@@ -56,13 +58,15 @@ impl<'a> ChildSetup<'a> {
         let name = launch.argv.first().map_or("", String::as_str);
         let argv = launch.argv.iter().map(|argument| CString::new(argument.as_str()));
         let environment = launch.environment.iter().map(|(key, value)| CString::new(format!("{key}={value}")));
+        // If PATH occurs twice, the last one counts, as for a shell.
+        let path = launch.environment.iter().rev().find(|(key, _)| key == "PATH").map(|(_, path)| path.as_bytes());
         Ok(Self {
             launch,
             limits: limits::of(launch, cgroup.is_some(), open_files),
             timer_slack,
             cgroup,
             groups: launch.user.iter().flat_map(|user| &user.groups).map(|&gid| Gid::from_raw(gid)).collect(),
-            candidates: program::candidates(name, &launch.environment)?,
+            candidates: program::candidates(name, path)?,
             argv: argv.collect::<Result<_, _>>()?,
             environment: environment.collect::<Result<_, _>>()?,
             directory: CString::new(launch.directory.as_str())?,
@@ -71,6 +75,7 @@ impl<'a> ChildSetup<'a> {
 }
 
 /// The child's ends of its pipes, and its standard input.
+#[derive(Clone, Copy)]
 pub(super) struct ChildStreams<'a> {
     pub(super) stdin: BorrowedFd<'a>,
     pub(super) stdout: BorrowedFd<'a>,
@@ -78,6 +83,28 @@ pub(super) struct ChildStreams<'a> {
     pub(super) status: BorrowedFd<'a>,
     /// What a child needs that is held until its time.
     pub(super) hold: Option<HoldEnd<'a>>,
+}
+
+/// The child's own descriptors, where they leave the lowest numbers free.
+pub(super) struct MovedEnds {
+    status: OwnedFd,
+    /// The token and the socket of a held child.
+    hold: Option<(OwnedFd, OwnedFd)>,
+}
+
+impl MovedEnds {
+    /// Duplicates the descriptors that the child keeps until its program begins, at or above a number.
+    pub(super) fn from(streams: &ChildStreams<'_>, lowest: RawFd) -> Result<Self, Error> {
+        let moved = |descriptor: BorrowedFd<'_>| fcntl_dupfd_cloexec(descriptor, lowest);
+        let hold = streams.hold.map(|hold| Ok::<_, Error>((moved(hold.token)?, moved(hold.daemon)?)));
+        Ok(Self { status: moved(streams.status)?, hold: hold.transpose()? })
+    }
+
+    /// The streams of a child with these instead of its first descriptors.
+    pub(super) fn of<'a>(&'a self, streams: &ChildStreams<'a>) -> ChildStreams<'a> {
+        let hold = self.hold.as_ref().map(|(token, daemon)| HoldEnd { token: token.as_fd(), daemon: daemon.as_fd() });
+        ChildStreams { status: self.status.as_fd(), hold, ..*streams }
+    }
 }
 
 /// What a held child needs: see [`hold::wait`].
@@ -89,8 +116,8 @@ pub(super) struct HoldEnd<'a> {
 
 /// Turns the process that was just forked into the job; returns only if a step fails.
 ///
-/// The order matters. Setting limits and lowering the nice value may need the rights of the daemon's user. The
-/// parent-death signal is set after the change of user, which clears it.
+/// The order matters. Reading files, setting limits and lowering the nice value may need the rights of the daemon's user,
+/// and the limits are not about the files. The parent-death signal is set after the change of user, which clears it.
 pub(super) fn become_job(
     setup: &ChildSetup<'_>,
     streams: &ChildStreams<'_>,
@@ -105,6 +132,7 @@ pub(super) fn become_job(
     close_others(&mut kept(streams));
     audit_as(setup.launch.uid());
     reset_oom_score();
+    let given = files::read(setup.launch)?;
     limit(setup).map_err(|error| failed(StartStep::Limits, error))?;
     prepare(join_own_keyring())?;
     become_user(setup).map_err(|error| failed(StartStep::User, error))?;
@@ -127,7 +155,7 @@ pub(super) fn become_job(
         return Err(StartFailure::TooLate);
     }
     prepare(rustix::io::write(streams.status, &begin(now)).map(drop))?;
-    Err(failed(StartStep::Exec, Error::from_raw_os_error(exec(setup) as i32)))
+    Err(failed(StartStep::Exec, Error::from_raw_os_error(exec(setup, given.as_ref()) as i32)))
 }
 
 /// The descriptors that the child needs until its program begins.
@@ -217,23 +245,27 @@ fn enter(setup: &ChildSetup<'_>) -> Result<(), Error> {
 /// Tries each candidate as execvp(3) does.
 ///
 /// It skips a missing file, remembers one that may not be executed, and runs a script without `#!` by [`SHELL`].
-fn exec(setup: &ChildSetup<'_>) -> Errno {
+fn exec(setup: &ChildSetup<'_>, given: Option<&Given>) -> Errno {
+    let (candidates, environment) = match given {
+        Some(Given { candidates, environment, .. }) => (candidates, environment),
+        None => (&setup.candidates, &setup.environment),
+    };
     let mut result = Errno::ENOENT;
-    for path in &setup.candidates {
-        let Err(error) = nix::unistd::execve(path, &setup.argv, &setup.environment);
+    for path in candidates {
+        let Err(error) = nix::unistd::execve(path, &setup.argv, environment);
         match error {
             Errno::ENOENT | Errno::ENOTDIR => {}
             Errno::EACCES => result = Errno::EACCES,
-            Errno::ENOEXEC => return exec_script(path, setup),
+            Errno::ENOEXEC => return exec_script(path, setup, environment),
             other => return other,
         }
     }
     result
 }
 
-fn exec_script(path: &CString, setup: &ChildSetup<'_>) -> Errno {
+fn exec_script(path: &CString, setup: &ChildSetup<'_>, environment: &[CString]) -> Errno {
     let Ok(shell) = CString::new(SHELL) else { return Errno::EINVAL };
     let argv: Vec<_> = [&shell, path].into_iter().chain(setup.argv.iter().skip(1)).collect();
-    let Err(error) = nix::unistd::execve(&shell, &argv, &setup.environment);
+    let Err(error) = nix::unistd::execve(&shell, &argv, environment);
     error
 }

@@ -94,9 +94,11 @@ mod tests {
 
     use super::*;
     use crate::clock::Uptime;
+    use crate::environment_file::EnvironmentFile;
     use crate::fuzz::Fuzz;
     use crate::process::{
-        Cgroup, Deadline, InheritedStreams, Launch, Limits, Notice, Order, Stream, TreeId, Urgent, User,
+        Cgroup, Deadline, InheritedStreams, Launch, LaunchFiles, Limits, Notice, Order, SecretFile, Stream, TreeId,
+        Urgent, User,
     };
 
     fn orders() -> impl Strategy<Value = Order> {
@@ -128,10 +130,14 @@ mod tests {
             let limits = Limits { open_files, memory: open_files.map(|(soft, _)| soft), ..Limits::default() };
             let user = open_files.map(|_| User { uid: umask, gid: 7, groups: vec![umask, 7] });
             let cgroup = Some(Cgroup { path: directory.clone(), memory: Some(at), processes: None });
+            let file = EnvironmentFile { path: directory.clone().into(), is_optional: true };
+            let secrets = vec![SecretFile { name: input.clone(), path: directory.clone().into() }];
+            let files = LaunchFiles { environment: vec![file], replaceable: argv.clone(), secrets };
             Launch {
                 tree_id: TreeId(tree_id),
                 argv,
                 environment,
+                files,
                 input,
                 streams: open_files.map(|_| InheritedStreams { stdin: 3, stdout: 4, stderr: 5 }),
                 directory,

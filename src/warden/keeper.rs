@@ -19,7 +19,8 @@ use super::hold::Hold;
 use super::outbox::Outbox;
 use super::poller::{Poller, Ready, TREE_IDS};
 use super::procfs;
-use super::spawn::{self, Spawner, StartOutcome};
+use super::spawn::Spawner;
+use super::start_report::{self, StartOutcome};
 use super::tree::{Tree, Trees};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
@@ -308,7 +309,7 @@ impl Keeper {
     pub(super) fn read_start_outcome(&mut self, tree_id: TreeId) {
         let Some(tree) = self.trees.get_mut(tree_id) else { return };
         let Some(status) = tree.starting.take() else { return };
-        let mut report = [0; spawn::REPORT];
+        let mut report = [0; start_report::REPORT];
         let read = match rustix::io::read(&status, &mut report) {
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
                 tree.starting = Some(status);
@@ -318,7 +319,7 @@ impl Keeper {
         };
         self.poller.unwatch_status(&status);
         tree.hold = None;
-        match spawn::outcome(&report[..read]) {
+        match start_report::outcome(&report[..read]) {
             StartOutcome::Died if tree.is_cancelled => {
                 self.discard(tree_id);
                 self.send(&Notice::NotStarted { tree_id, why: StartFailure::TooLate });

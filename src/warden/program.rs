@@ -7,18 +7,18 @@
 use std::ffi::{CString, NulError};
 
 /// The search path if the environment has no PATH; the C library uses the same.
-const DEFAULT_PATH: &str = "/bin:/usr/bin";
+const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
 
-/// The paths to try, in order.
-pub(super) fn candidates(name: &str, environment: &[(String, String)]) -> Result<Vec<CString>, NulError> {
+/// The paths to try, in order; `path` is the value of PATH.
+pub(super) fn candidates(name: &str, path: Option<&[u8]>) -> Result<Vec<CString>, NulError> {
     if name.contains('/') || name.is_empty() {
         return Ok(vec![CString::new(name)?]);
     }
-    // If PATH occurs twice, the last one counts, as for a shell.
-    let path = environment.iter().rev().find(|(key, _)| key == "PATH").map_or(DEFAULT_PATH, |(_, value)| value);
-    path.split(':')
+    let directories = path.unwrap_or(DEFAULT_PATH).split(|&byte| byte == b':');
+    directories
         .map(|directory| {
-            CString::new(if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") })
+            let separator: &[u8] = if directory.is_empty() { b"" } else { b"/" };
+            CString::new([directory, separator, name.as_bytes()].concat())
         })
         .collect()
 }
@@ -28,8 +28,7 @@ mod tests {
     use super::*;
 
     fn found(name: &str, path: Option<&str>) -> Vec<String> {
-        let environment: Vec<_> = path.map(|path| ("PATH".to_owned(), path.to_owned())).into_iter().collect();
-        candidates(name, &environment).unwrap().into_iter().map(|path| path.into_string().unwrap()).collect()
+        candidates(name, path.map(str::as_bytes)).unwrap().into_iter().map(|path| path.into_string().unwrap()).collect()
     }
 
     #[test]
@@ -46,6 +45,6 @@ mod tests {
 
     #[test]
     fn a_nul_is_refused() {
-        assert!(candidates("a\0b", &[]).is_err());
+        assert!(candidates("a\0b", None).is_err());
     }
 }

@@ -1,8 +1,7 @@
-//! Process start: pipes, fork, and the child's report of its outcome.
+//! Process start: pipes and fork.
 //!
 //! The steps in the child are in `child`. The warden never waits for a child to reach exec: a working directory on a
-//! dead network mount would delay every deadline. The child reports on a pipe which step failed; the pipe closes by
-//! itself when exec succeeds.
+//! dead network mount would delay every deadline. The child reports on a pipe what came of it: see `start_report`.
 //!
 //! This is the only file with `unsafe`: safe Rust has no fork and no way to advise the kernel about pages. The warden
 //! has one thread, so between fork and exec the child may do anything that a process may do, including allocation.
@@ -22,9 +21,10 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
 use super::cgroup::RunCgroup;
-use super::child::{ChildSetup, ChildStreams, HoldEnd, NulByte, become_job};
+use super::child::{ChildSetup, ChildStreams, HoldEnd, MovedEnds, NulByte, become_job};
 use super::hold::Hold;
 use super::procfs;
+use super::start_report::{failed, report};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
 use crate::memory_file;
@@ -33,13 +33,16 @@ use crate::process::{Launch, StartFailure, StartStep};
 /// Descriptors kept free for reading /proc: without them no tree could be ended in an orderly way.
 const RESERVE: RawFd = 16;
 
+/// The first descriptor that is not a standard stream.
+const FIRST_OF_JOB: RawFd = 3;
+
 /// A child that was forked, and may not have reached its program yet.
 #[derive(Debug)]
 pub(super) struct Child {
     /// Leader of a session and process group of its own.
     pub(super) pid: Pid,
     pub(super) forked_at: Uptime,
-    /// Closed when exec succeeds. It says when the program began, or what failed: see [`outcome`].
+    /// Closed when exec succeeds. It says when the program began, or what failed: see `start_report`.
     pub(super) status: OwnedFd,
     /// The token of a child that is held until its time; `None` if it begins its program at once.
     pub(super) hold: Option<Hold>,
@@ -209,76 +212,6 @@ struct CloneArgs {
 /// Defined here because the value does not fit the type of the libc crate's constant.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// How a start has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StartOutcome {
-    /// The program began at this time.
-    Began(Uptime),
-    Failed(StartFailure),
-    /// The child ended before its program, without a report: it was killed.
-    Died,
-}
-
-/// Longest report on the status pipe, in bytes: the begin, and the failure to execute the program.
-pub(super) const REPORT: usize = 1 + 8 + 5;
-
-/// Decodes the bytes on the status pipe, read to its end.
-pub(super) fn outcome(report: &[u8]) -> StartOutcome {
-    match report.split_first() {
-        None => StartOutcome::Died,
-        Some((&BEGAN, rest)) => {
-            let (at, failure) =
-                rest.split_first_chunk().map_or((0, rest), |(at, rest)| (u64::from_le_bytes(*at), rest));
-            let began = StartOutcome::Began(Uptime::from_nanos(at));
-            failure.split_first().map_or(began, |(&step, errno)| StartOutcome::Failed(failure_of(step, errno)))
-        }
-        Some((&step, errno)) => StartOutcome::Failed(failure_of(step, errno)),
-    }
-}
-
-fn failure_of(step: u8, errno: &[u8]) -> StartFailure {
-    let errno = errno.first_chunk().map_or(0, |bytes| i32::from_le_bytes(*bytes));
-    match step {
-        TOO_LATE => StartFailure::TooLate,
-        LIMITS => StartFailure::Step { step: StartStep::Limits, errno },
-        USER => StartFailure::Step { step: StartStep::User, errno },
-        DIRECTORY => StartFailure::Step { step: StartStep::Directory, errno },
-        EXEC => StartFailure::Step { step: StartStep::Exec, errno },
-        _ => StartFailure::Step { step: StartStep::Prepare, errno },
-    }
-}
-
-const TOO_LATE: u8 = 0;
-const PREPARE: u8 = 1;
-const DIRECTORY: u8 = 2;
-const EXEC: u8 = 3;
-const LIMITS: u8 = 4;
-const USER: u8 = 5;
-const BEGAN: u8 = 6;
-
-/// The report that the program begins now.
-pub(super) fn begin(now: Uptime) -> [u8; 9] {
-    let [a, b, c, d, e, f, g, h] = now.as_nanos().to_le_bytes();
-    [BEGAN, a, b, c, d, e, f, g, h]
-}
-
-fn report(failure: StartFailure) -> [u8; 5] {
-    let (step, errno) = match failure {
-        StartFailure::TooLate => (TOO_LATE, 0),
-        StartFailure::Step { step: StartStep::Limits, errno } => (LIMITS, errno),
-        StartFailure::Step { step: StartStep::User, errno } => (USER, errno),
-        StartFailure::Step { step: StartStep::Directory, errno } => (DIRECTORY, errno),
-        StartFailure::Step { step: StartStep::Exec, errno } => (EXEC, errno),
-        StartFailure::Step { step: StartStep::Fork | StartStep::Prepare, errno } => (PREPARE, errno),
-    };
-    let [a, b, c, d] = errno.to_le_bytes();
-    [step, a, b, c, d]
-}
-
-pub(super) fn failed(step: StartStep, error: Error) -> StartFailure {
-    StartFailure::Step { step, errno: error.raw_os_error() }
-}
-
 /// A pipe whose child's end has a descriptor of at most `last`.
 fn pipe_below(last: RawFd) -> Result<(OwnedFd, OwnedFd), Error> {
     let (read, write) = pipe()?;
@@ -306,7 +239,15 @@ impl Drop for NeverReturn {
 
 fn run_child(setup: &ChildSetup<'_>, streams: &ChildStreams<'_>, warden: Pid, is_in_cgroup: bool) -> ! {
     let guard = NeverReturn;
-    let Err(failure) = become_job(setup, streams, warden, is_in_cgroup);
+    // A job finds its secrets at the descriptors behind its streams, whatever else the warden has open.
+    let secrets = RawFd::try_from(setup.launch.files.secrets.len()).unwrap_or(RawFd::MAX);
+    let moved = (secrets > 0).then(|| MovedEnds::from(streams, FIRST_OF_JOB.saturating_add(secrets))).transpose();
+    let moved_streams = moved.as_ref().ok().and_then(Option::as_ref).map(|moved| moved.of(streams));
+    let streams = moved_streams.as_ref().unwrap_or(streams);
+    let Err(failure) = match &moved {
+        Ok(_) => become_job(setup, streams, warden, is_in_cgroup),
+        Err(error) => Err(failed(StartStep::Prepare, *error)),
+    };
     // If this fails, the warden is gone, and nobody else reads the report.
     let _ = rustix::io::write(streams.status, &report(failure));
     drop(guard);
@@ -319,7 +260,7 @@ fn run_child(setup: &ChildSetup<'_>, streams: &ChildStreams<'_>, warden: Pid, is
 /// 5.9 do not have this call; there, close-on-exec has to suffice.
 pub(super) fn close_others(kept: &mut [RawFd]) {
     kept.sort_unstable();
-    let mut first = 3;
+    let mut first = FIRST_OF_JOB.unsigned_abs();
     for kept in kept.iter().map(|kept| kept.unsigned_abs()) {
         close_between(first, kept - 1);
         first = kept + 1;
@@ -346,25 +287,5 @@ pub(super) fn join_own_keyring() -> Result<(), Error> {
     match Errno::result(joined) {
         Ok(_) | Err(Errno::ENOSYS | Errno::EPERM | Errno::EACCES | Errno::EDQUOT) => Ok(()),
         Err(error) => Err(Error::from_raw_os_error(error as i32)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_warden_decodes_what_the_child_reports() {
-        for step in [StartStep::Prepare, StartStep::Limits, StartStep::User, StartStep::Directory, StartStep::Exec] {
-            let failure = StartFailure::Step { step, errno: 13 };
-            assert_eq!(outcome(&report(failure)), StartOutcome::Failed(failure));
-        }
-        assert_eq!(outcome(&report(StartFailure::TooLate)), StartOutcome::Failed(StartFailure::TooLate));
-        let at = Uptime::from_nanos(0x0102_0304_0506_0708);
-        assert_eq!(outcome(&begin(at)), StartOutcome::Began(at));
-        let failure = StartFailure::Step { step: StartStep::Exec, errno: 2 };
-        let both = [&begin(at)[..], &report(failure)].concat();
-        assert_eq!((outcome(&both), both.len()), (StartOutcome::Failed(failure), REPORT));
-        assert_eq!(outcome(&[]), StartOutcome::Died);
     }
 }

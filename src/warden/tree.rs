@@ -147,7 +147,7 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::{Limits, TreeId};
+    use crate::process::{LaunchFiles, Limits, TreeId};
 
     pub(super) fn tree(main: i32, run: &str, forked_at: u64) -> Tree {
         let pipe = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
@@ -160,6 +160,7 @@ mod tests {
             streams: None,
             directory: "/".into(),
             umask: 0o022,
+            files: LaunchFiles::default(),
             or_root: false,
             user: None,
             nice: None,

@@ -11,6 +11,7 @@ mod drain;
 mod endurance;
 mod ending;
 mod gap;
+mod given_files;
 mod groups;
 mod history;
 mod hooks;

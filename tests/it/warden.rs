@@ -3,6 +3,7 @@
 pub mod fixture;
 mod cgroups;
 mod ends;
+mod files;
 mod held;
 mod input;
 mod output;

@@ -14,7 +14,9 @@ use crate::cli::Error;
 use crate::cli::lock_failure::LockFailure;
 use crate::clock::system::{SystemClock, now};
 use crate::clock::{Clock as _, Uptime, Wake};
-use crate::process::{Deadline, EndedBy, Ending, Launch, Limits, Notice, Order, StartFailure, StartStep, TreeId};
+use crate::process::{
+    Deadline, EndedBy, Ending, Launch, LaunchFiles, Limits, Notice, Order, StartFailure, StartStep, TreeId,
+};
 use crate::run::millis;
 use crate::warden;
 use crate::warden::cgroup::hierarchy::Cgroups;
@@ -312,6 +314,7 @@ fn launch(settings: &CommandSettings, environment: Vec<(String, String)>, not_af
         input: String::new(),
         streams: None,
         directory: std::env::current_dir()?.to_string_lossy().into_owned(),
+        files: LaunchFiles::default(),
         or_root: false,
         umask: umask.as_raw_mode(),
         user: None,

@@ -86,6 +86,7 @@ fn wrong_values(form: Form) -> &'static [&'static str] {
         Form::Numbers => &["1", "[x]", "[-1]", "[256]", "[]", "{a: 1}"],
         Form::Texts => &["x", "[x]", "{a: [x]}", "{a: ~}", "{a b: x}", "1"],
         Form::Fields(_) | Form::Lists(_) => &["x", "[x]", "{unknown: 1}", "1"],
+        Form::Named(_) => &["x", "[x]", "{A: x}", "{A: {unknown: 1}}", "{A: {}}", "{A: ~}", "{A: {file: ~}}", "1"],
     }
 }
 
@@ -182,6 +183,7 @@ fn value(form: Form) -> BoxedStrategy<String> {
         Form::Texts => pick(&["{b: success}", "{b: always}", "{A: x, B: 1.5, C: true}", "{A-b: \"\"}", "~"]).boxed(),
         // A named file cannot be read here.
         Form::Lists(_) => pick(&["{}", "~", "{exclude: ~}", "{exclude: []}", "{only: x}"]).boxed(),
+        Form::Named(_) => pick(&["{A: {file: /x}, B: {file: /y}}", "{A: {file: 7}}", "{A: {}}", "{}", "~"]).boxed(),
         Form::Fields(fields) => {
             let fields = prop::sample::subsequence(fields, 0..=fields.len());
             let each = fields.prop_flat_map(|fields| {

@@ -33,13 +33,17 @@ fn keys_of_other_schedulers_name_the_key_that_is_meant() {
         ("env", "environment"),
         ("jitter", "splay"),
         ("catchup", "misfire"),
+        ("executable", "shell"),
+        ("env_file", "environment_file"),
+        ("dotenv", "environment_file"),
+        ("LoadCredential", "secrets"),
+        ("EnvironmentFile", "environment_file"),
         ("concurrencyPolicy", "overlap"),
     ] {
         let expected = format!("j:5:5: job `a`: `{key}` is not a key of a job, did you mean `{meant}`?");
         same(&reported_for_keys(&format!("{key}: x")), &expected);
     }
     for (key, instead) in [
-        ("env_file", "write the variables under `environment`, or let the command read the file"),
         ("notify", "write what notifies somebody under `on_failure`, `on_recovery` or `on_missed`"),
         ("name", "the job's name is its key: write `NAME:` above its keys"),
     ] {
@@ -48,7 +52,6 @@ fn keys_of_other_schedulers_name_the_key_that_is_meant() {
             &format!("j:5:5: job `a`: `{key}` is not a key of a job; {instead}"),
         );
     }
-    assert!(reported_for_keys("shell: bash").contains("write `command: [bash, -c, \"...\"]`"));
     same(
         &reported("defaults: {tz: UTC, cmd: x}\njobs: {}"),
         "j:1:12: defaults: `tz` is not a key of a job, did you mean `timezone`?
@@ -71,6 +74,8 @@ fn a_value_of_the_wrong_form_shows_the_right_one() {
         ("limits: 1GiB", "`limits: {memory: ...}`"),
         ("concurrency_group: db", "`concurrency_group: {name: db, limit: 1}`"),
         ("environment: A=hunter2", "`environment: {NAME: value}`"),
+        ("secrets: hunter2", "`secrets: {NAME: {file: ...}}`"),
+        ("secrets: {DB: hunter2}", "`DB: {file: ...}`"),
     ] {
         let reported = reported_for_keys(keys);
         assert!(reported.ends_with(&format!("; write {right}")), "{reported}");

@@ -30,6 +30,7 @@ fn values(form: Form) -> String {
         Form::Numbers => "list of numbers".to_owned(),
         Form::Texts => "map of texts".to_owned(),
         Form::Fields(_) | Form::Lists(_) => "map".to_owned(),
+        Form::Named(_) => "map of maps".to_owned(),
     }
 }
 
@@ -38,6 +39,7 @@ fn rows(keys: &[Key], prefix: &str) -> String {
         let own = format!("| `{prefix}{}` | {} | {} |\n", key.name, values(key.form), key.about.trim());
         match key.form {
             Form::Fields(fields) | Form::Lists(fields) => own + &rows(fields, &format!("{}.", key.name)),
+            Form::Named(fields) => own + &rows(fields, &format!("{}.NAME.", key.name)),
             _ => own,
         }
     };

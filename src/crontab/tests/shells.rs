@@ -10,7 +10,8 @@ fn output(crontab: &str) -> String {
     let job = jobs.jobs.values().next().unwrap_or_else(|| panic!("{}", imported.yaml));
     let argv = job.command.argv();
     let mut command = Command::new(&argv[0]);
-    command.args(&argv[1..]).env_clear().env("PATH", "/usr/bin:/bin").envs(&job.environment);
+    command.args(&argv[1..]).env_clear().env("PATH", "/usr/bin:/bin");
+    command.env("SHELL", job.command.shell()).envs(&job.environment);
     String::from_utf8(command.output().unwrap().stdout).unwrap()
 }
 
@@ -28,7 +29,8 @@ fn a_command_finds_its_input_byte_for_byte() {
 #[test]
 fn the_shell_of_the_crontab_runs_the_command() {
     assert_eq!(output("SHELL=/bin/bash\n@daily echo ${BASH_VERSION:+bash} $SHELL"), "bash /bin/bash\n");
-    assert_eq!(output("SHELL=/bin/bash\n@daily cat <(echo ${BASH_VERSION:+bash}) -%x"), "bash\nx\n");
+    assert_eq!(output("SHELL=/bin/bash\n@daily cat <(echo ${BASH_VERSION:+bash} $SHELL) -%x"), "bash /bin/bash\nx\n");
+    assert_eq!(output("SHELL=/bin/sh\n@daily echo $SHELL%x"), "/bin/sh\n");
 }
 
 #[test]

@@ -94,6 +94,8 @@ pub(super) fn reason_of(step: StartStep, errno: i32) -> Option<Reason> {
         StartStep::User => Some(Reason::NoUser),
         StartStep::Exec if is_any(errno, &[Errno::NOENT]) => Some(Reason::NotFound),
         _ if is_any(errno, &[Errno::NOMEM, Errno::AGAIN]) => Some(Reason::NoMemory),
+        StartStep::Environment(_) => Some(Reason::NoEnvironment),
+        StartStep::Secret(_) => Some(Reason::NoSecret),
         StartStep::Exec => Some(Reason::NotExecutable),
         // The log names the step that failed, and the error.
         StartStep::Fork | StartStep::Prepare | StartStep::Limits => None,

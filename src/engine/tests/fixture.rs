@@ -42,6 +42,8 @@ pub fn job(job: &str, schedule: &str) -> Job {
         command: CommandLine::Shell("true".into()),
         enabled: true,
         environment: BTreeMap::new(),
+        environment_file: Vec::new(),
+        secrets: BTreeMap::new(),
         run_as: RunAs::default(),
         nice: None,
         limits: Limits::default(),

@@ -84,7 +84,11 @@ impl Memory {
     }
 
     fn found(&self, path: &str, wanted: Wanted) -> Result<PathBuf, Refusal> {
-        let rules = AccessRules { me: ME };
+        self.found_for(path, wanted, None)
+    }
+
+    fn found_for(&self, path: &str, wanted: Wanted, user: Option<u32>) -> Result<PathBuf, Refusal> {
+        let rules = AccessRules { me: ME, user };
         let resolved = walk(self, Path::new(path), &rules)?;
         resolved.check_last(self, &rules, &resolved.last().facts, wanted)?;
         Ok(resolved.path())
@@ -92,7 +96,12 @@ impl Memory {
 
     /// The resolved path, or the refused component and the reason.
     fn result(&self, path: &str) -> String {
-        match self.found(path, Wanted::Trusted) {
+        self.result_for(path, None)
+    }
+
+    /// The same for a job of this user.
+    fn result_for(&self, path: &str, user: Option<u32>) -> String {
+        match self.found_for(path, Wanted::Trusted, user) {
             Ok(path) => path.display().to_string(),
             Err(Refusal::Unsafe(found)) => format!("{}: {:?}", found.component.display(), found.fault),
             Err(Refusal::Io(error)) => format!("{:?}", error.kind()),
@@ -118,6 +127,42 @@ fn every_directory_up_to_the_root_counts() {
     let mut open = Memory::new();
     open.0[0].facts.mode = 0o777;
     assert_eq!(open.result("/"), "/: AnybodyWrites { mode: 511 }");
+}
+
+#[test]
+fn the_user_of_a_job_is_given_his_own_files_only() {
+    let tree = Memory::new()
+        .directory("/home", 0, 0o755)
+        .directory("/home/app", STRANGER, 0o700)
+        .file("/home/app/env", STRANGER, 0o600)
+        .file("/home/app/moved", 0, 0o600)
+        .link("/home/app/link", STRANGER, "/etc/shadow")
+        .link("/home/app/roots", 0, "env")
+        .directory("/home/app/sub", 0, 0o755)
+        .file("/home/app/sub/f", 0, 0o600)
+        .directory("/home/app/open", STRANGER, 0o777)
+        .file("/home/app/open/f", STRANGER, 0o600)
+        .directory("/etc", 0, 0o755)
+        .file("/etc/shadow", 0, 0o600)
+        .file("/etc/env", STRANGER, 0o600)
+        .link("/etc/link", 0, "/home/app/env")
+        .directory("/tmp", 0, 0o1777)
+        .file("/tmp/env", STRANGER, 0o600)
+        .link("/tmp/link", STRANGER, "/etc/shadow");
+    let of_user = |path: &str| tree.result_for(path, Some(STRANGER));
+    for path in ["/home/app/env", "/etc/env", "/etc/shadow", "/tmp/env", "/home/app/../../etc/shadow"] {
+        assert!(!of_user(path).contains(':'), "{}", of_user(path));
+    }
+    assert_eq!(of_user("/etc/link"), "/home/app/env");
+    assert_eq!(of_user("/home/app/moved"), "/home/app/moved: NotOfUser { owner: 0, user: 7 }");
+    assert_eq!(of_user("/home/app/sub/f"), "/home/app/sub/f: NotOfUser { owner: 0, user: 7 }");
+    assert_eq!(of_user("/home/app/link"), "/home/app/link: Link");
+    assert_eq!(of_user("/home/app/roots"), "/home/app/roots: Link");
+    assert_eq!(of_user("/home/app/open/f"), "/home/app/open: AnybodyWrites { mode: 511 }");
+    assert_eq!(of_user("/tmp/link"), "/tmp/link: ForeignLink { owner: 7 }");
+    for path in ["/home/app/env", "/etc/env", "/tmp/env"] {
+        assert!(tree.result_for(path, Some(STRANGER + 1)).contains("ForeignOwner { owner: 7 }"), "{path}");
+    }
 }
 
 #[test]
@@ -192,7 +237,7 @@ fn a_secret_of_root_may_be_readable_by_a_group() {
     let open = [(0, 0o444), (0, 0o660), (0, 0o644), (ME, 0o640), (ME, 0o440), (ME, 0o604), (STRANGER, 0o400)];
     assert!(!open.into_iter().any(|(owner, mode)| is_accepted(owner, mode)));
     // If this process is root itself, no other user needs access.
-    let rules = AccessRules { me: 0 };
+    let rules = AccessRules { me: 0, user: None };
     let found = rules.check_last(&Memory::new(), None, &facts(FileKind::File, 0, 0o440), Wanted::Secret);
     assert_eq!(found, Err(Fault::Open { mode: 0o440 }));
 }

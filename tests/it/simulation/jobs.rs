@@ -48,6 +48,8 @@ fn job(name: &str, schedule: &str) -> Job {
         command: CommandLine::Shell("true".into()),
         enabled: true,
         environment: BTreeMap::new(),
+        environment_file: Vec::new(),
+        secrets: BTreeMap::new(),
         run_as: RunAs::default(),
         nice: None,
         limits: Limits::default(),

@@ -555,7 +555,7 @@ mod tests {
     }
 
     fn launch(not_after: Uptime, deadline: Deadline) -> Launch {
-        use cronkeeper::process::Limits;
+        use cronkeeper::process::{LaunchFiles, Limits};
         Launch {
             tree_id: TreeId(1),
             argv: vec!["true".into()],
@@ -564,6 +564,7 @@ mod tests {
             streams: None,
             directory: "/".into(),
             umask: 0o022,
+            files: LaunchFiles::default(),
             or_root: false,
             user: None,
             nice: None,

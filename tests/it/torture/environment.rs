@@ -78,6 +78,17 @@ fn the_reason_names_a_missing_directory() {
 }
 
 #[test]
+fn the_shell_is_the_one_named_and_a_missing_one_is_named_too() {
+    let command = "command: 'echo ${BASH_VERSION:+bash} $SHELL; false | true; echo $?'";
+    assert_eq!(Trial::of(&format!("{command}\nshell: /bin/bash")).lines(), ["bash /bin/bash", "0"]);
+    let strict = Trial::of("command: 'false | true; echo never'\nshell: [/bin/bash, -euo, pipefail, -c]");
+    assert_eq!((strict.failure().0, strict.lines()), ("failure", vec![]));
+    let missing = Trial::of("command: 'true'\nshell: /no/such/shell");
+    assert_eq!(missing.failure(), ("failure", "not-found"));
+    assert_eq!(missing.record()["detail"], "/no/such/shell: No such file or directory");
+}
+
+#[test]
 fn the_umask_is_the_one_named_else_022() {
     assert_eq!(Trial::of(&format!("{}\numask: '027'", sh("umask"))).lines(), ["0027"]);
     assert_eq!(Trial::of(&sh("umask")).lines(), ["0022"]);

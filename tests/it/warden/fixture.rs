@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
 use cronkeeper::clock::system::uptime;
-use cronkeeper::process::{Deadline, Ending, Launch, Limits, Notice, Order, StartFailure, Stream, TreeId, User};
+use cronkeeper::process::{
+    Deadline, Ending, Launch, LaunchFiles, Limits, Notice, Order, StartFailure, Stream, TreeId, User,
+};
 use cronkeeper::warden::handle::{Handle, Warden};
 
 use crate::support::host::WITHOUT_AUDIT;
@@ -76,6 +78,7 @@ impl Fixture {
             streams: None,
             directory: self.directory.path().to_str().unwrap().into(),
             umask: 0o027,
+            files: LaunchFiles::default(),
             or_root: false,
             user: None,
             nice: None,

@@ -102,6 +102,8 @@ fn cause(reason: &str) -> &str {
         "not-executable" => "the program cannot be executed",
         "no-user" => "no such user or group",
         "no-directory" => "the working directory cannot be entered",
+        "no-environment" => "an environment file cannot be used",
+        "no-secret" => "a secret cannot be used",
         "no-memory" => "out of memory or processes",
         "core-dump" => "core dumped",
         "operator" => "an operator asked for it",

@@ -1,0 +1,92 @@
+//! What a job is given from files, read in the forked child.
+//!
+//! The child reads them because a disk or a file server may hang: then only this start hangs. It does so before it
+//! changes its user and sets its limits, neither of which is about the files. A start without files costs nothing here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+use rustix::fs::{Gid, Uid};
+
+use super::child::NulByte;
+use super::program;
+use crate::job_files::{self, FileError};
+use crate::memory_file;
+use crate::process::{FileProblem, Launch, SecretFile, StartFailure, StartStep};
+
+/// The environment of a job with files, and what follows from it.
+pub(super) struct Given {
+    pub(super) environment: Vec<CString>,
+    pub(super) candidates: Vec<CString>,
+    /// Memory files, open until the program begins, which inherits them.
+    _secrets: Vec<OwnedFd>,
+}
+
+/// Reads the files of a launch; `None` if it has none.
+pub(super) fn read(launch: &Launch) -> Result<Option<Given>, StartFailure> {
+    let files = &launch.files;
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let mut variables = BTreeMap::new();
+    for (index, file) in files.environment.iter().enumerate() {
+        let read = job_files::variables(file, launch.uid());
+        variables.extend(read.map_err(|error| failed(StartStep::Environment, index, &error))?);
+    }
+    let mut environment = merged(launch, variables);
+    let mut secrets = Vec::new();
+    for (index, secret) in files.secrets.iter().enumerate() {
+        let file = in_memory(secret, launch).map_err(|error| failed(StartStep::Secret, index, &error))?;
+        // By the number of the main process, not `self`: descendants that close what they inherit find it too.
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        let name = format!("{}_FILE", secret.name);
+        environment.retain(|(other, _)| *other != name);
+        environment.push((name, path.into_bytes()));
+        secrets.push(file);
+    }
+    let no_nul = |NulByte| StartFailure::Step { step: StartStep::Exec, errno: nix::libc::EINVAL };
+    prepared(launch, &environment, secrets).map(Some).map_err(no_nul)
+}
+
+/// A memory file with a secret. Its descriptor is the lowest that is free.
+fn in_memory(secret: &SecretFile, launch: &Launch) -> Result<OwnedFd, FileError> {
+    let bytes = job_files::secret(&secret.path, launch.uid())?;
+    let owner = launch.user.as_ref().map(|user| (Uid::from_raw(user.uid), Gid::from_raw(user.gid)));
+    memory_file::secret(&bytes, owner).map_err(|errno| FileError::Io(errno.into()))
+}
+
+/// The environment in which each name occurs once.
+///
+/// The variables of the launch come first, with those by which a node recognizes its processes at their beginning:
+/// however long a file is, they are found.
+fn merged(launch: &Launch, mut from_files: BTreeMap<String, Vec<u8>>) -> Vec<(String, Vec<u8>)> {
+    let replaceable: BTreeSet<&str> = launch.files.replaceable.iter().map(String::as_str).collect();
+    let mut all: Vec<_> = launch
+        .environment
+        .iter()
+        .map(|(name, value)| {
+            let from_file = from_files.remove(name).filter(|_| replaceable.contains(name.as_str()));
+            (name.clone(), from_file.unwrap_or_else(|| value.clone().into_bytes()))
+        })
+        .collect();
+    all.extend(from_files);
+    all
+}
+
+fn prepared(launch: &Launch, environment: &[(String, Vec<u8>)], secrets: Vec<OwnedFd>) -> Result<Given, NulByte> {
+    let name = launch.argv.first().map_or("", String::as_str);
+    let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.as_slice());
+    let entry = |(name, value): &(String, Vec<u8>)| CString::new([name.as_bytes(), b"=", value].concat());
+    Ok(Given {
+        candidates: program::candidates(name, path)?,
+        environment: environment.iter().map(entry).collect::<Result<_, _>>()?,
+        _secrets: secrets,
+    })
+}
+
+fn failed(step: fn(FileProblem) -> StartStep, index: usize, error: &FileError) -> StartFailure {
+    let (fault, errno) = error.fault();
+    let index = u8::try_from(index).unwrap_or(u8::MAX);
+    StartFailure::Step { step: step(FileProblem { index, fault }), errno }
+}
