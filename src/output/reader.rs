@@ -283,6 +283,17 @@ mod tests {
                 }
             }
         }
+
+        /// The same once nobody holds the directory of a process that has ended: a process that another test has just
+        /// forked may, and so does the keeper that finishes the files.
+        async fn until_free(&self, attempt: u32) -> (Vec<String>, PageEnd) {
+            loop {
+                match self.all(attempt).await {
+                    (_, PageEnd::Open) => tokio::time::sleep(Duration::from_millis(20)).await,
+                    read => return read,
+                }
+            }
+        }
     }
 
     fn key(attempt: u32) -> OutputKey {
@@ -378,16 +389,12 @@ mod tests {
         let dir = kept.close();
         assert!(live.exists());
         let next = Kept::with(dir, OutputRetention::default());
-        // A process that another test has just forked may hold the lock of the directory for a moment.
-        while next.all(1).await.1 == PageEnd::Open {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        assert_eq!(next.all(1).await, (vec!["whole".into()], PageEnd::Ended));
+        assert_eq!(next.until_free(1).await, (vec!["whole".into()], PageEnd::Ended));
         let ended = next.dir.path().join("output/ended/load");
         while !ended.join(format!("{}.gz", key(3).file_name())).exists() || live.exists() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        assert_eq!(next.all(1).await, (vec!["whole".into()], PageEnd::Ended));
+        assert_eq!(next.until_free(1).await, (vec!["whole".into()], PageEnd::Ended));
         assert_eq!(next.all(3).await.0[0].len(), 9_000);
         assert_eq!(next.reader.attempts(key(1).run).await.unwrap(), [1, 3]);
     }
