@@ -220,6 +220,9 @@ job_keys! {
     /// Raises the alarm `stale` when no run has succeeded for so long. Default: never.
     stale_after: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, values::positive_duration), merged => Option<Duration>;
+    /// A command that runs once per run, when the program of its first attempt has begun.
+    on_start: Form::TextOrTexts, TextOrTexts => CommandLine,
+        |c, key, given| c.command(key, given), merged => Option<CommandLine>;
     /// A command that runs when a run has ended without success and is not repeated.
     on_failure: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
@@ -272,6 +275,7 @@ pub(super) fn with_defaults(like: &Job) -> Option<Job> {
 /// The job that these values define; absent without a command, which an error reports.
 pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
     let hooks = [
+        (Hook::Start, values.on_start),
         (Hook::Failure, values.on_failure),
         (Hook::Success, values.on_success),
         (Hook::Recovery, values.on_recovery),

@@ -51,10 +51,18 @@ pub(super) fn of_hook(call: &HookCall, here: &NodeName) -> Facts {
 
 fn of_job_hook(call: &JobHookCall, here: &NodeName) -> Facts {
     match &call.cause {
+        Cause::Started(run) => of_start(run, here),
         Cause::Ended(end) => of_end(end, here),
         Cause::Skipped { skip, first, count } => of_skip(call, skip, *first, *count, here),
         Cause::Alarm { alarm, raised } => of_alarm(call, *alarm, raised, here),
     }
+}
+
+fn of_start(run: &RunRecord, here: &NodeName) -> Facts {
+    let mut facts = of_run(run, here);
+    facts.push(("RUN_NODE", run.owner.node.to_string()));
+    facts.extend(["OUTCOME", "REASON", "EXIT_CODE", "DURATION_MS"].map(|name| (name, String::new())));
+    facts
 }
 
 /// NODE is the node on which the hook runs, because a node recognizes its processes by that variable. RUN_NODE is the

@@ -94,6 +94,12 @@ impl Runs {
         self.active.get(run).is_some_and(ActiveRun::is_local)
     }
 
+    /// The job as it was when this node's attempt of the run began, and the run's record.
+    pub fn own_attempt(&self, run: &RunId) -> Option<(&Arc<Job>, &RunRecord)> {
+        let active = self.active.get(run)?;
+        Some((active.job()?, &active.record))
+    }
+
     /// True if the ledger is known to have the run in flight.
     pub fn is_begun(&self, run: &RunId) -> bool {
         self.active.get(run).is_some_and(ActiveRun::is_begun)

@@ -48,6 +48,7 @@ const WORDS: &[&str] = &[
     "on_failure: ",
     "on_success: ",
     "on_recovery: ",
+    "on_start: ",
     "on_missed: ",
     "null",
     "~",

@@ -275,6 +275,16 @@ fn a_hook_before_its_end_is_written_or_a_second_time_is_seen() {
 }
 
 #[test]
+fn a_hook_of_a_start_without_a_process_or_a_second_time_is_seen() {
+    let spawned = |attempt| Fact::Spawned(process(0, 1, RUN, attempt));
+    let begun = || vec![begun(1, RUN), spawned(1)];
+    let after = |more: Vec<Fact>| begun().into_iter().chain(more).collect();
+    assert_eq!(verdict(after(vec![hooked("on_start", RUN)])), Ok(()));
+    assert_broken(after(vec![hooked("on_start", RUN), hooked("on_start", RUN)]), "a second time");
+    assert_broken(vec![hooked("on_start", RUN)], "which has had no process");
+}
+
+#[test]
 fn a_hook_of_another_outcome_is_seen() {
     let (failed, succeeded) = (|| ended(1, RUN, Outcome::Abandoned), || ended(2, NEXT, Outcome::Success));
     let both = vec![hooked("on_success", NEXT), hooked("on_recovery", NEXT)];
