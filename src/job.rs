@@ -202,6 +202,8 @@ pub struct Job {
     /// If false, the job has no occurrences.
     pub enabled: bool,
     pub environment: BTreeMap<String, String>,
+    /// Names of the variables that a trigger may set.
+    pub parameters: BTreeSet<String>,
     pub run_as: RunAs,
     /// Nice value of its processes, -20 to 19; `None` means the daemon's.
     pub nice: Option<i32>,

@@ -119,6 +119,7 @@ fn texts(job: &Job) -> Vec<(String, String)> {
         command,
         enabled,
         environment: _,
+        parameters,
         run_as,
         nice,
         limits,
@@ -147,6 +148,7 @@ fn texts(job: &Job) -> Vec<(String, String)> {
     add("splay", Some(duration::format(splay.within())));
     add("command", Some(command_text(command)));
     add("enabled", Some(enabled.to_string()));
+    add("parameters", (!parameters.is_empty()).then(|| list(parameters)));
     add("user", run_as.user.clone());
     add("group", run_as.group.clone());
     add("nice", text(*nice));

@@ -6,7 +6,7 @@ use super::spanned::{MapEntry, Node, Value};
 use crate::suggest::nearest;
 
 /// Names that people expect, by the key that is meant. In lower case, with `_` for `-`.
-const SYNONYMS: [(&str, &[&str]); 19] = [
+const SYNONYMS: [(&str, &[&str]); 20] = [
     ("description", &["comment", "desc", "title", "summary"]),
     ("schedule", &["at", "cron", "cron_expression", "every", "expression", "interval", "oncalendar", "time", "when"]),
     ("after", &["dependencies", "depends", "depends_on", "needs", "requires", "upstream", "upstreams", "wants"]),
@@ -15,6 +15,7 @@ const SYNONYMS: [(&str, &[&str]); 19] = [
     ("command", &["args", "cmd", "exec", "execstart", "program", "run", "script"]),
     ("enabled", &["active", "disable", "disabled", "enable", "suspend"]),
     ("environment", &["env", "env_vars", "envs", "variables", "vars"]),
+    ("parameters", &["arguments", "inputs", "params"]),
     ("user", &["account", "owner", "run_as", "run_as_user", "runas", "uid", "username"]),
     ("group", &["gid", "run_as_group"]),
     ("nice", &["niceness", "priority"]),

@@ -146,6 +146,9 @@ job_keys! {
     /// Variables of the job's processes. Merged with those of the defaults.
     environment: Form::Texts, BTreeMap<String, String> => BTreeMap<String, String>,
         |c, key, given| c.environment(given), settings::environment => BTreeMap<String, String>;
+    /// Names of the variables that `trigger --env` may set for a run, at most 16. Default: none.
+    parameters: Form::TextOrTexts, TextOrTexts => BTreeSet<String>,
+        |c, key, given| c.value(key, given, values::parameters), or_default => BTreeSet<String>;
     /// Name or number of the user that the job runs as. Default: the daemon's own. Needs root.
     user: Form::Text, String => String,
         |c, key, given| c.value(key, given, process::account), merged => Option<String>;
@@ -294,6 +297,7 @@ pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
         command: values.command?,
         enabled: values.enabled,
         environment: values.environment,
+        parameters: values.parameters,
         run_as: RunAs { user: values.user, group: values.group },
         nice: values.nice,
         limits: values.limits,

@@ -20,7 +20,7 @@ pub(super) fn of_run(run: &RunRecord, here: &NodeName) -> Facts {
     vec![
         ("JOB", run.job.to_string()),
         ("RUN_ID", run.id().to_string()),
-        ("SCHEDULED_AT", instant(run.scheduled_at).to_string()),
+        ("SCHEDULED_AT", instant(run.made_for()).to_string()),
         ("ATTEMPT", run.attempt.to_string()),
         ("NODE", here.to_string()),
         ("FENCING_TOKEN", run.token.to_string()),
@@ -80,10 +80,11 @@ fn of_end(end: &RunEnd, here: &NodeName) -> Facts {
 }
 
 fn of_skip(call: &JobHookCall, skip: &Skip, first: Timestamp, count: u64, here: &NodeName) -> Facts {
+    let made_for = skip.trigger.as_ref().and_then(|trigger| trigger.scheduled_at).unwrap_or(first);
     vec![
         ("JOB", skip.job.to_string()),
         ("RUN_ID", shown(call.run())),
-        ("SCHEDULED_AT", instant(first).to_string()),
+        ("SCHEDULED_AT", instant(made_for).to_string()),
         ("ATTEMPT", "0".to_owned()),
         ("NODE", here.to_string()),
         ("FENCING_TOKEN", skip.token.to_string()),

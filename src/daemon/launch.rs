@@ -12,6 +12,7 @@ use crate::engine::Start;
 use crate::engine::hooks::HookStart;
 use crate::job::{CommandLine, Job, RunAs};
 use crate::process::{Deadline, Launch, Limits, TreeId, User};
+use crate::run::Parameters;
 use crate::term::NodeName;
 use crate::warden::cgroup::hierarchy::Cgroups;
 
@@ -28,21 +29,23 @@ const HOOK_OUTPUT: u64 = 64 << 10;
 struct Setting<'a> {
     run_as: Option<&'a RunAs>,
     environment: Option<&'a BTreeMap<String, String>>,
+    parameters: Option<&'a Parameters>,
     working_directory: Option<&'a Path>,
     umask: u32,
 }
 
 impl Default for Setting<'_> {
     fn default() -> Self {
-        Self { run_as: None, environment: None, working_directory: None, umask: UMASK }
+        Self { run_as: None, environment: None, parameters: None, working_directory: None, umask: UMASK }
     }
 }
 
 impl<'a> Setting<'a> {
-    fn of(job: &'a Job) -> Self {
+    fn of(job: &'a Job, parameters: Option<&'a Parameters>) -> Self {
         Self {
             run_as: Some(&job.run_as),
             environment: Some(&job.environment),
+            parameters,
             working_directory: job.working_directory.as_deref(),
             umask: job.umask,
         }
@@ -78,7 +81,8 @@ impl Launcher {
         let job = &start.job;
         let mut facts = facts::of_run(&start.run, &self.node);
         facts.extend(start.lock.iter().flat_map(facts::of_lock));
-        let launch = self.process(start.tree_id, Setting::of(job), job.command.argv(), self.limits(job), &facts)?;
+        let setting = Setting::of(job, Some(&start.run.parameters));
+        let launch = self.process(start.tree_id, setting, job.command.argv(), self.limits(job), &facts)?;
         let Start { not_before, not_after, deadline, .. } = *start;
         Ok(Launch { nice: job.nice, not_before, not_after, deadline, max_output: job.max_output, ..launch })
     }
@@ -94,7 +98,7 @@ impl Launcher {
         let HookStart { tree_id, call, until } = start;
         let argv = call.command().map(CommandLine::argv).unwrap_or_default();
         let limits = Limits { open_files: self.open_files, ..Limits::default() };
-        let setting = call.job().map_or_else(Setting::default, |job| Setting::of(job));
+        let setting = call.job().map_or_else(Setting::default, |job| Setting::of(job, call.parameters()));
         let launch = self.process(*tree_id, setting, argv, limits, &facts::of_hook(call, &self.node))?;
         let (input, deadline) = (call.input().to_owned(), Deadline::At(*until));
         Ok(Launch { input, deadline, max_output: HOOK_OUTPUT, ..launch })
@@ -115,7 +119,7 @@ impl Launcher {
         Ok(Launch {
             tree_id,
             argv,
-            environment: environment(setting.environment, account, facts),
+            environment: environment(setting.environment, setting.parameters, account, facts),
             input: String::new(),
             streams: None,
             directory: directory(setting.working_directory, account),
@@ -152,10 +156,16 @@ impl Launcher {
     }
 }
 
-/// The environment of a process: the usual variables, overridden by the job's own, overridden by the facts.
+/// The environment of a process: the usual variables, overridden by the job's own, overridden by the run's parameters,
+/// overridden by the facts.
 ///
 /// Each name occurs once: of two variables with the same name some programs use the first and others the last.
-fn environment(own: Option<&BTreeMap<String, String>>, account: &Account, facts: &Facts) -> Vec<(String, String)> {
+fn environment(
+    own: Option<&BTreeMap<String, String>>,
+    parameters: Option<&Parameters>,
+    account: &Account,
+    facts: &Facts,
+) -> Vec<(String, String)> {
     let usual = [
         ("PATH", PATH),
         ("HOME", &account.home),
@@ -167,6 +177,8 @@ fn environment(own: Option<&BTreeMap<String, String>>, account: &Account, facts:
     let mut all: BTreeMap<String, String> =
         usual.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     all.extend(own.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())));
+    let parameters = parameters.into_iter().flat_map(Parameters::iter);
+    all.extend(parameters.map(|(name, value)| (name.to_owned(), value.to_owned())));
     all.extend(facts.iter().map(|(name, value)| (format!("CRONKEEPER_{name}"), value.clone())));
     all.into_iter().collect()
 }
@@ -184,21 +196,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_variable_occurs_once_and_facts_override_the_jobs_own_and_those_the_usual_ones() {
+    fn each_variable_occurs_once_and_facts_override_parameters_those_the_jobs_own_and_those_the_usual_ones() {
         let text =
             "jobs: {a: {schedule: '@daily', command: x, environment: {LANG: own, CRONKEEPER_JOB: own, OTHER: own}}}";
         let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
         let (_, job) = set.jobs.first_key_value().unwrap();
         let account = Account { uid: 1, gid: 1, groups: vec![], name: "u".into(), home: "/h".into() };
-        let all =
-            environment(Some(&job.environment), &account, &vec![("JOB", "a".to_owned()), ("NODE", "n".to_owned())]);
+        let given = [("OTHER", "given"), ("CRONKEEPER_NODE", "given"), ("NEW", "$x\n'y'")];
+        let given = given.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let allowed = given.iter().map(|(name, _)| name.clone()).collect();
+        let parameters = Parameters::check("a", &allowed, given.into()).unwrap();
+        let facts = vec![("JOB", "a".to_owned()), ("NODE", "n".to_owned())];
+        let all = environment(Some(&job.environment), Some(&parameters), &account, &facts);
         let of = |wanted: &str| {
             all.iter().filter(|(name, _)| name == wanted).map(|(_, value)| value.as_str()).collect::<Vec<_>>()
         };
         assert_eq!(
             [of("LANG"), of("CRONKEEPER_JOB"), of("OTHER"), of("CRONKEEPER_NODE")],
-            [["own"], ["a"], ["own"], ["n"]]
+            [["own"], ["a"], ["given"], ["n"]]
         );
+        assert_eq!(of("NEW"), ["$x\n'y'"]);
         assert_eq!((of("PATH"), of("HOME"), of("USER")), (vec![PATH], vec!["/h"], vec!["u"]));
     }
 }

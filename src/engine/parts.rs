@@ -194,9 +194,9 @@ impl Parts {
                     runs.cancel_held_of(cx, run.job());
                 }
             }
-            Purpose::BeginTriggered { run, by } => {
+            Purpose::BeginTriggered { run, by, parameters } => {
                 if answer == Commit::Accepted {
-                    cx.report(Report::Triggered { run: run.clone(), by });
+                    cx.report(Report::Triggered { run: run.clone(), by, parameters });
                 }
                 self.leader.iter_mut().for_each(|leader| leader.on_triggered_answer(&run, answer));
                 runs.on_attempt_answer(cx, &run, id, answer);

@@ -49,6 +49,7 @@ const WORDS: &[&str] = &[
     "on_success: ",
     "on_recovery: ",
     "on_start: ",
+    "parameters: ",
     "on_missed: ",
     "null",
     "~",

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::clock::Uptime;
 use crate::job::{Alarm, CommandLine, Hook, Job, NodeHook};
 use crate::process::TreeId;
-use crate::run::{RaisedAlarm, RunEnd, RunId, RunRecord, Skip};
+use crate::run::{Parameters, RaisedAlarm, RunEnd, RunId, RunRecord, Skip};
 
 /// Time between SIGTERM and SIGKILL for a hook of the node.
 const KILL_GRACE: Duration = Duration::from_secs(10);
@@ -81,6 +81,15 @@ impl HookCall {
         match self {
             Self::OfJob(call) => Some(&call.job),
             Self::OfNode(_) => None,
+        }
+    }
+
+    /// The parameters of the run that the hook follows.
+    pub fn parameters(&self) -> Option<&Parameters> {
+        match self {
+            Self::OfJob(JobHookCall { cause: Cause::Started(run), .. }) => Some(&run.parameters),
+            Self::OfJob(JobHookCall { cause: Cause::Ended(end), .. }) => Some(&end.run.parameters),
+            Self::OfJob(_) | Self::OfNode(_) => None,
         }
     }
 
