@@ -239,6 +239,8 @@ pub struct Job {
     pub environment_file: Vec<EnvironmentFile>,
     /// Files, by the names of the secrets in them, read at each start.
     pub secrets: BTreeMap<String, PathBuf>,
+    /// Names of the variables that a trigger may set.
+    pub parameters: BTreeSet<String>,
     pub run_as: RunAs,
     /// Nice value of its processes, -20 to 19; `None` means the daemon's.
     pub nice: Option<i32>,

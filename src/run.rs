@@ -12,6 +12,7 @@ mod id;
 pub mod journal;
 mod link;
 mod node_control;
+mod parameters;
 mod skip;
 #[cfg(test)]
 pub(crate) mod tests_support;
@@ -29,6 +30,7 @@ pub use control::{ControlRecord, Pause, Resume};
 pub use id::{BadRunId, RunId};
 pub use link::{Link, Note, Span, UpstreamResult};
 pub use node_control::{Drain, HandoverRequest, NodeControl};
+pub use parameters::{BadParameters, Parameters, UnreadableRecord};
 pub use skip::{Skip, SkipReason};
 pub use traces::{KnownBy, LONGEST_HOLD, Traces};
 pub use trigger::{Trigger, TriggerRecord, TriggerSeq};
@@ -155,6 +157,9 @@ pub struct RunRecord {
     /// The trigger that requested the run; `None` for a scheduled run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<Trigger>,
+    /// What the trigger set for this run.
+    #[serde(default, skip_serializing_if = "Parameters::is_empty")]
+    pub parameters: Parameters,
     pub state: RunState,
     #[serde(flatten)]
     pub owner: Owner,
@@ -201,8 +206,34 @@ pub struct KillRequest {
 }
 
 impl RunRecord {
+    /// Parses the record of a run in flight from JSON.
+    ///
+    /// # Errors
+    /// If it is none, or one of a newer format: the run must not go on without what this version would ignore.
+    pub fn read(json: &[u8]) -> Result<Self, UnreadableRecord> {
+        let record: Self = serde_json::from_slice(json)?;
+        parameters::known_format(record.v)?;
+        Ok(record)
+    }
+
+    /// The format of a run's record.
+    pub fn format(trigger: Option<&Trigger>, parameters: &Parameters) -> u32 {
+        parameters::format_of(trigger, parameters)
+    }
+
+    /// The record of the same run with these parameters.
+    #[must_use]
+    pub fn with(self, parameters: Parameters) -> Self {
+        Self { v: Self::format(self.trigger.as_ref(), &parameters), parameters, ..self }
+    }
+
     pub fn id(&self) -> RunId {
         id_of(&self.job, self.scheduled_at, self.trigger.as_ref())
+    }
+
+    /// The time for which the run is made, as its program finds it.
+    pub fn made_for(&self) -> Timestamp {
+        self.trigger.as_ref().and_then(|trigger| trigger.scheduled_at).unwrap_or(self.scheduled_at)
     }
 
     /// True if `other` records the same attempt: the same run and attempt number, begun by the same term.

@@ -3,6 +3,7 @@
 //! A request is logged and written into the ledger with the caller's name; the leader, on whichever node, carries it
 //! out. On the Unix socket the kernel reports who the caller is; over TCP a request must show the token.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use super::{ApiState, RefusedRequest};
 use crate::clock::system;
 use crate::job::JobName;
 use crate::ledger::{Followed, OperatorFuture};
-use crate::run::{KillRequest, Reason, RunId, RunState, TriggerRecord};
+use crate::run::{KillRequest, Parameters, Reason, RunId, RunState, TriggerRecord};
 use crate::status::{HistoryEntry, Status};
 use crate::telemetry::{TARGET, event};
 
@@ -33,15 +34,15 @@ pub(super) const REQUESTED: &str = event::OPERATOR_REQUESTED;
 
 /// Ends that are older than this are in every answer.
 const LATELY: SignedDuration = SignedDuration::from_secs(5);
-/// Most bytes of a request's body.
-pub(super) const MOST_BYTES: usize = 16 << 10;
+/// Most bytes of a request's body: the largest parameters fit, even if JSON escapes every character.
+pub(super) const MOST_BYTES: usize = 64 << 10;
 /// Most characters of the reason for a pause or a drain.
 pub(super) const MOST_REASON: usize = 1_000;
 /// Longest wait for a write to the ledger, and for the end of a run in one request. Below the client's timeout.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The body of `POST /v1/jobs/{job}/trigger`.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TriggerBody {
@@ -49,6 +50,14 @@ pub struct TriggerBody {
     /// each request is another.
     #[serde(default)]
     pub uuid: Option<Uuid>,
+    /// Variables of the run, which the job must list under `parameters`: at most 16, each value of at most 1 KiB, 8 KiB in
+    /// all. They stand in the ledger and in the history, so they are not for secrets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, String>,
+    /// The time that the run finds as CRONKEEPER_SCHEDULED_AT, instead of the time of the request: neither in the future
+    /// nor before 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduled_at: Option<Timestamp>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -82,7 +91,7 @@ pub enum RunAnswer {
     /// The run waits, or is in flight; the client should send the request again.
     Pending,
     /// The run ended, or was skipped.
-    Ended { record: HistoryEntry },
+    Ended { record: Box<HistoryEntry> },
 }
 
 pub(super) type PathParam = Result<Path<String>, PathRejection>;
@@ -98,8 +107,8 @@ pub(super) async fn trigger(
     body: RequestBody,
 ) -> Result<Json<Triggered>, RefusedRequest> {
     let by = state.api_operator(operator).await?;
-    let (job, TriggerBody { uuid }) = (state.known_job(job)?, parse_body(body)?);
-    state.trigger(by, job, uuid.unwrap_or_else(Uuid::new_v4)).await.map(Json)
+    let (job, body) = (state.known_job(job)?, parse_body(body)?);
+    state.trigger(by, job, body).await.map(Json)
 }
 
 /// `POST /v1/runs/{run}/kill`.
@@ -129,7 +138,7 @@ pub(super) async fn run(
                 if system::now().wall.duration_since(record.at()) < LATELY {
                     state.reads.changed();
                 }
-                RunAnswer::Ended { record: visibility.of_record((*record).into()) }
+                RunAnswer::Ended { record: Box::new(visibility.of_record((*record).into())) }
             }
             Followed::Gone => {
                 let error = format!("the ledger has no record of run `{run}`");
@@ -142,12 +151,35 @@ pub(super) async fn run(
 
 /// The requests themselves, for the API and for the forms of the page.
 impl ApiState {
-    pub(super) async fn trigger(&self, by: String, job: JobName, uuid: Uuid) -> Result<Triggered, RefusedRequest> {
+    pub(super) async fn trigger(
+        &self,
+        by: String,
+        job: JobName,
+        body: TriggerBody,
+    ) -> Result<Triggered, RefusedRequest> {
+        let TriggerBody { uuid, environment, scheduled_at } = body;
         let at = whole_second(system::now().wall);
-        let record = TriggerRecord { v: 1, uuid, job: job.clone(), by: by.clone(), at };
+        let parameters = self.parameters(&job, environment)?;
+        let scheduled_at = scheduled_at.map(|wanted| made_for(wanted, at)).transpose()?;
+        let names = Some(parameters.names()).filter(|names| !names.is_empty());
+        let uuid = uuid.unwrap_or_else(Uuid::new_v4);
+        let record = TriggerRecord::new(uuid, job.clone(), by.clone(), at).with(parameters, scheduled_at);
         let run = self.recorded(self.sources.operator.trigger(record)).await?;
-        info!(target: TARGET, event = REQUESTED, request = "trigger", %job, %run, by, "{by} requested a run of the job");
+        // Without the values: the log may go to others than the ledger.
+        info!(
+            target: TARGET, event = REQUESTED, request = "trigger", %job, %run, by, parameters = names,
+            "{by} requested a run of the job"
+        );
         Ok(Triggered { run })
+    }
+
+    /// Checks the variables of a trigger by this node's jobs file. The leader checks them by its own.
+    fn parameters(&self, job: &JobName, variables: BTreeMap<String, String>) -> Result<Parameters, RefusedRequest> {
+        let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
+        let known = status.jobs.iter().find(|known| known.name == *job);
+        let allowed = known.map(|known| known.parameters.iter().cloned().collect()).unwrap_or_default();
+        Parameters::check(job.as_str(), &allowed, variables)
+            .map_err(|bad| RefusedRequest::new(StatusCode::BAD_REQUEST, bad.to_string()))
     }
 
     pub(super) async fn kill(&self, by: String, run: RunId, force: bool) -> Result<Killing, RefusedRequest> {
@@ -236,6 +268,17 @@ pub(super) fn parse_body<T: DeserializeOwned>(body: RequestBody) -> Result<T, Re
 
 pub(super) fn unavailable(error: impl std::fmt::Display) -> RefusedRequest {
     RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+}
+
+/// The time for which a run is to be made, in whole seconds as those of occurrences.
+fn made_for(wanted: Timestamp, now: Timestamp) -> Result<Timestamp, RefusedRequest> {
+    let at = whole_second(wanted);
+    let why = match at {
+        at if at > now => "is in the future",
+        at if at < Timestamp::UNIX_EPOCH => "is before 1970",
+        at => return Ok(at),
+    };
+    Err(RefusedRequest::new(StatusCode::BAD_REQUEST, format!("`scheduled_at`: {wanted} {why}")))
 }
 
 pub(super) fn whole_second(at: Timestamp) -> Timestamp {

@@ -30,7 +30,7 @@ use crate::engine::Start;
 use crate::escape;
 use crate::job::{Job, JobSet};
 use crate::process::{self, Deadline, StartFailure, StartStep, Stream, TreeId};
-use crate::run::{Nonce, OnLoss, Owner, Past, RunRecord, RunState, Version};
+use crate::run::{Nonce, OnLoss, Owner, Parameters, Past, RunRecord, RunState, Version};
 use crate::start_problem::StartProblem;
 use crate::term::{FencingToken, NodeName, SessionId};
 use crate::warden::cgroup::hierarchy::Cgroups;
@@ -103,6 +103,7 @@ fn attempt(job: &Arc<Job>, now: Timestamp) -> Start {
         job: job.name.clone(),
         scheduled_at,
         trigger: None,
+        parameters: Parameters::default(),
         state: RunState::Running,
         owner: Owner { node: NodeName::new(host::plain_name()), session: SessionId("none".to_owned()) },
         token: FencingToken(0),

@@ -29,7 +29,7 @@ pub(super) fn follow(client: &Client, run: &RunId) -> Result<AwaitedRun, AskFail
     loop {
         match wait::steadily(|| client.get(&path)) {
             Ok(RunAnswer::Pending) => {}
-            Ok(RunAnswer::Ended { record }) => return Ok(AwaitedRun::Ended(Box::new(record))),
+            Ok(RunAnswer::Ended { record }) => return Ok(AwaitedRun::Ended(record)),
             Err(AskError::NotFound(_)) => return Ok(AwaitedRun::Gone),
             Err(error) => return Err(error.into()),
         }

@@ -139,6 +139,10 @@ pub const GUIDES: &[Guide] = &[
         examples: &[
             ("cronkeeper trigger nightly-backup", "Run a job now, and print the id of the run"),
             ("cronkeeper trigger nightly-backup --wait", "Show its output too, and end with its exit code"),
+            (
+                "cronkeeper trigger load --env REGION=eu --scheduled-at 2026-11-19T02:30:00Z",
+                "Make up the run of another day, with a variable that the job lists under `parameters`",
+            ),
         ],
         exits: &[
             FINE,

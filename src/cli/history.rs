@@ -62,7 +62,8 @@ pub struct HistoryArgs {
     pub client: ClientArgs,
 }
 
-fn instant(text: &str) -> Result<Timestamp, String> {
+/// A time on the command line: an instant, a date, or how long ago.
+pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
     filter::instant(text, system::now().wall)
 }
 

@@ -9,12 +9,14 @@ mod waiting;
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::ask::{AskFailure, ClientArgs};
 use super::effects::{Effect, Effects};
 use super::exec::TIMED_OUT;
 use super::follow::{AwaitedRun, follow};
+use super::history::instant;
 use super::history::show::ending;
 use super::logs::{OutputStream, Printer};
 use super::wait::{is_transient, retried};
@@ -35,6 +37,13 @@ pub struct Args {
     /// The job
     #[arg(value_parser = JobName::parse)]
     pub job: JobName,
+    /// Set a variable that the job lists under `parameters`; may be repeated
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
+    pub environment: Vec<(String, String)>,
+    /// The time that the run finds as CRONKEEPER_SCHEDULED_AT, for example of an occurrence to make up: written as for
+    /// `history --since`
+    #[arg(long, value_name = "TIME", value_parser = instant)]
+    pub scheduled_at: Option<Timestamp>,
     /// Show the run's output until it ends, and exit with the job's exit code
     #[arg(long)]
     pub wait: bool,
@@ -45,12 +54,24 @@ pub struct Args {
     pub client: ClientArgs,
 }
 
+/// Parses `NAME=VALUE`. The node that is asked checks the name, because the job says which ones it takes.
+fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected a variable and its value, such as `DAY=2026-11-20`".to_owned()),
+    }
+}
+
 impl Args {
     /// # Errors
     /// When no daemon answers, there is no such job, or the result cannot be written.
     pub fn run(&self, io: &mut Io<'_>) -> Result<Exit, Error> {
         let client = self.client.client().map_err(AskFailure::from)?;
-        let request = TriggerBody { uuid: Some(Uuid::new_v4()) };
+        let request = TriggerBody {
+            uuid: Some(Uuid::new_v4()),
+            environment: self.environment.iter().cloned().collect(),
+            scheduled_at: self.scheduled_at,
+        };
         let run = self.send(&client, &request)?;
         if !self.json {
             writeln!(io.out, "{run}")?;
@@ -176,6 +197,8 @@ fn exit_of(run: &EndedRun) -> Exit {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::status::sample::{at, job};
     use crate::term::{FencingToken, NodeName};
@@ -187,6 +210,8 @@ mod tests {
             run: RunId::manual(job("load"), minute, crate::run::TriggerSeq(7)),
             scheduled_at: minute,
             triggered_by: Some("uid 0 (root) on host-a".into()),
+            triggered_for: None,
+            parameters: BTreeMap::new(),
             node: NodeName::new("host-a"),
             token: FencingToken(42),
             attempt: 1,

@@ -138,6 +138,7 @@ fn texts(job: &Job) -> Vec<(String, String)> {
         environment: _,
         environment_file,
         secrets,
+        parameters,
         run_as,
         nice,
         limits,
@@ -171,6 +172,7 @@ fn texts(job: &Job) -> Vec<(String, String)> {
     for (name, path) in secrets {
         add(&format!("secrets.{name}.file"), Some(path.display().to_string()));
     }
+    add("parameters", (!parameters.is_empty()).then(|| list(parameters)));
     add("user", run_as.user.clone());
     add("group", run_as.group.clone());
     add("nice", text(*nice));

@@ -6,7 +6,7 @@ use super::spanned::{MapEntry, Node, Value};
 use crate::suggest::nearest;
 
 /// Names that people expect, by the key that is meant. In lower case, with `_` for `-`.
-const SYNONYMS: [(&str, &[&str]); 23] = [
+const SYNONYMS: [(&str, &[&str]); 24] = [
     ("description", &["comment", "desc", "title", "summary"]),
     ("schedule", &["at", "cron", "cron_expression", "every", "expression", "interval", "oncalendar", "time", "when"]),
     ("after", &["dependencies", "depends", "depends_on", "needs", "requires", "upstream", "upstreams", "wants"]),
@@ -19,6 +19,7 @@ const SYNONYMS: [(&str, &[&str]); 23] = [
     ("environment", &["env", "env_vars", "envs", "variables", "vars"]),
     ("environment_file", &["dotenv", "env_file", "env_files", "environment_files", "environmentfile"]),
     ("secrets", &["credentials", "load_credential", "loadcredential", "secret"]),
+    ("parameters", &["arguments", "inputs", "params"]),
     ("user", &["account", "owner", "run_as", "run_as_user", "runas", "uid", "username"]),
     ("group", &["gid", "run_as_group"]),
     ("nice", &["niceness", "priority"]),

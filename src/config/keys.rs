@@ -180,6 +180,9 @@ job_keys! {
     /// holds. Merged with those of the defaults.
     secrets: Form::Named(SECRET), BTreeMap<String, Fields> => Secrets,
         |c, key, given| c.secrets(given), settings::merged_maps => Secrets;
+    /// Names of the variables that `trigger --env` may set for a run, at most 16. Default: none.
+    parameters: Form::TextOrTexts, TextOrTexts => BTreeSet<String>,
+        |c, key, given| c.value(key, given, values::parameters), or_default => BTreeSet<String>;
     /// Name or number of the user that the job runs as. Default: the daemon's own. Needs root.
     user: Form::Text, String => String,
         |c, key, given| c.value(key, given, process::account), merged => Option<String>;
@@ -254,6 +257,9 @@ job_keys! {
     /// Raises the alarm `stale` when no run has succeeded for so long. Default: never.
     stale_after: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, values::positive_duration), merged => Option<Duration>;
+    /// A command that runs once per run, when the program of its first attempt has begun.
+    on_start: Form::TextOrTexts, TextOrTexts => CommandLine,
+        |c, key, given| c.command(key, given), merged => Option<CommandLine>;
     /// A command that runs when a run has ended without success and is not repeated.
     on_failure: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
@@ -306,6 +312,7 @@ pub(super) fn with_defaults(like: &Job) -> Option<Job> {
 /// The job that these values define; absent without a command, which an error reports.
 pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
     let hooks = [
+        (Hook::Start, values.on_start),
         (Hook::Failure, values.on_failure),
         (Hook::Success, values.on_success),
         (Hook::Recovery, values.on_recovery),
@@ -329,6 +336,7 @@ pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
         environment: values.environment,
         environment_file: values.environment_file,
         secrets: values.secrets,
+        parameters: values.parameters,
         run_as: RunAs { user: values.user, group: values.group },
         nice: values.nice,
         limits: values.limits,

@@ -2,15 +2,17 @@
 //!
 //! The functions know neither positions nor other values. Keys that need more have a module of their own.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::raw::TextOrTexts;
 use super::schema::shown;
-use crate::duration;
-use crate::environment_file::{EnvironmentFile, LONGEST_STRING};
+use crate::environment_file::{EnvironmentFile, LONGEST_STRING, is_variable_name};
 use crate::job::{CommandLine, JobName};
 use crate::lock::LockPath;
+use crate::run::Parameters;
+use crate::{duration, escape};
 
 /// Maximum number of locks of a job: they are created in one transaction.
 const MOST_LOCKS: usize = 100;
@@ -46,6 +48,27 @@ pub(super) fn locks(value: TextOrTexts) -> Result<Vec<LockPath>, String> {
         }
     }
     Ok(paths)
+}
+
+/// The names of the variables that a trigger may set, each once.
+pub(super) fn parameters(value: TextOrTexts) -> Result<BTreeSet<String>, String> {
+    let names: BTreeSet<String> = match value {
+        TextOrTexts::Text(text) => [text].into(),
+        TextOrTexts::Texts(texts) => texts.into_iter().collect(),
+    };
+    if names.len() > Parameters::MOST {
+        return Err(format!("a job has at most {} parameters", Parameters::MOST));
+    }
+    for name in &names {
+        if !is_variable_name(name) {
+            return Err(format!("`{}` is not a variable name", escape::short(name, 60)));
+        }
+        // The run's own facts, and what makes any program load the code of others.
+        if name.starts_with("CRONKEEPER_") || name.starts_with("LD_") {
+            return Err(format!("`{name}` cannot be a parameter: CRONKEEPER_* and LD_* are not for triggers to set"));
+        }
+    }
+    Ok(names)
 }
 
 pub(super) fn shell_command(text: String) -> Result<CommandLine, &'static str> {

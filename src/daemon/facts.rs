@@ -20,7 +20,7 @@ pub(super) fn of_run(run: &RunRecord, here: &NodeName) -> Facts {
     vec![
         ("JOB", run.job.to_string()),
         ("RUN_ID", run.id().to_string()),
-        ("SCHEDULED_AT", instant(run.scheduled_at).to_string()),
+        ("SCHEDULED_AT", instant(run.made_for()).to_string()),
         ("ATTEMPT", run.attempt.to_string()),
         ("NODE", here.to_string()),
         ("FENCING_TOKEN", run.token.to_string()),
@@ -51,10 +51,18 @@ pub(super) fn of_hook(call: &HookCall, here: &NodeName) -> Facts {
 
 fn of_job_hook(call: &JobHookCall, here: &NodeName) -> Facts {
     match &call.cause {
+        Cause::Started(run) => of_start(run, here),
         Cause::Ended(end) => of_end(end, here),
         Cause::Skipped { skip, first, count } => of_skip(call, skip, *first, *count, here),
         Cause::Alarm { alarm, raised } => of_alarm(call, *alarm, raised, here),
     }
+}
+
+fn of_start(run: &RunRecord, here: &NodeName) -> Facts {
+    let mut facts = of_run(run, here);
+    facts.push(("RUN_NODE", run.owner.node.to_string()));
+    facts.extend(["OUTCOME", "REASON", "EXIT_CODE", "DURATION_MS"].map(|name| (name, String::new())));
+    facts
 }
 
 /// NODE is the node on which the hook runs, because a node recognizes its processes by that variable. RUN_NODE is the
@@ -72,10 +80,11 @@ fn of_end(end: &RunEnd, here: &NodeName) -> Facts {
 }
 
 fn of_skip(call: &JobHookCall, skip: &Skip, first: Timestamp, count: u64, here: &NodeName) -> Facts {
+    let made_for = skip.trigger.as_ref().and_then(|trigger| trigger.scheduled_at).unwrap_or(first);
     vec![
         ("JOB", skip.job.to_string()),
         ("RUN_ID", shown(call.run())),
-        ("SCHEDULED_AT", instant(first).to_string()),
+        ("SCHEDULED_AT", instant(made_for).to_string()),
         ("ATTEMPT", "0".to_owned()),
         ("NODE", here.to_string()),
         ("FENCING_TOKEN", skip.token.to_string()),

@@ -13,6 +13,7 @@ use crate::engine::hooks::HookStart;
 use crate::environment_file::EnvironmentFile;
 use crate::job::{CommandLine, Job, RunAs};
 use crate::process::{Deadline, Launch, LaunchFiles, Limits, SecretFile, TreeId, User};
+use crate::run::Parameters;
 use crate::term::NodeName;
 use crate::warden::cgroup::hierarchy::Cgroups;
 
@@ -33,6 +34,7 @@ struct Setting<'a> {
     secrets: Option<&'a BTreeMap<String, PathBuf>>,
     /// The value of SHELL.
     shell: &'a str,
+    parameters: Option<&'a Parameters>,
     working_directory: Option<&'a Path>,
     umask: u32,
 }
@@ -45,6 +47,7 @@ impl Default for Setting<'_> {
             environment_file: &[],
             secrets: None,
             shell: CommandLine::SHELL,
+            parameters: None,
             working_directory: None,
             umask: UMASK,
         }
@@ -52,13 +55,14 @@ impl Default for Setting<'_> {
 }
 
 impl<'a> Setting<'a> {
-    fn of(job: &'a Job) -> Self {
+    fn of(job: &'a Job, parameters: Option<&'a Parameters>) -> Self {
         Self {
             run_as: Some(&job.run_as),
             environment: Some(&job.environment),
             environment_file: &job.environment_file,
             secrets: Some(&job.secrets),
             shell: CommandLine::SHELL,
+            parameters,
             working_directory: job.working_directory.as_deref(),
             umask: job.umask,
         }
@@ -94,7 +98,7 @@ impl Launcher {
         let job = &start.job;
         let mut facts = facts::of_run(&start.run, &self.node);
         facts.extend(start.lock.iter().flat_map(facts::of_lock));
-        let setting = Setting { shell: job.command.shell(), ..Setting::of(job) };
+        let setting = Setting { shell: job.command.shell(), ..Setting::of(job, Some(&start.run.parameters)) };
         let launch = self.process(start.tree_id, setting, job.command.argv(), self.limits(job), &facts)?;
         let Start { not_before, not_after, deadline, .. } = *start;
         Ok(Launch { nice: job.nice, not_before, not_after, deadline, max_output: job.max_output, ..launch })
@@ -111,7 +115,7 @@ impl Launcher {
         let HookStart { tree_id, call, until } = start;
         let argv = call.command().map(CommandLine::argv).unwrap_or_default();
         let limits = Limits { open_files: self.open_files, ..Limits::default() };
-        let setting = call.job().map_or_else(Setting::default, |job| Setting::of(job));
+        let setting = call.job().map_or_else(Setting::default, |job| Setting::of(job, call.parameters()));
         let launch = self.process(*tree_id, setting, argv, limits, &facts::of_hook(call, &self.node))?;
         let (input, deadline) = (call.input().to_owned(), Deadline::At(*until));
         Ok(Launch { input, deadline, max_output: HOOK_OUTPUT, ..launch })
@@ -173,7 +177,8 @@ impl Launcher {
 /// The names of the usual variables, which a file may replace.
 const USUAL: [&str; 6] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG"];
 
-/// The environment of a process: the usual variables, overridden by the job's own, overridden by the facts.
+/// The environment of a process: the usual variables, overridden by the job's own, overridden by the run's
+/// parameters, overridden by the facts.
 ///
 /// Each name occurs once: of two variables with the same name some programs use the first and others the last. The facts
 /// come first, because a node that looks for its processes reads only the beginning of an environment.
@@ -182,20 +187,26 @@ fn environment(setting: &Setting<'_>, account: &Account, facts: &Facts) -> Vec<(
     let usual = USUAL.into_iter().zip(usual);
     let mut all: BTreeMap<String, String> = usual.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     all.extend(setting.environment.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())));
+    let parameters = setting.parameters.into_iter().flat_map(Parameters::iter);
+    all.extend(parameters.map(|(name, value)| (name.to_owned(), value.to_owned())));
     let facts: BTreeMap<String, String> =
         facts.iter().map(|(name, value)| (format!("CRONKEEPER_{name}"), value.clone())).collect();
     all.retain(|name, _| !facts.contains_key(name));
     facts.into_iter().chain(all).collect()
 }
 
-/// What the process is to read at its start. The job's own `environment` counts more than a file.
+/// What the process is to read at its start. The job's own `environment` and the run's parameters
+/// count more than a file.
 fn files(setting: &Setting<'_>) -> LaunchFiles {
     let secret = |(name, path): (&String, &PathBuf)| SecretFile { name: name.clone(), path: path.clone() };
     let secrets = setting.secrets.into_iter().flatten().map(secret).collect();
     if setting.environment_file.is_empty() {
         return LaunchFiles { secrets, ..LaunchFiles::default() };
     }
-    let is_own = |name: &str| setting.environment.is_some_and(|own| own.contains_key(name));
+    let is_own = |name: &str| {
+        let mut parameters = setting.parameters.into_iter().flat_map(Parameters::iter);
+        setting.environment.is_some_and(|own| own.contains_key(name)) || parameters.any(|(given, _)| given == name)
+    };
     let replaceable = USUAL.into_iter().filter(|name| !is_own(name)).map(str::to_owned).collect();
     LaunchFiles { environment: setting.environment_file.to_vec(), replaceable, secrets }
 }
@@ -213,20 +224,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_variable_occurs_once_and_facts_override_the_jobs_own_and_those_the_usual_ones() {
+    fn each_variable_occurs_once_and_facts_override_parameters_those_the_jobs_own_and_those_the_usual_ones() {
         let text =
             "jobs: {a: {schedule: '@daily', command: x, environment: {LANG: own, CRONKEEPER_JOB: own, OTHER: own}}}";
         let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
         let (_, job) = set.jobs.first_key_value().unwrap();
         let account = Account { uid: 1, gid: 1, groups: vec![], name: "u".into(), home: "/h".into() };
-        let all = environment(&Setting::of(job), &account, &vec![("JOB", "a".to_owned()), ("NODE", "n".to_owned())]);
+        let given = [("OTHER", "given"), ("CRONKEEPER_NODE", "given"), ("NEW", "$x\n'y'")];
+        let given = given.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let allowed = given.iter().map(|(name, _)| name.clone()).collect();
+        let parameters = Parameters::check("a", &allowed, given.into()).unwrap();
+        let facts = vec![("JOB", "a".to_owned()), ("NODE", "n".to_owned())];
+        let all = environment(&Setting::of(job, Some(&parameters)), &account, &facts);
         let of = |wanted: &str| {
             all.iter().filter(|(name, _)| name == wanted).map(|(_, value)| value.as_str()).collect::<Vec<_>>()
         };
         assert_eq!(
             [of("LANG"), of("CRONKEEPER_JOB"), of("OTHER"), of("CRONKEEPER_NODE")],
-            [["own"], ["a"], ["own"], ["n"]]
+            [["own"], ["a"], ["given"], ["n"]]
         );
+        assert_eq!(of("NEW"), ["$x\n'y'"]);
         assert_eq!((of("PATH"), of("HOME"), of("USER")), (vec![PATH], vec!["/h"], vec!["u"]));
         assert_eq!(of("SHELL"), ["/bin/sh"]);
         assert!(all.iter().take(2).all(|(name, _)| name.starts_with("CRONKEEPER_")), "however many others there are");
@@ -237,7 +254,7 @@ mod tests {
         let text = "jobs: {a: {schedule: '@daily', command: x, environment: {LANG: own}, environment_file: /e, \
                     secrets: {DB: {file: /s}}}}";
         let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
-        let files = files(&Setting::of(set.jobs.first_key_value().unwrap().1));
+        let files = files(&Setting::of(set.jobs.first_key_value().unwrap().1, None));
         assert_eq!(files.replaceable, ["PATH", "HOME", "USER", "LOGNAME", "SHELL"]);
         assert_eq!(files.environment, [EnvironmentFile::of("/e")]);
         assert_eq!(files.secrets, [SecretFile { name: "DB".into(), path: "/s".into() }]);

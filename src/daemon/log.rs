@@ -173,8 +173,9 @@ pub(super) fn report(report: &Report) {
         }
         Report::Alarm(news) => alarm::changed(news),
         Report::Skipped { skip, first, count } => skipped(skip, *first, *count),
-        Report::Triggered { run, by } => {
-            info!(target: TARGET, event = event::JOB_TRIGGERED, job = %run.job(), %run, by);
+        Report::Triggered { run, by, parameters } => {
+            let parameters = Some(parameters).filter(|names| !names.is_empty());
+            info!(target: TARGET, event = event::JOB_TRIGGERED, job = %run.job(), %run, by, parameters);
         }
         Report::Paused { job, pause } => {
             info!(target: TARGET, event = event::JOB_PAUSED, %job, by = pause.by, reason = pause.reason);

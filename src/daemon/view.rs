@@ -318,6 +318,7 @@ impl View {
             timezone: job.schedule().map(|schedule| schedule.zone_name().to_owned()).unwrap_or_default(),
             after: after(job),
             enabled: job.enabled,
+            parameters: job.parameters.iter().cloned().collect(),
             last: self.last.get(&job.name).cloned(),
             next: if job.enabled { job.next_after(now.wall) } else { None },
             running: Vec::new(),

@@ -21,7 +21,7 @@ pub(super) enum Purpose {
     /// Begins a run.
     Begin { run: RunId },
     /// Begins a trigger's run.
-    BeginTriggered { run: RunId, by: String },
+    BeginTriggered { run: RunId, by: String, parameters: String },
     /// Removes a trigger that leads to no run.
     DropTrigger { skip: Option<UnreportedSkip> },
     /// Begins a run after its upstreams' runs.

@@ -1,9 +1,14 @@
-//! Runs hooks after the end or the skip of a run, or when an alarm is raised, once the ledger has it.
+//! Runs hooks when a run has started, and after the end or the skip of a run, or when an alarm is raised, once the ledger
+//! has it.
 //!
 //! ```text
+//!   first attempt started ──────► on_start ───┐
 //!   end, skip or alarm accepted ─► which hooks ─► waits ─► RunHook ─► ended ─► reported
 //!                                     └─ on_recovery: how did the run before end? ─┘
 //! ```
+//!
+//! `on_start` runs where the first attempt does, beside it. A later attempt finds the earlier one in its record, whichever
+//! node has it, so the hook is not run again.
 //!
 //! The node that wrote it runs the hooks, so each is run at most once: if that write's result is unknown,
 //! no hook runs. A hook is not a run: it does not count for `overlap` or groups, it has no fencing token, it is not
@@ -33,7 +38,7 @@ use crate::clock::Uptime;
 use crate::job::{Hook, Job, JobName};
 use crate::ledger::Request;
 use crate::process::{EndedBy, Ending, Order, StartFailure, TreeId};
-use crate::run::{Outcome, RunEnd, RunId, SkipReason, millis};
+use crate::run::{Outcome, RunEnd, RunId, RunRecord, SkipReason, millis};
 use crate::start_problem::StartProblem;
 
 /// Timeout of a hook: then SIGTERM, and SIGKILL after the job's `kill_grace`.
@@ -59,6 +64,13 @@ impl Hooks {
     /// When the next hook times out.
     pub fn next_at(&self) -> Option<Uptime> {
         self.timeouts.first().map(|&(at, _)| at)
+    }
+
+    /// Handles the start of the first attempt of a run that this node has.
+    pub fn follow_start(&mut self, cx: &mut Context, job: &Arc<Job>, run: &RunRecord) {
+        if job.hooks.contains_key(&Hook::Start) {
+            self.call(cx, Hook::Start, job, Cause::Started(Arc::new(run.clone())));
+        }
     }
 
     /// Handles an end that the ledger accepted from this node. `sees_all`: this node leads, and no other node has a run

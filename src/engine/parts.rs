@@ -194,9 +194,9 @@ impl Parts {
                     runs.cancel_held_of(cx, run.job());
                 }
             }
-            Purpose::BeginTriggered { run, by } => {
+            Purpose::BeginTriggered { run, by, parameters } => {
                 if answer == Commit::Accepted {
-                    cx.report(Report::Triggered { run: run.clone(), by });
+                    cx.report(Report::Triggered { run: run.clone(), by, parameters });
                 }
                 self.leader.iter_mut().for_each(|leader| leader.on_triggered_answer(&run, answer));
                 runs.on_attempt_answer(cx, &run, id, answer);
@@ -259,6 +259,9 @@ impl Parts {
                 Fact::Started { run, due_at, lateness, is_first } => {
                     transfer.on_started();
                     leader.iter_mut().for_each(|leader| leader.on_started(&run, due_at, lateness, is_first));
+                    if let Some((job, record)) = runs.own_attempt(&run).filter(|_| is_first) {
+                        hooks.follow_start(cx, job, record);
+                    }
                 }
                 Fact::StartFailed => {
                     let giving_up = transfer.on_failed_start(cx);

@@ -101,6 +101,8 @@ pub enum Report {
         run: RunId,
         /// Who requested it.
         by: String,
+        /// The names of its parameters, with commas between.
+        parameters: String,
     },
     /// The leader has read that a job is paused.
     Paused { job: JobName, pause: Pause },

@@ -58,7 +58,9 @@ use crate::clock::{Now, Uptime};
 use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{CommitId, Request};
 use crate::process::TreeId;
-use crate::run::{KillRequest, Nonce, OnLoss, Owner, Past, RunId, RunRecord, RunState, Trigger, TriggerSeq, Version};
+use crate::run::{
+    KillRequest, Nonce, OnLoss, Owner, Parameters, Past, RunId, RunRecord, RunState, Trigger, TriggerSeq, Version,
+};
 
 /// The runs in flight.
 #[derive(Debug, Default)]
@@ -92,6 +94,12 @@ impl Runs {
     /// True if this node has the run.
     pub fn is_own(&self, run: &RunId) -> bool {
         self.active.get(run).is_some_and(ActiveRun::is_local)
+    }
+
+    /// The job as it was when this node's attempt of the run began, and the run's record.
+    pub fn own_attempt(&self, run: &RunId) -> Option<(&Arc<Job>, &RunRecord)> {
+        let active = self.active.get(run)?;
+        Some((active.job()?, &active.record))
     }
 
     /// True if the ledger is known to have the run in flight.
@@ -212,11 +220,13 @@ impl Runs {
         nonce: Nonce,
     ) -> Option<RunRecord> {
         let waits = self.active.must_wait(job);
+        let parameters = Parameters::default();
         Some(RunRecord {
-            v: 1,
+            v: RunRecord::format(trigger.as_ref(), &parameters),
             job: job.name.clone(),
             scheduled_at: at,
             trigger,
+            parameters,
             state: if waits { RunState::Queued } else { RunState::Running },
             owner: Owner { node: cx.node.clone(), session: cx.session.clone()? },
             token: cx.token()?,

@@ -16,6 +16,7 @@ mod locks;
 mod lost;
 mod missed;
 mod overdue;
+mod parameters;
 mod refused;
 mod retrying;
 mod waiting;

@@ -1,5 +1,5 @@
-//! Hooks: commands to run after a job's run ended or was missed, when an alarm is raised, or when something happens to
-//! the cluster.
+//! Hooks: commands to run when a job's run has started, ended or was missed, when an alarm is raised, or when something
+//! happens to the cluster.
 
 use std::collections::BTreeMap;
 
@@ -8,6 +8,8 @@ use super::CommandLine;
 /// The event that a hook follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hook {
+    /// The program of a run's first attempt has begun.
+    Start,
     /// A run ended without success, and no retry follows.
     Failure,
     /// A run succeeded.
@@ -28,12 +30,13 @@ pub type Hooks = BTreeMap<Hook, CommandLine>;
 
 impl Hook {
     /// All hooks, in the order in which they run.
-    pub const ALL: [Self; 7] =
-        [Self::Failure, Self::Success, Self::Recovery, Self::Missed, Self::Late, Self::Long, Self::Stale];
+    pub const ALL: [Self; 8] =
+        [Self::Start, Self::Failure, Self::Success, Self::Recovery, Self::Missed, Self::Late, Self::Long, Self::Stale];
 
     /// The key in the jobs file, and the value in logs.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Start => "on_start",
             Self::Failure => "on_failure",
             Self::Success => "on_success",
             Self::Recovery => "on_recovery",

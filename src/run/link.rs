@@ -6,6 +6,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::parameters::{Parameters, UnreadableRecord, format_of, known_format};
 use super::{Outcome, RunEnd, RunId, Skip, Trigger, TriggerRecord};
 use crate::job::{Condition, JobName};
 
@@ -77,7 +78,7 @@ impl Link {
     pub fn of_end(end: &RunEnd) -> impl Iterator<Item = Self> {
         let result = if end.outcome == Outcome::Success { UpstreamResult::Success } else { UpstreamResult::Otherwise };
         end.run.dependents.iter().map(move |job| Self {
-            v: 1,
+            v: format_of(end.run.trigger.as_ref(), &Parameters::default()),
             upstream: end.run.job.clone(),
             job: job.clone(),
             scheduled_at: end.run.scheduled_at,
@@ -97,7 +98,7 @@ impl Link {
         dependents: &[JobName],
     ) -> Vec<Self> {
         let link = |job: &JobName| Self {
-            v: 1,
+            v: format_of(skip.trigger.as_ref(), &Parameters::default()),
             upstream: skip.job.clone(),
             job: job.clone(),
             scheduled_at: first,
@@ -121,17 +122,22 @@ impl Note {
     /// Parses a record from JSON.
     ///
     /// # Errors
-    /// If it is neither of the two.
-    pub fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
+    /// If it is neither of the two, or has a newer format: then a node of that version decides on it.
+    pub fn read(json: &[u8]) -> Result<Self, UnreadableRecord> {
         /// The field that only a link has.
         #[derive(Deserialize)]
         struct LinkMarker {
             upstream: Option<serde::de::IgnoredAny>,
         }
-        match serde_json::from_slice::<LinkMarker>(json)?.upstream {
-            Some(_) => serde_json::from_slice(json).map(Self::Link),
-            None => serde_json::from_slice(json).map(Self::Trigger),
-        }
+        let note = match serde_json::from_slice::<LinkMarker>(json)?.upstream {
+            Some(_) => Self::Link(serde_json::from_slice(json)?),
+            None => Self::Trigger(serde_json::from_slice(json)?),
+        };
+        known_format(match &note {
+            Self::Trigger(record) => record.v,
+            Self::Link(link) => link.v,
+        })?;
+        Ok(note)
     }
 
     /// The job that the record is for.

@@ -24,6 +24,8 @@ pub enum SkipReason {
     Locked,
     /// The jobs file of the leader, which decided on the trigger or on the upstreams' results, did not define the job.
     NotDefined,
+    /// The jobs file of the leader, which decided on the trigger, does not allow the trigger's parameters.
+    Parameters,
 }
 
 impl SkipReason {
@@ -36,6 +38,7 @@ impl SkipReason {
             Self::Upstream => "upstream",
             Self::Locked => "locked",
             Self::NotDefined => "not-defined",
+            Self::Parameters => "parameters",
         }
     }
 
@@ -43,6 +46,9 @@ impl SkipReason {
     pub fn explained(self, node: &NodeName) -> String {
         match self {
             Self::NotDefined => format!("{}: the leader {node} has no such job", self.as_str()),
+            Self::Parameters => {
+                format!("{}: the job does not allow them in the jobs file of the leader {node}", self.as_str())
+            }
             Self::Overlap | Self::Missed | Self::Paused | Self::Upstream | Self::Locked => self.as_str().to_owned(),
         }
     }

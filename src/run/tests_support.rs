@@ -10,6 +10,7 @@ pub(crate) fn record(job: &str, second: i64, session: &str) -> RunRecord {
         job: JobName::parse(job).unwrap(),
         scheduled_at: at,
         trigger: None,
+        parameters: Parameters::default(),
         state: RunState::Running,
         owner: Owner { node: NodeName::new("n"), session: SessionId(session.to_owned()) },
         token: FencingToken(1),

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::parameters::{Parameters, format_of};
 use crate::job::JobName;
 
 /// A trigger's number, in order of creation over all jobs. Assigned by the ledger.
@@ -27,6 +28,10 @@ pub struct Trigger {
     pub uuid: Uuid,
     /// Who made the request, for display: `uid 1000 (alice) on host-a`.
     pub by: String,
+    /// The time for which the run and those after it in its chain are made, if the request named one: their programs find
+    /// it instead of the time of the request. Nothing else depends on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduled_at: Option<Timestamp>,
 }
 
 /// The ledger's `triggers/<seq>`: a requested run that the leader has not decided yet.
@@ -42,11 +47,28 @@ pub struct TriggerRecord {
     /// When it was requested, in whole seconds. Becomes the run's `scheduled_at`.
     #[serde(deserialize_with = "super::id::occurrence")]
     pub at: Timestamp,
+    /// See [`Trigger::scheduled_at`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduled_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Parameters::is_empty")]
+    pub parameters: Parameters,
 }
 
 impl TriggerRecord {
+    /// A request for a run without parameters.
+    pub fn new(uuid: Uuid, job: JobName, by: String, at: Timestamp) -> Self {
+        Self { v: 1, uuid, job, by, at, scheduled_at: None, parameters: Parameters::default() }
+    }
+
+    /// The same request, for a run with these parameters and, if given, for this time.
+    #[must_use]
+    pub fn with(self, parameters: Parameters, scheduled_at: Option<Timestamp>) -> Self {
+        let record = Self { scheduled_at, parameters, ..self };
+        Self { v: format_of(Some(&record.numbered(TriggerSeq(0))), &record.parameters), ..record }
+    }
+
     /// The trigger as stored in the run that it leads to.
     pub fn numbered(&self, seq: TriggerSeq) -> Trigger {
-        Trigger { seq, uuid: self.uuid, by: self.by.clone() }
+        Trigger { seq, uuid: self.uuid, by: self.by.clone(), scheduled_at: self.scheduled_at }
     }
 }

@@ -73,7 +73,7 @@ pub(super) fn rows(db: &Connection) -> rusqlite::Result<Rows> {
 pub(super) fn running(db: &Connection, damaged: &mut Vec<String>) -> rusqlite::Result<Vec<(RunRecord, Version)>> {
     let mut running = Vec::new();
     for (key, version, text) in triples(db, "SELECT run, version, record FROM running ORDER BY run")? {
-        match parsed(&text) {
+        match RunRecord::read(text.as_bytes()) {
             Ok(record) => running.push((record, version)),
             Err(why) => damaged.push(format!("running/{key}: {why}")),
         }
@@ -98,7 +98,7 @@ pub(super) fn run_versions(db: &Connection) -> rusqlite::Result<BTreeMap<String,
 pub(super) fn run(db: &Connection, run: &RunId) -> rusqlite::Result<Option<(RunRecord, Version)>> {
     let sql = "SELECT version, record FROM running WHERE run = ?1";
     let found = versioned(db, sql, &run.to_string())?;
-    Ok(found.and_then(|(version, text)| parsed(&text).ok().map(|record| (record, version))))
+    Ok(found.and_then(|(version, text)| RunRecord::read(text.as_bytes()).ok().map(|record| (record, version))))
 }
 
 /// The newest records that the filter wants, newest first, without unreadable ones.

@@ -1,5 +1,6 @@
 //! A record of the history as shown to operators: flat, without the fields that only the ledger needs.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -28,6 +29,13 @@ pub struct EndedRun {
     /// Who triggered the run; absent for a scheduled run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub triggered_by: Option<String>,
+    /// The time for which it was triggered, which its program found as CRONKEEPER_SCHEDULED_AT; absent if the trigger named
+    /// none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub triggered_for: Option<Timestamp>,
+    /// The variables that the trigger set.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parameters: BTreeMap<String, String>,
     /// The node that owned the run.
     pub node: NodeName,
     /// The token of the term that began the last attempt.
@@ -77,6 +85,9 @@ pub struct Skipped {
     /// Who triggered the skipped run; absent for occurrences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub triggered_by: Option<String>,
+    /// The time for which the skipped run was triggered; absent if the trigger named none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub triggered_for: Option<Timestamp>,
     /// The last skipped occurrence.
     pub last: Timestamp,
     pub count: u64,
@@ -111,11 +122,14 @@ impl From<HistoryRecord> for HistoryEntry {
 impl From<RunEnd> for EndedRun {
     fn from(end: RunEnd) -> Self {
         let started_at = started_at(&end);
+        let triggered_for = end.run.trigger.as_ref().and_then(|trigger| trigger.scheduled_at);
         Self {
             run: end.run.id(),
             job: end.run.job,
             scheduled_at: end.run.scheduled_at,
             triggered_by: end.run.trigger.map(|trigger| trigger.by),
+            triggered_for,
+            parameters: end.run.parameters.into(),
             node: end.run.owner.node,
             token: end.run.token,
             attempt: end.run.attempt,
@@ -148,6 +162,7 @@ impl From<Skip> for Skipped {
             job: skip.job,
             reason: skip.reason,
             first: skip.first,
+            triggered_for: skip.trigger.as_ref().and_then(|trigger| trigger.scheduled_at),
             triggered_by: skip.trigger.map(|trigger| trigger.by),
             last: skip.last,
             count: skip.count,

@@ -25,6 +25,9 @@ pub struct JobStatus {
     pub after: BTreeMap<JobName, String>,
     /// False if the job has no occurrences.
     pub enabled: bool,
+    /// The variables that a trigger may set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parameters: Vec<String>,
     /// The run that ended last.
     pub last: Option<LastRun>,
     /// The next occurrence.

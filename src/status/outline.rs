@@ -101,6 +101,7 @@ impl JobStatus {
             timezone,
             after,
             enabled,
+            parameters: _,
             last,
             next,
             running,
@@ -116,6 +117,7 @@ impl JobStatus {
             timezone,
             after,
             enabled,
+            parameters: Vec::new(),
             last: last.map(outlined_last),
             next,
             running,
@@ -189,6 +191,8 @@ impl EndedRun {
             run,
             scheduled_at,
             triggered_by,
+            triggered_for,
+            parameters,
             node,
             token,
             attempt,
@@ -212,6 +216,8 @@ impl EndedRun {
             run,
             scheduled_at,
             triggered_by: triggered_by.map(|_| withheld()),
+            triggered_for,
+            parameters: parameters.into_keys().map(|name| (name, withheld())).collect(),
             node,
             token,
             attempt,
@@ -234,8 +240,8 @@ impl EndedRun {
 
 impl Skipped {
     fn outlined(self) -> Self {
-        let Self { job, run, reason, first, triggered_by, last, count, node, token, decided_at } = self;
+        let Self { job, run, reason, first, triggered_by, triggered_for, last, count, node, token, decided_at } = self;
         let triggered_by = triggered_by.map(|_| withheld());
-        Self { job, run, reason, first, triggered_by, last, count, node, token, decided_at }
+        Self { job, run, reason, first, triggered_by, triggered_for, last, count, node, token, decided_at }
     }
 }

@@ -86,6 +86,7 @@ pub(crate) fn leader() -> Status {
                 timezone: "Europe/Berlin".into(),
                 after: Default::default(),
                 enabled: true,
+                parameters: Vec::new(),
                 last: Some(LastRun {
                     run: RunId::scheduled(job("nightly-backup"), at("2026-11-20T01:30:00Z")),
                     node: NodeName::new("host-b"),
@@ -111,6 +112,7 @@ pub(crate) fn leader() -> Status {
                 timezone: "UTC".into(),
                 after: Default::default(),
                 enabled: true,
+                parameters: Vec::new(),
                 last: None,
                 next: Some(at("2026-11-20T03:01:00Z")),
                 running: vec![running.clone()],
@@ -126,6 +128,7 @@ pub(crate) fn leader() -> Status {
                 timezone: "UTC".into(),
                 after: Default::default(),
                 enabled: false,
+                parameters: Vec::new(),
                 last: None,
                 next: None,
                 running: Vec::new(),

@@ -104,7 +104,7 @@ events! {
     LOCK_REFUSED "lock.refused" "a lock of this run is refused; trying again" [job, run];
     JOB_PAUSED "job.paused" "a job was paused" [job, by, reason];
     JOB_RESUMED "job.resumed" "a job was resumed" [job, by];
-    JOB_TRIGGERED "job.triggered" "a job was triggered" [job, run, by];
+    JOB_TRIGGERED "job.triggered" "a job was triggered" [job, run, by, parameters];
     JOB_FORGOTTEN "job.forgotten" "no node defines this job any more; its records were removed" [job, records];
     JOB_MARK_AHEAD "job.mark_ahead" "the job's last scheduled time is in the future" [job];
     ALARM_LATE "alarm.late" "a run did not start in time" [job, run, since, after_ms];
@@ -112,7 +112,7 @@ events! {
     ALARM_STALE "alarm.stale" "the job has not succeeded for too long" [job, since, after_ms];
     ALARM_CLEARED "alarm.cleared" "an alarm of the job no longer stands" [job, alarm, run, raised_at];
     HISTORY_UNTRIMMED "history.untrimmed" "the job's history cannot be trimmed, so it grows" [job];
-    OPERATOR_REQUESTED "operator.requested" "an operator asked for something" [request, job, run, to, by, reason];
+    OPERATOR_REQUESTED "operator.requested" "an operator asked for something" [request, job, run, to, by, reason, parameters];
     OPERATOR_REFUSED "operator.refused" "what an operator asked for is not done" [request, by, reason];
     API_LISTENING "api.listening" "the API is served" [path, address];
     API_FAILED "api.failed" "the API cannot be served on its socket; trying again" [error];

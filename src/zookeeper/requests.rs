@@ -228,7 +228,7 @@ mod tests {
     use crate::zookeeper::transaction::tests::{at, name};
 
     fn request(uuid: u128) -> TriggerRecord {
-        TriggerRecord { v: 1, job: name("backup"), uuid: Uuid::from_u128(uuid), at: at(60), by: "root".into() }
+        TriggerRecord::new(Uuid::from_u128(uuid), name("backup"), "root".into(), at(60))
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
         for second in 0..10_000_i64 {
             let uuid = Uuid::from_u128(u128::from(second.unsigned_abs()));
             let seq = TriggerSeq(second.unsigned_abs());
-            let trigger = (second % 2 == 0).then(|| Trigger { seq, uuid, by: "root".into() });
+            let trigger = (second % 2 == 0).then(|| Trigger { seq, uuid, by: "root".into(), scheduled_at: None });
             let end = success(RunRecord { trigger, ..record("backup", second, "0x1") });
             server.tree().put(&paths::history(&end.run.id()), json(&HistoryRecord::Run(end)));
         }

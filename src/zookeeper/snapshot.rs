@@ -112,7 +112,7 @@ fn member(name: &str, data: &[u8]) -> Result<Member, String> {
 /// Parses a run's record and checks that it belongs under this name.
 pub fn run_record(name: &str, data: &[u8], stat: &Stat) -> Result<(RunRecord, Version), String> {
     RunId::parse(name).map_err(|bad| bad.to_string())?;
-    let record: RunRecord = serde_json::from_slice(data).map_err(|error| error.to_string())?;
+    let record = RunRecord::read(data).map_err(|error| error.to_string())?;
     not_ahead(record.scheduled_at, stat)?;
     let id = record.id().to_string();
     if id != name {

@@ -21,6 +21,7 @@ mod locks;
 pub mod log;
 mod logs;
 mod openapi;
+mod parameters;
 mod reload;
 mod retrying;
 pub mod fixture;

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::visitor::Visitor;
 use super::{Page, RefusedPage};
-use crate::api::control::{MOST_REASON, PathParam, run_id};
+use crate::api::control::{MOST_REASON, PathParam, TriggerBody, run_id};
 use crate::api::show::job_name;
 use crate::api::{ApiState, RefusedRequest};
 use crate::term::NodeName;
@@ -61,7 +61,8 @@ pub(super) async fn trigger(
     form: ActionForm,
 ) -> Page {
     let (by, form) = permitted(&state, &visitor, form).await?;
-    let run = state.trigger(by, state.known_job(job)?, form.uuid).await?.run;
+    let body = TriggerBody { uuid: Some(form.uuid), ..TriggerBody::default() };
+    let run = state.trigger(by, state.known_job(job)?, body).await?.run;
     done(format!("/runs/{run}?done=triggered"))
 }
 

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use jiff::Timestamp;
+
 use super::super::ask::{exact_stamp, took};
 use super::super::table::Table;
 use crate::clock::stamp;
@@ -32,7 +34,7 @@ fn cells(record: &HistoryEntry) -> [String; 8] {
             run.run.to_string(),
             run.attempt.to_string(),
             outcome(run),
-            run.triggered_by.clone().unwrap_or_else(unknown),
+            triggered(run),
         ],
         HistoryEntry::Skip(skip) => [
             stamp(skip.first),
@@ -42,8 +44,30 @@ fn cells(record: &HistoryEntry) -> [String; 8] {
             skip.run.to_string(),
             unknown(),
             skipped(skip),
-            skip.triggered_by.clone().unwrap_or_else(unknown),
+            requested(skip.triggered_by.as_ref(), skip.triggered_for),
         ],
+    }
+}
+
+/// Most characters of a parameter's value.
+const MOST_OF_VALUE: usize = 20;
+
+/// Who triggered the run, for what time, and with what parameters.
+fn triggered(run: &EndedRun) -> String {
+    let by = requested(run.triggered_by.as_ref(), run.triggered_for);
+    let parameters = run.parameters.iter().map(|(name, value)| {
+        let start: String = value.chars().take(MOST_OF_VALUE).collect();
+        let more = if start.len() < value.len() { "…" } else { "" };
+        format!(" {}={}{more}", escape::short(name, MOST_OF_VALUE), escape::value(&start))
+    });
+    std::iter::once(by).chain(parameters).collect()
+}
+
+fn requested(by: Option<&String>, made_for: Option<Timestamp>) -> String {
+    match (by, made_for) {
+        (Some(by), Some(time)) => format!("{by}, for {}Z", stamp(time)),
+        (Some(by), None) => by.clone(),
+        (None, _) => unknown(),
     }
 }
 
@@ -134,6 +158,8 @@ mod tests {
             run: RunId::scheduled(job("load"), at(minute)),
             scheduled_at: at(minute),
             triggered_by: None,
+            triggered_for: None,
+            parameters: Default::default(),
             node: NodeName::new("host-a"),
             token: FencingToken(42),
             attempt: 1,
@@ -176,6 +202,7 @@ mod tests {
             reason: SkipReason::Missed,
             first: at("2026-11-20T02:40:00Z"),
             triggered_by: None,
+            triggered_for: None,
             last: at("2026-11-20T02:57:00Z"),
             count: 18,
             node: NodeName::new("host-b"),
@@ -194,6 +221,17 @@ mod tests {
         let mut out = Vec::new();
         write(&records(), with_output, &mut out).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn what_a_trigger_set_is_shown_in_short_and_escaped() {
+        let Some(HistoryEntry::Run(mut run)) = records().into_iter().next() else { panic!("it is a run") };
+        run.triggered_by = Some("root on host-a".into());
+        run.triggered_for = Some(at("2026-11-01T02:30:00Z"));
+        let variables = [("DAY", "1"), ("NOTE", "a b\u{1b}[2J\n and much more than that")];
+        run.parameters = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let expected = r#"root on host-a, for 2026-11-01 02:30:00Z DAY=1 NOTE="a b\u{1b}[2J\n and much mo"…"#;
+        assert_eq!(triggered(&run), expected);
     }
 
     #[test]

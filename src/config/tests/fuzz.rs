@@ -49,6 +49,8 @@ const WORDS: &[&str] = &[
     "on_failure: ",
     "on_success: ",
     "on_recovery: ",
+    "on_start: ",
+    "parameters: ",
     "on_missed: ",
     "null",
     "~",

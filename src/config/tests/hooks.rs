@@ -15,9 +15,11 @@ fn shell(text: &str) -> CommandLine {
 
 #[test]
 fn a_hook_is_an_argv_or_a_text_for_the_shell() {
-    let all = hooks("", "on_failure: [mail, ops], on_success: echo hi, on_recovery: \"a b\", on_missed: [x]");
+    let written = "on_start: ping, on_failure: [mail, ops], on_success: echo hi, on_recovery: \"a b\", on_missed: [x]";
+    let all = hooks("", written);
     let argv = |items: &[&str]| CommandLine::Argv(items.iter().map(|item| (*item).to_owned()).collect());
     let expected = [
+        (Hook::Start, shell("ping")),
         (Hook::Failure, argv(&["mail", "ops"])),
         (Hook::Success, shell("echo hi")),
         (Hook::Recovery, shell("a b")),

@@ -31,6 +31,7 @@ fn keys_of_other_schedulers_name_the_key_that_is_meant() {
         ("run-as", "user"),
         ("needs", "after"),
         ("env", "environment"),
+        ("params", "parameters"),
         ("jitter", "splay"),
         ("catchup", "misfire"),
         ("executable", "shell"),

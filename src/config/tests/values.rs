@@ -6,6 +6,29 @@ use super::*;
 use crate::job::{CommandLine, Group, Interrupted, Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs, Splay};
 
 #[test]
+fn parameters_are_names_of_variables_that_a_trigger_may_set() {
+    let of = |keys: &str| job(&format!("jobs: {{a: {{schedule: '@daily', command: x, {keys}}}}}")).parameters;
+    assert_eq!(of("parameters: [DAY, HOST, DAY]"), ["DAY".to_owned(), "HOST".to_owned()].into());
+    assert_eq!((of("parameters: DAY"), of("parameters: null")), (["DAY".to_owned()].into(), Default::default()));
+    let many = (0..17).map(|number| format!("V{number}")).collect::<Vec<_>>().join(", ");
+    for (value, why) in [
+        (
+            "[LD_PRELOAD]".to_owned(),
+            "`LD_PRELOAD` cannot be a parameter: CRONKEEPER_* and LD_* are not for triggers to set",
+        ),
+        (
+            "CRONKEEPER_JOB".to_owned(),
+            "`CRONKEEPER_JOB` cannot be a parameter: CRONKEEPER_* and LD_* are not for triggers to set",
+        ),
+        ("[A=b]".to_owned(), "`A=b` is not a variable name"),
+        (format!("[{many}]"), "a job has at most 16 parameters"),
+    ] {
+        let said = reported_for_keys(&format!("parameters: {value}"));
+        assert!(said.ends_with(&format!("`parameters`: {why}")), "{said}");
+    }
+}
+
+#[test]
 fn the_smallest_job_has_the_documented_defaults() {
     let job = job("jobs:\n  a:\n    schedule: \"0 0 * * *\"\n    command: echo hi\n");
     assert_eq!(job.command, CommandLine::Shell("echo hi".into()));

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::clock::Uptime;
 use crate::job::{Alarm, CommandLine, Hook, Job, NodeHook};
 use crate::process::TreeId;
-use crate::run::{RaisedAlarm, RunEnd, RunId, Skip};
+use crate::run::{Parameters, RaisedAlarm, RunEnd, RunId, RunRecord, Skip};
 
 /// Time between SIGTERM and SIGKILL for a hook of the node.
 const KILL_GRACE: Duration = Duration::from_secs(10);
@@ -41,6 +41,8 @@ pub struct NodeHookCall {
 /// Cause of a job's hook.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cause {
+    /// The program of the run's first attempt has begun.
+    Started(Arc<RunRecord>),
     Ended(Arc<RunEnd>),
     Skipped {
         /// The skip record, which may cover neighbouring occurrences too.
@@ -82,6 +84,15 @@ impl HookCall {
         }
     }
 
+    /// The parameters of the run that the hook follows.
+    pub fn parameters(&self) -> Option<&Parameters> {
+        match self {
+            Self::OfJob(JobHookCall { cause: Cause::Started(run), .. }) => Some(&run.parameters),
+            Self::OfJob(JobHookCall { cause: Cause::Ended(end), .. }) => Some(&end.run.parameters),
+            Self::OfJob(_) | Self::OfNode(_) => None,
+        }
+    }
+
     /// The run that the hook is about; `None` if it is about no run.
     pub fn run(&self) -> Option<RunId> {
         match self {
@@ -116,6 +127,7 @@ impl JobHookCall {
     /// The run that the hook is about; the first one if several were skipped. `None` if it is about no run.
     pub fn run(&self) -> Option<RunId> {
         match &self.cause {
+            Cause::Started(run) => Some(run.id()),
             Cause::Ended(end) => Some(end.run.id()),
             Cause::Skipped { skip, .. } if skip.trigger.is_some() => Some(skip.id()),
             Cause::Skipped { skip, first, .. } => Some(RunId::scheduled(skip.job.clone(), *first)),

@@ -1,7 +1,8 @@
 //! The queue of waiting hooks, and the running ones.
 //!
 //! However many runs end or are missed at once, at most [`AT_ONCE`] hook processes run, and the waiting ones take a
-//! bounded amount of memory.
+//! bounded amount of memory. The hooks of a run's end wait until its `on_start` has ended, so that whoever both report to
+//! hears of the start first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -56,9 +57,20 @@ impl HookQueue {
         if self.running.len() >= AT_ONCE {
             return None;
         }
-        let call = self.waiting.pop_front()?;
+        // Few wait for a running `on_start`, so the search is short.
+        let index = self.waiting.iter().position(|call| !self.waits_for_start(call))?;
+        let call = self.waiting.remove(index)?;
         self.bytes -= call.input().len();
         Some(call)
+    }
+
+    /// True for a hook of a run's end while the run's `on_start` is running.
+    fn waits_for_start(&self, call: &HookCall) -> bool {
+        let HookCall::OfJob(JobHookCall { cause: Cause::Ended(end), .. }) = call else { return false };
+        self.running.values().any(|running| match running {
+            HookCall::OfJob(JobHookCall { cause: Cause::Started(run), .. }) => run.id() == end.run.id(),
+            HookCall::OfJob(_) | HookCall::OfNode(_) => false,
+        })
     }
 
     pub fn started(&mut self, tree_id: TreeId, call: &HookCall) {

@@ -33,7 +33,7 @@ pub(super) struct Triggers {
     waiting: BTreeMap<TriggerSeq, TriggerEntry>,
     /// Decided on in this term.
     decided: BTreeMap<TriggerSeq, Uuid>,
-    /// When the next trigger is given up whose job this node's file does not define.
+    /// When the next trigger is given up that this node's file does not allow: it lacks the job, or the parameters.
     give_up_at: Option<Timestamp>,
 }
 
@@ -101,9 +101,9 @@ impl Triggers {
             // The list is outdated: the run is begun, or its begin is not answered yet.
             return self.note_decided(seq, entry.record.uuid);
         }
-        // The job may be missing from this node's file only for a moment.
+        // This node's file may lack the job or the parameters only for a moment.
         let give_up_at = later(entry.record.at, LEAST_AGE);
-        if cx.job(job).is_none() && cx.due < give_up_at {
+        if cx.job(job).is_none_or(|job| !entry.record.parameters.are_allowed(job)) && cx.due < give_up_at {
             self.give_up_at = Some(self.give_up_at.map_or(give_up_at, |before| before.min(give_up_at)));
             return;
         }
@@ -122,6 +122,7 @@ impl Triggers {
             return TriggerVerdict::Seen;
         }
         match cx.job(&request.job) {
+            Some(job) if !request.parameters.are_allowed(job) => TriggerVerdict::Skip(SkipReason::Parameters),
             Some(job) if !is_too_old(job, cx.root_of(job), later(request.at, STAMP), cx.due) => {
                 if runs.overlaps(job) {
                     TriggerVerdict::Skip(SkipReason::Overlap)
@@ -153,7 +154,9 @@ fn begin(cx: &mut Context, runs: &mut Runs, job: &Arc<Job>, seq: TriggerSeq, ent
     let nonce = cx.nonce();
     let trigger = Some(entry.record.numbered(seq));
     let Some(run) = runs.new_record(cx, job, entry.record.at, trigger, nonce) else { return };
-    let purpose = Purpose::BeginTriggered { run: run.id(), by: entry.record.by.clone() };
+    let run = run.with(entry.record.parameters.clone());
+    let (by, parameters) = (entry.record.by.clone(), entry.record.parameters.names());
+    let purpose = Purpose::BeginTriggered { run: run.id(), by, parameters };
     let commit = cx.commit(Change::BeginTriggered { run: run.clone() }, purpose);
     runs.begin(run, job, commit);
 }

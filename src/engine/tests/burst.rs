@@ -79,7 +79,7 @@ fn triggers_wait_for_room_like_all_else() {
     let mut fixture = Fixture::settled("10:00:00", many(|_, job| job));
     let record = |n: usize| {
         let uuid = uuid::Uuid::from_u128(n as u128);
-        crate::run::TriggerRecord { v: 1, uuid, job: name(&format!("j{n:05}")), at: at("10:00:00"), by: "uid 0".into() }
+        crate::run::TriggerRecord::new(uuid, name(&format!("j{n:05}")), "uid 0".into(), at("10:00:00"))
     };
     let entry = |n: usize| crate::ledger::TriggerEntry { record: record(n), is_in_history: false };
     let triggers = (0..MANY).map(|n| (crate::run::TriggerSeq(n as u64), entry(n))).collect();

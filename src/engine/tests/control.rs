@@ -17,8 +17,7 @@ use crate::run::{
 };
 
 fn request(job: &str, at_text: &str, uuid: u128) -> TriggerEntry {
-    let record =
-        TriggerRecord { v: 1, uuid: Uuid::from_u128(uuid), job: name(job), by: "alice".into(), at: at(at_text) };
+    let record = TriggerRecord::new(Uuid::from_u128(uuid), name(job), "alice".into(), at(at_text));
     TriggerEntry { record, is_in_history: false }
 }
 
@@ -117,7 +116,8 @@ fn a_second_trigger_of_one_uuid_leads_to_nothing() {
 fn a_uuid_that_an_earlier_term_saw_leads_to_nothing() {
     let backup = job("backup", "30 2 * * *");
     let mut found = running(&backup, at("09:59:00"), OwnerState::Alive);
-    found.record.trigger = Some(Trigger { seq: TriggerSeq(6), uuid: Uuid::from_u128(1), by: "alice".into() });
+    found.record.trigger =
+        Some(Trigger { seq: TriggerSeq(6), uuid: Uuid::from_u128(1), by: "alice".into(), scheduled_at: None });
     let jobs = [entry(&backup, at("10:00:00"), 0)].into();
     let in_history = TriggerEntry { is_in_history: true, ..request("backup", "10:00:00", 2) };
     let requests = requests([(7, request("backup", "10:00:00", 1)), (8, in_history)]);
@@ -252,7 +252,7 @@ fn a_trigger_waits_for_the_end_of_a_run_that_is_being_settled() {
 #[test]
 fn a_manual_run_whose_node_died_is_settled_by_its_own_rule() {
     let backup = Job { interrupted: crate::job::Interrupted::Rerun, ..job("backup", "30 2 * * *") };
-    let trigger = Trigger { seq: TriggerSeq(7), uuid: Uuid::from_u128(1), by: "alice".into() };
+    let trigger = Trigger { seq: TriggerSeq(7), uuid: Uuid::from_u128(1), by: "alice".into(), scheduled_at: None };
     let mut found = running(&backup, at("09:59:00"), OwnerState::Dead);
     found.record = RunRecord { trigger: Some(trigger.clone()), ..found.record };
     let jobs = [entry(&backup, at("10:00:00"), 0)].into();

@@ -16,7 +16,7 @@ use crate::job::{
 };
 use crate::ledger::{Change, Commit, CommitId, JobEntry, Running, Snapshot};
 use crate::process::{Ending, Exit, Notice, TreeId};
-use crate::run::{JobRecord, KnownBy, Nonce, OnLoss, Owner, Past, RunRecord, RunState, Version};
+use crate::run::{JobRecord, KnownBy, Nonce, OnLoss, Owner, Parameters, Past, RunRecord, RunState, Version};
 use crate::schedule::{Dst, Schedule};
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId, Term};
 use crate::{election, ledger};
@@ -44,6 +44,7 @@ pub fn job(job: &str, schedule: &str) -> Job {
         environment: BTreeMap::new(),
         environment_file: Vec::new(),
         secrets: BTreeMap::new(),
+        parameters: BTreeSet::new(),
         run_as: RunAs::default(),
         nice: None,
         limits: Limits::default(),
@@ -94,6 +95,7 @@ pub fn running(job: &Job, scheduled_at: Timestamp, owner: ledger::OwnerState) ->
         job: job.name.clone(),
         scheduled_at,
         trigger: None,
+        parameters: Parameters::default(),
         state: RunState::Running,
         owner: Owner { node: NodeName::new("host-b"), session: SessionId("b".into()) },
         token: FencingToken(7),

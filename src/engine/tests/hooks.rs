@@ -1,7 +1,8 @@
-//! Hooks: which ones follow an end or a skip, which node runs them, and how many at once.
+//! Hooks: which ones follow a start, an end or a skip, which node runs them, and how many at once.
 
 mod ending;
 mod recovery;
+mod start;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +18,23 @@ use crate::run::{Outcome, RunEnd, Traces, Version};
 use crate::term::TermEnd;
 use crate::{election, ledger};
 
+/// All hooks except `on_start`, which the others of a run wait for.
 fn hooks() -> Hooks {
+    let mut all = all_hooks();
+    all.remove(&Hook::Start);
+    all
+}
+
+fn all_hooks() -> Hooks {
     Hook::ALL.map(|hook| (hook, CommandLine::Shell(hook.as_str().into()))).into()
 }
 
-/// A job that is due once, with all hooks.
+/// A job that is due once, with hooks.
 fn once() -> Job {
     Job { hooks: hooks(), ..job("a", "1 0 10 * * *") }
 }
 
-/// A job that is due every minute, with all hooks.
+/// A job that is due every minute, with hooks.
 fn minutely() -> Job {
     Job { hooks: hooks(), ..job("a", "* * * * *") }
 }
@@ -72,6 +80,7 @@ fn of_job(start: &HookStart) -> &JobHookCall {
 
 fn in_words(start: &HookStart) -> String {
     let what = match &of_job(start).cause {
+        Cause::Started(run) => format!("attempt {}", run.attempt),
         Cause::Ended(end) => end.outcome.as_str().to_owned(),
         Cause::Skipped { skip, first, count } => format!("{} {count} {first} {}", skip.reason.as_str(), skip.last),
         Cause::Alarm { alarm, .. } => alarm.as_str().to_owned(),
@@ -362,7 +371,7 @@ fn a_hook_is_nobodys_run_and_goes_on_after_the_term() {
     assert!(!orders.contains(&Command::Order(Order::Kill { tree_id: hook })), "{orders:?}");
 }
 
-/// A job that is due every second, with all hooks.
+/// A job that is due every second, with hooks.
 fn minutely_now() -> Job {
     Job { hooks: hooks(), ..job("a", "* * * * * *") }
 }

@@ -70,7 +70,7 @@ fn a_job_whose_begin_is_refused_takes_no_place_in_its_group() {
 fn the_triggers_of_a_job_whose_begin_is_refused_wait_for_the_answer() {
     let (mut fixture, begin) = refused(Overlap::Allow, []);
     let uuid = Uuid::from_u128(1);
-    let record = TriggerRecord { v: 1, uuid, job: name("refused"), by: "alice".into(), at: at("10:00:01") };
+    let record = TriggerRecord::new(uuid, name("refused"), "alice".into(), at("10:00:01"));
     let triggers = [(TriggerSeq(7), TriggerEntry { record, is_in_history: false })].into();
     fixture.handle(Event::Ledger(ledger::Event::OperatorRequests(OperatorRequests {
         triggers,

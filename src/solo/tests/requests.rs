@@ -14,7 +14,7 @@ fn pause(reason: &str) -> Pause {
 
 fn request(uuid: u128) -> TriggerRecord {
     let (job, at) = (JobName::parse("j").unwrap(), Timestamp::from_second(60).unwrap());
-    TriggerRecord { v: 1, uuid: Uuid::from_u128(uuid), job, by: "alice".into(), at }
+    TriggerRecord::new(Uuid::from_u128(uuid), job, "alice".into(), at)
 }
 
 impl Node {

@@ -176,7 +176,7 @@ fn a_job_that_runs_or_is_wanted_is_left_alone() {
     assert_eq!(fixture.look(), []);
     fixture.server.tree().remove(&paths::running(&run.id()));
     let uuid = uuid::Uuid::from_u128(7);
-    let request = TriggerRecord { v: 1, job: name("old"), uuid, at: at(60), by: "root".into() };
+    let request = TriggerRecord::new(uuid, name("old"), "root".into(), at(60));
     fixture.server.tree().put(&paths::trigger(TriggerSeq(7)), json(&request));
     assert_eq!(fixture.look(), []);
     fixture.server.tree().remove(&paths::trigger(TriggerSeq(7)));

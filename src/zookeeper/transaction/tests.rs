@@ -1,5 +1,7 @@
 //! Tests of the operations of each change, and of the traces that prove it.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use uuid::Uuid;
 
@@ -7,7 +9,7 @@ use super::*;
 use crate::job::JobName;
 use crate::ledger::SkipWrite;
 use crate::run::tests_support::{self, record, success};
-use crate::run::{Link, Note, OnLoss, Outcome, Owner, RunEnd, Skip, Trigger, TriggerSeq, UpstreamResult};
+use crate::run::{Link, Note, OnLoss, Outcome, Owner, Parameters, RunEnd, Skip, Trigger, TriggerSeq, UpstreamResult};
 use crate::term::{FencingToken, NodeName, SessionId};
 
 pub fn name(job: &str) -> JobName {
@@ -107,7 +109,7 @@ fn settle_and_change_owner_set_the_run_at_its_version() {
 }
 
 fn begin_triggered(job: &str, second: i64, nonce: &str) -> Change {
-    let trigger = Trigger { seq: TriggerSeq(3), uuid: Uuid::from_u128(1), by: "alice".into() };
+    let trigger = Trigger { seq: TriggerSeq(3), uuid: Uuid::from_u128(1), by: "alice".into(), scheduled_at: None };
     Change::BeginTriggered { run: RunRecord { trigger: Some(trigger), ..run(job, second, nonce) } }
 }
 
@@ -135,8 +137,10 @@ fn a_triggers_run_is_known_by_its_nonce_in_the_run_and_the_history() {
 #[test]
 fn a_trigger_that_leads_to_no_run_leaves_its_reason() {
     let seq = TriggerSeq(3);
-    let skip =
-        Skip { trigger: Some(Trigger { seq, uuid: Uuid::from_u128(1), by: "alice".into() }), ..skip("backup", 60) };
+    let skip = Skip {
+        trigger: Some(Trigger { seq, uuid: Uuid::from_u128(1), by: "alice".into(), scheduled_at: None }),
+        ..skip("backup", 60)
+    };
     let expected =
         ["delete /cronkeeper/triggers/0000000003 -1", "create /cronkeeper/history/backup/backup.19700101T000100Z.m3"];
     assert_eq!(
@@ -224,6 +228,25 @@ fn the_largest_step_of_a_chain_fits_a_multi() {
     let dependents = Link::of_skip(&skip, skip.first, 1, UpstreamResult::Skipped, &many);
     let largest = Change::DropLinks { job: name("report"), links, skip: Some(skip), dependents };
     assert!(ops(&largest).len() < 200);
+}
+
+#[test]
+fn the_largest_parameters_fit_a_multi_even_where_each_character_is_escaped() {
+    let names: BTreeSet<String> = (0..8).map(|number| format!("V{number}")).collect();
+    let variables = names.iter().map(|name| (name.clone(), "\u{1}".repeat(1000))).collect();
+    let with = run("backup", 60, "7-1").with(Parameters::check("backup", &names, variables).unwrap());
+    let dependents = (0..64).map(|number| name(&format!("job-{number}"))).collect();
+    let end = success(RunRecord { dependents, ..with });
+    let end = ops(&Change::End { at: Version(0), end, as_leader: false });
+    let bytes: usize = end.iter().map(op_bytes).sum();
+    assert!((48_000..128_000).contains(&bytes), "{bytes}");
+}
+
+fn op_bytes(op: &Op) -> usize {
+    match op {
+        Op::Create { path, data, .. } | Op::Set { path, data, .. } => path.len() + data.len(),
+        Op::Check { path, .. } | Op::Delete { path, .. } => path.len(),
+    }
 }
 
 fn written(change: &Change, path: &str) -> Vec<u8> {

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::cluster::{Place, await_begun, in_line, job, jobs, usual};
 use crate::support::command::{CRONKEEPER, run};
 use crate::support::node::{Node, Spec};
+use crate::support::scratch::Scratch;
 use crate::support::witness::Witness;
 use crate::support::{LONG, poll, until};
 
@@ -77,6 +78,29 @@ fn the_command_that_waits_sees_a_change_of_the_leader_through() {
     await_begun(&witness, "seldom", 2);
     let output = waiting.join().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
+    witness.assert_fine(&[]);
+}
+
+#[test]
+fn a_run_that_is_begun_again_on_another_node_keeps_the_parameters_of_its_trigger() {
+    let (place, witness, scratch) = (Place::shared(), Witness::new(), Scratch::new("found"));
+    let found = scratch.path().join("found");
+    let script = format!(r#"echo "$DAY at $CRONKEEPER_SCHEDULED_AT" >> {}; exec sleep 3"#, found.display());
+    let command = witness.command(&["sh", "-c", &script]);
+    let load = job("load", SELDOM, &command, "interrupted: rerun\non_lease_end: kill\nparameters: [DAY]");
+    let [leader, follower] = two(&place, &jobs(&[load]));
+    let time = "2026-11-01T00:00:00Z";
+    let run = asked(follower.spec(), &["trigger", "load", "--env", "DAY=the 'first'", "--scheduled-at", time]);
+    await_begun(&witness, "load", 1);
+    until("the program has written", || found.exists());
+    leader.kill9();
+    await_begun(&witness, "load", 2);
+    until("its end is written", || place.history("load").contains_key(&run));
+    let end = place.history("load").remove(&run).expect("it was there");
+    assert_eq!((&end["run"]["attempt"], &end["run"]["v"]), (&2.into(), &2.into()));
+    assert_eq!(end["run"]["parameters"], json!({ "DAY": "the 'first'" }));
+    let line = format!("the 'first' at {time}\n");
+    assert_eq!(std::fs::read_to_string(&found).unwrap(), line.repeat(2));
     witness.assert_fine(&[]);
 }
 

@@ -3,7 +3,8 @@
 use cronkeeper::job::JobName;
 use cronkeeper::ledger::Change;
 use cronkeeper::run::{
-    JobRecord, Nonce, OnLoss, Outcome, Owner, Past, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason, Version,
+    JobRecord, Nonce, OnLoss, Outcome, Owner, Parameters, Past, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason,
+    Version,
 };
 use cronkeeper::term::{FencingToken, NodeName, SessionId};
 use jiff::Timestamp;
@@ -37,6 +38,7 @@ pub fn run(name: &str, second: i64, node: &str, session: &SessionId, token: Fenc
         job: job(name),
         scheduled_at: at(second),
         trigger: None,
+        parameters: Parameters::default(),
         state: RunState::Running,
         owner: Owner { node: NodeName::new(node), session: session.clone() },
         token,

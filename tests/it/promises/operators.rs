@@ -35,7 +35,7 @@ fn pause(reason: &str) -> Pause {
 }
 
 fn request(name: &str, uuid: u128) -> TriggerRecord {
-    TriggerRecord { v: 1, uuid: Uuid::from_u128(uuid), job: job(name), by: "alice".into(), at: at(60) }
+    TriggerRecord::new(Uuid::from_u128(uuid), job(name), "alice".into(), at(60))
 }
 
 /// The leader, and a follower that takes the requests.

@@ -30,7 +30,8 @@ jobs:
     schedule: '@at 2099-01-01T00:00:00Z'
     command: if test -e LONG; then exec sleep 600; fi
     concurrency_group: {name: database, limit: 1}
-  load: {schedule: '@at 2099-01-01T00:00:00Z', command: 'true'}
+  load: {schedule: '@at 2099-01-01T00:00:00Z', command: 'true', parameters: [REGION]}
+  payments: {schedule: '0 9 * * Mon-Fri', command: 'true'}
 ";
 
 /// What the texts say for a name that the reader knows.

@@ -16,6 +16,7 @@ mod nothing_begins_ahead;
 mod no_program_begins_early;
 mod nothing_vanishes;
 mod one_acting_term;
+mod parameters_stay_with_the_run;
 #[cfg(test)]
 mod proofs;
 mod starts_are_in_time;
@@ -65,6 +66,7 @@ pub fn all(nodes: usize, timeout: Duration, successors: Successors) -> Vec<Box<d
         Box::<answers_are_true::AnswersAreTrue>::default(),
         Box::<nothing_vanishes::NothingVanishes>::default(),
         Box::<requests_are_heeded::RequestsAreHeeded>::default(),
+        Box::<parameters_stay_with_the_run::ParametersStayWithTheRun>::default(),
         Box::new(nothing_begins_ahead::NothingBeginsAhead),
         Box::<no_program_begins_early::NoProgramBeginsEarly>::default(),
         Box::new(events_keep_their_order::EventsKeepTheirOrder),

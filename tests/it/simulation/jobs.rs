@@ -36,6 +36,9 @@ pub fn follows_others(job: &str) -> bool {
 /// Number of jobs that are due in the same second.
 const BURST: usize = 12;
 
+/// The variable that triggers may set for a run of any job.
+pub const PARAMETER: &str = "PARAMETER";
+
 /// The retry limit of jobs that have retries.
 pub const RETRIES: u32 = 2;
 
@@ -50,6 +53,7 @@ fn job(name: &str, schedule: &str) -> Job {
         environment: BTreeMap::new(),
         environment_file: Vec::new(),
         secrets: BTreeMap::new(),
+        parameters: BTreeSet::from([PARAMETER.to_owned()]),
         run_as: RunAs::default(),
         nice: None,
         limits: Limits::default(),

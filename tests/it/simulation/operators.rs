@@ -10,14 +10,14 @@ use cronkeeper::coordination::Reader;
 use cronkeeper::election::Candidate;
 use cronkeeper::job::JobName;
 use cronkeeper::ledger::Operator;
-use cronkeeper::run::{Drain, HandoverRequest, Pause, Resume, TriggerRecord};
+use cronkeeper::run::{Drain, HandoverRequest, Parameters, Pause, Resume, TriggerRecord};
 use fastrand::Rng;
 use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
 use super::backend::node_name;
 use super::clock::NodeClock;
-use super::jobs::Cast;
+use super::jobs::{Cast, PARAMETER};
 use super::world::Shared;
 
 /// All requests so far. Some are repeated elsewhere, with the same uuid.
@@ -104,9 +104,21 @@ impl SimulatedOperator {
 
     async fn trigger(&mut self, job: JobName) {
         let (job, uuid) = self.drawn(job);
-        let record = TriggerRecord { v: 1, uuid, job: job.clone(), by: self.name(), at: self.now() };
+        let (parameters, scheduled_at) = self.given(uuid);
+        let record = TriggerRecord::new(uuid, job.clone(), self.name(), self.now()).with(parameters, scheduled_at);
         let answer = self.operator.trigger(record).await;
         self.note(|| format!("triggers {job} by {uuid}: {answer:?}"));
+    }
+
+    /// What the request with this uuid sets, if anything; for a request that is repeated elsewhere it is something else.
+    fn given(&self, uuid: Uuid) -> (Parameters, Option<Timestamp>) {
+        let drawn = uuid.as_u128();
+        let value = format!("{uuid} 'at' node-{}", self.node);
+        let variables = drawn.is_multiple_of(2).then(|| (PARAMETER.to_owned(), value)).into_iter().collect();
+        let parameters = Parameters::check("any", &[PARAMETER.to_owned()].into(), variables).expect("they are small");
+        let seconds = i64::try_from(drawn % 1_000_000_000).unwrap_or_default();
+        let scheduled_at = drawn.is_multiple_of(3).then(|| Timestamp::from_second(seconds).expect("it is near"));
+        (parameters, scheduled_at)
     }
 
     /// A new request, or one that was made before.

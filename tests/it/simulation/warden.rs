@@ -13,6 +13,7 @@ use cronkeeper::run::{KnownBy, RunId};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::facts::Fact;
+use super::jobs::PARAMETER;
 use super::world::{Env, Event};
 
 /// The time between two consecutive orders.
@@ -27,6 +28,10 @@ pub struct Process {
     pub run: String,
     pub attempt: u32,
     pub token: i64,
+    /// CRONKEEPER_SCHEDULED_AT, as it finds it.
+    pub scheduled_at: String,
+    /// The variable [`PARAMETER`], if it finds it.
+    pub parameter: Option<String>,
 }
 
 /// An action of the warden of `node`; nothing happens if that warden is of another `generation` by then.
@@ -524,6 +529,8 @@ impl Process {
             run: value("CRONKEEPER_RUN_ID"),
             attempt: value("CRONKEEPER_ATTEMPT").parse().unwrap_or(0),
             token: value("CRONKEEPER_FENCING_TOKEN").parse().unwrap_or(0),
+            scheduled_at: value("CRONKEEPER_SCHEDULED_AT"),
+            parameter: variable(launch, PARAMETER),
         }
     }
 }

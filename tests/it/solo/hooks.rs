@@ -61,6 +61,37 @@ fn a_hook_finds_the_facts_of_the_run_and_the_end_of_its_output() {
     assert_eq!(tail, ["one", "two"]);
 }
 
+#[test]
+fn the_hook_of_the_start_runs_once_over_all_attempts_and_before_those_of_the_end() {
+    let start = r#"sleep 0.3; env | grep ^CRONKEEPER_ | sort"#;
+    let more = format!(
+        "retries: {{limit: 2, delay: 100ms, backoff: 1}}, on_start: {start:?}, on_success: 'echo ended', overlap: allow"
+    );
+    let command = "echo attempt; [ $CRONKEEPER_ATTEMPT = 3 ]";
+    let a = leading(&node("only").jobs(&job("slow", command, &more)));
+    let run = await_start(&a, 0, "slow");
+    let started = a.await_where("run.started", LONG, |event| event.text("run") == run);
+    assert_eq!(await_hook(&a, "on_success", &run).text("outcome"), "success");
+    let expected = [
+        "CRONKEEPER_ATTEMPT=1".to_owned(),
+        "CRONKEEPER_DURATION_MS=".to_owned(),
+        "CRONKEEPER_EXIT_CODE=".to_owned(),
+        format!("CRONKEEPER_FENCING_TOKEN={}", started.number("token").unwrap()),
+        "CRONKEEPER_HOOK=on_start".to_owned(),
+        "CRONKEEPER_JOB=slow".to_owned(),
+        format!("CRONKEEPER_NODE={}", a.name()),
+        "CRONKEEPER_OUTCOME=".to_owned(),
+        "CRONKEEPER_REASON=".to_owned(),
+        format!("CRONKEEPER_RUN_ID={run}"),
+        format!("CRONKEEPER_RUN_NODE={}", a.name()),
+        format!("CRONKEEPER_SCHEDULED_AT={}", started.text("scheduled_at")),
+    ];
+    assert_eq!(written(&a, "on_start", &run), expected);
+    let finished = a.events().named("hook.finished");
+    let own = finished.iter().filter(|event| event.text("run") == run).map(|event| event.text("hook"));
+    assert_eq!(own.collect::<Vec<_>>(), ["on_start", "on_success"]);
+}
+
 /// A job that fails until the file exists.
 fn until_there(file: &std::path::Path, more: &str) -> String {
     job("flaky", &format!("[ -e {} ]", file.display()), more)

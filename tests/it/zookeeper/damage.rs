@@ -249,7 +249,7 @@ async fn the_triggers_are_numbered_anew_once_half_of_the_numbers_are_used_and_no
     let (mut fixture, ..) = leader(&connect).await;
     let stranger = Stranger::at(&connect).await;
     let folder = "/cronkeeper/triggers";
-    let trigger = TriggerRecord { v: 1, uuid: Uuid::from_u128(1), job: job("backup"), by: "alice".into(), at: at(60) };
+    let trigger = TriggerRecord::new(Uuid::from_u128(1), job("backup"), "alice".into(), at(60));
     let high = format!("{folder}/1073741824");
     stranger.create(&high, &serde_json::to_vec(&trigger).unwrap()).await;
     let ring = || stranger.0.set_data(folder, b"", None);

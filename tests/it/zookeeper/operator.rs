@@ -15,7 +15,7 @@ fn pause(reason: &str) -> Pause {
 
 fn request(name: &str, uuid: u128) -> TriggerRecord {
     let at = Timestamp::from_second(60).unwrap();
-    TriggerRecord { v: 1, uuid: Uuid::from_u128(uuid), job: job(name), by: "alice".into(), at }
+    TriggerRecord::new(Uuid::from_u128(uuid), job(name), "alice".into(), at)
 }
 
 /// The leader, and a follower that takes the requests.

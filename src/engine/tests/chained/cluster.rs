@@ -228,9 +228,7 @@ impl Cluster {
     /// An operator triggers a job, at 10:00:00 and as number 7.
     pub fn trigger(&mut self, job: &str) {
         let (uuid, at) = (Uuid::from_u128(1), at("10:00:00"));
-        self.ledger
-            .triggers
-            .insert(TriggerSeq(7), TriggerRecord { v: 1, uuid, job: name(job), by: "alice".into(), at });
+        self.ledger.triggers.insert(TriggerSeq(7), TriggerRecord::new(uuid, name(job), "alice".into(), at));
         self.ledger.last = 7;
         self.receive();
         self.work();

@@ -124,6 +124,7 @@ fn skipped(f: &Facts<'_>) -> String {
         Some("upstream") => "a job before it did not end as required",
         Some("locked") => "another client holds its lock",
         Some("not-defined") => "the leader has no such job",
+        Some("parameters") => "the leader's jobs file does not allow its parameters",
         Some(other) => other,
         None => "?",
     };

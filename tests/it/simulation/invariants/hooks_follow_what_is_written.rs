@@ -1,4 +1,5 @@
-//! Invariant: a hook starts once, and only after the record it follows was written with that outcome.
+//! Invariant: a hook starts once, and only after the record it follows was written with that outcome; `on_start` only
+//! after a process of its run has begun.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +21,8 @@ pub struct HooksFollowWhatIsWritten {
     /// The missed occurrences of each job: the first and the last of each record.
     missed: BTreeMap<JobName, BTreeMap<Timestamp, Timestamp>>,
     started: BTreeSet<(String, String)>,
+    /// The runs that have had a process.
+    spawned: BTreeSet<String>,
 }
 
 struct End {
@@ -65,6 +68,10 @@ impl HooksFollowWhatIsWritten {
         if !self.started.insert((hook.to_owned(), run.to_owned())) {
             return Err(format!("`{hook}` of `{run}` is started a second time"));
         }
+        if hook == "on_start" {
+            let has_begun = self.spawned.contains(run);
+            return has_begun.then_some(()).ok_or_else(|| format!("`{hook}` of `{run}`, which has had no process"));
+        }
         if hook == "on_missed" {
             return if self.is_missed(run) { Ok(()) } else { Err(format!("`{hook}` of `{run}`, which is not missed")) };
         }
@@ -93,6 +100,9 @@ impl Invariant for HooksFollowWhatIsWritten {
     fn observe(&mut self, _at: Uptime, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Committed { entry, .. } => self.written(entry),
+            Fact::Spawned(process) => {
+                self.spawned.insert(process.run.clone());
+            }
             // Another invariant is about the hooks of alarms.
             Fact::Hooked { hook, .. } if Alarm::ALL.iter().any(|alarm| alarm.hook().as_str() == hook) => {}
             Fact::Hooked { node, hook, run, .. } => {

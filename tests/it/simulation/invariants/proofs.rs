@@ -1,5 +1,6 @@
 //! Tests that every invariant detects the violations it is meant for, on facts made by hand.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,8 +8,8 @@ use cronkeeper::clock::Uptime;
 use cronkeeper::job::{Alarm, JobName};
 use cronkeeper::ledger::Commit;
 use cronkeeper::run::{
-    Attempt, HistoryRecord, JobRecord, Link, Nonce, OnLoss, Outcome, Owner, Past, RaisedAlarm, RunEnd, RunId,
-    RunRecord, RunState, Skip, SkipReason, StandingAlarms, Trigger, TriggerRecord, TriggerSeq,
+    Attempt, HistoryRecord, JobRecord, Link, Nonce, OnLoss, Outcome, Owner, Parameters, Past, RaisedAlarm, RunEnd,
+    RunId, RunRecord, RunState, Skip, SkipReason, StandingAlarms, Trigger, TriggerRecord, TriggerSeq,
 };
 use cronkeeper::term::{FencingToken, NodeName, SessionId};
 use cronkeeper::zookeeper::client::{Mode, Op};
@@ -16,13 +17,14 @@ use jiff::{SignedDuration, Timestamp, ToSpan as _};
 use uuid::Uuid;
 
 use super::super::facts::Fact;
-use super::super::jobs::sets;
+use super::super::jobs::{PARAMETER, sets};
 use super::super::warden::Process;
 use super::super::world::wall_at;
 use super::super::zookeeper::Change;
 use super::super::zookeeper::wire::{Entry, Txn};
 use super::no_program_begins_early::NoProgramBeginsEarly;
 use super::no_two_processes_of_a_run::NoTwoProcesses;
+use super::parameters_stay_with_the_run::ParametersStayWithTheRun;
 use super::{Invariant, Successors, all};
 
 /// The verdict of all invariants on these facts, in order.
@@ -83,6 +85,7 @@ fn record_of(token: i64, attempt: u32, nonce: &str) -> Vec<u8> {
         job: JobName::parse("a").unwrap(),
         scheduled_at: "2026-11-20T00:00:00Z".parse().unwrap(),
         trigger: None,
+        parameters: Parameters::default(),
         state: RunState::Running,
         owner: Owner { node: NodeName::new("node-0"), session: SessionId("0x1".into()) },
         token: FencingToken(token),
@@ -109,7 +112,8 @@ fn begun(zxid: i64, run: &str) -> Fact {
 }
 
 fn process(node: usize, pid: i32, run: &str, attempt: u32) -> Process {
-    Process { node, pid, run: run.into(), attempt, token: 1 }
+    let scheduled_at = RunId::parse(run).unwrap().scheduled_at().to_string();
+    Process { node, pid, run: run.into(), attempt, token: 1, scheduled_at, parameter: None }
 }
 
 #[test]
@@ -275,6 +279,16 @@ fn a_hook_before_its_end_is_written_or_a_second_time_is_seen() {
 }
 
 #[test]
+fn a_hook_of_a_start_without_a_process_or_a_second_time_is_seen() {
+    let spawned = |attempt| Fact::Spawned(process(0, 1, RUN, attempt));
+    let begun = || vec![begun(1, RUN), spawned(1)];
+    let after = |more: Vec<Fact>| begun().into_iter().chain(more).collect();
+    assert_eq!(verdict(after(vec![hooked("on_start", RUN)])), Ok(()));
+    assert_broken(after(vec![hooked("on_start", RUN), hooked("on_start", RUN)]), "a second time");
+    assert_broken(vec![hooked("on_start", RUN)], "which has had no process");
+}
+
+#[test]
 fn a_hook_of_another_outcome_is_seen() {
     let (failed, succeeded) = (|| ended(1, RUN, Outcome::Abandoned), || ended(2, NEXT, Outcome::Success));
     let both = vec![hooked("on_success", NEXT), hooked("on_recovery", NEXT)];
@@ -303,13 +317,8 @@ fn an_alarm_that_is_told_again_while_it_stands_is_seen() {
 }
 
 fn request(zxid: i64, number: &str, uuid: u128) -> Fact {
-    let record = TriggerRecord {
-        v: 1,
-        uuid: Uuid::from_u128(uuid),
-        job: JobName::parse("a").unwrap(),
-        by: "alice".into(),
-        at: Timestamp::UNIX_EPOCH,
-    };
+    let record =
+        TriggerRecord::new(Uuid::from_u128(uuid), JobName::parse("a").unwrap(), "alice".into(), Timestamp::UNIX_EPOCH);
     let (folder, name) = ("/cronkeeper/triggers", format!("/cronkeeper/triggers/{number}"));
     let ops = vec![create("/cronkeeper/triggers/", serde_json::to_vec(&record).unwrap()), set(folder, vec![])];
     committed(zxid, ops, &[&name, folder])
@@ -321,8 +330,33 @@ fn taken_away(number: &str) -> Op {
 
 fn manual(seq: u64, uuid: u128) -> Op {
     let mut run: RunRecord = serde_json::from_slice(&record(1, &format!("n{seq}"))).unwrap();
-    run.trigger = Some(Trigger { seq: TriggerSeq(seq), uuid: Uuid::from_u128(uuid), by: "alice".into() });
+    run.trigger =
+        Some(Trigger { seq: TriggerSeq(seq), uuid: Uuid::from_u128(uuid), by: "alice".into(), scheduled_at: None });
     create(&path(&run.id().to_string()), serde_json::to_vec(&run).unwrap())
+}
+
+#[test]
+fn an_attempt_that_finds_other_parameters_than_its_trigger_set_is_seen() {
+    let variables = BTreeMap::from([(PARAMETER.to_owned(), "x".to_owned())]);
+    let parameters = Parameters::check("a", &[PARAMETER.to_owned()].into(), variables).unwrap();
+    let job = JobName::parse("a").unwrap();
+    let record = TriggerRecord::new(Uuid::from_u128(1), job.clone(), "alice".into(), Timestamp::UNIX_EPOCH);
+    let data = serde_json::to_vec(&record.with(parameters, None)).unwrap();
+    let made =
+        || committed(1, vec![create("/cronkeeper/triggers/", data.clone())], &["/cronkeeper/triggers/0000000007"]);
+    let run = RunId::manual(job, Timestamp::UNIX_EPOCH, TriggerSeq(7)).to_string();
+    let spawned = |parameter: Option<&str>, scheduled_at: &str| {
+        let (parameter, scheduled_at) = (parameter.map(str::to_owned), scheduled_at.to_owned());
+        Fact::Spawned(Process { parameter, scheduled_at, ..process(0, 1, &run, 2) })
+    };
+    let verdict = |spawned: Fact| {
+        let mut invariant = ParametersStayWithTheRun::default();
+        [made(), spawned].iter().try_for_each(|fact| invariant.observe(Uptime::from_nanos(1), fact))
+    };
+    assert_eq!(verdict(spawned(Some("x"), "1970-01-01T00:00:00Z")), Ok(()));
+    for (parameter, time) in [(None, "1970-01-01T00:00:00Z"), (Some("x"), "1970-01-02T00:00:00Z")] {
+        assert!(verdict(spawned(parameter, time)).unwrap_err().contains("does not find"));
+    }
 }
 
 #[test]

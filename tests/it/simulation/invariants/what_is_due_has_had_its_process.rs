@@ -122,7 +122,7 @@ impl WhatIsDueHasHadItsProcess {
             SkipReason::Missed if has_occurrences(&skip.job) && !jobs::is_in_doubt(&skip.job) => {
                 jobs::may_be_missed(&skip.job, false, skip.last, skip.decided_at)
             }
-            SkipReason::NotDefined => skip.trigger.is_some(),
+            SkipReason::NotDefined | SkipReason::Parameters => skip.trigger.is_some(),
             // Follows from the ends of other runs: see `chains_go_on`.
             SkipReason::Missed | SkipReason::Upstream => true,
         };

@@ -1,0 +1,201 @@
+//! Parameters: variables that a trigger sets for its run.
+//!
+//! They are in the records of the trigger and of its run, so that every attempt has them, whichever node makes it. The
+//! job names the variables that a trigger may set. Jobs that run after the triggered one do not get them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::Trigger;
+use crate::job::Job;
+
+/// Most bytes of a value.
+const LONGEST: usize = 1 << 10;
+/// Most bytes of all names and values of a run, so that its record stays small.
+const LARGEST: usize = 8 << 10;
+
+/// The variables that a trigger sets for its run, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Parameters(BTreeMap<String, String>);
+
+/// Why a trigger's parameters are refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadParameters {
+    #[error("a run has at most {} parameters", Parameters::MOST)]
+    TooMany,
+    #[error("the value of parameter `{0}` has more than {LONGEST} bytes")]
+    TooLong(String),
+    #[error("the names and values of the parameters have more than {LARGEST} bytes")]
+    TooLarge,
+    #[error("the value of parameter `{0}` has a NUL character, which cannot be passed to a process")]
+    Nul(String),
+    #[error("job `{job}` does not take the parameter {unknown}: {}", taken(.allowed))]
+    NotAllowed { job: String, unknown: String, allowed: BTreeSet<String> },
+}
+
+fn taken(allowed: &BTreeSet<String>) -> String {
+    match allowed.is_empty() {
+        true => "it takes none; its key `parameters` lists those that a trigger may set".to_owned(),
+        false => format!("its key `parameters` lists {}", quoted(allowed)),
+    }
+}
+
+fn quoted<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
+    names.into_iter().map(|name| format!("`{}`", crate::escape::short(name, 60))).collect::<Vec<_>>().join(", ")
+}
+
+impl Parameters {
+    /// Most parameters of a run.
+    pub const MOST: usize = 16;
+
+    /// Checks the variables of a request about a job that takes the `allowed` ones.
+    ///
+    /// # Errors
+    /// If the job does not take one of them, or if they are too large for a record or a process.
+    pub fn check(
+        job: &str,
+        allowed: &BTreeSet<String>,
+        variables: BTreeMap<String, String>,
+    ) -> Result<Self, BadParameters> {
+        let unknown: Vec<&String> = variables.keys().filter(|name| !allowed.contains(*name)).take(Self::MOST).collect();
+        if !unknown.is_empty() {
+            let (job, unknown, allowed) = (job.to_owned(), quoted(unknown), allowed.clone());
+            return Err(BadParameters::NotAllowed { job, unknown, allowed });
+        }
+        if variables.len() > Self::MOST {
+            return Err(BadParameters::TooMany);
+        }
+        for (name, value) in &variables {
+            if value.len() > LONGEST {
+                return Err(BadParameters::TooLong(name.clone()));
+            }
+            if value.contains('\0') {
+                return Err(BadParameters::Nul(name.clone()));
+            }
+        }
+        if variables.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > LARGEST {
+            return Err(BadParameters::TooLarge);
+        }
+        Ok(Self(variables))
+    }
+
+    /// True if a run of the job may have them.
+    pub fn are_allowed(&self, job: &Job) -> bool {
+        self.is_empty() || Self::check(job.name.as_str(), &job.parameters, self.0.clone()).is_ok()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// Their names, with commas between.
+    pub fn names(&self) -> String {
+        self.0.keys().map(String::as_str).collect::<Vec<_>>().join(",")
+    }
+}
+
+impl From<Parameters> for BTreeMap<String, String> {
+    fn from(parameters: Parameters) -> Self {
+        parameters.0
+    }
+}
+
+/// The newest format of the records of triggers, links and runs. Records that need nothing new have format 1, so that
+/// nodes of older versions read them.
+const NEWEST: u32 = 2;
+
+/// The format of a record with these parts: a node that does not know parameters must not run it without them.
+pub(super) fn format_of(trigger: Option<&Trigger>, parameters: &Parameters) -> u32 {
+    let is_plain = parameters.is_empty() && trigger.is_none_or(|trigger| trigger.scheduled_at.is_none());
+    if is_plain { 1 } else { NEWEST }
+}
+
+/// Why a record cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum UnreadableRecord {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// A newer version of cronkeeper has written it, with something that this version would ignore.
+    #[error("it has format {0}, but this version of cronkeeper reads at most format {NEWEST}")]
+    Format(u32),
+}
+
+/// Refuses a record of a format that this version does not know.
+pub(super) fn known_format(found: u32) -> Result<(), UnreadableRecord> {
+    if found <= NEWEST { Ok(()) } else { Err(UnreadableRecord::Format(found)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(allowed: &[&str], given: &[(&str, &str)]) -> Result<Parameters, String> {
+        let allowed = allowed.iter().map(|&name| name.to_owned()).collect();
+        let given = given.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Parameters::check("load", &allowed, given).map_err(|bad| bad.to_string())
+    }
+
+    #[test]
+    fn a_job_takes_only_the_parameters_that_it_lists() {
+        assert_eq!(check(&["DAY", "HOST"], &[("DAY", "a 'b' \"c\"\n$d")]).unwrap().names(), "DAY");
+        assert_eq!(
+            check(&["DAY", "HOST"], &[("DAY", "1"), ("PATH", "/tmp")]).unwrap_err(),
+            "job `load` does not take the parameter `PATH`: its key `parameters` lists `DAY`, `HOST`"
+        );
+        assert_eq!(
+            check(&[], &[("DAY", "1")]).unwrap_err(),
+            "job `load` does not take the parameter `DAY`: it takes none; its key `parameters` lists those that a trigger may set"
+        );
+        assert!(check(&[], &[]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn records_without_parameters_are_as_they_were_and_newer_formats_are_refused() {
+        use crate::run::tests_support::record;
+        use crate::run::{Note, RunRecord, TriggerRecord};
+        let run = record("load", 60, "s");
+        let (old, at) = (serde_json::to_string(&run).unwrap(), run.scheduled_at);
+        assert!(old.starts_with(r#"{"v":1,"#) && !old.contains("parameters"));
+        assert_eq!(RunRecord::read(old.as_bytes()).unwrap(), run);
+        let with = run.with(check(&["DAY"], &[("DAY", "1")]).unwrap());
+        let new = serde_json::to_string(&with).unwrap();
+        assert_eq!((with.v, RunRecord::read(new.as_bytes()).unwrap()), (2, with.clone()));
+        let newer = new.replacen(r#"{"v":2,"#, r#"{"v":3,"#, 1);
+        let refused = "it has format 3, but this version of cronkeeper reads at most format 2";
+        assert_eq!(RunRecord::read(newer.as_bytes()).unwrap_err().to_string(), refused);
+
+        let request = TriggerRecord::new(uuid::Uuid::nil(), with.job, "alice".into(), at);
+        let old = serde_json::to_string(&request).unwrap();
+        assert!(!old.contains("parameters") && !old.contains("scheduled_at") && old.starts_with(r#"{"v":1,"#));
+        assert_eq!(Note::read(old.as_bytes()).unwrap(), Note::Trigger(request.clone()));
+        let for_a_time = request.with(Parameters::default(), Some(at));
+        assert_eq!(for_a_time.v, 2);
+        let newer = serde_json::to_string(&TriggerRecord { v: 3, ..for_a_time }).unwrap();
+        assert_eq!(Note::read(newer.as_bytes()).unwrap_err().to_string(), refused);
+    }
+
+    #[test]
+    fn values_are_bounded_and_can_be_passed_to_a_process() {
+        let names: Vec<String> = (0..=Parameters::MOST).map(|number| format!("V{number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let all = |count: usize, value: &str| {
+            check(&names, &names.iter().take(count).map(|&name| (name, value)).collect::<Vec<_>>())
+        };
+        let (longest, too_long) = ("x".repeat(LONGEST), "x".repeat(LONGEST + 1));
+        assert!(all(Parameters::MOST, "x").is_ok() && all(7, &longest).is_ok());
+        for (refused, message) in [
+            (all(Parameters::MOST + 1, "x"), "a run has at most 16 parameters"),
+            (all(1, &too_long), "the value of parameter `V0` has more than 1024 bytes"),
+            (all(8, &longest), "the names and values of the parameters have more than 8192 bytes"),
+            (all(1, "a\0"), "the value of parameter `V0` has a NUL character, which cannot be passed to a process"),
+        ] {
+            assert_eq!(refused.unwrap_err(), message);
+        }
+    }
+}
