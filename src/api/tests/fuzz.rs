@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use tokio::runtime::Runtime;
 
 use super::daemon::{Behaviour, Daemon};
+use crate::api::control::MOST_BYTES;
 use crate::fuzz::Fuzz;
 
 const WORDS: &[&str] = &[
@@ -53,7 +54,7 @@ const WORDS: &[&str] = &[
 ];
 
 /// Bytes appended to each input, more than a body may have, so that the daemon never waits for the rest of a request.
-const REST: usize = 32 << 10;
+const REST: usize = 2 * MOST_BYTES;
 
 #[test]
 fn fuzz_requests() {
