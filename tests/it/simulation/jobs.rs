@@ -250,6 +250,12 @@ fn kind(name: &JobName) -> &str {
 static SET: LazyLock<JobSet> = LazyLock::new(|| set_of(all(), "set"));
 static EDITED: LazyLock<JobSet> = LazyLock::new(|| set_of(changed(all()), "edited"));
 
+/// The jobs whose runs go on while their node is cut off, until their next occurrence.
+pub static KEPT_WHILE_CUT_OFF: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let kept = SET.jobs.values().filter(|job| job.on_lease_end == OnLeaseEnd::Keep);
+    kept.map(|job| job.name.as_str()).collect()
+});
+
 /// Every set that a node may have, in any seed.
 pub fn sets() -> [&'static JobSet; 2] {
     [&SET, &EDITED]

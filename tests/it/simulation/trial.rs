@@ -160,8 +160,8 @@ pub fn attempt<S: Subject>(seed: u64, plan: Plan, transcript: Transcript) -> Res
     let nodes = rng.usize(2..=4);
     let length = Length::of(seed);
     let world = Shared::new(seed, nodes, timing, transcript);
-    let beside: &[&str] =
-        if S::CLOCKS_STEP { &[jobs::BESIDE, "keep", "never", "queue", "retry"] } else { &[jobs::BESIDE] };
+    // Until when a run goes on while it is cut off, each host tells by its own clock.
+    let beside: &[&str] = if S::CLOCKS_STEP { &jobs::KEPT_WHILE_CUT_OFF } else { &[jobs::BESIDE] };
     let invariants = invariants::all(nodes, timing.session_timeout, Successors::Named(beside));
     let executor = Executor::new(world, S::new(seed, nodes, length));
     let mut trial = Trial { executor, invariants, tally: Tally::default() };
