@@ -25,8 +25,10 @@ use crate::telemetry::TARGET;
 
 /// Time between two sweeps, if nothing exceeds a limit.
 const SWEEP_EVERY: Duration = Duration::from_secs(3_600);
-/// Shortest time between two sweeps, and between two checks of the free space that failed.
+/// Longest time until the next sweep if something exceeds a limit, and between two looks at the free space.
 const SWEEP_AGAIN: Duration = Duration::from_secs(10);
+/// After a sweep, this many times as long as it took is left to other work.
+const REST: u32 = 100;
 /// Time before another error is logged.
 const QUIET: Duration = Duration::from_secs(600);
 /// Bytes of one batch that are kept in memory before they are written.
@@ -47,6 +49,8 @@ pub(super) struct Keeper {
     /// flight.
     lost: BTreeMap<OutputKey, Lost>,
     swept_at: Option<Instant>,
+    /// How long the last sweep took.
+    sweep_took: Duration,
     logged_at: Option<Instant>,
 }
 
@@ -76,6 +80,7 @@ impl Keeper {
             ended: Usage::default(),
             lost: BTreeMap::new(),
             swept_at: None,
+            sweep_took: Duration::ZERO,
             logged_at: None,
         }
     }
@@ -148,23 +153,50 @@ impl Keeper {
     }
 
     /// Refuses to write this many bytes if what is written exceeds the limits already, or if they would leave too
-    /// little space for everything else on the disk.
+    /// little space for everything else on the disk. The oldest files go first.
     fn check_room(&mut self, length: u64) -> io::Result<()> {
         let OutputRetention::Limited { bytes, .. } = self.retention else { return Ok(()) };
         let is_over = |keeper: &Self| keeper.ended.bytes + keeper.live.bytes > bytes;
-        let has_room = |keeper: &Self| has_room_for(keeper.layout.root(), length);
-        if !is_over(self) && has_room(self)? {
+        if !is_over(self) && self.missing_room(length)? == 0 {
             return Ok(());
         }
-        if self.swept_at.is_none_or(|at| at.elapsed() > SWEEP_AGAIN) {
-            let beside = if has_room(self)? { 0 } else { self.ended.bytes / 20 };
-            self.sweep_to(SystemTime::now(), self.ended.bytes.saturating_sub(beside));
+        if self.may_sweep() {
+            self.make_room(length)?;
         }
-        match (has_room(self)?, is_over(self)) {
-            (false, _) => Err(io::Error::other("the disk is nearly full")),
-            (_, true) => Err(io::Error::other("runs in flight have written all that `--output-retention` allows")),
-            _ => Ok(()),
+        match (self.missing_room(length)?, is_over(self)) {
+            (1.., _) => Err(io::Error::other("the disk is nearly full")),
+            (0, true) => Err(io::Error::other("runs in flight have written all that `--output-retention` allows")),
+            (0, false) => Ok(()),
         }
+    }
+
+    fn missing_room(&self, length: u64) -> io::Result<u64> {
+        let disk = Disk::of(self.layout.root())?;
+        Ok(disk.reserve.saturating_add(length).saturating_sub(disk.free))
+    }
+
+    /// Removes the oldest files so that this many more bytes leave the reserve free.
+    fn make_room(&mut self, length: u64) -> io::Result<()> {
+        if self.swept_at.is_none() {
+            // Counts what there is.
+            self.sweep_to(SystemTime::now(), u64::MAX);
+        }
+        let missing = self.missing_room(length)?;
+        self.sweep_to(SystemTime::now(), self.ended.bytes.saturating_sub(missing));
+        Ok(())
+    }
+
+    /// False for some time after a sweep: it visits every file.
+    fn may_sweep(&self) -> bool {
+        let rest = self.sweep_took.saturating_mul(REST).min(SWEEP_AGAIN);
+        self.swept_at.is_none_or(|at| at.elapsed() > rest)
+    }
+
+    /// True if the reserve is half gone: something else fills the disk, on which runs are recorded.
+    fn is_reserve_used(&self) -> bool {
+        let is_limited = matches!(self.retention, OutputRetention::Limited { .. });
+        let used = |disk: Disk| disk.free < disk.reserve / 2;
+        is_limited && self.ended.bytes > 0 && Disk::of(self.layout.root()).is_ok_and(used)
     }
 
     /// Moves the file of an attempt to the ended ones, compressed if that saves space.
@@ -198,22 +230,27 @@ impl Keeper {
 
     /// How long the store may wait for a message.
     pub fn idle(&self) -> Duration {
-        let every = if self.total().exceeds(&self.most()) { SWEEP_AGAIN } else { SWEEP_EVERY };
-        self.swept_at.map_or(Duration::ZERO, |at| every.saturating_sub(at.elapsed()))
+        self.swept_at.map_or(Duration::ZERO, |_| SWEEP_AGAIN)
     }
 
-    /// Sweeps if an hour has passed, or if what was written since the last sweep exceeds a limit.
+    /// Sweeps if an hour has passed, if what was written since the last sweep exceeds a limit, or if the disk fills up.
     pub fn sweep_if_due(&mut self, now: SystemTime) {
         let since = self.swept_at.map(|at| at.elapsed());
         let is_over = self.total().exceeds(&self.most());
         if since.is_none_or(|since| since >= SWEEP_EVERY || (is_over && since > SWEEP_AGAIN)) {
             self.sweep_to(now, u64::MAX);
         }
+        if self.is_reserve_used() && self.may_sweep() {
+            self.complain("keep", &io::Error::other("the disk is nearly full"));
+            if let Err(error) = self.make_room(0) {
+                self.complain("remove", &error);
+            }
+        }
     }
 
     /// Sweeps down to the limits and to `bytes`.
     fn sweep_to(&mut self, now: SystemTime, bytes: u64) {
-        self.swept_at = Some(Instant::now());
+        let began = Instant::now();
         let Usage { bytes: most, files } = self.most();
         let not_before = match self.retention {
             OutputRetention::None => now,
@@ -224,6 +261,7 @@ impl Keeper {
             Ok(left) => self.ended = left,
             Err(error) => self.complain("remove", &error),
         }
+        (self.swept_at, self.sweep_took) = (Some(Instant::now()), began.elapsed());
     }
 
     fn most(&self) -> Usage {
@@ -269,7 +307,7 @@ fn move_to_ended(layout: &Layout, key: &OutputKey, live: &Path) -> io::Result<u6
     make_folder(&layout.of_job(key))?;
     let length = fs::symlink_metadata(live)?.len();
     if length > BLOCK
-        && has_room_for(layout.root(), length).unwrap_or(false)
+        && Disk::of(layout.root()).is_ok_and(|disk| disk.free >= disk.reserve.saturating_add(length))
         && let Ok(compressed) = compress(layout, key, live)
         && space(compressed) < space(length)
     {
@@ -297,12 +335,20 @@ fn compress(layout: &Layout, key: &OutputKey, live: &Path) -> io::Result<u64> {
     written().inspect_err(|_| drop(fs::remove_file(&temporary)))
 }
 
-/// True if this many more bytes on the disk of this path leave the reserve free.
-fn has_room_for(path: &Path, length: u64) -> io::Result<bool> {
-    let disk = rustix::fs::statvfs(path)?;
-    let [free, all] = [disk.f_bavail, disk.f_blocks].map(|blocks| blocks.saturating_mul(disk.f_frsize));
-    let reserve = LEFT_FREE.min(all / 10);
-    Ok(free >= reserve.saturating_add(length))
+/// The space on a disk, in bytes.
+struct Disk {
+    free: u64,
+    /// What is left free.
+    reserve: u64,
+}
+
+impl Disk {
+    /// The disk of a path.
+    fn of(path: &Path) -> io::Result<Self> {
+        let disk = rustix::fs::statvfs(path)?;
+        let [free, all] = [disk.f_bavail, disk.f_blocks].map(|blocks| blocks.saturating_mul(disk.f_frsize));
+        Ok(Self { free, reserve: LEFT_FREE.min(all / 10) })
+    }
 }
 
 #[cfg(test)]

@@ -70,24 +70,46 @@ fn nothing_starts_while_the_disk_is_full_and_all_goes_on_when_there_is_room() {
     witness.assert_fine(&[]);
 }
 
+/// A job that is due by hand alone, and writes two million bytes.
+const NOISE: &str = "jobs: {noise: {schedule: '@at 2099-01-01T00:00:00Z', max_output: 4MiB, \
+    command: 'head -c 1500000 /dev/urandom | base64 -w 99'}}";
+
+fn make_noise(a: &Node) {
+    let output = cli(a.spec(), &["trigger", "noise", "--wait"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+/// The number of attempts whose output is kept.
+fn kept(a: &Node) -> usize {
+    fs::read_dir(inside(a, "output/ended/noise")).map_or(0, Iterator::count)
+}
+
 #[test]
 fn kept_output_leaves_room_for_the_records_of_runs() {
     let Some((_dir, spec)) = on_own_file_system("size=8m") else { return };
-    let noise = "head -c 1500000 /dev/urandom | base64 -w 99";
-    let job = format!("{{schedule: '@at 2099-01-01T00:00:00Z', command: '{noise}', max_output: 4MiB}}");
-    let a = leading(&spec.jobs(&format!("jobs: {{noise: {job}}}")));
+    let a = leading(&spec.jobs(NOISE));
     until("it can be asked", || get(a.spec(), "/healthz").is_some());
-    // The oldest go at most every ten seconds: until then, what does not fit is not kept.
     let mut runs = 0;
     until("the oldest had to go, and some are kept", || {
-        let output = cli(a.spec(), &["trigger", "noise", "--wait"]);
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        make_noise(&a);
         runs += 1;
-        let kept = fs::read_dir(inside(&a, "output/ended/noise")).map_or(0, Iterator::count);
         // The file of the last run may still be on its way.
+        let kept = kept(&a);
         kept > 0 && kept + 1 < runs
     });
     assert!(a.events().named("coordination.unreachable").is_empty(), "{}", a.events().tail());
+}
+
+#[test]
+fn kept_output_gives_way_when_something_else_fills_the_disk() {
+    let Some((_dir, spec)) = on_own_file_system("size=16m") else { return };
+    let a = leading(&spec.jobs(NOISE));
+    until("it can be asked", || get(a.spec(), "/healthz").is_some());
+    make_noise(&a);
+    until("its output is kept", || kept(&a) == 1);
+    fill(&inside(&a, "filler"));
+    until("its output is gone", || kept(&a) == 0);
+    make_noise(&a);
 }
 
 #[test]

@@ -3,12 +3,12 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
 use crate::support::node::{Event, Node, Spec};
-use crate::support::process::children_of;
+use crate::support::process::{children_of, output};
 use crate::support::scratch::Scratch;
 use crate::support::{LONG, poll};
 
@@ -116,7 +116,9 @@ pub fn await_run(spec: &Spec, run: &str) -> Value {
 
 /// A command that sends a request to the daemon.
 pub fn cli(spec: &Spec, arguments: &[&str]) -> Output {
-    Command::new(PROGRAM).args(arguments).arg("--runtime-dir").arg(spec.runtime_dir()).output().unwrap()
+    output(PROGRAM, |command| {
+        command.args(arguments).arg("--runtime-dir").arg(spec.runtime_dir());
+    })
 }
 
 /// Runs such a command, which must succeed. Returns what it printed.

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard};
 use std::thread;
@@ -117,6 +117,34 @@ impl Ended {
     fn lock(&self) -> MutexGuard<'_, Option<ExitStatus>> {
         self.how.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+/// Runs a program to its end, which must come within [`LONG`]. It reads nothing.
+pub fn output(program: &str, prepare: impl FnOnce(&mut Command)) -> Output {
+    let mut process = Process::spawn(program, |command| {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        prepare(command);
+    })
+    .expect("the program can be started");
+    let (stdout, stderr) = (process.take(|child| child.stdout.take()), process.take(|child| child.stderr.take()));
+    let (stdout, stderr) = (collected(stdout), collected(stderr));
+    let status = process.wait_exit(LONG);
+    // Kills what keeps the pipes open.
+    drop(process);
+    let [stdout, stderr] = [stdout, stderr].map(|reader| reader.join().expect("pipes are read to their end"));
+    match status {
+        Some(status) => Output { status, stdout, stderr },
+        None => panic!("`{program}` does not end: {}{}", stdout.escape_ascii(), stderr.escape_ascii()),
+    }
+}
+
+/// Reads a pipe on a thread, so that its writer never waits.
+fn collected(mut pipe: impl io::Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).expect("a pipe can be read");
+        bytes
+    })
 }
 
 /// The child processes of a process.
