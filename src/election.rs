@@ -328,6 +328,13 @@ pub enum Failure {
         /// The service's address, as configured.
         service: String,
     },
+    /// The chroot of the connect string is the path below which another cluster keeps its data.
+    #[error("path `{chroot}` on {service} holds the data of another cluster")]
+    ChrootInCluster {
+        chroot: String,
+        /// The service's address, as configured.
+        service: String,
+    },
     #[error("the state directory belongs to cluster {ours}, but {service} is cluster {theirs}")]
     OtherCluster {
         /// The cluster recorded in the state directory.

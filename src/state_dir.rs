@@ -9,7 +9,7 @@
 //! output/          what the runs of this node wrote             (see `output`)
 //! ```
 //!
-//! A directory belongs to one backend and one cluster for good. Otherwise a missing environment file would turn three
+//! A directory belongs to one backend and, once its node has joined, to one cluster for good. Otherwise a missing environment file would turn three
 //! hosts into three solo leaders, and the journal of one cluster would be settled in another. All calls here block on
 //! the disk. This module uses neither ZooKeeper nor SQLite.
 
@@ -264,9 +264,19 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_never_joined_a_cluster_follows_a_corrected_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let instance = open(dir.path(), zookeeper("/misspelt")).unwrap().instance();
+        assert!(open(dir.path(), BackendIdentity::Solo).is_err(), "a missing environment file must not make it solo");
+        assert_eq!(open(dir.path(), zookeeper("/c")).unwrap().instance(), instance);
+        open(dir.path(), zookeeper("/c")).unwrap().claim_cluster("one").unwrap();
+        assert!(matches!(open(dir.path(), zookeeper("/misspelt")), Err(StateDirError::OtherBackend { .. })));
+    }
+
+    #[test]
     fn another_backend_or_chroot_is_refused_with_the_setting_to_change() {
         let dir = tempfile::tempdir().unwrap();
-        open(dir.path(), zookeeper("/c")).unwrap();
+        open(dir.path(), zookeeper("/c")).unwrap().claim_cluster("one").unwrap();
         for other in [BackendIdentity::Solo, zookeeper("/d")] {
             let refused = open(dir.path(), other).unwrap_err();
             assert!(refused.is_configuration());

@@ -169,6 +169,9 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::Schedule { expression, source } => source.hint(expression)?,
         Error::HashedWithoutName => "name the job too: `cronkeeper next --schedule 'H * * * *' JOB`",
+        Error::CrontabFile { source, .. } if source.kind() == io::ErrorKind::IsADirectory => {
+            "import its files one by one; `--jobs` takes a directory of jobs files"
+        }
         Error::NoCrontab { .. } => "for a system crontab, with a user in each entry, add `--system`",
         Error::AuthFile(_) => "for the scheme `digest` a line is `digest:user:password`",
         Error::ZooKeeperOptions(_) => "certificates and keys must be PEM",
@@ -271,6 +274,14 @@ fn remedy(failure: &Failure) -> String {
         }
         Failure::NoChroot { chroot, .. } => {
             format!("create `{chroot}` with ZooKeeper's shell, or correct `--zookeeper`")
+        }
+        Failure::ChrootInCluster { chroot, .. } => {
+            let parent = chroot.rsplit_once('/').map_or("", |(parent, _)| parent);
+            format!(
+                "that cluster has the path `{}`: give this one another, for example `{parent}/cron`, or leave the path \
+                 out to join the cluster of ZooKeeper's root",
+                if parent.is_empty() { "/" } else { parent }
+            )
         }
         Failure::OtherCluster { .. } => {
             "correct `--zookeeper`, or give the node an empty `--state-dir` to move it to another cluster".to_owned()

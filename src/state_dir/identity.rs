@@ -48,6 +48,8 @@ impl Identity {
     }
 
     /// Reads the identity of a directory; a new directory is bound to `belongs`.
+    ///
+    /// A directory that never joined a cluster, because its path in ZooKeeper was misspelt, is bound again.
     pub(super) fn load_or_create(directory: &Path, belongs: BackendIdentity) -> Result<Self, StateDirError> {
         let path = directory.join("identity.json");
         let new = Self { v: 1, belongs, cluster: None, instance: uuid::Uuid::new_v4().to_string() };
@@ -59,7 +61,20 @@ impl Identity {
         if known.belongs == new.belongs {
             return Ok(known);
         }
+        if known.may_move_to(&new.belongs) {
+            let moved = Self { belongs: new.belongs, ..known };
+            file::replace(&path, &moved)?;
+            return Ok(moved);
+        }
         Err(StateDirError::OtherBackend { path: directory.to_owned(), ours: known.belongs, asked: new.belongs })
+    }
+
+    /// True if nothing in ZooKeeper or in the directory can come from `self`: a node claims its cluster before it
+    /// creates a member, and runs jobs only after that. A directory that was meant for ZooKeeper never becomes one of
+    /// solo, where a missing environment file would make every host a leader.
+    fn may_move_to(&self, other: &BackendIdentity) -> bool {
+        let is_zookeeper = |belongs: &BackendIdentity| matches!(belongs, BackendIdentity::Zookeeper { .. });
+        self.cluster.is_none() && is_zookeeper(&self.belongs) && is_zookeeper(other)
     }
 
     pub(super) fn instance(&self) -> &str {

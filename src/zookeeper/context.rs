@@ -55,6 +55,8 @@ pub enum SessionError {
     NoAuth(String),
     #[error("the chroot does not exist")]
     NoChroot,
+    #[error("the chroot belongs to the data of another cluster")]
+    ChrootInCluster,
 }
 
 impl SessionError {

@@ -37,6 +37,9 @@ pub async fn prepare<C: Client, K: Clock>(
     known: Option<String>,
     new_cluster: String,
 ) -> Result<String, SessionError> {
+    if known.is_none() {
+        refuse_chroot_in_cluster(&context).await?;
+    }
     // If everything was created just now, no node can know this cluster.
     let is_new = make_parents(&context).await?;
     let known = known.filter(|_| !is_new);
@@ -61,6 +64,16 @@ pub async fn prepare<C: Client, K: Clock>(
         }
         // Only a node that knows the id can write it again: wait for one.
         (None, None) => Err(SessionError::Again(format!("{} holds no cluster id", paths::CLUSTER))),
+    }
+}
+
+/// Refuses to create a cluster among the data of another one: without a path, that is below `/cronkeeper`, which is also
+/// the first name that comes to mind for a path.
+async fn refuse_chroot_in_cluster<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<(), SessionError> {
+    let exists = async |path| Ok(context.line()?.stat(path).await.at(path)?.is_some());
+    match exists(paths::CLUSTER_OF_CHROOT).await? && !exists(paths::ROOT).await? {
+        true => Err(SessionError::ChrootInCluster),
+        false => Ok(()),
     }
 }
 

@@ -138,6 +138,7 @@ impl ReleaseTarget {
             SessionError::SessionOver => ReleaseError::NotNow(Error::SessionOver.to_string()),
             SessionError::NoAuth(detail) => Failure::Refused { service, detail }.into(),
             SessionError::NoChroot => Failure::NoChroot { chroot: self.chroot.clone(), service }.into(),
+            SessionError::ChrootInCluster => Failure::ChrootInCluster { chroot: self.chroot.clone(), service }.into(),
         }
     }
 

@@ -10,6 +10,8 @@ pub const LEADER: &str = "/leader";
 pub const ROOT: &str = "/cronkeeper";
 /// Holds the cluster id.
 pub const CLUSTER: &str = "/cronkeeper/cluster";
+/// Where the cluster id of another cluster is seen if the chroot is that cluster's [`ROOT`].
+pub const CLUSTER_OF_CHROOT: &str = "/cluster";
 /// Parent of the members.
 pub const NODES: &str = "/cronkeeper/nodes";
 /// Parent of the marks.

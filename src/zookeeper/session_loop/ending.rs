@@ -35,11 +35,20 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             // The server reports it; the client may not know yet.
             SessionError::SessionOver => self.link.ended = Some(SessionEnd::Expired),
             SessionError::NoChroot => {
-                let (chroot, service) =
-                    (self.supervisor.options.chroot.clone(), self.supervisor.options.service.clone());
+                let (chroot, service) = self.service_path();
                 self.link.ended = Some(SessionEnd::Failed(Failure::NoChroot { chroot, service }));
             }
+            SessionError::ChrootInCluster => {
+                let (chroot, service) = self.service_path();
+                self.link.ended = Some(SessionEnd::Failed(Failure::ChrootInCluster { chroot, service }));
+            }
         }
+    }
+
+    /// The chroot, and the service as configured.
+    fn service_path(&self) -> (String, String) {
+        let options = &self.supervisor.options;
+        (options.chroot.clone(), options.service.clone())
     }
 
     pub(super) fn fail_auth(&mut self, detail: String) {

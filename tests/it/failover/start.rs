@@ -45,6 +45,25 @@ fn a_chroot_that_is_not_there_is_named() {
 }
 
 #[test]
+fn a_cluster_is_not_created_among_the_data_of_another() {
+    let place = Place::shared();
+    let [_first] = in_line([usual(place.node("a"))]);
+    let node = node("b", &format!("{}/cronkeeper", place.connect())).start();
+    refused(&node, "/cronkeeper` on", "give this one another");
+    refused(&node, "holds the data of another cluster", "/cron`");
+}
+
+#[test]
+fn a_corrected_path_is_taken_after_a_start_with_a_misspelt_one() {
+    let place = Place::shared();
+    let spec = usual(place.node("a"));
+    let misspelt = spec.clone().zookeeper(&format!("{}/nowhere", place.connect())).start();
+    refused(&misspelt, "/nowhere` does not exist", "correct `--zookeeper`");
+    drop(misspelt);
+    in_line([spec]);
+}
+
+#[test]
 fn a_name_that_a_living_node_has_is_not_taken() {
     let place = Place::shared();
     let spec = usual(place.node("a"));
