@@ -211,9 +211,10 @@ impl ApiState {
     ) -> Result<Option<(NodeName, CandidateName)>, RefusedRequest> {
         let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
         if let Some(to) = to.as_ref().filter(|to| queue.drained.contains_key(*to)) {
-            return Err(conflict(&TransferError::Drained { node: to.clone() }));
+            return Err(conflict(Some(to), &TransferError::Drained { node: to.clone() }));
         }
         let (answer, answered) = oneshot::channel();
+        let asked = to.clone();
         // If the loop is gone, `answer` is dropped, and the wait below ends.
         let _ = self.sources.handovers.send(Handover { to, answer });
         match timeout(until.saturating_duration_since(Instant::now()), answered).await {
@@ -221,7 +222,7 @@ impl ApiState {
                 Ok(Some((status.node.clone(), status.role.candidate.clone().unwrap_or_else(no_candidate))))
             }
             Ok(Ok(Err(TransferError::NotLeading))) => Ok(None),
-            Ok(Ok(Err(why))) => Err(conflict(&why)),
+            Ok(Ok(Err(why))) => Err(conflict(asked.as_ref(), &why)),
             Ok(Err(_)) => Err(unavailable("the node is stopping, and resigns anyway")),
             Err(_) => Err(late(&status.node)),
         }
@@ -241,9 +242,11 @@ impl ApiState {
         };
         // It is first, but has not taken over yet.
         if *leader == self.sources.status.borrow().node {
-            return Err(conflict(&TransferError::NotLeading));
+            return Err(conflict(to.as_ref(), &TransferError::NotLeading));
         }
-        to.as_ref().map_or(Ok(()), |to| may_follow(queue, leader, to)).map_err(|why| conflict(&why))?;
+        if let Some(to) = &to {
+            may_follow(queue, leader, to).map_err(|why| conflict(Some(to), &why))?;
+        }
         let request = HandoverRequest {
             id: Uuid::new_v4(),
             candidate: candidate.clone(),
@@ -324,8 +327,12 @@ fn no_candidate() -> CandidateName {
     CandidateName(String::new())
 }
 
-fn conflict(why: &TransferError) -> RefusedRequest {
-    RefusedRequest::new(StatusCode::CONFLICT, format!("no handover: {why}"))
+fn conflict(to: Option<&NodeName>, why: &TransferError) -> RefusedRequest {
+    let error = match to {
+        Some(to) => format!("no handover to {to}: {why}"),
+        None => format!("no handover: {why}"),
+    };
+    RefusedRequest::new(StatusCode::CONFLICT, error)
 }
 
 fn late(leader: &NodeName) -> RefusedRequest {

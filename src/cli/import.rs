@@ -127,6 +127,9 @@ mod tests {
         let (exit, _, err) = typed(&["import", "/nowhere"], &[]);
         assert_eq!(exit, Exit::Config);
         assert!(err.starts_with("cronkeeper: cannot read /nowhere: No such file"), "{err}");
+        let (exit, _, err) = typed(&["import", "/"], &[]);
+        assert_eq!(exit, Exit::Config);
+        assert!(err.contains("\nhint: import its files one by one"), "{err}");
         let (exit, _, err) = typed(&["import", "/dev/null", "--timezone", "berlin"], &[]);
         assert_eq!(exit, Exit::Usage);
         assert!(err.contains("did you mean `Europe/Berlin`?"), "{err}");

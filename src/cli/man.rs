@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use clap::Command;
+use clap::{Arg, ArgAction, Command};
 use clap_mangen::Man;
-use clap_mangen::roff::{Roff, bold, roman};
+use clap_mangen::roff::{Roff, bold, italic, roman};
 
 use super::guide::{self, GUIDES, Guide};
 use super::{Error, Io};
@@ -68,9 +68,9 @@ fn one_page(program: &Command, io: &mut Io<'_>) -> std::io::Result<()> {
         writeln!(io.out, ".SH \"{}\"", command.get_bin_name().unwrap_or_default().to_uppercase())?;
         let mut text = Vec::new();
         let page = man(command.clone());
-        for section in [Man::render_description_section, Man::render_synopsis_section, Man::render_options_section] {
-            section(&page, &mut text)?;
-        }
+        page.render_description_section(&mut text)?;
+        synopsis(command).to_writer(&mut text)?;
+        page.render_options_section(&mut text)?;
         list("EXIT STATUS", guide.exits).to_writer(&mut text)?;
         examples(guide).to_writer(&mut text)?;
         io.out.write_all(&subsections(&text))?;
@@ -96,7 +96,11 @@ fn pages(program: &Command) -> std::io::Result<Vec<(String, Vec<u8>)>> {
 fn of_program(program: &Command) -> std::io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let page = man(program.clone());
-    beginning("cronkeeper", &page, &mut text)?;
+    text.extend(title("cronkeeper").as_bytes());
+    page.render_name_section(&mut text)?;
+    page.render_synopsis_section(&mut text)?;
+    page.render_description_section(&mut text)?;
+    page.render_options_section(&mut text)?;
     let names = commands(program).map(|(command, guide)| {
         (format!("cronkeeper-{}({SECTION})", guide.command), command.get_about().map(ToString::to_string))
     });
@@ -114,7 +118,12 @@ fn of_program(program: &Command) -> std::io::Result<Vec<u8>> {
 fn of_command(command: &Command, guide: &Guide) -> std::io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let name = format!("cronkeeper-{}", guide.command);
-    beginning(&name, &man(command.clone()), &mut text)?;
+    let page = man(command.clone());
+    text.extend(title(&name).as_bytes());
+    page.render_name_section(&mut text)?;
+    synopsis(command).to_writer(&mut text)?;
+    page.render_description_section(&mut text)?;
+    page.render_options_section(&mut text)?;
     list("EXIT STATUS", guide.exits).to_writer(&mut text)?;
     let variables = environment(command);
     if !variables.is_empty() {
@@ -138,12 +147,33 @@ fn title(name: &str) -> String {
     format!(".TH {name} {SECTION} \"\" \"cronkeeper {version}\" \"System administration\"\n")
 }
 
-fn beginning(name: &str, page: &Man, text: &mut Vec<u8>) -> std::io::Result<()> {
-    text.extend(title(name).as_bytes());
-    page.render_name_section(text)?;
-    page.render_synopsis_section(text)?;
-    page.render_description_section(text)?;
-    page.render_options_section(text)
+/// How to call a command. Not that of `Man`, which leaves out the values of options.
+fn synopsis(command: &Command) -> Roff {
+    let mut words = vec![bold(command.get_bin_name().unwrap_or_else(|| command.get_name()))];
+    let (positional, options): (Vec<&Arg>, Vec<&Arg>) = command.get_arguments().partition(|arg| arg.is_positional());
+    for option in options {
+        let Some(name) = option.get_long() else { continue };
+        let repeated = if matches!(option.get_action(), ArgAction::Append) { "..." } else { "" };
+        let values = match option.get_action().takes_values() {
+            true => option.get_value_names().unwrap_or_default().iter().map(|value| format!(" {value}")).collect(),
+            false => String::new(),
+        };
+        let (before, after) = if option.is_required_set() { (" ", "") } else { (" [", "]") };
+        words.extend([roman(before), bold(format!("--{name}")), italic(values), roman(format!("{after}{repeated}"))]);
+    }
+    words.extend(positional.into_iter().map(|value| roman(format!(" {}", positional_in_usage(value)))));
+    let mut roff = Roff::new();
+    roff.control("SH", ["SYNOPSIS"]).text(words);
+    roff
+}
+
+/// A positional argument as clap writes it in a line of usage: `<JOB>`, `[JOB]...`.
+fn positional_in_usage(value: &Arg) -> String {
+    let text = value.to_string();
+    match value.is_required_set() {
+        true => text,
+        false => text.replace('<', "[").replace('>', "]"),
+    }
 }
 
 /// The variables that stand for options.

@@ -71,7 +71,8 @@ pub struct Args {
     runtime_dir: Option<PathBuf>,
     #[command(flatten)]
     listen: listen::Args,
-    /// How long running jobs may go on after the node was asked to stop; then they are stopped too
+    /// How long running jobs may go on after the node was asked to stop; then they are stopped too. The packaged
+    /// environment file sets 5m
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration::parse)]
     drain_timeout: Duration,
     /// Delete the history and pause of a job this long after it was removed from every node's jobs file, or `never`

@@ -133,7 +133,7 @@ fn show_output(client: &Client, run: &RunId, io: &mut Io<'_>) {
     let (mut output, mut printer) = (OutputStream::new(client, run.clone(), None), Printer::plain());
     let mut said = None;
     loop {
-        let page = match output.page(true) {
+        let mut page = match output.page(true) {
             Ok(page) => page,
             // The wait for the end of the run deals with these.
             Err(AskError::NotFound(_) | AskError::Away(_) | AskError::NoDaemon(_) | AskError::Unreachable { .. }) => {
@@ -153,6 +153,8 @@ fn show_output(client: &Client, run: &RunId, io: &mut Io<'_>) {
             }
             said = awaited;
         }
+        // Why a run has no output is part of how it ended, which is said in any case.
+        page.note = None;
         let printed = printer.print(&page, io);
         if printed.is_err() || matches!(page.state, OutputState::End | OutputState::Absent) {
             let _ = printer.finish(io);

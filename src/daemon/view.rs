@@ -162,7 +162,7 @@ impl View {
             Election::Lease { until } => self.lease(*until),
             Election::Over { .. } | Election::Withdrawn => {
                 self.role = Role::default();
-                self.awaiting = Some(QUEUE_POSITION.to_owned());
+                self.awaiting = self.awaited_of_session();
             }
             Election::Suspended { .. } => self.connected(now, false),
             Election::Resumed { .. } => self.connected(now, true),
@@ -346,11 +346,17 @@ impl View {
             session.connected = connected;
             session.since = now.wall;
         }
-        self.awaiting = match (connected, &self.role.candidate) {
+        self.awaiting = self.awaited_of_session();
+    }
+
+    /// What a node with a session needs before it can take part.
+    fn awaited_of_session(&self) -> Option<String> {
+        let connected = self.session.as_ref().is_none_or(|session| session.connected);
+        match (connected, &self.role.candidate) {
             (false, _) => Some(format!("the connection to {}", self.backend)),
             (true, None) => Some(QUEUE_POSITION.to_owned()),
             (true, Some(_)) => None,
-        };
+        }
     }
 
     /// The nodes that differ from the leader, as far as this one knows.
@@ -430,6 +436,17 @@ mod tests {
         view.elected(NOW, &session, engine.jobs());
         view.lease(Uptime::ZERO);
         assert_eq!(view.lease_until(&engine), None);
+    }
+
+    #[test]
+    fn a_leader_whose_lease_ends_without_a_connection_waits_for_the_connection() {
+        let (mut view, engine) = view();
+        let session = Election::Session { id: SessionId("1".into()), timeout: std::time::Duration::from_secs(10) };
+        let suspended = Election::Suspended { session: SessionId("1".into()) };
+        for event in [session, suspended, Election::Withdrawn] {
+            view.elected(NOW, &event, engine.jobs());
+        }
+        assert_eq!(view.status(NOW, &engine).awaiting.as_deref(), Some("the connection to zookeeper"));
     }
 
     #[test]

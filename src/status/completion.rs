@@ -24,7 +24,10 @@ impl Status {
     pub fn put_queue(&mut self, queue: &Queue) {
         let mut predecessor = None;
         self.queue.clear();
-        for entry in &queue.candidates {
+        // Who leads is first: a listing from before its election still has its predecessors.
+        let own = self.role.token.and(self.role.candidate.as_ref());
+        let from = own.and_then(|own| queue.candidates.iter().position(|queued| queued.candidate == *own));
+        for entry in queue.candidates.iter().skip(from.unwrap_or(0)) {
             let queued = QueuedCandidate { candidate: entry.candidate.clone(), node: entry.node.clone(), predecessor };
             predecessor = Some(entry.candidate.clone());
             self.queue.push(queued);
@@ -197,6 +200,11 @@ mod tests {
         queue.candidates.remove(0);
         status.put_queue(&queue);
         assert_eq!(status.role.leader_node, Some(status.node.clone()));
+        let mut earlier = sample::queue();
+        earlier.candidates.swap(0, 2);
+        status.put_queue(&earlier);
+        let first = status.queue.first().map(|first| (first.node.clone(), first.predecessor.clone()));
+        assert_eq!(first, Some((Some(status.node.clone()), None)), "its predecessors are gone");
         status.role = Role::default();
         status.put_queue(&queue);
         assert_eq!(status.role.leader_node, None, "the first entry is not cronkeeper's");

@@ -120,7 +120,7 @@ async fn a_handover_is_passed_to_the_loop_and_its_result_returned() {
         assert_eq!(daemon.post("/v1/handover", impossible).await.0, 400, "{impossible}");
     }
     let (code, refused) = daemon.post("/v1/handover", r#"{"to":"host-z"}"#).await;
-    assert_eq!((code, &refused["error"]), (409, &"no handover: it is not in the queue".into()));
+    assert_eq!((code, &refused["error"]), (409, &"no handover to host-z: it is not in the queue".into()));
     let (code, refused) = daemon.post("/v1/handover", "").await;
     assert_eq!((code, &refused["error"]), (409, &"no handover: this node does not lead".into()));
     assert_eq!(looped.await.unwrap(), [None, Some(NodeName::new("host-z")), None]);
@@ -150,7 +150,7 @@ async fn a_node_that_does_not_lead_refuses_a_handover_only_if_the_leader_would()
     daemon.status.send_replace(Arc::new(follower));
     for (to, why) in [("host-a", "it already leads"), ("host-z", "it is not in the queue")] {
         let (code, refused) = daemon.post("/v1/handover", &format!("{{\"to\":\"{to}\"}}")).await;
-        assert_eq!((code, &refused["error"]), (409, &format!("no handover: {why}").into()));
+        assert_eq!((code, &refused["error"]), (409, &format!("no handover to {to}: {why}").into()));
     }
 }
 

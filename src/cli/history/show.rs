@@ -65,7 +65,7 @@ fn triggered(run: &EndedRun) -> String {
 
 fn requested(by: Option<&String>, made_for: Option<Timestamp>) -> String {
     match (by, made_for) {
-        (Some(by), Some(time)) => format!("{by}, for {}Z", stamp(time)),
+        (Some(by), Some(time)) => format!("{by}, for {} UTC", stamp(time)),
         (Some(by), None) => by.clone(),
         (None, _) => unknown(),
     }
@@ -230,7 +230,7 @@ mod tests {
         run.triggered_for = Some(at("2026-11-01T02:30:00Z"));
         let variables = [("DAY", "1"), ("NOTE", "a b\u{1b}[2J\n and much more than that")];
         run.parameters = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let expected = r#"root on host-a, for 2026-11-01 02:30:00Z DAY=1 NOTE="a b\u{1b}[2J\n and much mo"…"#;
+        let expected = r#"root on host-a, for 2026-11-01 02:30:00 UTC DAY=1 NOTE="a b\u{1b}[2J\n and much mo"…"#;
         assert_eq!(triggered(&run), expected);
     }
 

@@ -16,13 +16,13 @@ pub struct Args {
     /// Command to run when this node has known of no leader for `--no-leader-after`
     #[arg(long, value_name = "COMMAND", env = "CRONKEEPER_ON_NO_LEADER")]
     on_no_leader: Option<String>,
-    /// How long there may be no leader
+    /// How long there may be no leader before --on-no-leader runs
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_NO_LEADER_AFTER", default_value = "1m", value_parser = duration::parse_positive)]
     no_leader_after: Duration,
     /// Command that the leader runs when another node has been gone for `--node-missing-after`
     #[arg(long, value_name = "COMMAND", env = "CRONKEEPER_ON_NODE_MISSING")]
     on_node_missing: Option<String>,
-    /// How long a node may be gone
+    /// How long a node may be gone before --on-node-missing runs
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_NODE_MISSING_AFTER", default_value = "5m", value_parser = duration::parse_positive)]
     node_missing_after: Duration,
     /// Command to run when this node's jobs file was rejected
@@ -31,7 +31,7 @@ pub struct Args {
     /// Command that the leader runs when another node has had other jobs or time zones for `--jobs-drift-after`
     #[arg(long, value_name = "COMMAND", env = "CRONKEEPER_ON_JOBS_DRIFT")]
     on_jobs_drift: Option<String>,
-    /// How long a node may have other jobs or time zones than the leader
+    /// How long a node may have other jobs or time zones than the leader before --on-jobs-drift runs
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_JOBS_DRIFT_AFTER", default_value = "5m", value_parser = duration::parse_positive)]
     jobs_drift_after: Duration,
 }

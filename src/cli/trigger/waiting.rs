@@ -31,7 +31,7 @@ mod tests {
         let run = status.runs[0].run.clone();
         assert_eq!(before_start(&status, &run), None);
         status.runs[0].state = RunState::Queued;
-        assert_eq!(before_start(&status, &run).as_deref(), Some("waits for other runs"));
+        assert_eq!(before_start(&status, &run).as_deref(), Some("waits for its group or locks"));
         status.runs.clear();
         assert_eq!(before_start(&status, &run).as_deref(), Some("the leader has not begun it yet"));
         status.role.leader_node = None;

@@ -76,6 +76,7 @@ fn a_run_beside_another_is_skipped_and_the_command_that_waits_says_so() {
     let (code, err) = said(&cli(&spec, &["trigger", "seldom", "--wait"]));
     assert_eq!(code, Some(75));
     assert!(err.ends_with("was skipped: overlap\n"), "{err}");
+    assert_eq!(err.matches("skipped").count(), 1, "{err}");
     gate.open();
 }
 
@@ -157,7 +158,7 @@ fn whoever_waits_for_a_run_that_waits_for_another_reads_so() {
     let gate = Gate::new();
     let spec = spec(&gate.command(), ", overlap: queue");
     let node = serving(&spec);
-    cli_text(&spec, &["trigger", "seldom"]);
+    let first = cli_text(&spec, &["trigger", "seldom"]);
     node.await_event("run.started", LONG);
     let mut waiting = Process::spawn(PROGRAM, |command| {
         command.args(["trigger", "seldom", "--wait", "--runtime-dir"]).arg(spec.runtime_dir());
@@ -166,7 +167,7 @@ fn whoever_waits_for_a_run_that_waits_for_another_reads_so() {
     .unwrap();
     let mut said = BufReader::new(waiting.take(|child| child.stderr.take())).lines();
     let line = said.next().unwrap().unwrap();
-    assert!(line.ends_with("`: waits for other runs"), "{line}");
+    assert!(line.ends_with(&format!("`: waits for {}", first.trim())), "{line}");
     gate.open();
     assert_eq!(waiting.wait_exit(LONG).and_then(|status| status.code()), Some(0));
 }

@@ -53,7 +53,7 @@ fn a_value_of_any_text_and_the_time_arrive_unchanged_and_are_in_the_history() {
     let run = record["run"].as_str().unwrap();
     assert_eq!(get_json(&spec, &format!("/v1/runs/{run}"))["record"]["parameters"]["NOTE"], note);
     let line = cli_text(&spec, &["history", "load"]);
-    assert!(line.contains(r#", for 2026-11-19 02:30:00Z DAY="" NOTE="it's \"quoted\",\n$HOME"…"#), "{line}");
+    assert!(line.contains(r#", for 2026-11-19 02:30:00 UTC DAY="" NOTE="it's \"quoted\",\n$HOME"…"#), "{line}");
     for event in ["operator.requested", "job.triggered"] {
         let event = node.await_event(event, LONG);
         assert_eq!(event.text("parameters"), "DAY,NOTE");

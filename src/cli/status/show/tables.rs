@@ -1,5 +1,7 @@
 //! The tables of the status: queue, members, runs, pauses, jobs.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 
 use crate::cli::ask::span;
@@ -66,8 +68,11 @@ fn notes(published: &Published) -> String {
 
 pub(super) fn runs(status: &Status) -> Table {
     let mut table = Table::new(&["RUNNING", "NODE", "ATTEMPT", "FOR", "STATE"]);
+    let begun = status.runs.iter().filter(|run| run.state != RunState::Queued);
+    let begun: BTreeMap<&JobName, &RunId> = begun.map(|run| (run.run.job(), &run.run)).collect();
     for run in &status.runs {
-        let state = run.ended.map_or_else(|| run_state(run, status), ended);
+        let before = begun.get(run.run.job()).copied();
+        let state = run.ended.map_or_else(|| state_in_words(run, before, status.at), ended);
         // A run that waits for its turn has had no attempt.
         let attempt = if run.attempt == 0 { "-".to_owned() } else { run.attempt.to_string() };
         table.row([run.run.to_string(), run.node.to_string(), attempt, span(run.since, status.at), state]);
@@ -77,12 +82,23 @@ pub(super) fn runs(status: &Status) -> Table {
 
 /// What a run in flight does or waits for.
 pub(in crate::cli) fn run_state(run: &RunStatus, status: &Status) -> String {
+    let is_before = |other: &&RunStatus| other.run.job() == run.run.job() && other.state != RunState::Queued;
+    let before = status.runs.iter().find(is_before).map(|before| &before.run);
+    state_in_words(run, before, status.at)
+}
+
+/// `before`: another run of the job, which has begun.
+fn state_in_words(run: &RunStatus, before: Option<&RunId>, now: Timestamp) -> String {
     match (run.state, run.retry_at) {
-        (RunState::Queued, _) => "waits for other runs".to_owned(),
+        (RunState::Queued, _) => match before {
+            Some(before) => format!("waits for {before}"),
+            // The status does not have them.
+            None => "waits for its group or locks".to_owned(),
+        },
         (RunState::Running, _) => "running".to_owned(),
-        (RunState::Retrying, Some(at)) => format!("retrying in {}", span(status.at, at)),
+        (RunState::Retrying, Some(at)) => format!("retrying in {}", span(now, at)),
         (RunState::Retrying, None) => "retrying now".to_owned(),
-        (RunState::Unstarted, Some(at)) => format!("not started yet, retry in {}", span(status.at, at)),
+        (RunState::Unstarted, Some(at)) => format!("not started yet, retry in {}", span(now, at)),
         (RunState::Unstarted, None) => "not started yet".to_owned(),
         (RunState::CutOff, _) => cut_off(run.keep_until),
     }
