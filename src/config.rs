@@ -230,15 +230,18 @@ fn conflicting_limit(job: &Job, groups: &mut BTreeMap<String, (usize, JobName)>)
 }
 
 /// Digest of the names and bytes of all files. The directory is excluded, because nodes may keep the same jobs in
-/// different directories.
+/// different directories, and so is the name of a jobs file that is the only one.
 fn digest(sources: &[Source], calendars: &CalendarFiles) -> Digest {
     let mut all = Vec::new();
-    let sources = sources.iter().map(|Source { path, bytes }| (path, bytes.as_slice()));
+    let name = |path: &Path| path.file_name().map(std::os::unix::ffi::OsStrExt::as_bytes).unwrap_or_default().to_vec();
+    let is_only = sources.len() == 1;
+    let of_source = |path: &Path| if is_only { Vec::new() } else { name(path) };
+    let sources = sources.iter().map(|Source { path, bytes }| (of_source(path), bytes.as_slice()));
     // Why a calendar cannot be read matters too: it may be readable later.
-    let calendars = calendars.0.iter().map(|(path, read)| (path, read.as_deref().unwrap_or_else(|why| why.as_bytes())));
-    for (path, bytes) in sources.chain(calendars) {
-        let name = path.file_name().map(std::os::unix::ffi::OsStrExt::as_bytes).unwrap_or_default();
-        for part in [name, bytes] {
+    let calendars =
+        calendars.0.iter().map(|(path, read)| (name(path), read.as_deref().unwrap_or_else(|why| why.as_bytes())));
+    for (name, bytes) in sources.chain(calendars) {
+        for part in [&*name, bytes] {
             // The length in front of each part makes the boundaries between parts unambiguous.
             all.extend((part.len() as u64).to_le_bytes());
             all.extend(part);

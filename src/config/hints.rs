@@ -15,7 +15,7 @@ const SYNONYMS: [(&str, &[&str]); 24] = [
     ("splay", &["jitter", "random_delay", "randomizeddelaysec"]),
     ("command", &["args", "cmd", "exec", "execstart", "program", "run", "script"]),
     ("shell", &["executable", "interpreter"]),
-    ("enabled", &["active", "disable", "disabled", "enable", "suspend"]),
+    ("enabled", &["active", "enable"]),
     ("environment", &["env", "env_vars", "envs", "variables", "vars"]),
     ("environment_file", &["dotenv", "env_file", "env_files", "environment_files", "environmentfile"]),
     ("secrets", &["credentials", "load_credential", "loadcredential", "secret"]),
@@ -34,12 +34,14 @@ const SYNONYMS: [(&str, &[&str]); 24] = [
 ];
 
 /// What replaces a key that has no counterpart.
-const INSTEAD: [(&str, &[&str]); 2] = [
+const INSTEAD: [(&str, &[&str]); 4] = [
     (
         "write what notifies somebody under `on_failure`, `on_recovery` or `on_missed`",
         &["alert", "alerts", "email", "mail", "mail_to", "mailto", "notifications", "notify", "onfailure", "on_error"],
     ),
     ("the job's name is its key: write `NAME:` above its keys", &["id", "job", "name"]),
+    ("write `enabled: false` for a job that is not to run", &["disable", "disabled", "suspend", "suspended"]),
+    ("all jobs run on the node that leads", &["host", "hosts", "node", "nodes", "run_on", "server"]),
 ];
 
 /// The key that is meant by an unknown one, if it can be guessed.

@@ -47,6 +47,8 @@ fn keys_of_other_schedulers_name_the_key_that_is_meant() {
     for (key, instead) in [
         ("notify", "write what notifies somebody under `on_failure`, `on_recovery` or `on_missed`"),
         ("name", "the job's name is its key: write `NAME:` above its keys"),
+        ("disabled", "write `enabled: false` for a job that is not to run"),
+        ("nodes", "all jobs run on the node that leads"),
     ] {
         same(
             &reported_for_keys(&format!("{key}: x")),
