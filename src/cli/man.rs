@@ -152,14 +152,18 @@ fn synopsis(command: &Command) -> Roff {
     let mut words = vec![bold(command.get_bin_name().unwrap_or_else(|| command.get_name()))];
     let (positional, options): (Vec<&Arg>, Vec<&Arg>) = command.get_arguments().partition(|arg| arg.is_positional());
     for option in options {
-        let Some(name) = option.get_long() else { continue };
+        let name = match (option.get_long(), option.get_short()) {
+            (Some(long), _) => format!("--{long}"),
+            (None, Some(short)) => format!("-{short}"),
+            (None, None) => continue,
+        };
         let repeated = if matches!(option.get_action(), ArgAction::Append) { "..." } else { "" };
         let values = match option.get_action().takes_values() {
             true => option.get_value_names().unwrap_or_default().iter().map(|value| format!(" {value}")).collect(),
             false => String::new(),
         };
         let (before, after) = if option.is_required_set() { (" ", "") } else { (" [", "]") };
-        words.extend([roman(before), bold(format!("--{name}")), italic(values), roman(format!("{after}{repeated}"))]);
+        words.extend([roman(before), bold(name), italic(values), roman(format!("{after}{repeated}"))]);
     }
     words.extend(positional.into_iter().map(|value| roman(format!(" {}", positional_in_usage(value)))));
     let mut roff = Roff::new();
@@ -170,9 +174,10 @@ fn synopsis(command: &Command) -> Roff {
 /// A positional argument as clap writes it in a line of usage: `<JOB>`, `[JOB]...`.
 fn positional_in_usage(value: &Arg) -> String {
     let text = value.to_string();
-    match value.is_required_set() {
-        true => text,
-        false => text.replace('<', "[").replace('>', "]"),
+    match (value.is_last_set(), value.is_required_set()) {
+        (true, _) => format!("-- {text}"),
+        (false, true) => text,
+        (false, false) => text.replace('<', "[").replace('>', "]"),
     }
 }
 
@@ -269,6 +274,17 @@ mod tests {
         }
         assert!(page("cronkeeper.8").contains("cronkeeper\\-history(8)"), "{}", page("cronkeeper.8"));
         assert!(page("cronkeeper-run.8").contains("CRONKEEPER_ZOOKEEPER"));
+        let synopsis = |name: &str| {
+            let page = page(name).replace("\\fB", "").replace("\\fI", "").replace("\\fR", "").replace("\\-", "-");
+            page.split(".SH ").find(|section| section.starts_with("SYNOPSIS")).unwrap_or_default().to_owned()
+        };
+        for (name, words) in [
+            ("cronkeeper-next.8", "[-n N]"),
+            ("cronkeeper-trigger.8", "[--env NAME=VALUE]..."),
+            ("cronkeeper-lock.8", " -- "),
+        ] {
+            assert!(synopsis(name).contains(words), "{name}: {}", synopsis(name));
+        }
         let (exit, _, err) = typed(&["man", "--all", "/nonexistent"], &[]);
         assert_eq!(exit, Exit::Failed);
         assert!(err.contains("/nonexistent/cronkeeper.8"), "{err}");

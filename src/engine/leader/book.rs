@@ -28,7 +28,8 @@ const MOST_OPEN: usize = 50;
 /// The timelines of the jobs, and when each is due.
 #[derive(Debug, Default)]
 pub(super) struct Book {
-    timelines: BTreeMap<JobName, Timeline>,
+    /// In boxes, because they are large, and the nodes of a map are half empty.
+    timelines: BTreeMap<JobName, Box<Timeline>>,
     agenda: Agenda,
     /// Jobs whose backlog must be checked, by its oldest occurrence.
     backlogs: BTreeSet<(Timestamp, JobName)>,
@@ -49,7 +50,7 @@ pub(super) enum Due {
 
 impl Book {
     pub fn insert(&mut self, name: JobName, timeline: Timeline) {
-        self.timelines.insert(name, timeline);
+        self.timelines.insert(name, Box::new(timeline));
     }
 
     /// Removes everything about the job.
@@ -59,16 +60,16 @@ impl Book {
     }
 
     pub fn get(&self, name: &JobName) -> Option<&Timeline> {
-        self.timelines.get(name)
+        self.timelines.get(name).map(Box::as_ref)
     }
 
     pub fn get_mut(&mut self, name: &JobName) -> Option<&mut Timeline> {
-        self.timelines.get_mut(name)
+        self.timelines.get_mut(name).map(Box::as_mut)
     }
 
     /// The job's timeline, if its occurrences can be decided on: its record is not in conflict.
     pub fn decidable(&mut self, name: &JobName) -> Option<&mut Timeline> {
-        self.timelines.get_mut(name).filter(|timeline| !timeline.is_in_conflict)
+        self.get_mut(name).filter(|timeline| !timeline.is_in_conflict)
     }
 
     /// When the next occurrence is due.
