@@ -37,7 +37,7 @@ use super::report::{AlarmChange, AlarmNews, Report};
 use crate::clock::Uptime;
 use crate::job::{Hook, Job, JobName};
 use crate::ledger::Request;
-use crate::process::{EndedBy, Ending, Order, StartFailure, TreeId};
+use crate::process::{EndedBy, Ending, Order, StartFailure, TreeId, UnusableFile};
 use crate::run::{Outcome, RunEnd, RunId, RunRecord, SkipReason, millis};
 use crate::start_problem::StartProblem;
 
@@ -135,6 +135,16 @@ impl Hooks {
             if let Some(call) = self.queue.get(tree_id) {
                 cx.order(Order::Stop { tree_id, grace_ms: millis(call.kill_grace()) });
             }
+        }
+    }
+
+    /// Reports the files of the job that a hook starts without.
+    pub fn on_without_files(&self, cx: &mut Context, tree_id: TreeId, files: &[UnusableFile]) {
+        let Some(call) = self.queue.get(tree_id) else { return };
+        let (Some(job), Some(command)) = (call.job(), call.command()) else { return };
+        for &UnusableFile { step, errno } in files {
+            let problem = StartProblem::of(Some(job.as_ref()), command, step, errno);
+            cx.report(Report::HookWithoutFile { hook: call.name(), job: job.name.clone(), run: call.run(), problem });
         }
     }
 

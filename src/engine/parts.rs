@@ -156,6 +156,7 @@ impl Parts {
                     runs.on_held(cx, &run);
                 }
             }
+            Notice::WithoutFiles { tree_id, files } => hooks.on_without_files(cx, tree_id, &files),
             Notice::Started { tree_id, pid, at, .. } => match runs.of_tree(tree_id) {
                 Some(run) => runs.on_started(cx, run, pid, at),
                 None => hooks.on_started(tree_id, at),
