@@ -2,13 +2,13 @@
 //! has it.
 //!
 //! ```text
-//!   first attempt started ──────► on_start ───┐
+//!   first program began ────────► on_start ───┐
 //!   end, skip or alarm accepted ─► which hooks ─► waits ─► RunHook ─► ended ─► reported
 //!                                     └─ on_recovery: how did the run before end? ─┘
 //! ```
 //!
-//! `on_start` runs where the first attempt does, beside it. A later attempt finds the earlier one in its record, whichever
-//! node has it, so the hook is not run again.
+//! `on_start` runs on the node of the first attempt whose program begins, beside it. A later attempt finds that one in its
+//! record, whichever node has it, so the hook is not run again.
 //!
 //! The node that wrote it runs the hooks, so each is run at most once: if that write's result is unknown,
 //! no hook runs. A hook is not a run: it does not count for `overlap` or groups, it has no fencing token, it is not
@@ -66,9 +66,9 @@ impl Hooks {
         self.timeouts.first().map(|&(at, _)| at)
     }
 
-    /// Handles the start of the first attempt of a run that this node has.
+    /// Handles the start of an attempt that this node has.
     pub fn follow_start(&mut self, cx: &mut Context, job: &Arc<Job>, run: &RunRecord) {
-        if job.hooks.contains_key(&Hook::Start) {
+        if job.hooks.contains_key(&Hook::Start) && !run.past.may_have_begun() {
             self.call(cx, Hook::Start, job, Cause::Started(Arc::new(run.clone())));
         }
     }

@@ -260,7 +260,7 @@ impl Parts {
                 Fact::Started { run, due_at, lateness, is_first } => {
                     transfer.on_started();
                     leader.iter_mut().for_each(|leader| leader.on_started(&run, due_at, lateness, is_first));
-                    if let Some((job, record)) = runs.own_attempt(&run).filter(|_| is_first) {
+                    if let Some((job, record)) = runs.own_attempt(&run) {
                         hooks.follow_start(cx, job, record);
                     }
                 }

@@ -41,7 +41,7 @@ pub struct NodeHookCall {
 /// Cause of a job's hook.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cause {
-    /// The program of the run's first attempt has begun.
+    /// The run's program has begun, in this attempt for the first time.
     Started(Arc<RunRecord>),
     Ended(Arc<RunEnd>),
     Skipped {
