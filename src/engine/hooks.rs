@@ -27,7 +27,9 @@ use std::time::Duration;
 
 pub use self::call::{Cause, HookCall, HookStart, JobHookCall, NodeHookCall};
 pub use self::queue::AT_ONCE;
-use self::queue::HookQueue;
+use self::queue::{HookQueue, Load};
+#[cfg(test)]
+pub(super) use self::queue::{LARGEST, LONGEST, ROUTINE_AT_ONCE};
 use self::recovery::Recovery;
 use super::command::Command;
 use super::commits::UnreportedSkip;
@@ -112,14 +114,27 @@ impl Hooks {
     }
 
     fn wait(&mut self, cx: &mut Context, call: HookCall) {
-        if let Err(call) = self.queue.wait(call, self.recovery.len()) {
+        if !call.is_routine() {
+            self.make_room(cx, Load::of(call.bytes()));
+        }
+        if let Err(call) = self.queue.wait(call, self.recovery.load()) {
             report(cx, &call, HookOutcome::Dropped, None);
+        }
+    }
+
+    /// Drops routine hooks, as far as another one needs their room.
+    fn make_room(&mut self, cx: &mut Context, load: Load) {
+        while let Some(dropped) = self.queue.give_way(load, self.recovery.load()) {
+            report(cx, &dropped, HookOutcome::Dropped, None);
         }
     }
 
     /// Starts waiting hooks, as far as there is room.
     pub fn act(&mut self, cx: &mut Context) {
         while let Some(call) = self.queue.next() {
+            if let Some(overtaken) = self.queue.overtaken_by(&call) {
+                report(cx, &overtaken, HookOutcome::Dropped, None);
+            }
             let tree_id = TreeId(cx.count());
             self.queue.started(tree_id, &call);
             let until = cx.now.up + TIMEOUT + call.kill_grace() + SLACK;
@@ -217,7 +232,9 @@ impl Hooks {
     }
 
     fn request_previous_outcome(&mut self, cx: &mut Context, call: JobHookCall) {
-        if !self.queue.has_room(self.recovery.len()) {
+        let load = Load::of(call.bytes());
+        self.make_room(cx, load);
+        if !self.queue.has_room(load, self.recovery.load()) {
             return report(cx, &HookCall::OfJob(call), HookOutcome::Dropped, None);
         }
         if self.recovery.push(call) {

@@ -1,5 +1,6 @@
 //! Hooks: which ones follow a start, an end or a skip, which node runs them, and how many at once.
 
+mod crowd;
 mod ending;
 mod recovery;
 mod start;
