@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
+use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -17,12 +18,17 @@ use rustix::io::Errno;
 
 use super::child::NulByte;
 use super::{program, start_report};
+use crate::environment_file::Variable;
 use crate::job_files::{self, FileError};
 use crate::memory_file;
 use crate::process::{FileProblem, Launch, SecretFile, StartFailure, StartStep, UNUSABLE_FILES, UnusableFile};
 
 /// Most bytes of the list of files that cannot be used, so that it fits into a variable.
 const LONGEST_LIST: usize = 64 << 10;
+
+/// Most bytes of variables from files for a process that can do without them. With much more the kernel, whose limit is
+/// usually 2 MiB for arguments and environment, would execute no program.
+const MOST_DISPENSABLE: usize = 3 << 19;
 
 /// The environment of a job with files, and what follows from it.
 pub(super) struct Given {
@@ -42,8 +48,9 @@ pub(super) fn read(launch: &Launch) -> Result<Option<Given>, StartFailure> {
     }
     let mut unusable = Unusable { are_accepted: files.are_dispensable, files: Vec::new(), paths: Vec::new() };
     let mut variables = BTreeMap::new();
+    let mut room = if files.are_dispensable { MOST_DISPENSABLE } else { usize::MAX };
     for (index, file) in files.environment.iter().enumerate() {
-        let read = job_files::variables(file, launch.uid());
+        let read = job_files::variables(file, launch.uid()).and_then(|variables| fitting(variables, &mut room));
         let read = read.map_err(|error| failed(StartStep::Environment, index, &error));
         variables.extend(unusable.unless(&file.path, read)?.into_iter().flatten());
     }
@@ -63,6 +70,14 @@ pub(super) fn read(launch: &Launch) -> Result<Option<Given>, StartFailure> {
     }
     let no_nul = |NulByte| StartFailure::Step { step: StartStep::Exec, errno: nix::libc::EINVAL };
     prepared(launch, &environment, unusable.files, secrets).map(Some).map_err(no_nul)
+}
+
+/// The variables of a file, if there is room for them.
+fn fitting(variables: Vec<Variable>, room: &mut usize) -> Result<Vec<Variable>, FileError> {
+    // With `=`, the NUL at its end, and the pointer to it.
+    let size: usize = variables.iter().map(|(name, value)| name.len() + value.len() + 2 + size_of::<usize>()).sum();
+    *room = room.checked_sub(size).ok_or_else(|| io::Error::from(Errno::TOOBIG))?;
+    Ok(variables)
 }
 
 /// The files that cannot be used.

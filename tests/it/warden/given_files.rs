@@ -258,3 +258,31 @@ async fn a_process_that_can_do_without_its_files_starts_with_those_that_can_be_u
     assert_eq!(fixture.lines(), ["good -", "hunter2", "0", &bad, "/no/such/secret"]);
     fixture.close().await;
 }
+
+#[tokio::test]
+async fn a_process_that_can_do_without_its_files_starts_although_they_are_too_large_together() {
+    let mut fixture = Fixture::new();
+    let large = |name: &str| {
+        let lines = (0..10).map(|number| format!("{name}{number}={}\n", "x".repeat(100_000)));
+        fixture.file(name, &lines.collect::<String>(), 0o600)
+    };
+    // More than the 6 MiB that the kernel takes at most, whatever the limit of the stack.
+    let files = ["A", "B", "C", "D", "E", "F", "G"].map(large);
+    let mut launch = fixture.sh("echo ${#A9} ${#B9} ${#C9}");
+    launch.files.environment = files.iter().map(|path| file(path)).collect();
+    let too_large = nix::libc::E2BIG;
+    let refused = fixture.refused(launch.clone()).await;
+    assert_eq!(refused, StartFailure::Step { step: StartStep::Exec, errno: too_large });
+    launch.tree_id.0 += 100;
+    launch.files.are_dispensable = true;
+    let tree_id = launch.tree_id;
+    fixture.order(Order::Start(Box::new(launch)));
+    let without = |index| UnusableFile {
+        step: StartStep::Environment(FileProblem { index, fault: FileFault::System }),
+        errno: too_large,
+    };
+    assert_eq!(fixture.notice().await, Notice::WithoutFiles { tree_id, files: (1..7).map(without).collect() });
+    fixture.end_of_start().await;
+    assert_eq!(fixture.lines(), ["100000 0 0"]);
+    fixture.close().await;
+}
