@@ -122,7 +122,13 @@ pub struct LaunchFiles {
     /// Files whose content the process finds in memory files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretFile>,
+    /// The process starts without those that cannot be used, and finds their paths in [`UNUSABLE_FILES`].
+    #[serde(default)]
+    pub are_dispensable: bool,
 }
+
+/// The variable of a hook with the paths of the files that it starts without, a line each.
+pub const UNUSABLE_FILES: &str = "CRONKEEPER_UNUSABLE_FILES";
 
 /// A secret of a launch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -216,6 +222,8 @@ pub enum Notice {
         /// The process, as `Started` will name it.
         pid: i32,
     },
+    /// A process is started without these files, which cannot be used. `Started` or `NotStarted` follows.
+    WithoutFiles { tree_id: TreeId, files: Vec<UnusableFile> },
     /// A tree was started.
     Started {
         tree_id: TreeId,
@@ -346,6 +354,15 @@ impl StartStep {
             Self::Exec => "exec",
         }
     }
+}
+
+/// A file that a process is started without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnusableFile {
+    /// The step that would have failed.
+    pub step: StartStep,
+    /// The system's error number (errno), if that is what is wrong.
+    pub errno: i32,
 }
 
 /// A file of a [`Launch`] that cannot be used.

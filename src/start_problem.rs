@@ -57,6 +57,11 @@ impl StartProblem {
         Self { step, path, error }
     }
 
+    /// What the step failed over; `None` if it is about neither a program nor a path.
+    pub fn subject(&self) -> Option<String> {
+        self.path.as_ref().map(|path| format!("{}{path}", kind(self.step)))
+    }
+
     /// The text for the run's record, of limited length.
     pub fn for_record(&self) -> String {
         let path = self.path.as_deref().map(|path| cut(path, LONGEST_PATH));
@@ -66,8 +71,8 @@ impl StartProblem {
 
 impl fmt::Display for StartProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.path {
-            Some(path) => write!(f, "{}{path}: {}", kind(self.step), self.error),
+        match self.subject() {
+            Some(subject) => write!(f, "{subject}: {}", self.error),
             None => f.write_str(&self.error),
         }
     }

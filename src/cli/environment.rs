@@ -2,6 +2,7 @@
 
 use crate::cli::Error;
 use crate::config::GIVEN_TO_JOBS;
+use crate::process::UNUSABLE_FILES;
 use crate::suggest::nearest;
 
 const PREFIX: &str = "CRONKEEPER_";
@@ -9,7 +10,7 @@ const PREFIX: &str = "CRONKEEPER_";
 /// Variables that hooks get besides [`GIVEN_TO_JOBS`].
 ///
 /// They are allowed because a job or hook that calls cronkeeper passes them on.
-const GIVEN_TO_HOOKS: [&str; 15] = [
+const GIVEN_TO_HOOKS: [&str; 16] = [
     "CRONKEEPER_OUTCOME",
     "CRONKEEPER_REASON",
     "CRONKEEPER_EXIT_CODE",
@@ -25,6 +26,7 @@ const GIVEN_TO_HOOKS: [&str; 15] = [
     "CRONKEEPER_COUNT",
     "CRONKEEPER_FIRST",
     "CRONKEEPER_LAST",
+    UNUSABLE_FILES,
 ];
 
 /// Rejects the first of `names` that starts with `CRONKEEPER_` and is unknown.

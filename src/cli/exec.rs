@@ -207,8 +207,7 @@ fn not_started(job: &Job, why: StartFailure) -> Error {
         StartStep::Fork | StartStep::Prepare => "a process for it".to_owned(),
         StartStep::Environment(_) | StartStep::Secret(_) => {
             let problem = StartProblem::of(Some(job), &job.command, step, errno);
-            let kind = if matches!(step, StartStep::Secret(_)) { "secret" } else { "environment file" };
-            let what = format!("{kind} {}", problem.path.unwrap_or_default());
+            let what = problem.subject().unwrap_or_default();
             let source = io::Error::other(problem.error);
             return Error::NotStarted { job: job.name.clone(), what, is_missing: false, source };
         }

@@ -257,7 +257,7 @@ job_keys! {
     /// Raises the alarm `stale` when no run has succeeded for so long. Default: never.
     stale_after: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, values::positive_duration), merged => Option<Duration>;
-    /// A command that runs once per run, when the program of its first attempt has begun.
+    /// A command that runs once per run, when its program has begun for the first time.
     on_start: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
     /// A command that runs when a run has ended without success and is not repeated.

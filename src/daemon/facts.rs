@@ -50,12 +50,15 @@ pub(super) fn of_hook(call: &HookCall, here: &NodeName) -> Facts {
 }
 
 fn of_job_hook(call: &JobHookCall, here: &NodeName) -> Facts {
-    match &call.cause {
+    let mut facts = match &call.cause {
         Cause::Started(run) => of_start(run, here),
         Cause::Ended(end) => of_end(end, here),
         Cause::Skipped { skip, first, count } => of_skip(call, skip, *first, *count, here),
         Cause::Alarm { alarm, raised } => of_alarm(call, *alarm, raised, here),
-    }
+    };
+    // See `UNUSABLE_FILES`: the process that reads the files replaces the value.
+    facts.push(("UNUSABLE_FILES", String::new()));
+    facts
 }
 
 fn of_start(run: &RunRecord, here: &NodeName) -> Facts {

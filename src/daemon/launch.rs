@@ -107,7 +107,8 @@ impl Launcher {
     /// The launch of a hook: as the job's user, in the job's environment and directory, without the job's limits. A hook
     /// of the node runs as the daemon does.
     ///
-    /// The limits do not apply because the hook must be able to report a run that was killed by them.
+    /// The limits do not apply because the hook must be able to report a run that was killed by them. It starts without
+    /// files that cannot be used, because a run that failed over them must be reported too.
     ///
     /// # Errors
     /// When this host does not know the job's user or group.
@@ -118,7 +119,8 @@ impl Launcher {
         let setting = call.job().map_or_else(Setting::default, |job| Setting::of(job, call.parameters()));
         let launch = self.process(*tree_id, setting, argv, limits, &facts::of_hook(call, &self.node))?;
         let (input, deadline) = (call.input().to_owned(), Deadline::At(*until));
-        Ok(Launch { input, deadline, max_output: HOOK_OUTPUT, ..launch })
+        let files = LaunchFiles { are_dispensable: true, ..launch.files };
+        Ok(Launch { input, deadline, files, max_output: HOOK_OUTPUT, ..launch })
     }
 
     /// The part of a launch that runs and hooks have in common.
@@ -208,7 +210,7 @@ fn files(setting: &Setting<'_>) -> LaunchFiles {
         setting.environment.is_some_and(|own| own.contains_key(name)) || parameters.any(|(given, _)| given == name)
     };
     let replaceable = USUAL.into_iter().filter(|name| !is_own(name)).map(str::to_owned).collect();
-    LaunchFiles { environment: setting.environment_file.to_vec(), replaceable, secrets }
+    LaunchFiles { environment: setting.environment_file.to_vec(), replaceable, secrets, are_dispensable: false }
 }
 
 /// The working directory of a process: the job's own, else the user's home directory.

@@ -168,6 +168,9 @@ pub(super) fn report(report: &Report) {
             attempt,
             reason = reason.map(|reason| reason.as_str()),
         ),
+        Report::HookWithoutFile { hook, job, run, problem } => {
+            hook::without_file(hook, job, run.as_ref(), problem);
+        }
         Report::HookFinished { hook, job, run, how, problem } => {
             hook::finished(hook, job.as_ref(), run.as_ref(), *how, problem.as_ref());
         }

@@ -23,6 +23,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         }
         match &notice {
             Notice::Output { .. } | Notice::Pong => return self.turn_if_due(now),
+            Notice::WithoutFiles { .. } => {}
             Notice::Held { tree_id, pid } => self.record_start(*tree_id, *pid, None),
             Notice::Started { tree_id, pid, known_by, .. } => self.record_start(*tree_id, *pid, Some(known_by)),
             Notice::NotStarted { tree_id, .. } => {

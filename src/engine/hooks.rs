@@ -2,13 +2,13 @@
 //! has it.
 //!
 //! ```text
-//!   first attempt started ──────► on_start ───┐
+//!   first program began ────────► on_start ───┐
 //!   end, skip or alarm accepted ─► which hooks ─► waits ─► RunHook ─► ended ─► reported
 //!                                     └─ on_recovery: how did the run before end? ─┘
 //! ```
 //!
-//! `on_start` runs where the first attempt does, beside it. A later attempt finds the earlier one in its record, whichever
-//! node has it, so the hook is not run again.
+//! `on_start` runs on the node of the first attempt whose program begins, beside it. A later attempt finds that one in its
+//! record, whichever node has it, so the hook is not run again.
 //!
 //! The node that wrote it runs the hooks, so each is run at most once: if that write's result is unknown,
 //! no hook runs. A hook is not a run: it does not count for `overlap` or groups, it has no fencing token, it is not
@@ -27,7 +27,9 @@ use std::time::Duration;
 
 pub use self::call::{Cause, HookCall, HookStart, JobHookCall, NodeHookCall};
 pub use self::queue::AT_ONCE;
-use self::queue::HookQueue;
+use self::queue::{HookQueue, Load};
+#[cfg(test)]
+pub(super) use self::queue::{LARGEST, LONGEST, ROUTINE_AT_ONCE};
 use self::recovery::Recovery;
 use super::command::Command;
 use super::commits::UnreportedSkip;
@@ -37,7 +39,7 @@ use super::report::{AlarmChange, AlarmNews, Report};
 use crate::clock::Uptime;
 use crate::job::{Hook, Job, JobName};
 use crate::ledger::Request;
-use crate::process::{EndedBy, Ending, Order, StartFailure, TreeId};
+use crate::process::{EndedBy, Ending, Order, StartFailure, TreeId, UnusableFile};
 use crate::run::{Outcome, RunEnd, RunId, RunRecord, SkipReason, millis};
 use crate::start_problem::StartProblem;
 
@@ -66,9 +68,9 @@ impl Hooks {
         self.timeouts.first().map(|&(at, _)| at)
     }
 
-    /// Handles the start of the first attempt of a run that this node has.
+    /// Handles the start of an attempt that this node has.
     pub fn follow_start(&mut self, cx: &mut Context, job: &Arc<Job>, run: &RunRecord) {
-        if job.hooks.contains_key(&Hook::Start) {
+        if job.hooks.contains_key(&Hook::Start) && !run.past.may_have_begun() {
             self.call(cx, Hook::Start, job, Cause::Started(Arc::new(run.clone())));
         }
     }
@@ -112,14 +114,27 @@ impl Hooks {
     }
 
     fn wait(&mut self, cx: &mut Context, call: HookCall) {
-        if let Err(call) = self.queue.wait(call, self.recovery.len()) {
+        if !call.is_routine() {
+            self.make_room(cx, Load::of(call.bytes()));
+        }
+        if let Err(call) = self.queue.wait(call, self.recovery.load()) {
             report(cx, &call, HookOutcome::Dropped, None);
+        }
+    }
+
+    /// Drops routine hooks, as far as another one needs their room.
+    fn make_room(&mut self, cx: &mut Context, load: Load) {
+        while let Some(dropped) = self.queue.give_way(load, self.recovery.load()) {
+            report(cx, &dropped, HookOutcome::Dropped, None);
         }
     }
 
     /// Starts waiting hooks, as far as there is room.
     pub fn act(&mut self, cx: &mut Context) {
         while let Some(call) = self.queue.next() {
+            if let Some(overtaken) = self.queue.overtaken_by(&call) {
+                report(cx, &overtaken, HookOutcome::Dropped, None);
+            }
             let tree_id = TreeId(cx.count());
             self.queue.started(tree_id, &call);
             let until = cx.now.up + TIMEOUT + call.kill_grace() + SLACK;
@@ -135,6 +150,16 @@ impl Hooks {
             if let Some(call) = self.queue.get(tree_id) {
                 cx.order(Order::Stop { tree_id, grace_ms: millis(call.kill_grace()) });
             }
+        }
+    }
+
+    /// Reports the files of the job that a hook starts without.
+    pub fn on_without_files(&self, cx: &mut Context, tree_id: TreeId, files: &[UnusableFile]) {
+        let Some(call) = self.queue.get(tree_id) else { return };
+        let (Some(job), Some(command)) = (call.job(), call.command()) else { return };
+        for &UnusableFile { step, errno } in files {
+            let problem = StartProblem::of(Some(job.as_ref()), command, step, errno);
+            cx.report(Report::HookWithoutFile { hook: call.name(), job: job.name.clone(), run: call.run(), problem });
         }
     }
 
@@ -207,7 +232,9 @@ impl Hooks {
     }
 
     fn request_previous_outcome(&mut self, cx: &mut Context, call: JobHookCall) {
-        if !self.queue.has_room(self.recovery.len()) {
+        let load = Load::of(call.bytes());
+        self.make_room(cx, load);
+        if !self.queue.has_room(load, self.recovery.load()) {
             return report(cx, &HookCall::OfJob(call), HookOutcome::Dropped, None);
         }
         if self.recovery.push(call) {

@@ -156,6 +156,7 @@ impl Parts {
                     runs.on_held(cx, &run);
                 }
             }
+            Notice::WithoutFiles { tree_id, files } => hooks.on_without_files(cx, tree_id, &files),
             Notice::Started { tree_id, pid, at, .. } => match runs.of_tree(tree_id) {
                 Some(run) => runs.on_started(cx, run, pid, at),
                 None => hooks.on_started(tree_id, at),
@@ -259,7 +260,7 @@ impl Parts {
                 Fact::Started { run, due_at, lateness, is_first } => {
                     transfer.on_started();
                     leader.iter_mut().for_each(|leader| leader.on_started(&run, due_at, lateness, is_first));
-                    if let Some((job, record)) = runs.own_attempt(&run).filter(|_| is_first) {
+                    if let Some((job, record)) = runs.own_attempt(&run) {
                         hooks.follow_start(cx, job, record);
                     }
                 }

@@ -75,6 +75,16 @@ pub enum Report {
     },
     /// The process of an attempt could not be started.
     NotStarted { run: RunId, attempt: u32, problem: StartProblem },
+    /// A hook starts without a file of its job.
+    HookWithoutFile {
+        /// The hook's key.
+        hook: &'static str,
+        job: JobName,
+        /// The run that the hook is about; `None` if it is about no run.
+        run: Option<RunId>,
+        /// The file, and why it cannot be used.
+        problem: StartProblem,
+    },
     /// A hook ended, or was not started.
     HookFinished {
         /// The hook's key.

@@ -40,7 +40,7 @@ pub struct Attempt {
 pub struct Past {
     /// Number of attempts that failed or timed out, which `retries` limits. Interrupted attempts do not count.
     pub failures: u32,
-    /// The newest attempts, oldest first.
+    /// The newest attempts, oldest first. If an older one may have begun its program and none of them, it is kept too.
     pub attempts: Vec<Attempt>,
 }
 
@@ -57,6 +57,13 @@ impl Attempt {
             duration_ms: end.duration_ms,
         }
     }
+
+    /// False if its program is known not to have begun.
+    ///
+    /// A failure that nobody saw the end of is one before there was a program.
+    fn may_have_begun(&self) -> bool {
+        self.outcome != Outcome::Failure || self.exit_code.is_some() || self.signal.is_some()
+    }
 }
 
 impl Past {
@@ -72,8 +79,20 @@ impl Past {
         }
         self.failures = self.failures.saturating_add(u32::from(end.outcome.is_failed()));
         self.attempts.push(Attempt::of(end));
-        let surplus = self.attempts.len().saturating_sub(LISTED);
-        self.attempts.drain(..surplus);
+        while self.attempts.len() > LISTED {
+            self.drop_one();
+        }
+    }
+
+    /// True if the program of one of these attempts may have begun.
+    pub fn may_have_begun(&self) -> bool {
+        self.attempts.iter().any(Attempt::may_have_begun)
+    }
+
+    /// Drops the oldest attempt, unless it alone shows that the run's program may have begun: then the next one.
+    fn drop_one(&mut self) {
+        let is_needed = self.may_have_begun() && !self.attempts.iter().skip(1).any(Attempt::may_have_begun);
+        self.attempts.remove(usize::from(is_needed));
     }
 
     /// The recorded end of `run`'s current attempt, if any.
@@ -113,6 +132,21 @@ mod tests {
         past.note(&failed(1, Outcome::Failure));
         past.note(&failed(1, Outcome::Interrupted));
         assert_eq!((past.failures, past.attempts.len()), (1, 1));
+    }
+
+    #[test]
+    fn however_many_attempts_follow_it_is_known_that_a_program_may_have_begun() {
+        let not_started = |attempt| RunEnd { exit_code: None, ..failed(attempt, Outcome::Failure) };
+        let mut past = Past::default();
+        (1..=20).for_each(|attempt| past.note(&not_started(attempt)));
+        assert!(!past.may_have_begun());
+        past.note(&failed(21, Outcome::Interrupted));
+        (22..=50).for_each(|attempt| past.note(&not_started(attempt)));
+        let numbers: Vec<u32> = past.attempts.iter().map(|attempt| attempt.attempt).collect();
+        assert_eq!((past.may_have_begun(), numbers.first(), numbers.get(1)), (true, Some(&21), Some(&42)));
+        past.note(&failed(51, Outcome::Timeout));
+        assert_eq!((past.attempts.len(), past.attempts.first().map(|first| first.attempt)), (LISTED, Some(42)));
+        assert!(Attempt::of(&failed(1, Outcome::Failure)).may_have_begun());
     }
 
     #[test]

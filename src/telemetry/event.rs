@@ -123,6 +123,7 @@ events! {
     LOG_DROPPED "log.dropped" "log lines were dropped because they could not be written fast enough"
         [output_lines, other_lines];
     INTERNAL_ERROR "internal.error" "a bug of cronkeeper, please report it" [place];
+    HOOK_WITHOUT_FILE "hook.without_file" "a hook starts without a file of its job" [job, run, hook, step, path, error];
     HOOK_FINISHED "hook.finished" "a hook ended" [job, run, hook, outcome, detail];
 }
 

@@ -16,9 +16,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno as Error, fcntl_dupfd_cloexec};
 use rustix::process::{Pid, Resource, Rlimit, Signal, setrlimit};
 
-use super::files::{self, Given};
+use super::given_files::{self, Given};
 use super::spawn::{close_others, join_own_keyring};
-use super::start_report::{begin, failed};
+use super::start_report::{begin, failed, without};
 use super::{hold, limits, program};
 use crate::clock::system::uptime;
 use crate::process::{Launch, StartFailure, StartStep, User};
@@ -132,7 +132,10 @@ pub(super) fn become_job(
     close_others(&mut kept(streams));
     audit_as(setup.launch.uid());
     reset_oom_score();
-    let given = files::read(setup.launch)?;
+    let given = given_files::read(setup.launch)?;
+    if let Some(Given { unusable, .. }) = given.as_ref().filter(|given| !given.unusable.is_empty()) {
+        prepare(rustix::io::write(streams.status, &without(unusable)).map(drop))?;
+    }
     limit(setup).map_err(|error| failed(StartStep::Limits, error))?;
     prepare(join_own_keyring())?;
     become_user(setup).map_err(|error| failed(StartStep::User, error))?;

@@ -132,7 +132,7 @@ mod tests {
             let cgroup = Some(Cgroup { path: directory.clone(), memory: Some(at), processes: None });
             let file = EnvironmentFile { path: directory.clone().into(), is_optional: true };
             let secrets = vec![SecretFile { name: input.clone(), path: directory.clone().into() }];
-            let files = LaunchFiles { environment: vec![file], replaceable: argv.clone(), secrets };
+            let files = LaunchFiles { environment: vec![file], replaceable: argv.clone(), secrets, are_dispensable: tree_id % 2 == 0 };
             Launch {
                 tree_id: TreeId(tree_id),
                 argv,

@@ -319,7 +319,12 @@ impl Keeper {
         };
         self.poller.unwatch_status(&status);
         tree.hold = None;
-        match start_report::outcome(&report[..read]) {
+        let (files, outcome) = start_report::decode(&report[..read]);
+        if !files.is_empty() {
+            self.send(&Notice::WithoutFiles { tree_id, files });
+        }
+        let Some(tree) = self.trees.get_mut(tree_id) else { return };
+        match outcome {
             StartOutcome::Died if tree.is_cancelled => {
                 self.discard(tree_id);
                 self.send(&Notice::NotStarted { tree_id, why: StartFailure::TooLate });

@@ -7,7 +7,7 @@ use rustix::io::Errno as Error;
 
 use crate::clock::Uptime;
 use crate::environment_file::{BadLine, LineFault};
-use crate::process::{FileFault, FileProblem, StartFailure, StartStep};
+use crate::process::{FileFault, FileProblem, StartFailure, StartStep, UnusableFile};
 
 /// How a start has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +19,30 @@ pub(super) enum StartOutcome {
     Died,
 }
 
-/// Longest report on the status pipe, in bytes: the begin, and the failure to execute the program. That of a file is
-/// shorter, as it comes alone.
-pub(super) const REPORT: usize = 1 + 8 + 5;
+/// Most files that a report can name: a job has at most 32 of each kind.
+const MOST_FILES: usize = 64;
 
-/// Decodes the bytes on the status pipe, read to its end.
-pub(super) fn outcome(report: &[u8]) -> StartOutcome {
+/// Bytes of the report about a file.
+const OF_FILE: usize = 1 + 4 + 6;
+
+/// Longest report on the status pipe, in bytes: the files that the process is started without, the begin, and the failure
+/// to execute the program. That of a file is shorter than these two, as it comes alone.
+pub(super) const REPORT: usize = MOST_FILES * (1 + OF_FILE) + 1 + 8 + 5;
+
+/// Decodes the bytes on the status pipe, read to its end: the files that the process is started without, and how its
+/// start has ended.
+pub(super) fn decode(report: &[u8]) -> (Vec<UnusableFile>, StartOutcome) {
+    let (mut files, mut rest) = (Vec::new(), report);
+    while let Some((&[WITHOUT, step, ref of_file @ ..], after)) = rest.split_first_chunk::<{ 1 + OF_FILE }>() {
+        if let StartFailure::Step { step, errno } = failure_of(step, of_file) {
+            files.push(UnusableFile { step, errno });
+        }
+        rest = after;
+    }
+    (files, outcome(rest))
+}
+
+fn outcome(report: &[u8]) -> StartOutcome {
     match report.split_first() {
         None => StartOutcome::Died,
         Some((&BEGAN, rest)) => {
@@ -60,6 +78,7 @@ const USER: u8 = 5;
 const BEGAN: u8 = 6;
 const ENVIRONMENT: u8 = 7;
 const SECRET: u8 = 8;
+const WITHOUT: u8 = 9;
 
 /// The report about a file: its place, the fault, and the number that belongs to the fault.
 fn report_of_file(FileProblem { index, fault }: FileProblem) -> Vec<u8> {
@@ -122,6 +141,14 @@ pub(super) fn report(failure: StartFailure) -> Vec<u8> {
     [&[step][..], &errno.to_le_bytes(), &of_file].concat()
 }
 
+/// The report that the process is started without these files.
+pub(super) fn without(files: &[UnusableFile]) -> Vec<u8> {
+    let of_file = |&UnusableFile { step, errno }: &UnusableFile| {
+        [&[WITHOUT][..], &report(StartFailure::Step { step, errno })].concat()
+    };
+    files.iter().take(MOST_FILES).flat_map(of_file).collect()
+}
+
 /// A step that failed with an error of the system.
 pub(super) fn failed(step: StartStep, error: Error) -> StartFailure {
     StartFailure::Step { step, errno: error.raw_os_error() }
@@ -152,7 +179,20 @@ mod tests {
         assert_eq!(outcome(&begin(at)), StartOutcome::Began(at));
         let failure = StartFailure::Step { step: StartStep::Exec, errno: 2 };
         let both = [&begin(at)[..], &report(failure)].concat();
-        assert_eq!((outcome(&both), both.len()), (StartOutcome::Failed(failure), REPORT));
+        assert_eq!(outcome(&both), StartOutcome::Failed(failure));
         assert_eq!(outcome(&[]), StartOutcome::Died);
+    }
+
+    #[test]
+    fn files_that_a_process_is_started_without_come_before_its_begin_or_failure() {
+        let step = |index| StartStep::Secret(FileProblem { index, fault: FileFault::TooLarge(9) });
+        let files: Vec<UnusableFile> = (0..64).map(|index| UnusableFile { step: step(index), errno: 2 }).collect();
+        let begun = begin(Uptime::ZERO);
+        let failure = StartFailure::Step { step: StartStep::Exec, errno: 2 };
+        let whole = [&without(&files)[..], &begun, &report(failure)].concat();
+        assert_eq!((decode(&whole), whole.len()), ((files.clone(), StartOutcome::Failed(failure)), REPORT));
+        assert_eq!(decode(&[&without(&files[..1])[..], &begun].concat()).0, files[..1]);
+        assert_eq!(decode(&without(&files[..1])), (files[..1].to_vec(), StartOutcome::Died));
+        assert_eq!(decode(&begun), (vec![], StartOutcome::Began(Uptime::ZERO)));
     }
 }

@@ -3,7 +3,7 @@
 pub mod fixture;
 mod cgroups;
 mod ends;
-mod files;
+mod given_files;
 mod held;
 mod input;
 mod output;

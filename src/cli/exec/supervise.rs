@@ -115,7 +115,7 @@ impl ExecSupervisor<'_> {
                 let timed_out = ending.ended_by == Some(EndedBy::Order) && self.stopped == Some(ExecStopCause::Timeout);
                 return Some(Ok(SupervisedEnd { ending: *ending, timed_out }));
             }
-            Notice::Held { .. } | Notice::Pong => {}
+            Notice::Held { .. } | Notice::WithoutFiles { .. } | Notice::Pong => {}
         }
         None
     }

@@ -154,7 +154,7 @@ impl<'a, G: Guard> HeldCommand<'a, G> {
                 let stopped = self.stopped.filter(|_| ending.ended_by == Some(EndedBy::Order)).or(by_deadline);
                 Some(Ok((stopped, *ending)))
             }
-            Notice::Held { .. } | Notice::Output { .. } | Notice::Pong => None,
+            Notice::Held { .. } | Notice::WithoutFiles { .. } | Notice::Output { .. } | Notice::Pong => None,
         }
     }
 

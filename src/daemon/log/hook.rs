@@ -28,6 +28,21 @@ pub(super) fn finished(
     }
 }
 
+/// Logs a file of the job that a hook starts without.
+pub(super) fn without_file(hook: &str, job: &JobName, run: Option<&RunId>, problem: &StartProblem) {
+    warn!(
+        target: TARGET,
+        event = event::HOOK_WITHOUT_FILE,
+        %job,
+        run = run.map(display),
+        hook,
+        step = problem.step.as_str(),
+        path = problem.path,
+        error = problem.error,
+        "the hook starts without {problem}",
+    );
+}
+
 fn describe_problem(how: HookOutcome, problem: Option<&StartProblem>) -> Option<String> {
     match how {
         HookOutcome::Exited(Exit::Code(0)) => None,

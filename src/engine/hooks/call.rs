@@ -8,10 +8,13 @@ use jiff::Timestamp;
 use crate::clock::Uptime;
 use crate::job::{Alarm, CommandLine, Hook, Job, NodeHook};
 use crate::process::TreeId;
-use crate::run::{Parameters, RaisedAlarm, RunEnd, RunId, RunRecord, Skip};
+use crate::run::{Attempt, Parameters, RaisedAlarm, RunEnd, RunId, RunRecord, Skip};
 
 /// Time between SIGTERM and SIGKILL for a hook of the node.
 const KILL_GRACE: Duration = Duration::from_secs(10);
+
+/// Bytes of what every hook has: its names, times and numbers.
+const SMALL: usize = 1 << 10;
 
 /// A hook to run.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +44,7 @@ pub struct NodeHookCall {
 /// Cause of a job's hook.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cause {
-    /// The program of the run's first attempt has begun.
+    /// The run's program has begun, in this attempt for the first time.
     Started(Arc<RunRecord>),
     Ended(Arc<RunEnd>),
     Skipped {
@@ -101,6 +104,19 @@ impl HookCall {
         }
     }
 
+    /// True for a hook that follows every run that goes well. It gives way to those that tell of anything else.
+    pub fn is_routine(&self) -> bool {
+        matches!(self, Self::OfJob(JobHookCall { hook: Hook::Start | Hook::Success, .. }))
+    }
+
+    /// About how many bytes it takes, apart from its input.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::OfJob(call) => call.bytes(),
+            Self::OfNode(call) => SMALL + call.facts.iter().map(|(_, value)| value.len()).sum::<usize>(),
+        }
+    }
+
     /// What to execute.
     pub fn command(&self) -> Option<&CommandLine> {
         match self {
@@ -124,6 +140,18 @@ impl HookCall {
 }
 
 impl JobHookCall {
+    /// About how many bytes it takes, apart from its input.
+    pub fn bytes(&self) -> usize {
+        let run = match &self.cause {
+            Cause::Started(run) => run,
+            Cause::Ended(end) => &end.run,
+            Cause::Skipped { .. } | Cause::Alarm { .. } => return SMALL,
+        };
+        let parameters: usize = run.parameters.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let dependents: usize = run.dependents.iter().map(|job| job.as_str().len()).sum();
+        SMALL + parameters + dependents + run.past.attempts.len() * size_of::<Attempt>()
+    }
+
     /// The run that the hook is about; the first one if several were skipped. `None` if it is about no run.
     pub fn run(&self) -> Option<RunId> {
         match &self.cause {

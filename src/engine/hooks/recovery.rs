@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::call::JobHookCall;
+use super::queue::Load;
 use crate::job::JobName;
 use crate::run::{Outcome, RunId};
 
@@ -20,6 +21,8 @@ pub(super) struct Recovery {
     overtaken: BTreeMap<JobName, usize>,
     /// Successes that may be recoveries. A read is in flight for the first.
     unresolved: VecDeque<JobHookCall>,
+    /// What they take.
+    load: Load,
 }
 
 impl Recovery {
@@ -54,8 +57,9 @@ impl Recovery {
         self.overtaken.clear();
     }
 
-    pub fn len(&self) -> usize {
-        self.unresolved.len()
+    /// What the successes take that may be recoveries.
+    pub fn load(&self) -> Load {
+        self.load
     }
 
     pub fn is_idle(&self) -> bool {
@@ -64,6 +68,7 @@ impl Recovery {
 
     /// Queues a success. Returns true if it is the first.
     pub fn push(&mut self, call: JobHookCall) -> bool {
+        self.load += Load::of(call.bytes());
         self.unresolved.push_back(call);
         self.unresolved.len() == 1
     }
@@ -76,10 +81,13 @@ impl Recovery {
     /// Takes the success that the read was for; `None` if no read was requested for that run.
     pub fn answered(&mut self, run: &RunId) -> Option<JobHookCall> {
         self.unresolved.front().filter(|call| call.run().as_ref() == Some(run))?;
-        self.unresolved.pop_front()
+        let call = self.unresolved.pop_front()?;
+        self.load -= Load::of(call.bytes());
+        Some(call)
     }
 
     pub fn close(&mut self) -> VecDeque<JobHookCall> {
+        self.load = Load::default();
         std::mem::take(&mut self.unresolved)
     }
 }

@@ -84,8 +84,11 @@ pub(super) fn pause_after(unstarted: u32) -> Duration {
 }
 
 /// True if the job is not to blame: any other job would have failed here too.
-pub(super) fn is_for_lack_of_resources(errno: i32) -> bool {
-    is_any(errno, &[Errno::NOMEM, Errno::AGAIN, Errno::MFILE, Errno::NFILE, Errno::IO])
+///
+/// Never for a file that the job is given: its owner or file server can cause any error, such as EAGAIN by a lease on it.
+pub(super) fn is_for_lack_of_resources(step: StartStep, errno: i32) -> bool {
+    let is_about_file = matches!(step, StartStep::Environment(_) | StartStep::Secret(_));
+    !is_about_file && is_any(errno, &[Errno::NOMEM, Errno::AGAIN, Errno::MFILE, Errno::NFILE, Errno::IO])
 }
 
 pub(super) fn reason_of(step: StartStep, errno: i32) -> Option<Reason> {
@@ -93,9 +96,9 @@ pub(super) fn reason_of(step: StartStep, errno: i32) -> Option<Reason> {
         StartStep::Directory => Some(Reason::NoDirectory),
         StartStep::User => Some(Reason::NoUser),
         StartStep::Exec if is_any(errno, &[Errno::NOENT]) => Some(Reason::NotFound),
-        _ if is_any(errno, &[Errno::NOMEM, Errno::AGAIN]) => Some(Reason::NoMemory),
         StartStep::Environment(_) => Some(Reason::NoEnvironment),
         StartStep::Secret(_) => Some(Reason::NoSecret),
+        _ if is_any(errno, &[Errno::NOMEM, Errno::AGAIN]) => Some(Reason::NoMemory),
         StartStep::Exec => Some(Reason::NotExecutable),
         // The log names the step that failed, and the error.
         StartStep::Fork | StartStep::Prepare | StartStep::Limits => None,

@@ -281,7 +281,7 @@ impl Runs {
                 let end = RunEnd::unseen(&active.record, Outcome::Failure, reason_of(step, errno), cx.now.wall);
                 let end = RunEnd { detail, ..end };
                 self.end_attempt(cx, run, end);
-                if is_for_lack_of_resources(errno) {
+                if is_for_lack_of_resources(step, errno) {
                     cx.facts.push_back(Fact::StartFailed);
                 }
             }

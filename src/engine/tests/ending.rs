@@ -155,6 +155,8 @@ fn what_cannot_be_started_ends_with_its_reason() {
         (why(StartStep::User, 0), Outcome::Failure, Reason::NoUser),
         (why(StartStep::Environment(missing), 2), Outcome::Failure, Reason::NoEnvironment),
         (why(StartStep::Secret(missing), 2), Outcome::Failure, Reason::NoSecret),
+        (why(StartStep::Environment(missing), 11), Outcome::Failure, Reason::NoEnvironment),
+        (why(StartStep::Secret(missing), 12), Outcome::Failure, Reason::NoSecret),
         (why(StartStep::Exec, 0), Outcome::Failure, Reason::NotExecutable),
         (why(StartStep::Exec, 11), Outcome::Failure, Reason::NoMemory),
     ] {

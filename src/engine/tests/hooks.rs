@@ -1,5 +1,6 @@
 //! Hooks: which ones follow a start, an end or a skip, which node runs them, and how many at once.
 
+mod crowd;
 mod ending;
 mod recovery;
 mod start;
@@ -12,7 +13,9 @@ use crate::engine::hooks::{AT_ONCE, Cause, HookCall, HookOutcome, HookStart, Job
 use crate::engine::{Command, Event, Report};
 use crate::job::{CommandLine, Hook, Hooks, Job, Misfire, OnLeaseEnd, Overlap, Retries};
 use crate::ledger::{Commit, OwnerState, Snapshot};
-use crate::process::{EndedBy, Exit, Notice, Order, StartFailure, StartStep, TreeId};
+use crate::process::{
+    EndedBy, Exit, FileFault, FileProblem, Notice, Order, StartFailure, StartStep, TreeId, UnusableFile,
+};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Outcome, RunEnd, Traces, Version};
 use crate::term::TermEnd;
@@ -353,6 +356,31 @@ fn the_outcome_of_a_hook_is_reported_and_changes_nothing() {
         assert_eq!(fixture.finished()[0].1.as_str(), word);
         assert!(fixture.hooks_of_all().is_empty());
     }
+}
+
+#[test]
+fn the_files_that_a_hook_starts_without_are_reported_by_their_paths() {
+    let environment_file = vec![crate::environment_file::EnvironmentFile::of("/gone.env")];
+    let secrets = [("DB".to_owned(), "/gone".into())].into();
+    let (mut fixture, tree_id) = running_one(Job { environment_file, secrets, ..once() });
+    fixture.ended(tree_id, Exit::Code(3), None);
+    fixture.accept_all();
+    let HookStart { tree_id, .. } = fixture.calls().remove(0);
+    let problem = FileProblem { index: 0, fault: FileFault::System };
+    let files = [StartStep::Environment(problem), StartStep::Secret(problem)];
+    let files = files.map(|step| UnusableFile { step, errno: 2 }).to_vec();
+    fixture.handle(Event::Warden(Notice::WithoutFiles { tree_id, files }));
+    let told = fixture.reports().into_iter().filter_map(|report| match report {
+        Report::HookWithoutFile { hook, problem, .. } => Some(format!("{hook}: {problem}")),
+        _ => None,
+    });
+    let no_file = "No such file or directory";
+    let expected =
+        [format!("on_failure: environment file /gone.env: {no_file}"), format!("on_failure: secret /gone: {no_file}")];
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+    fixture.started(tree_id);
+    fixture.ended(tree_id, Exit::Code(0), None);
+    assert_eq!(fixture.finished().last(), Some(&("on_failure", HookOutcome::Exited(Exit::Code(0)))));
 }
 
 #[test]

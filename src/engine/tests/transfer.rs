@@ -9,7 +9,7 @@ use crate::engine::Unfit;
 use crate::engine::transfer::SETTLED;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Digest, Job};
-use crate::process::{Notice, StartFailure, StartStep};
+use crate::process::{FileFault, FileProblem, Notice, StartFailure, StartStep};
 use crate::term::NodeName;
 
 const SURVEY: Duration = Duration::from_secs(15);
@@ -105,12 +105,17 @@ fn a_leader_whose_jobs_file_is_invalid_gives_way_to_one_whose_file_is_not() {
 /// Lets the starts of a job fail every second for lack of processes, until leadership is given up or `seconds` have
 /// passed.
 fn starve(fixture: &mut Fixture, seconds: u64) -> bool {
+    fail_starts(fixture, seconds, StartStep::Fork, 11)
+}
+
+/// The same with any failure.
+fn fail_starts(fixture: &mut Fixture, seconds: u64, step: StartStep, errno: i32) -> bool {
     for _ in 0..seconds {
         fixture.commands.clear();
         fixture.pass(1);
         fixture.accept_all();
         for start in fixture.starts() {
-            let why = StartFailure::Step { step: StartStep::Fork, errno: 11 };
+            let why = StartFailure::Step { step, errno };
             fixture.handle(Event::Warden(Notice::NotStarted { tree_id: start.tree_id, why }));
             let gives_up =
                 fixture.commands.contains(&Command::Report(Report::GivingUp { to: None, why: Unfit::NoStarts }));
@@ -136,4 +141,20 @@ fn a_leader_that_cannot_start_processes_gives_way_but_not_again_and_again() {
     fixture.handle(Event::Election(election::Event::Withdrawn));
     assert!(!starve(&mut fixture, 50), "within a minute");
     assert!(starve(&mut fixture, 20));
+}
+
+#[test]
+fn no_error_of_a_file_that_a_job_is_given_makes_the_leader_give_way() {
+    let file = FileProblem { index: 0, fault: FileFault::System };
+    for step in [StartStep::Environment(file), StartStep::Secret(file)] {
+        // ENOMEM, EAGAIN of a lease on the file, EIO of a file server.
+        for errno in [12, 11, 5] {
+            let mut fixture = Fixture::settled("10:00:00", vec![job("a", "* * * * * *")]);
+            fixture.handle(Event::Election(election::Event::Members(vec![member("host-b", 0)])));
+            assert!(!fail_starts(&mut fixture, 10, step, errno), "{step:?} {errno}");
+        }
+    }
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "* * * * * *")]);
+    fixture.handle(Event::Election(election::Event::Members(vec![member("host-b", 0)])));
+    assert!(fail_starts(&mut fixture, 10, StartStep::Exec, 5), "but a disk that fails does");
 }

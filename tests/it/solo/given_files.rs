@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::fixture::{await_record, cli_text, get, leading, node};
 use crate::support::LONG;
+use crate::support::node::Event;
 use crate::support::scratch::Scratch;
 
 const TOKEN: &str = "token-of-4711";
@@ -52,7 +53,7 @@ fn what_a_job_is_given_is_in_no_log_record_file_or_answer() {
     let record = await_record(&spec, "open", |record| record["kind"] == "run");
     assert_eq!(record["reason"], "no-secret");
     assert_eq!(record["detail"], format!("secret {secret}-missing: No such file or directory"));
-    let of_broken = |event: &crate::support::node::Event| event.text("job") == "broken";
+    let of_broken = |event: &Event| event.text("job") == "broken";
     let failed = node.await_where("run.not_started", LONG, of_broken);
     assert_eq!((failed.text("step"), failed.text("path")), ("environment", broken.as_str()));
 
@@ -68,4 +69,33 @@ fn what_a_job_is_given_is_in_no_log_record_file_or_answer() {
             assert!(!text.contains(value), "{text}");
         }
     }
+}
+
+#[test]
+fn a_run_that_fails_over_its_files_is_told_by_its_hook_which_does_without_them() {
+    let folder = Scratch::new("given-files");
+    let good = folder.write("good", "TO=ops\n").display().to_string();
+    let gone = folder.path().join("gone").display().to_string();
+    let hook = r#"echo "$TO: $CRONKEEPER_REASON over $CRONKEEPER_UNUSABLE_FILES""#;
+    let jobs = format!(
+        "jobs: {{a: {{schedule: '* * * * * *', command: 'true', environment_file: [{good}, {gone}], on_failure: {hook:?},
+                 secrets: {{DB: {{file: {gone}}}}}}}}}"
+    );
+    let node = leading(&node("given-files").jobs(&jobs));
+    let finished = node.await_event("hook.finished", LONG);
+    assert_eq!((finished.text("hook"), finished.text("outcome")), ("on_failure", "success"));
+    let run = finished.text("run").to_owned();
+    let of_run = |name: &str| {
+        let all = node.events().named(name);
+        all.into_iter().filter(|event| event.text("run") == run).collect::<Vec<_>>()
+    };
+    let lines: Vec<String> = of_run("run.output").iter().map(|event| event.text("line").to_owned()).collect();
+    assert_eq!(lines, [format!("ops: no-environment over {gone}"), gone.clone()]);
+    let told = of_run("hook.without_file");
+    let told: Vec<_> = told
+        .iter()
+        .map(|event| ["level", "job", "hook", "step", "path", "error"].map(|field| event.text(field)))
+        .collect();
+    let error = "No such file or directory";
+    assert_eq!(told, ["environment", "secret"].map(|step| ["WARN", "a", "on_failure", step, &gone, error]));
 }

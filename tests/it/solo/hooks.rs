@@ -51,6 +51,7 @@ fn a_hook_finds_the_facts_of_the_run_and_the_end_of_its_output() {
         format!("CRONKEEPER_RUN_ID={run}"),
         format!("CRONKEEPER_RUN_NODE={}", a.name()),
         format!("CRONKEEPER_SCHEDULED_AT={}", started.text("scheduled_at")),
+        "CRONKEEPER_UNUSABLE_FILES=".to_owned(),
         "in /tmp for ops".to_owned(),
         "known".to_owned(),
     ];
@@ -85,6 +86,7 @@ fn the_hook_of_the_start_runs_once_over_all_attempts_and_before_those_of_the_end
         format!("CRONKEEPER_RUN_ID={run}"),
         format!("CRONKEEPER_RUN_NODE={}", a.name()),
         format!("CRONKEEPER_SCHEDULED_AT={}", started.text("scheduled_at")),
+        "CRONKEEPER_UNUSABLE_FILES=".to_owned(),
     ];
     assert_eq!(written(&a, "on_start", &run), expected);
     let finished = a.events().named("hook.finished");

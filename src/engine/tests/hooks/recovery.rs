@@ -45,7 +45,7 @@ fn a_leader_that_saw_the_failure_knows_the_recovery() {
     let mut fixture = Fixture::settled("10:00:00", vec![every_second()]);
     assert_eq!(one_more(&mut fixture, 1), ["on_failure"]);
     assert_eq!(one_more(&mut fixture, 1), ["on_failure"]);
-    assert_eq!(one_more(&mut fixture, 0), ["on_success", "on_recovery"]);
+    assert_eq!(one_more(&mut fixture, 0), ["on_recovery", "on_success"]);
     assert_eq!(one_more(&mut fixture, 0), ["on_success"]);
 }
 

@@ -1,4 +1,4 @@
-//! `on_start`: once per run, when the program of its first attempt has begun, whichever node has the next attempt.
+//! `on_start`: once per run, when its program has begun for the first time, whichever node has the next attempt.
 
 use super::*;
 use crate::job::Interrupted;
@@ -66,6 +66,35 @@ fn an_attempt_that_never_had_a_process_was_not_the_first() {
     assert!(fixture.hooks().is_empty());
     fixture.started(tree_id);
     assert_eq!(fixture.hooks(), ["on_start a.20261120T100001Z attempt 2"]);
+}
+
+#[test]
+fn an_attempt_that_failed_before_its_program_was_not_the_first() {
+    let retries = Retries { limit: 3, delay: Duration::from_secs(1), ..Retries::default() };
+    let (mut fixture, mut tree_id) = ordered(Job { retries, ..with_start() });
+    let file = FileProblem { index: 0, fault: FileFault::System };
+    for step in [StartStep::Environment(file), StartStep::Limits] {
+        let why = StartFailure::Step { step, errno: 2 };
+        fixture.handle(Event::Warden(Notice::NotStarted { tree_id, why }));
+        fixture.accept_all();
+        fixture.pass(10);
+        fixture.accept_all();
+        tree_id = fixture.starts()[0].tree_id;
+        assert!(fixture.hooks().is_empty());
+    }
+    fixture.started(tree_id);
+    let start = fixture.calls().remove(0);
+    assert_eq!(in_words(&start), "on_start a.20261120T100001Z attempt 3");
+    fixture.ended(start.tree_id, Exit::Code(0), None);
+    fixture.ended(tree_id, Exit::Code(1), None);
+    fixture.accept_all();
+    fixture.pass(20);
+    fixture.accept_all();
+    let tree_id = fixture.starts()[0].tree_id;
+    fixture.started(tree_id);
+    assert!(fixture.hooks().is_empty(), "once");
+    fixture.ended(tree_id, Exit::Code(0), None);
+    assert_eq!(fixture.hooks_of_all(), ["on_success a.20261120T100001Z success"]);
 }
 
 #[test]

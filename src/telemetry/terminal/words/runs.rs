@@ -46,6 +46,9 @@ fn job(f: &Facts<'_>) -> Option<String> {
         event::JOB_RESUMED => format!("resumed by {}", f.any("by")),
         event::JOB_TRIGGERED => format!("triggered by {}", f.any("by")),
         event::JOB_FORGOTTEN => format!("no node defines it any more; removed {}", f.count("records", "record")),
+        event::HOOK_WITHOUT_FILE => {
+            format!("{} starts without {}{}", f.any("hook"), f.any("path"), f.with(": ", "error"))
+        }
         event::HOOK_FINISHED => {
             let why = f.line.message.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
             format!("{} {}{why}", f.any("hook"), f.any("outcome"))
