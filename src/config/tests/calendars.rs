@@ -160,7 +160,8 @@ fn a_date_that_changes_changes_the_set_and_the_job_that_has_the_calendar() {
     assert_eq!((&old.digest, &new.digest), (&first, &second));
     let changed = old.difference(&new).changed;
     assert_eq!(changed.iter().map(JobName::as_str).collect::<Vec<_>>(), ["a"]);
-    let digest = |set: &JobSet, job: &str| set.jobs[&JobName::parse(job).unwrap()].schedule_digest();
+    let mark = "2026-12-24T12:00:00Z".parse().unwrap();
+    let digest = |set: &JobSet, job: &str| set.jobs[&JobName::parse(job).unwrap()].schedule_digest(mark);
     assert_ne!(digest(&old, "a"), digest(&new, "a"));
     assert_eq!(digest(&old, "b"), digest(&new, "b"));
     let definitions = [&old, &new].map(|set| Definitions::of(set, "salt"));
@@ -191,6 +192,20 @@ fn dates_that_end_are_a_warning() {
     let soon = soon.to_zoned(jiff::tz::TimeZone::UTC).date();
     write(&directory, "past.txt", &format!("{soon}\n"));
     assert!(reported_for(&directory).contains("is less than 30 days ahead"));
+}
+
+/// The log of a node that runs for months must say so too.
+#[test]
+fn dates_that_end_after_the_load_become_a_warning() {
+    let directory = directory(&[("a.yaml", &jobs("{exclude: [x.txt]}")), ("x.txt", "2098-12-25\n")]);
+    let content = Content::read(directory.path()).unwrap();
+    assert_eq!(content.load().unwrap().warnings, []);
+    let warnings = |now: &str| lines(&content.warnings_of_time(now.parse().unwrap()));
+    assert_eq!(warnings("2098-11-24T12:00:00Z"), "");
+    assert!(
+        warnings("2098-11-26T12:00:00Z").contains("x.txt:1:1: the calendar's last date with a year, 2098-12-25, is")
+    );
+    assert!(warnings("2098-12-26T12:00:00Z").contains("is past"));
 }
 
 #[test]

@@ -82,9 +82,14 @@ fn a_file_that_is_empty_or_has_an_unfinished_line_is_refused() {
     };
     for text in ["", "\n", "# 2026-12-25\n", " \r\n\t\n"] {
         let faults = found(text);
-        assert!(faults.len() == 1 && faults[0].starts_with("1:1 the calendar has no entries; "), "{text:?}: {faults:?}");
+        assert!(
+            faults.len() == 1 && faults[0].starts_with("1:1 the calendar has no entries; "),
+            "{text:?}: {faults:?}"
+        );
     }
-    for (text, at) in [("2026-12-25", "1:11"), ("12-25\n2026-12-26 Boxing", "2:18"), ("12-25\n# ä", "2:4"), (" ", "1:2")] {
+    for (text, at) in
+        [("2026-12-25", "1:11"), ("12-25\n2026-12-26 Boxing", "2:18"), ("12-25\n# ä", "2:4"), (" ", "1:2")]
+    {
         let faults = found(text);
         let expected = format!("{at} the last line has no line end: is the file complete?");
         assert!(faults.len() == 1 && faults[0].starts_with(&expected), "{text:?}: {faults:?}");
@@ -137,12 +142,11 @@ fn what_is_left_out_is_named_and_counted() {
 }
 
 #[test]
-fn the_canonical_text_changes_with_the_dates_only() {
-    let canonical = |exclude: &str| with("@daily", "UTC", exclude, "").canonical();
-    assert_eq!(canonical("2026-12-25\n2026-12-26"), canonical("# both\n2026-12-25..2026-12-26 Christmas"));
-    assert_ne!(canonical("2026-12-25"), canonical("2026-12-26"));
+fn the_digest_changes_with_the_dates_only() {
+    let digest = |exclude: &str| with("@daily", "UTC", exclude, "").calendar().unwrap().digest().to_owned();
+    assert_eq!(digest("2026-12-25\n2026-12-26"), digest("# both\n2026-12-25..2026-12-26 Christmas"));
+    assert_ne!(digest("2026-12-25"), digest("2026-12-26"));
     let plain = Schedule::parse(&["@daily"], "UTC", Dst::Once, "job").unwrap();
-    assert_ne!(canonical("2026-12-25"), plain.canonical());
     assert_ne!(with("@daily", "UTC", "", "1970-01-01..2100-12-31"), plain);
 }
 
@@ -164,6 +168,26 @@ fn a_calendar_without_dates_to_come_ends_every_search() {
     let yearly = with("* * * * * *", "Europe/Berlin", "12-25\n12-26\n01-01", "");
     let plain = Schedule::parse(&["* * * * * *"], "Europe/Berlin", Dst::Once, "job").unwrap();
     assert_eq!(plain.count(start, end) - yearly.count(start, end), 3 * 73 * 86_400);
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+}
+
+/// The search of a schedule that its calendar never meets goes from each Monday to the next Tuesday. It is done once.
+#[test]
+fn a_schedule_that_its_calendar_never_meets_again_has_no_next_occurrence() {
+    let days = |first: Date| -> String {
+        std::iter::successors(Some(first), |day| day.checked_add(jiff::Span::new().weeks(1)).ok())
+            .take_while(|day| day.year() <= 2100)
+            .map(|day| format!("{day}\n"))
+            .collect()
+    };
+    let tuesdays = days("1970-01-06".parse().unwrap());
+    assert_eq!(with("0 3 * * mon", "Europe/Berlin", "", &tuesdays).next_after(Timestamp::UNIX_EPOCH), None);
+    let once = with("0 3 * * mon", "Europe/Berlin", "", &format!("{tuesdays}2026-11-23"));
+    assert_eq!(once.next_after(Timestamp::UNIX_EPOCH), Some(at("2026-11-23T02:00:00Z")));
+    assert_eq!(once.next_after(at("2026-11-23T01:59:59Z")), Some(at("2026-11-23T02:00:00Z")));
+    assert_eq!(once.next_after(at("2026-11-23T02:00:00Z")), None);
+    let begun = Instant::now();
+    (0..100_000).for_each(|_| assert_eq!(once.next_after(at("2026-11-23T02:00:00Z")), None));
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
