@@ -14,7 +14,7 @@
 //!
 //! A handler reads everything it needs first, and then builds its answer without awaiting. A runtime of one thread
 //! therefore holds only one answer that is not yet counted against the limits. If it exceeds them, it is dropped at
-//! once.
+//! once. Answers that take long are computed on another thread ([`slow_answers`]), of which there is one at a time too.
 
 mod admission;
 mod browser;
@@ -38,6 +38,7 @@ mod page;
 mod reads;
 pub mod serve;
 mod show;
+mod slow_answers;
 pub mod socket;
 #[cfg(test)]
 mod tests;
@@ -59,6 +60,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::admission::{Admitted, NoMemory};
 use self::nodes::Handover;
+use self::slow_answers::SlowAnswers;
 use crate::archive::Archive;
 use crate::clock::{Uptime, system};
 use crate::coordination::Reader;
@@ -114,7 +116,8 @@ pub struct OutputSources {
 /// All routes of the API.
 pub fn router(sources: Sources) -> Router {
     let reads = reads::Reads::new(Arc::clone(&sources.reader));
-    let state = Arc::new(ApiState { reads, page: page::PageState::default(), sources });
+    let state =
+        Arc::new(ApiState { reads, page: page::PageState::default(), slow_answers: SlowAnswers::default(), sources });
     Router::new()
         .merge(page::routes())
         .route("/healthz", get(health::healthz))
@@ -153,6 +156,7 @@ struct ApiState {
     sources: Sources,
     reads: reads::Reads,
     page: page::PageState,
+    slow_answers: SlowAnswers,
 }
 
 /// Turns a panic in a handler into an answer 500.

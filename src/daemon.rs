@@ -10,6 +10,7 @@ mod facts;
 pub mod launch;
 mod log;
 mod members;
+mod next_times;
 mod notices;
 pub mod orphans;
 mod perform;

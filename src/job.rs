@@ -4,6 +4,7 @@
 
 mod alarms;
 mod due;
+mod edit;
 mod hooks;
 mod set;
 mod splay;
@@ -21,6 +22,7 @@ use crate::lock::LockPath;
 
 pub use alarms::{Alarm, AlarmLimits};
 pub use due::{Condition, Due};
+pub use edit::Edit;
 pub use hooks::{Hook, Hooks, NodeHook};
 pub use set::{Difference, JobSet};
 pub use splay::Splay;
@@ -272,19 +274,6 @@ pub struct Job {
     pub history_limit: u16,
     pub alarms: AlarmLimits,
     pub hooks: Hooks,
-}
-
-impl Job {
-    /// Digest of everything that determines when the job starts: expressions, time zone, DST policy and splay, or its
-    /// upstreams.
-    pub fn schedule_digest(&self) -> Digest {
-        let canonical = self.due.canonical();
-        let text = match self.splay.within() {
-            Duration::ZERO => canonical,
-            within => format!("{canonical} | splay {}ms", within.as_millis()),
-        };
-        Digest::of(text.as_bytes())
-    }
 }
 
 /// Digest of a text: the first 16 hexadecimal digits of its SHA-256.

@@ -18,6 +18,7 @@ mod error;
 mod field;
 mod item;
 mod local;
+mod nearby;
 mod parse;
 mod pattern;
 mod piece;
@@ -68,6 +69,8 @@ struct Inner {
     dst: Dst,
     /// Leaves out days, as if no expression had matched.
     calendar: Option<Calendar>,
+    /// No occurrence is later. Without it, each search that finds none would try every year.
+    end: Timestamp,
 }
 
 /// One expression, as written and as parsed.
@@ -143,12 +146,17 @@ impl Schedule {
             })
         };
         let expressions = expressions.iter().enumerate().map(read).collect::<Result<_, _>>()?;
-        Ok(Self(Arc::new(Inner { expressions, zone, dst, calendar: None })))
+        Ok(Self(Arc::new(Inner { expressions, zone, dst, calendar: None, end: Timestamp::MAX })))
     }
 
     /// The same schedule without the occurrences on days that a calendar leaves out.
     pub fn with_calendar(&self, calendar: Option<Calendar>) -> Self {
-        Self(Arc::new(Inner { calendar, ..self.0.as_ref().clone() }))
+        let mut inner = Inner { calendar, end: Timestamp::MAX, ..self.0.as_ref().clone() };
+        if inner.calendar.is_some() {
+            let whole = Self(Arc::new(inner.clone()));
+            inner.end = whole.last_before_or_at(Timestamp::MAX, Timestamp::MIN).unwrap_or(Timestamp::MIN);
+        }
+        Self(Arc::new(inner))
     }
 
     pub fn calendar(&self) -> Option<&Calendar> {
@@ -157,6 +165,9 @@ impl Schedule {
 
     /// The first occurrence later than `after`. Occurrences are whole seconds.
     pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
+        if after >= self.0.end {
+            return None;
+        }
         let mut from = second_of(after) + 1;
         loop {
             let next = self.match_at_or_after(from)?;
@@ -205,7 +216,11 @@ impl Schedule {
     /// number.
     pub fn count(&self, after: Timestamp, until: Timestamp) -> u64 {
         let Inner { expressions, zone, calendar, .. } = self.0.as_ref();
-        count::count(expressions, zone, calendar.as_ref(), second_of(after) + 1, second_of(until))
+        let (from, to) = (second_of(after) + 1, second_of(until));
+        match calendar {
+            Some(calendar) => count::count_by(calendar, true, expressions, zone, from, to),
+            None => count::count(expressions, zone, from, to),
+        }
     }
 
     /// The instants later than `after` and not later than `until` that are no occurrences because of the calendar:
@@ -228,22 +243,21 @@ impl Schedule {
                 },
             }
         }
-        if first.is_empty() {
-            return (0, first);
-        }
-        let named = count::count(expressions, zone, None, second_of(after) + 1, to);
-        (named - self.count(after, until), first)
+        // Mostly these are all; counting is not needed then.
+        let more = match first.len() == most.get() {
+            true => count::count_by(calendar, false, expressions, zone, from, to),
+            false => 0,
+        };
+        (first.len() as u64 + more, first)
     }
 
-    /// A canonical text of expressions, zone, DST policy and calendar, for a digest. Schedules with the same meaning have the
-    /// same text.
+    /// A canonical text of expressions, zone and DST policy, for a digest. Schedules with the same meaning have the same
+    /// text. The calendar is not part of it.
     pub fn canonical(&self) -> String {
         let mut meanings: Vec<String> = self.0.expressions.iter().map(|one| one.meaning.canonical()).collect();
         meanings.sort_unstable();
         meanings.dedup();
-        let calendar = self.0.calendar.as_ref().map(|calendar| format!(" | calendar {}", calendar.digest()));
-        let calendar = calendar.unwrap_or_default();
-        format!("{} | {} | {}{calendar}", meanings.join("; "), self.zone_name(), self.0.dst.as_str())
+        format!("{} | {} | {}", meanings.join("; "), self.zone_name(), self.0.dst.as_str())
     }
 
     pub fn zone_name(&self) -> &str {
@@ -301,7 +315,8 @@ pub fn known_zone(name: &str) -> Option<String> {
 /// A short form, because a job is printed with its schedule.
 impl fmt::Debug for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Schedule").field(&self.canonical()).finish()
+        let calendar = self.0.calendar.as_ref().map(Calendar::digest);
+        f.debug_tuple("Schedule").field(&self.canonical()).field(&calendar).finish()
     }
 }
 

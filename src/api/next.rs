@@ -3,17 +3,19 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::network::Visibility;
 use super::show::no_such_job;
+use super::slow_answers::LONGEST;
 use super::{ApiState, RefusedRequest};
-use crate::clock::system;
+use crate::clock::{Uptime, system};
+use crate::duration;
 use crate::escape;
 use crate::job::{Job, JobName, JobSet};
 use crate::schedule::Schedule;
@@ -106,7 +108,7 @@ pub(super) async fn next(
     State(state): State<Arc<ApiState>>,
     visibility: Visibility,
     parameters: Parameters,
-) -> Result<Json<Coming>, RefusedRequest> {
+) -> Result<Response, RefusedRequest> {
     let bad = |why: String| RefusedRequest::new(StatusCode::BAD_REQUEST, why);
     let Query(parameters) = parameters.map_err(|rejected| bad(rejected.body_text()))?;
     let asked = Asked::of(&parameters).map_err(bad)?;
@@ -115,12 +117,19 @@ pub(super) async fn next(
     if jobs.len().saturating_mul(asked.each) > MOST {
         return Err(bad(format!("that would be more than {MOST} occurrences; ask for fewer, or for some jobs")));
     }
-    let mut coming = coming(&jobs, &asked);
-    if visibility == Visibility::Outline {
-        // It names files.
-        coming.occurrences.iter_mut().for_each(|occurrence| occurrence.left_out = None);
-    }
-    Ok(Json(coming))
+    let work = move |until: Uptime| {
+        let coming = Coming::of(&jobs, &asked, visibility, || system::uptime() >= until)?;
+        // The text of the answer is long too.
+        serde_json::to_vec(&coming).ok()
+    };
+    Ok(match state.slow_answers.compute(work).await {
+        Ok(Some(json)) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
+        Ok(None) => {
+            let limit = duration::format(LONGEST);
+            return Err(bad(format!("that takes longer than {limit}; ask for fewer occurrences, or for some jobs")));
+        }
+        Err(refused) => refused.into_response(),
+    })
 }
 
 impl Asked {
@@ -146,50 +155,71 @@ impl Asked {
         Ok(asked)
     }
 
-    fn selected<'s>(&self, set: &'s JobSet, status: &Status) -> Result<Vec<&'s Job>, RefusedRequest> {
+    fn selected(&self, set: &JobSet, status: &Status) -> Result<Vec<Arc<Job>>, RefusedRequest> {
         if self.jobs.is_empty() {
-            return Ok(set.jobs.values().map(AsRef::as_ref).collect());
+            return Ok(set.jobs.values().cloned().collect());
         }
         let find = |name: &String| {
             let missing = |why: String| RefusedRequest::new(StatusCode::NOT_FOUND, why);
             let name = JobName::parse(name).map_err(|bad| missing(bad.to_string()))?;
-            set.jobs.get(&name).map(AsRef::as_ref).ok_or_else(|| missing(no_such_job(&name, status)))
+            set.jobs.get(&name).cloned().ok_or_else(|| missing(no_such_job(&name, status)))
         };
         self.jobs.iter().map(find).collect()
     }
 }
 
-fn coming(jobs: &[&Job], asked: &Asked) -> Coming {
-    let mut coming = Coming::default();
-    for job in jobs {
-        let before = coming.occurrences.len();
-        let schedule = job.schedule().filter(|_| job.enabled);
-        coming.occurrences.extend(schedule.into_iter().flat_map(|schedule| of(job, schedule, asked)));
-        let why = match (job.enabled, schedule) {
-            (false, _) => "it is disabled",
-            (true, None) => "it has no schedule: it runs after others",
-            (true, Some(_)) if coming.occurrences.len() == before => "it has no further occurrences",
-            (true, Some(_)) => continue,
-        };
-        coming.none.push(NoOccurrence { job: job.name.clone(), why: why.to_owned() });
+impl Coming {
+    /// Absent if that takes too long.
+    fn of(
+        jobs: &[Arc<Job>],
+        asked: &Asked,
+        visibility: Visibility,
+        mut is_too_long: impl FnMut() -> bool,
+    ) -> Option<Self> {
+        let mut coming = Self::default();
+        for job in jobs {
+            if is_too_long() {
+                return None;
+            }
+            let before = coming.occurrences.len();
+            let schedule = job.schedule().filter(|_| job.enabled);
+            for occurrence in schedule.into_iter().flat_map(|schedule| of(job, schedule, asked, visibility)) {
+                if is_too_long() {
+                    return None;
+                }
+                coming.occurrences.push(occurrence);
+            }
+            let why = match (job.enabled, schedule) {
+                (false, _) => "it is disabled",
+                (true, None) => "it has no schedule: it runs after others",
+                (true, Some(_)) if coming.occurrences.len() == before => "it has no further occurrences",
+                (true, Some(_)) => continue,
+            };
+            coming.none.push(NoOccurrence { job: job.name.clone(), why: why.to_owned() });
+        }
+        coming.occurrences.sort_by(|a, b| (a.at, &a.job).cmp(&(b.at, &b.job)));
+        Some(coming)
     }
-    coming.occurrences.sort_by(|a, b| (a.at, &a.job).cmp(&(b.at, &b.job)));
-    coming
 }
 
-fn of(job: &Job, schedule: &Schedule, asked: &Asked) -> impl Iterator<Item = ComingOccurrence> {
-    steps(schedule, asked.from).take(asked.each).map(|(before, at)| ComingOccurrence {
+fn of(job: &Job, schedule: &Schedule, asked: &Asked, visibility: Visibility) -> impl Iterator<Item = ComingOccurrence> {
+    steps(schedule, asked.from).take(asked.each).map(move |(before, at)| ComingOccurrence {
         job: job.name.clone(),
         at,
         timezone: schedule.zone_name().to_owned(),
         clock_shift: schedule.dst_effect(at).map(|effect| effect.describe(&schedule.local(at))),
-        left_out: LeftOut::between(schedule, before, at),
+        left_out: match visibility {
+            Visibility::All => LeftOut::between(schedule, before, at),
+            // It names files.
+            Visibility::Outline => None,
+        },
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Content;
 
     fn asked(parameters: &[(&str, &str)]) -> Result<Asked, String> {
         let own: Vec<_> = parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -202,14 +232,36 @@ mod tests {
             b: {schedule: '0 1 * * *', command: 'true'}\n  c: {after: {a: success}, command: 'true'}\n  \
             d: {schedule: '@daily', command: 'true', enabled: false}\n";
         let (loaded, _) = crate::config::parse("jobs.yaml", yaml).unwrap();
-        let jobs: Vec<&Job> = loaded.jobs.values().map(AsRef::as_ref).collect();
+        let jobs: Vec<Arc<Job>> = loaded.jobs.values().cloned().collect();
         let asked = asked(&[("n", "2"), ("from", "2026-11-20T03:00:00Z")]).unwrap();
-        let coming = coming(&jobs, &asked);
+        let coming = Coming::of(&jobs, &asked, Visibility::All, || false).unwrap();
         let times: Vec<_> = coming.occurrences.iter().map(|at| format!("{} {}", at.job, at.at)).collect();
         let expected =
             ["b 2026-11-21T01:00:00Z", "a 2026-11-21T02:00:00Z", "b 2026-11-22T01:00:00Z", "a 2026-11-22T02:00:00Z"];
         assert_eq!(times, expected);
         assert_eq!(coming.none.iter().map(|none| none.job.as_str()).collect::<Vec<_>>(), ["c", "d"]);
+    }
+
+    /// However many days a calendar leaves out, whoever may not see them does not have them counted.
+    #[test]
+    fn what_is_left_out_is_only_for_callers_who_see_everything_and_no_work_is_endless() {
+        let yaml = b"jobs: {a: {schedule: '@daily', command: x, calendar: {only: x.txt}}}".to_vec();
+        let content = Content::of_files("j.yaml".as_ref(), [("j.yaml".into(), yaml)]);
+        let content = content.with_calendars([("x.txt".into(), b"12-25\n".to_vec())]);
+        let jobs: Vec<Arc<Job>> = content.load_for_any_host().unwrap().set.jobs.values().cloned().collect();
+        let asked = asked(&[("n", "3"), ("from", "2026-11-20T03:00:00Z")]).unwrap();
+        let left_out = |visibility| -> Vec<u64> {
+            let coming = Coming::of(&jobs, &asked, visibility, || false).unwrap();
+            coming.occurrences.iter().map(|at| at.left_out.as_ref().map_or(0, |left_out| left_out.count)).collect()
+        };
+        assert_eq!(left_out(Visibility::All), [34, 364, 365]);
+        assert_eq!(left_out(Visibility::Outline), [0, 0, 0]);
+        let mut left = 3;
+        let is_too_long = || {
+            left -= 1;
+            left == 0
+        };
+        assert!(Coming::of(&jobs, &asked, Visibility::All, is_too_long).is_none());
     }
 
     #[test]

@@ -77,7 +77,7 @@ const DESCRIBED: &[Described] = &[
     get("GET /v1/status", schema::<Status>, &[]),
     get("GET /v1/jobs", schema::<Jobs>, &[]),
     get("GET /v1/jobs/{job}", schema::<OneJob>, &[404]),
-    Described { query: COMING, ..get("GET /v1/next", schema::<Coming>, &[400, 404]) },
+    Described { query: COMING, ..get("GET /v1/next", schema::<Coming>, &[400, 404, 503]) },
     get("GET /v1/definitions", schema::<Served>, &[403]),
     Described { query: FILTER, ..get("GET /v1/jobs/{job}/history", schema::<History>, &[400, 404, 503]) },
     Described { query: FILTER, ..get("GET /v1/history", schema::<History>, &[400, 503]) },

@@ -6,6 +6,8 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
+
 use super::calendars::CalendarFiles;
 use super::files::{self, Source};
 use super::host::Host;
@@ -86,6 +88,16 @@ impl Content {
     /// The calendars that the files name and that could be read, each with its bytes.
     pub fn calendars(&self) -> impl Iterator<Item = (&Path, &[u8])> {
         self.calendars.0.iter().filter_map(|(path, read)| Some((path.as_path(), read.as_deref().ok()?)))
+    }
+
+    /// True if the files name calendars, whether or not these can be read.
+    pub fn has_calendars(&self) -> bool {
+        !self.calendars.0.is_empty()
+    }
+
+    /// The warnings that valid files get with time: about calendars whose dates end.
+    pub fn warnings_of_time(&self, now: Timestamp) -> Vec<Problem> {
+        self.calendars.parse(now).warnings
     }
 
     /// The jobs files, each with its bytes.

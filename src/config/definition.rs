@@ -122,7 +122,7 @@ fn calendar(calendar: &Calendar) -> Vec<(String, String)> {
         [("calendar.exclude", calendar.exclude().collect()), ("calendar.only", calendar.only().collect())];
     let names = names.into_iter().filter(|(_, names)| !names.is_empty());
     let names = names.map(|(key, names)| (key.to_owned(), list(&names)));
-    names.chain([(CALENDAR_DIGEST.to_owned(), calendar.digest())]).collect()
+    names.chain([(CALENDAR_DIGEST.to_owned(), calendar.digest().to_owned())]).collect()
 }
 
 /// The values of all other keys, except `environment`.

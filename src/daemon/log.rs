@@ -13,7 +13,7 @@ mod standing;
 use jiff::SignedDuration;
 use tracing::{debug, error, info, trace, warn};
 
-pub(super) use self::jobs::{loaded, not_copied, rejected};
+pub(super) use self::jobs::{loaded, not_copied, rejected, warnings};
 pub(super) use self::outage::Outage;
 pub(super) use self::standing::AllDrained;
 use super::drift::Drift;

@@ -195,7 +195,7 @@ fn fixture(die: bool) -> Fixture {
     let clock = Flying { up: Arc::new(Mutex::new(Uptime::ZERO)), flood: Arc::default() };
     let (coordination, service) = channels(Arc::new(NoReader));
     let (node, jobs) = (NodeName::new("a"), JobSet::default());
-    let view = View::new(node.clone(), "none", "jobs.yaml".into(), &jobs, clock.now());
+    let mut view = View::new(node.clone(), "none", "jobs.yaml".into(), &jobs, clock.now());
     let engine = Engine::new(node.clone(), jobs);
     let (status, _) = watch::channel(Arc::new(view.status(clock.now(), &engine)));
     let (turned, _) = watch::channel(Uptime::ZERO);

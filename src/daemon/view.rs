@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use super::cluster_watch::Seen;
 use super::drift::Drift;
 use super::members::Members;
+use super::next_times::NextTimes;
 use super::reload::Reloaded;
 use crate::clock::{Now, Uptime};
 use crate::config::LoadError;
@@ -54,6 +55,7 @@ pub struct View {
     drained: Option<Drain>,
     /// The differences that were already reported.
     drifting: Vec<Drift>,
+    next_times: NextTimes,
 }
 
 impl View {
@@ -83,6 +85,7 @@ impl View {
             last: BTreeMap::new(),
             drained: None,
             drifting: Vec::new(),
+            next_times: NextTimes::default(),
         }
     }
 
@@ -114,6 +117,7 @@ impl View {
         match reloaded {
             Ok(loaded) => {
                 self.last.retain(|job, _| loaded.set.jobs.contains_key(job));
+                self.next_times.clear();
                 self.file.digest = loaded.set.digest.clone();
                 self.file.valid = true;
                 self.file.last_good = false;
@@ -258,7 +262,9 @@ impl View {
     }
 
     /// The whole status, including what the engine knows.
-    pub fn status(&self, now: Now, engine: &Engine) -> Status {
+    pub fn status(&mut self, now: Now, engine: &Engine) -> Status {
+        let jobs = engine.jobs().jobs.values();
+        let next_times: Vec<_> = jobs.clone().map(|job| self.next_times.of(job, now.wall)).collect();
         let state = match (engine.is_ending(), engine.term(), &self.awaiting) {
             (true, _, _) => NodeState::Draining,
             (false, Some(_), _) if engine.is_settled() => NodeState::Leading,
@@ -286,7 +292,7 @@ impl View {
             confinement: self.confinement.clone(),
             jobs_file: self.file.clone(),
             clock_skew_ms: engine.skew(now).map(|skew| i64::try_from(skew.as_millis()).unwrap_or_default()),
-            jobs: engine.jobs().jobs.values().map(|job| self.job(job, now)).collect(),
+            jobs: jobs.zip(next_times).map(|(job, next)| self.job(job, next)).collect(),
             runs: Vec::new(),
             queue: Vec::new(),
             members: self.members.alive.clone(),
@@ -310,7 +316,7 @@ impl View {
         status
     }
 
-    fn job(&self, job: &crate::job::Job, now: Now) -> JobStatus {
+    fn job(&self, job: &crate::job::Job, next: Option<Timestamp>) -> JobStatus {
         JobStatus {
             name: job.name.clone(),
             description: job.description.clone(),
@@ -320,7 +326,7 @@ impl View {
             enabled: job.enabled,
             parameters: job.parameters.iter().cloned().collect(),
             last: self.last.get(&job.name).cloned(),
-            next: if job.enabled { job.next_after(now.wall) } else { None },
+            next,
             running: Vec::new(),
             waits_for: Vec::new(),
             error: None,

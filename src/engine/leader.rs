@@ -36,7 +36,7 @@ use super::report::{MarkAhead, Report};
 use super::runs::Runs;
 use crate::clock::{Uptime, earlier, later};
 use crate::engine::clocks::AHEAD;
-use crate::job::{Digest, Job, JobName, JobSet, Misfire, Overlap};
+use crate::job::{Digest, Edit, Job, JobName, JobSet, Misfire, Overlap};
 use crate::ledger::{Commit, ControlEntry, JobEntry, LastSuccess, OperatorRequests};
 use crate::run::{Link, RunEnd, RunId, SkipReason, StandingAlarms, Version};
 
@@ -59,6 +59,8 @@ struct Recorded {
     version: Option<Version>,
     /// Digest of the schedule by which the mark was set.
     schedule: Option<Digest>,
+    /// The mark that the leader set by it.
+    marked_at: Timestamp,
     /// The job was added to this node's file since the record was written.
     is_new: bool,
     alarms: StandingAlarms,
@@ -413,12 +415,13 @@ impl Leader {
         let version = entry.as_ref().map(|entry| entry.version);
         let record = entry.and_then(|entry| entry.record);
         let counted = record.as_ref().map_or(Counted { from: cx.due, ahead: None }, Counted::of);
+        let marked_at = record.as_ref().map_or(counted.from, |record| record.counted.unwrap_or(record.last_scheduled));
         let (schedule, alarms) = match record {
             Some(record) => (record.schedule, record.alarms),
             // Its record cannot be read. What stood in it before is still known, if this leader wrote or read it.
             None => (None, self.book.get(name).map(|timeline| timeline.written_alarms.clone()).unwrap_or_default()),
         };
-        let recorded = Recorded { version, schedule, is_new, alarms };
+        let recorded = Recorded { version, schedule, marked_at, is_new, alarms };
         self.count_from(cx, name, job, counted, recorded);
         let limit = later(cx.latest, AHEAD.unsigned_abs());
         if let Some(ahead) = self.book.get(name).and_then(|timeline| timeline.mark_ahead(limit)) {
@@ -432,10 +435,13 @@ impl Leader {
         name: &JobName,
         job: Option<Arc<Job>>,
         counted: Counted,
-        Recorded { version, schedule, is_new, alarms }: Recorded,
+        Recorded { version, schedule, marked_at, is_new, alarms }: Recorded,
     ) {
-        let digest = job.as_deref().map(Job::schedule_digest);
         let mark = counted.from;
+        let is_edited = match (job.as_deref(), &schedule) {
+            (Some(job), Some(recorded)) => job.is_edited_since(recorded, marked_at, cx.due),
+            (job, recorded) => job.is_some() != recorded.is_some(),
+        };
         let written_alarms = alarms.clone();
         let mut timeline = Timeline { alarms, written_alarms, ..Timeline::new(job.clone(), version, counted, is_new) };
         if version.is_some() && schedule.is_none() {
@@ -444,11 +450,11 @@ impl Leader {
         }
         self.book.insert(name.clone(), timeline);
         self.alarms.watch(name, &self.book);
-        let is_new = is_new || digest != schedule;
+        let is_new = is_new || is_edited;
         if is_new || (version.is_none() && job.is_some()) {
             let gap = job.as_ref().filter(|_| is_new && schedule.is_some());
             let gap = gap.and_then(|job| misfire::missed(job, mark, cx.due));
-            let to = if is_new && digest.is_some() { mark.max(cx.due) } else { mark };
+            let to = if is_new && job.is_some() { mark.max(cx.due) } else { mark };
             self.book.advance(cx, name, to, gap.map(|gap| (self.pauses.passing(name), gap)));
         }
         self.book.schedule(name);
@@ -470,20 +476,30 @@ impl Leader {
     fn redefine(&mut self, cx: &mut Context, runs: &mut Runs, name: &JobName) {
         let new = cx.job(name).filter(|job| job.enabled).cloned();
         let Some(timeline) = self.book.get_mut(name) else { return self.define(cx, runs, name, new) };
-        let was = timeline.job.as_deref().map(Job::schedule_digest);
-        let is = new.as_deref().map(Job::schedule_digest);
-        let old = std::mem::replace(&mut timeline.job, new);
+        let old = std::mem::replace(&mut timeline.job, new.clone());
         if old.is_none() {
             timeline.count_success_from(cx.due);
         }
         let (is_in_conflict, mark, now) = (timeline.is_in_conflict, timeline.mark, cx.due);
-        if was != is && !is_in_conflict {
+        let edit = Edit::of(old.as_deref(), new.as_deref(), mark, now);
+        if edit == Edit::Past && !is_in_conflict {
             timeline.backlog.clear();
             timeline.skip = None;
         }
         self.alarms.watch(name, &self.book);
-        if was == is || is_in_conflict {
-            return;
+        match edit {
+            // What is in conflict is compared with its record once that is read.
+            _ if is_in_conflict => return,
+            Edit::None => return,
+            Edit::ToCome => {
+                let recorded = old.map(|old| old.schedule_digest(mark));
+                if new.zip(recorded).is_some_and(|(new, recorded)| new.is_edited_since(&recorded, mark, now)) {
+                    // The next leader knows only the record, and must not take this for an edit of the past.
+                    self.book.advance(cx, name, mark, None);
+                }
+                return self.book.schedule(name);
+            }
+            Edit::Past => {}
         }
         let gap = old.and_then(|old| misfire::missed(&old, mark, now));
         self.book.advance(cx, name, mark.max(now), gap.map(|gap| (self.pauses.passing(name), gap)));
@@ -518,9 +534,9 @@ impl Leader {
         let alarms = timeline.written_alarms.clone();
         let Some(entry) = entry else {
             // Somebody removed the record: recreate it as it was.
-            let schedule = job.as_deref().map(Job::schedule_digest);
+            let schedule = job.as_deref().map(|job| job.schedule_digest(written.1));
             let counted = Counted { from: written.1, ahead: None };
-            let recorded = Recorded { version: None, schedule, is_new: false, alarms };
+            let recorded = Recorded { version: None, schedule, marked_at: written.1, is_new: false, alarms };
             return self.count_from(cx, name, job, counted, recorded);
         };
         let is_unchanged = Some(entry.version) == written.0 && !is_pause_new;

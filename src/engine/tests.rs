@@ -24,3 +24,4 @@ pub(super) mod fixture;
 mod splay;
 mod unstarted;
 mod burst;
+mod calendars;

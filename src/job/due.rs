@@ -64,7 +64,7 @@ impl Job {
 }
 
 impl Due {
-    /// A canonical text: equal for equal causes and different for different ones.
+    /// A canonical text: equal for equal causes and different for different ones, apart from calendars.
     pub(super) fn canonical(&self) -> String {
         match self {
             Self::At(schedule) => schedule.canonical(),

@@ -7,6 +7,7 @@
 //! The days that count are one set of bits, so a test costs the same however many dates there are, and a search goes
 //! from one run of days to the next rather than from one occurrence to the next.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
@@ -33,6 +34,8 @@ struct Inner {
     only: Vec<DatesFile>,
     /// The days that count.
     days: DaySet,
+    /// Of all these days.
+    digest: String,
 }
 
 impl Calendar {
@@ -40,7 +43,10 @@ impl Calendar {
         let mut days = if only.is_empty() { DaySet::all() } else { DaySet::none() };
         only.iter().for_each(|file| days.unite(&file.dates.days));
         exclude.iter().for_each(|file| days.remove(&file.dates.days));
-        Self(Arc::new(Inner { exclude, only, days }))
+        let mut hash = Sha256::new().chain_update([u8::from(only.is_empty())]);
+        days.bytes().for_each(|bytes| hash.update(bytes));
+        let digest = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        Self(Arc::new(Inner { exclude, only, days, digest }))
     }
 
     /// The names of the files whose dates are left out.
@@ -54,10 +60,24 @@ impl Calendar {
     }
 
     /// A digest of the days that count: equal for equal calendars, whatever their files are called.
-    pub fn digest(&self) -> String {
-        let mut hash = Sha256::new().chain_update([u8::from(self.counts_elsewhere())]);
-        self.0.days.bytes().for_each(|bytes| hash.update(bytes));
-        hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    pub fn digest(&self) -> &str {
+        &self.0.digest
+    }
+
+    /// For each of these days, a digit that says whether it counts.
+    pub(super) fn digits(&self, days: RangeInclusive<i64>) -> String {
+        days.map(|day| if self.counts(day) { '1' } else { '0' }).collect()
+    }
+
+    /// True if the same of these days count; without a calendar all do.
+    pub(super) fn agree(one: Option<&Self>, other: Option<&Self>, days: RangeInclusive<i64>) -> bool {
+        if one.map(Self::digest) == other.map(Self::digest) {
+            return true;
+        }
+        let counts = |calendar: Option<&Self>, day| calendar.is_none_or(|calendar| calendar.counts(day));
+        // The days that no file can name are all alike.
+        let (first, last) = ((*days.start()).clamp(-1, DAYS), (*days.end()).clamp(-1, DAYS));
+        (first..=last).all(|day| counts(one, day) == counts(other, day))
     }
 
     /// The file that leaves out the local time, or the files that all lack its date; `None` if it counts.

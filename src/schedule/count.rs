@@ -19,13 +19,24 @@ use super::zone::{OffsetSpan, Zone, civil};
 use super::{Expression, Occurrences};
 
 /// The number of occurrences from second `from` to second `to`, both included.
-pub(super) fn count(expressions: &[Expression], zone: &Zone, calendar: Option<&Calendar>, from: i64, to: i64) -> u64 {
+pub(super) fn count(expressions: &[Expression], zone: &Zone, from: i64, to: i64) -> u64 {
+    Count::of(expressions).total(zone, from, to)
+}
+
+/// The same, of the instants alone whose date counts, or, if `counting` is false, does not count.
+pub(super) fn count_by(
+    calendar: &Calendar,
+    counting: bool,
+    expressions: &[Expression],
+    zone: &Zone,
+    from: i64,
+    to: i64,
+) -> u64 {
     let mut count = Count::of(expressions);
-    let Some(calendar) = calendar else { return count.total(zone, from, to) };
     // Between two days that the calendar leaves out, it has no effect.
     let (mut total, mut from) = (0, from);
-    while let Some(first) = calendar.seek(zone, from, true).filter(|first| *first <= to) {
-        let end = calendar.seek(zone, first, false).filter(|end| *end <= to);
+    while let Some(first) = calendar.seek(zone, from, counting).filter(|first| *first <= to) {
+        let end = calendar.seek(zone, first, !counting).filter(|end| *end <= to);
         total += count.total(zone, first, end.map_or(to, |end| end - 1));
         let Some(end) = end else { break };
         from = end;

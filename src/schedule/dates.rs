@@ -5,7 +5,8 @@
 //! 2026-12-28..2027-01-03            a range, both ends included
 //! 05-01                             this day of every year     # a comment
 //! ```
-//! What is written but not understood is refused, because a date that is silently left out is found too late.
+//! What is written but not understood is refused, because a date that is silently left out is found too late. So is a
+//! file without entries or with an unfinished last line: it is being written, or was cut off.
 
 use jiff::civil::{Date, date};
 
@@ -40,7 +41,9 @@ impl DaySet {
 
     /// Adds the days from `first` to `last`, both included and in range.
     fn add(&mut self, first: i64, last: i64) {
-        for (word, bits) in (0_i64..).zip(&mut self.0) {
+        let begin = first.div_euclid(64);
+        let words = self.0.iter_mut().skip(usize::try_from(begin).unwrap_or(0));
+        for (word, bits) in (begin..=last.div_euclid(64)).zip(words) {
             let from = (first - word * 64).clamp(0, 64);
             let to = (last + 1 - word * 64).clamp(0, 64);
             *bits |= below(to) & !below(from);
@@ -71,9 +74,10 @@ impl DaySet {
 
     /// The last day up to `day` that is in the set. `day` is in range.
     pub(super) fn previous(&self, day: i64) -> Option<i64> {
-        let words = (0_i64..).zip(&self.0).take(usize::try_from(day / 64).ok()? + 1);
-        let wanted = words.map(|(word, bits)| (word, bits & below((day + 1 - word * 64).clamp(0, 64))));
-        let (word, bits) = wanted.filter(|(_, bits)| *bits != 0).last()?;
+        let words = self.0.get(..=usize::try_from(day / 64).ok()?)?;
+        let wanted = (0..=day / 64).rev().zip(words.iter().rev());
+        let mut wanted = wanted.map(|(word, bits)| (word, bits & below((day + 1 - word * 64).clamp(0, 64))));
+        let (word, bits) = wanted.find(|(_, bits)| *bits != 0)?;
         Some(word * 64 + i64::from(bits.ilog2()))
     }
 
@@ -135,6 +139,12 @@ impl Dates {
                 }
             }
         }
+        if faults.len() < MOST_FAULTS {
+            faults.extend(unfinished(text));
+        }
+        if faults.is_empty() && entries == 0 {
+            faults.push(DateFault { line: 1, column: 1, message: NO_ENTRIES });
+        }
         if faults.is_empty() { Ok(dates) } else { Err(faults) }
     }
 
@@ -184,6 +194,16 @@ impl Dates {
 const EXPECTED: &str = "expected a date such as `2026-12-25`, a range such as `2026-12-24..2027-01-06`, or a day of \
                         every year such as `12-25`";
 const NO_SUCH_DAY: &str = "there is no such day";
+const NO_ENTRIES: &str = "the calendar has no entries; write at least one date, or remove the file from the `calendar` \
+                          of all jobs";
+const UNFINISHED: &str = "the last line has no line end: is the file complete? If it is, end the line";
+
+/// The fault of a last line that does not end: more of it may be missing than its end.
+fn unfinished(text: &str) -> Option<DateFault> {
+    let last = text.rsplit('\n').next().filter(|last| !last.is_empty())?;
+    let line = 1 + text.matches('\n').count();
+    Some(DateFault { line, column: 1 + last.chars().count(), message: UNFINISHED })
+}
 
 /// A date such as 2026-12-25.
 fn dated(text: &str) -> Result<Date, &'static str> {

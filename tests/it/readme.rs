@@ -36,7 +36,7 @@ const CONTAINERFILE: &str = include_str!("../../docs/container/Containerfile");
 const COMPOSE: &str = include_str!("../../docs/container/compose.yaml");
 
 fn jobs(text: &str) -> JobSet {
-    let calendars = [("holidays.txt", "12-25"), ("clearing-days.txt", "06-01")];
+    let calendars = [("holidays.txt", "12-25\n"), ("clearing-days.txt", "06-01\n")];
     let calendars = calendars.map(|(name, dates)| (name.into(), dates.into()));
     let content = Content::of_files("jobs.yaml".as_ref(), [("jobs.yaml".into(), text.as_bytes().to_owned())]);
     let loaded = content.with_calendars(calendars).load_for_any_host().expect("the jobs are valid");

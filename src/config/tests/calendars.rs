@@ -46,7 +46,7 @@ fn nexts(job: &Job, from: &str, count: usize) -> Vec<String> {
 #[test]
 fn a_calendar_lies_beside_the_file_that_names_it() {
     let text = jobs("{exclude: [holidays.txt, more/closed.txt], only: ABSOLUTE}");
-    let directory = directory(&[("holidays.txt", "12-25 Christmas Day\n"), ("dates", "2098-12-20..2098-12-31")]);
+    let directory = directory(&[("holidays.txt", "12-25 Christmas Day\n"), ("dates", "2098-12-20..2098-12-31\n")]);
     fs::create_dir(directory.path().join("more")).unwrap();
     write(&directory, "more/closed.txt", "2098-12-26..2098-12-27\n");
     let absolute = directory.path().join("dates");
@@ -65,7 +65,7 @@ fn the_calendar_of_the_defaults_holds_for_jobs_without_one() {
                 own: {schedule: '@daily', command: x, calendar: {exclude: [c.txt]}}\n  \
                 none: {schedule: '@daily', command: x, calendar: null}\n  \
                 half: {schedule: '@daily', command: x, calendar: {exclude: null}}\n";
-    let directory = directory(&[("jobs.yaml", text), ("a.txt", "01-01"), ("b.txt", "01-02"), ("c.txt", "# none")]);
+    let directory = directory(&[("jobs.yaml", text), ("a.txt", "01-01\n"), ("b.txt", "01-02\n"), ("c.txt", "01-03\n")]);
     let set = load(directory.path()).unwrap().set;
     let calendar = |job: &str| {
         let calendar = set.jobs[&JobName::parse(job).unwrap()].schedule().unwrap().calendar().cloned();
@@ -81,7 +81,7 @@ fn the_calendar_of_the_defaults_holds_for_jobs_without_one() {
 #[test]
 fn a_name_without_a_file_is_an_error_of_the_jobs_file() {
     let directory = directory(&[("a.yaml", &jobs("{exclude: [here.txt, missing.txt], only: []}"))]);
-    write(&directory, "here.txt", "12-25");
+    write(&directory, "here.txt", "12-25\n");
     fs::create_dir(directory.path().join("folder")).unwrap();
     same(
         &reported_for(&directory),
@@ -128,6 +128,16 @@ fn an_error_in_a_calendar_has_its_position_and_quotes_nothing() {
 }
 
 #[test]
+fn a_calendar_that_is_empty_or_half_written_is_refused() {
+    let directory = directory(&[("a.yaml", &jobs("{exclude: [x.txt]}")), ("x.txt", "")]);
+    let expected = "dir/x.txt:1:1: the calendar has no entries; write at least one date, or remove the file from the \
+                    `calendar` of all jobs";
+    same(&reported_for(&directory), expected);
+    write(&directory, "x.txt", "12-25\n12-2");
+    assert!(reported_for(&directory).contains("dir/x.txt:2:5: the last line has no line end: is the file complete?"));
+}
+
+#[test]
 fn a_calendar_that_others_may_write_is_not_read() {
     let directory = directory(&[("a.yaml", &jobs("{exclude: [x.txt]}")), ("x.txt", "12-25\n")]);
     fs::set_permissions(directory.path().join("x.txt"), fs::Permissions::from_mode(0o666)).unwrap();
@@ -142,15 +152,16 @@ fn a_date_that_changes_changes_the_set_and_the_job_that_has_the_calendar() {
     let text = format!("{}  b: {{schedule: '@daily', command: x}}\n", jobs("{exclude: [x.txt]}"));
     let directory = directory(&[("a.yaml", &text)]);
     let missing = fingerprint(directory.path());
-    write(&directory, "x.txt", "12-25");
+    write(&directory, "x.txt", "12-25\n");
     let (old, first) = (load(directory.path()).unwrap().set, fingerprint(directory.path()));
-    write(&directory, "x.txt", "12-26");
+    write(&directory, "x.txt", "12-26\n");
     let (new, second) = (load(directory.path()).unwrap().set, fingerprint(directory.path()));
     assert!(missing != first && first != second);
     assert_eq!((&old.digest, &new.digest), (&first, &second));
     let changed = old.difference(&new).changed;
     assert_eq!(changed.iter().map(JobName::as_str).collect::<Vec<_>>(), ["a"]);
-    let digest = |set: &JobSet, job: &str| set.jobs[&JobName::parse(job).unwrap()].schedule_digest();
+    let mark = "2026-12-24T12:00:00Z".parse().unwrap();
+    let digest = |set: &JobSet, job: &str| set.jobs[&JobName::parse(job).unwrap()].schedule_digest(mark);
     assert_ne!(digest(&old, "a"), digest(&new, "a"));
     assert_eq!(digest(&old, "b"), digest(&new, "b"));
     let definitions = [&old, &new].map(|set| Definitions::of(set, "salt"));
@@ -179,13 +190,27 @@ fn dates_that_end_are_a_warning() {
     );
     let soon = crate::clock::system::now().wall + jiff::SignedDuration::from_hours(10 * 24);
     let soon = soon.to_zoned(jiff::tz::TimeZone::UTC).date();
-    write(&directory, "past.txt", &soon.to_string());
+    write(&directory, "past.txt", &format!("{soon}\n"));
     assert!(reported_for(&directory).contains("is less than 30 days ahead"));
+}
+
+/// The log of a node that runs for months must say so too.
+#[test]
+fn dates_that_end_after_the_load_become_a_warning() {
+    let directory = directory(&[("a.yaml", &jobs("{exclude: [x.txt]}")), ("x.txt", "2098-12-25\n")]);
+    let content = Content::read(directory.path()).unwrap();
+    assert_eq!(content.load().unwrap().warnings, []);
+    let warnings = |now: &str| lines(&content.warnings_of_time(now.parse().unwrap()));
+    assert_eq!(warnings("2098-11-24T12:00:00Z"), "");
+    assert!(
+        warnings("2098-11-26T12:00:00Z").contains("x.txt:1:1: the calendar's last date with a year, 2098-12-25, is")
+    );
+    assert!(warnings("2098-12-26T12:00:00Z").contains("is past"));
 }
 
 #[test]
 fn a_calendar_has_no_effect_on_a_job_that_runs_after_others() {
     let text = "jobs:\n  a: {schedule: '@daily', command: x}\n  b: {after: {a: success}, command: x, calendar: {exclude: x.txt}}\n";
-    let directory = directory(&[("a.yaml", text), ("x.txt", "12-25")]);
+    let directory = directory(&[("a.yaml", text), ("x.txt", "12-25\n")]);
     same(&reported_for(&directory), "dir/a.yaml:3:50: job `b`: `calendar` has no effect with `after`");
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use tracing::{error, info, warn};
 
 use super::names;
-use crate::config::{LoadError, Loaded};
+use crate::config::{LoadError, Loaded, Problem};
 use crate::job::Difference;
 use crate::state_dir::StateDirError;
 use crate::telemetry::{TARGET, event, instant};
@@ -27,8 +27,13 @@ pub(in crate::daemon) fn loaded(loaded: &Loaded, difference: &Difference, is_fir
         changed_jobs = names(&difference.changed),
         removed_jobs = names(&difference.removed),
     );
-    for warning in &loaded.warnings {
-        warn!(target: TARGET, event = event::JOBS_WARNING, path = %loaded.path.display(), "{warning}");
+    warnings(&loaded.path, &loaded.warnings);
+}
+
+/// Logs what is valid in the jobs at a path, but probably a mistake.
+pub(in crate::daemon) fn warnings(path: &Path, warnings: &[Problem]) {
+    for warning in warnings {
+        warn!(target: TARGET, event = event::JOBS_WARNING, path = %path.display(), "{warning}");
     }
 }
 

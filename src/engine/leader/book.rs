@@ -242,7 +242,7 @@ impl Book {
     pub fn step_mark(&mut self, job: &Job, at: Timestamp, nonce: Nonce) -> Option<(Version, JobRecord)> {
         let timeline = self.timelines.get_mut(&job.name)?;
         let version = timeline.version?;
-        let record = JobRecord { schedule: Some(job.schedule_digest()), ..timeline.record(at, nonce) };
+        let record = JobRecord { schedule: Some(job.schedule_digest(at)), ..timeline.record(at, nonce) };
         timeline.skip = None;
         timeline.step(at);
         Some((version, record))

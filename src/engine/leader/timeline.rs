@@ -132,7 +132,7 @@ impl Timeline {
             v: 1,
             last_scheduled: self.ahead.map_or(mark, |ahead| ahead.max(mark)),
             counted: Some(mark),
-            schedule: self.job.as_deref().map(Job::schedule_digest),
+            schedule: self.job.as_deref().map(|job| job.schedule_digest(mark)),
             alarms: self.alarms.clone(),
             nonce,
         }

@@ -167,7 +167,7 @@ fn a_schedule_edited_while_the_clock_is_ahead_does_not_lose_the_time_between() {
 
 fn found(mark: Timestamp, counted: Option<Timestamp>) -> Fixture {
     let hourly = job("a", "0 * * * *");
-    let schedule = Some(hourly.schedule_digest());
+    let schedule = Some(hourly.schedule_digest(mark));
     let record = JobRecord {
         v: 1,
         last_scheduled: mark,

@@ -146,7 +146,7 @@ fn the_next_occurrence_after_the_end_runs_again() {
 #[test]
 fn a_refused_begin_is_decided_anew_from_what_the_record_says() {
     let touched = job("a", "* * * * * *");
-    let digest = Some(touched.schedule_digest());
+    let digest = Some(touched.schedule_digest(at("10:00:00")));
     let mut fixture = Fixture::settled("10:00:00", vec![touched]);
     fixture.pass(1);
     let commits = fixture.commits();

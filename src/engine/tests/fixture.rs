@@ -76,7 +76,7 @@ pub fn set(jobs: impl IntoIterator<Item = Job>) -> JobSet {
 
 /// `jobs/<job>` as an earlier leader left it.
 pub fn entry(job: &Job, mark: Timestamp, version: i32) -> (JobName, JobEntry) {
-    let schedule = Some(job.schedule_digest());
+    let schedule = Some(job.schedule_digest(mark));
     let record = JobRecord {
         v: 1,
         last_scheduled: mark,

@@ -15,7 +15,7 @@ use super::at;
 use crate::fuzz::{Fuzz, text};
 
 fn file(name: &str, text: &str) -> DatesFile {
-    let dates = Dates::parse(text).unwrap_or_else(|faults| panic!("{text}: {faults:?}"));
+    let dates = Dates::parse(&format!("{text}\n")).unwrap_or_else(|faults| panic!("{text}: {faults:?}"));
     DatesFile { name: name.to_owned(), dates: Arc::new(dates) }
 }
 
@@ -70,7 +70,43 @@ fn a_line_that_is_not_understood_has_a_position() {
     }
     assert!(found(&"2026-12-25\n".repeat(10_001)).starts_with("10001:1 more than 10000 entries"));
     assert_eq!(Dates::parse(&"x\n".repeat(1_000)).expect_err("wrong").len(), 20);
-    assert!(Dates::parse("2026-12-25 - Christmas to come").is_ok());
+    assert!(Dates::parse("2026-12-25 - Christmas to come\n").is_ok());
+}
+
+/// Without its dates, a file of `exclude` leaves out nothing and one of `only` everything.
+#[test]
+fn a_file_that_is_empty_or_has_an_unfinished_line_is_refused() {
+    let found = |text: &str| {
+        let faults = Dates::parse(text).expect_err(text);
+        faults.iter().map(|fault| format!("{}:{} {}", fault.line, fault.column, fault.message)).collect::<Vec<_>>()
+    };
+    for text in ["", "\n", "# 2026-12-25\n", " \r\n\t\n"] {
+        let faults = found(text);
+        assert!(
+            faults.len() == 1 && faults[0].starts_with("1:1 the calendar has no entries; "),
+            "{text:?}: {faults:?}"
+        );
+    }
+    for (text, at) in
+        [("2026-12-25", "1:11"), ("12-25\n2026-12-26 Boxing", "2:18"), ("12-25\n# ä", "2:4"), (" ", "1:2")]
+    {
+        let faults = found(text);
+        let expected = format!("{at} the last line has no line end: is the file complete?");
+        assert!(faults.len() == 1 && faults[0].starts_with(&expected), "{text:?}: {faults:?}");
+    }
+    assert_eq!(found("12-25\n2026-1")[0], format!("2:1 {}", found("x\n")[0].trim_start_matches("1:1 ")));
+}
+
+/// The days of a range can begin and end anywhere in a word of the set, and span several.
+#[test]
+fn a_range_has_its_days_and_no_others() {
+    let text = |day: i64| super::super::zone::civil(day * 86_400).date().to_string();
+    for (first, last) in [(0, 0), (63, 64), (64, 127), (100, 700), (47_800, 47_846), (0, 47_846)] {
+        let dates = Dates::parse(&format!("{}..{}\n", text(first), text(last))).expect("valid");
+        for day in (0..130).chain(690..710).chain(47_780..47_847) {
+            assert_eq!(dates.days.has(day), (first..=last).contains(&day), "{day} in {first}..={last}");
+        }
+    }
 }
 
 #[test]
@@ -106,12 +142,11 @@ fn what_is_left_out_is_named_and_counted() {
 }
 
 #[test]
-fn the_canonical_text_changes_with_the_dates_only() {
-    let canonical = |exclude: &str| with("@daily", "UTC", exclude, "").canonical();
-    assert_eq!(canonical("2026-12-25\n2026-12-26"), canonical("# both\n2026-12-25..2026-12-26 Christmas"));
-    assert_ne!(canonical("2026-12-25"), canonical("2026-12-26"));
+fn the_digest_changes_with_the_dates_only() {
+    let digest = |exclude: &str| with("@daily", "UTC", exclude, "").calendar().unwrap().digest().to_owned();
+    assert_eq!(digest("2026-12-25\n2026-12-26"), digest("# both\n2026-12-25..2026-12-26 Christmas"));
+    assert_ne!(digest("2026-12-25"), digest("2026-12-26"));
     let plain = Schedule::parse(&["@daily"], "UTC", Dst::Once, "job").unwrap();
-    assert_ne!(canonical("2026-12-25"), plain.canonical());
     assert_ne!(with("@daily", "UTC", "", "1970-01-01..2100-12-31"), plain);
 }
 
@@ -133,6 +168,26 @@ fn a_calendar_without_dates_to_come_ends_every_search() {
     let yearly = with("* * * * * *", "Europe/Berlin", "12-25\n12-26\n01-01", "");
     let plain = Schedule::parse(&["* * * * * *"], "Europe/Berlin", Dst::Once, "job").unwrap();
     assert_eq!(plain.count(start, end) - yearly.count(start, end), 3 * 73 * 86_400);
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+}
+
+/// The search of a schedule that its calendar never meets goes from each Monday to the next Tuesday. It is done once.
+#[test]
+fn a_schedule_that_its_calendar_never_meets_again_has_no_next_occurrence() {
+    let days = |first: Date| -> String {
+        std::iter::successors(Some(first), |day| day.checked_add(jiff::Span::new().weeks(1)).ok())
+            .take_while(|day| day.year() <= 2100)
+            .map(|day| format!("{day}\n"))
+            .collect()
+    };
+    let tuesdays = days("1970-01-06".parse().unwrap());
+    assert_eq!(with("0 3 * * mon", "Europe/Berlin", "", &tuesdays).next_after(Timestamp::UNIX_EPOCH), None);
+    let once = with("0 3 * * mon", "Europe/Berlin", "", &format!("{tuesdays}2026-11-23"));
+    assert_eq!(once.next_after(Timestamp::UNIX_EPOCH), Some(at("2026-11-23T02:00:00Z")));
+    assert_eq!(once.next_after(at("2026-11-23T01:59:59Z")), Some(at("2026-11-23T02:00:00Z")));
+    assert_eq!(once.next_after(at("2026-11-23T02:00:00Z")), None);
+    let begun = Instant::now();
+    (0..100_000).for_each(|_| assert_eq!(once.next_after(at("2026-11-23T02:00:00Z")), None));
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
@@ -174,7 +229,7 @@ fn fuzz_calendar() {
                 true
             }
             Err(faults) => {
-                let lines = text.lines().count();
+                let lines = text.lines().count().max(1);
                 assert!((1..=20).contains(&faults.len()));
                 assert!(faults.iter().all(|fault| (1..=lines).contains(&fault.line) && fault.column > 0));
                 false

@@ -1,7 +1,8 @@
 //! The jobs of the nodes: one job for each policy that matters at a failover, all observed by one witness.
 
 use cronkeeper::config;
-use cronkeeper::job::{JobSet, Misfire, Overlap};
+use cronkeeper::job::{Job, JobSet, Misfire, Overlap};
+use jiff::Timestamp;
 
 use crate::failover::cluster::{job, jobs};
 use crate::simulation::invariants::Schedules;
@@ -36,8 +37,10 @@ impl Work {
 
     /// By job and digest, as in the ledger.
     pub fn schedules(&self) -> Schedules {
+        // None has a calendar, so its digest is the same at any mark.
+        let digest = |job: &Job| job.schedule_digest(Timestamp::UNIX_EPOCH);
         let each = self.jobs.jobs.values();
-        each.filter_map(|job| Some(((job.name.to_string(), job.schedule_digest()), job.schedule()?.clone()))).collect()
+        each.filter_map(|job| Some(((job.name.to_string(), digest(job)), job.schedule()?.clone()))).collect()
     }
 
     /// Jobs of which several runs may be alive at the same time.

@@ -273,7 +273,7 @@ fn daemon(
     book: Arc<Mutex<JournalState>>,
 ) -> Daemon<NodeClock, Wired, Noted> {
     let name = node_name(node);
-    let view = View::new(name.clone(), "simulated", "jobs.yaml".into(), &jobs, clock.now());
+    let mut view = View::new(name.clone(), "simulated", "jobs.yaml".into(), &jobs, clock.now());
     let engine = Engine::new(name.clone(), jobs);
     let (status, _) = watch::channel(Arc::new(view.status(clock.now(), &engine)));
     let (turned, _) = watch::channel(Uptime::ZERO);

@@ -67,6 +67,10 @@ fn a_calendar_that_changes_is_a_change_of_the_jobs_that_have_it() {
     let rejected = a.await_after(seen, "jobs.rejected", LONG, |_| true);
     assert!(rejected.text("first").contains("closed.txt:1:1: expected a date"), "{rejected:?}");
     let seen = a.events().len();
+    fs::write(&calendar, "").unwrap();
+    let rejected = a.await_after(seen, "jobs.rejected", LONG, |_| true);
+    assert!(rejected.text("first").contains("closed.txt:1:1: the calendar has no entries"), "{rejected:?}");
+    let seen = a.events().len();
     await_start(&a, seen, "other");
 }
 

@@ -84,7 +84,7 @@ impl SoundHistory {
     }
 
     fn mark(&self, second: i64) -> JobRecord {
-        let schedule = Some(self.work.jobs.jobs[&tick()].schedule_digest());
+        let schedule = Some(self.work.jobs.jobs[&tick()].schedule_digest(at(second)));
         JobRecord {
             v: 1,
             last_scheduled: at(second),

@@ -546,7 +546,7 @@ fn conclusion(facts: Vec<(u64, Fact)>) -> Result<(), String> {
 fn what_is_due_and_not_decided_on_is_seen_in_the_end() {
     let job = &sets()[0].jobs[&JobName::parse("keep").unwrap()];
     let last_scheduled = "2026-11-20T00:00:00Z".parse().unwrap();
-    let schedule = Some(job.schedule_digest());
+    let schedule = Some(job.schedule_digest(last_scheduled));
     let record = JobRecord {
         v: 1,
         last_scheduled,

@@ -1,0 +1,104 @@
+//! Answers that take long to compute: off the runtime's thread, one at a time, and not for ever.
+//!
+//! The socket's runtime thread is also the one that keeps the lease. So who asks for a lot, or often, waits for others
+//! who do, and for nothing else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::RefusedRequest;
+use crate::clock::{Uptime, system};
+
+/// Longest time that a request waits for its turn.
+const TURN: Duration = Duration::from_secs(5);
+/// Longest time that is spent on one answer.
+pub(super) const LONGEST: Duration = Duration::from_secs(2);
+
+/// The turn to compute an answer.
+#[derive(Debug)]
+pub(super) struct SlowAnswers(Arc<Semaphore>);
+
+impl Default for SlowAnswers {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(1)))
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum NoTurn {
+    /// The answers to others take all the time.
+    Busy,
+    /// The work has panicked.
+    Failed,
+}
+
+impl SlowAnswers {
+    /// Does the work once it is its turn. It is told until when, and has to see to that itself: nothing can end it.
+    pub async fn compute<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(Uptime) -> T + Send + 'static,
+    ) -> Result<T, NoTurn> {
+        let Ok(Ok(permit)) = timeout(TURN, Arc::clone(&self.0).acquire_owned()).await else {
+            return Err(NoTurn::Busy);
+        };
+        // The work keeps the permit, because it goes on if the client does not wait for it.
+        let computed = tokio::task::spawn_blocking(move || (work(system::uptime() + LONGEST), permit)).await;
+        computed.map(|(answer, _permit)| answer).map_err(|_| NoTurn::Failed)
+    }
+}
+
+impl NoTurn {
+    pub fn into_response(self) -> Response {
+        match self {
+            Self::Busy => {
+                let error = "other answers are being computed; try again later";
+                let mut answer = RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error).into_response();
+                answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+                answer
+            }
+            Self::Failed => {
+                let error = "internal error; see the daemon's log";
+                RefusedRequest::new(StatusCode::INTERNAL_SERVER_ERROR, error).into_response()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// The test has one thread, so it would wait in vain if that thread did the work.
+    #[tokio::test]
+    async fn work_does_not_hold_up_the_thread_of_the_runtime() {
+        let (go, gate) = mpsc::channel();
+        let answers = SlowAnswers::default();
+        let work = answers.compute(move |_| gate.recv_timeout(Duration::from_secs(60)));
+        let (computed, sent) = tokio::join!(work, async { go.send(7) });
+        assert_eq!((computed.unwrap(), sent), (Ok(7), Ok(())));
+    }
+
+    #[tokio::test]
+    async fn work_goes_on_alone_even_if_nobody_waits_for_it() {
+        let (go, gate) = mpsc::channel();
+        let answers = SlowAnswers::default();
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let work = answers.compute(move |_| (begun.send(()), gate.recv_timeout(Duration::from_secs(60))));
+        tokio::select! {
+            biased;
+            _ = work => panic!("it waits"),
+            begun = has_begun => begun.unwrap(),
+        }
+        assert_eq!(answers.0.available_permits(), 0);
+        go.send(()).unwrap();
+        assert_eq!(answers.compute(|_| 8).await.unwrap(), 8);
+    }
+}

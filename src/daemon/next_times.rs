@@ -1,0 +1,79 @@
+//! When each job is next due, as the status shows it.
+//!
+//! The status is published several times a second, and some searches are long: for a schedule that its calendar never
+//! meets, to the end of all years. So what was found counts until it has passed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::job::{Job, JobName};
+
+/// The next occurrence of each job.
+#[derive(Debug, Default)]
+pub(super) struct NextTimes(BTreeMap<JobName, Found>);
+
+/// The result of a search.
+#[derive(Debug)]
+struct Found {
+    /// The definition that it is of.
+    job: Arc<Job>,
+    /// The instant after which it is the next one.
+    after: Timestamp,
+    next: Option<Timestamp>,
+}
+
+impl NextTimes {
+    /// The first occurrence of the job after `now`; none for one that is disabled.
+    pub fn of(&mut self, job: &Arc<Job>, now: Timestamp) -> Option<Timestamp> {
+        if !job.enabled {
+            return None;
+        }
+        if let Some(found) = self.0.get(&job.name).filter(|found| found.is_of(job, now)) {
+            return found.next;
+        }
+        let next = job.next_after(now);
+        self.0.insert(job.name.clone(), Found { job: Arc::clone(job), after: now, next });
+        next
+    }
+
+    /// Forgets all jobs, since others are loaded.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Found {
+    fn is_of(&self, job: &Arc<Job>, now: Timestamp) -> bool {
+        // Before `after`, because a clock was set back, there may be an earlier one.
+        Arc::ptr_eq(&self.job, job) && self.after <= now && self.next.is_none_or(|next| now < next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(schedule: &str) -> Arc<Job> {
+        let yaml = format!("jobs: {{a: {{schedule: '{schedule}', command: x}}}}");
+        let (set, _) = crate::config::parse("jobs.yaml", yaml.as_bytes()).unwrap();
+        Arc::clone(set.jobs.values().next().unwrap())
+    }
+
+    #[test]
+    fn what_was_found_counts_until_it_has_passed_the_clock_is_set_back_or_the_job_changes() {
+        let at = |time: &str| -> Timestamp { format!("2026-11-20T{time}:00Z").parse().unwrap() };
+        let mut times = NextTimes::default();
+        let (hourly, once) = (job("0 * * * *"), job("@at 2026-11-20T12:00:00Z"));
+        for (now, next) in [("10:30", "11:00"), ("10:59", "11:00"), ("11:00", "12:00"), ("09:59", "10:00")] {
+            assert_eq!(times.of(&hourly, at(now)), Some(at(next)), "{now}");
+        }
+        assert_eq!(times.of(&once, at("10:30")), Some(at("12:00")));
+        for (now, next) in [("12:00", None), ("12:30", None), ("11:30", Some("12:00"))] {
+            assert_eq!(times.of(&once, at(now)), next.map(at), "{now}");
+        }
+        let found = &times.0[&once.name];
+        assert!(found.is_of(&once, at("11:45")) && !found.is_of(&job("0 * * * *"), at("11:45")));
+    }
+}
