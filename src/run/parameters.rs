@@ -67,23 +67,32 @@ impl Parameters {
         if variables.len() > Self::MOST {
             return Err(BadParameters::TooMany);
         }
-        for (name, value) in &variables {
-            if value.len() > LONGEST {
-                return Err(BadParameters::TooLong(name.clone()));
-            }
-            if value.contains('\0') {
-                return Err(BadParameters::Nul(name.clone()));
-            }
-        }
+        variables.iter().try_for_each(|(name, value)| check_value(name, value))?;
         if variables.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > LARGEST {
             return Err(BadParameters::TooLarge);
         }
         Ok(Self(variables))
     }
 
-    /// True if a run of the job may have them.
-    pub fn are_allowed(&self, job: &Job) -> bool {
-        self.is_empty() || Self::check(job.name.as_str(), &job.parameters, self.0.clone()).is_ok()
+    /// Checks parameters from a record against the job as it is now. Whoever can write to the ledger can put any into a
+    /// record, so this decides before a process gets them. No job can list CRONKEEPER_* or LD_*.
+    ///
+    /// # Errors
+    /// If no run of the job may have them.
+    pub fn fit(&self, job: &Job) -> Result<(), BadParameters> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        Self::check(job.name.as_str(), &job.parameters, self.0.clone()).map(drop)
+    }
+
+    /// Those that a run of the job may have.
+    #[must_use]
+    pub fn fitting(&self, job: &Job) -> Self {
+        let may_be =
+            |(name, value): &(&String, &String)| job.parameters.contains(*name) && check_value(name, value).is_ok();
+        let some = self.0.iter().filter(may_be).map(|(name, value)| (name.clone(), value.clone())).collect();
+        Self::check(job.name.as_str(), &job.parameters, some).unwrap_or_default()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -98,6 +107,16 @@ impl Parameters {
     pub fn names(&self) -> String {
         self.0.keys().map(String::as_str).collect::<Vec<_>>().join(",")
     }
+}
+
+fn check_value(name: &str, value: &str) -> Result<(), BadParameters> {
+    if value.len() > LONGEST {
+        return Err(BadParameters::TooLong(name.to_owned()));
+    }
+    if value.contains('\0') {
+        return Err(BadParameters::Nul(name.to_owned()));
+    }
+    Ok(())
 }
 
 impl From<Parameters> for BTreeMap<String, String> {
@@ -178,6 +197,23 @@ mod tests {
         assert_eq!(for_a_time.v, 2);
         let newer = serde_json::to_string(&TriggerRecord { v: 3, ..for_a_time }).unwrap();
         assert_eq!(Note::read(newer.as_bytes()).unwrap_err().to_string(), refused);
+    }
+
+    #[test]
+    fn of_the_parameters_in_a_record_only_those_fit_that_a_trigger_may_set() {
+        let text = "jobs: {load: {schedule: '@daily', command: x, parameters: [DAY, HOST, NOTE]}}";
+        let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
+        let job = set.jobs.first_key_value().unwrap().1;
+        let too_long = "x".repeat(LONGEST + 1);
+        let in_record = |variables: &[(&str, &str)]| {
+            let variables = variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
+            Parameters(variables.collect())
+        };
+        let fine = in_record(&[("DAY", "1"), ("HOST", "a")]);
+        assert_eq!((fine.fit(job), fine.fitting(job)), (Ok(()), fine));
+        let forged = in_record(&[("DAY", "1"), ("HOST", "a\0"), ("LD_PRELOAD", "/x"), ("NOTE", &too_long)]);
+        assert!(forged.fit(job).is_err());
+        assert_eq!(forged.fitting(job), in_record(&[("DAY", "1")]));
     }
 
     #[test]
