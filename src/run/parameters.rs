@@ -12,7 +12,7 @@ use crate::job::Job;
 
 /// Most bytes of a value.
 const LONGEST: usize = 1 << 10;
-/// Most bytes of all names and values of a run, so that its record stays small.
+/// Most bytes of all names and values of a run, as its record has them: in JSON, where a character can take six bytes.
 const LARGEST: usize = 8 << 10;
 
 /// The variables that a trigger sets for its run, by name.
@@ -27,7 +27,7 @@ pub enum BadParameters {
     TooMany,
     #[error("the value of parameter `{0}` has more than {LONGEST} bytes")]
     TooLong(String),
-    #[error("the names and values of the parameters have more than {LARGEST} bytes")]
+    #[error("the names and values of the parameters have more than {LARGEST} bytes as JSON")]
     TooLarge,
     #[error("the value of parameter `{0}` has a NUL character, which cannot be passed to a process")]
     Nul(String),
@@ -68,10 +68,11 @@ impl Parameters {
             return Err(BadParameters::TooMany);
         }
         variables.iter().try_for_each(|(name, value)| check_value(name, value))?;
-        if variables.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > LARGEST {
+        let parameters = Self(variables);
+        if serde_json::to_vec(&parameters).is_ok_and(|json| json.len() > LARGEST) {
             return Err(BadParameters::TooLarge);
         }
-        Ok(Self(variables))
+        Ok(parameters)
     }
 
     /// Checks parameters from a record against the job as it is now. Whoever can write to the ledger can put any into a
@@ -228,7 +229,8 @@ mod tests {
         for (refused, message) in [
             (all(Parameters::MOST + 1, "x"), "a run has at most 16 parameters"),
             (all(1, &too_long), "the value of parameter `V0` has more than 1024 bytes"),
-            (all(8, &longest), "the names and values of the parameters have more than 8192 bytes"),
+            (all(8, &longest), "the names and values of the parameters have more than 8192 bytes as JSON"),
+            (all(2, &"\u{1}".repeat(700)), "the names and values of the parameters have more than 8192 bytes as JSON"),
             (all(1, "a\0"), "the value of parameter `V0` has a NUL character, which cannot be passed to a process"),
         ] {
             assert_eq!(refused.unwrap_err(), message);
