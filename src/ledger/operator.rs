@@ -81,7 +81,7 @@ pub trait Operator: Send + Sync {
     /// Requests a run now and returns the id it will have. A repeated uuid returns the same id while the ledger still
     /// knows it.
     fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId>;
-    /// The run that an earlier request of the job with this uuid has, as far as the ledger knows it.
+    /// The run of an earlier request for the job with this uuid, while the ledger still knows it.
     fn triggered(&self, job: JobName, uuid: Uuid) -> OperatorFuture<'_, Option<RunId>>;
     /// Requests that a run in flight end, by writing the request to its record. Returns the run's state; `None` if it
     /// is not in flight. The first request counts, except that one with `force` replaces one without.

@@ -160,7 +160,7 @@ pub(super) fn is_open(db: &Connection, run: &RunId) -> rusqlite::Result<bool> {
     Ok(waits || read::run(db, run)?.is_some())
 }
 
-/// The run of an earlier trigger of the job with this uuid: waiting, in flight or ended.
+/// The run of an earlier trigger with this uuid: waiting, in flight or ended. `job`: whose runs are searched.
 pub(super) fn known(db: &Connection, job: &JobName, uuid: Uuid) -> rusqlite::Result<Option<RunId>> {
     for (seq, text) in triggers(db)? {
         if let Some(record) = parsed::<TriggerRecord>(&text).ok().filter(|record| record.uuid == uuid) {

@@ -222,7 +222,7 @@ impl<L: Lend> LedgerReader<L> {
     }
 }
 
-/// The run of the job's trigger with this uuid, be it waiting, in flight or ended.
+/// The run that belongs to a trigger's uuid, be it waiting, in flight or ended. `job`: whose runs are searched.
 async fn known<C: Client>(client: &C, job: &JobName, uuid: Uuid) -> Result<Option<RunId>, SessionError> {
     let names = context::children(client, paths::TRIGGERS).await?;
     let waiting = context::get_small(client, paths::TRIGGERS, names).await?.found;
