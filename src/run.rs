@@ -329,6 +329,8 @@ pub enum Reason {
     NoEnvironment,
     /// A secret cannot be used.
     NoSecret,
+    /// The job does not take the parameters in the run's record.
+    Parameters,
     /// Memory or a process could not be allocated, or the run was killed at its memory limit.
     NoMemory,
     /// It dumped core.
@@ -357,6 +359,7 @@ impl Reason {
             Self::NoDirectory => "no-directory",
             Self::NoEnvironment => "no-environment",
             Self::NoSecret => "no-secret",
+            Self::Parameters => "parameters",
             Self::NoMemory => "no-memory",
             Self::CoreDump => "core-dump",
             Self::Operator => "operator",
@@ -377,6 +380,7 @@ impl Reason {
             Self::NoDirectory => Some("its working directory cannot be entered"),
             Self::NoEnvironment => Some("an environment file of it cannot be used"),
             Self::NoSecret => Some("a secret of it cannot be used"),
+            Self::Parameters => Some("its job does not take its parameters"),
             _ => None,
         }
     }

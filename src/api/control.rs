@@ -51,7 +51,7 @@ pub struct TriggerBody {
     #[serde(default)]
     pub uuid: Option<Uuid>,
     /// Variables of the run, which the job must list under `parameters`: at most 16, each value of at most 1 KiB, 8 KiB in
-    /// all. They stand in the ledger and in the history, so they are not for secrets.
+    /// all as JSON. They stand in the ledger and in the history, so they are not for secrets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
     /// The time that the run finds as CRONKEEPER_SCHEDULED_AT, instead of the time of the request: neither in the future
@@ -157,13 +157,13 @@ impl ApiState {
         job: JobName,
         body: TriggerBody,
     ) -> Result<Triggered, RefusedRequest> {
-        let TriggerBody { uuid, environment, scheduled_at } = body;
-        let at = whole_second(system::now().wall);
-        let parameters = self.parameters(&job, environment)?;
-        let scheduled_at = scheduled_at.map(|wanted| made_for(wanted, at)).transpose()?;
-        let names = Some(parameters.names()).filter(|names| !names.is_empty());
-        let uuid = uuid.unwrap_or_else(Uuid::new_v4);
-        let record = TriggerRecord::new(uuid, job.clone(), by.clone(), at).with(parameters, scheduled_at);
+        let uuid = body.uuid;
+        let record = match self.request(&by, &job, body) {
+            Ok(record) => record,
+            // The first request may count, although its answer was lost and the jobs file has changed since.
+            Err(refused) => return self.known_run(&job, uuid).await?.map(|run| Triggered { run }).ok_or(refused),
+        };
+        let names = Some(record.parameters.names()).filter(|names| !names.is_empty());
         let run = self.recorded(self.sources.operator.trigger(record)).await?;
         // Without the values: the log may go to others than the ledger.
         info!(
@@ -171,6 +171,22 @@ impl ApiState {
             "{by} requested a run of the job"
         );
         Ok(Triggered { run })
+    }
+
+    /// The record of a trigger that this node does not refuse.
+    fn request(&self, by: &str, job: &JobName, body: TriggerBody) -> Result<TriggerRecord, RefusedRequest> {
+        let TriggerBody { uuid, environment, scheduled_at } = body;
+        let at = whole_second(system::now().wall);
+        let parameters = self.parameters(job, environment)?;
+        let scheduled_at = scheduled_at.map(|wanted| made_for(wanted, at)).transpose()?;
+        let uuid = uuid.unwrap_or_else(Uuid::new_v4);
+        Ok(TriggerRecord::new(uuid, job.clone(), by.to_owned(), at).with(parameters, scheduled_at))
+    }
+
+    /// The run of an earlier request with this uuid.
+    async fn known_run(&self, job: &JobName, uuid: Option<Uuid>) -> Result<Option<RunId>, RefusedRequest> {
+        let Some(uuid) = uuid else { return Ok(None) };
+        self.recorded(self.sources.operator.triggered(job.clone(), uuid)).await
     }
 
     /// Checks the variables of a trigger by this node's jobs file. The leader checks them by its own.

@@ -187,7 +187,7 @@ fn exit_of(run: &EndedRun) -> Exit {
         (Outcome::Timeout, _) => return Exit::Command(TIMED_OUT),
         (_, Some(Reason::NotFound)) => return Exit::Command(127),
         (_, Some(Reason::NotExecutable | Reason::NoDirectory | Reason::NoMemory)) => return Exit::Command(126),
-        (_, Some(Reason::NoEnvironment | Reason::NoSecret)) => return Exit::Command(126),
+        (_, Some(Reason::NoEnvironment | Reason::NoSecret | Reason::Parameters)) => return Exit::Command(126),
         _ => run.exit_code.or(run.signal.map(|signal| 128 + signal)),
     };
     match (code, run.outcome) {

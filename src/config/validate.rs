@@ -207,7 +207,7 @@ impl FileCheck<'_> {
         self.fault(at.unwrap_or(Position::START), format!("{title}: {message}"));
     }
 
-    /// Checks `secrets` as merged: their number, and that `environment` does not set their variables too.
+    /// Checks `secrets` as merged: their number, and that neither `environment` nor a trigger sets their variables too.
     fn contradictory_secrets(&mut self, title: &str, own: &LocatedSettings, values: &Merged) {
         let own_entry = |key: &str, name: &str| {
             let found = own.node.as_ref().and_then(|node| node.entry(key)?.value.entry(name));
@@ -224,6 +224,15 @@ impl FileCheck<'_> {
                 let at = own_entry("environment", &variable).or_else(|| own_entry("secrets", name)).unwrap_or(here);
                 let why =
                     format!("`{}` sets the variable `{}`, and so does `environment`", shown(name), shown(&variable));
+                self.fault(at, format!("{title}: `secrets`: {why}"));
+            }
+            if values.parameters.contains(&variable) {
+                let at = own.position("parameters").or_else(|| own_entry("secrets", name)).unwrap_or(here);
+                let why = format!(
+                    "`{}` sets the variable `{}`, and `parameters` lists it too",
+                    shown(name),
+                    shown(&variable)
+                );
                 self.fault(at, format!("{title}: `secrets`: {why}"));
             }
         }

@@ -116,7 +116,8 @@ impl Launcher {
         let HookStart { tree_id, call, until } = start;
         let argv = call.command().map(CommandLine::argv).unwrap_or_default();
         let limits = Limits { open_files: self.open_files, ..Limits::default() };
-        let setting = call.job().map_or_else(Setting::default, |job| Setting::of(job, call.parameters()));
+        let parameters = call.parameters();
+        let setting = call.job().map_or_else(Setting::default, |job| Setting::of(job, Some(&parameters)));
         let launch = self.process(*tree_id, setting, argv, limits, &facts::of_hook(call, &self.node))?;
         let (input, deadline) = (call.input().to_owned(), Deadline::At(*until));
         let files = LaunchFiles { are_dispensable: true, ..launch.files };

@@ -170,6 +170,10 @@ impl Operator for NoReader {
         Box::pin(async { Err(OperatorError("nothing here".into())) })
     }
 
+    fn triggered(&self, _: JobName, _: Uuid) -> OperatorFuture<'_, Option<RunId>> {
+        Box::pin(async { Err(OperatorError("nothing here".into())) })
+    }
+
     fn kill(&self, _: RunId, _: KillRequest) -> OperatorFuture<'_, Option<RunState>> {
         Box::pin(async { Err(OperatorError("nothing here".into())) })
     }

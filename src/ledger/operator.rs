@@ -81,6 +81,8 @@ pub trait Operator: Send + Sync {
     /// Requests a run now and returns the id it will have. A repeated uuid returns the same id while the ledger still
     /// knows it.
     fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId>;
+    /// The run of an earlier request for the job with this uuid, while the ledger still knows it.
+    fn triggered(&self, job: JobName, uuid: Uuid) -> OperatorFuture<'_, Option<RunId>>;
     /// Requests that a run in flight end, by writing the request to its record. Returns the run's state; `None` if it
     /// is not in flight. The first request counts, except that one with `force` replaces one without.
     fn kill(&self, run: RunId, request: KillRequest) -> OperatorFuture<'_, Option<RunState>>;

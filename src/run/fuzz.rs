@@ -33,6 +33,7 @@ pub(crate) const WORDS: &[&str] = &[
     "\"dependents\":[\"load\"],",
     "\"past\":{\"failures\":4294967295,\"attempts\":[]},",
     "\"attempt\":4294967295,",
+    "\"parameters\":{\"LD_PRELOAD\":\"/x\"},",
     "\"queued\"",
     "\"running\"",
     "\"retrying\"",

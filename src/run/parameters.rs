@@ -12,7 +12,7 @@ use crate::job::Job;
 
 /// Most bytes of a value.
 const LONGEST: usize = 1 << 10;
-/// Most bytes of all names and values of a run, so that its record stays small.
+/// Most bytes of all names and values of a run, as its record has them: in JSON, where a character can take six bytes.
 const LARGEST: usize = 8 << 10;
 
 /// The variables that a trigger sets for its run, by name.
@@ -27,7 +27,7 @@ pub enum BadParameters {
     TooMany,
     #[error("the value of parameter `{0}` has more than {LONGEST} bytes")]
     TooLong(String),
-    #[error("the names and values of the parameters have more than {LARGEST} bytes")]
+    #[error("the names and values of the parameters have more than {LARGEST} bytes as JSON")]
     TooLarge,
     #[error("the value of parameter `{0}` has a NUL character, which cannot be passed to a process")]
     Nul(String),
@@ -67,23 +67,33 @@ impl Parameters {
         if variables.len() > Self::MOST {
             return Err(BadParameters::TooMany);
         }
-        for (name, value) in &variables {
-            if value.len() > LONGEST {
-                return Err(BadParameters::TooLong(name.clone()));
-            }
-            if value.contains('\0') {
-                return Err(BadParameters::Nul(name.clone()));
-            }
-        }
-        if variables.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > LARGEST {
+        variables.iter().try_for_each(|(name, value)| check_value(name, value))?;
+        let parameters = Self(variables);
+        if serde_json::to_vec(&parameters).is_ok_and(|json| json.len() > LARGEST) {
             return Err(BadParameters::TooLarge);
         }
-        Ok(Self(variables))
+        Ok(parameters)
     }
 
-    /// True if a run of the job may have them.
-    pub fn are_allowed(&self, job: &Job) -> bool {
-        self.is_empty() || Self::check(job.name.as_str(), &job.parameters, self.0.clone()).is_ok()
+    /// Checks parameters from a record against the job as it is now. Whoever can write to the ledger can put any into a
+    /// record, so this decides before a process gets them. No job can list CRONKEEPER_* or LD_*.
+    ///
+    /// # Errors
+    /// If no run of the job may have them.
+    pub fn fit(&self, job: &Job) -> Result<(), BadParameters> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        Self::check(job.name.as_str(), &job.parameters, self.0.clone()).map(drop)
+    }
+
+    /// Those that a run of the job may have.
+    #[must_use]
+    pub fn fitting(&self, job: &Job) -> Self {
+        let may_be =
+            |(name, value): &(&String, &String)| job.parameters.contains(*name) && check_value(name, value).is_ok();
+        let some = self.0.iter().filter(may_be).map(|(name, value)| (name.clone(), value.clone())).collect();
+        Self::check(job.name.as_str(), &job.parameters, some).unwrap_or_default()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -98,6 +108,16 @@ impl Parameters {
     pub fn names(&self) -> String {
         self.0.keys().map(String::as_str).collect::<Vec<_>>().join(",")
     }
+}
+
+fn check_value(name: &str, value: &str) -> Result<(), BadParameters> {
+    if value.len() > LONGEST {
+        return Err(BadParameters::TooLong(name.to_owned()));
+    }
+    if value.contains('\0') {
+        return Err(BadParameters::Nul(name.to_owned()));
+    }
+    Ok(())
 }
 
 impl From<Parameters> for BTreeMap<String, String> {
@@ -181,6 +201,23 @@ mod tests {
     }
 
     #[test]
+    fn of_the_parameters_in_a_record_only_those_fit_that_a_trigger_may_set() {
+        let text = "jobs: {load: {schedule: '@daily', command: x, parameters: [DAY, HOST, NOTE]}}";
+        let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
+        let job = set.jobs.first_key_value().unwrap().1;
+        let too_long = "x".repeat(LONGEST + 1);
+        let in_record = |variables: &[(&str, &str)]| {
+            let variables = variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
+            Parameters(variables.collect())
+        };
+        let fine = in_record(&[("DAY", "1"), ("HOST", "a")]);
+        assert_eq!((fine.fit(job), fine.fitting(job)), (Ok(()), fine));
+        let forged = in_record(&[("DAY", "1"), ("HOST", "a\0"), ("LD_PRELOAD", "/x"), ("NOTE", &too_long)]);
+        assert!(forged.fit(job).is_err());
+        assert_eq!(forged.fitting(job), in_record(&[("DAY", "1")]));
+    }
+
+    #[test]
     fn values_are_bounded_and_can_be_passed_to_a_process() {
         let names: Vec<String> = (0..=Parameters::MOST).map(|number| format!("V{number}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -192,7 +229,8 @@ mod tests {
         for (refused, message) in [
             (all(Parameters::MOST + 1, "x"), "a run has at most 16 parameters"),
             (all(1, &too_long), "the value of parameter `V0` has more than 1024 bytes"),
-            (all(8, &longest), "the names and values of the parameters have more than 8192 bytes"),
+            (all(8, &longest), "the names and values of the parameters have more than 8192 bytes as JSON"),
+            (all(2, &"\u{1}".repeat(700)), "the names and values of the parameters have more than 8192 bytes as JSON"),
             (all(1, "a\0"), "the value of parameter `V0` has a NUL character, which cannot be passed to a process"),
         ] {
             assert_eq!(refused.unwrap_err(), message);

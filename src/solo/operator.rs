@@ -67,6 +67,11 @@ impl Operator for SoloReader {
         self.write(move |tx| requests::trigger(tx, &request))
     }
 
+    fn triggered(&self, job: JobName, uuid: Uuid) -> OperatorFuture<'_, Option<RunId>> {
+        let ledger = self.ledger.clone();
+        Box::pin(on_blocking_thread(move || requests::known(&open(&ledger)?, &job, uuid)))
+    }
+
     fn kill(&self, run: RunId, request: KillRequest) -> OperatorFuture<'_, Option<RunState>> {
         self.write(move |tx| requests::kill(tx, &run, request))
     }

@@ -103,7 +103,7 @@ pub(super) fn request_resume(tx: &Transaction<'_>, job: &JobName, resume: Resume
 
 /// Records a trigger. Returns the id of its run, which is the same for the same uuid.
 pub(super) fn trigger(tx: &Transaction<'_>, request: &TriggerRecord) -> rusqlite::Result<RunId> {
-    if let Some(known) = known(tx, request)? {
+    if let Some(known) = known(tx, &request.job, request.uuid)? {
         return Ok(known);
     }
     tx.execute("INSERT INTO triggers (record) VALUES (?1)", params![Json(request)])?;
@@ -160,22 +160,21 @@ pub(super) fn is_open(db: &Connection, run: &RunId) -> rusqlite::Result<bool> {
     Ok(waits || read::run(db, run)?.is_some())
 }
 
-/// The run of an earlier trigger with the same uuid: waiting, in flight or ended.
-fn known(tx: &Transaction<'_>, request: &TriggerRecord) -> rusqlite::Result<Option<RunId>> {
-    for (seq, text) in triggers(tx)? {
-        if let Some(record) = parsed::<TriggerRecord>(&text).ok().filter(|record| record.uuid == request.uuid) {
+/// The run of an earlier trigger with this uuid: waiting, in flight or ended. `job`: whose runs are searched.
+pub(super) fn known(db: &Connection, job: &JobName, uuid: Uuid) -> rusqlite::Result<Option<RunId>> {
+    for (seq, text) in triggers(db)? {
+        if let Some(record) = parsed::<TriggerRecord>(&text).ok().filter(|record| record.uuid == uuid) {
             return Ok(Some(RunId::manual(record.job, record.at, seq)));
         }
     }
-    let running = read::rows(tx)?.running().into_iter().map(|(run, _)| run);
+    let running = read::rows(db)?.running().into_iter().map(|(run, _)| run);
     // The job must match too, because runs of downstream jobs carry the same trigger.
-    let is_its =
-        |run: &RunRecord| run.job == request.job && run.trigger.as_ref().is_some_and(|own| own.uuid == request.uuid);
+    let is_its = |run: &RunRecord| run.job == *job && run.trigger.as_ref().is_some_and(|own| own.uuid == uuid);
     if let Some(run) = running.into_iter().find(is_its) {
         return Ok(Some(run.id()));
     }
-    let history = read::history(tx, &Filter::of_job(request.job.clone()), Window::of(ALL))?.records;
-    let answer = history.iter().find(|record| record.trigger().is_some_and(|own| own.uuid == request.uuid));
+    let history = read::history(db, &Filter::of_job(job.clone()), Window::of(ALL))?.records;
+    let answer = history.iter().find(|record| record.trigger().is_some_and(|own| own.uuid == uuid));
     Ok(answer.map(HistoryRecord::id))
 }
 

@@ -33,7 +33,7 @@ pub struct EndedRun {
     /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub triggered_for: Option<Timestamp>,
-    /// The variables that the trigger set.
+    /// The variables that the trigger set; left out on TCP without the token.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
     /// The node that owned the run.

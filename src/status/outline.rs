@@ -4,6 +4,8 @@
 //! of the jobs file, the names and reasons of operators. Paths on the host are left out too. The functions list every
 //! field, so that a new one fails to compile until somebody decides whether to show it.
 
+use std::collections::BTreeMap;
+
 use super::{
     Confinement, EndedRun, HistoryEntry, JobStatus, JobsFile, LastRun, MissingMember, QueuedCandidate, Role, RunStatus,
     Session, Skipped, Status,
@@ -192,7 +194,7 @@ impl EndedRun {
             scheduled_at,
             triggered_by,
             triggered_for,
-            parameters,
+            parameters: _,
             node,
             token,
             attempt,
@@ -217,7 +219,7 @@ impl EndedRun {
             scheduled_at,
             triggered_by: triggered_by.map(|_| withheld()),
             triggered_for,
-            parameters: parameters.into_keys().map(|name| (name, withheld())).collect(),
+            parameters: BTreeMap::new(),
             node,
             token,
             attempt,
@@ -243,5 +245,24 @@ impl Skipped {
         let Self { job, run, reason, first, triggered_by, triggered_for, last, count, node, token, decided_at } = self;
         let triggered_by = triggered_by.map(|_| withheld());
         Self { job, run, reason, first, triggered_by, triggered_for, last, count, node, token, decided_at }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::JobName;
+    use crate::run::tests_support::{record, success};
+    use crate::run::{HistoryRecord, Parameters};
+
+    #[test]
+    fn neither_names_nor_values_of_parameters_are_public() {
+        let load = JobName::parse("load").unwrap();
+        let given = [("DAY".to_owned(), "1".to_owned())].into();
+        let parameters = Parameters::check(load.as_str(), &["DAY".to_owned()].into(), given).unwrap();
+        let ended = success(record("load", 60, "s").with(parameters));
+        let entry = HistoryEntry::from(HistoryRecord::Run(ended));
+        assert!(serde_json::to_string(&entry).unwrap().contains("DAY"));
+        assert!(!serde_json::to_string(&entry.outlined()).unwrap().contains("DAY"));
     }
 }

@@ -19,8 +19,12 @@ use crate::term::NodeName;
 
 /// Most znodes per request, for records of at most half a KiB.
 pub const SMALL: usize = 500;
-/// Most history records per request: at worst some 24 KiB each, together less than 1 MiB.
-pub const HISTORY_CHUNK: usize = 40;
+/// Most records of runs, triggers and links per request. They are small too, but at worst have some 20 KiB each:
+/// parameters, earlier attempts, and the names of the jobs that run after it. Together less than 1 MiB.
+pub const RUNS: usize = 50;
+/// Most history records per request: at worst some 45 KiB each, those of a run and the end of its output. Together less
+/// than 1 MiB.
+pub const HISTORY_CHUNK: usize = 20;
 
 /// A session, and this node's identity in it.
 #[derive(Clone)]
@@ -269,7 +273,8 @@ pub async fn children_or_damaged<C: Client>(
 
 /// Reads children that have small records.
 pub async fn get_small<C: Client>(client: &C, parent: &str, names: Vec<String>) -> Result<Reads, SessionError> {
-    get_all(client, parent, names, SMALL).await
+    let chunk = if [paths::RUNNING, paths::TRIGGERS].contains(&parent) { RUNS } else { SMALL };
+    get_all(client, parent, names, chunk).await
 }
 
 /// The node named in the data of a queue entry.

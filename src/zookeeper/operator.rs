@@ -53,7 +53,11 @@ impl<L: Lend> Operator for LedgerReader<L> {
     }
 
     fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId> {
-        Box::pin(async move { operator_result(self.triggered(request).await) })
+        Box::pin(async move { operator_result(self.requested(request).await) })
+    }
+
+    fn triggered(&self, job: JobName, uuid: Uuid) -> OperatorFuture<'_, Option<RunId>> {
+        Box::pin(async move { operator_result(async { known(&self.line().await?, &job, uuid).await }.await) })
     }
 
     fn kill(&self, run: RunId, request: KillRequest) -> OperatorFuture<'_, Option<RunState>> {
@@ -136,9 +140,9 @@ impl<L: Lend> LedgerReader<L> {
         }
     }
 
-    async fn triggered(&self, request: TriggerRecord) -> Result<RunId, SessionError> {
+    async fn requested(&self, request: TriggerRecord) -> Result<RunId, SessionError> {
         let client = self.line().await?;
-        if let Some(known) = known(&client, &request).await? {
+        if let Some(known) = known(&client, &request.job, request.uuid).await? {
             return Ok(known);
         }
         let path = paths::under(paths::TRIGGERS, "");
@@ -218,30 +222,28 @@ impl<L: Lend> LedgerReader<L> {
     }
 }
 
-/// The run that belongs to this trigger's uuid, be it waiting, in flight or ended.
-async fn known<C: Client>(client: &C, request: &TriggerRecord) -> Result<Option<RunId>, SessionError> {
+/// The run that belongs to a trigger's uuid, be it waiting, in flight or ended. `job`: whose runs are searched.
+async fn known<C: Client>(client: &C, job: &JobName, uuid: Uuid) -> Result<Option<RunId>, SessionError> {
     let names = context::children(client, paths::TRIGGERS).await?;
     let waiting = context::get_small(client, paths::TRIGGERS, names).await?.found;
     let waiting = waiting.into_iter().filter_map(|(name, data, _)| {
         let record: TriggerRecord = serde_json::from_slice(&data).ok()?;
         let seq: TriggerSeq = paths::trigger_seq(&name)?;
-        (record.uuid == request.uuid).then(|| RunId::manual(record.job, record.at, seq))
+        (record.uuid == uuid).then(|| RunId::manual(record.job, record.at, seq))
     });
     if let Some(first) = waiting.min_by_key(RunId::trigger) {
         return Ok(Some(first));
     }
     let names = context::children(client, paths::RUNNING).await?;
-    let is_manual =
-        |name: &String| RunId::parse(name).is_ok_and(|run| *run.job() == request.job && run.trigger().is_some());
+    let is_manual = |name: &String| RunId::parse(name).is_ok_and(|run| run.job() == job && run.trigger().is_some());
     let running = names.into_iter().filter(is_manual).collect();
     let running = context::get_small(client, paths::RUNNING, running).await?.found;
     let running = running.into_iter().filter_map(|(_, data, _)| serde_json::from_slice::<RunRecord>(&data).ok());
-    if let Some(run) = running.into_iter().find(|run| run.trigger.as_ref().is_some_and(|own| own.uuid == request.uuid))
-    {
+    if let Some(run) = running.into_iter().find(|run| run.trigger.as_ref().is_some_and(|own| own.uuid == uuid)) {
         return Ok(Some(run.id()));
     }
-    let history = requests::triggered(client, &request.job).await?;
-    let record = history.iter().find(|record| record.trigger().is_some_and(|own| own.uuid == request.uuid));
+    let history = requests::triggered(client, job).await?;
+    let record = history.iter().find(|record| record.trigger().is_some_and(|own| own.uuid == uuid));
     Ok(record.map(HistoryRecord::id))
 }
 

@@ -144,6 +144,11 @@ impl Operator for Ledger {
         self.write(RunId::manual(request.job, request.at, TriggerSeq(7)))
     }
 
+    fn triggered(&self, job: JobName, uuid: Uuid) -> OperatorFuture<'_, Option<RunId>> {
+        let known = RunId::manual(job, sample::at("2026-11-20T02:40:00Z"), TriggerSeq(7));
+        self.write((uuid == Uuid::from_u128(1)).then_some(known))
+    }
+
     fn kill(&self, run: RunId, request: KillRequest) -> OperatorFuture<'_, Option<RunState>> {
         self.note(format!("kill {run} by {}{}", request.by, if request.force { " by force" } else { "" }));
         self.write((*run.job() == sample::job("load")).then_some(RunState::Running))

@@ -46,6 +46,21 @@ async fn a_request_is_written_with_the_callers_name() {
 }
 
 #[tokio::test]
+async fn a_repeated_trigger_is_answered_with_its_run_even_if_the_job_no_longer_takes_its_parameters() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let trigger = async |uuid: u128| {
+        let uuid = uuid::Uuid::from_u128(uuid);
+        let body = serde_json::json!({ "uuid": uuid, "environment": { "DAY": "1" } });
+        daemon.post("/v1/jobs/load/trigger", &body.to_string()).await
+    };
+    let known = serde_json::json!({ "run": "load.20261120T024000Z.m7" });
+    assert_eq!(trigger(1).await, (200, known));
+    let (code, refusal) = trigger(2).await;
+    assert!(code == 400 && refusal["error"].as_str().unwrap().contains("does not take the parameter `DAY`"));
+    assert_eq!(daemon.requests(), [""; 0], "nothing was written");
+}
+
+#[tokio::test]
 async fn a_request_for_a_job_that_is_not_there_is_refused_with_the_nearest_name() {
     let daemon = Daemon::start(Behaviour::Well).await;
     for (request, body) in [("trigger", TRIGGER), ("pause", "{}"), ("resume", "{}")] {

@@ -73,6 +73,12 @@ fn the_variable_of_a_secret_must_not_be_set_otherwise() {
     let text =
         "defaults: {environment: {A_FILE: x}}\njobs: {a: {schedule: '@daily', command: x, secrets: {A: {file: /x}}}}";
     same(&reported(text), &format!("j:2:54: {both}"));
+    let both = "job `a`: `secrets`: `A` sets the variable `A_FILE`, and `parameters` lists it too";
+    same(&reported_for_keys("parameters: [A]\nsecrets: {A: {file: /x}}"), "");
+    let at_the_list = reported_for_keys("parameters: [DAY, A_FILE]\nsecrets: {A: {file: /x}}");
+    same(&at_the_list, &format!("j:5:17: {both}"));
+    let text = "defaults: {parameters: A_FILE}\njobs: {a: {schedule: '@daily', command: x, secrets: {A: {file: /x}}}}";
+    same(&reported(text), &format!("j:2:54: {both}"));
 }
 
 #[test]

@@ -87,12 +87,13 @@ impl HookCall {
         }
     }
 
-    /// The parameters of the run that the hook follows.
-    pub fn parameters(&self) -> Option<&Parameters> {
+    /// The parameters of the run that the hook follows. Another node may have had the run, and its record may have been
+    /// changed since: only those that the job takes.
+    pub fn parameters(&self) -> Parameters {
         match self {
-            Self::OfJob(JobHookCall { cause: Cause::Started(run), .. }) => Some(&run.parameters),
-            Self::OfJob(JobHookCall { cause: Cause::Ended(end), .. }) => Some(&end.run.parameters),
-            Self::OfJob(_) | Self::OfNode(_) => None,
+            Self::OfJob(JobHookCall { job, cause: Cause::Started(run), .. }) => run.parameters.fitting(job),
+            Self::OfJob(JobHookCall { job, cause: Cause::Ended(end), .. }) => end.run.parameters.fitting(job),
+            Self::OfJob(_) | Self::OfNode(_) => Parameters::default(),
         }
     }
 

@@ -103,7 +103,7 @@ impl Triggers {
         }
         // This node's file may lack the job or the parameters only for a moment.
         let give_up_at = later(entry.record.at, LEAST_AGE);
-        if cx.job(job).is_none_or(|job| !entry.record.parameters.are_allowed(job)) && cx.due < give_up_at {
+        if cx.job(job).is_none_or(|job| entry.record.parameters.fit(job).is_err()) && cx.due < give_up_at {
             self.give_up_at = Some(self.give_up_at.map_or(give_up_at, |before| before.min(give_up_at)));
             return;
         }
@@ -122,7 +122,7 @@ impl Triggers {
             return TriggerVerdict::Seen;
         }
         match cx.job(&request.job) {
-            Some(job) if !request.parameters.are_allowed(job) => TriggerVerdict::Skip(SkipReason::Parameters),
+            Some(job) if request.parameters.fit(job).is_err() => TriggerVerdict::Skip(SkipReason::Parameters),
             Some(job) if !is_too_old(job, cx.root_of(job), later(request.at, STAMP), cx.due) => {
                 if runs.overlaps(job) {
                     TriggerVerdict::Skip(SkipReason::Overlap)

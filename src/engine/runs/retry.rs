@@ -6,9 +6,9 @@
 //!
 //! The ledger holds `retry_at`, so it does not matter which node leads then. `limit` counts attempts that failed or
 //! timed out; interrupted attempts do not count. If the job was changed meanwhile, its current definition counts; if it
-//! was removed, there is no further attempt, and the run ends as its last attempt did. The first attempt of a run that
-//! waited for others, or for locks, is begun here too. If the owner dies before the ledger has `retrying`, the run
-//! counts as interrupted.
+//! was removed, there is no further attempt, and the run ends as its last attempt did. If the job does not take the
+//! run's parameters, the next attempt fails without a process. The first attempt of a run that waited for others, or for
+//! locks, is begun here too. If the owner dies before the ledger has `retrying`, the run counts as interrupted.
 
 use std::time::Duration;
 
@@ -18,12 +18,15 @@ use sha2::{Digest as _, Sha256};
 use super::active_run::ActiveRun;
 use super::waiting::keep_until;
 use crate::engine::context::Context;
+use crate::escape::short;
 use crate::job::{Job, Retries};
-use crate::run::{Nonce, OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState};
+use crate::run::{BadParameters, Nonce, OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState};
 use crate::term::{FencingToken, NodeName, SessionId};
 
 /// Jitter of a delay, as a fraction of it, so that jobs that failed together are not retried together.
 const JITTER: f64 = 0.1;
+/// Most characters of what is kept about refused parameters.
+const LONGEST_DETAIL: usize = 300;
 
 /// Delay after a run's `failures`th failure: `delay`, times `backoff` for each earlier failure, at most `max_delay`.
 ///
@@ -80,6 +83,14 @@ pub(super) fn next_attempt(
         nonce,
         ..record.clone()
     }
+}
+
+/// The end of a run whose `next` attempt must not be started, because the job does not take its parameters. What the
+/// job would not take is not kept: it can be anything, of any size.
+pub(super) fn end_for_parameters(next: RunRecord, job: &Job, why: &BadParameters) -> RunEnd {
+    let (parameters, at) = (next.parameters.fitting(job), next.begun_at);
+    let end = RunEnd::unseen(&next.with(parameters), Outcome::Failure, Some(Reason::Parameters), at);
+    RunEnd { detail: Some(short(&why.to_string(), LONGEST_DETAIL)), ..end }
 }
 
 /// The end of a run whose job is no longer defined: the end of its last attempt.

@@ -433,6 +433,11 @@ impl Runs {
             let end = retry::end_without_job(cx, &active.record);
             return self.settle_as(cx, run, end);
         };
+        if let Err(why) = active.record.parameters.fit(&job) {
+            let nonce = cx.nonce();
+            let next = retry::next_attempt(cx, active, &job, (token, session, nonce));
+            return self.settle_as(cx, run, retry::end_for_parameters(next, &job, &why));
+        }
         if !self.has_locks(cx, run, &job) {
             return;
         }

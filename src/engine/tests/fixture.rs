@@ -158,8 +158,14 @@ impl Fixture {
         Term { token: FencingToken(token), candidate: CandidateName(format!("_c_a-lock-{token:010}")) }
     }
 
+    /// Whatever the records say, no attempt has parameters that its job does not take.
     pub fn handle(&mut self, event: Event) {
-        self.commands.extend(self.engine.handle(self.now, event));
+        let commands = self.engine.handle(self.now, event);
+        for command in &commands {
+            let Command::Start(start) = command else { continue };
+            assert_eq!(start.run.parameters.fit(&start.job), Ok(()), "{start:?}");
+        }
+        self.commands.extend(commands);
     }
 
     /// Time passes; the lease is renewed.

@@ -9,8 +9,11 @@ use super::*;
 use crate::job::JobName;
 use crate::ledger::SkipWrite;
 use crate::run::tests_support::{self, record, success};
-use crate::run::{Link, Note, OnLoss, Outcome, Owner, Parameters, RunEnd, Skip, Trigger, TriggerSeq, UpstreamResult};
+use crate::run::{
+    Link, Note, OnLoss, Outcome, Owner, Parameters, Past, RunEnd, Skip, Trigger, TriggerSeq, UpstreamResult,
+};
 use crate::term::{FencingToken, NodeName, SessionId};
+use crate::zookeeper::context;
 
 pub fn name(job: &str) -> JobName {
     JobName::parse(job).unwrap()
@@ -231,15 +234,28 @@ fn the_largest_step_of_a_chain_fits_a_multi() {
 }
 
 #[test]
-fn the_largest_parameters_fit_a_multi_even_where_each_character_is_escaped() {
+fn records_with_the_largest_parameters_fit_the_requests_that_write_and_read_them() {
+    const MOST: usize = 1 << 20;
     let names: BTreeSet<String> = (0..8).map(|number| format!("V{number}")).collect();
-    let variables = names.iter().map(|name| (name.clone(), "\u{1}".repeat(1000))).collect();
-    let with = run("backup", 60, "7-1").with(Parameters::check("backup", &names, variables).unwrap());
-    let dependents = (0..64).map(|number| name(&format!("job-{number}"))).collect();
-    let end = success(RunRecord { dependents, ..with });
+    let with = |characters: usize| {
+        let variables = names.iter().map(|name| (name.clone(), "\u{1}".repeat(characters))).collect();
+        Parameters::check("backup", &names, variables)
+    };
+    assert!(with(171).is_err(), "larger than allowed, where each character is escaped");
+    let mut run = run("backup", 60, "7-1").with(with(169).unwrap());
+    run.dependents = (0..64).map(|number| name(&format!("{number:0>100}"))).collect();
+    run.owner.node = NodeName::new("n".repeat(253));
+    for attempt in 1..=10 {
+        run.past.note(&success(RunRecord { attempt, past: Past::default(), ..run.clone() }));
+    }
+    let in_flight = json(&run).len();
+    assert!((16_000..MOST / context::RUNS).contains(&in_flight), "{in_flight}");
+    let end = RunEnd { tail: "\u{1}".repeat(4 << 10), detail: Some("\u{1}".repeat(300)), ..success(run) };
+    let ended = json(&HistoryRecord::Run(end.clone())).len();
+    assert!((40_000..MOST / context::HISTORY_CHUNK).contains(&ended), "{ended}");
     let end = ops(&Change::End { at: Version(0), end, as_leader: false });
     let bytes: usize = end.iter().map(op_bytes).sum();
-    assert!((48_000..128_000).contains(&bytes), "{bytes}");
+    assert!((ended..128_000).contains(&bytes), "{bytes}");
 }
 
 fn op_bytes(op: &Op) -> usize {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use cronkeeper::run::RunId;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -87,7 +88,8 @@ impl Place {
 
     /// Waits for the end of a run and returns its record.
     pub fn await_end(&self, run: &str) -> Value {
-        let job = run.rsplit_once('.').expect("a run has a job").0;
+        let id = RunId::parse(run).expect("it is the id of a run");
+        let job = id.job().as_str();
         until(&format!("the end of {run} is written"), || self.history(job).contains_key(run));
         self.history(job).remove(run).expect("it was there")
     }

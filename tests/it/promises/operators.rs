@@ -144,6 +144,8 @@ async fn a_trigger_leads_to_one_run_and_its_end_is_reported(mut cluster: Cluster
     let ended = Followed::Ended(Box::new(HistoryRecord::Run(success(&run))));
     assert_eq!((followed, answer), (Ok(ended), Commit::Accepted));
     assert_eq!(operator.trigger(request("j", 7)).await, Ok(id.clone()), "it has ended");
+    assert_eq!(operator.triggered(job("j"), request("j", 7).uuid).await, Ok(Some(id.clone())));
+    assert_eq!(operator.triggered(job("j"), request("j", 8).uuid).await, Ok(None));
     let other = operator.trigger(request("j", 8)).await.unwrap();
     assert!(other.trigger() > id.trigger(), "numbers are never used again");
 }

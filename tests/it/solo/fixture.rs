@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Output;
 
+use cronkeeper::run::RunId;
 use serde_json::Value;
 
 use crate::support::node::{Event, Node, Spec};
@@ -110,8 +111,8 @@ pub fn await_record(spec: &Spec, job: &str, wanted: impl Fn(&Value) -> bool) -> 
 
 /// Waits for the record of a run.
 pub fn await_run(spec: &Spec, run: &str) -> Value {
-    let (job, _) = run.rsplit_once('.').unwrap();
-    await_record(spec, job, |record| record["kind"] == "run" && record["run"] == run)
+    let id = RunId::parse(run).unwrap();
+    await_record(spec, id.job().as_str(), |record| record["kind"] == "run" && record["run"] == run)
 }
 
 /// A command that sends a request to the daemon.

@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::fixture::{await_record, cli, cli_text, get, get_json, history, leading, node, post};
 use crate::support::node::{Node, Spec};
@@ -93,6 +93,23 @@ fn of_a_request_that_is_repeated_the_first_counts() {
     await_record(&spec, "load", |record| record["run"] == first.1["run"]);
     assert_eq!(ask("third"), first);
     assert_eq!((found(&scratch), history(&spec, "load").len()), (format!("first||{TIME}|"), 1));
+}
+
+#[test]
+fn a_repeated_request_is_answered_although_the_job_no_longer_takes_its_parameters() {
+    let scratch = Scratch::new("found");
+    let spec = spec(&scratch, "");
+    let node = serving(&spec);
+    let ask =
+        |uuid: &str| post(&spec, "/v1/jobs/load/trigger", &json!({ "uuid": uuid, "environment": { "DAY": "1" } }));
+    let first = ask("6f7ae15e-4e0f-4c5e-9d0f-6f3f0a1b2c3d");
+    assert_eq!(first.0, 200);
+    spec.write_jobs("jobs: {load: {schedule: '@at 2099-01-01T00:00:00Z', command: 'true'}}\n");
+    node.signal(rustix::process::Signal::HUP);
+    let lists = |found: &Value| found["jobs"][0]["parameters"].as_array().is_some_and(|names| !names.is_empty());
+    until("the new file is in force", || !lists(&get_json(&spec, "/v1/jobs")));
+    assert_eq!(ask("6f7ae15e-4e0f-4c5e-9d0f-6f3f0a1b2c3d"), first);
+    assert_eq!(ask("6f7ae15e-4e0f-4c5e-9d0f-6f3f0a1b2c3e").0, 400);
 }
 
 #[test]

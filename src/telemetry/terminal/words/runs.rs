@@ -107,6 +107,7 @@ fn cause(reason: &str) -> &str {
         "no-directory" => "the working directory cannot be entered",
         "no-environment" => "an environment file cannot be used",
         "no-secret" => "a secret cannot be used",
+        "parameters" => "its job does not take its parameters",
         "no-memory" => "out of memory or processes",
         "core-dump" => "core dumped",
         "operator" => "an operator asked for it",

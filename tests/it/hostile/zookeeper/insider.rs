@@ -1,18 +1,20 @@
 //! A client that may write wherever the cluster does.
 //!
 //! Its records are reported and skipped; they stop neither the leader nor the next leader nor a starting node. Records
-//! with a foreign owner, impossible owners, attempts and times of runs are planted in `records` of `failover`.
+//! with a foreign owner, impossible owners, attempts and times of runs are planted in `records` of `failover`. No
+//! process finds a variable that only a record sets.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::failover::cluster::{Place, in_line, job, jobs, usual};
+use crate::failover::cluster::{Place, in_line, job, jobs, once, run_id, soon, usual};
 use crate::failover::records::{AT, SELDOM, assert_answers, await_ticks, names, start_again, stranger};
 use crate::support::node::Node;
+use crate::support::scratch::Scratch;
 use crate::support::witness::Witness;
 use crate::support::zookeeper::Ensemble;
-use crate::support::{LONG, until};
+use crate::support::{LONG, poll, until};
 
 /// Jobs with planted records.
 const MARKED: [&str; 5] = ["deep", "large", "larger", "largest", "version"];
@@ -89,4 +91,72 @@ fn what_a_client_with_all_rights_plants_is_named_and_stops_nobody() {
     assert!(strange.is_empty(), "a panic, or what else is no event: {strange:#?}");
     [&a, &b].iter().for_each(|node| assert_answers(node.spec()));
     witness.assert_fine(&[]);
+}
+
+/// A run's record with parameters that nobody may set.
+fn with_parameters(mut record: Value, more: &Value) -> Vec<u8> {
+    record["v"] = 2.into();
+    record["parameters"] = json!({"DAY": "1", "LD_PRELOAD": "/nowhere/own.so", "PERL5OPT": "-Mown"});
+    for (key, value) in more.as_object().into_iter().flatten() {
+        record[key] = value.clone();
+    }
+    record.to_string().into_bytes()
+}
+
+#[test]
+fn what_a_client_with_all_rights_puts_into_the_environment_of_a_run_reaches_no_process() {
+    let (ensemble, scratch) = (Ensemble::start(1), Scratch::new("found"));
+    let (place, stranger) = (Place::on(&ensemble), stranger(&ensemble));
+    let found = |name: &str| scratch.path().join(name);
+    let command = |name: &str| format!("'printf \"%s|\" \"$LD_PRELOAD\" >> {}; exit 1'", found(name).display());
+    let hook = r#"on_failure: 'echo "told [$DAY] [$LD_PRELOAD$PERL5OPT]"'"#;
+    let at = soon();
+    let [a, b] = in_line(["a", "b"].map(|name| {
+        let file = jobs(&[
+            once(
+                "retried",
+                at,
+                &command("retried"),
+                &format!("retries: {{limit: 3, delay: 1h, max_delay: 1h}}\n{hook}"),
+            ),
+            job("planted", SELDOM, &command("planted"), &format!("interrupted: rerun\nparameters: DAY\n{hook}")),
+            job("settled", SELDOM, &command("settled"), &format!("on_lease_end: kill\nparameters: DAY\n{hook}")),
+        ]);
+        usual(place.node(name)).jobs(&file)
+    }));
+    let told = |node: &Node, job: &str, line: &str| {
+        node.await_where("run.output", LONG, |event| event.text("job") == job && event.text("line") == line);
+    };
+
+    // Rewritten while it waits for its second attempt.
+    let run = run_id("retried", at);
+    let retrying = || place.running(&run).filter(|record| record["state"] == "retrying");
+    let record = poll(LONG, retrying).expect("its first attempt fails");
+    let path = |run: &str| place.path(&format!("/cronkeeper/running/{run}"));
+    stranger.set(&path(&run), &with_parameters(record.clone(), &json!({"retry_at": null}))).expect("it is open to all");
+    let end = place.await_end(&run);
+    assert_eq!((&end["outcome"], &end["reason"]), (&json!("failure"), &json!("parameters")));
+    assert!(
+        end["detail"].as_str().unwrap().contains("`LD_PRELOAD`") && end["run"].get("parameters").is_none(),
+        "{end}"
+    );
+    a.await_where("run.finished", LONG, |event| event.text("run") == run && event.text("reason") == "parameters");
+    told(&a, "retried", "told [] []");
+
+    // Found by the next leader: a run that it must begin again, and one that it must end.
+    for (job, on_loss) in [("planted", "rerun"), ("settled", "interrupt")] {
+        let more = json!({
+            "job": job, "scheduled_at": "2026-01-01T00:00:00Z", "node": "gone", "state": "running", "on_loss": on_loss,
+            "retry_at": null,
+        });
+        stranger.put(&path(&format!("{job}.{AT}")), &with_parameters(record.clone(), &more));
+    }
+    a.kill9();
+    for (job, outcome, reason) in [("planted", "failure", "parameters"), ("settled", "interrupted", "node-died")] {
+        let end = place.await_end(&format!("{job}.{AT}"));
+        assert_eq!((&end["outcome"], &end["reason"]), (&json!(outcome), &json!(reason)), "{end}");
+        told(&b, job, "told [1] []");
+    }
+    assert_eq!(std::fs::read_to_string(found("retried")).unwrap(), "|", "one attempt, before the record was rewritten");
+    assert!(!found("planted").exists() && !found("settled").exists());
 }
