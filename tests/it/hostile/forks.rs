@@ -3,17 +3,17 @@
 //! In a cgroup that is delegated to the node and has a process limit, as systemd creates it (`Delegate=`, `TasksMax=`).
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use rustix::fs::{XattrFlags, setxattr};
 
 use super::local::run_now;
 use crate::solo::fixture::{await_end, cli_text, leading, of};
+use crate::support::cgroup::{OwnCgroup, mounted};
 use crate::support::command::CRONKEEPER;
 use crate::support::node::{Node, Spec};
-use crate::support::scratch::Scratch;
-use crate::support::{LONG, poll, skipped, until};
+use crate::support::{LONG, skipped, until};
 
 /// Process limit of the whole cgroup.
 const LIMIT: u64 = 400;
@@ -24,11 +24,8 @@ const ROOM: u64 = 100;
 /// A program that forks endlessly, as does each of its children.
 const BOMB: &str = r#"[perl, -e, 'for (;;) { sleep 1 unless defined fork }']"#;
 
-/// The cgroup. When dropped, it kills all its processes and is removed.
 struct Unit {
-    path: PathBuf,
-    program: String,
-    _scripts: Scratch,
+    cgroup: OwnCgroup,
 }
 
 impl Unit {
@@ -41,72 +38,42 @@ impl Unit {
         if !rustix::process::geteuid().is_root() {
             return Err("this is not root".into());
         }
-        let root = cgroups().ok_or("no cgroup2 file system is mounted here")?;
+        let root = mounted().ok_or("no cgroup2 file system is mounted here")?;
         let in_use = fs::read_to_string(root.join("cgroup.subtree_control")).unwrap_or_default();
         if ["memory", "pids"].iter().any(|wanted| !in_use.split_whitespace().any(|name| name == *wanted)) {
             return Err(format!("the controllers of memory and processes are not in use in {}", root.display()));
         }
-        let scripts = Scratch::new("unit");
-        let name = scripts.path().file_name().expect("a directory has a name").to_string_lossy().into_owned();
-        let path = root.join(format!("cronkeeper-it-{name}"));
-        fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let program = scripts.path().join("cronkeeper").to_str().expect("a path of ours").to_owned();
-        let text = format!("#!/bin/sh\necho 0 >{}/cgroup.procs && exec {CRONKEEPER} \"$@\"\n", path.display());
-        let unit = Self { path, program, _scripts: scripts };
-        fs::write(&unit.program, text).map_err(|error| error.to_string())?;
-        fs::set_permissions(&unit.program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        fs::write(unit.path.join("pids.max"), LIMIT.to_string()).map_err(|error| error.to_string())?;
-        setxattr(&unit.path, "trusted.delegate", b"1", XattrFlags::empty()).map_err(|error| error.to_string())?;
-        Ok(unit)
+        let cgroup = OwnCgroup::below(&root)?;
+        fs::write(cgroup.path().join("pids.max"), LIMIT.to_string()).map_err(|error| error.to_string())?;
+        setxattr(cgroup.path(), "trusted.delegate", b"1", XattrFlags::empty()).map_err(|error| error.to_string())?;
+        Ok(Self { cgroup })
     }
 
     fn leading(&self, jobs: &str) -> Node {
-        leading(&Spec::new(&self.program, "unit").jobs(jobs))
+        leading(&Spec::new(self.cgroup.program(), "unit").jobs(jobs))
     }
 
     fn number(&self, file: &str) -> u64 {
-        fs::read_to_string(self.path.join(file)).unwrap().trim().parse().unwrap()
+        fs::read_to_string(self.cgroup.path().join(file)).unwrap().trim().parse().unwrap()
     }
 
     /// True if jobs cannot start another process.
     fn is_full(&self) -> bool {
-        let folders = fs::read_dir(&self.path).unwrap().flatten().map(|entry| entry.path().join("jobs"));
-        let with_all = [self.path.clone()].into_iter().chain(folders.filter(|jobs| jobs.exists()));
+        let folders = fs::read_dir(&self.cgroup.path()).unwrap().flatten().map(|entry| entry.path().join("jobs"));
+        let with_all = [self.cgroup.path().to_owned()].into_iter().chain(folders.filter(|jobs| jobs.exists()));
         let number = |at: &Path, file| fs::read_to_string(at.join(file)).ok()?.trim().parse::<u64>().ok();
         with_all.into_iter().any(|at| number(&at, "pids.current") >= Some(number(&at, "pids.max").unwrap_or(LIMIT)))
     }
 
     /// Runs a command beside the node, as systemd does for `ExecReload=`.
     fn beside(&self, command: &str) -> Output {
-        let control = self.path.join(".control");
+        let control = self.cgroup.path().join(".control");
         // It is kept for the next command.
         let _ = fs::create_dir(&control);
         // A shell forks for each of its commands except the last one.
         let line = format!("echo 0 >{}/cgroup.procs && {command} && :", control.display());
         Command::new("sh").args(["-c", &line]).output().unwrap()
     }
-}
-
-impl Drop for Unit {
-    fn drop(&mut self) {
-        fs::write(self.path.join("cgroup.kill"), "1").unwrap();
-        let is_gone = poll(LONG, || remove(&self.path).then_some(()));
-        assert!(is_gone.is_some() || std::thread::panicking(), "{} stays", self.path.display());
-    }
-}
-
-fn remove(cgroup: &Path) -> bool {
-    let below = fs::read_dir(cgroup).into_iter().flatten().flatten().map(|entry| entry.path());
-    below.filter(|path| path.is_dir()).for_each(|path| {
-        remove(&path);
-    });
-    fs::remove_dir(cgroup).is_ok()
-}
-
-fn cgroups() -> Option<PathBuf> {
-    let found = Command::new("findmnt").args(["-rn", "-t", "cgroup2", "-o", "TARGET"]).output().ok()?;
-    let text = String::from_utf8(found.stdout).ok()?;
-    Some(text.lines().next()?.into())
 }
 
 #[test]

@@ -11,6 +11,7 @@
 //! proxy      delays, mutes or cuts the connection to a server
 //! node       `cronkeeper run`   witness  what its jobs saw
 //! command    one call of the program
+//! cgroup     a cgroup for the nodes of one test
 //! burst      many jobs due at the same time
 //! browser    a real browser
 //! peers      kazoo and Curator in the same queue
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 
 pub mod browser;
 pub mod burst;
+pub mod cgroup;
 pub mod command;
 pub mod host;
 pub mod node;
