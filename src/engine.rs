@@ -48,7 +48,7 @@ use crate::clock::{Now, Uptime, Wake, later};
 use crate::election::{self, Published};
 use crate::job::{JobName, JobSet};
 use crate::ledger::ControlEntry;
-use crate::run::{Link, RunRecord, StandingAlarms};
+use crate::run::{Link, RunId, RunRecord, StandingAlarms};
 use crate::term::{NodeName, Term};
 
 /// The decisions of one node.
@@ -151,6 +151,11 @@ impl Engine {
     /// The runs in flight that this node knows of: its own and, while it leads, those of all other nodes.
     pub fn runs(&self) -> impl Iterator<Item = &RunRecord> {
         self.parts.runs.records()
+    }
+
+    /// Those of them whose begin, or whose next attempt's, the ledger is not known to have: they have no process.
+    pub fn unconfirmed_runs(&self) -> impl Iterator<Item = RunId> {
+        self.parts.runs.unconfirmed()
     }
 
     /// Number of runs that this node has.

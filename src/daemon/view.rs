@@ -306,7 +306,10 @@ impl View {
         for job in &mut status.jobs {
             job.error = ahead.get(&job.name).map(describe_mark_ahead);
         }
-        let runs: Vec<RunStatus> = engine.runs().map(RunStatus::from).collect();
+        let unconfirmed: BTreeSet<_> = engine.unconfirmed_runs().collect();
+        let run = |record| RunStatus::from(record);
+        let shown = engine.runs().map(run).map(|run| RunStatus { unconfirmed: unconfirmed.contains(&run.run), ..run });
+        let runs: Vec<RunStatus> = shown.collect();
         status.put_runs(&runs);
         let paused = engine.pauses().map(|(job, entry)| (job.clone(), entry.record.paused.clone()));
         status.put_paused(&paused.collect());

@@ -87,6 +87,11 @@ impl Runs {
         self.active.values().map(|run| &run.record)
     }
 
+    /// The runs whose begin, or whose next attempt's, the ledger is not known to have.
+    pub fn unconfirmed(&self) -> impl Iterator<Item = RunId> {
+        self.active.values().filter(|run| !run.is_begun()).map(|run| run.record.id())
+    }
+
     pub fn contains(&self, run: &RunId) -> bool {
         self.active.contains_key(run)
     }

@@ -170,7 +170,7 @@ impl Scrape {
 
     fn jobs(&self, families: &mut Families<'_>) -> fmt::Result {
         let status = &self.status;
-        let own = |run: &RunStatus| run.state == RunState::Running && run.node == status.node;
+        let own = |run: &RunStatus| run.is_running() && run.node == status.node;
         families.labelled("running", "The node's runs that have a process", "job", self.in_flight(own))?;
         // Only the leader knows who is cut off.
         let cut_off = |run: &RunStatus| run.state == RunState::CutOff && self.leads();

@@ -35,9 +35,9 @@ impl Status {
         self.members.clone_from(&queue.members);
         self.drained.clone_from(&queue.drained);
         self.missing.retain(|missing| !queue.members.iter().any(|member| member.node == missing.node));
-        // A node that leads knows it better than a listing, which may be older.
+        // A node knows better whether it leads than a listing, which may be older, or show it first before it leads.
         if let (None, Some(first)) = (self.role.token, queue.candidates.first()) {
-            self.role.leader_node.clone_from(&first.node);
+            self.role.leader_node = first.node.clone().filter(|first| *first != self.node);
         }
         self.drift = self.differing();
     }
@@ -208,6 +208,11 @@ mod tests {
         status.role = Role::default();
         status.put_queue(&queue);
         assert_eq!(status.role.leader_node, None, "the first entry is not cronkeeper's");
+        status.put_queue(&sample::queue());
+        assert_eq!(status.role.leader_node, None, "it no longer leads, or does not lead yet");
+        status.node = NodeName::new("host-b");
+        status.put_queue(&sample::queue());
+        assert_eq!(status.role.leader_node, Some(NodeName::new("host-a")));
     }
 
     #[test]

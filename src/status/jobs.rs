@@ -144,9 +144,17 @@ pub struct RunStatus {
     /// How the run ended, if it has ended and the ledger has not recorded that yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Outcome>,
+    /// True while the ledger has not confirmed that the attempt has begun: it has no process yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unconfirmed: bool,
 }
 
 impl RunStatus {
+    /// True if the attempt has, or may have, a process on its node.
+    pub fn is_running(&self) -> bool {
+        self.state == RunState::Running && !self.unconfirmed
+    }
+
     /// True if this end is the run's, and not that of an earlier attempt whose node has lost the run to another.
     pub(super) fn is_ended_by(&self, last: &LastRun) -> bool {
         (&self.run, &self.node, self.attempt) == (&last.run, &last.node, last.attempt)
@@ -164,6 +172,7 @@ impl From<&RunRecord> for RunStatus {
             retry_at: record.retry_at,
             keep_until: record.keep_until,
             ended: None,
+            unconfirmed: false,
         }
     }
 }

@@ -147,6 +147,7 @@ pub(crate) fn leader() -> Status {
             retry_at: None,
             keep_until: Some(at("2026-11-20T03:00:59Z")),
             ended: None,
+            unconfirmed: false,
         }],
         queue: Vec::new(),
         members: Vec::new(),

@@ -229,6 +229,7 @@ pub(super) fn run_state(run: &RunStatus) -> Markup {
     html! {
         @match run.ended {
             Some(outcome) => { (words::outcome(outcome, "")) ", not recorded yet" },
+            None if run.unconfirmed => "not begun yet, waits for the ledger",
             None => (words::run_state(run.state)),
         }
         @if run.attempt > 1 { ", attempt " (run.attempt) }

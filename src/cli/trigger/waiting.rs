@@ -2,7 +2,7 @@
 
 use crate::api::client::Client;
 use crate::cli::status::run_state;
-use crate::run::{RunId, RunState};
+use crate::run::RunId;
 use crate::status::Status;
 
 /// What a run that has no attempt yet waits for; `None` if it runs, or if that is unknown for now.
@@ -12,7 +12,7 @@ pub(super) fn awaited(client: &Client, run: &RunId) -> Option<String> {
 
 fn before_start(status: &Status, run: &RunId) -> Option<String> {
     match status.runs.iter().find(|shown| shown.run == *run) {
-        Some(shown) if shown.state == RunState::Running => None,
+        Some(shown) if shown.is_running() => None,
         Some(shown) => Some(run_state(shown, status)),
         None if status.is_all_drained() => Some("nobody leads: every node is drained".to_owned()),
         None if status.role.leader_node.is_none() => Some("nobody leads".to_owned()),
@@ -23,6 +23,7 @@ fn before_start(status: &Status, run: &RunId) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::RunState;
     use crate::status::sample;
 
     #[test]
@@ -30,6 +31,8 @@ mod tests {
         let mut status = sample::leader();
         let run = status.runs[0].run.clone();
         assert_eq!(before_start(&status, &run), None);
+        status.runs[0].unconfirmed = true;
+        assert_eq!(before_start(&status, &run).as_deref(), Some("not begun yet, waits for the ledger"));
         status.runs[0].state = RunState::Queued;
         assert_eq!(before_start(&status, &run).as_deref(), Some("waits for its group or locks"));
         status.runs.clear();

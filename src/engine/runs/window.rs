@@ -22,10 +22,10 @@ use crate::engine::misfire::{DEFAULT_WINDOW, LATE, is_in_window, is_too_old};
 use crate::job::{Job, Misfire};
 use crate::run::RunRecord;
 
-/// A begin that is accepted later than this was refused meanwhile.
+/// A begin that is accepted later than this was refused meanwhile. It is late even if its job sets no window.
 ///
 /// A commit is answered within a session, or the session ends. A refused begin is repeated until an operator has fixed
-/// the reason for the refusal, which can take hours.
+/// the reason for the refusal, which can take hours, and a solo node's until its disk has room.
 const PROMPT: Duration = Duration::from_secs(60);
 
 /// State of the misfire window of a run that never had a process.
@@ -54,8 +54,11 @@ pub(super) fn of(cx: &Context, run: &RunRecord) -> Window {
 
 /// True if the ledger accepted the run's begin so late that the misfire window is over.
 pub(super) fn is_accepted_too_late(cx: &Context, run: &RunRecord) -> bool {
-    let is_prompt = run.begun_at >= earlier(cx.now.wall, PROMPT);
-    !is_prompt && !run.has_past() && matches!(of(cx, run), Window::Over)
+    let is_over = match cx.job(&run.job).filter(|job| job.misfire_window.is_some()) {
+        Some(job) => is_too_old(job, cx.root_of(job), run.ready(), cx.due),
+        None => run.begun_at < earlier(cx.now.wall, PROMPT) && matches!(of(cx, run), Window::Over),
+    };
+    is_over && !run.has_past()
 }
 
 /// True if the run would be missed as an occurrence that nobody has decided on yet. A run that waited for others counts

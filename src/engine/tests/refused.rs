@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::fixture::*;
 use crate::engine::Event;
-use crate::job::{Group, Interrupted, Job, OnLeaseEnd, Overlap};
+use crate::job::{Group, Interrupted, Job, Misfire, OnLeaseEnd, Overlap};
 use crate::ledger::{self, Change, Commit, CommitId, OperatorRequests, OwnerState, Snapshot, TriggerEntry};
 use crate::process::{Exit, Notice, StartFailure, StartStep};
 use crate::run::{RunState, TriggerRecord, TriggerSeq};
@@ -112,6 +112,34 @@ fn what_is_due_while_a_begin_has_no_answer_is_decided_on_when_it_has_one() {
         .any(|change| matches!(change, Change::SkipRun { run, .. } if run.to_string().contains("100001")));
     assert!(missed, "the first is over its window: {changes:?}");
     assert_eq!(skipped(&changes), ["missed 2026-11-20T10:01:01Z 2026-11-20T10:01:01Z 1"]);
+}
+
+/// A window that the job sets counts however short the outage was.
+#[test]
+fn a_begin_that_is_answered_after_the_jobs_own_window_starts_nothing_and_is_not_in_the_way() {
+    for (misfire, outage, is_started) in
+        [(Misfire::RunOnce, 4, false), (Misfire::Skip, 4, false), (Misfire::RunOnce, 1, true), (Misfire::Skip, 2, true)]
+    {
+        let every_five = Job { misfire, misfire_window: Some(Duration::from_secs(2)), ..job("a", "1/5 * * * * *") };
+        let mut fixture = Fixture::settled("10:00:00", vec![every_five]);
+        fixture.pass(1);
+        let begin = fixture.commits()[0].0;
+        fixture.pass(outage);
+        assert_eq!(fixture.engine.unconfirmed_runs().count(), 1);
+        fixture.answer(begin, Commit::Accepted);
+        let changes = fixture.accept_all();
+        assert_eq!(fixture.engine.unconfirmed_runs().count(), 0);
+        assert_eq!(fixture.starts().len(), usize::from(is_started), "{misfire:?} {outage}");
+        if is_started {
+            continue;
+        }
+        let missed = changes
+            .iter()
+            .any(|change| matches!(change, Change::SkipRun { run, .. } if run.to_string().contains("100001")));
+        assert!(missed, "{misfire:?}: {changes:?}");
+        fixture.pass(5 - outage);
+        assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100006Z"]);
+    }
 }
 
 #[test]

@@ -95,6 +95,7 @@ fn state_in_words(run: &RunStatus, before: Option<&RunId>, now: Timestamp) -> St
             // The status does not have them.
             None => "waits for its group or locks".to_owned(),
         },
+        (RunState::Running, _) if run.unconfirmed => "not begun yet, waits for the ledger".to_owned(),
         (RunState::Running, _) => "running".to_owned(),
         (RunState::Retrying, Some(at)) => format!("retrying in {}", span(now, at)),
         (RunState::Retrying, None) => "retrying now".to_owned(),
