@@ -42,10 +42,10 @@ pub use dates::{DateFault, Dates};
 pub use error::{Fault, FaultPosition, ScheduleError};
 pub use field::Field;
 pub(crate) use item::hash;
+pub use pattern::Patterns;
 pub use tzdata::tzdata_version;
 
 use parse::{ExpressionError, Meaning};
-use pattern::Pattern;
 use timeline::Timeline;
 use zone::{Zone, second_of};
 
@@ -76,7 +76,7 @@ struct Inner {
 /// One expression, as written and as parsed.
 #[derive(Clone, Debug, PartialEq)]
 struct Expression {
-    text: String,
+    text: Box<str>,
     meaning: Meaning,
     occurrences: Occurrences,
 }
@@ -135,12 +135,26 @@ impl Schedule {
     /// # Errors
     /// If an expression is invalid or never occurs, if there is none, or if the zone is unknown.
     pub fn parse(expressions: &[&str], zone: &str, dst: Dst, job: &str) -> Result<Self, ScheduleError> {
+        Self::parse_sharing(&mut Patterns::default(), expressions, zone, dst, job)
+    }
+
+    /// Like [`Schedule::parse`], for many schedules: equal expressions of theirs share what they were parsed to.
+    ///
+    /// # Errors
+    /// As [`Schedule::parse`].
+    pub fn parse_sharing(
+        patterns: &mut Patterns,
+        expressions: &[&str],
+        zone: &str,
+        dst: Dst,
+        job: &str,
+    ) -> Result<Self, ScheduleError> {
         if expressions.is_empty() {
             return Err(ScheduleError::NoExpression);
         }
         let zone = Zone::find(zone)?;
         let read = |(index, text): (usize, &&str)| {
-            Expression::parse(text, &zone, dst, job).map_err(|error| ScheduleError::Expression {
+            Expression::parse(patterns, text, &zone, dst, job).map_err(|error| ScheduleError::Expression {
                 position: FaultPosition { expression: index, offset: error.offset, length: error.length },
                 fault: error.fault,
             })
@@ -270,7 +284,7 @@ impl Schedule {
 
     /// The expressions as written.
     pub fn expressions(&self) -> impl Iterator<Item = &str> {
-        self.0.expressions.iter().map(|expression| expression.text.as_str())
+        self.0.expressions.iter().map(|expression| &*expression.text)
     }
 
     /// A description in English, in local time.
@@ -326,25 +340,28 @@ fn instant(second: i64) -> Option<Timestamp> {
 }
 
 impl Expression {
-    fn parse(text: &str, zone: &Zone, dst: Dst, job: &str) -> Result<Self, ExpressionError> {
+    fn parse(patterns: &mut Patterns, text: &str, zone: &Zone, dst: Dst, job: &str) -> Result<Self, ExpressionError> {
         let text = text.trim_end();
         let meaning = parse::parse(text, job)?;
         // A fault of the expression as a whole is reported for its whole text.
         let start = text.chars().take_while(|c| c.is_whitespace()).count();
         let length = text.chars().count() - start;
         let error = |fault| ExpressionError { offset: start, length, fault };
-        let occurrences = match &meaning {
+        let (meaning, occurrences) = match meaning {
             Meaning::Fields(fields) => {
-                Occurrences::Local(Timeline::new(fields, Pattern::new(fields).map_err(error)?, dst))
+                let pattern = patterns.of(&fields).map_err(error)?;
+                // The pattern's, of which there is one for all equal expressions.
+                let meaning = Meaning::Fields(Arc::clone(&pattern.fields));
+                (meaning, Occurrences::Local(Timeline::new(pattern, dst)))
             }
-            Meaning::Every(period) => Occurrences::Every(*period),
-            Meaning::At(at) => Occurrences::At(*at),
+            Meaning::Every(period) => (meaning, Occurrences::Every(period)),
+            Meaning::At(at) => (meaning, Occurrences::At(at)),
         };
         if occurrences.at_or_after(zone, i64::MIN).is_none() {
             let why = describe::missing_days(&meaning);
             return Err(error(Fault::Impossible { zone: zone.name().to_owned(), why }));
         }
-        Ok(Self { text: text.trim_start().to_owned(), meaning, occurrences })
+        Ok(Self { text: text.trim_start().into(), meaning, occurrences })
     }
 }
 

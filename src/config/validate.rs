@@ -17,7 +17,7 @@ use super::settings::{CalendarSettings, MOST_SECRETS, Zones};
 use super::source::{self, Lines};
 use super::spanned::{self, Fault, MapEntry, Node, Position};
 use crate::job::{Due, Interrupted, Job, JobName, OnLeaseEnd};
-use crate::schedule::{Calendar, FaultPosition, Schedule};
+use crate::schedule::{Calendar, FaultPosition, Patterns, Schedule};
 
 /// The result of checking one file. The jobs are complete only if there are no faults.
 #[derive(Default)]
@@ -51,7 +51,15 @@ pub(super) fn file(bytes: &[u8], calendars: CalendarsOfFile<'_>, host: &mut Host
     };
     let checked = Checked { faults, names, ..Checked::default() };
     let calendars = FileCalendars { named: calendars, made: BTreeMap::new() };
-    FileCheck { lines: Lines::of(text), zones: Zones::default(), calendars, host, checked }.run(raw, &sound)
+    FileCheck {
+        lines: Lines::of(text),
+        zones: Zones::default(),
+        patterns: Patterns::default(),
+        calendars,
+        host,
+        checked,
+    }
+    .run(raw, &sound)
 }
 
 fn names(root: &Node) -> Vec<String> {
@@ -110,6 +118,7 @@ impl FileCalendars<'_> {
 struct FileCheck<'a> {
     lines: Lines<'a>,
     zones: Zones,
+    patterns: Patterns,
     calendars: FileCalendars<'a>,
     host: &'a mut Host,
     checked: Checked,
@@ -248,7 +257,7 @@ impl FileCheck<'_> {
 
     fn schedule(&mut self, title: &str, job: &MapEntry, values: &Merged) -> Option<Schedule> {
         let expressions: Vec<&str> = values.schedule.as_ref()?.iter().map(String::as_str).collect();
-        let parsed = Schedule::parse(&expressions, &values.timezone, values.dst, &job.key);
+        let parsed = Schedule::parse_sharing(&mut self.patterns, &expressions, &values.timezone, values.dst, &job.key);
         let calendar = self.calendars.of(&values.calendar);
         parsed
             .map(|schedule| if calendar.is_some() { schedule.with_calendar(calendar) } else { schedule })

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::RunId;
 use crate::job::Alarm;
 
-/// The part of a job's record that is about its alarms.
+/// The part of a job's record that is about its alarms. Boxed, because few stand, and each job has two of these.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StandingAlarms {
@@ -14,11 +14,11 @@ pub struct StandingAlarms {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stale_from: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    late: Option<RaisedAlarm>,
+    late: Option<Box<RaisedAlarm>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    long: Option<RaisedAlarm>,
+    long: Option<Box<RaisedAlarm>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stale: Option<RaisedAlarm>,
+    stale: Option<Box<RaisedAlarm>>,
 }
 
 /// An alarm that stands.
@@ -45,14 +45,15 @@ impl StandingAlarms {
 
     pub fn get(&self, alarm: Alarm) -> Option<&RaisedAlarm> {
         match alarm {
-            Alarm::Late => self.late.as_ref(),
-            Alarm::Long => self.long.as_ref(),
-            Alarm::Stale => self.stale.as_ref(),
+            Alarm::Late => self.late.as_deref(),
+            Alarm::Long => self.long.as_deref(),
+            Alarm::Stale => self.stale.as_deref(),
         }
     }
 
     /// Raises the alarm, or ends it.
     pub fn set(&mut self, alarm: Alarm, raised: Option<RaisedAlarm>) {
+        let raised = raised.map(Box::new);
         match alarm {
             Alarm::Late => self.late = raised,
             Alarm::Long => self.long = raised,

@@ -9,7 +9,7 @@ use jiff::civil::Date;
 
 use super::field::Field;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum DayRule {
     /// `L`: the last day; `L-3`: this many days before it.
     BeforeLast(u16),

@@ -109,7 +109,7 @@ impl fmt::Display for Field {
 }
 
 /// The values that one field matches, at least one value or rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Values {
     /// Ranges of consecutive values, each `(first, last)`, in order and with gaps between them.
     ranges: Box<[(u16, u16)]>,

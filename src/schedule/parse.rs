@@ -4,6 +4,8 @@
 //! ranges; [`super::pattern`] passes it the result. Macros are abbreviations for fields, except `@every` and `@at`,
 //! which are not patterns.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 use super::error::{Fault, nearest};
@@ -15,7 +17,7 @@ use super::piece::Piece;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Meaning {
     /// The local times that match all fields.
-    Fields(Box<Fields>),
+    Fields(Arc<Fields>),
     /// Every this many seconds, counted from the epoch.
     Every(i64),
     /// Once, at this second since the epoch.
@@ -23,7 +25,7 @@ pub(super) enum Meaning {
 }
 
 /// The fields of one expression.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Fields([Values; 7]);
 
 /// A fault with its offset and length in characters.
@@ -81,7 +83,7 @@ pub(super) fn parse(text: &str, job: &str) -> Result<Meaning, ExpressionError> {
             Err(ExpressionError::at(*first, Fault::ZoneInside))
         }
         [first, more @ ..] if first.text.starts_with('@') => macro_meaning(*first, more, job),
-        words => fields(words, job).map(|fields| Meaning::Fields(Box::new(fields))),
+        words => fields(words, job).map(|fields| Meaning::Fields(Arc::new(fields))),
     }
 }
 

@@ -5,13 +5,15 @@
 //! suffices, and no query outside these years. It has no days that depend on the month: if there are any, it receives
 //! every day, and [`Days`] says which of them match.
 
+use std::collections::HashMap;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use chrono::{DateTime, Datelike, NaiveDate, Utc};
 
 use super::day::{DAY, Days};
 use super::error::Fault;
-use super::field::{Field, Values};
+use super::field::Field;
 use super::parse::Fields;
 use super::zone::{civil, start_of};
 
@@ -22,11 +24,27 @@ pub(super) struct Pattern {
     schedules: Vec<cron::Schedule>,
     /// The days, if the schedule does not say which.
     days: Option<Days>,
-    years: Values,
+    pub(super) fields: Arc<Fields>,
+}
+
+/// The patterns of many schedules. Those with equal fields share one, which takes a kilobyte.
+#[derive(Debug, Default)]
+pub struct Patterns(HashMap<Arc<Fields>, Arc<Pattern>>);
+
+impl Patterns {
+    /// The pattern of these fields.
+    pub(super) fn of(&mut self, fields: &Arc<Fields>) -> Result<Arc<Pattern>, Fault> {
+        if let Some(known) = self.0.get(fields) {
+            return Ok(Arc::clone(known));
+        }
+        let pattern = Arc::new(Pattern::new(fields)?);
+        self.0.insert(Arc::clone(fields), Arc::clone(&pattern));
+        Ok(pattern)
+    }
 }
 
 impl Pattern {
-    pub(super) fn new(fields: &Fields) -> Result<Self, Fault> {
+    fn new(fields: &Arc<Fields>) -> Result<Self, Fault> {
         let [days, weekdays] = [Field::DayOfMonth, Field::DayOfWeek].map(|field| fields.of(field));
         let has_rules = !(days.rules.is_empty() && weekdays.rules.is_empty());
         let schedules = if has_rules {
@@ -37,7 +55,7 @@ impl Pattern {
             vec![schedule(fields, &days.list(0), &weekdays.list(1))?]
         };
         let days = has_rules.then(|| Days::of(fields));
-        Ok(Self { schedules, days, years: fields.of(Field::Year).clone() })
+        Ok(Self { schedules, days, fields: Arc::clone(fields) })
     }
 
     /// The first match at `local` or later.
@@ -79,7 +97,7 @@ impl Pattern {
     fn last_in_years(&self, local: i64) -> Option<i64> {
         let query = DateTime::<Utc>::from_timestamp(local.min(LAST), 0)?;
         let year = u16::try_from(query.year()).ok()?;
-        let matching = self.years.last_up_to(year)?;
+        let matching = self.fields.of(Field::Year).last_up_to(year)?;
         if matching == year {
             return Some(query.timestamp());
         }
@@ -100,4 +118,28 @@ fn schedule(fields: &Fields, days: &str, weekdays: &str) -> Result<cron::Schedul
     let (month, year) = (list(Field::Month), list(Field::Year));
     let pattern = format!("{second} {minute} {hour} {days} {month} {weekdays} {year}");
     cron::Schedule::from_str(&pattern).map_err(|error| Fault::Refused { pattern, reason: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::{Dst, Schedule};
+
+    #[test]
+    fn equal_expressions_share_a_pattern_and_others_do_not() {
+        let mut patterns = Patterns::default();
+        let mut parse = |text, zone| {
+            let schedule = Schedule::parse_sharing(&mut patterns, &[text], zone, Dst::Once, "job").unwrap();
+            let alone = Schedule::parse(&[text], zone, Dst::Once, "job").unwrap();
+            assert_eq!(schedule.canonical(), alone.canonical());
+            let (from, to) = ("2026-01-01T00:00:00Z".parse().unwrap(), "2026-06-01T00:00:00Z".parse().unwrap());
+            assert!(schedule.occurrences(from, to).eq(alone.occurrences(from, to)), "{text}");
+        };
+        parse("0 3 * * *", "UTC");
+        parse(" 0  3 * * * ", "Europe/Berlin");
+        parse("00 03 * * 0-7", "UTC");
+        parse("@every 5m", "UTC");
+        parse("0 4 * * *", "UTC");
+        assert_eq!(patterns.0.len(), 3, "{patterns:?}");
+    }
 }

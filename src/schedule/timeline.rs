@@ -4,15 +4,16 @@
 //! occur twice. Between two shifts, local time is UTC plus an offset, so each span between shifts is searched
 //! separately. Far from any shift, a search costs one query of the pattern and one of the zone.
 
+use std::sync::Arc;
+
 use super::Dst;
-use super::parse::Fields;
 use super::pattern::Pattern;
 use super::zone::{OffsetSpan, Zone};
 
 /// The occurrences of one expression.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Timeline {
-    pattern: Pattern,
+    pattern: Arc<Pattern>,
     /// Times in a gap give one occurrence, at the first instant after it.
     makes_up: bool,
     /// Times in an overlap count only in its first pass.
@@ -26,8 +27,8 @@ pub(super) const EARLIEST: i64 = -LONGEST_SHIFT;
 pub(super) const LATEST: i64 = 4_133_980_800 + LONGEST_SHIFT;
 
 impl Timeline {
-    pub(super) fn new(fields: &Fields, pattern: Pattern, dst: Dst) -> Self {
-        let fixed = !fields.is_wildcard();
+    pub(super) fn new(pattern: Arc<Pattern>, dst: Dst) -> Self {
+        let fixed = !pattern.fields.is_wildcard();
         let (makes_up, first_pass_only) = match dst {
             Dst::Once => (fixed, fixed),
             Dst::Skip => (false, true),
