@@ -42,7 +42,7 @@ pub(super) struct LeaderState {
 impl LeaderState {
     /// What the leader's own status shows of it: all but the links.
     pub fn of(status: &Status) -> Self {
-        let paused = status.jobs.iter().filter_map(|job| Some((job.name.clone(), job.paused.clone()?)));
+        let paused = status.jobs.iter().filter_map(|job| Some((job.name.clone(), job.paused.as_deref()?.clone())));
         let alarms = status.jobs.iter().filter(|job| !job.alarms.is_empty());
         Self {
             runs: status.runs.clone(),

@@ -97,7 +97,7 @@ impl Status {
     /// Sets which jobs are paused.
     pub fn put_paused(&mut self, paused: &BTreeMap<JobName, Pause>) {
         for job in &mut self.jobs {
-            job.paused = paused.get(&job.name).cloned();
+            job.paused = paused.get(&job.name).cloned().map(Box::new);
         }
     }
 

@@ -42,7 +42,7 @@ pub struct JobStatus {
     pub error: Option<String>,
     /// Who paused the job, when and why; absent while it is not paused.
     #[serde(default)]
-    pub paused: Option<Pause>,
+    pub paused: Option<Box<Pause>>,
     /// The alarms that stand.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alarms: Vec<AlarmStatus>,

@@ -125,11 +125,9 @@ impl JobStatus {
             running,
             waits_for,
             error: error.map(|_| withheld()),
-            paused: paused.map(|Pause { by: _, at, reason, until }| Pause {
-                by: withheld(),
-                at,
-                reason: reason.map(|_| withheld()),
-                until,
+            paused: paused.map(|pause| {
+                let Pause { by: _, at, reason, until } = *pause;
+                Box::new(Pause { by: withheld(), at, reason: reason.map(|_| withheld()), until })
             }),
             alarms,
         }

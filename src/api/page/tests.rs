@@ -35,7 +35,8 @@ fn written(text: &str) -> Status {
     status.queue[0].candidate.0 = text.into();
     status.runs[0].node = status.node.clone();
     status.jobs[0].error = Some(text.into());
-    status.jobs[0].paused = Some(Pause { by: text.into(), at: status.at, reason: Some(text.into()), until: None });
+    let pause = Pause { by: text.into(), at: status.at, reason: Some(text.into()), until: None };
+    status.jobs[0].paused = Some(Box::new(pause));
     status
 }
 

@@ -242,12 +242,12 @@ mod tests {
     #[test]
     fn a_paused_job_is_shown_with_who_paused_it_since_when_and_why() {
         let mut status = sample::leader();
-        status.jobs[0].paused = Some(crate::run::Pause {
+        status.jobs[0].paused = Some(Box::new(crate::run::Pause {
             by: "uid 1000 (alice) on host-b".into(),
             at: sample::at("2026-11-19T17:00:00Z"),
             reason: Some("new disks\u{7}".into()),
             until: None,
-        });
+        }));
         let shown = shown(&status);
         let expected = [
             "PAUSED          SINCE (UTC)          BY                          WHY",

@@ -59,7 +59,7 @@ impl Unit {
 
     /// True if jobs cannot start another process.
     fn is_full(&self) -> bool {
-        let folders = fs::read_dir(&self.cgroup.path()).unwrap().flatten().map(|entry| entry.path().join("jobs"));
+        let folders = fs::read_dir(self.cgroup.path()).unwrap().flatten().map(|entry| entry.path().join("jobs"));
         let with_all = [self.cgroup.path().to_owned()].into_iter().chain(folders.filter(|jobs| jobs.exists()));
         let number = |at: &Path, file| fs::read_to_string(at.join(file)).ok()?.trim().parse::<u64>().ok();
         with_all.into_iter().any(|at| number(&at, "pids.current") >= Some(number(&at, "pids.max").unwrap_or(LIMIT)))
