@@ -244,8 +244,9 @@ pub enum Command {
     /// QUEUE: the nodes in the order in which they will lead; each waits for the one above it. CANDIDATE: the end of the
     /// name of a node's entry under /leader in ZooKeeper. MEMBER: the nodes that are alive; JOBS is the digest of a
     /// node's jobs, equal on nodes with the same jobs. RUNNING: the runs in flight; a run has an ATTEMPT for each time
-    /// its program was started. JOB: LAST, ON and ENDED are about the job's newest run, and `!` marks a job that needs
-    /// attention. The ledger is the cluster's record of runs and occurrences, in ZooKeeper; a LEDGER line says that this
+    /// its program was started; one that is CUT OFF was in flight on a node that is gone and may still have it, until
+    /// that node's daemon is back or `cronkeeper release` has run on its host. JOB: LAST, ON and ENDED are about the job's
+    /// newest run, and `!` marks a job that needs attention. The ledger is the cluster's record of runs and occurrences, in ZooKeeper; a LEDGER line says that this
     /// node cannot read it now. Times are UTC.
     Status(status::StatusArgs),
     /// Show runs and skips, newest first
