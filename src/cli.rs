@@ -254,6 +254,10 @@ pub enum Command {
     /// Show the output of a run, whichever node it is on
     Logs(logs::Args),
     /// Run a job now, on the leader
+    ///
+    /// While the node that is asked does not answer, or cannot reach ZooKeeper, the request is sent again for up to 20
+    /// seconds, after the first failure with a line on stderr; then the command fails. However often it is sent, it is one
+    /// request. After a failure, `cronkeeper history` shows whether the job has run all the same.
     Trigger(trigger::Args),
     /// Skip the occurrences of jobs until they are resumed, or for some time
     Pause(pause::PauseArgs),

@@ -24,6 +24,7 @@ use super::{Error, Exit, Io};
 use crate::api::client::{AskError, Client};
 use crate::api::control::{TriggerBody, Triggered};
 use crate::api::output::OutputState;
+use crate::duration;
 use crate::escape;
 use crate::job::JobName;
 use crate::run::{Outcome, Reason, RunId};
@@ -72,7 +73,7 @@ impl Args {
             environment: self.environment.iter().cloned().collect(),
             scheduled_at: self.scheduled_at,
         };
-        let run = self.send(&client, &request)?;
+        let run = self.send(&client, &request, io)?;
         if !self.json {
             writeln!(io.out, "{run}")?;
             io.out.flush()?;
@@ -99,7 +100,7 @@ impl Args {
                 return Ok(exit);
             }
             // If an answer was lost, the request may have been sent twice, and another copy may have become the run.
-            let other = self.send(client, request)?;
+            let other = self.send(client, request, io)?;
             if other == run {
                 writeln!(io.err, "cronkeeper: run `{run}` is no longer in the ledger")?;
                 return Ok(Exit::Failed);
@@ -121,9 +122,14 @@ impl Args {
         Ok(Exit::Fine)
     }
 
-    fn send(&self, client: &Client, request: &TriggerBody) -> Result<RunId, AskFailure> {
+    fn send(&self, client: &Client, request: &TriggerBody, io: &mut Io<'_>) -> Result<RunId, AskFailure> {
         let path = format!("/v1/jobs/{}/trigger", self.job);
-        let Triggered { run } = retried(REQUEST_TIMEOUT, is_transient, || client.post(&path, request))?;
+        let tell = |error: &AskError| {
+            let (error, limit) = (error.to_string(), duration::format(REQUEST_TIMEOUT));
+            // What cannot be said does not end the request.
+            let _ = writeln!(io.err, "cronkeeper: {}; asking again for up to {limit}", escape::plain(&error));
+        };
+        let Triggered { run } = retried(REQUEST_TIMEOUT, is_transient, tell, || client.post(&path, request))?;
         Ok(run)
     }
 }
