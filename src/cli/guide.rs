@@ -146,10 +146,18 @@ pub const GUIDES: &[Guide] = &[
         ],
         exits: &[
             FINE,
-            REFUSED,
+            (
+                "1",
+                "the node refused the request; --wait: the run has no exit code, as when it was killed before it began",
+            ),
             NO_SUCH_JOB,
             NO_NODE,
             ("75", "--wait: the run was skipped"),
+            (
+                "126, 127",
+                "--wait: the job could not be started, as without its environment file or a secret, or its program does \
+                 not exist",
+            ),
             ("130", "--wait: interrupted; the run goes on"),
             ("other", "--wait: the exit code of the job; 124 if it ran into its timeout, 128 + signal if one ended it"),
         ],
@@ -231,7 +239,10 @@ pub const GUIDES: &[Guide] = &[
             NO_SUCH_JOB,
             BAD_JOBS,
             ("124", "the job ran into its timeout"),
-            ("126, 127", "its program cannot be executed, or does not exist"),
+            (
+                "126, 127",
+                "it could not be started, as without its environment file or a secret, or its program does not exist",
+            ),
             ("other", "the exit code of the job; 128 + signal if one ended it"),
         ],
         files: &[JOBS],

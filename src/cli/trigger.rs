@@ -33,6 +33,9 @@ use crate::status::{EndedRun, HistoryEntry};
 /// Time during which a request without an answer is repeated.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// The exit code of a run that could not be started, although its program may exist.
+const CANNOT_START: u8 = 126;
+
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The job
@@ -192,13 +195,14 @@ fn exit_of(run: &EndedRun) -> Exit {
     let code = match (run.outcome, run.reason) {
         (Outcome::Timeout, _) => return Exit::Command(TIMED_OUT),
         (_, Some(Reason::NotFound)) => return Exit::Command(127),
-        (_, Some(Reason::NotExecutable | Reason::NoDirectory | Reason::NoMemory)) => return Exit::Command(126),
-        (_, Some(Reason::NoEnvironment | Reason::NoSecret | Reason::Parameters)) => return Exit::Command(126),
+        (_, Some(reason)) if reason.prevented_start().is_some() => return Exit::Command(CANNOT_START),
         _ => run.exit_code.or(run.signal.map(|signal| 128 + signal)),
     };
     match (code, run.outcome) {
         (Some(code), _) => Exit::Command(u8::try_from(code).unwrap_or(u8::MAX)),
         (None, Outcome::Success) => Exit::Fine,
+        // Without memory for a process; one that ran out of its own has ended somehow.
+        (None, _) if run.reason == Some(Reason::NoMemory) => Exit::Command(CANNOT_START),
         (None, _) => Exit::Failed,
     }
 }
@@ -249,6 +253,12 @@ mod tests {
             (ended(Outcome::Timeout, None, Some(15), None), Exit::Command(124)),
             (ended(Outcome::Failure, None, None, Some(Reason::NotFound)), Exit::Command(127)),
             (ended(Outcome::Failure, None, None, Some(Reason::NotExecutable)), Exit::Command(126)),
+            (ended(Outcome::Failure, None, None, Some(Reason::NoEnvironment)), Exit::Command(126)),
+            (ended(Outcome::Failure, None, None, Some(Reason::NoSecret)), Exit::Command(126)),
+            (ended(Outcome::Failure, None, None, Some(Reason::NoUser)), Exit::Command(126)),
+            (ended(Outcome::Failure, None, None, Some(Reason::NoMemory)), Exit::Command(126)),
+            (ended(Outcome::Failure, None, Some(9), Some(Reason::NoMemory)), Exit::Command(137)),
+            (ended(Outcome::Killed, None, None, Some(Reason::Operator)), Exit::Failed),
             (ended(Outcome::Interrupted, None, None, Some(Reason::NodeDied)), Exit::Failed),
         ];
         for (run, expected) in cases {
