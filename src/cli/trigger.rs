@@ -9,7 +9,7 @@ mod waiting;
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
 use super::ask::{AskFailure, ClientArgs};
@@ -45,8 +45,8 @@ pub struct Args {
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     pub environment: Vec<(String, String)>,
     /// The time that the run finds as CRONKEEPER_SCHEDULED_AT, for example of an occurrence to make up: written as for
-    /// `history --since`
-    #[arg(long, value_name = "TIME", value_parser = instant)]
+    /// `history --since`, in whole seconds
+    #[arg(long, value_name = "TIME", value_parser = scheduled_time)]
     pub scheduled_at: Option<Timestamp>,
     /// Show the run's output until it ends, and exit with the job's exit code
     #[arg(long)]
@@ -63,6 +63,16 @@ fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("expected a variable and its value, such as `DAY=2026-11-20`".to_owned()),
+    }
+}
+
+/// A time on the command line in whole seconds. How long ago it was is counted from the last full second.
+fn scheduled_time(text: &str) -> Result<Timestamp, String> {
+    let at = instant(text)?;
+    let fraction = SignedDuration::new(0, at.subsec_nanosecond());
+    match fraction.is_zero() || duration::parse(text).is_ok() {
+        true => Ok(at - fraction),
+        false => Err(format!("`{}` has a fraction of a second, which no occurrence has", escape::short(text, 60))),
     }
 }
 
@@ -241,6 +251,16 @@ mod tests {
             tail: String::new(),
             earlier_attempts: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_time_with_a_fraction_is_refused_and_never_cut() {
+        let expected = "`2026-01-01T00:00:00.5Z` has a fraction of a second, which no occurrence has";
+        assert_eq!(scheduled_time("2026-01-01T00:00:00.5Z"), Err(expected.to_owned()));
+        assert!(scheduled_time("2026-01-01 00:00:00.25").is_err());
+        assert_eq!(scheduled_time("2026-01-01"), Ok(at("2026-01-01T00:00:00Z")));
+        assert_eq!(scheduled_time("2026-01-01T01:00:00.0+01:00"), Ok(at("2026-01-01T00:00:00Z")));
+        assert_eq!(scheduled_time("2d").map(|at| at.subsec_nanosecond()), Ok(0));
     }
 
     #[test]

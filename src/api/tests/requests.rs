@@ -118,6 +118,23 @@ async fn the_end_of_a_run_can_be_awaited() {
 }
 
 #[tokio::test]
+async fn a_run_is_made_for_a_whole_second_of_the_past_only() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let asked = async |at: &str| {
+        let (code, answer) = daemon.post("/v1/jobs/load/trigger", &format!("{{\"scheduled_at\":\"{at}\"}}")).await;
+        (code, answer["error"].as_str().map(str::to_owned))
+    };
+    assert_eq!(asked("2026-01-01T00:00:00.000Z").await, (200, None));
+    for (at, why) in [
+        ("2026-01-01T00:00:00.5Z", "has a fraction of a second, which no occurrence has"),
+        ("2098-01-01T00:00:00Z", "is in the future"),
+        ("1969-12-31T23:59:59.5Z", "is before 1970"),
+    ] {
+        assert_eq!(asked(at).await, (400, Some(format!("`scheduled_at`: {at} {why}"))), "{at}");
+    }
+}
+
+#[tokio::test]
 async fn a_handover_is_passed_to_the_loop_and_its_result_returned() {
     let mut daemon = Daemon::start(Behaviour::Well).await;
     let mut handovers = std::mem::replace(&mut daemon.handovers, mpsc::unbounded_channel().1);
