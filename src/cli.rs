@@ -290,7 +290,11 @@ pub enum Command {
     /// Release what a dead daemon on this host still holds
     ///
     /// First kills what is left of its runs, then frees what it holds in the cluster, so that no other node waits for
-    /// its session to time out. Meant for ExecStopPost: takes at most three seconds.
+    /// its session to time out. Meant for ExecStopPost: takes at most three seconds. It needs the same --zookeeper, --node
+    /// and --state-dir as the daemon, and its credentials; a shell does not have the environment of the service.
+    ///
+    /// It is also the remedy for a run that `cronkeeper status` shows as CUT OFF although its host is there and the daemon
+    /// on it is dead: the run ends as interrupted, as it does when the daemon is started again.
     Release(Box<release::Args>),
     /// Convert a crontab to jobs.yaml, on stdout
     ///
