@@ -244,8 +244,9 @@ pub enum Command {
     /// QUEUE: the nodes in the order in which they will lead; each waits for the one above it. CANDIDATE: the end of the
     /// name of a node's entry under /leader in ZooKeeper. MEMBER: the nodes that are alive; JOBS is the digest of a
     /// node's jobs, equal on nodes with the same jobs. RUNNING: the runs in flight; a run has an ATTEMPT for each time
-    /// its program was started. JOB: LAST, ON and ENDED are about the job's newest run, and `!` marks a job that needs
-    /// attention. The ledger is the cluster's record of runs and occurrences, in ZooKeeper; a LEDGER line says that this
+    /// its program was started; one that is CUT OFF was in flight on a node that is gone and may still have it, until
+    /// that node's daemon is back or `cronkeeper release` has run on its host. JOB: LAST, ON and ENDED are about the job's
+    /// newest run, and `!` marks a job that needs attention. The ledger is the cluster's record of runs and occurrences, in ZooKeeper; a LEDGER line says that this
     /// node cannot read it now. Times are UTC.
     Status(status::StatusArgs),
     /// Show runs and skips, newest first
@@ -253,6 +254,10 @@ pub enum Command {
     /// Show the output of a run, whichever node it is on
     Logs(logs::Args),
     /// Run a job now, on the leader
+    ///
+    /// While the node that is asked does not answer, or cannot reach ZooKeeper, the request is sent again for up to 20
+    /// seconds, after the first failure with a line on stderr; then the command fails. However often it is sent, it is one
+    /// request. After a failure, `cronkeeper history` shows whether the job has run all the same.
     Trigger(trigger::Args),
     /// Skip the occurrences of jobs until they are resumed, or for some time
     Pause(pause::PauseArgs),
@@ -285,7 +290,11 @@ pub enum Command {
     /// Release what a dead daemon on this host still holds
     ///
     /// First kills what is left of its runs, then frees what it holds in the cluster, so that no other node waits for
-    /// its session to time out. Meant for ExecStopPost: takes at most three seconds.
+    /// its session to time out. Meant for ExecStopPost: takes at most three seconds. It needs the same --zookeeper, --node
+    /// and --state-dir as the daemon, and its credentials; a shell does not have the environment of the service.
+    ///
+    /// It is also the remedy for a run that `cronkeeper status` shows as CUT OFF although its host is there and the daemon
+    /// on it is dead: the run ends as interrupted, as it does when the daemon is started again.
     Release(Box<release::Args>),
     /// Convert a crontab to jobs.yaml, on stdout
     ///

@@ -183,7 +183,8 @@ fn join(
     let mut groups: BTreeMap<String, (usize, JobName)> = BTreeMap::new();
     let mut calendars = calendar_files.parse(host.now);
     let mut problems = std::mem::take(&mut calendars.problems);
-    let mut warnings = std::mem::take(&mut calendars.warnings);
+    let mut warnings = std::mem::take(&mut calendars.doubts);
+    warnings.append(&mut calendars.ends);
     let mut outlines = after::Outlines::default();
     for Source { path, bytes } in sources {
         let checked = validate::file(bytes, calendars.of(path), &mut host);

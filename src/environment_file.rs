@@ -49,6 +49,9 @@ pub struct BadLine {
 pub enum LineFault {
     #[error("what is before `=` is not a variable name")]
     Name,
+    /// Of all names that are none, the one that files for a shell have.
+    #[error("`export` belongs to a shell; leave it out: `NAME=value`")]
+    Export,
     #[error("a NUL character cannot be passed to a process")]
     Nul,
     #[error("the quote is not closed")]
@@ -184,7 +187,10 @@ impl Parser {
         let name = String::from_utf8(std::mem::take(&mut self.name)).map_err(|_| self.bad(LineFault::Name))?;
         let name = name.trim_end_matches([' ', '\t']);
         if !is_variable_name(name) {
-            return Err(self.bad(LineFault::Name));
+            let exported =
+                name.strip_prefix("export").filter(|rest| rest.starts_with([' ', '\t'])).map(str::trim_start);
+            let is_exported = exported.is_some_and(is_variable_name);
+            return Err(self.bad(if is_exported { LineFault::Export } else { LineFault::Name }));
         }
         if self.value.contains(&0) {
             return Err(self.bad(LineFault::Nul));
@@ -266,7 +272,10 @@ mod tests {
     fn the_line_of_a_fault_is_named() {
         for (text, line, fault) in [
             ("A=1\nB C=2\n", 2, LineFault::Name),
-            ("export A=1\n", 1, LineFault::Name),
+            ("A=1\nexport B=2\n", 2, LineFault::Export),
+            ("  export \t A = 1", 1, LineFault::Export),
+            ("export A B=1", 1, LineFault::Name),
+            ("exported A=1", 1, LineFault::Name),
             ("=1\n", 1, LineFault::Name),
             ("A='1\n2'\n\n =1", 4, LineFault::Name),
             ("\n\nA='\n\n", 3, LineFault::Unclosed),

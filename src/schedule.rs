@@ -265,6 +265,14 @@ impl Schedule {
         (first.len() as u64 + more, first)
     }
 
+    /// What the calendar leaves out next, with the file, if nothing that an expression names later than `after` counts
+    /// before it.
+    pub fn next_left_out(&self, after: Timestamp) -> Option<(Timestamp, String)> {
+        let next = self.match_at_or_after(second_of(after) + 1)?;
+        let file = self.0.calendar.as_ref()?.left_out_by(next + self.0.zone.offset_at(next))?;
+        Some((instant(next)?, file))
+    }
+
     /// A canonical text of expressions, zone and DST policy, for a digest. Schedules with the same meaning have the same
     /// text. The calendar is not part of it.
     pub fn canonical(&self) -> String {

@@ -155,11 +155,16 @@ mod tests {
         ] {
             assert_eq!(problem(command, step, errno).to_string(), text);
         }
-        let bad = FileFault::Line(BadLine { line: 3, fault: LineFault::Name });
+        let bad = |fault| FileFault::Line(BadLine { line: 3, fault });
         for (fault, errno, text) in [
             (FileFault::System, Errno::ENOENT, "No such file or directory"),
             (FileFault::NoFile, Errno::UnknownErrno, "it is not a regular file"),
-            (bad, Errno::UnknownErrno, "line 3: what is before `=` is not a variable name"),
+            (bad(LineFault::Name), Errno::UnknownErrno, "line 3: what is before `=` is not a variable name"),
+            (
+                bad(LineFault::Export),
+                Errno::UnknownErrno,
+                "line 3: `export` belongs to a shell; leave it out: `NAME=value`",
+            ),
         ] {
             let step = StartStep::Environment(FileProblem { index: 1, fault });
             assert_eq!(problem("[x]", step, errno).to_string(), format!("environment file /b: {text}"));

@@ -54,8 +54,8 @@ pub struct TriggerBody {
     /// all as JSON. They stand in the ledger and in the history, so they are not for secrets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
-    /// The time that the run finds as CRONKEEPER_SCHEDULED_AT, instead of the time of the request: neither in the future
-    /// nor before 1970.
+    /// The time that the run finds as CRONKEEPER_SCHEDULED_AT, instead of the time of the request: in whole seconds,
+    /// neither in the future nor before 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduled_at: Option<Timestamp>,
 }
@@ -286,12 +286,13 @@ pub(super) fn unavailable(error: impl std::fmt::Display) -> RefusedRequest {
     RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
 }
 
-/// The time for which a run is to be made, in whole seconds as those of occurrences.
+/// The time for which a run is to be made, in whole seconds as those of occurrences: what a caller writes is never
+/// changed, because the job may compare it.
 fn made_for(wanted: Timestamp, now: Timestamp) -> Result<Timestamp, RefusedRequest> {
-    let at = whole_second(wanted);
-    let why = match at {
-        at if at > now => "is in the future",
+    let why = match wanted {
+        at if whole_second(at) > now => "is in the future",
         at if at < Timestamp::UNIX_EPOCH => "is before 1970",
+        at if at != whole_second(at) => "has a fraction of a second, which no occurrence has",
         at => return Ok(at),
     };
     Err(RefusedRequest::new(StatusCode::BAD_REQUEST, format!("`scheduled_at`: {wanted} {why}")))

@@ -81,6 +81,13 @@ impl LeftOut {
     }
 }
 
+/// Why a schedule without occurrences after an instant has none, if its calendar is why.
+pub fn all_left_out(schedule: &Schedule, after: Timestamp) -> Option<String> {
+    let (at, calendar) = schedule.next_left_out(after)?;
+    let local = schedule.local(at).strftime("%a %Y-%m-%d %H:%M:%S");
+    Some(format!("its calendar leaves the others out, the first on {local} ({calendar})"))
+}
+
 /// The occurrences of a schedule after an instant, each with the one before.
 pub fn steps(schedule: &Schedule, from: Timestamp) -> impl Iterator<Item = (Timestamp, Timestamp)> {
     let step = |before: Timestamp| Some((before, schedule.next_after(before)?));
@@ -190,12 +197,20 @@ impl Coming {
                 coming.occurrences.push(occurrence);
             }
             let why = match (job.enabled, schedule) {
-                (false, _) => "it is disabled",
-                (true, None) => "it has no schedule: it runs after others",
-                (true, Some(_)) if coming.occurrences.len() == before => "it has no further occurrences",
+                (false, _) => "it is disabled".to_owned(),
+                (true, None) => "it has no schedule: it runs after others".to_owned(),
+                (true, Some(schedule)) if coming.occurrences.len() == before => {
+                    // It names files.
+                    let is_shown = visibility == Visibility::All;
+                    let left_out = all_left_out(schedule, asked.from).filter(|_| is_shown);
+                    format!(
+                        "it has no further occurrences{}",
+                        left_out.map(|why| format!(": {why}")).unwrap_or_default()
+                    )
+                }
                 (true, Some(_)) => continue,
             };
-            coming.none.push(NoOccurrence { job: job.name.clone(), why: why.to_owned() });
+            coming.none.push(NoOccurrence { job: job.name.clone(), why });
         }
         coming.occurrences.sort_by(|a, b| (a.at, &a.job).cmp(&(b.at, &b.job)));
         Some(coming)
@@ -256,6 +271,11 @@ mod tests {
         };
         assert_eq!(left_out(Visibility::All), [34, 364, 365]);
         assert_eq!(left_out(Visibility::Outline), [0, 0, 0]);
+        let over = Asked::of(&[("from".to_owned(), "2100-12-25T00:00:00Z".to_owned())]).unwrap();
+        let why = |visibility| Coming::of(&jobs, &over, visibility, || false).unwrap().none.remove(0).why;
+        let expected = "it has no further occurrences: its calendar leaves the others out, the first on Sun 2100-12-26 00:00:00 (x.txt)";
+        assert_eq!(why(Visibility::All), expected);
+        assert_eq!(why(Visibility::Outline), "it has no further occurrences");
         let mut left = 3;
         let is_too_long = || {
             left -= 1;

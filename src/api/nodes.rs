@@ -85,7 +85,7 @@ pub struct HandoverBody {
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HandedOver {
-    /// The node that resigned.
+    /// The node that resigned. If it is the one that `to` names, it led already, and nobody resigned.
     pub node: NodeName,
     /// The node that is first in the queue now; absent if nobody was within some seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -171,6 +171,9 @@ impl ApiState {
         let next = to.as_ref().map(NodeName::as_str);
         info!(target: TARGET, event = REQUESTED, request = "handover", to = next, by, "{by} requested a handover");
         let queue = self.read_queue().await;
+        if let Some(leader) = queue.as_ref().ok().and_then(|queue| leader_already(queue, to.as_ref())) {
+            return Ok(HandedOver { node: leader.clone(), leader: Some(leader.clone()) });
+        }
         let leads = {
             let status = self.sources.status.borrow();
             // The published status may be older than the beginning of the term.
@@ -304,6 +307,12 @@ fn first(queue: &Queue) -> Option<&Candidate> {
     queue.candidates.first()
 }
 
+/// The node that is to lead, if it does already and is not about to give leadership up.
+fn leader_already<'a>(queue: &'a Queue, to: Option<&NodeName>) -> Option<&'a NodeName> {
+    let leader = first(queue)?.node.as_ref()?;
+    (Some(leader) == to && !queue.drained.contains_key(leader)).then_some(leader)
+}
+
 /// Checks by the queue that `to` can lead after `leader`. The leader checks it again.
 fn may_follow(queue: &Queue, leader: &NodeName, to: &NodeName) -> Result<(), TransferError> {
     if to == leader {
@@ -350,6 +359,17 @@ fn node_name(node: PathParam) -> Result<NodeName, RefusedRequest> {
 mod tests {
     use super::*;
     use crate::status::sample;
+
+    #[test]
+    fn a_node_leads_already_if_it_is_first_and_not_drained() {
+        let mut queue = sample::queue();
+        let (a, b) = (NodeName::new("host-a"), NodeName::new("host-b"));
+        assert_eq!(leader_already(&queue, Some(&a)), Some(&a));
+        assert_eq!((leader_already(&queue, Some(&b)), leader_already(&queue, None)), (None, None));
+        let drain = Drain { by: "root".into(), at: sample::at("2026-11-20T03:00:00Z"), reason: None };
+        queue.drained.insert(a.clone(), drain);
+        assert_eq!(leader_already(&queue, Some(&a)), None);
+    }
 
     #[test]
     fn only_a_node_of_the_queue_that_is_alive_and_not_drained_can_lead_next() {

@@ -146,10 +146,18 @@ pub const GUIDES: &[Guide] = &[
         ],
         exits: &[
             FINE,
-            REFUSED,
+            (
+                "1",
+                "the node refused the request; --wait: the run has no exit code, as when it was killed before it began",
+            ),
             NO_SUCH_JOB,
             NO_NODE,
             ("75", "--wait: the run was skipped"),
+            (
+                "126, 127",
+                "--wait: the job could not be started, as without its environment file or a secret, or its program does \
+                 not exist",
+            ),
             ("130", "--wait: interrupted; the run goes on"),
             ("other", "--wait: the exit code of the job; 124 if it ran into its timeout, 128 + signal if one ended it"),
         ],
@@ -231,7 +239,10 @@ pub const GUIDES: &[Guide] = &[
             NO_SUCH_JOB,
             BAD_JOBS,
             ("124", "the job ran into its timeout"),
-            ("126, 127", "its program cannot be executed, or does not exist"),
+            (
+                "126, 127",
+                "it could not be started, as without its environment file or a secret, or its program does not exist",
+            ),
             ("other", "the exit code of the job; 128 + signal if one ended it"),
         ],
         files: &[JOBS],
@@ -301,7 +312,7 @@ pub const GUIDES: &[Guide] = &[
         command: "release",
         examples: &[(
             "cronkeeper release --zookeeper zk1:2181,zk2:2181,zk3:2181",
-            "After the node on this host has died: let another lead at once",
+            "After the node on this host has died: let another lead at once, and end its runs that are CUT OFF",
         )],
         exits: &[
             ("0", "released, or there was nothing to release, or it is left to the session timeout"),
@@ -433,6 +444,19 @@ mod tests {
         for name in GUIDES.iter().flat_map(|guide| guide.see_also) {
             let Some(command) = name.strip_prefix("cronkeeper-") else { continue };
             assert!(of(command.trim_end_matches("(8)")).is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_help_of_release_says_what_it_needs_and_what_it_remedies() {
+        let mut command = command();
+        let help =
+            command.find_subcommand_mut("release").expect("there is such a command").render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in
+            ["the same --zookeeper, --node and --state-dir as the daemon", "`cronkeeper status` shows as CUT OFF"]
+        {
+            assert!(help.contains(part), "{help}");
         }
     }
 

@@ -9,7 +9,7 @@ use crate::term::NodeName;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The node that leads next [default: the next in line]
+    /// The node that leads next; nothing changes if it leads already [default: the next in line]
     #[arg(long, value_name = "NODE", value_parser = NodeName::parse)]
     pub to: Option<NodeName>,
     /// Wait until a node leads
@@ -23,7 +23,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Returns once the leader has resigned.
+    /// Returns once the leader has resigned; at once if the wanted node leads already.
     ///
     /// # Errors
     /// When no daemon answers, nobody leads, the other node cannot take over, or the result cannot be written.
@@ -31,21 +31,26 @@ impl Args {
         let client = self.client.client()?;
         let request = HandoverBody { to: self.to.clone() };
         let HandedOver { node, mut leader } = client.post("/v1/handover", &request)?;
+        let led_already = self.to.as_ref() == Some(&node);
         if !self.json {
             let to = leader.as_ref().or(self.to.as_ref()).map_or("the next in line", NodeName::as_str);
-            writeln!(io.out, "{node} gave leadership to {to}")?;
+            match led_already {
+                true => writeln!(io.out, "{node} leads already")?,
+                false => writeln!(io.out, "{node} gave leadership to {to}")?,
+            }
             io.out.flush()?;
         }
         if self.wait {
             let status = wait::until(&client, io.err, awaited)?;
             leader = status.role.leader_node;
-            if let (Some(leader), false) = (&leader, self.json) {
+            if let (Some(leader), false) = (&leader, self.json || led_already) {
                 writeln!(io.out, "{leader} leads")?;
             }
         }
         if self.json {
             let is_pending = leader.is_none();
-            let effect = Effect { effect: "resigned", node: Some(node), leader, ..Effect::default() };
+            let effect = if led_already { "leads" } else { "resigned" };
+            let effect = Effect { effect, node: Some(node), leader, ..Effect::default() };
             Effects::one("handover", effect, is_pending).write(io.out)?;
         }
         Ok(())

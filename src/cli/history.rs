@@ -49,7 +49,7 @@ pub struct HistoryArgs {
     /// Print one JSON object per line
     #[arg(long, conflicts_with = "csv")]
     pub json: bool,
-    /// Print comma-separated values, with a heading
+    /// Print comma-separated values, with a heading; the parameters of a trigger are a JSON object
     #[arg(long, conflicts_with = "output")]
     pub csv: bool,
     /// Maximum number of records

@@ -12,7 +12,7 @@ use super::ask::{AskFailure, HostArgs};
 use super::jobs::{JobsFile, find};
 use super::{Error, Io};
 use crate::api::client::Client;
-use crate::api::next::{Coming, ComingOccurrence, LeftOut, LeftOutInstant, NoOccurrence, steps};
+use crate::api::next::{Coming, ComingOccurrence, LeftOut, LeftOutInstant, NoOccurrence, all_left_out, steps};
 use crate::escape;
 use crate::job::{Job, JobName};
 use crate::schedule::{Dst, Schedule};
@@ -136,9 +136,13 @@ impl Args {
                 continue;
             };
             let upcoming = upcoming(Some(&job.name), schedule, from, self.count());
-            if upcoming.is_empty() {
-                let why = if schedule.calendar().is_some() { ", or its calendar leaves them out" } else { "" };
-                writeln!(io.err, "job `{}` has no further occurrences{why}", job.name)?;
+            if upcoming.len() < self.count() {
+                let last = upcoming.last().map_or(from, |last| last.instant);
+                let why = all_left_out(schedule, last).map(|why| format!(": {}", escape::plain(&why)));
+                if upcoming.is_empty() || why.is_some() {
+                    let why = why.unwrap_or_default();
+                    writeln!(io.err, "job `{}` has no further occurrences{why}", job.name)?;
+                }
             }
             occurrences.extend(upcoming);
         }

@@ -9,7 +9,7 @@ mod waiting;
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
 use super::ask::{AskFailure, ClientArgs};
@@ -24,6 +24,7 @@ use super::{Error, Exit, Io};
 use crate::api::client::{AskError, Client};
 use crate::api::control::{TriggerBody, Triggered};
 use crate::api::output::OutputState;
+use crate::duration;
 use crate::escape;
 use crate::job::JobName;
 use crate::run::{Outcome, Reason, RunId};
@@ -31,6 +32,9 @@ use crate::status::{EndedRun, HistoryEntry};
 
 /// Time during which a request without an answer is repeated.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The exit code of a run that could not be started, although its program may exist.
+const CANNOT_START: u8 = 126;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -41,8 +45,8 @@ pub struct Args {
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     pub environment: Vec<(String, String)>,
     /// The time that the run finds as CRONKEEPER_SCHEDULED_AT, for example of an occurrence to make up: written as for
-    /// `history --since`
-    #[arg(long, value_name = "TIME", value_parser = instant)]
+    /// `history --since`, in whole seconds
+    #[arg(long, value_name = "TIME", value_parser = scheduled_time)]
     pub scheduled_at: Option<Timestamp>,
     /// Show the run's output until it ends, and exit with the job's exit code
     #[arg(long)]
@@ -62,6 +66,16 @@ fn variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// A time on the command line in whole seconds. How long ago it was is counted from the last full second.
+fn scheduled_time(text: &str) -> Result<Timestamp, String> {
+    let at = instant(text)?;
+    let fraction = SignedDuration::new(0, at.subsec_nanosecond());
+    match fraction.is_zero() || duration::parse(text).is_ok() {
+        true => Ok(at - fraction),
+        false => Err(format!("`{}` has a fraction of a second, which no occurrence has", escape::short(text, 60))),
+    }
+}
+
 impl Args {
     /// # Errors
     /// When no daemon answers, there is no such job, or the result cannot be written.
@@ -72,7 +86,7 @@ impl Args {
             environment: self.environment.iter().cloned().collect(),
             scheduled_at: self.scheduled_at,
         };
-        let run = self.send(&client, &request)?;
+        let run = self.send(&client, &request, io)?;
         if !self.json {
             writeln!(io.out, "{run}")?;
             io.out.flush()?;
@@ -99,7 +113,7 @@ impl Args {
                 return Ok(exit);
             }
             // If an answer was lost, the request may have been sent twice, and another copy may have become the run.
-            let other = self.send(client, request)?;
+            let other = self.send(client, request, io)?;
             if other == run {
                 writeln!(io.err, "cronkeeper: run `{run}` is no longer in the ledger")?;
                 return Ok(Exit::Failed);
@@ -121,9 +135,14 @@ impl Args {
         Ok(Exit::Fine)
     }
 
-    fn send(&self, client: &Client, request: &TriggerBody) -> Result<RunId, AskFailure> {
+    fn send(&self, client: &Client, request: &TriggerBody, io: &mut Io<'_>) -> Result<RunId, AskFailure> {
         let path = format!("/v1/jobs/{}/trigger", self.job);
-        let Triggered { run } = retried(REQUEST_TIMEOUT, is_transient, || client.post(&path, request))?;
+        let tell = |error: &AskError| {
+            let (error, limit) = (error.to_string(), duration::format(REQUEST_TIMEOUT));
+            // What cannot be said does not end the request.
+            let _ = writeln!(io.err, "cronkeeper: {}; asking again for up to {limit}", escape::plain(&error));
+        };
+        let Triggered { run } = retried(REQUEST_TIMEOUT, is_transient, tell, || client.post(&path, request))?;
         Ok(run)
     }
 }
@@ -186,13 +205,14 @@ fn exit_of(run: &EndedRun) -> Exit {
     let code = match (run.outcome, run.reason) {
         (Outcome::Timeout, _) => return Exit::Command(TIMED_OUT),
         (_, Some(Reason::NotFound)) => return Exit::Command(127),
-        (_, Some(Reason::NotExecutable | Reason::NoDirectory | Reason::NoMemory)) => return Exit::Command(126),
-        (_, Some(Reason::NoEnvironment | Reason::NoSecret | Reason::Parameters)) => return Exit::Command(126),
+        (_, Some(reason)) if reason.prevented_start().is_some() => return Exit::Command(CANNOT_START),
         _ => run.exit_code.or(run.signal.map(|signal| 128 + signal)),
     };
     match (code, run.outcome) {
         (Some(code), _) => Exit::Command(u8::try_from(code).unwrap_or(u8::MAX)),
         (None, Outcome::Success) => Exit::Fine,
+        // Without memory for a process; one that ran out of its own has ended somehow.
+        (None, _) if run.reason == Some(Reason::NoMemory) => Exit::Command(CANNOT_START),
         (None, _) => Exit::Failed,
     }
 }
@@ -234,6 +254,16 @@ mod tests {
     }
 
     #[test]
+    fn a_time_with_a_fraction_is_refused_and_never_cut() {
+        let expected = "`2026-01-01T00:00:00.5Z` has a fraction of a second, which no occurrence has";
+        assert_eq!(scheduled_time("2026-01-01T00:00:00.5Z"), Err(expected.to_owned()));
+        assert!(scheduled_time("2026-01-01 00:00:00.25").is_err());
+        assert_eq!(scheduled_time("2026-01-01"), Ok(at("2026-01-01T00:00:00Z")));
+        assert_eq!(scheduled_time("2026-01-01T01:00:00.0+01:00"), Ok(at("2026-01-01T00:00:00Z")));
+        assert_eq!(scheduled_time("2d").map(|at| at.subsec_nanosecond()), Ok(0));
+    }
+
+    #[test]
     fn waiting_ends_with_the_exit_code_of_the_job() {
         let cases = [
             (ended(Outcome::Success, Some(0), None, None), Exit::Command(0)),
@@ -243,6 +273,12 @@ mod tests {
             (ended(Outcome::Timeout, None, Some(15), None), Exit::Command(124)),
             (ended(Outcome::Failure, None, None, Some(Reason::NotFound)), Exit::Command(127)),
             (ended(Outcome::Failure, None, None, Some(Reason::NotExecutable)), Exit::Command(126)),
+            (ended(Outcome::Failure, None, None, Some(Reason::NoEnvironment)), Exit::Command(126)),
+            (ended(Outcome::Failure, None, None, Some(Reason::NoSecret)), Exit::Command(126)),
+            (ended(Outcome::Failure, None, None, Some(Reason::NoUser)), Exit::Command(126)),
+            (ended(Outcome::Failure, None, None, Some(Reason::NoMemory)), Exit::Command(126)),
+            (ended(Outcome::Failure, None, Some(9), Some(Reason::NoMemory)), Exit::Command(137)),
+            (ended(Outcome::Killed, None, None, Some(Reason::Operator)), Exit::Failed),
             (ended(Outcome::Interrupted, None, None, Some(Reason::NodeDied)), Exit::Failed),
         ];
         for (run, expected) in cases {

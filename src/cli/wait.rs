@@ -29,7 +29,7 @@ pub(super) fn until(
 ) -> Result<Status, AskFailure> {
     let mut said = None;
     loop {
-        let status: Status = retried(ABSENCE_TIMEOUT, is_away, || client.get("/v1/status"))?;
+        let status: Status = steadily(|| client.get("/v1/status"))?;
         let Some(text) = awaited(&status) else { return Ok(status) };
         if said.as_ref() != Some(&text) {
             writeln!(err, "cronkeeper: waiting for {}", escape::plain(&text))?;
@@ -45,7 +45,7 @@ fn is_away(error: &AskError) -> bool {
 
 /// Sends a GET request that may wait, again and again while the daemon is away.
 pub(super) fn steadily<T>(send: impl Fn() -> Result<T, AskError>) -> Result<T, AskError> {
-    retried(ABSENCE_TIMEOUT, is_away, send)
+    retried(ABSENCE_TIMEOUT, is_away, |_| (), send)
 }
 
 /// True if the daemon exists and may answer the next time. If there is no daemon at all, the command fails at once.
@@ -53,16 +53,23 @@ pub(super) fn is_transient(error: &AskError) -> bool {
     matches!(error, AskError::Silent(_) | AskError::Away(_) | AskError::Garbled(_))
 }
 
-/// Repeats a request while its failure is transient, for this long.
+/// Repeats a request while its failure is transient, for this long. Tells the first such failure.
 pub(super) fn retried<T>(
     timeout: Duration,
     is_transient: impl Fn(&AskError) -> bool,
+    tell: impl FnOnce(&AskError),
     send: impl Fn() -> Result<T, AskError>,
 ) -> Result<T, AskError> {
     let until = Instant::now() + timeout;
+    let mut tell = Some(tell);
     loop {
         match send() {
-            Err(error) if is_transient(&error) && Instant::now() < until => thread::sleep(RETRY_DELAY),
+            Err(error) if is_transient(&error) && Instant::now() < until => {
+                if let Some(tell) = tell.take() {
+                    tell(&error);
+                }
+                thread::sleep(RETRY_DELAY);
+            }
             answer => return answer,
         }
     }
@@ -75,4 +82,28 @@ pub(super) fn listed<T: ToString>(names: &[T]) -> String {
         text.push_str(&format!(" and {} more", names.len() - NAMED));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    #[test]
+    fn a_request_that_is_repeated_tells_why_once() {
+        let (sent, told) = (Cell::new(0), RefCell::new(Vec::new()));
+        let send = || {
+            sent.set(sent.get() + 1);
+            if sent.get() < 3 { Err(AskError::Away(format!("failure {}", sent.get()))) } else { Ok(sent.get()) }
+        };
+        let tell = |error: &AskError| told.borrow_mut().push(error.to_string());
+        assert_eq!(retried(ABSENCE_TIMEOUT, is_transient, tell, send).unwrap(), 3);
+        assert_eq!(*told.borrow(), ["failure 1"]);
+        let refused = || Err::<(), _>(AskError::Refused("no".to_owned()));
+        let tell = |_: &AskError| panic!("it is not repeated");
+        assert!(retried(ABSENCE_TIMEOUT, is_transient, tell, refused).is_err());
+        let failing = || Err::<(), _>(AskError::Away("away".to_owned()));
+        assert!(retried(Duration::ZERO, is_transient, tell, failing).is_err());
+    }
 }

@@ -121,7 +121,10 @@ fn path_of(jobs_file: &Path, name: &str) -> PathBuf {
 pub(super) struct Calendars {
     files: BTreeMap<PathBuf, Parsed>,
     pub problems: Vec<Problem>,
-    pub warnings: Vec<Problem>,
+    /// Warnings about what is written.
+    pub doubts: Vec<Problem>,
+    /// Warnings that come with time.
+    pub ends: Vec<Problem>,
 }
 
 #[derive(Debug)]
@@ -148,7 +151,9 @@ impl Calendars {
         };
         match Dates::parse(text) {
             Ok(dates) => {
-                self.warnings.extend(ends_soon(&dates, now).map(|(line, message)| fault(line, 1, message)));
+                let doubts = dates.doubts().iter();
+                self.doubts.extend(doubts.map(|doubt| fault(doubt.line, doubt.column, doubt.message.to_owned())));
+                self.ends.extend(ends_soon(&dates, now).map(|(line, message)| fault(line, 1, message)));
                 Some(Arc::new(dates))
             }
             Err(faults) => {

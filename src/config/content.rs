@@ -97,7 +97,7 @@ impl Content {
 
     /// The warnings that valid files get with time: about calendars whose dates end.
     pub fn warnings_of_time(&self, now: Timestamp) -> Vec<Problem> {
-        self.calendars.parse(now).warnings
+        self.calendars.parse(now).ends
     }
 
     /// The jobs files, each with its bytes.

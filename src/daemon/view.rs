@@ -331,6 +331,7 @@ impl View {
             last: self.last.get(&job.name).cloned(),
             next,
             running: Vec::new(),
+            cut_off: Vec::new(),
             waits_for: Vec::new(),
             error: None,
             paused: None,

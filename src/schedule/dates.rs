@@ -15,7 +15,7 @@ use super::zone::start_of;
 
 /// Most entries of a file.
 const MOST_ENTRIES: usize = 10_000;
-/// Most faults that are reported of a file.
+/// Most faults, and most doubts, that are reported of a file.
 const MOST_FAULTS: usize = 20;
 
 const FIRST: Date = date(1970, 1, 1);
@@ -101,9 +101,10 @@ pub(super) fn number(date: Date) -> i64 {
 pub struct Dates {
     pub(super) days: DaySet,
     newest: Option<(Date, usize)>,
+    doubts: Vec<DateFault>,
 }
 
-/// An error in a calendar file. It does not quote the file, which may be a wrong one and secret.
+/// An error in a calendar file, or what is valid there but hardly meant. It does not quote the file, which may be a wrong one and secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DateFault {
     /// From 1.
@@ -119,7 +120,7 @@ impl Dates {
     /// # Errors
     /// Every line that is not understood, up to a limit.
     pub fn parse(text: &str) -> Result<Self, Vec<DateFault>> {
-        let mut dates = Self { days: DaySet::none(), newest: None };
+        let mut dates = Self { days: DaySet::none(), newest: None, doubts: Vec::new() };
         let (mut faults, mut entries) = (Vec::new(), 0);
         for (line, text) in (1..).zip(text.lines()) {
             let entry = text.trim_start();
@@ -131,8 +132,12 @@ impl Dates {
                 true => Err("more than 10000 entries; write consecutive days as a range"),
                 false => dates.take(entry, line),
             };
+            let before = text.chars().take_while(|c| c.is_whitespace()).count();
+            if let Some(offset) = second_date(entry).filter(|_| dates.doubts.len() < MOST_FAULTS) {
+                dates.doubts.push(DateFault { line, column: 1 + before + offset, message: SECOND_DATE });
+            }
             if let Err(message) = read {
-                let column = 1 + text.chars().take_while(|c| c.is_whitespace()).count();
+                let column = 1 + before;
                 faults.push(DateFault { line, column, message });
                 if entries > MOST_ENTRIES || faults.len() == MOST_FAULTS {
                     break;
@@ -153,9 +158,13 @@ impl Dates {
         self.newest
     }
 
+    /// Dates that were taken for names.
+    pub fn doubts(&self) -> &[DateFault] {
+        &self.doubts
+    }
+
     fn take(&mut self, entry: &str, line: usize) -> Result<(), &'static str> {
-        let (written, name) =
-            entry.split_at(entry.find(|c: char| c.is_whitespace() || c == '#').unwrap_or(entry.len()));
+        let (written, name) = parts(entry);
         if is_rest_of_range(name) {
             return Err("a range is written without spaces: `2026-12-24..2027-01-06`");
         }
@@ -167,7 +176,8 @@ impl Dates {
             self.days.add(number(first), number(last));
             self.newest = self.newest.max(Some((last, line)));
         } else if written.len() == "12-25".len() {
-            self.add_yearly(written)?;
+            let (month, day) = yearly(written)?;
+            self.add_yearly(month, day);
         } else {
             let date = dated(written)?;
             self.days.add(number(date), number(date));
@@ -176,23 +186,17 @@ impl Dates {
         Ok(())
     }
 
-    fn add_yearly(&mut self, written: &str) -> Result<(), &'static str> {
-        let Some((month, day)) = written.split_once('-').and_then(|(month, day)| Some((digits(month)?, digits(day)?)))
-        else {
-            return Err(EXPECTED);
-        };
-        let (Ok(month), Ok(day)) = (i8::try_from(month), i8::try_from(day)) else { return Err(EXPECTED) };
-        // 2000 was a leap year, so it had every day that any year has.
-        Date::new(2000, month, day).map_err(|_| NO_SUCH_DAY)?;
+    fn add_yearly(&mut self, month: i8, day: i8) {
         for date in (FIRST.year()..=LAST.year()).filter_map(|year| Date::new(year, month, day).ok()) {
             self.days.add(number(date), number(date));
         }
-        Ok(())
     }
 }
 
 const EXPECTED: &str = "expected a date such as `2026-12-25`, a range such as `2026-12-24..2027-01-06`, or a day of \
                         every year such as `12-25`";
+const SECOND_DATE: &str = "this date does not count, it is taken for the name of the one before; write each date on a \
+                           line of its own, or `#` before a name";
 const NO_SUCH_DAY: &str = "there is no such day";
 const NO_ENTRIES: &str = "the calendar has no entries; write at least one date, or remove the file from the `calendar` \
                           of all jobs";
@@ -203,6 +207,34 @@ fn unfinished(text: &str) -> Option<DateFault> {
     let last = text.rsplit('\n').next().filter(|last| !last.is_empty())?;
     let line = 1 + text.matches('\n').count();
     Some(DateFault { line, column: 1 + last.chars().count(), message: UNFINISHED })
+}
+
+/// What is written of an entry, and its name.
+fn parts(entry: &str) -> (&str, &str) {
+    entry.split_at(entry.find(|c: char| c.is_whitespace() || c == '#').unwrap_or(entry.len()))
+}
+
+/// Where, in characters, the name of an entry begins with something that would be an entry itself.
+fn second_date(entry: &str) -> Option<usize> {
+    let name = parts(entry).1.trim_start_matches(|c: char| c.is_whitespace() || ",;&+-–—".contains(c));
+    let word = name.strip_prefix("and ").unwrap_or(name).trim_start();
+    let second = parts(word).0.trim_end_matches([',', ';']);
+    let is_entry = match second.split_once("..") {
+        Some((first, last)) => dated(first).is_ok() && dated(last).is_ok(),
+        None => dated(second).is_ok() || yearly(second).is_ok(),
+    };
+    is_entry.then(|| entry[..entry.len() - word.len()].chars().count())
+}
+
+/// A day of every year, such as 12-25.
+fn yearly(text: &str) -> Result<(i8, i8), &'static str> {
+    let parts = text.split_once('-').filter(|_| text.len() == "12-25".len());
+    let Some((month, day)) = parts.and_then(|(month, day)| Some((digits(month)?, digits(day)?))) else {
+        return Err(EXPECTED);
+    };
+    let (Ok(month), Ok(day)) = (i8::try_from(month), i8::try_from(day)) else { return Err(EXPECTED) };
+    // 2000 was a leap year, so it had every day that any year has.
+    Date::new(2000, month, day).map(|_| (month, day)).map_err(|_| NO_SUCH_DAY)
 }
 
 /// A date such as 2026-12-25.

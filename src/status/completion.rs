@@ -6,7 +6,7 @@ use super::{AlarmStatus, LastRun, QueuedCandidate, RecordedEnds, RunStatus, Stat
 use crate::clock::{Now, Uptime};
 use crate::election::{Member, Queue};
 use crate::job::{JobName, JobSet};
-use crate::run::{Link, Pause, RunId, millis};
+use crate::run::{Link, Pause, RunId, RunState, millis};
 use crate::term::NodeName;
 
 impl Status {
@@ -85,12 +85,15 @@ impl Status {
     /// Sets the runs in flight.
     pub fn put_runs(&mut self, runs: &[RunStatus]) {
         self.runs = runs.to_vec();
-        let mut of_job: BTreeMap<&JobName, Vec<RunId>> = BTreeMap::new();
+        let mut of_job: BTreeMap<&JobName, Vec<&RunStatus>> = BTreeMap::new();
         for run in runs {
-            of_job.entry(run.run.job()).or_default().push(run.run.clone());
+            of_job.entry(run.run.job()).or_default().push(run);
         }
         for job in &mut self.jobs {
-            job.running = of_job.remove(&job.name).unwrap_or_default();
+            let runs = of_job.remove(&job.name).unwrap_or_default();
+            job.running = runs.iter().map(|run| run.run.clone()).collect();
+            let cut_off = runs.iter().filter(|run| run.state == RunState::CutOff);
+            job.cut_off = cut_off.map(|run| run.run.clone()).collect();
         }
     }
 

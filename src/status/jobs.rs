@@ -34,6 +34,9 @@ pub struct JobStatus {
     pub next: Option<Timestamp>,
     /// The job's runs in flight.
     pub running: Vec<RunId>,
+    /// Those of them that are cut off: their node is gone, and nobody knows whether they go on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cut_off: Vec<RunId>,
     /// Upstreams whose results are missing while those of other upstreams have arrived.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits_for: Vec<JobName>,
@@ -73,11 +76,12 @@ impl AlarmStatus {
 }
 
 impl JobStatus {
-    /// True if somebody should look at the job: its last run did not succeed, an alarm stands, or the leader has a
-    /// problem with it.
+    /// True if somebody should look at the job: its last run did not succeed, a run is cut off, an alarm stands, or the
+    /// leader has a problem with it.
     pub fn is_failing(&self) -> bool {
         self.error.is_some()
             || !self.alarms.is_empty()
+            || !self.cut_off.is_empty()
             || self.last.as_ref().is_some_and(|last| last.outcome != Outcome::Success)
     }
 }

@@ -107,6 +107,7 @@ impl JobStatus {
             last,
             next,
             running,
+            cut_off,
             waits_for,
             error,
             paused,
@@ -123,6 +124,7 @@ impl JobStatus {
             last: last.map(outlined_last),
             next,
             running,
+            cut_off,
             waits_for,
             error: error.map(|_| withheld()),
             paused: paused.map(|pause| {

@@ -92,6 +92,7 @@ fn report_of_file(FileProblem { index, fault }: FileProblem) -> Vec<u8> {
         FileFault::Line(BadLine { line, fault: LineFault::Nul }) => (6, line),
         FileFault::Line(BadLine { line, fault: LineFault::Unclosed }) => (7, line),
         FileFault::Line(BadLine { line, fault: LineFault::TooLong }) => (8, line),
+        FileFault::Line(BadLine { line, fault: LineFault::Export }) => (9, line),
     };
     [&[index, code][..], &u32::to_le_bytes(number)].concat()
 }
@@ -109,6 +110,7 @@ fn file_problem(report: &[u8]) -> FileProblem {
         6 => line(LineFault::Nul),
         7 => line(LineFault::Unclosed),
         8 => line(LineFault::TooLong),
+        9 => line(LineFault::Export),
         _ => FileFault::System,
     };
     FileProblem { index, fault }
@@ -164,7 +166,7 @@ mod tests {
             let failure = StartFailure::Step { step, errno: 13 };
             assert_eq!(outcome(&report(failure)), StartOutcome::Failed(failure));
         }
-        let lines = [LineFault::Name, LineFault::Nul, LineFault::Unclosed, LineFault::TooLong];
+        let lines = [LineFault::Name, LineFault::Export, LineFault::Nul, LineFault::Unclosed, LineFault::TooLong];
         let lines = lines.map(|fault| FileFault::Line(BadLine { line: 70_000, fault }));
         let faults = [FileFault::System, FileFault::Unsafe, FileFault::Open, FileFault::NoFile, FileFault::TooLarge(9)];
         for fault in faults.into_iter().chain(lines) {

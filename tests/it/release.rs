@@ -208,6 +208,24 @@ async fn past_its_window_a_run_whose_begin_the_dead_node_did_not_learn_of_is_mis
     assert!(!is_in_flight(&connect, &run).await);
 }
 
+/// A leader has marked the run after the session of the dead node was over.
+#[tokio::test]
+async fn release_ends_a_run_that_is_cut_off() {
+    let connect = shared();
+    let spec = spec(&connect);
+    let (_killed, run) = killed(&spec);
+    let client = Client::connect(&connect).await.unwrap();
+    let path = format!("/cronkeeper/running/{run}");
+    let (known, _) = client.get_data(&path).await.unwrap();
+    let mut record: Value = serde_json::from_slice(&known).unwrap();
+    record["state"] = "cut-off".into();
+    client.set_data(&path, &serde_json::to_vec(&record).unwrap(), None).await.unwrap();
+    assert_released(&spec, &release(&spec, Some(&connect)));
+    let end = history_of(&connect, &run).await.unwrap();
+    assert_eq!((&end["outcome"], &end["reason"]), (&"interrupted".into(), &"node-died".into()));
+    assert!(!is_in_flight(&connect, &run).await);
+}
+
 #[tokio::test]
 async fn a_run_to_be_repeated_or_alive_elsewhere_is_left_to_the_leader() {
     for changes in [json!({ "on_loss": "rerun" }), json!({ "session": "0x7" }), json!({ "node": "other" })] {

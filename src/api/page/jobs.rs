@@ -140,7 +140,8 @@ fn row(job: &JobStatus, bars: Option<&Vec<Bar>>, status: &Status) -> Markup {
 /// What is special about a job.
 pub(super) fn notes(job: &JobStatus) -> Markup {
     html! {
-        @if !job.running.is_empty() { " " span.fact { "running" } }
+        @if job.running.len() > job.cut_off.len() { " " span.fact { "running" } }
+        @if !job.cut_off.is_empty() { " " span.fact.bad { "cut off from its node" } }
         @if let Some(paused) = &job.paused {
             " " span.fact { "paused" }
             @if let Some(reason) = &paused.reason { " " span.reason { (reason) } }
@@ -239,7 +240,7 @@ pub(super) fn run_state(run: &RunStatus) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Outcome;
+    use crate::run::{Outcome, RunState};
     use crate::status::sample;
 
     fn many(count: usize) -> Status {
@@ -265,5 +266,17 @@ mod tests {
         assert_eq!(named.of(&status).jobs.len(), 10);
         let text = table(&status, &all, &selected, &BTreeMap::new()).into_string();
         assert!(text.contains("Page 1 of 3") && text.contains("/?job=&amp;only=&amp;page=2"), "{text}");
+    }
+
+    #[test]
+    fn a_job_with_a_run_that_is_cut_off_is_not_in_order() {
+        let mut status = sample::leader();
+        let mut runs = status.runs.clone();
+        runs[0].state = RunState::CutOff;
+        status.put_runs(&runs);
+        let failing = Selection { only: "failing".into(), ..Selection::default() };
+        let text = table(&status, &failing, &failing.of(&status), &BTreeMap::new()).into_string();
+        assert!(text.contains("3 jobs, 1 of them not in order; 1 selected."), "{text}");
+        assert!(text.contains("cut off from its node") && !text.contains(">running<"), "{text}");
     }
 }

@@ -118,6 +118,23 @@ async fn the_end_of_a_run_can_be_awaited() {
 }
 
 #[tokio::test]
+async fn a_run_is_made_for_a_whole_second_of_the_past_only() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let asked = async |at: &str| {
+        let (code, answer) = daemon.post("/v1/jobs/load/trigger", &format!("{{\"scheduled_at\":\"{at}\"}}")).await;
+        (code, answer["error"].as_str().map(str::to_owned))
+    };
+    assert_eq!(asked("2026-01-01T00:00:00.000Z").await, (200, None));
+    for (at, why) in [
+        ("2026-01-01T00:00:00.5Z", "has a fraction of a second, which no occurrence has"),
+        ("2098-01-01T00:00:00Z", "is in the future"),
+        ("1969-12-31T23:59:59.5Z", "is before 1970"),
+    ] {
+        assert_eq!(asked(at).await, (400, Some(format!("`scheduled_at`: {at} {why}"))), "{at}");
+    }
+}
+
+#[tokio::test]
 async fn a_handover_is_passed_to_the_loop_and_its_result_returned() {
     let mut daemon = Daemon::start(Behaviour::Well).await;
     let mut handovers = std::mem::replace(&mut daemon.handovers, mpsc::unbounded_channel().1);
@@ -163,9 +180,19 @@ async fn a_node_that_does_not_lead_refuses_a_handover_only_if_the_leader_would()
     let mut follower = published();
     (follower.role.token, follower.node) = (None, NodeName::new("host-b"));
     daemon.status.send_replace(Arc::new(follower));
-    for (to, why) in [("host-a", "it already leads"), ("host-z", "it is not in the queue")] {
-        let (code, refused) = daemon.post("/v1/handover", &format!("{{\"to\":\"{to}\"}}")).await;
-        assert_eq!((code, &refused["error"]), (409, &format!("no handover to {to}: {why}").into()));
+    let (code, refused) = daemon.post("/v1/handover", r#"{"to":"host-z"}"#).await;
+    assert_eq!((code, &refused["error"]), (409, &"no handover to host-z: it is not in the queue".into()));
+}
+
+#[tokio::test]
+async fn a_handover_to_the_node_that_leads_is_fulfilled_whichever_node_is_asked() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let mut follower = published();
+    (follower.role.token, follower.node) = (None, NodeName::new("host-b"));
+    for status in [published(), follower] {
+        daemon.status.send_replace(Arc::new(status));
+        let answer = serde_json::json!({ "node": "host-a", "leader": "host-a" });
+        assert_eq!(daemon.post("/v1/handover", r#"{"to":"host-a"}"#).await, (200, answer));
     }
 }
 

@@ -1,5 +1,7 @@
-//! Formats history records as comma-separated values, as RFC 4180 quotes them. Times are RFC 3339 in UTC.
+//! Formats history records as comma-separated values, as RFC 4180 quotes them. Times are RFC 3339 in UTC, parameters a
+//! JSON object. A new column comes last, because scripts count them.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use jiff::Timestamp;
@@ -7,19 +9,19 @@ use jiff::Timestamp;
 use crate::escape;
 use crate::status::{EndedRun, HistoryEntry, Skipped};
 
-pub(super) const HEADING: &str =
-    "kind,job,run,due,started,ended,duration_ms,node,attempt,outcome,reason,exit_code,signal,count,triggered_by";
+pub(super) const HEADING: &str = "kind,job,run,due,started,ended,duration_ms,node,attempt,outcome,reason,exit_code,\
+                                  signal,count,triggered_by,parameters,triggered_for";
 
 pub(super) fn write(record: &HistoryEntry, out: &mut dyn Write) -> io::Result<()> {
     let fields = match record {
-        HistoryEntry::Run(run) => of_run(run),
+        HistoryEntry::Run(run) => of_run(run)?,
         HistoryEntry::Skip(skip) => of_skip(skip),
     };
     writeln!(out, "{}", fields.map(|field| quoted(&field)).join(","))
 }
 
-fn of_run(run: &EndedRun) -> [String; 15] {
-    [
+fn of_run(run: &EndedRun) -> io::Result<[String; 17]> {
+    Ok([
         "run".to_owned(),
         run.job.to_string(),
         run.run.to_string(),
@@ -35,11 +37,13 @@ fn of_run(run: &EndedRun) -> [String; 15] {
         optional(run.signal.as_ref()),
         "1".to_owned(),
         run.triggered_by.clone().unwrap_or_default(),
-    ]
+        parameters(&run.parameters)?,
+        optional(run.triggered_for.as_ref()),
+    ])
 }
 
 /// `ended` is when the last occurrence was skipped.
-fn of_skip(skip: &Skipped) -> [String; 15] {
+fn of_skip(skip: &Skipped) -> [String; 17] {
     [
         "skip".to_owned(),
         skip.job.to_string(),
@@ -56,7 +60,23 @@ fn of_skip(skip: &Skipped) -> [String; 15] {
         String::new(),
         skip.count.to_string(),
         skip.triggered_by.clone().unwrap_or_default(),
+        String::new(),
+        optional(skip.triggered_for.as_ref()),
     ]
+}
+
+/// A JSON object, in which harmful characters are escaped as JSON escapes them; empty if there are none.
+fn parameters(all: &BTreeMap<String, String>) -> io::Result<String> {
+    if all.is_empty() {
+        return Ok(String::new());
+    }
+    let json = serde_json::to_string(all)?;
+    let mut units = [0; 2];
+    let escaped = json.chars().map(|c| match escape::is_harmful(c) {
+        true => c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+        false => c.to_string(),
+    });
+    Ok(escaped.collect())
 }
 
 fn optional(value: Option<&impl ToString>) -> String {
@@ -75,6 +95,17 @@ fn quoted(field: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parameters_are_a_json_object_on_a_line() {
+        let all = [("DAY", "a, \"b\"\n\u{200b}\u{e0001}"), ("REGION", "eu")];
+        let all: BTreeMap<_, _> = all.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let written = parameters(&all).unwrap();
+        assert_eq!(written, r#"{"DAY":"a, \"b\"\n\u200b\udb40\udc01","REGION":"eu"}"#);
+        assert_eq!(serde_json::from_str::<BTreeMap<String, String>>(&written).unwrap(), all);
+        assert_eq!(escape::plain(&written), written);
+        assert_eq!(parameters(&BTreeMap::new()).unwrap(), "");
+    }
 
     #[test]
     fn fields_are_quoted_where_needed_and_stay_on_a_line() {

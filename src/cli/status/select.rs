@@ -9,7 +9,7 @@ use crate::status::Status;
 /// The jobs to show.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Selection {
-    /// Show only jobs whose last run did not succeed, or that have a problem
+    /// Show only jobs whose last run did not succeed, that have a run that is cut off, or that have another problem
     #[arg(long)]
     pub failing: bool,
     /// Show only jobs whose name matches this pattern, such as 'backup-*'; may be given several times
@@ -36,8 +36,19 @@ impl Selection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Outcome;
+    use crate::run::{Outcome, RunState};
     use crate::status::sample;
+
+    #[test]
+    fn a_job_with_a_run_that_is_cut_off_is_among_those_that_fail() {
+        let mut status = sample::leader();
+        let mut runs = status.runs.clone();
+        runs[0].state = RunState::CutOff;
+        status.put_runs(&runs);
+        let selected = Selection { failing: true, ..Selection::default() }.of(status);
+        assert_eq!(selected.jobs.iter().map(|job| job.name.as_str()).collect::<Vec<_>>(), ["load"]);
+        assert_eq!(selected.runs, runs);
+    }
 
     fn names(selection: &Selection) -> Vec<String> {
         let mut status = sample::leader();

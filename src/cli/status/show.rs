@@ -216,7 +216,7 @@ mod tests {
     use crate::fuzz::{Fuzz, is_read_back};
     use crate::job::{Alarm, JobName};
     use crate::run::fuzz::WORDS;
-    use crate::run::{Link, Outcome, RunId, Span, UpstreamResult};
+    use crate::run::{Link, Outcome, RunId, RunState, Span, UpstreamResult};
     use crate::status::{AlarmStatus, JobStatus, MissingMember, sample};
 
     fn shown(status: &Status) -> String {
@@ -336,6 +336,23 @@ mod tests {
         let row = "\u{1b}[31m! load          failure, exit 3  host-b  48m 51s ago  2026-11-20 03:01:00  1m\u{1b}[0m";
         assert_eq!(lines[jobs + 1], row);
         assert!(lines[jobs + 2].starts_with("nightly-backup  success "), "{lines:#?}");
+    }
+
+    #[test]
+    fn a_job_with_a_run_that_is_cut_off_is_marked() {
+        let mut status = sample::leader();
+        let mut runs = status.runs.clone();
+        runs[0].state = RunState::CutOff;
+        status.put_runs(&runs);
+        let shown = shown(&status);
+        let expected = [
+            "FAILING  1 of 3 jobs; the last run did not succeed, or the job has a problem",
+            "load.20261120T025900Z  host-a  1        1m   CUT OFF until 2026-11-20 03:00:59Z",
+            "! load          -        -       -            2026-11-20 03:01:00  1m",
+        ];
+        for line in expected {
+            assert!(shown.lines().any(|shown| shown.trim_end() == line), "{shown}");
+        }
     }
 
     #[test]

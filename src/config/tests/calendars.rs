@@ -64,7 +64,9 @@ fn the_calendar_of_the_defaults_holds_for_jobs_without_one() {
                 as-is: {schedule: '@daily', command: x}\n  \
                 own: {schedule: '@daily', command: x, calendar: {exclude: [c.txt]}}\n  \
                 none: {schedule: '@daily', command: x, calendar: null}\n  \
-                half: {schedule: '@daily', command: x, calendar: {exclude: null}}\n";
+                half: {schedule: '@daily', command: x, calendar: {exclude: null}}\n  \
+                empty-list: {schedule: '@daily', command: x, calendar: {exclude: []}}\n  \
+                empty: {schedule: '@daily', command: x, calendar: {}}\n";
     let directory = directory(&[("jobs.yaml", text), ("a.txt", "01-01\n"), ("b.txt", "01-02\n"), ("c.txt", "01-03\n")]);
     let set = load(directory.path()).unwrap().set;
     let calendar = |job: &str| {
@@ -75,6 +77,8 @@ fn the_calendar_of_the_defaults_holds_for_jobs_without_one() {
     assert_eq!(calendar("as-is"), files("a.txt", "b.txt"));
     assert_eq!(calendar("own"), files("c.txt", "b.txt"));
     assert_eq!(calendar("half"), files("", "b.txt"));
+    assert_eq!(calendar("empty-list"), files("", "b.txt"));
+    assert_eq!(calendar("empty"), files("a.txt", "b.txt"), "it sets nothing");
     assert_eq!(calendar("none"), None);
 }
 

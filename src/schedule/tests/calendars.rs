@@ -142,6 +142,43 @@ fn what_is_left_out_is_named_and_counted() {
 }
 
 #[test]
+fn a_date_that_is_taken_for_a_name_is_doubted() {
+    let doubted = |text: &str| {
+        let dates = Dates::parse(&format!("06-01\n{text}\n")).expect("valid");
+        dates.doubts().iter().map(|doubt| (doubt.line, doubt.column)).collect::<Vec<_>>()
+    };
+    for (text, column) in [
+        ("2026-12-25 2026-12-26", 12),
+        ("  2026-12-25\t 12-26 Boxing Day", 15),
+        ("12-25 , 2026-12-27..2026-12-31", 9),
+        ("12-25 and 12-26, holidays", 11),
+        ("12-24 – 12-26", 9),
+    ] {
+        assert_eq!(doubted(text), [(2, column)], "{text}");
+    }
+    for text in [
+        "2026-12-25 Christmas",
+        "2026-12-28 for 2026-12-26",
+        "12-25 # 12-26",
+        "12-25 24-7",
+        "12-25#12-26",
+        "12-25 12-40",
+    ] {
+        assert_eq!(doubted(text), [], "{text}");
+    }
+}
+
+#[test]
+fn what_is_left_out_next_is_named_unless_something_counts_before() {
+    let schedule = with("0 6 * * *", "Europe/Berlin", "2026-12-25", "");
+    let christmas = (at("2026-12-25T05:00:00Z"), "holidays.txt".to_owned());
+    assert_eq!(schedule.next_left_out(at("2026-12-24T05:00:00Z")), Some(christmas));
+    assert_eq!(schedule.next_left_out(at("2026-12-24T04:59:59Z")), None);
+    let over = with("@at 2026-12-24T18:00:00Z", "UTC", "2026-12-25", "");
+    assert_eq!(over.next_left_out(at("2026-12-24T18:00:00Z")), None, "nothing is named any more");
+}
+
+#[test]
 fn the_digest_changes_with_the_dates_only() {
     let digest = |exclude: &str| with("@daily", "UTC", exclude, "").calendar().unwrap().digest().to_owned();
     assert_eq!(digest("2026-12-25\n2026-12-26"), digest("# both\n2026-12-25..2026-12-26 Christmas"));

@@ -246,7 +246,11 @@ fn what_a_calendar_leaves_out_is_shown_with_its_file() {
     let report = context.enter(&["next", "report", "-n1", "--jobs", "jobs.yaml", "--from", "2098-02-01T00:00:00Z"]);
     assert!(report.contains("Mon 2098-03-31 06:00:00") && report.contains("2098-02-28 06:00:00  open.txt"), "{report}");
     let over = context.enter(&["next", "report", "--jobs", "jobs.yaml", "--from", "2099-02-01T00:00:00Z"]);
-    assert!(over.starts_with("| job `report` has no further occurrences, or its calendar leaves them out"), "{over}");
+    let left_out = "its calendar leaves the others out, the first on Sat 2099-02-28 06:00:00 (open.txt)";
+    assert_eq!(over, format!("| job `report` has no further occurrences: {left_out}\nexit 0\n"));
+    let last = context.enter(&["next", "report", "-n2", "--jobs", "jobs.yaml", "--from", "2098-12-30T12:00:00Z"]);
+    assert!(last.contains("Wed 2098-12-31 06:00:00"), "{last}");
+    assert!(last.contains("| job `report` has no further occurrences: its calendar leaves the others out, "), "{last}");
 }
 
 #[test]
@@ -265,6 +269,9 @@ fn a_calendar_is_checked_with_the_jobs_that_name_it() {
     let printed = context.enter(&["check", "jobs.yaml"]);
     let warning = "| holidays.txt:1:1: warning: the calendar's last date with a year, 2020-12-25, is past; add the dates that follow it";
     assert!(printed.contains(warning) && printed.ends_with("exit 0\n"), "{printed}");
+    context.dir.write("open.txt", "12-30 12-31\n");
+    let second = "| open.txt:1:7: warning: this date does not count, it is taken for the name of the one before; ";
+    assert!(context.enter(&["check", "jobs.yaml"]).contains(second));
     let mut piped = context.line(&["check", "-"]);
     piped.stdin(std::fs::File::open(context.path().join("jobs.yaml")).unwrap());
     assert!(transcript(&mut piped).contains(warning));

@@ -201,6 +201,9 @@ fn a_cut_off_run_ends_by_force() {
     leader.kill9();
     follower.await_event("run.cut_off", LONG);
     until("status says so", || asked(follower.spec(), &["status"]).contains("CUT OFF"));
+    let failing = asked(follower.spec(), &["status", "--failing"]);
+    assert!(failing.contains("FAILING  1 of 1 job") && failing.contains("\n! seldom "), "{failing}");
+    until("the check is fine", || ask(follower.spec(), &["status", "--check"]).status.success());
     assert!(asked(follower.spec(), &["kill", &run]).ends_with("--force abandons it now"));
     assert!(place.running(&run).is_some());
     assert_eq!(asked(follower.spec(), &["kill", &run, "--force"]), format!("{run} is being abandoned"));

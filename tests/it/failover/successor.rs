@@ -50,6 +50,10 @@ fn the_operator_says_who_leads_next() {
     c.await_event("takeover.done", LONG);
     assert!(token(&c) > token(&a));
     assert_eq!(b.events().named("leader.elected").len(), 0, "those between never lead");
+    for node in [&b, &c] {
+        assert_eq!(hand_over(node, c.name()), (Some(0), format!("{} leads already\n", c.name())));
+    }
+    assert_eq!(c.events().named("leader.handover_failed").len(), 0);
     // It depends on which of the two has rejoined first.
     let follows = |said: &Event| [c.name(), a.name()].contains(&said.text("predecessor_node"));
     b.await_where("election.following", LONG, |said| follows(said) && said.text("leader_node") == c.name());

@@ -103,7 +103,6 @@ impl Host {
         for node in &self.nodes {
             assert!(self.run(&format!("cronkeeper undrain {}", node.name())).status.success());
         }
-        // Refused if it leads already.
         self.run(&format!("cronkeeper handover --to {}", self.nodes[0].name()));
         until("the first node leads and the other waits behind it", || {
             let status = self.run("cronkeeper status --json").stdout;
