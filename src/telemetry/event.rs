@@ -106,6 +106,9 @@ events! {
     JOB_RESUMED "job.resumed" "a job was resumed" [job, by];
     JOB_TRIGGERED "job.triggered" "a job was triggered" [job, run, by, parameters];
     JOB_FORGOTTEN "job.forgotten" "no node defines this job any more; its records were removed" [job, records];
+    JOB_EDITED "job.edited"
+        "the job's schedule is not the last leader's: what that one had due in between is not known, and not made up for"
+        [job, since, until];
     JOB_MARK_AHEAD "job.mark_ahead" "the job's last scheduled time is in the future" [job];
     ALARM_LATE "alarm.late" "a run did not start in time" [job, run, since, after_ms];
     ALARM_LONG "alarm.long" "a run takes longer than it should" [job, run, since, after_ms];
