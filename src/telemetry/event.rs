@@ -115,6 +115,11 @@ events! {
     ALARM_STALE "alarm.stale" "the job has not succeeded for too long" [job, since, after_ms];
     ALARM_CLEARED "alarm.cleared" "an alarm of the job no longer stands" [job, alarm, run, raised_at];
     HISTORY_UNTRIMMED "history.untrimmed" "the job's history cannot be trimmed, so it grows" [job];
+    ARCHIVE_FAILED "archive.failed" "the archive of the history cannot be written; the ledger has the newest records"
+        [path, error, lost];
+    ARCHIVE_RECOVERED "archive.recovered" "the archive of the history is written again" [path, lost];
+    OUTPUT_FAILED "output.failed" "the output of runs cannot be kept; the runs do not depend on it" [path, error];
+    OUTPUT_RECOVERED "output.recovered" "the output of runs is kept again" [path];
     OPERATOR_REQUESTED "operator.requested" "an operator asked for something" [request, job, run, to, by, reason, parameters];
     OPERATOR_REFUSED "operator.refused" "what an operator asked for is not done" [request, by, reason];
     API_LISTENING "api.listening" "the API is served" [path, address];
