@@ -328,10 +328,12 @@ pub enum Failure {
         /// The service's address, as configured.
         service: String,
     },
-    /// The chroot of the connect string is the path below which another cluster keeps its data.
-    #[error("path `{chroot}` on {service} holds the data of another cluster")]
+    /// The chroot of the connect string is a path where another cluster keeps its data, or below one.
+    #[error("path `{chroot}` on {service} is in the data of another cluster, whose path is `{cluster}`")]
     ChrootInCluster {
         chroot: String,
+        /// The other cluster's chroot; `/` if it has none.
+        cluster: String,
         /// The service's address, as configured.
         service: String,
     },

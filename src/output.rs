@@ -26,6 +26,7 @@ mod reader;
 mod retention;
 mod store;
 mod sweep;
+mod trouble;
 
 pub use self::layout::OutputKey;
 pub use self::line::{Line, Source};

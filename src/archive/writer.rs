@@ -15,7 +15,7 @@ use super::Item;
 use super::store::{self, ArchiveError, FileIdentity, Store};
 use crate::clock::system;
 use crate::run::HistoryRecord;
-use crate::telemetry::TARGET;
+use crate::telemetry::{TARGET, event};
 
 /// How long the first record waits for others to share its transaction.
 const GATHER: Duration = Duration::from_millis(250);
@@ -115,7 +115,9 @@ impl Writer {
                         return;
                     }
                 }
-                Err(RecvTimeoutError::Timeout) if self.has_surplus => self.delete(0),
+                Err(RecvTimeoutError::Timeout) if self.has_surplus => {
+                    self.delete(0);
+                }
                 Err(RecvTimeoutError::Timeout) if self.store.is_some() => self.store = None,
                 Err(RecvTimeoutError::Timeout) => self.sweep(),
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -144,7 +146,9 @@ impl Writer {
             opened => opened,
         };
         match opened {
-            Ok(()) => self.delete(0),
+            Ok(()) => {
+                self.delete(0);
+            }
             Err(error) => self.failed(&error, 0),
         }
         if !self.has_surplus {
@@ -158,8 +162,10 @@ impl Writer {
             self.check_damage();
         }
         if !batch.records.is_empty() {
-            self.keep(&batch.records);
-            self.delete(batch.records.len());
+            // What is only written, but no longer deleted, has not recovered.
+            if self.keep(&batch.records) && self.delete(batch.records.len()) {
+                self.recovered();
+            }
         }
         for done in batch.flushed {
             // Who no longer waits does not need the answer.
@@ -168,14 +174,17 @@ impl Writer {
         batch.closed
     }
 
-    fn keep(&mut self, records: &[HistoryRecord]) {
-        let is_paused = self.failure.as_ref().is_some_and(|failure| Instant::now() < failure.until);
-        let result = if is_paused { None } else { Some(self.write(records)) };
-        match result {
-            None => self.failure.iter_mut().for_each(|failure| failure.lost += records.len()),
-            Some(Ok(())) => self.recovered(),
-            Some(Err(error)) => self.failed(&error, records.len()),
+    /// Returns true if the records were written.
+    fn keep(&mut self, records: &[HistoryRecord]) -> bool {
+        if let Some(failure) = self.failure.as_mut().filter(|failure| Instant::now() < failure.until) {
+            failure.lost += records.len();
+            return false;
         }
+        let written = self.write(records);
+        if let Err(error) = &written {
+            self.failed(error, records.len());
+        }
+        written.is_ok()
     }
 
     fn write(&mut self, records: &[HistoryRecord]) -> Result<(), ArchiveError> {
@@ -227,16 +236,15 @@ impl Writer {
         }
     }
 
-    /// Deletes one batch of what is too old or too much.
-    fn delete(&mut self, written: usize) {
+    /// Deletes one batch of what is too old or too much. Returns false if that failed.
+    fn delete(&mut self, written: usize) -> bool {
         let most = u32::try_from(LEAST_DELETED.max(2 * written)).unwrap_or(u32::MAX);
-        match self.delete_old(most).and_then(|has_more| Ok(has_more || self.delete_surplus(most)?)) {
-            Ok(has_more) => self.has_surplus = has_more,
-            Err(error) => {
-                self.has_surplus = false;
-                self.failed(&error, 0);
-            }
+        let deleted = self.delete_old(most).and_then(|has_more| Ok(has_more || self.delete_surplus(most)?));
+        self.has_surplus = matches!(deleted, Ok(true));
+        if let Err(error) = &deleted {
+            self.failed(error, 0);
         }
+        deleted.is_ok()
     }
 
     /// Looks for old records once a minute, and again while there are more. Returns true if there may be more.
@@ -257,14 +265,21 @@ impl Writer {
     }
 
     fn failed(&mut self, error: &ArchiveError, lost: usize) {
-        self.store = None;
+        (self.store, self.has_surplus) = (None, false);
         let now = Instant::now();
         let known = self.failure.take();
         let is_told = known.as_ref().is_some_and(|known| now.duration_since(known.told) < TELL_EVERY);
         let lost = lost + known.as_ref().map_or(0, |known| known.lost);
         if !is_told {
             let path = self.path.display();
-            warn!(target: TARGET, lost, "the archive of the history, {path}, cannot be written: {error}");
+            warn!(
+                target: TARGET,
+                event = event::ARCHIVE_FAILED,
+                %path,
+                %error,
+                lost,
+                "the archive of the history, {path}, cannot be written: {error}",
+            );
         }
         let told = known.filter(|_| is_told).map_or(now, |known| known.told);
         self.failure = Some(Failure { lost, until: now + PAUSE, told });
@@ -272,7 +287,8 @@ impl Writer {
 
     fn recovered(&mut self) {
         if let Some(Failure { lost, .. }) = self.failure.take() {
-            info!(target: TARGET, lost, "the archive of the history is written again");
+            let (event, path) = (event::ARCHIVE_RECOVERED, self.path.display());
+            info!(target: TARGET, event, %path, lost, "the archive of the history is written again");
         }
     }
 }

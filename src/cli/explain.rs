@@ -275,13 +275,13 @@ fn remedy(failure: &Failure) -> String {
         Failure::NoChroot { chroot, .. } => {
             format!("create `{chroot}` with ZooKeeper's shell, or correct `--zookeeper`")
         }
-        Failure::ChrootInCluster { chroot, .. } => {
-            let parent = chroot.rsplit_once('/').map_or("", |(parent, _)| parent);
-            format!(
-                "that cluster has the path `{}`: give this one another, for example `{parent}/cron`, or leave the path \
-                 out to join the cluster of ZooKeeper's root",
-                if parent.is_empty() { "/" } else { parent }
-            )
+        Failure::ChrootInCluster { cluster, .. } => {
+            let beside = cluster.trim_end_matches('/');
+            let join = match beside {
+                "" => "leave the path out to join that cluster".to_owned(),
+                path => format!("use `{path}` to join that cluster"),
+            };
+            format!("give this cluster another path, for example `{beside}/cron`, or {join}")
         }
         Failure::OtherCluster { .. } => {
             "correct `--zookeeper`, or give the node an empty `--state-dir` to move it to another cluster".to_owned()

@@ -319,7 +319,8 @@ fn kept_output(state_dir: &Path, retention: OutputRetention) -> ((OutputQueue, O
     match output::open(&directory, retention) {
         Ok((queue, reader, store)) => ((queue, Some(reader)), Some(store)),
         Err(error) => {
-            error!(target: TARGET, "the output of runs is not kept: {}: {error}", directory.display());
+            let (event, path) = (event::OUTPUT_FAILED, directory.display());
+            error!(target: TARGET, event, %path, %error, "the output of runs is not kept: {path}: {error}");
             Default::default()
         }
     }

@@ -224,6 +224,10 @@ pub(super) fn report(report: &Report) {
             warn!(target: TARGET, event = event::CLOCK_STEPPED, by_ms = clamped(by_ms), "the system clock was stepped");
         }
         Report::ClockSkewed { by, holds } => skewed(*by, *holds),
+        Report::Edited { job, since, until } => {
+            let (since, until) = (instant(*since), instant(*until));
+            warn!(target: TARGET, event = event::JOB_EDITED, %job, %since, %until);
+        }
         Report::MarkAhead { job, ahead } => {
             error!(target: TARGET, event = event::JOB_MARK_AHEAD, %job, "{}", view::describe_mark_ahead(ahead));
         }

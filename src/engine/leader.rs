@@ -403,7 +403,8 @@ impl Leader {
     }
 
     /// Takes a job's record. A schedule that `is_new` to this node's file, or that differs from the recorded one,
-    /// counts from now.
+    /// counts from now: what the new one had due until then is recorded as missed, and of what an edited one had due
+    /// before its edit, which nobody knows here, a report tells.
     fn adopt_job(
         &mut self,
         cx: &mut Context,
@@ -451,6 +452,10 @@ impl Leader {
         self.book.insert(name.clone(), timeline);
         self.alarms.watch(name, &self.book);
         let is_new = is_new || is_edited;
+        if is_edited && schedule.is_some() && mark < cx.due {
+            // Before the write: should that fail, the next leader tells it again rather than nobody.
+            cx.report(Report::Edited { job: name.clone(), since: mark, until: cx.due });
+        }
         if is_new || (version.is_none() && job.is_some()) {
             let gap = job.as_ref().filter(|_| is_new && schedule.is_some());
             let gap = gap.and_then(|job| misfire::missed(job, mark, cx.due));

@@ -180,6 +180,9 @@ pub enum Report {
         /// True if it is so far ahead that occurrences have to wait.
         holds: bool,
     },
+    /// A job's schedule differs from the one by which it was last decided on, and of that only a digest is known. What
+    /// it had due after `since`, up to `until`, has no record.
+    Edited { job: JobName, since: Timestamp, until: Timestamp },
     /// A job's mark is in the future.
     MarkAhead { job: JobName, ahead: MarkAhead },
     /// A record of the ledger is not readable and was ignored.

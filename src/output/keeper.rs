@@ -20,6 +20,7 @@ use super::line::Line;
 use super::queue::Message;
 use super::retention::{MOST_FILES, OutputRetention};
 use super::sweep::{self, BLOCK, Limits, Usage, before, space};
+use super::trouble::{Failed, Trouble};
 use crate::safe_path::{Access, open_own};
 use crate::telemetry::TARGET;
 
@@ -29,8 +30,6 @@ const SWEEP_EVERY: Duration = Duration::from_secs(3_600);
 const SWEEP_AGAIN: Duration = Duration::from_secs(10);
 /// After a sweep, this many times as long as it took is left to other work.
 const REST: u32 = 100;
-/// Time before another error is logged.
-const QUIET: Duration = Duration::from_secs(600);
 /// Bytes of one batch that are kept in memory before they are written.
 const PENDING: usize = 1 << 20;
 /// Space that is left free on the disk: this much, or a tenth of a small disk.
@@ -51,7 +50,7 @@ pub(super) struct Keeper {
     swept_at: Option<Instant>,
     /// How long the last sweep took.
     sweep_took: Duration,
-    logged_at: Option<Instant>,
+    trouble: Trouble,
 }
 
 /// Lines that could not be written.
@@ -81,7 +80,7 @@ impl Keeper {
             lost: BTreeMap::new(),
             swept_at: None,
             sweep_took: Duration::ZERO,
-            logged_at: None,
+            trouble: Trouble::default(),
         }
     }
 
@@ -118,7 +117,12 @@ impl Keeper {
     fn write(&mut self, key: &OutputKey, pending: Pending) {
         let bytes = self.told_lost(key, &pending.bytes);
         match self.check_room(bytes.len() as u64).and_then(|()| self.append(key, &bytes)) {
-            Ok(()) => drop(self.lost.remove(key)),
+            Ok(()) => {
+                self.lost.remove(key);
+                if self.lost.is_empty() {
+                    self.trouble.kept(self.layout.root());
+                }
+            }
             Err(error) => self.lose(key, &pending, &error),
         }
     }
@@ -149,7 +153,7 @@ impl Keeper {
                 none.insert(Lost { lines: pending.lines, at: pending.at, attempt: key.attempt, why });
             }
         }
-        self.complain("write", error);
+        self.complain(Failed::Keep, error);
     }
 
     /// Refuses to write this many bytes if what is written exceeds the limits already, or if they would leave too
@@ -224,7 +228,7 @@ impl Keeper {
     pub fn settle(&mut self, key: &OutputKey, live: &Path) {
         match move_to_ended(&self.layout, key, live) {
             Ok(length) => self.ended.add(length),
-            Err(error) => self.complain("move", &error),
+            Err(error) => self.complain(Failed::Move, &error),
         }
     }
 
@@ -241,9 +245,9 @@ impl Keeper {
             self.sweep_to(now, u64::MAX);
         }
         if self.is_reserve_used() && self.may_sweep() {
-            self.complain("keep", &io::Error::other("the disk is nearly full"));
+            self.complain(Failed::Keep, &io::Error::other("the disk is nearly full"));
             if let Err(error) = self.make_room(0) {
-                self.complain("remove", &error);
+                self.complain(Failed::Remove, &error);
             }
         }
     }
@@ -259,7 +263,7 @@ impl Keeper {
         let usage = Usage { bytes: most.saturating_sub(self.live.bytes).min(bytes), files };
         match sweep::sweep(&self.layout.ended(), &Limits { not_before, usage }) {
             Ok(left) => self.ended = left,
-            Err(error) => self.complain("remove", &error),
+            Err(error) => self.complain(Failed::Remove, &error),
         }
         (self.swept_at, self.sweep_took) = (Some(Instant::now()), began.elapsed());
     }
@@ -275,13 +279,8 @@ impl Keeper {
         Usage { bytes: self.ended.bytes + self.live.bytes, files: self.ended.files }
     }
 
-    /// Logs an error, unless another one was logged a short while ago.
-    pub fn complain(&mut self, what: &str, error: &io::Error) {
-        if self.logged_at.is_none_or(|at| at.elapsed() > QUIET) {
-            self.logged_at = Some(Instant::now());
-            let path = self.layout.root().display();
-            warn!(target: TARGET, "cannot {what} the output of runs in {path}: {error}; the runs do not depend on it");
-        }
+    pub fn complain(&mut self, what: Failed, error: &io::Error) {
+        self.trouble.tell(what, self.layout.root(), error);
     }
 }
 

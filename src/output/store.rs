@@ -15,6 +15,7 @@ use super::layout::{Layout, OutputKey, entries, is_alive, lock_of};
 use super::queue::{Backlog, Message, OutputQueue};
 use super::reader::Reader;
 use super::retention::OutputRetention;
+use super::trouble::Failed;
 use crate::state_dir::lock::{FileLock, Kind};
 
 /// Most messages that are handled at a time.
@@ -106,7 +107,7 @@ impl Store {
     fn finish_leftover(&mut self) {
         match self.leftovers.next() {
             Some(Ok((key, path))) => self.keeper.settle(&key, &path),
-            Some(Err(error)) => self.keeper.complain("read", &error),
+            Some(Err(error)) => self.keeper.complain(Failed::Read, &error),
             None => {}
         }
     }

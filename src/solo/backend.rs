@@ -9,6 +9,7 @@ mod forgetting;
 mod locking;
 mod requests;
 mod error;
+mod outage;
 mod wanted;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -85,6 +86,7 @@ struct Backend {
     timers: Timers,
     /// Writing fails and is being retried.
     suspended: bool,
+    outage: outage::Outage,
     /// Nothing can be written until an operator changes something.
     failed: bool,
     ended: bool,
@@ -153,6 +155,7 @@ impl Backend {
             wanted: wanted::WantedOfNode::default(),
             timers,
             suspended: false,
+            outage: outage::Outage::default(),
             failed: false,
             ended: false,
         }
@@ -282,6 +285,7 @@ impl Backend {
         let done = self.process_requests().and_then(|()| self.update());
         if done.is_ok() && self.suspended && !self.failed {
             self.suspended = false;
+            self.outage.end();
             self.emit(election::Event::Resumed { session: self.session() });
         }
         done

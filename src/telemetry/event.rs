@@ -106,12 +106,20 @@ events! {
     JOB_RESUMED "job.resumed" "a job was resumed" [job, by];
     JOB_TRIGGERED "job.triggered" "a job was triggered" [job, run, by, parameters];
     JOB_FORGOTTEN "job.forgotten" "no node defines this job any more; its records were removed" [job, records];
+    JOB_EDITED "job.edited"
+        "the job's schedule is not the last leader's: what that one had due in between is not known, and not made up for"
+        [job, since, until];
     JOB_MARK_AHEAD "job.mark_ahead" "the job's last scheduled time is in the future" [job];
     ALARM_LATE "alarm.late" "a run did not start in time" [job, run, since, after_ms];
     ALARM_LONG "alarm.long" "a run takes longer than it should" [job, run, since, after_ms];
     ALARM_STALE "alarm.stale" "the job has not succeeded for too long" [job, since, after_ms];
     ALARM_CLEARED "alarm.cleared" "an alarm of the job no longer stands" [job, alarm, run, raised_at];
     HISTORY_UNTRIMMED "history.untrimmed" "the job's history cannot be trimmed, so it grows" [job];
+    ARCHIVE_FAILED "archive.failed" "the archive of the history cannot be written; the ledger has the newest records"
+        [path, error, lost];
+    ARCHIVE_RECOVERED "archive.recovered" "the archive of the history is written again" [path, lost];
+    OUTPUT_FAILED "output.failed" "the output of runs cannot be kept; the runs do not depend on it" [path, error];
+    OUTPUT_RECOVERED "output.recovered" "the output of runs is kept again" [path];
     OPERATOR_REQUESTED "operator.requested" "an operator asked for something" [request, job, run, to, by, reason, parameters];
     OPERATOR_REFUSED "operator.refused" "what an operator asked for is not done" [request, by, reason];
     API_LISTENING "api.listening" "the API is served" [path, address];

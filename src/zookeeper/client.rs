@@ -287,6 +287,16 @@ pub trait Client: Clone + Send + Sync + 'static {
         }
     }
 
+    /// The chroot that comes before all paths; empty if there is none.
+    fn chroot(&self) -> String {
+        String::new()
+    }
+
+    /// Like [`Client::stat`], but for a path that no chroot comes before.
+    fn stat_outside(&self, path: &str) -> impl Future<Output = Result<Option<Stat>, Error>> + Send + 'static {
+        self.stat(path)
+    }
+
     /// Who owns the znodes that this session creates.
     fn belongs(&self) -> Ownership {
         Ownership::Everybody(OpenReason::NoIdentity)

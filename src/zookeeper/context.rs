@@ -59,8 +59,8 @@ pub enum SessionError {
     NoAuth(String),
     #[error("the chroot does not exist")]
     NoChroot,
-    #[error("the chroot belongs to the data of another cluster")]
-    ChrootInCluster,
+    #[error("the chroot is in the data of the cluster at {cluster}")]
+    ChrootInCluster { cluster: String },
 }
 
 impl SessionError {

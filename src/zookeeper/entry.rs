@@ -67,14 +67,25 @@ pub async fn prepare<C: Client, K: Clock>(
     }
 }
 
-/// Refuses to create a cluster among the data of another one: without a path, that is below `/cronkeeper`, which is also
-/// the first name that comes to mind for a path.
+/// Refuses to create a cluster among the data of another one: of one without a path, that is below `/leader` and
+/// `/cronkeeper`, which is also the first name that comes to mind for a path. A cluster that exists there goes on.
 async fn refuse_chroot_in_cluster<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<(), SessionError> {
-    let exists = async |path| Ok(context.line()?.stat(path).await.at(path)?.is_some());
-    match exists(paths::CLUSTER_OF_CHROOT).await? && !exists(paths::ROOT).await? {
-        true => Err(SessionError::ChrootInCluster),
-        false => Ok(()),
+    let client = context.line()?;
+    let chroot = client.chroot();
+    for root in paths::clusters_around(&chroot) {
+        let cluster = format!("{root}{}", paths::CLUSTER);
+        let is_cluster = match client.stat_outside(&cluster).await {
+            Ok(found) => found.is_some(),
+            // What lies outside the chroot may be closed to this node.
+            Err(Error::NoAuth) => false,
+            Err(error) => return Err(error).at(&cluster),
+        };
+        if is_cluster && client.stat(paths::CLUSTER).await.at(paths::CLUSTER)?.is_none() {
+            let cluster = if root.is_empty() { "/" } else { root };
+            return Err(SessionError::ChrootInCluster { cluster: cluster.to_owned() });
+        }
     }
+    Ok(())
 }
 
 /// Checks the cluster id on record, and writes it again if it was removed or overwritten with anything but an id.

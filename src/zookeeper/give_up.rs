@@ -138,7 +138,9 @@ impl ReleaseTarget {
             SessionError::SessionOver => ReleaseError::NotNow(Error::SessionOver.to_string()),
             SessionError::NoAuth(detail) => Failure::Refused { service, detail }.into(),
             SessionError::NoChroot => Failure::NoChroot { chroot: self.chroot.clone(), service }.into(),
-            SessionError::ChrootInCluster => Failure::ChrootInCluster { chroot: self.chroot.clone(), service }.into(),
+            SessionError::ChrootInCluster { cluster } => {
+                Failure::ChrootInCluster { chroot: self.chroot.clone(), cluster, service }.into()
+            }
         }
     }
 

@@ -10,8 +10,6 @@ pub const LEADER: &str = "/leader";
 pub const ROOT: &str = "/cronkeeper";
 /// Holds the cluster id.
 pub const CLUSTER: &str = "/cronkeeper/cluster";
-/// Where the cluster id of another cluster is seen if the chroot is that cluster's [`ROOT`].
-pub const CLUSTER_OF_CHROOT: &str = "/cluster";
 /// Parent of the members.
 pub const NODES: &str = "/cronkeeper/nodes";
 /// Parent of the marks.
@@ -33,6 +31,21 @@ pub const GONE: &str = "/cronkeeper/gone";
 
 /// The znodes that must exist, parents before children.
 pub const PARENTS: [&str; 9] = [LEADER, ROOT, NODES, JOBS, RUNNING, HISTORY, CONTROL, TRIGGERS, WANTED];
+
+/// A chroot is deep in the data of that many clusters at most, as far as that is looked for.
+const MOST_AROUND: usize = 16;
+
+/// The chroots of the clusters that this chroot would be in the data of, if they existed, highest first; empty stands
+/// for ZooKeeper's root.
+pub fn clusters_around(chroot: &str) -> impl Iterator<Item = &str> {
+    let holds = |at: usize| {
+        let below = &chroot[at..];
+        let first = below[1..].find('/').map_or(below, |end| &below[..=end]);
+        first == LEADER || first == ROOT
+    };
+    let around = chroot.match_indices('/').filter(move |&(at, _)| holds(at)).map(|(at, _)| &chroot[..at]);
+    around.take(MOST_AROUND)
+}
 
 /// The path of a child.
 pub fn under(parent: &str, name: &str) -> String {
@@ -112,6 +125,25 @@ mod tests {
         let found: Vec<_> = ancestors("/cronkeeper/history/backup/backup.20261120T023000Z").collect();
         assert_eq!(found, ["/cronkeeper", "/cronkeeper/history", "/cronkeeper/history/backup"]);
         assert_eq!(ancestors("/leader").count(), 0);
+    }
+
+    #[test]
+    fn a_chroot_is_in_a_cluster_only_below_that_clusters_own_folders() {
+        let around = |chroot| clusters_around(chroot).collect::<Vec<_>>();
+        for free in ["", "/cron", "/leaders", "/cronkeeper2/jobs", "/other/cron/keeper"] {
+            assert!(around(free).is_empty(), "{free}");
+        }
+        for (inside, root) in [
+            ("/cronkeeper", ""),
+            ("/leader", ""),
+            ("/cronkeeper/jobs/deeper", ""),
+            ("/a/b/leader/c", "/a/b"),
+            ("/a/cronkeeper/", "/a"),
+        ] {
+            assert_eq!(around(inside), [root], "{inside}");
+        }
+        assert_eq!(around("/a/leader/b/cronkeeper/jobs"), ["/a", "/a/leader/b"]);
+        assert_eq!(around(&"/leader".repeat(1_000)).len(), MOST_AROUND);
     }
 
     #[test]

@@ -352,6 +352,16 @@ impl Client for Session {
         polled_once(async move { Ok(client.check_stat(&path).await.map_err(error)?.as_ref().map(stat)) })
     }
 
+    fn chroot(&self) -> String {
+        self.client.path().trim_end_matches('/').to_owned()
+    }
+
+    fn stat_outside(&self, path: &str) -> impl Future<Output = Result<Option<Stat>, Error>> + Send + 'static {
+        // The root is a valid chroot, so the client is never given back as it was.
+        let (client, path) = (self.client.clone().chroot("/").unwrap_or_else(|client| client), path.to_owned());
+        polled_once(async move { Ok(client.check_stat(&path).await.map_err(error)?.as_ref().map(stat)) })
+    }
+
     fn belongs(&self) -> Ownership {
         self.belongs
     }

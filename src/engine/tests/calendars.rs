@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::fixture::*;
-use crate::engine::Event;
+use crate::engine::{Event, Report};
 use crate::job::{Due, Job, Misfire};
-use crate::ledger::{Change, Snapshot};
+use crate::ledger::{Change, JobEntry, Snapshot};
 use crate::process::{Exit, TreeId};
+use crate::run::Version;
 use crate::schedule::{Calendar, Dates, DatesFile};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -60,6 +61,62 @@ fn a_day_that_was_left_out_and_is_not_any_more_does_not_fire_once_it_has_passed(
     fixture.handle(Event::Loaded(set([new])));
     let accepted = fixture.accept_all();
     assert!(begun(&accepted).is_empty() && skipped(&accepted).is_empty(), "{accepted:?}");
+}
+
+/// The gaps of which an edit is reported, as `since until`.
+fn edited(fixture: &Fixture) -> Vec<String> {
+    let reports = fixture.reports().into_iter().filter_map(|report| match report {
+        Report::Edited { job, since, until } => Some(format!("{job} {since} {until}")),
+        _ => None,
+    });
+    reports.collect()
+}
+
+const SINCE_YESTERDAY: &str = "a 2026-11-19T03:00:00Z 2026-11-20T10:00:00Z";
+
+/// The old calendar had it due, but a new leader knows the new one only.
+#[test]
+fn a_day_that_is_left_out_while_nobody_leads_is_told_of_though_nothing_is_recorded() {
+    let daily = job("a", "0 3 * * *");
+    let mut fixture = taken_over(&without(&daily, "2026-12-25"), without(&daily, "2026-11-20\n2026-12-25"));
+    assert_eq!(edited(&fixture), [SINCE_YESTERDAY]);
+    let accepted = fixture.accept_all();
+    assert!(begun(&accepted).is_empty() && skipped(&accepted).is_empty(), "{accepted:?}");
+    assert_eq!(edited(&fixture).len(), 1, "once");
+}
+
+#[test]
+fn whatever_was_edited_while_nobody_led_is_told_of() {
+    let daily = job("a", "0 3 * * *");
+    for new in [without(&daily, "2026-11-21"), job("a", "0 4 1 * *"), Job { enabled: false, ..daily.clone() }] {
+        let mut fixture = taken_over(&without(&daily, "2026-11-20"), new);
+        fixture.accept_all();
+        assert_eq!(edited(&fixture), [SINCE_YESTERDAY]);
+    }
+}
+
+/// The leader that loads them knows both calendars, and records what the old one had due.
+#[test]
+fn what_a_leader_records_itself_is_not_told_of_as_an_edit() {
+    let daily = job("a", "0 3 * * *");
+    let (old, new) = (without(&daily, "2026-12-25"), without(&daily, "2026-11-21\n2026-12-25"));
+    let mut unedited = taken_over(&old, old.clone());
+    unedited.accept_all();
+    assert!(edited(&unedited).is_empty());
+    let (minutely, mut fixture, _) = making_up("2026-12-25");
+    fixture.handle(Event::Loaded(set([without(&minutely, "2026-11-20")])));
+    assert_eq!(skipped(&fixture.accept_all()).len(), 1);
+    assert!(edited(&fixture).is_empty());
+
+    // A reload and its record leave the next leader with that file nothing to tell.
+    let mut fixture = Fixture::settled("10:00:00", vec![old]);
+    fixture.handle(Event::Loaded(set([new.clone()])));
+    let accepted = fixture.accept_all();
+    let Some(Change::Advance { job, record, .. }) = accepted.last() else { panic!("{accepted:?}") };
+    let entry = JobEntry { record: Some(record.clone()), version: Version(9) };
+    let jobs = [(job.clone(), entry)].into();
+    let next = Fixture::leading("10:00:30", set([new]), Snapshot { jobs, ..Snapshot::default() });
+    assert!(edited(&next).is_empty());
 }
 
 /// A leader that makes up for three minutes, one after the other, and has begun the first.

@@ -73,8 +73,25 @@ impl Backend {
             self.suspended = true;
             self.emit(election::Event::Suspended { session: self.session() });
         }
-        self.timers.retry = Some(Instant::now() + RETRY);
-        self.emit(election::Event::Unreachable { retry: RETRY, error: error.to_string() });
+        let now = Instant::now();
+        self.timers.retry = Some(now + RETRY);
+        let error = self.located(error);
+        if self.outage.is_news(&error, now) {
+            self.emit(election::Event::Unreachable { retry: RETRY, error });
+        }
+    }
+
+    /// The error with the place where it occurred.
+    fn located(&self, error: &BackendError) -> String {
+        let ledger = self.background.ledger.display();
+        match error {
+            BackendError::Store(error) => format!("the ledger {ledger}: {error}"),
+            BackendError::Files(error) => match self.background.ledger.parent() {
+                Some(folder) => format!("the state directory {}: {error}", folder.display()),
+                None => error.to_string(),
+            },
+            BackendError::Reap(_) | BackendError::MemberGone => error.to_string(),
+        }
     }
 
     /// Ends the term for good, because its files can no longer be used.
@@ -93,7 +110,7 @@ impl Backend {
         self.watch.end();
         self.job_locks.stop_waiting();
         self.timers = Timers::from(self.timers.poll);
-        self.emit(election::Event::Failed(election::Failure::StateDir(error.to_string())));
+        self.emit(election::Event::Failed(election::Failure::StateDir(self.located(error))));
         self.failed = true;
     }
 }

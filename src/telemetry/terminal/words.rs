@@ -78,6 +78,10 @@ fn of_its_message(facts: &Facts<'_>) -> Option<String> {
             | event::LOCK_REFUSED
             | event::HISTORY_UNTRIMMED
             | event::JOB_MARK_AHEAD
+            | event::ARCHIVE_FAILED
+            | event::ARCHIVE_RECOVERED
+            | event::OUTPUT_FAILED
+            | event::OUTPUT_RECOVERED
             | event::OPERATOR_REQUESTED
             | event::OPERATOR_REFUSED
             | event::API_FAILED

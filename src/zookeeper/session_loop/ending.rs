@@ -38,9 +38,9 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 let (chroot, service) = self.service_path();
                 self.link.ended = Some(SessionEnd::Failed(Failure::NoChroot { chroot, service }));
             }
-            SessionError::ChrootInCluster => {
+            SessionError::ChrootInCluster { cluster } => {
                 let (chroot, service) = self.service_path();
-                self.link.ended = Some(SessionEnd::Failed(Failure::ChrootInCluster { chroot, service }));
+                self.link.ended = Some(SessionEnd::Failed(Failure::ChrootInCluster { chroot, cluster, service }));
             }
         }
     }

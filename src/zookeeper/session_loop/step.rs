@@ -244,14 +244,14 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.wanted.must_read |= self.wanted.watch.is_none();
         match error {
             SessionError::SessionOver => self.note_error(error),
-            SessionError::NoChroot | SessionError::ChrootInCluster if !self.supervisor.has_joined => {
+            SessionError::NoChroot | SessionError::ChrootInCluster { .. } if !self.supervisor.has_joined => {
                 self.note_error(error)
             }
             SessionError::NoAuth(detail) if !self.supervisor.has_joined && self.step.task.is_of_the_start() => {
                 self.fail_auth(detail)
             }
             SessionError::NoAuth(detail) => self.not_allowed(&detail),
-            SessionError::Again(_) | SessionError::NoChroot | SessionError::ChrootInCluster => {
+            SessionError::Again(_) | SessionError::NoChroot | SessionError::ChrootInCluster { .. } => {
                 self.failed(self.step.task, &error.to_string());
             }
         }

@@ -48,9 +48,31 @@ fn a_chroot_that_is_not_there_is_named() {
 fn a_cluster_is_not_created_among_the_data_of_another() {
     let place = Place::shared();
     let [_first] = in_line([usual(place.node("a"))]);
-    let node = node("b", &format!("{}/cronkeeper", place.connect())).start();
-    refused(&node, "/cronkeeper` on", "give this one another");
-    refused(&node, "holds the data of another cluster", "/cron`");
+    for inside in ["/cronkeeper", "/cronkeeper/jobs", "/cronkeeper/jobs/deeper", "/leader", "/leader/cron"] {
+        let node = node("b", &format!("{}{inside}", place.connect())).start();
+        refused(&node, &format!("{inside}` on"), "give this cluster another path");
+        let (cluster, beside) = (format!("whose path is `{}`", place.chroot), format!("`{}/cron`", place.chroot));
+        refused(&node, &cluster, &beside);
+    }
+    place.zk.create(&place.path("/other"));
+    in_line([usual(node("b", &format!("{}/other", place.connect())))]);
+}
+
+#[test]
+fn a_cluster_without_a_path_has_no_other_in_its_data_but_beside_it() {
+    let ensemble = Ensemble::start(1);
+    let zk = Zk::connect(&ensemble.connect_string());
+    let at = |name, chroot: &str| usual(node(name, &format!("{}{chroot}", ensemble.connect_string())));
+    // A cluster that is older than the one around it goes on, and gets new nodes.
+    zk.create("/leader");
+    zk.create("/leader/old");
+    let [_old] = in_line([at("a", "/leader/old")]);
+    let [_around] = in_line([at("b", "")]);
+    at("c", "/leader/old").start().await_event("election.following", LONG);
+    let inside = at("d", "/cronkeeper/jobs").start();
+    refused(&inside, "whose path is `/`", "leave the path out");
+    zk.create("/other");
+    in_line([at("e", "/other")]);
 }
 
 #[test]

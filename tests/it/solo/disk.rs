@@ -7,6 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
+use jiff::Timestamp;
+
 use crate::support::node::{Node, Spec};
 use crate::support::scratch::{Scratch, fill};
 use crate::support::witness::Witness;
@@ -53,14 +55,18 @@ fn nothing_starts_while_the_disk_is_full_and_all_goes_on_when_there_is_room() {
     let filler = fill(&inside(&a, "filler"));
     let seen = a.events().len();
     let unreachable = a.await_after(seen, "coordination.unreachable", LONG, |_| true);
-    assert!(unreachable.text("message").contains("full"), "{:?}", unreachable.json());
-    // The error is logged again with every retry: three retries take longer than the time to the next occurrence.
+    let (said, state) = (unreachable.text("message"), a.spec().state_dir());
+    assert!(said.contains("full") && said.contains(state.to_str().unwrap()), "{:?}", unreachable.json());
+    // The error is logged again after growing pauses: four take longer than the time to the next occurrences.
     let started = a.events().named("run.started").len();
     let mut seen = a.events().len();
     for _ in 0..3 {
         a.await_after(seen, "coordination.unreachable", LONG, |_| true);
         seen = a.events().len();
     }
+    let reports = a.events().named("coordination.unreachable");
+    let at = |index: usize| reports[index].text("timestamp").parse::<Timestamp>().unwrap();
+    assert!(at(3).duration_since(at(0)).as_secs() >= 5, "the error is logged with every retry");
     assert!(a.events().named("run.started").len() <= started + 1, "runs begin though they cannot be recorded");
     assert!(cli_text(a.spec(), &["status"]).contains("tick"));
 
@@ -107,9 +113,38 @@ fn kept_output_gives_way_when_something_else_fills_the_disk() {
     until("it can be asked", || get(a.spec(), "/healthz").is_some());
     make_noise(&a);
     until("its output is kept", || kept(&a) == 1);
-    fill(&inside(&a, "filler"));
+    let filler = fill(&inside(&a, "filler"));
     until("its output is gone", || kept(&a) == 0);
+    let failed = a.await_event("output.failed", LONG);
+    let folder = a.spec().state_dir().join("output");
+    assert_eq!((failed.text("path"), failed.text("error").contains("full")), (folder.to_str().unwrap(), true));
     make_noise(&a);
+    assert_eq!(a.events().named("output.failed").len(), 1, "not for every write");
+
+    fs::remove_file(filler).unwrap();
+    until("output is kept again", || {
+        make_noise(&a);
+        !a.events().named("output.recovered").is_empty()
+    });
+}
+
+#[test]
+fn an_archive_that_the_disk_has_no_room_for_is_told_of_once_until_it_is_written_again() {
+    let Some((_dir, spec)) = on_own_file_system("size=96m") else { return };
+    let a = leading(&spec.jobs("jobs: {tick: {schedule: '* * * * * *', command: 'true'}}"));
+    await_starts(&a, "tick", 2);
+    assert!(a.events().named("archive.failed").is_empty(), "{}", a.events().tail());
+    let filler = inside(&a, "filler");
+    fs::write(&filler, vec![0; 48 << 20]).unwrap();
+    let failed = a.await_event("archive.failed", LONG);
+    let path = a.spec().state_dir().join("archive.db");
+    assert_eq!((failed.text("path"), failed.text("error").is_empty()), (path.to_str().unwrap(), false));
+    let runs = a.events().named("run.finished").len();
+    until("more runs end", || a.events().named("run.finished").len() > runs + 3);
+    assert_eq!(a.events().named("archive.failed").len(), 1, "not for every record");
+    fs::remove_file(filler).unwrap();
+    let recovered = a.await_event("archive.recovered", LONG);
+    assert!(recovered.number("lost").is_some_and(|lost| lost > 0), "{}", recovered.json());
 }
 
 #[test]

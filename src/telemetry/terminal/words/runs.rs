@@ -46,6 +46,11 @@ fn job(f: &Facts<'_>) -> Option<String> {
         event::JOB_RESUMED => format!("resumed by {}", f.any("by")),
         event::JOB_TRIGGERED => format!("triggered by {}", f.any("by")),
         event::JOB_FORGOTTEN => format!("no node defines it any more; removed {}", f.count("records", "record")),
+        event::JOB_EDITED => format!(
+            "its schedule is not the last leader's: what that one had due after {}, up to {}, is not made up for",
+            f.at("since"),
+            f.at("until"),
+        ),
         event::HOOK_WITHOUT_FILE => {
             format!("{} starts without {}{}", f.any("hook"), f.any("path"), f.with(": ", "error"))
         }
