@@ -245,8 +245,9 @@ pub enum Command {
     /// name of a node's entry under /leader in ZooKeeper. MEMBER: the nodes that are alive; JOBS is the digest of a
     /// node's jobs, equal on nodes with the same jobs. RUNNING: the runs in flight; a run has an ATTEMPT for each time
     /// its program was started; one that is CUT OFF was in flight on a node that is gone and may still have it, until
-    /// that node's daemon is back or `cronkeeper release` has run on its host. JOB: LAST, ON and ENDED are about the job's
-    /// newest run, and `!` marks a job that needs attention. The ledger is the cluster's record of runs and occurrences, in ZooKeeper; a LEDGER line says that this
+    /// the time shown, or until that node's daemon is back, `cronkeeper release` has run on its host, or `cronkeeper kill
+    /// --force` has ended the run. JOB: LAST, ON and ENDED are about the job's newest run, and `!` marks a job that needs
+    /// attention. The ledger is the cluster's record of runs and occurrences, in ZooKeeper; a LEDGER line says that this
     /// node cannot read it now. Times are UTC.
     Status(status::StatusArgs),
     /// Show runs and skips, newest first
@@ -255,7 +256,7 @@ pub enum Command {
     Logs(logs::Args),
     /// Run a job now, on the leader
     ///
-    /// While the node that is asked does not answer, or cannot reach ZooKeeper, the request is sent again for up to 20
+    /// While the node that is asked cannot reach ZooKeeper, or answers too late, the request is sent again for up to 20
     /// seconds, after the first failure with a line on stderr; then the command fails. However often it is sent, it is one
     /// request. After a failure, `cronkeeper history` shows whether the job has run all the same.
     Trigger(trigger::Args),

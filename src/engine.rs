@@ -153,7 +153,7 @@ impl Engine {
         self.parts.runs.records()
     }
 
-    /// Those of them whose begin, or whose next attempt's, the ledger is not known to have: they have no process.
+    /// The runs of this node whose begin, or whose next attempt's, the ledger is not known to have: they have no process.
     pub fn unconfirmed_runs(&self) -> impl Iterator<Item = RunId> {
         self.parts.runs.unconfirmed()
     }

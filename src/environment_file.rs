@@ -49,7 +49,7 @@ pub struct BadLine {
 pub enum LineFault {
     #[error("what is before `=` is not a variable name")]
     Name,
-    /// Of all names that are none, the one that files for a shell have.
+    /// A line as a shell takes it. It has an error of its own because it is common.
     #[error("`export` belongs to a shell; leave it out: `NAME=value`")]
     Export,
     #[error("a NUL character cannot be passed to a process")]

@@ -85,7 +85,7 @@ impl LeftOut {
 pub fn all_left_out(schedule: &Schedule, after: Timestamp) -> Option<String> {
     let (at, calendar) = schedule.next_left_out(after)?;
     let local = schedule.local(at).strftime("%a %Y-%m-%d %H:%M:%S");
-    Some(format!("its calendar leaves the others out, the first on {local} ({calendar})"))
+    Some(format!("its calendar leaves out all that would follow, the first on {local} ({calendar})"))
 }
 
 /// The occurrences of a schedule after an instant, each with the one before.
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(left_out(Visibility::Outline), [0, 0, 0]);
         let over = Asked::of(&[("from".to_owned(), "2100-12-25T00:00:00Z".to_owned())]).unwrap();
         let why = |visibility| Coming::of(&jobs, &over, visibility, || false).unwrap().none.remove(0).why;
-        let expected = "it has no further occurrences: its calendar leaves the others out, the first on Sun 2100-12-26 00:00:00 (x.txt)";
+        let expected = "it has no further occurrences: its calendar leaves out all that would follow, the first on Sun 2100-12-26 00:00:00 (x.txt)";
         assert_eq!(why(Visibility::All), expected);
         assert_eq!(why(Visibility::Outline), "it has no further occurrences");
         let mut left = 3;

@@ -171,7 +171,8 @@ impl ApiState {
         let next = to.as_ref().map(NodeName::as_str);
         info!(target: TARGET, event = REQUESTED, request = "handover", to = next, by, "{by} requested a handover");
         let queue = self.read_queue().await;
-        if let Some(leader) = queue.as_ref().ok().and_then(|queue| leader_already(queue, to.as_ref())) {
+        let own = Arc::clone(&self.sources.status.borrow());
+        if let Some(leader) = to.as_ref().filter(|to| leads_already(&own, queue.as_ref().ok(), to)) {
             return Ok(HandedOver { node: leader.clone(), leader: Some(leader.clone()) });
         }
         let leads = {
@@ -307,10 +308,17 @@ fn first(queue: &Queue) -> Option<&Candidate> {
     queue.candidates.first()
 }
 
-/// The node that is to lead, if it does already and is not about to give leadership up.
-fn leader_already<'a>(queue: &'a Queue, to: Option<&NodeName>) -> Option<&'a NodeName> {
-    let leader = first(queue)?.node.as_ref()?;
-    (Some(leader) == to && !queue.drained.contains_key(leader)).then_some(leader)
+/// True if the node leads, as far as this one knows, and is not drained.
+fn leads_already(own: &Status, queue: Option<&Queue>, node: &NodeName) -> bool {
+    if queue.is_some_and(|queue| queue.drained.contains_key(node)) || own.drained.contains_key(node) {
+        return false;
+    }
+    if *node == own.node {
+        return own.role.token.is_some();
+    }
+    let Some(queue) = queue else { return false };
+    let is_alive = queue.members.iter().any(|member| member.node == *node);
+    is_alive && first(queue).is_some_and(|first| first.node.as_ref() == Some(node))
 }
 
 /// Checks by the queue that `to` can lead after `leader`. The leader checks it again.
@@ -361,14 +369,27 @@ mod tests {
     use crate::status::sample;
 
     #[test]
-    fn a_node_leads_already_if_it_is_first_and_not_drained() {
-        let mut queue = sample::queue();
+    fn another_node_leads_already_if_it_is_first_and_alive_and_not_drained() {
+        let (mut queue, mut own) = (sample::queue(), sample::leader());
         let (a, b) = (NodeName::new("host-a"), NodeName::new("host-b"));
-        assert_eq!(leader_already(&queue, Some(&a)), Some(&a));
-        assert_eq!((leader_already(&queue, Some(&b)), leader_already(&queue, None)), (None, None));
+        own.node = NodeName::new("host-c");
+        assert!(leads_already(&own, Some(&queue), &a) && !leads_already(&own, Some(&queue), &b));
+        assert!(!leads_already(&own, None, &a));
         let drain = Drain { by: "root".into(), at: sample::at("2026-11-20T03:00:00Z"), reason: None };
         queue.drained.insert(a.clone(), drain);
-        assert_eq!(leader_already(&queue, Some(&a)), None);
+        assert!(!leads_already(&own, Some(&queue), &a));
+        queue.drained.clear();
+        queue.members.remove(0);
+        assert!(!leads_already(&own, Some(&queue), &a));
+    }
+
+    #[test]
+    fn this_node_leads_already_only_if_it_was_elected() {
+        let (queue, mut own) = (sample::queue(), sample::leader());
+        let node = own.node.clone();
+        assert!(leads_already(&own, Some(&queue), &node) && leads_already(&own, None, &node));
+        own.role.token = None;
+        assert!(!leads_already(&own, Some(&queue), &node), "it is first, and may not lead yet");
     }
 
     #[test]

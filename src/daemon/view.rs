@@ -328,7 +328,7 @@ impl View {
             after: after(job),
             enabled: job.enabled,
             parameters: job.parameters.iter().cloned().collect(),
-            last: self.last.get(&job.name).cloned(),
+            last: self.last.get(&job.name).cloned().map(Box::new),
             next,
             running: Vec::new(),
             cut_off: Vec::new(),

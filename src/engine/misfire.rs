@@ -17,6 +17,9 @@ pub const DEFAULT_WINDOW: Duration = Duration::from_secs(12 * 3600);
 /// Minimum validity of a trigger of a job without `misfire_window`, so that a failover does not lose it.
 pub(super) const LEAST_AGE: Duration = Duration::from_secs(60);
 
+/// Resolution of a trigger's time of creation.
+pub(super) const STAMP: Duration = Duration::from_secs(1);
+
 /// Resolution of instants.
 pub(super) const NANOSECOND: Duration = Duration::from_nanos(1);
 

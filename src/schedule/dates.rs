@@ -104,7 +104,8 @@ pub struct Dates {
     doubts: Vec<DateFault>,
 }
 
-/// An error in a calendar file, or what is valid there but hardly meant. It does not quote the file, which may be a wrong one and secret.
+/// An error in a calendar file, or what is valid there but hardly meant. It does not quote the file, which may be a
+/// wrong one and secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DateFault {
     /// From 1.

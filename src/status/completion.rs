@@ -36,8 +36,10 @@ impl Status {
         self.drained.clone_from(&queue.drained);
         self.missing.retain(|missing| !queue.members.iter().any(|member| member.node == missing.node));
         // A node knows better whether it leads than a listing, which may be older, or show it first before it leads.
-        if let (None, Some(first)) = (self.role.token, queue.candidates.first()) {
-            self.role.leader_node = first.node.clone().filter(|first| *first != self.node);
+        if let (None, Some(first)) = (self.role.token, queue.candidates.first())
+            && first.node.as_ref() != Some(&self.node)
+        {
+            self.role.leader_node.clone_from(&first.node);
         }
         self.drift = self.differing();
     }
@@ -59,15 +61,15 @@ impl Status {
                 let is_open = in_flight.get(&own.run).is_some_and(|run| run.is_ended_by(own));
                 own.reported_at.is_some_and(|at| at >= recorded.read_at) || is_open
             };
-            if !job.last.as_ref().is_some_and(is_newer) {
-                job.last = recorded.lasts.get(&job.name).cloned();
+            if !job.last.as_deref().is_some_and(is_newer) {
+                job.last = recorded.lasts.get(&job.name).cloned().map(Box::new);
             }
         }
     }
 
     /// Marks the runs that have ended although the ledger still has them as in flight.
     pub fn mark_ended(&mut self) {
-        let ended = self.jobs.iter().filter_map(|job| job.last.as_ref()).map(|last| (&last.run, last));
+        let ended = self.jobs.iter().filter_map(|job| job.last.as_deref()).map(|last| (&last.run, last));
         let ended: BTreeMap<&RunId, &LastRun> = ended.collect();
         for run in &mut self.runs {
             run.ended = ended.get(&run.run).filter(|last| run.is_ended_by(last)).map(|last| last.outcome);
@@ -147,7 +149,7 @@ mod tests {
     /// The leader's status, and one end of its first job.
     fn with_end() -> (Status, LastRun) {
         let status = sample::leader();
-        let last = status.jobs[0].last.clone().unwrap();
+        let last = status.jobs[0].last.as_deref().cloned().unwrap();
         (status, last)
     }
 
@@ -160,13 +162,13 @@ mod tests {
         let at = |seconds| Uptime::ZERO + std::time::Duration::from_secs(seconds);
         let (mut status, last) = with_end();
         let failed = LastRun { outcome: Outcome::Failure, node: NodeName::new("host-c"), ..last.clone() };
-        status.jobs[0].last = Some(LastRun { reported_at: Some(at(9)), ..last.clone() });
+        status.jobs[0].last = Some(Box::new(LastRun { reported_at: Some(at(9)), ..last.clone() }));
         status.put_lasts(&recorded(&failed, at(10)));
-        assert_eq!(status.jobs[0].last.as_ref(), Some(&failed));
+        assert_eq!(status.jobs[0].last.as_deref(), Some(&failed));
         let own = LastRun { reported_at: Some(at(10)), ..last };
-        status.jobs[0].last = Some(own.clone());
+        status.jobs[0].last = Some(Box::new(own.clone()));
         status.put_lasts(&recorded(&failed, at(10)));
-        assert_eq!(status.jobs[0].last, Some(own), "it may have ended after the read");
+        assert_eq!(status.jobs[0].last.as_deref(), Some(&own), "it may have ended after the read");
     }
 
     #[test]
@@ -176,11 +178,11 @@ mod tests {
         let node = status.runs[0].node.clone();
         let last = LastRun { run: run.clone(), node, ..last };
         let own = LastRun { outcome: Outcome::Interrupted, reported_at: Some(Uptime::ZERO), ..last };
-        status.jobs[1].last = Some(own.clone());
+        status.jobs[1].last = Some(Box::new(own.clone()));
         let later = Uptime::ZERO + std::time::Duration::from_secs(9);
         status.put_lasts(&RecordedEnds { lasts: BTreeMap::new(), read_at: later });
         status.mark_ended();
-        assert_eq!((status.jobs[1].last.as_ref(), status.runs[0].ended), (Some(&own), Some(Outcome::Interrupted)));
+        assert_eq!((status.jobs[1].last.as_deref(), status.runs[0].ended), (Some(&own), Some(Outcome::Interrupted)));
         assert_eq!(status.jobs[0].last, None, "the ledger has no end of that job");
     }
 
@@ -189,7 +191,7 @@ mod tests {
         let (mut status, last) = with_end();
         status.runs[0].attempt = 2;
         let (run, node) = (status.runs[0].run.clone(), status.runs[0].node.clone());
-        status.jobs[1].last = Some(LastRun { run, node, reported_at: Some(Uptime::ZERO), ..last });
+        status.jobs[1].last = Some(Box::new(LastRun { run, node, reported_at: Some(Uptime::ZERO), ..last }));
         let later = Uptime::ZERO + std::time::Duration::from_secs(9);
         status.put_lasts(&RecordedEnds { lasts: BTreeMap::new(), read_at: later });
         status.mark_ended();
@@ -213,6 +215,9 @@ mod tests {
         assert_eq!(status.role.leader_node, None, "the first entry is not cronkeeper's");
         status.put_queue(&sample::queue());
         assert_eq!(status.role.leader_node, None, "it no longer leads, or does not lead yet");
+        status.role.leader_node = Some(NodeName::new("host-c"));
+        status.put_queue(&sample::queue());
+        assert_eq!(status.role.leader_node, Some(NodeName::new("host-c")), "it follows again since the listing");
         status.node = NodeName::new("host-b");
         status.put_queue(&sample::queue());
         assert_eq!(status.role.leader_node, Some(NodeName::new("host-a")));

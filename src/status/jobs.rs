@@ -29,12 +29,12 @@ pub struct JobStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parameters: Vec<String>,
     /// The run that ended last.
-    pub last: Option<LastRun>,
+    pub last: Option<Box<LastRun>>,
     /// The next occurrence.
     pub next: Option<Timestamp>,
     /// The job's runs in flight.
     pub running: Vec<RunId>,
-    /// Those of them that are cut off: their node is gone, and nobody knows whether they go on.
+    /// The runs in flight that are cut off: their node is gone, and nobody knows whether they go on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cut_off: Vec<RunId>,
     /// Upstreams whose results are missing while those of other upstreams have arrived.

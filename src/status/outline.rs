@@ -121,7 +121,7 @@ impl JobStatus {
             after,
             enabled,
             parameters: Vec::new(),
-            last: last.map(outlined_last),
+            last: last.map(|last| Box::new(outlined_last(*last))),
             next,
             running,
             cut_off,

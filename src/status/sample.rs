@@ -87,7 +87,7 @@ pub(crate) fn leader() -> Status {
                 after: Default::default(),
                 enabled: true,
                 parameters: Vec::new(),
-                last: Some(LastRun {
+                last: Some(Box::new(LastRun {
                     run: RunId::scheduled(job("nightly-backup"), at("2026-11-20T01:30:00Z")),
                     node: NodeName::new("host-b"),
                     attempt: 1,
@@ -97,7 +97,7 @@ pub(crate) fn leader() -> Status {
                     signal: None,
                     at: at("2026-11-20T02:11:09Z"),
                     reported_at: None,
-                }),
+                })),
                 next: Some(at("2026-11-21T01:30:00Z")),
                 running: Vec::new(),
                 cut_off: Vec::new(),

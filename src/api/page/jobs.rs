@@ -141,7 +141,7 @@ fn row(job: &JobStatus, bars: Option<&Vec<Bar>>, status: &Status) -> Markup {
 pub(super) fn notes(job: &JobStatus) -> Markup {
     html! {
         @if job.running.len() > job.cut_off.len() { " " span.fact { "running" } }
-        @if !job.cut_off.is_empty() { " " span.fact.bad { "cut off from its node" } }
+        @if !job.cut_off.is_empty() { " " span.fact.bad { "a run is cut off from its node" } }
         @if let Some(paused) = &job.paused {
             " " span.fact { "paused" }
             @if let Some(reason) = &paused.reason { " " span.reason { (reason) } }
@@ -277,6 +277,6 @@ mod tests {
         let failing = Selection { only: "failing".into(), ..Selection::default() };
         let text = table(&status, &failing, &failing.of(&status), &BTreeMap::new()).into_string();
         assert!(text.contains("3 jobs, 1 of them not in order; 1 selected."), "{text}");
-        assert!(text.contains("cut off from its node") && !text.contains(">running<"), "{text}");
+        assert!(text.contains("a run is cut off from its node") && !text.contains(">running<"), "{text}");
     }
 }

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -15,14 +14,12 @@ use uuid::Uuid;
 use crate::clock::later;
 use crate::engine::commits::{Purpose, UnreportedSkip};
 use crate::engine::context::Context;
-use crate::engine::misfire::{LEAST_AGE, is_too_old};
+use crate::engine::misfire::{LEAST_AGE, STAMP, is_too_old};
 use crate::engine::runs::Runs;
 use crate::job::Job;
 use crate::ledger::{Change, Commit, TriggerEntry};
 use crate::run::{Link, RunId, Skip, SkipReason, TriggerSeq, UpstreamResult};
 
-/// Resolution of a trigger's time of creation.
-const STAMP: Duration = Duration::from_secs(1);
 /// Most decided triggers that are remembered. For older ones the ledger is checked by the commit.
 const REMEMBERED: usize = 1_000;
 

@@ -18,7 +18,7 @@ use jiff::Timestamp;
 
 use crate::clock::{earlier, later};
 use crate::engine::context::Context;
-use crate::engine::misfire::{DEFAULT_WINDOW, LATE, is_in_window, is_too_old};
+use crate::engine::misfire::{DEFAULT_WINDOW, LATE, STAMP, is_in_window, is_too_old};
 use crate::job::{Job, Misfire};
 use crate::run::RunRecord;
 
@@ -45,7 +45,7 @@ pub(super) fn of(cx: &Context, run: &RunRecord) -> Window {
         return if until <= cx.due { Window::Over } else { Window::UndefinedUntil(until) };
     };
     let is_over = if run.trigger.is_some() || job.upstreams().is_some() {
-        is_too_old(job, cx.root_of(job), run.ready(), cx.due)
+        is_too_old(job, cx.root_of(job), since(run), cx.due)
     } else {
         is_occurrence_over(cx, job, run)
     };
@@ -53,18 +53,37 @@ pub(super) fn of(cx: &Context, run: &RunRecord) -> Window {
 }
 
 /// True if the ledger accepted the run's begin so late that the misfire window is over.
+///
+/// Only if [`of`] agrees: otherwise the run would be begun again at once, and found too late again.
 pub(super) fn is_accepted_too_late(cx: &Context, run: &RunRecord) -> bool {
-    let is_over = match cx.job(&run.job).filter(|job| job.misfire_window.is_some()) {
-        Some(job) => is_too_old(job, cx.root_of(job), run.ready(), cx.due),
-        None => run.begun_at < earlier(cx.now.wall, PROMPT) && matches!(of(cx, run), Window::Over),
-    };
-    is_over && !run.has_past()
+    let is_prompt = run.begun_at >= earlier(cx.now.wall, PROMPT);
+    let is_over_own = cx.job(&run.job).is_some_and(|job| is_over_own_window(cx, job, run));
+    (is_over_own || !is_prompt) && !run.has_past() && matches!(of(cx, run), Window::Over)
+}
+
+/// True if the job sets a window, and the run is past it.
+fn is_over_own_window(cx: &Context, job: &Job, run: &RunRecord) -> bool {
+    job.misfire_window.is_some() && is_too_old(job, cx.root_of(job), since(run), now_for(cx, job, run))
+}
+
+/// From when the window counts.
+fn since(run: &RunRecord) -> Timestamp {
+    match run.trigger {
+        Some(_) if run.ready_at.is_none() => later(run.ready(), STAMP),
+        _ => run.ready(),
+    }
+}
+
+/// The time by which the window counts: an occurrence starts later by its job's splay.
+fn now_for(cx: &Context, job: &Job, run: &RunRecord) -> Timestamp {
+    let is_occurrence = run.trigger.is_none() && job.upstreams().is_none() && run.ready_at.is_none();
+    if is_occurrence { cx.due_for(job) } else { cx.due }
 }
 
 /// True if the run would be missed as an occurrence that nobody has decided on yet. A run that waited for others counts
 /// from when it could start.
 fn is_occurrence_over(cx: &Context, job: &Job, run: &RunRecord) -> bool {
-    let now = if run.ready_at.is_some() { cx.due } else { cx.due_for(job) };
+    let now = now_for(cx, job, run);
     let is_late = run.ready() < earlier(now, LATE);
     is_late && (job.misfire == Misfire::Skip || !is_in_window(job, run.ready(), now))
 }

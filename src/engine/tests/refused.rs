@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::fixture::*;
 use crate::engine::Event;
-use crate::job::{Group, Interrupted, Job, Misfire, OnLeaseEnd, Overlap};
+use crate::job::{Group, Interrupted, Job, Misfire, OnLeaseEnd, Overlap, Splay};
 use crate::ledger::{self, Change, Commit, CommitId, OperatorRequests, OwnerState, Snapshot, TriggerEntry};
 use crate::process::{Exit, Notice, StartFailure, StartStep};
 use crate::run::{RunState, TriggerRecord, TriggerSeq};
@@ -140,6 +140,51 @@ fn a_begin_that_is_answered_after_the_jobs_own_window_starts_nothing_and_is_not_
         fixture.pass(5 - outage);
         assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100006Z"]);
     }
+}
+
+/// `misfire: skip` runs nothing late, however long the job's window is.
+#[test]
+fn with_misfire_skip_a_begin_that_is_answered_much_later_starts_nothing() {
+    let window = Some(Duration::from_secs(3600));
+    let job = Job { misfire: Misfire::Skip, misfire_window: window, ..job("a", "1 0 10 * * *") };
+    let mut fixture = Fixture::settled("10:00:00", vec![job]);
+    fixture.pass(1);
+    let begin = fixture.commits()[0].0;
+    fixture.pass(50 * 60);
+    fixture.answer(begin, Commit::Accepted);
+    let changes = fixture.accept_all();
+    assert!(fixture.starts().is_empty());
+    assert!(changes.iter().any(|change| matches!(change, Change::SkipRun { .. })), "{changes:?}");
+}
+
+/// The window counts from the delayed instant.
+#[test]
+fn a_job_whose_splay_is_longer_than_its_window_starts_once() {
+    let mut splayed = Job { misfire_window: Some(Duration::from_secs(1)), ..job("report", "0 10 * * *") };
+    splayed.splay = Splay::new(Duration::from_secs(600), "report");
+    let delay = splayed.splay.delay();
+    assert!(delay > Duration::from_secs(10), "{delay:?}");
+    let mut fixture = Fixture::settled("09:59:59", vec![splayed]);
+    fixture.pass_by(Duration::from_secs(1) + delay);
+    assert_eq!(begun(&fixture.accept_all()), ["report.20261120T100000Z"]);
+    assert_eq!(fixture.starts().len(), 1);
+}
+
+/// A trigger is recorded with its whole second.
+#[test]
+fn a_trigger_is_not_too_old_by_the_second_that_its_time_was_cut_by() {
+    let hurried = Job { misfire_window: Some(Duration::ZERO), ..job("a", "30 2 * * *") };
+    let mut fixture = Fixture::settled("10:00:01.99", vec![hurried]);
+    let record = TriggerRecord::new(Uuid::from_u128(1), name("a"), "alice".into(), at("10:00:01"));
+    let triggers = [(TriggerSeq(7), TriggerEntry { record, is_in_history: false })].into();
+    fixture.handle(Event::Ledger(ledger::Event::OperatorRequests(OperatorRequests {
+        triggers,
+        ..OperatorRequests::default()
+    })));
+    fixture.pass_by(Duration::from_millis(30));
+    let changes = fixture.accept_all();
+    assert!(matches!(changes.as_slice(), [Change::BeginTriggered { .. }]), "{changes:?}");
+    assert_eq!(fixture.starts().len(), 1);
 }
 
 #[test]

@@ -246,11 +246,14 @@ fn what_a_calendar_leaves_out_is_shown_with_its_file() {
     let report = context.enter(&["next", "report", "-n1", "--jobs", "jobs.yaml", "--from", "2098-02-01T00:00:00Z"]);
     assert!(report.contains("Mon 2098-03-31 06:00:00") && report.contains("2098-02-28 06:00:00  open.txt"), "{report}");
     let over = context.enter(&["next", "report", "--jobs", "jobs.yaml", "--from", "2099-02-01T00:00:00Z"]);
-    let left_out = "its calendar leaves the others out, the first on Sat 2099-02-28 06:00:00 (open.txt)";
+    let left_out = "its calendar leaves out all that would follow, the first on Sat 2099-02-28 06:00:00 (open.txt)";
     assert_eq!(over, format!("| job `report` has no further occurrences: {left_out}\nexit 0\n"));
     let last = context.enter(&["next", "report", "-n2", "--jobs", "jobs.yaml", "--from", "2098-12-30T12:00:00Z"]);
     assert!(last.contains("Wed 2098-12-31 06:00:00"), "{last}");
-    assert!(last.contains("| job `report` has no further occurrences: its calendar leaves the others out, "), "{last}");
+    assert!(
+        last.contains("| job `report` has no further occurrences: its calendar leaves out all that would follow, "),
+        "{last}"
+    );
 }
 
 #[test]
