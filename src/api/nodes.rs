@@ -172,28 +172,29 @@ impl ApiState {
         info!(target: TARGET, event = REQUESTED, request = "handover", to = next, by, "{by} requested a handover");
         let queue = self.read_queue().await;
         let own = Arc::clone(&self.sources.status.borrow());
-        if let Some(leader) = to.as_ref().filter(|to| leads_already(&own, queue.as_ref().ok(), to)) {
-            return Ok(HandedOver { node: leader.clone(), leader: Some(leader.clone()) });
-        }
         let leads = {
-            let status = self.sources.status.borrow();
             // The published status may be older than the beginning of the term.
-            let is_first = |queue: &Queue| first(queue).is_some_and(|first| first.node.as_ref() == Some(&status.node));
-            status.role.token.is_some() || queue.as_ref().is_ok_and(is_first)
+            let is_first = |queue: &Queue| first(queue).is_some_and(|first| first.node.as_ref() == Some(&own.node));
+            own.role.token.is_some() || queue.as_ref().is_ok_and(is_first)
         };
-        let done = match queue {
+        let already = |leader: &NodeName| Ok(HandedOver { node: leader.clone(), leader: Some(leader.clone()) });
+        let answer = match queue {
             // A leader can resign also while the ledger cannot be read.
             queue if leads => self.hand_over_here(&queue.unwrap_or_default(), to.clone(), until).await,
-            Ok(queue) => self.hand_over_elsewhere(&queue, to.clone(), &by, until).await.map(Some),
+            Ok(queue) => match to.as_ref().filter(|to| leads_elsewhere(&queue, to)) {
+                Some(leader) => return already(leader),
+                None => self.hand_over_elsewhere(&queue, to.clone(), &by, until).await.map(Answer::Resigned),
+            },
             Err(error) => Err(error),
         };
-        let done = match done {
+        let done = match answer {
+            Ok(Answer::LeadsAlready) => return already(&own.node),
             // The published status was older than the end of the term.
-            Ok(None) => match self.read_queue().await {
+            Ok(Answer::LeadsNoMore) => match self.read_queue().await {
                 Ok(queue) => self.hand_over_elsewhere(&queue, to, &by, until).await,
                 Err(error) => Err(error),
             },
-            Ok(Some(done)) => Ok(done),
+            Ok(Answer::Resigned(done)) => Ok(done),
             Err(error) => Err(error),
         };
         self.reads.changed();
@@ -206,13 +207,13 @@ impl ApiState {
         Ok(HandedOver { node, leader: queue.as_ref().and_then(first).and_then(|first| first.node.clone()) })
     }
 
-    /// Asks the loop of this node. Returns who resigned; `None` if the node does not lead any more.
+    /// Asks the loop of this node, which alone knows whether it leads.
     async fn hand_over_here(
         &self,
         queue: &Queue,
         to: Option<NodeName>,
         until: Instant,
-    ) -> Result<Option<(NodeName, CandidateName)>, RefusedRequest> {
+    ) -> Result<Answer, RefusedRequest> {
         let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
         if let Some(to) = to.as_ref().filter(|to| queue.drained.contains_key(*to)) {
             return Err(conflict(Some(to), &TransferError::Drained { node: to.clone() }));
@@ -223,9 +224,11 @@ impl ApiState {
         let _ = self.sources.handovers.send(Handover { to, answer });
         match timeout(until.saturating_duration_since(Instant::now()), answered).await {
             Ok(Ok(Ok(()))) => {
-                Ok(Some((status.node.clone(), status.role.candidate.clone().unwrap_or_else(no_candidate))))
+                let candidate = status.role.candidate.clone().unwrap_or_else(no_candidate);
+                Ok(Answer::Resigned((status.node.clone(), candidate)))
             }
-            Ok(Ok(Err(TransferError::NotLeading))) => Ok(None),
+            Ok(Ok(Err(TransferError::NotLeading))) => Ok(Answer::LeadsNoMore),
+            Ok(Ok(Err(TransferError::Leads))) => Ok(Answer::LeadsAlready),
             Ok(Ok(Err(why))) => Err(conflict(asked.as_ref(), &why)),
             Ok(Err(_)) => Err(unavailable("the node is stopping, and resigns anyway")),
             Err(_) => Err(late(&status.node)),
@@ -308,17 +311,21 @@ fn first(queue: &Queue) -> Option<&Candidate> {
     queue.candidates.first()
 }
 
-/// True if the node leads, as far as this one knows, and is not drained.
-fn leads_already(own: &Status, queue: Option<&Queue>, node: &NodeName) -> bool {
-    if queue.is_some_and(|queue| queue.drained.contains_key(node)) || own.drained.contains_key(node) {
-        return false;
-    }
-    if *node == own.node {
-        return own.role.token.is_some();
-    }
-    let Some(queue) = queue else { return false };
+/// The answer of this node's loop to a handover.
+enum Answer {
+    /// The node with this candidate resigned.
+    Resigned((NodeName, CandidateName)),
+    /// This node leads, and is the one that is wanted.
+    LeadsAlready,
+    /// This node does not lead any more.
+    LeadsNoMore,
+}
+
+/// True if another node leads, as far as this one can know, and is not drained.
+fn leads_elsewhere(queue: &Queue, node: &NodeName) -> bool {
     let is_alive = queue.members.iter().any(|member| member.node == *node);
-    is_alive && first(queue).is_some_and(|first| first.node.as_ref() == Some(node))
+    let is_first = first(queue).is_some_and(|first| first.node.as_ref() == Some(node));
+    is_alive && is_first && !queue.drained.contains_key(node)
 }
 
 /// Checks by the queue that `to` can lead after `leader`. The leader checks it again.
@@ -369,27 +376,16 @@ mod tests {
     use crate::status::sample;
 
     #[test]
-    fn another_node_leads_already_if_it_is_first_and_alive_and_not_drained() {
-        let (mut queue, mut own) = (sample::queue(), sample::leader());
+    fn another_node_leads_if_it_is_first_and_alive_and_not_drained() {
+        let mut queue = sample::queue();
         let (a, b) = (NodeName::new("host-a"), NodeName::new("host-b"));
-        own.node = NodeName::new("host-c");
-        assert!(leads_already(&own, Some(&queue), &a) && !leads_already(&own, Some(&queue), &b));
-        assert!(!leads_already(&own, None, &a));
+        assert!(leads_elsewhere(&queue, &a) && !leads_elsewhere(&queue, &b));
         let drain = Drain { by: "root".into(), at: sample::at("2026-11-20T03:00:00Z"), reason: None };
         queue.drained.insert(a.clone(), drain);
-        assert!(!leads_already(&own, Some(&queue), &a));
+        assert!(!leads_elsewhere(&queue, &a));
         queue.drained.clear();
         queue.members.remove(0);
-        assert!(!leads_already(&own, Some(&queue), &a));
-    }
-
-    #[test]
-    fn this_node_leads_already_only_if_it_was_elected() {
-        let (queue, mut own) = (sample::queue(), sample::leader());
-        let node = own.node.clone();
-        assert!(leads_already(&own, Some(&queue), &node) && leads_already(&own, None, &node));
-        own.role.token = None;
-        assert!(!leads_already(&own, Some(&queue), &node), "it is first, and may not lead yet");
+        assert!(!leads_elsewhere(&queue, &a));
     }
 
     #[test]

@@ -108,6 +108,8 @@ pub(super) fn report(report: &Report) {
                 why.describe(),
             );
         }
+        // Nothing was to be done.
+        Report::NotTransferred { why: TransferError::Leads, .. } => {}
         Report::NotTransferred { to, why } => {
             let reason = why.to_string();
             warn!(
