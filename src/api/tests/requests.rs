@@ -186,7 +186,14 @@ async fn a_node_that_does_not_lead_refuses_a_handover_only_if_the_leader_would()
 
 #[tokio::test]
 async fn a_handover_to_the_node_that_leads_is_fulfilled_whichever_node_is_asked() {
-    let daemon = Daemon::start(Behaviour::Well).await;
+    let mut daemon = Daemon::start(Behaviour::Well).await;
+    let mut handovers = std::mem::replace(&mut daemon.handovers, mpsc::unbounded_channel().1);
+    // Only the leader's own loop knows that it leads, and a follower's is not asked.
+    let looped = tokio::spawn(async move {
+        let Handover { answer, .. } = handovers.recv().await.expect("a request");
+        answer.send(Err(TransferError::Leads)).expect("the caller waits");
+        handovers.recv().await.map(|Handover { to, .. }| to)
+    });
     let mut follower = published();
     (follower.role.token, follower.node) = (None, NodeName::new("host-b"));
     for status in [published(), follower] {
@@ -194,6 +201,8 @@ async fn a_handover_to_the_node_that_leads_is_fulfilled_whichever_node_is_asked(
         let answer = serde_json::json!({ "node": "host-a", "leader": "host-a" });
         assert_eq!(daemon.post("/v1/handover", r#"{"to":"host-a"}"#).await, (200, answer));
     }
+    drop(daemon);
+    assert_eq!(looped.await.unwrap(), None);
 }
 
 #[tokio::test]
