@@ -7,10 +7,13 @@
 //!
 //! The daemon's ends close when the daemon dies, however it dies: that is the order to kill everything.
 
+mod exec_strings;
+
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::exec_strings::ExecStrings;
 use crate::clock::Uptime;
 use crate::environment_file::{BadLine, EnvironmentFile};
 use crate::run::KnownBy;
@@ -70,9 +73,9 @@ pub struct Urgent {
 pub struct Launch {
     pub tree_id: TreeId,
     /// The program and its arguments. Not empty. A program without a slash is searched in the PATH of `environment`.
-    pub argv: Vec<String>,
+    pub argv: ExecStrings,
     /// The whole environment: nothing is inherited.
-    pub environment: Vec<(String, String)>,
+    pub environment: ExecStrings,
     /// What the process is given besides, from files.
     #[serde(default, skip_serializing_if = "LaunchFiles::is_empty")]
     pub files: LaunchFiles,

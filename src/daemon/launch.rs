@@ -12,7 +12,7 @@ use crate::engine::Start;
 use crate::engine::hooks::HookStart;
 use crate::environment_file::EnvironmentFile;
 use crate::job::{CommandLine, Job, RunAs};
-use crate::process::{Deadline, Launch, LaunchFiles, Limits, SecretFile, TreeId, User};
+use crate::process::{Deadline, ExecStrings, Launch, LaunchFiles, Limits, SecretFile, TreeId, User};
 use crate::run::Parameters;
 use crate::term::NodeName;
 use crate::warden::cgroup::hierarchy::Cgroups;
@@ -138,7 +138,7 @@ impl Launcher {
         let account = named.as_ref().unwrap_or(&self.own);
         Ok(Launch {
             tree_id,
-            argv,
+            argv: argv.iter().collect(),
             environment: environment(&setting, account, facts),
             files: files(&setting),
             input: String::new(),
@@ -185,17 +185,17 @@ const USUAL: [&str; 6] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG"];
 ///
 /// Each name occurs once: of two variables with the same name some programs use the first and others the last. The facts
 /// come first, because a node that looks for its processes reads only the beginning of an environment.
-fn environment(setting: &Setting<'_>, account: &Account, facts: &Facts) -> Vec<(String, String)> {
+fn environment(setting: &Setting<'_>, account: &Account, facts: &Facts) -> ExecStrings {
     let usual = [PATH, &account.home, &account.name, &account.name, setting.shell, "C.UTF-8"];
     let usual = USUAL.into_iter().zip(usual);
-    let mut all: BTreeMap<String, String> = usual.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    all.extend(setting.environment.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())));
-    let parameters = setting.parameters.into_iter().flat_map(Parameters::iter);
-    all.extend(parameters.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    let facts: BTreeMap<String, String> =
-        facts.iter().map(|(name, value)| (format!("CRONKEEPER_{name}"), value.clone())).collect();
-    all.retain(|name, _| !facts.contains_key(name));
-    facts.into_iter().chain(all).collect()
+    let mut all: BTreeMap<&str, &str> = usual.collect();
+    all.extend(setting.environment.into_iter().flatten().map(|(name, value)| (name.as_str(), value.as_str())));
+    all.extend(setting.parameters.into_iter().flat_map(Parameters::iter));
+    let facts: BTreeMap<String, &str> =
+        facts.iter().map(|(name, value)| (format!("CRONKEEPER_{name}"), value.as_str())).collect();
+    all.retain(|name, _| !facts.contains_key(*name));
+    let facts = facts.iter().map(|(name, value)| (name.as_str(), *value));
+    ExecStrings::of_variables(facts.chain(all))
 }
 
 /// What the process is to read at its start. The job's own `environment` and the run's parameters
@@ -240,7 +240,7 @@ mod tests {
         let facts = vec![("JOB", "a".to_owned()), ("NODE", "n".to_owned())];
         let all = environment(&Setting::of(job, Some(&parameters)), &account, &facts);
         let of = |wanted: &str| {
-            all.iter().filter(|(name, _)| name == wanted).map(|(_, value)| value.as_str()).collect::<Vec<_>>()
+            all.variables().filter(|(name, _)| *name == wanted).map(|(_, value)| value).collect::<Vec<_>>()
         };
         assert_eq!(
             [of("LANG"), of("CRONKEEPER_JOB"), of("OTHER"), of("CRONKEEPER_NODE")],
@@ -249,7 +249,10 @@ mod tests {
         assert_eq!(of("NEW"), ["$x\n'y'"]);
         assert_eq!((of("PATH"), of("HOME"), of("USER")), (vec![PATH], vec!["/h"], vec!["u"]));
         assert_eq!(of("SHELL"), ["/bin/sh"]);
-        assert!(all.iter().take(2).all(|(name, _)| name.starts_with("CRONKEEPER_")), "however many others there are");
+        assert!(
+            all.variables().take(2).all(|(name, _)| name.starts_with("CRONKEEPER_")),
+            "however many others there are"
+        );
     }
 
     #[test]

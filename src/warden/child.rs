@@ -5,7 +5,7 @@
 //! files. If a step fails, the child ends, and the warden learns which step it was.
 
 use std::convert::Infallible;
-use std::ffi::{CString, NulError};
+use std::ffi::{CStr, CString, FromBytesWithNulError, NulError};
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 
@@ -14,6 +14,7 @@ use nix::sys::signal::SigSet;
 use nix::unistd::{Gid, Uid};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno as Error, fcntl_dupfd_cloexec};
+use rustix::path::DecInt;
 use rustix::process::{Pid, Resource, Rlimit, Signal, setrlimit};
 
 use super::given_files::{self, Given};
@@ -24,13 +25,21 @@ use crate::clock::system::uptime;
 use crate::process::{Launch, StartFailure, StartStep, User};
 
 /// Runs a script without `#!`, as execvp(3) and every shell do.
-const SHELL: &str = "/bin/sh";
+const SHELL: &CStr = c"/bin/sh";
+
+const OOM_SCORE: &CStr = c"/proc/self/oom_score_adj";
 
 /// A string that contains a NUL byte, which the system does not accept.
 pub(super) struct NulByte;
 
 impl From<NulError> for NulByte {
     fn from(_: NulError) -> Self {
+        Self
+    }
+}
+
+impl From<FromBytesWithNulError> for NulByte {
+    fn from(_: FromBytesWithNulError) -> Self {
         Self
     }
 }
@@ -43,8 +52,8 @@ pub(super) struct ChildSetup<'a> {
     pub(super) cgroup: Option<BorrowedFd<'a>>,
     groups: Vec<Gid>,
     candidates: Vec<CString>,
-    argv: Vec<CString>,
-    environment: Vec<CString>,
+    argv: Vec<&'a CStr>,
+    environment: Vec<&'a CStr>,
     directory: CString,
 }
 
@@ -55,20 +64,18 @@ impl<'a> ChildSetup<'a> {
         (open_files, timer_slack): (Rlimit, Option<NonZeroU64>),
         cgroup: Option<BorrowedFd<'a>>,
     ) -> Result<Self, NulByte> {
-        let name = launch.argv.first().map_or("", String::as_str);
-        let argv = launch.argv.iter().map(|argument| CString::new(argument.as_str()));
-        let environment = launch.environment.iter().map(|(key, value)| CString::new(format!("{key}={value}")));
-        // If PATH occurs twice, the last one counts, as for a shell.
-        let path = launch.environment.iter().rev().find(|(key, _)| key == "PATH").map(|(_, path)| path.as_bytes());
         Ok(Self {
             launch,
             limits: limits::of(launch, cgroup.is_some(), open_files),
             timer_slack,
             cgroup,
             groups: launch.user.iter().flat_map(|user| &user.groups).map(|&gid| Gid::from_raw(gid)).collect(),
-            candidates: program::candidates(name, path)?,
-            argv: argv.collect::<Result<_, _>>()?,
-            environment: environment.collect::<Result<_, _>>()?,
+            candidates: program::candidates(
+                launch.argv.first().unwrap_or_default(),
+                launch.environment.variable("PATH").map(str::as_bytes),
+            )?,
+            argv: launch.argv.c_strings()?,
+            environment: launch.environment.c_strings()?,
             directory: CString::new(launch.directory.as_str())?,
         })
     }
@@ -129,7 +136,7 @@ pub(super) fn become_job(
     if !is_in_cgroup {
         prepare(move_into(setup.cgroup))?;
     }
-    close_others(&mut kept(streams));
+    close_unneeded(streams);
     audit_as(setup.launch.uid());
     reset_oom_score();
     let given = given_files::read(setup.launch)?;
@@ -161,10 +168,13 @@ pub(super) fn become_job(
     Err(failed(StartStep::Exec, Error::from_raw_os_error(exec(setup, given.as_ref()) as i32)))
 }
 
-/// The descriptors that the child needs until its program begins.
-fn kept(streams: &ChildStreams<'_>) -> Vec<RawFd> {
-    let held = streams.hold.map(|hold| [hold.token, hold.daemon]);
-    [streams.status].into_iter().chain(held.into_iter().flatten()).map(|kept| kept.as_raw_fd()).collect()
+/// Closes all descriptors but the standard streams and those that the child needs until its program begins.
+fn close_unneeded(streams: &ChildStreams<'_>) {
+    let status = streams.status.as_raw_fd();
+    match streams.hold {
+        Some(HoldEnd { token, daemon }) => close_others(&mut [status, token.as_raw_fd(), daemon.as_raw_fd()]),
+        None => close_others(&mut [status]),
+    }
 }
 
 fn wait_for_its_time(setup: &ChildSetup<'_>, streams: &ChildStreams<'_>) -> bool {
@@ -192,7 +202,15 @@ fn move_into(cgroup: Option<BorrowedFd<'_>>) -> Result<(), Error> {
 /// Its processes also get an audit session of their own. It fails if the kernel has no audit, or if the value was set
 /// before and this user may not change it.
 fn audit_as(uid: u32) {
-    let _ = std::fs::write("/proc/self/loginuid", uid.to_string());
+    let _ = write_own(c"/proc/self/loginuid", DecInt::new(uid).as_bytes());
+}
+
+/// Writes to a file of the child's own in /proc.
+///
+/// Not by `std::fs`: each page of code that the child runs through is one that the kernel has to map for it anew.
+fn write_own(file: &CStr, bytes: &[u8]) -> Result<(), Error> {
+    let file = rustix::fs::open(file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(file, bytes).map(drop)
 }
 
 /// Resets a negative OOM score, which would protect the job when memory runs out.
@@ -201,10 +219,11 @@ fn audit_as(uid: u32) {
 /// the daemon is root, the kernel then lets no job lower the value again. Every process may raise its own score, so the
 /// write fails only if /proc cannot be written to, and running the job matters more than its score.
 fn reset_oom_score() {
-    let file = "/proc/self/oom_score_adj";
-    let is_protected = std::fs::read_to_string(file).is_ok_and(|score| score.starts_with('-'));
+    let score = rustix::fs::open(OOM_SCORE, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let mut sign = [0];
+    let is_protected = score.is_ok_and(|score| rustix::io::read(score, &mut sign).is_ok()) && sign == *b"-";
     if is_protected {
-        let _ = std::fs::write(file, "0");
+        let _ = write_own(OOM_SCORE, b"0");
     }
 }
 
@@ -249,26 +268,28 @@ fn enter(setup: &ChildSetup<'_>) -> Result<(), Error> {
 ///
 /// It skips a missing file, remembers one that may not be executed, and runs a script without `#!` by [`SHELL`].
 fn exec(setup: &ChildSetup<'_>, given: Option<&Given>) -> Errno {
-    let (candidates, environment) = match given {
-        Some(Given { candidates, environment, .. }) => (candidates, environment),
-        None => (&setup.candidates, &setup.environment),
-    };
+    match given {
+        Some(Given { candidates, environment, .. }) => exec_first(candidates, &setup.argv, environment),
+        None => exec_first(&setup.candidates, &setup.argv, &setup.environment),
+    }
+}
+
+fn exec_first(candidates: &[CString], argv: &[&CStr], environment: &[impl AsRef<CStr>]) -> Errno {
     let mut result = Errno::ENOENT;
     for path in candidates {
-        let Err(error) = nix::unistd::execve(path, &setup.argv, environment);
+        let Err(error) = nix::unistd::execve(path, argv, environment);
         match error {
             Errno::ENOENT | Errno::ENOTDIR => {}
             Errno::EACCES => result = Errno::EACCES,
-            Errno::ENOEXEC => return exec_script(path, setup, environment),
+            Errno::ENOEXEC => return exec_script(path, argv, environment),
             other => return other,
         }
     }
     result
 }
 
-fn exec_script(path: &CString, setup: &ChildSetup<'_>, environment: &[CString]) -> Errno {
-    let Ok(shell) = CString::new(SHELL) else { return Errno::EINVAL };
-    let argv: Vec<_> = [&shell, path].into_iter().chain(setup.argv.iter().skip(1)).collect();
-    let Err(error) = nix::unistd::execve(&shell, &argv, environment);
+fn exec_script(path: &CStr, argv: &[&CStr], environment: &[impl AsRef<CStr>]) -> Errno {
+    let argv: Vec<_> = [SHELL, path].into_iter().chain(argv.iter().skip(1).copied()).collect();
+    let Err(error) = nix::unistd::execve(SHELL, &argv, environment);
     error
 }

@@ -97,8 +97,8 @@ mod tests {
     use crate::environment_file::EnvironmentFile;
     use crate::fuzz::Fuzz;
     use crate::process::{
-        Cgroup, Deadline, InheritedStreams, Launch, LaunchFiles, Limits, Notice, Order, SecretFile, Stream, TreeId,
-        Urgent, User,
+        Cgroup, Deadline, ExecStrings, InheritedStreams, Launch, LaunchFiles, Limits, Notice, Order, SecretFile,
+        Stream, TreeId, Urgent, User,
     };
 
     fn orders() -> impl Strategy<Value = Order> {
@@ -135,8 +135,8 @@ mod tests {
             let files = LaunchFiles { environment: vec![file], replaceable: argv.clone(), secrets, are_dispensable: tree_id % 2 == 0 };
             Launch {
                 tree_id: TreeId(tree_id),
-                argv,
-                environment,
+                argv: argv.iter().collect(),
+                environment: ExecStrings::of_variables(environment),
                 files,
                 input,
                 streams: open_files.map(|_| InheritedStreams { stdin: 3, stdout: 4, stderr: 5 }),

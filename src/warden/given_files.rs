@@ -132,10 +132,10 @@ fn merged(launch: &Launch, mut from_files: BTreeMap<String, Vec<u8>>) -> Vec<(St
     let replaceable: BTreeSet<&str> = launch.files.replaceable.iter().map(String::as_str).collect();
     let mut all: Vec<_> = launch
         .environment
-        .iter()
+        .variables()
         .map(|(name, value)| {
-            let from_file = from_files.remove(name).filter(|_| replaceable.contains(name.as_str()));
-            (name.clone(), from_file.unwrap_or_else(|| value.clone().into_bytes()))
+            let from_file = from_files.remove(name).filter(|_| replaceable.contains(name));
+            (name.to_owned(), from_file.unwrap_or_else(|| value.as_bytes().to_vec()))
         })
         .collect();
     all.extend(from_files);
@@ -148,7 +148,7 @@ fn prepared(
     unusable: Vec<UnusableFile>,
     secrets: Vec<OwnedFd>,
 ) -> Result<Given, NulByte> {
-    let name = launch.argv.first().map_or("", String::as_str);
+    let name = launch.argv.first().unwrap_or_default();
     let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.as_slice());
     let entry = |(name, value): &(String, Vec<u8>)| CString::new([name.as_bytes(), b"=", value].concat());
     Ok(Given {

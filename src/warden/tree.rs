@@ -71,11 +71,10 @@ pub(super) struct Tree {
 
 impl Tree {
     pub(super) fn new(launch: &Launch, child: Child, cgroup: Option<RunCgroup>) -> Self {
-        let run = launch.environment.iter().rev().find(|(key, _)| key == RUN_ID);
         Self {
             main: child.pid,
             forked_at: child.forked_at,
-            run: run.map(|(_, value)| value.clone().into_bytes()),
+            run: launch.environment.variable(RUN_ID).map(|run| run.as_bytes().to_vec()),
             uid: launch.uid(),
             known_by: cgroup.as_ref().map_or(KnownBy::Environment, RunCgroup::known_by),
             deadline: launch.deadline,
@@ -147,15 +146,15 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::{LaunchFiles, Limits, TreeId};
+    use crate::process::{ExecStrings, LaunchFiles, Limits, TreeId};
 
     pub(super) fn tree(main: i32, run: &str, forked_at: u64) -> Tree {
         let pipe = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
         let at = Uptime::ZERO + Duration::from_secs(forked_at);
         let launch = Launch {
             tree_id: TreeId(0),
-            argv: vec!["x".into()],
-            environment: vec![(RUN_ID.into(), run.into())],
+            argv: ["x"].into_iter().collect(),
+            environment: ExecStrings::of_variables([(RUN_ID, run)]),
             input: String::new(),
             streams: None,
             directory: "/".into(),

@@ -15,7 +15,7 @@ use crate::cli::lock_failure::LockFailure;
 use crate::clock::system::{SystemClock, now};
 use crate::clock::{Clock as _, Uptime, Wake};
 use crate::process::{
-    Deadline, EndedBy, Ending, Launch, LaunchFiles, Limits, Notice, Order, StartFailure, StartStep, TreeId,
+    Deadline, EndedBy, Ending, ExecStrings, Launch, LaunchFiles, Limits, Notice, Order, StartFailure, StartStep, TreeId,
 };
 use crate::run::millis;
 use crate::warden;
@@ -309,8 +309,8 @@ fn launch(settings: &CommandSettings, environment: Vec<(String, String)>, not_af
     let deadline = if settings.on_lease_end == OnLeaseEnd::Kill { Deadline::Lease } else { Deadline::None };
     Ok(Launch {
         tree_id: TREE,
-        argv: settings.argv.clone(),
-        environment,
+        argv: settings.argv.iter().collect(),
+        environment: ExecStrings::of_variables(environment),
         input: String::new(),
         streams: None,
         directory: std::env::current_dir()?.to_string_lossy().into_owned(),

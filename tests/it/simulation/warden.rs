@@ -512,7 +512,7 @@ impl Wardens {
 }
 
 fn variable(launch: &Launch, name: &str) -> Option<String> {
-    launch.environment.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
+    launch.environment.variable(name).map(str::to_owned)
 }
 
 fn ending(tree_id: TreeId, exit: Exit, ended_by: Option<EndedBy>, at: Uptime) -> Ending {
@@ -562,11 +562,11 @@ mod tests {
     }
 
     fn launch(not_after: Uptime, deadline: Deadline) -> Launch {
-        use cronkeeper::process::{LaunchFiles, Limits};
+        use cronkeeper::process::{ExecStrings, LaunchFiles, Limits};
         Launch {
             tree_id: TreeId(1),
-            argv: vec!["true".into()],
-            environment: vec![("CRONKEEPER_RUN_ID".into(), "a.20261120T000000Z".into())],
+            argv: ["true"].into_iter().collect(),
+            environment: ExecStrings::of_variables([("CRONKEEPER_RUN_ID", "a.20261120T000000Z")]),
             input: String::new(),
             streams: None,
             directory: "/".into(),

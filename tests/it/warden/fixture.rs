@@ -8,7 +8,7 @@ use std::time::Duration;
 use cronkeeper::clock::Uptime;
 use cronkeeper::clock::system::uptime;
 use cronkeeper::process::{
-    Deadline, Ending, Launch, LaunchFiles, Limits, Notice, Order, StartFailure, Stream, TreeId, User,
+    Deadline, Ending, ExecStrings, Launch, LaunchFiles, Limits, Notice, Order, StartFailure, Stream, TreeId, User,
 };
 use cronkeeper::warden::handle::{Handle, Warden};
 
@@ -68,12 +68,12 @@ impl Fixture {
         self.next += 1;
         Launch {
             tree_id: TreeId(self.next),
-            argv: argv.iter().map(|&argument| argument.to_owned()).collect(),
-            environment: vec![
-                ("PATH".into(), PATH.into()),
-                ("CRONKEEPER_RUN_ID".into(), self.run.clone()),
-                ("CRONKEEPER_NODE".into(), "bench".into()),
-            ],
+            argv: argv.iter().collect(),
+            environment: ExecStrings::of_variables([
+                ("PATH", PATH),
+                ("CRONKEEPER_RUN_ID", &self.run),
+                ("CRONKEEPER_NODE", "bench"),
+            ]),
             input: String::new(),
             streams: None,
             directory: self.directory.path().to_str().unwrap().into(),
@@ -221,4 +221,10 @@ pub fn is_root() -> bool {
 
 pub fn nobody() -> User {
     User { uid: 65_534, gid: 65_533, groups: vec![65_533, 7, 9] }
+}
+
+/// Gives a variable of an environment another value.
+pub fn replace(environment: &mut ExecStrings, name: &str, value: &str) {
+    let replaced = |(other, old)| (other, if other == name { value } else { old });
+    *environment = ExecStrings::of_variables(environment.variables().map(replaced));
 }

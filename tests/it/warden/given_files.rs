@@ -35,7 +35,7 @@ async fn the_later_file_and_above_all_the_launch_determine_a_variable_which_occu
     let second = fixture.file("second", "A=2\nOWN=file\n", 0o644);
     let mut launch = with_file(&mut fixture, "env | sort | grep -E '^(A|B|OWN|CRONKEEPER)'; echo \"$B\"", &first);
     launch.files.environment.extend([EnvironmentFile::of("-/no/such/file"), file(&second)]);
-    launch.environment.push(("OWN".into(), "launch".into()));
+    launch.environment.push_variable("OWN", "launch");
     fixture.run(launch).await;
     let run = format!("CRONKEEPER_RUN_ID={}", fixture.run);
     assert_eq!(fixture.lines(), ["A=2", "B=two", "CRONKEEPER_NODE=bench", &run, "OWN=launch", "two", " lines"]);
@@ -152,7 +152,7 @@ async fn a_secret_is_in_a_sealed_file_whose_path_descendants_can_open_too() {
         (echo forged > "$DB_FILE") 2>&- || echo sealed; tr '\0' '\n' < /proc/self/environ | grep -c hunter2
         [ "$DB_FILE" = "/proc/$$/fd/3" ] && cat /dev/fd/3; env | grep DB | cut -d= -f1"#;
     let mut launch = with_secret(&mut fixture, script, &path);
-    launch.environment.push(("DB_FILE".into(), "other".into()));
+    launch.environment.push_variable("DB_FILE", "other");
     let environment = fixture.file("env", "DB_FILE=another\n", 0o600);
     launch.files.environment = vec![file(&environment)];
     fixture.run(launch).await;
@@ -240,7 +240,7 @@ async fn a_process_that_can_do_without_its_files_starts_with_those_that_can_be_u
     let gone = Path::new("/no/such/secret");
     let of = |name: &str, path: &Path| SecretFile { name: name.into(), path: path.to_owned() };
     launch.files.secrets = vec![of("GONE", gone), of("DB", &secret)];
-    launch.environment.push(("CRONKEEPER_UNUSABLE_FILES".into(), String::new()));
+    launch.environment.push_variable("CRONKEEPER_UNUSABLE_FILES", "");
     let unclosed = FileFault::Line(BadLine { line: 2, fault: LineFault::Unclosed });
     assert_eq!(fixture.refused(launch.clone()).await, refusal(0, unclosed, 0));
     launch.tree_id.0 += 100;

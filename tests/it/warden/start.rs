@@ -3,7 +3,7 @@
 use cronkeeper::clock::system::uptime;
 use cronkeeper::process::{Deadline, Exit, Limits, Order, StartFailure, StartStep};
 
-use super::fixture::{Fixture, is_root, nobody};
+use super::fixture::{Fixture, is_root, nobody, replace};
 
 #[tokio::test]
 async fn a_job_has_its_directory_environment_and_umask_and_nothing_else() {
@@ -119,8 +119,8 @@ async fn the_program_is_searched_in_the_jobs_own_path() {
     let mut fixture = Fixture::new();
     let script = fixture.file("hello-there", "#!/bin/sh\necho found $1\n", 0o755);
     let mut launch = fixture.launch(&["hello-there", "me"]);
-    launch.environment[0].1 = format!("/nowhere:{}", script.parent().unwrap().display());
-    launch.environment.push(("HOME".into(), "/".into()));
+    replace(&mut launch.environment, "PATH", &format!("/nowhere:{}", script.parent().unwrap().display()));
+    launch.environment.push_variable("HOME", "/");
     fixture.run(launch).await;
     assert_eq!(fixture.lines(), ["found me"]);
     fixture.close().await;

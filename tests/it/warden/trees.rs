@@ -5,7 +5,7 @@ use std::fs;
 use cronkeeper::process::{EndedBy, Exit, Notice, Order};
 use cronkeeper::warden::recover::start_time;
 
-use super::fixture::{Fixture, eventually, is_root, living, state};
+use super::fixture::{Fixture, eventually, is_root, living, replace, state};
 
 #[tokio::test]
 async fn exit_codes_and_signals_are_distinguished() {
@@ -95,7 +95,7 @@ async fn an_orphan_of_one_run_is_left_at_the_end_of_another() {
     fixture.line("ready").await;
     fixture.line("orphan").await;
     let mut launch = fixture.sh("exit 0");
-    launch.environment[1].1 = format!("another-{}", fixture.run);
+    replace(&mut launch.environment, "CRONKEEPER_RUN_ID", &format!("another-{}", fixture.run));
     let other = fixture.run(launch).await;
     assert_eq!((other.exit, other.leftovers), (Exit::Code(0), 0));
     assert!(living(&fixture.run).len() >= 2);
@@ -129,7 +129,7 @@ async fn a_fork_storm_is_killed() {
     let mut launch =
         fixture.sh("for i in 1 2 3 4 5; do setsid -f ./storm >/dev/null 2>&1; done; echo ready; sleep 1000");
     let count = fixture.directory.path().join("count");
-    launch.environment.push(("COUNT".into(), count.to_str().unwrap().into()));
+    launch.environment.push_variable("COUNT", count.to_str().unwrap());
     let (tree_id, _) = fixture.start(launch).await;
     fixture.line("ready").await;
     eventually("the storm rages", || fs::metadata(&count).is_ok_and(|count| count.len() > 100)).await;

@@ -4,7 +4,7 @@ use cronkeeper::process::{Exit, Order, User};
 use cronkeeper::warden::recover::start_time;
 
 use super::{Known, apart};
-use crate::warden::fixture::{Fixture, is_root, nobody};
+use crate::warden::fixture::{Fixture, is_root, nobody, replace};
 
 /// Another user without any other processes.
 fn games() -> User {
@@ -23,7 +23,7 @@ async fn left_behind(known: Known, older: User, leaves: &str) -> (u32, bool) {
     let mut fixture = fixture(known);
     let mut launch = fixture.sh("echo ready; sleep 1000");
     (launch.user, launch.directory) = (Some(older), "/".into());
-    let other = launch.environment[1].1.clone();
+    let other = launch.environment.variable("CRONKEEPER_RUN_ID").unwrap().to_owned();
     let (older, _) = fixture.start(launch).await;
     fixture.line("ready").await;
     // Start times have a resolution of a hundredth of a second: the process must be younger than both runs by more than
@@ -32,7 +32,7 @@ async fn left_behind(known: Known, older: User, leaves: &str) -> (u32, bool) {
         "sleep 0.1; (setsid LEAVES sh -c 'trap \"\" TERM; echo $$; exec sleep 1000 2>&-' &); sleep 0.5; exit 0";
     let script = script.replace("LEAVES", leaves).replace("OTHER", &other);
     let mut launch = fixture.sh(&script);
-    launch.environment[1].1 = format!("another-{other}");
+    replace(&mut launch.environment, "CRONKEEPER_RUN_ID", &format!("another-{other}"));
     (launch.user, launch.directory) = (Some(nobody()), "/".into());
     let ending = fixture.run(launch).await;
     assert_eq!(ending.exit, Exit::Code(0));
