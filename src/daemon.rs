@@ -37,7 +37,7 @@ pub use self::controls::{Control, HandoverReply};
 use self::launch::Launcher;
 use self::liveness::LivenessCheck;
 pub use self::processes::{Processes, WardenGone};
-use self::shown::SHOW_EVERY;
+use self::shown::Showing;
 pub use self::shown::Shown;
 use self::trees::Trees;
 pub use self::trees::WardenLeftovers;
@@ -134,9 +134,7 @@ pub struct Daemon<K, P, J> {
     refused_hooks: VecDeque<Notice>,
     view: View,
     shown: Shown,
-    /// The state has changed since it was last shown.
-    is_stale: bool,
-    shown_at: Uptime,
+    showing: Showing,
     /// When systemd was last asked for more time to stop.
     extended_at: Uptime,
     /// Why the node cannot take part any more. From then on it ignores the backend and waits for its runs.
@@ -175,8 +173,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             refused_hooks: VecDeque::new(),
             view,
             shown,
-            is_stale: true,
-            shown_at: Uptime::ZERO,
+            showing: Showing::NEVER,
             extended_at: Uptime::ZERO,
             failure: None,
             outage: log::Outage::default(),
@@ -335,7 +332,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             self.show_lease();
             return stopped;
         }
-        self.is_stale = true;
+        self.showing.changed();
         log::election(&event);
         self.outage.follow(now.up, &event);
         for drift in self.view.elected(now, &event, self.engine.jobs()) {
@@ -369,8 +366,8 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         self.turn(now, Event::Failed { timeout: self.settings.drain_timeout })
     }
 
-    /// Calls the hooks of the node that follow from what it sees. Visits every missing node, so this happens only when
-    /// something is new, at most once every [`SHOW_EVERY`], and when the time alone leads to a call.
+    /// Calls the hooks of the node that follow from what it sees. Visits every missing node, so this happens only when a
+    /// new state is about to be published, and when the time alone leads to a call.
     fn watch_cluster(&mut self, now: Now) -> Option<Stopped> {
         if self.cluster.is_off() {
             return None;
@@ -380,7 +377,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             self.cluster_at = None;
             return None;
         }
-        let is_news = self.is_stale && now.up >= self.shown_at + SHOW_EVERY;
+        let is_news = self.showing.is_due(now.up);
         if !is_news && self.cluster_at.is_none_or(|at| now.up < at) {
             return None;
         }
@@ -409,9 +406,8 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
 
     fn wake(&self) -> Wake {
         let now = self.clock.now();
-        let beats = [self.settings.watchdog.next(), self.liveness.next_check(), self.cluster_at].into_iter().flatten();
-        let beat = beats.fold(now.up + self.heartbeat, Uptime::min);
-        let at = if self.is_stale { beat.min(self.shown_at + SHOW_EVERY) } else { beat };
+        let beats = [self.settings.watchdog.next(), self.liveness.next_check(), self.cluster_at, self.showing.due()];
+        let at = beats.into_iter().flatten().fold(now.up + self.heartbeat, Uptime::min);
         self.engine.wake(now).or(Wake { wall: None, up: Some(at) })
     }
 

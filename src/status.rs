@@ -5,6 +5,7 @@
 
 mod completion;
 mod history;
+mod in_order;
 mod jobs;
 pub mod outline;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use self::history::{EndedRun, HistoryEntry, Skipped, ending_details};
+pub(crate) use self::in_order::InOrder;
 pub use self::jobs::{AlarmStatus, JobStatus, LastRun, RecordedEnds, RunStatus};
 pub use self::outline::WITHHELD;
 

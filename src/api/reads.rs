@@ -25,8 +25,9 @@ const FRESH: Duration = Duration::from_secs(1);
 /// An answer is used for at least this many times as long as it took, so that reads of thousands of jobs for many
 /// clients leave ZooKeeper time for other things.
 const REST: u32 = 10;
-/// After a change that was written to the ledger, the daemon has published a status that shows it.
-const SETTLED: Duration = Duration::from_secs(2);
+/// After a change that was written to the ledger, the daemon has published a status that shows it: it learns of the
+/// change, and pauses between two publications, for at most a second.
+const SETTLED: Duration = Duration::from_secs(3);
 
 /// The state that only the leader keeps in memory; other nodes read it from the ledger.
 #[derive(Debug, PartialEq)]

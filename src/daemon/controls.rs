@@ -80,7 +80,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     }
 
     fn on_reloaded(&mut self, now: Now, reloaded: Reloaded) -> Option<Stopped> {
-        self.is_stale = true;
+        self.showing.changed();
         self.view.reloaded(now, &reloaded);
         self.settings.notifier.reloading();
         let stopped = self.apply(now, reloaded);

@@ -1,6 +1,6 @@
 //! When each job is next due, as the status shows it.
 //!
-//! The status is published several times a second, and some searches are long: for a schedule that its calendar never
+//! The status is published up to four times a second, and some searches are long: for a schedule that its calendar never
 //! meets, to the end of all years. So what was found counts until it has passed.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::job::{Job, JobName};
+use crate::job::{Job, JobName, JobSet};
+use crate::status::InOrder;
 
 /// The next occurrence of each job.
 #[derive(Debug, Default)]
@@ -25,17 +26,24 @@ struct Found {
 }
 
 impl NextTimes {
-    /// The first occurrence of the job after `now`; none for one that is disabled.
-    pub fn of(&mut self, job: &Arc<Job>, now: Timestamp) -> Option<Timestamp> {
-        if !job.enabled {
-            return None;
-        }
-        if let Some(found) = self.0.get(&job.name).filter(|found| found.is_of(job, now)) {
-            return found.next;
-        }
-        let next = job.next_after(now);
-        self.0.insert(job.name.clone(), Found { job: Arc::clone(job), after: now, next });
-        next
+    /// The first occurrence of each job after `now`, in the order of the jobs; none for one that is disabled.
+    pub fn of_all(&mut self, jobs: &JobSet, now: Timestamp) -> Vec<Option<Timestamp>> {
+        let mut known = InOrder::of(&self.0);
+        let mut searched = Vec::new();
+        let mut next_of = |(name, job): (&JobName, &Arc<Job>)| {
+            if !job.enabled {
+                return None;
+            }
+            if let Some(found) = known.get(name).filter(|found| found.is_of(job, now)) {
+                return found.next;
+            }
+            let next = job.next_after(now);
+            searched.push((name.clone(), Found { job: Arc::clone(job), after: now, next }));
+            next
+        };
+        let all = jobs.jobs.iter().map(&mut next_of).collect();
+        self.0.extend(searched);
+        all
     }
 
     /// Forgets all jobs, since others are loaded.
@@ -55,25 +63,29 @@ impl Found {
 mod tests {
     use super::*;
 
-    fn job(schedule: &str) -> Arc<Job> {
+    fn jobs(schedule: &str) -> JobSet {
         let yaml = format!("jobs: {{a: {{schedule: '{schedule}', command: x}}}}");
-        let (set, _) = crate::config::parse("jobs.yaml", yaml.as_bytes()).unwrap();
-        Arc::clone(set.jobs.values().next().unwrap())
+        crate::config::parse("jobs.yaml", yaml.as_bytes()).unwrap().0
+    }
+
+    fn only(jobs: &JobSet) -> &Arc<Job> {
+        jobs.jobs.values().next().unwrap()
     }
 
     #[test]
     fn what_was_found_counts_until_it_has_passed_the_clock_is_set_back_or_the_job_changes() {
         let at = |time: &str| -> Timestamp { format!("2026-11-20T{time}:00Z").parse().unwrap() };
         let mut times = NextTimes::default();
-        let (hourly, once) = (job("0 * * * *"), job("@at 2026-11-20T12:00:00Z"));
+        let (hourly, once) = (jobs("0 * * * *"), jobs("@at 2026-11-20T12:00:00Z"));
         for (now, next) in [("10:30", "11:00"), ("10:59", "11:00"), ("11:00", "12:00"), ("09:59", "10:00")] {
-            assert_eq!(times.of(&hourly, at(now)), Some(at(next)), "{now}");
+            assert_eq!(times.of_all(&hourly, at(now)), [Some(at(next))], "{now}");
         }
-        assert_eq!(times.of(&once, at("10:30")), Some(at("12:00")));
+        assert_eq!(times.of_all(&once, at("10:30")), [Some(at("12:00"))]);
         for (now, next) in [("12:00", None), ("12:30", None), ("11:30", Some("12:00"))] {
-            assert_eq!(times.of(&once, at(now)), next.map(at), "{now}");
+            assert_eq!(times.of_all(&once, at(now)), [next.map(at)], "{now}");
         }
+        let once = only(&once);
         let found = &times.0[&once.name];
-        assert!(found.is_of(&once, at("11:45")) && !found.is_of(&job("0 * * * *"), at("11:45")));
+        assert!(found.is_of(once, at("11:45")) && !found.is_of(only(&jobs("0 * * * *")), at("11:45")));
     }
 }

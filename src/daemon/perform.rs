@@ -38,7 +38,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                     }
                 }
                 Command::Report(report) => {
-                    self.is_stale = true;
+                    self.showing.changed();
                     log::report(&report);
                     self.view.reported(now, &report);
                     self.shown.metrics.reported(&report, self.engine.jobs());

@@ -12,8 +12,53 @@ use crate::metrics::Recorder;
 use crate::run::journal::Journal;
 use crate::status::Status;
 
-/// Minimum interval between two publications of the status.
-pub(super) const SHOW_EVERY: Duration = Duration::from_millis(250);
+/// Shortest pause between two publications of the state.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// The longest pause, however long a publication takes. The API relies on it: see `SETTLED` in `api::reads`.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The pause as a multiple of the time that the last publication took: what people look at must not delay runs.
+const PAUSE_FACTOR: u32 = 50;
+
+/// Whether the state has to be published, and when.
+#[derive(Debug)]
+pub(super) enum Showing {
+    /// Nothing has changed since it was published; not before this time again.
+    Fresh { not_before: Uptime },
+    /// The state has changed, and is published from this time on.
+    Stale { from: Uptime },
+}
+
+impl Showing {
+    /// Of a state that was never published.
+    pub(super) const NEVER: Self = Self::Stale { from: Uptime::ZERO };
+
+    /// The state has changed.
+    pub(super) fn changed(&mut self) {
+        if let Self::Fresh { not_before } = *self {
+            *self = Self::Stale { from: not_before };
+        }
+    }
+
+    /// When it is to be published; absent while nothing has changed.
+    pub(super) fn due(&self) -> Option<Uptime> {
+        match *self {
+            Self::Fresh { .. } => None,
+            Self::Stale { from } => Some(from),
+        }
+    }
+
+    pub(super) fn is_due(&self, now: Uptime) -> bool {
+        self.due().is_some_and(|due| due <= now)
+    }
+
+    /// The state was published, which took from `began` to `ended`.
+    fn published(began: Uptime, ended: Uptime) -> Self {
+        let pause = (ended.since(began) * PAUSE_FACTOR).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+        Self::Fresh { not_before: ended + pause }
+    }
+}
 
 /// The channels on which the daemon publishes its state.
 pub struct Shown {
@@ -29,19 +74,38 @@ pub struct Shown {
 }
 
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
-    /// Publishes the metrics and the state. Building the state visits every job, so this happens at most once every [`SHOW_EVERY`].
+    /// Publishes the metrics, and the state if it is due. Building the state visits every job, so it is not always due.
     pub(super) fn show(&mut self, now: Now) {
         self.shown.metrics.share();
-        if self.is_stale && now.up >= self.shown_at + SHOW_EVERY {
-            (self.is_stale, self.shown_at) = (false, now.up);
+        if self.showing.is_due(now.up) {
+            let began = self.clock.now().up;
             self.settings.notifier.status(&self.view.summary(&self.engine));
             self.shown.status.send_replace(Arc::new(self.view.status(now, &self.engine)));
             self.shown.lease.send_replace(self.view.lease_until(&self.engine));
+            self.showing = Showing::published(began, self.clock.now().up);
         }
     }
 
     pub(super) fn show_lease(&mut self) {
         self.view.lease(self.engine.lease_until());
         self.shown.lease.send_replace(self.view.lease_until(&self.engine));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longer_a_publication_takes_the_later_is_the_next() {
+        let at = |millis| Uptime::ZERO + Duration::from_millis(millis);
+        assert!(Showing::NEVER.is_due(Uptime::ZERO));
+        for (took, pause) in [(0, 250), (5, 250), (10, 500), (30, 1_000), (9_000, 1_000)] {
+            let mut showing = Showing::published(at(1_000), at(1_000 + took));
+            assert_eq!(showing.due(), None, "nothing has changed");
+            showing.changed();
+            showing.changed();
+            assert_eq!(showing.due(), Some(at(1_000 + took + pause)), "after {took} ms");
+        }
     }
 }

@@ -22,7 +22,7 @@ use crate::ledger::LastEnd;
 use crate::run::Drain;
 use crate::schedule::{self, Schedule};
 use crate::status::{
-    AlarmStatus, Confinement, JobStatus, JobsFile, LastRun, NodeState, Role, RunStatus, Session, Status,
+    AlarmStatus, Confinement, InOrder, JobStatus, JobsFile, LastRun, NodeState, Role, RunStatus, Session, Status,
 };
 use crate::suggest::counted;
 use crate::term::NodeName;
@@ -263,8 +263,12 @@ impl View {
 
     /// The whole status, including what the engine knows.
     pub fn status(&mut self, now: Now, engine: &Engine) -> Status {
-        let jobs = engine.jobs().jobs.values();
-        let next_times: Vec<_> = jobs.clone().map(|job| self.next_times.of(job, now.wall)).collect();
+        let next_times = self.next_times.of_all(engine.jobs(), now.wall);
+        let mut lasts = InOrder::of(&self.last);
+        let jobs = engine.jobs().jobs.values().zip(next_times).map(|(job, next)| {
+            let last = lasts.get(&job.name).cloned().map(Box::new);
+            JobStatus { last, next, ..of_definition(job) }
+        });
         let state = match (engine.is_ending(), engine.term(), &self.awaiting) {
             (true, _, _) => NodeState::Draining,
             (false, Some(_), _) if engine.is_settled() => NodeState::Leading,
@@ -292,7 +296,7 @@ impl View {
             confinement: self.confinement.clone(),
             jobs_file: self.file.clone(),
             clock_skew_ms: engine.skew(now).map(|skew| i64::try_from(skew.as_millis()).unwrap_or_default()),
-            jobs: jobs.zip(next_times).map(|(job, next)| self.job(job, next)).collect(),
+            jobs: jobs.collect(),
             runs: Vec::new(),
             queue: Vec::new(),
             members: self.members.alive.clone(),
@@ -302,9 +306,10 @@ impl View {
             unread: None,
             damaged: self.damaged.clone(),
         };
-        let ahead: BTreeMap<_, _> = engine.marks_ahead(now).collect();
+        let ahead = engine.marks_ahead(now).map(|(job, ahead)| (job.clone(), describe_mark_ahead(&ahead))).collect();
+        let mut errors = InOrder::of(&ahead);
         for job in &mut status.jobs {
-            job.error = ahead.get(&job.name).map(describe_mark_ahead);
+            job.error = errors.get(&job.name).cloned();
         }
         let unconfirmed: BTreeSet<_> = engine.unconfirmed_runs().collect();
         let run = |record| RunStatus::from(record);
@@ -317,26 +322,6 @@ impl View {
         status.put_alarms(&alarms.collect());
         status.put_links(engine.links());
         status
-    }
-
-    fn job(&self, job: &crate::job::Job, next: Option<Timestamp>) -> JobStatus {
-        JobStatus {
-            name: job.name.clone(),
-            description: job.description.clone(),
-            schedule: job.schedule().into_iter().flat_map(Schedule::expressions).map(str::to_owned).collect(),
-            timezone: job.schedule().map(|schedule| schedule.zone_name().to_owned()).unwrap_or_default(),
-            after: after(job),
-            enabled: job.enabled,
-            parameters: job.parameters.iter().cloned().collect(),
-            last: self.last.get(&job.name).cloned().map(Box::new),
-            next,
-            running: Vec::new(),
-            cut_off: Vec::new(),
-            waits_for: Vec::new(),
-            error: None,
-            paused: None,
-            alarms: Vec::new(),
-        }
     }
 
     /// When the lease ends; absent for a node without a term and runs, because it keeps no lease.
@@ -396,6 +381,27 @@ impl View {
         let now: Vec<Drift> = others.flat_map(|member| Drift::of(&own, member)).collect();
         let before = std::mem::replace(&mut self.drifting, now);
         self.drifting.iter().filter(|drift| !before.contains(drift)).cloned().collect()
+    }
+}
+
+/// The part of a job's status that does not change before its definition does.
+fn of_definition(job: &crate::job::Job) -> JobStatus {
+    JobStatus {
+        name: job.name.clone(),
+        description: job.description.clone(),
+        schedule: job.schedule().into_iter().flat_map(Schedule::expressions).map(str::to_owned).collect(),
+        timezone: job.schedule().map(|schedule| schedule.zone_name().to_owned()).unwrap_or_default(),
+        after: after(job),
+        enabled: job.enabled,
+        parameters: job.parameters.iter().cloned().collect(),
+        last: None,
+        next: None,
+        running: Vec::new(),
+        cut_off: Vec::new(),
+        waits_for: Vec::new(),
+        error: None,
+        paused: None,
+        alarms: Vec::new(),
     }
 }
 

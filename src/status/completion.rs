@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{AlarmStatus, LastRun, QueuedCandidate, RecordedEnds, RunStatus, Status};
+use super::{AlarmStatus, InOrder, LastRun, QueuedCandidate, RecordedEnds, RunStatus, Status};
 use crate::clock::{Now, Uptime};
 use crate::election::{Member, Queue};
 use crate::job::{JobName, JobSet};
@@ -56,13 +56,15 @@ impl Status {
     /// another node.
     pub fn put_lasts(&mut self, recorded: &RecordedEnds) {
         let in_flight: BTreeMap<&RunId, &RunStatus> = self.runs.iter().map(|run| (&run.run, run)).collect();
+        let mut lasts = InOrder::of(&recorded.lasts);
         for job in &mut self.jobs {
+            let last = lasts.get(&job.name);
             let is_newer = |own: &LastRun| {
                 let is_open = in_flight.get(&own.run).is_some_and(|run| run.is_ended_by(own));
                 own.reported_at.is_some_and(|at| at >= recorded.read_at) || is_open
             };
             if !job.last.as_deref().is_some_and(is_newer) {
-                job.last = recorded.lasts.get(&job.name).cloned().map(Box::new);
+                job.last = last.cloned().map(Box::new);
             }
         }
     }
@@ -87,20 +89,22 @@ impl Status {
     /// Sets the runs in flight.
     pub fn put_runs(&mut self, runs: &[RunStatus]) {
         self.runs = runs.to_vec();
-        let mut of_job: BTreeMap<&JobName, Vec<&RunStatus>> = BTreeMap::new();
+        let mut of_job: BTreeMap<JobName, Vec<&RunStatus>> = BTreeMap::new();
         for run in runs {
-            of_job.entry(run.run.job()).or_default().push(run);
+            of_job.entry(run.run.job().clone()).or_default().push(run);
         }
+        let mut of_job = InOrder::of(&of_job);
         for job in &mut self.jobs {
-            let runs = of_job.remove(&job.name).unwrap_or_default();
-            job.running = runs.iter().map(|run| run.run.clone()).collect();
-            let cut_off = runs.iter().filter(|run| run.state == RunState::CutOff);
+            let runs = of_job.get(&job.name).into_iter().flatten();
+            job.running = runs.clone().map(|run| run.run.clone()).collect();
+            let cut_off = runs.filter(|run| run.state == RunState::CutOff);
             job.cut_off = cut_off.map(|run| run.run.clone()).collect();
         }
     }
 
     /// Sets which jobs are paused.
     pub fn put_paused(&mut self, paused: &BTreeMap<JobName, Pause>) {
+        let mut paused = InOrder::of(paused);
         for job in &mut self.jobs {
             job.paused = paused.get(&job.name).cloned().map(Box::new);
         }
@@ -108,6 +112,7 @@ impl Status {
 
     /// Sets the alarms that stand.
     pub fn put_alarms(&mut self, alarms: &BTreeMap<JobName, Vec<AlarmStatus>>) {
+        let mut alarms = InOrder::of(alarms);
         for job in &mut self.jobs {
             job.alarms = alarms.get(&job.name).cloned().unwrap_or_default();
         }
@@ -115,12 +120,15 @@ impl Status {
 
     /// Sets the upstreams that jobs still wait for, given the links that have arrived.
     pub fn put_links<'a>(&mut self, links: impl Iterator<Item = &'a Link>) {
-        let mut arrived: BTreeMap<RunId, BTreeSet<&JobName>> = BTreeMap::new();
+        let mut arrived: BTreeMap<JobName, BTreeMap<RunId, BTreeSet<&JobName>>> = BTreeMap::new();
         for link in links {
-            arrived.entry(link.run()).or_default().insert(&link.upstream);
+            let run = link.run();
+            let of_job = arrived.entry(run.job().clone()).or_default();
+            of_job.entry(run).or_default().insert(&link.upstream);
         }
+        let mut arrived = InOrder::of(&arrived);
         for job in &mut self.jobs {
-            let of_job = arrived.iter().filter(|(run, _)| *run.job() == job.name).map(|(_, arrived)| arrived);
+            let of_job = arrived.get(&job.name).into_iter().flat_map(BTreeMap::values);
             let missing = of_job.flat_map(|arrived| job.after.keys().filter(|upstream| !arrived.contains(upstream)));
             let missing: BTreeSet<&JobName> = missing.collect();
             job.waits_for = missing.into_iter().cloned().collect();
