@@ -56,8 +56,6 @@ pub enum Completed {
     Traces { group: u64, failed: MultiError, found: Result<Vec<Read>, Error> },
     /// The znode that holds a job's history was created, or (without a job) a missing parent was created again.
     Parent { job: Option<JobName>, is_there: bool },
-    /// The names of the jobs that have a history; absent if they could not be read.
-    Histories(Option<Vec<String>>),
 }
 
 impl Completed {
@@ -65,7 +63,7 @@ impl Completed {
     fn group(&self) -> Option<u64> {
         match self {
             Self::Multi { group, .. } | Self::Traces { group, .. } => Some(*group),
-            Self::Parent { .. } | Self::Histories(_) => None,
+            Self::Parent { .. } => None,
         }
     }
 }
@@ -113,7 +111,6 @@ pub struct Committer<C, K> {
     /// Groups to send, with the earliest time for each.
     due: BTreeMap<u64, Uptime>,
     requests: FuturesUnordered<PendingRequest>,
-    /// The jobs whose history has its znode, as far as is known.
     histories: BTreeSet<JobName>,
     /// Changes that the server refuses, by job. Other changes of the job wait behind them.
     deferred: BTreeMap<JobName, DeferredCommit>,
@@ -177,11 +174,6 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// Starts a new term. Its leader has read every job, so no pipeline is broken any more.
     pub fn start_term(&mut self) {
         self.pipelines = Pipelines::default();
-        // Without an answer, histories are found to exist when they are to be created.
-        if let Ok(client) = self.context.line() {
-            let names = client.children(paths::HISTORY);
-            self.requests.push(Box::pin(async move { Completed::Histories(names.await.ok()) }));
-        }
     }
 
     /// The leader reads this job again, so its pipeline of writes starts afresh.
@@ -302,8 +294,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         }
     }
 
-    fn open(&mut self, mut group: Group) {
-        group.create_histories(|job| self.histories.contains(job));
+    fn open(&mut self, group: Group) {
         group.jobs().iter().for_each(|job| self.waiting.hold(job));
         self.last_group += 1;
         self.groups.insert(self.last_group, group);
@@ -318,7 +309,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         };
         // Requests of a session are carried out in order: what is handed over before the multi exists when the multi
         // runs.
-        for job in group.histories_before().filter(|job| !self.histories.contains(job)) {
+        for job in group.histories().filter(|job| !self.histories.contains(job)) {
             let create = client.create(&paths::job_history(&job), Vec::new(), Mode::Persistent);
             self.requests.push(Box::pin(async move {
                 let is_there = matches!(create.await, Ok(_) | Err(Error::NodeExists));
@@ -342,10 +333,6 @@ impl<C: Client, K: Clock> Committer<C, K> {
                     self.histories.extend(job);
                 }
             }
-            Completed::Histories(None) => {}
-            Completed::Histories(Some(names)) => {
-                self.histories = names.iter().filter_map(|name| JobName::parse(name).ok()).collect();
-            }
             Completed::Multi { group, sent, result: Ok(_) } => {
                 outcome.acknowledged = Some(sent);
                 self.accept(group, &mut outcome);
@@ -366,7 +353,6 @@ impl<C: Client, K: Clock> Committer<C, K> {
 
     fn accept(&mut self, id: u64, outcome: &mut CommitEffects) {
         let Some(group) = self.groups.remove(&id) else { return };
-        self.histories.extend(group.histories());
         if !self.refusals.is_empty() {
             let jobs = group.members.iter().map(|pending| pending.change.job());
             outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.damage.path)));
@@ -442,12 +428,6 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 self.send_again(id);
             }
             GroupFailure::Rewritten => self.send_again(id),
-            GroupFailure::NoHistory => {
-                // If one is gone, the others may be gone as well.
-                let is_of_group: BTreeSet<JobName> = group.histories().collect();
-                self.histories.retain(|job| !is_of_group.contains(job));
-                self.send_again(id);
-            }
             GroupFailure::NoParent(path) => {
                 self.make_parents(&path);
                 self.send_again(id);
@@ -466,15 +446,12 @@ impl<C: Client, K: Clock> Committer<C, K> {
         outcome.answers.extend(broken.into_iter().map(|pending| (pending.id, Commit::Superseded)));
     }
 
-    /// Sends a group again that was certainly not carried out, and may have changed since.
     fn send_again(&mut self, id: u64) {
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        if group.members.is_empty() {
+        if self.groups.get(&id).is_some_and(|group| group.members.is_empty()) {
             self.groups.remove(&id);
-            return;
+        } else {
+            self.due.insert(id, Uptime::ZERO);
         }
-        group.create_histories(|job| self.histories.contains(job));
-        self.due.insert(id, Uptime::ZERO);
     }
 
     /// Retries a refused change after growing pauses. It holds up its own job only.
