@@ -30,7 +30,7 @@ impl NextTimes {
     pub fn of_all(&mut self, jobs: &JobSet, now: Timestamp) -> Vec<Option<Timestamp>> {
         let mut known = InOrder::of(&self.0);
         let mut searched = Vec::new();
-        let mut next_of = |(name, job): (&JobName, &Arc<Job>)| {
+        let next_of = |(name, job): (&JobName, &Arc<Job>)| {
             if !job.enabled {
                 return None;
             }
@@ -41,7 +41,7 @@ impl NextTimes {
             searched.push((name.clone(), Found { job: Arc::clone(job), after: now, next }));
             next
         };
-        let all = jobs.jobs.iter().map(&mut next_of).collect();
+        let all = jobs.jobs.iter().map(next_of).collect();
         self.0.extend(searched);
         all
     }

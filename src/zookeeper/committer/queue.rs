@@ -9,13 +9,13 @@ use std::collections::btree_map::Entry;
 use super::group::{Group, PendingCommit};
 use crate::job::JobName;
 
-type InOrder = BTreeMap<u64, PendingCommit>;
+type ByNumber = BTreeMap<u64, PendingCommit>;
 
 #[derive(Default)]
 pub struct CommitQueue {
-    waiting: InOrder,
+    waiting: ByNumber,
     /// Changes whose job is held.
-    aside: BTreeMap<JobName, InOrder>,
+    aside: BTreeMap<JobName, ByNumber>,
     /// Number of holds on each job.
     held: BTreeMap<JobName, usize>,
     requested: u64,
@@ -53,7 +53,7 @@ impl CommitQueue {
 
     /// Number of changes set aside until this job is free.
     pub fn behind(&self, job: &JobName) -> usize {
-        self.aside.get(job).map_or(0, InOrder::len)
+        self.aside.get(job).map_or(0, ByNumber::len)
     }
 
     /// The next changes that fit into one multi.
@@ -75,14 +75,14 @@ impl CommitQueue {
 
     /// All changes, including those set aside.
     pub fn iter(&self) -> impl Iterator<Item = &PendingCommit> {
-        self.waiting.values().chain(self.aside.values().flat_map(InOrder::values))
+        self.waiting.values().chain(self.aside.values().flat_map(ByNumber::values))
     }
 
     /// Removes the changes that match and returns them in order.
     pub fn take(&mut self, which: impl Fn(&PendingCommit) -> bool) -> Vec<PendingCommit> {
-        let mut taken = InOrder::new();
+        let mut taken = ByNumber::new();
         for queue in std::iter::once(&mut self.waiting).chain(self.aside.values_mut()) {
-            let (some, others): (InOrder, InOrder) =
+            let (some, others): (ByNumber, ByNumber) =
                 std::mem::take(queue).into_iter().partition(|(_, pending)| which(pending));
             *queue = others;
             taken.extend(some);
