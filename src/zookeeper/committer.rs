@@ -56,6 +56,8 @@ pub enum Completed {
     Traces { group: u64, failed: MultiError, found: Result<Vec<Read>, Error> },
     /// The znode that holds a job's history was created, or (without a job) a missing parent was created again.
     Parent { job: Option<JobName>, is_there: bool },
+    /// The names of the jobs that have a history; absent if they could not be read.
+    Histories(Option<Vec<String>>),
 }
 
 impl Completed {
@@ -63,7 +65,7 @@ impl Completed {
     fn group(&self) -> Option<u64> {
         match self {
             Self::Multi { group, .. } | Self::Traces { group, .. } => Some(*group),
-            Self::Parent { .. } => None,
+            Self::Parent { .. } | Self::Histories(_) => None,
         }
     }
 }
@@ -111,6 +113,7 @@ pub struct Committer<C, K> {
     /// Groups to send, with the earliest time for each.
     due: BTreeMap<u64, Uptime>,
     requests: FuturesUnordered<PendingRequest>,
+    /// The jobs whose history has its znode, as far as is known.
     histories: BTreeSet<JobName>,
     /// Changes that the server refuses, by job. Other changes of the job wait behind them.
     deferred: BTreeMap<JobName, DeferredCommit>,
@@ -174,6 +177,11 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// Starts a new term. Its leader has read every job, so no pipeline is broken any more.
     pub fn start_term(&mut self) {
         self.pipelines = Pipelines::default();
+        // Without an answer, histories are found to exist when they are to be created.
+        if let Ok(client) = self.context.line() {
+            let names = client.children(paths::HISTORY);
+            self.requests.push(Box::pin(async move { Completed::Histories(names.await.ok()) }));
+        }
     }
 
     /// The leader reads this job again, so its pipeline of writes starts afresh.
@@ -294,7 +302,8 @@ impl<C: Client, K: Clock> Committer<C, K> {
         }
     }
 
-    fn open(&mut self, group: Group) {
+    fn open(&mut self, mut group: Group) {
+        group.create_histories(|job| self.histories.contains(job));
         group.jobs().iter().for_each(|job| self.waiting.hold(job));
         self.last_group += 1;
         self.groups.insert(self.last_group, group);
@@ -309,7 +318,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         };
         // Requests of a session are carried out in order: what is handed over before the multi exists when the multi
         // runs.
-        for job in group.histories().filter(|job| !self.histories.contains(job)) {
+        for job in group.histories_before().filter(|job| !self.histories.contains(job)) {
             let create = client.create(&paths::job_history(&job), Vec::new(), Mode::Persistent);
             self.requests.push(Box::pin(async move {
                 let is_there = matches!(create.await, Ok(_) | Err(Error::NodeExists));
@@ -333,6 +342,10 @@ impl<C: Client, K: Clock> Committer<C, K> {
                     self.histories.extend(job);
                 }
             }
+            Completed::Histories(None) => {}
+            Completed::Histories(Some(names)) => {
+                self.histories = names.iter().filter_map(|name| JobName::parse(name).ok()).collect();
+            }
             Completed::Multi { group, sent, result: Ok(_) } => {
                 outcome.acknowledged = Some(sent);
                 self.accept(group, &mut outcome);
@@ -353,6 +366,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
 
     fn accept(&mut self, id: u64, outcome: &mut CommitEffects) {
         let Some(group) = self.groups.remove(&id) else { return };
+        self.histories.extend(group.histories());
         if !self.refusals.is_empty() {
             let jobs = group.members.iter().map(|pending| pending.change.job());
             outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.damage.path)));
@@ -428,6 +442,12 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 self.send_again(id);
             }
             GroupFailure::Rewritten => self.send_again(id),
+            GroupFailure::NoHistory => {
+                // If one is gone, the others may be gone as well.
+                let is_of_group: BTreeSet<JobName> = group.histories().collect();
+                self.histories.retain(|job| !is_of_group.contains(job));
+                self.send_again(id);
+            }
             GroupFailure::NoParent(path) => {
                 self.make_parents(&path);
                 self.send_again(id);
@@ -446,12 +466,15 @@ impl<C: Client, K: Clock> Committer<C, K> {
         outcome.answers.extend(broken.into_iter().map(|pending| (pending.id, Commit::Superseded)));
     }
 
+    /// Sends a group again that was certainly not carried out, and may have changed since.
     fn send_again(&mut self, id: u64) {
-        if self.groups.get(&id).is_some_and(|group| group.members.is_empty()) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        if group.members.is_empty() {
             self.groups.remove(&id);
-        } else {
-            self.due.insert(id, Uptime::ZERO);
+            return;
         }
+        group.create_histories(|job| self.histories.contains(job));
+        self.due.insert(id, Uptime::ZERO);
     }
 
     /// Retries a refused change after growing pauses. It holds up its own job only.

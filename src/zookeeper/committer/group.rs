@@ -1,5 +1,7 @@
 //! A group of changes that share a multi. Pure: builds the multi and interprets its answer.
 
+use std::collections::BTreeSet;
+
 use crate::job::JobName;
 use crate::ledger::{Change, Commit, CommitId, Existing, Write};
 use crate::run::{RunId, RunRecord, Version};
@@ -8,6 +10,7 @@ use crate::zookeeper::paths;
 use crate::zookeeper::transaction::{self, Evidence, Trace};
 use crate::zookeeper::trim::{RecordKind, WrittenRecord};
 
+/// Most operations of a multi, besides those that create the znodes of histories.
 const MOST_OPS: usize = 200;
 const MOST_BYTES: usize = 128 * 1024;
 /// Most times that a group creates missing parents again. If they keep disappearing, somebody removes them on purpose:
@@ -35,6 +38,8 @@ pub struct Group {
     pub members: Vec<PendingCommit>,
     /// True while an earlier try has no answer.
     pub is_in_doubt: bool,
+    /// The multi creates no znode that holds a job's history, because one that it was to create exists.
+    has_histories_before: bool,
     parents_made: u32,
 }
 
@@ -44,10 +49,12 @@ pub enum GroupFailure {
     Fence(Vec<PendingCommit>),
     /// Somebody else wrote what the first of these changes depends on; the others depend on the first.
     Superseded(Vec<PendingCommit>),
-    /// The state of a history record was not as assumed. The operation is adapted and can be sent again.
+    /// The state of a history, or of a record in it, was not as assumed. The multi is adapted and can be sent again.
     Rewritten,
     /// A parent of this path is missing.
     NoParent(String),
+    /// The znode that holds a job's history is missing.
+    NoHistory,
     /// The server refuses an operation of a change for any other reason.
     Refused {
         /// The change, and those of its job that were requested after it.
@@ -111,6 +118,14 @@ impl PendingCommit {
         })
     }
 
+    fn adds_history(&self) -> bool {
+        self.ops.iter().any(|op| matches!(op, Op::Create { path, .. } if is_history(path)))
+    }
+
+    fn leave_out_history(&mut self) {
+        self.ops.retain(|op| !creates_job_history(op));
+    }
+
     fn bytes(&self) -> usize {
         self.ops.iter().map(bytes).sum()
     }
@@ -152,11 +167,30 @@ impl Group {
 
     /// The jobs whose history this group adds to.
     pub fn histories(&self) -> impl Iterator<Item = JobName> {
-        let adds = |op: &Op| matches!(op, Op::Create { path, .. } if is_history(path));
-        self.members
-            .iter()
-            .filter(move |pending| pending.ops.iter().any(adds))
-            .map(|pending| pending.change.job().clone())
+        self.members.iter().filter(|pending| pending.adds_history()).map(|pending| pending.change.job().clone())
+    }
+
+    /// Has the multi create the znodes that hold the histories of jobs, unless they are known to exist.
+    ///
+    /// A transaction for each of them alone would cost the servers as much as all that a multi of fifty changes writes.
+    pub fn create_histories(&mut self, is_known: impl Fn(&JobName) -> bool) {
+        if self.has_histories_before {
+            return;
+        }
+        let mut created = BTreeSet::new();
+        for pending in &mut self.members {
+            pending.leave_out_history();
+            let job = pending.change.job();
+            if pending.adds_history() && !is_known(job) && created.insert(job.clone()) {
+                let path = paths::job_history(job);
+                pending.ops.insert(0, Op::Create { path, data: Vec::new(), mode: Mode::Persistent });
+            }
+        }
+    }
+
+    /// The jobs whose histories have to be created before the multi, unless they are known to exist.
+    pub fn histories_before(&self) -> impl Iterator<Item = JobName> {
+        self.histories().filter(|_| self.has_histories_before)
     }
 
     /// The places of the group's traces, change by change.
@@ -231,6 +265,15 @@ impl Group {
             return GroupFailure::Fence(self.take(PendingCommit::is_fenced));
         }
         match index.checked_sub(first).and_then(|index| self.locate(index)) {
+            Some((member, op))
+                if failed.error != Error::NoNode && creates_job_history(&self.members[member].ops[op]) =>
+            {
+                // It exists, or this node may only write below it. The others may be like it, and each would make the
+                // multi fail once.
+                self.members.iter_mut().for_each(PendingCommit::leave_out_history);
+                self.has_histories_before = true;
+                GroupFailure::Rewritten
+            }
             Some((member, op)) if failed.error.is_of_state() => self.drop_member(member, op, &failed.error),
             Some((member, op)) => self.refuse(member, op),
             None => self.refuse(0, 0),
@@ -255,7 +298,7 @@ impl Group {
         match (&mut *op, error) {
             (Op::Create { path, .. }, Error::NoNode) if self.parents_made < MOST_PARENTS_MADE => {
                 self.parents_made += 1;
-                return GroupFailure::NoParent(path.clone());
+                return if is_history(path) { GroupFailure::NoHistory } else { GroupFailure::NoParent(path.clone()) };
             }
             (Op::Create { .. }, Error::NoNode) => return self.refuse(member, index),
             // The parent znode has used up its sequence numbers; no other writer caused this.
@@ -356,8 +399,18 @@ fn rewrite_history(op: &mut Op, error: &Error) -> bool {
     true
 }
 
+/// True for the path of a history record.
 fn is_history(path: &str) -> bool {
-    path.strip_prefix(paths::HISTORY).is_some_and(|rest| rest.starts_with('/'))
+    below_history(path).is_some_and(|rest| rest.contains('/'))
+}
+
+/// True if the operation creates the znode that holds a job's history.
+fn creates_job_history(op: &Op) -> bool {
+    matches!(op, Op::Create { path, .. } if below_history(path).is_some_and(|rest| !rest.contains('/')))
+}
+
+fn below_history(path: &str) -> Option<&str> {
+    path.strip_prefix(paths::HISTORY)?.strip_prefix('/')
 }
 
 fn bytes(op: &Op) -> usize {
