@@ -23,7 +23,7 @@ pub const GROUP: &str = "group";
 pub const LOCKED: &str = "locked";
 
 /// The jobs that hold the same lock.
-pub const LOCKED_JOBS: [&str; 3] = ["locked-a", "locked-b", "locked-c"];
+const LOCKED_JOBS: [&str; 3] = ["locked-a", "locked-b", "locked-c"];
 
 /// Jobs in a chain: the second and third run after the first, the last after both.
 const CHAIN: [&str; 4] = ["chain-a", "chain-b", "chain-c", "chain-d"];

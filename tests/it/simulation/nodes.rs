@@ -34,7 +34,7 @@ use super::executor::{Executor, Program, Task};
 use super::facts::Fact;
 use super::faults::Fault;
 use super::foreign_entries::FOREIGN_JOB;
-use super::jobs::{Cast, GROUP, LOCKED, LOCKED_JOBS};
+use super::jobs::{Cast, GROUP, LOCKED};
 use super::operators::{PastRequests, SimulatedOperator};
 use super::transcript::Transcript;
 use super::trial::{Length, Plan, Subject, attempt, many, tally};
@@ -130,11 +130,11 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
             let is_lost = self.homes.iter().any(|home| guard(&home.disk).has_lost(&record.owner.session));
             let is_kept = record.keep_until.is_none_or(|until| world.env.wall().duration_since(until) < MOMENT);
             let is_mourned = is_lost && record.state == RunState::CutOff && is_kept;
+            let has_ended =
+                |rival: &dyn Fn(&str) -> bool| world.wardens.last_end(rival).is_some_and(|at| now < at + JUST);
             // Whoever holds the lock has a process, or had one just now.
-            let recently = |job: &str| world.wardens.last_end(job).is_some_and(|at| now < at + JUST);
-            let is_locked = |name: &str| name.starts_with(LOCKED);
-            let awaits_lock = is_locked(&name)
-                && (alive.iter().any(|run| is_locked(run)) || LOCKED_JOBS.iter().any(|job| recently(job)));
+            let is_locked = |run: &str| run.starts_with(LOCKED);
+            let awaits_lock = is_locked(&name) && (alive.iter().any(|run| is_locked(run)) || has_ended(&is_locked));
             let waits = match record.state {
                 _ if awaits_lock => record.state.waits(),
                 // It waits for a further attempt; or it was begun ahead of its time, and waits for that.
@@ -148,7 +148,7 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
                     let is_rival =
                         |other: &str| is_of(other, job) || (job.starts_with(GROUP) && other.starts_with(GROUP));
                     let has_others = names.iter().any(|other| *other != name && is_rival(other));
-                    has_others || world.wardens.last_end(job).is_some_and(|at| now < at + JUST)
+                    has_others || has_ended(&is_rival)
                 }
                 RunState::Running | RunState::CutOff => false,
             };

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
 use cronkeeper::process::{Deadline, EndedBy, Ending, Exit, Launch, Notice, Order, StartFailure, TreeId};
-use cronkeeper::run::{KnownBy, RunId};
+use cronkeeper::run::KnownBy;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::facts::Fact;
@@ -254,10 +254,9 @@ impl Wardens {
         self.ended.get(run).copied()
     }
 
-    /// The time at which the last process of any run of a job ended.
-    pub fn last_end(&self, job: &str) -> Option<Uptime> {
-        let runs = self.ended.iter().filter(|(run, _)| RunId::parse(run).is_ok_and(|run| run.job().as_str() == job));
-        runs.map(|(_, at)| *at).max()
+    /// The time at which the last process of any of these runs ended.
+    pub fn last_end(&self, is_meant: impl Fn(&str) -> bool) -> Option<Uptime> {
+        self.ended.iter().filter(|(run, _)| is_meant(run)).map(|(_, at)| *at).max()
     }
 
     /// All processes of jobs.
