@@ -1,8 +1,9 @@
 //! Benchmark of runs per second: `cargo bench --bench spawn -- [RUNS]`.
 //!
-//! It runs /bin/true many times, all due at one instant, through the whole path on the solo backend: decided, begun in
-//! the ledger, started by the warden, ended, recorded, logged. For comparison, a bare loop of the standard library's
-//! `Command` keeps as many in flight. Then it measures the memory of daemon and warden with as many runs at once.
+//! It runs /bin/true many times, all due at one instant, through the whole path: decided, begun in the ledger, started
+//! by the warden, ended, recorded, logged; on the solo backend, and on three real ZooKeeper servers. For comparison, a
+//! bare loop of the standard library's `Command` keeps as many in flight. Then it measures the memory of daemon and
+//! warden on solo with as many runs at once.
 
 #[path = "../tests/it/support/mod.rs"]
 mod support;
@@ -13,7 +14,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use jiff::{Timestamp, ToSpan as _};
+use support::command::CRONKEEPER;
 use support::node::{Event, Node, Spec};
+use support::zookeeper::Ensemble;
 use support::{LONG, poll};
 
 const ROUNDS: usize = 5;
@@ -24,10 +27,17 @@ fn main() {
     // Cargo adds arguments of its own, which begin with a dash.
     let runs = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(1_000);
     let bare = median((0..ROUNDS).map(|_| bare(runs)).collect());
-    let whole = median(whole(runs));
     println!("{runs} in flight, median of {ROUNDS} rounds");
     println!("{:<28} {bare:>8.0} runs/s", "bare loop of Command");
-    println!("{:<28} {whole:>8.0} runs/s, {:.2} of it", "whole path, solo", whole / bare);
+    let print = |name: &str, rates| {
+        let whole = median(rates);
+        println!("{name:<28} {whole:>8.0} runs/s, {:.2} of it", whole / bare);
+    };
+    print("whole path, solo", whole(Spec::new(CRONKEEPER, "spawn"), runs));
+    let ensemble = Ensemble::start(3);
+    let connect = format!("{}{}", ensemble.connect_string(), ensemble.chroot());
+    print("whole path, three servers", whole(Spec::new(CRONKEEPER, "spawn").zookeeper(&connect), runs));
+    drop(ensemble);
     let [daemon, warden] = memory(runs);
     println!("{:<28} {:>8.1} MB ({daemon:.1} daemon, {warden:.1} warden)", "memory with all at once", daemon + warden);
 }
@@ -46,10 +56,10 @@ fn bare(runs: usize) -> f64 {
     runs as f64 / started.elapsed().as_secs_f64()
 }
 
-fn whole(runs: usize) -> Vec<f64> {
+fn whole(spec: Spec, runs: usize) -> Vec<f64> {
     let first = next_second(5);
     let instants: Vec<Timestamp> = (0..ROUNDS).map(|round| first + ((round * PAUSE) as i64).seconds()).collect();
-    let node = node(runs, &instants, "[/bin/true]");
+    let node = node(spec, runs, &instants, "[/bin/true]");
     let rate = |&at: &Timestamp| {
         let ends = ends(&node, at, runs);
         let last = ends.iter().map(|end| end.text("timestamp").parse::<Timestamp>().expect("a time")).max();
@@ -76,7 +86,7 @@ fn ends(node: &Node, at: Timestamp, runs: usize) -> Vec<Event> {
 /// Memory of daemon and warden, in MB, while all runs are in flight.
 fn memory(runs: usize) -> [f64; 2] {
     let at = next_second(5);
-    let node = node(runs, &[at], "[sleep, '20']");
+    let node = node(Spec::new(CRONKEEPER, "spawn"), runs, &[at], "[sleep, '20']");
     wait_until(at);
     let all = poll(LONG, || (node.job_processes().len() >= runs).then_some(()));
     assert!(all.is_some(), "not all runs stand; the log:\n{}", node.events().tail());
@@ -85,12 +95,12 @@ fn memory(runs: usize) -> [f64; 2] {
     [node.pid(), warden].map(resident)
 }
 
-fn node(runs: usize, instants: &[Timestamp], command: &str) -> Node {
+fn node(spec: Spec, runs: usize, instants: &[Timestamp], command: &str) -> Node {
     let schedule: Vec<String> = instants.iter().map(|at| format!("'@at {at}'")).collect();
     let schedule = schedule.join(", ");
     let job = |n| format!("  job-{n:04}: {{schedule: [{schedule}], command: {command}, overlap: allow}}\n");
     let jobs = (0..runs).map(job).fold("jobs:\n".to_owned(), |all, job| all + &job);
-    let node = Spec::new(env!("CARGO_BIN_EXE_cronkeeper"), "spawn").jobs(&jobs).start();
+    let node = spec.jobs(&jobs).start();
     node.await_event("takeover.done", LONG);
     node
 }
