@@ -1,12 +1,12 @@
 //! Benchmark of runs per second: `cargo bench --bench spawn -- [RUNS]`.
 //!
-//! A rate counts from the instant at which all runs are due to the last end. Some hundred processes are prepared before
-//! that instant, so the rate of a thousand runs is higher than one that lasts; ask for 5,000 to measure that.
-//!
 //! It runs /bin/true many times, all due at one instant, through the whole path: decided, begun in the ledger, started
 //! by the warden, ended, recorded, logged; on the solo backend, and on three real ZooKeeper servers. For comparison, a
 //! bare loop of the standard library's `Command` keeps as many in flight. Then it measures the memory of daemon and
 //! warden on solo with as many runs at once.
+//!
+//! A rate counts from the instant at which all runs are due to the last end. Some hundred processes are prepared before
+//! that instant, so the rate of a thousand runs is higher than one that lasts; ask for 5,000 to measure that.
 
 #[path = "../tests/it/support/mod.rs"]
 mod support;

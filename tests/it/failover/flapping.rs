@@ -103,8 +103,7 @@ fn await_no_more(ensemble: &Ensemble, nodes: &[Node], before: &Held) {
         found = held(ensemble, nodes);
         found.iter().all(|(what, count)| *count <= before[what] + slack(what)).then_some(())
     });
-    let watches = ensemble.watches(0);
-    assert!(quiet.is_some(), "{before:?} grew to {found:?}; watched by sessions: {watches:#?}");
+    assert!(quiet.is_some(), "{before:?} grew to {found:?}; watched by sessions: {:#?}", ensemble.watches(0));
 }
 
 #[test]

@@ -125,16 +125,16 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
             let record: RunRecord = serde_json::from_slice(&data).map_err(|error| format!("`{name}`: {error}"))?;
             // A run needs time to be started, and its end needs time to be written.
             let is_begun_now = world.env.wall().duration_since(record.begun_at) < MOMENT;
-            let is_ended_now = world.wardens.ended_at(&name).is_some_and(|at| now < at + JUST);
+            let is_just_now = |at: Option<Uptime>| at.is_some_and(|at| now < at + JUST);
+            let is_ended_now = is_just_now(world.wardens.ended_at(&name));
             // If the whole host died before it could note the begin, the run ends at its time, or by an operator.
             let is_lost = self.homes.iter().any(|home| guard(&home.disk).has_lost(&record.owner.session));
             let is_kept = record.keep_until.is_none_or(|until| world.env.wall().duration_since(until) < MOMENT);
             let is_mourned = is_lost && record.state == RunState::CutOff && is_kept;
-            let has_ended =
-                |rival: &dyn Fn(&str) -> bool| world.wardens.last_end(rival).is_some_and(|at| now < at + JUST);
             // Whoever holds the lock has a process, or had one just now.
             let is_locked = |run: &str| run.starts_with(LOCKED);
-            let awaits_lock = is_locked(&name) && (alive.iter().any(|run| is_locked(run)) || has_ended(&is_locked));
+            let awaits_lock = is_locked(&name)
+                && (alive.iter().any(|run| is_locked(run)) || is_just_now(world.wardens.last_end(is_locked)));
             let waits = match record.state {
                 _ if awaits_lock => record.state.waits(),
                 // It waits for a further attempt; or it was begun ahead of its time, and waits for that.
@@ -148,7 +148,7 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
                     let is_rival =
                         |other: &str| is_of(other, job) || (job.starts_with(GROUP) && other.starts_with(GROUP));
                     let has_others = names.iter().any(|other| *other != name && is_rival(other));
-                    has_others || has_ended(&is_rival)
+                    has_others || is_just_now(world.wardens.last_end(is_rival))
                 }
                 RunState::Running | RunState::CutOff => false,
             };
