@@ -131,6 +131,8 @@ fn serve() -> io::Result<()> {
     let _ = rustix::thread::set_name(PROCESS_NAME);
     spawn::default_signals();
     let timer_slack = be_on_time();
+    // All that the warden creates in file systems are cgroups; each job gets its own umask.
+    rustix::process::umask(cgroup::UMASK);
     // Blocked and not ignored: a job would inherit an ignored signal, and the signalfd needs SIGCHLD blocked. Ctrl-C in
     // a terminal and SIGTERM at shutdown are meant for the daemon; the warden ends when its socket closes.
     SigSet::all().thread_block()?;

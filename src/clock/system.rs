@@ -36,6 +36,7 @@ const TOGETHER: std::time::Duration = std::time::Duration::from_millis(1);
 const READS: usize = 100;
 
 /// Reads CLOCK_BOOTTIME.
+#[inline]
 pub fn uptime() -> Uptime {
     let t = clock_gettime(ClockId::Boottime);
     Uptime::from_nanos(t.tv_sec.unsigned_abs() * NANOS_PER_SECOND + t.tv_nsec.unsigned_abs())

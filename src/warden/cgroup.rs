@@ -19,7 +19,7 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -28,47 +28,50 @@ use crate::clock::Uptime;
 use crate::process;
 use crate::run::KnownBy;
 
+/// The umask with which everybody may read a new cgroup.
+///
+/// All other cgroups are readable as well: a program finds its limits there, also if it runs as another user.
+pub(super) const UMASK: Mode = Mode::from_bits_retain(0o022);
+
 /// CGROUP2_SUPER_MAGIC.
 const FILE_SYSTEM: rustix::fs::FsWord = 0x6367_7270;
 
 /// The cgroup of one run.
 #[derive(Debug)]
 pub(super) struct RunCgroup {
-    path: PathBuf,
-    /// The last part of the path in /proc/PID/cgroup of its processes, which may go on below it.
-    tail: String,
+    path: String,
     counts_memory: bool,
 }
 
 impl RunCgroup {
-    /// Creates the cgroup and sets its limits.
-    pub(super) fn make(wanted: &process::Cgroup) -> io::Result<Self> {
-        let path = PathBuf::from(&wanted.path);
-        make(&path)?;
-        limit(&path, wanted).inspect_err(|_| drop(fs::remove_dir(&path)))?;
-        Ok(Self { tail: tail(&path), path, counts_memory: wanted.memory.is_some() })
+    /// Creates the cgroup and sets its limits. The umask is [`UMASK`].
+    fn make(wanted: &process::Cgroup) -> io::Result<Self> {
+        let path = Path::new(&wanted.path);
+        fs::create_dir(path)?;
+        limit(path, wanted).inspect_err(|_| drop(fs::remove_dir(path)))?;
+        Ok(Self { path: wanted.path.clone(), counts_memory: wanted.memory.is_some() })
     }
 
     /// Opens the directory, so that a process can be started in the cgroup.
     pub(super) fn open(&self) -> Result<OwnedFd, Errno> {
-        rustix::fs::open(&self.path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        rustix::fs::open(self.path(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
     }
 
     /// The processes in the cgroup, without zombies.
     pub(super) fn pids(&self) -> Vec<i32> {
-        let list = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
+        let list = fs::read_to_string(self.path().join("cgroup.procs")).unwrap_or_default();
         list.lines().filter_map(|pid| pid.parse().ok()).collect()
     }
 
     /// Kills all processes in the cgroup, including those that are being forked at this moment.
     pub(super) fn kill(&self) {
         // If the cgroup is gone, so are its processes.
-        let _ = kill(&self.path);
+        let _ = kill(self.path());
     }
 
     /// True if the kernel killed a process of it because the memory limit was reached.
     pub(super) fn ran_out_of_memory(&self) -> bool {
-        self.counts_memory && value(&self.path.join("memory.events"), "oom_kill").is_some_and(|kills| kills > 0)
+        self.counts_memory && value(&self.path().join("memory.events"), "oom_kill").is_some_and(|kills| kills > 0)
     }
 
     /// Removes the cgroup if no process is left in it; returns whether it is gone.
@@ -77,13 +80,13 @@ impl RunCgroup {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::NotFound => true,
             // It has processes, or cgroups that the job created itself.
-            Err(_) => is_empty(&self.path) && remove_all(&self.path),
+            Err(_) => is_empty(self.path()) && remove_all(self.path()),
         }
     }
 
     /// True if a process with this entry in /proc/PID/cgroup is in the cgroup.
     pub(super) fn holds(&self, cgroup: &str) -> bool {
-        is_at_or_below(cgroup, &self.tail)
+        is_at_or_below(cgroup, tail(&self.path))
     }
 
     /// Removes the parent directories of a run's cgroup, as far as they are empty.
@@ -96,18 +99,42 @@ impl RunCgroup {
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.path
+        Path::new(&self.path)
     }
 
     /// What its processes are recognized by.
     pub(super) fn known_by(&self) -> KnownBy {
-        KnownBy::Cgroup(self.path.display().to_string())
+        KnownBy::Cgroup(self.path.clone())
     }
 }
 
-/// Creates a cgroup that everybody may read, whatever the umask is here.
-///
-/// All other cgroups are readable as well: a program finds its limits there, also if it runs as another user.
+/// A cgroup that was created for a process which has not come yet. Dropping it removes the cgroup.
+#[derive(Debug)]
+pub(super) struct UnusedCgroup(Option<RunCgroup>);
+
+impl UnusedCgroup {
+    /// Creates the cgroup that is wanted, if any, and if it can be created.
+    pub(super) fn make(wanted: Option<&process::Cgroup>) -> Self {
+        Self(wanted.and_then(|wanted| RunCgroup::make(wanted).ok()))
+    }
+
+    pub(super) fn get(&self) -> Option<&RunCgroup> {
+        self.0.as_ref()
+    }
+
+    /// The process has come.
+    pub(super) fn into_used(mut self) -> Option<RunCgroup> {
+        self.0.take()
+    }
+}
+
+impl Drop for UnusedCgroup {
+    fn drop(&mut self) {
+        self.0.as_ref().map(RunCgroup::remove);
+    }
+}
+
+/// Creates a cgroup that everybody may read, in a process whose umask may be any.
 fn make(path: &Path) -> io::Result<()> {
     fs::create_dir(path)?;
     // If this fails, a program that cannot read its limits assumes the resources of the whole host.
@@ -127,12 +154,11 @@ fn limit(path: &Path, wanted: &process::Cgroup) -> io::Result<()> {
     }
 }
 
-/// The last four components of the path.
+/// The last four components of the path, by which /proc/PID/cgroup tells its processes from others.
 ///
 /// They are unique because the daemon's own directory is among them.
-fn tail(path: &Path) -> String {
-    let parts: Vec<_> = path.iter().rev().take(4).map(|part| part.to_string_lossy()).collect();
-    parts.iter().rev().fold(String::new(), |tail, part| format!("{tail}/{part}"))
+fn tail(path: &str) -> &str {
+    path.rmatch_indices('/').nth(3).map_or(path, |(at, _)| &path[at..])
 }
 
 fn is_at_or_below(cgroup: &str, tail: &str) -> bool {
@@ -193,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_process_is_recognized_by_its_cgroup_or_one_below_it() {
-        let tail = tail(Path::new("/sys/fs/cgroup/a.service/cronkeeper.1.2.3/jobs/free/4"));
+        let tail = tail("/sys/fs/cgroup/a.service/cronkeeper.1.2.3/jobs/free/4");
         assert_eq!(tail, "/cronkeeper.1.2.3/jobs/free/4");
         for (cgroup, is_in) in [
             ("/a.service/cronkeeper.1.2.3/jobs/free/4", true),
@@ -202,7 +228,7 @@ mod tests {
             ("/a.service/cronkeeper.1.2.3/jobs/free", false),
             ("/", false),
         ] {
-            assert_eq!(is_at_or_below(cgroup, &tail), is_in, "{cgroup}");
+            assert_eq!(is_at_or_below(cgroup, tail), is_in, "{cgroup}");
         }
     }
 
@@ -211,11 +237,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run").display().to_string();
         let cgroup = RunCgroup::make(&process::Cgroup { path, memory: Some(4_096), processes: Some(7) }).unwrap();
-        let read = |name| fs::read_to_string(cgroup.path.join(name)).unwrap();
+        let read = |name| fs::read_to_string(cgroup.path().join(name)).unwrap();
         assert_eq!([read("memory.max"), read("memory.oom.group"), read("pids.max")], ["4096", "1", "7"]);
-        fs::write(cgroup.path.join("memory.events"), "low 0\noom 2\noom_kill 0\n").unwrap();
+        fs::write(cgroup.path().join("memory.events"), "low 0\noom 2\noom_kill 0\n").unwrap();
         assert!(!cgroup.ran_out_of_memory());
-        fs::write(cgroup.path.join("memory.events"), "low 0\noom 2\noom_kill 1\n").unwrap();
+        fs::write(cgroup.path().join("memory.events"), "low 0\noom 2\noom_kill 1\n").unwrap();
         assert!(cgroup.ran_out_of_memory());
     }
 
@@ -224,11 +250,11 @@ mod tests {
         let words = &["populated ", "populated 0", "frozen 0", "oom_kill ", "oom ", "\n", " ", "18446744073709551615"];
         Fuzz { longest: 8 << 10, ..Fuzz::of("cgroup-files", words) }.run(|input| {
             thread_local!(static DIR: tempfile::TempDir = tempfile::tempdir().unwrap());
-            let path = DIR.with(|dir| dir.path().to_owned());
+            let path = DIR.with(|dir| dir.path().to_str().unwrap().to_owned());
+            let cgroup = RunCgroup { path, counts_memory: true };
             for name in ["cgroup.events", "memory.events", "cgroup.procs"] {
-                fs::write(path.join(name), input).unwrap();
+                fs::write(cgroup.path().join(name), input).unwrap();
             }
-            let cgroup = RunCgroup { tail: tail(&path), path, counts_memory: true };
             let (pids, is_empty) = (cgroup.pids(), is_empty(cgroup.path()));
             assert_eq!(hierarchy::pids_below(cgroup.path()), pids);
             is_empty | cgroup.ran_out_of_memory() | !pids.is_empty()

@@ -3,14 +3,14 @@
 //! In this order: session, streams, cgroup, audit, OOM score, files, limits, keyring, user, directory, the wait for its
 //! time, program. Everything that can be prepared is prepared before the fork, in a [`ChildSetup`], except what is in
 //! files. If a step fails, the child ends, and the warden learns which step it was.
+//!
+//! Where there is a choice, a step is a system call and not a function of the C library or of `std`: see `spawn`.
 
 use std::convert::Infallible;
 use std::ffi::{CStr, CString, FromBytesWithNulError, NulError};
-use std::num::NonZeroU64;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd, RawFd};
 
 use nix::errno::Errno;
-use nix::sys::signal::SigSet;
 use nix::unistd::{Gid, Uid};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno as Error, fcntl_dupfd_cloexec};
@@ -18,7 +18,7 @@ use rustix::path::DecInt;
 use rustix::process::{Pid, Resource, Rlimit, Signal, setrlimit};
 
 use super::given_files::{self, Given};
-use super::spawn::{close_others, join_own_keyring};
+use super::spawn::{ExecArray, Inherited, close_others, execute, join_own_keyring, unblock_signals};
 use super::start_report::{begin, failed, without};
 use super::{hold, limits, program};
 use crate::clock::system::uptime;
@@ -26,8 +26,6 @@ use crate::process::{Launch, StartFailure, StartStep, User};
 
 /// Runs a script without `#!`, as execvp(3) and every shell do.
 const SHELL: &CStr = c"/bin/sh";
-
-const OOM_SCORE: &CStr = c"/proc/self/oom_score_adj";
 
 /// A string that contains a NUL byte, which the system does not accept.
 pub(super) struct NulByte;
@@ -47,35 +45,39 @@ impl From<FromBytesWithNulError> for NulByte {
 /// A launch in the system's terms, prepared before the fork.
 pub(super) struct ChildSetup<'a> {
     pub(super) launch: &'a Launch,
-    limits: Vec<(Resource, Rlimit)>,
-    timer_slack: Option<NonZeroU64>,
-    pub(super) cgroup: Option<BorrowedFd<'a>>,
+    inherited: Inherited,
+    /// The user id that it runs as, as text.
+    uid: DecInt,
+    has_negative_oom_score: bool,
+    limits: [Option<(Resource, Rlimit)>; 4],
     groups: Vec<Gid>,
     candidates: Vec<CString>,
-    argv: Vec<&'a CStr>,
-    environment: Vec<&'a CStr>,
+    argv: ExecArray<'a>,
+    environment: ExecArray<'a>,
     directory: CString,
 }
 
 impl<'a> ChildSetup<'a> {
-    /// `inherited`: the limit of open files and the timer slack that the job gets unless it has its own.
+    /// `is_in_cgroup`: some limits may be those of a cgroup.
     pub(super) fn new(
         launch: &'a Launch,
-        (open_files, timer_slack): (Rlimit, Option<NonZeroU64>),
-        cgroup: Option<BorrowedFd<'a>>,
+        inherited: Inherited,
+        is_in_cgroup: bool,
+        has_negative_oom_score: bool,
     ) -> Result<Self, NulByte> {
         Ok(Self {
             launch,
-            limits: limits::of(launch, cgroup.is_some(), open_files),
-            timer_slack,
-            cgroup,
+            inherited,
+            uid: DecInt::new(launch.uid()),
+            has_negative_oom_score,
+            limits: limits::of(launch, is_in_cgroup, inherited.open_files),
             groups: launch.user.iter().flat_map(|user| &user.groups).map(|&gid| Gid::from_raw(gid)).collect(),
             candidates: program::candidates(
                 launch.argv.first().unwrap_or_default(),
                 launch.environment.variable("PATH").map(str::as_bytes),
             )?,
-            argv: launch.argv.c_strings()?,
-            environment: launch.environment.c_strings()?,
+            argv: ExecArray::of(&launch.argv)?,
+            environment: ExecArray::of(&launch.environment)?,
             directory: CString::new(launch.directory.as_str())?,
         })
     }
@@ -129,16 +131,16 @@ pub(super) fn become_job(
     setup: &ChildSetup<'_>,
     streams: &ChildStreams<'_>,
     warden: Pid,
-    is_in_cgroup: bool,
+    cgroup_to_enter: Option<BorrowedFd<'_>>,
 ) -> Result<Infallible, StartFailure> {
     let prepare = |done: Result<(), Error>| done.map_err(|error| failed(StartStep::Prepare, error));
     prepare(own_session(streams))?;
-    if !is_in_cgroup {
-        prepare(move_into(setup.cgroup))?;
+    prepare(cgroup_to_enter.map_or(Ok(()), enter_cgroup))?;
+    audit_as(&setup.uid);
+    if setup.has_negative_oom_score {
+        reset_oom_score();
     }
     close_unneeded(streams);
-    audit_as(setup.launch.uid());
-    reset_oom_score();
     let given = given_files::read(setup.launch)?;
     if let Some(Given { unusable, .. }) = given.as_ref().filter(|given| !given.unusable.is_empty()) {
         prepare(rustix::io::write(streams.status, &without(unusable)).map(drop))?;
@@ -158,7 +160,7 @@ pub(super) fn become_job(
         return Err(StartFailure::TooLate);
     }
     // Without effect on the job if it fails: its timers are only more exact than it asked for.
-    let _ = rustix::thread::set_current_timer_slack(setup.timer_slack);
+    let _ = rustix::thread::set_current_timer_slack(setup.inherited.timer_slack);
     // Checked again at the very end: entering a directory can take arbitrarily long.
     let now = uptime();
     if now >= setup.launch.not_after {
@@ -191,8 +193,7 @@ fn own_session(streams: &ChildStreams<'_>) -> Result<(), Error> {
     rustix::stdio::dup2_stderr(streams.stderr)
 }
 
-fn move_into(cgroup: Option<BorrowedFd<'_>>) -> Result<(), Error> {
-    let Some(cgroup) = cgroup else { return Ok(()) };
+fn enter_cgroup(cgroup: BorrowedFd<'_>) -> Result<(), Error> {
     let procs = rustix::fs::openat(cgroup, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::io::write(procs, b"0").map(drop)
 }
@@ -201,16 +202,16 @@ fn move_into(cgroup: Option<BorrowedFd<'_>>) -> Result<(), Error> {
 ///
 /// Its processes also get an audit session of their own. It fails if the kernel has no audit, or if the value was set
 /// before and this user may not change it.
-fn audit_as(uid: u32) {
-    let _ = write_own(c"/proc/self/loginuid", DecInt::new(uid).as_bytes());
+fn audit_as(uid: &DecInt) {
+    let _ = write_own(c"/proc/self/loginuid", uid.as_bytes());
 }
 
-/// Writes to a file of the child's own in /proc.
-///
-/// Not by `std::fs`: each page of code that the child runs through is one that the kernel has to map for it anew.
+/// Writes to a file of the child's own in /proc. It stays open until [`close_unneeded`].
 fn write_own(file: &CStr, bytes: &[u8]) -> Result<(), Error> {
     let file = rustix::fs::open(file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::io::write(file, bytes).map(drop)
+    let written = rustix::io::write(&file, bytes);
+    let _ = file.into_raw_fd();
+    written.map(drop)
 }
 
 /// Resets a negative OOM score, which would protect the job when memory runs out.
@@ -219,17 +220,12 @@ fn write_own(file: &CStr, bytes: &[u8]) -> Result<(), Error> {
 /// the daemon is root, the kernel then lets no job lower the value again. Every process may raise its own score, so the
 /// write fails only if /proc cannot be written to, and running the job matters more than its score.
 fn reset_oom_score() {
-    let score = rustix::fs::open(OOM_SCORE, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    let mut sign = [0];
-    let is_protected = score.is_ok_and(|score| rustix::io::read(score, &mut sign).is_ok()) && sign == *b"-";
-    if is_protected {
-        let _ = write_own(OOM_SCORE, b"0");
-    }
+    let _ = write_own(c"/proc/self/oom_score_adj", b"0");
 }
 
 fn limit(setup: &ChildSetup<'_>) -> Result<(), Error> {
-    for (resource, limit) in &setup.limits {
-        setrlimit(*resource, *limit)?;
+    for &(resource, limit) in setup.limits.iter().flatten() {
+        setrlimit(resource, limit)?;
     }
     match setup.launch.nice {
         Some(nice) => rustix::process::setpriority_process(None, nice),
@@ -254,7 +250,7 @@ fn tie_to(warden: Pid) -> Result<(), Error> {
 }
 
 fn set_masks(umask: u32) -> Result<(), Error> {
-    SigSet::empty().thread_set_mask().map_err(|errno| Error::from_raw_os_error(errno as i32))?;
+    unblock_signals()?;
     rustix::process::umask(Mode::from_raw_mode(umask & 0o777));
     Ok(())
 }
@@ -269,27 +265,27 @@ fn enter(setup: &ChildSetup<'_>) -> Result<(), Error> {
 /// It skips a missing file, remembers one that may not be executed, and runs a script without `#!` by [`SHELL`].
 fn exec(setup: &ChildSetup<'_>, given: Option<&Given>) -> Errno {
     match given {
-        Some(Given { candidates, environment, .. }) => exec_first(candidates, &setup.argv, environment),
-        None => exec_first(&setup.candidates, &setup.argv, &setup.environment),
+        Some(Given { candidates, environment, .. }) => {
+            let environment = environment.iter().map(CString::as_c_str).collect();
+            exec_first(candidates, setup, &environment)
+        }
+        None => exec_first(&setup.candidates, setup, &setup.environment),
     }
 }
 
-fn exec_first(candidates: &[CString], argv: &[&CStr], environment: &[impl AsRef<CStr>]) -> Errno {
+fn exec_first(candidates: &[CString], setup: &ChildSetup<'_>, environment: &ExecArray<'_>) -> Errno {
     let mut result = Errno::ENOENT;
     for path in candidates {
-        let Err(error) = nix::unistd::execve(path, argv, environment);
-        match error {
+        match execute(path, &setup.argv, environment) {
             Errno::ENOENT | Errno::ENOTDIR => {}
             Errno::EACCES => result = Errno::EACCES,
-            Errno::ENOEXEC => return exec_script(path, argv, environment),
+            Errno::ENOEXEC => {
+                let arguments = setup.launch.argv.c_strings().skip(1).flatten();
+                let argv = [SHELL, path].into_iter().chain(arguments).collect();
+                return execute(SHELL, &argv, environment);
+            }
             other => return other,
         }
     }
     result
-}
-
-fn exec_script(path: &CStr, argv: &[&CStr], environment: &[impl AsRef<CStr>]) -> Errno {
-    let argv: Vec<_> = [SHELL, path].into_iter().chain(argv.iter().skip(1).copied()).collect();
-    let Err(error) = nix::unistd::execve(SHELL, &argv, environment);
-    error
 }

@@ -1,25 +1,27 @@
 //! The warden's loop: wait, read orders, kill what is due, reap, send notices.
 //!
 //! Only the wait at the top of a turn blocks. Each turn takes a bounded share of every source, so that neither a flood
-//! of output nor a burst of starts delays a deadline. Between two starts it reads all urgent orders and the clock: the
-//! lease, a kill and a deadline wait for one start at most, however many are ordered.
+//! of output nor a burst of starts delays a deadline. It prepares a few starts, then forks for one after the other.
+//! Between any two of these steps it reads all urgent orders and the clock: the lease, a kill and a deadline wait for
+//! one start at most, however many are ordered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::cgroup::RunCgroup;
+use super::cgroup::{RunCgroup, UnusedCgroup};
+use super::child::ChildSetup;
 use super::codec::Decoder;
 use super::custody::Vault;
 use super::hold::Hold;
 use super::outbox::Outbox;
 use super::poller::{Poller, Ready, TREE_IDS};
 use super::procfs;
-use super::spawn::Spawner;
+use super::spawn::{PreparedStart, Spawner};
 use super::start_report::{self, StartOutcome};
 use super::tree::{Tree, Trees};
 use crate::clock::Uptime;
@@ -27,8 +29,8 @@ use crate::clock::system::uptime;
 use crate::process::{Deadline, EndedBy, Launch, Notice, Order, StartFailure, StartStep, Stream, TreeId, Urgent};
 use crate::run::KnownBy;
 
-/// Starts in one turn. After that many, due trees are killed and ends are reported.
-const STARTS_A_TURN: usize = 4;
+/// Starts in one turn. After that many, ends are reported.
+const STARTS_A_TURN: usize = 8;
 
 /// Maximum number of reads of urgent orders in a row.
 const URGENT_READS: usize = 8;
@@ -50,7 +52,7 @@ pub(super) struct Keeper {
     has_orders: bool,
     urgent: UnixStream,
     urgent_orders: Decoder,
-    /// Number of starts read so far.
+    /// Number of starts so far, those included of which no process came.
     starts: u64,
     early: EarlyOrders,
     outbox: Outbox,
@@ -75,7 +77,7 @@ pub(super) struct Keeper {
     /// At the last check, all children were main processes of trees.
     pub(super) has_no_orphans: bool,
     to_terminate: Vec<TreeId>,
-    /// The cgroup of the latest run; its parent directories are removed when the warden ends.
+    /// The cgroup of a run; its parent directories, those of the latest run, are removed when the warden ends.
     last_cgroup: Option<PathBuf>,
     spawner: Spawner,
     /// Closed only when this process ends: what is in it must outlive all trees.
@@ -178,20 +180,21 @@ impl Keeper {
 
     fn execute(&mut self) {
         self.execute_urgent();
-        for _ in 0..STARTS_A_TURN {
-            if !self.has_orders {
-                break;
-            }
+        let mut launches = Vec::new();
+        let mut other = None;
+        while self.has_orders && launches.len() < STARTS_A_TURN && other.is_none() {
             match self.orders.take() {
-                Ok(Some(Order::Start(launch))) => self.start(*launch),
-                // An order on the socket of the starts: all starts before it were read.
-                Ok(Some(order)) => self.execute_one(order, self.starts),
+                Ok(Some(Order::Start(launch))) => launches.push(launch),
+                Ok(Some(order)) => other = Some(order),
                 Ok(None) => self.has_orders = false,
                 // The daemon is the same binary, so an undecodable order means that it is broken.
                 Err(_) => self.close(),
             }
-            self.execute_urgent();
-            self.kill_due(uptime());
+        }
+        self.start_all(&launches);
+        if let Some(order) = other.filter(|_| !self.is_closing) {
+            // An order on the socket of the starts: all starts before it were read.
+            self.execute_one(order, self.starts);
         }
         let tree_ids = std::mem::take(&mut self.to_terminate);
         if !tree_ids.is_empty() {
@@ -224,13 +227,14 @@ impl Keeper {
     /// Executes an order that the daemon sent after `after` starts.
     fn execute_one(&mut self, order: Order, after: u64) {
         match order {
-            Order::Start(launch) => self.start(*launch),
+            // The daemon is the same binary, so it is broken if it orders a start here.
+            Order::Start(_) => self.close(),
             Order::Stop { tree_id, .. } | Order::Kill { tree_id } | Order::Cancel { tree_id }
-                if self.is_start_unread(tree_id, after) =>
+                if self.is_not_started_yet(tree_id, after) =>
             {
                 self.early.at(tree_id, after).is_over = true;
             }
-            Order::Deadline { tree_id, deadline } if self.is_start_unread(tree_id, after) => {
+            Order::Deadline { tree_id, deadline } if self.is_not_started_yet(tree_id, after) => {
                 self.early.at(tree_id, after).deadline = Some(deadline);
             }
             Order::Stop { tree_id, grace_ms } => self.stop(tree_id, Duration::from_millis(grace_ms)),
@@ -245,41 +249,77 @@ impl Keeper {
         }
     }
 
-    /// True if the start of this tree id may have been sent but not read yet. Any other unknown tree id is over.
-    fn is_start_unread(&self, tree_id: TreeId, after: u64) -> bool {
+    /// True if this tree may have been ordered and is not started yet. Any other unknown tree id is over.
+    fn is_not_started_yet(&self, tree_id: TreeId, after: u64) -> bool {
         after > self.starts && !self.trees.contains(tree_id)
     }
 
-    fn start(&mut self, mut launch: Launch) {
-        let tree_id = launch.tree_id;
-        self.starts += 1;
-        let early = self.early.take(tree_id, self.starts);
-        launch.deadline = early.deadline.unwrap_or(launch.deadline);
-        let started = if early.is_over { Err(StartFailure::TooLate) } else { self.try_start(&launch) };
-        if let Err(why) = started {
-            self.send(&Notice::NotStarted { tree_id, why });
+    /// Prepares all starts before the first fork, and frees what is left of them after the last: see `spawn`.
+    fn start_all(&mut self, launches: &[Box<Launch>]) {
+        let mut prepared = Vec::with_capacity(launches.len());
+        for launch in launches {
+            prepared.push(self.prepare(launch));
+            self.attend();
+        }
+        let mut used = Vec::with_capacity(launches.len());
+        for (launch, prepared) in launches.iter().zip(prepared) {
+            used.push(self.start(launch, prepared));
+            self.attend();
         }
     }
 
-    fn try_start(&mut self, launch: &Launch) -> Result<(), StartFailure> {
+    /// Does what waits for nothing.
+    fn attend(&mut self) {
+        self.execute_urgent();
+        self.kill_due(uptime());
+    }
+
+    fn prepare<'a>(&mut self, launch: &'a Launch) -> Result<InCgroup<'a>, StartFailure> {
+        // If the cgroup cannot be created, only sessions, groups and descent are left, and limits for single processes.
+        let cgroup = UnusedCgroup::make(launch.cgroup.as_ref());
+        if let Some(path) = cgroup.get().map(RunCgroup::path)
+            && self.last_cgroup.as_deref().and_then(Path::parent) != path.parent()
+        {
+            self.last_cgroup = Some(path.to_owned());
+        }
+        let directory = cgroup.get().map(RunCgroup::open).transpose();
+        let directory = directory.map_err(|error| start_report::failed(StartStep::Fork, error))?;
+        Ok(InCgroup { start: self.spawner.prepare(launch, directory)?, cgroup })
+    }
+
+    /// Gives back what is needed no more.
+    fn start<'a>(&mut self, launch: &Launch, prepared: Result<InCgroup<'a>, StartFailure>) -> Option<ChildSetup<'a>> {
         let tree_id = launch.tree_id;
+        self.starts += 1;
+        let early = self.early.take(tree_id, self.starts);
+        let deadline = early.deadline.unwrap_or(launch.deadline);
+        let (started, used) = match (self.may_start(tree_id, deadline, early.is_over), prepared) {
+            (Ok(()), Ok(InCgroup { start, cgroup })) => {
+                let (forked, used) = self.spawner.fork(start);
+                (forked.map(|child| Tree::new(launch, deadline, child, cgroup.into_used())), Some(used))
+            }
+            (Ok(()), Err(why)) | (Err(why), _) => (Err(why), None),
+        };
+        match started {
+            Ok(tree) => self.keep(tree_id, tree),
+            Err(why) => self.send(&Notice::NotStarted { tree_id, why }),
+        }
+        used
+    }
+
+    fn may_start(&self, tree_id: TreeId, deadline: Deadline, is_over: bool) -> Result<(), StartFailure> {
         if tree_id.0 >= TREE_IDS || self.trees.contains(tree_id) {
-            return Err(StartFailure::Step {
-                step: StartStep::Prepare,
-                errno: rustix::io::Errno::EXIST.raw_os_error(),
-            });
+            return Err(start_report::failed(StartStep::Prepare, rustix::io::Errno::EXIST));
         }
         // It would have to be killed at once.
-        if launch.deadline.due(self.lease_until) <= uptime() {
+        if is_over || self.is_closing || deadline.due(self.lease_until) <= uptime() {
             return Err(StartFailure::TooLate);
         }
-        // If the cgroup cannot be created, only sessions, groups and descent are left, and limits for single processes.
-        let cgroup = launch.cgroup.as_ref().and_then(|wanted| RunCgroup::make(wanted).ok());
-        self.last_cgroup = cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()).or(self.last_cgroup.take());
-        let child = self.spawner.spawn(launch, cgroup.as_ref()).inspect_err(|_| {
-            cgroup.as_ref().map(RunCgroup::remove);
-        })?;
-        let tree = Tree::new(launch, child, cgroup);
+        Ok(())
+    }
+
+    /// Takes the tree of a child that was just forked.
+    fn keep(&mut self, tree_id: TreeId, tree: Tree) {
         let watched = self.watch(tree_id, &tree);
         if tree.hold.is_some() {
             self.send(&Notice::Held { tree_id, pid: tree.pid() });
@@ -290,7 +330,6 @@ impl Keeper {
             // for a job.
             self.trees.set_killing(tree_id);
         }
-        Ok(())
     }
 
     fn watch(&self, tree_id: TreeId, tree: &Tree) -> io::Result<()> {
@@ -480,7 +519,13 @@ impl Keeper {
     }
 }
 
-/// Orders about trees whose start is not read yet.
+/// A prepared start, and the cgroup that was created for it.
+struct InCgroup<'a> {
+    start: PreparedStart<'a>,
+    cgroup: UnusedCgroup,
+}
+
+/// Orders about trees that are not started yet.
 #[derive(Debug, Default)]
 struct EarlyOrders {
     orders: BTreeMap<TreeId, EarlyOrder>,

@@ -1,15 +1,22 @@
 //! Process start: pipes and fork.
 //!
+//! A start has two halves, [`Spawner::prepare`] and [`Spawner::fork`]. The warden prepares several starts before
+//! it forks for the first: after a fork, the kernel copies each page that the warden writes to, and preparing a start
+//! writes to many.
+//!
 //! The steps in the child are in `child`. The warden never waits for a child to reach exec: a working directory on a
 //! dead network mount would delay every deadline. The child reports on a pipe what came of it: see `start_report`.
 //!
 //! This is the only file with `unsafe`: safe Rust has no fork and no way to advise the kernel about pages. The warden
-//! has one thread, so between fork and exec the child may do anything that a process may do, including allocation.
-#![expect(unsafe_code, reason = "fork, _exit, madvise, keyrings and the dispositions of signals have no safe form")]
+//! has one thread, so between fork and exec the child may do anything that a process may do, including allocation. But
+//! each page that it is the first to touch costs it some microseconds, so the ordinary path does without the C
+//! library's functions and without new memory.
+#![expect(unsafe_code, reason = "fork, exec, _exit, madvise, keyrings and signal dispositions have no safe form")]
 
-use std::ffi::c_void;
+use std::ffi::{CStr, FromBytesWithNulError, c_char, c_void};
 use std::fs::File;
 use std::io;
+use std::marker::PhantomData;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -20,7 +27,6 @@ use rustix::io::Errno as Error;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
-use super::cgroup::RunCgroup;
 use super::child::{ChildSetup, ChildStreams, HoldEnd, MovedEnds, NulByte, become_job};
 use super::hold::Hold;
 use super::procfs;
@@ -28,7 +34,7 @@ use super::start_report::{failed, report};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
 use crate::memory_file;
-use crate::process::{Launch, StartFailure, StartStep};
+use crate::process::{ExecStrings, InheritedStreams, Launch, StartFailure, StartStep};
 
 /// Descriptors kept free for reading /proc: without them no tree could be ended in an orderly way.
 const RESERVE: RawFd = 16;
@@ -80,14 +86,22 @@ pub(super) fn release_file_pages() {
 #[derive(Debug)]
 pub(super) struct Spawner {
     null: OwnedFd,
-    /// The limit that the warden was started with. Jobs get it back.
-    open_files: Rlimit,
+    /// What jobs get back of what the warden was started with.
+    inherited: Inherited,
+    /// The warden's own OOM score; absent if /proc cannot be read.
+    oom_score: Option<OwnedFd>,
     /// A duplicate of the warden's end of a socket to the daemon.
     daemon: OwnedFd,
-    /// The timer slack that the warden was started with, in nanoseconds. Jobs get it back.
-    timer_slack: Option<NonZeroU64>,
     /// The highest descriptor that a job's pipes may have.
     last: RawFd,
+}
+
+/// What the warden was started with and has changed for itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inherited {
+    pub(super) open_files: Rlimit,
+    /// In nanoseconds.
+    pub(super) timer_slack: Option<NonZeroU64>,
 }
 
 impl Spawner {
@@ -96,8 +110,13 @@ impl Spawner {
         let open_files = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: open_files.maximum, ..open_files })?;
         let limit = open_files.maximum.and_then(|limit| RawFd::try_from(limit).ok()).unwrap_or(RawFd::MAX);
-        let daemon = daemon.try_clone_to_owned()?;
-        Ok(Self { null: File::open("/dev/null")?.into(), open_files, daemon, timer_slack, last: limit - RESERVE })
+        Ok(Self {
+            null: File::open("/dev/null")?.into(),
+            inherited: Inherited { open_files, timer_slack },
+            oom_score: File::open("/proc/self/oom_score_adj").ok().map(OwnedFd::from),
+            daemon: daemon.try_clone_to_owned()?,
+            last: limit - RESERVE,
+        })
     }
 
     /// The highest descriptor that may be used for anything but ending trees.
@@ -105,59 +124,109 @@ impl Spawner {
         self.last
     }
 
-    /// Forks and starts `launch`, unless it is too late.
-    pub(super) fn spawn(&self, launch: &Launch, cgroup: Option<&RunCgroup>) -> Result<Child, StartFailure> {
-        let cgroup = cgroup.map(RunCgroup::open).transpose().map_err(|error| failed(StartStep::Fork, error))?;
-        let cgroup = cgroup.as_ref().map(AsFd::as_fd);
-        let setup = ChildSetup::new(launch, (self.open_files, self.timer_slack), cgroup)
+    /// Prepares a start up to its fork. `cgroup`: the directory of the cgroup to start in.
+    pub(super) fn prepare<'a>(
+        &self,
+        launch: &'a Launch,
+        cgroup: Option<OwnedFd>,
+    ) -> Result<PreparedStart<'a>, StartFailure> {
+        let setup = ChildSetup::new(launch, self.inherited, cgroup.is_some(), self.has_negative_oom_score())
             .map_err(|NulByte| failed(StartStep::Exec, Error::INVAL))?;
-        let input =
-            Some(&launch.input).filter(|text| !text.is_empty()).map(|text| memory_file::holding(text.as_bytes()));
-        let input = input.transpose().map_err(|error| failed(StartStep::Fork, error))?;
         let no_pipe = |error| failed(StartStep::Fork, error);
-        let (status, status_end) = pipe_below(self.last).map_err(no_pipe)?;
+        let status = pipe_below(self.last).map_err(no_pipe)?;
         let not_before = launch.not_before.filter(|&at| at > uptime());
         let hold = not_before.map(Hold::until).transpose().map_err(no_pipe)?;
         if hold.as_ref().is_some_and(|hold| hold.as_fd().as_raw_fd() > self.last) {
             return Err(no_pipe(Error::MFILE));
         }
-        let hold_end = hold.as_ref().map(|hold| HoldEnd { token: hold.as_fd(), daemon: self.daemon.as_fd() });
-        if let Some(inherited) = launch.streams {
-            // SAFETY: nothing in the warden opens or closes these descriptors, which it has had since its start. A
-            // number that is no descriptor makes the child fail.
-            let [stdin, stdout, stderr] = [inherited.stdin, inherited.stdout, inherited.stderr]
-                .map(|stream| unsafe { BorrowedFd::borrow_raw(stream.max(0)) });
-            let streams = ChildStreams { stdin, stdout, stderr, status: status_end.as_fd(), hold: hold_end };
-            let (pid, forked_at) = fork(&setup, &streams)?;
-            return Ok(Child { pid, forked_at, status, hold, stdout: None, stderr: None });
-        }
-        let (stdout, stdout_end) = pipe_below(self.last).map_err(no_pipe)?;
-        let (stderr, stderr_end) = pipe_below(self.last).map_err(no_pipe)?;
-        let streams = ChildStreams {
-            stdin: input.as_ref().unwrap_or(&self.null).as_fd(),
-            stdout: stdout_end.as_fd(),
-            stderr: stderr_end.as_fd(),
-            status: status_end.as_fd(),
-            hold: hold_end,
+        let streams = match launch.streams {
+            Some(inherited) => PreparedStreams::Inherited(inherited),
+            None => self.pipes(launch).map_err(no_pipe)?,
         };
-        let (pid, forked_at) = fork(&setup, &streams)?;
-        Ok(Child { pid, forked_at, status, hold, stdout: Some(stdout), stderr: Some(stderr) })
+        Ok(PreparedStart { setup, cgroup, status, hold, streams })
+    }
+
+    /// Forks, unless it is too late, and runs the child's part in the child.
+    ///
+    /// Gives back what is needed no more. Freeing it writes to many pages, so that is for after the last fork.
+    pub(super) fn fork<'a>(&self, prepared: PreparedStart<'a>) -> (Result<Child, StartFailure>, ChildSetup<'a>) {
+        let PreparedStart { setup, cgroup, status, hold, streams } = prepared;
+        let (status, status_end) = status;
+        let [stdin, stdout, stderr] = match &streams {
+            PreparedStreams::Inherited(InheritedStreams { stdin, stdout, stderr }) => [stdin, stdout, stderr]
+                // SAFETY: nothing in the warden opens or closes these descriptors, which it has had since its start. A
+                // number that is no descriptor makes the child fail.
+                .map(|&stream| unsafe { BorrowedFd::borrow_raw(stream.max(0)) }),
+            PreparedStreams::Pipes { input, stdout, stderr } => {
+                [input.as_ref().unwrap_or(&self.null), &stdout.1, &stderr.1].map(AsFd::as_fd)
+            }
+        };
+        let hold_end = hold.as_ref().map(|hold| HoldEnd { token: hold.as_fd(), daemon: self.daemon.as_fd() });
+        let ends = ChildStreams { stdin, stdout, stderr, status: status_end.as_fd(), hold: hold_end };
+        let forked = fork(&setup, &ends, cgroup.as_ref().map(AsFd::as_fd));
+        let (stdout, stderr) = match streams {
+            PreparedStreams::Inherited(_) => (None, None),
+            PreparedStreams::Pipes { stdout, stderr, .. } => (Some(stdout.0), Some(stderr.0)),
+        };
+        (forked.map(|(pid, forked_at)| Child { pid, forked_at, status, hold, stdout, stderr }), setup)
+    }
+
+    fn pipes(&self, launch: &Launch) -> Result<PreparedStreams, Error> {
+        let text = Some(launch.input.as_bytes()).filter(|text| !text.is_empty());
+        Ok(PreparedStreams::Pipes {
+            input: text.map(memory_file::holding).transpose()?,
+            stdout: pipe_below(self.last)?,
+            stderr: pipe_below(self.last)?,
+        })
+    }
+
+    /// True if the warden is protected when memory runs out, as its children are until they give that up.
+    fn has_negative_oom_score(&self) -> bool {
+        let mut sign = [0];
+        self.oom_score.as_ref().is_some_and(|score| rustix::io::pread(score, &mut sign, 0).is_ok()) && sign == *b"-"
     }
 }
 
-/// Forks, and runs the child's part in the child. Returns its pid and when it was forked.
-fn fork(setup: &ChildSetup<'_>, streams: &ChildStreams<'_>) -> Result<(Pid, Uptime), StartFailure> {
+/// A start for which all is ready but its process.
+pub(super) struct PreparedStart<'a> {
+    setup: ChildSetup<'a>,
+    cgroup: Option<OwnedFd>,
+    status: Pipe,
+    hold: Option<Hold>,
+    streams: PreparedStreams,
+}
+
+/// The standard streams of a child that is not forked yet.
+enum PreparedStreams {
+    Inherited(InheritedStreams),
+    Pipes {
+        /// Without one, standard input is /dev/null.
+        input: Option<OwnedFd>,
+        stdout: Pipe,
+        stderr: Pipe,
+    },
+}
+
+/// The warden's end and the child's end.
+type Pipe = (OwnedFd, OwnedFd);
+
+/// Forks into a cgroup if there is one. Returns the child's pid and when it was forked.
+fn fork(
+    setup: &ChildSetup<'_>,
+    streams: &ChildStreams<'_>,
+    cgroup: Option<BorrowedFd<'_>>,
+) -> Result<(Pid, Uptime), StartFailure> {
     let warden = rustix::process::getpid();
     let at = uptime();
     if at >= setup.launch.not_after {
         return Err(StartFailure::TooLate);
     }
-    let forked = match setup.cgroup {
+    let forked = match cgroup {
         Some(cgroup) => fork_into(cgroup),
         None => plain_fork().map(|child| (child, true)),
     };
     match forked {
-        Ok((None, is_in_cgroup)) => run_child(setup, streams, warden, is_in_cgroup),
+        Ok((None, is_in_cgroup)) => run_child(setup, streams, warden, cgroup.filter(|_| !is_in_cgroup)),
         Ok((Some(pid), _)) => Ok((pid, at)),
         Err(error) => Err(failed(StartStep::Fork, Error::from_raw_os_error(error as i32))),
     }
@@ -213,15 +282,13 @@ struct CloneArgs {
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// A pipe whose child's end has a descriptor of at most `last`.
-fn pipe_below(last: RawFd) -> Result<(OwnedFd, OwnedFd), Error> {
+fn pipe_below(last: RawFd) -> Result<Pipe, Error> {
     let (read, write) = pipe()?;
     if write.as_raw_fd() > last { Err(Error::MFILE) } else { Ok((read, write)) }
 }
 
-/// A pipe, as the warden's end and the child's end.
-///
-/// The warden's end is non-blocking. The child's end blocks, as programs expect of their output.
-fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
+/// A pipe. The warden's end is non-blocking. The child's end blocks, as programs expect of their output.
+fn pipe() -> Result<Pipe, Error> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&read, true)?;
     Ok((read, write))
@@ -237,7 +304,12 @@ impl Drop for NeverReturn {
     }
 }
 
-fn run_child(setup: &ChildSetup<'_>, streams: &ChildStreams<'_>, warden: Pid, is_in_cgroup: bool) -> ! {
+fn run_child(
+    setup: &ChildSetup<'_>,
+    streams: &ChildStreams<'_>,
+    warden: Pid,
+    cgroup_to_enter: Option<BorrowedFd<'_>>,
+) -> ! {
     let guard = NeverReturn;
     // A job finds its secrets at the descriptors behind its streams, whatever else the warden has open.
     let secrets = RawFd::try_from(setup.launch.files.secrets.len()).unwrap_or(RawFd::MAX);
@@ -245,7 +317,7 @@ fn run_child(setup: &ChildSetup<'_>, streams: &ChildStreams<'_>, warden: Pid, is
     let moved_streams = moved.as_ref().ok().and_then(Option::as_ref).map(|moved| moved.of(streams));
     let streams = moved_streams.as_ref().unwrap_or(streams);
     let Err(failure) = match &moved {
-        Ok(_) => become_job(setup, streams, warden, is_in_cgroup),
+        Ok(_) => become_job(setup, streams, warden, cgroup_to_enter),
         Err(error) => Err(failed(StartStep::Prepare, *error)),
     };
     // If this fails, the warden is gone, and nobody else reads the report.
@@ -288,4 +360,48 @@ pub(super) fn join_own_keyring() -> Result<(), Error> {
         Ok(_) | Err(Errno::ENOSYS | Errno::EPERM | Errno::EACCES | Errno::EDQUOT) => Ok(()),
         Err(error) => Err(Error::from_raw_os_error(error as i32)),
     }
+}
+
+/// Unblocks all signals, which the warden has blocked and a child inherits.
+pub(super) fn unblock_signals() -> Result<(), Error> {
+    let (none, old) = (0_u64, std::ptr::null_mut::<u64>());
+    // SAFETY: the kernel reads eight bytes, its whole set of signals, and writes none, as there is no place for the old
+    // set. No handler can run: see `default_signals`.
+    let done =
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, old, size_of_val(&none)) };
+    Errno::result(done).map(drop).map_err(|error| Error::from_raw_os_error(error as i32))
+}
+
+/// The arguments or the environment of a program, as execve(2) takes them.
+pub(super) struct ExecArray<'a> {
+    /// The strings, and a null pointer behind them.
+    pointers: Vec<*const c_char>,
+    strings: PhantomData<&'a CStr>,
+}
+
+impl<'a> ExecArray<'a> {
+    pub(super) fn of(strings: &'a ExecStrings) -> Result<Self, FromBytesWithNulError> {
+        let mut pointers = Vec::with_capacity(strings.len() + 1);
+        for string in strings.c_strings() {
+            pointers.push(string?.as_ptr());
+        }
+        pointers.push(std::ptr::null());
+        Ok(Self { pointers, strings: PhantomData })
+    }
+}
+
+impl<'a> FromIterator<&'a CStr> for ExecArray<'a> {
+    fn from_iter<I: IntoIterator<Item = &'a CStr>>(strings: I) -> Self {
+        let pointers = strings.into_iter().map(CStr::as_ptr).chain([std::ptr::null()]).collect();
+        Self { pointers, strings: PhantomData }
+    }
+}
+
+/// Executes a program in place of this process; returns only if that fails.
+pub(super) fn execute(program: &CStr, argv: &ExecArray<'_>, environment: &ExecArray<'_>) -> Errno {
+    let (argv, environment) = (argv.pointers.as_ptr(), environment.pointers.as_ptr());
+    // SAFETY: all three are as execve(2) takes them: strings that end in NUL, and two arrays of such strings, which live
+    // as long as the arrays, with a null pointer at their end.
+    unsafe { libc::syscall(libc::SYS_execve, program.as_ptr(), argv, environment) };
+    Errno::last()
 }

@@ -70,14 +70,15 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    pub(super) fn new(launch: &Launch, child: Child, cgroup: Option<RunCgroup>) -> Self {
+    /// The tree of a child that was just forked. `deadline` may be a newer one than that of the launch.
+    pub(super) fn new(launch: &Launch, deadline: Deadline, child: Child, cgroup: Option<RunCgroup>) -> Self {
         Self {
             main: child.pid,
             forked_at: child.forked_at,
             run: launch.environment.variable(RUN_ID).map(|run| run.as_bytes().to_vec()),
             uid: launch.uid(),
             known_by: cgroup.as_ref().map_or(KnownBy::Environment, RunCgroup::known_by),
-            deadline: launch.deadline,
+            deadline,
             starting: Some(child.status),
             hold: child.hold,
             is_cancelled: false,
@@ -172,7 +173,8 @@ mod tests {
         };
         let pid = Pid::from_raw(main).unwrap();
         let (stdout, stderr) = (Some(pipe()), Some(pipe()));
-        Tree::new(&launch, Child { pid, forked_at: at, status: pipe(), hold: None, stdout, stderr }, None)
+        let child = Child { pid, forked_at: at, status: pipe(), hold: None, stdout, stderr };
+        Tree::new(&launch, launch.deadline, child, None)
     }
 
     #[test]

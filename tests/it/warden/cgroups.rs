@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cronkeeper::process::{Cgroup, Exit, Limits, Order, TreeId};
+use cronkeeper::clock::system::uptime;
+use cronkeeper::process::{Cgroup, Deadline, Exit, Launch, Limits, Order, TreeId};
 use cronkeeper::warden::cgroup::hierarchy::{self, Cgroups};
 use cronkeeper::warden::recover::start_time;
 
@@ -30,7 +31,7 @@ fn cgroup() -> Option<Cgroup> {
 
 #[tokio::test]
 async fn a_run_has_a_cgroup_of_its_own_which_is_removed_with_it() {
-    let (Some(wanted), Some(unused)) = (cgroup(), cgroup()) else { return };
+    let Some(wanted) = cgroup() else { return };
     let mut fixture = Fixture::new();
     // The process starts in its cgroup: the first thing it reads is the name of the cgroup.
     let mut launch = fixture.launch(&["grep", "^0::", "/proc/self/cgroup"]);
@@ -40,11 +41,19 @@ async fn a_run_has_a_cgroup_of_its_own_which_is_removed_with_it() {
     let (_, named) = wanted.path.split_once("/cronkeeper.").unwrap();
     assert!(fixture.lines()[0].ends_with(named), "{:?} in {named}", fixture.lines());
     assert!(!Path::new(&wanted.path).exists());
-    // A missing program leaves no cgroup behind either.
-    let mut launch = fixture.launch(&["no-such-program"]);
-    launch.cgroup = Some(unused.clone());
-    fixture.refused(launch).await;
-    assert!(!Path::new(&unused.path).exists());
+    fixture.close().await;
+}
+
+#[tokio::test]
+async fn a_start_without_a_process_leaves_no_cgroup_behind() {
+    let mut fixture = Fixture::new();
+    let by_lease = Launch { deadline: Deadline::Lease, ..fixture.launch(&["true"]) };
+    let too_late = Launch { not_after: uptime(), ..fixture.launch(&["true"]) };
+    for launch in [by_lease, too_late, fixture.launch(&["no-such-program"]), fixture.launch(&["a\0b"])] {
+        let Some(wanted) = cgroup() else { return };
+        fixture.refused(Launch { cgroup: Some(wanted.clone()), ..launch }).await;
+        assert!(!Path::new(&wanted.path).exists());
+    }
     fixture.close().await;
 }
 

@@ -46,6 +46,27 @@ async fn a_tree_that_is_ended_before_its_start_is_not_started() {
 }
 
 #[tokio::test]
+async fn a_kill_is_never_lost_wherever_it_meets_its_start() {
+    let mut fixture = Fixture::new();
+    for _ in 0..MANY / 10 {
+        let launches = [(); 10].map(|()| fixture.launch(&["sleep", "1000"]));
+        let tree_ids = launches.each_ref().map(|launch| launch.tree_id);
+        launches.into_iter().for_each(|launch| fixture.order(Order::Start(Box::new(launch))));
+        tree_ids.into_iter().for_each(|tree_id| fixture.order(Order::Kill { tree_id }));
+    }
+    let mut over = 0;
+    while over < MANY {
+        over += match fixture.notice().await {
+            Notice::Ended(ending) => usize::from(ending.ended_by == Some(EndedBy::Order)),
+            Notice::NotStarted { why: StartFailure::TooLate, .. } => 1,
+            Notice::Started { .. } => 0,
+            other => panic!("{other:?}"),
+        };
+    }
+    fixture.close().await;
+}
+
+#[tokio::test]
 async fn a_deadline_that_overtakes_its_start_is_the_one_that_counts() {
     let mut fixture = Fixture::new();
     fixture.stop();
