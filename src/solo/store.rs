@@ -84,11 +84,15 @@ impl Store {
         db.busy_timeout(BUSY_TIMEOUT)?;
         db.pragma_update(None, "journal_mode", "WAL")?;
         db.pragma_update(None, "synchronous", "FULL")?;
-        let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        make_tables(&tx)?;
-        forget::make_table(&tx)?;
-        wanted::make_table(&tx)?;
-        tx.commit()?;
+        // Without the write lock if it is not needed: a leader that was stopped while it wrote keeps it, and the nodes
+        // that wait behind that leader have nothing to write.
+        if !is_complete(&db)? {
+            let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            make_tables(&tx)?;
+            forget::make_table(&tx)?;
+            wanted::make_table(&tx)?;
+            tx.commit()?;
+        }
         Ok(Self { db })
     }
 
@@ -258,6 +262,13 @@ fn make_file(path: &Path) -> Result<()> {
 
 fn newest_token(tx: &Transaction<'_>) -> rusqlite::Result<FencingToken> {
     tx.query_row("SELECT token FROM term", [], |row| row.get(0)).map(FencingToken)
+}
+
+/// True if all tables are there, in the format of this version.
+fn is_complete(db: &Connection) -> rusqlite::Result<bool> {
+    let format: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let is_there = "SELECT count(*) = 2 FROM sqlite_schema WHERE name IN ('gone', 'wanted')";
+    Ok(format == SCHEMA && db.query_row(is_there, [], |row| row.get(0))?)
 }
 
 fn make_tables(tx: &Transaction<'_>) -> Result<()> {

@@ -39,6 +39,16 @@ fn a_ledger_of_a_later_version_is_refused() {
 }
 
 #[test]
+fn a_ledger_is_opened_while_another_process_is_stopped_in_the_middle_of_a_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ledger.db");
+    drop(Store::open(&path).unwrap());
+    let stopped = Connection::open(&path).unwrap();
+    stopped.execute_batch("BEGIN IMMEDIATE; UPDATE term SET token = 7").unwrap();
+    assert_eq!(Store::open(&path).unwrap().requests().unwrap(), OperatorRequests::default());
+}
+
+#[test]
 fn a_group_of_changes_is_written_as_a_whole_or_not_at_all_on_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::open(&dir.path().join("ledger.db")).unwrap();
