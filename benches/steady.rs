@@ -2,7 +2,7 @@
 //!
 //! It measures how late each job's program ran, with 100 jobs due at each second of a minute, all at once or spread
 //! over the second: on one host, and on three real ZooKeeper servers with two nodes. For comparison, a bare loop of the
-//! standard library's `Command` starts as many programs every second. Slowness is only printed. The run fails if a
+//! standard library's `Command` starts as many programs at the same times. Slowness is only printed. The run fails if a
 //! promise was broken, as in the bench `burst`. With a word, it measures only the rows whose name contains it.
 
 #[path = "../tests/it/support/mod.rs"]
@@ -12,7 +12,9 @@ mod table;
 
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
 
 use self::support::burst::{Burst, TELLER, told};
 use self::support::command::CRONKEEPER;
@@ -64,32 +66,37 @@ fn measure(on: &str, how: How, table: &mut Table, specs: impl Fn() -> Vec<Spec>)
     if !table.wants(name) {
         return;
     }
-    let burst = Burst::new(EACH_SECOND * SECONDS, 30).over(SECONDS).timed();
-    let burst = if how == How::Spread { burst.spread() } else { burst };
+    let burst = burst(how, 30);
     let nodes: Vec<Node> = specs().into_iter().map(|spec| spec.jobs(&burst.yaml()).start()).collect();
     assert!(burst.await_held(&nodes), "the nodes need more than 30 s to start");
     burst.await_ends(&nodes);
     table.times(name, burst.lateness(&nodes), &GOALS, &burst.faults(&nodes));
 }
 
-/// Starts the programs of each second one after the other, each when it is due, and waits for them.
+/// The jobs, the first of which are due in this many seconds.
+fn burst(how: How, seconds: i64) -> Burst {
+    let burst = Burst::new(EACH_SECOND * SECONDS, seconds).over(SECONDS).timed();
+    if how == How::Spread { burst.spread() } else { burst }
+}
+
+/// Starts as many programs at the same times, one after the other, and waits for those of each second.
 fn bare(how: How) -> Vec<Duration> {
-    let (begin, since) = (Instant::now(), SystemTime::now());
+    let burst = burst(how, 1);
+    let mut due: Vec<Timestamp> = burst.names().map(|name| burst.due(&name)).collect();
+    due.sort();
+    let start = |&due: &Timestamp| {
+        sleep(Duration::try_from(due.duration_since(Timestamp::now())).unwrap_or_default());
+        let mut command = Command::new(TELLER[0]);
+        let command = command.arg(TELLER[1]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        (due, command.spawn().expect("a process can be had"))
+    };
     let mut late = Vec::new();
-    for second in 0..SECONDS {
-        let start = |n: usize| {
-            let share = if how == How::Spread { n as f64 / EACH_SECOND as f64 } else { 0.0 };
-            let due = Duration::from_secs_f64(second as f64 + share);
-            sleep((begin + due).saturating_duration_since(Instant::now()));
-            let mut command = Command::new(TELLER[0]);
-            let command = command.arg(TELLER[1]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-            (due, command.spawn().expect("a process can be had"))
-        };
-        let children: Vec<(Duration, Child)> = (0..EACH_SECOND).map(start).collect();
+    for second in due.chunks(EACH_SECOND) {
+        let children: Vec<(Timestamp, Child)> = second.iter().map(start).collect();
         for (due, child) in children {
             let output = child.wait_with_output().expect("a child can be waited for").stdout;
             let ran = told(&String::from_utf8_lossy(&output));
-            late.push(ran.duration_since(since + due).unwrap_or_default());
+            late.push(ran.duration_since(SystemTime::from(due)).unwrap_or_default());
         }
     }
     late

@@ -87,7 +87,7 @@ impl Burst {
     }
 
     /// When a job is due, with its splay.
-    fn due(&self, name: &str) -> Timestamp {
+    pub fn due(&self, name: &str) -> Timestamp {
         self.scheduled(name) + self.splay.map_or(Duration::ZERO, |longest| Splay::new(longest, name).delay())
     }
 
