@@ -1,6 +1,7 @@
 //! Full disks, and damaged or removed files.
 
 use super::*;
+use crate::ledger::OperatorRequests;
 
 #[tokio::test]
 async fn a_damaged_record_is_reported_and_does_not_block_others() {
