@@ -44,6 +44,13 @@ impl Fixture {
         Self { archive: Archive::start(dir.path(), HistoryRetention::Unlimited).unwrap(), dir }
     }
 
+    /// An archive whose thread has looked for the file already, and found none.
+    async fn without_file() -> Self {
+        let fixture = Self::new();
+        assert_eq!(fixture.all().await, []);
+        fixture
+    }
+
     fn path(&self) -> PathBuf {
         self.dir.path().join(NAME)
     }
@@ -114,7 +121,7 @@ async fn below_a_cut_ledger_nothing_is_shown() {
 
 #[tokio::test]
 async fn a_damaged_file_is_moved_aside_and_the_archive_begins_anew() {
-    let fixture = Fixture::new();
+    let fixture = Fixture::without_file().await;
     std::fs::write(fixture.path(), "this is no database, and long enough to look like one".repeat(100)).unwrap();
     fixture.put([run("a", 10, Outcome::Success)]);
     assert_eq!(fixture.all().await, [run("a", 10, Outcome::Success)]);
@@ -150,7 +157,7 @@ fn damage(path: &Path) {
 
 #[tokio::test]
 async fn an_archive_of_another_version_is_moved_aside() {
-    let fixture = Fixture::new();
+    let fixture = Fixture::without_file().await;
     let db = Connection::open(fixture.path()).unwrap();
     db.pragma_update(None, "user_version", 77).unwrap();
     drop(db);
@@ -222,7 +229,7 @@ async fn what_is_too_old_goes_although_nothing_is_written() {
 
 #[tokio::test]
 async fn without_an_archive_the_old_one_is_removed() {
-    let fixture = Fixture::new();
+    let fixture = Fixture::without_file().await;
     std::fs::write(fixture.path(), "this is no database, and long enough to look like one".repeat(100)).unwrap();
     fixture.put([run("a", 10, Outcome::Success)]);
     assert_eq!(fixture.all().await.len(), 1);
