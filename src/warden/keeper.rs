@@ -134,7 +134,7 @@ impl Keeper {
                     Ready::Children => self.must_reap = true,
                     // Every turn reads urgent orders and the clock anyway.
                     Ready::Urgent | Ready::Timer => {}
-                    Ready::Status(tree_id) => self.read_start_outcome(tree_id),
+                    Ready::Status(tree_id) => self.read_start_outcome(tree_id, false),
                     Ready::Outputs => self.read_outputs()?,
                     Ready::Vault => self.vault.turn()?,
                 }
@@ -268,7 +268,7 @@ impl Keeper {
         }
     }
 
-    /// Does what waits for nothing.
+    /// Handles urgent orders and due kills.
     fn attend(&mut self) {
         self.execute_urgent();
         self.kill_due(uptime());
@@ -287,7 +287,7 @@ impl Keeper {
         Ok(InCgroup { start: self.spawner.prepare(launch, directory)?, cgroup })
     }
 
-    /// Gives back what is needed no more.
+    /// Returns what is no longer needed, to be freed after the last fork.
     fn start<'a>(&mut self, launch: &Launch, prepared: Result<InCgroup<'a>, StartFailure>) -> Option<ChildSetup<'a>> {
         let tree_id = launch.tree_id;
         self.starts += 1;
@@ -345,12 +345,13 @@ impl Keeper {
     }
 
     /// Reads the child's report on whether it reached its program, and sends it to the daemon.
-    pub(super) fn read_start_outcome(&mut self, tree_id: TreeId) {
+    pub(super) fn read_start_outcome(&mut self, tree_id: TreeId, is_dead: bool) {
         let Some(tree) = self.trees.get_mut(tree_id) else { return };
         let Some(status) = tree.starting.take() else { return };
         let mut report = [0; start_report::REPORT];
         let read = match rustix::io::read(&status, &mut report) {
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
+            // A child that is dead has written all that it will, whoever else holds its end of the pipe.
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) if !is_dead => {
                 tree.starting = Some(status);
                 return;
             }

@@ -71,7 +71,7 @@ impl Keeper {
         let Some(main) = self.trees.live(tree_id).map(|tree| tree.main) else { return };
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let Some(status) = rustix::process::waitid(WaitId::Pid(main), options).ok().flatten() else { return };
-        self.read_start_outcome(tree_id);
+        self.read_start_outcome(tree_id, true);
         self.trees.exited(tree_id, exit(&status), uptime());
         self.must_reap = true;
     }

@@ -124,7 +124,7 @@ impl Spawner {
         self.last
     }
 
-    /// Prepares a start up to its fork. `cgroup`: the directory of the cgroup to start in.
+    /// Prepares a start up to its pipes. `cgroup`: the directory of the cgroup to start in.
     pub(super) fn prepare<'a>(
         &self,
         launch: &'a Launch,
@@ -132,48 +132,54 @@ impl Spawner {
     ) -> Result<PreparedStart<'a>, StartFailure> {
         let setup = ChildSetup::new(launch, self.inherited, cgroup.is_some(), self.has_negative_oom_score())
             .map_err(|NulByte| failed(StartStep::Exec, Error::INVAL))?;
+        Ok(PreparedStart { setup, cgroup })
+    }
+
+    /// Forks, unless it is too late, and runs the child's part in the child.
+    ///
+    /// Returns what is no longer needed, to be freed after the last fork.
+    pub(super) fn fork<'a>(&self, prepared: PreparedStart<'a>) -> (Result<Child, StartFailure>, ChildSetup<'a>) {
+        let PreparedStart { setup, cgroup } = prepared;
+        (self.fork_with(&setup, cgroup.as_ref().map(AsFd::as_fd)), setup)
+    }
+
+    /// The pipes are created here: if they existed at the fork for another start, its child would hold them open too,
+    /// and the end of this one could not be told from its silence.
+    fn fork_with(&self, setup: &ChildSetup<'_>, cgroup: Option<BorrowedFd<'_>>) -> Result<Child, StartFailure> {
+        let launch = setup.launch;
         let no_pipe = |error| failed(StartStep::Fork, error);
-        let status = pipe_below(self.last).map_err(no_pipe)?;
+        let (status, status_end) = pipe_below(self.last).map_err(no_pipe)?;
         let not_before = launch.not_before.filter(|&at| at > uptime());
         let hold = not_before.map(Hold::until).transpose().map_err(no_pipe)?;
         if hold.as_ref().is_some_and(|hold| hold.as_fd().as_raw_fd() > self.last) {
             return Err(no_pipe(Error::MFILE));
         }
         let streams = match launch.streams {
-            Some(inherited) => PreparedStreams::Inherited(inherited),
+            Some(inherited) => NewStreams::Inherited(inherited),
             None => self.pipes(launch).map_err(no_pipe)?,
         };
-        Ok(PreparedStart { setup, cgroup, status, hold, streams })
-    }
-
-    /// Forks, unless it is too late, and runs the child's part in the child.
-    ///
-    /// Gives back what is needed no more. Freeing it writes to many pages, so that is for after the last fork.
-    pub(super) fn fork<'a>(&self, prepared: PreparedStart<'a>) -> (Result<Child, StartFailure>, ChildSetup<'a>) {
-        let PreparedStart { setup, cgroup, status, hold, streams } = prepared;
-        let (status, status_end) = status;
         let [stdin, stdout, stderr] = match &streams {
-            PreparedStreams::Inherited(InheritedStreams { stdin, stdout, stderr }) => [stdin, stdout, stderr]
+            NewStreams::Inherited(InheritedStreams { stdin, stdout, stderr }) => [stdin, stdout, stderr]
                 // SAFETY: nothing in the warden opens or closes these descriptors, which it has had since its start. A
                 // number that is no descriptor makes the child fail.
                 .map(|&stream| unsafe { BorrowedFd::borrow_raw(stream.max(0)) }),
-            PreparedStreams::Pipes { input, stdout, stderr } => {
+            NewStreams::Pipes { input, stdout, stderr } => {
                 [input.as_ref().unwrap_or(&self.null), &stdout.1, &stderr.1].map(AsFd::as_fd)
             }
         };
         let hold_end = hold.as_ref().map(|hold| HoldEnd { token: hold.as_fd(), daemon: self.daemon.as_fd() });
         let ends = ChildStreams { stdin, stdout, stderr, status: status_end.as_fd(), hold: hold_end };
-        let forked = fork(&setup, &ends, cgroup.as_ref().map(AsFd::as_fd));
+        let (pid, forked_at) = fork(setup, &ends, cgroup)?;
         let (stdout, stderr) = match streams {
-            PreparedStreams::Inherited(_) => (None, None),
-            PreparedStreams::Pipes { stdout, stderr, .. } => (Some(stdout.0), Some(stderr.0)),
+            NewStreams::Inherited(_) => (None, None),
+            NewStreams::Pipes { stdout, stderr, .. } => (Some(stdout.0), Some(stderr.0)),
         };
-        (forked.map(|(pid, forked_at)| Child { pid, forked_at, status, hold, stdout, stderr }), setup)
+        Ok(Child { pid, forked_at, status, hold, stdout, stderr })
     }
 
-    fn pipes(&self, launch: &Launch) -> Result<PreparedStreams, Error> {
+    fn pipes(&self, launch: &Launch) -> Result<NewStreams, Error> {
         let text = Some(launch.input.as_bytes()).filter(|text| !text.is_empty());
-        Ok(PreparedStreams::Pipes {
+        Ok(NewStreams::Pipes {
             input: text.map(memory_file::holding).transpose()?,
             stdout: pipe_below(self.last)?,
             stderr: pipe_below(self.last)?,
@@ -187,17 +193,14 @@ impl Spawner {
     }
 }
 
-/// A start for which all is ready but its process.
+/// A start that is ready for its pipes and its fork.
 pub(super) struct PreparedStart<'a> {
     setup: ChildSetup<'a>,
     cgroup: Option<OwnedFd>,
-    status: Pipe,
-    hold: Option<Hold>,
-    streams: PreparedStreams,
 }
 
-/// The standard streams of a child that is not forked yet.
-enum PreparedStreams {
+/// The standard streams of a child that is about to be forked.
+enum NewStreams {
     Inherited(InheritedStreams),
     Pipes {
         /// Without one, standard input is /dev/null.
