@@ -96,6 +96,27 @@ async fn a_start_that_is_cancelled_before_it_is_read_does_not_take_place() {
 }
 
 #[tokio::test]
+async fn a_cancelled_start_is_never_reported_as_an_end_wherever_the_cancel_meets_it() {
+    const STARTS: usize = 400;
+    let mut fixture = Fixture::new();
+    for _ in 0..STARTS / 10 {
+        let launches = [(); 10].map(|()| fixture.marking(FAR).0);
+        let tree_ids = launches.each_ref().map(|launch| launch.tree_id);
+        launches.into_iter().for_each(|launch| fixture.order(Order::Start(Box::new(launch))));
+        tree_ids.into_iter().for_each(|tree_id| fixture.order(Order::Cancel { tree_id }));
+    }
+    let mut cancelled = 0;
+    while cancelled < STARTS {
+        match fixture.notice().await {
+            Notice::Held { .. } => {}
+            Notice::NotStarted { why: StartFailure::TooLate, .. } => cancelled += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    fixture.close().await;
+}
+
+#[tokio::test]
 async fn a_program_that_has_begun_is_not_cancelled() {
     let mut fixture = Fixture::new();
     let launch = fixture.sh("read go < gate; exit 7");

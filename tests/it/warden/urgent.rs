@@ -1,5 +1,6 @@
 //! Orders that do not wait for starts, and starts that they overtake.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
@@ -54,12 +55,15 @@ async fn a_kill_is_never_lost_wherever_it_meets_its_start() {
         launches.into_iter().for_each(|launch| fixture.order(Order::Start(Box::new(launch))));
         tree_ids.into_iter().for_each(|tree_id| fixture.order(Order::Kill { tree_id }));
     }
-    let mut over = 0;
+    let (mut over, mut started) = (0, BTreeSet::new());
     while over < MANY {
         over += match fixture.notice().await {
-            Notice::Ended(ending) => usize::from(ending.ended_by == Some(EndedBy::Order)),
+            Notice::Ended(ending) => {
+                assert!(started.remove(&ending.tree_id), "an end without a start: {ending:?}");
+                usize::from(ending.ended_by == Some(EndedBy::Order))
+            }
             Notice::NotStarted { why: StartFailure::TooLate, .. } => 1,
-            Notice::Started { .. } => 0,
+            Notice::Started { tree_id, .. } => usize::from(!started.insert(tree_id)),
             other => panic!("{other:?}"),
         };
     }
