@@ -31,7 +31,7 @@ pub enum Order {
     /// not begin yet.
     ///
     /// It is the only order that other orders can overtake. A tree that is to be stopped or killed before the warden
-    /// has read its start is not started: `TooLate`.
+    /// has carried out its start is not started: `TooLate`.
     Start(Box<Launch>),
     /// End a tree: SIGTERM now, SIGKILL after `grace_ms`. The warden answers with `Ended`.
     ///

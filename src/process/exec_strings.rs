@@ -10,9 +10,9 @@ use std::fmt;
 use serde::de::{DeserializeSeed, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Bytes of a job's environment, seldom exceeded.
+/// Bytes that a job's environment seldom exceeds.
 const USUAL_BYTES: usize = 1 << 10;
-/// Variables of a job's environment, seldom exceeded.
+/// Number of variables that a job's environment seldom exceeds.
 const USUAL_STRINGS: usize = 32;
 
 /// A list of strings, of which those of an environment have the form `name=value`.

@@ -30,7 +30,7 @@ use crate::run::KnownBy;
 
 /// The umask with which everybody may read a new cgroup.
 ///
-/// All other cgroups are readable as well: a program finds its limits there, also if it runs as another user.
+/// All other cgroups are readable as well: a program finds its limits there, even if it runs as another user.
 pub(super) const UMASK: Mode = Mode::from_bits_retain(0o022);
 
 /// CGROUP2_SUPER_MAGIC.
@@ -108,7 +108,7 @@ impl RunCgroup {
     }
 }
 
-/// A cgroup that was created for a process which has not come yet. Dropping it removes the cgroup.
+/// A cgroup whose process has not been forked yet. Dropping it removes the cgroup.
 #[derive(Debug)]
 pub(super) struct UnusedCgroup(Option<RunCgroup>);
 
@@ -122,7 +122,7 @@ impl UnusedCgroup {
         self.0.as_ref()
     }
 
-    /// The process has come.
+    /// The process was forked.
     pub(super) fn into_used(mut self) -> Option<RunCgroup> {
         self.0.take()
     }

@@ -2,8 +2,8 @@
 //!
 //! Only the wait at the top of a turn blocks. Each turn takes a bounded share of every source, so that neither a flood
 //! of output nor a burst of starts delays a deadline. It prepares a few starts, then forks for one after the other.
-//! Between any two of these steps it reads all urgent orders and the clock: the lease, a kill and a deadline wait for
-//! one start at most, however many are ordered.
+//! Between any two of these steps it reads all urgent orders and the clock. A tree whose lease or deadline ends, or that
+//! is to be killed, is marked then, and gets its signal at the end of the turn, however many starts are ordered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -52,7 +52,7 @@ pub(super) struct Keeper {
     has_orders: bool,
     urgent: UnixStream,
     urgent_orders: Decoder,
-    /// Number of starts so far, those included of which no process came.
+    /// Number of starts so far, including those that got no process.
     starts: u64,
     early: EarlyOrders,
     outbox: Outbox,

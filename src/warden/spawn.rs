@@ -10,7 +10,7 @@
 //! This is the only file with `unsafe`: safe Rust has no fork and no way to advise the kernel about pages. The warden
 //! has one thread, so between fork and exec the child may do anything that a process may do, including allocation. But
 //! each page that it is the first to touch costs it some microseconds, so the ordinary path does without the C
-//! library's functions and without new memory.
+//! library's functions and without new memory, unless the job has a user of its own or files.
 #![expect(unsafe_code, reason = "fork, exec, _exit, madvise, keyrings and signal dispositions have no safe form")]
 
 use std::ffi::{CStr, FromBytesWithNulError, c_char, c_void};
@@ -368,8 +368,8 @@ pub(super) fn join_own_keyring() -> Result<(), Error> {
 /// Unblocks all signals, which the warden has blocked and a child inherits.
 pub(super) fn unblock_signals() -> Result<(), Error> {
     let (none, old) = (0_u64, std::ptr::null_mut::<u64>());
-    // SAFETY: the kernel reads eight bytes, its whole set of signals, and writes none, as there is no place for the old
-    // set. No handler can run: see `default_signals`.
+    // SAFETY: the kernel reads eight bytes, its whole set of signals. It writes none: it is not asked for the old set. No
+    // handler can run: see `default_signals`.
     let done =
         unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, old, size_of_val(&none)) };
     Errno::result(done).map(drop).map_err(|error| Error::from_raw_os_error(error as i32))
