@@ -14,6 +14,10 @@ use crate::run::{Note, RunId};
 /// Maximum jobs removed in one transaction. It limits how long other processes wait for theirs.
 const MAX_JOBS: usize = 100;
 
+pub(super) fn has_table(db: &Connection) -> rusqlite::Result<bool> {
+    db.table_exists(None::<&str>, "gone")
+}
+
 pub(super) fn make_table(tx: &Transaction<'_>) -> rusqlite::Result<()> {
     tx.execute_batch("CREATE TABLE IF NOT EXISTS gone (job TEXT PRIMARY KEY, since INTEGER NOT NULL) WITHOUT ROWID")
 }

@@ -267,8 +267,7 @@ fn newest_token(tx: &Transaction<'_>) -> rusqlite::Result<FencingToken> {
 /// True if all tables are there, in the format of this version.
 fn is_complete(db: &Connection) -> rusqlite::Result<bool> {
     let format: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    let is_there = "SELECT count(*) = 2 FROM sqlite_schema WHERE name IN ('gone', 'wanted')";
-    Ok(format == SCHEMA && db.query_row(is_there, [], |row| row.get(0))?)
+    Ok(format == SCHEMA && forget::has_table(db)? && wanted::has_table(db)?)
 }
 
 fn make_tables(tx: &Transaction<'_>) -> Result<()> {

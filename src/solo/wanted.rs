@@ -10,6 +10,10 @@ use super::commit::Json;
 use crate::run::{Drain, NodeControl};
 use crate::term::NodeName;
 
+pub(super) fn has_table(db: &Connection) -> rusqlite::Result<bool> {
+    db.table_exists(None::<&str>, "wanted")
+}
+
 pub(super) fn make_table(tx: &Transaction<'_>) -> rusqlite::Result<()> {
     tx.execute_batch("CREATE TABLE IF NOT EXISTS wanted (node TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID")
 }
