@@ -79,9 +79,11 @@ fn burst(how: How, seconds: i64) -> Burst {
     if how == How::Spread { burst.spread() } else { burst }
 }
 
-/// Starts as many programs at the same times, one after the other, and waits for those of each second.
+/// Starts as many programs at the same times, one after the other.
+///
+/// It waits for those of a second after it has started those of the next, so that waiting delays no start.
 fn bare(how: How) -> Vec<Duration> {
-    let burst = burst(how, 1);
+    let burst = burst(how, 2);
     let mut due: Vec<Timestamp> = burst.names().map(|name| burst.due(&name)).collect();
     due.sort();
     let start = |&due: &Timestamp| {
@@ -90,14 +92,15 @@ fn bare(how: How) -> Vec<Duration> {
         let command = command.arg(TELLER[1]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         (due, command.spawn().expect("a process can be had"))
     };
-    let mut late = Vec::new();
+    let lateness = |(due, child): (Timestamp, Child)| {
+        let output = child.wait_with_output().expect("a child can be waited for").stdout;
+        told(&String::from_utf8_lossy(&output)).duration_since(SystemTime::from(due)).unwrap_or_default()
+    };
+    let (mut late, mut children) = (Vec::new(), Vec::new());
     for second in due.chunks(EACH_SECOND) {
-        let children: Vec<(Timestamp, Child)> = second.iter().map(start).collect();
-        for (due, child) in children {
-            let output = child.wait_with_output().expect("a child can be waited for").stdout;
-            let ran = told(&String::from_utf8_lossy(&output));
-            late.push(ran.duration_since(SystemTime::from(due)).unwrap_or_default());
-        }
+        let started = second.iter().map(start).collect();
+        late.extend(std::mem::replace(&mut children, started).into_iter().map(lateness));
     }
+    late.extend(children.into_iter().map(lateness));
     late
 }
