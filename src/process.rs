@@ -1,9 +1,9 @@
 //! The protocol between the daemon and the warden.
 //!
 //! Messages on a stream socket, each a length (u32, little endian) and that many bytes of JSON. There are two sockets.
-//! On the first, the daemon orders starts and the warden sends all its notices. On the second, the daemon sends all
-//! other orders, each as an [`Urgent`]: however many starts wait on the first socket, the lease and a kill do not wait
-//! behind them.
+//! On the first, the daemon sends each [`Launch`] and the warden all its notices. On the second, the daemon sends its
+//! orders, each as an [`Urgent`]: however many starts wait on the first socket, the lease and a kill do not wait behind
+//! them.
 //!
 //! The daemon's ends close when the daemon dies, however it dies: that is the order to kill everything.
 
@@ -23,16 +23,13 @@ use crate::run::KnownBy;
 #[serde(transparent)]
 pub struct TreeId(pub u64);
 
-/// A message from the daemon.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A message from the daemon about trees that it has started, or about all of them.
+///
+/// It can overtake the starts that were sent before it. A tree that is to be stopped, killed or cancelled before the
+/// warden has carried out its start is not started: `TooLate`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Start a process tree. The warden answers with `Started` or `NotStarted`; before, with `Held`, if the program must
-    /// not begin yet.
-    ///
-    /// It is the only order that other orders can overtake. A tree that is to be stopped or killed before the warden
-    /// has carried out its start is not started: `TooLate`.
-    Start(Box<Launch>),
     /// End a tree: SIGTERM now, SIGKILL after `grace_ms`. The warden answers with `Ended`.
     ///
     /// SIGCONT follows the SIGTERM, so that a stopped process receives it.
@@ -60,15 +57,18 @@ pub enum Order {
     Ping,
 }
 
-/// An order that does not wait for starts.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// An order as it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Urgent {
-    /// Number of starts sent before it. If the tree id is unknown, its start may be among those that are still unread.
+    /// Number of starts sent before it. An unknown tree id may be that of one of them, if the warden has not carried out
+    /// as many yet.
     pub after: u64,
-    /// Any order except a start.
     pub order: Order,
 }
 
+/// A message from the daemon: start a process tree.
+///
+/// The warden answers with `Started` or `NotStarted`; before, with `Held`, if the program must not begin yet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Launch {
     pub tree_id: TreeId,

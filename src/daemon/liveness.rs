@@ -62,7 +62,7 @@ impl LivenessCheck {
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     pub(super) fn ping_warden(&mut self, now: Now) {
         if self.liveness.starts_ping(now.up) {
-            self.order(&Order::Ping);
+            self.order(Order::Ping);
         }
     }
 

@@ -25,7 +25,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                 }
                 Command::Start(start) => stopped = stopped.or(self.start(now, *start)),
                 Command::RunHook(start) => self.run_hook(now, &start),
-                Command::Order(order) => self.order(&order),
+                Command::Order(order) => self.order(order),
                 Command::EndTrees(tree_ids) => self.end_trees(&tree_ids),
                 Command::KeepEnd { end, version } => {
                     if let Err(error) = self.journal.ended(&end, version) {
@@ -59,7 +59,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         }
     }
 
-    pub(super) fn order(&mut self, order: &Order) {
+    pub(super) fn order(&mut self, order: Order) {
         if let Err(error) = self.processes.send(order) {
             error!(target: TARGET, event = event::WARDEN_FAILED, %error, "cannot send an order to the warden: {error}");
         }
@@ -87,7 +87,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             let why = StartFailure::Step { step: StartStep::User, errno: 0 };
             return self.turn(now, Event::Warden(Notice::NotStarted { tree_id: start.tree_id, why }));
         };
-        if let Err(error) = self.processes.send(&Order::Start(Box::new(launch))) {
+        if let Err(error) = self.processes.start(&launch) {
             let (event, job) = (event::WARDEN_FAILED, &start.run.job);
             error!(target: TARGET, event, %job, %run, %error, "cannot send the start of a run to the warden: {error}");
             return self.not_started(now, &start, Some(Errno::TOOBIG.raw_os_error()));
@@ -106,7 +106,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             return self.refused_hooks.push_back(refused(StartStep::User, 0));
         };
         let traces = traces(&launch, now);
-        if self.processes.send(&Order::Start(Box::new(launch))).is_err() {
+        if self.processes.start(&launch).is_err() {
             return self.refused_hooks.push_back(refused(StartStep::Prepare, Errno::TOOBIG.raw_os_error()));
         }
         self.trees.insert_hook(tree_id, &start.call, traces);

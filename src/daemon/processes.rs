@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tracing::error;
 
-use crate::process::{Notice, Order};
+use crate::process::{Launch, Notice, Order};
 use crate::telemetry::{TARGET, event};
 use crate::term::NodeName;
 use crate::warden::CodecError;
@@ -20,11 +20,17 @@ const DYING: Duration = Duration::from_secs(5);
 
 /// Starts and ends process trees: the warden, or a model of it.
 pub trait Processes: Send {
+    /// Orders the start of a process tree. Never blocks.
+    ///
+    /// # Errors
+    /// If the launch is too long for a message. Nothing was sent then.
+    fn start(&mut self, launch: &Launch) -> Result<(), CodecError>;
+
     /// Sends an order. Never blocks.
     ///
     /// # Errors
-    /// When the order cannot be encoded as a message. Nothing was sent then.
-    fn send(&mut self, order: &Order) -> Result<(), CodecError>;
+    /// If the order cannot be encoded as a message. Nothing was sent then.
+    fn send(&mut self, order: Order) -> Result<(), CodecError>;
 
     /// Waits for the next notice. Cancel safe.
     fn notice(&mut self) -> impl Future<Output = Result<Notice, WardenGone>> + Send;
@@ -49,7 +55,11 @@ pub trait Processes: Send {
 pub struct WardenGone;
 
 impl Processes for Handle {
-    fn send(&mut self, order: &Order) -> Result<(), CodecError> {
+    fn start(&mut self, launch: &Launch) -> Result<(), CodecError> {
+        Self::start(self, launch)
+    }
+
+    fn send(&mut self, order: Order) -> Result<(), CodecError> {
         Self::send(self, order)
     }
 

@@ -20,7 +20,7 @@ use crate::ledger::{
     Snapshot, Window,
 };
 use crate::metrics::Recorder;
-use crate::process::Order;
+use crate::process::{Launch, Order};
 use crate::run::{Drain, HandoverRequest, HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
 use crate::state_dir::journal::FileJournal;
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId, Term};
@@ -69,9 +69,13 @@ struct SilentProcesses {
 }
 
 impl Processes for SilentProcesses {
-    fn send(&mut self, order: &Order) -> Result<(), CodecError> {
+    fn start(&mut self, _: &Launch) -> Result<(), CodecError> {
+        Ok(())
+    }
+
+    fn send(&mut self, order: Order) -> Result<(), CodecError> {
         if let Order::Lease { until } = order {
-            self.leases.lock().unwrap().push(*until);
+            self.leases.lock().unwrap().push(until);
         }
         Ok(())
     }

@@ -122,15 +122,17 @@ impl UnusedCgroup {
         self.0.as_ref()
     }
 
-    /// The process was forked.
-    pub(super) fn into_used(mut self) -> Option<RunCgroup> {
+    /// The process was forked: the cgroup is in use.
+    pub(super) fn take(&mut self) -> Option<RunCgroup> {
         self.0.take()
     }
 }
 
 impl Drop for UnusedCgroup {
     fn drop(&mut self) {
-        self.0.as_ref().map(RunCgroup::remove);
+        if let Some(cgroup) = &self.0 {
+            cgroup.remove();
+        }
     }
 }
 

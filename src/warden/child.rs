@@ -11,11 +11,11 @@ use std::ffi::{CStr, CString, FromBytesWithNulError, NulError};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd, RawFd};
 
 use nix::errno::Errno;
-use nix::unistd::{Gid, Uid};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::io::{Errno as Error, fcntl_dupfd_cloexec};
 use rustix::path::DecInt;
 use rustix::process::{Pid, Resource, Rlimit, Signal, setrlimit};
+use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 
 use super::given_files::{self, Given};
 use super::spawn::{ExecArray, Inherited, close_others, execute, join_own_keyring, unblock_signals};
@@ -71,7 +71,7 @@ impl<'a> ChildSetup<'a> {
             uid: DecInt::new(launch.uid()),
             has_negative_oom_score,
             limits: limits::of(launch, is_in_cgroup, inherited.open_files),
-            groups: launch.user.iter().flat_map(|user| &user.groups).map(|&gid| Gid::from_raw(gid)).collect(),
+            groups: launch.user.iter().flat_map(|user| &user.groups).copied().map(Gid::from_raw_unchecked).collect(),
             candidates: program::candidates(
                 launch.argv.first().unwrap_or_default(),
                 launch.environment.variable("PATH").map(str::as_bytes),
@@ -233,12 +233,12 @@ fn limit(setup: &ChildSetup<'_>) -> Result<(), Error> {
     }
 }
 
+/// Changes the user of this thread, which is the only one of its process. The kernel refuses -1, which is no id.
 fn become_user(setup: &ChildSetup<'_>) -> Result<(), Error> {
     let Some(User { uid, gid, .. }) = &setup.launch.user else { return Ok(()) };
-    nix::unistd::setgroups(&setup.groups)
-        .and_then(|()| nix::unistd::setgid(Gid::from_raw(*gid)))
-        .and_then(|()| nix::unistd::setuid(Uid::from_raw(*uid)))
-        .map_err(|errno| Error::from_raw_os_error(errno as i32))
+    set_thread_groups(&setup.groups)?;
+    set_thread_gid(Gid::from_raw_unchecked(*gid))?;
+    set_thread_uid(Uid::from_raw_unchecked(*uid))
 }
 
 fn tie_to(warden: Pid) -> Result<(), Error> {

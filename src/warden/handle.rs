@@ -1,9 +1,10 @@
 //! The daemon's end of the warden.
 //!
 //! [`Warden::spawn`] runs before the daemon has a runtime or any thread; [`Warden::into_async`] then turns it into a
-//! [`Handle`]. A handle needs no task of its own: [`Handle::send`] writes as much as the sockets accept and keeps the
-//! rest, and [`Handle::notice`], which the daemon's loop always awaits, writes the rest while it waits. So the warden
-//! can never block the loop. Starts use one socket and all other orders another, so that no order waits behind a start.
+//! [`Handle`]. A handle needs no task of its own: [`Handle::start`] and [`Handle::send`] write as much as the sockets
+//! accept and keep the rest, and [`Handle::notice`], which the daemon's loop always awaits, writes the rest while it
+//! waits. So the warden can never block the loop. Starts and orders use a socket each, so that no order waits behind a
+//! start.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
@@ -21,7 +22,7 @@ use super::SUBCOMMAND;
 use super::codec::{CodecError, Decoder};
 use super::custody::{self, Custody};
 use super::outbox::Outbox;
-use crate::process::{InheritedStreams, Notice, Order, Urgent};
+use crate::process::{InheritedStreams, Launch, Notice, Order, Urgent};
 
 /// Read from the socket in one call, in bytes.
 const CHUNK: usize = 64 << 10;
@@ -125,7 +126,7 @@ impl Warden {
             child: self.child,
             starts: Lane::over(self.socket)?,
             urgent: Lane::over(self.urgent)?,
-            ordered: 0,
+            started: 0,
             notices: Decoder::default(),
             buffer: vec![0; CHUNK],
         })
@@ -137,10 +138,10 @@ pub struct Handle {
     child: Child,
     /// For starts, and for all notices of the warden.
     starts: Lane,
-    /// For all other orders.
+    /// For orders.
     urgent: Lane,
     /// Number of starts sent so far.
-    ordered: u64,
+    started: u64,
     notices: Decoder,
     buffer: Vec<u8>,
 }
@@ -151,23 +152,26 @@ impl Handle {
         self.child.id()
     }
 
-    /// Sends an order without ever waiting.
+    /// Orders a start without ever waiting.
     ///
     /// Bytes that the socket does not accept now are kept for [`Handle::notice`] to write. If the warden is gone, that
     /// method returns the error.
     ///
     /// # Errors
-    /// If the order is too long: a launch with megabytes of arguments and environment, which the system would refuse as
-    /// well. Nothing was sent then.
-    pub fn send(&mut self, order: &Order) -> Result<(), CodecError> {
-        match order {
-            Order::Start(_) => {
-                self.starts.push(order)?;
-                self.ordered += 1;
-                Ok(())
-            }
-            _ => self.urgent.push(&Urgent { after: self.ordered, order: order.clone() }),
-        }
+    /// If the launch is too long: with megabytes of arguments and environment, which the system would refuse as well.
+    /// Nothing was sent then.
+    pub fn start(&mut self, launch: &Launch) -> Result<(), CodecError> {
+        self.starts.push(launch)?;
+        self.started += 1;
+        Ok(())
+    }
+
+    /// Sends an order without ever waiting, as [`Handle::start`] does.
+    ///
+    /// # Errors
+    /// If the order cannot be encoded. Nothing was sent then.
+    pub fn send(&mut self, order: Order) -> Result<(), CodecError> {
+        self.urgent.push(&Urgent { after: self.started, order })
     }
 
     /// Waits for the next notice.

@@ -2,7 +2,7 @@
 //!
 //! Only the wait at the top of a turn blocks. Each turn takes a bounded share of every source, so that neither a flood
 //! of output nor a burst of starts delays a deadline. It prepares a few starts, then forks for one after the other.
-//! Between any two of these steps it reads all urgent orders and the clock. A tree whose lease or deadline ends, or that
+//! Between any two of these steps it reads all orders and the clock. A tree whose lease or deadline ends, or that
 //! is to be killed, is marked then, and gets its signal at the end of the turn, however many starts are ordered.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::cgroup::{RunCgroup, UnusedCgroup};
-use super::child::ChildSetup;
 use super::codec::Decoder;
 use super::custody::Vault;
 use super::hold::Hold;
@@ -32,8 +31,8 @@ use crate::run::KnownBy;
 /// Starts in one turn. After that many, ends are reported.
 const STARTS_A_TURN: usize = 8;
 
-/// Maximum number of reads of urgent orders in a row.
-const URGENT_READS: usize = 8;
+/// Maximum number of reads of orders in a row.
+const ORDER_READS: usize = 8;
 
 /// Maximum number of reads from output pipes in one turn.
 const READS_A_TURN: usize = 32;
@@ -47,12 +46,15 @@ const CHUNK: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Keeper {
     pub(super) poller: Poller,
+    /// The socket for starts and for all notices.
     daemon: UnixStream,
-    orders: Decoder,
-    has_orders: bool,
+    launches: Decoder,
+    /// There may be a whole launch among the bytes that were read.
+    has_launches: bool,
+    /// The socket for orders.
     urgent: UnixStream,
-    urgent_orders: Decoder,
-    /// Number of starts so far, including those that got no process.
+    orders: Decoder,
+    /// Number of starts carried out so far, including those that got no process.
     starts: u64,
     early: EarlyOrders,
     outbox: Outbox,
@@ -77,7 +79,7 @@ pub(super) struct Keeper {
     /// At the last check, all children were main processes of trees.
     pub(super) has_no_orphans: bool,
     to_terminate: Vec<TreeId>,
-    /// The cgroup of a run; its parent directories, those of the latest run, are removed when the warden ends.
+    /// A cgroup with the same parent directories as that of the latest run. They are removed when the warden ends.
     last_cgroup: Option<PathBuf>,
     spawner: Spawner,
     /// Closed only when this process ends: what is in it must outlive all trees.
@@ -98,10 +100,10 @@ impl Keeper {
         Ok(Self {
             poller: Poller::new(&daemon, &urgent, &vault)?,
             daemon,
-            orders: Decoder::default(),
-            has_orders: false,
+            launches: Decoder::default(),
+            has_launches: false,
             urgent,
-            urgent_orders: Decoder::default(),
+            orders: Decoder::default(),
             starts: 0,
             early: EarlyOrders::default(),
             outbox: Outbox::default(),
@@ -127,12 +129,12 @@ impl Keeper {
     /// Runs until the daemon is gone and everything is dead.
     pub(super) fn run(mut self) -> io::Result<()> {
         while !(self.is_closing && self.trees.is_empty() && self.has_no_orphans) {
-            for ready in self.poller.wait(self.has_orders)? {
+            for ready in self.poller.wait(self.has_launches)? {
                 match ready {
-                    Ready::Daemon => self.read_orders(),
+                    Ready::Daemon => self.read_launches(),
                     Ready::DaemonGone => self.close(),
                     Ready::Children => self.must_reap = true,
-                    // Every turn reads urgent orders and the clock anyway.
+                    // Every turn reads orders and the clock anyway.
                     Ready::Urgent | Ready::Timer => {}
                     Ready::Status(tree_id) => self.read_start_outcome(tree_id, false),
                     Ready::Outputs => self.read_outputs()?,
@@ -152,16 +154,15 @@ impl Keeper {
         Ok(())
     }
 
-    /// Reads orders from the daemon's first socket.
-    fn read_orders(&mut self) {
-        if self.is_closing || self.has_orders {
+    fn read_launches(&mut self) {
+        if self.is_closing || self.has_launches {
             return;
         }
         match (&self.daemon).read(&mut self.buffer) {
             Ok(0) => self.close(),
             Ok(bytes) => {
-                self.orders.push(&self.buffer[..bytes]);
-                self.has_orders = true;
+                self.launches.push(&self.buffer[..bytes]);
+                self.has_launches = true;
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(_) => self.close(),
@@ -171,7 +172,7 @@ impl Keeper {
     /// Handles the end of the daemon: an order to kill everything. Earlier orders that are still unread do not matter.
     fn close(&mut self) {
         self.is_closing = true;
-        self.has_orders = false;
+        self.has_launches = false;
         self.must_reap = true;
         self.poller.unwatch_daemon(&self.daemon);
         self.poller.unwatch_daemon(&self.urgent);
@@ -179,43 +180,37 @@ impl Keeper {
     }
 
     fn execute(&mut self) {
-        self.execute_urgent();
+        self.execute_orders();
         let mut launches = Vec::new();
-        let mut other = None;
-        while self.has_orders && launches.len() < STARTS_A_TURN && other.is_none() {
-            match self.orders.take() {
-                Ok(Some(Order::Start(launch))) => launches.push(launch),
-                Ok(Some(order)) => other = Some(order),
-                Ok(None) => self.has_orders = false,
-                // The daemon is the same binary, so an undecodable order means that it is broken.
+        while self.has_launches && launches.len() < STARTS_A_TURN {
+            match self.launches.take() {
+                Ok(Some(launch)) => launches.push(launch),
+                Ok(None) => self.has_launches = false,
+                // The daemon is the same binary, so an undecodable message means that it is broken.
                 Err(_) => self.close(),
             }
         }
         self.start_all(&launches);
-        if let Some(order) = other.filter(|_| !self.is_closing) {
-            // An order on the socket of the starts: all starts before it were read.
-            self.execute_one(order, self.starts);
-        }
         let tree_ids = std::mem::take(&mut self.to_terminate);
         if !tree_ids.is_empty() {
             self.terminate(&tree_ids);
         }
     }
 
-    /// Reads and executes all urgent orders. If there are none, it costs one system call.
-    fn execute_urgent(&mut self) {
-        for _ in 0..URGENT_READS {
+    /// Reads and executes all orders. If there are none, it costs one system call.
+    fn execute_orders(&mut self) {
+        for _ in 0..ORDER_READS {
             if self.is_closing {
                 return;
             }
             match (&self.urgent).read(&mut self.buffer) {
                 Ok(0) => self.close(),
-                Ok(bytes) => self.urgent_orders.push(&self.buffer[..bytes]),
+                Ok(bytes) => self.orders.push(&self.buffer[..bytes]),
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return,
                 Err(_) => self.close(),
             }
             loop {
-                match self.urgent_orders.take() {
+                match self.orders.take() {
                     Ok(Some(Urgent { after, order })) => self.execute_one(order, after),
                     Ok(None) => break,
                     Err(_) => return self.close(),
@@ -227,8 +222,6 @@ impl Keeper {
     /// Executes an order that the daemon sent after `after` starts.
     fn execute_one(&mut self, order: Order, after: u64) {
         match order {
-            // The daemon is the same binary, so it is broken if it orders a start here.
-            Order::Start(_) => self.close(),
             Order::Stop { tree_id, .. } | Order::Kill { tree_id } | Order::Cancel { tree_id }
                 if self.is_not_started_yet(tree_id, after) =>
             {
@@ -254,27 +247,26 @@ impl Keeper {
         after > self.starts && !self.trees.contains(tree_id)
     }
 
-    /// Prepares all starts before the first fork, and frees what is left of them after the last: see `spawn`.
-    fn start_all(&mut self, launches: &[Box<Launch>]) {
+    /// Prepares all starts before the first fork, and frees them after the last: see `spawn`.
+    fn start_all(&mut self, launches: &[Launch]) {
         let mut prepared = Vec::with_capacity(launches.len());
         for launch in launches {
             prepared.push(self.prepare(launch));
             self.attend();
         }
-        let mut used = Vec::with_capacity(launches.len());
-        for (launch, prepared) in launches.iter().zip(prepared) {
-            used.push(self.start(launch, prepared));
+        for (launch, prepared) in launches.iter().zip(&mut prepared) {
+            self.start(launch, prepared);
             self.attend();
         }
     }
 
-    /// Handles urgent orders and due kills.
+    /// Executes orders and due kills.
     fn attend(&mut self) {
-        self.execute_urgent();
+        self.execute_orders();
         self.kill_due(uptime());
     }
 
-    fn prepare<'a>(&mut self, launch: &'a Launch) -> Result<InCgroup<'a>, StartFailure> {
+    fn prepare<'a>(&mut self, launch: &'a Launch) -> Result<PreparedStart<'a>, StartFailure> {
         // If the cgroup cannot be created, only sessions, groups and descent are left, and limits for single processes.
         let cgroup = UnusedCgroup::make(launch.cgroup.as_ref());
         if let Some(path) = cgroup.get().map(RunCgroup::path)
@@ -282,29 +274,22 @@ impl Keeper {
         {
             self.last_cgroup = Some(path.to_owned());
         }
-        let directory = cgroup.get().map(RunCgroup::open).transpose();
-        let directory = directory.map_err(|error| start_report::failed(StartStep::Fork, error))?;
-        Ok(InCgroup { start: self.spawner.prepare(launch, directory)?, cgroup })
+        self.spawner.prepare(launch, cgroup)
     }
 
-    /// Returns what is no longer needed, to be freed after the last fork.
-    fn start<'a>(&mut self, launch: &Launch, prepared: Result<InCgroup<'a>, StartFailure>) -> Option<ChildSetup<'a>> {
+    fn start(&mut self, launch: &Launch, prepared: &mut Result<PreparedStart<'_>, StartFailure>) {
         let tree_id = launch.tree_id;
         self.starts += 1;
         let early = self.early.take(tree_id, self.starts);
         let deadline = early.deadline.unwrap_or(launch.deadline);
-        let (started, used) = match (self.may_start(tree_id, deadline, early.is_over), prepared) {
-            (Ok(()), Ok(InCgroup { start, cgroup })) => {
-                let (forked, used) = self.spawner.fork(start);
-                (forked.map(|child| Tree::new(launch, deadline, child, cgroup.into_used())), Some(used))
-            }
-            (Ok(()), Err(why)) | (Err(why), _) => (Err(why), None),
-        };
-        match started {
-            Ok(tree) => self.keep(tree_id, tree),
+        let forked = self
+            .may_start(tree_id, deadline, early.is_over)
+            .and_then(|()| prepared.as_mut().map_err(|why| *why))
+            .and_then(|prepared| self.spawner.fork(prepared));
+        match forked {
+            Ok(child) => self.keep(tree_id, Tree::new(launch, deadline, child)),
             Err(why) => self.send(&Notice::NotStarted { tree_id, why }),
         }
-        used
     }
 
     fn may_start(&self, tree_id: TreeId, deadline: Deadline, is_over: bool) -> Result<(), StartFailure> {
@@ -520,18 +505,12 @@ impl Keeper {
     }
 }
 
-/// A prepared start, and the cgroup that was created for it.
-struct InCgroup<'a> {
-    start: PreparedStart<'a>,
-    cgroup: UnusedCgroup,
-}
-
 /// Orders about trees that are not started yet.
 #[derive(Debug, Default)]
 struct EarlyOrders {
     orders: BTreeMap<TreeId, EarlyOrder>,
-    /// Highest number of starts sent before one of these orders. Once that many are read, none of the starts can still
-    /// come.
+    /// Highest number of starts sent before one of these orders. Once that many are carried out, all of these orders have
+    /// met their start, or will meet none.
     until: u64,
 }
 
@@ -549,7 +528,7 @@ impl EarlyOrders {
         self.orders.entry(tree_id).or_default()
     }
 
-    /// Removes and returns the orders about this tree, after `starts` starts were read.
+    /// Removes and returns the orders about this tree, whose start is the `starts`-th to be carried out.
     fn take(&mut self, tree_id: TreeId, starts: u64) -> EarlyOrder {
         let order = self.orders.remove(&tree_id).unwrap_or_default();
         if starts >= self.until {
@@ -564,7 +543,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn early_orders_are_kept_until_all_starts_before_them_are_read() {
+    fn early_orders_are_kept_until_all_starts_before_them_are_carried_out() {
         let mut early = EarlyOrders::default();
         early.at(TreeId(7), 3).is_over = true;
         early.at(TreeId(9), 2).deadline = Some(Deadline::None);

@@ -19,7 +19,7 @@ use crate::process::{Stream, TreeId};
 pub(super) enum Ready {
     /// The daemon's socket can be read or written.
     Daemon,
-    /// There are urgent orders to read.
+    /// There are orders to read.
     Urgent,
     /// The daemon's end of a socket is closed; unread bytes may be left.
     DaemonGone,

@@ -7,11 +7,14 @@
 //! The steps in the child are in `child`. The warden never waits for a child to reach exec: a working directory on a
 //! dead network mount would delay every deadline. The child reports on a pipe what came of it: see `start_report`.
 //!
-//! This is the only file with `unsafe`: safe Rust has no fork and no way to advise the kernel about pages. The warden
-//! has one thread, so between fork and exec the child may do anything that a process may do, including allocation. But
-//! each page that it is the first to touch costs it some microseconds, so the ordinary path does without the C
-//! library's functions and without new memory, unless the job has a user of its own or files.
-#![expect(unsafe_code, reason = "fork, exec, _exit, madvise, keyrings and signal dispositions have no safe form")]
+//! This is the only file with `unsafe`: safe Rust has no fork. The warden has one thread, so between fork and exec the
+//! child may do anything that a process may do, including allocation. But each page that it is the first to touch costs
+//! it some microseconds, so it does without the C library's functions and without new memory, unless the job has files.
+#![expect(
+    unsafe_code,
+    reason = "fork, exec, _exit, madvise, close_range, keyrings, signal masks and dispositions, and descriptors known by \
+              number have no safe form"
+)]
 
 use std::ffi::{CStr, FromBytesWithNulError, c_char, c_void};
 use std::fs::File;
@@ -27,6 +30,7 @@ use rustix::io::Errno as Error;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
+use super::cgroup::{RunCgroup, UnusedCgroup};
 use super::child::{ChildSetup, ChildStreams, HoldEnd, MovedEnds, NulByte, become_job};
 use super::hold::Hold;
 use super::procfs;
@@ -56,6 +60,8 @@ pub(super) struct Child {
     pub(super) stdout: Option<OwnedFd>,
     /// Its standard error, likewise.
     pub(super) stderr: Option<OwnedFd>,
+    /// The cgroup that was created for it.
+    pub(super) cgroup: Option<RunCgroup>,
 }
 
 /// Resets every signal to its default disposition.
@@ -124,30 +130,30 @@ impl Spawner {
         self.last
     }
 
-    /// Prepares a start up to its pipes. `cgroup`: the directory of the cgroup to start in.
+    /// Prepares a start in a cgroup, if there is one, up to its descriptors.
     pub(super) fn prepare<'a>(
         &self,
         launch: &'a Launch,
-        cgroup: Option<OwnedFd>,
+        cgroup: UnusedCgroup,
     ) -> Result<PreparedStart<'a>, StartFailure> {
-        let setup = ChildSetup::new(launch, self.inherited, cgroup.is_some(), self.has_negative_oom_score())
+        if launch.streams.is_some_and(|InheritedStreams { stdin, stdout, stderr }| stdin.min(stdout).min(stderr) < 0) {
+            return Err(failed(StartStep::Prepare, Error::BADF));
+        }
+        let is_in_cgroup = cgroup.get().is_some();
+        let setup = ChildSetup::new(launch, self.inherited, is_in_cgroup, self.has_negative_oom_score())
             .map_err(|NulByte| failed(StartStep::Exec, Error::INVAL))?;
         Ok(PreparedStart { setup, cgroup })
     }
 
-    /// Forks, unless it is too late, and runs the child's part in the child.
+    /// Forks, unless it is too late, and runs the child's part in the child. The cgroup is then the child's.
     ///
-    /// Returns what is no longer needed, to be freed after the last fork.
-    pub(super) fn fork<'a>(&self, prepared: PreparedStart<'a>) -> (Result<Child, StartFailure>, ChildSetup<'a>) {
+    /// The descriptors are opened here. If those of this start existed at the fork for another, its child would hold
+    /// the pipes open too, and the end of this one could not be told from its silence.
+    pub(super) fn fork(&self, prepared: &mut PreparedStart<'_>) -> Result<Child, StartFailure> {
         let PreparedStart { setup, cgroup } = prepared;
-        (self.fork_with(&setup, cgroup.as_ref().map(AsFd::as_fd)), setup)
-    }
-
-    /// The pipes are created here: if they existed at the fork for another start, its child would hold them open too,
-    /// and the end of this one could not be told from its silence.
-    fn fork_with(&self, setup: &ChildSetup<'_>, cgroup: Option<BorrowedFd<'_>>) -> Result<Child, StartFailure> {
         let launch = setup.launch;
         let no_pipe = |error| failed(StartStep::Fork, error);
+        let directory = cgroup.get().map(RunCgroup::open).transpose().map_err(no_pipe)?;
         let (status, status_end) = pipe_below(self.last).map_err(no_pipe)?;
         let not_before = launch.not_before.filter(|&at| at > uptime());
         let hold = not_before.map(Hold::until).transpose().map_err(no_pipe)?;
@@ -160,21 +166,21 @@ impl Spawner {
         };
         let [stdin, stdout, stderr] = match &streams {
             NewStreams::Inherited(InheritedStreams { stdin, stdout, stderr }) => [stdin, stdout, stderr]
-                // SAFETY: nothing in the warden opens or closes these descriptors, which it has had since its start. A
-                // number that is no descriptor makes the child fail.
-                .map(|&stream| unsafe { BorrowedFd::borrow_raw(stream.max(0)) }),
+                // SAFETY: none is negative, which `prepare` has checked. Nothing in the warden opens or closes these
+                // descriptors, which it has had since its start. A number that is no descriptor makes the child fail.
+                .map(|&stream| unsafe { BorrowedFd::borrow_raw(stream) }),
             NewStreams::Pipes { input, stdout, stderr } => {
                 [input.as_ref().unwrap_or(&self.null), &stdout.1, &stderr.1].map(AsFd::as_fd)
             }
         };
         let hold_end = hold.as_ref().map(|hold| HoldEnd { token: hold.as_fd(), daemon: self.daemon.as_fd() });
         let ends = ChildStreams { stdin, stdout, stderr, status: status_end.as_fd(), hold: hold_end };
-        let (pid, forked_at) = fork(setup, &ends, cgroup)?;
+        let (pid, forked_at) = fork(setup, &ends, directory.as_ref().map(AsFd::as_fd))?;
         let (stdout, stderr) = match streams {
             NewStreams::Inherited(_) => (None, None),
             NewStreams::Pipes { stdout, stderr, .. } => (Some(stdout.0), Some(stderr.0)),
         };
-        Ok(Child { pid, forked_at, status, hold, stdout, stderr })
+        Ok(Child { pid, forked_at, status, hold, stdout, stderr, cgroup: cgroup.take() })
     }
 
     fn pipes(&self, launch: &Launch) -> Result<NewStreams, Error> {
@@ -193,10 +199,10 @@ impl Spawner {
     }
 }
 
-/// A start that is ready for its pipes and its fork.
+/// A start that is ready for its descriptors and its fork. Without a fork, dropping it removes the cgroup.
 pub(super) struct PreparedStart<'a> {
     setup: ChildSetup<'a>,
-    cgroup: Option<OwnedFd>,
+    cgroup: UnusedCgroup,
 }
 
 /// The standard streams of a child that is about to be forked.

@@ -71,13 +71,13 @@ pub(super) struct Tree {
 
 impl Tree {
     /// The tree of a child that was just forked. `deadline` may be a newer one than that of the launch.
-    pub(super) fn new(launch: &Launch, deadline: Deadline, child: Child, cgroup: Option<RunCgroup>) -> Self {
+    pub(super) fn new(launch: &Launch, deadline: Deadline, child: Child) -> Self {
         Self {
             main: child.pid,
             forked_at: child.forked_at,
             run: launch.environment.variable(RUN_ID).map(|run| run.as_bytes().to_vec()),
             uid: launch.uid(),
-            known_by: cgroup.as_ref().map_or(KnownBy::Environment, RunCgroup::known_by),
+            known_by: child.cgroup.as_ref().map_or(KnownBy::Environment, RunCgroup::known_by),
             deadline,
             starting: Some(child.status),
             hold: child.hold,
@@ -85,7 +85,7 @@ impl Tree {
             stdout: child.stdout,
             stderr: child.stderr,
             output: Output::new(launch.max_output),
-            cgroup,
+            cgroup: child.cgroup,
             out_of_memory: false,
             ended_by: None,
             got_sigterm: false,
@@ -173,8 +173,8 @@ mod tests {
         };
         let pid = Pid::from_raw(main).unwrap();
         let (stdout, stderr) = (Some(pipe()), Some(pipe()));
-        let child = Child { pid, forked_at: at, status: pipe(), hold: None, stdout, stderr };
-        Tree::new(&launch, launch.deadline, child, None)
+        let child = Child { pid, forked_at: at, status: pipe(), hold: None, stdout, stderr, cgroup: None };
+        Tree::new(&launch, launch.deadline, child)
     }
 
     #[test]

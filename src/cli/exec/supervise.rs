@@ -85,7 +85,7 @@ struct ExecSupervisor<'a> {
 
 impl ExecSupervisor<'_> {
     async fn run(&mut self, launch: Launch) -> Result<StartedOrFailed, WardenGone> {
-        if self.warden.send(&Order::Start(Box::new(launch))).is_err() {
+        if self.warden.start(&launch).is_err() {
             let too_long = nix::errno::Errno::E2BIG as i32;
             return Ok(Err(StartFailure::Step { step: StartStep::Exec, errno: too_long }));
         }
@@ -131,7 +131,7 @@ impl ExecSupervisor<'_> {
     fn interrupt(&mut self) {
         self.due = None;
         if self.stopped.is_some() {
-            self.order(&Order::Kill { tree_id: self.tree_id });
+            self.order(Order::Kill { tree_id: self.tree_id });
         } else {
             self.stop(ExecStopCause::Signal);
         }
@@ -140,10 +140,10 @@ impl ExecSupervisor<'_> {
     fn stop(&mut self, cause: ExecStopCause) {
         self.stopped = Some(cause);
         let grace_ms = millis(self.job.kill_grace);
-        self.order(&Order::Stop { tree_id: self.tree_id, grace_ms });
+        self.order(Order::Stop { tree_id: self.tree_id, grace_ms });
     }
 
-    fn order(&mut self, order: &Order) {
+    fn order(&mut self, order: Order) {
         // Cannot fail: these orders are short enough for one message.
         let _ = self.warden.send(order);
     }

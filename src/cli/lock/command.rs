@@ -116,8 +116,8 @@ impl<'a, G: Guard> HeldCommand<'a, G> {
 
     /// Runs the command to its end.
     pub async fn run(&mut self, launch: Launch) -> Result<CommandEnd, WardenGone> {
-        self.order(&Order::Lease { until: self.guard.lease_until() });
-        if self.warden.send(&Order::Start(Box::new(launch))).is_err() {
+        self.order(Order::Lease { until: self.guard.lease_until() });
+        if self.warden.start(&launch).is_err() {
             let too_long = nix::errno::Errno::E2BIG as i32;
             return Ok(Err(StartFailure::Step { step: StartStep::Exec, errno: too_long }));
         }
@@ -160,7 +160,7 @@ impl<'a, G: Guard> HeldCommand<'a, G> {
 
     fn on_event(&mut self, event: LockEvent) {
         match event {
-            LockEvent::Lease { until } => self.order(&Order::Lease { until }),
+            LockEvent::Lease { until } => self.order(Order::Lease { until }),
             LockEvent::SessionOver => self.lose("the session is over"),
             LockEvent::EntryGone { entry } => self.lose(&format!("somebody deleted `{entry}`")),
             LockEvent::RevokeRequested { entry } => {
@@ -179,7 +179,7 @@ impl<'a, G: Guard> HeldCommand<'a, G> {
             OnLeaseEnd::Kill => {
                 say(why);
                 self.stopped = Some(Stopped::LockLost);
-                self.order(&Order::Kill { tree_id: TREE });
+                self.order(Order::Kill { tree_id: TREE });
             }
             OnLeaseEnd::Warn => self.warn(why),
         }
@@ -216,7 +216,7 @@ impl<'a, G: Guard> HeldCommand<'a, G> {
         if self.stop_at().is_some_and(|at| at <= now) {
             self.stopped = Some(Stopped::Hold);
             let left = (self.held_from + self.settings.hold.unwrap_or_default()).since(now);
-            self.order(&Order::Stop { tree_id: TREE, grace_ms: millis(left) });
+            self.order(Order::Stop { tree_id: TREE, grace_ms: millis(left) });
         }
         if self.settings.on_lease_end == OnLeaseEnd::Warn && self.guard.lease_until() <= now {
             self.warn("no quorum of the servers has answered");
@@ -228,7 +228,7 @@ impl<'a, G: Guard> HeldCommand<'a, G> {
         match signal {
             SIGTSTP => {}
             SIGUSR1 | SIGUSR2 => self.signal(signal),
-            _ if self.stopped.is_some() => self.order(&Order::Kill { tree_id: TREE }),
+            _ if self.stopped.is_some() => self.order(Order::Kill { tree_id: TREE }),
             _ => {
                 self.stopped = Some(Stopped::Signal);
                 self.signal(signal);
@@ -251,14 +251,14 @@ impl<'a, G: Guard> HeldCommand<'a, G> {
             true => Order::Stop { tree_id: TREE, grace_ms: millis(self.settings.kill_grace) },
             false => Order::Signal { tree_id: TREE, signal },
         };
-        self.order(&order);
+        self.order(order);
         if !is_final {
             // A stopped process gets the signal only then.
-            self.order(&Order::Signal { tree_id: TREE, signal: SIGCONT });
+            self.order(Order::Signal { tree_id: TREE, signal: SIGCONT });
         }
     }
 
-    fn order(&mut self, order: &Order) {
+    fn order(&mut self, order: Order) {
         // Cannot fail: these orders are short enough for one message.
         let _ = self.warden.send(order);
     }

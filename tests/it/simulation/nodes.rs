@@ -17,7 +17,7 @@ use cronkeeper::engine::Engine;
 use cronkeeper::job::JobSet;
 use cronkeeper::ledger;
 use cronkeeper::metrics::Recorder;
-use cronkeeper::process::{Notice, Order};
+use cronkeeper::process::{Launch, Notice, Order};
 use cronkeeper::run::journal::{Journal, JournalEntry, JournalState, RecoveredRun, Written};
 use cronkeeper::run::{ControlRecord, KnownBy, Note, RunEnd, RunId, RunRecord, RunState, Traces, Version};
 use cronkeeper::systemd::{Notifier, Watchdog};
@@ -395,9 +395,15 @@ struct Wired {
 }
 
 impl Processes for Wired {
-    fn send(&mut self, order: &Order) -> Result<(), CodecError> {
+    fn start(&mut self, launch: &Launch) -> Result<(), CodecError> {
         let world = &mut *self.world.lock();
-        world.wardens.order(&mut world.env, self.node, order.clone());
+        world.wardens.order_start(&mut world.env, self.node, launch.clone());
+        Ok(())
+    }
+
+    fn send(&mut self, order: Order) -> Result<(), CodecError> {
+        let world = &mut *self.world.lock();
+        world.wardens.order(&mut world.env, self.node, order);
         Ok(())
     }
 

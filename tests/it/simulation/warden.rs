@@ -42,6 +42,7 @@ pub struct Step {
 }
 
 enum Action {
+    Start(Box<Launch>),
     Execute(Order),
     /// The daemon's end of the socket is closed.
     DaemonGone,
@@ -66,14 +67,14 @@ struct Warden {
     inbox: Vec<Step>,
     /// The time of the last ordered start; the next start comes after it.
     started: Uptime,
-    /// The time at which the last other order is obeyed.
-    obeyed: Uptime,
-    /// Trees that were ordered and are not started yet, with the orders about them that came meanwhile.
+    /// The time at which the last order is carried out.
+    ordered: Uptime,
+    /// Trees whose start was ordered and is not carried out yet, with the orders about them that came meanwhile.
     starting: BTreeMap<TreeId, Early>,
     /// Processes that are prepared and whose time has not come, with their pids.
     held: BTreeMap<TreeId, (i32, Launch)>,
-    /// Orders that the daemon has not written to its socket yet, while the socket is blocked.
-    unsent: Option<Vec<Order>>,
+    /// Starts and orders that the daemon has not written to its sockets yet, while these are blocked.
+    unsent: Option<Vec<Action>>,
     daemon: Option<UnboundedSender<Notice>>,
 }
 
@@ -112,7 +113,7 @@ impl Wardens {
             trees: BTreeMap::new(),
             inbox: Vec::new(),
             started: Uptime::ZERO,
-            obeyed: Uptime::ZERO,
+            ordered: Uptime::ZERO,
             starting: BTreeMap::new(),
             held: BTreeMap::new(),
             unsent: None,
@@ -130,39 +131,47 @@ impl Wardens {
         warden.inbox.clear();
         warden.lease_until = Uptime::ZERO;
         warden.alarm = None;
-        (warden.started, warden.obeyed) = (Uptime::ZERO, Uptime::ZERO);
+        (warden.started, warden.ordered) = (Uptime::ZERO, Uptime::ZERO);
         warden.starting.clear();
         warden.held.clear();
         warden.daemon = Some(daemon);
         notices
     }
 
+    /// Takes a start from the daemon.
+    pub fn order_start(&mut self, env: &mut Env, node: usize, launch: Launch) {
+        self.send(env, node, Action::Start(Box::new(launch)));
+    }
+
     /// Takes an order from the daemon.
     pub fn order(&mut self, env: &mut Env, node: usize, order: Order) {
+        self.send(env, node, Action::Execute(order));
+    }
+
+    fn send(&mut self, env: &mut Env, node: usize, action: Action) {
         match &mut self.wardens[node].unsent {
-            Some(unsent) => unsent.push(order),
-            None => self.obey(env, node, order),
+            Some(unsent) => unsent.push(action),
+            None => self.deliver(env, node, action),
         }
     }
 
-    /// Delivers an order. Starts have their own queue, in which each waits for those before it; nothing else waits for
-    /// them.
-    fn obey(&mut self, env: &mut Env, node: usize, order: Order) {
+    /// Starts have their own queue, in which each waits for those before it; no order waits for them.
+    fn deliver(&mut self, env: &mut Env, node: usize, action: Action) {
         let slow = self.slow;
         let warden = &mut self.wardens[node];
         let at = env.now() + Duration::from_micros(env.rng.u64(20..500));
-        let at = match &order {
-            Order::Start(launch) => {
+        let at = match &action {
+            Action::Start(launch) => {
                 warden.starting.insert(launch.tree_id, Early::default());
-                warden.started = at.max(warden.started + STEP).max(warden.obeyed) + slow.unwrap_or_default();
+                warden.started = at.max(warden.started + STEP).max(warden.ordered) + slow.unwrap_or_default();
                 warden.started
             }
             _ => {
-                warden.obeyed = at.max(warden.obeyed + STEP);
-                warden.obeyed
+                warden.ordered = at.max(warden.ordered + STEP);
+                warden.ordered
             }
         };
-        env.queue.at(at, Event::Warden(Step { node, generation: warden.generation, action: Action::Execute(order) }));
+        env.queue.at(at, Event::Warden(Step { node, generation: warden.generation, action }));
     }
 
     /// Sets how long a start takes from now on.
@@ -170,20 +179,20 @@ impl Wardens {
         self.slow = each;
     }
 
-    /// Blocks the socket, so that the daemon keeps its messages.
+    /// Blocks the sockets, so that the daemon keeps its messages.
     pub fn clog(&mut self, node: usize) {
         self.wardens[node].unsent.get_or_insert_default();
     }
 
     /// True while the daemon holds an attempt that it has not sent.
     pub fn has_unsent_start(&self, node: usize) -> bool {
-        self.wardens[node].unsent.iter().flatten().any(|order| matches!(order, Order::Start(_)))
+        self.wardens[node].unsent.iter().flatten().any(|action| matches!(action, Action::Start(_)))
     }
 
-    /// Unblocks the socket, which then accepts the held messages in order.
+    /// Unblocks the sockets, which then accept the held messages in order.
     pub fn unclog(&mut self, env: &mut Env, node: usize) {
-        for order in self.wardens[node].unsent.take().unwrap_or_default() {
-            self.obey(env, node, order);
+        for action in self.wardens[node].unsent.take().unwrap_or_default() {
+            self.deliver(env, node, action);
         }
     }
 
@@ -307,7 +316,7 @@ impl Wardens {
             return self.wardens[node].inbox.push(step);
         }
         match step.action {
-            Action::Execute(Order::Start(launch)) => self.start(env, node, *launch),
+            Action::Start(launch) => self.start(env, node, *launch),
             Action::Execute(Order::Stop { tree_id, .. } | Order::Kill { tree_id } | Order::Cancel { tree_id })
                 if warden.starting.contains_key(&tree_id) =>
             {
@@ -548,13 +557,18 @@ mod tests {
         world.wardens.order(&mut world.env, 0, order);
     }
 
+    fn order_start(testbed: &Testbed, launch: Launch) {
+        let world = &mut *testbed.executor.world.lock();
+        world.wardens.order_start(&mut world.env, 0, launch);
+    }
+
     /// A node with a warden, and a tree that runs until something ends it.
     fn with_tree(deadline: Deadline) -> (Testbed, UnboundedReceiver<Notice>) {
         // A seed whose job lasts longer than the tests.
         let mut testbed = Testbed::new(3, 1);
         let notices = testbed.executor.world.lock().wardens.attach(0);
         order(&testbed, Order::Lease { until: testbed.now() + 100 * MS });
-        order(&testbed, Order::Start(Box::new(launch(testbed.now() + 100 * MS, deadline))));
+        order_start(&testbed, launch(testbed.now() + 100 * MS, deadline));
         testbed.run(10 * MS);
         assert!(testbed.executor.world.lock().wardens.has_trees(0));
         (testbed, notices)
@@ -618,7 +632,7 @@ mod tests {
     fn a_start_that_comes_too_late_starts_nothing() {
         let mut testbed = Testbed::new(3, 1);
         let mut notices = testbed.executor.world.lock().wardens.attach(0);
-        order(&testbed, Order::Start(Box::new(launch(testbed.now(), Deadline::Lease))));
+        order_start(&testbed, launch(testbed.now(), Deadline::Lease));
         testbed.run(10 * MS);
         assert_eq!(
             notices.try_recv().ok(),
@@ -633,7 +647,7 @@ mod tests {
         testbed.executor.fault(Fault::SlowStarts { each: 20 * MS });
         for tree_id in 1..=3 {
             let launch = launch(testbed.now() + 100 * MS, Deadline::None);
-            order(&testbed, Order::Start(Box::new(Launch { tree_id: TreeId(tree_id), ..launch })));
+            order_start(&testbed, Launch { tree_id: TreeId(tree_id), ..launch });
         }
         order(&testbed, Order::Kill { tree_id: TreeId(2) });
         order(&testbed, Order::Ping);

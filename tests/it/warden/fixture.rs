@@ -95,8 +95,12 @@ impl Fixture {
         self.launch(&["/bin/sh", "-c", script])
     }
 
+    pub fn order_start(&mut self, launch: &Launch) {
+        self.warden.start(launch).unwrap();
+    }
+
     pub fn order(&mut self, order: Order) {
-        self.warden.send(&order).unwrap();
+        self.warden.send(order).unwrap();
     }
 
     pub async fn notice(&mut self) -> Notice {
@@ -104,7 +108,7 @@ impl Fixture {
     }
 
     pub async fn start(&mut self, launch: Launch) -> (TreeId, i32) {
-        self.order(Order::Start(Box::new(launch)));
+        self.order_start(&launch);
         loop {
             match self.notice().await {
                 Notice::Started { tree_id, pid, .. } => return (tree_id, pid),
@@ -115,7 +119,7 @@ impl Fixture {
     }
 
     pub async fn refused(&mut self, launch: Launch) -> StartFailure {
-        self.order(Order::Start(Box::new(launch)));
+        self.order_start(&launch);
         match self.notice().await {
             Notice::NotStarted { why, .. } => why,
             other => panic!("{other:?} instead of a refusal"),

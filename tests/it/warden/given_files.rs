@@ -172,10 +172,10 @@ async fn many_secrets_have_the_numbers_behind_the_streams_also_in_a_held_job() {
         launch.files.secrets = (0..32).map(secret).collect();
         let at = cronkeeper::clock::system::uptime() + std::time::Duration::from_millis(300);
         launch.not_before = is_held.then_some(at);
-        fixture.order(Order::Start(Box::new(launch)));
+        fixture.order_start(&launch);
         match fixture.notice().await {
             Notice::Held { .. } => fixture.end_of_start().await,
-            // At once, or its time had come before it was forked.
+            // At once, or its time had come before it was prepared.
             Notice::Started { .. } => fixture.end().await,
             other => panic!("{other:?} instead of a start"),
         };
@@ -246,7 +246,7 @@ async fn a_process_that_can_do_without_its_files_starts_with_those_that_can_be_u
     launch.tree_id.0 += 100;
     launch.files.are_dispensable = true;
     let tree_id = launch.tree_id;
-    fixture.order(Order::Start(Box::new(launch)));
+    fixture.order_start(&launch);
     let missing = FileProblem { index: 0, fault: FileFault::System };
     let files = vec![
         UnusableFile { step: StartStep::Environment(FileProblem { index: 0, fault: unclosed }), errno: 0 },
@@ -276,7 +276,7 @@ async fn a_process_that_can_do_without_its_files_starts_although_they_are_too_la
     launch.tree_id.0 += 100;
     launch.files.are_dispensable = true;
     let tree_id = launch.tree_id;
-    fixture.order(Order::Start(Box::new(launch)));
+    fixture.order_start(&launch);
     let without = |index| UnusableFile {
         step: StartStep::Environment(FileProblem { index, fault: FileFault::System }),
         errno: too_large,

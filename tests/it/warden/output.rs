@@ -49,7 +49,7 @@ async fn a_daemon_that_does_not_read_delays_the_job_and_does_not_grow_the_warden
     let pid = fixture.warden.pid();
     let mut launch = fixture.sh("exec sleep 1000");
     launch.deadline = Deadline::LeaseAnd(uptime() + Duration::from_secs(3));
-    fixture.order(Order::Start(Box::new(launch)));
+    fixture.order_start(&launch);
     // The test reads nothing until the deadline of the second tree has passed.
     eventually("the other tree is killed", || living(&fixture.run).len() <= 3).await;
     assert!(!fixture.directory.path().join("finished").exists());
@@ -69,7 +69,7 @@ async fn a_flood_of_one_job_does_not_silence_another() {
     launch.max_output = u64::MAX;
     fixture.start(launch).await;
     let launch = fixture.sh("echo received");
-    fixture.order(Order::Start(Box::new(launch)));
+    fixture.order_start(&launch);
     while !matches!(fixture.notice().await, Notice::Output { line, .. } if line == "received") {}
     fixture.order(Order::Kill { tree_id: TreeId(1) });
     let mut ended = 0;

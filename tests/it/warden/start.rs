@@ -1,7 +1,7 @@
 //! Starting a job's process: what it inherits, and how failures are reported.
 
 use cronkeeper::clock::system::uptime;
-use cronkeeper::process::{Deadline, Exit, Limits, Order, StartFailure, StartStep};
+use cronkeeper::process::{Deadline, Exit, InheritedStreams, Limits, Order, StartFailure, StartStep, User};
 
 use super::fixture::{Fixture, is_root, nobody, replace};
 
@@ -111,6 +111,28 @@ async fn each_step_that_can_fail_is_named() {
     let mut launch = fixture.launch(&["true"]);
     launch.directory = "/no/such/folder".into();
     assert_eq!(fixture.refused(launch).await, step(StartStep::Directory, 2));
+    for [stdin, stdout, stderr] in [[-1, 1, 2], [0, i32::MIN, 2], [0, 1, -1]] {
+        let mut launch = fixture.launch(&["true"]);
+        launch.streams = Some(InheritedStreams { stdin, stdout, stderr });
+        assert_eq!(fixture.refused(launch).await, step(StartStep::Prepare, 9));
+    }
+    fixture.close().await;
+}
+
+#[tokio::test]
+async fn an_id_that_is_none_is_refused() {
+    if !is_root() {
+        return;
+    }
+    const NO_ID: u32 = u32::MAX;
+    let mut fixture = Fixture::new();
+    for user in
+        [User { uid: NO_ID, ..nobody() }, User { gid: NO_ID, ..nobody() }, User { groups: vec![NO_ID], ..nobody() }]
+    {
+        let mut launch = fixture.launch(&["true"]);
+        launch.user = Some(user);
+        assert_eq!(fixture.refused(launch).await, StartFailure::Step { step: StartStep::User, errno: 22 });
+    }
     fixture.close().await;
 }
 

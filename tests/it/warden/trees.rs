@@ -148,7 +148,7 @@ async fn many_short_jobs_leave_nothing_behind() {
     let mut fixture = Fixture::new();
     for _ in 0..200 {
         let launch = fixture.launch(&["true"]);
-        fixture.order(Order::Start(Box::new(launch)));
+        fixture.order_start(&launch);
     }
     let mut ended = 0;
     while ended < 200 {

@@ -16,7 +16,7 @@ async fn urgent_orders_do_not_wait_for_starts_however_many_there_are() {
     let mut fixture = Fixture::new();
     fixture.stop();
     let launches: Vec<_> = (0..MANY).map(|_| fixture.launch(&["true"])).collect();
-    launches.into_iter().for_each(|launch| fixture.order(Order::Start(Box::new(launch))));
+    launches.into_iter().for_each(|launch| fixture.order_start(&launch));
     fixture.order(Order::Ping);
     fixture.go_on();
     assert_eq!(fixture.notice().await, Notice::Pong);
@@ -33,7 +33,7 @@ async fn a_tree_that_is_ended_before_its_start_is_not_started() {
     fixture.stop();
     let launches = [(); 4].map(|()| fixture.sh("exit 7"));
     let tree_ids = launches.each_ref().map(|launch| launch.tree_id);
-    launches.into_iter().for_each(|launch| fixture.order(Order::Start(Box::new(launch))));
+    launches.into_iter().for_each(|launch| fixture.order_start(&launch));
     fixture.order(Order::Kill { tree_id: tree_ids[0] });
     fixture.order(Order::Stop { tree_id: tree_ids[1], grace_ms: 60_000 });
     fixture.order(Order::Deadline { tree_id: tree_ids[2], deadline: Deadline::At(uptime()) });
@@ -52,7 +52,7 @@ async fn a_kill_is_never_lost_wherever_it_meets_its_start() {
     for _ in 0..MANY / 10 {
         let launches = [(); 10].map(|()| fixture.launch(&["sleep", "1000"]));
         let tree_ids = launches.each_ref().map(|launch| launch.tree_id);
-        launches.into_iter().for_each(|launch| fixture.order(Order::Start(Box::new(launch))));
+        launches.into_iter().for_each(|launch| fixture.order_start(&launch));
         tree_ids.into_iter().for_each(|tree_id| fixture.order(Order::Kill { tree_id }));
     }
     let (mut over, mut started) = (0, BTreeSet::new());
@@ -78,7 +78,7 @@ async fn a_deadline_that_overtakes_its_start_is_the_one_that_counts() {
     launch.deadline = Deadline::Lease;
     let (tree_id, at) = (launch.tree_id, uptime() + Duration::from_millis(300));
     fixture.order(Order::Lease { until: Uptime::NEVER });
-    fixture.order(Order::Start(Box::new(launch)));
+    fixture.order_start(&launch);
     fixture.order(Order::Deadline { tree_id, deadline: Deadline::At(uptime() + Duration::from_secs(600)) });
     fixture.order(Order::Deadline { tree_id, deadline: Deadline::At(at) });
     // The new deadline counts: the lease ends before the start is read, but does not kill the tree any more.
