@@ -106,7 +106,12 @@ impl Calendar {
             if day == today || start < span.end {
                 return Some(start.max(at));
             }
-            at = span.end.max(start - LONGEST_SHIFT);
+            // Shortly before a backward shift, an earlier date can still come again.
+            at = if span.end.saturating_sub(at) <= LONGEST_SHIFT {
+                span.end
+            } else {
+                span.end.max(start - LONGEST_SHIFT)
+            };
         }
     }
 
@@ -127,7 +132,9 @@ impl Calendar {
             if day == today || end >= span.start {
                 return Some(end.min(at));
             }
-            at = before?.min(end + LONGEST_SHIFT);
+            // Shortly after a backward shift, a later date may have come before.
+            at =
+                if at.saturating_sub(span.start) <= LONGEST_SHIFT { before? } else { before?.min(end + LONGEST_SHIFT) };
         }
     }
 

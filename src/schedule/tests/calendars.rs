@@ -332,6 +332,30 @@ const ZONES: [&str; 8] = [
     "Antarctica/Troll",
 ];
 
+fn assert_like_model(list: &[&str], zone: &str, exclude: &[Entry], only: &[Entry], after: i64, length: i64) {
+    let text = |entries: &[Entry]| entries.iter().map(Entry::text).collect::<Vec<_>>().join("\n");
+    let files = |entries: &[Entry]| (!entries.is_empty()).then(|| file("f", &text(entries))).into_iter().collect();
+    let calendar = Calendar::new(files(exclude), files(only));
+    let plain = Schedule::parse(list, zone, Dst::Once, "job").expect("valid");
+    let schedule = plain.with_calendar(Some(calendar));
+    let after = Timestamp::from_second(BEGIN + after).expect("in range");
+    let until = after + Duration::from_secs(length.unsigned_abs());
+    let time_zone = TimeZone::get(zone).expect("a zone");
+    let counts = |at: &Timestamp| {
+        let date = time_zone.to_datetime(*at).date();
+        let any = |entries: &[Entry]| entries.iter().any(|entry| entry.names(date));
+        !any(exclude) && (only.is_empty() || any(only))
+    };
+    let (expected, left_out): (Vec<Timestamp>, Vec<Timestamp>) = plain.occurrences(after, until).partition(counts);
+    let found: Vec<Timestamp> = schedule.occurrences(after, until).collect();
+    assert_eq!(found, expected);
+    assert_eq!(schedule.count(after, until), expected.len() as u64);
+    assert_eq!(schedule.last_before_or_at(until, after), expected.last().copied());
+    let (number, first) = schedule.left_out(after, until, NonZeroUsize::new(10).unwrap());
+    assert_eq!(number, left_out.len() as u64);
+    assert!(first.iter().map(|(at, _)| at).eq(left_out.iter().take(10)));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -344,26 +368,21 @@ proptest! {
         after in 0..40_000_000_i64,
         length in 0..30_000_000_i64,
     ) {
-        let text = |entries: &[Entry]| entries.iter().map(Entry::text).collect::<Vec<_>>().join("\n");
-        let files = |entries: &[Entry]| (!entries.is_empty()).then(|| file("f", &text(entries))).into_iter().collect();
-        let calendar = Calendar::new(files(&exclude), files(&only));
-        let plain = Schedule::parse(&list, zone, Dst::Once, "job").expect("valid");
-        let schedule = plain.with_calendar(Some(calendar));
-        let after = Timestamp::from_second(BEGIN + after).expect("in range");
-        let until = after + Duration::from_secs(length.unsigned_abs());
-        let time_zone = TimeZone::get(zone).expect("a zone");
-        let counts = |at: &Timestamp| {
-            let date = time_zone.to_datetime(*at).date();
-            let any = |entries: &[Entry]| entries.iter().any(|entry| entry.names(date));
-            !any(&exclude) && (only.is_empty() || any(&only))
-        };
-        let (expected, left_out): (Vec<Timestamp>, Vec<Timestamp>) = plain.occurrences(after, until).partition(counts);
-        let found: Vec<Timestamp> = schedule.occurrences(after, until).collect();
-        prop_assert_eq!(&found, &expected);
-        prop_assert_eq!(schedule.count(after, until), expected.len() as u64);
-        prop_assert_eq!(schedule.last_before_or_at(until, after), expected.last().copied());
-        let (number, first) = schedule.left_out(after, until, NonZeroUsize::new(10).unwrap());
-        prop_assert_eq!(number, left_out.len() as u64);
-        prop_assert!(first.iter().map(|(at, _)| at).eq(left_out.iter().take(10)));
+        assert_like_model(&list, zone, &exclude, &only, after, length);
+    }
+
+    /// In St. John's, 2010-11-07 began, and a minute later the clock went back to 23:01 of the day before.
+    #[test]
+    fn no_occurrence_differs_from_the_model_where_a_date_comes_again(
+        minutes in proptest::sample::select(&["* * * * *", "*/30 * * * *", "@every 29m"][..]),
+        is_only in any::<bool>(),
+        days in proptest::sample::subsequence(vec![4_i8, 5, 6, 7, 8, 9], 1..6),
+        after in 0..144_i64,
+        length in 0..12_000_i64,
+    ) {
+        let days: Vec<Entry> = days.into_iter().map(|day| Entry::Yearly(11, day)).collect();
+        let (exclude, only) = if is_only { (vec![], days) } else { (days, vec![]) };
+        let before = 307 * 86_400 + after * 3_600; // 2010-11-04
+        assert_like_model(&[minutes], "America/St_Johns", &exclude, &only, before, length * 60);
     }
 }
