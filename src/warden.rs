@@ -1,8 +1,8 @@
 //! The warden: a small process that starts the jobs' processes and kills them.
 //!
 //! ```text
-//!            orders: start                                       fork, exec
-//!            urgent: stop, kill, lease
+//!            starts                                              fork, exec
+//!            orders: stop, kill, lease, …
 //!   daemon ───────────────────────────────────▶ warden ───────────────────────▶ a tree for each tree id
 //!          ◀───────────────────────────────────        ◀───────────────────────
 //!            notices: started, output, ended                output, SIGCHLD
@@ -126,7 +126,7 @@ pub fn reap_children_but(spared: u32) {
 fn serve() -> io::Result<()> {
     let custody = custody::take_socket(io::stdin().as_fd());
     let daemon = socket_on(io::stdin().as_fd())?;
-    let urgent = socket_on(io::stdout().as_fd())?;
+    let order_socket = socket_on(io::stdout().as_fd())?;
     // Only a display name: failing to set it does no harm.
     let _ = rustix::thread::set_name(PROCESS_NAME);
     spawn::default_signals();
@@ -137,7 +137,7 @@ fn serve() -> io::Result<()> {
     // a terminal and SIGTERM at shutdown are meant for the daemon; the warden ends when its socket closes.
     SigSet::all().thread_block()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let keeper = keeper::Keeper::new(daemon, urgent, custody, timer_slack)?;
+    let keeper = keeper::Keeper::new(daemon, order_socket, custody, timer_slack)?;
     spawn::release_file_pages();
     keeper.run()
 }

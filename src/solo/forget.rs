@@ -14,6 +14,7 @@ use crate::run::{Note, RunId};
 /// Maximum jobs removed in one transaction. It limits how long other processes wait for theirs.
 const MAX_JOBS: usize = 100;
 
+/// True if the table exists; otherwise [`make_table`] creates it.
 pub(super) fn has_table(db: &Connection) -> rusqlite::Result<bool> {
     db.table_exists(None::<&str>, "gone")
 }

@@ -10,6 +10,7 @@ use super::commit::Json;
 use crate::run::{Drain, NodeControl};
 use crate::term::NodeName;
 
+/// True if the table exists; otherwise [`make_table`] creates it.
 pub(super) fn has_table(db: &Connection) -> rusqlite::Result<bool> {
     db.table_exists(None::<&str>, "wanted")
 }

@@ -108,7 +108,7 @@ impl RunCgroup {
     }
 }
 
-/// A cgroup whose process has not been forked yet. Dropping it removes the cgroup.
+/// The cgroup, if there is one, of a process that has not been forked yet. Dropping it removes the cgroup.
 #[derive(Debug)]
 pub(super) struct UnusedCgroup(Option<RunCgroup>);
 
@@ -122,7 +122,7 @@ impl UnusedCgroup {
         self.0.as_ref()
     }
 
-    /// The process was forked: the cgroup is in use.
+    /// Takes the cgroup out once its process was forked; dropping this then removes nothing.
     pub(super) fn take(&mut self) -> Option<RunCgroup> {
         self.0.take()
     }

@@ -22,7 +22,7 @@ use super::SUBCOMMAND;
 use super::codec::{CodecError, Decoder};
 use super::custody::{self, Custody};
 use super::outbox::Outbox;
-use crate::process::{InheritedStreams, Launch, Notice, Order, Urgent};
+use crate::process::{InheritedStreams, Launch, Notice, Order, SentOrder};
 
 /// Read from the socket in one call, in bytes.
 const CHUNK: usize = 64 << 10;
@@ -47,7 +47,7 @@ pub enum WardenGone {
 pub struct Warden {
     child: Child,
     socket: StdUnixStream,
-    urgent: StdUnixStream,
+    orders: StdUnixStream,
     custody: Custody,
 }
 
@@ -87,12 +87,12 @@ impl Warden {
 
     fn start(program: &Path) -> io::Result<Self> {
         let (socket, theirs) = StdUnixStream::pair()?;
-        let (urgent, theirs_urgent) = StdUnixStream::pair()?;
+        let (orders, their_orders) = StdUnixStream::pair()?;
         let (custody, theirs_custody) = Custody::pair()?;
         custody::send_socket(&socket, &theirs_custody)?;
         drop(theirs_custody);
         socket.set_nonblocking(true)?;
-        urgent.set_nonblocking(true)?;
+        orders.set_nonblocking(true)?;
         // The warden runs with all signals blocked. They are blocked already here, so that a signal to the whole group
         // of a starting daemon does not kill the warden before it blocks them itself.
         let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
@@ -101,7 +101,7 @@ impl Warden {
             .arg0("cronkeeper")
             .arg(SUBCOMMAND)
             .stdin(OwnedFd::from(theirs))
-            .stdout(OwnedFd::from(theirs_urgent))
+            .stdout(OwnedFd::from(their_orders))
             // No environment: it would give the warden the daemon's secrets. In `/`, so that it keeps no file system
             // busy. In a group of its own, so that Ctrl-C in a terminal reaches only the daemon.
             .env_clear()
@@ -109,7 +109,7 @@ impl Warden {
             .process_group(0)
             .spawn();
         mask.thread_set_mask()?;
-        Ok(Self { child: child?, socket, urgent, custody })
+        Ok(Self { child: child?, socket, orders, custody })
     }
 
     /// Where descriptors are deposited that must stay open until the processes of all trees are dead.
@@ -125,8 +125,8 @@ impl Warden {
         Ok(Handle {
             child: self.child,
             starts: Lane::over(self.socket)?,
-            urgent: Lane::over(self.urgent)?,
-            started: 0,
+            orders: Lane::over(self.orders)?,
+            starts_sent: 0,
             notices: Decoder::default(),
             buffer: vec![0; CHUNK],
         })
@@ -139,9 +139,9 @@ pub struct Handle {
     /// For starts, and for all notices of the warden.
     starts: Lane,
     /// For orders.
-    urgent: Lane,
+    orders: Lane,
     /// Number of starts sent so far.
-    started: u64,
+    starts_sent: u64,
     notices: Decoder,
     buffer: Vec<u8>,
 }
@@ -162,7 +162,7 @@ impl Handle {
     /// Nothing was sent then.
     pub fn start(&mut self, launch: &Launch) -> Result<(), CodecError> {
         self.starts.push(launch)?;
-        self.started += 1;
+        self.starts_sent += 1;
         Ok(())
     }
 
@@ -171,7 +171,7 @@ impl Handle {
     /// # Errors
     /// If the order cannot be encoded. Nothing was sent then.
     pub fn send(&mut self, order: Order) -> Result<(), CodecError> {
-        self.urgent.push(&Urgent { after: self.started, order })
+        self.orders.push(&SentOrder { after: self.starts_sent, order })
     }
 
     /// Waits for the next notice.
@@ -188,9 +188,9 @@ impl Handle {
             // Cancellation safe: both wait only for readiness.
             let ready = tokio::select! {
                 biased;
-                writable = self.urgent.socket.writable(), if self.urgent.has_more() => {
+                writable = self.orders.socket.writable(), if self.orders.has_more() => {
                     writable?;
-                    self.urgent.flush();
+                    self.orders.flush();
                     continue;
                 }
                 ready = self.starts.socket.ready(self.starts.interest()) => ready?,
@@ -221,8 +221,8 @@ impl Handle {
     /// # Errors
     /// If it cannot be waited for.
     pub async fn close(self) -> io::Result<ExitStatus> {
-        let Self { mut child, starts, urgent, .. } = self;
-        drop((starts, urgent));
+        let Self { mut child, starts, orders, .. } = self;
+        drop((starts, orders));
         tokio::task::spawn_blocking(move || child.wait()).await.map_err(io::Error::other)?
     }
 

@@ -25,7 +25,7 @@ use super::start_report::{self, StartOutcome};
 use super::tree::{Tree, Trees};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
-use crate::process::{Deadline, EndedBy, Launch, Notice, Order, StartFailure, StartStep, Stream, TreeId, Urgent};
+use crate::process::{Deadline, EndedBy, Launch, Notice, Order, SentOrder, StartFailure, StartStep, Stream, TreeId};
 use crate::run::KnownBy;
 
 /// Starts in one turn. After that many, ends are reported.
@@ -52,7 +52,7 @@ pub(super) struct Keeper {
     /// There may be a whole launch among the bytes that were read.
     has_launches: bool,
     /// The socket for orders.
-    urgent: UnixStream,
+    order_socket: UnixStream,
     orders: Decoder,
     /// Number of starts carried out so far, including those that got no process.
     starts: u64,
@@ -91,18 +91,18 @@ impl Keeper {
     /// `custody`: the socket on which the daemon deposits descriptors. `timer_slack`: that of the jobs, in nanoseconds.
     pub(super) fn new(
         daemon: UnixStream,
-        urgent: UnixStream,
+        order_socket: UnixStream,
         custody: Option<OwnedFd>,
         timer_slack: Option<NonZeroU64>,
     ) -> io::Result<Self> {
-        let spawner = Spawner::new(urgent.as_fd(), timer_slack)?;
+        let spawner = Spawner::new(order_socket.as_fd(), timer_slack)?;
         let vault = Vault::new(custody, spawner.last())?;
         Ok(Self {
-            poller: Poller::new(&daemon, &urgent, &vault)?,
+            poller: Poller::new(&daemon, &order_socket, &vault)?,
             daemon,
             launches: Decoder::default(),
             has_launches: false,
-            urgent,
+            order_socket,
             orders: Decoder::default(),
             starts: 0,
             early: EarlyOrders::default(),
@@ -135,7 +135,7 @@ impl Keeper {
                     Ready::DaemonGone => self.close(),
                     Ready::Children => self.must_reap = true,
                     // Every turn reads orders and the clock anyway.
-                    Ready::Urgent | Ready::Timer => {}
+                    Ready::Orders | Ready::Timer => {}
                     Ready::Status(tree_id) => self.read_start_outcome(tree_id, false),
                     Ready::Outputs => self.read_outputs()?,
                     Ready::Vault => self.vault.turn()?,
@@ -175,7 +175,7 @@ impl Keeper {
         self.has_launches = false;
         self.must_reap = true;
         self.poller.unwatch_daemon(&self.daemon);
-        self.poller.unwatch_daemon(&self.urgent);
+        self.poller.unwatch_daemon(&self.order_socket);
         self.trees.set_all_killing();
     }
 
@@ -203,7 +203,7 @@ impl Keeper {
             if self.is_closing {
                 return;
             }
-            match (&self.urgent).read(&mut self.buffer) {
+            match (&self.order_socket).read(&mut self.buffer) {
                 Ok(0) => self.close(),
                 Ok(bytes) => self.orders.push(&self.buffer[..bytes]),
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return,
@@ -211,7 +211,7 @@ impl Keeper {
             }
             loop {
                 match self.orders.take() {
-                    Ok(Some(Urgent { after, order })) => self.execute_one(order, after),
+                    Ok(Some(SentOrder { after, order })) => self.execute_one(order, after),
                     Ok(None) => break,
                     Err(_) => return self.close(),
                 }

@@ -20,7 +20,7 @@ pub(super) enum Ready {
     /// The daemon's socket can be read or written.
     Daemon,
     /// There are orders to read.
-    Urgent,
+    Orders,
     /// The daemon's end of a socket is closed; unread bytes may be left.
     DaemonGone,
     /// A child may have ended.
@@ -50,7 +50,7 @@ const DAEMON: u64 = u64::MAX;
 const CHILDREN: u64 = u64::MAX - 1;
 const TIMER: u64 = u64::MAX - 2;
 const OUTPUTS: u64 = u64::MAX - 3;
-const URGENT: u64 = u64::MAX - 4;
+const ORDERS: u64 = u64::MAX - 4;
 const VAULT: u64 = u64::MAX - 5;
 
 /// Exclusive upper bound of tree ids: tokens above are the constants here. A daemon counts from 0.
@@ -66,7 +66,7 @@ const EVENTS: usize = 64;
 
 impl Poller {
     /// Creates a poller for the daemon's two sockets and the vault. SIGCHLD must be blocked.
-    pub(super) fn new(daemon: impl AsFd, urgent: impl AsFd, vault: impl AsFd) -> io::Result<Self> {
+    pub(super) fn new(daemon: impl AsFd, orders: impl AsFd, vault: impl AsFd) -> io::Result<Self> {
         let mut child_signal = SigSet::empty();
         child_signal.add(Signal::SIGCHLD);
         let this = Self {
@@ -82,7 +82,7 @@ impl Poller {
             daemon_writable_wanted: false,
         };
         epoll::add(&this.all, daemon, EventData::new_u64(DAEMON), READ)?;
-        epoll::add(&this.all, urgent, EventData::new_u64(URGENT), READ)?;
+        epoll::add(&this.all, orders, EventData::new_u64(ORDERS), READ)?;
         epoll::add(&this.all, &this.children, EventData::new_u64(CHILDREN), EventFlags::IN)?;
         epoll::add(&this.all, &this.timer, EventData::new_u64(TIMER), EventFlags::IN)?;
         epoll::add(&this.all, &this.outputs, EventData::new_u64(OUTPUTS), EventFlags::IN)?;
@@ -95,9 +95,9 @@ impl Poller {
         let mut ready = Vec::new();
         for (token, flags) in events(&self.all, EVENTS, is_busy.then_some(NOW))? {
             ready.push(match token {
-                DAEMON | URGENT if flags.intersects(GONE) => Ready::DaemonGone,
+                DAEMON | ORDERS if flags.intersects(GONE) => Ready::DaemonGone,
                 DAEMON => Ready::Daemon,
-                URGENT => Ready::Urgent,
+                ORDERS => Ready::Orders,
                 CHILDREN => self.children_ended()?,
                 TIMER => self.timer_fired(),
                 OUTPUTS => Ready::Outputs,

@@ -9,7 +9,8 @@
 //!
 //! This is the only file with `unsafe`: safe Rust has no fork. The warden has one thread, so between fork and exec the
 //! child may do anything that a process may do, including allocation. But each page that it is the first to touch costs
-//! it some microseconds, so it does without the C library's functions and without new memory, unless the job has files.
+//! it some microseconds. So the child calls the kernel directly and allocates nothing, unless the job has files or its
+//! program is a script without `#!`.
 #![expect(
     unsafe_code,
     reason = "fork, exec, _exit, madvise, close_range, keyrings, signal masks and dispositions, and descriptors known by \
@@ -130,7 +131,7 @@ impl Spawner {
         self.last
     }
 
-    /// Prepares a start in a cgroup, if there is one, up to its descriptors.
+    /// Prepares all of a start but its descriptors, which [`Spawner::fork`] opens.
     pub(super) fn prepare<'a>(
         &self,
         launch: &'a Launch,

@@ -6,7 +6,7 @@ mod ends;
 mod given_files;
 mod held;
 mod input;
+mod orders;
 mod output;
 mod start;
 mod trees;
-mod urgent;

@@ -1,4 +1,5 @@
-//! The warden of each node and its jobs' processes, simulated behind the warden's wire: orders in, notices out.
+//! The warden of each node and its jobs' processes, simulated behind the warden's wire: starts and orders in, notices
+//! out.
 //!
 //! The warden runs beside the daemon: a pause of the daemon does not affect it, and the death of the daemon makes it
 //! kill everything. It freezes together with its host, and then its jobs freeze too; or it hangs alone, and the jobs
@@ -16,7 +17,7 @@ use super::facts::Fact;
 use super::jobs::PARAMETER;
 use super::world::{Env, Event};
 
-/// The time between two consecutive orders.
+/// The time between two consecutive starts or orders.
 const STEP: Duration = Duration::from_nanos(1);
 
 /// A job's process, as the invariants see it.
@@ -65,11 +66,11 @@ struct Warden {
     trees: BTreeMap<TreeId, Tree>,
     /// Steps that came while the warden was frozen or hung.
     inbox: Vec<Step>,
-    /// The time of the last ordered start; the next start comes after it.
-    started: Uptime,
-    /// The time at which the last order is carried out.
-    ordered: Uptime,
-    /// Trees whose start was ordered and is not carried out yet, with the orders about them that came meanwhile.
+    /// The time at which the last start that was sent is carried out; the next comes after it.
+    last_start_at: Uptime,
+    /// The same of the last order.
+    last_order_at: Uptime,
+    /// Trees whose start was sent and is not carried out yet, with the orders about them that came meanwhile.
     starting: BTreeMap<TreeId, Early>,
     /// Processes that are prepared and whose time has not come, with their pids.
     held: BTreeMap<TreeId, (i32, Launch)>,
@@ -112,8 +113,8 @@ impl Wardens {
             alarm: None,
             trees: BTreeMap::new(),
             inbox: Vec::new(),
-            started: Uptime::ZERO,
-            ordered: Uptime::ZERO,
+            last_start_at: Uptime::ZERO,
+            last_order_at: Uptime::ZERO,
             starting: BTreeMap::new(),
             held: BTreeMap::new(),
             unsent: None,
@@ -131,7 +132,7 @@ impl Wardens {
         warden.inbox.clear();
         warden.lease_until = Uptime::ZERO;
         warden.alarm = None;
-        (warden.started, warden.ordered) = (Uptime::ZERO, Uptime::ZERO);
+        (warden.last_start_at, warden.last_order_at) = (Uptime::ZERO, Uptime::ZERO);
         warden.starting.clear();
         warden.held.clear();
         warden.daemon = Some(daemon);
@@ -163,12 +164,13 @@ impl Wardens {
         let at = match &action {
             Action::Start(launch) => {
                 warden.starting.insert(launch.tree_id, Early::default());
-                warden.started = at.max(warden.started + STEP).max(warden.ordered) + slow.unwrap_or_default();
-                warden.started
+                warden.last_start_at =
+                    at.max(warden.last_start_at + STEP).max(warden.last_order_at) + slow.unwrap_or_default();
+                warden.last_start_at
             }
             _ => {
-                warden.ordered = at.max(warden.ordered + STEP);
-                warden.ordered
+                warden.last_order_at = at.max(warden.last_order_at + STEP);
+                warden.last_order_at
             }
         };
         env.queue.at(at, Event::Warden(Step { node, generation: warden.generation, action }));

@@ -83,12 +83,12 @@ async fn all_trees_die_with_the_daemon() {
 }
 
 #[tokio::test]
-async fn an_undecodable_order_kills_all_trees() {
-    for is_urgent in [false, true] {
+async fn an_undecodable_start_or_order_kills_all_trees() {
+    for is_order in [false, true] {
         let (first, second) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
         let (stdin, stdout) = (OwnedFd::from(first.1), OwnedFd::from(second.1));
         let warden = command(&["warden"]).stdin(stdin).stdout(stdout).spawn();
-        let mut daemon = if is_urgent { &second.0 } else { &first.0 };
+        let mut daemon = if is_order { &second.0 } else { &first.0 };
         daemon.write_all(&[3, 0, 0, 0, b'{', b'"', b'x']).unwrap();
         assert!(warden.unwrap().wait().unwrap().success());
     }

@@ -175,7 +175,7 @@ async fn many_secrets_have_the_numbers_behind_the_streams_also_in_a_held_job() {
         fixture.order_start(&launch);
         match fixture.notice().await {
             Notice::Held { .. } => fixture.end_of_start().await,
-            // At once, or its time had come before it was prepared.
+            // At once, or its time had come before it was forked.
             Notice::Started { .. } => fixture.end().await,
             other => panic!("{other:?} instead of a start"),
         };

@@ -116,7 +116,7 @@ async fn a_cancelled_start_is_never_reported_as_an_end_wherever_the_cancel_meets
     fixture.close().await;
 }
 
-/// The cancel comes right behind the fork: the child may not wait for its time yet.
+/// The cancel comes right after the fork, when the child may not have begun to wait yet.
 #[tokio::test]
 async fn a_start_that_is_cancelled_as_soon_as_it_is_held_is_never_reported_as_an_end() {
     const STARTS: usize = 300;

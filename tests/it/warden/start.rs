@@ -120,15 +120,17 @@ async fn each_step_that_can_fail_is_named() {
 }
 
 #[tokio::test]
-async fn an_id_that_is_none_is_refused() {
+async fn an_invalid_user_or_group_id_is_refused() {
     if !is_root() {
         return;
     }
-    const NO_ID: u32 = u32::MAX;
+    const INVALID_ID: u32 = u32::MAX;
     let mut fixture = Fixture::new();
-    for user in
-        [User { uid: NO_ID, ..nobody() }, User { gid: NO_ID, ..nobody() }, User { groups: vec![NO_ID], ..nobody() }]
-    {
+    for user in [
+        User { uid: INVALID_ID, ..nobody() },
+        User { gid: INVALID_ID, ..nobody() },
+        User { groups: vec![INVALID_ID], ..nobody() },
+    ] {
         let mut launch = fixture.launch(&["true"]);
         launch.user = Some(user);
         assert_eq!(fixture.refused(launch).await, StartFailure::Step { step: StartStep::User, errno: 22 });

@@ -12,7 +12,7 @@ use super::fixture::{Fixture, eventually, state};
 const MANY: usize = 1_000;
 
 #[tokio::test]
-async fn urgent_orders_do_not_wait_for_starts_however_many_there_are() {
+async fn orders_do_not_wait_for_starts_however_many_there_are() {
     let mut fixture = Fixture::new();
     fixture.stop();
     let launches: Vec<_> = (0..MANY).map(|_| fixture.launch(&["true"])).collect();
