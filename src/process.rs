@@ -2,8 +2,8 @@
 //!
 //! Messages on a stream socket, each a length (u32, little endian) and that many bytes of JSON. There are two sockets.
 //! On the first, the daemon sends each [`Launch`] and the warden all its notices. On the second, the daemon sends its
-//! orders, each as an [`SentOrder`]: however many starts wait on the first socket, the lease and a kill do not wait behind
-//! them.
+//! orders, each as a [`SentOrder`]: however many starts wait on the first socket, the lease and a kill do not wait
+//! behind them.
 //!
 //! The daemon's ends close when the daemon dies, however it dies: that is the order to kill everything.
 
@@ -26,7 +26,8 @@ pub struct TreeId(pub u64);
 /// A message from the daemon about trees that it has started, or about all of them.
 ///
 /// It can overtake the starts that were sent before it. A tree that is to be stopped, killed or cancelled before the
-/// warden has carried out its start is not started: `TooLate`. A deadline that overtakes its start replaces the launch's.
+/// warden has carried out its start is not started: `TooLate`. A deadline that overtakes its start replaces the
+/// launch's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {

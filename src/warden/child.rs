@@ -233,8 +233,8 @@ fn limit(setup: &ChildSetup<'_>) -> Result<(), Error> {
     }
 }
 
-/// Changes the user of this thread, which is the only one of its process. The kernel refuses -1, which is not
-/// a valid id.
+/// Changes the user of this thread, which is the only one of its process. The kernel refuses -1, which is not a
+/// valid id.
 fn become_user(setup: &ChildSetup<'_>) -> Result<(), Error> {
     let Some(User { uid, gid, .. }) = &setup.launch.user else { return Ok(()) };
     set_thread_groups(&setup.groups)?;

@@ -101,27 +101,33 @@ mod tests {
         SentOrder, Stream, TreeId, User,
     };
 
+    fn tree_ids() -> impl Strategy<Value = TreeId> {
+        any::<u64>().prop_map(TreeId)
+    }
+
+    fn instants() -> impl Strategy<Value = Uptime> {
+        any::<u64>().prop_map(Uptime::from_nanos)
+    }
+
     fn deadlines() -> impl Strategy<Value = Deadline> {
-        (any::<u64>().prop_map(Uptime::from_nanos), 0..4).prop_map(|(at, kind)| match kind {
-            0 => Deadline::None,
-            1 => Deadline::Lease,
-            2 => Deadline::At(at),
-            _ => Deadline::LeaseAnd(at),
-        })
+        prop_oneof![
+            Just(Deadline::None),
+            Just(Deadline::Lease),
+            instants().prop_map(Deadline::At),
+            instants().prop_map(Deadline::LeaseAnd),
+        ]
     }
 
     fn orders() -> impl Strategy<Value = SentOrder> {
-        let order = (any::<u64>().prop_map(TreeId), any::<u64>(), any::<i32>(), deadlines(), 0..7).prop_map(
-            |(tree_id, number, signal, deadline, kind)| match kind {
-                0 => Order::Stop { tree_id, grace_ms: number },
-                1 => Order::Kill { tree_id },
-                2 => Order::Lease { until: Uptime::from_nanos(number) },
-                3 => Order::Cancel { tree_id },
-                4 => Order::Signal { tree_id, signal },
-                5 => Order::Deadline { tree_id, deadline },
-                _ => Order::Ping,
-            },
-        );
+        let order = prop_oneof![
+            (tree_ids(), any::<u64>()).prop_map(|(tree_id, grace_ms)| Order::Stop { tree_id, grace_ms }),
+            tree_ids().prop_map(|tree_id| Order::Kill { tree_id }),
+            instants().prop_map(|until| Order::Lease { until }),
+            tree_ids().prop_map(|tree_id| Order::Cancel { tree_id }),
+            (tree_ids(), any::<i32>()).prop_map(|(tree_id, signal)| Order::Signal { tree_id, signal }),
+            (tree_ids(), deadlines()).prop_map(|(tree_id, deadline)| Order::Deadline { tree_id, deadline }),
+            Just(Order::Ping),
+        ];
         (any::<u64>(), order).prop_map(|(after, order)| SentOrder { after, order })
     }
 
@@ -135,6 +141,7 @@ mod tests {
             umask in any::<u32>(),
             open_files in any::<Option<(u64, u64)>>(),
             at in any::<u64>(),
+            deadline in deadlines(),
             max_output in any::<u64>(),
         ) -> Launch {
             let not_after = Uptime::from_nanos(at);
@@ -160,7 +167,7 @@ mod tests {
                 cgroup,
                 not_before: Some(not_after),
                 not_after,
-                deadline: Deadline::LeaseAnd(not_after),
+                deadline,
                 max_output,
             }
         }
@@ -291,21 +298,23 @@ mod tests {
         bytes
     }
 
+    /// Tries the input as lines to be framed, and as it is.
+    fn is_decoded_framed_or_raw<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(input: &[u8]) -> bool {
+        is_decoded::<T>(&framed(input)) | is_decoded::<T>(input)
+    }
+
     #[test]
     fn fuzz_starts_sent_to_the_warden() {
-        Fuzz::of("warden-launches", WORDS)
-            .run(|input| is_decoded::<Launch>(&framed(input)) | is_decoded::<Launch>(input));
+        Fuzz::of("warden-launches", WORDS).run(is_decoded_framed_or_raw::<Launch>);
     }
 
     #[test]
     fn fuzz_orders_to_the_warden() {
-        Fuzz::of("warden-orders", WORDS)
-            .run(|input| is_decoded::<SentOrder>(&framed(input)) | is_decoded::<SentOrder>(input));
+        Fuzz::of("warden-orders", WORDS).run(is_decoded_framed_or_raw::<SentOrder>);
     }
 
     #[test]
     fn fuzz_notices_of_the_warden() {
-        Fuzz::of("warden-notices", WORDS)
-            .run(|input| is_decoded::<Notice>(&framed(input)) | is_decoded::<Notice>(input));
+        Fuzz::of("warden-notices", WORDS).run(is_decoded_framed_or_raw::<Notice>);
     }
 }
