@@ -167,13 +167,14 @@ fn whatever_befalls_nodes_and_servers_nothing_runs_twice_and_nothing_is_lost_wit
             .iter()
             .any(|entry| entry.mark == Mark::End && entry.job == "tick" && is_new(&entry.scheduled_at))
     });
+    // The runs first: what comes after them must explain all that is missing between them.
+    let entries = witness.entries();
     let ledger = place.history("tick");
     for node in storm.nodes.iter().flatten() {
         storm.logged.extend(node.events().all());
     }
     let logged = std::mem::take(&mut storm.logged);
     drop(storm);
-    let entries = witness.entries();
     let faults = faults(&entries, &[]);
     let tokens: Vec<_> = logged.iter().filter(|event| event.name() == "leader.elected").collect();
     let distinct: BTreeSet<_> = tokens.iter().map(|event| event.number("token")).collect();
