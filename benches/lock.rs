@@ -17,12 +17,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cronkeeper::clock::Clock as _;
-use cronkeeper::clock::system::SystemClock;
-use cronkeeper::lock::{LockKey, LockKind, LockPath};
-use cronkeeper::zookeeper::client::Connect as _;
-use cronkeeper::zookeeper::lock::{LockEvent, LockRequest, LockSession, Recipe};
-use cronkeeper::zookeeper::session::{ConnectionSettings, Connector, Session};
+use cronkeeper_cluster::zookeeper::client::Connect as _;
+use cronkeeper_cluster::zookeeper::lock::{LockEvent, LockRequest, LockSession, Recipe};
+use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector, Session};
+use cronkeeper_core::clock::Clock as _;
+use cronkeeper_core::clock::system::SystemClock;
+use cronkeeper_core::lock::{LockKey, LockKind, LockPath};
 use tokio::task::JoinSet;
 use zookeeper_client::{Acls, Client, LockPrefix};
 

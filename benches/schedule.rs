@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use cronkeeper::schedule::{Dst, Schedule};
+use cronkeeper_core::schedule::{Dst, Schedule};
 use jiff::Timestamp;
 
 const COMMON: [&str; 9] = [

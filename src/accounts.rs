@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use nix::unistd::{Group, User, getegid, geteuid, getgrouplist};
 
-use crate::job::{JobSet, RunAs};
+use cronkeeper_core::job::{JobSet, RunAs};
 
 /// The user and groups that a process runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]

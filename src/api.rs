@@ -62,12 +62,12 @@ use self::admission::{Admitted, NoMemory};
 use self::nodes::Handover;
 use self::slow_answers::SlowAnswers;
 use crate::archive::Archive;
-use crate::clock::{Uptime, system};
-use crate::coordination::Reader;
-use crate::job::JobSet;
-use crate::ledger::Operator;
 use crate::metrics::Metrics;
 use crate::status::Status;
+use cronkeeper_core::clock::{Uptime, system};
+use cronkeeper_core::coordination::Reader;
+use cronkeeper_core::job::JobSet;
+use cronkeeper_core::ledger::Operator;
 
 /// What the API reads and writes.
 #[derive(Clone)]

@@ -33,8 +33,8 @@ use tracing::{info, warn};
 
 pub use self::merge::Merged;
 use self::writer::Writer;
-use crate::run::HistoryRecord;
-use crate::telemetry::TARGET;
+use cronkeeper_core::log_event::TARGET;
+use cronkeeper_core::run::HistoryRecord;
 
 /// The file's name in the state directory.
 const NAME: &str = "archive.db";

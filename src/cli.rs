@@ -58,13 +58,13 @@ use crate::api::socket::SocketError;
 use crate::config::LoadError;
 use crate::crontab::ImportError;
 use crate::daemon::Stopped;
-use crate::election::Failure;
-use crate::job::JobName;
-use crate::safe_path::Unsafe;
-use crate::schedule::ScheduleError;
-use crate::solo::{SoloError, StillAlive};
-use crate::state_dir::StateDirError;
 use crate::telemetry;
+use cronkeeper_cluster::safe_path::Unsafe;
+use cronkeeper_cluster::solo::{SoloError, StillAlive};
+use cronkeeper_cluster::state_dir::StateDirError;
+use cronkeeper_core::election::Failure;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::schedule::ScheduleError;
 
 /// Path of the jobs file without `--jobs`.
 pub const DEFAULT_JOBS: &str = "/etc/cronkeeper/jobs.yaml";
@@ -115,7 +115,7 @@ pub enum Error {
         nearest: Option<String>,
     },
     /// The expression of `--schedule` cannot be parsed.
-    #[error("`{}` is not a valid schedule", crate::escape::plain(expression))]
+    #[error("`{}` is not a valid schedule", cronkeeper_core::escape::plain(expression))]
     Schedule { expression: String, source: ScheduleError },
     /// The expression of `--schedule` has an `H`, but no job is named.
     #[error("`H` takes its value from the job's name, and no job is named")]

@@ -43,18 +43,20 @@ use self::trees::Trees;
 pub use self::trees::WardenLeftovers;
 use self::view::View;
 use crate::archive::Archive;
-use crate::clock::{Clock, Now, Uptime, Wake};
 use crate::config::Loaded;
-use crate::coordination::{Coordination, Event as BackendEvent, Lease, Request};
-use crate::election::{ApiAddress, Defined, Event as Election, Failure, Published, Request as ElectionRequest};
-use crate::engine::{Engine, Event};
-use crate::job::JobSet;
 use crate::output::OutputQueue;
-use crate::process::Notice;
-use crate::run::journal::{Journal, Recovered};
-use crate::schedule;
 use crate::systemd::{Notifier, Watchdog};
-use crate::telemetry::TARGET;
+use cronkeeper_core::clock::{Clock, Now, Uptime, Wake};
+use cronkeeper_core::coordination::{Coordination, Event as BackendEvent, Lease, Request};
+use cronkeeper_core::election::{
+    ApiAddress, Defined, Event as Election, Failure, Published, Request as ElectionRequest,
+};
+use cronkeeper_core::engine::{Engine, Event};
+use cronkeeper_core::job::JobSet;
+use cronkeeper_core::log_event::TARGET;
+use cronkeeper_core::process::Notice;
+use cronkeeper_core::run::journal::{Journal, Recovered};
+use cronkeeper_core::schedule;
 
 /// Interval between requests to systemd for more time while draining.
 const EXTEND_EVERY: Duration = Duration::from_secs(5);
@@ -265,7 +267,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         self.coordination.turned.send_replace(now.up);
     }
 
-    /// Applies a longer lease at once, ahead of all queued events; see [`coordination`](crate::coordination).
+    /// Applies a longer lease at once, ahead of all queued events; see [`coordination`](cronkeeper_core::coordination).
     fn renew_lease(&mut self, now: Now) -> Option<Stopped> {
         let lease = *self.coordination.lease.borrow();
         let is_news = lease.until > self.engine.lease_until() && !lease.is_of_another_time(&self.followed_lease);

@@ -6,9 +6,9 @@
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use crate::environment_file::{self, BadLine, EnvironmentFile, Variable};
-use crate::process::FileFault;
-use crate::safe_path::{self, Fault, Refusal, Unsafe, Wanted};
+use cronkeeper_cluster::safe_path::{self, Fault, Refusal, Unsafe, Wanted};
+use cronkeeper_core::environment_file::{self, BadLine, EnvironmentFile, Variable};
+use cronkeeper_core::process::FileFault;
 
 /// Maximum size of an environment file, in bytes.
 const LARGEST_ENVIRONMENT: u32 = 1 << 20;

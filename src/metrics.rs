@@ -22,11 +22,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 pub use self::counts::{Counts, Histogram, JobCounts};
 pub use self::exposition::{Format, Scrape};
 pub use self::successes::Successes;
-use crate::clock::Uptime;
-use crate::coordination::Request;
-use crate::engine::Report;
-use crate::job::{JobName, JobSet};
-use crate::ledger::{self, CommitId};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::coordination::Request;
+use cronkeeper_core::engine::Report;
+use cronkeeper_core::job::{JobName, JobSet};
+use cronkeeper_core::ledger::{self, CommitId};
 
 /// The daemon's end.
 #[derive(Debug, Default)]
@@ -122,10 +122,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::ledger::{Change, Commit};
-    use crate::run::tests_support::{record, success};
-    use crate::run::{RunEnd, Version};
     use crate::status::sample::job;
+    use crate::test_records::{record, success};
+    use cronkeeper_core::ledger::{Change, Commit};
+    use cronkeeper_core::run::{RunEnd, Version};
 
     fn jobs(names: &[&str]) -> JobSet {
         let yaml: String = names.iter().map(|name| format!("  {name}: {{schedule: '@daily', command: x}}\n")).collect();

@@ -21,11 +21,11 @@ pub(crate) use self::in_order::InOrder;
 pub use self::jobs::{AlarmStatus, JobStatus, LastRun, RecordedEnds, RunStatus};
 pub use self::outline::WITHHELD;
 
-use crate::election::Member;
-use crate::job::Digest;
-use crate::run::Drain;
-use crate::term::{CandidateName, FencingToken, NodeName, SessionId};
 use crate::warden::cgroup::hierarchy::Cgroups;
+use cronkeeper_core::election::Member;
+use cronkeeper_core::job::Digest;
+use cronkeeper_core::run::Drain;
+use cronkeeper_core::term::{CandidateName, FencingToken, NodeName, SessionId};
 
 /// A node and its view of the cluster, as shown to operators.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -223,4 +223,28 @@ pub struct QueuedCandidate {
     pub node: Option<NodeName>,
     /// Absent for the first entry.
     pub predecessor: Option<CandidateName>,
+}
+
+#[cfg(test)]
+mod tests {
+    use cronkeeper_core::run::{HistoryRecord, RunRecord};
+
+    use super::*;
+    use crate::fuzz::{Fuzz, LEDGER_WORDS, is_read_back};
+
+    #[test]
+    fn fuzz_shown_records() {
+        Fuzz { longest: 32 << 10, ..Fuzz::of("records", LEDGER_WORDS) }.run(|json| {
+            let run = serde_json::from_slice::<RunRecord>(json).map(|run| RunStatus::from(&run)).is_ok();
+            let history = serde_json::from_slice::<HistoryRecord>(json).inspect(is_shown).is_ok();
+            run || history
+        });
+    }
+
+    fn is_shown(record: &HistoryRecord) {
+        // An id has whole seconds, and every occurrence is a whole second.
+        if record.id().scheduled_at().subsec_nanosecond() == 0 {
+            is_read_back(&HistoryEntry::from(record.clone()));
+        }
+    }
 }

@@ -84,7 +84,7 @@ impl Notifier {
 
     /// Sets the text in `systemctl status`: the role and the leader. Sends it only if it has changed.
     pub fn status(&mut self, text: &str) {
-        let text = crate::escape::plain(text);
+        let text = cronkeeper_core::escape::plain(text);
         if self.status != text {
             self.send(&[NotifyState::Status(&text)]);
             self.status = text.into_owned();

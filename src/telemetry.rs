@@ -5,14 +5,13 @@
 //! its context.
 //!
 //! ```text
-//! info!(target: TARGET, event = event::RUN_STARTED, …) ─▶ filter ─▶ repeated ─▶ terminal | text | json ─▶ sink ─▶ stderr
+//! info!(target: TARGET, event = log_event::RUN_STARTED, …) ─▶ filter ─▶ repeated ─▶ terminal | text | json ─▶ sink ─▶ stderr
 //!                                                                             └▶ journal ───▶ sink ─▶ journald
 //! ```
 //!
 //! Job output has the target [`OUTPUT`]: it is the first to be dropped when stderr is too slow, and
 //! `--log cronkeeper=info,cronkeeper::output=off` turns it off.
 
-pub mod event;
 mod filter;
 mod journal;
 mod json;
@@ -33,13 +32,12 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 pub use filter::{BadFilter, LogFilter};
 
-use crate::clock;
-use crate::term::NodeName;
+use cronkeeper_core::clock;
+use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::term::NodeName;
 use repeated::Repeated;
 use sink::{Destination, LineCounts, Sink};
 
-/// The `tracing` target of the daemon's own events.
-pub const TARGET: &str = "cronkeeper";
 /// The `tracing` target of `run.output`.
 pub const OUTPUT: &str = "cronkeeper::output";
 
@@ -167,7 +165,7 @@ pub fn instant(at: Timestamp) -> impl std::fmt::Display {
 fn report_lost(lost: LineCounts) {
     tracing::warn!(
         target: TARGET,
-        event = event::LOG_DROPPED,
+        event = log_event::LOG_DROPPED,
         output_lines = lost.output,
         other_lines = lost.other,
     );
@@ -178,7 +176,7 @@ fn log_panics(sink: Sink) {
     std::panic::set_hook(Box::new(move |panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let what = panic.payload_as_str().unwrap_or("no text");
-        tracing::error!(target: TARGET, event = event::INTERNAL_ERROR, place, "panic: {what}");
+        tracing::error!(target: TARGET, event = log_event::INTERNAL_ERROR, place, "panic: {what}");
         sink.flush(Duration::from_secs(1));
     }));
 }

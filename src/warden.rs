@@ -52,7 +52,7 @@ use std::time::Duration;
 use nix::sys::signal::SigSet;
 use rustix::process::{Pid, Signal};
 
-use crate::clock::system::uptime;
+use cronkeeper_core::clock::system::uptime;
 
 pub use codec::{CodecError, Decoder, MAX_MESSAGE, encode};
 

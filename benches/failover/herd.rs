@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use cronkeeper::clock::system::SystemClock;
-use cronkeeper::coordination::{Coordination, Event as BackendEvent, Request, channels};
-use cronkeeper::election::{Event, Request as Ask};
-use cronkeeper::term::NodeName;
-use cronkeeper::zookeeper::session::{Aside, ConnectionSettings, Connector};
-use cronkeeper::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
+use cronkeeper_cluster::zookeeper::session::{Aside, ConnectionSettings, Connector};
+use cronkeeper_cluster::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
+use cronkeeper_core::clock::system::SystemClock;
+use cronkeeper_core::coordination::{Coordination, Event as BackendEvent, Request, channels};
+use cronkeeper_core::election::{Event, Request as Ask};
+use cronkeeper_core::term::NodeName;
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::spawn_blocking;
 
-use crate::term::NodeName;
+use cronkeeper_core::term::NodeName;
 
 /// Who sent a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

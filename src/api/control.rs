@@ -23,14 +23,14 @@ use super::caller::{self, Caller, Grant};
 use super::network::Visibility;
 use super::show::{job_name, no_such_job};
 use super::{ApiState, RefusedRequest};
-use crate::clock::system;
-use crate::job::JobName;
-use crate::ledger::{Followed, OperatorFuture};
-use crate::run::{KillRequest, Parameters, Reason, RunId, RunState, TriggerRecord};
 use crate::status::{HistoryEntry, Status};
-use crate::telemetry::{TARGET, event};
+use cronkeeper_core::clock::system;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::{Followed, OperatorFuture};
+use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::run::{KillRequest, Parameters, Reason, RunId, RunState, TriggerRecord};
 
-pub(super) const REQUESTED: &str = event::OPERATOR_REQUESTED;
+pub(super) const REQUESTED: &str = log_event::OPERATOR_REQUESTED;
 
 /// Ends that are older than this are in every answer.
 const LATELY: SignedDuration = SignedDuration::from_secs(5);

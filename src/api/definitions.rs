@@ -11,8 +11,8 @@ use uuid::Uuid;
 use super::network::Visibility;
 use super::{ApiState, RefusedRequest};
 use crate::config::definition::Definitions;
-use crate::job::Digest;
-use crate::term::NodeName;
+use cronkeeper_core::job::Digest;
+use cronkeeper_core::term::NodeName;
 
 /// The body of the answer.
 #[derive(Debug, Serialize, Deserialize)]

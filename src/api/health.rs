@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use super::network::Visibility;
 use super::{ApiState, RefusedRequest};
-use crate::clock::system;
-use crate::lease;
 use crate::status::Status;
 use crate::status::outline::without_cause;
+use cronkeeper_core::clock::system;
+use cronkeeper_core::lease;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -25,7 +25,7 @@ pub(super) struct Healthy {
 /// 200 while the daemon's loop turns. If it is stuck, the API still answers, so an answer alone proves nothing.
 pub(super) async fn healthz(State(state): State<Arc<ApiState>>) -> Result<Json<Healthy>, RefusedRequest> {
     let ago = system::uptime().since(*state.sources.turns.borrow());
-    let last_turn_ms = crate::run::millis(ago);
+    let last_turn_ms = cronkeeper_core::run::millis(ago);
     if ago > state.sources.stall {
         let error = format!("the daemon's loop is stuck: its last turn was {last_turn_ms} ms ago");
         return Err(RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error));
@@ -49,8 +49,8 @@ pub(super) async fn readyz(
 ) -> (StatusCode, Json<Readiness>) {
     let status = Arc::clone(&state.sources.status.borrow());
     let stalled = state.standstill(&status);
-    let stalled =
-        stalled.map(|idle| format!("the daemon's loop, whose last turn was {} ms ago", crate::run::millis(idle)));
+    let stalled = stalled
+        .map(|idle| format!("the daemon's loop, whose last turn was {} ms ago", cronkeeper_core::run::millis(idle)));
     let ready = status.ready && stalled.is_none();
     let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let awaiting = stalled.or_else(|| match visibility {

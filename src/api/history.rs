@@ -16,16 +16,16 @@ use super::admission::Admitted;
 use super::network::Visibility;
 use super::{ApiState, RefusedRequest, show};
 use crate::archive::Merged;
-use crate::clock::system;
-use crate::coordination::ReadError;
-use crate::escape;
-use crate::job::{HISTORY_LIMIT, JobName};
-use crate::ledger::Filter;
-use crate::ledger::filter::{Ending, JobPattern, Position, instant};
 use crate::status::outline::WITHHELD;
 use crate::status::{HistoryEntry, Status};
-use crate::suggest::nearest;
-use crate::term::NodeName;
+use cronkeeper_core::clock::system;
+use cronkeeper_core::coordination::ReadError;
+use cronkeeper_core::escape;
+use cronkeeper_core::job::{HISTORY_LIMIT, JobName};
+use cronkeeper_core::ledger::Filter;
+use cronkeeper_core::ledger::filter::{Ending, JobPattern, Position, instant};
+use cronkeeper_core::suggest::nearest;
+use cronkeeper_core::term::NodeName;
 
 /// Most records in one answer.
 const MOST_RECORDS: usize = 1_000;
@@ -188,7 +188,7 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Outcome;
+    use cronkeeper_core::run::Outcome;
 
     fn asked(text: &str) -> Result<HistoryRequest, String> {
         let uri = format!("/v1/history?{text}").parse().unwrap();

@@ -14,9 +14,9 @@ use axum::response::{IntoResponse as _, Response};
 use tokio::time::timeout;
 
 use super::{ApiState, RefusedRequest};
-use crate::coordination::ReadError;
 use crate::metrics::{Format, Scrape};
 use crate::status::Status;
+use cronkeeper_core::coordination::ReadError;
 
 /// Most time of one scrape to read last successes. The next scrape goes on where this one stopped.
 const READING_TIME: Duration = Duration::from_secs(1);

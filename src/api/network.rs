@@ -37,7 +37,7 @@ pub(super) use self::tls::client as tls_client;
 use super::RefusedRequest;
 use super::caller::{Caller, Grant};
 use super::serve::LocalAddress;
-use crate::election::ApiAddress;
+use cronkeeper_core::election::ApiAddress;
 
 /// What a caller may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,12 +14,12 @@ use super::network::Visibility;
 use super::show::no_such_job;
 use super::slow_answers::LONGEST;
 use super::{ApiState, RefusedRequest};
-use crate::clock::{Uptime, system};
-use crate::duration;
-use crate::escape;
-use crate::job::{Job, JobName, JobSet};
-use crate::schedule::Schedule;
 use crate::status::Status;
+use cronkeeper_core::clock::{Uptime, system};
+use cronkeeper_core::duration;
+use cronkeeper_core::escape;
+use cronkeeper_core::job::{Job, JobName, JobSet};
+use cronkeeper_core::schedule::Schedule;
 
 /// Most occurrences of each job.
 const MOST_EACH: usize = 1_000;

@@ -19,13 +19,13 @@ use super::control::{
     ApiOperator, PathParam, REQUESTED, RequestBody, TIMEOUT, limited_reason, parse_body, unavailable, whole_second,
 };
 use super::{ApiState, RefusedRequest};
-use crate::clock::system;
-use crate::election::{Candidate, Queue, TransferError};
-use crate::run::{Drain, HandoverRequest};
 use crate::status::Status;
-use crate::suggest::nearest;
-use crate::telemetry::{TARGET, event};
-use crate::term::{CandidateName, NodeName};
+use cronkeeper_core::clock::system;
+use cronkeeper_core::election::{Candidate, Queue, TransferError};
+use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::run::{Drain, HandoverRequest};
+use cronkeeper_core::suggest::nearest;
+use cronkeeper_core::term::{CandidateName, NodeName};
 
 /// Interval at which the queue is read while a request takes effect. Nothing notifies a node of the whole queue.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -200,7 +200,7 @@ impl ApiState {
         self.reads.changed();
         let (node, candidate) = done.inspect_err(|refused| {
             let reason = &refused.error;
-            info!(target: TARGET, event = event::OPERATOR_REFUSED, request = "handover", by, reason, "{reason}");
+            info!(target: TARGET, event = log_event::OPERATOR_REFUSED, request = "handover", by, reason, "{reason}");
         })?;
         let is_next = |queue: &Queue| first(queue).is_some_and(|first| first.candidate != candidate);
         let queue = self.queue_with(until.min(Instant::now() + SUCCESSION), is_next).await;

@@ -29,10 +29,10 @@ pub use self::page::{Cursor, Missing, OutputPage, OutputState};
 use super::control::{PathParam, run_id};
 use super::network::Visibility;
 use super::{ApiState, RefusedRequest};
-use crate::clock::{earlier, system};
-use crate::duration;
 use crate::output::Wanted;
-use crate::run::RunId;
+use cronkeeper_core::clock::{earlier, system};
+use cronkeeper_core::duration;
+use cronkeeper_core::run::RunId;
 
 /// Longest wait for output in one request. With the time to ask another node, it is below the client's timeout.
 const LONGEST_WAIT: Duration = Duration::from_secs(6);

@@ -49,10 +49,10 @@ use super::network::{SIGN_IN, Visibility};
 use super::show::{job_name, no_such_job};
 use super::{ApiState, RefusedRequest};
 use crate::archive::Merged;
-use crate::clock::system;
-use crate::coordination::ReadError;
-use crate::ledger::Filter as Records;
 use crate::status::{HistoryEntry, Status};
+use cronkeeper_core::clock::system;
+use cronkeeper_core::coordination::ReadError;
+use cronkeeper_core::ledger::Filter as Records;
 
 /// Most records on the page of a job, and on that of the history.
 const OF_JOB: usize = 40;

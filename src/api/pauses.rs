@@ -17,14 +17,14 @@ use super::control::{
 };
 use super::show::job_name;
 use super::{ApiState, RefusedRequest};
-use crate::clock::system;
-use crate::duration;
-use crate::job::{Job, JobName, JobSet};
-use crate::ledger::filter::JobPattern;
-use crate::ledger::{ControlEntry, Each};
-use crate::run::{Pause, Resume};
-use crate::suggest::{counted, nearest};
-use crate::telemetry::TARGET;
+use cronkeeper_core::clock::system;
+use cronkeeper_core::duration;
+use cronkeeper_core::job::{Job, JobName, JobSet};
+use cronkeeper_core::ledger::filter::JobPattern;
+use cronkeeper_core::ledger::{ControlEntry, Each};
+use cronkeeper_core::log_event::TARGET;
+use cronkeeper_core::run::{Pause, Resume};
+use cronkeeper_core::suggest::{counted, nearest};
 
 /// Interval at which the pauses are read while the leader ends many of them.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -334,7 +334,7 @@ fn members_of(group: &str, set: &JobSet) -> Result<BTreeSet<JobName>, RefusedReq
     if jobs.is_empty() {
         let near = nearest(group, set.jobs.values().filter_map(group_of));
         let meant = near.map(|near| format!(", did you mean `{near}`?")).unwrap_or_default();
-        let group = crate::escape::short(group, 100);
+        let group = cronkeeper_core::escape::short(group, 100);
         let error = format!("no job names the concurrency group `{group}`{meant}");
         return Err(RefusedRequest::new(StatusCode::NOT_FOUND, error));
     }

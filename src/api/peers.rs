@@ -27,8 +27,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::ErrorBody;
 use super::network::{Files, SecretError, read_token, tls_client};
 use super::output::OutputPage;
-use crate::election::{ApiAddress, Member};
-use crate::escape::short;
+use cronkeeper_core::election::{ApiAddress, Member};
+use cronkeeper_core::escape::short;
 
 /// Timeout of a connection, with TLS.
 const CONNECT: Duration = Duration::from_secs(2);

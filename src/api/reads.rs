@@ -10,13 +10,13 @@ use tokio::time::timeout;
 
 use super::admission::Admitted;
 use crate::archive::{Archive, Merged};
-use crate::clock::{Uptime, stamp, system};
-use crate::coordination::{ReadError, ReadFuture, Reader};
-use crate::election::Queue;
-use crate::job::JobName;
-use crate::ledger::{Filter, JobEntry, Newest, Window};
-use crate::run::{HistoryRecord, Link, Pause, RunId};
 use crate::status::{AlarmStatus, RecordedEnds, RunStatus, Status};
+use cronkeeper_core::clock::{Uptime, stamp, system};
+use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
+use cronkeeper_core::election::Queue;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::{Filter, JobEntry, Newest, Window};
+use cronkeeper_core::run::{HistoryRecord, Link, Pause, RunId};
 
 /// Timeout of a read.
 const TIMEOUT: Duration = Duration::from_secs(3);

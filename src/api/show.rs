@@ -12,11 +12,11 @@ use serde::Serialize;
 use super::network::Visibility;
 use super::reads::{Known, LeaderState};
 use super::{ApiState, RefusedRequest};
-use crate::coordination::ReadError;
-use crate::job::JobName;
-use crate::run::HistoryRecord;
 use crate::status::{self, HistoryEntry, JobStatus, Status};
-use crate::suggest::nearest;
+use cronkeeper_core::coordination::ReadError;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::run::HistoryRecord;
+use cronkeeper_core::suggest::nearest;
 
 /// `GET /v1/status`.
 pub(super) async fn status(State(state): State<Arc<ApiState>>, visibility: Visibility) -> Json<Status> {

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::RefusedRequest;
-use crate::clock::{Uptime, system};
+use cronkeeper_core::clock::{Uptime, system};
 
 /// Longest time that a request waits for its turn.
 const TURN: Duration = Duration::from_secs(5);

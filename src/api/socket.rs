@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, CWD, Gid, Mode, RenameFlags, chownat, fchmod, renameat
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::net::UnixListener;
 
-use crate::safe_path::{self, Refusal, Unsafe};
+use cronkeeper_cluster::safe_path::{self, Refusal, Unsafe};
 
 /// The socket's name in the runtime directory.
 pub const NAME: &str = "api.sock";

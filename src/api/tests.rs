@@ -19,9 +19,9 @@ use super::client::{AskError, Client, SocketSearch};
 use super::socket::NAME;
 use super::*;
 use crate::archive::{Archive, HistoryRetention};
-use crate::run::HistoryRecord;
-use crate::run::tests_support::{record, success};
 use crate::status::sample;
+use crate::test_records::{record, success};
+use cronkeeper_core::run::HistoryRecord;
 
 #[tokio::test]
 async fn a_status_joins_what_the_daemon_says_with_what_the_ledger_knows() {

@@ -10,10 +10,10 @@ use tokio::time::timeout;
 
 use super::store::{ArchiveError, Store};
 use super::{Archive, Item, Shared};
-use crate::coordination::ReadError;
-use crate::ledger::filter::{Kind, Position};
-use crate::ledger::{Filter, Gathering, Newest, Window};
-use crate::run::{HistoryRecord, RunId};
+use cronkeeper_core::coordination::ReadError;
+use cronkeeper_core::ledger::filter::{Kind, Position};
+use cronkeeper_core::ledger::{Filter, Gathering, Newest, Window};
+use cronkeeper_core::run::{HistoryRecord, RunId};
 
 /// How long a read waits for records on their way into the archive.
 const FLUSH: Duration = Duration::from_millis(500);

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
 
-use crate::ledger::filter::{Ending, Kind, Position};
-use crate::run::HistoryRecord;
-use crate::safe_path;
+use cronkeeper_cluster::safe_path;
+use cronkeeper_core::ledger::filter::{Ending, Kind, Position};
+use cronkeeper_core::run::HistoryRecord;
 
 /// Version of the tables, in `user_version`.
 const SCHEMA: i64 = 1;

@@ -9,13 +9,13 @@ use tempfile::TempDir;
 
 use super::store::Store;
 use super::*;
-use crate::clock::system;
-use crate::job::JobName;
-use crate::ledger::filter::{Ending, JobPattern, Position};
-use crate::ledger::{Filter, Newest, Window};
-use crate::run::tests_support::{record, skip, success};
-use crate::run::{Outcome, Owner, RunEnd, RunRecord, Skip};
-use crate::term::NodeName;
+use crate::test_records::{record, skip, success};
+use cronkeeper_core::clock::system;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::filter::{Ending, JobPattern, Position};
+use cronkeeper_core::ledger::{Filter, Newest, Window};
+use cronkeeper_core::run::{Outcome, Owner, RunEnd, RunRecord, Skip};
+use cronkeeper_core::term::NodeName;
 
 /// A run that ended this many seconds after 1970.
 fn run(job: &str, second: i64, outcome: Outcome) -> HistoryRecord {

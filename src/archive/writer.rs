@@ -13,9 +13,9 @@ use tracing::{info, warn};
 
 use super::Item;
 use super::store::{self, ArchiveError, FileIdentity, Store};
-use crate::clock::system;
-use crate::run::HistoryRecord;
-use crate::telemetry::{TARGET, event};
+use cronkeeper_core::clock::system;
+use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::run::HistoryRecord;
 
 /// How long the first record waits for others to share its transaction.
 const GATHER: Duration = Duration::from_millis(250);
@@ -274,7 +274,7 @@ impl Writer {
             let path = self.path.display();
             warn!(
                 target: TARGET,
-                event = event::ARCHIVE_FAILED,
+                event = log_event::ARCHIVE_FAILED,
                 %path,
                 %error,
                 lost,
@@ -287,7 +287,7 @@ impl Writer {
 
     fn recovered(&mut self) {
         if let Some(Failure { lost, .. }) = self.failure.take() {
-            let (event, path) = (event::ARCHIVE_RECOVERED, self.path.display());
+            let (event, path) = (log_event::ARCHIVE_RECOVERED, self.path.display());
             info!(target: TARGET, event, %path, lost, "the archive of the history is written again");
         }
     }

@@ -14,10 +14,10 @@ use super::explain::problems;
 use super::jobs::located;
 use super::{DEFAULT_JOBS, Error, Exit, Io};
 use crate::api::definitions::Served;
-use crate::clock::system;
 use crate::config::definition::Definitions;
 use crate::config::{Content, LoadError, Loaded};
-use crate::suggest::counted;
+use cronkeeper_core::clock::system;
+use cronkeeper_core::suggest::counted;
 
 /// Stands for the standard input.
 const STDIN: &str = "-";

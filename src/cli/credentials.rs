@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::cli::Error;
-use crate::safe_path::{self, Refusal, Wanted};
-use crate::zookeeper::session::{Auth, Tls};
+use cronkeeper_cluster::safe_path::{self, Refusal, Wanted};
+use cronkeeper_cluster::zookeeper::session::{Auth, Tls};
 
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(id = "credentials", multiple = true)]

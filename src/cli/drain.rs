@@ -5,11 +5,11 @@ use super::effects::{Effect, Effects};
 use super::{Io, wait};
 use crate::api::client::Client;
 use crate::api::nodes::{DrainBody, Drained, UndrainBody, Undrained};
-use crate::escape;
-use crate::run::RunState;
 use crate::status::{Status, drain_in_words};
-use crate::suggest::counted;
-use crate::term::NodeName;
+use cronkeeper_core::escape;
+use cronkeeper_core::run::RunState;
+use cronkeeper_core::suggest::counted;
+use cronkeeper_core::term::NodeName;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct DrainArgs {

@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::job::JobName;
-use crate::run::{Drain, Pause, RunId};
 use crate::status::HistoryEntry;
-use crate::term::NodeName;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::run::{Drain, Pause, RunId};
+use cronkeeper_core::term::NodeName;
 
 /// The object.
 #[derive(Debug, Serialize)]

@@ -2,8 +2,8 @@
 
 use crate::cli::Error;
 use crate::config::GIVEN_TO_JOBS;
-use crate::process::UNUSABLE_FILES;
-use crate::suggest::nearest;
+use cronkeeper_core::process::UNUSABLE_FILES;
+use cronkeeper_core::suggest::nearest;
 
 const PREFIX: &str = "CRONKEEPER_";
 

@@ -14,11 +14,11 @@ use crate::api::network::SecretError;
 use crate::api::socket::SocketError;
 use crate::config::LoadError;
 use crate::daemon::Stopped;
-use crate::election::Failure;
-use crate::safe_path;
-use crate::solo::{SoloError, StoreError};
-use crate::state_dir::StateDirError;
 use crate::telemetry;
+use cronkeeper_cluster::safe_path;
+use cronkeeper_cluster::solo::{SoloError, StoreError};
+use cronkeeper_cluster::state_dir::StateDirError;
+use cronkeeper_core::election::Failure;
 
 /// Prints an error with its causes and a hint, and returns the exit code.
 ///

@@ -4,8 +4,8 @@ use super::ask::AskFailure;
 use super::wait;
 use crate::api::client::{AskError, Client};
 use crate::api::control::RunAnswer;
-use crate::run::RunId;
 use crate::status::HistoryEntry;
+use cronkeeper_core::run::RunId;
 
 /// The result of waiting for a run.
 pub(super) enum AwaitedRun {

@@ -5,7 +5,7 @@ use super::effects::{Effect, Effects};
 use super::{Io, wait};
 use crate::api::nodes::{HandedOver, HandoverBody};
 use crate::status::Status;
-use crate::term::NodeName;
+use cronkeeper_core::term::NodeName;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {

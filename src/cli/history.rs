@@ -14,11 +14,11 @@ use serde::Deserialize;
 use super::Io;
 use super::ask::{AskFailure, ClientArgs};
 use crate::api::client::Client;
-use crate::clock::system;
-use crate::job::JobName;
-use crate::ledger::filter::{self, Ending, JobPattern};
 use crate::status::HistoryEntry;
-use crate::term::NodeName;
+use cronkeeper_core::clock::system;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::filter::{self, Ending, JobPattern};
+use cronkeeper_core::term::NodeName;
 
 /// Most records of one answer.
 const PAGE: usize = 1_000;
@@ -124,14 +124,14 @@ fn write_json(record: &HistoryEntry, out: &mut dyn Write) -> std::io::Result<()>
 /// Says what was not shown.
 fn write_notes(last: &History, err: &mut dyn Write) -> std::io::Result<()> {
     if let Some(error) = &last.ledger_error {
-        let error = crate::escape::plain(error);
+        let error = cronkeeper_core::escape::plain(error);
         writeln!(
             err,
             "cronkeeper: the ledger was not reachable, so only what this node's archive has is shown: {error}"
         )?;
     }
     if let Some(error) = &last.archive_error {
-        let error = crate::escape::plain(error);
+        let error = cronkeeper_core::escape::plain(error);
         writeln!(err, "cronkeeper: this node's archive cannot be read, so only the newest records are shown: {error}")?;
     }
     if last.next.is_some() {

@@ -1,6 +1,6 @@
 //! The host's name, from the kernel.
 
-use crate::term::NodeName;
+use cronkeeper_core::term::NodeName;
 
 /// The name of this host; `localhost` if it is empty.
 pub fn name() -> String {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Error, Io};
 use crate::crontab::{self, LARGEST, Origin};
-use crate::schedule::{Dst, Schedule};
+use cronkeeper_core::schedule::{Dst, Schedule};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

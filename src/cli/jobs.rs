@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::{DEFAULT_JOBS, Error};
 use crate::config::{Content, LoadError, Loaded};
-use crate::job::{Job, JobSet};
-use crate::suggest::nearest;
+use cronkeeper_core::job::{Job, JobSet};
+use cronkeeper_core::suggest::nearest;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct JobsFile {

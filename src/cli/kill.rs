@@ -8,8 +8,8 @@ use super::follow::{AwaitedRun, follow};
 use super::{Io, wait};
 use crate::api::client::{AskError, Client};
 use crate::api::control::{KillBody, Killing};
-use crate::job::JobName;
-use crate::run::{RunId, RunState};
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::run::{RunId, RunState};
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct KillArgs {

@@ -11,13 +11,13 @@ use super::lock_failure::LockFailure;
 use super::progress::announced;
 use super::service::{self, Connected, ServiceArgs, close};
 use super::{Error, Exit, Io};
-use crate::clock::Clock as _;
-use crate::clock::system::SystemClock;
-use crate::duration;
-use crate::lock::LockPath;
-use crate::zookeeper::SessionError;
-use crate::zookeeper::lock::latch::{self, LatchError};
-use crate::zookeeper::session::Session;
+use cronkeeper_cluster::zookeeper::SessionError;
+use cronkeeper_cluster::zookeeper::lock::latch::{self, LatchError};
+use cronkeeper_cluster::zookeeper::session::Session;
+use cronkeeper_core::clock::Clock as _;
+use cronkeeper_core::clock::system::SystemClock;
+use cronkeeper_core::duration;
+use cronkeeper_core::lock::LockPath;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

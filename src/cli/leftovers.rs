@@ -8,14 +8,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Error;
-use crate::clock::system::uptime;
-use crate::run::journal::{Journal as _, Recovered, RecoveredRun};
-use crate::solo::StillAlive;
-use crate::state_dir::StateDir;
-use crate::state_dir::journal::FileJournal;
-use crate::term::NodeName;
 use crate::warden::cgroup::hierarchy;
 use crate::warden::recover::{self, Recorded};
+use cronkeeper_cluster::solo::StillAlive;
+use cronkeeper_cluster::state_dir::StateDir;
+use cronkeeper_cluster::state_dir::journal::FileJournal;
+use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::run::journal::{Journal as _, Recovered, RecoveredRun};
+use cronkeeper_core::term::NodeName;
 
 /// Opens the journal of a node and settles the runs that are open in it on this host.
 ///

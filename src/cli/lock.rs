@@ -22,10 +22,10 @@ use self::signal::SignalName;
 use super::lock_failure::LockFailure;
 use super::service::ServiceArgs;
 use super::{Error, Exit, Io};
-use crate::duration;
-use crate::lock::{LockKey, LockKind, LockPath, MOST};
-use crate::term::FencingToken;
-use crate::zookeeper::lock::Recipe;
+use cronkeeper_cluster::zookeeper::lock::Recipe;
+use cronkeeper_core::duration;
+use cronkeeper_core::lock::{LockKey, LockKind, LockPath, MOST};
+use cronkeeper_core::term::FencingToken;
 
 /// The keys of the locks that the command holds; see [`LockKey`].
 pub(super) const KEYS: &str = "CRONKEEPER_LOCK_KEYS";
@@ -71,7 +71,7 @@ pub struct Args {
     on_lease_end: OnLeaseEnd,
     /// Names and layout of the znodes: those of the clients to share the lock with
     #[arg(long, value_name = "RECIPE", value_enum, default_value_t)]
-    recipe: Recipe,
+    recipe: RecipeName,
     /// Ask the holders to release the lock instead of running a command
     #[arg(long, conflicts_with_all = ["command", "file", "timeout", "hold"])]
     revoke: bool,
@@ -105,6 +105,25 @@ pub enum OnLeaseEnd {
     Kill,
     /// It gets SIGTERM and may go on beside the next holder
     Warn,
+}
+
+/// Whose names and layout of znodes the lock uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum RecipeName {
+    /// Apache Curator's, for Java
+    #[default]
+    Curator,
+    /// kazoo's, for Python
+    Kazoo,
+}
+
+impl From<RecipeName> for Recipe {
+    fn from(name: RecipeName) -> Self {
+        match name {
+            RecipeName::Curator => Self::Curator,
+            RecipeName::Kazoo => Self::Kazoo,
+        }
+    }
 }
 
 /// A lock that was taken: what the command is told about it.
@@ -201,7 +220,7 @@ fn command_environment(taken: &Taken, outer: &[LockKey]) -> Vec<(String, String)
 /// The exit code of an ended command, with a message about what the code does not show.
 fn conclude(
     stopped: Option<Stopped>,
-    ending: &crate::process::Ending,
+    ending: &cronkeeper_core::process::Ending,
     settings: &CommandSettings,
     io: &mut Io<'_>,
 ) -> io::Result<Exit> {
@@ -219,8 +238,8 @@ fn conclude(
         Some(Stopped::Signal) | None => {}
     }
     let code = match ending.exit {
-        crate::process::Exit::Code(code) => code,
-        crate::process::Exit::Signal { signal, .. } => 128 + signal,
+        cronkeeper_core::process::Exit::Code(code) => code,
+        cronkeeper_core::process::Exit::Signal { signal, .. } => 128 + signal,
     };
     Ok(Exit::Command(u8::try_from(code).unwrap_or(u8::MAX)))
 }

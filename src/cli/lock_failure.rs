@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Exit;
-use crate::lock::LockPath;
-use crate::solo::file_lock::FileLockError;
-use crate::zookeeper::SessionError;
-use crate::zookeeper::lock::LockError;
-use crate::zookeeper::lock::latch::LatchError;
+use cronkeeper_cluster::solo::file_lock::FileLockError;
+use cronkeeper_cluster::zookeeper::SessionError;
+use cronkeeper_cluster::zookeeper::lock::LockError;
+use cronkeeper_cluster::zookeeper::lock::latch::LatchError;
+use cronkeeper_core::lock::LockPath;
 
 /// Why a command around locks failed.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +28,7 @@ pub enum LockFailure {
     NoChroot { chroot: String },
     #[error("cannot read the environment file {}", path.display())]
     EnvironmentFile { path: PathBuf, source: io::Error },
-    #[error("{}: `{}` is not a setting", path.display(), crate::escape::plain(line))]
+    #[error("{}: `{}` is not a setting", path.display(), cronkeeper_core::escape::plain(line))]
     EnvironmentLine { path: PathBuf, line: String },
     #[error(transparent)]
     Refused(#[from] LockError),
@@ -116,5 +116,9 @@ impl LockFailure {
 
 /// How long a lock was waited for.
 fn within(waited: Duration) -> String {
-    if waited.is_zero() { "at once".to_owned() } else { format!("within {}", crate::duration::format(waited)) }
+    if waited.is_zero() {
+        "at once".to_owned()
+    } else {
+        format!("within {}", cronkeeper_core::duration::format(waited))
+    }
 }

@@ -11,14 +11,14 @@ use super::lock_failure::LockFailure;
 use super::service::{Connected, Service, ServiceArgs, close};
 use super::table::Table;
 use super::{Error, Io, host};
-use crate::clock::Clock as _;
-use crate::clock::system::SystemClock;
-use crate::lock::{LockKind, LockPath};
-use crate::solo::file_lock::{self, FileLockError, ListedHolder};
-use crate::solo::lock_files;
-use crate::suggest::counted;
-use crate::zookeeper::lock::LockClient;
-use crate::zookeeper::lock::listing::{EntryRole, ListedEntry, ListedLock, Listing, list};
+use cronkeeper_cluster::solo::file_lock::{self, FileLockError, ListedHolder};
+use cronkeeper_cluster::solo::lock_files;
+use cronkeeper_cluster::zookeeper::lock::LockClient;
+use cronkeeper_cluster::zookeeper::lock::listing::{EntryRole, ListedEntry, ListedLock, Listing, list};
+use cronkeeper_core::clock::Clock as _;
+use cronkeeper_core::clock::system::SystemClock;
+use cronkeeper_core::lock::{LockKind, LockPath};
+use cronkeeper_core::suggest::counted;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

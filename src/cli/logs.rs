@@ -12,11 +12,11 @@ use super::ask::{AskFailure, ClientArgs};
 use super::{Error, Exit, Io};
 use crate::api::client::{AskError, Client};
 use crate::api::output::OutputState;
-use crate::clock::{earlier, system};
-use crate::duration;
-use crate::job::JobName;
-use crate::run::RunId;
 use crate::status::{HistoryEntry, RunStatus};
+use cronkeeper_core::clock::{earlier, system};
+use cronkeeper_core::duration;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::run::RunId;
 
 /// Most records of a job in which its newest run is searched.
 const DEPTH: usize = 100;

@@ -13,9 +13,9 @@ use super::jobs::{JobsFile, find};
 use super::{Error, Io};
 use crate::api::client::Client;
 use crate::api::next::{Coming, ComingOccurrence, LeftOut, LeftOutInstant, NoOccurrence, all_left_out, steps};
-use crate::escape;
-use crate::job::{Job, JobName};
-use crate::schedule::{Dst, Schedule};
+use cronkeeper_core::escape;
+use cronkeeper_core::job::{Job, JobName};
+use cronkeeper_core::schedule::{Dst, Schedule};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -80,7 +80,7 @@ impl Args {
     /// # Errors
     /// When the jobs or the expression are invalid, or a named job does not exist.
     pub fn run(self, io: &mut Io<'_>) -> Result<(), Error> {
-        let from = self.from.unwrap_or_else(|| crate::clock::system::now().wall);
+        let from = self.from.unwrap_or_else(|| cronkeeper_core::clock::system::now().wall);
         let mut occurrences = match &self.schedule {
             Some(expression) => self.of_expression(expression, from, io)?,
             None => match self.host.client().map_err(AskFailure::from)? {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::{Error, credentials, host};
 use crate::api::client::SocketSearch;
-use crate::state_dir::BackendIdentity;
-use crate::term::NodeName;
-use crate::zookeeper::session::{ConnectionSettings, Connector};
+use cronkeeper_cluster::state_dir::BackendIdentity;
+use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector};
+use cronkeeper_core::term::NodeName;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct NodeArgs {

@@ -7,14 +7,14 @@ use crate::api::client::Client;
 use crate::api::pauses::{
     JobSelection, PauseBody, PauseManyBody, Paused, PausedMany, ResumeBody, ResumeManyBody, Resumed, ResumedMany,
 };
-use crate::clock::stamp;
-use crate::duration;
-use crate::escape;
-use crate::job::JobName;
-use crate::ledger::filter::JobPattern;
-use crate::run::{Pause, RunState};
 use crate::status::Status;
-use crate::suggest::counted;
+use cronkeeper_core::clock::stamp;
+use cronkeeper_core::duration;
+use cronkeeper_core::escape;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::filter::JobPattern;
+use cronkeeper_core::run::{Pause, RunState};
+use cronkeeper_core::suggest::counted;
 
 /// Most jobs that are named in the output; the others are counted.
 const NAMED: usize = 20;

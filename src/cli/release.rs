@@ -14,16 +14,16 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::node_args::{NodeArgs, chroot};
 use super::{Error, Io, leftovers};
-use crate::clock::Uptime;
-use crate::clock::system::{self, SystemClock};
-use crate::coordination::Event;
-use crate::ledger;
-use crate::run::journal::{Journal as _, Recovered};
-use crate::solo::{self, Leftovers};
-use crate::state_dir::journal::FileJournal;
-use crate::state_dir::{StateDir, StateDirError};
-use crate::term::NodeName;
-use crate::zookeeper::{self, KeptSessions, ReleaseError, ReleaseTarget, SessionStore as _};
+use cronkeeper_cluster::solo::{self, Leftovers};
+use cronkeeper_cluster::state_dir::journal::FileJournal;
+use cronkeeper_cluster::state_dir::{StateDir, StateDirError};
+use cronkeeper_cluster::zookeeper::{self, KeptSessions, ReleaseError, ReleaseTarget, SessionStore as _};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::clock::system::{self, SystemClock};
+use cronkeeper_core::coordination::Event;
+use cronkeeper_core::ledger;
+use cronkeeper_core::run::journal::{Journal as _, Recovered};
+use cronkeeper_core::term::NodeName;
 
 /// Time limit of the whole command.
 const TIME_LIMIT: Duration = Duration::from_millis(2_800);

@@ -31,23 +31,24 @@ use crate::api::nodes::Handover;
 use crate::api::peers::Peers;
 use crate::api::{OutputSources, Sources};
 use crate::archive::{Archive, HistoryRetention};
-use crate::clock::Uptime;
-use crate::clock::system::{self, SystemClock};
 use crate::config::Loaded;
 use crate::daemon::launch::Launcher;
 use crate::daemon::reload::{self, Trigger};
 use crate::daemon::view::View;
 use crate::daemon::{Control, Daemon, DaemonSettings, Parts, Shown, Stopped, orphans, signals};
-use crate::duration;
-use crate::engine::Engine;
 use crate::metrics::Recorder;
 use crate::output::{self, OutputQueue, OutputRetention, OutputStore, Reader};
 use crate::status::Confinement;
 use crate::systemd::{Notifier, Watchdog};
-use crate::telemetry::{self, Format, LogFilter, TARGET, event};
-use crate::term::NodeName;
+use crate::telemetry::{self, Format, LogFilter};
 use crate::warden::cgroup::hierarchy::{self, Cgroups};
 use crate::warden::handle::Warden;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::clock::system::{self, SystemClock};
+use cronkeeper_core::duration;
+use cronkeeper_core::engine::Engine;
+use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::term::NodeName;
 
 /// The daemon's loop counts as stuck after this long without a turn.
 const STALL: Duration = Duration::from_secs(10);
@@ -214,7 +215,7 @@ impl Args {
         let listen = listeners.published();
         let now = system::now();
         let name = backend.name();
-        info!(target: TARGET, event = event::NODE_STARTED, version = env!("CARGO_PKG_VERSION"), backend = name, jobs = jobs.set.jobs.len());
+        info!(target: TARGET, event = log_event::NODE_STARTED, version = env!("CARGO_PKG_VERSION"), backend = name, jobs = jobs.set.jobs.len());
         let started = backend.start(&node, self.forget_jobs_after.0, custody).await?;
         let mut view = View::new(node.clone(), name, self.jobs.path.clone(), &jobs.set, now);
         view.confined(Confinement::of(host.cgroups.as_ref()));
@@ -296,7 +297,7 @@ impl Args {
         // Blocking is fine here and below: the node has left, and there is nothing else left to do.
         archive.close();
         let reason = stopped.to_string();
-        info!(target: TARGET, event = event::NODE_STOPPED, reason);
+        info!(target: TARGET, event = log_event::NODE_STOPPED, reason);
         match stopped {
             Stopped::Asked => Ok(()),
             Stopped::WardenGone(left) => {
@@ -319,7 +320,7 @@ fn kept_output(state_dir: &Path, retention: OutputRetention) -> ((OutputQueue, O
     match output::open(&directory, retention) {
         Ok((queue, reader, store)) => ((queue, Some(reader)), Some(store)),
         Err(error) => {
-            let (event, path) = (event::OUTPUT_FAILED, directory.display());
+            let (event, path) = (log_event::OUTPUT_FAILED, directory.display());
             error!(target: TARGET, event, %path, %error, "the output of runs is not kept: {path}: {error}");
             Default::default()
         }

@@ -12,12 +12,12 @@ use super::lock_failure::LockFailure;
 use super::node_args::{chroot, servers};
 use super::progress::announced;
 use super::{Error, credentials};
-use crate::clock::system::SystemClock;
-use crate::clock::{Clock as _, Uptime};
-use crate::duration;
-use crate::safe_path::{self, Refusal, Wanted};
-use crate::zookeeper::client::{Connect as _, ConnectError};
-use crate::zookeeper::session::{ConnectionSettings, Connector, Session};
+use cronkeeper_cluster::safe_path::{self, Refusal, Wanted};
+use cronkeeper_cluster::zookeeper::client::{Connect as _, ConnectError};
+use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector, Session};
+use cronkeeper_core::clock::system::SystemClock;
+use cronkeeper_core::clock::{Clock as _, Uptime};
+use cronkeeper_core::duration;
 
 /// The settings of `cronkeeper.service`.
 const ENVIRONMENT_FILE: &str = "/etc/cronkeeper/cronkeeper.env";

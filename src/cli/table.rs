@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use crate::escape;
+use cronkeeper_core::escape;
 
 /// Most characters of a cell; longer than any run id or node name.
 const LONGEST_CELL: usize = 300;

@@ -24,11 +24,11 @@ use super::{Error, Exit, Io};
 use crate::api::client::{AskError, Client};
 use crate::api::control::{TriggerBody, Triggered};
 use crate::api::output::OutputState;
-use crate::duration;
-use crate::escape;
-use crate::job::JobName;
-use crate::run::{Outcome, Reason, RunId};
 use crate::status::{EndedRun, HistoryEntry};
+use cronkeeper_core::duration;
+use cronkeeper_core::escape;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::run::{Outcome, Reason, RunId};
 
 /// Time during which a request without an answer is repeated.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -223,13 +223,13 @@ mod tests {
 
     use super::*;
     use crate::status::sample::{at, job};
-    use crate::term::{FencingToken, NodeName};
+    use cronkeeper_core::term::{FencingToken, NodeName};
 
     fn ended(outcome: Outcome, exit_code: Option<i32>, signal: Option<i32>, reason: Option<Reason>) -> EndedRun {
         let minute = at("2026-11-20T02:40:00Z");
         EndedRun {
             job: job("load"),
-            run: RunId::manual(job("load"), minute, crate::run::TriggerSeq(7)),
+            run: RunId::manual(job("load"), minute, cronkeeper_core::run::TriggerSeq(7)),
             scheduled_at: minute,
             triggered_by: Some("uid 0 (root) on host-a".into()),
             triggered_for: None,

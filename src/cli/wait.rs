@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::ask::AskFailure;
 use crate::api::client::{AskError, Client};
-use crate::escape;
 use crate::status::Status;
+use cronkeeper_core::escape;
 
 /// Interval at which the status is read. There is no event that says only what is awaited.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ use std::path::Path;
 use super::Problem;
 use super::schema::did_you_mean;
 use super::spanned::{Fault, Position};
-use crate::job::{Condition, JobName};
+use cronkeeper_core::job::{Condition, JobName};
 
 /// Maximum number of direct dependents, and of direct upstreams, of a job: one write to the ledger contains them all.
 pub(super) const MAX_ADJACENT: usize = 64;

@@ -18,8 +18,8 @@ use super::Problem;
 use super::files::Source;
 use super::source;
 use super::spanned::{self, Fault, Node, Position};
-use crate::safe_path::{self, Refusal, Wanted};
-use crate::schedule::{Dates, DatesFile};
+use cronkeeper_cluster::safe_path::{self, Refusal, Wanted};
+use cronkeeper_core::schedule::{Dates, DatesFile};
 
 /// Maximum size of a calendar file in bytes.
 const LARGEST: usize = 1 << 20;

@@ -13,7 +13,7 @@ use super::files::{self, Source};
 use super::host::Host;
 use super::{LoadError, Loaded, Problem, digest, join};
 use crate::config::source::LARGEST;
-use crate::job::Digest;
+use cronkeeper_core::job::Digest;
 
 /// The jobs files at a path, and the calendars that they name.
 #[derive(Clone, Debug)]

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::keys::{self, ZONE};
 use super::words;
-use crate::duration;
-use crate::job::{AlarmLimits, CommandLine, Digest, Due, Job, JobName, JobSet};
-use crate::schedule::{Calendar, Dst, Schedule};
+use cronkeeper_core::duration;
+use cronkeeper_core::job::{AlarmLimits, CommandLine, Digest, Due, Job, JobName, JobSet};
+use cronkeeper_core::schedule::{Calendar, Dst, Schedule};
 
 /// A set of jobs in normal form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

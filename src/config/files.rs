@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::{LoadError, Problem};
 use crate::config::source::LARGEST;
-use crate::safe_path::{self, Opened, Refusal, Wanted};
+use cronkeeper_cluster::safe_path::{self, Opened, Refusal, Wanted};
 
 #[derive(Clone, Debug)]
 pub(super) struct Source {

@@ -3,7 +3,7 @@
 use super::raw::Form;
 use super::schema::shown;
 use super::spanned::{MapEntry, Node, Value};
-use crate::suggest::nearest;
+use cronkeeper_core::suggest::nearest;
 
 /// Names that people expect, by the key that is meant. In lower case, with `_` for `-`.
 const SYNONYMS: [(&str, &[&str]); 24] = [

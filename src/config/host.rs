@@ -11,10 +11,10 @@ use super::settings;
 use super::spanned::Position;
 use super::validate::LocatedSettings;
 use crate::accounts::{self, Account, Unknown};
-use crate::clock::system;
-use crate::job::RunAs;
 use crate::job_files::{self, FileError};
-use crate::run::Reason;
+use cronkeeper_core::clock::system;
+use cronkeeper_core::job::RunAs;
+use cronkeeper_core::run::Reason;
 
 /// A host. Looks up each user only once.
 pub(super) struct Host {

@@ -9,7 +9,7 @@ use super::after::MAX_ADJACENT;
 use super::keys::KEYS;
 use super::raw::{Form, Key};
 use super::settings::MOST_SECRETS;
-use crate::job::Condition;
+use cronkeeper_core::job::Condition;
 
 /// A text that YAML may read as something else: every text of jobs.yaml is taken as written, quoted or not.
 const SCALAR: [&str; 3] = ["string", "number", "boolean"];

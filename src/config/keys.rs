@@ -20,14 +20,14 @@ use super::size;
 use super::spanned::{Fault, Node};
 use super::values;
 use super::words;
-use crate::duration;
-use crate::environment_file::EnvironmentFile;
-use crate::job::{
+use cronkeeper_core::duration;
+use cronkeeper_core::environment_file::EnvironmentFile;
+use cronkeeper_core::job::{
     AlarmLimits, CommandLine, Due, Group, HISTORY_LIMIT, Hook, Hooks, Interrupted, Job, JobName, Limits, Misfire,
     OnLeaseEnd, Overlap, Retries, RunAs, Splay,
 };
-use crate::lock::LockPath;
-use crate::schedule::Dst;
+use cronkeeper_core::lock::LockPath;
+use cronkeeper_core::schedule::Dst;
 
 pub(super) const ZONE: &str = "UTC";
 const UMASK: u32 = 0o022;

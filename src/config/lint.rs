@@ -6,9 +6,9 @@ use super::spanned::{Fault, Node, Position};
 use super::validate::LocatedSettings;
 use jiff::Timestamp;
 
-use crate::duration;
-use crate::job::{CommandLine, Hook, Misfire};
-use crate::schedule::Schedule;
+use cronkeeper_core::duration;
+use cronkeeper_core::job::{CommandLine, Hook, Misfire};
+use cronkeeper_core::schedule::Schedule;
 
 /// Variables that cronkeeper sets for a job's processes, and for commands under a lock. They override `environment`.
 pub(crate) const GIVEN_TO_JOBS: [&str; 8] = [

@@ -10,7 +10,7 @@ use super::keys::KEYS;
 use super::source::{self, Lines};
 use super::spanned::{self, MapEntry, Node, Position};
 use super::{Content, Problem};
-use crate::job::Hook;
+use cronkeeper_core::job::Hook;
 
 /// Most characters of a line before its problem, and half of those behind.
 const AROUND: usize = 100;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::raw::{Given, merged};
 use super::schema::shown;
 use super::size;
-use crate::duration;
-use crate::job::Limits;
+use cronkeeper_core::duration;
+use cronkeeper_core::job::Limits;
 
 /// The nice values that the kernel accepts.
 const NICE: std::ops::RangeInclusive<i32> = -20..=19;

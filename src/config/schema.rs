@@ -8,8 +8,8 @@ use std::rc::Rc;
 use super::hints;
 use super::raw::{Form, Key};
 use super::spanned::{Fault, MapEntry, Node, Position, Value};
-use crate::escape;
-use crate::suggest::nearest;
+use cronkeeper_core::escape;
+use cronkeeper_core::suggest::nearest;
 
 /// Checks all keys and forms, adds errors to `faults`, and returns the file without the faulty parts.
 pub(super) fn sound_part(root: &Node, keys: Keys, faults: &mut Vec<Fault>) -> Option<Rc<Node>> {

@@ -16,10 +16,10 @@ use super::raw::{Given, TextOrTexts};
 use super::schema::{self, did_you_mean, shown, shown_key};
 use super::spanned::{Fault, MapEntry, Node, Position};
 use super::values;
-use crate::duration;
-use crate::environment_file::is_variable_name;
-use crate::job::{CommandLine, Condition, Group, JobName, Retries};
-use crate::schedule::{DatesFile, Dst, Schedule};
+use cronkeeper_core::duration;
+use cronkeeper_core::environment_file::is_variable_name;
+use cronkeeper_core::job::{CommandLine, Condition, Group, JobName, Retries};
+use cronkeeper_core::schedule::{DatesFile, Dst, Schedule};
 
 /// The given keys of `retries`.
 #[derive(Clone, Debug, Default)]

@@ -31,7 +31,7 @@ fn reported_for_keys(keys: &str) -> String {
 }
 
 /// The only job of a valid file.
-fn job(text: &str) -> crate::job::Job {
+fn job(text: &str) -> cronkeeper_core::job::Job {
     let (set, _) = parse("j", text.as_bytes()).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
     let (_, job) = set.jobs.into_iter().next().unwrap_or_else(|| panic!("no job"));
     std::sync::Arc::unwrap_or_clone(job)

@@ -16,8 +16,8 @@ use super::schema::{self, shown};
 use super::settings::{CalendarSettings, MOST_SECRETS, Zones};
 use super::source::{self, Lines};
 use super::spanned::{self, Fault, MapEntry, Node, Position};
-use crate::job::{Due, Interrupted, Job, JobName, OnLeaseEnd};
-use crate::schedule::{Calendar, FaultPosition, Patterns, Schedule};
+use cronkeeper_core::job::{Due, Interrupted, Job, JobName, OnLeaseEnd};
+use cronkeeper_core::schedule::{Calendar, FaultPosition, Patterns, Schedule};
 
 /// The result of checking one file. The jobs are complete only if there are no faults.
 #[derive(Default)]

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use super::raw::TextOrTexts;
 use super::schema::shown;
-use crate::environment_file::{EnvironmentFile, LONGEST_STRING, is_variable_name};
-use crate::job::{CommandLine, JobName};
-use crate::lock::LockPath;
-use crate::run::Parameters;
-use crate::{duration, escape};
+use cronkeeper_core::environment_file::{EnvironmentFile, LONGEST_STRING, is_variable_name};
+use cronkeeper_core::job::{CommandLine, JobName};
+use cronkeeper_core::lock::LockPath;
+use cronkeeper_core::run::Parameters;
+use cronkeeper_core::{duration, escape};
 
 /// Maximum number of locks of a job: they are created in one transaction.
 const MOST_LOCKS: usize = 100;

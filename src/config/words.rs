@@ -1,7 +1,7 @@
 //! The words that keys with a fixed choice take.
 
-use crate::job::{Interrupted, Misfire, OnLeaseEnd, Overlap};
-use crate::schedule::Dst;
+use cronkeeper_core::job::{Interrupted, Misfire, OnLeaseEnd, Overlap};
+use cronkeeper_core::schedule::Dst;
 
 /// Each word with its meaning.
 pub(super) type Words<T> = &'static [(&'static str, T)];

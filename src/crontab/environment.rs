@@ -9,8 +9,8 @@ use super::Remark;
 use super::line::{Line, LineKind};
 use super::setting::Setting;
 use super::yaml::{comment, quoted};
-use crate::environment_file::{LONGEST_STRING, is_variable_name};
-use crate::schedule::known_zone;
+use cronkeeper_core::environment_file::{LONGEST_STRING, is_variable_name};
+use cronkeeper_core::schedule::known_zone;
 
 /// Most characters of a key. YAML limits a key on one line with its value to 1024.
 const LONGEST_KEY: usize = 1_000;

@@ -3,7 +3,7 @@
 use super::entry::CrontabEntry;
 use super::environment::{Environment, delay};
 use super::yaml::{block, quoted, scalar};
-use crate::environment_file::LONGEST_STRING;
+use cronkeeper_core::environment_file::LONGEST_STRING;
 
 /// An indented block of keys.
 #[derive(Debug, Default)]

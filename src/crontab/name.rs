@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::job::JobName;
+use cronkeeper_core::job::JobName;
 
 /// The names of the jobs so far, each of them unique.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ mod times;
 
 use super::*;
 use crate::config;
-use crate::job::JobSet;
+use cronkeeper_core::job::JobSet;
 
 fn origin(system: bool) -> Origin<'static> {
     Origin { name: "crontab", system, zone: "Europe/Berlin", owner: None }

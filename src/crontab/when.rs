@@ -5,7 +5,7 @@
 //! accepts, are reduced to it. The random `~` of cronie and OpenBSD becomes the hashed `H`.
 
 use super::Remark;
-use crate::escape;
+use cronkeeper_core::escape;
 
 /// The expression of an entry, with remarks about it.
 #[derive(Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::setting::Setting;
 use super::yaml::{comment, quoted, scalar};
 use super::{ImportError, ImportNote, Imported, Origin, Remark};
 use crate::config;
-use crate::schedule::{Dst, Fault, Schedule, ScheduleError, known_zone};
+use cronkeeper_core::schedule::{Dst, Fault, Schedule, ScheduleError, known_zone};
 
 /// Most bytes of the result. Half of the limit of a jobs file, so that the limit on the number of values holds, too.
 const LARGEST_JOBS: usize = config::LARGEST / 2;

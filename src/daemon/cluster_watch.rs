@@ -18,11 +18,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::clock::{Now, Uptime};
-use crate::engine::hooks::NodeHookCall;
-use crate::job::{CommandLine, NodeHook};
 use crate::telemetry::instant;
-use crate::term::{FencingToken, NodeName};
+use cronkeeper_core::clock::{Now, Uptime};
+use cronkeeper_core::engine::hooks::NodeHookCall;
+use cronkeeper_core::job::{CommandLine, NodeHook};
+use cronkeeper_core::term::{FencingToken, NodeName};
 
 /// The hooks of a node, and after how long they are called.
 #[derive(Clone, Debug)]
@@ -159,7 +159,7 @@ impl ClusterWatch {
             (_, true) => Leadership::Known,
             (Leadership::Known, false) => Leadership::Unknown { since: now.up },
             (Leadership::Unknown { since }, false) if now.up >= since + self.hooks.no_leader_after => {
-                let for_ms = crate::run::millis(now.up.since(since)).to_string();
+                let for_ms = cronkeeper_core::run::millis(now.up.since(since)).to_string();
                 self.call(NodeHook::NoLeader, vec![("FOR_MS", for_ms)], calls);
                 Leadership::Called
             }

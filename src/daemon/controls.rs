@@ -6,11 +6,11 @@ use tokio::sync::oneshot;
 
 use super::reload::Reloaded;
 use super::{Daemon, Processes, Stopped, log};
-use crate::clock::{Clock, Now};
-use crate::election::TransferError;
-use crate::engine::Event;
-use crate::run::journal::Journal;
-use crate::term::NodeName;
+use cronkeeper_core::clock::{Clock, Now};
+use cronkeeper_core::election::TransferError;
+use cronkeeper_core::engine::Event;
+use cronkeeper_core::run::journal::Journal;
+use cronkeeper_core::term::NodeName;
 
 /// A request of the operator, made by a signal, the API or an edit of the jobs file.
 #[derive(Debug)]

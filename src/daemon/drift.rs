@@ -1,8 +1,8 @@
 //! Drift: nodes whose jobs or time zone data differ, so that they may disagree about what is due.
 
-use crate::election::{Member, Published};
-use crate::job::Digest;
-use crate::term::NodeName;
+use cronkeeper_core::election::{Member, Published};
+use cronkeeper_core::job::Digest;
+use cronkeeper_core::term::NodeName;
 
 /// A difference between this node and another one, one of which is the leader.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,12 +5,12 @@
 
 use jiff::Timestamp;
 
-use crate::engine::hooks::{Cause, HookCall, JobHookCall};
-use crate::job::Alarm;
-use crate::run::{RaisedAlarm, RunEnd, RunRecord, Skip, millis};
-use crate::run_lock::LockGrant;
 use crate::telemetry::instant;
-use crate::term::NodeName;
+use cronkeeper_core::engine::hooks::{Cause, HookCall, JobHookCall};
+use cronkeeper_core::job::Alarm;
+use cronkeeper_core::run::{RaisedAlarm, RunEnd, RunRecord, Skip, millis};
+use cronkeeper_core::run_lock::LockGrant;
+use cronkeeper_core::term::NodeName;
 
 /// Names, without the prefix `CRONKEEPER_`, and values.
 pub(super) type Facts = Vec<(&'static str, String)>;

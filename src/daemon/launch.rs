@@ -7,15 +7,15 @@ use tokio::sync::watch;
 
 use super::facts::{self, Facts};
 use crate::accounts::{Account, Accounts, Unknown};
-use crate::clock::Uptime;
-use crate::engine::Start;
-use crate::engine::hooks::HookStart;
-use crate::environment_file::EnvironmentFile;
-use crate::job::{CommandLine, Job, RunAs};
-use crate::process::{Deadline, ExecStrings, Launch, LaunchFiles, Limits, SecretFile, TreeId, User};
-use crate::run::Parameters;
-use crate::term::NodeName;
 use crate::warden::cgroup::hierarchy::Cgroups;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::engine::Start;
+use cronkeeper_core::engine::hooks::HookStart;
+use cronkeeper_core::environment_file::EnvironmentFile;
+use cronkeeper_core::job::{CommandLine, Job, RunAs};
+use cronkeeper_core::process::{Deadline, ExecStrings, Launch, LaunchFiles, Limits, SecretFile, TreeId, User};
+use cronkeeper_core::run::Parameters;
+use cronkeeper_core::term::NodeName;
 
 /// The umask of hooks of the node.
 const UMASK: u32 = 0o022;

@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use super::{Daemon, Processes, Stopped, log};
-use crate::clock::{Clock, Now, Uptime};
-use crate::process::Order;
-use crate::run::journal::Journal;
+use cronkeeper_core::clock::{Clock, Now, Uptime};
+use cronkeeper_core::process::Order;
+use cronkeeper_core::run::journal::Journal;
 
 /// Minimum time between a ping and the next. It is sent when the loop turns anyway.
 const PING_EVERY: Duration = Duration::from_secs(2);

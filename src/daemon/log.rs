@@ -18,12 +18,13 @@ pub(super) use self::outage::Outage;
 pub(super) use self::standing::AllDrained;
 use super::drift::Drift;
 use super::view;
-use crate::election::{Event as Election, TransferError};
-use crate::engine::Report;
-use crate::run::{Outcome, RunEnd, RunId, SkipReason, millis};
 use crate::status::Status;
-use crate::telemetry::{TARGET, event, instant};
-use crate::term::TermEnd;
+use crate::telemetry::instant;
+use cronkeeper_core::election::{Event as Election, TransferError};
+use cronkeeper_core::engine::Report;
+use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::run::{Outcome, RunEnd, RunId, SkipReason, millis};
+use cronkeeper_core::term::TermEnd;
 
 /// Logs an event of the election, except beginnings and ends of terms.
 ///
@@ -33,30 +34,30 @@ pub(super) fn election(fact: &Election) {
         Election::Session { id, timeout } => {
             debug!(target: TARGET, session = %id, timeout_ms = millis(*timeout), "session established");
         }
-        Election::Joined { candidate } => info!(target: TARGET, event = event::ELECTION_JOINED, %candidate),
+        Election::Joined { candidate } => info!(target: TARGET, event = log_event::ELECTION_JOINED, %candidate),
         Election::Following { candidate, predecessor, predecessor_node, leader_node } => info!(
             target: TARGET,
-            event = event::ELECTION_FOLLOWING,
+            event = log_event::ELECTION_FOLLOWING,
             %candidate,
             %predecessor,
             predecessor_node = predecessor_node.as_ref().map(tracing::field::display),
             leader_node = leader_node.as_ref().map(tracing::field::display),
         ),
-        Election::Suspended { session } => warn!(target: TARGET, event = event::COORDINATION_SUSPENDED, %session),
-        Election::Resumed { session } => info!(target: TARGET, event = event::COORDINATION_RESUMED, %session),
-        Election::Expired { session } => warn!(target: TARGET, event = event::COORDINATION_EXPIRED, %session),
+        Election::Suspended { session } => warn!(target: TARGET, event = log_event::COORDINATION_SUSPENDED, %session),
+        Election::Resumed { session } => info!(target: TARGET, event = log_event::COORDINATION_RESUMED, %session),
+        Election::Expired { session } => warn!(target: TARGET, event = log_event::COORDINATION_EXPIRED, %session),
         Election::Unreachable { retry, error } => {
-            warn!(target: TARGET, event = event::COORDINATION_UNREACHABLE, retry_ms = millis(*retry), "{error}");
+            warn!(target: TARGET, event = log_event::COORDINATION_UNREACHABLE, retry_ms = millis(*retry), "{error}");
         }
         Election::Stalled(Some(error)) => {
-            warn!(target: TARGET, event = event::COORDINATION_STALLED, error, "the node is stalled: {error}");
+            warn!(target: TARGET, event = log_event::COORDINATION_STALLED, error, "the node is stalled: {error}");
         }
         Election::Stalled(None) => {
-            info!(target: TARGET, event = event::COORDINATION_RECOVERED, "the node is no longer stalled");
+            info!(target: TARGET, event = log_event::COORDINATION_RECOVERED, "the node is no longer stalled");
         }
         Election::Damaged { new, .. } => new.iter().for_each(|damage| damaged(damage)),
         Election::Failed(failure) => {
-            error!(target: TARGET, event = event::COORDINATION_FAILED, error = %failure, "{failure}");
+            error!(target: TARGET, event = log_event::COORDINATION_FAILED, error = %failure, "{failure}");
         }
         Election::Withdrawn => debug!(target: TARGET, "the node left the queue"),
         Election::Time(time) => trace!(target: TARGET, ?time, "read the coordination service's clock"),
@@ -73,7 +74,7 @@ pub(super) fn election(fact: &Election) {
 /// `damage` is `path: what is wrong with it`.
 fn damaged(damage: &str) {
     let path = path_of(damage);
-    warn!(target: TARGET, event = event::COORDINATION_DAMAGED, path, "ignoring damaged path {damage}");
+    warn!(target: TARGET, event = log_event::COORDINATION_DAMAGED, path, "ignoring damaged path {damage}");
 }
 
 fn path_of(damage: &str) -> &str {
@@ -85,23 +86,23 @@ pub(super) fn report(report: &Report) {
     match report {
         Report::Elected { term, took } => info!(
             target: TARGET,
-            event = event::LEADER_ELECTED,
+            event = log_event::LEADER_ELECTED,
             candidate = %term.candidate,
             token = term.token.0,
             took_ms = millis(*took),
         ),
         Report::TermOver { token, why: TermEnd::Resigned } => {
-            info!(target: TARGET, event = event::LEADER_RESIGNED, token = token.0, reason = TermEnd::Resigned.as_str());
+            info!(target: TARGET, event = log_event::LEADER_RESIGNED, token = token.0, reason = TermEnd::Resigned.as_str());
         }
         Report::TermOver { token, why } => {
-            warn!(target: TARGET, event = event::LEADER_LOST, token = token.0, reason = why.as_str());
+            warn!(target: TARGET, event = log_event::LEADER_LOST, token = token.0, reason = why.as_str());
         }
         Report::GivingUp { to, why } => {
             let name = to.as_ref().map_or("the next in line", |to| to.as_str());
             let (to, reason) = (to.as_ref().map(|to| to.as_str()), why.as_str());
             info!(
                 target: TARGET,
-                event = event::LEADER_HANDING_OVER,
+                event = log_event::LEADER_HANDING_OVER,
                 to,
                 reason,
                 "handing leadership over to {name}: {}",
@@ -114,7 +115,7 @@ pub(super) fn report(report: &Report) {
             let reason = why.to_string();
             warn!(
                 target: TARGET,
-                event = event::LEADER_HANDOVER_FAILED,
+                event = log_event::LEADER_HANDOVER_FAILED,
                 %to,
                 reason,
                 "leadership was not handed over to {to}: {why}",
@@ -122,11 +123,11 @@ pub(super) fn report(report: &Report) {
         }
         Report::TakeoverDone { token, settled, missed, took } => {
             let took_ms = millis(*took);
-            info!(target: TARGET, event = event::TAKEOVER_DONE, token = token.0, settled, missed, took_ms);
+            info!(target: TARGET, event = log_event::TAKEOVER_DONE, token = token.0, settled, missed, took_ms);
         }
         Report::Started { run, attempt, token, pid, lateness } => info!(
             target: TARGET,
-            event = event::RUN_STARTED,
+            event = log_event::RUN_STARTED,
             job = %run.job(),
             %run,
             scheduled_at = %instant(run.scheduled_at()),
@@ -139,7 +140,7 @@ pub(super) fn report(report: &Report) {
         Report::Recorded(end) => trace!(target: TARGET, run = %end.run.id(), "the ledger has the end of a run"),
         Report::Retrying { end, delay } => warn!(
             target: TARGET,
-            event = event::RUN_RETRYING,
+            event = log_event::RUN_RETRYING,
             job = %end.run.job,
             run = %end.run.id(),
             attempt = end.run.attempt,
@@ -153,7 +154,7 @@ pub(super) fn report(report: &Report) {
         ),
         Report::NotStarted { run, attempt, problem } => warn!(
             target: TARGET,
-            event = event::RUN_NOT_STARTED,
+            event = log_event::RUN_NOT_STARTED,
             job = %run.job(),
             %run,
             attempt,
@@ -164,7 +165,7 @@ pub(super) fn report(report: &Report) {
         ),
         Report::Unstarted { run, attempt, reason } => warn!(
             target: TARGET,
-            event = event::RUN_UNSTARTED,
+            event = log_event::RUN_UNSTARTED,
             job = %run.job(),
             %run,
             attempt,
@@ -180,26 +181,26 @@ pub(super) fn report(report: &Report) {
         Report::Skipped { skip, first, count } => skipped(skip, *first, *count),
         Report::Triggered { run, by, parameters } => {
             let parameters = Some(parameters).filter(|names| !names.is_empty());
-            info!(target: TARGET, event = event::JOB_TRIGGERED, job = %run.job(), %run, by, parameters);
+            info!(target: TARGET, event = log_event::JOB_TRIGGERED, job = %run.job(), %run, by, parameters);
         }
         Report::Paused { job, pause } => {
-            info!(target: TARGET, event = event::JOB_PAUSED, %job, by = pause.by, reason = pause.reason);
+            info!(target: TARGET, event = log_event::JOB_PAUSED, %job, by = pause.by, reason = pause.reason);
         }
-        Report::Resumed { job, by } => info!(target: TARGET, event = event::JOB_RESUMED, %job, by),
-        Report::Forgotten { job, records } => info!(target: TARGET, event = event::JOB_FORGOTTEN, %job, records),
+        Report::Resumed { job, by } => info!(target: TARGET, event = log_event::JOB_RESUMED, %job, by),
+        Report::Forgotten { job, records } => info!(target: TARGET, event = log_event::JOB_FORGOTTEN, %job, records),
         Report::LockLost { run, path } => {
-            warn!(target: TARGET, event = event::LOCK_LOST, job = %run.job(), %run, path = path.as_str());
+            warn!(target: TARGET, event = log_event::LOCK_LOST, job = %run.job(), %run, path = path.as_str());
         }
         Report::LockRevokeRequested { run, path } => {
-            info!(target: TARGET, event = event::LOCK_REVOKE_REQUESTED, job = %run.job(), %run, path = path.as_str());
+            info!(target: TARGET, event = log_event::LOCK_REVOKE_REQUESTED, job = %run.job(), %run, path = path.as_str());
         }
         Report::LockRefused { run, why } => {
-            error!(target: TARGET, event = event::LOCK_REFUSED, job = %run.job(), %run, "the run's lock is refused: {why}");
+            error!(target: TARGET, event = log_event::LOCK_REFUSED, job = %run.job(), %run, "the run's lock is refused: {why}");
         }
-        Report::Superseded { run } => warn!(target: TARGET, event = event::RUN_SUPERSEDED, job = %run.job(), %run),
+        Report::Superseded { run } => warn!(target: TARGET, event = log_event::RUN_SUPERSEDED, job = %run.job(), %run),
         Report::CutOff { run, owner, keep_until } => warn!(
             target: TARGET,
-            event = event::RUN_CUT_OFF,
+            event = log_event::RUN_CUT_OFF,
             job = %run.job(),
             %run,
             %owner,
@@ -207,47 +208,47 @@ pub(super) fn report(report: &Report) {
         ),
         Report::Draining { runs, first, timeout } => {
             let waits_for = names::listed(first, *runs);
-            info!(target: TARGET, event = event::NODE_DRAINING, runs, waits_for, timeout_ms = millis(*timeout));
+            info!(target: TARGET, event = log_event::NODE_DRAINING, runs, waits_for, timeout_ms = millis(*timeout));
         }
         Report::Drained { drain, runs, first } => {
             let (by, reason, waits_for) = (&drain.by, drain.reason.as_deref(), names::listed(first, *runs));
-            info!(target: TARGET, event = event::NODE_DRAINED, by, reason, runs, waits_for);
+            info!(target: TARGET, event = log_event::NODE_DRAINED, by, reason, runs, waits_for);
         }
-        Report::Undrained { drain } => info!(target: TARGET, event = event::NODE_UNDRAINED, by = drain.by),
+        Report::Undrained { drain } => info!(target: TARGET, event = log_event::NODE_UNDRAINED, by = drain.by),
         Report::Unsettled { runs } => warn!(
             target: TARGET,
-            event = event::NODE_UNSETTLED,
+            event = log_event::NODE_UNSETTLED,
             runs,
             "the node stops before the ledger has recorded the ends of all its runs: the state directory keeps them, \
              and `cronkeeper release` or the next start records them",
         ),
         Report::ClockStepped { by } => {
             let by_ms = by.as_millis();
-            warn!(target: TARGET, event = event::CLOCK_STEPPED, by_ms = clamped(by_ms), "the system clock was stepped");
+            warn!(target: TARGET, event = log_event::CLOCK_STEPPED, by_ms = clamped(by_ms), "the system clock was stepped");
         }
         Report::ClockSkewed { by, holds } => skewed(*by, *holds),
         Report::Edited { job, since, until } => {
             let (since, until) = (instant(*since), instant(*until));
-            warn!(target: TARGET, event = event::JOB_EDITED, %job, %since, %until);
+            warn!(target: TARGET, event = log_event::JOB_EDITED, %job, %since, %until);
         }
         Report::MarkAhead { job, ahead } => {
-            error!(target: TARGET, event = event::JOB_MARK_AHEAD, %job, "{}", view::describe_mark_ahead(ahead));
+            error!(target: TARGET, event = log_event::JOB_MARK_AHEAD, %job, "{}", view::describe_mark_ahead(ahead));
         }
         Report::Damaged(damage) => {
             let path = path_of(damage);
-            let event = event::COORDINATION_DAMAGED;
+            let event = log_event::COORDINATION_DAMAGED;
             error!(target: TARGET, event, path, "ignoring a record of the ledger that cannot be read: {damage}");
         }
         Report::Obstructed { job, run } => error!(
             target: TARGET,
-            event = event::RUN_OBSTRUCTED,
+            event = log_event::RUN_OBSTRUCTED,
             %job,
             %run,
             "the occurrence was not run: its record in the ledger is taken by something that is not its run",
         ),
         Report::IllegalStep { run, why } => error!(
             target: TARGET,
-            event = event::INTERNAL_ERROR,
+            event = log_event::INTERNAL_ERROR,
             %run,
             "internal error, please report it: {why}; the run was left as it is",
         ),
@@ -259,20 +260,20 @@ fn skewed(by: SignedDuration, holds: bool) {
     match (holds, by.abs() >= SignedDuration::from_secs(1)) {
         (true, _) => error!(
             target: TARGET,
-            event = event::CLOCK_SKEWED,
+            event = log_event::CLOCK_SKEWED,
             by_ms,
             "this node's clock is ahead of the coordination service's clock: \
              an occurrence waits until that clock is within a minute of it",
         ),
         (false, true) => warn!(
             target: TARGET,
-            event = event::CLOCK_SKEWED,
+            event = log_event::CLOCK_SKEWED,
             by_ms,
             "this node's clock differs from the coordination service's clock",
         ),
         (false, false) => info!(
             target: TARGET,
-            event = event::CLOCK_SKEWED,
+            event = log_event::CLOCK_SKEWED,
             by_ms,
             "this node's clock agrees with the coordination service's clock again",
         ),
@@ -289,7 +290,7 @@ fn finished(end: &RunEnd) {
         ($level:ident) => {
             $level!(
                 target: TARGET,
-                event = event::RUN_FINISHED,
+                event = log_event::RUN_FINISHED,
                 job = %end.run.job,
                 %run,
                 attempt = end.run.attempt,
@@ -313,7 +314,7 @@ fn finished(end: &RunEnd) {
     }
 }
 
-fn skipped(skip: &crate::run::Skip, first: jiff::Timestamp, count: u64) {
+fn skipped(skip: &cronkeeper_core::run::Skip, first: jiff::Timestamp, count: u64) {
     let run = match &skip.trigger {
         Some(_) => skip.id(),
         None => RunId::scheduled(skip.job.clone(), first),
@@ -324,37 +325,37 @@ fn skipped(skip: &crate::run::Skip, first: jiff::Timestamp, count: u64) {
     match (skip.reason, count) {
         // The operator wanted this, so it is not worth a warning.
         (SkipReason::Paused, 1) => {
-            info!(target: TARGET, event = event::RUN_SKIPPED, %job, %run, scheduled_at = %first, reason)
+            info!(target: TARGET, event = log_event::RUN_SKIPPED, %job, %run, scheduled_at = %first, reason)
         }
         (SkipReason::Paused, _) => {
-            info!(target: TARGET, event = event::RUN_SKIPPED, %job, %run, reason, count, first = %first, last = %last)
+            info!(target: TARGET, event = log_event::RUN_SKIPPED, %job, %run, reason, count, first = %first, last = %last)
         }
-        (_, 1) => warn!(target: TARGET, event = event::RUN_SKIPPED, %job, %run, scheduled_at = %first, reason),
+        (_, 1) => warn!(target: TARGET, event = log_event::RUN_SKIPPED, %job, %run, scheduled_at = %first, reason),
         (_, _) => {
-            warn!(target: TARGET, event = event::RUN_SKIPPED, %job, %run, reason, count, first = %first, last = %last)
+            warn!(target: TARGET, event = log_event::RUN_SKIPPED, %job, %run, reason, count, first = %first, last = %last)
         }
     }
 }
 
 /// Logs that the warden did not report a run dead in time, so the daemon kills it.
 pub(super) fn overdue(run: &RunId) {
-    warn!(target: TARGET, event = event::RUN_OUTLIVED, job = %run.job(), %run);
+    warn!(target: TARGET, event = log_event::RUN_OUTLIVED, job = %run.job(), %run);
 }
 
 /// Logs that the daemon gives up on a warden that does not respond.
 pub(super) fn warden_silent(runs: usize) {
-    error!(target: TARGET, event = event::WARDEN_SILENT, runs);
+    error!(target: TARGET, event = log_event::WARDEN_SILENT, runs);
 }
 
 /// Logs that another node's jobs or time zone data differ.
 pub(super) fn drift(drift: &Drift) {
     match drift {
         Drift::Jobs { other, digest, other_digest } => {
-            warn!(target: TARGET, event = event::JOBS_DRIFT, %other, %digest, %other_digest);
+            warn!(target: TARGET, event = log_event::JOBS_DRIFT, %other, %digest, %other_digest);
         }
         Drift::Zones { other, tzdata, other_tzdata } => warn!(
             target: TARGET,
-            event = event::ZONES_DRIFT,
+            event = log_event::ZONES_DRIFT,
             %other,
             tzdata,
             other_tzdata,
@@ -367,26 +368,26 @@ pub(super) fn drift(drift: &Drift) {
 /// Logs a handover that an operator requested by a signal; `leads`: this node leads, so it will be tried.
 pub(super) fn signalled_handover(leads: bool) {
     let (request, by) = ("handover", "SIGUSR2");
-    info!(target: TARGET, event = event::OPERATOR_REQUESTED, request, by, "{by} requested a handover");
+    info!(target: TARGET, event = log_event::OPERATOR_REQUESTED, request, by, "{by} requested a handover");
     if !leads {
         let reason = TransferError::NotLeading.to_string();
-        info!(target: TARGET, event = event::OPERATOR_REFUSED, request, by, reason, "no handover: {reason}");
+        info!(target: TARGET, event = log_event::OPERATOR_REFUSED, request, by, reason, "no handover: {reason}");
     }
 }
 
 /// Logs that an operator, after a first request to stop, does not want to wait for the runs.
 pub(super) fn stopping(runs: usize) {
-    warn!(target: TARGET, event = event::NODE_STOPPING, runs);
+    warn!(target: TARGET, event = log_event::NODE_STOPPING, runs);
 }
 
 /// Logs that the state directory did not take something about a run, in `what`.
 pub(super) fn state_failed(run: &RunId, what: &str, error: &dyn std::error::Error) {
-    let event = event::STATE_FAILED;
+    let event = log_event::STATE_FAILED;
     error!(target: TARGET, event, job = %run.job(), %run, %error, "cannot {what} in the state directory: {error}");
 }
 
 /// Logs the node's state as JSON, because an operator asked for it.
 pub(super) fn state(status: &Status) {
     let text = serde_json::to_string(status).unwrap_or_default();
-    info!(target: TARGET, event = event::NODE_STATE, state = text);
+    info!(target: TARGET, event = log_event::NODE_STATE, state = text);
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::election::Member;
 use crate::status::MissingMember;
-use crate::term::NodeName;
+use cronkeeper_core::election::Member;
+use cronkeeper_core::term::NodeName;
 
 /// How long a node that is gone is shown.
 const SHOWN: SignedDuration = SignedDuration::from_hours(7 * 24);

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::job::{Job, JobName, JobSet};
 use crate::status::InOrder;
+use cronkeeper_core::job::{Job, JobName, JobSet};
 
 /// The next occurrence of each job.
 #[derive(Debug, Default)]

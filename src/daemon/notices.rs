@@ -4,12 +4,12 @@
 
 use super::trees::WardenLeftovers;
 use super::{Daemon, Processes, Stopped, log};
-use crate::clock::{Clock, Now};
-use crate::engine::Event;
 use crate::output::{Line, OutputKey};
-use crate::process::{Notice, TreeId};
-use crate::run::KnownBy;
-use crate::run::journal::Journal;
+use cronkeeper_core::clock::{Clock, Now};
+use cronkeeper_core::engine::Event;
+use cronkeeper_core::process::{Notice, TreeId};
+use cronkeeper_core::run::KnownBy;
+use cronkeeper_core::run::journal::Journal;
 
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     pub(super) fn on_notice(&mut self, now: Now, notice: Notice) -> Option<Stopped> {

@@ -4,14 +4,14 @@ use rustix::io::Errno;
 use tracing::error;
 
 use super::{Daemon, Processes, Stopped, log};
-use crate::clock::{Clock, Now};
-use crate::engine::hooks::HookStart;
-use crate::engine::{Command, Event, Report, Start};
-use crate::process::{Launch, Notice, Order, StartFailure, StartStep, TreeId};
-use crate::run::journal::Journal;
-use crate::run::{HistoryRecord, KnownBy, Traces};
-use crate::telemetry::{TARGET, event};
 use crate::warden::recover::Recorded;
+use cronkeeper_core::clock::{Clock, Now};
+use cronkeeper_core::engine::hooks::HookStart;
+use cronkeeper_core::engine::{Command, Event, Report, Start};
+use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::process::{Launch, Notice, Order, StartFailure, StartStep, TreeId};
+use cronkeeper_core::run::journal::Journal;
+use cronkeeper_core::run::{HistoryRecord, KnownBy, Traces};
 
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     pub(super) fn perform(&mut self, now: Now, commands: Vec<Command>) -> Option<Stopped> {
@@ -61,7 +61,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
 
     pub(super) fn order(&mut self, order: Order) {
         if let Err(error) = self.processes.send(order) {
-            error!(target: TARGET, event = event::WARDEN_FAILED, %error, "cannot send an order to the warden: {error}");
+            error!(target: TARGET, event = log_event::WARDEN_FAILED, %error, "cannot send an order to the warden: {error}");
         }
     }
 
@@ -88,7 +88,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             return self.turn(now, Event::Warden(Notice::NotStarted { tree_id: start.tree_id, why }));
         };
         if let Err(error) = self.processes.start(&launch) {
-            let (event, job) = (event::WARDEN_FAILED, &start.run.job);
+            let (event, job) = (log_event::WARDEN_FAILED, &start.run.job);
             error!(target: TARGET, event, %job, %run, %error, "cannot send the start of a run to the warden: {error}");
             return self.not_started(now, &start, Some(Errno::TOOBIG.raw_os_error()));
         }

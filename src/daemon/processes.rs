@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use tracing::error;
 
-use crate::process::{Launch, Notice, Order};
-use crate::telemetry::{TARGET, event};
-use crate::term::NodeName;
 use crate::warden::CodecError;
 use crate::warden::handle::Handle;
 use crate::warden::recover::{self, Recorded, Survivor};
+use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::process::{Launch, Notice, Order};
+use cronkeeper_core::term::NodeName;
 
 /// How long to wait for processes to die that the daemon kills itself.
 const DYING: Duration = Duration::from_secs(5);
@@ -65,7 +65,7 @@ impl Processes for Handle {
 
     async fn notice(&mut self) -> Result<Notice, WardenGone> {
         Self::notice(self).await.map_err(|error| {
-            error!(target: TARGET, event = event::WARDEN_FAILED, %error, "{error}");
+            error!(target: TARGET, event = log_event::WARDEN_FAILED, %error, "{error}");
             WardenGone
         })
     }
@@ -78,27 +78,27 @@ impl Processes for Handle {
         let node = node.clone();
         let kill = move || match recover::kill_orphans(&trees, node.as_str(), DYING) {
             Ok(survivors) => survivors.iter().for_each(|Survivor { run, pid }| {
-                error!(target: TARGET, event = event::RUN_UNKILLABLE, %run, pid, "process {pid} survived SIGKILL");
+                error!(target: TARGET, event = log_event::RUN_UNKILLABLE, %run, pid, "process {pid} survived SIGKILL");
             }),
             Err(error) => {
-                error!(target: TARGET, event = event::WARDEN_FAILED, %error, "cannot find the processes the warden left behind: {error}")
+                error!(target: TARGET, event = log_event::WARDEN_FAILED, %error, "cannot find the processes the warden left behind: {error}")
             }
         };
         // On a thread of its own, because all of the runtime's threads may be waiting for a disk.
         if let Err(error) = thread::Builder::new().name("kill".into()).spawn(kill) {
-            error!(target: TARGET, event = event::WARDEN_FAILED, %error, "cannot kill the processes the warden left behind: {error}");
+            error!(target: TARGET, event = log_event::WARDEN_FAILED, %error, "cannot kill the processes the warden left behind: {error}");
         }
     }
 
     fn kill_warden(&mut self) {
         if let Err(error) = self.kill() {
-            error!(target: TARGET, event = event::WARDEN_FAILED, %error, "cannot kill the warden: {error}");
+            error!(target: TARGET, event = log_event::WARDEN_FAILED, %error, "cannot kill the warden: {error}");
         }
     }
 
     async fn close(self) {
         if let Err(error) = Self::close(self).await {
-            error!(target: TARGET, event = event::WARDEN_FAILED, %error, "cannot wait for the warden to end: {error}");
+            error!(target: TARGET, event = log_event::WARDEN_FAILED, %error, "cannot wait for the warden to end: {error}");
         }
     }
 }

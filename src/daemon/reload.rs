@@ -19,11 +19,11 @@ use tracing::{debug, warn};
 
 use super::{Control, log};
 use crate::accounts::Accounts;
-use crate::clock::system;
+use crate::config::last_good::LastGood;
 use crate::config::{self, Content, LoadError, Loaded};
-use crate::job::Digest;
-use crate::state_dir::last_good::LastGood;
-use crate::telemetry::{TARGET, event};
+use cronkeeper_core::clock::system;
+use cronkeeper_core::job::Digest;
+use cronkeeper_core::log_event::{self, TARGET};
 
 pub type Reloaded = Result<Loaded, LoadError>;
 
@@ -225,7 +225,7 @@ fn watch_directory(path: &Path, changed: Arc<Notify>) -> Option<RecommendedWatch
         Err(error) => {
             warn!(
                 target: TARGET,
-                event = event::JOBS_UNWATCHED,
+                event = log_event::JOBS_UNWATCHED,
                 path = %directory.display(),
                 %error,
                 "cannot watch `{}`, so changes are noticed only every {} s: {error}",

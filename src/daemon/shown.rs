@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::{Daemon, Processes};
-use crate::clock::{Clock, Now, Uptime};
-use crate::job::JobSet;
 use crate::metrics::Recorder;
-use crate::run::journal::Journal;
 use crate::status::Status;
+use cronkeeper_core::clock::{Clock, Now, Uptime};
+use cronkeeper_core::job::JobSet;
+use cronkeeper_core::run::journal::Journal;
 
 /// Shortest pause between two publications of the state.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);

@@ -11,21 +11,23 @@ use uuid::Uuid;
 
 use super::*;
 use crate::accounts::Account;
-use crate::coordination::{ReadError, ReadFuture, Reader};
-use crate::coordination::{Service, channels};
-use crate::election::Queue;
-use crate::job::JobName;
-use crate::ledger::{
+use crate::metrics::Recorder;
+use crate::warden::CodecError;
+use crate::warden::recover::Recorded;
+use cronkeeper_cluster::state_dir::journal::FileJournal;
+use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
+use cronkeeper_core::coordination::{Service, channels};
+use cronkeeper_core::election::Queue;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::{
     Commit, CommitId, ControlEntry, Each, Filter, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture,
     Snapshot, Window,
 };
-use crate::metrics::Recorder;
-use crate::process::{Launch, Order};
-use crate::run::{Drain, HandoverRequest, HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
-use crate::state_dir::journal::FileJournal;
-use crate::term::{CandidateName, FencingToken, NodeName, SessionId, Term};
-use crate::warden::CodecError;
-use crate::warden::recover::Recorded;
+use cronkeeper_core::process::{Launch, Order};
+use cronkeeper_core::run::{
+    Drain, HandoverRequest, HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord,
+};
+use cronkeeper_core::term::{CandidateName, FencingToken, NodeName, SessionId, Term};
 
 /// A timeout that even a busy machine does not reach.
 const LONG: Duration = Duration::from_secs(60);
@@ -55,7 +57,7 @@ impl Clock for Flying {
 
 /// An event that changes nothing.
 fn answer() -> BackendEvent {
-    BackendEvent::Ledger(crate::ledger::Event::Answered { id: CommitId(0), answer: Commit::Unknown })
+    BackendEvent::Ledger(cronkeeper_core::ledger::Event::Answered { id: CommitId(0), answer: Commit::Unknown })
 }
 
 /// Processes that send no notices; only the end of the warden is reported.

@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use tracing::field::display;
 use tracing::info;
 
-use crate::engine::hooks::HookCall;
-use crate::job::JobName;
-use crate::process::{Stream, TreeId};
-use crate::run::journal::RecoveredRun;
-use crate::run::{KnownBy, RunId, Traces};
-use crate::telemetry::{OUTPUT, event};
+use crate::telemetry::OUTPUT;
 use crate::warden::recover::Recorded;
+use cronkeeper_core::engine::hooks::HookCall;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::log_event;
+use cronkeeper_core::process::{Stream, TreeId};
+use cronkeeper_core::run::journal::RecoveredRun;
+use cronkeeper_core::run::{KnownBy, RunId, Traces};
 
 /// The trees that the warden was ordered to start and that have not ended.
 #[derive(Debug, Default)]
@@ -140,6 +141,6 @@ impl Trees {
         };
         let (job, run) = (job.as_ref().map(display), run.as_ref().map(display));
         let continues = continues.then_some(true);
-        info!(target: OUTPUT, event = event::RUN_OUTPUT, job, run, stream, line, continues);
+        info!(target: OUTPUT, event = log_event::RUN_OUTPUT, job, run, stream, line, continues);
     }
 }

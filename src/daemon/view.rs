@@ -13,19 +13,19 @@ use super::drift::Drift;
 use super::members::Members;
 use super::next_times::NextTimes;
 use super::reload::Reloaded;
-use crate::clock::{Now, Uptime};
 use crate::config::LoadError;
-use crate::election::{Event as Election, Member, Published};
-use crate::engine::{Engine, MarkAhead, Report};
-use crate::job::{JobName, JobSet};
-use crate::ledger::LastEnd;
-use crate::run::Drain;
-use crate::schedule::{self, Schedule};
 use crate::status::{
     AlarmStatus, Confinement, InOrder, JobStatus, JobsFile, LastRun, NodeState, Role, RunStatus, Session, Status,
 };
-use crate::suggest::counted;
-use crate::term::NodeName;
+use cronkeeper_core::clock::{Now, Uptime};
+use cronkeeper_core::election::{Event as Election, Member, Published};
+use cronkeeper_core::engine::{Engine, MarkAhead, Report};
+use cronkeeper_core::job::{JobName, JobSet};
+use cronkeeper_core::ledger::LastEnd;
+use cronkeeper_core::run::Drain;
+use cronkeeper_core::schedule::{self, Schedule};
+use cronkeeper_core::suggest::counted;
+use cronkeeper_core::term::NodeName;
 
 /// What a node outside the queue waits for.
 const QUEUE_POSITION: &str = "a place in the queue";
@@ -135,7 +135,7 @@ impl View {
     pub(super) fn elected(&mut self, now: Now, event: &Election, jobs: &JobSet) -> Vec<Drift> {
         match event {
             Election::Session { id, timeout } => {
-                let timeout_ms = crate::run::millis(*timeout);
+                let timeout_ms = cronkeeper_core::run::millis(*timeout);
                 let since = now.wall;
                 let session = Session { id: id.clone(), timeout_ms, connected: true, since, lease_remaining_ms: None };
                 (self.session, self.lease_until) = (Some(session), None);
@@ -385,7 +385,7 @@ impl View {
 }
 
 /// The part of a job's status that does not change before its definition does.
-fn of_definition(job: &crate::job::Job) -> JobStatus {
+fn of_definition(job: &cronkeeper_core::job::Job) -> JobStatus {
     JobStatus {
         name: job.name.clone(),
         description: job.description.clone(),
@@ -406,7 +406,7 @@ fn of_definition(job: &crate::job::Job) -> JobStatus {
 }
 
 /// The upstream jobs, each with the condition on its outcome.
-fn after(job: &crate::job::Job) -> BTreeMap<JobName, String> {
+fn after(job: &cronkeeper_core::job::Job) -> BTreeMap<JobName, String> {
     let upstreams = job.upstreams().into_iter().flatten();
     upstreams.map(|(name, condition)| (name.clone(), condition.as_str().to_owned())).collect()
 }
@@ -425,9 +425,9 @@ pub(super) fn describe_mark_ahead(ahead: &MarkAhead) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::NodeControl;
     use crate::status::sample;
-    use crate::term::SessionId;
+    use cronkeeper_core::run::NodeControl;
+    use cronkeeper_core::term::SessionId;
 
     const NOW: Now = Now { wall: Timestamp::UNIX_EPOCH, up: Uptime::ZERO };
 
@@ -469,8 +469,8 @@ mod tests {
     fn a_node_is_not_ready_while_an_operation_is_stalled() {
         let (mut view, engine) = view();
         let following = Election::Following {
-            candidate: crate::term::CandidateName("b".into()),
-            predecessor: crate::term::CandidateName("a".into()),
+            candidate: cronkeeper_core::term::CandidateName("b".into()),
+            predecessor: cronkeeper_core::term::CandidateName("a".into()),
             predecessor_node: None,
             leader_node: Some(NodeName::new("host-b")),
         };

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::engine::Report;
-use crate::job::{JobName, JobSet};
-use crate::run::{Outcome, RunEnd};
+use cronkeeper_core::engine::Report;
+use cronkeeper_core::job::{JobName, JobSet};
+use cronkeeper_core::run::{Outcome, RunEnd};
 
 /// Seconds from when a run is due to its start: milliseconds if all is well, minutes after a failover.
 const LATENESS: &[f64] =

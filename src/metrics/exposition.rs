@@ -13,9 +13,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::counts::{Counts, Histogram, JobCounts};
-use crate::job::{Alarm, JobName};
-use crate::run::RunState;
 use crate::status::{JobStatus, RunStatus, Status};
+use cronkeeper_core::job::{Alarm, JobName};
+use cronkeeper_core::run::RunState;
 
 /// All that one scrape shows.
 #[derive(Debug)]
@@ -302,9 +302,9 @@ impl Families<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Report;
-    use crate::run::tests_support::{record, success};
     use crate::status::{AlarmStatus, sample};
+    use crate::test_records::{record, success};
+    use cronkeeper_core::engine::Report;
 
     fn scrape() -> Scrape {
         let mut status = sample::leader();

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use crate::job::JobName;
 use crate::status::{NodeState, Status};
-use crate::term::FencingToken;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::term::FencingToken;
 
 /// What a term has read so far. It holds at most the jobs of the jobs file.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ fn elsewhere(status: &Status) -> BTreeSet<&JobName> {
 mod tests {
     use super::*;
     use crate::status::sample;
-    use crate::term::NodeName;
+    use cronkeeper_core::term::NodeName;
 
     #[test]
     fn each_job_is_read_once_a_term_by_the_leader_alone() {

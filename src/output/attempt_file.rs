@@ -6,7 +6,7 @@ use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
 use super::layout::OutputKey;
-use crate::safe_path::{Access, open_own};
+use cronkeeper_cluster::safe_path::{Access, open_own};
 
 /// Most files that are open at a time. Beyond them, the one that was written to least recently is closed.
 const MOST_OPEN: usize = 128;
@@ -60,7 +60,7 @@ impl OpenFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::RunId;
+    use cronkeeper_core::run::RunId;
 
     #[test]
     fn any_number_of_attempts_is_written_with_few_files_open() {

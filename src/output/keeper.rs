@@ -21,8 +21,8 @@ use super::queue::Message;
 use super::retention::{MOST_FILES, OutputRetention};
 use super::sweep::{self, BLOCK, Limits, Usage, before, space};
 use super::trouble::{Failed, Trouble};
-use crate::safe_path::{Access, open_own};
-use crate::telemetry::TARGET;
+use cronkeeper_cluster::safe_path::{Access, open_own};
+use cronkeeper_core::log_event::TARGET;
 
 /// Time between two sweeps, if nothing exceeds a limit.
 const SWEEP_EVERY: Duration = Duration::from_secs(3_600);
@@ -354,7 +354,7 @@ impl Disk {
 mod tests {
     use super::*;
     use crate::output::line::Source;
-    use crate::run::RunId;
+    use cronkeeper_core::run::RunId;
 
     fn key(second: u32) -> OutputKey {
         OutputKey { run: RunId::parse(&format!("load.20261120T0230{second:02}Z")).unwrap(), attempt: 1 }

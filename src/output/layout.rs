@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use crate::run::RunId;
-use crate::safe_path::{self, Refusal};
-use crate::state_dir::lock::{self, FileLock};
+use cronkeeper_cluster::safe_path::{self, Refusal};
+use cronkeeper_cluster::state_dir::lock::{self, FileLock};
+use cronkeeper_core::run::RunId;
 
 /// Identifies the output of one attempt of a run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,7 +5,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::process::Stream;
+use cronkeeper_core::process::Stream;
 
 /// A line of a run's output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
     use crate::output::line::Source;
-    use crate::run::RunId;
+    use cronkeeper_core::run::RunId;
 
     fn key() -> OutputKey {
         OutputKey { run: RunId::parse("load.20261120T023000Z").unwrap(), attempt: 1 }

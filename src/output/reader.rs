@@ -17,8 +17,8 @@ use super::frames;
 use super::layout::{Layout, OutputKey, entries, is_alive};
 use super::line::Line;
 use super::queue::Backlog;
-use crate::run::RunId;
-use crate::safe_path::{Access, open_own};
+use cronkeeper_cluster::safe_path::{Access, open_own};
+use cronkeeper_core::run::RunId;
 
 /// Bytes of lines after which a page ends.
 const PAGE: usize = 256 << 10;

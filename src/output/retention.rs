@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::config::size;
-use crate::duration;
+use cronkeeper_core::duration;
 
 /// Most files of ended attempts. Small files cost inodes and time rather than bytes, so they are bounded by count too.
 pub(super) const MOST_FILES: u64 = 100_000;

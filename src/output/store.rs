@@ -16,7 +16,7 @@ use super::queue::{Backlog, Message, OutputQueue};
 use super::reader::Reader;
 use super::retention::OutputRetention;
 use super::trouble::Failed;
-use crate::state_dir::lock::{FileLock, Kind};
+use cronkeeper_cluster::state_dir::lock::{FileLock, Kind};
 
 /// Most messages that are handled at a time.
 const BATCH: usize = 4_096;

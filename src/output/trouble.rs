@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
-use crate::telemetry::{TARGET, event};
+use cronkeeper_core::log_event::{self, TARGET};
 
 /// Time before a failure of the same kind is logged again.
 const QUIET: Duration = Duration::from_secs(600);
@@ -50,7 +50,7 @@ impl Trouble {
             let (path, word) = (root.display(), what.word());
             warn!(
                 target: TARGET,
-                event = event::OUTPUT_FAILED,
+                event = log_event::OUTPUT_FAILED,
                 %path,
                 %error,
                 "cannot {word} the output of runs in {path}: {error}; the runs do not depend on it",
@@ -61,7 +61,7 @@ impl Trouble {
     /// Notes that output was written, and that none waits to be told lost.
     pub fn kept(&mut self, root: &Path) {
         if self.is_over(Instant::now()) {
-            let (event, path) = (event::OUTPUT_RECOVERED, root.display());
+            let (event, path) = (log_event::OUTPUT_RECOVERED, root.display());
             info!(target: TARGET, event, %path, "the output of runs in {path} is kept again");
         }
     }

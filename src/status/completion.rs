@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{AlarmStatus, InOrder, LastRun, QueuedCandidate, RecordedEnds, RunStatus, Status};
-use crate::clock::{Now, Uptime};
-use crate::election::{Member, Queue};
-use crate::job::{JobName, JobSet};
-use crate::run::{Link, Pause, RunId, RunState, millis};
-use crate::term::NodeName;
+use cronkeeper_core::clock::{Now, Uptime};
+use cronkeeper_core::election::{Member, Queue};
+use cronkeeper_core::job::{JobName, JobSet};
+use cronkeeper_core::run::{Link, Pause, RunId, RunState, millis};
+use cronkeeper_core::term::NodeName;
 
 impl Status {
     /// The status with the time-dependent fields as of `now`, under a lease until this time.
@@ -150,9 +150,9 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::election::Published;
-    use crate::run::Outcome;
     use crate::status::{Role, sample};
+    use cronkeeper_core::election::Published;
+    use cronkeeper_core::run::Outcome;
 
     /// The leader's status, and one end of its first job.
     fn with_end() -> (Status, LastRun) {

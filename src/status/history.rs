@@ -6,9 +6,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::job::JobName;
-use crate::run::{Attempt, HistoryRecord, Outcome, Reason, RunEnd, RunId, Skip, SkipReason};
-use crate::term::{FencingToken, NodeName};
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::run::{Attempt, HistoryRecord, Outcome, Reason, RunEnd, RunId, Skip, SkipReason};
+use cronkeeper_core::term::{FencingToken, NodeName};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, btree_map};
 use std::iter::Peekable;
 
-use crate::job::JobName;
+use cronkeeper_core::job::JobName;
 
 /// A map that is read from its first job to its last, for questions that mostly come in the same order.
 #[derive(Debug)]

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::clock::Uptime;
-use crate::job::{Alarm, JobName};
-use crate::ledger::LastEnd;
-use crate::run::{Outcome, Pause, RaisedAlarm, Reason, RunId, RunRecord, RunState, StandingAlarms};
-use crate::term::NodeName;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::job::{Alarm, JobName};
+use cronkeeper_core::ledger::LastEnd;
+use cronkeeper_core::run::{Outcome, Pause, RaisedAlarm, Reason, RunId, RunRecord, RunState, StandingAlarms};
+use cronkeeper_core::term::NodeName;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -10,8 +10,8 @@ use super::{
     Confinement, EndedRun, HistoryEntry, JobStatus, JobsFile, LastRun, MissingMember, QueuedCandidate, Role, RunStatus,
     Session, Skipped, Status,
 };
-use crate::election::{Member, Published};
-use crate::run::{Drain, Pause};
+use cronkeeper_core::election::{Member, Published};
+use cronkeeper_core::run::{Drain, Pause};
 
 /// Replaces a text that is left out.
 pub const WITHHELD: &str = "shown only on the Unix socket, or with the token";
@@ -140,7 +140,7 @@ impl JobStatus {
 fn outlined_session(session: Session) -> Session {
     let Session { id: _, timeout_ms, connected, since, lease_remaining_ms } = session;
     // The id must be one that a client can parse.
-    let id = crate::term::SessionId("withheld".to_owned());
+    let id = cronkeeper_core::term::SessionId("withheld".to_owned());
     Session { id, timeout_ms, connected, since, lease_remaining_ms }
 }
 
@@ -251,9 +251,9 @@ impl Skipped {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::JobName;
-    use crate::run::tests_support::{record, success};
-    use crate::run::{HistoryRecord, Parameters};
+    use crate::test_records::{record, success};
+    use cronkeeper_core::job::JobName;
+    use cronkeeper_core::run::{HistoryRecord, Parameters};
 
     #[test]
     fn neither_names_nor_values_of_parameters_are_public() {

@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 
 use super::{Confinement, JobStatus, JobsFile, LastRun, LimitedBy, NodeState, Role, RunStatus, Session, Status};
-use crate::election::{Candidate, Member, Published, Queue};
-use crate::job::{Digest, JobName};
-use crate::run::{Outcome, RunId, RunState};
-use crate::term::{CandidateName, FencingToken, NodeName, SessionId};
+use cronkeeper_core::election::{Candidate, Member, Published, Queue};
+use cronkeeper_core::job::{Digest, JobName};
+use cronkeeper_core::run::{Outcome, RunId, RunState};
+use cronkeeper_core::term::{CandidateName, FencingToken, NodeName, SessionId};
 
 pub(crate) fn at(text: &str) -> Timestamp {
     text.parse().unwrap()

@@ -9,8 +9,8 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 
 use super::Notifier;
-use crate::clock::Uptime;
-use crate::lease;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::lease;
 
 /// The deadline by which the loop must notify systemd.
 #[derive(Debug)]

@@ -15,8 +15,8 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::line::{Line, Value};
 use super::text::Text;
-use crate::escape;
-use crate::term::NodeName;
+use cronkeeper_core::escape;
+use cronkeeper_core::term::NodeName;
 
 /// The socket of the journal. In a unit with a `LogNamespace=`, this path leads to the journal of its namespace.
 pub(super) const SOCKET: &str = "/run/systemd/journal/socket";
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn all_promised_fields_have_names_that_the_journal_accepts() {
-        for event in super::super::event::EVENTS {
+        for event in super::super::log_event::EVENTS {
             for field in event.fields {
                 assert!(name_of(field).is_some(), "{field} of {}", event.name);
             }

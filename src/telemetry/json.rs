@@ -14,8 +14,8 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::journal;
 use super::line::{Line, Value};
-use crate::escape::is_harmful;
-use crate::term::NodeName;
+use cronkeeper_core::escape::is_harmful;
+use cronkeeper_core::term::NodeName;
 
 /// The keys that this format writes itself.
 const RESERVED: [&str; 6] = ["timestamp", "level", "event", "message", "node", "target"];

@@ -4,8 +4,8 @@ use std::fmt;
 
 use tracing::field::{Field, Visit};
 
-use super::{TARGET, event};
-use crate::escape::is_harmful;
+use cronkeeper_core::escape::is_harmful;
+use cronkeeper_core::log_event::{self, TARGET};
 
 /// Maximum length of a written line in bytes, with its end.
 ///
@@ -118,7 +118,7 @@ impl Line {
 
     /// The line's message, or the default message of its event.
     pub fn message_or_default(&self) -> &str {
-        let listed = || event::by_name(&self.event).map(|event| event.message);
+        let listed = || log_event::by_name(&self.event).map(|event| event.message);
         self.message.as_deref().or_else(listed).unwrap_or_default()
     }
 }

@@ -13,8 +13,8 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
 use super::line::{Line, is_ours};
-use crate::clock::Uptime;
-use crate::clock::system::uptime;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::clock::system::uptime;
 
 /// A line is not logged again for this long.
 const QUIET: Duration = Duration::from_secs(60);

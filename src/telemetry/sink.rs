@@ -216,9 +216,10 @@ mod tests {
 
     use tracing_subscriber::layer::SubscriberExt as _;
 
-    use super::super::{TARGET, event, json::Json};
+    use super::super::{TARGET, json::Json};
     use super::*;
-    use crate::term::NodeName;
+    use cronkeeper_core::log_event;
+    use cronkeeper_core::term::NodeName;
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -290,11 +291,11 @@ mod tests {
             .with_writer(sink.clone())
             .with_ansi(false)
             .event_format(Json::new(&NodeName::new("host-a"), false));
-        let job = crate::job::JobName::parse("load").unwrap();
+        let job = cronkeeper_core::job::JobName::parse("load").unwrap();
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             let (pid, signal) = (Some(4242), None::<i32>);
-            tracing::info!(target: TARGET, event = event::RUN_STARTED, %job, attempt = 1u32, pid, signal);
-            tracing::info!(target: OUTPUT, event = event::RUN_OUTPUT, %job, line = "a\nb");
+            tracing::info!(target: TARGET, event = log_event::RUN_STARTED, %job, attempt = 1u32, pid, signal);
+            tracing::info!(target: OUTPUT, event = log_event::RUN_OUTPUT, %job, line = "a\nb");
             tracing::debug!(target: "cronkeeper::daemon", "looked {} times", 2);
         });
         assert!(sink.flush(TIMEOUT));

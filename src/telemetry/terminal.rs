@@ -23,11 +23,11 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::event;
 use super::line::Line;
 use super::text::{Paint, each_line, of_level};
-use crate::escape;
-use crate::term::NodeName;
+use cronkeeper_core::escape;
+use cronkeeper_core::log_event;
+use cronkeeper_core::term::NodeName;
 
 /// Narrowest and widest column of job names. It grows with the names seen, so that lines stay aligned and short.
 const NARROW: usize = 8;
@@ -84,7 +84,7 @@ impl Terminal {
 
     /// Says once how to look at the node, as soon as it can be asked.
     fn name_status(&self, out: &mut dyn fmt::Write, paint: Paint, line: &Line) -> fmt::Result {
-        let Some(command) = words::status_command(line).filter(|_| line.event == event::API_LISTENING) else {
+        let Some(command) = words::status_command(line).filter(|_| line.event == log_event::API_LISTENING) else {
             return Ok(());
         };
         if self.is_status_named.swap(true, Relaxed) {

@@ -18,8 +18,8 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::journal;
 use super::line::{Line, Value};
-use crate::escape;
-use crate::term::NodeName;
+use cronkeeper_core::escape;
+use cronkeeper_core::term::NodeName;
 
 pub(super) struct Text {
     node: Arc<str>,
@@ -140,8 +140,8 @@ pub(super) fn of_level(level: Level) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::escape::is_harmful;
     use crate::fuzz::{Fuzz, text};
+    use cronkeeper_core::escape::is_harmful;
 
     fn shown(level: Level, line: &Line, colour: bool) -> String {
         written(false, level, line, colour)

@@ -24,9 +24,9 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::clock::Uptime;
-use crate::process;
-use crate::run::KnownBy;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::process;
+use cronkeeper_core::run::KnownBy;
 
 /// The umask with which everybody may read a new cgroup.
 ///

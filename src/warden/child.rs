@@ -21,8 +21,8 @@ use super::given_files::{self, Given};
 use super::spawn::{ExecArray, Inherited, close_others, execute, join_own_keyring, unblock_signals};
 use super::start_report::{begin, failed, without};
 use super::{hold, limits, program};
-use crate::clock::system::uptime;
-use crate::process::{Launch, StartFailure, StartStep, User};
+use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::process::{Launch, StartFailure, StartStep, User};
 
 /// Runs a script without `#!`, as execvp(3) and every shell do.
 const SHELL: &CStr = c"/bin/sh";

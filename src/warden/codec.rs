@@ -93,10 +93,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::clock::Uptime;
-    use crate::environment_file::EnvironmentFile;
     use crate::fuzz::Fuzz;
-    use crate::process::{
+    use cronkeeper_core::clock::Uptime;
+    use cronkeeper_core::environment_file::EnvironmentFile;
+    use cronkeeper_core::process::{
         Cgroup, Deadline, ExecStrings, InheritedStreams, Launch, LaunchFiles, Limits, Notice, Order, SecretFile,
         SentOrder, Stream, TreeId, User,
     };

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!  daemon                                          warden
-//!  Custody::deposit ── line, descriptors ────────► Vault   keeps both
+//!  WardenCustody ────── line, descriptors ────────► Vault   keeps both
 //!                   ◄───────────────────── a byte ──       it has all of them
 //!  Deposit          ── a byte, on the line ──────►         closes them
 //!                   ── end of the line ──────────►         keeps them until the warden ends
@@ -34,6 +34,7 @@ use rustix::net::{
 };
 
 use super::poller::events;
+use cronkeeper_core::process::{Custody, Deposit};
 
 /// Most descriptors in a message (the kernel's SCM_MAX_FD).
 const MOST: usize = 253;
@@ -44,26 +45,21 @@ const SOCKET: u64 = u64::MAX;
 
 /// The daemon's end. Any thread may use it.
 #[derive(Clone, Debug)]
-pub struct Custody(Arc<OwnedFd>);
+pub struct WardenCustody(Arc<OwnedFd>);
 
-impl Custody {
+impl WardenCustody {
     /// Creates both ends; the other one is for the warden.
     pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         Ok((Self(Arc::new(ours)), theirs))
     }
+}
 
-    /// Gives the warden duplicates of the descriptors, and waits until it has them all.
-    ///
-    /// Call it on a thread that may block: the warden may be stopped. There is no timeout, because a warden that does
-    /// not respond is killed, which ends this wait too.
-    ///
-    /// # Errors
-    /// If the warden does not take them. It has none of them then.
-    pub fn deposit(&self, descriptors: &[BorrowedFd<'_>]) -> io::Result<Deposit> {
+impl Custody for WardenCustody {
+    fn deposit(&self, descriptors: &[BorrowedFd<'_>]) -> io::Result<Box<dyn Deposit>> {
         let (line, theirs) = UnixStream::pair()?;
-        let deposit = Deposit { line };
+        let deposit = Box::new(WardenDeposit { line });
         let all: Vec<BorrowedFd<'_>> = std::iter::once(theirs.as_fd()).chain(descriptors.iter().copied()).collect();
         send(self.0.as_fd(), &all)?;
         drop(theirs);
@@ -78,15 +74,14 @@ impl Custody {
     }
 }
 
-/// Descriptors that the warden keeps. After a drop without [`Deposit::withdraw`], it keeps them until it ends.
+/// What the warden keeps of one deposit.
 #[derive(Debug)]
-pub struct Deposit {
+struct WardenDeposit {
     line: UnixStream,
 }
 
-impl Deposit {
-    /// Tells the warden to close them. Never blocks.
-    pub fn withdraw(self) {
+impl Deposit for WardenDeposit {
+    fn withdraw(self: Box<Self>) {
         // Without a reader the warden is gone, and the descriptors with it.
         let _ = (&self.line).write(&[0]);
     }
@@ -239,17 +234,17 @@ pub mod model {
     use super::*;
 
     /// Starts the thread. It dies with the last clone of the daemon's end, and then closes what it keeps.
-    pub fn start() -> (Custody, JoinHandle<()>) {
+    pub fn start() -> (WardenCustody, JoinHandle<()>) {
         start_with(RawFd::MAX)
     }
 
     /// The daemon's end of a warden that is gone.
-    pub fn gone() -> Custody {
-        Custody::pair().unwrap().0
+    pub fn gone() -> WardenCustody {
+        WardenCustody::pair().unwrap().0
     }
 
-    pub(super) fn start_with(last: RawFd) -> (Custody, JoinHandle<()>) {
-        let (custody, theirs) = Custody::pair().unwrap();
+    pub(super) fn start_with(last: RawFd) -> (WardenCustody, JoinHandle<()>) {
+        let (custody, theirs) = WardenCustody::pair().unwrap();
         let mut vault = Vault::new(Some(theirs), last).unwrap();
         let thread = thread::spawn(move || {
             while vault.socket.is_some() {

@@ -18,10 +18,12 @@ use rustix::io::Errno;
 
 use super::child::NulByte;
 use super::{program, start_report};
-use crate::environment_file::Variable;
 use crate::job_files::{self, FileError};
 use crate::memory_file;
-use crate::process::{FileProblem, Launch, SecretFile, StartFailure, StartStep, UNUSABLE_FILES, UnusableFile};
+use cronkeeper_core::environment_file::Variable;
+use cronkeeper_core::process::{
+    FileProblem, Launch, SecretFile, StartFailure, StartStep, UNUSABLE_FILES, UnusableFile,
+};
 
 /// Most bytes of the list of files that cannot be used, so that it fits into a variable.
 const LONGEST_LIST: usize = 64 << 10;

@@ -20,9 +20,9 @@ use tokio::net::UnixStream;
 
 use super::SUBCOMMAND;
 use super::codec::{CodecError, Decoder};
-use super::custody::{self, Custody};
+use super::custody::{self, WardenCustody};
 use super::outbox::Outbox;
-use crate::process::{InheritedStreams, Launch, Notice, Order, SentOrder};
+use cronkeeper_core::process::{InheritedStreams, Launch, Notice, Order, SentOrder};
 
 /// Read from the socket in one call, in bytes.
 const CHUNK: usize = 64 << 10;
@@ -48,7 +48,7 @@ pub struct Warden {
     child: Child,
     socket: StdUnixStream,
     orders: StdUnixStream,
-    custody: Custody,
+    custody: WardenCustody,
 }
 
 impl Warden {
@@ -88,7 +88,7 @@ impl Warden {
     fn start(program: &Path) -> io::Result<Self> {
         let (socket, theirs) = StdUnixStream::pair()?;
         let (orders, their_orders) = StdUnixStream::pair()?;
-        let (custody, theirs_custody) = Custody::pair()?;
+        let (custody, theirs_custody) = WardenCustody::pair()?;
         custody::send_socket(&socket, &theirs_custody)?;
         drop(theirs_custody);
         socket.set_nonblocking(true)?;
@@ -113,7 +113,7 @@ impl Warden {
     }
 
     /// Where descriptors are deposited that must stay open until the processes of all trees are dead.
-    pub fn custody(&self) -> Custody {
+    pub fn custody(&self) -> WardenCustody {
         self.custody.clone()
     }
 

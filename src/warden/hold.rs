@@ -13,8 +13,8 @@ use rustix::io::Errno as Error;
 use rustix::thread::{ClockId, clock_nanosleep_absolute};
 
 use super::poller::{NOW, instant};
-use crate::clock::Uptime;
-use crate::clock::system::uptime;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::clock::system::uptime;
 
 /// The token that decides if a held program begins.
 #[derive(Debug)]

@@ -23,10 +23,12 @@ use super::procfs;
 use super::spawn::{PreparedStart, Spawner};
 use super::start_report::{self, StartOutcome};
 use super::tree::{Tree, Trees};
-use crate::clock::Uptime;
-use crate::clock::system::uptime;
-use crate::process::{Deadline, EndedBy, Launch, Notice, Order, SentOrder, StartFailure, StartStep, Stream, TreeId};
-use crate::run::KnownBy;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::process::{
+    Deadline, EndedBy, Launch, Notice, Order, SentOrder, StartFailure, StartStep, Stream, TreeId,
+};
+use cronkeeper_core::run::KnownBy;
 
 /// Starts in one turn. After that many, ends are reported.
 const STARTS_A_TURN: usize = 8;

@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit};
 
-use crate::process::Launch;
+use cronkeeper_core::process::Launch;
 
 /// Seconds of processor time between the warning, SIGXCPU, and SIGKILL.
 const CPU_GRACE: u64 = 5;

@@ -4,7 +4,7 @@
 //! message; beyond the allowance, bytes are only counted; the tail is the last [`TAIL`] bytes. This module handles no
 //! file descriptors.
 
-use crate::process::Stream;
+use cronkeeper_core::process::Stream;
 
 /// Longest line in one message, in bytes.
 pub(super) const MAX_LINE: usize = 64 << 10;

@@ -12,8 +12,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-use crate::clock::Uptime;
-use crate::process::{Stream, TreeId};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::process::{Stream, TreeId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ready {

@@ -8,7 +8,7 @@ use std::io::{self, BufRead, BufReader, Read};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use crate::clock::Uptime;
+use cronkeeper_core::clock::Uptime;
 
 /// A process at the moment when /proc was read.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,10 +14,10 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus};
 use super::keeper::Keeper;
 use super::procfs::{self, Process};
 use super::tree::{self, Orphan, Owner};
-use crate::clock::Uptime;
-use crate::clock::system::uptime;
-use crate::process::{Ending, Exit, Notice, TreeId};
-use crate::run::KnownBy;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::process::{Ending, Exit, Notice, TreeId};
+use cronkeeper_core::run::KnownBy;
 
 /// Maximum number of readings of the list of children while it keeps changing.
 const ADOPT_PASSES: usize = 16;

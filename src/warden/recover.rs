@@ -26,9 +26,9 @@ use super::cgroup;
 use super::process_table::ProcessTable;
 use super::procfs::{self, Environment, Identity, Process};
 use super::tree::RUN_ID;
-use crate::clock::Uptime;
-use crate::clock::system::uptime;
-use crate::run::{KnownBy, Traces};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::run::{KnownBy, Traces};
 
 /// The variable with the node's name, in the environment of every process of a run.
 const NODE: &str = "CRONKEEPER_NODE";

@@ -36,10 +36,10 @@ use super::child::{ChildSetup, ChildStreams, HoldEnd, MovedEnds, NulByte, become
 use super::hold::Hold;
 use super::procfs;
 use super::start_report::{failed, report};
-use crate::clock::Uptime;
-use crate::clock::system::uptime;
 use crate::memory_file;
-use crate::process::{ExecStrings, InheritedStreams, Launch, StartFailure, StartStep};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::process::{ExecStrings, InheritedStreams, Launch, StartFailure, StartStep};
 
 /// Descriptors kept free for reading /proc: without them no tree could be ended in an orderly way.
 const RESERVE: RawFd = 16;

@@ -5,9 +5,9 @@
 
 use rustix::io::Errno as Error;
 
-use crate::clock::Uptime;
-use crate::environment_file::{BadLine, LineFault};
-use crate::process::{FileFault, FileProblem, StartFailure, StartStep, UnusableFile};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::environment_file::{BadLine, LineFault};
+use cronkeeper_core::process::{FileFault, FileProblem, StartFailure, StartStep, UnusableFile};
 
 /// How a start has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,8 +15,8 @@ use super::cgroup::RunCgroup;
 use super::keeper::Keeper;
 use super::process_table::ProcessTable;
 use super::procfs::Process;
-use crate::clock::system::uptime;
-use crate::process::TreeId;
+use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::process::TreeId;
 
 /// Readings of /proc in one turn; a tree that forks faster is dealt with in the next turn.
 const FREEZE_ROUNDS: usize = 8;

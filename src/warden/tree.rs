@@ -19,9 +19,9 @@ use super::hold::Hold;
 use super::output::Output;
 use super::procfs::Identity;
 use super::spawn::Child;
-use crate::clock::Uptime;
-use crate::process::{Deadline, EndedBy, Exit, Launch, Stream};
-use crate::run::KnownBy;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::process::{Deadline, EndedBy, Exit, Launch, Stream};
+use cronkeeper_core::run::KnownBy;
 
 pub(super) use self::all::Trees;
 pub(super) use self::owner::{Orphan, Owner, owner};
@@ -147,7 +147,7 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::{ExecStrings, LaunchFiles, Limits, TreeId};
+    use cronkeeper_core::process::{ExecStrings, LaunchFiles, Limits, TreeId};
 
     pub(super) fn tree(main: i32, run: &str, forked_at: u64) -> Tree {
         let pipe = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());

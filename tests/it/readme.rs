@@ -8,8 +8,8 @@ use std::path::Path;
 use clap::{CommandFactory as _, Parser as _};
 use cronkeeper::cli::{Cli, environment};
 use cronkeeper::config::Content;
-use cronkeeper::job::JobSet;
-use cronkeeper::schedule::Dates;
+use cronkeeper_core::job::JobSet;
+use cronkeeper_core::schedule::Dates;
 use jiff::{SignedDuration, Timestamp};
 
 /// Where the tests read their own settings.
@@ -17,7 +17,7 @@ const TESTS: [&str; 4] = [
     include_str!("nemesis.rs"),
     include_str!("simulation/trial.rs"),
     include_str!("../run.sh"),
-    include_str!("../../src/fuzz.rs"),
+    include_str!("../support/fuzz/mod.rs"),
 ];
 const README: &str = include_str!("../../README.md");
 const CONTRIBUTING: &str = include_str!("../../docs/CONTRIBUTING.md");

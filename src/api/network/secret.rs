@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use crate::safe_path::{self, Refusal, Unsafe, Wanted};
+use cronkeeper_cluster::safe_path::{self, Refusal, Unsafe, Wanted};
 
 /// Most bytes of a file; more than any token or certificate chain needs.
 const LARGEST: u64 = 1 << 20;

@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use crate::api::caller::Caller;
-use crate::clock::{Uptime, system};
+use cronkeeper_core::clock::{Uptime, system};
 
 /// How long a session lasts.
 const LIFETIME: Duration = Duration::from_secs(12 * 3_600);

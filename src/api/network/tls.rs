@@ -11,7 +11,7 @@ use tokio_rustls::rustls::{ClientConfig, Error, RootCertStore, ServerConfig};
 
 use super::TlsFiles;
 use super::secret::{SecretError, read};
-use crate::safe_path::Wanted;
+use cronkeeper_cluster::safe_path::Wanted;
 
 /// Reads the server's certificate and key and, if given, the authorities for client certificates.
 pub(super) fn config(files: &TlsFiles) -> Result<ServerConfig, SecretError> {

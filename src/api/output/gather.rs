@@ -14,11 +14,11 @@ use super::page::{Cursor, Missing, OutputPage, OutputState};
 use super::plan::Plan;
 use crate::api::peers::Peers;
 use crate::api::{ApiState, RefusedRequest};
-use crate::election::Member;
-use crate::ledger::{Followed, OperatorFuture};
 use crate::output::{LocalPage, OutputKey, PageEnd, Reader, Wanted};
-use crate::run::{RunId, RunRecord};
-use crate::term::NodeName;
+use cronkeeper_core::election::Member;
+use cronkeeper_core::ledger::{Followed, OperatorFuture};
+use cronkeeper_core::run::{RunId, RunRecord};
+use cronkeeper_core::term::NodeName;
 
 /// Timeout of a read of the ledger.
 const LEDGER: Duration = Duration::from_secs(3);

@@ -5,8 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::output::Line;
-use crate::run::RunId;
-use crate::term::NodeName;
+use cronkeeper_core::run::RunId;
+use cronkeeper_core::term::NodeName;
 
 /// A page of a run's output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

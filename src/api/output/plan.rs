@@ -1,8 +1,8 @@
 //! Which attempts of a run may have output, and where: decided from the ledger's records alone.
 
-use crate::ledger::Followed;
-use crate::run::{Attempt, HistoryRecord, Reason, RunEnd, RunRecord, RunState};
-use crate::term::NodeName;
+use cronkeeper_core::ledger::Followed;
+use cronkeeper_core::run::{Attempt, HistoryRecord, Reason, RunEnd, RunRecord, RunState};
+use cronkeeper_core::term::NodeName;
 
 /// Where the output of a run is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,8 +69,8 @@ fn past(attempts: &[Attempt]) -> Vec<(u32, NodeName)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Outcome;
-    use crate::run::tests_support::{record, skip, success};
+    use crate::test_records::{record, skip, success};
+    use cronkeeper_core::run::Outcome;
 
     fn nodes(plan: &Plan) -> Vec<(u32, &str)> {
         plan.attempts.iter().map(|(attempt, node)| (*attempt, node.as_str())).collect()

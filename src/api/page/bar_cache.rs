@@ -13,8 +13,8 @@ use tokio::time::timeout;
 
 use super::bars::{self, Bar};
 use crate::api::reads::Reads;
-use crate::job::JobName;
-use crate::run::RunId;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::run::RunId;
 
 /// How long a request may read.
 const BUDGET: Duration = Duration::from_millis(40);

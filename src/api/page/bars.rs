@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use maud::{Markup, html};
 
 use super::words;
-use crate::run::{HistoryRecord, Outcome};
-use crate::suggest::counted;
+use cronkeeper_core::run::{HistoryRecord, Outcome};
+use cronkeeper_core::suggest::counted;
 
 /// Most bars of a job.
 pub(super) const MOST: usize = 20;

@@ -3,10 +3,10 @@
 use maud::{Markup, html};
 
 use super::words;
-use crate::clock::stamp;
-use crate::election::Member;
 use crate::status::{NodeState, QueuedCandidate, Status, drain_in_words};
-use crate::term::NodeName;
+use cronkeeper_core::clock::stamp;
+use cronkeeper_core::election::Member;
+use cronkeeper_core::term::NodeName;
 
 /// Most nodes to which leadership can be handed over by a button.
 const MOST_BUTTONS: usize = 10;

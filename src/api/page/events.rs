@@ -19,8 +19,8 @@ use tokio::time::{sleep, timeout};
 use super::visitor::Connection;
 use crate::api::network::Visibility;
 use crate::api::{ApiState, RefusedRequest};
-use crate::clock::{Uptime, system};
 use crate::status::Status;
+use cronkeeper_core::clock::{Uptime, system};
 
 /// Shortest time between two events.
 const PACE: Duration = Duration::from_millis(250);

@@ -18,7 +18,7 @@ use super::{Page, RefusedPage};
 use crate::api::control::{MOST_REASON, PathParam, TriggerBody, run_id};
 use crate::api::show::job_name;
 use crate::api::{ApiState, RefusedRequest};
-use crate::term::NodeName;
+use cronkeeper_core::term::NodeName;
 
 /// The fields of the form behind all buttons.
 #[derive(Deserialize)]

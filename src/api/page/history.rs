@@ -7,12 +7,12 @@ use serde::Deserialize;
 
 use super::words;
 use crate::api::RefusedRequest;
-use crate::clock::stamp;
-use crate::ledger::Filter as Records;
-use crate::ledger::filter::{Ending, JobPattern};
 use crate::status::{EndedRun, HistoryEntry, Skipped, ending_details};
-use crate::suggest::counted;
-use crate::term::NodeName;
+use cronkeeper_core::clock::stamp;
+use cronkeeper_core::ledger::Filter as Records;
+use cronkeeper_core::ledger::filter::{Ending, JobPattern};
+use cronkeeper_core::suggest::counted;
+use cronkeeper_core::term::NodeName;
 
 /// Which records to show: the query of `/history`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -164,8 +164,8 @@ fn skipped(skip: &Skipped) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::HistoryRecord;
-    use crate::run::tests_support::skip;
+    use crate::test_records::skip;
+    use cronkeeper_core::run::HistoryRecord;
 
     #[test]
     fn a_filter_selects_by_job_node_and_outcome() {

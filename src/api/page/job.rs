@@ -5,8 +5,8 @@ use maud::{Markup, html};
 
 use super::bars::Bar;
 use super::{bars, history, jobs, timeline, words};
-use crate::job::Job;
 use crate::status::{HistoryEntry, JobStatus, Status};
+use cronkeeper_core::job::Job;
 
 /// Coming occurrences that are shown.
 const COMING: usize = 10;

@@ -7,9 +7,9 @@ use serde::Deserialize;
 
 use super::bars::{self, Bar};
 use super::words;
-use crate::job::{Alarm, JobName};
 use crate::status::{JobStatus, RunStatus, Status};
-use crate::suggest::counted;
+use cronkeeper_core::job::{Alarm, JobName};
+use cronkeeper_core::suggest::counted;
 
 /// Most jobs on one page, so that a page stays small however many jobs there are.
 pub(super) const PAGE: usize = 100;
@@ -240,8 +240,8 @@ pub(super) fn run_state(run: &RunStatus) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::{Outcome, RunState};
     use crate::status::sample;
+    use cronkeeper_core::run::{Outcome, RunState};
 
     fn many(count: usize) -> Status {
         let mut status = sample::leader();

@@ -3,7 +3,7 @@
 use maud::{DOCTYPE, Markup, html};
 
 use super::assets;
-use crate::term::NodeName;
+use cronkeeper_core::term::NodeName;
 
 /// What a visitor may do.
 #[derive(Clone, Debug, PartialEq, Eq)]

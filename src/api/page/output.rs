@@ -8,9 +8,9 @@ use super::run::Known;
 use crate::api::ApiState;
 use crate::api::output::{Cursor, OutputState, last_page_of};
 use crate::config::size;
-use crate::escape;
 use crate::output::{Line, Source};
-use crate::run::RunId;
+use cronkeeper_core::escape;
+use cronkeeper_core::run::RunId;
 
 /// Most bytes of lines on the page; older ones are left out.
 const MOST_BYTES: usize = 256 << 10;

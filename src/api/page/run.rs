@@ -5,8 +5,8 @@ use maud::{Markup, html};
 
 use super::output::NewestOutput;
 use super::{history, jobs, output, words};
-use crate::run::{Attempt, RunId};
 use crate::status::{EndedRun, RunStatus, ending_details};
+use cronkeeper_core::run::{Attempt, RunId};
 
 /// What is known of a run.
 #[derive(Debug)]

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use super::layout::Standing;
 use super::*;
-use crate::run::tests_support::{record, success};
-use crate::run::{HistoryRecord, Pause, Reason};
 use crate::status::sample;
+use crate::test_records::{record, success};
+use cronkeeper_core::run::{HistoryRecord, Pause, Reason};
 
 fn overview_of(status: &Status) -> String {
     let selection = Selection::default();
@@ -30,7 +30,7 @@ fn written(text: &str) -> Status {
     status.unread = Some(text.into());
     status.damaged = vec![text.into()];
     status.version = text.into();
-    status.node = crate::term::NodeName::new(text);
+    status.node = cronkeeper_core::term::NodeName::new(text);
     status.queue[0].node = Some(status.node.clone());
     status.queue[0].candidate.0 = text.into();
     status.runs[0].node = status.node.clone();

@@ -4,10 +4,10 @@ use jiff::{SignedDuration, Timestamp};
 use maud::{Markup, html};
 
 use super::words;
-use crate::clock::stamp;
-use crate::job::{Job, JobName, JobSet};
 use crate::status::{JobStatus, Status};
-use crate::suggest::counted;
+use cronkeeper_core::clock::stamp;
+use cronkeeper_core::job::{Job, JobName, JobSet};
+use cronkeeper_core::suggest::counted;
 
 /// Most jobs on the timeline: those that are due first.
 const MOST_JOBS: usize = 12;

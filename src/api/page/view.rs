@@ -14,8 +14,8 @@ use super::timeline::Timeline;
 use super::{cluster, jobs};
 use crate::api::ApiState;
 use crate::api::network::Visibility;
-use crate::clock::{Uptime, system};
 use crate::status::Status;
+use cronkeeper_core::clock::{Uptime, system};
 
 /// Age up to which a view is shown although the daemon has published another status.
 const SHORTEST: Duration = Duration::from_millis(250);

@@ -4,10 +4,10 @@
 use jiff::Timestamp;
 use maud::{Markup, html};
 
-use crate::clock::stamp;
-use crate::duration;
-use crate::run::{Outcome, RunState};
 use crate::status::{LastRun, ending_details};
+use cronkeeper_core::clock::stamp;
+use cronkeeper_core::duration;
+use cronkeeper_core::run::{Outcome, RunState};
 
 /// An instant in UTC, and how far away it is.
 pub(super) fn time(at: Timestamp, now: Timestamp) -> Markup {

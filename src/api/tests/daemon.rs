@@ -23,20 +23,20 @@ use crate::api::serve::Serving;
 use crate::api::socket::{ApiSocket, Claim, NAME};
 use crate::api::{OutputSources, Sources, router};
 use crate::archive::Archive;
-use crate::clock::{Uptime, system};
-use crate::coordination::{ReadError, ReadFuture, Reader};
-use crate::election::Queue;
-use crate::job::JobName;
-use crate::ledger::{
+use crate::metrics::Recorder;
+use crate::status::{Status, sample};
+use crate::test_records::skip;
+use cronkeeper_core::clock::{Uptime, system};
+use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
+use cronkeeper_core::election::Queue;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::{
     ControlEntry, Each, Filter, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, Snapshot, Window,
 };
-use crate::metrics::Recorder;
-use crate::run::tests_support::skip;
-use crate::run::{
+use cronkeeper_core::run::{
     Drain, HandoverRequest, HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord, TriggerSeq,
 };
-use crate::status::{Status, sample};
-use crate::term::NodeName;
+use cronkeeper_core::term::NodeName;
 
 /// How the ledger answers.
 #[derive(Clone, Copy)]

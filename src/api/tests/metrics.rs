@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::daemon::{Behaviour, Daemon};
-use crate::engine::Report;
-use crate::run::RunId;
 use crate::status::{NodeState, sample};
-use crate::term::FencingToken;
+use cronkeeper_core::engine::Report;
+use cronkeeper_core::run::RunId;
+use cronkeeper_core::term::FencingToken;
 
 const OPEN_METRICS: &str = "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.3\r\n";
 
@@ -37,7 +37,7 @@ async fn what_the_daemon_counts_is_shown() {
     let lateness = Duration::from_millis(20);
     for attempt in [1, 2] {
         let started = Report::Started { run: run.clone(), attempt, token: FencingToken(1), pid: 1, lateness };
-        daemon.recorder.reported(&started, &crate::job::JobSet::default());
+        daemon.recorder.reported(&started, &cronkeeper_core::job::JobSet::default());
     }
     daemon.recorder.share();
     let (_, body) = daemon.get_text("/metrics", "").await;

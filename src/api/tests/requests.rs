@@ -4,9 +4,9 @@ use std::net::TcpStream;
 
 use super::daemon::{Behaviour, Daemon, exchange, post, published};
 use crate::api::*;
-use crate::election::TransferError;
 use crate::status::Role;
-use crate::term::NodeName;
+use cronkeeper_core::election::TransferError;
+use cronkeeper_core::term::NodeName;
 
 const TRIGGER: &str = r#"{"uuid":"6f7ae15e-4e0f-4c5e-9d0f-6f3f0a1b2c3d"}"#;
 

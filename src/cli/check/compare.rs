@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::api::definitions::Served;
 use crate::config::definition::{Definition, Definitions};
-use crate::job::{Digest, JobName};
-use crate::term::NodeName;
+use cronkeeper_core::job::{Digest, JobName};
+use cronkeeper_core::term::NodeName;
 
 /// Occurrences shown of each job.
 const COMING: usize = 3;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::STDIN;
 use super::compare::Comparison;
 use crate::config::{LoadError, Loaded, Problem};
-use crate::job::Digest;
+use cronkeeper_core::job::Digest;
 
 #[derive(Serialize)]
 pub(super) struct Document<'a> {

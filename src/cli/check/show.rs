@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::compare::{Comparison, JobChange, KeyChange};
 use crate::cli::Io;
-use crate::escape;
+use cronkeeper_core::escape;
 
 /// Most characters of a value in a line.
 const LONGEST_VALUE: usize = 200;
@@ -80,7 +80,7 @@ fn listed(occurrences: Option<&[Timestamp]>, now: Timestamp) -> String {
 mod tests {
     use super::super::compare::tests::compared;
     use super::*;
-    use crate::term::NodeName;
+    use cronkeeper_core::term::NodeName;
 
     const A: &str = "a: {schedule: '0 2 * * *', command: x, environment: {TOKEN: hunter2}}";
 

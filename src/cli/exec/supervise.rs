@@ -10,12 +10,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook_tokio::Signals;
 
 use crate::cli::Error;
-use crate::clock::system::{SystemClock, now};
-use crate::clock::{Clock as _, Uptime, Wake};
-use crate::job::Job;
-use crate::process::{EndedBy, Ending, Launch, Notice, Order, StartFailure, StartStep, Stream, TreeId};
-use crate::run::millis;
 use crate::warden::handle::{Handle, Warden, WardenGone};
+use cronkeeper_core::clock::system::{SystemClock, now};
+use cronkeeper_core::clock::{Clock as _, Uptime, Wake};
+use cronkeeper_core::job::Job;
+use cronkeeper_core::process::{EndedBy, Ending, Launch, Notice, Order, StartFailure, StartStep, Stream, TreeId};
+use cronkeeper_core::run::millis;
 
 /// Output of the job: its stream, the text, and whether the line continues in the next piece.
 pub(super) type OutputPiece = (Stream, String, bool);

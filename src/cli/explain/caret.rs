@@ -1,7 +1,7 @@
 //! An expression with a caret line below that marks the fault.
 
-use crate::escape::is_harmful;
-use crate::schedule::FaultPosition;
+use cronkeeper_core::escape::is_harmful;
+use cronkeeper_core::schedule::FaultPosition;
 
 /// Characters shown on either side of a fault in a long expression.
 const AROUND: usize = 60;

@@ -6,7 +6,7 @@ use std::io;
 use super::Io;
 use super::caret::underlined;
 use crate::config::{Excerpt, Problem};
-use crate::suggest::counted;
+use cronkeeper_core::suggest::counted;
 
 /// Prints errors and warnings, ordered by position, and how many there are.
 pub(super) fn print(errors: &[Problem], warnings: &[Problem], io: &mut Io<'_>) -> io::Result<()> {

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 
 use jiff::Timestamp;
 
-use crate::escape;
 use crate::status::{EndedRun, HistoryEntry, Skipped};
+use cronkeeper_core::escape;
 
 pub(super) const HEADING: &str = "kind,job,run,due,started,ended,duration_ms,node,attempt,outcome,reason,exit_code,\
                                   signal,count,triggered_by,parameters,triggered_for";

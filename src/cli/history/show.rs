@@ -6,10 +6,10 @@ use jiff::Timestamp;
 
 use super::super::ask::{exact_stamp, took};
 use super::super::table::Table;
-use crate::clock::stamp;
-use crate::escape;
-use crate::run::{Attempt, Outcome, Reason};
 use crate::status::{EndedRun, HistoryEntry, Skipped, ending_details};
+use cronkeeper_core::clock::stamp;
+use cronkeeper_core::escape;
+use cronkeeper_core::run::{Attempt, Outcome, Reason};
 
 const HEADING: [&str; 8] = ["DUE (UTC)", "STARTED (UTC)", "TOOK", "NODE", "RUN", "ATTEMPT", "OUTCOME", "BY"];
 
@@ -146,11 +146,11 @@ fn write_with_output(record: &HistoryEntry, out: &mut dyn Write) -> io::Result<(
 mod tests {
     use super::super::csv;
     use super::*;
+    use crate::fuzz::LEDGER_WORDS;
     use crate::fuzz::{Fuzz, is_read_back};
-    use crate::run::fuzz::WORDS;
-    use crate::run::{RunId, SkipReason};
     use crate::status::sample::{at, job};
-    use crate::term::{FencingToken, NodeName};
+    use cronkeeper_core::run::{RunId, SkipReason};
+    use cronkeeper_core::term::{FencingToken, NodeName};
 
     fn records() -> Vec<HistoryEntry> {
         let ended = |minute: &str, outcome| EndedRun {
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn fuzz_history_of_a_daemon() {
-        Fuzz { longest: 32 << 10, ..Fuzz::of("history", WORDS) }.run(|input| {
+        Fuzz { longest: 32 << 10, ..Fuzz::of("history", LEDGER_WORDS) }.run(|input| {
             let read = serde_json::from_slice::<super::super::History>(input);
             if let Ok(history) = &read {
                 is_read_back(&history.records);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::schedule::known_zone;
+use cronkeeper_core::schedule::known_zone;
 
 /// Finds the host's IANA zone name in `TZ`, the link `localtime` or the file `timezone`, in this order.
 ///

@@ -12,16 +12,16 @@ use super::OnLeaseEnd;
 use super::signal::SignalName;
 use crate::cli::Error;
 use crate::cli::lock_failure::LockFailure;
-use crate::clock::system::{SystemClock, now};
-use crate::clock::{Clock as _, Uptime, Wake};
-use crate::process::{
-    Deadline, EndedBy, Ending, ExecStrings, Launch, LaunchFiles, Limits, Notice, Order, StartFailure, StartStep, TreeId,
-};
-use crate::run::millis;
 use crate::warden;
 use crate::warden::cgroup::hierarchy::Cgroups;
 use crate::warden::handle::{Handle, Warden, WardenGone};
-use crate::zookeeper::lock::LockEvent;
+use cronkeeper_cluster::zookeeper::lock::LockEvent;
+use cronkeeper_core::clock::system::{SystemClock, now};
+use cronkeeper_core::clock::{Clock as _, Uptime, Wake};
+use cronkeeper_core::process::{
+    Deadline, EndedBy, Ending, ExecStrings, Launch, LaunchFiles, Limits, Notice, Order, StartFailure, StartStep, TreeId,
+};
+use cronkeeper_core::run::millis;
 
 /// Signals that end this program by default, and two more that a command may wait for.
 ///

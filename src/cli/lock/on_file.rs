@@ -21,13 +21,13 @@ use crate::cli::lock_failure::LockFailure;
 use crate::cli::progress::announced;
 use crate::cli::wait;
 use crate::cli::{Error, Exit, Io};
-use crate::clock::system::SystemClock;
-use crate::clock::{Clock as _, Uptime, Wake};
-use crate::lock::{LockKey, LockPath};
-use crate::safe_path::Refusal;
-use crate::solo::file_lock::{FileLockError, FileLockRequest, HeldFileLock, Holder, acquire, held_by_key};
-use crate::solo::lock_files::LockFiles;
-use crate::term::FencingToken;
+use cronkeeper_cluster::safe_path::Refusal;
+use cronkeeper_cluster::solo::file_lock::{FileLockError, FileLockRequest, HeldFileLock, Holder, acquire, held_by_key};
+use cronkeeper_cluster::solo::lock_files::LockFiles;
+use cronkeeper_core::clock::system::SystemClock;
+use cronkeeper_core::clock::{Clock as _, Uptime, Wake};
+use cronkeeper_core::lock::{LockKey, LockPath};
+use cronkeeper_core::term::FencingToken;
 
 /// The file for the lock at `path` on a host without ZooKeeper.
 pub(in crate::cli) fn file_of(path: &LockPath) -> Result<PathBuf, Error> {
@@ -95,7 +95,7 @@ pub(super) fn run(
 fn held_outside(args: &Args, files: &[PathBuf], outer: &[LockKey]) -> Result<Vec<Option<FencingToken>>, Error> {
     let of = |file: &PathBuf| match held_by_key(file, outer) {
         Ok(Some((kind, token))) if kind.covers(args.kind()) => Ok(Some(token)),
-        Ok(Some((kind, _))) if !matches!(kind, crate::lock::LockKind::Permits { .. }) => {
+        Ok(Some((kind, _))) if !matches!(kind, cronkeeper_core::lock::LockKind::Permits { .. }) => {
             Err(LockFailure::Upgrade { path: file.display().to_string() }.into())
         }
         Ok(_) => Ok(None),

@@ -14,17 +14,17 @@ use crate::cli::progress::announced;
 use crate::cli::service::{Connected, Service, close};
 use crate::cli::wait;
 use crate::cli::{Error, Exit, Io, host};
-use crate::clock::system::SystemClock;
-use crate::clock::{Clock as _, Uptime, Wake};
-use crate::lock::{LockKey, LockKind, LockPath};
-use crate::term::FencingToken;
 use crate::warden;
-use crate::zookeeper::SessionError;
-use crate::zookeeper::client::Client as _;
-use crate::zookeeper::lock::{
+use cronkeeper_cluster::zookeeper::SessionError;
+use cronkeeper_cluster::zookeeper::client::Client as _;
+use cronkeeper_cluster::zookeeper::lock::{
     self, HeldLock, LockClient, LockError, LockEvent, LockRequest, LockSession, held_by_key, listing,
 };
-use crate::zookeeper::session::Session;
+use cronkeeper_cluster::zookeeper::session::Session;
+use cronkeeper_core::clock::system::SystemClock;
+use cronkeeper_core::clock::{Clock as _, Uptime, Wake};
+use cronkeeper_core::lock::{LockKey, LockKind, LockPath};
+use cronkeeper_core::term::FencingToken;
 
 /// After waiting this long, a client gives memory back that it needs no more.
 const LONG_WAIT: Duration = Duration::from_secs(1);
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args, settings: CommandSettings, service: &Service, io:
         let request = LockRequest {
             paths: args.paths.clone(),
             kind: args.kind(),
-            recipe: args.recipe,
+            recipe: args.recipe.into(),
             uuid: key.uuid(),
             data: lock::data(&client),
             waits: args.timeout != Some(Duration::ZERO),
@@ -87,7 +87,7 @@ pub(super) fn revoke(args: &Args, io: &mut Io<'_>) -> Result<Exit, Error> {
         close(session).await;
         Ok::<_, Error>(asked)
     })?;
-    writeln!(io.out, "asked {} to release", crate::suggest::counted(asked, "holder"))?;
+    writeln!(io.out, "asked {} to release", cronkeeper_core::suggest::counted(asked, "holder"))?;
     Ok(if asked == 0 { Exit::Failed } else { Exit::Fine })
 }
 
@@ -286,7 +286,7 @@ impl Run<'_> {
             Err(_) => Some("no server answers".to_owned()),
         };
         if let Some(why) = why {
-            let timeout = crate::duration::format(lock.client().timeout());
+            let timeout = cronkeeper_core::duration::format(lock.client().timeout());
             say(&format!(
                 "cannot release the lock: {why}; it is free when the session ends, in {timeout} at the latest"
             ));

@@ -4,7 +4,7 @@ use std::str::FromStr as _;
 
 use nix::sys::signal::Signal;
 
-use crate::escape::short;
+use cronkeeper_core::escape::short;
 
 /// Most characters of a rejected name to quote.
 const SHOWN: usize = 40;

@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use super::super::Io;
 use crate::api::client::{AskError, Client};
 use crate::api::output::{Cursor, Missing, OutputPage, OutputState};
-use crate::escape;
 use crate::output::{Line, Source};
-use crate::run::RunId;
+use cronkeeper_core::escape;
+use cronkeeper_core::run::RunId;
 
 /// How long an answer waits for output, in seconds.
 const WAIT: u64 = 6;
@@ -185,7 +185,7 @@ impl Printer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::term::NodeName;
+    use cronkeeper_core::term::NodeName;
 
     fn line(attempt: u32, stream: Source, text: &str, continues: bool) -> Line {
         let at = "2026-11-20T02:30:00.5Z".parse().unwrap();

@@ -7,7 +7,7 @@ use jiff::{Timestamp, Zoned};
 use super::Occurrence;
 use crate::api::next::LeftOutInstant;
 use crate::cli::table::Table;
-use crate::duration;
+use cronkeeper_core::duration;
 
 /// Writes the occurrences in the given order, without columns that would be empty.
 pub(super) fn table(occurrences: &[Occurrence], from: Timestamp, out: &mut dyn Write) -> io::Result<()> {

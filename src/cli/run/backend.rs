@@ -9,18 +9,18 @@ use super::{Args, Startup};
 use crate::accounts::Account;
 use crate::cli::node_args::chroot;
 use crate::cli::{Error, host, leftovers};
-use crate::clock::system::{self, SystemClock};
-use crate::coordination::Reader;
-use crate::coordination::{Coordination, channels};
-use crate::ledger::Operator;
-use crate::run::journal::Recovered;
-use crate::solo::{self, HeldLocks, Leftovers};
-use crate::state_dir::StateDir;
-use crate::state_dir::journal::FileJournal;
-use crate::term::NodeName;
-use crate::warden::custody::Custody;
-use crate::zookeeper::session::{Aside, Connector};
-use crate::zookeeper::{self, KeptSessions, LedgerReader, NodeIdentity, Options};
+use crate::warden::custody::WardenCustody;
+use cronkeeper_cluster::solo::{self, HeldLocks, Leftovers, LocksOfJobs};
+use cronkeeper_cluster::state_dir::StateDir;
+use cronkeeper_cluster::state_dir::journal::FileJournal;
+use cronkeeper_cluster::zookeeper::session::{Aside, Connector};
+use cronkeeper_cluster::zookeeper::{self, KeptSessions, LedgerReader, NodeIdentity, Options};
+use cronkeeper_core::clock::system::{self, SystemClock};
+use cronkeeper_core::coordination::Reader;
+use cronkeeper_core::coordination::{Coordination, channels};
+use cronkeeper_core::ledger::Operator;
+use cronkeeper_core::run::journal::Recovered;
+use cronkeeper_core::term::NodeName;
 
 /// Time for the processes of a dead node to die after SIGKILL.
 pub(super) const KILL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -94,15 +94,16 @@ impl Backend {
         self,
         node: &NodeName,
         forget_after: Option<Duration>,
-        custody: Custody,
+        custody: WardenCustody,
     ) -> Result<Started, Error> {
         match self {
             Self::Solo(state) => {
                 let node = node.clone();
+                let locks = LocksOfJobs { user: Account::own().name, custody: Some(Arc::new(custody)) };
                 // On a blocking thread: it waits for a lock, and for the disk.
                 let started = tokio::task::spawn_blocking(move || {
                     let leftovers: Leftovers = Arc::new(|runs| leftovers::kill(runs, KILL_TIMEOUT));
-                    solo::start(&state, &node, leftovers, forget_after, Some(custody)).map(|solo| (solo, state))
+                    solo::start(&state, &node, leftovers, forget_after, locks).map(|solo| (solo, state))
                 });
                 let (solo, state) = started.await.map_err(|_| Error::Panicked)??;
                 let (coordination, journal) = (solo.coordination, solo.journal);

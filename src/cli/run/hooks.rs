@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::daemon::cluster_watch::NodeHooks;
-use crate::duration;
-use crate::job::{CommandLine, NodeHook};
+use cronkeeper_core::duration;
+use cronkeeper_core::job::{CommandLine, NodeHook};
 
 /// Each command is a script for `/bin/sh -c`, and runs as the daemon does.
 #[derive(Debug, clap::Args)]

@@ -17,9 +17,9 @@ use crate::api::serve::Serving;
 use crate::api::socket::{self, ApiSocket, Claim, SocketError};
 use crate::api::{self, Sources};
 use crate::cli::Error;
-use crate::election::ApiAddress;
 use crate::status::{NodeState, Status};
-use crate::telemetry::{TARGET, event};
+use cronkeeper_core::election::ApiAddress;
+use cronkeeper_core::log_event::{self, TARGET};
 
 /// Nice value of the TCP thread, so that the daemon's threads come first.
 const NICE: i32 = 5;
@@ -115,7 +115,7 @@ impl Tcp {
         if network.is_token_sent_in_clear() {
             let risk =
                 "clients send the token of `--api-token-file` unencrypted: set a certificate with `--listen-cert`";
-            warn!(target: TARGET, event = event::API_UNENCRYPTED, %address, "{address}: {risk}");
+            warn!(target: TARGET, event = log_event::API_UNENCRYPTED, %address, "{address}: {risk}");
         }
         Ok(Self { listener, network, runtime })
     }
@@ -124,7 +124,7 @@ impl Tcp {
         let _runtime = self.runtime.enter();
         // The port may have been chosen by the kernel.
         let address = self.listener.local_addr().unwrap_or_else(|_| self.network.address());
-        info!(target: TARGET, event = event::API_LISTENING, %address);
+        info!(target: TARGET, event = log_event::API_LISTENING, %address);
         let reloading = AbortOnDrop(tokio::spawn(reload_files(Arc::clone(&self.network), reloaded)));
         (Serving::on_tcp(self.listener, router, self.network), reloading)
     }
@@ -139,13 +139,13 @@ async fn reload_files(network: Arc<Network>, mut reloaded: watch::Receiver<u64>)
         match result {
             Ok(()) => {
                 let address = network.address();
-                let event = event::API_RELOADED;
+                let event = log_event::API_RELOADED;
                 info!(target: TARGET, event, %address, "reloaded the token and the certificates for {address}");
             }
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
                 let address = network.address();
-                let (event, error) = (event::API_REJECTED, format!("{error}{cause}"));
+                let (event, error) = (log_event::API_REJECTED, format!("{error}{cause}"));
                 let kept = format!("keeping the old token and certificates for {address}");
                 error!(target: TARGET, event, %address, error, "{kept}: {error}");
             }
@@ -188,7 +188,7 @@ async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_d
                     let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
                     let error = format!("{error}{cause}");
                     if logged.as_ref() != Some(&error) {
-                        let event = event::API_FAILED;
+                        let event = log_event::API_FAILED;
                         let text = "cannot serve the API on the socket, trying again";
                         error!(target: TARGET, event, error, "{text}: {error}");
                         logged = Some(error);
@@ -216,7 +216,7 @@ async fn last_answers(leaving: Option<&(Serving, Instant)>) {
 
 fn log_socket(runtime_dir: &Path) {
     let path = runtime_dir.join(socket::NAME);
-    info!(target: TARGET, event = event::API_LISTENING, path = %path.display());
+    info!(target: TARGET, event = log_event::API_LISTENING, path = %path.display());
 }
 
 /// How a node in this state claims the socket; absent: not at all.

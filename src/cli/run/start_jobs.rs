@@ -6,9 +6,9 @@ use jiff::Timestamp;
 
 use crate::cli::Error;
 use crate::cli::jobs::JobsFile;
+use crate::config::last_good::{Copy, CopyError, LastGood};
 use crate::config::{self, Content, LoadError, Loaded};
 use crate::daemon::reload::StartedWith;
-use crate::state_dir::last_good::{Copy, CopyError, LastGood};
 
 /// Valid jobs to start with.
 pub(super) struct StartJobs {

@@ -4,9 +4,9 @@ use std::io::Write;
 
 use crate::cli::Exit;
 use crate::cli::ask::AskFailure;
-use crate::clock::stamp;
-use crate::escape;
 use crate::status::{Status, drain_in_words};
+use cronkeeper_core::clock::stamp;
+use cronkeeper_core::escape;
 
 /// Prints one line for each problem, or who leads if there is none.
 pub(super) fn run(status: &Status, out: &mut dyn Write) -> Result<Exit, AskFailure> {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::job::JobName;
-use crate::ledger::filter::JobPattern;
 use crate::status::Status;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::filter::JobPattern;
 
 /// The jobs to show.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -36,8 +36,8 @@ impl Selection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::{Outcome, RunState};
     use crate::status::sample;
+    use cronkeeper_core::run::{Outcome, RunState};
 
     #[test]
     fn a_job_with_a_run_that_is_cut_off_is_among_those_that_fail() {

@@ -8,12 +8,12 @@ use std::io::{self, Write};
 
 use super::super::ask::span;
 use super::screen::Screen;
-use crate::clock::stamp;
-use crate::election::{Published, highest_priority};
-use crate::escape;
 use crate::status::{Confinement, LimitedBy, NodeState, Status, drain_in_words};
-use crate::suggest::counted;
-use crate::term::NodeName;
+use cronkeeper_core::clock::stamp;
+use cronkeeper_core::election::{Published, highest_priority};
+use cronkeeper_core::escape;
+use cronkeeper_core::suggest::counted;
+use cronkeeper_core::term::NodeName;
 
 /// Writes the status; on a terminal that is redrawn, as much of it as fits. `all`: the number of jobs there are, of which
 /// the status may have fewer.
@@ -213,11 +213,11 @@ fn names(nodes: &[NodeName]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::LEDGER_WORDS;
     use crate::fuzz::{Fuzz, is_read_back};
-    use crate::job::{Alarm, JobName};
-    use crate::run::fuzz::WORDS;
-    use crate::run::{Link, Outcome, RunId, RunState, Span, UpstreamResult};
     use crate::status::{AlarmStatus, JobStatus, MissingMember, sample};
+    use cronkeeper_core::job::{Alarm, JobName};
+    use cronkeeper_core::run::{Link, Outcome, RunId, RunState, Span, UpstreamResult};
 
     fn shown(status: &Status) -> String {
         let mut out = Vec::new();
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn a_paused_job_is_shown_with_who_paused_it_since_when_and_why() {
         let mut status = sample::leader();
-        status.jobs[0].paused = Some(Box::new(crate::run::Pause {
+        status.jobs[0].paused = Some(Box::new(cronkeeper_core::run::Pause {
             by: "uid 1000 (alice) on host-b".into(),
             at: sample::at("2026-11-19T17:00:00Z"),
             reason: Some("new disks\u{7}".into()),
@@ -423,7 +423,7 @@ mod tests {
     /// The daemon may be of another version, and its answer may contain text that somebody wrote into the ledger.
     #[test]
     fn fuzz_status_of_a_daemon() {
-        Fuzz { longest: 32 << 10, ..Fuzz::of("status", WORDS) }.run(|input| {
+        Fuzz { longest: 32 << 10, ..Fuzz::of("status", LEDGER_WORDS) }.run(|input| {
             let read = serde_json::from_slice::<Status>(input);
             if let Ok(status) = &read {
                 is_read_back(status);

@@ -8,7 +8,7 @@ use std::thread;
 use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
 
-use crate::run::RunId;
+use cronkeeper_core::run::RunId;
 
 /// The exit code of a command that Ctrl-C ended: 128 + SIGINT.
 const INTERRUPTED: i32 = 130;

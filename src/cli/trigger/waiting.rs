@@ -2,8 +2,8 @@
 
 use crate::api::client::Client;
 use crate::cli::status::run_state;
-use crate::run::RunId;
 use crate::status::Status;
+use cronkeeper_core::run::RunId;
 
 /// What a run that has no attempt yet waits for; `None` if it runs, or if that is unknown for now.
 pub(super) fn awaited(client: &Client, run: &RunId) -> Option<String> {
@@ -23,8 +23,8 @@ fn before_start(status: &Status, run: &RunId) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::RunState;
     use crate::status::sample;
+    use cronkeeper_core::run::RunState;
 
     #[test]
     fn a_run_that_does_not_run_yet_waits_for_something() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::job::Condition;
+use cronkeeper_core::job::Condition;
 
 #[test]
 fn a_job_runs_after_others_in_place_of_a_schedule() {

@@ -192,7 +192,7 @@ fn dates_that_end_are_a_warning() {
         "dir/a.yaml:3:15: job `a`: `schedule` with its `calendar` has no occurrence from now on, so the job never runs by itself
          dir/past.txt:2:1: the calendar's last date with a year, 2020-12-25, is past; add the dates that follow it",
     );
-    let soon = crate::clock::system::now().wall + jiff::SignedDuration::from_hours(10 * 24);
+    let soon = cronkeeper_core::clock::system::now().wall + jiff::SignedDuration::from_hours(10 * 24);
     let soon = soon.to_zoned(jiff::tz::TimeZone::UTC).date();
     write(&directory, "past.txt", &format!("{soon}\n"));
     assert!(reported_for(&directory).contains("is less than 30 days ahead"));

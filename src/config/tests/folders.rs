@@ -179,5 +179,5 @@ fn a_difference_names_what_was_added_changed_and_removed() {
     let difference = old.difference(&new);
     let names = |names: Vec<JobName>| names.iter().map(JobName::to_string).collect::<String>();
     assert_eq!([difference.added, difference.changed, difference.removed].map(names), ["d", "c", "b"]);
-    assert_eq!(new.difference(&new), crate::job::Difference::default());
+    assert_eq!(new.difference(&new), cronkeeper_core::job::Difference::default());
 }

@@ -1,8 +1,8 @@
 //! Fuzz tests of jobs files.
 
 use super::*;
-use crate::escape::is_harmful;
 use crate::fuzz::{Fuzz, text};
+use cronkeeper_core::escape::is_harmful;
 
 const WORDS: &[&str] = &[
     "jobs:",

@@ -1,7 +1,7 @@
 //! Tests of the files that a job is given: environment files and secrets.
 
 use super::*;
-use crate::environment_file::EnvironmentFile;
+use cronkeeper_core::environment_file::EnvironmentFile;
 
 const JOB: &str = "\njobs: {a: {schedule: '@daily', command: x";
 

@@ -1,7 +1,7 @@
 //! Tests of a job's hooks: commands, defaults and error messages.
 
 use super::*;
-use crate::job::{CommandLine, Hook, Hooks};
+use cronkeeper_core::job::{CommandLine, Hook, Hooks};
 
 const JOB: &str = "\njobs: {a: {schedule: \"0 0 * * *\", command: x";
 

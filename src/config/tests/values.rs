@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::job::{CommandLine, Group, Interrupted, Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs, Splay};
+use cronkeeper_core::job::{
+    CommandLine, Group, Interrupted, Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs, Splay,
+};
 
 #[test]
 fn parameters_are_names_of_variables_that_a_trigger_may_set() {

@@ -3,10 +3,11 @@
 use tracing::field::display;
 use tracing::{info, warn};
 
-use crate::engine::{AlarmChange, AlarmNews};
-use crate::job::Alarm;
-use crate::run::{RaisedAlarm, millis};
-use crate::telemetry::{TARGET, event, instant};
+use crate::telemetry::instant;
+use cronkeeper_core::engine::{AlarmChange, AlarmNews};
+use cronkeeper_core::job::Alarm;
+use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::run::{RaisedAlarm, millis};
 
 /// Logs an alarm that was raised, or that has ended.
 pub(super) fn changed(AlarmNews { job, alarm, raised, change }: &AlarmNews) {
@@ -14,13 +15,13 @@ pub(super) fn changed(AlarmNews { job, alarm, raised, change }: &AlarmNews) {
     let run = run.as_ref().map(display);
     if *change == AlarmChange::Ended {
         let (alarm, raised_at) = (alarm.as_str(), instant(*raised_at));
-        return info!(target: TARGET, event = event::ALARM_CLEARED, %job, alarm, run, %raised_at);
+        return info!(target: TARGET, event = log_event::ALARM_CLEARED, %job, alarm, run, %raised_at);
     }
     let after_ms = millis(raised_at.duration_since(*since).try_into().unwrap_or_default());
     let since = instant(*since);
     match alarm {
-        Alarm::Late => warn!(target: TARGET, event = event::ALARM_LATE, %job, run, %since, after_ms),
-        Alarm::Long => warn!(target: TARGET, event = event::ALARM_LONG, %job, run, %since, after_ms),
-        Alarm::Stale => warn!(target: TARGET, event = event::ALARM_STALE, %job, %since, after_ms),
+        Alarm::Late => warn!(target: TARGET, event = log_event::ALARM_LATE, %job, run, %since, after_ms),
+        Alarm::Long => warn!(target: TARGET, event = log_event::ALARM_LONG, %job, run, %since, after_ms),
+        Alarm::Stale => warn!(target: TARGET, event = log_event::ALARM_STALE, %job, %since, after_ms),
     }
 }

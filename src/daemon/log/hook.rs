@@ -3,12 +3,12 @@
 use tracing::field::display;
 use tracing::{info, warn};
 
-use crate::engine::hooks::{self, HookOutcome};
-use crate::job::JobName;
-use crate::process::Exit;
-use crate::run::RunId;
-use crate::start_problem::StartProblem;
-use crate::telemetry::{TARGET, event};
+use cronkeeper_core::engine::hooks::{self, HookOutcome};
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::process::Exit;
+use cronkeeper_core::run::RunId;
+use cronkeeper_core::start_problem::StartProblem;
 
 /// Logs the outcome of a hook, as a warning unless it succeeded.
 ///
@@ -23,8 +23,8 @@ pub(super) fn finished(
     let (outcome, job, run) = (how.as_str(), job.map(display), run.map(display));
     let detail = problem.map(StartProblem::for_record);
     match describe_problem(how, problem) {
-        None => info!(target: TARGET, event = event::HOOK_FINISHED, job, run, hook, outcome),
-        Some(why) => warn!(target: TARGET, event = event::HOOK_FINISHED, job, run, hook, outcome, detail, "{why}"),
+        None => info!(target: TARGET, event = log_event::HOOK_FINISHED, job, run, hook, outcome),
+        Some(why) => warn!(target: TARGET, event = log_event::HOOK_FINISHED, job, run, hook, outcome, detail, "{why}"),
     }
 }
 
@@ -32,7 +32,7 @@ pub(super) fn finished(
 pub(super) fn without_file(hook: &str, job: &JobName, run: Option<&RunId>, problem: &StartProblem) {
     warn!(
         target: TARGET,
-        event = event::HOOK_WITHOUT_FILE,
+        event = log_event::HOOK_WITHOUT_FILE,
         %job,
         run = run.map(display),
         hook,

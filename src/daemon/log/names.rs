@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use crate::job::JobName;
+use cronkeeper_core::job::JobName;
 
 /// Maximum number of names in one field.
 const MOST: usize = 10;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tracing::info;
 
-use crate::clock::Uptime;
-use crate::election::Event;
-use crate::run::millis;
-use crate::telemetry::{TARGET, event};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::election::Event;
+use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::run::millis;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -22,11 +22,15 @@ impl Outage {
     /// the start; `coordination.resumed` tells of any other.
     pub fn follow(&mut self, now: Uptime, event: &Event) {
         if let Some(away) = self.ended(now, event) {
-            let text = crate::duration::format(if away < SECOND { away } else { Duration::from_secs(away.as_secs()) });
+            let text = cronkeeper_core::duration::format(if away < SECOND {
+                away
+            } else {
+                Duration::from_secs(away.as_secs())
+            });
             let away_ms = millis(away);
             info!(
                 target: TARGET,
-                event = event::COORDINATION_RESTORED,
+                event = log_event::COORDINATION_RESTORED,
                 away_ms,
                 "the coordination service is back after {text}",
             );
@@ -52,7 +56,7 @@ impl Outage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::term::SessionId;
+    use cronkeeper_core::term::SessionId;
 
     #[test]
     fn an_outage_lasts_from_the_lost_connection_to_the_next_session() {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use crate::clock::Uptime;
-use crate::election::Member;
-use crate::telemetry::{TARGET, event};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::election::Member;
+use cronkeeper_core::log_event::{self, TARGET};
 
 /// Interval of the warning.
 const SAY_EVERY: Duration = Duration::from_secs(600);
@@ -24,7 +24,7 @@ impl AllDrained {
             let nodes = members.len();
             warn!(
                 target: TARGET,
-                event = event::ELECTION_ALL_DRAINED,
+                event = log_event::ELECTION_ALL_DRAINED,
                 nodes,
                 "nobody leads and no job runs: every node is drained; `cronkeeper undrain NODE` lets one lead again",
             );

@@ -1,10 +1,10 @@
 use proptest::prelude::*;
 use tracing::Level;
 
-use super::super::event::{self, EVENTS};
 use super::super::line::Value;
 use super::*;
-use crate::escape::is_harmful;
+use cronkeeper_core::escape::is_harmful;
+use cronkeeper_core::log_event::{self, EVENTS};
 
 fn terminal() -> Terminal {
     Terminal { now: || "2026-11-22T03:38:00.004567Z".parse().unwrap(), ..Terminal::new(&NodeName::new("host-a")) }
@@ -42,12 +42,14 @@ fn of_job(event: &str, mut fields: Vec<(&'static str, Value)>) -> String {
 fn a_run_reads_as_a_story() {
     let terminal = terminal();
     let job = ("job", text("heartbeat"));
-    let started = line(event::RUN_STARTED, &[job.clone(), ("attempt", Value::Unsigned(1)), ("pid", Value::Signed(42))]);
-    let output = line(event::RUN_OUTPUT, &[job.clone(), ("stream", text("stdout")), ("line", text("hello\u{1b}[2J"))]);
+    let started =
+        line(log_event::RUN_STARTED, &[job.clone(), ("attempt", Value::Unsigned(1)), ("pid", Value::Signed(42))]);
+    let output =
+        line(log_event::RUN_OUTPUT, &[job.clone(), ("stream", text("stdout")), ("line", text("hello\u{1b}[2J"))]);
     let ended = [("outcome", text("success")), ("exit_code", Value::Signed(0)), ("duration_ms", Value::Unsigned(1))];
-    let finished = line(event::RUN_FINISHED, &[&[job][..], &ended].concat());
-    let elected = line(event::LEADER_ELECTED, &[("token", Value::Signed(3)), ("took_ms", Value::Unsigned(1))]);
-    let listening = line(event::API_LISTENING, &[("path", text("/run/a b/api.sock"))]);
+    let finished = line(log_event::RUN_FINISHED, &[&[job][..], &ended].concat());
+    let elected = line(log_event::LEADER_ELECTED, &[("token", Value::Signed(3)), ("took_ms", Value::Unsigned(1))]);
+    let listening = line(log_event::API_LISTENING, &[("path", text("/run/a b/api.sock"))]);
     let lines = [started, output, finished, elected, listening.clone(), listening];
     let all: String = lines.iter().map(|line| written(&terminal, Level::INFO, line)).collect();
     assert_eq!(
@@ -70,17 +72,17 @@ fn runs_say_what_went_wrong_and_nothing_else() {
     let number = Value::Unsigned;
     for (event, fields, words) in [
         (
-            event::RUN_STARTED,
+            log_event::RUN_STARTED,
             vec![("attempt", number(2)), ("lateness_ms", number(2_345))],
             "started, attempt 2, 2.3 s late",
         ),
         (
-            event::RUN_FINISHED,
+            log_event::RUN_FINISHED,
             vec![("outcome", text("failure")), ("exit_code", number(3)), ("duration_ms", number(61_200))],
             "failure, exit code 3, after 1m1s",
         ),
         (
-            event::RUN_FINISHED,
+            log_event::RUN_FINISHED,
             vec![
                 ("outcome", text("killed")),
                 ("reason", text("operator")),
@@ -90,17 +92,17 @@ fn runs_say_what_went_wrong_and_nothing_else() {
             "killed (an operator asked for it), signal 15, by root",
         ),
         (
-            event::RUN_FINISHED,
+            log_event::RUN_FINISHED,
             vec![("outcome", text("success")), ("exit_code", number(0)), ("dropped_bytes", number(77))],
             "success; 77 bytes of output over `max_output` were not logged",
         ),
         (
-            event::RUN_SKIPPED,
+            log_event::RUN_SKIPPED,
             vec![("scheduled_at", text("2026-11-22T03:38:15Z")), ("reason", text("overlap"))],
             "skipped 03:38:15: the run before is still in flight",
         ),
         (
-            event::RUN_SKIPPED,
+            log_event::RUN_SKIPPED,
             vec![
                 ("reason", text("missed")),
                 ("count", number(18)),
@@ -109,7 +111,7 @@ fn runs_say_what_went_wrong_and_nothing_else() {
             ],
             "skipped 18 times, 2026-11-21 23:00:00 to 03:00:00: it was too late to start it",
         ),
-        (event::JOB_PAUSED, vec![("by", text("root")), ("reason", text("works"))], "paused by root: works"),
+        (log_event::JOB_PAUSED, vec![("by", text("root")), ("reason", text("works"))], "paused by root: works"),
     ] {
         assert_eq!(of_job(event, fields), words);
     }
@@ -123,7 +125,7 @@ fn a_drain_names_the_runs_and_how_to_stop_at_once() {
         ("timeout_ms", Value::Unsigned(30_000)),
     ];
     assert_eq!(
-        said(event::NODE_DRAINING, &runs),
+        said(log_event::NODE_DRAINING, &runs),
         "stops, but waits up to 30 s for 1 run: slow.20261122T033830Z; press Ctrl-C again to stop now"
     );
 }
@@ -131,7 +133,7 @@ fn a_drain_names_the_runs_and_how_to_stop_at_once() {
 #[test]
 fn a_loaded_file_names_what_it_changed() {
     let fields = [("path", text("j.yaml")), ("jobs", Value::Unsigned(3)), ("added_jobs", text("a, b"))];
-    assert_eq!(said(event::JOBS_LOADED, &fields), "loaded 3 jobs from j.yaml: added a, b");
+    assert_eq!(said(log_event::JOBS_LOADED, &fields), "loaded 3 jobs from j.yaml: added a, b");
 }
 
 #[test]
@@ -159,7 +161,7 @@ fn what_is_no_event_is_its_message_and_fields() {
 #[test]
 fn the_day_is_given_when_it_changes() {
     let terminal = terminal();
-    let stopped = line(event::NODE_STOPPED, &[]);
+    let stopped = line(log_event::NODE_STOPPED, &[]);
     assert!(written(&terminal, Level::INFO, &stopped).starts_with("2026-11-22 (UTC), node host-a\n"));
     assert_eq!(written(&terminal, Level::INFO, &stopped), "03:38:00.004 INFO  stopped\n");
     let tomorrow = Terminal { now: || "2026-11-23T00:00:00Z".parse().unwrap(), ..terminal };

@@ -1,15 +1,15 @@
 //! What an event says to people: a sentence made of the event's fields.
 //!
-//! Every event of [`event::EVENTS`] has one. Anything else, such as a library's line, is its message and its fields.
+//! Every event of [`log_event::EVENTS`] has one. Anything else, such as a library's line, is its message and its fields.
 
 mod runs;
 
 use jiff::Timestamp;
 
-use crate::escape;
-use crate::suggest::counted;
-use crate::telemetry::event;
 use crate::telemetry::line::{Line, Value};
+use cronkeeper_core::escape;
+use cronkeeper_core::log_event;
+use cronkeeper_core::suggest::counted;
 
 /// A line without its time and level.
 #[derive(Debug, PartialEq)]
@@ -36,7 +36,7 @@ pub(super) fn status_command(line: &Line) -> Option<String> {
     Some(format!("cronkeeper status --runtime-dir {}", escape::value(directory)))
 }
 
-/// The words for an event of [`event::EVENTS`].
+/// The words for an event of [`log_event::EVENTS`].
 fn known(facts: &Facts<'_>) -> Option<String> {
     node(facts).or_else(|| cluster(facts)).or_else(|| runs::words(facts)).or_else(|| of_its_message(facts))
 }
@@ -45,51 +45,51 @@ fn known(facts: &Facts<'_>) -> Option<String> {
 fn of_its_message(facts: &Facts<'_>) -> Option<String> {
     let is_one = matches!(
         facts.line.event.as_str(),
-        event::NODE_UNSETTLED
-            | event::NODE_STUCK
-            | event::NODE_UNSTUCK
-            | event::JOBS_WARNING
-            | event::JOBS_ERROR
-            | event::JOBS_UNWATCHED
-            | event::JOBS_UNCOPIED
-            | event::ZONES_DRIFT
-            | event::NODE_UNDRAINED
-            | event::ELECTION_UNFIT
-            | event::ELECTION_ALL_DRAINED
-            | event::LEADER_HANDING_OVER
-            | event::LEADER_HANDOVER_FAILED
-            | event::COORDINATION_STALLED
-            | event::COORDINATION_RECOVERED
-            | event::COORDINATION_FAILED
-            | event::COORDINATION_DAMAGED
-            | event::COORDINATION_REPAIRED
-            | event::COORDINATION_EXPOSED
-            | event::COORDINATION_SECURED
-            | event::COORDINATION_NUMBERS_LOW
-            | event::COORDINATION_NUMBERS_RESTARTED
-            | event::COORDINATION_SUSPENDED
-            | event::COORDINATION_RESUMED
-            | event::COORDINATION_EXPIRED
-            | event::RUN_SUPERSEDED
-            | event::RUN_OUTLIVED
-            | event::RUN_UNKILLABLE
-            | event::RUN_OBSTRUCTED
-            | event::WARDEN_FAILED
-            | event::LOCK_REFUSED
-            | event::HISTORY_UNTRIMMED
-            | event::JOB_MARK_AHEAD
-            | event::ARCHIVE_FAILED
-            | event::ARCHIVE_RECOVERED
-            | event::OUTPUT_FAILED
-            | event::OUTPUT_RECOVERED
-            | event::OPERATOR_REQUESTED
-            | event::OPERATOR_REFUSED
-            | event::API_FAILED
-            | event::API_RELOADED
-            | event::API_REJECTED
-            | event::API_UNENCRYPTED
-            | event::STATE_FAILED
-            | event::INTERNAL_ERROR
+        log_event::NODE_UNSETTLED
+            | log_event::NODE_STUCK
+            | log_event::NODE_UNSTUCK
+            | log_event::JOBS_WARNING
+            | log_event::JOBS_ERROR
+            | log_event::JOBS_UNWATCHED
+            | log_event::JOBS_UNCOPIED
+            | log_event::ZONES_DRIFT
+            | log_event::NODE_UNDRAINED
+            | log_event::ELECTION_UNFIT
+            | log_event::ELECTION_ALL_DRAINED
+            | log_event::LEADER_HANDING_OVER
+            | log_event::LEADER_HANDOVER_FAILED
+            | log_event::COORDINATION_STALLED
+            | log_event::COORDINATION_RECOVERED
+            | log_event::COORDINATION_FAILED
+            | log_event::COORDINATION_DAMAGED
+            | log_event::COORDINATION_REPAIRED
+            | log_event::COORDINATION_EXPOSED
+            | log_event::COORDINATION_SECURED
+            | log_event::COORDINATION_NUMBERS_LOW
+            | log_event::COORDINATION_NUMBERS_RESTARTED
+            | log_event::COORDINATION_SUSPENDED
+            | log_event::COORDINATION_RESUMED
+            | log_event::COORDINATION_EXPIRED
+            | log_event::RUN_SUPERSEDED
+            | log_event::RUN_OUTLIVED
+            | log_event::RUN_UNKILLABLE
+            | log_event::RUN_OBSTRUCTED
+            | log_event::WARDEN_FAILED
+            | log_event::LOCK_REFUSED
+            | log_event::HISTORY_UNTRIMMED
+            | log_event::JOB_MARK_AHEAD
+            | log_event::ARCHIVE_FAILED
+            | log_event::ARCHIVE_RECOVERED
+            | log_event::OUTPUT_FAILED
+            | log_event::OUTPUT_RECOVERED
+            | log_event::OPERATOR_REQUESTED
+            | log_event::OPERATOR_REFUSED
+            | log_event::API_FAILED
+            | log_event::API_RELOADED
+            | log_event::API_REJECTED
+            | log_event::API_UNENCRYPTED
+            | log_event::STATE_FAILED
+            | log_event::INTERNAL_ERROR
     );
     is_one.then(|| facts.line.message_or_default().to_owned())
 }
@@ -97,7 +97,7 @@ fn of_its_message(facts: &Facts<'_>) -> Option<String> {
 /// Events of the node itself and of its jobs file.
 fn node(f: &Facts<'_>) -> Option<String> {
     Some(match f.line.event.as_str() {
-        event::NODE_STARTED => {
+        log_event::NODE_STARTED => {
             format!(
                 "cronkeeper {} starts with {}, backend {}",
                 f.any("version"),
@@ -105,25 +105,25 @@ fn node(f: &Facts<'_>) -> Option<String> {
                 f.any("backend")
             )
         }
-        event::NODE_STATE => format!("state: {}", f.any("state")),
-        event::NODE_DRAINING if f.number("runs") == Some(0) => "stops".to_owned(),
-        event::NODE_DRAINING => format!(
+        log_event::NODE_STATE => format!("state: {}", f.any("state")),
+        log_event::NODE_DRAINING if f.number("runs") == Some(0) => "stops".to_owned(),
+        log_event::NODE_DRAINING => format!(
             "stops, but waits up to {} for {}{}; press Ctrl-C again to stop now",
             f.time("timeout_ms"),
             f.count("runs", "run"),
             f.with(": ", "waits_for"),
         ),
-        event::NODE_DRAINED => format!(
+        log_event::NODE_DRAINED => format!(
             "drained by {}{}; leads no more, has {}{}",
             f.any("by"),
             f.with(": ", "reason"),
             f.count("runs", "run"),
             f.with(": ", "waits_for"),
         ),
-        event::NODE_STOPPING => format!("asked again to stop: kills {}", f.count("runs", "run")),
-        event::NODE_STOPPED => format!("stopped{}", f.with(": ", "reason")),
-        event::JOBS_LOADED => format!("loaded {} from {}{}", f.count("jobs", "job"), f.any("path"), changes(f)),
-        event::JOBS_REJECTED => format!(
+        log_event::NODE_STOPPING => format!("asked again to stop: kills {}", f.count("runs", "run")),
+        log_event::NODE_STOPPED => format!("stopped{}", f.with(": ", "reason")),
+        log_event::JOBS_LOADED => format!("loaded {} from {}{}", f.count("jobs", "job"), f.any("path"), changes(f)),
+        log_event::JOBS_REJECTED => format!(
             "{} has {}, so {} stay in force: {}",
             f.any("path"),
             f.count("errors", "error"),
@@ -131,12 +131,12 @@ fn node(f: &Facts<'_>) -> Option<String> {
                 .map_or("the jobs loaded before".to_owned(), |at| format!("the last good jobs, of {at},")),
             f.any("first"),
         ),
-        event::JOBS_DRIFT => format!("{} has loaded different jobs", f.any("other")),
-        event::CLOCK_STEPPED => format!("the system clock was set by {} ms", f.any("by_ms")),
-        event::CLOCK_SKEWED => format!("{} ({} ms)", f.line.message_or_default(), f.any("by_ms")),
-        event::WARDEN_SILENT => format!("{} ({})", f.line.message_or_default(), f.count("runs", "run")),
-        event::API_LISTENING => format!("serves the API at {}", f.text("path").unwrap_or(&f.any("address"))),
-        event::LOG_DROPPED => {
+        log_event::JOBS_DRIFT => format!("{} has loaded different jobs", f.any("other")),
+        log_event::CLOCK_STEPPED => format!("the system clock was set by {} ms", f.any("by_ms")),
+        log_event::CLOCK_SKEWED => format!("{} ({} ms)", f.line.message_or_default(), f.any("by_ms")),
+        log_event::WARDEN_SILENT => format!("{} ({})", f.line.message_or_default(), f.count("runs", "run")),
+        log_event::API_LISTENING => format!("serves the API at {}", f.text("path").unwrap_or(&f.any("address"))),
+        log_event::LOG_DROPPED => {
             let (output, other) = (f.any("output_lines"), f.any("other_lines"));
             format!(
                 "the log could not be written fast enough: {output} lines of output and {other} other lines are lost"
@@ -156,8 +156,8 @@ fn changes(f: &Facts<'_>) -> String {
 /// Events of the election, and of the coordination service.
 fn cluster(f: &Facts<'_>) -> Option<String> {
     Some(match f.line.event.as_str() {
-        event::ELECTION_JOINED => "joined the queue".to_owned(),
-        event::ELECTION_FOLLOWING => {
+        log_event::ELECTION_JOINED => "joined the queue".to_owned(),
+        log_event::ELECTION_FOLLOWING => {
             let ahead = f.text("predecessor_node").unwrap_or("another client");
             match f.text("leader_node") {
                 Some(leader) if leader != ahead => format!("waits behind {ahead}; {leader} leads"),
@@ -165,21 +165,21 @@ fn cluster(f: &Facts<'_>) -> Option<String> {
                 None => format!("waits behind {ahead}"),
             }
         }
-        event::LEADER_ELECTED => format!("leads (token {}, {})", f.any("token"), f.time("took_ms")),
-        event::LEADER_RESIGNED => "no longer leads: gave leadership up".to_owned(),
-        event::LEADER_LOST => format!("no longer leads: {}", end_of_term(&f.any("reason"))),
-        event::TAKEOVER_DONE => {
+        log_event::LEADER_ELECTED => format!("leads (token {}, {})", f.any("token"), f.time("took_ms")),
+        log_event::LEADER_RESIGNED => "no longer leads: gave leadership up".to_owned(),
+        log_event::LEADER_LOST => format!("no longer leads: {}", end_of_term(&f.any("reason"))),
+        log_event::TAKEOVER_DONE => {
             let missed = f.count("missed", "missed occurrence");
             match (f.number("settled"), f.number("missed")) {
                 (Some(0), Some(0)) => format!("took over in {}", f.time("took_ms")),
                 _ => format!("took over in {}: {} settled, {missed}", f.time("took_ms"), f.count("settled", "run")),
             }
         }
-        event::COORDINATION_UNREACHABLE => {
+        log_event::COORDINATION_UNREACHABLE => {
             let why = f.line.message.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
             format!("the coordination service does not answer, trying again{why}")
         }
-        event::COORDINATION_RESTORED => format!("the coordination service is back after {}", f.time("away_ms")),
+        log_event::COORDINATION_RESTORED => format!("the coordination service is back after {}", f.time("away_ms")),
         _ => return None,
     })
 }
@@ -259,7 +259,7 @@ impl Facts<'_> {
             Some(millis @ ..1_000) => format!("{millis} ms"),
             Some(millis @ ..60_000) if millis % 1_000 == 0 => format!("{} s", millis / 1_000),
             Some(millis @ ..60_000) => format!("{}.{} s", millis / 1_000, millis % 1_000 / 100),
-            Some(millis) => crate::duration::format(std::time::Duration::from_secs(millis / 1_000)),
+            Some(millis) => cronkeeper_core::duration::format(std::time::Duration::from_secs(millis / 1_000)),
         }
     }
 

@@ -9,10 +9,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::clock::Uptime;
-use crate::clock::system::uptime;
-use crate::process;
 use crate::warden::procfs::Process;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::process;
 
 use super::{is_empty, kill, make, remove_all};
 

@@ -57,7 +57,7 @@ fn a_warden_that_is_gone_or_has_no_room_takes_nothing() {
 
 #[test]
 fn a_warden_that_dies_unread_answers_too() {
-    let (custody, theirs) = Custody::pair().unwrap();
+    let (custody, theirs) = WardenCustody::pair().unwrap();
     let (reading, writing) = pipe();
     let waiting = std::thread::spawn(move || custody.deposit(&[writing.as_fd()]).map(drop));
     poll(&mut [PollFd::new(&theirs, PollFlags::IN)], None).unwrap();
@@ -71,7 +71,7 @@ fn a_warden_that_dies_unread_answers_too() {
 fn the_socket_travels_ahead_of_all_orders() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     assert!(take_socket(theirs.as_fd()).is_none());
-    let (_custody, end) = Custody::pair().unwrap();
+    let (_custody, end) = WardenCustody::pair().unwrap();
     send_socket(&ours, &end).unwrap();
     (&ours).write_all(b"orders").unwrap();
     assert!(take_socket(theirs.as_fd()).is_some());

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Tree;
-use crate::clock::Uptime;
-use crate::process::{Deadline, Exit, TreeId};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::process::{Deadline, Exit, TreeId};
 
 /// All fields of a tree that the indexes depend on are changed only by methods of this type.
 #[derive(Debug, Default)]

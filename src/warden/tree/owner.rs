@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Tree;
-use crate::clock::Uptime;
-use crate::process::TreeId;
-use crate::run::KnownBy;
 use crate::warden::procfs::{self, Process, TICKS_PER_SECOND, Uids};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::process::TreeId;
+use cronkeeper_core::run::KnownBy;
 
 const ROOT: u32 = 0;
 

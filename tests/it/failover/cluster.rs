@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use cronkeeper::run::RunId;
+use cronkeeper_core::run::RunId;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use tokio::runtime::Runtime;

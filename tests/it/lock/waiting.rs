@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cronkeeper::clock::Clock as _;
-use cronkeeper::clock::system::SystemClock;
-use cronkeeper::lock::{LockKey, LockKind, LockPath};
-use cronkeeper::zookeeper::client::Connect as _;
-use cronkeeper::zookeeper::lock::{LockRequest, LockSession, Recipe};
-use cronkeeper::zookeeper::session::{ConnectionSettings, Connector, Session};
+use cronkeeper_cluster::zookeeper::client::Connect as _;
+use cronkeeper_cluster::zookeeper::lock::{LockRequest, LockSession, Recipe};
+use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector, Session};
+use cronkeeper_core::clock::Clock as _;
+use cronkeeper_core::clock::system::SystemClock;
+use cronkeeper_core::lock::{LockKey, LockKind, LockPath};
 use tokio::time::timeout;
 
 use crate::support::LONG;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use cronkeeper::run::{JobRecord, RunId};
+use cronkeeper_core::run::{JobRecord, RunId};
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::runtime::Runtime;

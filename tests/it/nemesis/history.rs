@@ -18,9 +18,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cronkeeper::clock::{Uptime, later};
-use cronkeeper::run::{HistoryRecord, Outcome, RunEnd, RunRecord, RunState, Skip, SkipReason};
-use cronkeeper::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::client::Op;
+use cronkeeper_core::clock::{Uptime, later};
+use cronkeeper_core::run::{HistoryRecord, Outcome, RunEnd, RunRecord, RunState, Skip, SkipReason};
 use jiff::{SignedDuration, Timestamp};
 
 use super::work::Work;

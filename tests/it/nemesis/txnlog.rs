@@ -10,7 +10,7 @@ use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use cronkeeper::zookeeper::client::{Mode, Op};
+use cronkeeper_cluster::zookeeper::client::{Mode, Op};
 
 use crate::simulation::zookeeper::Change;
 use crate::simulation::zookeeper::wire::Txn;

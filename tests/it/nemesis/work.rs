@@ -1,7 +1,7 @@
 //! The jobs of the nodes: one job for each policy that matters at a failover, all observed by one witness.
 
 use cronkeeper::config;
-use cronkeeper::job::{Job, JobSet, Misfire, Overlap};
+use cronkeeper_core::job::{Job, JobSet, Misfire, Overlap};
 use jiff::Timestamp;
 
 use crate::failover::cluster::{job, jobs};

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cronkeeper::coordination::{self, Coordination, Request};
-use cronkeeper::ledger::{Change, Commit, CommitId, Snapshot};
-use cronkeeper::term::{FencingToken, NodeName, SessionId, Term, TermEnd};
-use cronkeeper::{election, ledger, run_lock};
+use cronkeeper_core::coordination::{self, Coordination, Request};
+use cronkeeper_core::ledger::{Change, Commit, CommitId, Snapshot};
+use cronkeeper_core::term::{FencingToken, NodeName, SessionId, Term, TermEnd};
+use cronkeeper_core::{election, ledger, run_lock};
 
 use super::event_order::EventOrder;
 

@@ -1,12 +1,12 @@
-//! Checks the events of one node against the contract in `cronkeeper::coordination`.
+//! Checks the events of one node against the contract in `cronkeeper_core::coordination`.
 
 use std::collections::BTreeMap;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::coordination;
-use cronkeeper::election::Event as ElectionEvent;
-use cronkeeper::ledger::{Change, Commit, CommitId, Event as LedgerEvent};
-use cronkeeper::term::{CandidateName, FencingToken, SessionId, Term, TermEnd};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::coordination;
+use cronkeeper_core::election::Event as ElectionEvent;
+use cronkeeper_core::ledger::{Change, Commit, CommitId, Event as LedgerEvent};
+use cronkeeper_core::term::{CandidateName, FencingToken, SessionId, Term, TermEnd};
 
 /// What the events of a node allow next.
 #[derive(Clone, Debug, Default)]
@@ -163,9 +163,9 @@ fn check(is_kept: bool, rule: &'static str) -> Result<(), &'static str> {
 mod tests {
     use std::time::Duration;
 
-    use cronkeeper::election::Failure;
-    use cronkeeper::ledger::Snapshot;
-    use cronkeeper::run::{Drain, NodeControl};
+    use cronkeeper_core::election::Failure;
+    use cronkeeper_core::ledger::Snapshot;
+    use cronkeeper_core::run::{Drain, NodeControl};
 
     use super::*;
     use crate::port::records::first_mark;

@@ -1,12 +1,12 @@
 //! Sample records and changes for tests of the ports.
 
-use cronkeeper::job::JobName;
-use cronkeeper::ledger::Change;
-use cronkeeper::run::{
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::Change;
+use cronkeeper_core::run::{
     JobRecord, Nonce, OnLoss, Outcome, Owner, Parameters, Past, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason,
     Version,
 };
-use cronkeeper::term::{FencingToken, NodeName, SessionId};
+use cronkeeper_core::term::{FencingToken, NodeName, SessionId};
 use jiff::Timestamp;
 
 pub fn job(name: &str) -> JobName {

@@ -2,14 +2,14 @@
 
 use std::ops::{Deref, DerefMut};
 
-use cronkeeper::election::{Candidate, Event, Failure, Request};
-use cronkeeper::ledger::{
+use cronkeeper_core::election::{Candidate, Event, Failure, Request};
+use cronkeeper_core::ledger::{
     Commit, ControlEntry, Event as LedgerEvent, Filter, JobEntry, OperatorRequests, Request as LedgerRequest, Snapshot,
     Window,
 };
-use cronkeeper::run::journal::Journal;
-use cronkeeper::run::{HistoryRecord, KnownBy, RunId, RunRecord, Skip, SkipReason, Traces, Version};
-use cronkeeper::term::{FencingToken, NodeName, SessionId, Term};
+use cronkeeper_core::run::journal::Journal;
+use cronkeeper_core::run::{HistoryRecord, KnownBy, RunId, RunRecord, Skip, SkipReason, Traces, Version};
+use cronkeeper_core::term::{FencingToken, NodeName, SessionId, Term};
 
 use crate::port::daemon_end::DaemonEnd;
 use crate::port::records;

@@ -1,8 +1,8 @@
 //! What is written, and on what condition.
 
-use cronkeeper::election::Request;
-use cronkeeper::ledger::{Change, Commit, JobEntry, OwnerState, Running, SkipWrite};
-use cronkeeper::run::{HistoryRecord, RunRecord, Skip, SkipReason, Version};
+use cronkeeper_core::election::Request;
+use cronkeeper_core::ledger::{Change, Commit, JobEntry, OwnerState, Running, SkipWrite};
+use cronkeeper_core::run::{HistoryRecord, RunRecord, Skip, SkipReason, Version};
 
 use super::cluster::Cluster;
 use crate::port::records::{at, begin, end, first_mark, job, mark, success};

@@ -1,8 +1,8 @@
 //! Who leads.
 
-use cronkeeper::election::{Event, Failure, Published, Request, TransferError};
-use cronkeeper::ledger::Snapshot;
-use cronkeeper::term::{NodeName, TermEnd};
+use cronkeeper_core::election::{Event, Failure, Published, Request, TransferError};
+use cronkeeper_core::ledger::Snapshot;
+use cronkeeper_core::term::{NodeName, TermEnd};
 
 use super::cluster::{Cluster, Node};
 

@@ -1,8 +1,8 @@
 //! Links from a job's run to the jobs that run after it.
 
-use cronkeeper::election::Request;
-use cronkeeper::ledger::{Change, Commit, Request as LedgerRequest};
-use cronkeeper::run::{HistoryRecord, Link, RunRecord, Skip, SkipReason, TriggerSeq, UpstreamResult, Version};
+use cronkeeper_core::election::Request;
+use cronkeeper_core::ledger::{Change, Commit, Request as LedgerRequest};
+use cronkeeper_core::run::{HistoryRecord, Link, RunRecord, Skip, SkipReason, TriggerSeq, UpstreamResult, Version};
 
 use super::cluster::{Cluster, Node};
 use crate::port::records::{job, mark};

@@ -1,9 +1,9 @@
 //! The locks of runs: one request holds a lock at a time, whichever node asks.
 
-use cronkeeper::election::Request as ElectionRequest;
-use cronkeeper::lock::LockPath;
-use cronkeeper::run::RunId;
-use cronkeeper::run_lock::{Event, LockGrant, LockRequestId, Request};
+use cronkeeper_core::election::Request as ElectionRequest;
+use cronkeeper_core::lock::LockPath;
+use cronkeeper_core::run::RunId;
+use cronkeeper_core::run_lock::{Event, LockGrant, LockRequestId, Request};
 
 use super::cluster::{Cluster, Node};
 use crate::port::records::{at, job};

@@ -1,13 +1,13 @@
 //! Requests that an operator writes at any node and the leader carries out.
 
-use cronkeeper::election::{Event, Request};
-use cronkeeper::ledger::{Change, Commit, Followed, OperatorRequests, SkipWrite};
-use cronkeeper::run::{
+use cronkeeper_core::election::{Event, Request};
+use cronkeeper_core::ledger::{Change, Commit, Followed, OperatorRequests, SkipWrite};
+use cronkeeper_core::run::{
     Drain, HandoverRequest, HistoryRecord, KillRequest, NodeControl, Pause, Reason, Resume, RunRecord, RunState,
     SkipReason,
 };
-use cronkeeper::run::{TriggerRecord, Version};
-use cronkeeper::term::NodeName;
+use cronkeeper_core::run::{TriggerRecord, Version};
+use cronkeeper_core::term::NodeName;
 use jiff::Timestamp;
 use uuid::Uuid;
 

@@ -1,9 +1,9 @@
 //! Runs in flight: whose they are, and who is notified of what becomes of them.
 
-use cronkeeper::election::Request;
-use cronkeeper::job::JobName;
-use cronkeeper::ledger::{Change, Commit, Event, LastSuccess, OwnerState, Request as LedgerRequest};
-use cronkeeper::run::{HistoryRecord, KillRequest, Outcome, Reason, RunRecord, RunState, Version};
+use cronkeeper_core::election::Request;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::{Change, Commit, Event, LastSuccess, OwnerState, Request as LedgerRequest};
+use cronkeeper_core::run::{HistoryRecord, KillRequest, Outcome, Reason, RunRecord, RunState, Version};
 
 use super::cluster::{Cluster, Node};
 use crate::port::records::{begin, end};

@@ -6,9 +6,9 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
 
-use cronkeeper::election::Failure;
-use cronkeeper::run::journal::Recovered;
-use cronkeeper::term::NodeName;
+use cronkeeper_core::election::Failure;
+use cronkeeper_core::run::journal::Recovered;
+use cronkeeper_core::term::NodeName;
 use fastrand::Rng;
 
 use super::cluster::{Backend, Cluster, Host, Started};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use cronkeeper::election::Failure;
-use cronkeeper::solo::{self, SoloError};
-use cronkeeper::state_dir::{BackendIdentity, StateDir};
-use cronkeeper::term::NodeName;
+use cronkeeper_cluster::solo::{self, LocksOfJobs, SoloError};
+use cronkeeper_cluster::state_dir::{BackendIdentity, StateDir};
+use cronkeeper_core::election::Failure;
+use cronkeeper_core::term::NodeName;
 
 use super::cluster::{Backend, Cluster, Host, Started};
 use crate::port::daemon_end::{DaemonEnd, Process};
@@ -24,7 +24,8 @@ impl Backend for OneHost {
     fn start(&mut self, name: &str, host: Host) -> Result<Started, Failure> {
         let node = NodeName::new(name);
         let state = StateDir::open(self.0.path(), BackendIdentity::Solo, &node).expect("the state directory is good");
-        let try_once = || match solo::start(&state, &node, Arc::new(|_| Ok(())), None, None) {
+        let locks = || LocksOfJobs { user: "ada".into(), custody: None };
+        let try_once = || match solo::start(&state, &node, Arc::new(|_| Ok(())), None, locks()) {
             // An earlier process of the host is dying: its thread still has its lock.
             Err(SoloError::Refused(Failure::NameTaken { .. })) if host == Host::Own => None,
             other => Some(other),

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use cronkeeper::election::Failure;
-use cronkeeper::zookeeper::session::ConnectionSettings;
+use cronkeeper_cluster::zookeeper::session::ConnectionSettings;
+use cronkeeper_core::election::Failure;
 
 use super::cluster::{Backend, Cluster, Host, Started};
 use crate::port::daemon_end::DaemonEnd;

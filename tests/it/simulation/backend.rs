@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cronkeeper::clock::{Clock, Uptime, Wake};
-use cronkeeper::coordination::{self, Coordination, Request};
-use cronkeeper::election;
-use cronkeeper::job::JobName;
-use cronkeeper::ledger::{self, Change, Commit, CommitId, Snapshot};
-use cronkeeper::run::journal::{Noted, Recovered};
-use cronkeeper::run::{JobRecord, Nonce, RunEnd, Version};
-use cronkeeper::term::{FencingToken, NodeName, SessionId, Term};
-use cronkeeper::zookeeper::client::{Connect, ConnectError, Lend};
-use cronkeeper::zookeeper::{
+use cronkeeper_cluster::zookeeper::client::{Connect, ConnectError, Lend};
+use cronkeeper_cluster::zookeeper::{
     ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve, session_id,
 };
+use cronkeeper_core::clock::{Clock, Uptime, Wake};
+use cronkeeper_core::coordination::{self, Coordination, Request};
+use cronkeeper_core::election;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::{self, Change, Commit, CommitId, Snapshot};
+use cronkeeper_core::run::journal::{Noted, Recovered};
+use cronkeeper_core::run::{JobRecord, Nonce, RunEnd, Version};
+use cronkeeper_core::term::{FencingToken, NodeName, SessionId, Term};
 use fastrand::Rng;
 use jiff::Timestamp;
 use uuid::Uuid;

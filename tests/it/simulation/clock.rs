@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-use cronkeeper::clock::{Clock, Now, Uptime, Wake};
+use cronkeeper_core::clock::{Clock, Now, Uptime, Wake};
 
 use super::world::Shared;
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::ledger::Commit;
-use cronkeeper::term::FencingToken;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::ledger::Commit;
+use cronkeeper_core::term::FencingToken;
 use jiff::SignedDuration;
 
 use super::warden::Process;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
+use cronkeeper_core::clock::Uptime;
 use fastrand::Rng;
 use jiff::SignedDuration;
 

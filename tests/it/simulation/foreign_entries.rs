@@ -3,7 +3,7 @@
 //!
 //! They belong to a job that does not exist, so that their effect on all other jobs can be recognized.
 
-use cronkeeper::zookeeper::client::{Mode, Op};
+use cronkeeper_cluster::zookeeper::client::{Mode, Op};
 use serde_json::json;
 
 use super::world::World;

@@ -27,8 +27,8 @@ mod requests_are_heeded;
 use std::borrow::Cow;
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::client::Op;
+use cronkeeper_core::clock::Uptime;
 
 use super::facts::Fact;
 use super::zookeeper::wire::Entry;

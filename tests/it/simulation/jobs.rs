@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use cronkeeper::job::{
+use cronkeeper_core::job::{
     AlarmLimits, CommandLine, Condition, Digest, Due, Group, Hook, Hooks, Interrupted, Job, JobName, JobSet, Limits,
     Misfire, OnLeaseEnd, Overlap, Retries, RunAs, Splay,
 };
-use cronkeeper::lock::LockPath;
-use cronkeeper::schedule::{Dst, Schedule};
+use cronkeeper_core::lock::LockPath;
+use cronkeeper_core::schedule::{Dst, Schedule};
 use fastrand::Rng;
 use jiff::{SignedDuration, Timestamp};
 

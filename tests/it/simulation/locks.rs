@@ -3,14 +3,14 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use cronkeeper::clock::{Clock as _, Uptime, Wake};
-use cronkeeper::lock::{LockKind, LockPath};
-use cronkeeper::term::FencingToken;
-use cronkeeper::zookeeper::SessionError;
-use cronkeeper::zookeeper::client::{Client as _, Connect};
-use cronkeeper::zookeeper::lock::{
+use cronkeeper_cluster::zookeeper::SessionError;
+use cronkeeper_cluster::zookeeper::client::{Client as _, Connect};
+use cronkeeper_cluster::zookeeper::lock::{
     Contender as LockContender, HeldLock, LockError, LockEvent, LockRequest, LockSession, Recipe,
 };
+use cronkeeper_core::clock::{Clock as _, Uptime, Wake};
+use cronkeeper_core::lock::{LockKind, LockPath};
+use cronkeeper_core::term::FencingToken;
 
 use uuid::Uuid;
 

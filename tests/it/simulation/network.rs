@@ -9,7 +9,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
+use cronkeeper_core::clock::Uptime;
 use fastrand::Rng;
 
 use super::zookeeper::wire::Body;

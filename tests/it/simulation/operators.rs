@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cronkeeper::clock::{Clock, Wake};
-use cronkeeper::coordination::Reader;
-use cronkeeper::election::Candidate;
-use cronkeeper::job::JobName;
-use cronkeeper::ledger::Operator;
-use cronkeeper::run::{Drain, HandoverRequest, Parameters, Pause, Resume, TriggerRecord};
+use cronkeeper_core::clock::{Clock, Wake};
+use cronkeeper_core::coordination::Reader;
+use cronkeeper_core::election::Candidate;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::Operator;
+use cronkeeper_core::run::{Drain, HandoverRequest, Parameters, Pause, Resume, TriggerRecord};
 use fastrand::Rng;
 use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use cronkeeper::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::client::Op;
 
 use super::executor::Executor;
 use super::facts::Fact;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use cronkeeper::coordination::{Coordination, Event, Request};
-use cronkeeper::election;
-use cronkeeper::ledger;
-use cronkeeper::run::RunId;
-use cronkeeper::run::journal::Recovered;
-use cronkeeper::term::TermEnd;
-use cronkeeper::zookeeper::client::{Client, Connect, Mode};
+use cronkeeper_cluster::zookeeper::client::{Client, Connect, Mode};
+use cronkeeper_core::coordination::{Coordination, Event, Request};
+use cronkeeper_core::election;
+use cronkeeper_core::ledger;
+use cronkeeper_core::run::RunId;
+use cronkeeper_core::run::journal::Recovered;
+use cronkeeper_core::term::TermEnd;
 use fastrand::Rng;
 
 use super::backend::{backend, node_name};
@@ -107,7 +107,7 @@ fn a_node_that_runs_jobs_is_notified_at_once_that_its_member_is_gone_though_it_l
         testbed.on(1, async move { admin.delete("/cronkeeper/nodes/node-0", -1).await }).unwrap();
         let gone = testbed.now();
         await_event(&mut testbed, &mut line[0], |event| match event {
-            election::Event::Lease { until } => (until == cronkeeper::clock::Uptime::ZERO).then_some(()),
+            election::Event::Lease { until } => (until == cronkeeper_core::clock::Uptime::ZERO).then_some(()),
             _ => None,
         });
         let took = testbed.now().since(gone);

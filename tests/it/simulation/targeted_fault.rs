@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
+use cronkeeper_core::clock::Uptime;
 
 use super::faults::Fault;
 use super::network::Host;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
+use cronkeeper_core::clock::Uptime;
 
 use super::executor::{Executor, Program, Task};
 use super::transcript::Transcript;

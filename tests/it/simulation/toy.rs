@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use cronkeeper::clock::{Clock, Uptime, Wake};
-use cronkeeper::term::FencingToken;
-use cronkeeper::zookeeper::client::{Client, Connect, Error, Mode, Op, Stat, State, Watch};
+use cronkeeper_cluster::zookeeper::client::{Client, Connect, Error, Mode, Op, Stat, State, Watch};
+use cronkeeper_core::clock::{Clock, Uptime, Wake};
+use cronkeeper_core::term::FencingToken;
 
 use super::clock::NodeClock;
 use super::executor::{Program, Task};

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use cronkeeper::clock::Uptime;
+use cronkeeper_core::clock::Uptime;
 
 /// Maximum number of lines.
 const KEPT: usize = 10_000;

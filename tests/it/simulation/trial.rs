@@ -5,7 +5,7 @@ use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
+use cronkeeper_core::clock::Uptime;
 use fastrand::Rng;
 
 use super::executor::{Executor, Program};

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::client::Op;
+use cronkeeper_core::clock::Uptime;
 
 use super::faults::Fault;
 use super::targeted_fault::TargetedFault;

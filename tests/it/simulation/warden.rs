@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::process::{Deadline, EndedBy, Ending, Exit, Launch, Notice, Order, StartFailure, TreeId};
-use cronkeeper::run::KnownBy;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::process::{Deadline, EndedBy, Ending, Exit, Launch, Notice, Order, StartFailure, TreeId};
+use cronkeeper_core::run::KnownBy;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::facts::Fact;
@@ -577,7 +577,7 @@ mod tests {
     }
 
     fn launch(not_after: Uptime, deadline: Deadline) -> Launch {
-        use cronkeeper::process::{ExecStrings, LaunchFiles, Limits};
+        use cronkeeper_core::process::{ExecStrings, LaunchFiles, Limits};
         Launch {
             tree_id: TreeId(1),
             argv: ["true"].into_iter().collect(),

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use cronkeeper::clock::{Now, Uptime, Wake};
-use cronkeeper::zookeeper::client::ConnectError;
+use cronkeeper_cluster::zookeeper::client::ConnectError;
+use cronkeeper_core::clock::{Now, Uptime, Wake};
 use fastrand::Rng;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::oneshot;

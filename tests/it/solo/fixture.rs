@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Output;
 
-use cronkeeper::run::RunId;
+use cronkeeper_core::run::RunId;
 use serde_json::Value;
 
 use crate::support::node::{Event, Node, Spec};

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use cronkeeper::job::Splay;
+use cronkeeper_core::job::Splay;
 use jiff::{SignedDuration, Timestamp, ToSpan as _};
 
 use super::node::{Event, Node};

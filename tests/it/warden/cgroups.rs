@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cronkeeper::clock::system::uptime;
-use cronkeeper::process::{Cgroup, Deadline, Exit, Launch, Limits, Order, TreeId};
 use cronkeeper::warden::cgroup::hierarchy::{self, Cgroups};
 use cronkeeper::warden::recover::start_time;
+use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::process::{Cgroup, Deadline, Exit, Launch, Limits, Order, TreeId};
 
 use super::fixture::{Fixture, TIMEOUT, eventually};
 

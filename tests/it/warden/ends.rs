@@ -5,12 +5,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::clock::system::uptime;
-use cronkeeper::process::{Deadline, EndedBy, Exit, Order};
-use cronkeeper::run::Traces;
 use cronkeeper::warden::handle::WardenGone;
 use cronkeeper::warden::recover::{Recorded, kill_leftovers, start_time};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::process::{Deadline, EndedBy, Exit, Order};
+use cronkeeper_core::run::Traces;
 
 use super::fixture::{Fixture, TIMEOUT, eventually, is_root, living, nobody};
 use crate::support::command::command;

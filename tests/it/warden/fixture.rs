@@ -5,12 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::clock::system::uptime;
-use cronkeeper::process::{
+use cronkeeper::warden::handle::{Handle, Warden};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::process::{
     Deadline, Ending, ExecStrings, Launch, LaunchFiles, Limits, Notice, Order, StartFailure, Stream, TreeId, User,
 };
-use cronkeeper::warden::handle::{Handle, Warden};
 
 use crate::support::host::WITHOUT_AUDIT;
 use crate::support::process::environment;

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
 
-use cronkeeper::environment_file::{BadLine, EnvironmentFile, LineFault};
-use cronkeeper::process::{
+use cronkeeper_core::environment_file::{BadLine, EnvironmentFile, LineFault};
+use cronkeeper_core::process::{
     Exit, FileFault, FileProblem, Launch, Notice, Order, SecretFile, StartFailure, StartStep, UnusableFile,
 };
 
@@ -170,7 +170,7 @@ async fn many_secrets_have_the_numbers_behind_the_streams_also_in_a_held_job() {
         let mut launch = fixture.sh("ls -v /proc/$$/fd; cat \"$S31_FILE\"");
         let secret = |number| SecretFile { name: format!("S{number}"), path: path.clone() };
         launch.files.secrets = (0..32).map(secret).collect();
-        let at = cronkeeper::clock::system::uptime() + std::time::Duration::from_millis(300);
+        let at = cronkeeper_core::clock::system::uptime() + std::time::Duration::from_millis(300);
         launch.not_before = is_held.then_some(at);
         fixture.order_start(&launch);
         match fixture.notice().await {
@@ -200,7 +200,7 @@ async fn only_the_jobs_user_can_read_a_secret_that_only_the_daemon_could() {
     fixture.line(&in_memory).await;
     assert_eq!(fixture.lines()[..2], ["hunter2", "65534 65533 400"]);
     let mut stranger = fixture.sh(&format!("cat {in_memory} || echo refused"));
-    stranger.user = Some(cronkeeper::process::User { uid: 65_532, gid: 65_532, groups: vec![65_532] });
+    stranger.user = Some(cronkeeper_core::process::User { uid: 65_532, gid: 65_532, groups: vec![65_532] });
     stranger.directory = "/".into();
     fixture.start(stranger).await;
     fixture.line("refused").await;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::clock::system::uptime;
-use cronkeeper::process::{Deadline, Launch, Notice, Order, StartFailure, TreeId};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::process::{Deadline, Launch, Notice, Order, StartFailure, TreeId};
 
 use super::fixture::{Fixture, eventually, state};
 
@@ -147,7 +147,7 @@ async fn a_program_that_has_begun_is_not_cancelled() {
     fixture.order(Order::Ping);
     assert_eq!(fixture.notice().await, Notice::Pong);
     std::fs::write(fixture.directory.path().join("gate"), "go\n").unwrap();
-    assert_eq!(fixture.end().await.exit, cronkeeper::process::Exit::Code(7));
+    assert_eq!(fixture.end().await.exit, cronkeeper_core::process::Exit::Code(7));
     fixture.close().await;
 }
 

@@ -1,6 +1,6 @@
 //! The standard input of a job's process.
 
-use cronkeeper::process::Exit;
+use cronkeeper_core::process::Exit;
 
 use super::fixture::{Fixture, is_root, nobody};
 

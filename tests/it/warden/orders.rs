@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::clock::system::uptime;
-use cronkeeper::process::{Deadline, EndedBy, Exit, Notice, Order, StartFailure};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::process::{Deadline, EndedBy, Exit, Notice, Order, StartFailure};
 
 use super::fixture::{Fixture, eventually, state};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use cronkeeper::clock::system::uptime;
-use cronkeeper::process::{Deadline, Exit, Notice, Order, TreeId};
+use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::process::{Deadline, Exit, Notice, Order, TreeId};
 
 use super::fixture::{Fixture, eventually, living, memory_kib};
 

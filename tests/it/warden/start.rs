@@ -1,7 +1,7 @@
 //! Starting a job's process: what it inherits, and how failures are reported.
 
-use cronkeeper::clock::system::uptime;
-use cronkeeper::process::{Deadline, Exit, InheritedStreams, Limits, Order, StartFailure, StartStep, User};
+use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::process::{Deadline, Exit, InheritedStreams, Limits, Order, StartFailure, StartStep, User};
 
 use super::fixture::{Fixture, is_root, nobody, replace};
 

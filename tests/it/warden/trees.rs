@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use cronkeeper::process::{EndedBy, Exit, Notice, Order};
 use cronkeeper::warden::recover::start_time;
+use cronkeeper_core::process::{EndedBy, Exit, Notice, Order};
 
 use super::fixture::{Fixture, eventually, is_root, living, replace, state};
 

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use cronkeeper::clock::system::uptime;
-use cronkeeper::coordination::Event as BackendEvent;
-use cronkeeper::election::{Event, Request, TransferError};
-use cronkeeper::ledger::{self, Commit};
-use cronkeeper::run::{TriggerRecord, Version};
-use cronkeeper::term::{NodeName, SessionId, TermEnd};
+use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::coordination::Event as BackendEvent;
+use cronkeeper_core::election::{Event, Request, TransferError};
+use cronkeeper_core::ledger::{self, Commit};
+use cronkeeper_core::run::{TriggerRecord, Version};
+use cronkeeper_core::term::{NodeName, SessionId, TermEnd};
 use uuid::Uuid;
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 

@@ -1,9 +1,9 @@
 //! Queue and terms.
 
-use cronkeeper::coordination::Event as BackendEvent;
-use cronkeeper::election::{Event, Failure, Request, TransferError};
-use cronkeeper::term::{CandidateName, NodeName, TermEnd};
-use cronkeeper::zookeeper::session::{Auth, ConnectionSettings};
+use cronkeeper_cluster::zookeeper::session::{Auth, ConnectionSettings};
+use cronkeeper_core::coordination::Event as BackendEvent;
+use cronkeeper_core::election::{Event, Failure, Request, TransferError};
+use cronkeeper_core::term::{CandidateName, NodeName, TermEnd};
 use zookeeper_client::{Acls, CreateMode};
 
 use super::fixture::{Fixture, Memory, TIMEOUT, admin};

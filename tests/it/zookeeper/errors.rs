@@ -1,11 +1,11 @@
 //! Cut connections and lost sessions.
 
-use cronkeeper::coordination;
-use cronkeeper::election::{Event, Request};
-use cronkeeper::ledger::{Commit, OwnerState};
-use cronkeeper::run::Version;
-use cronkeeper::term::TermEnd;
-use cronkeeper::zookeeper::session::ConnectionSettings;
+use cronkeeper_cluster::zookeeper::session::ConnectionSettings;
+use cronkeeper_core::coordination;
+use cronkeeper_core::election::{Event, Request};
+use cronkeeper_core::ledger::{Commit, OwnerState};
+use cronkeeper_core::run::Version;
+use cronkeeper_core::term::TermEnd;
 
 use super::fixture::{self, Fixture, Memory, begin, end, first_mark, job, leader, run};
 use crate::support::LONG;

@@ -4,14 +4,14 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cronkeeper::clock::system::uptime;
-use cronkeeper::clock::{Clock, Now, Wake};
-use cronkeeper::coordination::{Coordination, channels};
-use cronkeeper::election;
-use cronkeeper::ledger::Snapshot;
-use cronkeeper::term::{NodeName, SessionId, Term};
-use cronkeeper::zookeeper::session::{Aside, ConnectionSettings, Connector};
-use cronkeeper::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
+use cronkeeper_cluster::zookeeper::session::{Aside, ConnectionSettings, Connector};
+use cronkeeper_cluster::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
+use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::clock::{Clock, Now, Wake};
+use cronkeeper_core::coordination::{Coordination, channels};
+use cronkeeper_core::election;
+use cronkeeper_core::ledger::Snapshot;
+use cronkeeper_core::term::{NodeName, SessionId, Term};
 use jiff::Timestamp;
 use uuid::Uuid;
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cronkeeper::election::{Defined, Published, Request};
-use cronkeeper::job::Digest;
-use cronkeeper::ledger::{self, Commit, Filter, Window};
-use cronkeeper::term::TermEnd;
-use cronkeeper::zookeeper::session::ConnectionSettings;
+use cronkeeper_cluster::zookeeper::session::ConnectionSettings;
+use cronkeeper_core::election::{Defined, Published, Request};
+use cronkeeper_core::job::Digest;
+use cronkeeper_core::ledger::{self, Commit, Filter, Window};
+use cronkeeper_core::term::TermEnd;
 
 use super::fixture::{Fixture, Memory, TIMEOUT, admin, begin, end, first_mark, job, leader, run, run_id};
 use crate::support::LONG;

@@ -1,8 +1,8 @@
 //! Requests that an operator writes at one node and the leader carries out at another.
 
-use cronkeeper::election::Request;
-use cronkeeper::ledger::{Change, Commit};
-use cronkeeper::run::{Pause, RunRecord, TriggerRecord};
+use cronkeeper_core::election::Request;
+use cronkeeper_core::ledger::{Change, Commit};
+use cronkeeper_core::run::{Pause, RunRecord, TriggerRecord};
 use jiff::Timestamp;
 use uuid::Uuid;
 
@@ -19,7 +19,7 @@ fn request(name: &str, uuid: u128) -> TriggerRecord {
 }
 
 /// The leader, and a follower that takes the requests.
-async fn two(connect: &str) -> (Fixture, cronkeeper::term::Term, cronkeeper::term::SessionId, Fixture) {
+async fn two(connect: &str) -> (Fixture, cronkeeper_core::term::Term, cronkeeper_core::term::SessionId, Fixture) {
     let (leader, term, session) = leader(connect).await;
     let mut follower = Fixture::start(connect, "b");
     follower.ask(Request::Campaign);

@@ -1,9 +1,9 @@
 //! The servers' clock, read by a node's own writes. Servers and nodes share this machine's clock, so they must agree.
 
-use cronkeeper::clock::Clock;
-use cronkeeper::clock::server::ServerTime;
-use cronkeeper::coordination::Event as BackendEvent;
-use cronkeeper::election::{Event, Request};
+use cronkeeper_core::clock::Clock;
+use cronkeeper_core::clock::server::ServerTime;
+use cronkeeper_core::coordination::Event as BackendEvent;
+use cronkeeper_core::election::{Event, Request};
 use jiff::SignedDuration;
 
 use super::fixture::{Fixture, System, admin};
@@ -14,7 +14,7 @@ fn assert_is_now(time: ServerTime) {
     let before = System.now();
     assert_eq!(time.skew(before), SignedDuration::ZERO, "{time:?} at {before:?}");
     let hour = SignedDuration::from_hours(1);
-    let ahead = cronkeeper::clock::Now { wall: before.wall + hour, ..before };
+    let ahead = cronkeeper_core::clock::Now { wall: before.wall + hour, ..before };
     let seen = time.skew(ahead);
     assert!(
         seen <= hour && seen + SignedDuration::try_from(time.took()).unwrap() >= hour - SignedDuration::from_millis(2),

@@ -6,13 +6,13 @@ use jiff::Timestamp;
 
 use crate::cli::ask::span;
 use crate::cli::table::Table;
-use crate::clock::stamp;
-use crate::election::Published;
-use crate::escape;
-use crate::job::JobName;
-use crate::run::{Outcome, RunId, RunState};
 use crate::status::{AlarmStatus, JobStatus, LastRun, QueuedCandidate, RunStatus, Status};
-use crate::term::NodeName;
+use cronkeeper_core::clock::stamp;
+use cronkeeper_core::election::Published;
+use cronkeeper_core::escape;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::run::{Outcome, RunId, RunState};
+use cronkeeper_core::term::NodeName;
 
 pub(super) fn queue(status: &Status) -> Table {
     let mut table = Table::new(&["QUEUE", "NODE", "WAITS FOR", "CANDIDATE"]);

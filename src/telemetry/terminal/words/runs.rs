@@ -1,7 +1,7 @@
 //! What the events of runs, jobs, locks and hooks say to people.
 
 use super::Facts;
-use crate::telemetry::event;
+use cronkeeper_core::log_event;
 
 /// Lateness below this is not worth a word.
 const PUNCTUAL_MS: u64 = 100;
@@ -12,21 +12,21 @@ pub(super) fn words(f: &Facts<'_>) -> Option<String> {
 
 fn run(f: &Facts<'_>) -> Option<String> {
     Some(match f.line.event.as_str() {
-        event::RUN_STARTED => format!("started{}{}", attempt(f), late(f)),
-        event::RUN_OUTPUT => match f.text("stream") {
+        log_event::RUN_STARTED => format!("started{}{}", attempt(f), late(f)),
+        log_event::RUN_OUTPUT => match f.text("stream") {
             None | Some("stdout" | "stderr") => format!("| {}", f.any("line")),
             Some(hook) => format!("{hook} | {}", f.any("line")),
         },
-        event::RUN_FINISHED => finished(f),
-        event::RUN_RETRYING if f.number("delay_ms") == Some(0) => format!("{}; tries again at once", ended(f)),
-        event::RUN_RETRYING => format!("{}; tries again in {}", ended(f), f.time("delay_ms")),
-        event::RUN_NOT_STARTED => match &f.line.message {
+        log_event::RUN_FINISHED => finished(f),
+        log_event::RUN_RETRYING if f.number("delay_ms") == Some(0) => format!("{}; tries again at once", ended(f)),
+        log_event::RUN_RETRYING => format!("{}; tries again in {}", ended(f), f.time("delay_ms")),
+        log_event::RUN_NOT_STARTED => match &f.line.message {
             Some(message) => message.clone(),
             None => format!("not started: {}{}", f.with("", "path"), f.with(": ", "error")),
         },
-        event::RUN_UNSTARTED => format!("not started{}; the leader begins another attempt", reason(f)),
-        event::RUN_SKIPPED => skipped(f),
-        event::RUN_CUT_OFF => {
+        log_event::RUN_UNSTARTED => format!("not started{}; the leader begins another attempt", reason(f)),
+        log_event::RUN_SKIPPED => skipped(f),
+        log_event::RUN_CUT_OFF => {
             let until = f.text("keep_until").map(|_| format!(" until {}", f.at("keep_until"))).unwrap_or_default();
             format!("{} is cut off, and the run may go on there{until}", f.any("owner"))
         }
@@ -36,25 +36,25 @@ fn run(f: &Facts<'_>) -> Option<String> {
 
 fn job(f: &Facts<'_>) -> Option<String> {
     Some(match f.line.event.as_str() {
-        event::LOCK_LOST => format!("somebody else has ended its lock {}; killing it", f.any("path")),
-        event::LOCK_REVOKE_REQUESTED => format!("somebody asks it to release its lock {}", f.any("path")),
-        event::ALARM_LATE => format!("has not started in time: was due at {}", f.at("since")),
-        event::ALARM_LONG => format!("takes long: runs since {}", f.at("since")),
-        event::ALARM_STALE => format!("has not succeeded for {}", f.time("after_ms")),
-        event::ALARM_CLEARED => format!("is no longer {}", f.any("alarm")),
-        event::JOB_PAUSED => format!("paused by {}{}", f.any("by"), f.with(": ", "reason")),
-        event::JOB_RESUMED => format!("resumed by {}", f.any("by")),
-        event::JOB_TRIGGERED => format!("triggered by {}", f.any("by")),
-        event::JOB_FORGOTTEN => format!("no node defines it any more; removed {}", f.count("records", "record")),
-        event::JOB_EDITED => format!(
+        log_event::LOCK_LOST => format!("somebody else has ended its lock {}; killing it", f.any("path")),
+        log_event::LOCK_REVOKE_REQUESTED => format!("somebody asks it to release its lock {}", f.any("path")),
+        log_event::ALARM_LATE => format!("has not started in time: was due at {}", f.at("since")),
+        log_event::ALARM_LONG => format!("takes long: runs since {}", f.at("since")),
+        log_event::ALARM_STALE => format!("has not succeeded for {}", f.time("after_ms")),
+        log_event::ALARM_CLEARED => format!("is no longer {}", f.any("alarm")),
+        log_event::JOB_PAUSED => format!("paused by {}{}", f.any("by"), f.with(": ", "reason")),
+        log_event::JOB_RESUMED => format!("resumed by {}", f.any("by")),
+        log_event::JOB_TRIGGERED => format!("triggered by {}", f.any("by")),
+        log_event::JOB_FORGOTTEN => format!("no node defines it any more; removed {}", f.count("records", "record")),
+        log_event::JOB_EDITED => format!(
             "its schedule is not the last leader's: what that one had due after {}, up to {}, is not made up for",
             f.at("since"),
             f.at("until"),
         ),
-        event::HOOK_WITHOUT_FILE => {
+        log_event::HOOK_WITHOUT_FILE => {
             format!("{} starts without {}{}", f.any("hook"), f.any("path"), f.with(": ", "error"))
         }
-        event::HOOK_FINISHED => {
+        log_event::HOOK_FINISHED => {
             let why = f.line.message.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
             format!("{} {}{why}", f.any("hook"), f.any("outcome"))
         }

@@ -1,7 +1,7 @@
 //! Jobs without a cgroup that remove or forge the marks of their run: they are recognized all the same.
 
-use cronkeeper::process::{Exit, Order, User};
 use cronkeeper::warden::recover::start_time;
+use cronkeeper_core::process::{Exit, Order, User};
 
 use super::{Known, apart};
 use crate::warden::fixture::{Fixture, is_root, nobody, replace};

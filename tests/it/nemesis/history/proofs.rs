@@ -1,9 +1,9 @@
 //! Tests that every violation of a promise is detected: the sound history of a small cluster, and variants of it.
 
-use cronkeeper::job::JobName;
-use cronkeeper::run::{JobRecord, Nonce, RunId};
-use cronkeeper::term::{FencingToken, SessionId};
-use cronkeeper::zookeeper::client::Mode;
+use cronkeeper_cluster::zookeeper::client::Mode;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::run::{JobRecord, Nonce, RunId};
+use cronkeeper_core::term::{FencingToken, SessionId};
 use serde::Serialize;
 
 use super::*;

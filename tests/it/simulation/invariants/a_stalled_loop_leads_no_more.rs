@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
+use cronkeeper_core::clock::Uptime;
 
 use super::super::facts::Fact;
 use super::Invariant;

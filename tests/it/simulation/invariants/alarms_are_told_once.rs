@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::job::Alarm;
-use cronkeeper::run::JobRecord;
-use cronkeeper::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::client::Op;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::job::Alarm;
+use cronkeeper_core::run::JobRecord;
 
 use super::super::facts::Fact;
 use super::super::zookeeper::wire::Entry;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::ledger::Commit;
-use cronkeeper::run::JobRecord;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::ledger::Commit;
+use cronkeeper_core::run::JobRecord;
 
 use super::super::facts::Fact;
 use super::{Invariant, is_an_operators, ops, written};

@@ -2,8 +2,8 @@
 //!
 //! Attempts that had no process are not listed. At most `retries` attempts fail.
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::run::{HistoryRecord, RunRecord};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::run::{HistoryRecord, RunRecord};
 
 use super::super::facts::Fact;
 use super::super::jobs::RETRIES;

@@ -5,10 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::job::{JobName, JobSet};
-use cronkeeper::run::{HistoryRecord, Link, Note, RunId, RunRecord};
-use cronkeeper::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::client::Op;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::job::{JobName, JobSet};
+use cronkeeper_core::run::{HistoryRecord, Link, Note, RunId, RunRecord};
 
 use super::super::facts::Fact;
 use super::super::jobs;

@@ -1,6 +1,6 @@
 //! Invariant: the backends keep the contract on the order of events.
 
-use cronkeeper::clock::Uptime;
+use cronkeeper_core::clock::Uptime;
 
 use super::super::facts::Fact;
 use super::Invariant;

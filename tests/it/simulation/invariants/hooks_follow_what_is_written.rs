@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::job::{Alarm, JobName};
-use cronkeeper::run::{HistoryRecord, Outcome, RunEnd, RunId, Skip, SkipReason};
-use cronkeeper::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::client::Op;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::job::{Alarm, JobName};
+use cronkeeper_core::run::{HistoryRecord, Outcome, RunEnd, RunId, Skip, SkipReason};
 use jiff::Timestamp;
 
 use super::super::facts::Fact;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::run::JobRecord;
-use cronkeeper::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::client::Op;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::run::JobRecord;
 use jiff::Timestamp;
 
 use super::super::facts::Fact;

@@ -9,11 +9,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::run::{HistoryRecord, Outcome, RunId, RunRecord, RunState, Skip, SkipReason};
-use cronkeeper::term::SessionId;
-use cronkeeper::zookeeper::client::Op;
-use cronkeeper::zookeeper::session_id;
+use cronkeeper_cluster::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::session_id;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::run::{HistoryRecord, Outcome, RunId, RunRecord, RunState, Skip, SkipReason};
+use cronkeeper_core::term::SessionId;
 
 use super::super::facts::Fact;
 use super::super::jobs;

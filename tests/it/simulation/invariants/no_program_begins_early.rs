@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::run::{LONGEST_HOLD, RunId, RunRecord, RunState};
-use cronkeeper::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::client::Op;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::run::{LONGEST_HOLD, RunId, RunRecord, RunState};
 use jiff::SignedDuration;
 
 use super::super::facts::Fact;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::run::{RunRecord, RunState};
-use cronkeeper::term::FencingToken;
-use cronkeeper::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::client::Op;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::run::{RunRecord, RunState};
+use cronkeeper_core::term::FencingToken;
 
 use super::super::facts::Fact;
 use super::{Invariant, below, ops, written};

@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::run::{RunId, RunRecord};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::run::{RunId, RunRecord};
 
 use super::super::facts::Fact;
 use super::super::jobs::{GROUP, LOCKED};

@@ -1,8 +1,8 @@
 //! Invariant: no occurrence begins more than a minute ahead of the servers' clock, whatever the nodes' clocks show.
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::run::RunRecord;
-use cronkeeper::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::client::Op;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::run::RunRecord;
 use jiff::{SignedDuration, Timestamp};
 
 use super::super::facts::Fact;

@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::job::Digest;
-use cronkeeper::run::{HistoryRecord, JobRecord, RunRecord, Skip};
-use cronkeeper::schedule::Schedule;
-use cronkeeper::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::client::Op;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::job::Digest;
+use cronkeeper_core::run::{HistoryRecord, JobRecord, RunRecord, Skip};
+use cronkeeper_core::schedule::Schedule;
 
 use super::super::facts::Fact;
 use super::super::jobs;

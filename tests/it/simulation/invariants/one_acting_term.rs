@@ -2,8 +2,8 @@
 //!
 //! A hanging node is judged too, because its lease expires by itself. A dead node does not act any more.
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::term::FencingToken;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::term::FencingToken;
 
 use super::super::facts::Fact;
 use super::Invariant;

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::run::{Note, RunId, TriggerRecord};
-use cronkeeper::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::client::Op;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::run::{Note, RunId, TriggerRecord};
 use jiff::Timestamp;
 
 use super::super::facts::Fact;

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::job::{Alarm, JobName};
-use cronkeeper::ledger::Commit;
-use cronkeeper::run::{
+use cronkeeper_cluster::zookeeper::client::{Mode, Op};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::job::{Alarm, JobName};
+use cronkeeper_core::ledger::Commit;
+use cronkeeper_core::run::{
     Attempt, HistoryRecord, JobRecord, Link, Nonce, OnLoss, Outcome, Owner, Parameters, Past, RaisedAlarm, RunEnd,
     RunId, RunRecord, RunState, Skip, SkipReason, StandingAlarms, Trigger, TriggerRecord, TriggerSeq,
 };
-use cronkeeper::term::{FencingToken, NodeName, SessionId};
-use cronkeeper::zookeeper::client::{Mode, Op};
+use cronkeeper_core::term::{FencingToken, NodeName, SessionId};
 use jiff::{SignedDuration, Timestamp, ToSpan as _};
 use uuid::Uuid;
 

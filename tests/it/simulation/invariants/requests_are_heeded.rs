@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::job::JobName;
-use cronkeeper::run::{HistoryRecord, RunRecord, TriggerRecord};
-use cronkeeper::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::client::Op;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::run::{HistoryRecord, RunRecord, TriggerRecord};
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 

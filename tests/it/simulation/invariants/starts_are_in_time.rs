@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use cronkeeper::clock::Uptime;
+use cronkeeper_core::clock::Uptime;
 
 use super::super::facts::Fact;
 use super::Invariant;

@@ -8,9 +8,9 @@
 
 use std::collections::BTreeMap;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::run::{RunRecord, RunState};
-use cronkeeper::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::client::Op;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::run::{RunRecord, RunState};
 
 use super::super::facts::Fact;
 use super::super::zookeeper::wire::Entry;

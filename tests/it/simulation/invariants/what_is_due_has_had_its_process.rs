@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::job::{JobName, Misfire, Overlap};
-use cronkeeper::run::{HistoryRecord, JobRecord, RunId, RunRecord, RunState, Skip, SkipReason};
-use cronkeeper::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::client::Op;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::job::{JobName, Misfire, Overlap};
+use cronkeeper_core::run::{HistoryRecord, JobRecord, RunId, RunRecord, RunState, Skip, SkipReason};
 use jiff::Timestamp;
 
 use super::super::facts::Fact;

@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::zookeeper::client::{ConnectError, Error, State};
+use cronkeeper_cluster::zookeeper::client::{ConnectError, Error, State};
+use cronkeeper_core::clock::Uptime;
 use tokio::sync::oneshot;
 
 use super::super::facts::Fact;

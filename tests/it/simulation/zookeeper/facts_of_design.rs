@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cronkeeper::zookeeper::client::{Client, Connect, Error, Mode, Op, State, Watch};
+use cronkeeper_cluster::zookeeper::client::{Client, Connect, Error, Mode, Op, State, Watch};
 
 use super::super::faults::Fault;
 use super::super::network::Host;

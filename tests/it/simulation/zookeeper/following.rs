@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cronkeeper::clock::Uptime;
+use cronkeeper_core::clock::Uptime;
 
 use super::super::network::{Conn, Host, Packet};
 use super::super::world::Env;

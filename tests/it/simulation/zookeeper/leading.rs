@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::zookeeper::client::Op;
+use cronkeeper_cluster::zookeeper::client::Op;
+use cronkeeper_core::clock::Uptime;
 
 use super::super::network::{Conn, Host, Packet};
 use super::super::world::{Env, Event};

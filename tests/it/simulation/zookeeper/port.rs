@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cronkeeper::term::SessionId;
-use cronkeeper::zookeeper::client::{
+use cronkeeper_cluster::zookeeper::client::{
     Client, Connect, ConnectError, Done, Error, Mode, MultiError, Op, Read, Stat, State, Watch,
 };
+use cronkeeper_core::term::SessionId;
 use tokio::sync::oneshot;
 
 use super::super::world::Shared;

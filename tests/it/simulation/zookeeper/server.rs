@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cronkeeper::clock::Uptime;
-use cronkeeper::zookeeper::client::{Done, MultiError, Stat};
+use cronkeeper_cluster::zookeeper::client::{Done, MultiError, Stat};
+use cronkeeper_core::clock::Uptime;
 
 use super::super::facts::Fact;
 use super::super::network::{Conn, Host, Packet};

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cronkeeper::zookeeper::client::State;
+use cronkeeper_cluster::zookeeper::client::State;
 use tokio::sync::Notify;
 
 /// The state, with how often it has changed.

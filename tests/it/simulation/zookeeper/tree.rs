@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use cronkeeper::zookeeper::client::{Done, Error, Mode, MultiError, Op, Stat};
+use cronkeeper_cluster::zookeeper::client::{Done, Error, Mode, MultiError, Op, Stat};
 
 /// The number of a ZooKeeper session.
 pub type Session = i64;

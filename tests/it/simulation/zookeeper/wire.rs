@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cronkeeper::zookeeper::client::{Done, MultiError, Op, Stat};
+use cronkeeper_cluster::zookeeper::client::{Done, MultiError, Op, Stat};
 
 use super::super::network::Conn;
 use super::tree::{Change, Session};

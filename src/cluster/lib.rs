@@ -1,0 +1,31 @@
+//! What makes several nodes one cluster: the backends of the ports `election`, `ledger` and `run_lock`, the locks of
+//! scripts on the same services, and the files that a node keeps for them.
+//!
+//! Where to begin: [`zookeeper`] for a cluster of hosts, [`solo`] for one host. Knows nothing of jobs files, processes,
+//! commands and pages.
+//!
+//! A module uses those declared above it, never those below; `tests/it/borders.rs` holds it to that.
+
+#![deny(unsafe_code)]
+
+// The simulation's znodes, which the unit tests of `zookeeper` include, name this crate as other crates do.
+#[cfg(test)]
+extern crate self as cronkeeper_cluster;
+
+/// Paths that no other user can change.
+pub mod safe_path;
+/// The state directory: its lock, its owner, and what it remembers.
+pub mod state_dir;
+/// The backend on ZooKeeper.
+pub mod zookeeper;
+/// The backend on one host: file locks and SQLite.
+pub mod solo;
+
+/// Random inputs for the parsers, in tests.
+#[cfg(test)]
+#[path = "../../tests/support/fuzz/mod.rs"]
+mod fuzz;
+/// Sample records, in tests.
+#[cfg(test)]
+#[path = "../../tests/support/records.rs"]
+mod test_records;

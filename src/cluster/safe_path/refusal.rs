@@ -1,0 +1,116 @@
+//! Why a path was not opened: the violated rule, in words.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+use cronkeeper_core::escape;
+
+/// The violated rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The owner is neither root nor the user of this process.
+    ForeignOwner { owner: u32 },
+    /// A file of another owner, in a directory of the job's user.
+    NotOfUser { owner: u32, user: u32 },
+    /// A link of another owner, in a directory where others may add names.
+    ForeignLink { owner: u32 },
+    /// Every user may write to it.
+    AnybodyWrites { mode: u32 },
+    /// A group may write to it.
+    GroupWrites { mode: u32, group: u32 },
+    /// It has several names, one of which others may have added.
+    HardLinked { links: u64 },
+    /// It is in a virtual file system of the kernel.
+    OfKernel,
+    /// A symbolic link where none is allowed.
+    Link,
+    /// Neither a regular file nor, where allowed, a directory.
+    NoFile,
+    /// A secret that others may read or write.
+    Open { mode: u32 },
+}
+
+/// A path component that lets other users determine what is found at the end of the path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsafe {
+    /// The path of the component, with links resolved.
+    pub component: PathBuf,
+    pub fault: Fault,
+    /// The user id of this process.
+    pub me: u32,
+}
+
+/// The reason why a path was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Another user can change or replace it.
+    #[error(transparent)]
+    Unsafe(#[from] Unsafe),
+    /// A component cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
+impl std::error::Error for Unsafe {}
+
+impl From<Unsafe> for io::Error {
+    fn from(found: Unsafe) -> Self {
+        Self::new(io::ErrorKind::PermissionDenied, found)
+    }
+}
+
+impl fmt::Display for Unsafe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, me) = (self.component.to_string_lossy(), self.me);
+        let name = escape::plain(&name);
+        match &self.fault {
+            Fault::ForeignOwner { owner } => write!(
+                f,
+                "`{name}` belongs to user {owner}, who is neither root nor the user of this process ({me}); \
+                 run `chown {me} {name}`, or use another path"
+            ),
+            Fault::ForeignLink { owner } => write!(
+                f,
+                "the link `{name}` belongs to user {owner}, who is neither root nor the user of this process ({me}); \
+                 use the path of its target"
+            ),
+            Fault::NotOfUser { owner, user } => write!(
+                f,
+                "`{name}` belongs to user {owner}, but is in a directory of user {user}, who may have put it there; \
+                 use a path in another directory"
+            ),
+            Fault::AnybodyWrites { mode } => {
+                write!(f, "anybody may write to `{name}` (mode {mode:04o}); run `chmod go-w {name}`")
+            }
+            Fault::GroupWrites { mode, group } => {
+                write!(f, "group {group} may write to `{name}` (mode {mode:04o}); run `chmod g-w {name}`")
+            }
+            Fault::HardLinked { links } => write!(
+                f,
+                "`{name}` has {links} hard links, and another user may have created this one; replace it with a copy"
+            ),
+            Fault::OfKernel => {
+                write!(
+                    f,
+                    "`{name}` is in a virtual file system of the kernel, where any process may determine the content"
+                )
+            }
+            Fault::Link => write!(f, "`{name}` is a symbolic link, and links are not followed here; remove it"),
+            Fault::NoFile => write!(f, "`{name}` is not a regular file"),
+            Fault::Open { mode } => write!(
+                f,
+                "`{name}` holds a secret, but users other than its owner may read or write it (mode {mode:04o}); \
+                 run `chmod 600 {name}`"
+            ),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Conditional writes, and trimming of the history.
+
+use rusqlite::params;
+
+use super::*;
+use cronkeeper_core::election::Defined;
+use cronkeeper_core::ledger::Filter;
+
+#[tokio::test]
+async fn a_node_that_does_not_lead_is_fenced() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    assert_eq!(a.commit(advance("j", None, 10, None)).await, Commit::Fenced);
+}
+
+#[tokio::test]
+async fn existing_or_trimmed_records_of_the_history_do_not_prevent_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let run = a.begin("j", 60).await;
+    Connection::open(dir.path().join("ledger.db"))
+        .unwrap()
+        .execute("INSERT INTO history VALUES (?1, 'j', 'run', 0, 7, '{}')", [run.id().to_string()])
+        .unwrap();
+    assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Accepted);
+    assert_eq!(a.history("j").await, [HistoryRecord::Run(success(run))]);
+    assert_eq!(a.commit(advance("k", None, 60, Some(skip("k", 60, 1, None)))).await, Commit::Accepted);
+    assert_eq!(a.commit(advance("k", Some(0), 61, Some(skip("k", 60, 2, None)))).await, Commit::Accepted);
+    // Also when the record at that version was trimmed meanwhile.
+    assert_eq!(a.commit(advance("k", Some(1), 90, Some(skip("k", 90, 1, Some(5))))).await, Commit::Accepted);
+}
+
+#[test]
+fn the_newest_twenty_runs_and_the_newest_twenty_skips_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ledger.db");
+    let mut store = Store::open(&path).unwrap();
+    let (token, ..) = store.open_term(&[]).unwrap();
+    let mut changes = vec![advance("j", None, 0, None)];
+    for n in 0..30 {
+        let run = record("j", 1000 + n, "s");
+        changes.push(begin(&run, Version(2 * n as i32)));
+        changes.push(end(&run, 0, true));
+        changes.push(advance("j", Some(2 * n as i32 + 1), 2000 + n, Some(skip("j", 2000 + n, 1, None))));
+    }
+    let answers = store.commit(Some(token), &mut Pipelines::default(), &changes).unwrap();
+    assert!(answers.iter().all(|answer| *answer == Commit::Accepted), "{answers:?}");
+    let left = store.trim([(JobName::parse("j").unwrap(), 20)].into_iter()).unwrap();
+    assert_eq!(left, []);
+    let kept = read::history(&Connection::open(&path).unwrap(), &Filter::default(), Window::of(1000)).unwrap().records;
+    let seconds = |kind: fn(&HistoryRecord) -> Option<Timestamp>| {
+        kept.iter().filter_map(kind).map(Timestamp::as_second).collect::<Vec<_>>()
+    };
+    let runs = seconds(|record| match record {
+        HistoryRecord::Run(end) if end.outcome == Outcome::Success => Some(end.run.scheduled_at),
+        _ => None,
+    });
+    let skips = seconds(|record| match record {
+        HistoryRecord::Skip(skip) => Some(skip.first),
+        HistoryRecord::Run(_) => None,
+    });
+    assert_eq!(runs, (1010..1030).rev().collect::<Vec<_>>());
+    assert_eq!(skips, (2010..2030).rev().collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_lowered_limit_trims_a_job_that_does_not_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let limit = |limit| {
+        let history_limits = [(JobName::parse("j").unwrap(), limit)].into();
+        election::Request::Define(Arc::new(Defined { history_limits, ..Defined::default() }))
+    };
+    a.request(limit(1_000));
+    assert_eq!(a.commit(advance("j", None, 0, None)).await, Commit::Accepted);
+    let db = Connection::open(dir.path().join("ledger.db")).unwrap();
+    for n in 0..700 {
+        let record = serde_json::to_string(&HistoryRecord::Run(success(record("j", n, "s")))).unwrap();
+        let run = format!("j.{n}");
+        db.execute("INSERT INTO history VALUES (?1, 'j', 'run', ?2, 0, ?3)", params![run, n, record]).unwrap();
+    }
+    a.request(limit(5));
+    let count = || db.query_row("SELECT count(*) FROM history", [], |row| row.get::<_, i64>(0)).unwrap();
+    while count() > 5 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(count(), 5);
+}

@@ -1,0 +1,111 @@
+//! ZooKeeper backend: the queue under `/leader` and the ledger under `/cronkeeper`.
+//!
+//! ```text
+//!  daemon ⇄ node ─ one session after another ─ session_loop ┬ place       member, candidate, queue, opening of a term
+//!                                                           ├ committer   group commit, four answers
+//!                                                           ├ watcher     runs of other nodes
+//!                                                           └ trim        old history
+//! ```
+//!
+//! Everything here except [`session`] is generic over [`client`] and the clock, spawns nothing, and draws no random
+//! number but the uuid it is given. So the same code runs against real servers and in the simulation, where the future
+//! that [`serve`] returns is a node's whole backend.
+
+mod transfer;
+pub mod client;
+mod committer;
+mod damage;
+mod context;
+mod entry;
+mod forget;
+#[cfg(test)]
+mod fuzz;
+mod give_up;
+mod lasts;
+mod newest_records;
+pub mod lock;
+mod session_loop;
+mod transaction;
+mod supervisor;
+mod operator;
+pub mod paths;
+mod place;
+pub mod queue;
+mod reader;
+mod rights;
+pub mod session;
+mod snapshot;
+mod store;
+#[cfg(test)]
+mod tests_support;
+mod time;
+mod trim;
+mod wanted;
+mod watcher;
+mod requests;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use cronkeeper_core::clock::Clock;
+use cronkeeper_core::coordination::Service;
+use cronkeeper_core::term::{NodeName, SessionId};
+
+pub use context::SessionError;
+pub use give_up::{ReleaseError, ReleaseTarget, release};
+pub use reader::LedgerReader;
+pub use store::{ClaimError, KeptSessions, SessionStore, StoreError};
+
+/// This node's identity, as published in its member and its candidate.
+#[derive(Clone, Debug)]
+pub struct NodeIdentity {
+    pub node: NodeName,
+    pub host: String,
+    pub pid: u32,
+    /// Name of the account that it runs as.
+    pub user: String,
+    /// Version of the cronkeeper program.
+    pub version: String,
+    /// When the process started.
+    pub started_at: Timestamp,
+}
+
+/// Further settings of the backend.
+pub struct Options {
+    /// The connect string, for messages.
+    pub service: String,
+    /// The chroot, for messages; `/` if there is none.
+    pub chroot: String,
+    /// Draws the uuid of a session's candidates, and of a new cluster.
+    pub uuid: Box<dyn FnMut() -> Uuid + Send>,
+    /// How long a job must be absent from every node's files before the leader removes its records; `None`: never.
+    pub forget_after: Option<Duration>,
+}
+
+/// Runs the whole ZooKeeper backend of a node.
+///
+/// Returns when the daemon is done ([`Request::Leave`](cronkeeper_core::election::Request::Leave), or its channel is closed) or
+/// when an operator must act ([`Event::Failed`](cronkeeper_core::election::Event::Failed)). Dropping the future has the effect of
+/// a crash: the session's entries stay until the server lets the session expire.
+pub async fn serve<C: client::Connect, K: Clock>(
+    connect: C,
+    clock: K,
+    identity: NodeIdentity,
+    store: Box<dyn SessionStore>,
+    service: Service,
+    options: Options,
+) {
+    supervisor::Supervisor::new(connect, clock, identity, store, service, options).serve().await;
+}
+
+/// The name of a session, from the owner id that the stat of its entries shows.
+pub fn session_id(owner: i64) -> SessionId {
+    SessionId(format!("{owner:#x}"))
+}
+
+/// The owner id behind a name made by [`session_id`]; `None` for any other name.
+pub fn owner_of(session: &SessionId) -> Option<i64> {
+    u64::from_str_radix(session.0.strip_prefix("0x")?, 16).ok().map(u64::cast_signed)
+}

@@ -1,0 +1,292 @@
+//! Context of a request: the session, this node's names, and the rule to send nothing while disconnected.
+//!
+//! A request that is given up while disconnected would still be carried out after the reconnect (measured). So every
+//! request first checks the state. One that slips through is awaited, and never dropped while the session is alive.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use serde::Serialize;
+
+use super::client::{Client, Error, MultiError, Op, Stat, State};
+use super::damage::Damage;
+use super::paths;
+use cronkeeper_core::clock::Clock;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::run::RunId;
+use cronkeeper_core::term::NodeName;
+
+/// Most znodes per request, for records of at most half a KiB.
+pub const SMALL: usize = 500;
+/// Most records of runs, triggers and links per request. They are small too, but at worst have some 20 KiB each:
+/// parameters, earlier attempts, and the names of the jobs that run after it. Together less than 1 MiB.
+pub const RUNS: usize = 50;
+/// Most history records per request: at worst some 45 KiB each, those of a run and the end of its output. Together less
+/// than 1 MiB.
+pub const HISTORY_CHUNK: usize = 20;
+
+/// A session, and this node's identity in it.
+#[derive(Clone)]
+pub struct SessionContext<C, K> {
+    client: C,
+    /// For the times at which writes are sent.
+    pub clock: K,
+    pub me: Arc<LocalNode>,
+}
+
+/// This node under one session.
+pub struct LocalNode {
+    pub node: NodeName,
+    /// The session's id, as stats show it.
+    pub owner: i64,
+    /// Prefix of the names of this session's candidates.
+    pub prefix: String,
+    /// The data of this session's candidates.
+    pub candidate_data: Vec<u8>,
+}
+
+/// Failure of an operation on a session.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// The operation may succeed later. The text says why it failed.
+    #[error("{0}")]
+    Again(String),
+    #[error("the session is over")]
+    SessionOver,
+    /// This client lacks the right. The text names the path.
+    #[error("{0}")]
+    NoAuth(String),
+    #[error("the chroot does not exist")]
+    NoChroot,
+    #[error("the chroot is in the data of the cluster at {cluster}")]
+    ChrootInCluster { cluster: String },
+}
+
+impl SessionError {
+    /// Classifies a failed request for this path.
+    pub fn of(error: &Error, path: &str) -> Self {
+        match error {
+            Error::SessionOver => Self::SessionOver,
+            Error::NoAuth => Self::NoAuth(format!("{path}: {error}")),
+            error => Self::Again(format!("{path}: {error}")),
+        }
+    }
+}
+
+/// Adds to a failed request the path that it was for.
+pub trait At<T> {
+    /// Converts the error.
+    fn at(self, path: &str) -> Result<T, SessionError>;
+}
+
+impl<T> At<T> for Result<T, Error> {
+    fn at(self, path: &str) -> Result<T, SessionError> {
+        self.map_err(|error| SessionError::of(&error, path))
+    }
+}
+
+impl<T> At<T> for Result<T, MultiError> {
+    fn at(self, path: &str) -> Result<T, SessionError> {
+        self.map_err(|failed| SessionError::of(&failed.error, path))
+    }
+}
+
+impl<C: Client, K: Clock> SessionContext<C, K> {
+    pub fn new(client: C, clock: K, me: LocalNode) -> Self {
+        Self { client, clock, me: Arc::new(me) }
+    }
+
+    /// The session if it is connected.
+    pub fn line(&self) -> Result<&C, SessionError> {
+        match self.client.state() {
+            State::Connected => Ok(&self.client),
+            State::Disconnected => Err(SessionError::Again("the connection is lost".into())),
+            State::Expired => Err(SessionError::SessionOver),
+            State::AuthFailed => Err(SessionError::Again("authentication failed".into())),
+        }
+    }
+
+    /// The path of this node's member.
+    pub fn member(&self) -> String {
+        paths::member(&self.me.node)
+    }
+
+    /// Reads children that have small records. Leaves out those that are gone by now.
+    pub async fn get_small(&self, parent: &str, names: Vec<String>) -> Result<Reads, SessionError> {
+        get_small(self.line()?, parent, names).await
+    }
+
+    /// The node of a queue entry; `None` if the entry is not cronkeeper's, is gone, or cannot be read.
+    pub async fn node_of(&self, candidate: &str) -> Result<Option<NodeName>, SessionError> {
+        let path = paths::under(paths::LEADER, candidate);
+        match self.line()?.get(&path).await {
+            Ok((data, _)) => Ok(node_in(&data)),
+            Err(error) if error.is_of_path() => Ok(None),
+            Err(error) => Err(error).at(&path),
+        }
+    }
+
+    /// Removes these candidates, and the member if it belongs to one of these sessions. It uses one multi, so that
+    /// nobody sees one without the other.
+    pub async fn remove_entries(&self, candidates: Vec<String>, sessions: &[i64]) -> Result<(), SessionError> {
+        let remove = |name: &String| Op::Delete { path: paths::under(paths::LEADER, name), version: -1 };
+        let mut ops: Vec<Op> = candidates.iter().map(remove).collect();
+        let member = self.member();
+        if let Some(stat) = self.line()?.stat(&member).await.at(&member)?
+            && sessions.contains(&stat.ephemeral_owner)
+        {
+            ops.push(Op::Delete { path: member.clone(), version: stat.version });
+        }
+        if !ops.is_empty() {
+            self.line()?.multi(ops).await.at(&member)?;
+        }
+        Ok(())
+    }
+}
+
+/// A znode's name, data and metadata.
+pub type Found = (String, Vec<u8>, Stat);
+
+/// Result of reading many children.
+#[derive(Debug, Default)]
+pub struct Reads {
+    pub found: Vec<Found>,
+    /// Names of children that exist but cannot be read.
+    pub unread: Vec<(String, Error)>,
+}
+
+impl Reads {
+    /// Adds unreadable children to `damaged` and returns the others.
+    pub fn or_damaged(self, parent: &str, damaged: &mut Vec<Damage>) -> Vec<Found> {
+        damaged.extend(self.unread.iter().map(|(name, error)| Damage::unread(paths::under(parent, name), error)));
+        self.found
+    }
+}
+
+/// Reads children in requests of at most `chunk`, all handed over before the first answer.
+///
+/// A child that cannot be read does not affect the others.
+pub async fn get_all<C: Client>(
+    client: &C,
+    parent: &str,
+    names: Vec<String>,
+    chunk: usize,
+) -> Result<Reads, SessionError> {
+    let requests: Vec<_> = names
+        .chunks(chunk)
+        .map(|names| client.get_many(names.iter().map(|name| paths::under(parent, name)).collect()))
+        .collect();
+    let mut answers = Vec::with_capacity(names.len());
+    for request in requests {
+        answers.extend(request.await.at(parent)?);
+    }
+    let mut reads = Reads::default();
+    for (name, answer) in names.into_iter().zip(answers) {
+        match answer {
+            Ok((data, stat)) => reads.found.push((name, data, stat)),
+            Err(Error::NoNode) => {}
+            Err(error) if error.is_of_path() => reads.unread.push((name, error)),
+            Err(error) => return Err(error).at(&paths::under(parent, &name)),
+        }
+    }
+    Ok(reads)
+}
+
+/// Reads history records, one request after the other, so that few are in flight however many there are.
+pub async fn get_history<C: Client>(client: &C, parent: &str, names: Vec<String>) -> Result<Reads, SessionError> {
+    let mut reads = Reads::default();
+    for names in names.chunks(HISTORY_CHUNK) {
+        let more = get_all(client, parent, names.to_vec(), HISTORY_CHUNK).await?;
+        reads.found.extend(more.found);
+        reads.unread.extend(more.unread);
+    }
+    Ok(reads)
+}
+
+/// Reads the metadata of children, which needs no right to read them. Leaves out those that are gone.
+pub async fn stats<C: Client>(
+    client: &C,
+    parent: &str,
+    names: Vec<String>,
+) -> Result<Vec<(String, Stat)>, SessionError> {
+    let request = |name: String| {
+        let stat: BoxFuture<'static, _> = client.stat(&paths::under(parent, &name)).boxed();
+        (name, stat)
+    };
+    let requests: Vec<_> = names.into_iter().map(request).collect();
+    let mut found = Vec::with_capacity(requests.len());
+    for (name, stat) in requests {
+        match stat.await {
+            Ok(stat) => found.extend(stat.map(|stat| (name, stat))),
+            Err(error) if error.is_of_path() => {}
+            Err(error) => return Err(error).at(&paths::under(parent, &name)),
+        }
+    }
+    Ok(found)
+}
+
+/// Records of one job's history to read when not all of them matter: more than trimming leaves by default.
+pub const MOST_RECENT: usize = 60;
+
+/// The names of a job's newest records, at most `most`, in the order of the times they carry. Leaves out other names.
+pub async fn newest_history<C: Client>(client: &C, job: &JobName, most: usize) -> Result<Vec<String>, SessionError> {
+    let mut names = children(client, &paths::job_history(job)).await?;
+    names.retain(|name| RunId::parse(name).is_ok_and(|run| run.job() == job));
+    Ok(names.split_off(names.len().saturating_sub(most)))
+}
+
+/// The names of a znode's children; empty if it does not exist.
+pub async fn children<C: Client>(client: &C, parent: &str) -> Result<Vec<String>, SessionError> {
+    match client.children(parent).await {
+        Ok(mut names) => {
+            names.sort_unstable();
+            Ok(names)
+        }
+        Err(Error::NoNode) => Ok(Vec::new()),
+        Err(error) => Err(error).at(parent),
+    }
+}
+
+/// Turns a missing right to read the names into an empty list.
+pub fn or_none(names: Result<Vec<String>, SessionError>) -> Result<Vec<String>, SessionError> {
+    match names {
+        Err(SessionError::NoAuth(_)) => Ok(Vec::new()),
+        names => names,
+    }
+}
+
+/// The names of a znode's children; if they cannot be read, empty, and the parent is added to `damaged`.
+pub async fn children_or_damaged<C: Client>(
+    client: &C,
+    parent: &str,
+    damaged: &mut Vec<Damage>,
+) -> Result<Vec<String>, SessionError> {
+    match children(client, parent).await {
+        Err(SessionError::NoAuth(_)) => {
+            damaged.push(Damage::unread(parent, &Error::NoAuth));
+            Ok(Vec::new())
+        }
+        names => names,
+    }
+}
+
+/// Reads children that have small records.
+pub async fn get_small<C: Client>(client: &C, parent: &str, names: Vec<String>) -> Result<Reads, SessionError> {
+    let chunk = if [paths::RUNNING, paths::TRIGGERS].contains(&parent) { RUNS } else { SMALL };
+    get_all(client, parent, names, chunk).await
+}
+
+/// The node named in the data of a queue entry.
+pub fn node_in(data: &[u8]) -> Option<NodeName> {
+    #[derive(serde::Deserialize)]
+    struct CandidateData {
+        node: NodeName,
+    }
+    serde_json::from_slice::<CandidateData>(data).ok().map(|data| data.node)
+}
+
+/// Serializes a record.
+pub fn json<T: Serialize>(record: &T) -> Vec<u8> {
+    serde_json::to_vec(record).expect("a record of ours has text keys only, so it is always JSON")
+}

@@ -1,0 +1,220 @@
+//! A node's entry into the cluster: parent znodes, cluster id, leftovers of its earlier sessions, member.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::client::{Client, Error, Mode, Op};
+use super::context::{self, At as _, SessionContext, SessionError};
+use super::give_up::{Leftover, give_up};
+use super::paths;
+use cronkeeper_core::clock::Clock;
+use cronkeeper_core::election::Member;
+use cronkeeper_core::log_event::{self, TARGET};
+
+/// Result of creating the member.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Entered {
+    /// The member exists: the node is alive to the others.
+    Yes,
+    /// Another session holds the node name.
+    NameHeld {
+        /// The holder, as text for people.
+        by: String,
+        /// The holder's session.
+        owner: i64,
+        /// The holder's session timeout, if its member states it.
+        timeout: Option<Duration>,
+    },
+}
+
+/// Creates the parent znodes, and the cluster id if there is none. Returns the id on record.
+///
+/// `known` is the id that this node knows. It is used if the recorded one was removed, overwritten with anything but an
+/// id, or made unreadable.
+pub async fn prepare<C: Client, K: Clock>(
+    context: SessionContext<C, K>,
+    known: Option<String>,
+    new_cluster: String,
+) -> Result<String, SessionError> {
+    if known.is_none() {
+        refuse_chroot_in_cluster(&context).await?;
+    }
+    // If everything was created just now, no node can know this cluster.
+    let is_new = make_parents(&context).await?;
+    let known = known.filter(|_| !is_new);
+    let id = known.clone().unwrap_or(new_cluster);
+    let made = context.line()?.create(paths::CLUSTER, id.into_bytes(), Mode::Persistent).await;
+    match (made, &known) {
+        (Ok(_) | Err(Error::NodeExists), _) => {}
+        (Err(Error::NoAuth), Some(_)) => {}
+        (Err(error), _) => return Err(error).at(paths::CLUSTER),
+    }
+    let (found, stat) = match (context.line()?.get(paths::CLUSTER).await, known.clone()) {
+        (Ok(found), _) => found,
+        // A node that knows the id does not need to read it.
+        (Err(Error::NoAuth | Error::NoNode), Some(known)) => return Ok(known),
+        (Err(error), _) => return Err(error).at(paths::CLUSTER),
+    };
+    match (cluster_in(&found), known) {
+        (Some(found), _) => Ok(found),
+        (None, Some(known)) => {
+            write_cluster(&context, known.clone(), stat.version).await?;
+            Ok(known)
+        }
+        // Only a node that knows the id can write it again: wait for one.
+        (None, None) => Err(SessionError::Again(format!("{} holds no cluster id", paths::CLUSTER))),
+    }
+}
+
+/// Refuses to create a cluster among the data of another one: of one without a path, that is below `/leader` and
+/// `/cronkeeper`, which is also the first name that comes to mind for a path. A cluster that exists there goes on.
+async fn refuse_chroot_in_cluster<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<(), SessionError> {
+    let client = context.line()?;
+    let chroot = client.chroot();
+    for root in paths::clusters_around(&chroot) {
+        let cluster = format!("{root}{}", paths::CLUSTER);
+        let is_cluster = match client.stat_outside(&cluster).await {
+            Ok(found) => found.is_some(),
+            // What lies outside the chroot may be closed to this node.
+            Err(Error::NoAuth) => false,
+            Err(error) => return Err(error).at(&cluster),
+        };
+        if is_cluster && client.stat(paths::CLUSTER).await.at(paths::CLUSTER)?.is_none() {
+            let cluster = if root.is_empty() { "/" } else { root };
+            return Err(SessionError::ChrootInCluster { cluster: cluster.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// Checks the cluster id on record, and writes it again if it was removed or overwritten with anything but an id.
+///
+/// Without it the next node to start would believe that this is a different cluster.
+pub async fn keep_cluster<C: Client, K: Clock>(
+    context: &SessionContext<C, K>,
+    known: String,
+) -> Result<(), SessionError> {
+    match context.line()?.get(paths::CLUSTER).await {
+        Ok((found, stat)) if cluster_in(&found).is_none() => write_cluster(context, known, stat.version).await,
+        Err(Error::NoNode) => {
+            let made = context.line()?.create(paths::CLUSTER, known.into_bytes(), Mode::Persistent).await;
+            made.map(drop).at(paths::CLUSTER)
+        }
+        Err(error) if !error.is_of_path() => Err(error).at(paths::CLUSTER),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+async fn write_cluster<C: Client, K: Clock>(
+    context: &SessionContext<C, K>,
+    id: String,
+    version: i32,
+) -> Result<(), SessionError> {
+    let (event, path) = (log_event::COORDINATION_REPAIRED, paths::CLUSTER);
+    tracing::warn!(target: TARGET, event, path, "{path} holds no cluster id; writing it again");
+    let set = Op::Set { path: paths::CLUSTER.into(), data: id.into_bytes(), version };
+    context.line()?.multi(vec![set]).await.at(paths::CLUSTER).map(drop)
+}
+
+fn cluster_in(data: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(data).ok()?;
+    Uuid::parse_str(text).is_ok().then(|| text.to_owned())
+}
+
+/// Creates the parent znodes. Returns true if cronkeeper had no data here before.
+async fn make_parents<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<bool, SessionError> {
+    let client = context.line()?;
+    let mut is_new = false;
+    let creates = paths::PARENTS.map(|path| (path, client.create(path, Vec::new(), Mode::Persistent)));
+    for (path, create) in creates {
+        match create.await {
+            Ok(_) => is_new |= path == paths::ROOT,
+            Err(Error::NodeExists) => {}
+            // The parent of the first path is the chroot itself.
+            Err(Error::NoNode) if path == paths::LEADER => return Err(SessionError::NoChroot),
+            // A server checks the right to create a node before it checks whether the node exists.
+            Err(Error::NoAuth) if client.stat(path).await.at(path)?.is_some() => {}
+            Err(error) => return Err(error).at(path),
+        }
+    }
+    Ok(is_new)
+}
+
+/// Gives up what dead processes left, then creates the member. If it `is_closed` to its own node, recreates it.
+pub(super) async fn enter<C: Client, K: Clock>(
+    context: SessionContext<C, K>,
+    member: Member,
+    left: Leftover,
+    is_closed: bool,
+) -> Result<Entered, SessionError> {
+    give_up(&context, left).await?;
+    let (path, data) = (context.member(), context::json(&member));
+    if is_closed {
+        remove_own(&context, &path).await?;
+    }
+    match context.line()?.create(&path, data.clone(), Mode::Ephemeral).await {
+        Ok(_) => return Ok(Entered::Yes),
+        Err(Error::NodeExists) => {}
+        // Somebody removed a parent: create them all before the next try.
+        Err(Error::NoNode) => {
+            make_parents(&context).await?;
+            return Err(SessionError::Again(format!("{} was missing", paths::NODES)));
+        }
+        Err(error) => return Err(error).at(&path),
+    }
+    let Some(stat) = context.line()?.stat(&path).await.at(&path)? else {
+        return Err(SessionError::Again(format!("{path}: the node name has just become free")));
+    };
+    if stat.ephemeral_owner != context.me.owner {
+        let held = match context.line()?.get(&path).await {
+            Ok((held, _)) => held,
+            Err(error) if error.is_of_path() => Vec::new(),
+            Err(error) => return Err(error).at(&path),
+        };
+        return Ok(held_by(&held, stat.ephemeral_owner));
+    }
+    // A create of this session made it, and the answer was lost.
+    match context.line()?.multi(vec![Op::Set { path: path.clone(), data, version: stat.version }]).await {
+        Ok(_) => Ok(Entered::Yes),
+        // Somebody has withdrawn this node's rights to it: recreate it.
+        Err(failed) if failed.error == Error::NoAuth => {
+            remove_own(&context, &path).await?;
+            Err(SessionError::Again(format!("{path}: its access list excluded this node; recreating it")))
+        }
+        Err(failed) => Err(failed).at(&path),
+    }
+}
+
+/// Removes this node's member if it belongs to this session, so that it can be recreated.
+async fn remove_own<C: Client, K: Clock>(context: &SessionContext<C, K>, path: &str) -> Result<(), SessionError> {
+    let Some(stat) = context.line()?.stat(path).await.at(path)? else { return Ok(()) };
+    if stat.ephemeral_owner != context.me.owner {
+        return Ok(());
+    }
+    match context.line()?.delete(path, stat.version).await {
+        Ok(()) | Err(Error::NoNode) => Ok(()),
+        Err(error) => Err(error).at(path),
+    }
+}
+
+fn held_by(data: &[u8], owner: i64) -> Entered {
+    let holder: Option<Member> = serde_json::from_slice(data).ok();
+    let timeout = holder.as_ref().and_then(|holder| holder.session_timeout_ms).map(Duration::from_millis);
+    let by = match holder {
+        Some(holder) => format!("process {} on host {}, session {owner:#x}", holder.pid, holder.host),
+        None => format!("session {owner:#x}"),
+    };
+    Entered::NameHeld { by, owner, timeout }
+}
+
+/// Writes into the member what the node has loaded. Returns false if the member is gone.
+pub async fn publish<C: Client, K: Clock>(context: SessionContext<C, K>, member: Member) -> Result<bool, SessionError> {
+    let path = context.member();
+    let set = Op::Set { path: path.clone(), data: context::json(&member), version: -1 };
+    match context.line()?.multi(vec![set]).await {
+        Ok(_) => Ok(true),
+        Err(failed) if failed.error == Error::NoNode => Ok(false),
+        Err(failed) => Err(failed).at(&path),
+    }
+}

@@ -1,0 +1,277 @@
+//! One request on one session, from the first create to the last turn.
+
+use std::sync::Arc;
+
+use super::entries::{Turn, turn};
+use super::local::{HandOff, LocalQueue};
+use super::queue::{create_parents, line, ordered, remove, settle, sort, stat, watch};
+use super::{HeldLock, LOOK_AGAIN, LockError, LockRequest, PAUSE};
+use crate::zookeeper::client::{Client, Done, Error, Mode, Op, State, Watch as _};
+use crate::zookeeper::context::{At as _, SessionError};
+use crate::zookeeper::paths;
+use cronkeeper_core::clock::{Clock, Wake};
+use cronkeeper_core::lock::LockPath;
+use cronkeeper_core::term::FencingToken;
+
+/// An attempt fails for good after so many failures one after the other, with [`PAUSE`] between them.
+const MOST_FAILURES: usize = 50;
+
+/// An entry of this client.
+#[derive(Clone, Debug)]
+struct OwnEntry {
+    path: LockPath,
+    name: String,
+    /// The transaction that created it; `None` while it is not known.
+    token: Option<FencingToken>,
+}
+
+/// An attempt to hold mutexes or read-write locks, from the first request to the last turn.
+pub(super) struct Attempt<C, K> {
+    client: C,
+    clock: K,
+    request: LockRequest,
+    /// The prefix of its entries' names.
+    prefix: String,
+    /// One for each path; empty if there are none yet.
+    entries: Vec<OwnEntry>,
+    /// A create has had no answer, so there may be entries.
+    is_unclear: bool,
+    /// The entries of all clients of the session.
+    local: Arc<LocalQueue>,
+}
+
+impl<C: Client, K: Clock> Attempt<C, K> {
+    pub fn new(client: C, clock: K, local: Arc<LocalQueue>, request: LockRequest) -> Self {
+        let prefix = request.recipe.prefix(request.kind, request.uuid);
+        Self { client, clock, request, prefix, entries: Vec::new(), is_unclear: false, local }
+    }
+
+    pub async fn acquire(&mut self) -> Result<(), LockError> {
+        let mut failures = 0;
+        loop {
+            match self.try_acquire().await {
+                // What fails again and again under a connection does not pass.
+                Err(error) if error.is_passing() && failures < MOST_FAILURES => {
+                    failures = if self.client.state() == State::Connected { failures + 1 } else { 0 };
+                    pause(&mut self.client, &self.clock).await?;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    pub fn held(self) -> Vec<HeldLock> {
+        let held = |OwnEntry { path, name, token }: OwnEntry| {
+            let entries = vec![path.child(&name)];
+            // Nothing holds its lock before its token is known.
+            token.map(|token| HeldLock { path, entries, token })
+        };
+        self.entries.into_iter().filter_map(held).collect()
+    }
+
+    /// The paths of the entries.
+    pub fn entries(&self) -> Vec<String> {
+        self.entries.iter().map(|entry| entry.path.child(&entry.name)).collect()
+    }
+
+    async fn try_acquire(&mut self) -> Result<(), LockError> {
+        let listed = self.join().await?;
+        let mut listed = listed;
+        for at in 0..self.entries.len() {
+            self.await_turn(at, listed.take()).await?;
+        }
+        self.verify().await
+    }
+
+    /// Checks that of several entries none was deleted while the client waited for the others.
+    async fn verify(&mut self) -> Result<(), LockError> {
+        if self.entries.len() < 2 {
+            return Ok(());
+        }
+        for entry in self.entries() {
+            if stat(&self.client, &entry).await?.is_none() {
+                return self.give_up(entry).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all entries, because this one was deleted by somebody else.
+    async fn give_up(&mut self, gone: String) -> Result<(), LockError> {
+        let entries = self.entries();
+        remove(&self.client, entries.clone()).await?;
+        self.local.remove(&entries);
+        self.entries.clear();
+        Err(LockError::EntryGone { entry: gone })
+    }
+
+    /// Makes sure that there is an entry at every path. Returns the queue of the first path if it was read meanwhile.
+    async fn join(&mut self) -> Result<Option<Vec<String>>, LockError> {
+        if self.is_unclear {
+            settle(&self.client, self.request.paths[0].as_str()).await?;
+            self.entries = self.find().await?;
+            self.is_unclear = false;
+        }
+        if !self.entries.is_empty() {
+            return Ok(None);
+        }
+        let paths = self.request.paths.clone();
+        let made = match paths.as_slice() {
+            [path] => self.create_one(path).await,
+            paths => self.create_all(paths).await,
+        };
+        match made {
+            Err(Error::NoNode) => {
+                for path in &self.request.paths {
+                    create_parents(&self.client, path.as_str()).await?;
+                }
+                Err(SessionError::Again("the lock was missing".into()).into())
+            }
+            made => {
+                let listed = made.at(self.request.paths[0].as_str())?;
+                self.local.add(&self.entries());
+                Ok(listed)
+            }
+        }
+    }
+
+    /// Creates the entry of a single lock and lists the queue, in one round trip: a session's requests are carried out
+    /// in order.
+    async fn create_one(&mut self, path: &LockPath) -> Result<Option<Vec<String>>, Error> {
+        let client = line(&self.client).map_err(|error| Error::Unanswered(error.to_string()))?;
+        let created = client.create(&path.child(&self.prefix), self.request.data.clone(), Mode::EphemeralSequential);
+        let listed = client.children(path.as_str());
+        self.is_unclear = true;
+        let created = created.await;
+        self.is_unclear = created.as_ref().is_err_and(|error| !error.is_of_path());
+        let (created, stat) = created?;
+        let (name, token) = (paths::name(&created).to_owned(), Some(FencingToken(stat.czxid)));
+        self.entries = vec![OwnEntry { path: path.clone(), name, token }];
+        Ok(listed.await.ok())
+    }
+
+    /// Creates the entries of several locks in one transaction. Lists the first queue.
+    async fn create_all(&mut self, all: &[LockPath]) -> Result<Option<Vec<String>>, Error> {
+        let client = line(&self.client).map_err(|error| Error::Unanswered(error.to_string()))?;
+        let create = |path: &LockPath| Op::Create {
+            path: path.child(&self.prefix),
+            data: self.request.data.clone(),
+            mode: Mode::EphemeralSequential,
+        };
+        let created = client.multi(all.iter().map(create).collect());
+        let listed = client.children(all[0].as_str());
+        self.is_unclear = true;
+        let created = created.await;
+        self.is_unclear = created.as_ref().is_err_and(|failed| !failed.error.is_of_path());
+        let created = created.map_err(|failed| failed.error)?;
+        let names = created.iter().filter_map(|done| match done {
+            Done::Created(path) => Some(paths::name(path).to_owned()),
+            Done::Nothing | Done::Set(_) => None,
+        });
+        // Their transaction is read from their metadata, because the answer of a multi does not state it reliably.
+        let entry = |(path, name): (&LockPath, String)| OwnEntry { path: path.clone(), name, token: None };
+        self.entries = all.iter().zip(names).map(entry).collect();
+        Ok(listed.await.ok())
+    }
+
+    /// The entries that a create without an answer has made; empty if any path has none.
+    async fn find(&self) -> Result<Vec<OwnEntry>, LockError> {
+        let (mut found, mut surplus) = (Vec::new(), Vec::new());
+        for path in &self.request.paths {
+            let mut own = ordered(&self.client, path.as_str()).await?;
+            own.retain(|name| name.starts_with(&self.prefix));
+            let mut own = own.into_iter();
+            if let Some(name) = own.next()
+                && let Some(stat) = stat(&self.client, &path.child(&name)).await?
+                // The entry of an earlier session does not last as long as this one.
+                && stat.ephemeral_owner == self.client.owner_id()
+            {
+                found.push(OwnEntry { path: path.clone(), name, token: Some(FencingToken(stat.czxid)) });
+            }
+            surplus.extend(own.map(|name| path.child(&name)));
+        }
+        if found.len() < self.request.paths.len() {
+            surplus.extend(found.drain(..).map(|entry| entry.path.child(&entry.name)));
+        }
+        remove(&self.client, surplus).await?;
+        Ok(found)
+    }
+
+    /// Waits until the entry at this index holds its lock. `listed`: the queue, if it was just read.
+    async fn await_turn(&mut self, at: usize, listed: Option<Vec<String>>) -> Result<(), LockError> {
+        let OwnEntry { path, name, .. } = self.entries[at].clone();
+        let mut listed = listed;
+        loop {
+            // Sent together with the listing, because both are needed when the entry holds the lock.
+            let created = match (&self.entries[at].token, &listed) {
+                (None, None) => Some(line(&self.client)?.stat(&path.child(&name))),
+                _ => None,
+            };
+            let ordered = match listed.take() {
+                Some(names) => sort(&self.client, path.as_str(), names).await?,
+                None => ordered(&self.client, path.as_str()).await?,
+            };
+            if let Some(created) = created {
+                let stat = created.await.at(path.as_str())?;
+                self.entries[at].token = stat.map(|stat| FencingToken(stat.czxid));
+            }
+            let awaited = match turn(&ordered, &name) {
+                Turn::Held if self.entries[at].token.is_some() => {
+                    self.local.grant(&path.child(&name));
+                    return Ok(());
+                }
+                Turn::Held => continue,
+                Turn::Gone => return self.give_up(path.child(&name)).await,
+                Turn::Behind(awaited) if !self.request.waits && !self.local.is_leaving(&path.child(&awaited)) => {
+                    return Err(LockError::Busy { path });
+                }
+                Turn::Behind(awaited) => awaited,
+            };
+            let awaited = path.child(&awaited);
+            if let Some(released) = self.local.wait_for(&awaited) {
+                let mut handed = HandOff::LookAgain;
+                fired_or_late(async { handed = released.await.unwrap_or(HandOff::LookAgain) }, &self.clock).await;
+                if handed == HandOff::Granted && self.entries[at].token.is_some() {
+                    self.local.grant(&path.child(&name));
+                    return Ok(());
+                }
+            } else if let Some(watch) = watch(&self.client, &awaited).await? {
+                fired_or_late(watch.fired(), &self.clock).await;
+            }
+        }
+    }
+}
+
+/// Waits for a watch, at most for [`LOOK_AGAIN`]: the caller reads again in both cases.
+pub(super) async fn fired_or_late<K: Clock>(fired: impl Future<Output = ()>, clock: &K) {
+    let late = Wake { wall: None, up: Some(clock.now().up + LOOK_AGAIN) };
+    // Cancellation safe: both are dropped here, and the caller reads again.
+    tokio::select! {
+        biased;
+        () = fired => {}
+        () = clock.sleep_until(late) => {}
+    }
+}
+
+/// Waits until another attempt makes sense: for the connection if it is lost, else for [`PAUSE`].
+///
+/// # Errors
+/// If the session is over.
+pub(super) async fn pause<C: Client, K: Clock>(client: &mut C, clock: &K) -> Result<(), SessionError> {
+    if client.state() == State::Connected {
+        let until = clock.now().up + PAUSE;
+        while clock.now().up < until {
+            clock.sleep_until(Wake { wall: None, up: Some(until) }).await;
+        }
+        return Ok(());
+    }
+    loop {
+        match client.state() {
+            State::Connected => return Ok(()),
+            State::Expired => return Err(SessionError::SessionOver),
+            State::AuthFailed => return Err(SessionError::NoAuth("authentication failed".into())),
+            // Bounded: the client gives the session up by its own clock.
+            State::Disconnected => client.state_changed().await,
+        };
+    }
+}

@@ -1,0 +1,185 @@
+//! Count-down latches: clients wait until a number of counts have arrived.
+//!
+//! ```text
+//!  PATH          {"count":3,"remaining":1}     changed with each count, at its version
+//!  PATH/closed   a barrier                     exists until the last count; waiting clients watch only this
+//!  PATH/down-…   one for each count            so that a count whose answer was lost is not counted twice
+//! ```
+//!
+//! The latch is open once `remaining` is zero, and stays open until it is removed. `PATH/closed` is a barrier as Curator
+//! and kazoo know it, so their clients can wait for the latch too.
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::attempt::{fired_or_late, pause};
+use super::queue::{create_parents, line, remove, settle};
+use crate::zookeeper::client::{Client, Error, Mode, Op, Watch as _};
+use crate::zookeeper::context::{self, At as _, SessionError, json};
+use cronkeeper_core::clock::Clock;
+use cronkeeper_core::lock::LockPath;
+
+/// Records of one request: a multi with more would exceed the protocol's limit.
+const CHUNK: usize = 1_000;
+
+/// The data of a latch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Latch {
+    /// Counts that open it.
+    pub count: u32,
+    /// Counts that are still missing.
+    pub remaining: u32,
+}
+
+/// Why a latch cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LatchError {
+    /// The users of the latch name different numbers.
+    #[error("the latch `{path}` has the count {count}")]
+    OtherCount { path: LockPath, count: u32 },
+    #[error("`{path}` exists and is not a latch")]
+    NoLatch { path: LockPath },
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}
+
+/// Counts once. `id` identifies this count, however often it is tried. Creates the latch if it does not exist.
+///
+/// # Errors
+/// If the path is not such a latch, if the session ends, or if the servers refuse.
+pub async fn down<C: Client, K: Clock>(
+    mut client: C,
+    clock: &K,
+    path: &LockPath,
+    count: u32,
+    id: Uuid,
+) -> Result<Latch, LatchError> {
+    loop {
+        match try_down(&client, path, count, id).await {
+            Err(LatchError::Session(SessionError::Again(_))) => pause(&mut client, clock).await?,
+            done => return done,
+        }
+    }
+}
+
+async fn try_down<C: Client>(client: &C, path: &LockPath, count: u32, id: Uuid) -> Result<Latch, LatchError> {
+    settle(client, path.as_str()).await?;
+    let (latch, version) = open(client, path, count).await?;
+    let own = path.child(&format!("down-{id}"));
+    if latch.remaining == 0 || line(client)?.stat(&own).await.at(&own)?.is_some() {
+        return Ok(latch);
+    }
+    let counted = Latch { remaining: latch.remaining - 1, ..latch };
+    let mut ops = vec![
+        Op::Set { path: path.to_string(), data: json(&counted), version },
+        Op::Create { path: own, data: Vec::new(), mode: Mode::Persistent },
+    ];
+    if counted.remaining == 0 {
+        ops.push(Op::Delete { path: path.child(CLOSED), version: -1 });
+    }
+    match line(client)?.multi(ops).await {
+        Ok(_) => Ok(counted),
+        // Another count came first.
+        Err(failed) if failed.error.is_of_state() => Err(SessionError::Again("the latch has changed".into()).into()),
+        Err(failed) => Err(SessionError::of(&failed.error, path.as_str()).into()),
+    }
+}
+
+/// Waits until the latch is open. Creates it if it does not exist.
+///
+/// # Errors
+/// If the path is not such a latch, if the session ends, or if the servers refuse.
+pub async fn wait<C: Client, K: Clock>(
+    mut client: C,
+    clock: &K,
+    path: &LockPath,
+    count: u32,
+) -> Result<(), LatchError> {
+    loop {
+        match try_wait(&client, clock, path, count).await {
+            Err(LatchError::Session(SessionError::Again(_))) => pause(&mut client, clock).await?,
+            done => return done,
+        }
+    }
+}
+
+async fn try_wait<C: Client, K: Clock>(client: &C, clock: &K, path: &LockPath, count: u32) -> Result<(), LatchError> {
+    let closed = path.child(CLOSED);
+    loop {
+        let (latch, _) = open(client, path, count).await?;
+        if latch.remaining == 0 {
+            return Ok(());
+        }
+        match line(client)?.get_and_watch(&closed).await {
+            Ok((_, _, watch)) => fired_or_late(watch.fired(), clock).await,
+            // It was opened, or removed, since it was read.
+            Err(Error::NoNode) => {}
+            Err(error) => return Err(SessionError::of(&error, &closed).into()),
+        }
+    }
+}
+
+/// Removes a latch, so that the path can be used again. Whoever waits goes on waiting, for a new latch.
+///
+/// # Errors
+/// If the path is not a latch, if the session ends, or if the servers refuse.
+pub async fn reset<C: Client, K: Clock>(mut client: C, clock: &K, path: &LockPath) -> Result<(), LatchError> {
+    loop {
+        match try_reset(&client, path).await {
+            Err(LatchError::Session(SessionError::Again(_))) => pause(&mut client, clock).await?,
+            done => return done,
+        }
+    }
+}
+
+async fn try_reset<C: Client>(client: &C, path: &LockPath) -> Result<(), LatchError> {
+    if read(client, path).await?.is_none() {
+        return Ok(());
+    }
+    let names = context::children(line(client)?, path.as_str()).await?;
+    for names in names.chunks(CHUNK) {
+        let children: Vec<String> = names.iter().map(|name| path.child(name)).collect();
+        remove(client, children).await?;
+    }
+    match line(client)?.delete(path.as_str(), -1).await {
+        Ok(()) | Err(Error::NoNode) => Ok(()),
+        Err(error) => Err(SessionError::of(&error, path.as_str()).into()),
+    }
+}
+
+/// Name of the barrier.
+const CLOSED: &str = "closed";
+
+/// The latch with the version of its data. Creates it if it does not exist.
+async fn open<C: Client>(client: &C, path: &LockPath, count: u32) -> Result<(Latch, i32), LatchError> {
+    if let Some((latch, version)) = read(client, path).await? {
+        return match latch.count == count {
+            true => Ok((latch, version)),
+            false => Err(LatchError::OtherCount { path: path.clone(), count: latch.count }),
+        };
+    }
+    let latch = Latch { count, remaining: count };
+    if let Some((parent, _)) = path.as_str().rsplit_once('/').filter(|(parent, _)| !parent.is_empty()) {
+        create_parents(client, parent).await?;
+    }
+    let ops = vec![
+        Op::Create { path: path.to_string(), data: json(&latch), mode: Mode::Persistent },
+        Op::Create { path: path.child(CLOSED), data: Vec::new(), mode: Mode::Persistent },
+    ];
+    match line(client)?.multi(ops).await {
+        Ok(_) => Ok((latch, 0)),
+        Err(failed) if failed.error.is_of_state() => Err(SessionError::Again("the latch has changed".into()).into()),
+        Err(failed) => Err(SessionError::of(&failed.error, path.as_str()).into()),
+    }
+}
+
+async fn read<C: Client>(client: &C, path: &LockPath) -> Result<Option<(Latch, i32)>, LatchError> {
+    match line(client)?.get(path.as_str()).await {
+        Ok((data, stat)) => match serde_json::from_slice::<Latch>(&data) {
+            Ok(latch) => Ok(Some((latch, stat.version))),
+            Err(_) => Err(LatchError::NoLatch { path: path.clone() }),
+        },
+        Err(Error::NoNode) => Ok(None),
+        Err(error) => Err(SessionError::of(&error, path.as_str()).into()),
+    }
+}

@@ -1,0 +1,321 @@
+//! Requests of operators, written on sessions lent to people.
+//!
+//! If the fate of a request stays unknown, the caller sends it again. A second pause is harmless. Before a trigger is
+//! written, its uuid is searched; if the server lags behind and does not find the first one, the leader recognizes the
+//! duplicate.
+
+mod many;
+
+use std::collections::BTreeMap;
+
+use futures_util::future::{BoxFuture, select_all};
+use futures_util::{FutureExt as _, join};
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::client::{Client, Done, Error, Lend, Mode, MultiError, Op, Watch};
+use super::context::{self, At as _, SessionError, json};
+use super::{LedgerReader, paths, requests, snapshot, wanted};
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::{ControlEntry, Each, Followed, Operator, OperatorError, OperatorFuture};
+use cronkeeper_core::run::{
+    ControlRecord, Drain, HandoverRequest, HistoryRecord, JobRecord, KillRequest, NodeControl, Nonce, Pause, Resume,
+    RunId, RunRecord, RunState, StandingAlarms, TriggerRecord, TriggerSeq, Version,
+};
+use cronkeeper_core::term::NodeName;
+
+/// Most tries of a write whose base others keep changing. That is enough for a job that is decided on every second.
+const TRIES: usize = 100;
+
+impl<L: Lend> Operator for LedgerReader<L> {
+    fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> OperatorFuture<'_, Option<Pause>> {
+        Box::pin(async move { operator_result(self.paused(&job, id, &pause).await) })
+    }
+
+    fn pause_all(&self, jobs: Vec<(JobName, Uuid)>, pause: Pause) -> OperatorFuture<'_, Each<Option<Pause>>> {
+        Box::pin(async move { operator_result(self.paused_all(&jobs, &pause).await) })
+    }
+
+    fn pauses(&self) -> OperatorFuture<'_, BTreeMap<JobName, ControlEntry>> {
+        Box::pin(async move { operator_result(async { requests::pauses(&self.line().await?).await }.await) })
+    }
+
+    fn request_resumes(&self, jobs: Vec<JobName>, resume: Resume) -> OperatorFuture<'_, Each<Option<Uuid>>> {
+        Box::pin(async move { operator_result(self.resumes_requested(&jobs, &resume).await) })
+    }
+
+    fn request_resume(&self, job: JobName, resume: Resume) -> OperatorFuture<'_, Option<Uuid>> {
+        Box::pin(async move { operator_result(self.resume_requested(&job, &resume).await) })
+    }
+
+    fn resumed(&self, job: JobName, pause: Uuid) -> OperatorFuture<'_, ()> {
+        Box::pin(async move { operator_result(self.gone(&job, pause).await) })
+    }
+
+    fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId> {
+        Box::pin(async move { operator_result(self.requested(request).await) })
+    }
+
+    fn triggered(&self, job: JobName, uuid: Uuid) -> OperatorFuture<'_, Option<RunId>> {
+        Box::pin(async move { operator_result(async { known(&self.line().await?, &job, uuid).await }.await) })
+    }
+
+    fn kill(&self, run: RunId, request: KillRequest) -> OperatorFuture<'_, Option<RunState>> {
+        Box::pin(async move { operator_result(self.killed(&run, request).await) })
+    }
+
+    fn drain(&self, node: NodeName, drain: Drain) -> OperatorFuture<'_, Option<Drain>> {
+        Box::pin(async move {
+            let was = self.wanted(&node, |control| NodeControl { drained: Some(drain.clone()), ..control });
+            operator_result(was.await.map(|was| was.drained))
+        })
+    }
+
+    fn undrain(&self, node: NodeName) -> OperatorFuture<'_, Option<Drain>> {
+        Box::pin(async move {
+            // A handover that was requested earlier is no longer wanted either.
+            operator_result(self.wanted(&node, |_| NodeControl::default()).await.map(|was| was.drained))
+        })
+    }
+
+    fn request_handover(&self, node: NodeName, request: HandoverRequest) -> OperatorFuture<'_, ()> {
+        Box::pin(async move {
+            let was = self.wanted(&node, |control| NodeControl { handover: Some(request.clone()), ..control });
+            operator_result(was.await.map(drop))
+        })
+    }
+
+    fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed> {
+        Box::pin(async move { operator_result(self.ended(&run).await) })
+    }
+}
+
+impl<L: Lend> LedgerReader<L> {
+    /// Writes the job's record unchanged along with the pause. Its new version rejects whatever a leader has in flight
+    /// for the job.
+    async fn paused(&self, job: &JobName, id: Uuid, pause: &Pause) -> Result<Option<Pause>, SessionError> {
+        for _ in 0..TRIES {
+            let client = self.line().await?;
+            let (record, control) = join!(client.get(&paths::job(job)), requests::control(&client, job));
+            let (control, was) = put_pause(job, id, pause, control?);
+            let touch = match record {
+                Ok((data, stat)) => touch(job, id, Some((data, stat.version))),
+                Err(Error::NoNode) => touch(job, id, None),
+                Err(error) => return Err(error).at(&paths::job(job)),
+            };
+            if done(
+                client.multi(vec![control, touch, requests::notify_leader(paths::CONTROL)]).await,
+                &paths::control(job),
+            )?
+            .is_some()
+            {
+                return Ok(was);
+            }
+        }
+        Err(busy())
+    }
+
+    async fn resume_requested(&self, job: &JobName, resume: &Resume) -> Result<Option<Uuid>, SessionError> {
+        for _ in 0..TRIES {
+            let client = self.line().await?;
+            let Some(entry) = requests::control(&client, job).await? else { return Ok(None) };
+            let (set, id) = put_resume(job, resume, entry);
+            if done(client.multi(vec![set, requests::notify_leader(paths::CONTROL)]).await, &paths::control(job))?
+                .is_some()
+            {
+                return Ok(Some(id));
+            }
+        }
+        Err(busy())
+    }
+
+    async fn gone(&self, job: &JobName, pause: Uuid) -> Result<(), SessionError> {
+        loop {
+            match self.line().await?.get_and_watch(&paths::control(job)).await {
+                Err(Error::NoNode) => return Ok(()),
+                Ok((data, ..)) if is_another(&data, pause) => return Ok(()),
+                Ok((_, _, watch)) => watch.fired().await,
+                Err(error) => return Err(error).at(&paths::control(job)),
+            }
+        }
+    }
+
+    async fn requested(&self, request: TriggerRecord) -> Result<RunId, SessionError> {
+        let client = self.line().await?;
+        if let Some(known) = known(&client, &request.job, request.uuid).await? {
+            return Ok(known);
+        }
+        let path = paths::under(paths::TRIGGERS, "");
+        let create = Op::Create { path, data: json(&request), mode: Mode::PersistentSequential };
+        let made = client.multi(vec![create, requests::notify_leader(paths::TRIGGERS)]).await.at(paths::TRIGGERS)?;
+        let seq = made.first().and_then(|made| match made {
+            Done::Created(path) => paths::trigger_seq(paths::name(path)),
+            Done::Nothing | Done::Set(_) => None,
+        });
+        let seq = seq.ok_or_else(|| SessionError::Again("the server's answer names no trigger".to_owned()))?;
+        Ok(RunId::manual(request.job, request.at, seq))
+    }
+
+    /// Changes what is wanted of a node, which watches its record. Returns what was wanted before.
+    async fn wanted(
+        &self,
+        node: &NodeName,
+        change: impl Fn(NodeControl) -> NodeControl,
+    ) -> Result<NodeControl, SessionError> {
+        for _ in 0..TRIES {
+            let client = self.line().await?;
+            let (was, stat) = wanted::read(&client, node).await?;
+            let control = change(was.clone());
+            if stat.is_none() && control == NodeControl::default() {
+                return Ok(was);
+            }
+            let write = wanted::replace(node, &control, stat.as_ref());
+            if done(client.multi(vec![write]).await, &paths::wanted(node))?.is_some() {
+                return Ok(was);
+            }
+        }
+        Err(busy())
+    }
+
+    /// Writes at the version read. The run's owner watches its record.
+    async fn killed(&self, run: &RunId, request: KillRequest) -> Result<Option<RunState>, SessionError> {
+        for _ in 0..TRIES {
+            let client = self.line().await?;
+            let path = paths::running(run);
+            let (data, stat) = match client.get(&path).await {
+                Ok(found) => found,
+                Err(Error::NoNode) => return Ok(None),
+                Err(error) => return Err(error).at(&path),
+            };
+            let (mut record, version) =
+                snapshot::run_record(paths::name(&path), &data, &stat).map_err(SessionError::Again)?;
+            if !record.request_to_end(request.clone()) {
+                return Ok(Some(record.state));
+            }
+            let set = write(paths::running(run), json(&record), Some(version));
+            if done(client.multi(vec![set]).await, &path)?.is_some() {
+                return Ok(Some(record.state));
+            }
+        }
+        Err(busy())
+    }
+
+    /// From trigger to run to history everything moves in one transaction, so reading in that order cannot miss it.
+    async fn ended(&self, run: &RunId) -> Result<Followed, SessionError> {
+        loop {
+            let client = self.line().await?;
+            let mut watches: Vec<BoxFuture<'static, ()>> = Vec::new();
+            let trigger = run.trigger().map(paths::trigger);
+            for path in trigger.into_iter().chain([paths::running(run)]) {
+                if let (Some(_), watch) = client.stat_and_watch(&path).await.at(&path)? {
+                    watches.push(watch.fired().boxed());
+                }
+            }
+            if let Some(record) = ended(&client, run).await? {
+                return Ok(Followed::Ended(Box::new(record)));
+            }
+            if watches.is_empty() {
+                return Ok(Followed::Gone);
+            }
+            select_all(watches).await;
+        }
+    }
+}
+
+/// The run that belongs to a trigger's uuid, be it waiting, in flight or ended. `job`: whose runs are searched.
+async fn known<C: Client>(client: &C, job: &JobName, uuid: Uuid) -> Result<Option<RunId>, SessionError> {
+    let names = context::children(client, paths::TRIGGERS).await?;
+    let waiting = context::get_small(client, paths::TRIGGERS, names).await?.found;
+    let waiting = waiting.into_iter().filter_map(|(name, data, _)| {
+        let record: TriggerRecord = serde_json::from_slice(&data).ok()?;
+        let seq: TriggerSeq = paths::trigger_seq(&name)?;
+        (record.uuid == uuid).then(|| RunId::manual(record.job, record.at, seq))
+    });
+    if let Some(first) = waiting.min_by_key(RunId::trigger) {
+        return Ok(Some(first));
+    }
+    let names = context::children(client, paths::RUNNING).await?;
+    let is_manual = |name: &String| RunId::parse(name).is_ok_and(|run| run.job() == job && run.trigger().is_some());
+    let running = names.into_iter().filter(is_manual).collect();
+    let running = context::get_small(client, paths::RUNNING, running).await?.found;
+    let running = running.into_iter().filter_map(|(_, data, _)| serde_json::from_slice::<RunRecord>(&data).ok());
+    if let Some(run) = running.into_iter().find(|run| run.trigger.as_ref().is_some_and(|own| own.uuid == uuid)) {
+        return Ok(Some(run.id()));
+    }
+    let history = requests::triggered(client, job).await?;
+    let record = history.iter().find(|record| record.trigger().is_some_and(|own| own.uuid == uuid));
+    Ok(record.map(HistoryRecord::id))
+}
+
+async fn ended<C: Client>(client: &C, run: &RunId) -> Result<Option<HistoryRecord>, SessionError> {
+    let path = paths::history(run);
+    match client.get(&path).await {
+        Ok((data, _)) => {
+            serde_json::from_slice(&data).map(Some).map_err(|error| SessionError::Again(error.to_string()))
+        }
+        Err(Error::NoNode) => Ok(None),
+        Err(error) => Err(error).at(&path),
+    }
+}
+
+/// The write that pauses a job, given its pause as read, and the pause that it replaces.
+fn put_pause(job: &JobName, id: Uuid, pause: &Pause, was: Option<ControlEntry>) -> (Op, Option<Pause>) {
+    let (at, id) = was.as_ref().map_or((None, id), |entry| (Some(entry.version), entry.record.id));
+    let op = write(paths::control(job), json(&ControlRecord::new(id, pause.clone())), at);
+    (op, was.map(|entry| entry.record.paused))
+}
+
+/// The write that leaves a job's record as read, but gives it a new version.
+fn touch(job: &JobName, id: Uuid, record: Option<(Vec<u8>, i32)>) -> Op {
+    match record {
+        Some((data, version)) => write(paths::job(job), data, Some(Version(version))),
+        None => write(paths::job(job), json(&undecided(id)), None),
+    }
+}
+
+/// The write that requests the end of a pause as read, and the id of the pause.
+fn put_resume(job: &JobName, resume: &Resume, was: ControlEntry) -> (Op, Uuid) {
+    let id = was.record.id;
+    let record = ControlRecord { resume: Some(resume.clone()), ..was.record };
+    (write(paths::control(job), json(&record), Some(was.version)), id)
+}
+
+fn is_another(data: &[u8], pause: Uuid) -> bool {
+    serde_json::from_slice::<ControlRecord>(data).is_ok_and(|record| record.id != pause)
+}
+
+/// The record of a job that no leader has decided on. Its occurrences count from the first decision.
+fn undecided(pause: Uuid) -> JobRecord {
+    JobRecord {
+        v: 1,
+        last_scheduled: Timestamp::UNIX_EPOCH,
+        counted: None,
+        schedule: None,
+        alarms: StandingAlarms::default(),
+        nonce: Nonce(format!("pause-{pause}")),
+    }
+}
+
+fn write(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
+    match at {
+        Some(Version(version)) => Op::Set { path, data, version },
+        None => Op::Create { path, data, mode: Mode::Persistent },
+    }
+}
+
+/// Returns `None` if another writer changed the base of the write.
+fn done(answer: Result<Vec<Done>, MultiError>, path: &str) -> Result<Option<Vec<Done>>, SessionError> {
+    match answer {
+        Ok(done) => Ok(Some(done)),
+        Err(MultiError { error: Error::BadVersion | Error::NodeExists | Error::NoNode, .. }) => Ok(None),
+        Err(failed) => Err(failed).at(path),
+    }
+}
+
+fn busy() -> SessionError {
+    SessionError::Again("other writers keep changing this record".to_owned())
+}
+
+fn operator_result<T>(result: Result<T, SessionError>) -> Result<T, OperatorError> {
+    result.map_err(|error| OperatorError(error.to_string()))
+}

@@ -1,0 +1,188 @@
+//! The ledger's current content, read by a new leader and for operators.
+//!
+//! Runs are read before members, so an owner found alive was alive after its run was read. A damaged record does not
+//! affect the others; the result names it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::future::{try_join, try_join3};
+use jiff::Timestamp;
+
+use super::client::{Client, Stat};
+use super::context::{self, Reads, SessionError};
+use super::damage::Damage;
+use super::{paths, requests, session_id};
+use cronkeeper_core::election::Member;
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::{JobEntry, OwnerState, Running, Snapshot};
+use cronkeeper_core::run::{JobRecord, RunId, RunRecord, Version};
+use cronkeeper_core::term::{NodeName, SessionId};
+
+/// Reads jobs, runs and the owners' state, and names what could not be read. `dead` are the sessions of processes known
+/// to be dead.
+///
+/// A takeover waits for this. So requests that do not depend on each other's answers are sent together: first the
+/// names, then the records, then, if there are runs, their owners.
+pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(Snapshot, Vec<Damage>), SessionError> {
+    let mut snapshot = Snapshot::default();
+    let (mut damaged, mut more) = (Vec::new(), Vec::new());
+    let jobs = context::children_or_damaged(client, paths::JOBS, &mut damaged);
+    let runs = context::children_or_damaged(client, paths::RUNNING, &mut more);
+    let (jobs, runs) = try_join(jobs, runs).await?;
+    let jobs = context::get_small(client, paths::JOBS, jobs);
+    let runs = context::get_small(client, paths::RUNNING, runs);
+    // Read the requests after the jobs' records. A pause changes the job's record too: if these reads miss a pause, the
+    // version read is stale, and the next write at that version fails.
+    let none_known = requests::Answered::new();
+    let requests = requests::read(client, &none_known);
+    let (jobs, found, (requests, damaged_requests)) = try_join3(jobs, runs, requests).await?;
+    damaged.extend(more.into_iter().chain(damaged_requests));
+    snapshot.requests = requests;
+    snapshot.jobs = job_entries(client, jobs, &mut damaged).await?;
+    let mut runs = Vec::new();
+    for (name, data, stat) in found.or_damaged(paths::RUNNING, &mut damaged) {
+        match run_record(&name, &data, &stat) {
+            Ok(run) => runs.push(run),
+            Err(why) => damaged.push(Damage::new(paths::under(paths::RUNNING, &name), why)),
+        }
+    }
+    let living = living_owners(client, &runs).await?;
+    snapshot.running = runs
+        .into_iter()
+        .map(|(record, version)| Running { owner: owner_state(&record, &living, dead), record, version })
+        .collect();
+    Ok((snapshot, damaged))
+}
+
+async fn job_entries<C: Client>(
+    client: &C,
+    jobs: Reads,
+    damaged: &mut Vec<Damage>,
+) -> Result<BTreeMap<JobName, JobEntry>, SessionError> {
+    let mut entries = BTreeMap::new();
+    let unread: Vec<String> = jobs.unread.iter().map(|(name, _)| name.clone()).collect();
+    // Their content is unknown, but their versions are not.
+    let versions = context::stats(client, paths::JOBS, unread).await?;
+    let versions = versions.into_iter().map(|(name, stat)| (name, Version(stat.version)));
+    let unread = versions.filter_map(|(name, version)| Some((JobName::parse(&name).ok()?, version)));
+    entries.extend(unread.map(|(job, version)| (job, JobEntry { record: None, version })));
+    for (name, data, stat) in jobs.or_damaged(paths::JOBS, damaged) {
+        match JobName::parse(&name) {
+            Ok(job) => drop(entries.insert(job, job_entry(&name, &data, &stat, damaged))),
+            Err(bad) => damaged.push(Damage::new(paths::under(paths::JOBS, &name), bad)),
+        }
+    }
+    Ok(entries)
+}
+
+/// The sessions that are alive among those of the nodes that own these runs, by node.
+async fn living_owners<C: Client>(
+    client: &C,
+    runs: &[(RunRecord, Version)],
+) -> Result<BTreeMap<String, SessionId>, SessionError> {
+    let nodes: BTreeSet<&NodeName> = runs.iter().map(|(record, _)| &record.owner.node).collect();
+    let names = nodes.into_iter().map(|node| node.as_str().to_owned()).collect();
+    let found = context::stats(client, paths::NODES, names).await?;
+    Ok(found.into_iter().map(|(name, stat)| (name, session_id(stat.ephemeral_owner))).collect())
+}
+
+/// The members, which are the nodes that are alive, and those of them that cannot be read.
+pub async fn members<C: Client>(client: &C) -> Result<(Vec<Member>, Vec<Damage>), SessionError> {
+    let mut damaged = Vec::new();
+    let names = context::children_or_damaged(client, paths::NODES, &mut damaged).await?;
+    let found = context::get_small(client, paths::NODES, names).await?.or_damaged(paths::NODES, &mut damaged);
+    let mut members = Vec::with_capacity(found.len());
+    for (name, data, _) in found {
+        match member(&name, &data) {
+            Ok(member) => members.push(member),
+            Err(why) => damaged.push(Damage::new(paths::under(paths::NODES, &name), why)),
+        }
+    }
+    Ok((members, damaged))
+}
+
+fn member(name: &str, data: &[u8]) -> Result<Member, String> {
+    let member: Member = serde_json::from_slice(data).map_err(|error| error.to_string())?;
+    if member.node.as_str() != name {
+        return Err(format!("it names a different node, `{}`", member.node));
+    }
+    Ok(member)
+}
+
+/// Parses a run's record and checks that it belongs under this name.
+pub fn run_record(name: &str, data: &[u8], stat: &Stat) -> Result<(RunRecord, Version), String> {
+    RunId::parse(name).map_err(|bad| bad.to_string())?;
+    let record = RunRecord::read(data).map_err(|error| error.to_string())?;
+    not_ahead(record.scheduled_at, stat)?;
+    let id = record.id().to_string();
+    if id != name {
+        return Err(format!("it holds the record of another run, `{id}`"));
+    }
+    Ok((record, Version(stat.version)))
+}
+
+/// Rejects records whose time is more than a day ahead of the servers' time of the write.
+///
+/// No leader decides more than a minute ahead of the servers' clock, so such a record was not written by a leader.
+pub fn not_ahead(at: Timestamp, stat: &Stat) -> Result<(), String> {
+    const A_DAY_MS: i64 = 86_400_000;
+    if stat.mtime_ms > 0 && at.as_millisecond() > stat.mtime_ms.saturating_add(A_DAY_MS) {
+        return Err(format!("its time, {at}, is more than a day after it was written"));
+    }
+    Ok(())
+}
+
+/// Parses a job's record. If that fails, adds the path to `damaged`.
+pub fn job_entry(name: &str, data: &[u8], stat: &Stat, damaged: &mut Vec<Damage>) -> JobEntry {
+    let read = |data| {
+        let record: JobRecord = serde_json::from_slice(data).map_err(|error| error.to_string())?;
+        not_ahead(record.counted.unwrap_or(record.last_scheduled), stat)?;
+        Ok(record)
+    };
+    let record =
+        read(data).inspect_err(|why: &String| damaged.push(Damage::new(paths::under(paths::JOBS, name), why))).ok();
+    JobEntry { record, version: Version(stat.version) }
+}
+
+fn owner_state(record: &RunRecord, living: &BTreeMap<String, SessionId>, dead: &BTreeSet<SessionId>) -> OwnerState {
+    if living.get(record.owner.node.as_str()) == Some(&record.owner.session) {
+        OwnerState::Alive
+    } else if dead.contains(&record.owner.session) {
+        OwnerState::Dead
+    } else {
+        OwnerState::Gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_records::record;
+    use crate::zookeeper::context::json;
+
+    /// A write in the first second of 1970, or a moment after.
+    const STAMP: Stat =
+        Stat { czxid: 1, mzxid: 1, mtime_ms: 1_000, ctime_ms: 1_000, version: 0, cversion: 0, ephemeral_owner: 0 };
+
+    #[test]
+    fn a_run_under_another_runs_name_or_far_in_the_future_is_rejected() {
+        let run = record("backup", 60, "0x7");
+        let name = run.id().to_string();
+        assert_eq!(run_record(&name, &json(&run), &STAMP), Ok((run.clone(), Version(0))));
+        assert!(run_record("backup.19700101T000200Z", &json(&run), &STAMP).unwrap_err().contains("another run"));
+        let ahead = record("backup", 200_000, "0x7");
+        assert!(run_record(&ahead.id().to_string(), &json(&ahead), &STAMP).unwrap_err().contains("more than a day"));
+    }
+
+    #[test]
+    fn a_mark_far_ahead_of_its_own_stamp_is_rejected() {
+        let mut damaged = Vec::new();
+        let mut entry = |second| {
+            let record = crate::zookeeper::transaction::tests::mark(second, "1-0");
+            job_entry("backup", &json(&record), &STAMP, &mut damaged).record
+        };
+        assert!(entry(60).is_some());
+        assert!(entry(200_000).is_none());
+        assert_eq!(damaged.len(), 1);
+    }
+}

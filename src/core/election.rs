@@ -1,0 +1,351 @@
+//! The interface between the daemon and the backend that runs the election.
+//!
+//! The daemon sends requests and receives events through channels; the backend is a task between the two. The backend
+//! carries out requests in the order they were made, including those to the [`ledger`](crate::ledger). This module
+//! names no backend.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Uptime;
+use crate::clock::server::ServerTime;
+use crate::job::{Digest, HISTORY_LIMIT, JobName, JobSet};
+use crate::ledger::Snapshot;
+use crate::run::{Drain, NodeControl};
+use crate::term::{CandidateName, NodeName, SessionId, Term, TermEnd};
+
+/// A request from the daemon to the election.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// Join the queue, and rejoin it whenever the candidate is lost, until [`Request::Resign`] or [`Request::Leave`].
+    /// A node that is drained does not join.
+    Campaign,
+    /// Give up leadership, or leave the queue. Commits already requested are answered first; the member stays. Answered
+    /// by [`Event::Over`] if the node was leading, and in any case by [`Event::Withdrawn`].
+    Resign,
+    /// Hand leadership over to this node, which must be in the queue. Commits already requested are answered first; the
+    /// member stays. Answered by [`Event::Over`] and [`Event::Withdrawn`], or by [`Event::NotTransferred`]; then the
+    /// term continues unless it was already over. If the queue changes at the last moment, all three are sent,
+    /// [`Event::Withdrawn`] last.
+    Transfer(NodeName),
+    /// Report whether this node has runs in flight. If it has, the backend renews the lease even while the node does
+    /// not lead.
+    Busy(bool),
+    /// Publish what this node has loaded, so that other nodes can compare.
+    Publish(Published),
+    /// Report the jobs in this node's files. Records of jobs that no node has may be removed.
+    Define(Arc<Defined>),
+    /// End the membership and the session. Answered by [`Event::Left`], within a time limit of the backend even if the
+    /// service does not answer.
+    Leave,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Defined {
+    /// Digest of the jobs files, as published in [`Published::digest`].
+    pub digest: Digest,
+    pub jobs: BTreeSet<JobName>,
+    /// How many records of each kind the ledger keeps, of the jobs for which this is not [`HISTORY_LIMIT`].
+    pub history_limits: BTreeMap<JobName, u16>,
+}
+
+impl Defined {
+    pub fn of(jobs: &JobSet) -> Self {
+        let limits = jobs.jobs.iter().map(|(name, job)| (name, job.history_limit));
+        let limits = limits.filter(|(_, limit)| *limit != HISTORY_LIMIT).map(|(name, limit)| (name.clone(), limit));
+        Self {
+            digest: jobs.digest.clone(),
+            jobs: jobs.jobs.keys().cloned().collect(),
+            history_limits: limits.collect(),
+        }
+    }
+
+    /// How many run records, and how many skip records, the ledger keeps of a job.
+    pub fn history_limit(&self, job: &JobName) -> usize {
+        usize::from(self.history_limits.get(job).copied().unwrap_or(HISTORY_LIMIT))
+    }
+
+    /// The jobs of which fewer records are kept than by `before`.
+    pub fn lowered(&self, before: &Self) -> BTreeSet<JobName> {
+        let named = self.history_limits.keys().chain(before.history_limits.keys());
+        named.filter(|job| self.history_limit(job) < before.history_limit(job)).cloned().collect()
+    }
+}
+
+/// What a node publishes about itself for the other nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Published {
+    /// Digest of its jobs files.
+    pub digest: Digest,
+    /// Version of the time zone data with which it evaluates schedules.
+    pub tzdata: String,
+    /// The configured priority. The leader hands leadership over to the fit node with the highest priority.
+    #[serde(default)]
+    pub priority: u32,
+    /// Its jobs files are invalid now; `digest` is that of the last valid ones.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub jobs_invalid: bool,
+    /// It is shutting down and lets its runs finish.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub draining: bool,
+    /// An operator has drained it, and it is out of the queue, or about to be.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drained: bool,
+    /// Where it serves its API on TCP; absent if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen: Option<ApiAddress>,
+}
+
+/// Where a node serves its API on TCP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ApiAddress {
+    /// If the address is unspecified, such as 0.0.0.0, the node is reached by the name of its host.
+    pub address: SocketAddr,
+    /// The name that its certificate is for, if it was given one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tls: bool,
+}
+
+impl Published {
+    /// True if the node has loaded exactly the files with this digest.
+    pub fn defines(&self, digest: &Digest) -> bool {
+        self.digest == *digest && *digest != Digest::default() && !self.jobs_invalid
+    }
+
+    /// True if the node has loaded different jobs; false if it publishes no digest.
+    pub fn has_other_jobs_than(&self, other: &Self) -> bool {
+        self.digest != other.digest && self.digest != Digest::default()
+    }
+
+    /// True if the node has different time zone data; false if either version is unknown.
+    pub fn has_other_zones_than(&self, other: &Self) -> bool {
+        let is_known = |tzdata: &str| !tzdata.is_empty() && tzdata != "unknown";
+        self.tzdata != other.tzdata && is_known(&self.tzdata) && is_known(&other.tzdata)
+    }
+}
+
+/// The member with the highest priority that is not drained. Among equals the first by name, so that all nodes agree.
+/// Does not check fitness.
+pub fn highest_priority<'m>(members: impl Iterator<Item = &'m Member>) -> Option<&'m Member> {
+    members.filter(|member| !member.published.drained).max_by(|a, b| {
+        let weight = a.published.priority.cmp(&b.published.priority);
+        weight.then_with(|| b.node.cmp(&a.node))
+    })
+}
+
+/// An event from the election to the daemon.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The node has this session from now on. Also sent, with the same session, when the node's member was lost and
+    /// recreated: in between, other nodes considered the node gone, so it must take ownership of its runs again each
+    /// time.
+    Session {
+        /// The session that owns this node's runs from now on.
+        id: SessionId,
+        /// The negotiated session timeout.
+        timeout: Duration,
+    },
+    /// The node has joined the queue.
+    Joined {
+        candidate: CandidateName,
+    },
+    /// The node waits behind another candidate. Sent again whenever the predecessor or the leader changes.
+    Following {
+        candidate: CandidateName,
+        /// The candidate directly ahead of its own.
+        predecessor: CandidateName,
+        /// Node of the predecessor; `None` if the entry was not created by cronkeeper.
+        predecessor_node: Option<NodeName>,
+        /// Node of the first candidate; `None` if the entry was not created by cronkeeper.
+        leader_node: Option<NodeName>,
+    },
+    /// The node leads. The ledger was read after every earlier candidate was gone.
+    Elected {
+        term: Term,
+        /// The end of the lease. If it is in the past, the node must wait for an [`Event::Lease`] before it acts.
+        lease_until: Uptime,
+        snapshot: Box<Snapshot>,
+        /// Time since the node learned that it is first in the queue.
+        took: Duration,
+    },
+    /// The term is over. No commit requested in it from now on is accepted. If the connection was lost, a commit
+    /// requested earlier may still be answered [`Accepted`](crate::ledger::Commit::Accepted): the run is in the ledger
+    /// but must not be started.
+    Over {
+        term: Term,
+        why: TermEnd,
+    },
+    /// What operators want of this node. Sent before the first [`Event::Joined`] of each session, and again whenever it
+    /// may have changed. Until it is no longer drained, the backend does not let the node join the queue; to leave the
+    /// queue is the daemon's part.
+    Wanted(NodeControl),
+    /// [`Request::Resign`] is done: the node is no longer in the queue.
+    Withdrawn,
+    /// [`Request::Transfer`] failed.
+    NotTransferred {
+        /// The node that leadership should have gone to.
+        to: NodeName,
+        why: TransferError,
+    },
+    /// The lease changed: later than before after a quorum write, [`Uptime::ZERO`] when it was withdrawn.
+    Lease {
+        /// The new end of the lease.
+        until: Uptime,
+    },
+    /// The connection is lost; the session may still exist.
+    Suspended {
+        session: SessionId,
+    },
+    /// The connection is back. The session and the node's entries are the same as before.
+    Resumed {
+        session: SessionId,
+    },
+    Expired {
+        session: SessionId,
+    },
+    /// No server answers.
+    Unreachable {
+        /// Time until the next attempt.
+        retry: Duration,
+        /// The error, for display.
+        error: String,
+    },
+    /// A request to the service has kept failing for some seconds and is being retried; the text describes it. `None`
+    /// when it no longer fails.
+    Stalled(Option<String>),
+    /// Paths of the service that cannot be read, written or trusted, each with the reason. They are skipped and checked
+    /// again later.
+    Damaged {
+        all: Vec<String>,
+        /// Those that no earlier event reported.
+        new: Vec<String>,
+    },
+    /// The service's clock, read from the timestamp of a write by this node. Sent before each [`Event::Elected`], and
+    /// about every minute while the node leads, runs something or waits in the queue.
+    Time(ServerTime),
+    /// The nodes that are alive, read every 15 s.
+    Members(Vec<Member>),
+    Left,
+    /// The node cannot take part until an operator intervenes. If the node was leading, its term is over.
+    Failed(Failure),
+}
+
+/// A node that is alive, as it describes itself in its member record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Member {
+    /// Format version of the record.
+    pub v: u32,
+    pub node: NodeName,
+    pub host: String,
+    pub pid: u32,
+    /// Version of cronkeeper.
+    pub version: String,
+    pub started_at: jiff::Timestamp,
+    /// Session timeout in milliseconds; absent with a backend whose sessions do not expire by time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_timeout_ms: Option<u64>,
+    #[serde(flatten)]
+    pub published: Published,
+}
+
+/// The queue at the time it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queue {
+    /// The candidates in order, the leader first.
+    pub candidates: Vec<Candidate>,
+    /// The nodes that are alive.
+    pub members: Vec<Member>,
+    /// The nodes that operators have drained, alive or not.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub drained: BTreeMap<NodeName, Drain>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    pub candidate: CandidateName,
+    /// `None` if the entry was not created by cronkeeper.
+    pub node: Option<NodeName>,
+}
+
+/// The reason why leadership cannot be handed over to a node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    #[error("this node does not lead")]
+    NotLeading,
+    #[error("it already leads")]
+    Leads,
+    #[error("it is not in the queue")]
+    NotQueued,
+    /// It has a candidate but no member.
+    #[error("its member is gone")]
+    NotAlive,
+    #[error("{node} is drained; `cronkeeper undrain {node}` lets it lead again")]
+    Drained { node: NodeName },
+    /// A foreign entry is ahead of it, and only the owner of that entry may remove it.
+    #[error("`{entry}`, which was not created by cronkeeper, is ahead of it in the queue")]
+    Foreign { entry: CandidateName },
+    /// The queue changed during the handover.
+    #[error("the queue changed during the handover; leadership went to the next node in the queue")]
+    Changed,
+    /// The check took too long. It is limited in time, because the leader decides nothing while it runs.
+    #[error("the check whether it can lead took too long")]
+    NotInTime,
+    /// The backend cannot reorder its queue.
+    #[error("another node is ahead of it in the queue, and on a single host the order of the queue is fixed")]
+    NotNext,
+}
+
+/// The reason why a node cannot take part until an operator intervenes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// Another node that is alive has the same name.
+    #[error("node name `{node}` is already in use by {holder}")]
+    NameTaken {
+        node: NodeName,
+        /// Description of the other node, for display.
+        holder: String,
+    },
+    #[error("{service} refused the authentication: {detail}")]
+    Refused {
+        /// The service's address, as configured.
+        service: String,
+        /// The service's error.
+        detail: String,
+    },
+    /// The chroot of the connect string does not exist.
+    #[error("path `{chroot}` does not exist on {service}")]
+    NoChroot {
+        chroot: String,
+        /// The service's address, as configured.
+        service: String,
+    },
+    /// The chroot of the connect string is a path where another cluster keeps its data, or below one.
+    #[error("path `{chroot}` on {service} is in the data of another cluster, whose path is `{cluster}`")]
+    ChrootInCluster {
+        chroot: String,
+        /// The other cluster's chroot; `/` if it has none.
+        cluster: String,
+        /// The service's address, as configured.
+        service: String,
+    },
+    #[error("the state directory belongs to cluster {ours}, but {service} is cluster {theirs}")]
+    OtherCluster {
+        /// The cluster recorded in the state directory.
+        ours: String,
+        /// The cluster that the service reports.
+        theirs: String,
+        /// The service's address, as configured.
+        service: String,
+    },
+    #[error("the state directory cannot be written: {0}")]
+    StateDir(String),
+}

@@ -1,0 +1,176 @@
+//! Log events that alerts and dashboards rely on.
+//!
+//! Each has a name, a list of fields, and a default message for log lines without one of their own. The list is the
+//! one in docs/contract.md. A line may have more fields than are listed, and leaves out those that do not apply.
+
+/// The `tracing` target of the daemon's own events.
+pub const TARGET: &str = "cronkeeper";
+
+/// An event as docs/contract.md promises it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub name: &'static str,
+    /// Used as the line's `message` when the line has none of its own.
+    pub message: &'static str,
+    pub fields: &'static [&'static str],
+}
+
+pub fn by_name(name: &str) -> Option<&'static Event> {
+    EVENTS.iter().find(|event| event.name == name)
+}
+
+macro_rules! events {
+    ($($id:ident $name:literal $message:literal [$($field:ident),*];)*) => {
+        $(
+            #[doc = concat!("`", $name, "`: ", $message, ".")]
+            pub const $id: &str = $name;
+        )*
+
+        pub const EVENTS: &[Event] =
+            &[$(Event { name: $name, message: $message, fields: &[$(stringify!($field)),*] }),*];
+    };
+}
+
+events! {
+    NODE_STARTED "node.started" "the node started" [version, backend, jobs];
+    NODE_STATE "node.state" "the current state of the node" [state];
+    NODE_DRAINING "node.draining" "the node waits for its runs to end; a second signal kills them at once"
+        [runs, waits_for, timeout_ms];
+    NODE_DRAINED "node.drained" "an operator drained the node: it leads no more, and its runs go on to their end"
+        [by, reason, runs, waits_for];
+    NODE_UNDRAINED "node.undrained" "the node is no longer drained, and joins the queue again" [by];
+    NODE_STOPPING "node.stopping" "the node was asked again to stop: it kills its runs" [runs];
+    NODE_STOPPED "node.stopped" "the node stopped" [reason];
+    NODE_UNSETTLED "node.unsettled" "the node stops before the ledger has the ends of all its runs" [runs];
+    NODE_STUCK "node.stuck" "the daemon's loop stands still" [stood_ms];
+    NODE_UNSTUCK "node.unstuck" "the daemon's loop turns again" [];
+    JOBS_LOADED "jobs.loaded" "the jobs were loaded"
+        [path, jobs, digest, added, changed, removed, added_jobs, changed_jobs, removed_jobs];
+    JOBS_REJECTED "jobs.rejected" "the jobs file is invalid; keeping the jobs loaded before"
+        [path, errors, first, last_good];
+    JOBS_ERROR "jobs.error" "a further error of a jobs file that is invalid" [path];
+    JOBS_WARNING "jobs.warning" "the jobs file is valid, but probably not what was meant" [path];
+    JOBS_UNWATCHED "jobs.unwatched" "changes of the jobs file are noticed late: it cannot be watched" [path, error];
+    JOBS_UNCOPIED "jobs.uncopied" "the jobs were not copied, so a start without a valid jobs file would fail"
+        [path, error];
+    JOBS_DRIFT "jobs.drift" "another node has loaded different jobs" [other, digest, other_digest];
+    ZONES_DRIFT "zones.drift" "another node has different time zone data" [other, tzdata, other_tzdata];
+    ELECTION_JOINED "election.joined" "the node joined the queue" [candidate];
+    ELECTION_FOLLOWING "election.following" "the node is waiting behind its predecessor in the queue"
+        [candidate, predecessor, predecessor_node, leader_node];
+    ELECTION_UNFIT "election.unfit" "the node cannot lead, so it goes to the end of the queue" [path];
+    ELECTION_ALL_DRAINED "election.all_drained" "nobody leads and no job runs: every node is drained" [nodes];
+    LEADER_ELECTED "leader.elected" "the node became the leader" [candidate, token, took_ms];
+    LEADER_RESIGNED "leader.resigned" "the node resigned as leader" [token, reason];
+    LEADER_LOST "leader.lost" "the node lost leadership" [token, reason];
+    LEADER_HANDING_OVER "leader.handing_over" "the leader hands leadership over by its own decision" [to, reason];
+    LEADER_HANDOVER_FAILED "leader.handover_failed" "leadership was not handed over" [to, reason];
+    TAKEOVER_DONE "takeover.done" "the new leader has settled everything earlier leaders left open"
+        [token, settled, missed, took_ms];
+    COORDINATION_UNREACHABLE "coordination.unreachable" "the coordination service does not answer; retrying" [retry_ms];
+    COORDINATION_STALLED "coordination.stalled" "an operation that the node needs keeps failing" [error];
+    COORDINATION_RECOVERED "coordination.recovered" "what kept failing works again" [];
+    COORDINATION_FAILED "coordination.failed" "the node cannot take part until an operator acts" [error];
+    COORDINATION_DAMAGED "coordination.damaged" "ignoring a path that cannot be read, written or trusted" [path];
+    COORDINATION_REPAIRED "coordination.repaired" "a damaged path is written again" [path];
+    COORDINATION_EXPOSED "coordination.exposed" "cronkeeper's data in ZooKeeper stands open to others" [];
+    COORDINATION_SECURED "coordination.secured" "the access lists are as the authentication file says" [changed];
+    COORDINATION_NUMBERS_LOW "coordination.numbers_low" "half of the sequence numbers of a path are used up" [path];
+    COORDINATION_NUMBERS_RESTARTED "coordination.numbers_restarted" "the sequence numbers of a path restarted at 0"
+        [path];
+    COORDINATION_SUSPENDED "coordination.suspended" "connection lost; the session may still be alive" [session];
+    COORDINATION_RESUMED "coordination.resumed" "connection restored; the session is still alive" [session];
+    COORDINATION_EXPIRED "coordination.expired" "the session expired" [session];
+    COORDINATION_RESTORED "coordination.restored" "the coordination service is back" [away_ms];
+    CLOCK_STEPPED "clock.stepped" "the system clock was stepped" [by_ms];
+    CLOCK_SKEWED "clock.skewed" "the node's clock differs from the coordination service's clock" [by_ms];
+    RUN_STARTED "run.started" "a run started" [job, run, scheduled_at, attempt, token, pid, lateness_ms];
+    RUN_OUTPUT "run.output" "a run wrote a line of output" [job, run, stream, line];
+    RUN_FINISHED "run.finished" "a run ended"
+        [job, run, attempt, outcome, reason, detail, exit_code, signal, duration_ms, leftovers, dropped_bytes, by];
+    RUN_NOT_STARTED "run.not_started" "the process of an attempt could not be started"
+        [job, run, attempt, step, path, error];
+    RUN_UNSTARTED "run.unstarted" "an attempt could not be started; the leader will begin another"
+        [job, run, attempt, reason];
+    RUN_RETRYING "run.retrying" "an attempt failed; the run will be retried" [job, run, attempt, delay_ms];
+    RUN_SKIPPED "run.skipped" "occurrences were skipped" [job, run, scheduled_at, reason, count, first, last];
+    RUN_SUPERSEDED "run.superseded" "another node has already settled this run" [job, run];
+    RUN_CUT_OFF "run.cut_off" "the run's node is cut off and may still be running it" [job, run, owner, keep_until];
+    RUN_OUTLIVED "run.outlived" "the warden did not report the run dead in time; killing it without the warden"
+        [job, run];
+    RUN_UNKILLABLE "run.unkillable" "a process of the run survived SIGKILL" [run, pid];
+    RUN_OBSTRUCTED "run.obstructed" "the run's place in the ledger is taken by something else" [job, run];
+    WARDEN_FAILED "warden.failed" "the warden cannot be used as it should be" [error];
+    WARDEN_SILENT "warden.silent" "the warden has stopped responding; killing it and all running jobs" [runs];
+    LOCK_LOST "lock.lost" "somebody else has ended a lock of this run; killing it" [job, run, path];
+    LOCK_REVOKE_REQUESTED "lock.revoke_requested" "somebody asks to release a lock of this run" [job, run, path];
+    LOCK_REFUSED "lock.refused" "a lock of this run is refused; trying again" [job, run];
+    JOB_PAUSED "job.paused" "a job was paused" [job, by, reason];
+    JOB_RESUMED "job.resumed" "a job was resumed" [job, by];
+    JOB_TRIGGERED "job.triggered" "a job was triggered" [job, run, by, parameters];
+    JOB_FORGOTTEN "job.forgotten" "no node defines this job any more; its records were removed" [job, records];
+    JOB_EDITED "job.edited"
+        "the job's schedule is not the last leader's: what that one had due in between is not known, and not made up for"
+        [job, since, until];
+    JOB_MARK_AHEAD "job.mark_ahead" "the job's last scheduled time is in the future" [job];
+    ALARM_LATE "alarm.late" "a run did not start in time" [job, run, since, after_ms];
+    ALARM_LONG "alarm.long" "a run takes longer than it should" [job, run, since, after_ms];
+    ALARM_STALE "alarm.stale" "the job has not succeeded for too long" [job, since, after_ms];
+    ALARM_CLEARED "alarm.cleared" "an alarm of the job no longer stands" [job, alarm, run, raised_at];
+    HISTORY_UNTRIMMED "history.untrimmed" "the job's history cannot be trimmed, so it grows" [job];
+    ARCHIVE_FAILED "archive.failed" "the archive of the history cannot be written; the ledger has the newest records"
+        [path, error, lost];
+    ARCHIVE_RECOVERED "archive.recovered" "the archive of the history is written again" [path, lost];
+    OUTPUT_FAILED "output.failed" "the output of runs cannot be kept; the runs do not depend on it" [path, error];
+    OUTPUT_RECOVERED "output.recovered" "the output of runs is kept again" [path];
+    OPERATOR_REQUESTED "operator.requested" "an operator asked for something" [request, job, run, to, by, reason, parameters];
+    OPERATOR_REFUSED "operator.refused" "what an operator asked for is not done" [request, by, reason];
+    API_LISTENING "api.listening" "the API is served" [path, address];
+    API_FAILED "api.failed" "the API cannot be served on its socket; trying again" [error];
+    API_RELOADED "api.reloaded" "the token and the certificates were reloaded" [address];
+    API_REJECTED "api.rejected" "keeping the old token and certificates" [address, error];
+    API_UNENCRYPTED "api.unencrypted" "clients send their token unencrypted" [address];
+    STATE_FAILED "state.failed" "the state directory cannot be written" [run, error];
+    LOG_DROPPED "log.dropped" "log lines were dropped because they could not be written fast enough"
+        [output_lines, other_lines];
+    INTERNAL_ERROR "internal.error" "a bug of cronkeeper, please report it" [place];
+    HOOK_WITHOUT_FILE "hook.without_file" "a hook starts without a file of its job" [job, run, hook, step, path, error];
+    HOOK_FINISHED "hook.finished" "a hook ended" [job, run, hook, outcome, detail];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rows of the table in docs/contract.md: names separated by slashes, then the fields of each. A row with a
+    /// single field list applies it to all its names.
+    fn contract() -> impl Iterator<Item = (&'static str, &'static str)> {
+        let text = include_str!("../../docs/contract.md");
+        let section = text.split("\n## ").find(|section| section.starts_with("Log events")).unwrap();
+        let rows = section.lines().filter(|line| line.starts_with("| `"));
+        rows.map(|row| row.trim_matches(['|', ' ']).split_once(" | ").unwrap())
+    }
+
+    #[test]
+    fn every_event_of_the_contract_is_listed_with_its_fields_and_no_other() {
+        let mut promised = Vec::new();
+        for (names, fields) in contract() {
+            let lists: Vec<_> = fields.split(" / ").collect();
+            for (i, name) in names.split(" / ").enumerate() {
+                let fields = lists[i.min(lists.len() - 1)].split(", ").filter(|field| *field != "none");
+                promised.push((name.trim_matches('`'), fields.collect::<Vec<_>>()));
+            }
+        }
+        let listed: Vec<_> = EVENTS.iter().map(|event| (event.name, event.fields.to_vec())).collect();
+        assert_eq!(listed, promised);
+    }
+
+    #[test]
+    fn no_event_has_a_field_that_every_line_has() {
+        for event in EVENTS {
+            for taken in ["timestamp", "level", "event", "message", "node"] {
+                assert!(!event.fields.contains(&taken), "{}: {taken}", event.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The record of occurrences that were not run.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{RunId, Trigger, id_of};
+use crate::job::JobName;
+use crate::term::{FencingToken, NodeName};
+
+/// The reason why an occurrence was not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum SkipReason {
+    /// A run of the job was in flight.
+    Overlap,
+    /// No leader decided on it in time.
+    Missed,
+    /// An operator had paused the job.
+    Paused,
+    /// An upstream's result did not meet the job's condition, or can no longer arrive.
+    Upstream,
+    /// Another client held a lock of the job.
+    Locked,
+    /// The jobs file of the leader, which decided on the trigger or on the upstreams' results, did not define the job.
+    NotDefined,
+    /// The jobs file of the leader, which decided on the trigger, does not allow the trigger's parameters.
+    Parameters,
+}
+
+impl SkipReason {
+    /// The value in logs and history.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Overlap => "overlap",
+            Self::Missed => "missed",
+            Self::Paused => "paused",
+            Self::Upstream => "upstream",
+            Self::Locked => "locked",
+            Self::NotDefined => "not-defined",
+            Self::Parameters => "parameters",
+        }
+    }
+
+    /// The value, with what it means where that is not plain. `node`: who decided.
+    pub fn explained(self, node: &NodeName) -> String {
+        match self {
+            Self::NotDefined => format!("{}: the leader {node} has no such job", self.as_str()),
+            Self::Parameters => {
+                format!("{}: the job does not allow them in the jobs file of the leader {node}", self.as_str())
+            }
+            Self::Overlap | Self::Missed | Self::Paused | Self::Upstream | Self::Locked => self.as_str().to_owned(),
+        }
+    }
+}
+
+/// The history record of occurrences that were not run. Consecutive ones with the same reason share a record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skip {
+    /// Format version of the record.
+    pub v: u32,
+    pub job: JobName,
+    pub reason: SkipReason,
+    /// The first occurrence.
+    #[serde(deserialize_with = "super::id::occurrence")]
+    pub first: Timestamp,
+    /// The last occurrence.
+    pub last: Timestamp,
+    /// Number of occurrences; never 0.
+    pub count: u64,
+    /// The trigger that led to no run. Such a record covers only this trigger. `None` for occurrences.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<Trigger>,
+    /// Fencing token of the term that decided last.
+    pub token: FencingToken,
+    /// The node that decided last.
+    pub node: NodeName,
+    /// When the last occurrence was decided.
+    pub decided_at: Timestamp,
+}
+
+impl Skip {
+    /// The id of the record: that of the first occurrence or of the trigger.
+    pub fn id(&self) -> RunId {
+        id_of(&self.job, self.first, self.trigger.as_ref())
+    }
+}
