@@ -14,15 +14,18 @@ cd "$(dirname "$0")/.."
 limit=${CRONKEEPER_MUTANT_SECONDS:-600}
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/mutants
 unset CRONKEEPER_SIM_SEED
-# Not under /tmp: Cargo's configuration in the directories above the tree must apply to the copy too.
+# Not under /tmp: Cargo's configuration in the directories above the tree must apply to the copy too. And not under
+# Cargo's directory: it looks for the files there by their old paths, so if the copy of a killed run is left, it takes
+# that run's build for this one's.
 mkdir -p "$CARGO_TARGET_DIR"
-copy=$(mktemp -d -p "$CARGO_TARGET_DIR")
+copy=$(mktemp -d -p "${CARGO_TARGET_DIR%/*}" mutants-XXXXXX)
 trap 'rm -rf "$copy"' EXIT
 output=$copy/output
 tree=$copy/tree
 
 mkdir "$tree"
-tar --exclude=./target --exclude=./.git -cf - . | tar -xf - -C "$tree"
+# With new times: the build that is there may contain the last run's last mutant.
+tar --exclude=./target --exclude=./.git -cf - . | tar -xmf - -C "$tree"
 cp "$tree/tests/it/main.rs" "$copy/all.rs"
 
 head_of() { # KEY PATCH
