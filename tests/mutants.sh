@@ -5,8 +5,8 @@
 #   tests/mutants.sh [NAME...]     only patches whose names begin with NAME: tests/mutants.sh 03 11
 #
 # The head of a patch: `Bug` and `Rule` are for people; `Test` must fail; `Seeds` is the most seeds it is given; `Says`
-# is a text that its failure must contain. A patch that does not compile, hangs, or fails with another message counts as
-# not found.
+# is a text that its failure must contain. A patch that does not compile, hangs, whose test does not run, or that fails
+# with another message counts as not found.
 # Needs git. Builds in a separate directory below the target directory; a mutant takes about a minute.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,17 +14,19 @@ cd "$(dirname "$0")/.."
 limit=${CRONKEEPER_MUTANT_SECONDS:-600}
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/mutants
 unset CRONKEEPER_SIM_SEED
-# Not under /tmp: Cargo's configuration in the directories above the tree must apply to the copy too.
+# Not under /tmp: Cargo's configuration in the directories above the tree must apply to the copy too. And not under
+# Cargo's directory: it looks for the files there by their old paths, so if the copy of a killed run is left, it takes
+# that run's build for this one's.
 mkdir -p "$CARGO_TARGET_DIR"
-copy=$(mktemp -d -p "$CARGO_TARGET_DIR")
+copy=$(mktemp -d -p "${CARGO_TARGET_DIR%/*}" mutants-XXXXXX)
 trap 'rm -rf "$copy"' EXIT
 output=$copy/output
 tree=$copy/tree
 
 mkdir "$tree"
-tar --exclude=./target --exclude=./.git -cf - . | tar -xf - -C "$tree"
-# All named tests belong to the simulation: without the other tests a build is quick.
-printf 'mod port;\nmod simulation;\n' >"$tree/tests/it/main.rs"
+# With new times: the build that is there may contain the last run's last mutant.
+tar --exclude=./target --exclude=./.git -cf - . | tar -xmf - -C "$tree"
+cp "$tree/tests/it/main.rs" "$copy/all.rs"
 
 head_of() { # KEY PATCH
     sed -n "/^diff /q; s/^$1: //p" "$2"
@@ -34,9 +36,18 @@ put() { # PATCH [OPTION]: git must not treat the copy as part of a surrounding r
     (cd "$tree" && GIT_CEILING_DIRECTORIES=$copy git apply "${@:2}" "$1")
 }
 
+# Most tests belong to the simulation: without the others a build is quick.
+reduce_to() { # TEST
+    case $1 in
+    port::* | simulation::*) printf 'mod port;\nmod simulation;\n' ;;
+    *) cat "$copy/all.rs" ;;
+    esac >"$tree/tests/it/main.rs"
+}
+
 test_it() { # PATCH: prints the result; false if the bug survives.
     local test says status=0
     test=$(head_of Test "$1") says=$(head_of Says "$1")
+    reduce_to "$test"
     if ! (cd "$tree" && cargo test --locked --quiet --test it --no-run) >"$output" 2>&1; then
         echo "does not compile"
         return 1
@@ -45,6 +56,10 @@ test_it() { # PATCH: prints the result; false if the bug survives.
         timeout "$limit" cargo test --locked --quiet --test it -- --exact "$test") >"$output" 2>&1 || status=$?
     if ((status == 124)); then
         echo "hangs: no verdict in $limit s"
+    elif grep -q '^running 0 tests$' "$output"; then
+        echo "its test did not run: there is no $test"
+    elif ((status == 0)) && grep -qE '^SKIPPED: |^test result: ok\. 0 passed' "$output"; then
+        echo "its test did not run: $test is skipped here"
     elif ((status == 0)); then
         echo "SURVIVES $test"
     elif ! grep -qF "$says" "$output" || ! grep -q '^test result: FAILED' "$output"; then

@@ -1,7 +1,13 @@
 #!/usr/bin/env bash
 # Runs all tests. On a bare Debian with Rust it first installs the packages that are missing, then runs `cargo test`.
-# CRONKEEPER_TEST_ARGS: more arguments for cargo, e.g. "--test it servers".
 # On other systems it installs nothing and lists the packages that are missing.
+#
+# At its end it lists what was skipped and what failed. A test of real processes that fails is run once more, alone, and
+# fails only if it fails again. What explains a failure is in target/failed/TEST.
+#
+#   CRONKEEPER_TEST_ARGS="--test it servers"   only `cargo test` with these arguments
+#   CRONKEEPER_STRICT=1                        a test that fails once fails the run
+#   CRONKEEPER_STRICT_SKIPS=1                  so does a skip for want of what this machine has
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -55,13 +61,157 @@ fi
 # More threads than cores: most tests spend their time waiting for processes, servers and sessions.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
 
+# Absolute, because tests change their directory.
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+mkdir -p "$target"
+# Read by the tests, see tests/it/support/mod.rs: where skips are noted, and where what explains failures is kept.
+export CRONKEEPER_SKIPPED=$target/skipped CRONKEEPER_FAILED=$target/failed
+: >"$CRONKEEPER_SKIPPED"
+
 if [[ -n ${CRONKEEPER_TEST_ARGS:-} ]]; then
     # Not quoted, because the variable holds several arguments.
     # shellcheck disable=SC2086
     exec cargo test --locked $CRONKEEPER_TEST_ARGS
 fi
 
+rm -rf "$CRONKEEPER_FAILED"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+failed=() flaky=()
+# If more tests fail at the same time, the reason is not one test's bad luck.
+most_again=10
+
+names_of_failed() { # LOG: from the list at its end.
+    awk '/^failures:$/ { list = "" }
+        sub(/^    /, "") { list = list $0 "\n" }
+        /^test result: FAILED/ { printf "%s", list }' "$1"
+}
+
+output_of() { # TEST LOG
+    awk -v head="---- $1 stdout ----" '$0 == head { on = 1; print; next }
+        on && /^(---- .* stdout ----|failures:)$/ { exit }
+        on' "$2"
+}
+
+seed_of() { # OUTPUT: how to repeat it, e.g. CRONKEEPER_SIM_SEED=7, if it says so.
+    grep -aoE 'CRONKEEPER_([A-Z]+_)?SEED=[0-9]+' "$1" | tail -n 1 || true
+}
+
+# Runs the tests of one kind. If their build fails, the run ends. The names of those that fail are in `names`.
+run() { # ARGUMENTS OF CARGO TEST...
+    # Only documentation cannot be built apart.
+    [[ $1 == --doc ]] || cargo test --locked "$@" --no-run
+    names=()
+    cargo test --locked "$@" 2>&1 | tee "$log" && return
+    mapfile -t names < <(names_of_failed "$log")
+    # A test binary that was killed has no list.
+    ((${#names[@]})) || failed+=("cargo test $*")
+}
+
+# Tests whose failure is certain.
+run_once() { # ARGUMENTS OF CARGO TEST...
+    run "$@"
+    failed+=("${names[@]}")
+}
+
+# Tests of real processes, which may fail by accident: those that fail are run again, each alone and with its seed.
+run_twice() { # ARGUMENTS OF CARGO TEST...
+    local name folder seed
+    run "$@"
+    for name in "${names[@]}"; do
+        folder=$CRONKEEPER_FAILED/${name//::/__}
+        mkdir -p "$folder"
+        output_of "$name" "$log" >"$folder/output"
+        seed=$(seed_of "$folder/output")
+        if ((${#names[@]} > most_again)); then
+            failed+=("$name${seed:+ $seed}")
+            continue
+        fi
+        echo "tests/run.sh: $name failed, and is run again${seed:+ with $seed}"
+        if env ${seed:+"$seed"} RUST_TEST_THREADS=1 cargo test --locked "$@" -- --exact "$name" 2>&1 |
+            tee "$folder/output-again"; then
+            flaky+=("$name${seed:+ $seed}")
+        else
+            failed+=("$name${seed:+ $seed}")
+        fi
+    done
+    # Tests that expect a panic keep something too.
+    for folder in "$CRONKEEPER_FAILED"/*/; do
+        [[ -e $folder/output ]] || rm -rf "$folder"
+    done
+}
+
+# Whether this machine has what a test lacked, by the names of `Facility` in tests/it/support/mod.rs.
+has() { # FACILITY
+    local mounted own
+    mounted=$(findmnt -rn -t cgroup2 -o TARGET | head -n 1) || true
+    case $1 in
+    Root) ((EUID == 0)) ;;
+    Namespaces) unshare --mount --net --pid --fork --propagation private mount -t tmpfs none /sys/fs/cgroup ;;
+    Hosts)
+        # What the commands of `ip` and `nft` in the tests need of the kernel.
+        env PATH="$PATH:/usr/sbin:/sbin" unshare --mount --net sh -c 'ip link add bridge type bridge &&
+            ip link add line type veth peer name other && nft add table ip trial'
+        ;;
+    # Where the tests are.
+    Cgroups) own=$(sed -n 's/^0:://p' /proc/self/cgroup) && [[ -n $own ]] && takes_processes "$mounted$own" ;;
+    Controllers) ((EUID == 0)) && grep -w memory "$mounted/cgroup.subtree_control" | grep -w pids ;;
+    Systemd) has Root && has Namespaces && takes_processes "$mounted" && grep -w overlay /proc/filesystems ;;
+    # By this script.
+    Installed) true ;;
+    Packages) [[ -n ${CRONKEEPER_PACKAGES:-} ]] ;;
+    # Only the tests can tell.
+    Kernel) false ;;
+    # A new facility needs a line here.
+    *) true ;;
+    esac >/dev/null 2>&1
+}
+
+takes_processes() { # CGROUP
+    local trial status=0
+    trial=$(mktemp -d -p "$1") || return
+    # The file takes the process that writes, and counts it until it has ended.
+    sh -c "echo 0 >'$trial/cgroup.procs'" || status=1
+    rmdir "$trial" || { sleep 1 && rmdir "$trial"; } || true
+    return "$status"
+}
+
+# Lists what was skipped; false if a test lacked what this machine has.
+list_skipped() {
+    local name lacks why is_fine=true verdict
+    local -A known=()
+    echo "skipped: $(cut -f 1 "$CRONKEEPER_SKIPPED" | sort -u | wc -l)"
+    while IFS=$'\t' read -r name lacks why; do
+        if [[ -z ${known[$lacks]:-} ]]; then
+            if has "$lacks"; then known[$lacks]="which this machine HAS"; else known[$lacks]="not here"; fi
+        fi
+        verdict=${known[$lacks]}
+        [[ $verdict == "not here" ]] || is_fine=false
+        echo "  $name: $why ($lacks: $verdict)"
+    done < <(sort -u "$CRONKEEPER_SKIPPED")
+    $is_fine
+}
+
 # The unit tests are not optimised: that takes longer than they do.
-cargo test --locked --lib --config 'profile.dev.package.cronkeeper.opt-level=0'
-cargo test --locked --bins --test it
-cargo test --locked --doc
+run_once --lib --config 'profile.dev.package.cronkeeper.opt-level=0'
+run_once --bins
+# One line for each binary with tests of real processes or simulated clusters.
+run_twice --test it
+run_once --doc
+
+verdict=0
+echo
+if ! list_skipped && [[ ${CRONKEEPER_STRICT_SKIPS:-} == 1 ]]; then
+    echo "tests/run.sh: tests were skipped that this machine could have run"
+    verdict=1
+fi
+if ((${#flaky[@]})); then
+    printf 'FLAKY %s\n' "${flaky[@]}"
+    [[ ${CRONKEEPER_STRICT:-} != 1 ]] || verdict=1
+fi
+if ((${#failed[@]})); then
+    printf 'FAILED %s\n' "${failed[@]}"
+    verdict=1
+fi
+((${#failed[@]} + ${#flaky[@]} == 0)) || echo "What explains it is in $CRONKEEPER_FAILED"
+exit "$verdict"

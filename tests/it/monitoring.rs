@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::solo::fixture::get;
 use crate::support::node::Spec;
-use crate::support::{LONG, poll, skipped, until};
+use crate::support::{Facility, LONG, poll, skipped, until};
 
 /// One scrape in Prometheus' text format: the type of each family, and the value of each series.
 pub struct Scraped {
@@ -68,7 +68,7 @@ fn promtool(arguments: &[&str], input: &str) -> Option<Output> {
         .spawn();
     let mut child = match command {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            skipped("promtool is not installed (Debian's package prometheus)");
+            skipped(Facility::Installed, "promtool is not installed (Debian's package prometheus)");
             return None;
         }
         command => command.expect("promtool starts"),

@@ -69,6 +69,16 @@ fn every_deliberate_bug_says_what_it_is_and_which_test_finds_it() {
         let test = head(&patch, "Test").unwrap_or_default();
         let (module, function) = test.rsplit_once("::").unwrap_or_default();
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it").join(module.replace("::", "/") + ".rs");
-        assert!(read(&file).contains(&format!("fn {function}(")), "`{name}`: there is no test `{test}`");
+        let text = read(&file);
+        // The attribute, which makes it a test, stands right above it.
+        let heads = [format!("test]\nfn {function}() {{\n"), format!("test]\nasync fn {function}() {{\n")];
+        let body = heads.iter().find_map(|head| text.split_once(head)).map(|(_, body)| body);
+        let body = body.unwrap_or_else(|| panic!("`{name}`: there is no test `{test}`"));
+        // Without a limit it would be given as many seeds as in a run of all tests, so nobody would notice that the bug
+        // is hard to find.
+        let tries_seeds = body.lines().take_while(|line| *line != "}").any(|line| line.contains("many::<"));
+        let seeds = head(&patch, "Seeds").map(str::parse::<u64>);
+        assert_eq!(seeds.is_some(), tries_seeds, "`{name}`: `Seeds:` belongs to tests that try many, and only to them");
+        assert!(seeds.is_none_or(|seeds| seeds.is_ok()), "`{name}`: `Seeds:` is no number");
     }
 }

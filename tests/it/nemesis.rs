@@ -23,7 +23,6 @@ mod injector;
 mod txnlog;
 mod work;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -39,6 +38,7 @@ use self::supervisors::Supervisors;
 use self::testbed::{SERVERS, Testbed};
 use self::work::Work;
 use crate::support::node::Event;
+use crate::support::{Facility, skipped, test_name};
 
 const SEED: &str = "CRONKEEPER_NEMESIS_SEED";
 const MINUTES: &str = "CRONKEEPER_NEMESIS_MINUTES";
@@ -62,12 +62,12 @@ fn seeds() -> impl Iterator<Item = u64> {
 #[test]
 fn whatever_befalls_hosts_and_lines_the_promises_are_kept() {
     // On a thread of its own, because it moves to the test bed's network.
-    let ordeals = thread::spawn(|| {
+    let ordeals = thread::Builder::new().name(test_name()).spawn(|| {
         if let Some(mut testbed) = or_say(Testbed::new()) {
             seeds().for_each(|seed| suffer(&mut testbed, seed));
         }
     });
-    if let Err(panic) = ordeals.join() {
+    if let Err(panic) = ordeals.expect("a thread can be had").join() {
         std::panic::resume_unwind(panic);
     }
 }
@@ -75,8 +75,7 @@ fn whatever_befalls_hosts_and_lines_the_promises_are_kept() {
 /// The value if available here; otherwise reports why not, and the test must return.
 fn or_say<T>(had: Result<T, String>) -> Option<T> {
     if let Err(why) = &had {
-        // Not a macro, because the test runner hides the output of macros if the test passes.
-        drop(writeln!(std::io::stderr(), "SKIPPED: a test with hosts of their own, which takes root: {why}"));
+        skipped(Facility::Hosts, &format!("a test with hosts of their own, which takes root: {why}"));
     }
     had.ok()
 }

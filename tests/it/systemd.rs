@@ -11,8 +11,8 @@ use jiff::Timestamp;
 
 use self::host::Host;
 use crate::support::node::Event;
-use crate::support::skipped;
 use crate::support::zookeeper::shared;
+use crate::support::{Facility, skipped};
 
 mod host;
 mod journal;
@@ -183,7 +183,7 @@ fn all_jobs_together_have_fewer_processes_than_the_unit() {
     let of_jobs = "cat /sys/fs/cgroup/system.slice/cronkeeper.service/cronkeeper.*/jobs/pids.max";
     let of_jobs = host.run(&["sh", "-c", of_jobs]);
     if !of_jobs.status.success() {
-        return skipped("the controllers of memory and processes are not in use here");
+        return skipped(Facility::Controllers, "the controllers of memory and processes are not in use here");
     }
     let of_unit: u64 = host.property(FIRST, "TasksMax").parse().expect("the unit has a limit");
     let of_jobs: u64 = String::from_utf8_lossy(&of_jobs.stdout).trim().parse().expect("jobs have one too");

@@ -8,8 +8,8 @@ mod times;
 use serde_json::Value;
 
 use crate::solo::fixture::{await_run, kib, leading, node, warden_of};
-use crate::support::LONG;
 use crate::support::node::{Event, Node, Spec};
+use crate::support::{Facility, LONG, skipped};
 
 /// Allowed memory growth of daemon and warden, whatever a job does, in KiB: on a loaded machine the queue of output that
 /// is to be kept may fill up to its 16 MiB, and the log's to its 2 MiB.
@@ -89,7 +89,7 @@ fn resident(node: &Node) -> [u64; 2] {
 fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        eprintln!("skipped: only root runs jobs as other users");
+        skipped(Facility::Root, "only root runs jobs as other users");
     }
     is_root
 }

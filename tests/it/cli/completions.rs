@@ -7,7 +7,7 @@ use super::WorkingDirectory;
 use crate::support::LONG;
 use crate::support::command::{CRONKEEPER, command, texts};
 use crate::support::node::Spec;
-use crate::support::{skipped, until};
+use crate::support::{Facility, skipped, until};
 
 const JOBS: &str = "jobs: {backup: {schedule: '@daily', command: b}, report: {schedule: '@daily', command: r}}";
 
@@ -30,7 +30,7 @@ fn offered(context: &WorkingDirectory, line: &str) -> Option<Vec<String>> {
     // Unless the line names another directory, no node is asked.
     bash.env("CRONKEEPER_RUNTIME_DIR", "none");
     let Ok(output) = bash.output() else {
-        skipped("there is no bash here");
+        skipped(Facility::Installed, "there is no bash here");
         return None;
     };
     let (code, out, err) = texts(&output);

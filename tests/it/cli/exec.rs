@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{WorkingDirectory, assert_printed, transcript};
 use crate::support::command::CRONKEEPER;
-use crate::support::until;
+use crate::support::{Facility, skipped, until};
 
 const JOBS: &str = "\
 jobs:
@@ -118,7 +118,7 @@ fn a_missing_program_is_127_and_one_that_cannot_be_executed_126() {
 #[test]
 fn a_missing_user_is_126() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root runs jobs as other users");
+        skipped(Facility::Root, "only root runs jobs as other users");
         return;
     }
     assert_ends(

@@ -13,7 +13,7 @@ use crate::solo::fixture::{await_end, cli_text, leading, of};
 use crate::support::cgroup::{OwnCgroup, mounted};
 use crate::support::command::CRONKEEPER;
 use crate::support::node::{Node, Spec};
-use crate::support::{LONG, skipped, until};
+use crate::support::{Facility, LONG, skipped, until};
 
 /// Process limit of the whole cgroup.
 const LIMIT: u64 = 400;
@@ -31,7 +31,8 @@ struct Unit {
 impl Unit {
     /// The cgroup; `None`, with a message, if this machine cannot have one.
     fn or_skip() -> Option<Self> {
-        Self::new().map_err(|why| skipped(&format!("no cgroup with a limit on processes: {why}"))).ok()
+        let or_say = |why| skipped(Facility::Controllers, &format!("no cgroup with a limit on processes: {why}"));
+        Self::new().map_err(or_say).ok()
     }
 
     fn new() -> Result<Self, String> {

@@ -16,7 +16,7 @@ use crate::support::host::WITHOUT_AUDIT;
 use crate::support::node::{Node, Spec};
 use crate::support::process::Process;
 use crate::support::scratch::Scratch;
-use crate::support::skipped;
+use crate::support::{Facility, skipped};
 
 /// The attacker: a user without any rights.
 const NOBODY: u32 = 65_534;
@@ -68,7 +68,7 @@ impl Host {
     /// The host; `None`, with a message, if this machine cannot simulate it. `before` is run first.
     fn new(known: Known, before: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            skipped("only root runs jobs as other users");
+            skipped(Facility::Root, "only root runs jobs as other users");
             return None;
         }
         let scripts = Scratch::new("host");
@@ -77,7 +77,7 @@ impl Host {
         let program = script(&scripts, "cronkeeper", &text);
         let trial = Command::new("sh").args(["-c", &format!("exec {words} true")]).output().unwrap();
         if !trial.status.success() {
-            skipped(&format!("no host where runs are known {known:?}: {trial:?}"));
+            skipped(Facility::Namespaces, &format!("no host where runs are known {known:?}: {trial:?}"));
             return None;
         }
         Some(Self { known, program, _scripts: scripts })
@@ -96,7 +96,8 @@ impl Host {
             text.lines().rfind(|line| line.contains("known_by")).is_some_and(|line| line.contains(self.known.noted()))
         });
         if !is_noted {
-            skipped(&format!("the kernel has nothing by which runs could be known {:?}", self.known));
+            let lacks = if self.known == Known::Cgroup { Facility::Cgroups } else { Facility::Kernel };
+            skipped(lacks, &format!("the kernel has nothing by which runs could be known {:?}", self.known));
         }
         is_noted
     }

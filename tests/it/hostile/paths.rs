@@ -14,7 +14,7 @@ use crate::support::command::{command, run, texts};
 use crate::support::node::Node;
 use crate::support::process::Process;
 use crate::support::scratch::Scratch;
-use crate::support::{LONG, skipped};
+use crate::support::{Facility, LONG, skipped};
 
 const NOBODY: u32 = 65_534;
 
@@ -25,7 +25,7 @@ const ZOOKEEPER: &str = "127.0.0.1:1";
 fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        skipped("only root can give files to another user");
+        skipped(Facility::Root, "only root can give files to another user");
     }
     is_root
 }

@@ -7,7 +7,7 @@ use rustix::process::{Pid, kill_process};
 
 use super::*;
 use crate::support::cgroup::OwnCgroup;
-use crate::support::skipped;
+use crate::support::{Facility, skipped};
 
 /// A node whose daemon and warden are dead while a child of its run is alive; and the run.
 fn overdue(spec: &Spec, jobs: &str) -> (Node, String) {
@@ -26,7 +26,8 @@ fn overdue(spec: &Spec, jobs: &str) -> (Node, String) {
 fn on_one_host_the_processes_that_overdue_daemon_and_warden_are_killed() {
     // Without a cgroup of its own, a daemon of another test could find the dead one's and kill its processes first.
     // Where there can be none, no daemon has cgroups.
-    let apart = OwnCgroup::new().inspect_err(|why| skipped(&format!("the node has no cgroup: {why}"))).ok();
+    let or_say = |why: &String| skipped(Facility::Cgroups, &format!("the node has no cgroup: {why}"));
+    let apart = OwnCgroup::new().inspect_err(or_say).ok();
     let spec = Spec::new(apart.as_ref().map_or(CRONKEEPER, OwnCgroup::program), "solo");
     let (node, _) = overdue(&spec, "jobs: {parent: {schedule: '@every 1s', command: 'sleep 1000 & sleep 1000'}}");
     assert_quiet(&release(&spec, None));
@@ -68,7 +69,7 @@ async fn while_a_process_does_not_die_nothing_is_given_up() {
     let apart = script("apart", WITHOUT_CGROUPS);
     let can = Command::new(&apart).args(HARMLESS).arg("true").output().unwrap();
     if !can.status.success() {
-        skipped(&format!("only root with all rights can be without one: {can:?}"));
+        skipped(Facility::Namespaces, &format!("only root with all rights can be without one: {can:?}"));
         return;
     }
     let connect = shared();

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use crate::support::node::{Node, Spec};
 use crate::support::scratch::{Scratch, fill};
 use crate::support::witness::Witness;
-use crate::support::{LONG, until};
+use crate::support::{Facility, LONG, skipped, until};
 
 use super::fixture::{PROGRAM, await_starts, cli, cli_text, get, leading};
 
@@ -20,7 +20,7 @@ use super::fixture::{PROGRAM, await_starts, cli, cli_text, get, leading};
 fn on_own_file_system(options: &str) -> Option<(Scratch, Spec)> {
     let allowed = Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|output| output.status.success());
     if !allowed {
-        eprintln!("SKIPPED: mounting takes root");
+        skipped(Facility::Namespaces, "mounting takes root");
         return None;
     }
     let dir = Scratch::new("mounting");

@@ -16,7 +16,7 @@ pub use self::events::{Event, Events};
 use super::host::Host;
 use super::process::{Process, environment};
 use super::scratch::Scratch;
-use super::{LONG, poll};
+use super::{LONG, evidence, poll};
 
 mod events;
 
@@ -273,6 +273,12 @@ impl Drop for Node {
             eprintln!("the log of {}:\n{}", self.name(), self.events.tail());
         }
         self.kill9();
+        if let Some(folder) = evidence() {
+            // Several processes of one node have one name.
+            let file = folder.join(format!("{}.{}.log", self.name(), self.pid()));
+            // Without the file, the tail above must do.
+            drop(std::fs::write(file, self.events.text()));
+        }
         if self.has_successor {
             return;
         }

@@ -1,7 +1,7 @@
 //! Other libraries' locks in the same queue: the real kazoo and the real Curator, with their [kinds](Kind) of locks.
 //!
 //! Debian has both (`python3-kazoo`; `libcurator-recipes-java`, and a JDK to compile a small program). If one is
-//! missing, [`Peer::or_skip`] reports it on stderr, past the test runner's capture, and the test must return.
+//! missing, [`Peer::or_skip`] reports it, and the test must return.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, Command, Stdio};
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use super::process::Process;
 use super::scratch::Scratch;
-use super::skipped;
 use super::zookeeper::class_path;
+use super::{Facility, skipped};
 
 const KAZOO_LOCK: &str = include_str!("peers/kazoo_lock.py");
 const CURATOR_LOCK: &str = include_str!("peers/CuratorLock.java");
@@ -81,7 +81,8 @@ impl Peer {
         match library.missing() {
             None => Some(Self::start(library, kind, connect, path)),
             Some(why) => {
-                skipped(&format!("a test with {library:?}: {why}; tests/run.sh installs it"));
+                let why = format!("a test with {library:?}: {why}; tests/run.sh installs it");
+                skipped(Facility::Installed, &why);
                 None
             }
         }

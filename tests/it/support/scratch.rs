@@ -13,6 +13,8 @@ use std::sync::LazyLock;
 
 use tempfile::TempDir;
 
+use super::evidence;
+
 /// A directory that is removed when dropped.
 #[derive(Debug)]
 pub struct Scratch(TempDir);
@@ -36,6 +38,20 @@ impl Scratch {
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
         file.and_then(|mut file| file.write_all(text.as_bytes())).expect("a file can be written");
         path
+    }
+}
+
+impl Drop for Scratch {
+    /// Keeps the files of a failed test that tell something: not those that fill a disk, and nothing that is mounted,
+    /// which may answer no more.
+    fn drop(&mut self) {
+        let Some(folder) = evidence() else { return };
+        let Some(name) = self.path().file_name() else { return };
+        let mut command = Command::new("timeout");
+        command.args(["10", "find"]).arg(name).args(["-xdev", "-type", "f", "-size", "-2048k"]);
+        command.args(["-exec", "cp", "--parents", "-t"]).arg(folder).args(["{}", "+"]).current_dir(&BASE.path);
+        // What cannot be copied, the test's output must replace.
+        drop(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status());
     }
 }
 

@@ -15,7 +15,7 @@ use crate::support::command::CRONKEEPER;
 use crate::support::node::{Event, Events};
 use crate::support::process::Process;
 use crate::support::scratch::Scratch;
-use crate::support::{LONG, poll, skipped};
+use crate::support::{Facility, LONG, poll, skipped};
 
 const SYSTEMD: &str = "/lib/systemd/systemd";
 
@@ -53,7 +53,7 @@ impl Host {
         match Owner::start(name, program).and_then(|owner| Ok((owner.await_systemd()?, owner))) {
             Ok((pid, owner)) => Some(Self::up(name, pid, owner)),
             Err(why) => {
-                skipped(&format!("no systemd can be started here: {why}"));
+                skipped(Facility::Systemd, &format!("no systemd can be started here: {why}"));
                 None
             }
         }

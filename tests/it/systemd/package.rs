@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::SESSION;
 use super::host::Host;
 use crate::support::node::Event;
-use crate::support::{skipped, until};
+use crate::support::{Facility, skipped, until};
 
 const UNIT: &str = "cronkeeper.service";
 
@@ -70,7 +70,8 @@ fn await_runs(hosts: &[Host], more: usize) {
 #[test]
 fn three_hosts_are_upgraded_in_turn_and_no_occurrence_is_lost_doubled_or_late() {
     let Some([older, newer]) = packages() else {
-        return skipped("CRONKEEPER_PACKAGES names no packages; .ci/package --test builds and tests them");
+        let why = "CRONKEEPER_PACKAGES names no packages; .ci/package --test builds and tests them";
+        return skipped(Facility::Packages, why);
     };
     let hosts: Vec<Host> = ["first", "second", "third"].into_iter().map_while(Host::bare_or_skip).collect();
     if hosts.len() < 3 {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 
 use crate::solo::fixture::node;
-use crate::support::LONG;
 use crate::support::scratch::Scratch;
+use crate::support::{Facility, LONG, skipped};
 
 use super::{Trial, is_root, sh};
 
@@ -189,8 +189,7 @@ fn the_reason_names_a_missing_user() {
 fn the_reason_names_a_core_dump() {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
     if pattern.starts_with(['|', '/', '\n']) {
-        eprintln!("skipped: cores of this machine go to {pattern}");
-        return;
+        return skipped(Facility::Kernel, &format!("cores of this machine go to {pattern}"));
     }
     let dir = Scratch::new("core");
     let keys = format!("{}\nworking_directory: {}", sh("ulimit -c unlimited && kill -SEGV $$"), dir.path().display());

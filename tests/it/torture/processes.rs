@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::solo::fixture::{PROGRAM, leading, node, warden_of};
 use crate::support::process::Process;
 use crate::support::scratch::Scratch;
-use crate::support::{LONG, until};
+use crate::support::{Facility, LONG, skipped, until};
 
 use super::{Trial, is_root, job, sh};
 
@@ -120,7 +120,7 @@ fn processes_without_a_mark_of_their_run_die_too_when_the_warden_is_killed() {
     if cgroup.contains("/cronkeeper.") {
         until("it is dead", || !alive());
     } else {
-        eprintln!("skipped: no cgroup can be had, and nothing else knows of it");
+        skipped(Facility::Cgroups, "no cgroup can be had, and nothing else knows of it");
         kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     }
 }
@@ -130,8 +130,7 @@ fn processes_without_a_mark_of_their_run_die_too_when_the_warden_is_killed() {
 fn as_pid_1_it_reaps_orphans_but_not_its_own_children() {
     let namespace = ["--pid", "--fork", "--kill-child", "--mount-proc", "true"];
     if !Command::new("unshare").args(namespace).status().is_ok_and(|status| status.success()) {
-        eprintln!("skipped: no pid namespace can be had");
-        return;
+        return skipped(Facility::Namespaces, "no pid namespace can be had");
     }
     let init = Init::start();
     for _ in 0..20 {

@@ -10,6 +10,8 @@ use cronkeeper::warden::recover::start_time;
 use cronkeeper_core::clock::system::uptime;
 use cronkeeper_core::process::{Cgroup, Deadline, Exit, Launch, Limits, Order, TreeId};
 
+use crate::support::{Facility, skipped};
+
 use super::fixture::{Fixture, TIMEOUT, eventually};
 
 /// The cgroups of these tests. The next daemon that starts removes those that are left.
@@ -24,7 +26,7 @@ fn cgroup() -> Option<Cgroup> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let tree_id = TreeId(COUNT.fetch_add(1, Ordering::Relaxed));
     if CGROUPS.is_none() {
-        eprintln!("skipped: no cgroup v2 that can be written to");
+        skipped(Facility::Cgroups, "no cgroup v2 that can be written to");
     }
     Some(CGROUPS.as_ref()?.place(tree_id, &Limits::default()))
 }

@@ -14,6 +14,7 @@ use cronkeeper_core::process::{
 
 use crate::support::host::WITHOUT_AUDIT;
 use crate::support::process::environment;
+use crate::support::{Facility, skipped};
 
 /// Longer than anything takes on the slowest machine; only a failing test waits that long.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
@@ -218,7 +219,7 @@ pub async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 pub fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        eprintln!("skipped: only root becomes another user");
+        skipped(Facility::Root, "only root becomes another user");
     }
     is_root
 }

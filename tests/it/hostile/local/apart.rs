@@ -8,7 +8,7 @@ use nix::libc;
 use super::{Host, Known, NOBODY, quoted, run_now};
 use crate::solo::fixture::{await_end, leading, warden_of};
 use crate::support::node::Node;
-use crate::support::{LONG, skipped};
+use crate::support::{Facility, LONG, skipped};
 
 const KEYCTL: i64 = libc::SYS_keyctl;
 const ADD_KEY: i64 = libc::SYS_add_key;
@@ -57,7 +57,7 @@ fn each_job_has_a_session_keyring_of_its_own_and_nobody_elses_keys() {
         let lines = said(&node, job);
         let [keyring, admin, first, second, own, _] = lines.as_slice() else { panic!("{lines:?}") };
         if keyring == "-1" {
-            return skipped("the kernel has no keyrings");
+            return skipped(Facility::Kernel, "the kernel has no keyrings");
         }
         assert_eq!([admin, first, second], ["-1"; 3], "{job} finds a key of another's");
         assert_eq!(own, "mine", "{job} can keep a key");
@@ -74,7 +74,7 @@ pub fn has_login_user() -> bool {
     let trial = "echo 4242 >/proc/self/loginuid && read user </proc/self/loginuid; echo $user";
     let has = Command::new("sh").args(["-c", trial]).output().unwrap().stdout.starts_with(b"4242");
     if !has {
-        skipped("the kernel's audit is not to record whose a process is");
+        skipped(Facility::Kernel, "the kernel's audit is not to record whose a process is");
     }
     has
 }
@@ -134,7 +134,7 @@ fn a_daemon_that_is_spared_when_memory_runs_out_spares_no_job() {
     )));
     let of = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
     if of(node.pid()) != "-500\n" {
-        return skipped("this root may spare nobody when memory runs out");
+        return skipped(Facility::Kernel, "this root may spare nobody when memory runs out");
     }
     assert_eq!(of(warden_of(&node)), "-500\n");
     assert_eq!(

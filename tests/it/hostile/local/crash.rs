@@ -13,7 +13,7 @@ use crate::solo::fixture::{leading, warden_of};
 use crate::support::command;
 use crate::support::node::{Node, Spec};
 use crate::support::process::Process;
-use crate::support::{LONG, skipped, until};
+use crate::support::{Facility, LONG, skipped, until};
 
 /// More than any process of cronkeeper needs, but less than the attacker's environment.
 const MEMORY: &str = "ulimit -v 2097152";
@@ -118,7 +118,7 @@ fn a_strangers_environment_of_gigabytes_is_not_read_by_who_looks_for_what_is_lef
         if said(&mut huge) == "ready" {
             return Some(huge);
         }
-        skipped("the kernel lets no process say where its environment is");
+        skipped(Facility::Kernel, "the kernel lets no process say where its environment is");
         None
     });
 }

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use super::{Host, Known, WAYS, quoted, run_now};
 use crate::solo::fixture::{kib, leading, warden_of};
 use crate::support::node::Spec;
-use crate::support::{LONG, skipped};
+use crate::support::{Facility, LONG, skipped};
 
 /// Perl code that gives its process an environment of `bytes` zeros by prctl(PR_SET_MM, PR_SET_MM_MAP), if the kernel
 /// allows it.
@@ -90,7 +90,7 @@ fn assert_the_warden_takes_no_notice(host: &Host, spec: &Spec) {
     let breeder = run_now(&node, "breeder");
     let line = node.await_where("run.output", LONG, |event| event.text("run") == breeder);
     if line.text("line") != "all stand" {
-        return skipped("the kernel lets no process say where its environment is");
+        return skipped(Facility::Kernel, "the kernel lets no process say where its environment is");
     }
     let end = node.await_where("run.finished", LONG, |event| event.text("run") == breeder);
     assert_eq!(end.text("outcome"), "success");

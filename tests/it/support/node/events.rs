@@ -112,6 +112,11 @@ impl Events {
         newest.iter().map(|event| format!("  {}\n", event.0)).collect()
     }
 
+    /// All lines.
+    pub fn text(&self) -> String {
+        self.lock().events.iter().map(|event| format!("{}\n", event.0)).collect()
+    }
+
     fn take_all(&self, pipe: impl Read) {
         for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
             self.lock().events.push(Event::parse(&String::from_utf8_lossy(&line)));
