@@ -192,8 +192,8 @@ list_skipped() {
     $is_fine
 }
 
-# The unit tests are not optimised: that takes longer than they do.
-run_once --lib --config 'profile.dev.package.cronkeeper.opt-level=0'
+# The program's own unit tests are not optimised: that takes longer than they do.
+run_once --workspace --lib --config 'profile.dev.package.cronkeeper.opt-level=0'
 run_once --bins
 # One line for each binary with tests of real processes or simulated clusters.
 run_twice --test it
