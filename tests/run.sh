@@ -64,9 +64,12 @@ export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
 # Absolute, because tests change their directory.
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 mkdir -p "$target"
-# Read by the tests, see tests/it/support/mod.rs: where skips are noted, and where what explains failures is kept.
-export CRONKEEPER_SKIPPED=$target/skipped CRONKEEPER_FAILED=$target/failed
-: >"$CRONKEEPER_SKIPPED"
+# Read by the tests, see tests/it/support/mod.rs: where skips are noted, and where what explains failures is kept. The
+# program, which the tests call, refuses variables that begin with CRONKEEPER_ and that it does not know, and takes
+# CRONKEEPER_STRICT for an option of its own.
+export TESTS_SKIPPED=$target/skipped TESTS_FAILED=$target/failed
+export -n CRONKEEPER_TEST_ARGS CRONKEEPER_STRICT CRONKEEPER_STRICT_SKIPS
+: >"$TESTS_SKIPPED"
 
 if [[ -n ${CRONKEEPER_TEST_ARGS:-} ]]; then
     # Not quoted, because the variable holds several arguments.
@@ -74,7 +77,7 @@ if [[ -n ${CRONKEEPER_TEST_ARGS:-} ]]; then
     exec cargo test --locked $CRONKEEPER_TEST_ARGS
 fi
 
-rm -rf "$CRONKEEPER_FAILED"
+rm -rf "$TESTS_FAILED"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 failed=() flaky=()
@@ -119,7 +122,7 @@ run_twice() { # ARGUMENTS OF CARGO TEST...
     local name folder seed
     run "$@"
     for name in "${names[@]}"; do
-        folder=$CRONKEEPER_FAILED/${name//::/__}
+        folder=$TESTS_FAILED/${name//::/__}
         mkdir -p "$folder"
         output_of "$name" "$log" >"$folder/output"
         seed=$(seed_of "$folder/output")
@@ -136,7 +139,7 @@ run_twice() { # ARGUMENTS OF CARGO TEST...
         fi
     done
     # Tests that expect a panic keep something too.
-    for folder in "$CRONKEEPER_FAILED"/*/; do
+    for folder in "$TESTS_FAILED"/*/; do
         [[ -e $folder/output ]] || rm -rf "$folder"
     done
 }
@@ -180,7 +183,7 @@ takes_processes() { # CGROUP
 list_skipped() {
     local name lacks why is_fine=true verdict
     local -A known=()
-    echo "skipped: $(cut -f 1 "$CRONKEEPER_SKIPPED" | sort -u | wc -l)"
+    echo "skipped: $(cut -f 1 "$TESTS_SKIPPED" | sort -u | wc -l)"
     while IFS=$'\t' read -r name lacks why; do
         if [[ -z ${known[$lacks]:-} ]]; then
             if has "$lacks"; then known[$lacks]="which this machine HAS"; else known[$lacks]="not here"; fi
@@ -188,7 +191,7 @@ list_skipped() {
         verdict=${known[$lacks]}
         [[ $verdict == "not here" ]] || is_fine=false
         echo "  $name: $why ($lacks: $verdict)"
-    done < <(sort -u "$CRONKEEPER_SKIPPED")
+    done < <(sort -u "$TESTS_SKIPPED")
     $is_fine
 }
 
@@ -213,5 +216,5 @@ if ((${#failed[@]})); then
     printf 'FAILED %s\n' "${failed[@]}"
     verdict=1
 fi
-((${#failed[@]} + ${#flaky[@]} == 0)) || echo "What explains it is in $CRONKEEPER_FAILED"
+((${#failed[@]} + ${#flaky[@]} == 0)) || echo "What explains it is in $TESTS_FAILED"
 exit "$verdict"

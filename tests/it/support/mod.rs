@@ -80,11 +80,11 @@ pub enum Facility {
 
 /// Reports that a test is skipped, what it lacks, and why. The test must then return.
 ///
-/// The report goes to stderr, past the test runner's capture, and to the file that `CRONKEEPER_SKIPPED` names.
+/// The report goes to stderr, past the test runner's capture, and to the file that `TESTS_SKIPPED` names.
 pub fn skipped(lacks: Facility, why: &str) {
     // Not `eprintln!`: the test runner captures its output and hides it for tests that pass.
     drop(writeln!(std::io::stderr(), "SKIPPED: {why}"));
-    let Some(path) = std::env::var_os("CRONKEEPER_SKIPPED") else { return };
+    let Some(path) = std::env::var_os("TESTS_SKIPPED") else { return };
     let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
     let line = format!("{}\t{lacks:?}\t{why}\n", test_name());
     let file = OpenOptions::new().append(true).create(true).open(&path);
@@ -99,9 +99,9 @@ pub fn test_name() -> String {
 }
 
 /// Where to keep what explains the failure of this thread's test; `None` while it has not failed, or if nobody wants it.
-/// `CRONKEEPER_FAILED` names the directory for all tests.
+/// `TESTS_FAILED` names the directory for all tests.
 pub fn evidence() -> Option<PathBuf> {
-    let all = std::env::var_os("CRONKEEPER_FAILED").filter(|_| thread::panicking())?;
+    let all = std::env::var_os("TESTS_FAILED").filter(|_| thread::panicking())?;
     let folder = PathBuf::from(all).join(test_name().replace("::", "__"));
     std::fs::create_dir_all(&folder).is_ok().then_some(folder)
 }
