@@ -8,18 +8,17 @@
 //! One pass finds every error, each once and with its position. `cronkeeper check`, the start and a reload all use this
 //! path. The module does not depend on the running daemon: a reload is just another `JobSet`.
 
-mod lint;
 mod after;
 mod calendars;
 mod content;
 pub mod definition;
 mod files;
+mod hints;
+mod host;
 pub mod json_schema;
 mod keys;
 pub mod last_good;
-mod hints;
-mod host;
-mod spanned;
+mod lint;
 mod place;
 mod process;
 mod raw;
@@ -27,6 +26,7 @@ mod schema;
 mod settings;
 pub(crate) mod size;
 mod source;
+mod spanned;
 #[cfg(test)]
 mod tests;
 mod validate;

@@ -5,8 +5,8 @@
 //! the headers forbid the browser everything that is not needed: no text of a job can become part of the page's code.
 
 mod assets;
-mod bars;
 mod bar_cache;
+mod bars;
 mod cluster;
 mod events;
 mod forms;

@@ -4,7 +4,8 @@
 //! Where to begin: [`zookeeper`] for a cluster of hosts, [`solo`] for one host. Knows nothing of jobs files, processes,
 //! commands and pages.
 //!
-//! A module uses those declared above it, never those below; `tests/it/borders.rs` holds it to that.
+//! A module uses those declared above it, never those below; `tests/it/borders.rs` holds it to that. The blank lines
+//! between the modules keep rustfmt from sorting them.
 
 #![deny(unsafe_code)]
 
@@ -14,10 +15,13 @@ extern crate self as cronkeeper_cluster;
 
 /// Paths that no other user can change.
 pub mod safe_path;
+
 /// The state directory: its lock, its owner, and what it remembers.
 pub mod state_dir;
+
 /// The backend on ZooKeeper.
 pub mod zookeeper;
+
 /// The backend on one host: file locks and SQLite.
 pub mod solo;
 
@@ -25,6 +29,7 @@ pub mod solo;
 #[cfg(test)]
 #[path = "../../tests/support/fuzz/mod.rs"]
 mod fuzz;
+
 /// Sample records, in tests.
 #[cfg(test)]
 #[path = "../../tests/support/records.rs"]

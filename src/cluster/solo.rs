@@ -28,10 +28,9 @@
 //! threads do what has to wait, and nothing here runs on the daemon's loop.
 
 mod backend;
-mod reap;
+mod background;
 mod commit;
 mod contender;
-mod background;
 pub mod file_lock;
 mod forget;
 mod job_locks;
@@ -41,12 +40,13 @@ mod operator;
 mod queue;
 mod read;
 mod reader;
+mod reap;
+mod requests;
 mod store;
 #[cfg(test)]
 mod tests;
 mod wanted;
 mod watch;
-mod requests;
 
 use std::io;
 use std::path::PathBuf;

@@ -11,38 +11,38 @@
 //! number but the uuid it is given. So the same code runs against real servers and in the simulation, where the future
 //! that [`serve`] returns is a node's whole backend.
 
-mod transfer;
 pub mod client;
 mod committer;
-mod damage;
 mod context;
+mod damage;
 mod entry;
 mod forget;
 #[cfg(test)]
 mod fuzz;
 mod give_up;
 mod lasts;
-mod newest_records;
 pub mod lock;
-mod session_loop;
-mod transaction;
-mod supervisor;
+mod newest_records;
 mod operator;
 pub mod paths;
 mod place;
 pub mod queue;
 mod reader;
+mod requests;
 mod rights;
 pub mod session;
+mod session_loop;
 mod snapshot;
 mod store;
+mod supervisor;
 #[cfg(test)]
 mod tests_support;
 mod time;
+mod transaction;
+mod transfer;
 mod trim;
 mod wanted;
 mod watcher;
-mod requests;
 
 use std::time::Duration;
 

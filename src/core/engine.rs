@@ -31,9 +31,9 @@ mod parts;
 mod report;
 mod runs;
 mod shutdown;
-mod transfer;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 use jiff::SignedDuration;
 

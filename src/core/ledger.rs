@@ -5,11 +5,11 @@
 //! grows by one with every write, as ZooKeeper's znode versions do; how a backend implements it is up to the backend.
 //! This module names no backend.
 
-mod pipeline;
 pub mod filter;
 pub mod forgetting;
 mod newest;
 mod operator;
+mod pipeline;
 mod write;
 
 use std::collections::BTreeMap;

@@ -4,7 +4,8 @@
 //! `schedule::tzdata`). The engine decides what to do, and what uses this crate does it. Where to begin: [`engine`] for
 //! what the daemon does and why, [`coordination`] for what a backend has to do.
 //!
-//! A module uses those declared above it, never those below; `tests/it/borders.rs` holds it to that.
+//! A module uses those declared above it, never those below; `tests/it/borders.rs` holds it to that. The blank lines
+//! between the modules keep rustfmt from sorting them.
 
 #![deny(unsafe_code)]
 
@@ -15,40 +16,56 @@ extern crate self as cronkeeper_core;
 // The domain.
 /// Escaping of text from outside.
 pub mod escape;
+
 /// "Did you mean", and counts with their nouns.
 pub mod suggest;
+
 /// Durations as people write them.
 pub mod duration;
+
 /// Instants, timers, and the clocks of this host and of the coordination service.
 pub mod clock;
+
 /// Cron expressions, time zones, and the occurrences they name.
 pub mod schedule;
+
 /// Locks that scripts and jobs take: paths, kinds and keys.
 pub mod lock;
+
 /// Files with environment variables.
 pub mod environment_file;
+
 /// Jobs and their policies.
 pub mod job;
+
 /// Nodes, sessions, candidates, terms and fencing tokens.
 pub mod term;
+
 /// How long a node may act without a quorum write.
 pub mod lease;
+
 /// Runs: ids, records, ends, skips, links, and the journal of those on this host.
 pub mod run;
+
 /// Log events: names, fields and default messages.
 pub mod log_event;
 
 // The ports.
 /// What the daemon asks the warden to do with processes, and what the warden reports.
 pub mod process;
+
 /// What a failed start failed over.
 pub mod start_problem;
+
 /// The durable record of decisions and runs.
 pub mod ledger;
+
 /// The election of a leader.
 pub mod election;
+
 /// The locks of runs.
 pub mod run_lock;
+
 /// The channels between the daemon and a backend.
 pub mod coordination;
 
@@ -59,6 +76,7 @@ pub mod engine;
 #[cfg(test)]
 #[path = "../../tests/support/fuzz/mod.rs"]
 mod fuzz;
+
 /// Sample records, in tests.
 #[cfg(test)]
 #[path = "../../tests/support/records.rs"]

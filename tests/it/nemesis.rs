@@ -13,13 +13,13 @@
 //! plan, but not the same interleaving, because the processes are real. The test needs root, and a kernel that allows
 //! namespaces; without them it skips itself and reports that.
 
-mod supervisors;
 mod admin;
 mod history;
-mod testbed;
+mod injector;
 mod net;
 mod plan;
-mod injector;
+mod supervisors;
+mod testbed;
 mod txnlog;
 mod work;
 
@@ -60,11 +60,11 @@ fn seeds() -> impl Iterator<Item = u64> {
 }
 
 #[test]
-fn whatever_befalls_hosts_and_lines_the_promises_are_kept() {
+fn the_promises_hold_whatever_fails_on_hosts_and_links() {
     // On a thread of its own, because it moves to the test bed's network.
     let ordeals = thread::Builder::new().name(test_name()).spawn(|| {
         if let Some(mut testbed) = or_say(Testbed::new()) {
-            seeds().for_each(|seed| suffer(&mut testbed, seed));
+            seeds().for_each(|seed| run_seed(&mut testbed, seed));
         }
     });
     if let Err(panic) = ordeals.expect("a thread can be had").join() {
@@ -81,7 +81,7 @@ fn or_say<T>(had: Result<T, String>) -> Option<T> {
 }
 
 /// Runs one seed, from the start of the nodes to the verdict, under its own chroot on the servers.
-fn suffer(testbed: &mut Testbed, seed: u64) {
+fn run_seed(testbed: &mut Testbed, seed: u64) {
     let (plan, began) = (Plan::of(seed), SystemTime::now());
     let chroot = format!("/{}", Uuid::new_v4());
     testbed.ensemble.await_serving();
@@ -89,7 +89,7 @@ fn suffer(testbed: &mut Testbed, seed: u64) {
     let work = Work::new();
     let mut supervisors = Supervisors::start(testbed, &admin, &work);
     let mut injector = FaultInjector::new(testbed, &mut supervisors, &admin);
-    injector.rage(&plan);
+    injector.run(&plan);
     let peace = injector.await_peace(&work);
     let (transcript, still) = injector.into_account();
     let folders: Vec<PathBuf> = (0..SERVERS).map(|i| testbed.ensemble.data_of(i)).collect();

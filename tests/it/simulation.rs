@@ -16,7 +16,6 @@
 //!
 //! A seed uses no real time, no threads, and no random numbers but its own.
 
-mod targeted_fault;
 pub mod backend;
 mod clock;
 pub mod executor;
@@ -26,16 +25,17 @@ mod foreign_entries;
 pub mod invariants;
 mod jobs;
 mod locks;
-#[cfg(test)]
-pub mod testbed;
-#[cfg(test)]
-mod scripted;
 mod network;
 mod nodes;
 mod operators;
 mod queue;
 #[cfg(test)]
 mod scale;
+#[cfg(test)]
+mod scripted;
+mod targeted_fault;
+#[cfg(test)]
+pub mod testbed;
 mod toy;
 mod transcript;
 mod trial;

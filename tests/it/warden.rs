@@ -1,8 +1,8 @@
 //! Tests of the warden with jobs that misbehave. Every test ends by checking that no process of its run is left.
 
-pub mod fixture;
 mod cgroups;
 mod ends;
+pub mod fixture;
 mod given_files;
 mod held;
 mod input;

@@ -2,8 +2,8 @@
 
 mod damage;
 mod election;
+mod errors;
+pub mod fixture;
 mod ledger;
 mod operator;
-pub mod fixture;
 mod time;
-mod errors;

@@ -5,11 +5,11 @@
 //! and goes on once the disk has room again. Only when the node resigns or leaves are such commits answered, as
 //! unknown. An error that a retry cannot fix ends the term and is reported as a failure of the node.
 
+mod error;
 mod forgetting;
 mod locking;
-mod requests;
-mod error;
 mod outage;
+mod requests;
 mod wanted;
 
 use std::collections::{BTreeSet, VecDeque};

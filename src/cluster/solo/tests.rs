@@ -3,10 +3,10 @@
 //! They compete as separate processes would, because their locks belong to open files and not to the process.
 
 mod electing;
-mod forgetting;
-mod succession;
 mod errors;
+mod forgetting;
 mod requests;
+mod succession;
 mod writing;
 
 use std::path::Path;

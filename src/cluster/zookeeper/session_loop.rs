@@ -24,20 +24,20 @@
 
 mod candidacy;
 mod daemon_requests;
+mod ending;
+mod failing;
+mod forgetting;
+mod job_locks;
 mod lease;
 mod link;
 mod membership;
 mod operator_requests;
-mod step;
-mod step_result;
-mod transfer;
-mod ending;
-mod failing;
-mod job_locks;
-mod forgetting;
 mod reread;
 mod rights;
 mod standstill;
+mod step;
+mod step_result;
+mod transfer;
 mod wanted;
 
 use std::pin::Pin;

@@ -17,9 +17,9 @@ use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
 /// xorshift: small, and the same on every platform.
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -34,70 +34,71 @@ impl Dice {
 
 /// A fault that is to be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wound {
+enum ActiveFault {
     Killed(usize),
     Stopped(usize),
-    Parted(usize),
+    CutOff(usize),
     ServerKilled(usize),
     ServerPaused(usize),
 }
 
-struct Storm {
+struct FaultSchedule {
     ensemble: Ensemble,
     lines: Vec<Lines>,
     nodes: Vec<Option<Node>>,
     /// Logs of processes that are gone.
     logged: Vec<Event>,
-    open: Vec<Wound>,
-    dice: Dice,
+    open: Vec<ActiveFault>,
+    random: Random,
 }
 
-impl Storm {
-    fn blow(&mut self) {
-        let at = self.dice.one_of(self.nodes.len());
-        let is_hurt = |wound: &Wound| match *wound {
-            Wound::Killed(i) | Wound::Stopped(i) | Wound::Parted(i) => i == at,
-            Wound::ServerKilled(_) | Wound::ServerPaused(_) => false,
+impl FaultSchedule {
+    fn inject(&mut self) {
+        let at = self.random.one_of(self.nodes.len());
+        let is_hit = |fault: &ActiveFault| match *fault {
+            ActiveFault::Killed(i) | ActiveFault::Stopped(i) | ActiveFault::CutOff(i) => i == at,
+            ActiveFault::ServerKilled(_) | ActiveFault::ServerPaused(_) => false,
         };
-        let is_server_hurt = self.open.iter().any(|w| matches!(w, Wound::ServerKilled(_) | Wound::ServerPaused(_)));
-        if self.open.iter().any(is_hurt) {
+        let is_server_hit =
+            self.open.iter().any(|w| matches!(w, ActiveFault::ServerKilled(_) | ActiveFault::ServerPaused(_)));
+        if self.open.iter().any(is_hit) {
             return;
         }
-        match self.dice.below(8) {
+        match self.random.below(8) {
             0 => self.replace(at, |node| node.signal(Signal::TERM)),
             1 => self.replace(at, Node::kill9),
             2 => {
                 self.node(at).kill9();
-                self.open.push(Wound::Killed(at));
+                self.open.push(ActiveFault::Killed(at));
             }
             3 => {
                 self.node(at).stop();
-                self.open.push(Wound::Stopped(at));
+                self.open.push(ActiveFault::Stopped(at));
             }
             4 => {
                 self.lines[at].part();
-                self.open.push(Wound::Parted(at));
+                self.open.push(ActiveFault::CutOff(at));
             }
             5 => self.node(at).signal(Signal::USR2),
-            6 if !is_server_hurt => {
+            6 if !is_server_hit => {
                 self.ensemble.kill(at);
-                self.open.push(Wound::ServerKilled(at));
+                self.open.push(ActiveFault::ServerKilled(at));
             }
-            7 if !is_server_hurt => {
+            7 if !is_server_hit => {
                 self.ensemble.pause(at);
-                self.open.push(Wound::ServerPaused(at));
+                self.open.push(ActiveFault::ServerPaused(at));
             }
             _ => {}
         }
     }
 
-    fn heal(&mut self, wound: Wound) {
-        match wound {
-            Wound::Killed(i) => self.replace(i, |_| {}),
-            Wound::Stopped(i) => self.node(i).cont(),
-            Wound::Parted(i) => self.lines[i].pass(),
-            Wound::ServerKilled(i) => self.ensemble.restart(i),
-            Wound::ServerPaused(i) => self.ensemble.cont(i),
+    fn heal(&mut self, fault: ActiveFault) {
+        match fault {
+            ActiveFault::Killed(i) => self.replace(i, |_| {}),
+            ActiveFault::Stopped(i) => self.node(i).cont(),
+            ActiveFault::CutOff(i) => self.lines[i].pass(),
+            ActiveFault::ServerKilled(i) => self.ensemble.restart(i),
+            ActiveFault::ServerPaused(i) => self.ensemble.cont(i),
         }
     }
 
@@ -115,18 +116,18 @@ impl Storm {
         self.nodes[at] = Some(again(node));
     }
 
-    fn rage(&mut self, blows: usize) {
-        for _ in 0..blows {
-            self.blow();
-            thread::sleep(Duration::from_millis(200 + self.dice.below(4_000)));
+    fn run(&mut self, faults: usize) {
+        for _ in 0..faults {
+            self.inject();
+            thread::sleep(Duration::from_millis(200 + self.random.below(4_000)));
             // Some faults last: up to three at a time.
-            while !self.open.is_empty() && (self.open.len() > 2 || self.dice.below(2) == 0) {
-                let wound = self.open.remove(0);
-                self.heal(wound);
+            while !self.open.is_empty() && (self.open.len() > 2 || self.random.below(2) == 0) {
+                let fault = self.open.remove(0);
+                self.heal(fault);
             }
         }
-        for wound in std::mem::take(&mut self.open) {
-            self.heal(wound);
+        for fault in std::mem::take(&mut self.open) {
+            self.heal(fault);
         }
     }
 }
@@ -137,7 +138,7 @@ fn seed() -> u64 {
 }
 
 #[test]
-fn whatever_befalls_nodes_and_servers_nothing_runs_twice_and_nothing_is_lost_without_a_word() {
+fn whatever_fails_on_nodes_and_servers_nothing_runs_twice_and_nothing_is_lost_silently() {
     let seed = seed();
     eprintln!("CRONKEEPER_SEED={seed}");
     let ensemble = Ensemble::start(3);
@@ -155,10 +156,11 @@ fn whatever_befalls_nodes_and_servers_nothing_runs_twice_and_nothing_is_lost_wit
     let lines: Vec<Lines> = (0..3).map(|_| Lines::new(&ensemble, &place)).collect();
     let specs = [0, 1, 2].map(|i| usual(node(["a", "b", "c"][i], &lines[i].connect())).jobs(&file));
     let nodes = in_line(specs).map(Some).into();
-    let mut storm = Storm { ensemble, lines, nodes, logged: Vec::new(), open: Vec::new(), dice: Dice(seed | 1) };
-    storm.rage(if is_long() { 100 } else { 6 });
+    let mut schedule =
+        FaultSchedule { ensemble, lines, nodes, logged: Vec::new(), open: Vec::new(), random: Random(seed | 1) };
+    schedule.run(if is_long() { 100 } else { 6 });
 
-    storm.ensemble.await_serving();
+    schedule.ensemble.await_serving();
     let peace = Timestamp::now();
     until("all that was missed is made up for", || {
         let is_new = |at: &str| at.parse::<Timestamp>().is_ok_and(|at| at > peace + 3.seconds());
@@ -170,11 +172,11 @@ fn whatever_befalls_nodes_and_servers_nothing_runs_twice_and_nothing_is_lost_wit
     // The runs first: what comes after them must explain all that is missing between them.
     let entries = witness.entries();
     let ledger = place.history("tick");
-    for node in storm.nodes.iter().flatten() {
-        storm.logged.extend(node.events().all());
+    for node in schedule.nodes.iter().flatten() {
+        schedule.logged.extend(node.events().all());
     }
-    let logged = std::mem::take(&mut storm.logged);
-    drop(storm);
+    let logged = std::mem::take(&mut schedule.logged);
+    drop(schedule);
     let faults = faults(&entries, &[]);
     let tokens: Vec<_> = logged.iter().filter(|event| event.name() == "leader.elected").collect();
     let distinct: BTreeSet<_> = tokens.iter().map(|event| event.number("token")).collect();

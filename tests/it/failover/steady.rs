@@ -13,7 +13,7 @@ use crate::support::witness::{Mark, Witness};
 use crate::support::{LONG, until};
 
 #[derive(Clone, Copy, Debug)]
-enum Blow {
+enum Fault {
     /// SIGTERM, and a restart.
     Stop,
     /// SIGKILL, and an immediate restart.
@@ -24,33 +24,33 @@ enum Blow {
     Hang,
 }
 
-const BLOWS: [Blow; 4] = [Blow::Stop, Blow::Restart, Blow::Loss, Blow::Hang];
+const FAULTS: [Fault; 4] = [Fault::Stop, Fault::Restart, Fault::Loss, Fault::Hang];
 
 /// Applies the fault to the leading node and returns the next leader.
-fn strike(blow: Blow, line: &mut VecDeque<Node>) {
+fn inject(fault: Fault, line: &mut VecDeque<Node>) {
     let leader = line.pop_front().expect("there are nodes");
     let next = &line[0];
     let seen = next.events().len();
     let await_next = || next.await_after(seen, "takeover.done", LONG, |_| true);
-    let returned = match blow {
-        Blow::Stop => {
+    let returned = match fault {
+        Fault::Stop => {
             leader.signal(Signal::TERM);
             leader.wait_exit(LONG);
             await_next();
             again(leader)
         }
-        Blow::Restart => {
+        Fault::Restart => {
             leader.kill9();
             let restarted = again(leader);
             await_next();
             restarted
         }
-        Blow::Loss => {
+        Fault::Loss => {
             leader.kill9();
             await_next();
             again(leader)
         }
-        Blow::Hang => {
+        Fault::Hang => {
             let seen = leader.events().len();
             leader.stop();
             await_next();
@@ -73,10 +73,10 @@ fn a_job_of_every_second_is_run_once_for_every_second_over_many_failovers() {
     let mut tokens = vec![token(&line[0])];
     // The history keeps only the newest records, so it is read after each fault.
     let mut ledger = BTreeMap::new();
-    for blow in BLOWS.repeat(if is_long() { 5 } else { 1 }) {
+    for fault in FAULTS.repeat(if is_long() { 5 } else { 1 }) {
         await_a_run(&witness, token(&line[0]));
         ledger.extend(place.history("tick"));
-        strike(blow, &mut line);
+        inject(fault, &mut line);
         tokens.push(token(&line[0]));
         ledger.extend(place.history("tick"));
     }

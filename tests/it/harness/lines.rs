@@ -79,7 +79,7 @@ async fn delays_of_both_directions_add_up() {
 }
 
 #[tokio::test]
-async fn nobody_connects_to_a_parted_server() {
+async fn nobody_connects_to_a_server_that_is_cut_off() {
     let ensemble = Ensemble::start(1);
     let proxy = Proxy::opaque(ensemble.address_of(0));
     let before = client(&proxy.connect_string()).await;

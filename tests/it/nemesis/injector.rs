@@ -26,7 +26,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// An action that is due at some time.
 enum Action {
-    Strike(Fault),
+    Begin(Fault),
     Cure(Cure),
 }
 
@@ -102,17 +102,17 @@ impl<'a> FaultInjector<'a> {
     }
 
     /// Carries out the plan; returns when everything that can be is repaired.
-    pub fn rage(&mut self, plan: &Plan) {
+    pub fn run(&mut self, plan: &Plan) {
         self.began = Instant::now();
         for fault in &plan.faults {
-            self.put(self.began + fault.at, Action::Strike(fault.clone()));
+            self.put(self.began + fault.at, Action::Begin(fault.clone()));
             self.give_up_at = self.give_up_at.max(self.began + fault.at + fault.lasts + LONG);
         }
         while let Some(((at, _), action)) = self.agenda.pop_first() {
             thread::sleep(at.saturating_duration_since(Instant::now()));
             self.revive_silent();
             match action {
-                Action::Strike(fault) => self.strike(&fault),
+                Action::Begin(fault) => self.begin(&fault),
                 Action::Cure(cure) => self.cure(cure),
             }
         }
@@ -157,9 +157,9 @@ impl<'a> FaultInjector<'a> {
         }
     }
 
-    fn strike(&mut self, fault: &Fault) {
+    fn begin(&mut self, fault: &Fault) {
         let i = self.supervisors.pick(fault.node);
-        let cures = self.blow(fault, i);
+        let cures = self.inject(fault, i);
         let left_out = if cures.is_empty() { " (left out: it is down already)" } else { "" };
         self.note(&format!("{:?} {}, server {:?}{left_out}", fault.kind, self.supervisors.name(i), fault.server));
         for cure in cures {

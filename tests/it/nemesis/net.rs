@@ -22,7 +22,7 @@ pub enum LinkFault {
     /// Nothing to these addresses gets out.
     Mute(Vec<Ipv4Addr>),
     /// Neither direction works.
-    Parted(Vec<Ipv4Addr>),
+    Cut(Vec<Ipv4Addr>),
     /// Some packets are lost on the way.
     Lossy,
     /// The servers are reached through the slow links.
@@ -48,7 +48,7 @@ impl Network {
     }
 
     /// Adds a fault to a host's link.
-    pub fn suffer(&mut self, fault: usize, host: &Arc<Host>, link_fault: LinkFault) {
+    pub fn inject(&mut self, fault: usize, host: &Arc<Host>, link_fault: LinkFault) {
         self.link_faults.push((fault, Arc::clone(host), link_fault));
         self.enforce(host).expect("nftables took such rules before");
     }
@@ -66,7 +66,7 @@ impl Network {
     /// Checks that nftables supports everything the tests need.
     pub fn is_possible_on(&self, host: &Arc<Host>) -> Result<(), String> {
         let some = vec![host.address()];
-        let all = [LinkFault::Parted(some), LinkFault::Lossy, LinkFault::Slow];
+        let all = [LinkFault::Cut(some), LinkFault::Lossy, LinkFault::Slow];
         host.run(&["nft", "-f", "-"], &rules(&all.iter().collect::<Vec<_>>(), &self.slow))?;
         self.enforce(host)
     }
@@ -85,7 +85,7 @@ fn rules(link_faults: &[&LinkFault], slow: &[SlowLine]) -> String {
         match link_fault {
             LinkFault::Deaf(from) => drop_all(&mut incoming, "saddr", from),
             LinkFault::Mute(to) => drop_all(&mut outgoing, "daddr", to),
-            LinkFault::Parted(others) => {
+            LinkFault::Cut(others) => {
                 drop_all(&mut incoming, "saddr", others);
                 drop_all(&mut outgoing, "daddr", others);
             }

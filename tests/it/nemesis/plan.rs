@@ -25,7 +25,7 @@ pub const ROUND: u64 = (ALL_KINDS.len() / KINDS_PER_SEED) as u64;
 
 /// A signal, sent from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blow {
+pub enum SentSignal {
     Kill,
     Term,
     /// Followed by SIGCONT, once the session is over.
@@ -43,7 +43,7 @@ pub enum Part {
 /// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    Signal(Blow, Part),
+    Signal(SentSignal, Part),
     /// All processes of a host are stopped, jobs included.
     Suspended,
     /// All processes of a host are killed at once.
@@ -76,15 +76,15 @@ pub enum Kind {
 const ALL_KINDS: [Kind; 27] = {
     use Kind::*;
     [
-        Signal(Blow::Kill, Part::Daemon),
-        Signal(Blow::Kill, Part::Warden),
-        Signal(Blow::Kill, Part::Both),
-        Signal(Blow::Term, Part::Daemon),
-        Signal(Blow::Term, Part::Warden),
-        Signal(Blow::Term, Part::Both),
-        Signal(Blow::Stop, Part::Daemon),
-        Signal(Blow::Stop, Part::Warden),
-        Signal(Blow::Stop, Part::Both),
+        Signal(SentSignal::Kill, Part::Daemon),
+        Signal(SentSignal::Kill, Part::Warden),
+        Signal(SentSignal::Kill, Part::Both),
+        Signal(SentSignal::Term, Part::Daemon),
+        Signal(SentSignal::Term, Part::Warden),
+        Signal(SentSignal::Term, Part::Both),
+        Signal(SentSignal::Stop, Part::Daemon),
+        Signal(SentSignal::Stop, Part::Warden),
+        Signal(SentSignal::Stop, Part::Both),
         Suspended,
         HostLost,
         CutOff,
@@ -174,9 +174,9 @@ fn faults_of(kind: Kind, at: Duration, rng: &mut Rng) -> Vec<Fault> {
 fn length(kind: Kind, rng: &mut Rng) -> Duration {
     let within = |rng: &mut Rng, from: f64, to: f64| TIMEOUT.mul_f64(from + (to - from) * rng.f64());
     match kind {
-        Kind::Signal(Blow::Stop, _) | Kind::Suspended | Kind::HostLost | Kind::Blackout => within(rng, 1.3, 1.7),
+        Kind::Signal(SentSignal::Stop, _) | Kind::Suspended | Kind::HostLost | Kind::Blackout => within(rng, 1.3, 1.7),
         // Started again while its session is alive and its runs might be: a host that stays away is another kind.
-        Kind::Signal(Blow::Kill, _) => within(rng, 0.0, 0.6),
+        Kind::Signal(SentSignal::Kill, _) => within(rng, 0.0, 0.6),
         Kind::Signal(..) => within(rng, 0.0, 1.5),
         Kind::RollingRestart => within(rng, 0.1, 0.2),
         Kind::CandidateDeleted | Kind::MemberDeleted | Kind::QueueDeleted => Duration::ZERO,
@@ -219,8 +219,9 @@ mod tests {
     #[test]
     fn what_is_to_outlast_the_session_does() {
         let faults = (0..200).flat_map(|seed| Plan::of(seed).faults);
-        let long =
-            |kind| matches!(kind, Kind::Signal(Blow::Stop, _) | Kind::Suspended | Kind::HostLost | Kind::Blackout);
+        let long = |kind| {
+            matches!(kind, Kind::Signal(SentSignal::Stop, _) | Kind::Suspended | Kind::HostLost | Kind::Blackout)
+        };
         assert!(faults.filter(|fault| long(fault.kind)).all(|fault| fault.lasts > TIMEOUT));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::admin::Admin;
-use super::plan::{Blow, Part, Pick, TIMEOUT};
+use super::plan::{Part, Pick, SentSignal, TIMEOUT};
 use super::testbed::Testbed;
 use super::work::Work;
 use crate::support::LONG;
@@ -113,7 +113,7 @@ impl Supervisors {
     }
 
     /// Sends a signal. Returns the processes that were stopped, to be continued; `None` if there was no process.
-    pub fn strike(&mut self, i: usize, blow: Blow, part: Part) -> Option<Vec<OwnedFd>> {
+    pub fn signal(&mut self, i: usize, signal: SentSignal, part: Part) -> Option<Vec<OwnedFd>> {
         let node = self.node(i);
         if node.status().is_some() {
             return None;
@@ -125,12 +125,12 @@ impl Supervisors {
             Part::Both => vec![daemon, warden?],
         };
         // The warden ignores SIGTERM: it ends with its daemon.
-        self.nodes[i].may_end |= blow != Blow::Stop && (blow, part) != (Blow::Term, Part::Warden);
+        self.nodes[i].may_end |= signal != SentSignal::Stop && (signal, part) != (SentSignal::Term, Part::Warden);
         let send = |signal| hit.iter().for_each(|process| self::send(process, signal));
-        match blow {
-            Blow::Term => send(Signal::TERM),
-            Blow::Stop => send(Signal::STOP),
-            Blow::Kill => {
+        match signal {
+            SentSignal::Term => send(Signal::TERM),
+            SentSignal::Stop => send(Signal::STOP),
+            SentSignal::Kill => {
                 // Neither may see the other die.
                 send(Signal::STOP);
                 send(Signal::KILL);
@@ -141,7 +141,7 @@ impl Supervisors {
 
     /// Stops all processes of a node's host; returns them, to be continued.
     pub fn suspend(&mut self, i: usize) -> Option<Vec<OwnedFd>> {
-        let mut stopped = self.strike(i, Blow::Stop, Part::Both)?;
+        let mut stopped = self.signal(i, SentSignal::Stop, Part::Both)?;
         let mut known = Vec::new();
         loop {
             let found = self.node(i).job_processes();

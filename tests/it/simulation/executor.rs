@@ -172,7 +172,7 @@ impl<P: Program> Executor<P> {
             Fault::Kill { node, with_host } => self.kill(node, with_host),
             Fault::Start { node } => self.start(node),
             Fault::StallLoop { .. } if P::LOOP.is_none() => {}
-            other => self.world.lock().suffer(other),
+            other => self.world.lock().inject(other),
         }
     }
 

@@ -111,7 +111,7 @@ pub enum Fault {
 /// Draws the faults of one run, from `begin` to `end`, with the instants at which they start and end.
 pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: Uptime) -> Vec<(Uptime, Fault)> {
     let mut plan = Vec::new();
-    // Calm seeds with few faults find other bugs than stormy ones.
+    // Seeds with few faults find other bugs than seeds with many.
     let mean_gap = timeout.mul_f64(0.3 + 2.7 * rng.f64());
     let mut at = begin;
     loop {
@@ -164,10 +164,10 @@ fn hang(rng: &mut Rng, nodes: usize, timeout: Duration, at: Uptime) -> Vec<(Upti
     let lasts = timeout.mul_f64(0.2 * 20_f64.powf(rng.f64()));
     let mut plan = vec![(at, Fault::HangWarden { node }), (at + lasts, Fault::WakeWarden { node })];
     if rng.bool() {
-        let (from, parted) = (at + timeout.mul_f64(0.2 * rng.f64()), timeout.mul_f64(1.0 + rng.f64()));
+        let (from, cut_for) = (at + timeout.mul_f64(0.2 * rng.f64()), timeout.mul_f64(1.0 + rng.f64()));
         for (fault, cure) in cut(&[Host::Node(node)], &servers(|_| true), rng) {
             plan.push((from, fault));
-            plan.extend(cure.map(|cure| (from + parted, cure)));
+            plan.extend(cure.map(|cure| (from + cut_for, cure)));
         }
     }
     plan
@@ -307,7 +307,7 @@ impl World {
     }
 
     /// Executes a fault, unless it is the executor's. In peace no fault happens, whoever planned it.
-    pub fn suffer(&mut self, fault: Fault) {
+    pub fn inject(&mut self, fault: Fault) {
         if self.env.network.is_calm() {
             return;
         }

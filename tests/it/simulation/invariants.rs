@@ -10,19 +10,19 @@ mod events_keep_their_order;
 mod hooks_follow_what_is_written;
 mod marks_never_go_back;
 mod no_attempt_ends_without_a_process;
+mod no_program_begins_early;
 mod no_run_begins_twice;
 mod no_two_processes_of_a_run;
 mod nothing_begins_ahead;
-mod no_program_begins_early;
 mod nothing_vanishes;
 mod one_acting_term;
 mod parameters_stay_with_the_run;
 #[cfg(test)]
 mod proofs;
+mod requests_are_heeded;
 mod starts_are_in_time;
 mod tokens_grow;
 mod what_is_due_has_had_its_process;
-mod requests_are_heeded;
 
 use std::borrow::Cow;
 use std::time::Duration;

@@ -82,17 +82,17 @@ async fn a_fork_storm_in_a_cgroup_is_killed_at_once() {
     let Some(wanted) = cgroup() else { return };
     let mut fixture = Fixture::new();
     // Each process leaves session and parent at once and starts one successor: some dozens are alive at a time.
-    let storm = fixture.file("storm", "echo 1 >>count\nsetsid -f \"$0\" >/dev/null 2>&1\nsleep 0.05\n", 0o755);
-    let mut launch = fixture.sh("for i in 1 2 3; do setsid -f ./storm >/dev/null 2>&1; done; echo ready; sleep 1000");
+    let forker = fixture.file("forker", "echo 1 >>count\nsetsid -f \"$0\" >/dev/null 2>&1\nsleep 0.05\n", 0o755);
+    let mut launch = fixture.sh("for i in 1 2 3; do setsid -f ./forker >/dev/null 2>&1; done; echo ready; sleep 1000");
     launch.cgroup = Some(wanted.clone());
     let count = fixture.directory.path().join("count");
     let (tree_id, _) = fixture.start(launch).await;
     fixture.line("ready").await;
-    eventually("the storm rages", || fs::metadata(&count).is_ok_and(|count| count.len() > 200)).await;
+    eventually("the processes fork without end", || fs::metadata(&count).is_ok_and(|count| count.len() > 200)).await;
     fixture.order(Order::Kill { tree_id });
     fixture.end().await;
     assert!(!Path::new(&wanted.path).exists());
-    drop(storm);
+    drop(forker);
     fixture.close().await;
 }
 

@@ -121,25 +121,25 @@ async fn a_tree_that_stopped_itself_can_be_killed() {
 async fn a_fork_storm_is_killed() {
     let mut fixture = Fixture::new();
     // Each process leaves session and parent at once; some dozens are alive at a time.
-    let storm = fixture.file(
-        "storm",
+    let forker = fixture.file(
+        "forker",
         "echo 1 >>\"$COUNT\"\n[ -e stop ] || setsid -f \"$0\" >/dev/null 2>&1\nsleep 0.2\n",
         0o755,
     );
     let mut launch =
-        fixture.sh("for i in 1 2 3 4 5; do setsid -f ./storm >/dev/null 2>&1; done; echo ready; sleep 1000");
+        fixture.sh("for i in 1 2 3 4 5; do setsid -f ./forker >/dev/null 2>&1; done; echo ready; sleep 1000");
     let count = fixture.directory.path().join("count");
     launch.environment.push_variable("COUNT", count.to_str().unwrap());
     let (tree_id, _) = fixture.start(launch).await;
     fixture.line("ready").await;
-    eventually("the storm rages", || fs::metadata(&count).is_ok_and(|count| count.len() > 100)).await;
+    eventually("the processes fork without end", || fs::metadata(&count).is_ok_and(|count| count.len() > 100)).await;
     fixture.order(Order::Kill { tree_id });
     fixture.end().await;
     // A process that escaped every check would still write to this file.
     let size = fs::metadata(&count).unwrap().len();
     assert_eq!(living(&fixture.run), [0; 0]);
     assert_eq!(fs::metadata(&count).unwrap().len(), size);
-    drop(storm);
+    drop(forker);
     fixture.close().await;
 }
 

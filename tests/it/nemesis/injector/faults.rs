@@ -9,19 +9,19 @@ use jiff::Timestamp;
 use super::super::admin::Target;
 use super::super::history::Span;
 use super::super::net::LinkFault;
-use super::super::plan::{Blow, Fault, Kind, Part};
+use super::super::plan::{Fault, Kind, Part, SentSignal};
 use super::super::supervisors::Supervisors;
 use super::super::testbed::SERVERS;
 use super::{Cure, FaultInjector, Health, Still};
 
 impl FaultInjector<'_> {
     /// Applies the fault, and returns the repairs to do later; none if the victim was already down.
-    pub(super) fn blow(&mut self, fault: &Fault, i: usize) -> Vec<Cure> {
+    pub(super) fn inject(&mut self, fault: &Fault, i: usize) -> Vec<Cure> {
         match fault.kind {
-            Kind::Signal(blow, part) => self.signal(i, blow, part),
+            Kind::Signal(signal, part) => self.signal(i, signal, part),
             Kind::Suspended => self.stand_still(i, Part::Both, Supervisors::suspend),
             Kind::HostLost => self.supervisors.kill_all(i).map(|_| Cure::Revive(i)).into_iter().collect(),
-            Kind::CutOff => self.upon(i, LinkFault::Parted(self.servers_and_middle(None))),
+            Kind::CutOff => self.upon(i, LinkFault::Cut(self.servers_and_middle(None))),
             Kind::Deaf => self.upon(i, LinkFault::Deaf(self.servers_and_middle(None))),
             Kind::Mute => self.upon(i, LinkFault::Mute(self.servers_and_middle(None))),
             Kind::Lossy => self.upon(i, LinkFault::Lossy),
@@ -46,11 +46,11 @@ impl FaultInjector<'_> {
         }
     }
 
-    fn signal(&mut self, i: usize, blow: Blow, part: Part) -> Vec<Cure> {
-        if blow == Blow::Stop {
-            return self.stand_still(i, part, |supervisors, i| supervisors.strike(i, blow, part));
+    fn signal(&mut self, i: usize, signal: SentSignal, part: Part) -> Vec<Cure> {
+        if signal == SentSignal::Stop {
+            return self.stand_still(i, part, |supervisors, i| supervisors.signal(i, signal, part));
         }
-        let hit = self.supervisors.strike(i, blow, part);
+        let hit = self.supervisors.signal(i, signal, part);
         hit.map(|_| Cure::Revive(i)).into_iter().collect()
     }
 
@@ -67,13 +67,13 @@ impl FaultInjector<'_> {
 
     fn upon(&mut self, i: usize, link_fault: LinkFault) -> Vec<Cure> {
         self.count += 1;
-        self.testbed.network.suffer(self.count, &self.testbed.nodes[i], link_fault);
+        self.testbed.network.inject(self.count, &self.testbed.nodes[i], link_fault);
         vec![Cure::Network(self.count)]
     }
 
     /// Separates a node and a server from all others. The middle host reaches that server, but forwards nothing to it.
     fn part_with(&mut self, i: usize, server: usize) -> Vec<Cure> {
-        let cures = self.upon(i, LinkFault::Parted(self.servers_and_middle(Some(server))));
+        let cures = self.upon(i, LinkFault::Cut(self.servers_and_middle(Some(server))));
         let is_other = |host: &&Arc<_>| {
             !Arc::ptr_eq(host, &self.testbed.nodes[i]) && !Arc::ptr_eq(host, &self.testbed.servers[server])
         };
@@ -85,7 +85,7 @@ impl FaultInjector<'_> {
             .filter(is_other)
             .map(|host| host.address())
             .collect();
-        self.testbed.network.suffer(self.count, &self.testbed.servers[server], LinkFault::Parted(others));
+        self.testbed.network.inject(self.count, &self.testbed.servers[server], LinkFault::Cut(others));
         cures
     }
 

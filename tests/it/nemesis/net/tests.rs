@@ -42,7 +42,7 @@ impl Scene {
     /// Whether a message from here arrives there while this fault is applied here, and whether one sent back arrives.
     fn arrivals(&mut self, link_fault: impl FnOnce(Vec<Ipv4Addr>) -> LinkFault) -> [bool; 2] {
         let (here, there) = (&self.here, &self.there);
-        self.network.suffer(1, &here.0, link_fault(vec![there.0.address()]));
+        self.network.inject(1, &here.0, link_fault(vec![there.0.address()]));
         say(here, there, "during");
         say(there, here, "during");
         self.network.heal(1);
@@ -81,7 +81,7 @@ fn receive(at: &(Arc<Host>, UdpSocket)) -> String {
 #[test]
 fn a_line_is_cut_in_both_directions_or_in_one() {
     let Some(mut scene) = Scene::or_skip() else { return };
-    assert_eq!(scene.arrivals(LinkFault::Parted), [false, false]);
+    assert_eq!(scene.arrivals(LinkFault::Cut), [false, false]);
     assert_eq!(scene.arrivals(LinkFault::Mute), [false, true]);
     assert_eq!(scene.arrivals(LinkFault::Deaf), [true, false]);
 }
@@ -90,7 +90,7 @@ fn a_line_is_cut_in_both_directions_or_in_one() {
 fn a_lossy_line_loses_some() {
     let Some(mut scene) = Scene::or_skip() else { return };
     let (here, there) = (&scene.here, &scene.there);
-    scene.network.suffer(1, &here.0, LinkFault::Lossy);
+    scene.network.inject(1, &here.0, LinkFault::Lossy);
     // Few enough to fit into any buffer, and so many that some of them are lost.
     (0..200).for_each(|_| say(here, there, "word"));
     scene.network.heal(1);
@@ -102,7 +102,7 @@ fn a_lossy_line_loses_some() {
 #[test]
 fn a_slow_line_goes_by_the_middle() {
     let Some(mut scene) = Scene::or_skip() else { return };
-    scene.network.suffer(1, &scene.here.0, LinkFault::Slow);
+    scene.network.inject(1, &scene.here.0, LinkFault::Slow);
     let middle = Arc::new(scene.middle);
     let address = middle.address();
     let listener = on(&middle, move || TcpListener::bind((address, PORT)).unwrap());
