@@ -200,7 +200,7 @@ run_once --workspace --lib --config 'profile.dev.package.cronkeeper.opt-level=0'
 run_once --bins
 # One line for each binary with tests of real processes or simulated clusters.
 run_twice --test it
-run_once --workspace --doc
+run_once --doc --workspace
 
 verdict=0
 echo
