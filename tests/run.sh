@@ -105,7 +105,8 @@ run() { # ARGUMENTS OF CARGO TEST...
     # Only documentation cannot be built apart.
     [[ $1 == --doc ]] || cargo test --locked "$@" --no-run
     names=()
-    cargo test --locked "$@" 2>&1 | tee "$log" && return
+    # One crate that fails must not hide the tests of the others.
+    cargo test --locked --no-fail-fast "$@" 2>&1 | tee "$log" && return
     mapfile -t names < <(names_of_failed "$log")
     # A test binary that was killed has no list.
     ((${#names[@]})) || failed+=("cargo test $*")

@@ -6,7 +6,7 @@
 //! sessions.json    sessions whose znodes may still exist in ZooKeeper
 //! journal          what was done about the runs of this node   (on solo, one for each member: see `solo`)
 //! last-good.json   the jobs files as last accepted   (the program's `config::last_good`)
-//! output/          what the runs of this node wrote             (see `output`)
+//! output/          what the runs of this node wrote             (the program's `output`)
 //! ```
 //!
 //! A directory belongs to one backend and, once its node has joined, to one cluster for good. Otherwise a missing environment file would turn three

@@ -52,7 +52,7 @@ use zone::{Zone, second_of};
 /// The times at which a job is due. Cheap to clone.
 ///
 /// ```
-/// use cronkeeper::schedule::{Dst, Schedule};
+/// use cronkeeper_core::schedule::{Dst, Schedule};
 ///
 /// let schedule = Schedule::parse(&["30 2 * * *"], "Europe/Berlin", Dst::Once, "nightly-backup")?;
 /// let next = schedule.next_after("2026-11-20T00:00:00Z".parse()?);

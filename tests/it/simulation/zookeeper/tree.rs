@@ -1,7 +1,7 @@
 //! The znodes on one server: a state machine that applies committed transactions in order.
 //!
 //! Every server applies the same transactions and therefore returns the same answers. This module knows neither servers
-//! nor time, so the server of the unit tests (`src/zookeeper/tests_support.rs`) stands on it too.
+//! nor time, so the server of the unit tests (`src/cluster/zookeeper/tests_support.rs`) stands on it too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
