@@ -63,7 +63,7 @@ pub mod cli;
 #[path = "../tests/support/fuzz/mod.rs"]
 mod fuzz;
 
-/// Sample records, in tests.
+/// Sample jobs and records, in tests.
 #[cfg(test)]
 #[path = "../tests/support/records.rs"]
 mod test_records;

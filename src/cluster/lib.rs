@@ -30,7 +30,7 @@ pub mod solo;
 #[path = "../../tests/support/fuzz/mod.rs"]
 mod fuzz;
 
-/// Sample records, in tests.
+/// Sample jobs and records, in tests.
 #[cfg(test)]
 #[path = "../../tests/support/records.rs"]
 mod test_records;

@@ -121,9 +121,10 @@ pub enum SoloError {
 
 /// Makes this process a member, and serves both ports until the daemon leaves or drops its end.
 ///
-/// Dropping the daemon's end without [`Leave`](cronkeeper_core::election::Request::Leave) has the same effect as the death of
-/// the process. The records of a job that no member's files have defined for `forget_after` are removed; without it
-/// they are kept.
+/// Dropping the daemon's end without [`Leave`] has the same effect as the death of the process. The records of a job that
+/// no member's files have defined for `forget_after` are removed; without it they are kept.
+///
+/// [`Leave`]: cronkeeper_core::election::Request::Leave
 ///
 /// # Errors
 /// When a live node has the same name, or the state directory cannot be used.

@@ -86,9 +86,12 @@ pub struct Options {
 
 /// Runs the whole ZooKeeper backend of a node.
 ///
-/// Returns when the daemon is done ([`Request::Leave`](cronkeeper_core::election::Request::Leave), or its channel is closed) or
-/// when an operator must act ([`Event::Failed`](cronkeeper_core::election::Event::Failed)). Dropping the future has the effect of
-/// a crash: the session's entries stay until the server lets the session expire.
+/// Returns when the daemon is done ([`Request::Leave`], or its channel is closed) or when an operator must act
+/// ([`Event::Failed`]). Dropping the future has the effect of a crash: the session's entries stay until the server lets
+/// the session expire.
+///
+/// [`Request::Leave`]: cronkeeper_core::election::Request::Leave
+/// [`Event::Failed`]: cronkeeper_core::election::Event::Failed
 pub async fn serve<C: client::Connect, K: Clock>(
     connect: C,
     clock: K,

@@ -1,6 +1,6 @@
 //! Definitions of jobs: name, schedule, command and policies.
 //!
-//! A [`JobSet`] is always valid, because only `config` creates one, from validated jobs files.
+//! A [`JobSet`] is always valid, because only the program's `config` creates one, from validated jobs files.
 
 mod alarms;
 mod due;

@@ -1,11 +1,10 @@
 //! Descriptors that the warden keeps for the daemon until the processes of all trees are dead.
 //!
-//! A lock of a file is released when its last descriptor is closed, and the death of the daemon closes its own. So the
-//! warden gets duplicates before a process may start under the lock.
+//! Implements the port [`Custody`], which says why.
 //!
 //! ```text
 //!  daemon                                          warden
-//!  WardenCustody ────── line, descriptors ────────► Vault   keeps both
+//!  WardenCustody    ── line, descriptors ────────► Vault   keeps both
 //!                   ◄───────────────────── a byte ──       it has all of them
 //!  Deposit          ── a byte, on the line ──────►         closes them
 //!                   ── end of the line ──────────►         keeps them until the warden ends
@@ -24,7 +23,6 @@ use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
@@ -44,15 +42,15 @@ const EVENTS: usize = 16;
 const SOCKET: u64 = u64::MAX;
 
 /// The daemon's end. Any thread may use it.
-#[derive(Clone, Debug)]
-pub struct WardenCustody(Arc<OwnedFd>);
+#[derive(Debug)]
+pub struct WardenCustody(OwnedFd);
 
 impl WardenCustody {
     /// Creates both ends; the other one is for the warden.
     pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        Ok((Self(Arc::new(ours)), theirs))
+        Ok((Self(ours), theirs))
     }
 }
 
@@ -221,37 +219,4 @@ fn receive(socket: BorrowedFd<'_>, flags: RecvFlags) -> Result<Option<Vec<OwnedF
         }
     }
     Ok((!received.flags.contains(ReturnFlags::CTRUNC)).then_some(descriptors))
-}
-
-#[cfg(test)]
-pub mod model {
-    //! A thread that keeps descriptors as the warden does, until the daemon's end is dropped.
-
-    use std::thread::{self, JoinHandle};
-
-    use rustix::event::{PollFd, PollFlags, poll};
-
-    use super::*;
-
-    /// Starts the thread. It dies with the last clone of the daemon's end, and then closes what it keeps.
-    pub fn start() -> (WardenCustody, JoinHandle<()>) {
-        start_with(RawFd::MAX)
-    }
-
-    /// The daemon's end of a warden that is gone.
-    pub fn gone() -> WardenCustody {
-        WardenCustody::pair().unwrap().0
-    }
-
-    pub(super) fn start_with(last: RawFd) -> (WardenCustody, JoinHandle<()>) {
-        let (custody, theirs) = WardenCustody::pair().unwrap();
-        let mut vault = Vault::new(Some(theirs), last).unwrap();
-        let thread = thread::spawn(move || {
-            while vault.socket.is_some() {
-                poll(&mut [PollFd::new(&vault, PollFlags::IN)], None).unwrap();
-                vault.turn().unwrap();
-            }
-        });
-        (custody, thread)
-    }
 }

@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
 
 use nix::sys::signal::{SigSet, SigmaskHow};
 use serde::Serialize;
@@ -22,7 +23,7 @@ use super::SUBCOMMAND;
 use super::codec::{CodecError, Decoder};
 use super::custody::{self, WardenCustody};
 use super::outbox::Outbox;
-use cronkeeper_core::process::{InheritedStreams, Launch, Notice, Order, SentOrder};
+use cronkeeper_core::process::{Custody, InheritedStreams, Launch, Notice, Order, SentOrder};
 
 /// Read from the socket in one call, in bytes.
 const CHUNK: usize = 64 << 10;
@@ -48,7 +49,7 @@ pub struct Warden {
     child: Child,
     socket: StdUnixStream,
     orders: StdUnixStream,
-    custody: WardenCustody,
+    custody: Arc<WardenCustody>,
 }
 
 impl Warden {
@@ -109,11 +110,11 @@ impl Warden {
             .process_group(0)
             .spawn();
         mask.thread_set_mask()?;
-        Ok(Self { child: child?, socket, orders, custody })
+        Ok(Self { child: child?, socket, orders, custody: Arc::new(custody) })
     }
 
     /// Where descriptors are deposited that must stay open until the processes of all trees are dead.
-    pub fn custody(&self) -> WardenCustody {
+    pub fn custody(&self) -> Arc<dyn Custody> {
         self.custody.clone()
     }
 

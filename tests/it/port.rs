@@ -3,3 +3,7 @@
 pub mod daemon_end;
 pub mod event_order;
 pub mod records;
+
+/// What the unit tests use too.
+#[path = "../support/records.rs"]
+pub mod test_records;

@@ -146,8 +146,7 @@ fn write_with_output(record: &HistoryEntry, out: &mut dyn Write) -> io::Result<(
 mod tests {
     use super::super::csv;
     use super::*;
-    use crate::fuzz::LEDGER_WORDS;
-    use crate::fuzz::{Fuzz, is_read_back};
+    use crate::fuzz::{Fuzz, LEDGER_WORDS, is_read_back};
     use crate::status::sample::{at, job};
     use cronkeeper_core::run::{RunId, SkipReason};
     use cronkeeper_core::term::{FencingToken, NodeName};

@@ -9,7 +9,6 @@ use super::{Args, Startup};
 use crate::accounts::Account;
 use crate::cli::node_args::chroot;
 use crate::cli::{Error, host, leftovers};
-use crate::warden::custody::WardenCustody;
 use cronkeeper_cluster::solo::{self, HeldLocks, Leftovers, LocksOfJobs};
 use cronkeeper_cluster::state_dir::StateDir;
 use cronkeeper_cluster::state_dir::journal::FileJournal;
@@ -19,6 +18,7 @@ use cronkeeper_core::clock::system::{self, SystemClock};
 use cronkeeper_core::coordination::Reader;
 use cronkeeper_core::coordination::{Coordination, channels};
 use cronkeeper_core::ledger::Operator;
+use cronkeeper_core::process::Custody;
 use cronkeeper_core::run::journal::Recovered;
 use cronkeeper_core::term::NodeName;
 
@@ -94,15 +94,15 @@ impl Backend {
         self,
         node: &NodeName,
         forget_after: Option<Duration>,
-        custody: WardenCustody,
+        custody: Arc<dyn Custody>,
     ) -> Result<Started, Error> {
         match self {
             Self::Solo(state) => {
                 let node = node.clone();
-                let locks = LocksOfJobs { user: Account::own().name, custody: Some(Arc::new(custody)) };
-                // On a blocking thread: it waits for a lock, and for the disk.
+                // On a blocking thread: it waits for a lock, for the disk, and perhaps for a directory service.
                 let started = tokio::task::spawn_blocking(move || {
                     let leftovers: Leftovers = Arc::new(|runs| leftovers::kill(runs, KILL_TIMEOUT));
+                    let locks = LocksOfJobs { user: Account::own().name, custody: Some(custody) };
                     solo::start(&state, &node, leftovers, forget_after, locks).map(|solo| (solo, state))
                 });
                 let (solo, state) = started.await.map_err(|_| Error::Panicked)??;

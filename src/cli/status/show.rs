@@ -213,8 +213,7 @@ fn names(nodes: &[NodeName]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuzz::LEDGER_WORDS;
-    use crate::fuzz::{Fuzz, is_read_back};
+    use crate::fuzz::{Fuzz, LEDGER_WORDS, is_read_back};
     use crate::status::{AlarmStatus, JobStatus, MissingMember, sample};
     use cronkeeper_core::job::{Alarm, JobName};
     use cronkeeper_core::run::{Link, Outcome, RunId, RunState, Span, UpstreamResult};

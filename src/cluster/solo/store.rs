@@ -308,8 +308,7 @@ mod tests {
     use rusqlite::params;
 
     use super::*;
-    use crate::fuzz::LEDGER_WORDS;
-    use crate::fuzz::{Fuzz, text};
+    use crate::fuzz::{Fuzz, LEDGER_WORDS, text};
     use cronkeeper_core::ledger::{Filter, Window};
     use cronkeeper_core::run::{KillRequest, Note, Pause, Reason, Resume};
 

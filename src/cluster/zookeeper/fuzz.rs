@@ -10,8 +10,7 @@ use futures_util::FutureExt as _;
 
 use super::tests_support::{ByHand, Server};
 use super::{context, forget, paths, place, reader, requests, snapshot};
-use crate::fuzz::LEDGER_WORDS;
-use crate::fuzz::{Fuzz, text};
+use crate::fuzz::{Fuzz, LEDGER_WORDS, text};
 use cronkeeper_core::election::Defined;
 use cronkeeper_core::job::Digest;
 use cronkeeper_core::term::SessionId;

@@ -1,6 +1,6 @@
 //! The set of a node's jobs, and their chains.
 //!
-//! The creator of a set (`config`) must ensure that every upstream exists, that no job runs after itself, and that all
+//! The creator of a set (the program's `config`) must ensure that every upstream exists, that no job runs after itself, and that all
 //! chains of a job start at the same scheduled job.
 
 use std::collections::{BTreeMap, BTreeSet};

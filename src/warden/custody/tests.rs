@@ -80,3 +80,35 @@ fn the_socket_travels_ahead_of_all_orders() {
     (&theirs).read_exact(&mut rest).unwrap();
     assert_eq!(&rest, b"orders");
 }
+
+mod model {
+    //! A thread that keeps descriptors as the warden does, until the daemon's end is dropped.
+
+    use std::thread::{self, JoinHandle};
+
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    use super::*;
+
+    /// Starts the thread. It dies with the last clone of the daemon's end, and then closes what it keeps.
+    pub fn start() -> (WardenCustody, JoinHandle<()>) {
+        start_with(RawFd::MAX)
+    }
+
+    /// The daemon's end of a warden that is gone.
+    pub fn gone() -> WardenCustody {
+        WardenCustody::pair().unwrap().0
+    }
+
+    pub(super) fn start_with(last: RawFd) -> (WardenCustody, JoinHandle<()>) {
+        let (custody, theirs) = WardenCustody::pair().unwrap();
+        let mut vault = Vault::new(Some(theirs), last).unwrap();
+        let thread = thread::spawn(move || {
+            while vault.socket.is_some() {
+                poll(&mut [PollFd::new(&vault, PollFlags::IN)], None).unwrap();
+                vault.turn().unwrap();
+            }
+        });
+        (custody, thread)
+    }
+}

@@ -3,11 +3,12 @@
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::Change;
 use cronkeeper_core::run::{
-    JobRecord, Nonce, OnLoss, Outcome, Owner, Parameters, Past, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason,
-    Version,
+    JobRecord, Nonce, OnLoss, Outcome, Owner, RunEnd, RunId, RunRecord, Skip, SkipReason, Version,
 };
 use cronkeeper_core::term::{FencingToken, NodeName, SessionId};
 use jiff::Timestamp;
+
+use super::test_records;
 
 pub fn job(name: &str) -> JobName {
     JobName::parse(name).expect("a good name")
@@ -34,40 +35,16 @@ pub fn first_mark(name: &str, nonce: &str) -> Change {
 
 pub fn run(name: &str, second: i64, node: &str, session: &SessionId, token: FencingToken) -> RunRecord {
     RunRecord {
-        v: 1,
-        job: job(name),
-        scheduled_at: at(second),
-        trigger: None,
-        parameters: Parameters::default(),
-        state: RunState::Running,
         owner: Owner { node: NodeName::new(node), session: session.clone() },
         token,
-        attempt: 1,
         nonce: Nonce(format!("{token}-{name}-{second}")),
-        begun_at: at(second),
         on_loss: OnLoss::CutOff,
-        keep_until: None,
-        ready_at: None,
-        retry_at: None,
-        past: Past::default(),
-        dependents: Vec::new(),
-        kill: None,
+        ..test_records::record(name, second, &session.0)
     }
 }
 
 pub fn skip(name: &str, second: i64, reason: SkipReason, node: &str, token: FencingToken) -> Skip {
-    Skip {
-        v: 1,
-        job: job(name),
-        reason,
-        first: at(second),
-        last: at(second),
-        count: 1,
-        trigger: None,
-        token,
-        node: NodeName::new(node),
-        decided_at: at(second),
-    }
+    Skip { reason, token, node: NodeName::new(node), ..test_records::skip(name, second) }
 }
 
 pub fn run_id(name: &str, second: i64) -> RunId {

@@ -5,13 +5,15 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use cronkeeper_core::job::{
-    AlarmLimits, CommandLine, Condition, Digest, Due, Group, Hook, Hooks, Interrupted, Job, JobName, JobSet, Limits,
-    Misfire, OnLeaseEnd, Overlap, Retries, RunAs, Splay,
+    AlarmLimits, CommandLine, Condition, Digest, Due, Group, Hook, Interrupted, Job, JobName, JobSet, Misfire,
+    OnLeaseEnd, Overlap, Retries,
 };
 use cronkeeper_core::lock::LockPath;
-use cronkeeper_core::schedule::{Dst, Schedule};
+use cronkeeper_core::schedule::Schedule;
 use fastrand::Rng;
 use jiff::{SignedDuration, Timestamp};
+
+use crate::port::test_records;
 
 /// Name prefix of jobs whose runs may be alive at the same time.
 pub const BESIDE: &str = "beside";
@@ -44,37 +46,10 @@ pub const RETRIES: u32 = 2;
 
 fn job(name: &str, schedule: &str) -> Job {
     Job {
-        name: JobName::parse(name).unwrap(),
-        description: None,
-        due: Due::At(Schedule::parse(&[schedule], "UTC", Dst::Once, name).unwrap()),
-        splay: Splay::default(),
-        command: CommandLine::Shell("true".into()),
-        enabled: true,
-        environment: BTreeMap::new(),
-        environment_file: Vec::new(),
-        secrets: BTreeMap::new(),
         parameters: BTreeSet::from([PARAMETER.to_owned()]),
-        run_as: RunAs::default(),
-        nice: None,
-        limits: Limits::default(),
-        working_directory: None,
-        umask: 0o022,
-        timeout: None,
         kill_grace: Duration::from_secs(1),
-        retries: Retries::default(),
-        overlap: Overlap::Skip,
-        concurrency_group: None,
-        lock: Vec::new(),
-        misfire: Misfire::RunOnce,
-        misfire_window: None,
-        misfire_limit: 100,
-        interrupted: Interrupted::Skip,
-        on_lease_end: OnLeaseEnd::Keep,
-        success_exit_codes: BTreeSet::from([0]),
         max_output: 0,
-        history_limit: 20,
-        alarms: AlarmLimits::default(),
-        hooks: Hooks::new(),
+        ..test_records::job(name, schedule)
     }
 }
 

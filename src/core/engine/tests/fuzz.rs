@@ -4,8 +4,7 @@ use serde::de::DeserializeOwned;
 
 use super::fixture::*;
 use crate::engine::Event;
-use crate::fuzz::LEDGER_WORDS;
-use crate::fuzz::{Fuzz, text};
+use crate::fuzz::{Fuzz, LEDGER_WORDS, text};
 use crate::job::{Condition, Due, Interrupted, Job, JobName, JobSet, OnLeaseEnd, Overlap, Retries};
 use crate::ledger::{ControlEntry, JobEntry, OwnerState, Running, Snapshot, TriggerEntry};
 use crate::run::{Note, RunRecord, TriggerSeq, Version};
