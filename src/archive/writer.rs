@@ -171,6 +171,10 @@ impl Writer {
             // Who no longer waits does not need the answer.
             let _ = done.send(());
         }
+        // Readers who ask all the time must not keep what is too old: while they do, the pause for deleting never comes.
+        if batch.records.is_empty() && self.has_surplus && batch.closed.is_none() {
+            self.delete(0);
+        }
         batch.closed
     }
 
