@@ -57,12 +57,12 @@ use crate::api::network::SecretError;
 use crate::api::socket::SocketError;
 use crate::config::LoadError;
 use crate::crontab::ImportError;
-use crate::daemon::Stopped;
 use crate::telemetry;
 use cronkeeper_cluster::safe_path::Unsafe;
 use cronkeeper_cluster::solo::{SoloError, StillAlive};
 use cronkeeper_cluster::state_dir::StateDirError;
 use cronkeeper_core::election::Failure;
+use cronkeeper_core::event_loop::Stopped;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::schedule::ScheduleError;
 

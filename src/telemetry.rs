@@ -156,11 +156,6 @@ fn is_named(stream: impl AsFd, name: &str) -> bool {
     rustix::fs::fstat(stream).is_ok_and(|stat| name == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// A scheduled time as the log shows it: without fractions of a second.
-pub fn instant(at: Timestamp) -> impl std::fmt::Display {
-    Timestamp::from_second(at.as_second()).unwrap_or(at)
-}
-
 /// Logs how many lines were dropped.
 fn report_lost(lost: LineCounts) {
     tracing::warn!(
@@ -198,11 +193,5 @@ mod tests {
         assert!(is_named(&file, &format!("{}:{}", metadata.dev(), metadata.ino())));
         assert!(!is_named(&file, &format!("{}:{}", metadata.dev(), metadata.ino() + 1)));
         assert!(!is_named(&file, ""));
-    }
-
-    #[test]
-    fn a_scheduled_instant_has_no_fractions() {
-        let at: Timestamp = "2026-11-20T02:30:00.25Z".parse().unwrap();
-        assert_eq!(instant(at).to_string(), "2026-11-20T02:30:00Z");
     }
 }

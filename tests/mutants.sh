@@ -7,7 +7,7 @@
 # The head of a patch: `Bug` and `Rule` are for people; `Test` must fail; `Seeds` is the most seeds it is given; `Says`
 # is a text that its failure must contain. A patch that does not compile, hangs, whose test does not run, or that fails
 # with another message counts as not found.
-# Needs git. Builds in a separate directory below the target directory; a mutant takes about a minute.
+# Needs git. Builds in a separate directory below the target directory; the first mutant takes minutes, each other one seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,7 +26,6 @@ tree=$copy/tree
 mkdir "$tree"
 # With new times: the build that is there may contain the last run's last mutant.
 tar --exclude=./target --exclude=./.git -cf - . | tar -xmf - -C "$tree"
-cp "$tree/tests/it/main.rs" "$copy/all.rs"
 
 head_of() { # KEY PATCH
     sed -n "/^diff /q; s/^$1: //p" "$2"
@@ -36,24 +35,17 @@ put() { # PATCH [OPTION]: git must not treat the copy as part of a surrounding r
     (cd "$tree" && GIT_CEILING_DIRECTORIES=$copy git apply "${@:2}" "$1")
 }
 
-# Most tests belong to the simulation: without the others a build is quick.
-reduce_to() { # TEST
-    case $1 in
-    port::* | simulation::*) printf 'mod port;\nmod simulation;\n' ;;
-    *) cat "$copy/all.rs" ;;
-    esac >"$tree/tests/it/main.rs"
-}
-
 test_it() { # PATCH: prints the result; false if the bug survives.
-    local test says status=0
-    test=$(head_of Test "$1") says=$(head_of Says "$1")
-    reduce_to "$test"
-    if ! (cd "$tree" && cargo test --locked --quiet --test it --no-run) >"$output" 2>&1; then
+    local test binary says status=0
+    test=$(head_of Test "$1") says=$(head_of Says "$1") binary=it
+    # A test of the simulation bears the name of its binary before its own.
+    [[ $test != simulation::* ]] || binary=simulation test=${test#*::}
+    if ! (cd "$tree" && cargo test --locked --quiet --workspace --test "$binary" --no-run) >"$output" 2>&1; then
         echo "does not compile"
         return 1
     fi
     (cd "$tree" && CRONKEEPER_SIM_SEEDS=$(head_of Seeds "$1") \
-        timeout "$limit" cargo test --locked --quiet --test it -- --exact "$test") >"$output" 2>&1 || status=$?
+        timeout "$limit" cargo test --locked --quiet --workspace --test "$binary" -- --exact "$test") >"$output" 2>&1 || status=$?
     if ((status == 124)); then
         echo "hangs: no verdict in $limit s"
     elif grep -q '^running 0 tests$' "$output"; then

@@ -13,12 +13,12 @@ use crate::api::client::AskError;
 use crate::api::network::SecretError;
 use crate::api::socket::SocketError;
 use crate::config::LoadError;
-use crate::daemon::Stopped;
 use crate::telemetry;
 use cronkeeper_cluster::safe_path;
 use cronkeeper_cluster::solo::{SoloError, StoreError};
 use cronkeeper_cluster::state_dir::StateDirError;
 use cronkeeper_core::election::Failure;
+use cronkeeper_core::event_loop::Stopped;
 
 /// Prints an error with its causes and a hint, and returns the exit code.
 ///

@@ -9,11 +9,12 @@ use jiff::Timestamp;
 
 use super::Error;
 use crate::warden::cgroup::hierarchy;
-use crate::warden::recover::{self, Recorded};
+use crate::warden::recover;
 use cronkeeper_cluster::solo::StillAlive;
 use cronkeeper_cluster::state_dir::StateDir;
 use cronkeeper_cluster::state_dir::journal::FileJournal;
 use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::process::Recorded;
 use cronkeeper_core::run::journal::{Journal as _, Recovered, RecoveredRun};
 use cronkeeper_core::term::NodeName;
 

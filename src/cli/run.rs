@@ -35,7 +35,7 @@ use crate::config::Loaded;
 use crate::daemon::launch::Launcher;
 use crate::daemon::reload::{self, Trigger};
 use crate::daemon::view::View;
-use crate::daemon::{Control, Daemon, DaemonSettings, Parts, Shown, Stopped, orphans, signals};
+use crate::daemon::{Control, Monitor, MonitorSettings, RealPorts, Shown, orphans, signals};
 use crate::metrics::Recorder;
 use crate::output::{self, OutputQueue, OutputRetention, OutputStore, Reader};
 use crate::status::Confinement;
@@ -43,10 +43,11 @@ use crate::systemd::{Notifier, Watchdog};
 use crate::telemetry::{self, Format, LogFilter};
 use crate::warden::cgroup::hierarchy::{self, Cgroups};
 use crate::warden::handle::Warden;
-use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::clock::system::{self, SystemClock};
+use cronkeeper_core::clock::{Clock as _, Uptime};
 use cronkeeper_core::duration;
 use cronkeeper_core::engine::Engine;
+use cronkeeper_core::event_loop::{self, EventLoop, Stopped};
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::term::NodeName;
 
@@ -266,28 +267,28 @@ impl Args {
         let HostResources { open_files, cgroups } = host;
         let own = own_account().await?;
         let launcher = Launcher { node: node.clone(), own, accounts, open_files, cgroups: cgroups.clone() };
-        let (drain_timeout, archive_of_ends) = (self.drain_timeout, archive.clone());
-        let settings = DaemonSettings {
-            drain_timeout,
-            launcher,
+        let settings = MonitorSettings {
             notifier,
             watchdog,
-            archive: archive_of_ends,
+            archive: archive.clone(),
+            output,
             hooks: self.hooks.hooks(),
+            view,
+            shown: Shown { status, lease: leased, jobs: defined, turned, metrics },
         };
-        let daemon = Daemon::new(Parts {
+        let clock = SystemClock::default();
+        let event_loop = EventLoop::<RealPorts>::new(event_loop::Parts {
             engine,
-            clock: SystemClock::default(),
+            observer: Monitor::new(settings, clock.now()),
+            clock,
             coordination: started.coordination,
             processes,
             journal: started.journal,
-            settings,
-            view,
-            shown: Shown { status, lease: leased, jobs: defined, turned, metrics },
-        })
-        .keeping(output)
-        .listening(listen);
-        let stopped = daemon.run(started.recovered, controlled).await;
+            launcher,
+            drain_timeout: self.drain_timeout,
+            listen,
+        });
+        let stopped = event_loop.run(started.recovered, controlled).await;
         if let Some(cgroups) = cgroups {
             if let Stopped::WardenGone(_) = stopped {
                 cgroups.kill(backend::KILL_TIMEOUT);

@@ -46,6 +46,11 @@ pub fn stamp(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
+/// A scheduled time as people and jobs see it: without fractions of a second.
+pub fn instant(at: Timestamp) -> impl std::fmt::Display {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
 /// The instant `by` later, limited to the maximum timestamp.
 pub fn later(at: Timestamp, by: Duration) -> Timestamp {
     at.checked_add(by).unwrap_or(Timestamp::MAX)
@@ -128,4 +133,15 @@ pub trait Clock: Clone + Send + Sync + 'static {
     /// Returns when either clock has reached its instant or the wall clock was set. May return early, so the caller
     /// must check the clock again. Dropping the future cancels the wait.
     fn sleep_until(&self, wake: Wake) -> impl Future<Output = ()> + Send;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheduled_instant_has_no_fractions() {
+        let at: Timestamp = "2026-11-20T02:30:00.25Z".parse().unwrap();
+        assert_eq!(instant(at).to_string(), "2026-11-20T02:30:00Z");
+    }
 }

@@ -133,6 +133,11 @@ impl Engine {
         &self.cx.jobs
     }
 
+    /// The name of this node.
+    pub fn node(&self) -> &NodeName {
+        &self.cx.node
+    }
+
     /// The term this node leads in.
     pub fn term(&self) -> Option<&Term> {
         self.cx.term()

@@ -72,6 +72,9 @@ pub mod coordination;
 /// Decides what to do now.
 pub mod engine;
 
+/// Gathers events, and performs what the engine decides.
+pub mod event_loop;
+
 /// Random inputs for the parsers, in tests.
 #[cfg(test)]
 #[path = "../../tests/support/fuzz/mod.rs"]

@@ -9,6 +9,7 @@
 
 mod custody;
 mod exec_strings;
+mod processes;
 
 use std::path::PathBuf;
 
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::custody::{Custody, Deposit};
 pub use self::exec_strings::ExecStrings;
+pub use self::processes::{NotSent, Processes, Recorded, WardenGone};
 use crate::clock::Uptime;
 use crate::environment_file::{BadLine, EnvironmentFile};
 use crate::run::KnownBy;

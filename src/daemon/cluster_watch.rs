@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::telemetry::instant;
+use cronkeeper_core::clock::instant;
 use cronkeeper_core::clock::{Now, Uptime};
 use cronkeeper_core::engine::hooks::NodeHookCall;
 use cronkeeper_core::job::{CommandLine, NodeHook};

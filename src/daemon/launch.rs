@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use tokio::sync::watch;
 
-use super::facts::{self, Facts};
 use crate::accounts::{Account, Accounts, Unknown};
 use crate::warden::cgroup::hierarchy::Cgroups;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::engine::Start;
 use cronkeeper_core::engine::hooks::HookStart;
 use cronkeeper_core::environment_file::EnvironmentFile;
+use cronkeeper_core::event_loop;
+use cronkeeper_core::event_loop::variables::{self, Variables};
 use cronkeeper_core::job::{CommandLine, Job, RunAs};
 use cronkeeper_core::process::{Deadline, ExecStrings, Launch, LaunchFiles, Limits, SecretFile, TreeId, User};
 use cronkeeper_core::run::Parameters;
@@ -96,10 +97,10 @@ impl Launcher {
     /// When this host does not know the job's user or group.
     pub fn launch(&self, start: &Start) -> Result<Launch, Unknown> {
         let job = &start.job;
-        let mut facts = facts::of_run(&start.run, &self.node);
-        facts.extend(start.lock.iter().flat_map(facts::of_lock));
+        let mut ours = variables::of_run(&start.run, &self.node);
+        ours.extend(start.lock.iter().flat_map(variables::of_lock));
         let setting = Setting { shell: job.command.shell(), ..Setting::of(job, Some(&start.run.parameters)) };
-        let launch = self.process(start.tree_id, setting, job.command.argv(), self.limits(job), &facts)?;
+        let launch = self.process(start.tree_id, setting, job.command.argv(), self.limits(job), &ours)?;
         let Start { not_before, not_after, deadline, .. } = *start;
         Ok(Launch { nice: job.nice, not_before, not_after, deadline, max_output: job.max_output, ..launch })
     }
@@ -118,7 +119,7 @@ impl Launcher {
         let limits = Limits { open_files: self.open_files, ..Limits::default() };
         let parameters = call.parameters();
         let setting = call.job().map_or_else(Setting::default, |job| Setting::of(job, Some(&parameters)));
-        let launch = self.process(*tree_id, setting, argv, limits, &facts::of_hook(call, &self.node))?;
+        let launch = self.process(*tree_id, setting, argv, limits, &variables::of_hook(call, &self.node))?;
         let (input, deadline) = (call.input().to_owned(), Deadline::At(*until));
         let files = LaunchFiles { are_dispensable: true, ..launch.files };
         Ok(Launch { input, deadline, files, max_output: HOOK_OUTPUT, ..launch })
@@ -131,7 +132,7 @@ impl Launcher {
         setting: Setting<'_>,
         argv: Vec<String>,
         limits: Limits,
-        facts: &Facts,
+        ours: &Variables,
     ) -> Result<Launch, Unknown> {
         let named = setting.run_as.map(|run_as| self.accounts.borrow().get(run_as).map(|found| found.cloned()));
         let named = named.transpose()?.flatten();
@@ -139,7 +140,7 @@ impl Launcher {
         Ok(Launch {
             tree_id,
             argv: argv.iter().collect(),
-            environment: environment(&setting, account, facts),
+            environment: environment(&setting, account, ours),
             files: files(&setting),
             input: String::new(),
             streams: None,
@@ -177,25 +178,36 @@ impl Launcher {
     }
 }
 
+/// The engine reports which user or group this host does not know.
+impl event_loop::Launcher for Launcher {
+    fn launch(&self, start: &Start) -> Option<Launch> {
+        Self::launch(self, start).ok()
+    }
+
+    fn hook(&self, start: &HookStart) -> Option<Launch> {
+        Self::hook(self, start).ok()
+    }
+}
+
 /// The names of the usual variables, which a file may replace.
 const USUAL: [&str; 6] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG"];
 
 /// The environment of a process: the usual variables, overridden by the job's own, overridden by the run's
-/// parameters, overridden by the facts.
+/// parameters, overridden by cronkeeper's own.
 ///
-/// Each name occurs once: of two variables with the same name some programs use the first and others the last. The facts
+/// Each name occurs once: of two variables with the same name some programs use the first and others the last. Cronkeeper's own
 /// come first, because a node that looks for its processes reads only the beginning of an environment.
-fn environment(setting: &Setting<'_>, account: &Account, facts: &Facts) -> ExecStrings {
+fn environment(setting: &Setting<'_>, account: &Account, ours: &Variables) -> ExecStrings {
     let usual = [PATH, &account.home, &account.name, &account.name, setting.shell, "C.UTF-8"];
     let usual = USUAL.into_iter().zip(usual);
     let mut all: BTreeMap<&str, &str> = usual.collect();
     all.extend(setting.environment.into_iter().flatten().map(|(name, value)| (name.as_str(), value.as_str())));
     all.extend(setting.parameters.into_iter().flat_map(Parameters::iter));
-    let facts: BTreeMap<String, &str> =
-        facts.iter().map(|(name, value)| (format!("CRONKEEPER_{name}"), value.as_str())).collect();
-    all.retain(|name, _| !facts.contains_key(*name));
-    let facts = facts.iter().map(|(name, value)| (name.as_str(), *value));
-    ExecStrings::of_variables(facts.chain(all))
+    let ours: BTreeMap<String, &str> =
+        ours.iter().map(|(name, value)| (format!("CRONKEEPER_{name}"), value.as_str())).collect();
+    all.retain(|name, _| !ours.contains_key(*name));
+    let ours = ours.iter().map(|(name, value)| (name.as_str(), *value));
+    ExecStrings::of_variables(ours.chain(all))
 }
 
 /// What the process is to read at its start. The job's own `environment` and the run's parameters
@@ -227,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_variable_occurs_once_and_facts_override_parameters_those_the_jobs_own_and_those_the_usual_ones() {
+    fn each_variable_occurs_once_and_ours_override_parameters_those_the_jobs_own_and_those_the_usual_ones() {
         let text =
             "jobs: {a: {schedule: '@daily', command: x, environment: {LANG: own, CRONKEEPER_JOB: own, OTHER: own}}}";
         let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
@@ -237,8 +249,8 @@ mod tests {
         let given = given.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let allowed = given.iter().map(|(name, _)| name.clone()).collect();
         let parameters = Parameters::check("a", &allowed, given.into()).unwrap();
-        let facts = vec![("JOB", "a".to_owned()), ("NODE", "n".to_owned())];
-        let all = environment(&Setting::of(job, Some(&parameters)), &account, &facts);
+        let ours = vec![("JOB", "a".to_owned()), ("NODE", "n".to_owned())];
+        let all = environment(&Setting::of(job, Some(&parameters)), &account, &ours);
         let of = |wanted: &str| {
             all.variables().filter(|(name, _)| *name == wanted).map(|(_, value)| value).collect::<Vec<_>>()
         };

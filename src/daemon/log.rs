@@ -11,6 +11,7 @@ mod outage;
 mod standing;
 
 use jiff::SignedDuration;
+use tracing::field::display;
 use tracing::{debug, error, info, trace, warn};
 
 pub(super) use self::jobs::{loaded, not_copied, rejected, warnings};
@@ -19,10 +20,13 @@ pub(super) use self::standing::AllDrained;
 use super::drift::Drift;
 use super::view;
 use crate::status::Status;
-use crate::telemetry::instant;
+use crate::telemetry::OUTPUT;
+use cronkeeper_core::clock::instant;
 use cronkeeper_core::election::{Event as Election, TransferError};
 use cronkeeper_core::engine::Report;
+use cronkeeper_core::event_loop::{Tree, TreeKind};
 use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::process::Stream;
 use cronkeeper_core::run::{Outcome, RunEnd, RunId, SkipReason, millis};
 use cronkeeper_core::term::TermEnd;
 
@@ -337,16 +341,6 @@ fn skipped(skip: &cronkeeper_core::run::Skip, first: jiff::Timestamp, count: u64
     }
 }
 
-/// Logs that the warden did not report a run dead in time, so the daemon kills it.
-pub(super) fn overdue(run: &RunId) {
-    warn!(target: TARGET, event = log_event::RUN_OUTLIVED, job = %run.job(), %run);
-}
-
-/// Logs that the daemon gives up on a warden that does not respond.
-pub(super) fn warden_silent(runs: usize) {
-    error!(target: TARGET, event = log_event::WARDEN_SILENT, runs);
-}
-
 /// Logs that another node's jobs or time zone data differ.
 pub(super) fn drift(drift: &Drift) {
     match drift {
@@ -365,29 +359,20 @@ pub(super) fn drift(drift: &Drift) {
     }
 }
 
-/// Logs a handover that an operator requested by a signal; `leads`: this node leads, so it will be tried.
-pub(super) fn signalled_handover(leads: bool) {
-    let (request, by) = ("handover", "SIGUSR2");
-    info!(target: TARGET, event = log_event::OPERATOR_REQUESTED, request, by, "{by} requested a handover");
-    if !leads {
-        let reason = TransferError::NotLeading.to_string();
-        info!(target: TARGET, event = log_event::OPERATOR_REFUSED, request, by, reason, "no handover: {reason}");
-    }
-}
-
-/// Logs that an operator, after a first request to stop, does not want to wait for the runs.
-pub(super) fn stopping(runs: usize) {
-    warn!(target: TARGET, event = log_event::NODE_STOPPING, runs);
-}
-
-/// Logs that the state directory did not take something about a run, in `what`.
-pub(super) fn state_failed(run: &RunId, what: &str, error: &dyn std::error::Error) {
-    let event = log_event::STATE_FAILED;
-    error!(target: TARGET, event, job = %run.job(), %run, %error, "cannot {what} in the state directory: {error}");
-}
-
 /// Logs the node's state as JSON, because an operator asked for it.
 pub(super) fn state(status: &Status) {
     let text = serde_json::to_string(status).unwrap_or_default();
     info!(target: TARGET, event = log_event::NODE_STATE, state = text);
+}
+
+/// Logs a line of output. Both streams of a hook are logged as one, named after the hook.
+pub(super) fn line(Tree { job, run, kind, .. }: &Tree, stream: Stream, line: &str, continues: bool) {
+    let stream = match (kind, stream) {
+        (TreeKind::Hook(hook), _) => hook,
+        (TreeKind::Attempt(_), Stream::Stdout) => "stdout",
+        (TreeKind::Attempt(_), Stream::Stderr) => "stderr",
+    };
+    let (job, run) = (job.as_ref().map(display), run.as_ref().map(display));
+    let continues = continues.then_some(true);
+    info!(target: OUTPUT, event = log_event::RUN_OUTPUT, job, run, stream, line, continues);
 }

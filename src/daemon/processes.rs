@@ -1,7 +1,4 @@
-//! The interface through which the daemon starts and ends process trees.
-//!
-//! The program uses the warden; tests and the simulation use models. Nothing here blocks the loop, not even when
-//! processes survive SIGKILL.
+//! The warden as the processes of the event loop.
 
 use std::thread;
 use std::time::Duration;
@@ -10,57 +7,21 @@ use tracing::error;
 
 use crate::warden::CodecError;
 use crate::warden::handle::Handle;
-use crate::warden::recover::{self, Recorded, Survivor};
+use crate::warden::recover::{self, Survivor};
 use cronkeeper_core::log_event::{self, TARGET};
-use cronkeeper_core::process::{Launch, Notice, Order};
+use cronkeeper_core::process::{Launch, NotSent, Notice, Order, Processes, Recorded, WardenGone};
 use cronkeeper_core::term::NodeName;
 
 /// How long to wait for processes to die that the daemon kills itself.
 const DYING: Duration = Duration::from_secs(5);
 
-/// Starts and ends process trees: the warden, or a model of it.
-pub trait Processes: Send {
-    /// Orders the start of a process tree. Never blocks.
-    ///
-    /// # Errors
-    /// If the launch is too long for a message. Nothing was sent then.
-    fn start(&mut self, launch: &Launch) -> Result<(), CodecError>;
-
-    /// Sends an order. Never blocks.
-    ///
-    /// # Errors
-    /// If the order cannot be encoded as a message. Nothing was sent then.
-    fn send(&mut self, order: Order) -> Result<(), CodecError>;
-
-    /// Waits for the next notice. Cancel safe.
-    fn notice(&mut self) -> impl Future<Output = Result<Notice, WardenGone>> + Send;
-
-    /// When the kernel started a process, in clock ticks since boot; absent once the process is gone.
-    ///
-    /// It distinguishes the process from a later one with the same PID.
-    fn start_time(&self, pid: i32) -> Option<u64>;
-
-    /// Kills trees without the warden. Never blocks, not even on processes that survive.
-    fn kill_trees(&mut self, trees: Vec<Recorded>, node: &NodeName);
-
-    fn kill_warden(&mut self);
-
-    /// Kills everything that still runs, and returns when it is dead. The killing continues if the future is dropped.
-    fn close(self) -> impl Future<Output = ()> + Send;
-}
-
-/// The warden is gone, so nothing guarantees any more that all processes end with the daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the warden is gone")]
-pub struct WardenGone;
-
 impl Processes for Handle {
-    fn start(&mut self, launch: &Launch) -> Result<(), CodecError> {
-        Self::start(self, launch)
+    fn start(&mut self, launch: &Launch) -> Result<(), NotSent> {
+        Self::start(self, launch).map_err(not_sent)
     }
 
-    fn send(&mut self, order: Order) -> Result<(), CodecError> {
-        Self::send(self, order)
+    fn send(&mut self, order: Order) -> Result<(), NotSent> {
+        Self::send(self, order).map_err(not_sent)
     }
 
     async fn notice(&mut self) -> Result<Notice, WardenGone> {
@@ -101,4 +62,9 @@ impl Processes for Handle {
             error!(target: TARGET, event = log_event::WARDEN_FAILED, %error, "cannot wait for the warden to end: {error}");
         }
     }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it converts the error of a call")]
+fn not_sent(error: CodecError) -> NotSent {
+    NotSent(error.to_string())
 }

@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::{Daemon, Processes};
 use crate::metrics::Recorder;
 use crate::status::Status;
-use cronkeeper_core::clock::{Clock, Now, Uptime};
+use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::job::JobSet;
-use cronkeeper_core::run::journal::Journal;
 
 /// Shortest pause between two publications of the state.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
@@ -54,7 +52,7 @@ impl Showing {
     }
 
     /// The state was published, which took from `began` to `ended`.
-    fn published(began: Uptime, ended: Uptime) -> Self {
+    pub(super) fn published(began: Uptime, ended: Uptime) -> Self {
         let pause = (ended.since(began) * PAUSE_FACTOR).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
         Self::Fresh { not_before: ended + pause }
     }
@@ -71,25 +69,6 @@ pub struct Shown {
     /// When the loop last turned.
     pub turned: watch::Sender<Uptime>,
     pub metrics: Recorder,
-}
-
-impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
-    /// Publishes the metrics, and the state if it is due. Building the state visits every job, so it is not always due.
-    pub(super) fn show(&mut self, now: Now) {
-        self.shown.metrics.share();
-        if self.showing.is_due(now.up) {
-            let began = self.clock.now().up;
-            self.settings.notifier.status(&self.view.summary(&self.engine));
-            self.shown.status.send_replace(Arc::new(self.view.status(now, &self.engine)));
-            self.shown.lease.send_replace(self.view.lease_until(&self.engine));
-            self.showing = Showing::published(began, self.clock.now().up);
-        }
-    }
-
-    pub(super) fn show_lease(&mut self) {
-        self.view.lease(self.engine.lease_until());
-        self.shown.lease.send_replace(self.view.lease_until(&self.engine));
-    }
 }
 
 #[cfg(test)]

@@ -413,7 +413,7 @@ fn after(job: &cronkeeper_core::job::Job) -> BTreeMap<JobName, String> {
 
 /// Explains why a mark in the future is a problem, and what the leader does about it.
 pub(super) fn describe_mark_ahead(ahead: &MarkAhead) -> String {
-    let mark = crate::telemetry::instant(ahead.mark);
+    let mark = cronkeeper_core::clock::instant(ahead.mark);
     if ahead.is_ignored {
         return format!("last-scheduled time ({mark}) is in the future and no leader wrote it; ignoring it");
     }

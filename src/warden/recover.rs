@@ -28,7 +28,8 @@ use super::procfs::{self, Environment, Identity, Process};
 use super::tree::RUN_ID;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::clock::system::uptime;
-use cronkeeper_core::run::{KnownBy, Traces};
+use cronkeeper_core::process::Recorded;
+use cronkeeper_core::run::KnownBy;
 
 /// The variable with the node's name, in the environment of every process of a run.
 const NODE: &str = "CRONKEEPER_NODE";
@@ -44,34 +45,21 @@ const READERS: usize = 64;
 
 const ROOT: u32 = 0;
 
-/// The record that a daemon wrote about a run that it started.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recorded {
-    /// The run's id.
-    pub run: String,
-    /// The main process and its [`start_time`], if it was started and the time was read before it ended.
-    pub main: Option<(i32, Option<u64>)>,
-    /// What its processes are recognized by.
-    pub traces: Traces,
+fn audit_session(recorded: &Recorded) -> Option<u32> {
+    match recorded.traces.known_by {
+        KnownBy::AuditSession(session) => Some(session),
+        KnownBy::Cgroup(_) | KnownBy::Environment => None,
+    }
 }
 
-impl Recorded {
-    fn audit_session(&self) -> Option<u32> {
-        match self.traces.known_by {
-            KnownBy::AuditSession(session) => Some(session),
-            KnownBy::Cgroup(_) | KnownBy::Environment => None,
-        }
-    }
-
-    /// True if a process that started in this tick as this user may belong to the run.
-    fn may_have(&self, start: u64, uids: procfs::Uids) -> bool {
-        let since = match (self.main, self.traces.since) {
-            (Some((_, Some(start))), _) => start,
-            (_, since) => since.map_or(0, procfs::tick),
-        };
-        let is_users = |user: u32| uids.iter().all(|&uid| [user, ROOT].contains(&uid));
-        start >= since && self.traces.uid.is_none_or(is_users)
-    }
+/// True if a process that started in this tick as this user may belong to the run.
+fn may_have(recorded: &Recorded, start: u64, uids: procfs::Uids) -> bool {
+    let since = match (recorded.main, recorded.traces.since) {
+        (Some((_, Some(start))), _) => start,
+        (_, since) => since.map_or(0, procfs::tick),
+    };
+    let is_users = |user: u32| uids.iter().all(|&uid| [user, ROOT].contains(&uid));
+    start >= since && recorded.traces.uid.is_none_or(is_users)
 }
 
 /// A process that is not dead, or may belong to a run.
@@ -243,7 +231,7 @@ impl<'a> Search<'a> {
     fn in_audit_sessions(&self, process_table: &ProcessTable) -> BTreeMap<usize, BTreeSet<i32>> {
         let sessions = self.recorded.iter().enumerate();
         let sessions: BTreeMap<u32, usize> =
-            sessions.filter_map(|(index, record)| Some((record.audit_session()?, index))).collect();
+            sessions.filter_map(|(index, record)| Some((audit_session(record)?, index))).collect();
         let mut found: BTreeMap<usize, BTreeSet<i32>> = BTreeMap::new();
         if sessions.is_empty() {
             return found;
@@ -292,7 +280,7 @@ impl<'a> Search<'a> {
     /// The processes whose environment must be read, by user: a user with slow processes then delays no other user.
     fn unread_by_user(&self, living: &BTreeMap<i32, &Process>) -> BTreeMap<procfs::Uids, Vec<i32>> {
         let mut all: BTreeMap<procfs::Uids, Vec<i32>> = BTreeMap::new();
-        let needs_environment = self.recorded.iter().any(|record| record.audit_session().is_none());
+        let needs_environment = self.recorded.iter().any(|record| audit_session(record).is_none());
         if !needs_environment {
             return all;
         }
@@ -309,7 +297,7 @@ impl<'a> Search<'a> {
     }
 
     fn may_be_of(&self, record: &Recorded, start: u64, uids: procfs::Uids) -> bool {
-        record.audit_session().is_none() && record.may_have(start, uids)
+        audit_session(record).is_none() && may_have(record, start, uids)
     }
 
     /// The process as a survivor of the first run that it may belong to, if it is still alive.
@@ -390,6 +378,7 @@ fn wait_dead(mut dying: Vec<OwnedFd>, until: Uptime) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cronkeeper_core::run::Traces;
 
     /// A process that a slow host leaves no time to read: its run must not be repeated beside it.
     #[test]

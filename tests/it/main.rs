@@ -1,20 +1,26 @@
-//! What runs against real processes and real servers, and the simulation: one binary, so that one link serves all.
+//! What runs against real processes and real servers: one binary, so that one link serves all.
 
+#[macro_use]
+mod backends;
 mod borders;
 mod cli;
 mod failover;
 mod harness;
 mod hostile;
+#[expect(dead_code, reason = "the simulation uses the rest")]
+#[path = "../support/ledger/mod.rs"]
+mod ledger;
 mod lock;
 mod monitoring;
 mod mutants;
 mod nemesis;
 mod page;
+#[path = "../support/port/mod.rs"]
 mod port;
+#[path = "../promises/mod.rs"]
 mod promises;
 mod readme;
 mod release;
-mod simulation;
 mod solo;
 mod support;
 mod systemd;

@@ -68,7 +68,9 @@ fn every_deliberate_bug_says_what_it_is_and_which_test_finds_it() {
         }
         let test = head(&patch, "Test").unwrap_or_default();
         let (module, function) = test.rsplit_once("::").unwrap_or_default();
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it").join(module.replace("::", "/") + ".rs");
+        // The test binary, and the module in it.
+        let path = if test.starts_with("simulation::") { module.to_owned() } else { format!("it::{module}") };
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(path.replace("::", "/") + ".rs");
         let text = read(&file);
         // The attribute, which makes it a test, stands right above it.
         let heads = [format!("test]\nfn {function}() {{\n"), format!("test]\nasync fn {function}() {{\n")];

@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 /// Where the tests read their own settings.
 const TESTS: [&str; 4] = [
     include_str!("nemesis.rs"),
-    include_str!("simulation/trial.rs"),
+    include_str!("../simulation/trial.rs"),
     include_str!("../run.sh"),
     include_str!("../support/fuzz/mod.rs"),
 ];

@@ -4,10 +4,13 @@
 //! request is carried out when it is handed over and answered at once, unless a test makes the server silent, loses
 //! requests or answers, withdraws rights, or holds answers back.
 
-#[path = "../../../tests/it/simulation/zookeeper/tree.rs"]
+#[path = "../../../tests/simulation/zookeeper/tree.rs"]
 #[expect(dead_code, reason = "the simulation uses the rest")]
 mod simulated;
 mod tree;
+#[path = "../../../tests/support/ledger/txn.rs"]
+#[expect(dead_code, reason = "the simulation uses the rest")]
+mod txn;
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};

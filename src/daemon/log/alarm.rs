@@ -3,7 +3,7 @@
 use tracing::field::display;
 use tracing::{info, warn};
 
-use crate::telemetry::instant;
+use cronkeeper_core::clock::instant;
 use cronkeeper_core::engine::{AlarmChange, AlarmNews};
 use cronkeeper_core::job::Alarm;
 use cronkeeper_core::log_event::{self, TARGET};

@@ -7,8 +7,8 @@ use tracing::{error, info, warn};
 
 use super::names;
 use crate::config::{LoadError, Loaded, Problem};
-use crate::telemetry::instant;
 use cronkeeper_cluster::state_dir::StateDirError;
+use cronkeeper_core::clock::instant;
 use cronkeeper_core::job::Difference;
 use cronkeeper_core::log_event::{self, TARGET};
 

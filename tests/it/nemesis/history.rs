@@ -5,7 +5,7 @@
 //!
 //! - From the witness: no attempt of a run began twice, no two runs of a job were alive together where that is not
 //!   allowed, and none began under an older token after one began under a newer token.
-//! - What the ensemble committed satisfies the invariants of the ledger, the same that judge the simulation: terms open
+//! - What the ensemble committed satisfies the rules of the ledger, the same that judge the simulation: terms open
 //!   with growing tokens and nothing is accepted from an older one, marks never go back, a run begins once and ends
 //!   once, and every occurrence that a mark passes is begun or counted in a skip.
 //! - Every process that began had been committed first, with its token and node.
@@ -15,18 +15,17 @@
 //!
 //! Nothing here depends on speed, except for [`STARTING`].
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use cronkeeper_cluster::zookeeper::client::Op;
-use cronkeeper_core::clock::{Uptime, later};
+use cronkeeper_core::clock::later;
 use cronkeeper_core::run::{HistoryRecord, Outcome, RunEnd, RunRecord, RunState, Skip, SkipReason};
 use jiff::{SignedDuration, Timestamp};
 
 use super::work::Work;
-use crate::simulation::facts::Fact;
-use crate::simulation::invariants::{of_ledger, ops, written};
-use crate::simulation::zookeeper::wire::{Entry as Committed, Txn};
+use crate::ledger::txn::Txn;
+use crate::ledger::{ops, rules, written};
 use crate::support::witness::{Entry, Fault, Mark, faults};
 
 #[cfg(test)]
@@ -49,7 +48,7 @@ pub struct History {
     /// process.
     pub seen: Vec<Entry>,
     /// In the order of the commits.
-    pub committed: Vec<Arc<Committed>>,
+    pub committed: Vec<Txn>,
     /// Times when a daemon and its warden were both stopped. Nobody could then kill a run that outlived its lease; the
     /// token is for that case.
     pub nodes_stood_still: Vec<Span>,
@@ -59,7 +58,7 @@ pub struct History {
 
 impl History {
     pub fn new(seen: Vec<Entry>, txns: Vec<Txn>, nodes_stood_still: Vec<Span>, horizon: Timestamp) -> Self {
-        let committed = txns.into_iter().map(|txn| Arc::new(Committed { txn, origin: None })).collect();
+        let committed = txns;
         Self { seen, committed, nodes_stood_still, horizon }
     }
 
@@ -93,7 +92,7 @@ impl History {
                 Op::Delete { path, .. } => ("delete", path, &[][..]),
                 Op::Check { path, .. } => ("check", path, &[][..]),
             };
-            let (at, zxid, session) = (committed_at(entry), entry.txn.zxid, entry.txn.session);
+            let (at, zxid, session) = (committed_at(entry), entry.zxid, entry.session);
             format!("  {at} {zxid:#x} by {session:#x}: {verb} {path} {}\n", String::from_utf8_lossy(data))
         });
         lines.collect()
@@ -119,11 +118,10 @@ impl History {
     }
 
     fn broken_by_the_ledger(&self, work: &Work) -> Option<String> {
-        let mut invariants = of_ledger(work.schedules());
+        let mut rules = rules(Cow::Owned(work.schedules()));
         self.committed.iter().find_map(|entry| {
-            let fact = Fact::Committed { entry: Arc::clone(entry), touched: made(entry) };
-            let broken = invariants.iter_mut().find_map(|one| one.observe(Uptime::ZERO, &fact).err())?;
-            Some(format!("the ledger, at {} ({:#x}): {broken}", committed_at(entry), entry.txn.zxid))
+            let broken = rules.iter_mut().find_map(|rule| rule.committed(entry, &made(entry)).err())?;
+            Some(format!("the ledger, at {} ({:#x}): {broken}", committed_at(entry), entry.zxid))
         })
     }
 
@@ -210,18 +208,18 @@ impl History {
     }
 
     /// All versions of the records of runs in flight.
-    fn records(&self) -> impl Iterator<Item = (&Committed, RunRecord)> {
+    fn records(&self) -> impl Iterator<Item = (&Txn, RunRecord)> {
         self.written("/cronkeeper/running")
             .filter_map(|(entry, data)| Some((entry, serde_json::from_slice(data).ok()?)))
     }
 
-    fn written<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = (&'a Committed, &'a [u8])> {
-        let all = self.committed.iter().flat_map(|entry| ops(entry).iter().map(move |op| (entry.as_ref(), op)));
+    fn written<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = (&'a Txn, &'a [u8])> {
+        let all = self.committed.iter().flat_map(|entry| ops(entry).iter().map(move |op| (entry, op)));
         all.filter_map(move |(entry, op)| Some((entry, written(op, folder)?.1)))
     }
 
     fn history(&self) -> impl Iterator<Item = HistoryRecord> {
-        let all = self.committed.iter().flat_map(|entry| ops(entry));
+        let all = self.committed.iter().flat_map(ops);
         let data = all.filter_map(|op| match op {
             Op::Create { path, data, .. } | Op::Set { path, data, .. } if path.starts_with("/cronkeeper/history/") => {
                 Some(data)
@@ -245,7 +243,7 @@ impl History {
         let mut candidates = BTreeMap::new();
         let mut terms = Vec::new();
         for entry in &self.committed {
-            candidates.extend(made(entry).into_iter().map(|path| (path, entry.txn.zxid)));
+            candidates.extend(made(entry).into_iter().map(|path| (path, entry.zxid)));
             let fence = ops(entry).iter().find_map(|op| match op {
                 Op::Check { path, .. } => candidates.get(path),
                 _ => None,
@@ -258,7 +256,7 @@ impl History {
 }
 
 /// The znodes that a write created.
-fn made(entry: &Committed) -> Vec<String> {
+fn made(entry: &Txn) -> Vec<String> {
     let paths = ops(entry).iter().filter_map(|op| match op {
         Op::Create { path, .. } => Some(path.clone()),
         _ => None,
@@ -266,8 +264,8 @@ fn made(entry: &Committed) -> Vec<String> {
     paths.collect()
 }
 
-fn committed_at(entry: &Committed) -> Timestamp {
-    Timestamp::from_millisecond(entry.txn.time_ms).expect("servers have sane clocks")
+fn committed_at(entry: &Txn) -> Timestamp {
+    Timestamp::from_millisecond(entry.time_ms).expect("servers have sane clocks")
 }
 
 fn time_of(entry: &Entry) -> Timestamp {

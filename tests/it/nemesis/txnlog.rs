@@ -12,8 +12,7 @@ use std::time::SystemTime;
 
 use cronkeeper_cluster::zookeeper::client::{Mode, Op};
 
-use crate::simulation::zookeeper::Change;
-use crate::simulation::zookeeper::wire::Txn;
+use crate::ledger::txn::{Change, Txn};
 
 const MAGIC: &[u8] = b"ZKLG";
 const HEADER: usize = 16;

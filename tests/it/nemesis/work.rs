@@ -5,7 +5,7 @@ use cronkeeper_core::job::{Job, JobSet, Misfire, Overlap};
 use jiff::Timestamp;
 
 use crate::failover::cluster::{job, jobs};
-use crate::simulation::invariants::Schedules;
+use crate::ledger::Schedules;
 use crate::support::scratch::Scratch;
 use crate::support::witness::Witness;
 

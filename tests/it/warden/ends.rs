@@ -6,9 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use cronkeeper::warden::handle::WardenGone;
-use cronkeeper::warden::recover::{Recorded, kill_leftovers, start_time};
+use cronkeeper::warden::recover::{kill_leftovers, start_time};
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::clock::system::uptime;
+use cronkeeper_core::process::Recorded;
 use cronkeeper_core::process::{Deadline, EndedBy, Exit, Order};
 use cronkeeper_core::run::Traces;
 

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tokio::sync::oneshot;
 
 use super::OWNER;
-use super::simulated::{self, Change, Session, Txn};
+use super::simulated;
+use super::txn::{Change, Session, Txn};
 use crate::zookeeper::client::{Data, Done, Error, Mode, MultiError, Op, Read, Stat};
 use crate::zookeeper::paths;
 

@@ -9,7 +9,7 @@
 //!      └─────────────────┴───► Releasing ◄─────┴─────────────────┘
 //!
 //!   Unowned, Remote, CutOff: runs that this node does not have, as recorded in the ledger. Only a leader keeps these.
-//!   Unowned, CutOff ─ Settle ─► Settling ─ Disown ─► Unowned
+//!   Unowned, CutOff ─ Settle ─► Settling ─ Disown ─► Unowned;  Alive, if superseded ─ FindRemote ─► Remote
 //! ```
 
 use std::sync::Arc;
@@ -246,7 +246,9 @@ impl ActiveRunState {
                 Self::Local(LocalRun { job, phase: P::Beginning | P::Unconfirmed | P::Alive(_) }),
                 RunStep::Release(release),
             ) => local(job, P::Releasing(release)),
-            (Self::Unowned | Self::Remote | Self::CutOff, RunStep::FindRemote) => Ok(Self::Remote),
+            // The process of a superseded attempt is gone, and the other one is another node's.
+            (Self::Local(LocalRun { phase: P::Alive(_), .. }), RunStep::FindRemote)
+            | (Self::Unowned | Self::Remote | Self::CutOff, RunStep::FindRemote) => Ok(Self::Remote),
             (Self::Unowned | Self::Remote | Self::CutOff, RunStep::CutOff) => Ok(Self::CutOff),
             (Self::Unowned | Self::CutOff, RunStep::Settle) => Ok(Self::Settling),
             (state, step) => {
@@ -517,7 +519,7 @@ mod tests {
         state            Begin      Start  LoseAnswer   End    Release         Disown   FindRemote  CutOff   Settle
         beginning        -          alive  unconfirmed  ended  being_released  unowned  -           -        -
         unconfirmed      -          -      -            -      being_released  unowned  -           -        -
-        alive            -          -      -            ended  being_released  unowned  -           -        -
+        alive            -          -      -            ended  being_released  unowned  remote      -        -
         ended            -          -      -            -      -               unowned  -           -        -
         being_released   -          -      -            ended  -               unowned  -           -        -
         remote           -          -      -            -      -               unowned  remote      cut_off  -

@@ -251,7 +251,7 @@ impl Runs {
         let process = active.process();
         let (stopped, is_cancelled) = process.map_or((None, false), |process| (process.stopped, process.is_cancelled));
         if stopped == Some(StopCause::Superseded) {
-            return self.drop_run(cx, run);
+            return self.leave_to_another(cx, run);
         }
         if active.record.kill.is_some() {
             // The kill request arrived before the start.
@@ -293,7 +293,7 @@ impl Runs {
         let Some(active) = self.active.get(run) else { return };
         let Some(process) = active.process() else { return };
         if process.stopped == Some(StopCause::Superseded) {
-            return self.drop_run(cx, run);
+            return self.leave_to_another(cx, run);
         }
         let verdict = judge(cx.now, active, process, ending);
         if verdict.is_by_loss && active.record.on_loss == OnLoss::Rerun {
@@ -462,7 +462,7 @@ impl Runs {
                 cx.facts.push_back(Fact::JobReleased(run.job().clone()));
             }
             // It is no longer in flight, so the unanswered write has ended it.
-            None if may_be_written => self.drop_run(cx, run),
+            None if may_be_written => self.give_up(cx, run),
             found => {
                 self.supersede(cx, run);
                 if !self.active.contains_key(run) {
@@ -478,15 +478,28 @@ impl Runs {
         if self.active.get(run).is_some_and(|active| active.process().is_some()) {
             self.kill(cx, run, StopCause::Superseded);
         } else {
-            self.drop_run(cx, run);
+            self.give_up(cx, run);
         }
     }
 
-    /// Drops an own run. If the ledger still has it, another node handles it; a leader reads it.
-    fn drop_run(&mut self, cx: &mut Context, run: &RunId) {
+    fn give_up(&mut self, cx: &mut Context, run: &RunId) {
         self.forget(cx, run);
         cx.forget(run);
-        if cx.leads() {
+    }
+
+    /// Gives up a superseded run whose process is gone. The ledger may still have it, for another node: a leader keeps it
+    /// as that node's until it has read it, because it may hold back other runs of the job.
+    fn leave_to_another(&mut self, cx: &mut Context, run: &RunId) {
+        if !cx.leads() {
+            return self.give_up(cx, run);
+        }
+        cx.forget(run);
+        if let Some(active) = self.active.get_mut(run) {
+            // Whatever this node was about to write counts no more.
+            (active.commit, active.news) = (None, None);
+        }
+        if self.step(cx, run, RunStep::FindRemote) {
+            cx.ledger(Request::Watch(run.clone()));
             cx.ledger(Request::ReadRun(run.clone()));
         }
     }

@@ -330,9 +330,32 @@ fn a_leader_watches_a_run_that_it_gave_up_and_another_has() {
     fixture.handle(Event::Ledger(ledger::Event::Run(other.id(), Some((other.clone(), Version(4))))));
     fixture.commands.clear();
     fixture.ended(start.tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
-    assert!(fixture.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadRun(other.id())))));
+    let requested = fixture.take();
+    for request in [ledger::Request::ReadRun(other.id()), ledger::Request::Watch(other.id())] {
+        assert!(requested.contains(&Command::Ask(Request::Ledger(request))), "{requested:?}");
+    }
+}
+
+/// Otherwise two runs of the job are alive at once: the process of the other attempt is another node's.
+#[test]
+fn a_run_that_was_given_up_and_another_has_counts_for_overlap_before_it_is_read() {
+    let mut fixture = found(&rerun(), OwnerState::Gone);
+    fixture.accept_all();
+    let start = fixture.starts()[0].clone();
+    fixture.started(start.tree_id);
+    let mut other = start.run.clone();
+    (other.attempt, other.token.0, other.owner.session.0) = (3, 12, "b2".into());
+    let id = crate::term::SessionId("a2".into());
+    fixture.handle(Event::Election(election::Event::Session { id, timeout: LEASE * 2 }));
+    let commits = fixture.commits();
+    fixture.answer(commits[0].0, Commit::Superseded);
     fixture.handle(Event::Ledger(ledger::Event::Run(other.id(), Some((other.clone(), Version(4))))));
-    assert!(fixture.take().contains(&Command::Ask(Request::Ledger(ledger::Request::Watch(other.id())))));
+    fixture.ended(start.tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
+    fixture.pass(30);
+    assert_eq!(skipped(&fixture.accept_all()), ["overlap 2026-11-20T10:01:00Z 2026-11-20T10:01:00Z 1"]);
+    fixture.handle(Event::Ledger(ledger::Event::Run(other.id(), None)));
+    fixture.pass(60);
+    assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100200Z"], "it has ended there");
 }
 
 /// A host that never comes back must not block other runs forever: with `allow`, or if the job is never due again, no

@@ -7,7 +7,7 @@ use cronkeeper_core::term::{FencingToken, SessionId};
 use serde::Serialize;
 
 use super::*;
-use crate::simulation::zookeeper::Change;
+use crate::ledger::txn::Change;
 use crate::zookeeper::fixture;
 
 /// The time at which the first term opens.

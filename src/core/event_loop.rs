@@ -1,0 +1,365 @@
+//! The daemon's event loop: gather an event, let the engine decide, perform its commands.
+//!
+//! The loop itself makes no decisions. Clock, processes, journal, backend, launcher and observer are passed in: the
+//! program passes the real ones, the simulation passes models that run on virtual time.
+
+mod controls;
+mod liveness;
+mod log;
+mod notices;
+mod observer;
+mod perform;
+#[cfg(test)]
+mod tests;
+mod trees;
+pub mod variables;
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+pub use self::controls::{Control, HandoverReply};
+use self::liveness::LivenessCheck;
+pub use self::observer::Observer;
+use self::trees::Trees;
+pub use self::trees::{Tree, TreeKind, WardenLeftovers};
+use crate::clock::{Clock, Now, Uptime, Wake};
+use crate::coordination::{Coordination, Event as BackendEvent, Lease, Request};
+use crate::election::{ApiAddress, Defined, Event as Election, Failure, Published, Request as ElectionRequest};
+use crate::engine::hooks::HookStart;
+use crate::engine::{Engine, Event, Start};
+use crate::process::{Launch, Notice, Processes, WardenGone};
+use crate::run::journal::{Journal, Recovered};
+use crate::schedule;
+
+/// Maximum time between two turns of the loop: a longer gap means that it hangs.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+/// Minimum number of turns within a session timeout.
+const HEARTBEATS_PER_SESSION: u32 = 8;
+
+/// How long the daemon waits at its end for remaining processes to be killed.
+///
+/// Processes that survive this are left to the next start, or to systemd.
+const CLOSING: Duration = Duration::from_secs(5);
+
+/// Why the daemon ended.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Stopped {
+    /// An operator requested it, and the node left the cluster in order.
+    #[error("asked to")]
+    Asked,
+    /// The warden is gone, and nobody else ends the processes that it left behind.
+    #[error("the warden is gone")]
+    WardenGone(WardenLeftovers),
+    /// The backend's task ended unexpectedly.
+    #[error("the backend is gone")]
+    BackendGone,
+    /// The node cannot take part until an operator changes something. It waited for its runs to end.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// What a loop is connected to.
+pub trait Ports {
+    type Clock: Clock;
+    type Processes: Processes;
+    type Journal: Journal;
+    type Launcher: Launcher;
+    type Observer: Observer;
+}
+
+/// Builds the processes of runs and hooks.
+pub trait Launcher: Send {
+    /// The launch of an attempt whose begin was accepted; `None` if this host does not know the job's user or group.
+    fn launch(&self, start: &Start) -> Option<Launch>;
+
+    /// The launch of a hook; `None` if this host does not know the job's user or group.
+    fn hook(&self, start: &HookStart) -> Option<Launch>;
+}
+
+/// The result of reading the jobs file again, as a loop with these ports receives it.
+pub type ReloadedOf<P> = <<P as Ports>::Observer as Observer>::Reloaded;
+
+/// The parts that make up a loop.
+pub struct Parts<P: Ports> {
+    pub engine: Engine,
+    pub clock: P::Clock,
+    /// Connects the loop to the election and the ledger.
+    pub coordination: Coordination,
+    pub processes: P::Processes,
+    /// What this host remembers of its runs.
+    pub journal: P::Journal,
+    pub launcher: P::Launcher,
+    pub observer: P::Observer,
+    /// How long runs may go on after the node has begun to drain.
+    pub drain_timeout: Duration,
+    /// Where other nodes reach this one.
+    pub listen: Option<ApiAddress>,
+}
+
+/// A loop that is running, or ready to.
+pub struct EventLoop<P: Ports> {
+    engine: Engine,
+    clock: P::Clock,
+    coordination: Coordination,
+    processes: P::Processes,
+    journal: P::Journal,
+    launcher: P::Launcher,
+    observer: P::Observer,
+    drain_timeout: Duration,
+    listen: Option<ApiAddress>,
+    trees: Trees,
+    liveness: LivenessCheck,
+    /// Hooks that could not be sent to the warden. The engine receives these notices after the current commands.
+    refused_hooks: VecDeque<Notice>,
+    /// Why the node cannot take part any more. From then on it ignores the backend and waits for its runs.
+    failure: Option<Failure>,
+    /// Callers that wait for the result of a handover.
+    handovers: Vec<HandoverReply>,
+    /// The lease as of the newest event that was processed.
+    followed_lease: Lease,
+    /// The last event came from the backend, so the warden goes first next time.
+    is_wardens_turn: bool,
+    heartbeat: Duration,
+}
+
+impl<P: Ports> EventLoop<P> {
+    pub fn new(parts: Parts<P>) -> Self {
+        let Parts { engine, clock, coordination, processes, journal, launcher, observer, drain_timeout, listen } =
+            parts;
+        Self {
+            engine,
+            clock,
+            coordination,
+            processes,
+            journal,
+            launcher,
+            observer,
+            drain_timeout,
+            listen,
+            trees: Trees::default(),
+            liveness: LivenessCheck::default(),
+            refused_hooks: VecDeque::new(),
+            failure: None,
+            handovers: Vec::new(),
+            followed_lease: Lease::NONE,
+            is_wardens_turn: false,
+            heartbeat: HEARTBEAT,
+        }
+    }
+
+    /// Turns until the daemon stops. `recovered` are the runs of an earlier process; their processes are dead.
+    pub async fn run(
+        mut self,
+        recovered: Recovered,
+        mut controls: mpsc::UnboundedReceiver<Control<ReloadedOf<P>>>,
+    ) -> Stopped {
+        let now = self.clock.now();
+        self.report_turn(now);
+        let mut stopped = self.turn(now, Event::Recovered(recovered.runs));
+        self.publish();
+        self.request(ElectionRequest::Campaign);
+        while stopped.is_none() {
+            let gathered = self.gather(&mut controls).await;
+            let now = self.clock.now();
+            self.report_turn(now);
+            let renewed = self.renew_lease(now);
+            stopped = renewed.or(self.on_gathered(now, gathered));
+            self.ping_warden(now);
+            stopped = stopped.or(self.call_node_hooks(now));
+            self.observer.on_turn_end(now, &self.engine, &self.clock);
+        }
+        // The rest of `self`, with the channels to the backend, is dropped only after this: otherwise another node
+        // could start a run again while its processes are still alive here.
+        close(&self.clock, self.processes).await;
+        match (stopped, self.failure) {
+            (None | Some(Stopped::Asked), Some(failure)) => Stopped::Failed(failure),
+            (stopped, _) => stopped.unwrap_or(Stopped::Asked),
+        }
+    }
+
+    /// Waits for the next event.
+    ///
+    /// Backend and warden take turns while both have events: so thousands of answers do not delay the end of a run, and
+    /// a flood of output does not delay an answer. Neither delays what is due by time: see `turn_if_due`.
+    async fn gather(
+        &mut self,
+        controls: &mut mpsc::UnboundedReceiver<Control<ReloadedOf<P>>>,
+    ) -> Gathered<ReloadedOf<P>> {
+        let wake = self.wake();
+        let takes_part = self.failure.is_none();
+        // Cancellation safety of both `select!`s: the receivers keep what was not received, `notice` is documented as
+        // cancel safe, and the next turn starts a new sleep.
+        let gathered = if self.is_wardens_turn {
+            tokio::select! {
+                biased;
+                Some(control) = controls.recv() => Gathered::Control(control),
+                notice = self.processes.notice() => Gathered::Notice(notice),
+                event = self.coordination.events.recv(), if takes_part => Gathered::Backend(event),
+                () = self.clock.sleep_until(wake) => Gathered::Time,
+            }
+        } else {
+            tokio::select! {
+                biased;
+                Some(control) = controls.recv() => Gathered::Control(control),
+                event = self.coordination.events.recv(), if takes_part => Gathered::Backend(event),
+                notice = self.processes.notice() => Gathered::Notice(notice),
+                () = self.clock.sleep_until(wake) => Gathered::Time,
+            }
+        };
+        self.is_wardens_turn = matches!(gathered, Gathered::Backend(_));
+        gathered
+    }
+
+    /// Reports that the loop turns. The backend renews the lease only while it does.
+    fn report_turn(&mut self, now: Now) {
+        self.observer.on_turn(now);
+        self.coordination.turned.send_replace(now.up);
+    }
+
+    /// Applies a longer lease at once, ahead of all queued events; see [`coordination`](crate::coordination).
+    fn renew_lease(&mut self, now: Now) -> Option<Stopped> {
+        let lease = *self.coordination.lease.borrow();
+        let is_news = lease.until > self.engine.lease_until() && !lease.is_of_another_time(&self.followed_lease);
+        if is_news && self.failure.is_none() {
+            return self.on_election(now, Election::Lease { until: lease.until });
+        }
+        None
+    }
+
+    fn on_backend_event(&mut self, now: Now, event: BackendEvent) -> Option<Stopped> {
+        self.followed_lease.follow(&event);
+        match event {
+            // `renew_lease` has already applied this lease or a longer one.
+            BackendEvent::Election(Election::Lease { until })
+                if until > Uptime::ZERO && until <= self.engine.lease_until() =>
+            {
+                self.turn_if_due(now)
+            }
+            BackendEvent::Election(event) => self.on_election(now, event),
+            BackendEvent::Ledger(event) => {
+                self.observer.on_ledger(now, &event);
+                self.turn(now, Event::Ledger(event))
+            }
+            BackendEvent::Lock(event) => self.turn(now, Event::Lock(event)),
+        }
+    }
+
+    /// Passes at most one event to the engine.
+    fn on_gathered(&mut self, now: Now, gathered: Gathered<ReloadedOf<P>>) -> Option<Stopped> {
+        match gathered {
+            Gathered::Time => self.on_time(now),
+            Gathered::Control(control) => self.on_control(now, control),
+            Gathered::Backend(None) => Some(Stopped::BackendGone),
+            Gathered::Backend(Some(event)) => self.on_backend_event(now, event),
+            Gathered::Notice(Err(WardenGone)) => Some(Stopped::WardenGone(self.leftovers())),
+            Gathered::Notice(Ok(notice)) => {
+                self.liveness.on_notice();
+                self.on_notice(now, notice)
+            }
+        }
+    }
+
+    /// Handles a turn without any event: nothing could be received until the wake time.
+    fn on_time(&mut self, now: Now) -> Option<Stopped> {
+        match self.liveness.is_dead_after_check(now.up) {
+            true => Some(self.give_up_on_warden()),
+            false => self.turn(now, Event::Tick),
+        }
+    }
+
+    fn turn(&mut self, now: Now, event: Event) -> Option<Stopped> {
+        let commands = self.engine.handle(now, event);
+        let mut stopped = self.perform(now, commands);
+        while let Some(notice) = self.refused_hooks.pop_front() {
+            let commands = self.engine.handle(now, Event::Warden(notice));
+            stopped = stopped.or(self.perform(now, commands));
+        }
+        stopped
+    }
+
+    fn on_election(&mut self, now: Now, event: Election) -> Option<Stopped> {
+        if let Election::Lease { .. } = event {
+            let stopped = self.turn(now, Event::Election(event));
+            self.observer.on_lease(&self.engine);
+            return stopped;
+        }
+        self.observer.on_election(now, &event, &self.engine);
+        match &event {
+            Election::Failed(failure) => return self.fail(now, failure.clone()),
+            Election::Session { timeout, .. } => self.heartbeat = HEARTBEAT.min(*timeout / HEARTBEATS_PER_SESSION),
+            Election::Withdrawn => self.on_handover_done(Ok(())),
+            Election::NotTransferred { why, .. } => self.on_handover_done(Err(why.clone())),
+            _ => {}
+        }
+        let was_drained = self.engine.is_drained();
+        let stopped = self.turn(now, Event::Election(event));
+        if self.engine.is_drained() != was_drained {
+            self.publish();
+        }
+        stopped
+    }
+
+    /// Stops the node because it cannot take part any more.
+    ///
+    /// The node drains as if an operator had stopped it: runs that no other node can start meanwhile need not die.
+    fn fail(&mut self, now: Now, failure: Failure) -> Option<Stopped> {
+        self.failure = Some(failure);
+        self.observer.on_stopping();
+        self.turn(now, Event::Failed { timeout: self.drain_timeout })
+    }
+
+    fn call_node_hooks(&mut self, now: Now) -> Option<Stopped> {
+        let mut stopped = None;
+        for call in self.observer.hooks_to_call(now, &self.engine) {
+            stopped = stopped.or(self.turn(now, Event::CallHook(call)));
+        }
+        stopped
+    }
+
+    fn request(&mut self, request: ElectionRequest) {
+        // A backend that is gone has also closed its channel of events, which ends the loop.
+        let _ = self.coordination.requests.send(Request::Election(request));
+    }
+
+    fn publish(&mut self) {
+        let listen = self.listen.clone();
+        let published = Published { tzdata: schedule::tzdata_version(), listen, ..self.engine.published() };
+        let defined = Defined::of(self.engine.jobs());
+        self.request(ElectionRequest::Define(Arc::new(defined)));
+        self.request(ElectionRequest::Publish(published));
+    }
+
+    fn wake(&self) -> Wake {
+        let now = self.clock.now();
+        let beats = [self.liveness.next_check(), self.observer.next_at()];
+        let at = beats.into_iter().flatten().fold(now.up + self.heartbeat, Uptime::min);
+        self.engine.wake(now).or(Wake { wall: None, up: Some(at) })
+    }
+}
+
+async fn close(clock: &impl Clock, processes: impl Processes) {
+    let until = clock.now().up + CLOSING;
+    let mut closed = pin!(processes.close());
+    while clock.now().up < until {
+        // Cancellation safety: `closed` continues where it was, and the next turn starts a new sleep.
+        tokio::select! {
+            biased;
+            () = &mut closed => return,
+            () = clock.sleep_until(Wake { wall: None, up: Some(until) }) => {}
+        }
+    }
+    log::left_running();
+}
+
+/// The next event. `Time`: nothing was received until the wake time.
+#[expect(clippy::large_enum_variant, reason = "only one exists at a time")]
+enum Gathered<R> {
+    Time,
+    Control(Control<R>),
+    Backend(Option<BackendEvent>),
+    Notice(Result<Notice, WardenGone>),
+}

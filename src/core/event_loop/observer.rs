@@ -1,0 +1,68 @@
+//! Whoever shows people what the loop does.
+
+use super::trees::Tree;
+use crate::clock::{Clock, Now, Uptime};
+use crate::coordination::Request;
+use crate::election::Event as Election;
+use crate::engine::hooks::NodeHookCall;
+use crate::engine::{Engine, Report};
+use crate::job::JobSet;
+use crate::ledger::Event as LedgerEvent;
+use crate::process::Stream;
+
+/// Learns what happens, for the log, the status and whatever else people see. No decision depends on it.
+///
+/// Each call is a part of a turn of the loop, so it must not block. By default nothing is done.
+pub trait Observer: Send {
+    /// The result of reading the jobs file again, with all that only the observer needs of it.
+    type Reloaded: Send;
+
+    /// A turn begins.
+    fn on_turn(&mut self, _now: Now) {}
+
+    /// The election reports this. The engine has not handled it yet. A [`Election::Lease`] is not passed here.
+    fn on_election(&mut self, _now: Now, _event: &Election, _engine: &Engine) {}
+
+    /// The end of the lease has changed.
+    fn on_lease(&mut self, _engine: &Engine) {}
+
+    /// The engine sends this request to the backend.
+    fn on_request(&mut self, _now: Now, _request: &Request) {}
+
+    /// The ledger reports this. The engine has not handled it yet.
+    fn on_ledger(&mut self, _now: Now, _event: &LedgerEvent) {}
+
+    /// The engine reports this.
+    fn on_report(&mut self, _now: Now, _report: Report, _engine: &Engine) {}
+
+    /// A process of the tree has written a line, without its end; `continues`: the next one belongs to the same line.
+    fn on_output(&mut self, _now: Now, _tree: &Tree, _stream: Stream, _line: String, _continues: bool) {}
+
+    /// The tree has ended, and so many bytes of its output were dropped.
+    fn on_tree_ended(&mut self, _now: Now, _tree: &Tree, _dropped_bytes: u64) {}
+
+    /// The jobs file was read again. Returns its jobs; `None` if it was rejected.
+    fn on_reloaded(&mut self, now: Now, reloaded: Self::Reloaded, engine: &Engine) -> Option<JobSet>;
+
+    /// The engine has handled the result of the last [`on_reloaded`](Self::on_reloaded).
+    fn on_reload_done(&mut self) {}
+
+    /// The node begins to stop.
+    fn on_stopping(&mut self) {}
+
+    /// An operator asked for the node's state in the log.
+    fn log_state(&mut self, _now: Now, _engine: &Engine) {}
+
+    /// The hooks of the node to call now.
+    fn hooks_to_call(&mut self, _now: Now, _engine: &Engine) -> Vec<NodeHookCall> {
+        Vec::new()
+    }
+
+    /// A turn ends. `now` is when it began, and the clock shows how long this call takes.
+    fn on_turn_end(&mut self, _now: Now, _engine: &Engine, _clock: &impl Clock) {}
+
+    /// When the loop is to turn next even if nothing happens; `None`: never.
+    fn next_at(&self) -> Option<Uptime> {
+        None
+    }
+}

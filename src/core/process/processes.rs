@@ -1,0 +1,60 @@
+//! The port through which the daemon starts and ends process trees.
+//!
+//! The program uses the warden; tests and the simulation use models. Nothing here blocks the loop, not even when
+//! processes survive SIGKILL.
+
+use super::{Launch, Notice, Order};
+use crate::run::Traces;
+use crate::term::NodeName;
+
+/// Starts and ends process trees: the warden, or a model of it.
+pub trait Processes: Send {
+    /// Orders the start of a process tree. Never blocks.
+    ///
+    /// # Errors
+    /// If the launch is too long for a message. Nothing was sent then.
+    fn start(&mut self, launch: &Launch) -> Result<(), NotSent>;
+
+    /// Sends an order. Never blocks.
+    ///
+    /// # Errors
+    /// If the order cannot be encoded as a message. Nothing was sent then.
+    fn send(&mut self, order: Order) -> Result<(), NotSent>;
+
+    /// Waits for the next notice. Cancel safe.
+    fn notice(&mut self) -> impl Future<Output = Result<Notice, WardenGone>> + Send;
+
+    /// When the kernel started a process, in clock ticks since boot; absent once the process is gone.
+    ///
+    /// It distinguishes the process from a later one with the same PID.
+    fn start_time(&self, pid: i32) -> Option<u64>;
+
+    /// Kills trees without the warden. Never blocks, not even on processes that survive.
+    fn kill_trees(&mut self, trees: Vec<Recorded>, node: &NodeName);
+
+    fn kill_warden(&mut self);
+
+    /// Kills everything that still runs, and returns when it is dead. The killing continues if the future is dropped.
+    fn close(self) -> impl Future<Output = ()> + Send;
+}
+
+/// A message that cannot be sent to the warden, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NotSent(pub String);
+
+/// The warden is gone, so nothing guarantees any more that all processes end with the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the warden is gone")]
+pub struct WardenGone;
+
+/// The record that a daemon wrote about a tree that it started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// The run's id.
+    pub run: String,
+    /// The main process and its start time, if it was started and the time was read before it ended.
+    pub main: Option<(i32, Option<u64>)>,
+    /// What its processes are recognized by.
+    pub traces: Traces,
+}

@@ -1,0 +1,27 @@
+//! What every backend promises the daemon: one suite for solo, for ZooKeeper, and for the simulated ensemble.
+//!
+//! A promise is an async function over a [`cluster::Cluster`], in which the test plays the daemon of each node. No
+//! promise names a backend: each test binary has some in `backends`. `port::event_order` checks every event that a node receives meanwhile.
+
+pub mod cluster;
+
+/// Makes a test of each promise on one backend of this binary.
+macro_rules! on_backend {
+    ($backend:ident: $($promise:ident),+) => {
+        mod $backend {
+            $(
+                #[test]
+                fn $promise() {
+                    crate::backends::$backend::hold(super::$promise);
+                }
+            )+
+        }
+    };
+}
+
+mod commits;
+mod election;
+mod links;
+mod locks;
+mod operators;
+mod runs;
