@@ -6,6 +6,7 @@
 # fails only if it fails again. What explains a failure is in target/failed/TEST.
 #
 #   CRONKEEPER_TEST_ARGS="--test it servers"   only `cargo test` with these arguments
+#   CRONKEEPER_LONG=1                          more random inputs and simulated clusters; takes hours
 #   CRONKEEPER_STRICT=1                        a test that fails once fails the run
 #   CRONKEEPER_STRICT_SKIPS=1                  so does a skip for want of what this machine has
 set -euo pipefail
@@ -78,9 +79,10 @@ if [[ -n ${CRONKEEPER_TEST_ARGS:-} ]]; then
 fi
 
 rm -rf "$TESTS_FAILED"
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-failed=() flaky=()
+log=$(mktemp) beside=$(mktemp)
+beside_pid='' beside_arguments=()
+trap '[[ -z $beside_pid ]] || kill -- -"$beside_pid"; rm -f "$log" "$beside"' EXIT
+failed=() flaky=() names=()
 # If more tests fail at the same time, the reason is not one test's bad luck.
 most_again=10
 
@@ -100,21 +102,47 @@ seed_of() { # OUTPUT: how to repeat it, e.g. CRONKEEPER_SIM_SEED=7, if it says s
     grep -aoE 'CRONKEEPER_([A-Z]+_)?SEED=[0-9]+' "$1" | tail -n 1 || true
 }
 
+build() { # ARGUMENTS OF CARGO TEST...
+    # Only documentation cannot be built apart.
+    [[ " $* " == *" --doc "* ]] || cargo test --locked "$@" --no-run
+}
+
+# Puts the names of the tests that failed into `names`.
+read_failed() { # LOG ARGUMENTS OF CARGO TEST...
+    mapfile -t names < <(names_of_failed "$1")
+    # A test binary that was killed has no list.
+    ((${#names[@]})) || failed+=("cargo test ${*:2}")
+}
+
 # Runs the tests of one kind. If their build fails, the run ends. The names of those that fail are in `names`.
 run() { # ARGUMENTS OF CARGO TEST...
-    # Only documentation cannot be built apart.
-    [[ $1 == --doc ]] || cargo test --locked "$@" --no-run
+    build "$@"
     names=()
     # One crate that fails must not hide the tests of the others.
-    cargo test --locked --no-fail-fast "$@" 2>&1 | tee "$log" && return
-    mapfile -t names < <(names_of_failed "$log")
-    # A test binary that was killed has no list.
-    ((${#names[@]})) || failed+=("cargo test $*")
+    cargo test --locked --no-fail-fast "$@" 2>&1 | tee "$log" || read_failed "$log" "$@"
 }
 
 # Tests whose failure is certain.
 run_once() { # ARGUMENTS OF CARGO TEST...
     run "$@"
+    failed+=("${names[@]}")
+}
+
+# Tests whose failure is certain, and that take all of the processor: they run beside those that wait for processes most
+# of the time, and yield to them. `end_beside` waits for them.
+run_beside() { # ARGUMENTS OF CARGO TEST...
+    build "$@"
+    beside_arguments=("$@")
+    # A process group of its own, so that nothing of it outlives this script.
+    setsid nice -n 19 cargo test --locked "$@" >"$beside" 2>&1 &
+    beside_pid=$!
+}
+
+end_beside() {
+    names=()
+    wait "$beside_pid" || read_failed "$beside" "${beside_arguments[@]}"
+    beside_pid=''
+    cat "$beside"
     failed+=("${names[@]}")
 }
 
@@ -176,7 +204,8 @@ takes_processes() { # CGROUP
     trial=$(mktemp -d -p "$1") || return
     # The file takes the process that writes, and counts it until it has ended.
     sh -c "echo 0 >'$trial/cgroup.procs'" || status=1
-    rmdir "$trial" || { sleep 1 && rmdir "$trial"; } || true
+    # The kernel may still count the process that has just ended.
+    timeout 5 sh -c "until rmdir '$trial'; do :; done" || true
     return "$status"
 }
 
@@ -196,12 +225,12 @@ list_skipped() {
     $is_fine
 }
 
-# The program's own unit tests are not optimised: that takes longer than they do.
-run_once --workspace --lib --config 'profile.dev.package.cronkeeper.opt-level=0'
-run_once --bins
-# One line for each binary with tests of real processes or simulated clusters.
-run_twice --test it
-run_once --doc --workspace
+# Always of the whole workspace, so that all have the same features of their dependencies, and nothing is built twice.
+run_once --workspace --lib --bins
+run_beside --workspace --test simulation
+run_twice --workspace --test it
+end_beside
+run_once --workspace --doc
 
 verdict=0
 echo
