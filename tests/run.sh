@@ -79,9 +79,9 @@ if [[ -n ${CRONKEEPER_TEST_ARGS:-} ]]; then
 fi
 
 rm -rf "$TESTS_FAILED"
-log=$(mktemp) beside=$(mktemp)
-beside_pid='' beside_arguments=()
-trap '[[ -z $beside_pid ]] || kill -- -"$beside_pid"; rm -f "$log" "$beside"' EXIT
+logs=$(mktemp -d) beside_pid='' binary=''
+log=$logs/log
+trap '[[ -z $beside_pid ]] || kill -- -"$beside_pid"; rm -rf "$logs"' EXIT
 failed=() flaky=() names=()
 # If more tests fail at the same time, the reason is not one test's bad luck.
 most_again=10
@@ -102,54 +102,51 @@ seed_of() { # OUTPUT: how to repeat it, e.g. CRONKEEPER_SIM_SEED=7, if it says s
     grep -aoE 'CRONKEEPER_([A-Z]+_)?SEED=[0-9]+' "$1" | tail -n 1 || true
 }
 
-build() { # ARGUMENTS OF CARGO TEST...
-    # Only documentation cannot be built apart.
-    [[ " $* " == *" --doc "* ]] || cargo test --locked "$@" --no-run
-}
-
 # Puts the names of the tests that failed into `names`.
-read_failed() { # LOG ARGUMENTS OF CARGO TEST...
+read_failed() { # LOG WHAT
     mapfile -t names < <(names_of_failed "$1")
-    # A test binary that was killed has no list.
-    ((${#names[@]})) || failed+=("cargo test ${*:2}")
+    # What does not compile, or was killed, has no list.
+    ((${#names[@]})) || failed+=("$2")
 }
 
-# Runs the tests of one kind. If their build fails, the run ends. The names of those that fail are in `names`.
-run() { # ARGUMENTS OF CARGO TEST...
-    build "$@"
-    names=()
-    # One crate that fails must not hide the tests of the others.
-    cargo test --locked --no-fail-fast "$@" 2>&1 | tee "$log" || read_failed "$log" "$@"
+# Builds the tests of real processes; `binary` is their path.
+build() {
+    CARGO_TERM_COLOR=never cargo test --locked --workspace --test it --no-run 2>&1 | tee "$log"
+    binary=$(sed -n 's/^ *Executable .* (\(.*\))$/\1/p' "$log")
 }
 
-# Tests whose failure is certain.
-run_once() { # ARGUMENTS OF CARGO TEST...
-    run "$@"
-    failed+=("${names[@]}")
+# What takes all of the processor: unit tests, simulation, documentation. What fails there fails for certain. Always of
+# the whole workspace, so that all have the same features of their dependencies, and nothing is built twice.
+beside=("--lib --bins" "--test simulation" "--doc")
+
+run_beside() {
+    local i
+    for i in "${!beside[@]}"; do
+        # Not quoted, because it holds several arguments. A crate that fails must not hide the tests of the others.
+        # shellcheck disable=SC2086
+        nice -n 19 cargo test --locked --no-fail-fast --workspace ${beside[i]} >"$logs/$i" 2>&1 </dev/null &&
+            touch "$logs/$i.passed"
+    done
 }
 
-# Tests whose failure is certain, and that take all of the processor: they run beside those that wait for processes most
-# of the time, and yield to them. `end_beside` waits for them.
-run_beside() { # ARGUMENTS OF CARGO TEST...
-    build "$@"
-    beside_arguments=("$@")
-    # A process group of its own, so that nothing of it outlives this script.
-    setsid nice -n 19 cargo test --locked "$@" >"$beside" 2>&1 &
-    beside_pid=$!
-}
-
+# Waits for what runs beside, and prints it.
 end_beside() {
-    names=()
-    wait "$beside_pid" || read_failed "$beside" "${beside_arguments[@]}"
+    local i
+    wait "$beside_pid" || true
     beside_pid=''
-    cat "$beside"
-    failed+=("${names[@]}")
+    for i in "${!beside[@]}"; do
+        cat "$logs/$i" || true
+        names=()
+        [[ -e $logs/$i.passed ]] || read_failed "$logs/$i" "cargo test --workspace ${beside[i]}"
+        failed+=("${names[@]}")
+    done
 }
 
 # Tests of real processes, which may fail by accident: those that fail are run again, each alone and with its seed.
-run_twice() { # ARGUMENTS OF CARGO TEST...
+run_twice() { # BINARY
     local name folder seed
-    run "$@"
+    names=()
+    "$1" 2>&1 | tee "$log" || read_failed "$log" "$1"
     for name in "${names[@]}"; do
         folder=$TESTS_FAILED/${name//::/__}
         mkdir -p "$folder"
@@ -160,8 +157,7 @@ run_twice() { # ARGUMENTS OF CARGO TEST...
             continue
         fi
         echo "tests/run.sh: $name failed, and is run again${seed:+ with $seed}"
-        if env ${seed:+"$seed"} RUST_TEST_THREADS=1 cargo test --locked "$@" -- --exact "$name" 2>&1 |
-            tee "$folder/output-again"; then
+        if env ${seed:+"$seed"} RUST_TEST_THREADS=1 "$1" --exact "$name" 2>&1 | tee "$folder/output-again"; then
             flaky+=("$name${seed:+ $seed}")
         else
             failed+=("$name${seed:+ $seed}")
@@ -225,12 +221,16 @@ list_skipped() {
     $is_fine
 }
 
-# Always of the whole workspace, so that all have the same features of their dependencies, and nothing is built twice.
-run_once --workspace --lib --bins
-run_beside --workspace --test simulation
-run_twice --workspace --test it
+# The tests of real processes wait most of the time. What takes all of the processor runs beside them and yields to
+# them: in a process group of its own, so that nothing of it outlives this script, but in the same session, because
+# between sessions the kernel heeds no nice value.
+build
+set -m
+run_beside &
+beside_pid=$!
+set +m
+run_twice "$binary"
 end_beside
-run_once --workspace --doc
 
 verdict=0
 echo
