@@ -34,6 +34,7 @@ use super::watch::{self, RunWatch};
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::coordination::{Event, Request, Service};
 use cronkeeper_core::job::JobName;
+use cronkeeper_core::log_event::TARGET;
 use cronkeeper_core::term::SessionId;
 use cronkeeper_core::{election, ledger};
 
@@ -134,7 +135,8 @@ impl Backend {
         let (sender, notices) = notices;
         let touched = sender.clone();
         let touched = member.watch(move || drop(touched.send(BackendNotice::MemberTouched)));
-        let touched = touched.inspect_err(|error| debug!("cannot watch the member's lock file: {error}")).ok();
+        let touched =
+            touched.inspect_err(|error| debug!(target: TARGET, "cannot watch the member's lock file: {error}")).ok();
         let timers = Timers::from(Instant::now());
         Self {
             service,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{owner_of, session_id};
 use crate::state_dir::{StateDir, StateDirError};
+use cronkeeper_core::log_event::TARGET;
 use cronkeeper_core::run::RunEnd;
 use cronkeeper_core::run::journal::{Noted, Recovered};
 
@@ -105,7 +106,7 @@ impl SessionStore for KeptSessions {
     fn forget(&mut self, owners: &[i64]) {
         let ids: Vec<_> = owners.iter().copied().map(session_id).collect();
         if let Err(error) = self.state.forget_sessions(&ids) {
-            tracing::debug!(error = describe(&error), "cannot forget recorded sessions that are gone");
+            tracing::debug!(target: TARGET, error = describe(&error), "cannot forget recorded sessions that are gone");
         }
     }
 

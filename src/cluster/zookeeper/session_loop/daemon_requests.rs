@@ -152,7 +152,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             }
             // Retried with the next survey. Until it is read nothing can be decided.
             Err(SessionError::NoAuth(detail)) => {
-                tracing::debug!(%detail, "a read was refused; deferring it");
+                tracing::debug!(target: TARGET, %detail, "a read was refused; deferring it");
                 self.reading.refused.push(request);
             }
             Err(error) => {

@@ -11,6 +11,7 @@ use crate::zookeeper::client::Connect;
 use crate::zookeeper::damage::{Damage, NewDamage, Source};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::Event;
+use cronkeeper_core::log_event::TARGET;
 
 /// Shorter failures are normal for a connection and are not reported.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
@@ -156,7 +157,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if !self.link.is_connected {
             return;
         }
-        tracing::debug!(error, "{} failed; retrying", task.as_str());
+        tracing::debug!(target: TARGET, error, "{} failed; retrying", task.as_str());
         let is_due = self.housekeeping.failing.failed(task, self.supervisor.clock.now().up, error);
         self.report_failing(is_due);
     }

@@ -9,6 +9,7 @@ use crate::zookeeper::forget::{self, ForgetLook, ForgetOrder};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{self, forgetting};
+use cronkeeper_core::log_event::TARGET;
 
 /// Pause before the next pass when one failed or did not reach all jobs.
 const SOON: Duration = Duration::from_secs(10);
@@ -55,7 +56,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         let ForgetLook { forgotten, behind } = match look {
             Ok(look) => look,
             Err(error) => {
-                tracing::debug!("cannot read the records of undefined jobs: {error}");
+                tracing::debug!(target: TARGET, "cannot read the records of undefined jobs: {error}");
                 self.housekeeping.forgetting.at = self.housekeeping.forgetting.at.map(|_| now + pause.max(SOON));
                 return;
             }

@@ -129,7 +129,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 is_done
             }
             Err(error) => {
-                tracing::debug!(%error, "cannot check the access lists; trying again later");
+                tracing::debug!(target: TARGET, %error, "cannot check the access lists; trying again later");
                 false
             }
         };
