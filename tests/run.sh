@@ -65,6 +65,8 @@ export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
 # Absolute, because tests change their directory.
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 mkdir -p "$target"
+# A first build is quicker without what would make the next one quicker.
+[[ -d $target/debug/incremental ]] || export CARGO_INCREMENTAL=0
 # Read by the tests, see tests/it/support/mod.rs: where skips are noted, and where what explains failures is kept. The
 # program, which the tests call, refuses variables that begin with CRONKEEPER_ and that it does not know, and takes
 # CRONKEEPER_STRICT for an option of its own.
@@ -109,10 +111,11 @@ read_failed() { # LOG WHAT
     ((${#names[@]})) || failed+=("$2")
 }
 
-# Builds the tests of real processes; `binary` is their path.
+# Builds the tests of real processes; `binary` is their path. And the simulation, while the program is built, because
+# the one crate after the other leaves a processor free.
 build() {
-    CARGO_TERM_COLOR=never cargo test --locked --workspace --test it --no-run 2>&1 | tee "$log"
-    binary=$(sed -n 's/^ *Executable .* (\(.*\))$/\1/p' "$log")
+    CARGO_TERM_COLOR=never cargo test --locked --workspace --test it --test simulation --no-run 2>&1 | tee "$log"
+    binary=$(sed -n 's/^ *Executable .*\<it\>.* (\(.*\))$/\1/p' "$log")
 }
 
 # What takes all of the processor: unit tests, simulation, documentation. What fails there fails for certain. Always of

@@ -42,6 +42,8 @@ fn of_a_killed_node_one_run_is_begun_again_one_ends_and_one_is_cut_off_until_the
 
     // There is no other node, so a run that is drained at the end is not begun again either.
     b.signal(Signal::TERM);
+    // Two signals at once can be received as one.
+    b.await_event("node.draining", LONG);
     b.signal(Signal::TERM);
     b.wait_exit(LONG);
 }

@@ -101,6 +101,8 @@ fn assert_the_warden_takes_no_notice(host: &Host, spec: &Spec) {
     }
     assert!(kib(warden, "VmHWM") < 64 << 10, "{} KiB at most", kib(warden, "VmHWM"));
     node.signal(Signal::TERM);
+    // Two signals at once can be received as one.
+    node.await_event("node.draining", LONG);
     node.signal(Signal::TERM);
     assert_eq!(node.wait_exit(LONG).code(), Some(0));
     assert!(node.events().named("warden.silent").is_empty());
