@@ -1,23 +1,29 @@
-//! Fault injection on real processes, each node and server on its own host in namespaces, with a link to the others.
+//! Fault injection on real processes: three servers, three nodes, and the links between them.
 //!
 //! ```text
-//! testbed      hosts, servers, links      net       rules that cut links, lose packets and slow links down
-//! plan         seed ─► faults             injector  carries faults out, then makes peace
-//! supervisors  the nodes                  admin     an operator's view of ZooKeeper, and access to it
-//! work         the jobs                   txnlog    what the servers committed
-//!                                         history   checks whether the promises were kept
+//! testbed      servers and links          plan      seed ─► faults
+//! ├ hosts      in namespaces              injector  carries faults out, then makes peace
+//! │ └ net      the rules of their links   admin     an operator's view of ZooKeeper, and access to it
+//! └ proxies    links on this machine      txnlog    what the servers committed
+//! supervisors  the nodes                  history   checks whether the promises were kept
+//! work         the jobs
 //! ```
+//!
+//! Each node and server has its own host, in namespaces, which takes root and a kernel that allows them. Without them,
+//! all are on this machine and each node reaches the servers through proxies; the faults that take hosts are then left
+//! out, and the test reports which.
 //!
 //! An ordinary run has one round of seeds, which contains every kind of fault. `CRONKEEPER_NEMESIS_SEED=n` runs only
 //! that seed; `CRONKEEPER_NEMESIS_MINUTES=n` continues with the next seeds for this long. The same seed gives the same
-//! plan, but not the same interleaving, because the processes are real. The test needs root, and a kernel that allows
-//! namespaces; without them it skips itself and reports that.
+//! plan, but not the same interleaving, because the processes are real.
 
 mod admin;
 mod history;
+mod hosts;
 mod injector;
 mod net;
 mod plan;
+mod proxies;
 mod supervisors;
 mod testbed;
 mod txnlog;
@@ -38,7 +44,7 @@ use self::supervisors::Supervisors;
 use self::testbed::{SERVERS, Testbed};
 use self::work::Work;
 use crate::support::node::Event;
-use crate::support::{Facility, skipped, test_name};
+use crate::support::test_name;
 
 const SEED: &str = "CRONKEEPER_NEMESIS_SEED";
 const MINUTES: &str = "CRONKEEPER_NEMESIS_MINUTES";
@@ -61,23 +67,14 @@ fn seeds() -> impl Iterator<Item = u64> {
 
 #[test]
 fn the_promises_hold_whatever_fails_on_hosts_and_links() {
-    // On a thread of its own, because it moves to the test bed's network.
+    // On a thread of its own, because it may move to another network.
     let ordeals = thread::Builder::new().name(test_name()).spawn(|| {
-        if let Some(mut testbed) = or_say(Testbed::new()) {
-            seeds().for_each(|seed| run_seed(&mut testbed, seed));
-        }
+        let mut testbed = Testbed::new();
+        seeds().for_each(|seed| run_seed(&mut testbed, seed));
     });
     if let Err(panic) = ordeals.expect("a thread can be had").join() {
         std::panic::resume_unwind(panic);
     }
-}
-
-/// The value if available here; otherwise reports why not, and the test must return.
-fn or_say<T>(had: Result<T, String>) -> Option<T> {
-    if let Err(why) = &had {
-        skipped(Facility::Hosts, &format!("a test with hosts of their own, which takes root: {why}"));
-    }
-    had.ok()
 }
 
 /// Runs one seed, from the start of the nodes to the verdict, under its own chroot on the servers.
@@ -87,7 +84,7 @@ fn run_seed(testbed: &mut Testbed, seed: u64) {
     testbed.ensemble.await_serving();
     let admin = Admin::new(&testbed.ensemble.connect_string(), &chroot);
     let work = Work::new();
-    let mut supervisors = Supervisors::start(testbed, &admin, &work);
+    let mut supervisors = Supervisors::start(testbed, &chroot, &work);
     let mut injector = FaultInjector::new(testbed, &mut supervisors, &admin);
     injector.run(&plan);
     let peace = injector.await_peace(&work);

@@ -1,7 +1,7 @@
 //! An operator's access to ZooKeeper: reads its state, and deletes what should not be deleted.
 //!
-//! It works from the middle host, with a new session each time, so that unreachable servers cost a moment and never the
-//! test.
+//! It works from the test's own network, with a new session each time, so that unreachable servers cost a moment and
+//! never the test.
 
 use std::time::Duration;
 
@@ -42,10 +42,6 @@ impl Admin {
         let made = root.ask(async |client| client.create(chroot, b"", &options).await);
         assert!(made.is_some(), "the servers serve, and the name is new");
         Self { connect: format!("{servers}{chroot}"), ..root }
-    }
-
-    pub fn connect(&self) -> &str {
-        &self.connect
     }
 
     /// True once it is deleted, or if it does not exist.

@@ -40,14 +40,9 @@ pub enum Part {
     Both,
 }
 
-/// The kinds of faults.
+/// A fault of the links between a node and the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Signal(SentSignal, Part),
-    /// All processes of a host are stopped, jobs included.
-    Suspended,
-    /// All processes of a host are killed at once.
-    HostLost,
+pub enum LinkFault {
     /// A node reaches no server.
     CutOff,
     /// A node and the server that it is connected to are separated from all others.
@@ -58,8 +53,20 @@ pub enum Kind {
     Deaf,
     /// The servers receive nothing from a node, while it receives their packets.
     Mute,
+    /// Some packets are lost on the way.
     Lossy,
     Slow,
+}
+
+/// The kinds of faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Signal(SentSignal, Part),
+    /// All processes of a host are stopped, jobs included.
+    Suspended,
+    /// All processes of a host are killed at once.
+    HostLost,
+    Link(LinkFault),
     ServerKilled,
     ServerPaused,
     NoQuorum,
@@ -71,6 +78,18 @@ pub enum Kind {
     CandidateDeleted,
     MemberDeleted,
     QueueDeleted,
+}
+
+impl Kind {
+    /// The kinds that only nodes and servers on hosts of their own can suffer.
+    pub fn of_hosts() -> impl Iterator<Item = Self> {
+        ALL_KINDS.into_iter().filter(|kind| kind.takes_hosts())
+    }
+
+    pub fn takes_hosts(self) -> bool {
+        use LinkFault::{CutOffWithItsServer, CutOffWithTheEnsemblesLeader, Lossy};
+        matches!(self, Self::Link(CutOffWithItsServer | CutOffWithTheEnsemblesLeader | Lossy) | Self::DiskFull)
+    }
 }
 
 const ALL_KINDS: [Kind; 27] = {
@@ -87,13 +106,13 @@ const ALL_KINDS: [Kind; 27] = {
         Signal(SentSignal::Stop, Part::Both),
         Suspended,
         HostLost,
-        CutOff,
-        CutOffWithItsServer,
-        CutOffWithTheEnsemblesLeader,
-        Deaf,
-        Mute,
-        Lossy,
-        Slow,
+        Link(LinkFault::CutOff),
+        Link(LinkFault::CutOffWithItsServer),
+        Link(LinkFault::CutOffWithTheEnsemblesLeader),
+        Link(LinkFault::Deaf),
+        Link(LinkFault::Mute),
+        Link(LinkFault::Lossy),
+        Link(LinkFault::Slow),
         ServerKilled,
         ServerPaused,
         NoQuorum,

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::admin::Admin;
 use super::plan::{Part, Pick, SentSignal, TIMEOUT};
 use super::testbed::Testbed;
 use super::work::Work;
@@ -25,7 +24,8 @@ pub struct Supervisors {
 }
 
 struct SupervisedNode {
-    host: Arc<Host>,
+    /// `None`: it runs on this machine, and its disk is never full.
+    host: Option<Arc<Host>>,
     /// Taken out only to be started again.
     node: Option<Node>,
     /// The logs of all its processes so far.
@@ -44,21 +44,26 @@ impl SupervisedNode {
 }
 
 impl Supervisors {
-    /// Starts one node on each host, one after the other.
-    pub fn start(testbed: &Testbed, admin: &Admin, work: &Work) -> Self {
+    /// Starts the nodes below `chroot`, one after the other, each on its host if the test bed has hosts.
+    pub fn start(testbed: &Testbed, chroot: &str, work: &Work) -> Self {
         let mut nodes = Vec::new();
-        for (host, name) in testbed.nodes.iter().zip(["a", "b", "c"]) {
-            let spec = Spec::new(env!("CARGO_BIN_EXE_cronkeeper"), name).zookeeper(admin.connect()).on(host);
+        for (i, name) in ["a", "b", "c"].into_iter().enumerate() {
+            let connect = format!("{}{chroot}", testbed.links.connect(&testbed.ensemble, i));
+            let spec = Spec::new(env!("CARGO_BIN_EXE_cronkeeper"), name).zookeeper(&connect).jobs(&work.yaml);
             let timeout = format!("{}s", TIMEOUT.as_secs());
-            let spec = spec.option("--session-timeout", &timeout).option("--drain-timeout", "5s").jobs(&work.yaml);
-            let state = spec.state_dir();
-            let mount = ["mount", "-t", "tmpfs", "-o", DISK, "tmpfs", state.to_str().expect("it is text")];
-            host.run(&mount, "").expect("a host can mount what it likes");
+            let mut spec = spec.option("--session-timeout", &timeout).option("--drain-timeout", "5s");
+            let host = testbed.links.host(i);
+            if let Some(host) = host {
+                spec = spec.on(host);
+                let state = spec.state_dir();
+                let mount = ["mount", "-t", "tmpfs", "-o", DISK, "tmpfs", state.to_str().expect("it is text")];
+                host.run(&mount, "").expect("a host can mount what it likes");
+            }
             let node = spec.start();
             let joined = if nodes.is_empty() { "takeover.done" } else { "election.following" };
             node.await_event(joined, LONG);
             nodes.push(SupervisedNode {
-                host: Arc::clone(host),
+                host: host.cloned(),
                 logs: vec![node.log()],
                 node: Some(node),
                 may_end: false,
@@ -74,10 +79,6 @@ impl Supervisors {
 
     pub fn name(&self, i: usize) -> &str {
         self.node(i).name()
-    }
-
-    pub fn host(&self, i: usize) -> &Arc<Host> {
-        &self.nodes[i].host
     }
 
     /// Leaves no room for the node's state.
@@ -96,7 +97,8 @@ impl Supervisors {
     }
 
     fn filler(&self, i: usize) -> PathBuf {
-        self.host(i).file(&self.node(i).spec().state_dir().join("filler"))
+        let host = self.nodes[i].host.as_ref().expect("only a disk of a host is filled");
+        host.file(&self.node(i).spec().state_dir().join("filler"))
     }
 
     /// The node that a pick means. The leader is the node that was elected last.
@@ -215,8 +217,10 @@ impl Drop for Supervisors {
             let Some(node) = supervised.node.take() else { continue };
             let state = node.spec().state_dir();
             drop(node);
-            // If that fails, the mount disappears with its host.
-            let _left = supervised.host.run(&["umount", "--lazy", &state.display().to_string()], "");
+            if let Some(host) = &supervised.host {
+                // If that fails, the mount disappears with its host.
+                let _left = host.run(&["umount", "--lazy", &state.display().to_string()], "");
+            }
         }
     }
 }
