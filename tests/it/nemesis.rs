@@ -29,6 +29,7 @@ mod testbed;
 mod txnlog;
 mod work;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -100,7 +101,8 @@ fn run_seed(testbed: &mut Testbed, seed: u64) {
     };
     let story = supervisors.story();
     let panics = story.iter().filter_map(|event| event.json().as_str()).filter(|line| line.contains("panicked"));
-    let broken: Vec<String> = broken.into_iter().chain(panics.map(str::to_owned)).collect();
+    let broken: Vec<String> =
+        broken.into_iter().chain(elected_twice(&story)).chain(panics.map(str::to_owned)).collect();
     assert!(
         broken.is_empty(),
         "seed {seed}; again with {SEED}={seed}\n{plan}what happened:\n{}\nbroken:\n  {}\n{}committed:\n{}",
@@ -109,6 +111,14 @@ fn run_seed(testbed: &mut Testbed, seed: u64) {
         logged(&story, &broken),
         history.about(&broken),
     );
+}
+
+/// Terms that nodes announced more than once: a token belongs to one.
+fn elected_twice(story: &[Event]) -> Vec<String> {
+    let mut tokens = BTreeSet::new();
+    let elected = story.iter().filter(|event| event.name() == "leader.elected");
+    let again = elected.filter(|event| !tokens.insert(event.number("token")));
+    again.map(|event| format!("elected a second time: {}", event.json())).collect()
 }
 
 /// What the nodes logged about everything that the violations name.

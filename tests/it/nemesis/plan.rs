@@ -13,7 +13,7 @@ use super::testbed::SERVERS;
 /// The session timeout of the nodes, on servers with a tick of 500 ms.
 pub const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Number of kinds of faults in a seed.
+/// Number of kinds of faults in a seed. What is left over is in the last seed of a round.
 const KINDS_PER_SEED: usize = 3;
 
 /// The shuffle of the first round, which the ordinary run uses. With this one, nearly everything that can hit the
@@ -30,6 +30,8 @@ pub enum SentSignal {
     Term,
     /// Followed by SIGCONT, once the session is over.
     Stop,
+    /// Hands leadership over.
+    Usr2,
 }
 
 /// The process of a node that receives it.
@@ -92,7 +94,7 @@ impl Kind {
     }
 }
 
-const ALL_KINDS: [Kind; 27] = {
+const ALL_KINDS: [Kind; 28] = {
     use Kind::*;
     [
         Signal(SentSignal::Kill, Part::Daemon),
@@ -122,6 +124,7 @@ const ALL_KINDS: [Kind; 27] = {
         CandidateDeleted,
         MemberDeleted,
         QueueDeleted,
+        Signal(SentSignal::Usr2, Part::Daemon),
     ]
 };
 
@@ -173,7 +176,9 @@ fn kinds_of(seed: u64) -> Vec<Kind> {
     let mut kinds = ALL_KINDS;
     Rng::with_seed(FIRST_SHUFFLE + seed / ROUND).shuffle(&mut kinds);
     let first = KINDS_PER_SEED * usize::try_from(seed % ROUND).expect("it is small");
-    kinds[first..first + KINDS_PER_SEED].to_vec()
+    let is_last = seed % ROUND == ROUND - 1;
+    let next = if is_last { kinds.len() } else { first + KINDS_PER_SEED };
+    kinds[first..next].to_vec()
 }
 
 fn faults_of(kind: Kind, at: Duration, rng: &mut Rng) -> Vec<Fault> {

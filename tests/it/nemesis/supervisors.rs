@@ -117,7 +117,9 @@ impl Supervisors {
     /// Sends a signal. Returns the processes that were stopped, to be continued; `None` if there was no process.
     pub fn signal(&mut self, i: usize, signal: SentSignal, part: Part) -> Option<Vec<OwnedFd>> {
         let node = self.node(i);
-        if node.status().is_some() {
+        // Before it has started, it does not catch signals: SIGUSR2 would end it.
+        let is_early = signal == SentSignal::Usr2 && node.events().count("node.started") == 0;
+        if node.status().is_some() || is_early {
             return None;
         }
         let (daemon, warden) = (open(node.pid())?, warden_of(node));
@@ -126,12 +128,17 @@ impl Supervisors {
             Part::Warden => vec![warden?],
             Part::Both => vec![daemon, warden?],
         };
-        // The warden ignores SIGTERM: it ends with its daemon.
-        self.nodes[i].may_end |= signal != SentSignal::Stop && (signal, part) != (SentSignal::Term, Part::Warden);
+        self.nodes[i].may_end |= match signal {
+            SentSignal::Kill => true,
+            // The warden ignores it: it ends with its daemon.
+            SentSignal::Term => part != Part::Warden,
+            SentSignal::Stop | SentSignal::Usr2 => false,
+        };
         let send = |signal| hit.iter().for_each(|process| self::send(process, signal));
         match signal {
             SentSignal::Term => send(Signal::TERM),
             SentSignal::Stop => send(Signal::STOP),
+            SentSignal::Usr2 => send(Signal::USR2),
             SentSignal::Kill => {
                 // Neither may see the other die.
                 send(Signal::STOP);
