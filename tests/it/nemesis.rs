@@ -6,7 +6,7 @@
 //! │ └ net      the rules of their links   admin     an operator's view of ZooKeeper, and access to it
 //! └ proxies    links on this machine      txnlog    what the servers committed
 //! supervisors  the nodes                  history   checks whether the promises were kept
-//! work         the jobs
+//! work         the jobs                   losses    whether ZooKeeper is to blame if not
 //! ```
 //!
 //! Each node and server has its own host, in namespaces, which takes root and a kernel that allows them. Without them,
@@ -21,6 +21,7 @@ mod admin;
 mod history;
 mod hosts;
 mod injector;
+mod losses;
 mod net;
 mod plan;
 mod proxies;
@@ -40,9 +41,11 @@ use uuid::Uuid;
 use self::admin::Admin;
 use self::history::History;
 use self::injector::FaultInjector;
+use self::losses::losses;
 use self::plan::{Plan, ROUND};
 use self::supervisors::Supervisors;
 use self::testbed::{SERVERS, Testbed};
+use self::txnlog::Logs;
 use self::work::Work;
 use crate::support::node::Event;
 use crate::support::test_name;
@@ -92,20 +95,29 @@ fn run_seed(testbed: &mut Testbed, seed: u64) {
     let (transcript, still) = injector.into_account();
     let folders: Vec<PathBuf> = (0..SERVERS).map(|i| testbed.ensemble.data_of(i)).collect();
     let seen = work.witness.entries();
-    let committed = txnlog::committed(&folders, &chroot, began);
+    let logs = || Logs::read(&folders, &chroot, began);
+    let committed = logs().into_committed();
     let horizon = peace.as_ref().copied().unwrap_or(Timestamp::MAX);
     let history = History::new(seen, committed, still, horizon);
     let broken = match peace {
         Ok(_) => history.broken(&work),
         Err(missing) => missing.into_iter().map(|what| format!("no peace: {what}")).collect(),
     };
-    let story = supervisors.story();
+    let (story, ends) = (supervisors.story(), supervisors.accepted_ends());
     let panics = story.iter().filter_map(|event| event.json().as_str()).filter(|line| line.contains("panicked"));
-    let broken: Vec<String> =
+    let mut broken: Vec<String> =
         broken.into_iter().chain(elected_twice(&story)).chain(panics.map(str::to_owned)).collect();
-    assert!(
-        broken.is_empty(),
-        "seed {seed}; again with {SEED}={seed}\n{plan}what happened:\n{}\nbroken:\n  {}\n{}committed:\n{}",
+    if ends.is_empty() {
+        broken.push("no node logs that the end of a run is written".into());
+    }
+    if broken.is_empty() {
+        return;
+    }
+    // The trees first: the logs must have everything that a server has carried out.
+    let trees = admin.trees(&testbed.ensemble);
+    let lost: String = losses(&logs(), &trees, &ends).iter().map(|loss| format!("{loss}\n")).collect();
+    panic!(
+        "{lost}seed {seed}; again with {SEED}={seed}\n{plan}what happened:\n{}\nbroken:\n  {}\n{}committed:\n{}",
         transcript.join("\n"),
         broken.join("\n  "),
         logged(&story, &broken),

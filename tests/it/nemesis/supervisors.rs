@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::losses::AcceptedEnd;
 use super::plan::{Part, Pick, SentSignal, TIMEOUT};
 use super::testbed::Testbed;
 use super::work::Work;
@@ -51,7 +52,9 @@ impl Supervisors {
             let connect = format!("{}{chroot}", testbed.links.connect(&testbed.ensemble, i));
             let spec = Spec::new(env!("CARGO_BIN_EXE_cronkeeper"), name).zookeeper(&connect).jobs(&work.yaml);
             let timeout = format!("{}s", TIMEOUT.as_secs());
-            let mut spec = spec.option("--session-timeout", &timeout).option("--drain-timeout", "5s");
+            let spec = spec.option("--session-timeout", &timeout).option("--drain-timeout", "5s");
+            // With what the ledger has accepted.
+            let mut spec = spec.option("--log", "cronkeeper=trace,warn");
             let host = testbed.links.host(i);
             if let Some(host) = host {
                 spec = spec.on(host);
@@ -203,6 +206,14 @@ impl Supervisors {
             |supervised: &&SupervisedNode| !supervised.may_end && !supervised.is_disk_full && !supervised.is_silent();
         let each = self.nodes.iter().filter(is_unexplained).filter_map(|supervised| supervised.node.as_ref());
         each.filter_map(|node| Some(format!("{} ended by itself, with {}", node.name(), node.status()?))).collect()
+    }
+
+    /// The ends of runs that the nodes count as written. `run.finished` says less: most ends are logged before they are
+    /// written.
+    pub fn accepted_ends(&self) -> Vec<AcceptedEnd> {
+        let accepted = |event: &Event| event.text("message") == "the ledger has the end of a run";
+        let end = |event: &Event| AcceptedEnd { node: event.text("node").into(), run: event.text("run").into() };
+        self.story().iter().filter(|event| accepted(event)).map(end).collect()
     }
 
     /// All log lines of all nodes, ordered by time.
