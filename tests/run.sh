@@ -101,7 +101,7 @@ output_of() { # TEST LOG
 }
 
 seed_of() { # OUTPUT: how to repeat it, e.g. CRONKEEPER_SIM_SEED=7, if it says so.
-    grep -aoE 'CRONKEEPER_([A-Z]+_)?SEED=[0-9]+' "$1" | tail -n 1 || true
+    grep -aoE 'CRONKEEPER_[A-Z]+_SEED=[0-9]+' "$1" | tail -n 1 || true
 }
 
 # Puts the names of the tests that failed into `names`.

@@ -22,7 +22,6 @@ mod lease;
 mod logs;
 mod node_hooks;
 mod outage;
-mod random_faults;
 pub mod records;
 mod retrying;
 mod secrets;

@@ -213,8 +213,13 @@ pub struct Lines {
 
 impl Lines {
     pub fn new(ensemble: &Ensemble, place: &Place) -> Self {
+        Self { chroot: place.chroot.clone(), ..Self::to(ensemble) }
+    }
+
+    /// Lines to the servers themselves, without a chroot.
+    pub fn to(ensemble: &Ensemble) -> Self {
         let proxies = (0..ensemble.len()).map(|i| Proxy::to(ensemble.address_of(i))).collect();
-        Self { proxies, chroot: place.chroot.clone() }
+        Self { proxies, chroot: String::new() }
     }
 
     pub fn connect(&self) -> String {
@@ -236,6 +241,18 @@ impl Lines {
 
     pub fn cut(&self) {
         self.proxies.iter().for_each(Proxy::cut);
+    }
+
+    pub fn swallow_requests(&self) {
+        self.proxies.iter().for_each(Proxy::swallow_requests);
+    }
+
+    pub fn swallow_replies(&self) {
+        self.proxies.iter().for_each(Proxy::swallow_replies);
+    }
+
+    pub fn delay_requests(&self, delay: Duration) {
+        self.proxies.iter().for_each(|proxy| proxy.delay_requests(delay));
     }
 
     pub fn swallow_events(&self) {

@@ -1,17 +1,21 @@
 //! An operator's access to ZooKeeper: reads its state, and deletes what should not be deleted.
 //!
-//! It works from the middle host, with a new session each time, so that unreachable servers cost a moment and never the
-//! test.
+//! It works from the test's own network, with a new session each time, so that unreachable servers cost a moment and
+//! never the test.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cronkeeper_core::run::{JobRecord, RunId};
+use futures_util::future::try_join_all;
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use zookeeper_client::{Acls, Client, CreateMode, Error};
 
+use super::losses::Tree;
 use super::work::Work;
+use crate::support::zookeeper::Ensemble;
 
 /// How long to wait for servers.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -29,23 +33,19 @@ pub enum Target {
 
 pub struct Admin {
     runtime: Runtime,
-    /// Includes the chroot.
-    connect: String,
+    servers: String,
+    chroot: String,
 }
 
 impl Admin {
     /// Uses a new chroot on these servers.
     pub fn new(servers: &str, chroot: &str) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be had");
-        let root = Self { runtime, connect: servers.to_owned() };
+        let admin = Self { runtime, servers: servers.to_owned(), chroot: chroot.to_owned() };
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        let made = root.ask(async |client| client.create(chroot, b"", &options).await);
+        let made = admin.ask_at(servers, async |client| client.create(chroot, b"", &options).await);
         assert!(made.is_some(), "the servers serve, and the name is new");
-        Self { connect: format!("{servers}{chroot}"), ..root }
-    }
-
-    pub fn connect(&self) -> &str {
-        &self.connect
+        admin
     }
 
     /// True once it is deleted, or if it does not exist.
@@ -92,14 +92,46 @@ impl Admin {
         })
     }
 
+    /// The records that each server has; none of those that do not answer.
+    pub fn trees(&self, ensemble: &Ensemble) -> Vec<Tree> {
+        let of = |server| {
+            let zxid = ensemble.zxid(server)?;
+            let connect = format!("{}{}", ensemble.connect_string_of(server), self.chroot);
+            let znodes = self.ask_at(&connect, async |client| tree(client).await)?;
+            Some(Tree { server, zxid, znodes })
+        };
+        (0..ensemble.len()).filter_map(of).collect()
+    }
+
     fn ask<T>(&self, question: impl AsyncFnOnce(&Client) -> Result<T, Error>) -> Option<T> {
+        self.ask_at(&format!("{}{}", self.servers, self.chroot), question)
+    }
+
+    fn ask_at<T>(&self, connect: &str, question: impl AsyncFnOnce(&Client) -> Result<T, Error>) -> Option<T> {
         let asked = async {
             let connector = Client::connector().with_session_timeout(TIMEOUT).with_fail_eagerly();
-            let client = connector.connect(&self.connect).await.ok()?;
+            let client = connector.connect(connect).await.ok()?;
             question(&client).await.ok()
         };
         self.runtime.block_on(async { tokio::time::timeout(TIMEOUT, asked).await }).ok()?
     }
+}
+
+/// Everything below `/cronkeeper`. All znodes of a level are asked for at once, so that many take no longer than few.
+async fn tree(client: &Client) -> Result<BTreeMap<String, Vec<u8>>, Error> {
+    let mut tree = BTreeMap::new();
+    let mut level = vec!["/cronkeeper".to_owned()];
+    while !level.is_empty() {
+        let ask = async |path| Ok::<_, Error>((data(client, path).await?, children(client, path).await?));
+        let read = try_join_all(level.iter().map(|path| ask(path))).await?;
+        let mut next = Vec::new();
+        for (path, (data, names)) in level.into_iter().zip(read) {
+            next.extend(names.into_iter().map(|name| format!("{path}/{name}")));
+            tree.extend(data.map(|data| (path, data)));
+        }
+        level = next;
+    }
+    Ok(tree)
 }
 
 async fn candidate_of(client: &Client, node: &str) -> Result<Option<String>, Error> {

@@ -1,7 +1,8 @@
 //! Executor of a plan: each fault at its time, each repair at its time, then peace.
 //!
-//! Faults overlap freely. A fault whose victim is already down is left out, and the transcript says so. An action that
-//! cannot be done at its time, such as deleting an entry while no server answers, is retried until it can.
+//! Faults overlap freely. A fault whose victim is already down, or that takes hosts where there are none, is left out,
+//! and the transcript says so. An action that cannot be done at its time, such as deleting an entry while no server
+//! answers, is retried until it can.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -33,8 +34,8 @@ enum Action {
 /// The repair of a fault.
 #[derive(Debug)]
 enum Cure {
-    /// Repairs what the fault of this number did to the network.
-    Network(usize),
+    /// Repairs what the fault of this number did to the links.
+    Links(usize),
     /// The processes, and the index in [`FaultInjector::stood_still`].
     Continue(Vec<OwnedFd>, usize),
     Revive(usize),
@@ -158,6 +159,9 @@ impl<'a> FaultInjector<'a> {
     }
 
     fn begin(&mut self, fault: &Fault) {
+        if !self.testbed.allows(fault.kind) {
+            return self.note(&format!("{:?} (left out: it takes hosts)", fault.kind));
+        }
         let i = self.supervisors.pick(fault.node);
         let cures = self.inject(fault, i);
         let left_out = if cures.is_empty() { " (left out: it is down already)" } else { "" };
@@ -178,9 +182,9 @@ impl<'a> FaultInjector<'a> {
 
     fn try_cure(&mut self, cure: &Cure) -> Result<String, NotYet> {
         match cure {
-            Cure::Network(fault) => {
-                self.testbed.network.heal(*fault);
-                Ok("the network is sound again".into())
+            Cure::Links(fault) => {
+                self.testbed.links.heal(*fault);
+                Ok("the links are sound again".into())
             }
             Cure::Continue(stopped, still) => {
                 stopped.iter().for_each(|process| send(process, Signal::CONT));

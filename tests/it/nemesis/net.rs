@@ -1,6 +1,6 @@
 //! The links between the hosts and their faults: nftables rules on the hosts themselves.
 //!
-//! Several faults of a host add up. Each has the number of its fault in the plan, and is removed with it.
+//! Several rules of a host add up. Each has the number of the fault that it belongs to, and is removed with it.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,9 +14,9 @@ mod tests;
 /// Percentage of lost packets, in either direction.
 const LOST: u32 = 15;
 
-/// A fault of a host's link.
+/// A rule for a host's link.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LinkFault {
+pub enum LinkRule {
     /// Nothing from these addresses comes in.
     Deaf(Vec<Ipv4Addr>),
     /// Nothing to these addresses gets out.
@@ -38,26 +38,26 @@ pub struct SlowLine {
 
 /// All links.
 pub struct Network {
-    link_faults: Vec<(usize, Arc<Host>, LinkFault)>,
+    link_rules: Vec<(usize, Arc<Host>, LinkRule)>,
     slow: Vec<SlowLine>,
 }
 
 impl Network {
     pub fn new(slow: Vec<SlowLine>) -> Self {
-        Self { link_faults: Vec::new(), slow }
+        Self { link_rules: Vec::new(), slow }
     }
 
-    /// Adds a fault to a host's link.
-    pub fn inject(&mut self, fault: usize, host: &Arc<Host>, link_fault: LinkFault) {
-        self.link_faults.push((fault, Arc::clone(host), link_fault));
+    /// Adds a rule to a host's link.
+    pub fn inject(&mut self, fault: usize, host: &Arc<Host>, rule: LinkRule) {
+        self.link_rules.push((fault, Arc::clone(host), rule));
         self.enforce(host).expect("nftables took such rules before");
     }
 
     /// Removes what this fault did.
     pub fn heal(&mut self, fault: usize) {
-        let (healed, left) = std::mem::take(&mut self.link_faults).into_iter().partition(|(of, ..)| *of == fault);
-        self.link_faults = left;
-        let healed: Vec<(usize, Arc<Host>, LinkFault)> = healed;
+        let (healed, left) = std::mem::take(&mut self.link_rules).into_iter().partition(|(of, ..)| *of == fault);
+        self.link_rules = left;
+        let healed: Vec<(usize, Arc<Host>, LinkRule)> = healed;
         for (_, host, _) in healed {
             self.enforce(&host).expect("nftables took such rules before");
         }
@@ -66,35 +66,35 @@ impl Network {
     /// Checks that nftables supports everything the tests need.
     pub fn is_possible_on(&self, host: &Arc<Host>) -> Result<(), String> {
         let some = vec![host.address()];
-        let all = [LinkFault::Cut(some), LinkFault::Lossy, LinkFault::Slow];
+        let all = [LinkRule::Cut(some), LinkRule::Lossy, LinkRule::Slow];
         host.run(&["nft", "-f", "-"], &rules(&all.iter().collect::<Vec<_>>(), &self.slow))?;
         self.enforce(host)
     }
 
     fn enforce(&self, host: &Arc<Host>) -> Result<(), String> {
-        let of_host = self.link_faults.iter().filter(|(_, of, _)| Arc::ptr_eq(of, host));
-        let link_faults: Vec<&LinkFault> = of_host.map(|(.., link_fault)| link_fault).collect();
-        host.run(&["nft", "-f", "-"], &rules(&link_faults, &self.slow))
+        let of_host = self.link_rules.iter().filter(|(_, of, _)| Arc::ptr_eq(of, host));
+        let link_rules: Vec<&LinkRule> = of_host.map(|(.., rule)| rule).collect();
+        host.run(&["nft", "-f", "-"], &rules(&link_rules, &self.slow))
     }
 }
 
 /// The complete rule set, which replaces the previous one atomically.
-fn rules(link_faults: &[&LinkFault], slow: &[SlowLine]) -> String {
+fn rules(link_rules: &[&LinkRule], slow: &[SlowLine]) -> String {
     let (mut incoming, mut outgoing, mut detours) = (String::new(), String::new(), String::new());
-    for link_fault in link_faults {
-        match link_fault {
-            LinkFault::Deaf(from) => drop_all(&mut incoming, "saddr", from),
-            LinkFault::Mute(to) => drop_all(&mut outgoing, "daddr", to),
-            LinkFault::Cut(others) => {
+    for rule in link_rules {
+        match rule {
+            LinkRule::Deaf(from) => drop_all(&mut incoming, "saddr", from),
+            LinkRule::Mute(to) => drop_all(&mut outgoing, "daddr", to),
+            LinkRule::Cut(others) => {
                 drop_all(&mut incoming, "saddr", others);
                 drop_all(&mut outgoing, "daddr", others);
             }
-            LinkFault::Lossy => {
+            LinkRule::Lossy => {
                 for (chain, way) in [(&mut incoming, "iifname"), (&mut outgoing, "oifname")] {
                     line(chain, &format!("{way} != \"lo\" numgen random mod 100 < {LOST} drop"));
                 }
             }
-            LinkFault::Slow => {
+            LinkRule::Slow => {
                 for SlowLine { server, begins } in slow {
                     let port = server.port();
                     // Existing connections must be made again.

@@ -13,7 +13,7 @@ use super::testbed::SERVERS;
 /// The session timeout of the nodes, on servers with a tick of 500 ms.
 pub const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Number of kinds of faults in a seed.
+/// Number of kinds of faults in a seed. What is left over is in the last seed of a round.
 const KINDS_PER_SEED: usize = 3;
 
 /// The shuffle of the first round, which the ordinary run uses. With this one, nearly everything that can hit the
@@ -30,6 +30,8 @@ pub enum SentSignal {
     Term,
     /// Followed by SIGCONT, once the session is over.
     Stop,
+    /// Hands leadership over.
+    Usr2,
 }
 
 /// The process of a node that receives it.
@@ -40,14 +42,9 @@ pub enum Part {
     Both,
 }
 
-/// The kinds of faults.
+/// A fault of the links between a node and the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Signal(SentSignal, Part),
-    /// All processes of a host are stopped, jobs included.
-    Suspended,
-    /// All processes of a host are killed at once.
-    HostLost,
+pub enum LinkFault {
     /// A node reaches no server.
     CutOff,
     /// A node and the server that it is connected to are separated from all others.
@@ -58,8 +55,20 @@ pub enum Kind {
     Deaf,
     /// The servers receive nothing from a node, while it receives their packets.
     Mute,
+    /// Some packets are lost on the way.
     Lossy,
     Slow,
+}
+
+/// The kinds of faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Signal(SentSignal, Part),
+    /// All processes of a host are stopped, jobs included.
+    Suspended,
+    /// All processes of a host are killed at once.
+    HostLost,
+    Link(LinkFault),
     ServerKilled,
     ServerPaused,
     NoQuorum,
@@ -73,7 +82,19 @@ pub enum Kind {
     QueueDeleted,
 }
 
-const ALL_KINDS: [Kind; 27] = {
+impl Kind {
+    /// The kinds that only nodes and servers on hosts of their own can suffer.
+    pub fn of_hosts() -> impl Iterator<Item = Self> {
+        ALL_KINDS.into_iter().filter(|kind| kind.takes_hosts())
+    }
+
+    pub fn takes_hosts(self) -> bool {
+        use LinkFault::{CutOffWithItsServer, CutOffWithTheEnsemblesLeader, Lossy};
+        matches!(self, Self::Link(CutOffWithItsServer | CutOffWithTheEnsemblesLeader | Lossy) | Self::DiskFull)
+    }
+}
+
+const ALL_KINDS: [Kind; 28] = {
     use Kind::*;
     [
         Signal(SentSignal::Kill, Part::Daemon),
@@ -87,13 +108,13 @@ const ALL_KINDS: [Kind; 27] = {
         Signal(SentSignal::Stop, Part::Both),
         Suspended,
         HostLost,
-        CutOff,
-        CutOffWithItsServer,
-        CutOffWithTheEnsemblesLeader,
-        Deaf,
-        Mute,
-        Lossy,
-        Slow,
+        Link(LinkFault::CutOff),
+        Link(LinkFault::CutOffWithItsServer),
+        Link(LinkFault::CutOffWithTheEnsemblesLeader),
+        Link(LinkFault::Deaf),
+        Link(LinkFault::Mute),
+        Link(LinkFault::Lossy),
+        Link(LinkFault::Slow),
         ServerKilled,
         ServerPaused,
         NoQuorum,
@@ -103,6 +124,7 @@ const ALL_KINDS: [Kind; 27] = {
         CandidateDeleted,
         MemberDeleted,
         QueueDeleted,
+        Signal(SentSignal::Usr2, Part::Daemon),
     ]
 };
 
@@ -154,7 +176,9 @@ fn kinds_of(seed: u64) -> Vec<Kind> {
     let mut kinds = ALL_KINDS;
     Rng::with_seed(FIRST_SHUFFLE + seed / ROUND).shuffle(&mut kinds);
     let first = KINDS_PER_SEED * usize::try_from(seed % ROUND).expect("it is small");
-    kinds[first..first + KINDS_PER_SEED].to_vec()
+    let is_last = seed % ROUND == ROUND - 1;
+    let next = if is_last { kinds.len() } else { first + KINDS_PER_SEED };
+    kinds[first..next].to_vec()
 }
 
 fn faults_of(kind: Kind, at: Duration, rng: &mut Rng) -> Vec<Fault> {

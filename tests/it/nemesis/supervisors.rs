@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::admin::Admin;
+use super::losses::AcceptedEnd;
 use super::plan::{Part, Pick, SentSignal, TIMEOUT};
 use super::testbed::Testbed;
 use super::work::Work;
@@ -25,7 +25,8 @@ pub struct Supervisors {
 }
 
 struct SupervisedNode {
-    host: Arc<Host>,
+    /// `None`: it runs on this machine, and its disk is never full.
+    host: Option<Arc<Host>>,
     /// Taken out only to be started again.
     node: Option<Node>,
     /// The logs of all its processes so far.
@@ -44,21 +45,28 @@ impl SupervisedNode {
 }
 
 impl Supervisors {
-    /// Starts one node on each host, one after the other.
-    pub fn start(testbed: &Testbed, admin: &Admin, work: &Work) -> Self {
+    /// Starts the nodes below `chroot`, one after the other, each on its host if the test bed has hosts.
+    pub fn start(testbed: &Testbed, chroot: &str, work: &Work) -> Self {
         let mut nodes = Vec::new();
-        for (host, name) in testbed.nodes.iter().zip(["a", "b", "c"]) {
-            let spec = Spec::new(env!("CARGO_BIN_EXE_cronkeeper"), name).zookeeper(admin.connect()).on(host);
+        for (i, name) in ["a", "b", "c"].into_iter().enumerate() {
+            let connect = format!("{}{chroot}", testbed.links.connect(&testbed.ensemble, i));
+            let spec = Spec::new(env!("CARGO_BIN_EXE_cronkeeper"), name).zookeeper(&connect).jobs(&work.yaml);
             let timeout = format!("{}s", TIMEOUT.as_secs());
-            let spec = spec.option("--session-timeout", &timeout).option("--drain-timeout", "5s").jobs(&work.yaml);
-            let state = spec.state_dir();
-            let mount = ["mount", "-t", "tmpfs", "-o", DISK, "tmpfs", state.to_str().expect("it is text")];
-            host.run(&mount, "").expect("a host can mount what it likes");
+            let spec = spec.option("--session-timeout", &timeout).option("--drain-timeout", "5s");
+            // With what the ledger has accepted.
+            let mut spec = spec.option("--log", "cronkeeper=trace,warn");
+            let host = testbed.links.host(i);
+            if let Some(host) = host {
+                spec = spec.on(host);
+                let state = spec.state_dir();
+                let mount = ["mount", "-t", "tmpfs", "-o", DISK, "tmpfs", state.to_str().expect("it is text")];
+                host.run(&mount, "").expect("a host can mount what it likes");
+            }
             let node = spec.start();
             let joined = if nodes.is_empty() { "takeover.done" } else { "election.following" };
             node.await_event(joined, LONG);
             nodes.push(SupervisedNode {
-                host: Arc::clone(host),
+                host: host.cloned(),
                 logs: vec![node.log()],
                 node: Some(node),
                 may_end: false,
@@ -74,10 +82,6 @@ impl Supervisors {
 
     pub fn name(&self, i: usize) -> &str {
         self.node(i).name()
-    }
-
-    pub fn host(&self, i: usize) -> &Arc<Host> {
-        &self.nodes[i].host
     }
 
     /// Leaves no room for the node's state.
@@ -96,7 +100,8 @@ impl Supervisors {
     }
 
     fn filler(&self, i: usize) -> PathBuf {
-        self.host(i).file(&self.node(i).spec().state_dir().join("filler"))
+        let host = self.nodes[i].host.as_ref().expect("only a disk of a host is filled");
+        host.file(&self.node(i).spec().state_dir().join("filler"))
     }
 
     /// The node that a pick means. The leader is the node that was elected last.
@@ -115,7 +120,9 @@ impl Supervisors {
     /// Sends a signal. Returns the processes that were stopped, to be continued; `None` if there was no process.
     pub fn signal(&mut self, i: usize, signal: SentSignal, part: Part) -> Option<Vec<OwnedFd>> {
         let node = self.node(i);
-        if node.status().is_some() {
+        // Before it has started, it does not catch signals: SIGUSR2 would end it.
+        let is_early = signal == SentSignal::Usr2 && node.events().count("node.started") == 0;
+        if node.status().is_some() || is_early {
             return None;
         }
         let (daemon, warden) = (open(node.pid())?, warden_of(node));
@@ -124,12 +131,17 @@ impl Supervisors {
             Part::Warden => vec![warden?],
             Part::Both => vec![daemon, warden?],
         };
-        // The warden ignores SIGTERM: it ends with its daemon.
-        self.nodes[i].may_end |= signal != SentSignal::Stop && (signal, part) != (SentSignal::Term, Part::Warden);
+        self.nodes[i].may_end |= match signal {
+            SentSignal::Kill => true,
+            // The warden ignores it: it ends with its daemon.
+            SentSignal::Term => part != Part::Warden,
+            SentSignal::Stop | SentSignal::Usr2 => false,
+        };
         let send = |signal| hit.iter().for_each(|process| self::send(process, signal));
         match signal {
             SentSignal::Term => send(Signal::TERM),
             SentSignal::Stop => send(Signal::STOP),
+            SentSignal::Usr2 => send(Signal::USR2),
             SentSignal::Kill => {
                 // Neither may see the other die.
                 send(Signal::STOP);
@@ -196,6 +208,14 @@ impl Supervisors {
         each.filter_map(|node| Some(format!("{} ended by itself, with {}", node.name(), node.status()?))).collect()
     }
 
+    /// The ends of runs that the nodes count as written. `run.finished` says less: most ends are logged before they are
+    /// written.
+    pub fn accepted_ends(&self) -> Vec<AcceptedEnd> {
+        let accepted = |event: &Event| event.text("message") == "the ledger has the end of a run";
+        let end = |event: &Event| AcceptedEnd { node: event.text("node").into(), run: event.text("run").into() };
+        self.story().iter().filter(|event| accepted(event)).map(end).collect()
+    }
+
     /// All log lines of all nodes, ordered by time.
     pub fn story(&self) -> Vec<Event> {
         let mut story: Vec<Event> =
@@ -215,8 +235,10 @@ impl Drop for Supervisors {
             let Some(node) = supervised.node.take() else { continue };
             let state = node.spec().state_dir();
             drop(node);
-            // If that fails, the mount disappears with its host.
-            let _left = supervised.host.run(&["umount", "--lazy", &state.display().to_string()], "");
+            if let Some(host) = &supervised.host {
+                // If that fails, the mount disappears with its host.
+                let _left = host.run(&["umount", "--lazy", &state.display().to_string()], "");
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Reader of the servers' own transaction logs: everything that an ensemble has committed.
+//! Reader of the servers' own transaction logs: everything that an ensemble has committed, and more.
 //!
 //! The ledger keeps only its newest records. These logs keep every write, in order, with session and time, and no part
 //! of cronkeeper is involved in reading them. A log is a header followed by transactions, each with its checksum, its
@@ -24,29 +24,66 @@ const CHECK: i32 = 13;
 const MULTI: i32 = 14;
 const ERROR: i32 = -1;
 
-/// All writes below `chroot` that a majority of the servers has in its log, in order. `folders`: one per server. Logs
-/// that nobody has written to since `since` are left out.
-///
-/// A server that led the ensemble and was cut off may have logged more than was ever committed, until it rejoins the
-/// ensemble, or permanently if it then gets a snapshot.
-pub fn committed(folders: &[PathBuf], chroot: &str, since: SystemTime) -> Vec<Txn> {
-    let mut all = BTreeMap::<i64, (usize, Txn)>::new();
-    for folder in folders {
-        for (zxid, txn) in logged(folder, chroot, since) {
-            all.entry(zxid).and_modify(|(count, _)| *count += 1).or_insert((1, txn));
-        }
+/// A transaction, and the servers that have it in their logs.
+pub struct LoggedTxn {
+    pub txn: Txn,
+    pub servers: Vec<usize>,
+}
+
+/// What the logs of all servers have, in order.
+pub struct Logs {
+    /// The number of servers.
+    pub servers: usize,
+    pub txns: Vec<LoggedTxn>,
+}
+
+impl Logs {
+    /// All writes below `chroot`. `folders`: one per server. Logs that nobody has written to since `since` are left
+    /// out.
+    pub fn read(folders: &[PathBuf], chroot: &str, since: SystemTime) -> Self {
+        Self::of(folders.iter().map(|folder| logged(folder, chroot, since)))
     }
-    all.into_values().filter(|(count, _)| 2 * count > folders.len()).map(|(_, txn)| txn).collect()
+
+    /// `each`: what each server has.
+    pub fn of(each: impl ExactSizeIterator<Item = Vec<Txn>>) -> Self {
+        let servers = each.len();
+        let mut all = BTreeMap::<i64, LoggedTxn>::new();
+        for (server, txns) in each.enumerate() {
+            for txn in txns {
+                let logged = all.entry(txn.zxid).or_insert_with(|| LoggedTxn { txn, servers: Vec::new() });
+                // A server that was sent a transaction again may have it twice.
+                if !logged.servers.contains(&server) {
+                    logged.servers.push(server);
+                }
+            }
+        }
+        Self { servers, txns: all.into_values().collect() }
+    }
+
+    /// What a majority of the servers has.
+    ///
+    /// A server that led the ensemble and was cut off may have logged more than was ever committed, until it rejoins
+    /// the ensemble, or permanently if it then gets a snapshot.
+    pub fn of_majority(&self) -> impl Iterator<Item = &LoggedTxn> {
+        self.txns.iter().filter(|logged| self.is_majority(logged))
+    }
+
+    pub fn into_committed(mut self) -> Vec<Txn> {
+        let all = std::mem::take(&mut self.txns);
+        all.into_iter().filter(|logged| self.is_majority(logged)).map(|logged| logged.txn).collect()
+    }
+
+    fn is_majority(&self, logged: &LoggedTxn) -> bool {
+        2 * logged.servers.len() > self.servers
+    }
 }
 
 /// All transactions in one server's logs.
-fn logged(folder: &Path, chroot: &str, since: SystemTime) -> BTreeMap<i64, Txn> {
+fn logged(folder: &Path, chroot: &str, since: SystemTime) -> Vec<Txn> {
     let files = std::fs::read_dir(folder).expect("a server has a folder for its logs").flatten();
     let logs = files.filter(|file| file.file_name().to_string_lossy().starts_with("log."));
     let written = |log: &DirEntry| log.metadata().and_then(|log| log.modified()).is_ok_and(|at| at >= since);
-    let txns =
-        logs.filter(written).flat_map(|log| read(&std::fs::read(log.path()).expect("a log can be read"), chroot));
-    txns.map(|txn| (txn.zxid, txn)).collect()
+    logs.filter(written).flat_map(|log| read(&std::fs::read(log.path()).expect("a log can be read"), chroot)).collect()
 }
 
 /// The writes of one log. It ends at the first part that is unwritten or torn.
@@ -196,6 +233,7 @@ mod tests {
         client.delete("/place/b", None).await.unwrap();
 
         let expected = ["create /a new", "check /a 0", "set /a 0 set", "create /b ", "delete /b"];
-        assert_eq!(described(&committed(&[ensemble.data_of(0)], "/place", SystemTime::UNIX_EPOCH)), expected);
+        let logs = Logs::read(&[ensemble.data_of(0)], "/place", SystemTime::UNIX_EPOCH);
+        assert_eq!(described(&logs.into_committed()), expected);
     }
 }

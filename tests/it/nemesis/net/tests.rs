@@ -5,9 +5,9 @@
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::thread;
 
-use super::super::testbed::join;
+use super::super::hosts::join;
 use super::*;
-use crate::support::LONG;
+use crate::support::{Facility, LONG, skipped};
 
 const PORT: u16 = 2181;
 
@@ -27,7 +27,9 @@ impl Scene {
             join(&middle, [&here, &there].into_iter())?;
             Ok::<_, String>((middle, here, there))
         };
-        let (middle, here, there) = super::super::or_say(hosts())?;
+        let hosts =
+            hosts().inspect_err(|why| skipped(Facility::Hosts, &format!("a test of the rules between hosts: {why}")));
+        let (middle, here, there) = hosts.ok()?;
         let begins = (middle.address(), PORT).into();
         let slow = vec![SlowLine { server: (there.address(), PORT).into(), begins }];
         let with_socket = |host: Arc<Host>| {
@@ -39,10 +41,10 @@ impl Scene {
         Some(Self { network: Network::new(slow), here: with_socket(here), there: with_socket(there), middle })
     }
 
-    /// Whether a message from here arrives there while this fault is applied here, and whether one sent back arrives.
-    fn arrivals(&mut self, link_fault: impl FnOnce(Vec<Ipv4Addr>) -> LinkFault) -> [bool; 2] {
+    /// Whether a message from here arrives there while this rule applies here, and whether one sent back arrives.
+    fn arrivals(&mut self, rule: impl FnOnce(Vec<Ipv4Addr>) -> LinkRule) -> [bool; 2] {
         let (here, there) = (&self.here, &self.there);
-        self.network.inject(1, &here.0, link_fault(vec![there.0.address()]));
+        self.network.inject(1, &here.0, rule(vec![there.0.address()]));
         say(here, there, "during");
         say(there, here, "during");
         self.network.heal(1);
@@ -81,16 +83,16 @@ fn receive(at: &(Arc<Host>, UdpSocket)) -> String {
 #[test]
 fn a_line_is_cut_in_both_directions_or_in_one() {
     let Some(mut scene) = Scene::or_skip() else { return };
-    assert_eq!(scene.arrivals(LinkFault::Cut), [false, false]);
-    assert_eq!(scene.arrivals(LinkFault::Mute), [false, true]);
-    assert_eq!(scene.arrivals(LinkFault::Deaf), [true, false]);
+    assert_eq!(scene.arrivals(LinkRule::Cut), [false, false]);
+    assert_eq!(scene.arrivals(LinkRule::Mute), [false, true]);
+    assert_eq!(scene.arrivals(LinkRule::Deaf), [true, false]);
 }
 
 #[test]
 fn a_lossy_line_loses_some() {
     let Some(mut scene) = Scene::or_skip() else { return };
     let (here, there) = (&scene.here, &scene.there);
-    scene.network.inject(1, &here.0, LinkFault::Lossy);
+    scene.network.inject(1, &here.0, LinkRule::Lossy);
     // Few enough to fit into any buffer, and so many that some of them are lost.
     (0..200).for_each(|_| say(here, there, "word"));
     scene.network.heal(1);
@@ -102,7 +104,7 @@ fn a_lossy_line_loses_some() {
 #[test]
 fn a_slow_line_goes_by_the_middle() {
     let Some(mut scene) = Scene::or_skip() else { return };
-    scene.network.inject(1, &scene.here.0, LinkFault::Slow);
+    scene.network.inject(1, &scene.here.0, LinkRule::Slow);
     let middle = Arc::new(scene.middle);
     let address = middle.address();
     let listener = on(&middle, move || TcpListener::bind((address, PORT)).unwrap());

@@ -21,6 +21,13 @@ impl Ensemble {
         answer.lines().find_map(|line| line.strip_prefix("Mode: ")).map(str::to_owned)
     }
 
+    /// The newest transaction that a server has carried out; `None` while it does not serve.
+    pub fn zxid(&self, i: usize) -> Option<i64> {
+        let answer = self.four_letter(i, "srvr");
+        let zxid = answer.lines().find_map(|line| line.strip_prefix("Zxid: 0x"))?;
+        i64::from_str_radix(zxid, 16).ok()
+    }
+
     /// A server's statistics, by name.
     pub fn figures(&self, i: usize) -> BTreeMap<String, String> {
         let answer = self.four_letter(i, "mntr");

@@ -1,0 +1,130 @@
+//! Tests that losses are found, and that ZooKeeper is blamed for nothing else: logs and trees made by hand, and a sound
+//! server.
+
+use std::time::SystemTime;
+
+use cronkeeper_cluster::zookeeper::client::Mode;
+
+use super::super::admin::Admin;
+use super::*;
+use crate::failover::cluster::Zk;
+use crate::ledger::txn::{Change, Txn};
+use crate::support::zookeeper::Ensemble;
+
+const RUN: &str = "tick.20261126T101500Z";
+const RUNNING: &str = "/cronkeeper/running/tick.20261126T101500Z";
+const ENDED: &str = "/cronkeeper/history/tick/tick.20261126T101500Z";
+const BEGIN: i64 = 0x1_0000_00a2;
+const END: i64 = 0x1_0000_00a3;
+
+/// Three servers, of which the run's beginning is in all logs and its end in those of some.
+struct Scene {
+    logs: [Vec<Txn>; 3],
+    trees: Vec<Tree>,
+    ends: Vec<AcceptedEnd>,
+}
+
+impl Scene {
+    fn with_end_at(servers: &[usize]) -> Self {
+        let begun = || Txn { zxid: BEGIN, time_ms: 0, session: 1, change: Change::Ops(vec![create(RUNNING)]) };
+        let mut scene = Self { logs: [0; 3].map(|_| vec![begun()]), trees: Vec::new(), ends: Vec::new() };
+        scene.log(servers, END, || vec![delete(RUNNING), create(ENDED)]);
+        scene
+    }
+
+    fn log(&mut self, servers: &[usize], zxid: i64, ops: impl Fn() -> Vec<Op>) {
+        for server in servers {
+            self.logs[*server].push(Txn { zxid, time_ms: 0, session: 1, change: Change::Ops(ops()) });
+        }
+    }
+
+    /// What a server shows, after it has carried out everything up to `zxid`.
+    fn shown(mut self, zxid: i64, paths: &[&str]) -> Self {
+        let znodes = paths.iter().map(|path| ((*path).to_owned(), b"{}".to_vec())).collect();
+        self.trees.push(Tree { server: self.trees.len(), zxid, znodes });
+        self
+    }
+
+    fn told(mut self) -> Self {
+        self.ends.push(AcceptedEnd { node: "a".into(), run: RUN.into() });
+        self
+    }
+
+    fn losses(self) -> Vec<String> {
+        losses(&Logs::of(self.logs.into_iter()), &self.trees, &self.ends)
+    }
+}
+
+fn create(path: &str) -> Op {
+    Op::Create { path: path.into(), data: b"{}".into(), mode: Mode::Persistent }
+}
+
+fn set(path: &str, data: &[u8]) -> Op {
+    Op::Set { path: path.into(), data: data.into(), version: 0 }
+}
+
+fn delete(path: &str) -> Op {
+    Op::Delete { path: path.into(), version: -1 }
+}
+
+#[test]
+fn what_a_majority_has_and_a_server_does_not_show_is_lost() {
+    let scene = Scene::with_end_at(&[0, 2]).shown(END, &[ENDED]).shown(END, &[RUNNING]);
+    let lost = "ZooKeeper lost 0x1000000a3 (servers 0, 2 of 3 have it in their logs): it";
+    let writes = format!("{lost} writes {ENDED}, which server 1 does not have");
+    assert_eq!(scene.losses(), [writes, format!("{lost} deletes {RUNNING}, which server 1 has")]);
+
+    let mut scene = Scene::with_end_at(&[]).shown(END, &[RUNNING]);
+    scene.log(&[0, 1, 2], END, || vec![set(RUNNING, b"new")]);
+    let lost = "ZooKeeper lost 0x1000000a3 (servers 0, 1, 2 of 3 have it in their logs): it";
+    assert_eq!(scene.losses(), [format!("{lost} writes {RUNNING}, which server 0 has with other data")]);
+}
+
+#[test]
+fn an_end_that_a_node_was_told_is_written_and_that_no_majority_has_is_lost() {
+    let lost_by = |servers: &[usize]| Scene::with_end_at(servers).shown(END, &[RUNNING]).told().losses();
+    let told = format!("the end of {RUN}, which node a was told is written");
+    let by_the_others = format!("ZooKeeper lost 0x1000000a3 (servers 0 of 3 have it in their logs): {told}");
+    assert_eq!(lost_by(&[0]), [by_the_others]);
+    assert_eq!(lost_by(&[]), [format!("ZooKeeper lost a transaction (none of 3 servers has it in its log): {told}")]);
+}
+
+#[test]
+fn a_run_that_does_not_end_is_not_zookeepers_fault_if_nobody_was_told_of_its_end() {
+    let unended = |servers: &[usize]| Scene::with_end_at(servers).shown(END, &[RUNNING]);
+    assert_eq!(unended(&[]).losses(), [""; 0]);
+    // Logged by a leader that was cut off, and never acknowledged.
+    assert_eq!(unended(&[0]).losses(), [""; 0]);
+}
+
+#[test]
+fn what_is_as_the_logs_have_it_is_not_zookeepers_fault() {
+    let ended = Scene::with_end_at(&[0, 1, 2]).shown(END, &[ENDED]).told();
+    assert_eq!(ended.losses(), [""; 0]);
+    // A server that has not carried out the end yet, and one that did so while it was read.
+    let soon = Scene::with_end_at(&[0, 1, 2]).shown(BEGIN, &[RUNNING]).shown(BEGIN, &[ENDED]).told();
+    assert_eq!(soon.losses(), [""; 0]);
+    let mut twice = Scene::with_end_at(&[0, 1, 2]).shown(END + 1, &[RUNNING, ENDED]).told();
+    twice.log(&[0, 1, 2], END + 1, || vec![create(RUNNING)]);
+    assert_eq!(twice.losses(), [""; 0]);
+    let mut members = Scene::with_end_at(&[0, 1, 2]).shown(END + 1, &[ENDED]);
+    members.log(&[0, 1, 2], END + 1, || vec![create("/cronkeeper/nodes/a"), create("/leader/a")]);
+    assert_eq!(members.losses(), [""; 0]);
+}
+
+#[test]
+fn a_sound_server_has_lost_nothing_and_one_that_shows_less_has() {
+    let ensemble = Ensemble::start(1);
+    let admin = Admin::new(&ensemble.connect_string(), "/place");
+    let zk = Zk::connect(&format!("{}/place", ensemble.connect_string()));
+    ["/cronkeeper", "/cronkeeper/running", RUNNING].iter().for_each(|path| zk.create(path));
+    zk.put(RUNNING, b"{}");
+    zk.make("/cronkeeper/jobs", b"");
+    zk.delete("/cronkeeper/jobs").unwrap();
+    let mut trees = admin.trees(&ensemble);
+    let logs = Logs::read(&[ensemble.data_of(0)], "/place", SystemTime::UNIX_EPOCH);
+    assert_eq!(trees[0].znodes[RUNNING], b"{}");
+    assert_eq!(losses(&logs, &trees, &[]), [""; 0]);
+    trees[0].znodes.remove(RUNNING);
+    assert_eq!(losses(&logs, &trees, &[]).len(), 1);
+}
