@@ -395,7 +395,6 @@ impl Zk {
 
     /// The rights that the servers grant this client on a znode. Except for the child that it creates, nothing is
     /// changed, because no znode has the version used.
-    /// that version.
     pub fn may(&self, path: &str) -> Vec<&'static str> {
         const NO_VERSION: Option<i32> = Some(i32::MAX);
         let open = [Acl::new(Permission::ALL, AuthId::anyone())];

@@ -48,7 +48,7 @@ fn nobody_steps_down_when_a_server_dies_be_it_the_leader_of_the_ensemble() {
 #[test]
 fn after_an_outage_longer_than_the_session_one_leads_and_the_runs_that_went_on_are_kept() {
     let ensemble = Ensemble::start(3);
-    let place = Place::on(&ensemble);
+    let mut place = Place::on(&ensemble);
     let witness = Witness::new();
     let gate = Scratch::new("gate");
     let wait = format!("until [ -e {}/open ]; do sleep 0.1; done", gate.path().display());
@@ -79,6 +79,7 @@ fn after_an_outage_longer_than_the_session_one_leads_and_the_runs_that_went_on_a
     let seen = nodes.each_ref().map(|node| node.events().len());
     (0..3).for_each(|i| ensemble.restart(i));
     ensemble.await_serving();
+    place.reconnect();
 
     let leads = |node: &Node, seen| {
         node.events().wait(seen, std::time::Duration::ZERO, |event| event.name() == "takeover.done")
@@ -107,7 +108,7 @@ fn after_an_outage_longer_than_the_session_one_leads_and_the_runs_that_went_on_a
 #[test]
 fn an_end_that_could_not_be_written_is_written_later_also_by_the_next_process() {
     let ensemble = Ensemble::start(1);
-    let place = Place::on(&ensemble);
+    let mut place = Place::on(&ensemble);
     let witness = Witness::new();
     let gate = Scratch::new("gate");
     let wait = |open: &str| format!("until [ -e {}/{open} ]; do sleep 0.1; done", gate.path().display());
@@ -125,6 +126,7 @@ fn an_end_that_could_not_be_written_is_written_later_also_by_the_next_process() 
     ensemble.pause(0);
     finish(&node, "first");
     ensemble.cont(0);
+    place.reconnect();
     assert_eq!(place.await_end(&run_id("first", at))["outcome"], "success");
 
     node.await_event("takeover.done", LONG);
@@ -134,6 +136,7 @@ fn an_end_that_could_not_be_written_is_written_later_also_by_the_next_process() 
     let node = again(node);
     ensemble.cont(0);
     node.await_event("takeover.done", LONG);
+    place.reconnect();
     assert_eq!(place.await_end(&run_id("second", at))["outcome"], "success");
     witness.assert_fine(&[]);
 }
