@@ -2,11 +2,13 @@
 //!
 //! Three crates, each of which uses those above it:
 //!
-//! - [`cronkeeper_core`], `src/core`: the domain, the ports, and the engine, which decides what to do.
+//! - [`cronkeeper_core`], `src/core`: the domain, the ports, the engine, which decides what to do, and the loop, which
+//!   does it.
 //! - [`cronkeeper_cluster`], `src/cluster`: the backends on ZooKeeper and on one host.
-//! - this one: all that people see. It does what the engine decides.
+//! - this one: all that people see.
 //!
-//! Where to begin: [`daemon`] for the loop that connects engine and backend, [`cli`] for what people type.
+//! Where to begin: [`cronkeeper_core::event_loop`] for what connects engine and backend, [`daemon`] for what people see
+//! of it, [`cli`] for what they type.
 //!
 //! A module uses those declared above it, never those below; `tests/it/borders.rs` holds it to that. The blank lines
 //! between the modules keep rustfmt from sorting them.
@@ -49,7 +51,7 @@ pub mod archive;
 /// HTTP on the Unix socket and on TCP, and its client.
 pub mod api;
 
-/// The daemon's loop: it gathers events, asks the engine, and performs the commands.
+/// The event loop with the real ports, and what people see of it.
 pub mod daemon;
 
 /// Crontabs, to be imported.

@@ -7,7 +7,8 @@
 # The head of a patch: `Bug` and `Rule` are for people; `Test` must fail; `Seeds` is the most seeds it is given; `Says`
 # is a text that its failure must contain. A patch that does not compile, hangs, whose test does not run, or that fails
 # with another message counts as not found.
-# Needs git. Builds in a separate directory below the target directory; the first mutant takes minutes, each other one seconds.
+# Needs git. Builds in a separate directory below the target directory; the first mutant takes minutes, each other one
+# seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -2,8 +2,8 @@
 # Runs all tests. On a bare Debian with Rust it first installs the packages that are missing, then runs `cargo test`.
 # On other systems it installs nothing and lists the packages that are missing.
 #
-# At its end it lists what was skipped and what failed. A test of real processes that fails is run once more, alone, and
-# fails only if it fails again. What explains a failure is in target/failed/TEST.
+# At its end it lists what was skipped and what failed. A test that fails is run once more by itself, when all others have
+# ended, and fails only if it fails again. What explains a failure is in target/failed/TEST, all output in target/logs.
 #
 #   CRONKEEPER_TEST_ARGS="--test it servers"   only `cargo test` with these arguments
 #   CRONKEEPER_LONG=1                          more random inputs and simulated clusters; takes hours
@@ -65,8 +65,6 @@ export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
 # Absolute, because tests change their directory.
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 mkdir -p "$target"
-# A first build is quicker without what would make the next one quicker.
-[[ -d $target/debug/incremental ]] || export CARGO_INCREMENTAL=0
 # Read by the tests, see tests/it/support/mod.rs: where skips are noted, and where what explains failures is kept. The
 # program, which the tests call, refuses variables that begin with CRONKEEPER_ and that it does not know, and takes
 # CRONKEEPER_STRICT for an option of its own.
@@ -80,11 +78,14 @@ if [[ -n ${CRONKEEPER_TEST_ARGS:-} ]]; then
     exec cargo test --locked $CRONKEEPER_TEST_ARGS
 fi
 
-rm -rf "$TESTS_FAILED"
-logs=$(mktemp -d) beside_pid='' binary=''
-log=$logs/log
-trap '[[ -z $beside_pid ]] || kill -- -"$beside_pid"; rm -rf "$logs"' EXIT
-failed=() flaky=() names=()
+# Who builds only here never builds twice in a row, and a build is quicker without what would make the next one quicker.
+[[ -d $target/debug/incremental ]] || export CARGO_INCREMENTAL=0
+
+logs=$target/logs beside_pid='' real='' simulation=''
+rm -rf "$TESTS_FAILED" "$logs"
+mkdir -p "$logs"
+trap '[[ -z $beside_pid ]] || kill -- -"$beside_pid" 2>/dev/null || true' EXIT
+failed=() flaky=()
 # If more tests fail at the same time, the reason is not one test's bad luck.
 most_again=10
 
@@ -104,71 +105,55 @@ seed_of() { # OUTPUT: how to repeat it, e.g. CRONKEEPER_SIM_SEED=7, if it says s
     grep -aoE 'CRONKEEPER_[A-Z]+_SEED=[0-9]+' "$1" | tail -n 1 || true
 }
 
-# Puts the names of the tests that failed into `names`.
-read_failed() { # LOG WHAT
-    mapfile -t names < <(names_of_failed "$1")
+path_of() { # TEST BINARY
+    sed -n "s/^ *Executable .*(\\(.*\\/deps\\/$1-[0-9a-f]*\\))$/\\1/p" "$logs/build"
+}
+
+# The kinds of tests. `real` are those of real processes. A crate that fails must not hide the tests of the others.
+run_kind() { # KIND ARGUMENTS OF THE TEST BINARY...
+    case $1 in
+    real) "$real" "${@:2}" ;;
+    unit) cargo test --locked --no-fail-fast --workspace --lib --bins -- "${@:2}" ;;
+    simulation) "$simulation" "${@:2}" ;;
+    documentation) cargo test --locked --no-fail-fast --workspace --doc -- "${@:2}" ;;
+    esac
+}
+
+# Runs tests. Only what has passed leaves a mark: what was killed has not.
+run_all_of() { # KIND
+    run_kind "$1" 2>&1 </dev/null | tee "$logs/$1" && touch "$logs/$1.passed"
+}
+
+# Runs those again that failed, each by itself and with its seed, as real processes may fail by accident. Keeps what
+# explains a failure.
+run_again() { # KIND
+    local kind=$1 names name folder seed
+    [[ ! -e $logs/$kind.passed ]] || return 0
+    mapfile -t names < <(names_of_failed "$logs/$kind")
     # What does not compile, or was killed, has no list.
-    ((${#names[@]})) || failed+=("$2")
-}
-
-# Builds the tests of real processes; `binary` is their path. And the simulation, while the program is built, because
-# the one crate after the other leaves a processor free.
-build() {
-    CARGO_TERM_COLOR=never cargo test --locked --workspace --test it --test simulation --no-run 2>&1 | tee "$log"
-    binary=$(sed -n 's/^ *Executable .*\<it\>.* (\(.*\))$/\1/p' "$log")
-}
-
-# What takes all of the processor: unit tests, simulation, documentation. What fails there fails for certain. Always of
-# the whole workspace, so that all have the same features of their dependencies, and nothing is built twice.
-beside=("--lib --bins" "--test simulation" "--doc")
-
-run_beside() {
-    local i
-    for i in "${!beside[@]}"; do
-        # Not quoted, because it holds several arguments. A crate that fails must not hide the tests of the others.
-        # shellcheck disable=SC2086
-        nice -n 19 cargo test --locked --no-fail-fast --workspace ${beside[i]} >"$logs/$i" 2>&1 </dev/null &&
-            touch "$logs/$i.passed"
-    done
-}
-
-# Waits for what runs beside, and prints it.
-end_beside() {
-    local i
-    wait "$beside_pid" || true
-    beside_pid=''
-    for i in "${!beside[@]}"; do
-        cat "$logs/$i" || true
-        names=()
-        [[ -e $logs/$i.passed ]] || read_failed "$logs/$i" "cargo test --workspace ${beside[i]}"
-        failed+=("${names[@]}")
-    done
-}
-
-# Tests of real processes, which may fail by accident: those that fail are run again, each alone and with its seed.
-run_twice() { # BINARY
-    local name folder seed
-    names=()
-    "$1" 2>&1 | tee "$log" || read_failed "$log" "$1"
+    if ((${#names[@]} == 0)) || grep -q '(signal: ' "$logs/$kind"; then
+        failed+=("the $kind tests as a whole: see $logs/$kind")
+    fi
     for name in "${names[@]}"; do
-        folder=$TESTS_FAILED/${name//::/__}
+        # As `tests/it/support` names them; a test of documentation has the path of its file in its name.
+        folder=${name//::/__}
+        folder=$TESTS_FAILED/${folder//\//_}
         mkdir -p "$folder"
-        output_of "$name" "$log" >"$folder/output"
+        output_of "$name" "$logs/$kind" >"$folder/output"
         seed=$(seed_of "$folder/output")
         if ((${#names[@]} > most_again)); then
             failed+=("$name${seed:+ $seed}")
             continue
         fi
         echo "tests/run.sh: $name failed, and is run again${seed:+ with $seed}"
-        if env ${seed:+"$seed"} RUST_TEST_THREADS=1 "$1" --exact "$name" 2>&1 | tee "$folder/output-again"; then
+        if (
+            [[ -z $seed ]] || export "${seed?}"
+            RUST_TEST_THREADS=1 run_kind "$kind" --exact "$name"
+        ) 2>&1 | tee "$folder/output-again"; then
             flaky+=("$name${seed:+ $seed}")
         else
             failed+=("$name${seed:+ $seed}")
         fi
-    done
-    # Tests that expect a panic keep something too.
-    for folder in "$TESTS_FAILED"/*/; do
-        [[ -e $folder/output ]] || rm -rf "$folder"
     done
 }
 
@@ -204,7 +189,7 @@ takes_processes() { # CGROUP
     # The file takes the process that writes, and counts it until it has ended.
     sh -c "echo 0 >'$trial/cgroup.procs'" || status=1
     # The kernel may still count the process that has just ended.
-    timeout 5 sh -c "until rmdir '$trial'; do :; done" || true
+    timeout 5 sh -c "until rmdir '$trial'; do sleep 0.1; done" || true
     return "$status"
 }
 
@@ -224,16 +209,34 @@ list_skipped() {
     $is_fine
 }
 
+# The simulation is built together with the program, because the one crate after the other leaves a processor free.
+CARGO_TERM_COLOR=never cargo test --locked --workspace --test it --test simulation --no-run 2>&1 | tee "$logs/build"
+real=$(path_of it) simulation=$(path_of simulation)
+[[ -x $real && -x $simulation ]] || {
+    echo "tests/run.sh: cargo does not say where the test binaries are"
+    exit 70
+}
+
 # The tests of real processes wait most of the time. What takes all of the processor runs beside them and yields to
-# them: in a process group of its own, so that nothing of it outlives this script, but in the same session, because
-# between sessions the kernel heeds no nice value.
-build
+# them: in a process group of its own, so that it can be ended with this script, but in the same session, because between
+# sessions the kernel heeds no nice value.
+beside=(unit simulation documentation)
 set -m
-run_beside &
+{
+    renice -n 19 -p "$BASHPID"
+    for kind in "${beside[@]}"; do run_all_of "$kind" || true; done
+} >/dev/null &
 beside_pid=$!
 set +m
-run_twice "$binary"
-end_beside
+run_all_of real || true
+wait "$beside_pid" || true
+beside_pid=''
+for kind in "${beside[@]}"; do cat "$logs/$kind" || true; done
+for kind in real "${beside[@]}"; do run_again "$kind"; done
+# Tests that expect a panic keep something too.
+for folder in "$TESTS_FAILED"/*/; do
+    [[ -e $folder/output ]] || rm -rf "$folder"
+done
 
 verdict=0
 echo

@@ -64,10 +64,15 @@ pub enum Stopped {
 
 /// What a loop is connected to.
 pub trait Ports {
+    /// Tells the time.
     type Clock: Clock;
+    /// Starts and ends process trees.
     type Processes: Processes;
+    /// Records what this host runs.
     type Journal: Journal;
+    /// Builds the processes of runs and hooks.
     type Launcher: Launcher;
+    /// Learns what happens.
     type Observer: Observer;
 }
 
@@ -85,14 +90,19 @@ pub type ReloadedOf<P> = <<P as Ports>::Observer as Observer>::Reloaded;
 
 /// The parts that make up a loop.
 pub struct Parts<P: Ports> {
+    /// Decides.
     pub engine: Engine,
+    /// Tells the time.
     pub clock: P::Clock,
     /// Connects the loop to the election and the ledger.
     pub coordination: Coordination,
+    /// Starts and ends process trees.
     pub processes: P::Processes,
     /// What this host remembers of its runs.
     pub journal: P::Journal,
+    /// Builds the processes of runs and hooks.
     pub launcher: P::Launcher,
+    /// Learns what happens.
     pub observer: P::Observer,
     /// How long runs may go on after the node has begun to drain.
     pub drain_timeout: Duration,
@@ -127,6 +137,7 @@ pub struct EventLoop<P: Ports> {
 }
 
 impl<P: Ports> EventLoop<P> {
+    /// Puts a loop together. It does nothing before [`run`](Self::run).
     pub fn new(parts: Parts<P>) -> Self {
         let Parts { engine, clock, coordination, processes, journal, launcher, observer, drain_timeout, listen } =
             parts;

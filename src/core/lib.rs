@@ -1,8 +1,8 @@
-//! What cronkeeper is about, and what it decides: the domain, the ports, and the engine.
+//! What cronkeeper is about, and what it decides: the domain, the ports, the engine, and the loop.
 //!
 //! The domain decides on values: where it touches the system, it does so in a file of its own (`clock::system`,
-//! `schedule::tzdata`). The engine decides what to do, and what uses this crate does it. Where to begin: [`engine`] for
-//! what the daemon does and why, [`coordination`] for what a backend has to do.
+//! `schedule::tzdata`). The engine decides what to do, and the loop does it through the ports. Where to begin: [`engine`]
+//! for what the daemon does and why, [`event_loop`] for how, [`coordination`] for what a backend has to do.
 //!
 //! A module uses those declared above it, never those below; `tests/it/borders.rs` holds it to that. The blank lines
 //! between the modules keep rustfmt from sorting them.

@@ -205,9 +205,9 @@ impl ClusterWatch {
         }
     }
 
-    fn call(&self, hook: NodeHook, facts: Vec<(&'static str, String)>, calls: &mut Vec<NodeHookCall>) {
+    fn call(&self, hook: NodeHook, variables: Vec<(&'static str, String)>, calls: &mut Vec<NodeHookCall>) {
         let command = self.hooks.commands.get(&hook).cloned();
-        calls.extend(command.map(|command| NodeHookCall { hook, command, facts }));
+        calls.extend(command.map(|command| NodeHookCall { hook, command, variables }));
     }
 }
 
@@ -234,7 +234,7 @@ mod tests {
             let by = Duration::from_secs(seconds);
             self.now = Now { wall: self.now.wall + by, up: self.now.up + by };
             let calls = self.watch.see(self.now, &self.seen);
-            calls.iter().map(|call| format!("{} {}", call.hook.as_str(), call.facts[0].1)).collect()
+            calls.iter().map(|call| format!("{} {}", call.hook.as_str(), call.variables[0].1)).collect()
         }
 
         fn next_in(&self) -> Option<u64> {

@@ -97,10 +97,10 @@ impl Launcher {
     /// When this host does not know the job's user or group.
     pub fn launch(&self, start: &Start) -> Result<Launch, Unknown> {
         let job = &start.job;
-        let mut ours = variables::of_run(&start.run, &self.node);
-        ours.extend(start.lock.iter().flat_map(variables::of_lock));
+        let mut own = variables::of_run(&start.run, &self.node);
+        own.extend(start.lock.iter().flat_map(variables::of_lock));
         let setting = Setting { shell: job.command.shell(), ..Setting::of(job, Some(&start.run.parameters)) };
-        let launch = self.process(start.tree_id, setting, job.command.argv(), self.limits(job), &ours)?;
+        let launch = self.process(start.tree_id, setting, job.command.argv(), self.limits(job), &own)?;
         let Start { not_before, not_after, deadline, .. } = *start;
         Ok(Launch { nice: job.nice, not_before, not_after, deadline, max_output: job.max_output, ..launch })
     }
@@ -132,7 +132,7 @@ impl Launcher {
         setting: Setting<'_>,
         argv: Vec<String>,
         limits: Limits,
-        ours: &Variables,
+        own: &Variables,
     ) -> Result<Launch, Unknown> {
         let named = setting.run_as.map(|run_as| self.accounts.borrow().get(run_as).map(|found| found.cloned()));
         let named = named.transpose()?.flatten();
@@ -140,7 +140,7 @@ impl Launcher {
         Ok(Launch {
             tree_id,
             argv: argv.iter().collect(),
-            environment: environment(&setting, account, ours),
+            environment: environment(&setting, account, own),
             files: files(&setting),
             input: String::new(),
             streams: None,
@@ -195,19 +195,20 @@ const USUAL: [&str; 6] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG"];
 /// The environment of a process: the usual variables, overridden by the job's own, overridden by the run's
 /// parameters, overridden by cronkeeper's own.
 ///
-/// Each name occurs once: of two variables with the same name some programs use the first and others the last. Cronkeeper's own
-/// come first, because a node that looks for its processes reads only the beginning of an environment.
-fn environment(setting: &Setting<'_>, account: &Account, ours: &Variables) -> ExecStrings {
+/// Each name occurs once: of two variables with the same name some programs use the first and others the last.
+/// Cronkeeper's own variables come first, because a node that looks for its processes reads only the beginning of an
+/// environment.
+fn environment(setting: &Setting<'_>, account: &Account, own: &Variables) -> ExecStrings {
     let usual = [PATH, &account.home, &account.name, &account.name, setting.shell, "C.UTF-8"];
     let usual = USUAL.into_iter().zip(usual);
     let mut all: BTreeMap<&str, &str> = usual.collect();
     all.extend(setting.environment.into_iter().flatten().map(|(name, value)| (name.as_str(), value.as_str())));
     all.extend(setting.parameters.into_iter().flat_map(Parameters::iter));
-    let ours: BTreeMap<String, &str> =
-        ours.iter().map(|(name, value)| (format!("CRONKEEPER_{name}"), value.as_str())).collect();
-    all.retain(|name, _| !ours.contains_key(*name));
-    let ours = ours.iter().map(|(name, value)| (name.as_str(), *value));
-    ExecStrings::of_variables(ours.chain(all))
+    let own: BTreeMap<String, &str> =
+        own.iter().map(|(name, value)| (format!("CRONKEEPER_{name}"), value.as_str())).collect();
+    all.retain(|name, _| !own.contains_key(*name));
+    let own = own.iter().map(|(name, value)| (name.as_str(), *value));
+    ExecStrings::of_variables(own.chain(all))
 }
 
 /// What the process is to read at its start. The job's own `environment` and the run's parameters
@@ -239,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_variable_occurs_once_and_ours_override_parameters_those_the_jobs_own_and_those_the_usual_ones() {
+    fn each_variable_occurs_once_and_cronkeepers_own_override_parameters_those_the_jobs_and_those_the_usual_ones() {
         let text =
             "jobs: {a: {schedule: '@daily', command: x, environment: {LANG: own, CRONKEEPER_JOB: own, OTHER: own}}}";
         let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
@@ -249,8 +250,8 @@ mod tests {
         let given = given.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let allowed = given.iter().map(|(name, _)| name.clone()).collect();
         let parameters = Parameters::check("a", &allowed, given.into()).unwrap();
-        let ours = vec![("JOB", "a".to_owned()), ("NODE", "n".to_owned())];
-        let all = environment(&Setting::of(job, Some(&parameters)), &account, &ours);
+        let own = vec![("JOB", "a".to_owned()), ("NODE", "n".to_owned())];
+        let all = environment(&Setting::of(job, Some(&parameters)), &account, &own);
         let of = |wanted: &str| {
             all.variables().filter(|(name, _)| *name == wanted).map(|(_, value)| value).collect::<Vec<_>>()
         };

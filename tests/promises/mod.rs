@@ -1,7 +1,8 @@
 //! What every backend promises the daemon: one suite for solo, for ZooKeeper, and for the simulated ensemble.
 //!
 //! A promise is an async function over a [`cluster::Cluster`], in which the test plays the daemon of each node. No
-//! promise names a backend: each test binary has some in `backends`. `port::event_order` checks every event that a node receives meanwhile.
+//! promise names a backend: each of the two test binaries has its own, in its module `backends`. `port::event_order`
+//! checks every event that a node receives meanwhile.
 
 pub mod cluster;
 

@@ -10,9 +10,9 @@ use cronkeeper_core::run::Parameters;
 use cronkeeper_core::term::NodeName;
 
 /// The launcher of a node.
-pub struct Launching(pub NodeName);
+pub struct SimulatedLauncher(pub NodeName);
 
-impl Launcher for Launching {
+impl Launcher for SimulatedLauncher {
     fn launch(&self, start: &Start) -> Option<Launch> {
         let mut ours = variables::of_run(&start.run, &self.0);
         ours.extend(start.lock.iter().flat_map(variables::of_lock));

@@ -26,7 +26,7 @@ use super::facts::Fact;
 use super::faults::Fault;
 use super::foreign_entries::FOREIGN_JOB;
 use super::jobs::{Cast, LOCKED, share_a_group};
-use super::launcher::Launching;
+use super::launcher::SimulatedLauncher;
 use super::operators::{PastRequests, SimulatedOperator};
 use super::transcript::Transcript;
 use super::trial::{Length, Plan, Seeds, Subject, attempt, many, tally};
@@ -217,14 +217,14 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
             past_requests: self.past_requests.clone(),
             jobs: self.jobs.clone(),
         };
-        let event_loop = EventLoop::<Simulated>::new(Parts {
+        let event_loop = EventLoop::<SimulatedPorts>::new(Parts {
             engine: Engine::new(node_name(node), self.jobs.set()),
             clock: clock.clone(),
             coordination,
             processes: Wired { world: world.clone(), node, notices },
             journal: Noted { book: home.book.clone(), world: world.clone() },
-            launcher: Launching(node_name(node)),
-            observer: Nobody,
+            launcher: SimulatedLauncher(node_name(node)),
+            observer: NoObserver,
             drain_timeout: Duration::from_secs(10),
             listen: None,
         });
@@ -266,20 +266,20 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
 }
 
 /// The ports of a simulated node.
-enum Simulated {}
+enum SimulatedPorts {}
 
-impl Ports for Simulated {
+impl Ports for SimulatedPorts {
     type Clock = NodeClock;
     type Processes = Wired;
     type Journal = Noted;
-    type Launcher = Launching;
-    type Observer = Nobody;
+    type Launcher = SimulatedLauncher;
+    type Observer = NoObserver;
 }
 
 /// Nobody sees what a simulated node does: the invariants judge what happens.
-struct Nobody;
+struct NoObserver;
 
-impl Observer for Nobody {
+impl Observer for NoObserver {
     type Reloaded = JobSet;
 
     fn on_reloaded(&mut self, _: Now, jobs: JobSet, _: &Engine) -> Option<JobSet> {

@@ -1,4 +1,4 @@
-//! Whoever shows people what the loop does.
+//! The port through which the loop tells what it does.
 
 use super::trees::Tree;
 use crate::clock::{Clock, Now, Uptime};
@@ -10,9 +10,11 @@ use crate::job::JobSet;
 use crate::ledger::Event as LedgerEvent;
 use crate::process::Stream;
 
-/// Learns what happens, for the log, the status and whatever else people see. No decision depends on it.
+/// Learns what happens, for the log, the status and whatever else people see.
 ///
-/// Each call is a part of a turn of the loop, so it must not block. By default nothing is done.
+/// The engine's decisions do not depend on it, except that it reads the jobs from what a reload brings. Besides, it says
+/// which hooks of the node to call, and when to turn next. Each call is a part of a turn of the loop, so it must not
+/// block. By default nothing is done.
 pub trait Observer: Send {
     /// The result of reading the jobs file again, with all that only the observer needs of it.
     type Reloaded: Send;
@@ -20,19 +22,19 @@ pub trait Observer: Send {
     /// A turn begins.
     fn on_turn(&mut self, _now: Now) {}
 
-    /// The election reports this. The engine has not handled it yet. A [`Election::Lease`] is not passed here.
+    /// The election sent this event, which the engine has not handled yet. [`Election::Lease`] is not passed here.
     fn on_election(&mut self, _now: Now, _event: &Election, _engine: &Engine) {}
 
     /// The end of the lease has changed.
     fn on_lease(&mut self, _engine: &Engine) {}
 
-    /// The engine sends this request to the backend.
+    /// This request is about to be sent to the backend.
     fn on_request(&mut self, _now: Now, _request: &Request) {}
 
-    /// The ledger reports this. The engine has not handled it yet.
+    /// The ledger sent this event, which the engine has not handled yet.
     fn on_ledger(&mut self, _now: Now, _event: &LedgerEvent) {}
 
-    /// The engine reports this.
+    /// The engine made this report.
     fn on_report(&mut self, _now: Now, _report: Report, _engine: &Engine) {}
 
     /// A process of the tree has written a line, without its end; `continues`: the next one belongs to the same line.

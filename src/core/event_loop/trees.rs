@@ -22,6 +22,7 @@ pub struct Tree {
     pub job: Option<JobName>,
     /// `None` for a hook that is about no run.
     pub run: Option<RunId>,
+    /// Whether it is an attempt or a hook.
     pub kind: TreeKind,
     /// PID and start time of the main process, once the warden has reported them.
     main: Option<(i32, u64)>,
@@ -41,6 +42,7 @@ pub enum TreeKind {
 /// Runs and hooks that a dead warden may have left behind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WardenLeftovers {
+    /// The runs that the journal has in flight.
     pub runs: Vec<RecoveredRun>,
     /// Each under the id of the run that it reports on.
     pub hooks: Vec<Recorded>,

@@ -43,7 +43,9 @@ pub fn of_lock(grant: &LockGrant) -> Variables {
 pub fn of_hook(call: &HookCall, here: &NodeName) -> Variables {
     let mut variables = match call {
         HookCall::OfJob(call) => of_job_hook(call, here),
-        HookCall::OfNode(call) => [("NODE", here.to_string())].into_iter().chain(call.facts.iter().cloned()).collect(),
+        HookCall::OfNode(call) => {
+            [("NODE", here.to_string())].into_iter().chain(call.variables.iter().cloned()).collect()
+        }
     };
     variables.push(("HOOK", call.name().to_owned()));
     variables

@@ -32,6 +32,7 @@ pub trait Processes: Send {
     /// Kills trees without the warden. Never blocks, not even on processes that survive.
     fn kill_trees(&mut self, trees: Vec<Recorded>, node: &NodeName);
 
+    /// Kills the warden, and with it every start that it has not carried out. Never blocks.
     fn kill_warden(&mut self);
 
     /// Kills everything that still runs, and returns when it is dead. The killing continues if the future is dropped.

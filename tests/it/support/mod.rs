@@ -78,7 +78,7 @@ pub enum Facility {
     Kernel,
 }
 
-/// Reports that a test is skipped, what it lacks, and why. The test must then return.
+/// Reports that a test, or a part of it, is skipped, what it lacks, and why. The test must then leave that out.
 ///
 /// The report goes to stderr, past the test runner's capture, and to the file that `TESTS_SKIPPED` names.
 pub fn skipped(lacks: Facility, why: &str) {

@@ -38,7 +38,7 @@ pub struct NodeHookCall {
     pub hook: NodeHook,
     pub command: CommandLine,
     /// Variables for its environment, without the prefix `CRONKEEPER_`.
-    pub facts: Vec<(&'static str, String)>,
+    pub variables: Vec<(&'static str, String)>,
 }
 
 /// Cause of a job's hook.
@@ -114,7 +114,7 @@ impl HookCall {
     pub fn bytes(&self) -> usize {
         match self {
             Self::OfJob(call) => call.bytes(),
-            Self::OfNode(call) => SMALL + call.facts.iter().map(|(_, value)| value.len()).sum::<usize>(),
+            Self::OfNode(call) => SMALL + call.variables.iter().map(|(_, value)| value.len()).sum::<usize>(),
         }
     }
 

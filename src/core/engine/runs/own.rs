@@ -462,7 +462,7 @@ impl Runs {
                 cx.facts.push_back(Fact::JobReleased(run.job().clone()));
             }
             // It is no longer in flight, so the unanswered write has ended it.
-            None if may_be_written => self.give_up(cx, run),
+            None if may_be_written => self.forget_own(cx, run),
             found => {
                 self.supersede(cx, run);
                 if !self.active.contains_key(run) {
@@ -478,27 +478,32 @@ impl Runs {
         if self.active.get(run).is_some_and(|active| active.process().is_some()) {
             self.kill(cx, run, StopCause::Superseded);
         } else {
-            self.give_up(cx, run);
+            self.forget_own(cx, run);
         }
     }
 
-    fn give_up(&mut self, cx: &mut Context, run: &RunId) {
+    /// Forgets an own run, here and in the state directory.
+    fn forget_own(&mut self, cx: &mut Context, run: &RunId) {
         self.forget(cx, run);
         cx.forget(run);
     }
 
-    /// Gives up a superseded run whose process is gone. The ledger may still have it, for another node: a leader keeps it
-    /// as that node's until it has read it, because it may hold back other runs of the job.
+    /// Leaves a superseded run, whose process is gone, to the node that has it now.
+    ///
+    /// A leader has read that another node has it, or that it has ended, and must read again which of them is true by
+    /// now. Until then it keeps the run as that node's, because it may hold back other runs of the job.
     fn leave_to_another(&mut self, cx: &mut Context, run: &RunId) {
         if !cx.leads() {
-            return self.give_up(cx, run);
+            return self.forget_own(cx, run);
         }
         cx.forget(run);
         if let Some(active) = self.active.get_mut(run) {
-            // Whatever this node was about to write counts no more.
-            (active.commit, active.news) = (None, None);
+            debug_assert_eq!(active.commit, None, "nothing is written about a superseded run");
+            // News that arrived while the process was dying are older than what will be read.
+            active.news = None;
         }
         if self.step(cx, run, RunStep::FindRemote) {
+            self.changed(cx, run.job());
             cx.ledger(Request::Watch(run.clone()));
             cx.ledger(Request::ReadRun(run.clone()));
         }

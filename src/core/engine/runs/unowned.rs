@@ -280,6 +280,7 @@ impl Runs {
         let was_lost = active.is_unowned() && active.record.state == RunState::Running;
         let (state, request) = (record.state, active.record.kill.take());
         let is_unwritten = record.kill.is_none() && request.is_some();
+        let is_other_attempt = !active.record.is_same_attempt(&record);
         (active.record, active.version) = (record, version);
         active.record.kill = active.record.kill.take().or(request);
         match state {
@@ -294,6 +295,9 @@ impl Runs {
             }
             RunState::Retrying | RunState::Unstarted => self.retry_at_its_time(cx, run),
             RunState::CutOff => self.give_up_at_its_time(cx, run),
+        }
+        if is_other_attempt {
+            self.changed(cx, run.job());
         }
         if is_unwritten { self.write_kill(cx, run) } else { self.apply_kill(cx, run) }
     }
