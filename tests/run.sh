@@ -131,7 +131,7 @@ run_again() { # KIND
     [[ ! -e $logs/$kind.passed ]] || return 0
     mapfile -t names < <(names_of_failed "$logs/$kind")
     # What does not compile, or was killed, has no list.
-    if ((${#names[@]} == 0)) || grep -q '(signal: ' "$logs/$kind"; then
+    if ((${#names[@]} == 0)) || grep -q "^ *process didn't exit successfully: .* (signal: " "$logs/$kind"; then
         failed+=("the $kind tests as a whole: see $logs/$kind")
     fi
     for name in "${names[@]}"; do

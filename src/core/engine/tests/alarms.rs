@@ -289,6 +289,28 @@ fn a_second_attempt_that_takes_too_long_is_said_too() {
     assert_eq!(fixture.alarms(), ["long since 10:00:01Z 100001Z", "on_long"]);
 }
 
+/// The alarm is about an attempt, and that one is over.
+#[test]
+fn an_attempt_that_another_nodes_has_replaced_no_longer_takes_too_long() {
+    let (mut fixture, tree_id) = running_one(long());
+    fixture.pass(5);
+    assert_eq!(fixture.alarms(), ["long since 10:00:01Z 100001Z", "on_long"]);
+    let mut other = fixture.engine.runs().next().unwrap().clone();
+    (other.attempt, other.token.0, other.begun_at) = (2, 12, fixture.now.wall);
+    (other.owner.node, other.owner.session.0) = (crate::term::NodeName::new("host-b"), "b".into());
+    let id = crate::term::SessionId("a2".into());
+    fixture.handle(Event::Election(election::Event::Session { id, timeout: LEASE * 2 }));
+    let commits = fixture.commits();
+    fixture.answer(commits[0].0, Commit::Superseded);
+    let found = Some((other.clone(), Version(4)));
+    fixture.handle(Event::Ledger(ledger::Event::Run(other.id(), found.clone())));
+    fixture.ended(tree_id, Exit::Code(0), None);
+    fixture.handle(Event::Ledger(ledger::Event::Run(other.id(), found)));
+    assert_eq!(fixture.alarms(), ["no longer long since 10:00:01Z 100001Z"]);
+    fixture.pass(5);
+    assert_eq!(fixture.alarms(), ["long since 10:00:06Z 100001Z", "on_long"]);
+}
+
 #[test]
 fn a_run_that_goes_on_cut_off_still_takes_too_long() {
     let mut found = running(&long(), at("10:00:01"), OwnerState::Gone);
