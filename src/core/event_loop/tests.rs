@@ -1,7 +1,6 @@
 //! How the loop ends, and in which order it takes events. The simulation covers the rest.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,11 +16,8 @@ use crate::ledger::{
     Snapshot, Window,
 };
 use crate::process::{NotSent, Order, Recorded};
-use crate::run::journal::RecoveredRun;
-use crate::run::{
-    Drain, HandoverRequest, HistoryRecord, KillRequest, KnownBy, Pause, Resume, RunEnd, RunId, RunRecord, RunState,
-    Traces, TriggerRecord, Version,
-};
+use crate::run::journal::tests::NullJournal;
+use crate::run::{Drain, HandoverRequest, HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
 use crate::term::NodeName;
 
 /// A timeout that even a busy machine does not reach.
@@ -184,31 +180,6 @@ impl Operator for NoReader {
     }
 }
 
-/// A journal that forgets everything.
-struct NoJournal;
-
-impl Journal for NoJournal {
-    fn begun(&mut self, _: &RunRecord, _: Version, _: &Traces) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn started(&mut self, _: &RunId, _: u32, _: i32, _: u64, _: &KnownBy) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn ended(&mut self, _: &RunEnd, _: Version) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn settled(&mut self, _: &RunId) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn open_runs(&self) -> Vec<RecoveredRun> {
-        Vec::new()
-    }
-}
-
 struct NoLauncher;
 
 impl Launcher for NoLauncher {
@@ -236,7 +207,7 @@ enum Models {}
 impl Ports for Models {
     type Clock = Flying;
     type Processes = SilentProcesses;
-    type Journal = NoJournal;
+    type Journal = NullJournal;
     type Launcher = NoLauncher;
     type Observer = NoObserver;
 }
@@ -267,7 +238,7 @@ fn fixture(die: bool) -> Fixture {
             closed: closed.clone(),
             killed: killed.clone(),
         },
-        journal: NoJournal,
+        journal: NullJournal,
         launcher: NoLauncher,
         observer: NoObserver,
         drain_timeout: Duration::from_secs(1),

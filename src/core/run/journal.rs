@@ -284,7 +284,7 @@ fn entries_of(id: &RunId, open: &RecoveredRun) -> Vec<JournalEntry> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
@@ -388,7 +388,7 @@ mod tests {
     }
 
     /// A journal that stores nothing.
-    struct NullJournal;
+    pub(crate) struct NullJournal;
 
     impl Journal for NullJournal {
         fn begun(&mut self, _: &RunRecord, _: Version, _: &Traces) -> io::Result<()> {

@@ -8,7 +8,7 @@ use crate::job::{Interrupted, Job, OnLeaseEnd};
 use crate::ledger::{self, Change, Commit, OwnerState, Snapshot};
 use crate::process::{Deadline, EndedBy, Exit, Order};
 use crate::run::journal::RecoveredRun;
-use crate::run::{Outcome, Reason, RunEnd, RunId, RunState, Traces, Version};
+use crate::run::{Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Traces, Version};
 use crate::term::TermEnd;
 use crate::{election, run::OnLoss};
 
@@ -313,32 +313,9 @@ fn an_attempt_whose_begin_is_rejected_after_the_term_is_forgotten() {
     assert_eq!(fixture.engine.runs().count(), 0);
 }
 
-#[test]
-fn a_leader_watches_a_run_that_it_gave_up_and_another_has() {
-    let mut fixture = found(&rerun(), OwnerState::Gone);
-    fixture.accept_all();
-    let start = fixture.starts()[0].clone();
-    fixture.started(start.tree_id);
-    let mut other = start.run.clone();
-    (other.attempt, other.token.0, other.owner.session.0) = (3, 12, "b2".into());
-    fixture.handle(Event::Election(election::Event::Session {
-        id: crate::term::SessionId("a2".into()),
-        timeout: LEASE * 2,
-    }));
-    let commits = fixture.commits();
-    fixture.answer(commits[0].0, Commit::Superseded);
-    fixture.handle(Event::Ledger(ledger::Event::Run(other.id(), Some((other.clone(), Version(4))))));
-    fixture.commands.clear();
-    fixture.ended(start.tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
-    let requested = fixture.take();
-    for request in [ledger::Request::ReadRun(other.id()), ledger::Request::Watch(other.id())] {
-        assert!(requested.contains(&Command::Ask(Request::Ledger(request))), "{requested:?}");
-    }
-}
-
-/// Otherwise two runs of the job are alive at once: the process of the other attempt is another node's.
-#[test]
-fn a_run_that_was_given_up_and_another_has_counts_for_overlap_before_it_is_read() {
+/// A leader whose own run another node has begun again, and whose process of it has just died. The run as the other node
+/// has it.
+fn superseded_and_dead() -> (Fixture, RunRecord) {
     let mut fixture = found(&rerun(), OwnerState::Gone);
     fixture.accept_all();
     let start = fixture.starts()[0].clone();
@@ -350,7 +327,24 @@ fn a_run_that_was_given_up_and_another_has_counts_for_overlap_before_it_is_read(
     let commits = fixture.commits();
     fixture.answer(commits[0].0, Commit::Superseded);
     fixture.handle(Event::Ledger(ledger::Event::Run(other.id(), Some((other.clone(), Version(4))))));
+    fixture.commands.clear();
     fixture.ended(start.tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
+    (fixture, other)
+}
+
+#[test]
+fn a_leader_watches_a_run_that_it_gave_up_and_another_has() {
+    let (mut fixture, other) = superseded_and_dead();
+    let requested = fixture.take();
+    for request in [ledger::Request::ReadRun(other.id()), ledger::Request::Watch(other.id())] {
+        assert!(requested.contains(&Command::Ask(Request::Ledger(request))), "{requested:?}");
+    }
+}
+
+/// Otherwise two runs of the job are alive at once: the process of the other attempt is another node's.
+#[test]
+fn a_run_that_was_given_up_and_another_has_counts_for_overlap_before_it_is_read() {
+    let (mut fixture, other) = superseded_and_dead();
     fixture.pass(30);
     assert_eq!(skipped(&fixture.accept_all()), ["overlap 2026-11-20T10:01:00Z 2026-11-20T10:01:00Z 1"]);
     fixture.handle(Event::Ledger(ledger::Event::Run(other.id(), None)));
