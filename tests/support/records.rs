@@ -1,7 +1,8 @@
-//! Sample jobs and records, for the unit tests of all crates.
+//! Sample jobs and records, and a journal that stores nothing, for the unit tests of all crates.
 #![allow(dead_code, reason = "each crate uses a part of it")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +10,10 @@ use cronkeeper_core::job::{
     AlarmLimits, CommandLine, Due, Hooks, Interrupted, Job, JobName, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
     RunAs, Splay,
 };
+use cronkeeper_core::run::journal::{Journal, RecoveredRun};
 use cronkeeper_core::run::{
-    Nonce, OnLoss, Outcome, Owner, Parameters, Past, RunEnd, RunRecord, RunState, Skip, SkipReason,
+    KnownBy, Nonce, OnLoss, Outcome, Owner, Parameters, Past, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason,
+    Traces, Version,
 };
 use cronkeeper_core::schedule::{Calendar, Dates, DatesFile, Dst, Schedule};
 use cronkeeper_core::term::{FencingToken, NodeName, SessionId};
@@ -120,4 +123,29 @@ pub fn without(job: &Job, dates: &str) -> Job {
     let calendar = Calendar::new(vec![DatesFile { name: "x.txt".into(), dates }], Vec::new());
     let schedule = job.schedule().expect("it has one").with_calendar(Some(calendar));
     Job { due: Due::At(schedule), ..job.clone() }
+}
+
+/// A journal that stores nothing.
+pub struct NullJournal;
+
+impl Journal for NullJournal {
+    fn begun(&mut self, _: &RunRecord, _: Version, _: &Traces) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn started(&mut self, _: &RunId, _: u32, _: i32, _: u64, _: &KnownBy) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn ended(&mut self, _: &RunEnd, _: Version) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn settled(&mut self, _: &RunId) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn open_runs(&self) -> Vec<RecoveredRun> {
+        Vec::new()
+    }
 }

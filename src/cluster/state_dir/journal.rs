@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use crate::fuzz::Fuzz;
     use crate::fuzz::LEDGER_WORDS;
-    use crate::test_records::{record, success};
+    use crate::test_records::{NullJournal, record, success};
     use cronkeeper_core::term::NodeName;
 
     fn filled(path: &Path) -> FileJournal {
@@ -260,26 +260,5 @@ mod tests {
             own.end_dead(&mut NullJournal, jiff::Timestamp::MAX).unwrap();
             !state.is_empty()
         });
-    }
-
-    /// A journal that discards everything.
-    struct NullJournal;
-
-    impl Journal for NullJournal {
-        fn begun(&mut self, _: &RunRecord, _: Version, _: &Traces) -> io::Result<()> {
-            Ok(())
-        }
-        fn started(&mut self, _: &RunId, _: u32, _: i32, _: u64, _: &KnownBy) -> io::Result<()> {
-            Ok(())
-        }
-        fn ended(&mut self, _: &RunEnd, _: Version) -> io::Result<()> {
-            Ok(())
-        }
-        fn settled(&mut self, _: &RunId) -> io::Result<()> {
-            Ok(())
-        }
-        fn open_runs(&self) -> Vec<RecoveredRun> {
-            Vec::new()
-        }
     }
 }

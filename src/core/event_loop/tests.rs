@@ -16,9 +16,9 @@ use crate::ledger::{
     Snapshot, Window,
 };
 use crate::process::{NotSent, Order, Recorded};
-use crate::run::journal::tests::NullJournal;
 use crate::run::{Drain, HandoverRequest, HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
 use crate::term::NodeName;
+use crate::test_records::NullJournal;
 
 /// A timeout that even a busy machine does not reach.
 const LONG: Duration = Duration::from_secs(60);

@@ -284,11 +284,11 @@ fn entries_of(id: &RunId, open: &RecoveredRun) -> Vec<JournalEntry> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::test_records::{record, success};
+    use crate::test_records::{NullJournal, record, success};
 
     fn begun(attempt: u32) -> JournalEntry {
         let record = Box::new(RunRecord { attempt, ..record("a", 0, "s") });
@@ -385,31 +385,6 @@ pub(crate) mod tests {
         let mut state = JournalState::default();
         [begun(2), ended(1)].into_iter().for_each(|entry| state.take(entry));
         assert_eq!(state.recovered().runs[0].end, None);
-    }
-
-    /// A journal that stores nothing.
-    pub(crate) struct NullJournal;
-
-    impl Journal for NullJournal {
-        fn begun(&mut self, _: &RunRecord, _: Version, _: &Traces) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn started(&mut self, _: &RunId, _: u32, _: i32, _: u64, _: &KnownBy) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn ended(&mut self, _: &RunEnd, _: Version) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn settled(&mut self, _: &RunId) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn open_runs(&self) -> Vec<RecoveredRun> {
-            Vec::new()
-        }
     }
 
     #[test]
