@@ -19,6 +19,7 @@ use cronkeeper_cluster::solo::{SoloError, StoreError};
 use cronkeeper_cluster::state_dir::StateDirError;
 use cronkeeper_core::election::Failure;
 use cronkeeper_core::event_loop::Stopped;
+use cronkeeper_core::schedule::{Fault, ScheduleError};
 
 /// Prints an error with its causes and a hint, and returns the exit code.
 ///
@@ -162,6 +163,7 @@ fn hint(error: &Error) -> Option<String> {
         | Error::Stopped(Stopped::Failed(failure))
         | Error::Release(failure) => return Some(remedy(failure)),
         Error::CredentialFile { .. } | Error::Secret(SecretError::Unreadable(..)) => UNREADABLE,
+        Error::Schedule { source: ScheduleError::Expression { fault: Fault::Unmarked { .. }, .. }, .. } => return None,
         Error::Schedule { expression, .. }
             if expression.split_whitespace().count() == 1 && !expression.starts_with('@') =>
         {
@@ -189,7 +191,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Solo(SoloError::Ledger { .. } | SoloError::Unread { .. } | SoloError::System { .. }) => STATE_DIR_OWNER,
         Error::Listen { .. } => "another process may use the port; choose another with `--listen`",
         Error::Page { .. } => "the directory must exist, and this user must be able to write to it",
-        Error::NotStarted { is_missing: true, .. } => {
+        Error::NotStarted { is_missing: true, source, .. } if source.raw_os_error().is_some() => {
             "a program without a slash is searched for in the job's own PATH; \
              a script needs the interpreter that it names"
         }

@@ -1,6 +1,7 @@
 //! Warnings about settings that are valid but probably a mistake.
 
 use super::raw::merged;
+use super::schema::shown;
 use super::source::Lines;
 use super::spanned::{Fault, Node, Position};
 use super::validate::LocatedSettings;
@@ -8,7 +9,7 @@ use jiff::Timestamp;
 
 use cronkeeper_core::duration;
 use cronkeeper_core::job::{CommandLine, Hook, Misfire};
-use cronkeeper_core::schedule::Schedule;
+use cronkeeper_core::schedule::{EitherDay, Schedule};
 
 /// Variables that cronkeeper sets for a job's processes, and for commands under a lock. They override `environment`.
 pub(crate) const GIVEN_TO_JOBS: [&str; 8] = [
@@ -37,6 +38,7 @@ pub(super) fn about(
     for key in std::iter::once("command").chain(Hook::ALL.map(Hook::as_str)) {
         if let Some(command) = own.node.as_ref().and_then(|node| node.entry(key)) {
             warnings.extend(lost_comment(key, &command.value, lines));
+            warnings.extend(test_as_list(key, &command.value));
             warnings.extend(not_expanded(key, &command.value));
         }
     }
@@ -46,6 +48,7 @@ pub(super) fn about(
     warnings.extend(alarms_that_are_never_raised(own, defaults));
     warnings.extend(overruled_variables(own));
     warnings.extend(schedule.and_then(|schedule| splay_beyond_the_next(own, defaults, schedule)));
+    warnings.extend(schedule.into_iter().flat_map(|schedule| either_day(own, schedule)));
     warnings.into_iter().map(|(at, message)| Fault::new(at, format!("{title}: {message}"))).collect()
 }
 
@@ -77,6 +80,13 @@ fn lost_comment(key: &str, command: &Node, lines: &Lines<'_>) -> Option<Warning>
     comment
         .starts_with('#')
         .then_some((command.end.column_later(rest.chars().count() - comment.chars().count()), message))
+}
+
+/// `command: [ -f x ]` is a list of one item, `-f x`.
+fn test_as_list(key: &str, command: &Node) -> Option<Warning> {
+    let first = command.items().first().filter(|item| item.text().is_some_and(|text| text.starts_with('-')))?;
+    let why = "in YAML an unquoted `[` begins a list, and its first item is the program";
+    Some((first.at, format!("put the command in quotes or under `{key}: |` ({why})")))
 }
 
 /// `[ls, ~/in, $HOME]` passes a literal tilde and dollar sign to `ls`.
@@ -164,6 +174,24 @@ fn splay_beyond_the_next(own: &LocatedSettings, defaults: &LocatedSettings, sche
         duration::format(gap),
     );
     (gap <= splay).then_some((own.position("splay").or_else(|| defaults.position("splay"))?, message))
+}
+
+/// `0 0 1-7 * 1` is not only the first Monday.
+fn either_day(own: &LocatedSettings, schedule: &Schedule) -> Vec<Warning> {
+    let Some(entry) = own.node.as_ref().and_then(|node| node.entry("schedule")) else { return Vec::new() };
+    let explained = |EitherDay { index, days, instead }: EitherDay| {
+        let expression = schedule.expressions().nth(index).map(shown).unwrap_or_default();
+        let meant = match instead {
+            Some((expression, days)) => format!("to be due only {days}, write `{expression}`"),
+            None => {
+                "if both must match, let the command test one; if either is meant, write two expressions".to_owned()
+            }
+        };
+        let why = "as in crontab(5), either of two restricted day fields suffices";
+        let at = entry.value.items().get(index).unwrap_or(&entry.value).at;
+        (at, format!("`schedule`: `{expression}` is due {days}: {why}; {meant}"))
+    };
+    schedule.either_day().map(explained).collect()
 }
 
 fn overruled_variables(own: &LocatedSettings) -> Vec<Warning> {

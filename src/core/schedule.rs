@@ -14,6 +14,7 @@ mod dates;
 mod day;
 mod day_rule;
 mod describe;
+mod either_day;
 mod error;
 mod field;
 mod item;
@@ -39,6 +40,7 @@ use jiff::civil::DateTime;
 
 pub use calendar::{Calendar, DatesFile};
 pub use dates::{DateFault, Dates};
+pub use either_day::EitherDay;
 pub use error::{Fault, FaultPosition, ScheduleError};
 pub use field::Field;
 pub(crate) use item::hash;

@@ -291,6 +291,30 @@ fn rerun_and_keep_contradict_each_other_in_a_job_and_in_defaults() {
 }
 
 #[test]
+fn days_of_which_either_suffices_are_explained() {
+    let reported = |schedule: &str| reported(format!("jobs:\n  a:\n    command: x\n    schedule: {schedule}\n"));
+    let or = "as in crontab(5), either of two restricted day fields suffices";
+    same(
+        &reported("0 0 1-7 * 1"),
+        &format!(
+            "j:4:15: job `a`: `schedule`: `0 0 1-7 * 1` is due on days 1 to 7 of the month or on Monday: {or}; \
+             to be due only on the first Monday of the month, write `0 0 * * mon#1`"
+        ),
+    );
+    same(
+        &reported("[\"@daily\", \"0 0 13 * fri\"]"),
+        &format!(
+            "j:4:26: job `a`: `schedule`: `0 0 13 * fri` is due on day 13 of the month or on Friday: {or}; \
+             if both must match, let the command test one; if either is meant, write two expressions"
+        ),
+    );
+    for meant in ["0 0 1-7 * *", "0 0 * * mon#1", "\"0 0 */2 * 1\"", "[\"0 0 1,15 * *\", \"0 0 * * 1\"]", "\"@weekly\""]
+    {
+        assert_eq!(reported(meant), "", "{meant}");
+    }
+}
+
+#[test]
 fn probable_mistakes_give_warnings() {
     let reported = |text: &str| {
         reported(format!("jobs:\n  a:\n    schedule: \"0 0 * * *\"\n    {}\n", text.replace('\n', "\n    ")))
@@ -311,6 +335,10 @@ fn probable_mistakes_give_warnings() {
             j:4:42: job `a`: `${X}` in a list is passed literally; to have a shell expand it, write `command` as a text",
         ),
         ("command: [sh, -c, \"echo $HOME\"]", ""),
+        (
+            "command: [ -f x ]",
+            "j:4:16: job `a`: put the command in quotes or under `command: |` (in YAML an unquoted `[` begins a list, and its first item is the program)",
+        ),
         ("command: [/bin/bash, -euc, \"echo $HOME ~\"]", ""),
         ("command: [awk, \"{print $NF}\"]", ""),
         ("command: echo $HOME ~", ""),

@@ -82,7 +82,8 @@ fn regularly(unit: &str, values: &Values) -> String {
     }
 }
 
-fn days(fields: &Fields) -> String {
+/// Describes the days on which fields match.
+pub(super) fn days(fields: &Fields) -> String {
     let of = |field| fields.of(field);
     let (dates, weekdays) = (of(Field::DayOfMonth), of(Field::DayOfWeek));
     let dates = format!("on {} of the month", with_rules(dates, || listed("day", "days", dates)));

@@ -28,7 +28,7 @@ impl ScheduleError {
         let Self::Expression { fault, .. } = self else { return None };
         match (fault, expression.split_whitespace().count()) {
             (Fault::FieldCount { count: 8.. }, _) => Some("the expression must not contain a command"),
-            (Fault::FieldCount { .. } | Fault::Impossible { .. }, _) => None,
+            (Fault::FieldCount { .. } | Fault::Unmarked { .. } | Fault::Impossible { .. }, _) => None,
             (_, 6) if !expression.trim_start().starts_with('@') => {
                 Some("with six fields the first is the second; with five it is the minute")
             }
@@ -70,6 +70,8 @@ pub enum Fault {
         if *count == 1 { "" } else { "s" }
     )]
     FieldCount { count: usize },
+    #[error("`{}` is not an expression: write `{instead}`", shown(text))]
+    Unmarked { text: String, instead: String },
     #[error("a time zone in the expression is not supported: give it as `timezone`")]
     ZoneInside,
     #[error("`@reboot` is refused: a cluster has no single boot to follow; use a systemd unit on each host")]

@@ -57,7 +57,7 @@ fn week(field: Field) -> u16 {
 
 fn refuse_other_dialects(field: Field, item: Piece<'_>) -> Result<(), ExpressionError> {
     let instead = |c| match c {
-        '?' => Some("write `*`"),
+        '?' => Some("write `*`; and as Quartz counts Sunday as 1, write weekdays as names, such as `mon-fri`"),
         '~' => Some("write `H(first-last)`, which stays the same on every host"),
         '!' | '^' => Some("list what is wanted"),
         _ => None,

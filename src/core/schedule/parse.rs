@@ -94,6 +94,10 @@ fn fields(words: &[Piece<'_>], job: &str) -> Result<Fields, ExpressionError> {
         [second, middle @ .., year] if middle.len() == 5 => (Some(second), middle, Some(year)),
         // With too many fields, the eighth is at fault; with too few, the first.
         _ => {
+            if let Some(instead) = with_at(words) {
+                let whole = words.iter().map(|word| word.text).collect::<Vec<_>>().join(" ");
+                return Err(ExpressionError::at(words[0], Fault::Unmarked { text: whole, instead }));
+            }
             let place = words.get(7).or(words.first()).copied().unwrap_or(Piece::whole(""));
             return Err(ExpressionError::at(place, Fault::FieldCount { count: words.len() }));
         }
@@ -109,6 +113,20 @@ fn fields(words: &[Piece<'_>], job: &str) -> Result<Fields, ExpressionError> {
         read(Field::DayOfWeek, middle[4])?,
         optional(Field::Year, year, Values::all(Field::Year))?,
     ]))
+}
+
+/// What was meant by `5m`, `every 5m` or `daily`.
+fn with_at(words: &[Piece<'_>]) -> Option<String> {
+    let (first, period) = match words {
+        [one] => (one.text.to_ascii_lowercase(), one.text),
+        [first, period] => (first.text.to_ascii_lowercase(), period.text),
+        _ => return None,
+    };
+    let is_period = words.len() == 1 || first == "every";
+    if is_period && whole_seconds(period).is_some_and(|seconds| seconds > 0) {
+        return Some(format!("@every {period}"));
+    }
+    MACROS.iter().map(|(name, _)| *name).find(|name| words.len() == 1 && name[1..] == first).map(str::to_owned)
 }
 
 /// The macros that abbreviate fields.

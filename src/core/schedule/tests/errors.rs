@@ -73,6 +73,24 @@ fn a_hint_names_the_number_of_fields_if_it_may_be_the_mistake() {
 }
 
 #[test]
+fn a_period_or_a_macro_without_its_at_sign_is_recognized() {
+    for (text, instead) in [
+        ("5m", "@every 5m"),
+        ("1h30m", "@every 1h30m"),
+        ("every 90s", "@every 90s"),
+        ("Every 2h", "@every 2h"),
+        ("daily", "@daily"),
+        ("HOURLY", "@hourly"),
+    ] {
+        assert_rejected(text, 0, &format!("`{text}` is not an expression: write `{instead}`"));
+    }
+    for text in ["5", "0s", "soon", "every", "each 5m", "daily x"] {
+        let error = Schedule::parse(&[text], "UTC", Dst::Once, "job").expect_err("wrong");
+        assert!(error.to_string().contains("expected five"), "{text}: {error}");
+    }
+}
+
+#[test]
 fn the_nearest_word_is_suggested() {
     assert_rejected("0 0 * * mno", 8, "did you mean `mon`?");
     assert_rejected("0 0 * jnuary *", 6, "did you mean `january`?");
@@ -88,7 +106,10 @@ fn the_nearest_word_is_suggested() {
 
 #[test]
 fn other_dialects_are_rejected_with_a_replacement() {
-    assert_rejected("0 0 ? * 1", 4, "`?` is not supported: write `*`");
+    let quartz = "`?` is not supported: write `*`; and as Quartz counts Sunday as 1, write weekdays as names";
+    assert_rejected("0 0 ? * 1", 4, quartz);
+    assert_rejected("0 0 12 ? * 2-6", 7, quartz);
+    assert_rejected("0 0 12 1 * ?", 11, quartz);
     assert_rejected("0~59 * * * *", 0, "`0~59` is not supported: write `H(first-last)`");
 }
 
@@ -131,7 +152,7 @@ fn a_rule_that_says_nothing_is_rejected_with_a_replacement() {
 #[test]
 fn a_wrong_number_of_fields_is_reported() {
     assert_rejected("* * * *", 0, "4 fields, expected five");
-    assert_rejected("daily", 0, "1 field, expected five");
+    assert_rejected("soon", 0, "1 field, expected five");
     assert_rejected("0 2 * * * * * /usr/bin/backup", 14, "8 fields");
     assert_rejected("", 0, "the expression is empty");
     assert_rejected(" \t", 0, "the expression is empty");
