@@ -162,7 +162,7 @@ fn check_own_file(path: &Path, facts: &walk::Facts, access: Access) -> io::Resul
 }
 
 fn unsafe_at(path: &Path, fault: Fault) -> Unsafe {
-    Unsafe { component: path.to_owned(), fault, me: rules().me }
+    Unsafe { component: path.to_owned(), fault, me: rules().me, is_read_only: false }
 }
 
 /// Makes a path absolute, because every component counts, including those above the current directory.

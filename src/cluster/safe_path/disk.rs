@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
 use nix::unistd::{Gid, Group, User, getegid, geteuid};
-use rustix::fs::{FileType, Mode, OFlags, fstat, fstatfs, mkdirat, openat, readlinkat};
+use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags, fstat, fstatfs, fstatvfs, mkdirat, openat, readlinkat};
 use rustix::io::Errno;
 
 use super::walk::{Facts, FileKind, FileTree};
@@ -125,6 +125,8 @@ pub(super) fn facts(node: impl AsFd) -> io::Result<Facts> {
         mode: stat.st_mode & 0o7777,
         // These types have other widths on other architectures.
         links: stat.st_nlink as u64,
+        // True of the mount or of the whole file system.
+        is_read_only: fstatvfs(&node)?.f_flag.contains(StatVfsMountFlags::RDONLY),
         is_virtual: VIRTUAL_FILE_SYSTEMS.contains(&(fstatfs(&node)?.f_type as u32)),
     })
 }

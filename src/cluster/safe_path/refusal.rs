@@ -41,6 +41,8 @@ pub struct Unsafe {
     pub fault: Fault,
     /// The user id of this process.
     pub me: u32,
+    /// It is mounted read-only, so it can be changed only where it is mounted from.
+    pub is_read_only: bool,
 }
 
 /// The reason why a path was not opened.
@@ -72,11 +74,17 @@ impl fmt::Display for Unsafe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, me) = (self.component.to_string_lossy(), self.me);
         let name = escape::plain(&name);
+        // Commands that would fail on a read-only mount are not advised there.
+        let remedy = |command: String| match self.is_read_only {
+            true => "its mount is read-only: change that where it is mounted from".to_owned(),
+            false => format!("run `{command}`"),
+        };
         match &self.fault {
             Fault::ForeignOwner { owner } => write!(
                 f,
                 "`{name}` belongs to user {owner}, who is neither root nor the user of this process ({me}); \
-                 run `chown {me} {name}`, or use another path"
+                 {}, or use another path",
+                remedy(format!("chown {me} {name}"))
             ),
             Fault::ForeignLink { owner } => write!(
                 f,
@@ -109,7 +117,8 @@ impl fmt::Display for Unsafe {
             Fault::Open { mode } => write!(
                 f,
                 "`{name}` holds a secret, but users other than its owner may read or write it (mode {mode:04o}); \
-                 run `chmod 600 {name}`"
+                 {}",
+                remedy(format!("chmod 600 {name}"))
             ),
         }
     }

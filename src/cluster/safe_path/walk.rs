@@ -10,6 +10,8 @@
 //!   this one.
 //! - No component may be in a virtual file system: a process determines the content of its `/proc/PID/cmdline`, whoever
 //!   owns the file.
+//! - On a read-only mount nobody may write, whatever the mode says: Kubernetes mounts a ConfigMap, whose directory has
+//!   the mode 0777, like this. Only root mounts, and vouches for whoever may write to it elsewhere. Owners still count.
 //! - A group whose only member is this user does not count as other users: with a umask of 002, all files are writable
 //!   by it.
 //!
@@ -70,6 +72,8 @@ pub(super) struct Facts {
     pub(super) links: u64,
     /// In a file system whose content the kernel or a process generates.
     pub(super) is_virtual: bool,
+    /// Nobody can write to it here, because it is mounted read-only.
+    pub(super) is_read_only: bool,
 }
 
 /// The protection that a file needs.
@@ -108,6 +112,9 @@ impl AccessRules {
 
     fn check_not_writable(&self, tree: &impl FileTree, facts: &Facts) -> Result<(), Fault> {
         let mode = facts.mode;
+        if facts.is_read_only {
+            return Ok(());
+        }
         if mode & BY_ANYBODY != 0 {
             return Err(Fault::AnybodyWrites { mode });
         }
@@ -251,7 +258,8 @@ impl<N> ResolvedPath<N> {
         let facts = tree.facts(&node)?;
         let resolved = Self { root: PathComponent { name: OsString::new(), node, facts }, below: Vec::new() };
         let checked = rules.check_directory(tree, &resolved.root.facts);
-        checked.map_err(|fault| Unsafe { component: "/".into(), fault, me: rules.me })?;
+        let is_read_only = resolved.root.facts.is_read_only;
+        checked.map_err(|fault| Unsafe { component: "/".into(), fault, me: rules.me, is_read_only })?;
         Ok(resolved)
     }
 
@@ -288,7 +296,7 @@ impl<N> ResolvedPath<N> {
     }
 
     fn refusal(&self, fault: Fault, rules: &AccessRules) -> Unsafe {
-        Unsafe { component: self.path(), fault, me: rules.me }
+        Unsafe { component: self.path(), fault, me: rules.me, is_read_only: self.last().facts.is_read_only }
     }
 
     /// True if one of these directories belongs to the job's user, who then may have put anything into it.
@@ -330,7 +338,8 @@ impl<N> ResolvedPath<N> {
             FileKind::Link if self.is_in_hands_of_user(rules) => Err(Fault::Link),
             _ => rules.check_component(tree, &parent.facts, &facts),
         };
-        checked.map_err(|fault| Unsafe { component: self.path().join(&name), fault, me: rules.me })?;
+        let is_read_only = facts.is_read_only;
+        checked.map_err(|fault| Unsafe { component: self.path().join(&name), fault, me: rules.me, is_read_only })?;
         Ok(PathComponent { name, node, facts })
     }
 }

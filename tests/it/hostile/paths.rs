@@ -93,6 +93,48 @@ fn assert_says(said: &str, parts: &[&str]) {
     }
 }
 
+/// As Kubernetes mounts a ConfigMap: links through `..data` in a directory that everybody may write to.
+#[test]
+fn a_folder_that_anybody_may_write_to_is_accepted_on_a_read_only_mount_alone() {
+    if !is_root() {
+        return;
+    }
+    let context = JobsFolder::new();
+    context.0.write("open/..1/jobs.yaml", "jobs: {}\n");
+    context.folder("open", 0, 0o777);
+    fs::remove_file(context.path("open/jobs.yaml")).unwrap();
+    symlink("..1", context.path("open/..data")).unwrap();
+    symlink("..data/jobs.yaml", context.path("open/jobs.yaml")).unwrap();
+    let said = context.refused(&["check", "@open/jobs.yaml"]);
+    assert_says(&said, &["anybody may write to `<scratch>/open`", "`chmod go-w <scratch>/open`"]);
+    context.folder("mounted", 0, 0o755);
+    let check = |more: &str| {
+        let script = format!(
+            "mount --bind \"$1/open\" \"$1/mounted\" && mount -o remount,bind,ro \"$1/mounted\" && \
+             {{ {more} exec \"$2\" check \"$1/mounted/jobs.yaml\"; }} || exit 99"
+        );
+        let scratch = context.0.path().to_str().unwrap();
+        std::process::Command::new("unshare")
+            .args(["--mount", "sh", "-c", &script, "sh", scratch, crate::support::command::CRONKEEPER])
+            .output()
+            .unwrap()
+    };
+    let (code, out, err) = texts(&check(""));
+    if code == Some(99) || code == Some(1) && out.is_empty() {
+        skipped(Facility::Namespaces, "namespaces of mounts are needed for a read-only mount");
+        return;
+    }
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(out.contains("valid, 0 jobs"), "{out}");
+    let (code, _, err) = texts(&check("mount -o remount,bind,rw \"$1/mounted\";"));
+    assert_eq!(code, Some(78), "{err}");
+    assert!(err.contains("anybody may write to"), "{err}");
+    give(&context.path("open/..1"), NOBODY, 0o755);
+    let (code, _, err) = texts(&check(""));
+    assert_eq!(code, Some(78), "{err}");
+    assert!(err.contains("belongs to user 65534") && err.contains("its mount is read-only"), "{err}");
+}
+
 #[test]
 fn a_jobs_file_in_a_folder_of_somebody_else_is_refused_whoever_owns_the_file() {
     if !is_root() {

@@ -47,7 +47,7 @@ impl FileTree for Memory {
 }
 
 fn facts(kind: FileKind, owner: u32, mode: u32) -> Facts {
-    Facts { kind, owner, group: 0, mode, links: 1, is_virtual: false }
+    Facts { kind, owner, group: 0, mode, links: 1, is_virtual: false, is_read_only: false }
 }
 
 fn node(facts: Facts) -> Node {
@@ -215,6 +215,31 @@ fn a_file_in_a_virtual_file_system_is_refused_whoever_owns_it() {
 }
 
 #[test]
+fn the_volume_of_a_pod_is_accepted_where_it_is_mounted_read_only() {
+    let volume = |is_read_only: bool, owner: u32| {
+        let of = |kind, mode| Facts { is_read_only, ..facts(kind, owner, mode) };
+        let mut tree = Memory::new()
+            .directory("/etc", 0, 0o755)
+            .with("/etc/cron", of(FileKind::Directory, 0o777))
+            .with("/etc/cron/..1", of(FileKind::Directory, 0o755))
+            .with("/etc/cron/..1/jobs.yaml", of(FileKind::File, 0o664))
+            .link("/etc/cron/..data", owner, "..1")
+            .link("/etc/cron/jobs.yaml", owner, "..data/jobs.yaml");
+        tree.0.iter_mut().filter(|node| node.facts.kind == FileKind::Link).for_each(|node| {
+            node.facts.is_read_only = is_read_only;
+        });
+        tree
+    };
+    assert_eq!(volume(true, 0).result("/etc/cron/jobs.yaml"), "/etc/cron/..1/jobs.yaml");
+    assert_eq!(volume(true, ME).result("/etc/cron"), "/etc/cron");
+    assert_eq!(volume(false, 0).result("/etc/cron/jobs.yaml"), "/etc/cron: AnybodyWrites { mode: 511 }");
+    assert_eq!(volume(true, STRANGER).result("/etc/cron/jobs.yaml"), "/etc/cron: ForeignOwner { owner: 7 }");
+    // A mount that nobody can write to may still be open for everybody to read.
+    let open = Memory::new().with("/secret", Facts { is_read_only: true, ..facts(FileKind::File, 0, 0o644) });
+    assert!(open.found("/secret", Wanted::Secret).is_err());
+}
+
+#[test]
 fn a_group_may_write_only_if_nobody_else_is_in_it() {
     let of = |group| {
         let in_group = |facts: Facts| Facts { group, ..facts };
@@ -244,7 +269,8 @@ fn a_secret_of_root_may_be_readable_by_a_group() {
 
 #[test]
 fn a_refusal_names_the_component_and_the_remedy() {
-    let message = |fault| Unsafe { component: "/srv/x\u{1b}".into(), fault, me: 0 }.to_string();
+    let of = |fault, is_read_only| Unsafe { component: "/srv/x\u{1b}".into(), fault, me: 0, is_read_only }.to_string();
+    let message = |fault| of(fault, false);
     assert_eq!(
         message(Fault::Open { mode: 0o644 }),
         "`/srv/x\\u{1b}` holds a secret, but users other than its owner may read or write it (mode 0644); \
@@ -252,6 +278,11 @@ fn a_refusal_names_the_component_and_the_remedy() {
     );
     assert!(message(Fault::ForeignOwner { owner: 7 }).contains("`chown 0 /srv/x"));
     assert!(message(Fault::AnybodyWrites { mode: 0o1777 }).contains("(mode 1777); run `chmod go-w /srv/x"));
+    for fault in [Fault::Open { mode: 0o644 }, Fault::ForeignOwner { owner: 7 }] {
+        let message = of(fault, true);
+        assert!(message.contains("; its mount is read-only: change that where it is mounted from"), "{message}");
+        assert!(!message.contains("run `"), "{message}");
+    }
 }
 
 /// An independent model of what a stranger may do by the kernel's rules alone.
@@ -259,8 +290,10 @@ fn a_refusal_names_the_component_and_the_remedy() {
 /// The stranger is a member of every group except this user's own.
 impl Memory {
     fn may_write(&self, node: usize) -> bool {
-        let Facts { owner, group, mode, .. } = self.0[node].facts;
-        owner == STRANGER || mode & 0o002 != 0 || (mode & 0o020 != 0 && group != OWN_GROUP)
+        let Facts { owner, group, mode, is_read_only, .. } = self.0[node].facts;
+        let by_mode = mode & 0o002 != 0 || (mode & 0o020 != 0 && group != OWN_GROUP);
+        // The owner may have another way to it, on which it can be written to.
+        owner == STRANGER || !is_read_only && by_mode
     }
 
     fn may_replace(&self, directory: usize, node: usize) -> bool {
@@ -330,9 +363,10 @@ fn any_facts() -> impl Strategy<Value = Facts> {
     let mode = prop_oneof![
         6 => Just(0o755), 2 => Just(0o700), 2 => Just(0o1777), 2 => Just(0o775), 1 => Just(0o777), 1 => Just(0o1775)
     ];
-    (kind, owner, group, mode, 1..8_u64, 0..20_u8).prop_map(|(kind, owner, group, mode, links, is_virtual)| {
+    (kind, owner, group, mode, 1..8_u64, 0..20_u8).prop_map(|(kind, owner, group, mode, links, where_it_is)| {
         let links = if links == 7 { 2 } else { 1 };
-        Facts { kind, owner, group, mode, links, is_virtual: is_virtual == 0 }
+        let (is_virtual, is_read_only) = (where_it_is == 0, (1..5).contains(&where_it_is));
+        Facts { kind, owner, group, mode, links, is_virtual, is_read_only }
     })
 }
 
