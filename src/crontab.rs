@@ -10,10 +10,11 @@
 //! A crontab is read as Debian's cron and cronie read it, and with the additional flags of FreeBSD and OpenBSD. An
 //! entry that cron refuses, or that cronkeeper cannot run, stays as a comment at its place and is reported with its
 //! line number: nothing is dropped silently. This module does not know files and hosts; the caller passes the origin of
-//! the crontab.
+//! the crontab, which also knows the users of this host.
 
 mod entry;
 mod environment;
+mod host_work;
 mod input;
 mod job;
 mod line;
@@ -27,6 +28,8 @@ mod yaml;
 mod tests;
 
 use std::str::Utf8Error;
+
+use cronkeeper_core::job::RunAs;
 
 use line::{Line, LineKind};
 
@@ -44,6 +47,8 @@ pub struct Origin<'a> {
     pub zone: &'a str,
     /// The user whose crontab it is, if known.
     pub owner: Option<&'a str>,
+    /// Says which of them does not exist on this host, if one does not: a user, or a group.
+    pub missing: fn(&RunAs) -> Option<String>,
 }
 
 /// The result of an import.

@@ -10,7 +10,9 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::{Error, Io};
+use crate::accounts;
 use crate::crontab::{self, LARGEST, Origin};
+use cronkeeper_core::job::RunAs;
 use cronkeeper_core::schedule::{Dst, Schedule};
 
 #[derive(Debug, clap::Args)]
@@ -36,7 +38,8 @@ impl Args {
         let name = if is_stdin(&self.path) { "stdin".to_owned() } else { self.path.display().to_string() };
         let zone = self.zone(io)?;
         let owner = owner(&self.path);
-        let origin = Origin { name: &name, system: self.system, zone: &zone, owner: owner.as_deref() };
+        let missing = |run_as: &RunAs| accounts::look_up(run_as).err().map(|unknown| unknown.to_string());
+        let origin = Origin { name: &name, system: self.system, zone: &zone, owner: owner.as_deref(), missing };
         let imported =
             crontab::import(&bytes, &origin).map_err(|source| Error::NoCrontab { name: name.clone(), source })?;
         for note in &imported.notes {

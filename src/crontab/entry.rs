@@ -1,7 +1,7 @@
 //! One entry of a crontab: times, user, command and input.
 
 use super::when::{self, EntryTimes, shown, word};
-use super::{Remark, input};
+use super::{Remark, host_work, input};
 
 /// An entry as cron reads it.
 #[derive(Debug)]
@@ -30,6 +30,9 @@ pub(super) struct EntryUser {
 pub(super) fn read(line: &str, system: bool) -> Result<CrontabEntry, String> {
     let mut remarks = Vec::new();
     let line = line.trim_start_matches([' ', '\t']);
+    if host_work::is_of_an_anacrontab(line) {
+        return Err("a line of an anacrontab, not of a crontab: anacron does this work on each host".to_owned());
+    }
     let line = match line.strip_prefix('-') {
         Some(entry) => {
             remarks.push(Remark::loss("the leading `-` turns cron's logging off; cronkeeper logs every run"));
@@ -44,6 +47,7 @@ pub(super) fn read(line: &str, system: bool) -> Result<CrontabEntry, String> {
     must_be_a_command(&command)?;
     remarks.extend(about_flags(&flags));
     remarks.extend(about_command(&command, system));
+    remarks.extend(host_work::remarks(&command));
     Ok(CrontabEntry { when, user, command, input, single: flags.contains('s'), remarks })
 }
 

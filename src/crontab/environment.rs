@@ -26,16 +26,25 @@ pub(super) fn shared(lines: &[Line]) -> Environment {
         match &line.kind {
             LineKind::Entry(_) => has_entry = true,
             LineKind::Setting(setting) if has_entry => drop(shared.remove(&setting.name)),
-            LineKind::Setting(setting) if refused(setting).is_none() => set(&mut shared, setting),
+            LineKind::Setting(setting) => set(&mut shared, setting),
             _ => {}
         }
     }
     shared
 }
 
-/// Sets a variable for the entries that follow.
+/// Sets a variable for the entries that follow, unless it cannot be passed to a command.
 pub(super) fn set(environment: &mut Environment, setting: &Setting) {
-    environment.insert(setting.name.clone(), setting.value.clone());
+    if refused(setting).is_none() {
+        environment.insert(setting.name.clone(), setting.value.clone());
+    } else if is_no_shell(setting) {
+        // The shell before must not run the entries below.
+        environment.remove(&setting.name);
+    }
+}
+
+fn is_no_shell(Setting { name, value }: &Setting) -> bool {
+    name == "SHELL" && value.trim().is_empty()
 }
 
 /// Why a variable cannot be passed to a command, if so.
@@ -44,7 +53,7 @@ pub(super) fn refused(setting: &Setting) -> Option<&'static str> {
     match name.as_str() {
         "LOGNAME" | "USER" => Some("cron ignores it: the variable is always the user's name"),
         "" => Some("the variable has no name"),
-        "SHELL" if value.trim().is_empty() => Some("the shell must not be empty"),
+        "SHELL" if is_no_shell(setting) => Some("the shell must not be empty; the entries below get /bin/sh"),
         _ if name.contains('=') => Some("its name contains `=`"),
         _ if !is_variable_name(name) => Some("its name contains a space or a control character"),
         _ if quoted(name).len() > LONGEST_KEY => Some("its name is too long for a YAML key"),
@@ -67,6 +76,9 @@ pub(super) fn remarks(setting: &Setting) -> Vec<Remark> {
             return vec![no_mail(format!("MAILTO={value}")), Remark::same(instead)];
         }
         "MAILFROM" | "CONTENT_TYPE" | "CONTENT_TRANSFER_ENCODING" => no_mail(name.clone()),
+        "CRON_TZ" if setting.value.is_empty() => {
+            Remark::same("CRON_TZ=: the time zone of the host again, as in cronie")
+        }
         "CRON_TZ" if known_zone(&value).is_some() => {
             Remark::loss(format!("CRON_TZ={value}: used as the time zone, as in cronie; Debian's cron ignores it"))
         }
@@ -74,6 +86,7 @@ pub(super) fn remarks(setting: &Setting) -> Vec<Remark> {
         "TZ" => Remark::same(format!(
             "TZ={value}: applies to the commands only; cron schedules in the time zone of its host"
         )),
+        "RANDOM_DELAY" if setting.value.is_empty() => Remark::same("RANDOM_DELAY=: no delay, as in cronie"),
         "RANDOM_DELAY" => match delay(&setting.value) {
             Some(0) => return Vec::new(),
             Some(minutes) => Remark::same(format!(

@@ -83,7 +83,8 @@ fn base(command: &str) -> String {
     let parts = simple_commands(&command[..end]);
     let working = |part: &&Vec<String>| !part.first().is_some_and(|word| PREPARING.contains(&word.as_str()));
     let name = parts.iter().filter(working).find_map(|part| program_name(part, true));
-    let name = name.or_else(|| parts.iter().flatten().find_map(|word| name_in(word)));
+    let first = || parts.iter().filter(working).find_map(|part| name_in(part.first()?));
+    let name = name.or_else(first).or_else(|| parts.iter().flatten().find_map(|word| name_in(word)));
     name.unwrap_or_else(|| "job".to_owned())
 }
 
@@ -121,7 +122,13 @@ fn is_variable(word: &str) -> bool {
     })
 }
 
-/// The name of the first program that is not a wrapper, or of the last wrapper if there is no other program.
+/// True for a program whose scripts are in a language of their own, so that no word in one names a program.
+fn is_interpreter(program: &str) -> bool {
+    program.starts_with("python") || matches!(program, "perl" | "php" | "ruby" | "node" | "java")
+}
+
+/// The name of the first program that is not a wrapper, or of the last wrapper if there is no other program. `None` for
+/// an interpreter whose script is on the command line.
 ///
 /// With `parses_scripts`, the script of `sh -c` is searched, too.
 fn program_name(words: &[String], parses_scripts: bool) -> Option<String> {
@@ -130,7 +137,8 @@ fn program_name(words: &[String], parses_scripts: bool) -> Option<String> {
     while let Some(word) = words.next() {
         // Behind a wrapper, a word with a blank is a script, as in `sh -c 'a script'`, and not a path.
         if parses_scripts && last.is_some() && word.contains(' ') {
-            return Some(base_of_script(word)).or(last);
+            let is_of_a_shell = last.as_deref().is_some_and(|last| !is_interpreter(last));
+            return is_of_a_shell.then(|| base_of_script(word));
         }
         let program = word.rsplit('/').next().unwrap_or_default();
         let Some((_, with_word, before)) = wrapping(program) else { return name_in(word).or(last) };
@@ -198,6 +206,9 @@ mod tests {
             ("bash -lc 'cd /srv; ./deploy --now'", "deploy"),
             ("sudo -u postgres /usr/bin/pg_dumpall", "pg_dumpall"),
             ("/opt/Größe", "Gr--e"),
+            ("test -x certbot && perl -e 'sleep int(rand(3600))' && certbot -q renew", "certbot"),
+            ("perl -e 'print 1'", "perl"),
+            ("/usr/bin/python3 -c 'import os; os.x()' | /opt/load", "load"),
             ("sh", "sh"),
             ("sleep 5", "sleep"),
             ("cd /", "cd"),

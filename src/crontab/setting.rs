@@ -1,7 +1,8 @@
 //! Settings of a crontab, `NAME = VALUE`, as in crontab(5).
 //!
 //! "The value string may be placed in quotes (single or double, but matching) to preserve leading or trailing blanks";
-//! the same applies to the name. Nothing is expanded, and `#` has no special meaning. An empty value must be quoted.
+//! the same applies to the name. Nothing is expanded, and `#` has no special meaning. For Debian's cron an empty value must
+//! be quoted; cronie has also taken `NAME=` since 2017.
 
 /// An environment variable for the entries that follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,17 +15,13 @@ pub(super) struct Setting {
 pub(super) fn read(line: &str) -> Option<Setting> {
     let (name, behind) = name(line.trim_start_matches(is_space))?;
     let value = behind.trim_start_matches(is_space).strip_prefix('=')?.trim_start_matches(is_space);
-    let value = value_of(value)?;
+    let value = if value.is_empty() { "" } else { value_of(value)? };
     Some(Setting { name: name.to_owned(), value: value.to_owned() })
 }
 
-/// True for `NAME=` without a value, which cron treats as an invalid entry.
-pub(super) fn is_empty(line: &str) -> bool {
-    let named = line.trim().strip_suffix('=').is_some_and(|name| {
-        let name = name.trim_end();
-        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-    });
-    named && read(line).is_none()
+/// True for the line of a setting with nothing behind its `=`, not even quotes. Not every cron takes it.
+pub(super) fn is_bare(line: &str) -> bool {
+    line.trim_end_matches(is_space).ends_with('=') && read(line).is_some_and(|setting| setting.value.is_empty())
 }
 
 /// Same as isspace(3) in the C locale, without the newline.
@@ -44,7 +41,7 @@ fn name(text: &str) -> Option<(&str, &str)> {
 fn value_of(text: &str) -> Option<&str> {
     match quoted(text) {
         Some((value, behind)) => behind.trim_start_matches(is_space).is_empty().then_some(value),
-        None if text.starts_with(['"', '\'']) || text.is_empty() => None,
+        None if text.starts_with(['"', '\'']) => None,
         None => Some(text.trim_end_matches(is_space)),
     }
 }
@@ -72,6 +69,9 @@ mod tests {
             ("A=b=c", "A", "b=c"),
             ("A=\"\"", "A", ""),
             ("A=b\"c", "A", "b\"c"),
+            ("A=", "A", ""),
+            (" \"A B\" = \t", "A B", ""),
+            ("A==", "A", "="),
         ] {
             assert_eq!(read(line), Some(Setting { name: name.into(), value: value.into() }), "{line}");
         }
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn other_lines_are_not_settings() {
         for line in [
-            "A=",
+            "A=\"",
             "A=\"b",
             "A=\"b\" c",
             "\"A=\"=b",
@@ -93,6 +93,15 @@ mod tests {
         ] {
             assert_eq!(read(line), None, "{line}");
         }
-        assert!(is_empty("A =  ") && !is_empty("A=b") && !is_empty("0 0 * * * x="));
+    }
+
+    #[test]
+    fn a_setting_without_value_and_quotes_is_bare() {
+        for line in ["A=", "A =  ", "'A'=\t"] {
+            assert!(is_bare(line), "{line}");
+        }
+        for line in ["A=b", "A=\"\"", "A=''", "A==", "0 0 * * * x=", "x y=", ""] {
+            assert!(!is_bare(line), "{line}");
+        }
     }
 }

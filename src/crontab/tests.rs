@@ -12,7 +12,7 @@ use crate::config;
 use cronkeeper_core::job::JobSet;
 
 fn origin(system: bool) -> Origin<'static> {
-    Origin { name: "crontab", system, zone: "Europe/Berlin", owner: None }
+    Origin { name: "crontab", system, zone: "Europe/Berlin", owner: None, missing: |_| None }
 }
 
 /// Imports a valid crontab, and loads the resulting jobs.

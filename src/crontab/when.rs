@@ -1,7 +1,8 @@
 //! The times of an entry, converted to an expression with the same meaning.
 //!
 //! cronkeeper accepts more than cron: wrapped ranges, long names, and a step behind a single value. cron refuses an
-//! entry with one of those, so the import refuses it, too. Steps longer than the range of their field, which cron
+//! entry with one of those, so the import refuses it, too, except for weekdays up to Sunday, such as `sat-sun`, which
+//! cronie has taken since 2025. Steps longer than the range of their field, which cron
 //! accepts, are reduced to it. The random `~` of cronie and OpenBSD becomes the hashed `H`.
 
 use super::Remark;
@@ -31,8 +32,11 @@ const FIELDS: [TimeField; 5] = [
         high: 12,
         names: &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
     },
-    TimeField { name: "day of week", low: 0, high: 7, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] },
+    TimeField { name: "day of week", low: 0, high: SUNDAY, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] },
 ];
+
+/// The highest weekday; 0 is Sunday too.
+const SUNDAY: u16 = 7;
 
 const MACROS: [&str; 7] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
 
@@ -44,7 +48,7 @@ pub(super) fn take(entry: &str) -> Result<(EntryTimes, &str), String> {
     }
     let mut rest = entry;
     let mut fields = Vec::new();
-    let mut is_random = false;
+    let (mut is_random, mut remarks) = (false, Vec::new());
     for field in &FIELDS {
         let (text, behind) = word(rest);
         if text.is_empty() {
@@ -52,12 +56,18 @@ pub(super) fn take(entry: &str) -> Result<(EntryTimes, &str), String> {
         }
         fields.push(field.read(text)?);
         is_random |= text.contains('~');
+        remarks.extend(text.split(',').filter(|item| field.ends_with_sunday(item)).map(up_to_sunday));
         rest = behind;
     }
     let expression = fields.join(" ");
     let random = "cron picks a random value for `~` at each start; `H` is a fixed value derived from the job's name";
-    let remarks = is_random.then(|| Remark::loss(random)).into_iter().collect();
+    remarks.extend(is_random.then(|| Remark::loss(random)));
     Ok((EntryTimes { expression, remarks }, rest))
+}
+
+fn up_to_sunday(range: &str) -> Remark {
+    let range = shown(range);
+    Remark::loss(format!("`{range}`: ends with Sunday, as in cronie since 2025; other crons refuse the entry"))
 }
 
 /// Splits a text into its first word and the rest, without the blanks between them.
@@ -96,7 +106,9 @@ impl TimeField {
             return Ok(format!("{}{step}", self.random(low, high)?));
         }
         if let Some((low, high)) = base.split_once('-') {
-            self.in_order(self.value(low)?, self.value(high)?, item)?;
+            if !self.ends_with_sunday(item) {
+                self.in_order(self.value(low)?, self.value(high)?, item)?;
+            }
             return Ok(format!("{base}{step}"));
         }
         self.value(base)?;
@@ -116,11 +128,19 @@ impl TimeField {
         Ok(format!("H({first}-{last})"))
     }
 
+    /// True for a range of weekdays up to Sunday, the 0. With a step, cronie reads no day at all from it.
+    fn ends_with_sunday(&self, item: &str) -> bool {
+        let ends = item.split_once('-').filter(|_| self.high == SUNDAY);
+        let values = ends.and_then(|(low, high)| Some((self.value(low).ok()?, self.value(high).ok()?)));
+        values.is_some_and(|(low, high)| low > high && high == 0)
+    }
+
     fn in_order(&self, low: u16, high: u16, range: &str) -> Result<(), String> {
         if low <= high {
             return Ok(());
         }
-        Err(format!("cron refuses the range `{}`, which goes backwards", shown(range)))
+        let instead = if self.high == SUNDAY && high == 0 { "; write 7 for Sunday" } else { "" };
+        Err(format!("cron refuses the range `{}`, which goes backwards{instead}", shown(range)))
     }
 
     fn value(&self, text: &str) -> Result<u16, String> {
@@ -138,7 +158,7 @@ impl TimeField {
 
     /// Parses a step. One that is longer than the field has the same effect as the field's length, which replaces it.
     fn step(&self, text: &str) -> Result<u16, String> {
-        let longest = if self.high == 7 { 7 } else { self.high - self.low + 1 };
+        let longest = if self.high == SUNDAY { 7 } else { self.high - self.low + 1 };
         match digits(text) {
             Some(step) if step > 0 => Ok(step.min(longest)),
             _ => Err(format!("`{}` is not a valid step", shown(text))),
@@ -174,15 +194,19 @@ mod tests {
             ("@every_minute x", "* * * * * | x"),
             ("~ 1~5 ~10 * fri~ x", "H H(1-5) H(1-10) * H(5-7) | x"),
             ("0~59/15 * * * * x", "H(0-59)/15 * * * * | x"),
+            ("0 0 * * sat-sun x", "0 0 * * sat-sun | x"),
+            ("0 0 * * wed,Fri-SUN x", "0 0 * * wed,Fri-SUN | x"),
+            ("0 0 * * 6-0,1-sun,7-0 x", "0 0 * * 6-0,1-sun,7-0 | x"),
         ] {
             assert_eq!(taken(entry).as_deref(), Ok(expression), "{entry}");
         }
     }
 
     #[test]
-    fn only_a_random_time_gets_a_remark() {
+    fn only_what_differs_among_crons_gets_a_remark() {
         let remarks = |entry| take(entry).unwrap().0.remarks.len();
         assert_eq!((remarks("0 0 * MAR THU x"), remarks("0 0~5 * * * x"), remarks("@daily x")), (0, 1, 0));
+        assert_eq!((remarks("0 0 * * sat-sun x"), remarks("0 0 * * 6-7,sun-mon x")), (1, 0));
     }
 
     #[test]
@@ -191,6 +215,16 @@ mod tests {
             ("60 * * * * x", "minute: `60` is out of range: 0 to 59"),
             ("0 22-2 * * * x", "hour: cron refuses the range `22-2`, which goes backwards"),
             ("5/20 * * * * x", "minute: cron refuses `5/20`: a step must follow `*` or a range"),
+            ("0 22-0 * * * x", "hour: cron refuses the range `22-0`, which goes backwards"),
+            ("0 0 * * fri-mon x", "day of week: cron refuses the range `fri-mon`, which goes backwards"),
+            (
+                "0 0 * * fri-sun/2 x",
+                "day of week: cron refuses the range `fri-sun/2`, which goes backwards; write 7 for Sunday",
+            ),
+            (
+                "0 0 * * sun~sat,sat~sun x",
+                "day of week: cron refuses the range `sat~sun`, which goes backwards; write 7 for Sunday",
+            ),
             ("0 0 * * monday x", "day of week: cron cannot read `monday`"),
             ("0 0 * * 1, x", "day of week: cron cannot read ``"),
             ("0 0 * * */0 x", "day of week: `0` is not a valid step"),

@@ -4,15 +4,19 @@
 //! `defaults`, and all others in each job. Remarks about a line are written before it; those about a loss are also
 //! notes.
 
+use std::collections::BTreeMap;
+
 use super::entry::CrontabEntry;
 use super::environment::{self, Environment};
 use super::job::{JobCommand, YamlKeys};
 use super::line::{Line, LineKind};
 use super::name::JobNames;
 use super::setting::Setting;
+use super::when;
 use super::yaml::{comment, quoted, scalar};
 use super::{ImportError, ImportNote, Imported, Origin, Remark};
 use crate::config;
+use cronkeeper_core::job::RunAs;
 use cronkeeper_core::schedule::{Dst, Fault, Schedule, ScheduleError, known_zone};
 
 /// Most bytes of the result. Half of the limit of a jobs file, so that the limit on the number of values holds, too.
@@ -41,6 +45,8 @@ struct Writer<'a> {
     shared: Environment,
     zone: String,
     names: JobNames,
+    /// Users and groups that were looked up, each with what is missing of them.
+    looked_up: BTreeMap<RunAs, Option<String>>,
     body: YamlKeys,
     notes: Vec<ImportNote>,
     has_jobs: bool,
@@ -54,6 +60,7 @@ impl<'a> Writer<'a> {
             shared: environment::shared(lines),
             zone: origin.zone.to_owned(),
             names: JobNames::default(),
+            looked_up: BTreeMap::new(),
             body: YamlKeys::new(2),
             notes: Vec::new(),
             has_jobs: false,
@@ -90,6 +97,7 @@ impl<'a> Writer<'a> {
     }
 
     fn setting(&mut self, line: &Line, setting: &Setting) {
+        environment::set(&mut self.environment, setting);
         if let Some(why) = environment::refused(setting) {
             return self.refused(line, why);
         }
@@ -97,7 +105,6 @@ impl<'a> Writer<'a> {
         for remark in line.remarks.iter().chain(&own) {
             self.remark(line, remark);
         }
-        environment::set(&mut self.environment, setting);
         if setting.name == "CRON_TZ" {
             self.zone = known_zone(&setting.value).unwrap_or_else(|| self.origin.zone.to_owned());
         }
@@ -112,7 +119,8 @@ impl<'a> Writer<'a> {
             }
             return self.refused(line, &why);
         }
-        let remarks = line.remarks.iter().chain(&entry.when.remarks).chain(&entry.remarks);
+        let user = self.missing_user(entry);
+        let remarks = line.remarks.iter().chain(&entry.when.remarks).chain(&entry.remarks).chain(&user);
         for remark in remarks {
             self.remark(line, remark);
         }
@@ -120,6 +128,17 @@ impl<'a> Writer<'a> {
         self.body.line(&format!("{}:", scalar(&name)));
         self.body.text.push_str(&keys.text);
         self.has_jobs = true;
+    }
+
+    /// A remark, if the user of an entry does not exist on this host.
+    fn missing_user(&mut self, entry: &CrontabEntry) -> Option<Remark> {
+        let user = entry.user.as_ref()?;
+        let run_as = RunAs { user: Some(user.name.clone()), group: user.group.clone() };
+        let missing = self.looked_up.entry(run_as).or_insert_with_key(self.origin.missing).as_ref()?;
+        let text = format!(
+            "{missing}: without it cronie refuses the entry, Debian's cron the whole crontab, and runs fail with `no-user`"
+        );
+        Some(Remark::loss(text))
     }
 
     fn keys(&self, entry: &CrontabEntry, command: &JobCommand, description: Option<&str>) -> YamlKeys {
@@ -144,7 +163,17 @@ impl<'a> Writer<'a> {
         keys
     }
 
-    fn done(self) -> Imported {
+    /// A note, if the owner of the crontab does not exist on this host.
+    fn orphan(&self) -> Option<String> {
+        let owner = self.origin.owner?;
+        let missing = (self.origin.missing)(&RunAs { user: Some(owner.to_owned()), group: None })?;
+        Some(format!("{missing}: without it cron ignores the whole crontab, and runs fail with `no-user`"))
+    }
+
+    fn done(mut self) -> Imported {
+        if let Some(text) = self.orphan() {
+            self.notes.insert(0, ImportNote { line: 1, text });
+        }
         let mut file = YamlKeys::new(0);
         self.head(&mut file);
         file.line("");
@@ -163,11 +192,15 @@ impl<'a> Writer<'a> {
         file.line("# As with cron, a job starts even while its last run is still running, and missed occurrences are");
         file.line("# skipped. Unlike cron, output goes to the log, not into mail, and processes that a command leaves");
         file.line("# in the background are killed when it ends.");
+        file.line("# Take the entries out of cron on every host: as long as they are there, cron runs them too.");
         if !self.shared.contains_key("PATH") {
             file.line(
                 "# A job without its own PATH gets /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin;",
             );
             file.line("# some crons set only /usr/bin:/bin.");
+        }
+        if let Some(text) = self.orphan() {
+            file.line(&format!("# {}", comment(&text)));
         }
         let has_user = self.origin.system || self.origin.owner.is_some();
         if !has_user {
@@ -234,5 +267,11 @@ fn description(text: &str) -> Option<&str> {
     let text = text.trim_matches(['#', ' ', '\t', '-', '=']);
     let is_heading = text.contains("dom") && text.contains("mon");
     let has_words = text.starts_with(|c: char| c.is_alphabetic()) && text.len() <= LONGEST;
-    (has_words && !is_heading && comment(text) == text).then_some(text)
+    (has_words && !is_heading && comment(text) == text && !holds_an_entry(text)).then_some(text)
+}
+
+/// True if times begin anywhere in a comment, as in `disabled: 0 5 * * * /usr/local/bin/old`.
+fn holds_an_entry(text: &str) -> bool {
+    let mut starts = text.match_indices(|c: char| c.is_ascii_digit() || matches!(c, '*' | '@'));
+    starts.any(|(at, _)| when::take(&text[at..]).is_ok_and(|(_, command)| !command.is_empty()))
 }

@@ -1,5 +1,6 @@
 //! Imported jobs are due when the entries were: compared minute by minute with a direct reading of crontab(5).
 
+use cronkeeper_core::schedule::{Dst, Schedule};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan as _};
@@ -114,6 +115,27 @@ fn macros_are_due_when_crontab_5_says() {
             job.schedule().unwrap().occurrences(Timestamp::UNIX_EPOCH, Timestamp::MAX).take(100).collect::<Vec<_>>()
         };
         assert_eq!(first(word), first(same), "{word}");
+    }
+}
+
+#[test]
+fn a_range_of_weekdays_may_end_with_sunday() {
+    for (range, days) in [
+        ("sat-sun", "0 0 * * 0,6"),
+        ("Fri-SUN", "0 0 * * 0,5,6"),
+        ("6-0", "0 0 * * 0,6"),
+        ("mon-sun", "0 0 * * 0-6"),
+        ("7-0", "0 0 * * 0"),
+        ("wed,sat-sun", "0 0 * * 0,3,6"),
+    ] {
+        let (imported, jobs) = imported(&format!("0 0 * * {range} x\n"));
+        let job = jobs.jobs.values().next().unwrap_or_else(|| panic!("{range}: {}", imported.yaml));
+        let other = Schedule::parse(&[days], "Europe/Berlin", Dst::Once, "x").unwrap();
+        let first = |schedule: &Schedule| {
+            schedule.occurrences(Timestamp::UNIX_EPOCH, Timestamp::MAX).take(20).collect::<Vec<_>>()
+        };
+        assert_eq!(first(job.schedule().unwrap()), first(&other), "{range}");
+        assert!(imported.notes[0].text.contains("as in cronie since 2025"), "{:?}", imported.notes);
     }
 }
 

@@ -1,0 +1,141 @@
+//! Remarks on entries that do the work of each host, as most entries of a distribution's own crontabs do.
+//!
+//! cron runs them on every host, but cronkeeper runs a job on one node only, the leader. Some begin with a guard, which
+//! asks the host whether another program does this work: on one host the job then does nothing, and on another it does.
+
+use super::Remark;
+use super::when::word;
+
+/// Programs that maintain the host that they run on.
+const PROGRAMS: [&str; 27] = [
+    "anacron",
+    "apt",
+    "apt-get",
+    "aptitude",
+    "certbot",
+    "checkarray",
+    "debian-sa1",
+    "dnf",
+    "e2scrub_all",
+    "fstrim",
+    "hwclock",
+    "logrotate",
+    "man-db",
+    "mandb",
+    "ntpdate",
+    "run-parts",
+    "sa1",
+    "sa2",
+    "sessionclean",
+    "smartctl",
+    "systemd-tmpfiles",
+    "tmpreaper",
+    "tmpwatch",
+    "unattended-upgrade",
+    "updatedb",
+    "yum",
+    "zypper",
+];
+
+const ANACRON: &str = "anacron";
+const OF_SYSTEMD: &str = "/run/systemd/system";
+
+/// What an entry loses that maintains its host.
+pub(super) fn remarks(command: &str) -> Vec<Remark> {
+    let words: Vec<&str> = words(command).collect();
+    let asked = |program: &str| {
+        let is_asked = |pair: &[&str]| matches!(pair[0], "-x" | "-e" | "-f") && name_of(pair[1]) == program;
+        words.windows(2).any(is_asked)
+    };
+    let is_guarded = asked(ANACRON);
+    let mut remarks = Vec::new();
+    if is_guarded {
+        remarks.push(Remark::loss(
+            "the command does nothing on a host with anacron, which does this work there, on each host",
+        ));
+    }
+    if words.contains(&OF_SYSTEMD) {
+        remarks.push(Remark::loss(
+            "the command asks whether its host has systemd; where it has, a timer mostly does this work, on each host",
+        ));
+    }
+    let program = words.iter().map(|word| name_of(word)).find(|name| {
+        let is_guard = is_guarded && *name == ANACRON;
+        !is_guard && PROGRAMS.contains(name)
+    });
+    remarks.extend(program.map(|program| {
+        Remark::loss(format!(
+            "`{program}` looks like work of each host: cron does it on every host, cronkeeper only on the one that leads; \
+             leave it in cron"
+        ))
+    }));
+    remarks
+}
+
+/// True for a line of an anacrontab: a period in days, a delay in minutes, a name and the command.
+///
+/// No line of a crontab looks like this: a day of month has no letters, and no command is a number.
+pub(super) fn is_of_an_anacrontab(line: &str) -> bool {
+    let is_number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+    let (period, rest) = word(line);
+    let (delay, rest) = word(rest);
+    let (name, command) = word(rest);
+    let is_period = is_number(period) || matches!(period, "@daily" | "@weekly" | "@monthly" | "@yearly" | "@annually");
+    is_period && is_number(delay) && name.starts_with(|c: char| c.is_ascii_alphabetic()) && !command.is_empty()
+}
+
+/// The words of a command line, without what separates commands and without quotes.
+fn words(command: &str) -> impl Iterator<Item = &str> {
+    let separates =
+        |c: char| c.is_whitespace() || matches!(c, ';' | '&' | '|' | '(' | ')' | '{' | '}' | '"' | '\'' | '`');
+    command.split(separates).filter(|word| !word.is_empty())
+}
+
+fn name_of(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about(command: &str) -> Vec<String> {
+        remarks(command).into_iter().map(|remark| remark.text).collect()
+    }
+
+    #[test]
+    fn work_of_each_host_is_named() {
+        for (command, program) in [
+            ("cd / && run-parts --report /etc/cron.hourly", "run-parts"),
+            ("/usr/sbin/logrotate /etc/logrotate.conf", "logrotate"),
+            ("certbot -q renew", "certbot"),
+            ("nice -n 19 sh -c '/sbin/fstrim -a'", "fstrim"),
+            ("/usr/sbin/anacron -s", "anacron"),
+        ] {
+            let about = about(command);
+            assert!(about.len() == 1 && about[0].starts_with(&format!("`{program}` looks like")), "{about:?}");
+        }
+        for command in ["/usr/local/bin/backup", "echo /etc/logrotate.d/x", "my-run-parts", ""] {
+            assert_eq!(about(command), [""; 0], "{command}");
+        }
+    }
+
+    #[test]
+    fn a_guard_is_about_the_host() {
+        let anacron = about("test -x /usr/sbin/anacron || { cd / && run-parts --report /etc/cron.daily; }");
+        assert!(anacron.len() == 2 && anacron[0].contains("a host with anacron"), "{anacron:?}");
+        assert!(anacron[1].starts_with("`run-parts`"), "{anacron:?}");
+        let systemd = about("[ -x /usr/lib/x ] && if [ ! -d /run/systemd/system ]; then /usr/lib/x; fi");
+        assert!(systemd.len() == 1 && systemd[0].contains("has systemd"), "{systemd:?}");
+    }
+
+    #[test]
+    fn an_anacrontab_is_recognized() {
+        for line in ["1\t5\tcron.daily\tnice run-parts /etc/cron.daily", "@monthly 45 cron.monthly run-parts /x"] {
+            assert!(is_of_an_anacrontab(line), "{line}");
+        }
+        for line in ["1 5 * * * x", "@monthly backup 45", "@monthly 7z a x", "1 5 1 jan mon x", "1 5", "", "1 5 x"] {
+            assert!(!is_of_an_anacrontab(line), "{line}");
+        }
+    }
+}
