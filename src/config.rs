@@ -27,6 +27,7 @@ mod settings;
 pub(crate) mod size;
 mod source;
 mod spanned;
+mod syntax;
 #[cfg(test)]
 mod tests;
 mod validate;

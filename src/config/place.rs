@@ -9,6 +9,7 @@ use std::ops::Range;
 use super::keys::KEYS;
 use super::source::{self, Lines};
 use super::spanned::{self, MapEntry, Node, Position};
+use super::syntax;
 use super::{Content, Problem};
 use cronkeeper_core::job::Hook;
 
@@ -22,7 +23,8 @@ pub struct Place {
     pub job: Option<String>,
     /// The key in or at whose value it is.
     pub key: Option<String>,
-    /// Absent if the file is not YAML: then nobody knows what may be shown.
+    /// Absent if the file is not YAML, unless the problem is a schedule or a command in a line of its own: otherwise
+    /// nobody knows what may be shown.
     pub excerpt: Option<Excerpt>,
 }
 
@@ -44,13 +46,26 @@ impl Content {
                 continue;
             }
             let Ok(text) = source::text(&source.bytes) else { continue };
-            let spanned::Spanned { root: Some(root), dropped, .. } = spanned::read(text) else { continue };
-            let file = LocatedFile { lines: Lines::of(text), hidden: Hidden::of(&root, dropped), root: &root };
+            let spanned::Spanned { root, dropped, .. } = spanned::read(text);
+            let lines = Lines::of(text);
+            let position = |problem: &Problem| Position { line: problem.line, column: problem.column };
+            let Some(root) = root else {
+                of_file.for_each(|problem| problem.place = place_by_layout(&lines, position(problem)));
+                continue;
+            };
+            let file = LocatedFile { lines, hidden: Hidden::of(&root, dropped), root: &root };
             for problem in of_file {
-                problem.place = file.place(Position { line: problem.line, column: problem.column });
+                problem.place = file.place(position(problem));
             }
         }
     }
+}
+
+/// The place of a problem in a file that is not YAML.
+fn place_by_layout(lines: &Lines<'_>, at: Position) -> Place {
+    let Some(spot) = syntax::spot(lines, at) else { return Place::default() };
+    let key = Some(spot.key.to_owned());
+    Place { job: spot.job.map(str::to_owned), key, excerpt: Some(excerpt(lines, &Hidden::default(), at)) }
 }
 
 struct LocatedFile<'a> {
@@ -61,7 +76,7 @@ struct LocatedFile<'a> {
 
 impl LocatedFile<'_> {
     fn place(&self, at: Position) -> Place {
-        let excerpt = Some(self.excerpt(at));
+        let excerpt = Some(excerpt(&self.lines, &self.hidden, at));
         match last_before(self.root, at) {
             Some(entry) if entry.key == "jobs" && is_written_here(entry) => {
                 let Some(job) = last_before(&entry.value, at) else { return Place { excerpt, ..Place::default() } };
@@ -71,31 +86,30 @@ impl LocatedFile<'_> {
             _ => Place { excerpt, ..Place::default() },
         }
     }
+}
 
-    fn excerpt(&self, at: Position) -> Excerpt {
-        let line = self.lines.line(at.line);
-        let before = at.column - 1;
-        let start =
-            line.chars().take_while(|c| c.is_whitespace()).count().min(before).max(before.saturating_sub(AROUND));
-        let (mut text, mut mark, mut is_hidden_before) = (Vec::new(), None, false);
-        for (index, c) in line.chars().enumerate().skip(start).take(before - start + 2 * AROUND) {
-            let here = Position { line: at.line, column: index + 1 };
-            let is_hidden = self.hidden.covers(here, at);
-            if here == at {
-                mark = Some(text.len() - usize::from(is_hidden && is_hidden_before));
-            }
-            if !is_hidden {
-                text.push(c);
-            } else if !is_hidden_before {
-                text.push('…');
-            }
-            is_hidden_before = is_hidden;
+fn excerpt(lines: &Lines<'_>, hidden: &Hidden, at: Position) -> Excerpt {
+    let line = lines.line(at.line);
+    let before = at.column - 1;
+    let start = line.chars().take_while(|c| c.is_whitespace()).count().min(before).max(before.saturating_sub(AROUND));
+    let (mut text, mut mark, mut is_hidden_before) = (Vec::new(), None, false);
+    for (index, c) in line.chars().enumerate().skip(start).take(before - start + 2 * AROUND) {
+        let here = Position { line: at.line, column: index + 1 };
+        let is_hidden = hidden.covers(here, at);
+        if here == at {
+            mark = Some(text.len() - usize::from(is_hidden && is_hidden_before));
         }
-        let mark = mark.unwrap_or(text.len());
-        let is_word = |c: &&char| c.is_alphanumeric() || "_-./@*+…".contains(**c);
-        let length = text[mark..].iter().take(AROUND).take_while(is_word).count().max(1);
-        Excerpt { text: text.into_iter().collect(), offset: mark, length }
+        if !is_hidden {
+            text.push(c);
+        } else if !is_hidden_before {
+            text.push('…');
+        }
+        is_hidden_before = is_hidden;
     }
+    let mark = mark.unwrap_or(text.len());
+    let is_word = |c: &&char| c.is_alphanumeric() || "_-./@*+…".contains(**c);
+    let length = text[mark..].iter().take(AROUND).take_while(is_word).count().max(1);
+    Excerpt { text: text.into_iter().collect(), offset: mark, length }
 }
 
 /// False for an alias, whose value is written elsewhere.
@@ -288,7 +302,7 @@ mod tests {
         let content = Content::of_files(Path::new("j"), [("j".into(), text.as_bytes().to_owned())]);
         let Err(LoadError::Invalid { mut problems, .. }) = content.load_for_any_host() else { panic!() };
         content.locate(&mut problems);
-        assert_eq!(problems[0].place, Place::default(), "of a file that is not YAML nothing is shown");
+        assert_eq!(problems[0].place, Place::default(), "of a file that is not YAML nothing else is shown");
     }
 
     #[test]

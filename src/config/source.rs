@@ -1,4 +1,4 @@
-//! The text of a jobs file: check of its bytes, its lines, YAML syntax errors.
+//! The text of a jobs file: check of its bytes, and its lines.
 //!
 //! Both YAML parsers must see the same characters, so characters that they treat differently are rejected first: NUL
 //! ends the input for one of them, and U+0085, U+2028 and U+2029 are line breaks only for the other.
@@ -93,84 +93,4 @@ impl<'a> Lines<'a> {
         let same = written.chars().skip(quote).take(offset).eq(value.chars().take(offset));
         if same { Position { column: at.column + quote + offset, ..at } } else { at }
     }
-}
-
-/// Explains a YAML syntax error. The usual mistakes are `* * * * *` and `@daily` without quotes.
-pub(super) fn explain_syntax(text: &str, at: Position, info: &str) -> Fault {
-    if info.contains("recursion limit") {
-        return Fault::new(at, "nested too deep");
-    }
-    let lines = Lines::of(text);
-    unquoted(&lines, lines.from(at), at)
-        .or_else(|| unquoted_value(&lines, at.line))
-        // The parser may detect the error only at the next token.
-        .or_else(|| unquoted_value(&lines, at.line.saturating_sub(1)))
-        .unwrap_or_else(|| Fault::new(at, format!("this is not YAML: {}", without_quotation(info))))
-}
-
-fn unquoted_value(lines: &Lines<'_>, number: usize) -> Option<Fault> {
-    let line = lines.line(number);
-    let value = value_of(line);
-    let column = 1 + line[..line.len() - value.len()].chars().count();
-    unquoted(lines, value, Position { line: number, column })
-}
-
-/// Explains an unquoted `*` or `@`. Quotes the value only if it is a schedule: it could also be a password under
-/// `environment`, and the message is logged and displayed.
-fn unquoted(lines: &Lines<'_>, value: &str, at: Position) -> Option<Fault> {
-    let why = match value.chars().next()? {
-        '*' => "an unquoted `*` begins an alias",
-        '@' => "an unquoted `@` is reserved",
-        _ => return None,
-    };
-    if !is_of_a_schedule(lines, at) {
-        return Some(Fault::new(at, format!("put this value in quotes (in YAML {why})")));
-    }
-    let expression = value.split(" #").next().unwrap_or(value).split(", ").next().unwrap_or(value);
-    let expression = expression.trim_end().trim_end_matches([']', ',', '}']);
-    Some(Fault::new(at, format!("quote it: \"{expression}\" (in YAML {why})")))
-}
-
-/// True if the key before this position is `schedule`. The text is not valid YAML, so this is a guess from its layout;
-/// in doubt, the answer is false.
-fn is_of_a_schedule(lines: &Lines<'_>, at: Position) -> bool {
-    let before = |line: &str| line.chars().take(at.column - 1).collect::<String>();
-    let own = last_key(&before(lines.line(at.line)));
-    // An item of a list is below the key, after a dash, and so are the items between.
-    let above = || {
-        let above =
-            (1..at.line).rev().map(|number| lines.line(number)).find(|line| !line.trim_start().starts_with('-'));
-        above.and_then(|line| last_key(line).filter(|_| line.trim_end().ends_with(':')))
-    };
-    let is_item = || lines.line(at.line).trim_start().starts_with('-');
-    own.or_else(|| is_item().then(above).flatten()).is_some_and(|key| key == "schedule")
-}
-
-/// The last key of a line, if it is in a place where a key may be.
-fn last_key(line: &str) -> Option<String> {
-    let line = format!("{} ", line.trim_end());
-    let (before, _) = line.rsplit_once(": ")?;
-    let separator = |(_, c): &(usize, char)| c.is_whitespace() || matches!(c, '{' | ',');
-    // A separator may have several bytes, such as a space that does not break.
-    let start = before.char_indices().rfind(separator).map_or(0, |(index, c)| index + c.len_utf8());
-    let ahead = before[..start].trim_end();
-    let key = before[start..].trim_matches(['"', '\'']);
-    (ahead.is_empty() || ahead.ends_with(['{', ','])).then(|| key.to_owned())
-}
-
-/// The parser's message without the part that quotes the file, which may be secret.
-fn without_quotation(info: &str) -> &str {
-    info.split_once(": `").map_or(info, |(words, _)| words)
-}
-
-/// The value of a line, without dashes, key and brackets.
-fn value_of(line: &str) -> &str {
-    let mut rest = line.trim_start();
-    if let Some((_, value)) = rest.split_once(": ").filter(|(key, _)| !key.starts_with(['*', '@', '#', '"', '\''])) {
-        rest = value.trim_start();
-    }
-    while let Some(inner) = rest.strip_prefix("- ").or_else(|| rest.strip_prefix('[')) {
-        rest = inner.trim_start();
-    }
-    rest
 }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
-use super::{schema, source};
+use super::{schema, syntax};
 
 /// Maximum nesting. Deeper than any jobs file needs, and below the 128 levels at which serde_yaml gives up.
 const DEEPEST: usize = 32;
@@ -157,13 +157,13 @@ pub(super) struct Spanned {
     pub dropped: Vec<Range<Position>>,
 }
 
-/// Reads a whole file. `text` must come from [`source::text`]: no byte order mark, and only allowed characters.
+/// Reads a whole file. `text` must come from [`super::source::text`]: no byte order mark, and only allowed characters.
 pub(super) fn read(text: &str) -> Spanned {
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
         let step = match event {
             Ok((event, span)) => builder.take(event, span),
-            Err(error) => Err(source::explain_syntax(text, (*error.marker()).into(), error.info())),
+            Err(error) => Err(syntax::explain(text, (*error.marker()).into(), error.info())),
         };
         if let Err(fault) = step {
             builder.faults.push(fault);

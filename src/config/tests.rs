@@ -12,6 +12,7 @@ mod meant;
 mod positions;
 mod reference;
 mod shells;
+mod syntax;
 mod values;
 
 use super::*;

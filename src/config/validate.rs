@@ -16,6 +16,7 @@ use super::schema::{self, shown};
 use super::settings::{CalendarSettings, MOST_SECRETS, Zones};
 use super::source::{self, Lines};
 use super::spanned::{self, Fault, MapEntry, Node, Position};
+use super::syntax;
 use cronkeeper_core::job::{Due, Interrupted, Job, JobName, OnLeaseEnd};
 use cronkeeper_core::schedule::{Calendar, FaultPosition, Patterns, Schedule};
 
@@ -79,8 +80,11 @@ fn typed(text: &str, sound: &Node, is_faultless: bool) -> Result<keys::File, Fau
     read.map_err(|error: serde_yaml::Error| {
         let at = error.location().filter(|_| is_faultless);
         let at = at.map_or(Position::START, |at| Position { line: at.line(), column: at.column() });
+        // The first parser takes a tab in places where this one does not.
+        let tab = is_faultless.then(|| syntax::tab(&Lines::of(text), at)).flatten();
         // The error's own text would quote the value, which may be secret.
-        Fault::new(at, "this value does not have the type that its key requires; put it in quotes")
+        let message = "this value does not have the type that its key requires; put it in quotes";
+        tab.unwrap_or_else(|| Fault::new(at, message))
     })
 }
 
