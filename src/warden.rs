@@ -26,6 +26,7 @@ pub mod custody;
 mod given_files;
 pub mod handle;
 mod hold;
+pub mod interpreter;
 mod keeper;
 mod limits;
 mod outbox;

@@ -205,11 +205,12 @@ fn not_started(job: &Job, why: StartFailure) -> Error {
         StartStep::User => "its user".to_owned(),
         StartStep::Limits => "its limits".to_owned(),
         StartStep::Fork | StartStep::Prepare => "a process for it".to_owned(),
-        StartStep::Environment(_) | StartStep::Secret(_) => {
+        StartStep::Environment(_) | StartStep::Secret(_) | StartStep::Interpreter(_) => {
             let problem = StartProblem::of(Some(job), &job.command, step, errno);
             let what = problem.subject().unwrap_or_default();
             let source = io::Error::other(problem.error);
-            return Error::NotStarted { job: job.name.clone(), what, is_missing: false, source };
+            let is_missing = matches!(step, StartStep::Interpreter(_));
+            return Error::NotStarted { job: job.name.clone(), what, is_missing, source };
         }
     };
     let source = io::Error::from_raw_os_error(errno);

@@ -106,7 +106,7 @@ impl LockFailure {
             }
             Self::Latch(LatchError::OtherCount { .. }) => "all users of a latch must name the same `--count`",
             Self::Upgrade { .. } => "take the lock with `--exclusive` outside",
-            Self::NotStarted { is_missing: true, .. } => {
+            Self::NotStarted { is_missing: true, source, .. } if source.raw_os_error().is_some() => {
                 "a program without a slash is searched for in PATH; a script needs the interpreter that it names"
             }
             _ => return None,

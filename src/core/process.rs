@@ -347,6 +347,8 @@ pub enum StartStep {
     Directory,
     /// Finding and executing the program.
     Exec,
+    /// Executing a program that is there, by the interpreter that it names.
+    Interpreter(InterpreterFault),
 }
 
 impl StartStep {
@@ -360,9 +362,22 @@ impl StartStep {
             Self::Limits => "limits",
             Self::User => "user",
             Self::Directory => "directory",
-            Self::Exec => "exec",
+            Self::Exec | Self::Interpreter(_) => "exec",
         }
     }
+}
+
+/// What is wrong with the interpreter that a program names. The system reports that there is no such file, as if the
+/// program were missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InterpreterFault {
+    /// The first line of the script ends with a carriage return, which is then part of the interpreter's name.
+    CarriageReturn,
+    /// The first line of the script names a file that does not exist.
+    Missing,
+    /// It is a binary, and its loader does not exist here.
+    Loader,
 }
 
 /// A file that a process is started without.

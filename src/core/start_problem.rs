@@ -7,7 +7,7 @@ use std::fmt;
 use nix::errno::Errno;
 
 use crate::job::{CommandLine, Job, RunAs};
-use crate::process::{FileFault, FileProblem, StartStep};
+use crate::process::{FileFault, FileProblem, InterpreterFault, StartStep};
 
 /// Maximum number of characters of the text kept in a run's record.
 const LONGEST: usize = 300;
@@ -28,7 +28,7 @@ impl StartProblem {
     /// `command` is the one that was to be started: the job's own, or a hook's. `job`: absent for a hook of the node.
     pub fn of(job: Option<&Job>, command: &CommandLine, step: StartStep, errno: i32) -> Self {
         let path = match step {
-            StartStep::Exec => Some(command.program().to_owned()),
+            StartStep::Exec | StartStep::Interpreter(_) => Some(command.program().to_owned()),
             StartStep::Directory => {
                 let path = job.and_then(|job| job.working_directory.as_ref());
                 path.map(|path| path.to_string_lossy().into_owned())
@@ -52,6 +52,7 @@ impl StartProblem {
             StartStep::Environment(FileProblem { fault, .. }) | StartStep::Secret(FileProblem { fault, .. }) => {
                 about_file(fault, errno)
             }
+            StartStep::Interpreter(fault) => about_interpreter(fault).to_owned(),
             _ => format!("{}{}", prefix(step, errno), Errno::from_raw(errno).desc()),
         };
         Self { step, path, error }
@@ -88,6 +89,18 @@ fn kind(step: StartStep) -> &'static str {
     }
 }
 
+/// What is wrong with a program that the system reports as missing although it is there.
+pub fn about_interpreter(fault: InterpreterFault) -> &'static str {
+    match fault {
+        InterpreterFault::CarriageReturn => {
+            "its first line ends with a carriage return, as on Windows, so its interpreter is not found; \
+             remove those with `sed -i 's/\\r$//'`"
+        }
+        InterpreterFault::Missing => "the interpreter that its first line names does not exist",
+        InterpreterFault::Loader => "it was built for another system: the loader that it names does not exist",
+    }
+}
+
 fn about_file(fault: FileFault, errno: i32) -> String {
     match fault {
         FileFault::System => Errno::from_raw(errno).desc().to_owned(),
@@ -109,7 +122,11 @@ fn prefix(step: StartStep, errno: i32) -> &'static str {
         StartStep::Prepare => "cannot prepare its process: ",
         StartStep::Limits => "cannot set its limits or nice value: ",
         StartStep::User => "cannot switch to its user: ",
-        StartStep::Directory | StartStep::Exec | StartStep::Environment(_) | StartStep::Secret(_) => "",
+        StartStep::Directory
+        | StartStep::Exec
+        | StartStep::Interpreter(_)
+        | StartStep::Environment(_)
+        | StartStep::Secret(_) => "",
     }
 }
 
@@ -191,6 +208,10 @@ mod tests {
         let step = StartStep::Secret(FileProblem { index: 1, fault: FileFault::Open });
         let open = "secret /z: users other than its owner can read or write it";
         assert_eq!(problem(argv(&["x"]), step, Errno::UnknownErrno).to_string(), open);
+        let script = StartStep::Interpreter(InterpreterFault::CarriageReturn);
+        let problem_of_script = problem(argv(&["/opt/x.sh"]), script, Errno::ENOENT);
+        assert!(problem_of_script.to_string().starts_with("/opt/x.sh: its first line ends with a carriage return"));
+        assert!(problem_of_script.for_record().ends_with("`sed -i 's/\\r$//'`"), "{problem_of_script}");
         let refused = problem(argv(&["x"]), StartStep::Fork, Errno::EAGAIN).to_string();
         assert!(refused.contains("`TasksMax=`"), "{refused}");
     }

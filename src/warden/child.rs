@@ -20,7 +20,7 @@ use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use super::given_files::{self, Given};
 use super::spawn::{ExecArray, Inherited, close_others, execute, join_own_keyring, unblock_signals};
 use super::start_report::{begin, failed, without};
-use super::{hold, limits, program};
+use super::{hold, interpreter, limits, program};
 use cronkeeper_core::clock::system::uptime;
 use cronkeeper_core::process::{Launch, StartFailure, StartStep, User};
 
@@ -167,7 +167,8 @@ pub(super) fn become_job(
         return Err(StartFailure::TooLate);
     }
     prepare(rustix::io::write(streams.status, &begin(now)).map(drop))?;
-    Err(failed(StartStep::Exec, Error::from_raw_os_error(exec(setup, given.as_ref()) as i32)))
+    let (step, errno) = exec(setup, given.as_ref());
+    Err(StartFailure::Step { step, errno: errno as i32 })
 }
 
 /// Closes all descriptors but the standard streams and those that the child needs until its program begins.
@@ -264,7 +265,7 @@ fn enter(setup: &ChildSetup<'_>) -> Result<(), Error> {
 /// Tries each candidate as execvp(3) does.
 ///
 /// It skips a missing file, remembers one that may not be executed, and runs a script without `#!` by [`SHELL`].
-fn exec(setup: &ChildSetup<'_>, given: Option<&Given>) -> Errno {
+fn exec(setup: &ChildSetup<'_>, given: Option<&Given>) -> (StartStep, Errno) {
     match given {
         Some(Given { candidates, environment, .. }) => {
             let environment = environment.iter().map(CString::as_c_str).collect();
@@ -274,18 +275,24 @@ fn exec(setup: &ChildSetup<'_>, given: Option<&Given>) -> Errno {
     }
 }
 
-fn exec_first(candidates: &[CString], setup: &ChildSetup<'_>, environment: &ExecArray<'_>) -> Errno {
-    let mut result = Errno::ENOENT;
+fn exec_first(candidates: &[CString], setup: &ChildSetup<'_>, environment: &ExecArray<'_>) -> (StartStep, Errno) {
+    const MISSING: (StartStep, Errno) = (StartStep::Exec, Errno::ENOENT);
+    let mut result = MISSING;
     for path in candidates {
         match execute(path, &setup.argv, environment) {
+            // The file may be there: then the error is about its interpreter.
+            Errno::ENOENT if result == MISSING => {
+                let fault = interpreter::fault_of(path);
+                result.0 = fault.map_or(StartStep::Exec, StartStep::Interpreter);
+            }
             Errno::ENOENT | Errno::ENOTDIR => {}
-            Errno::EACCES => result = Errno::EACCES,
+            Errno::EACCES => result = (StartStep::Exec, Errno::EACCES),
             Errno::ENOEXEC => {
                 let arguments = setup.launch.argv.c_strings().skip(1).flatten();
                 let argv = [SHELL, path].into_iter().chain(arguments).collect();
-                return execute(SHELL, &argv, environment);
+                return (StartStep::Exec, execute(SHELL, &argv, environment));
             }
-            other => return other,
+            other => return (StartStep::Exec, other),
         }
     }
     result

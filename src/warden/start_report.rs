@@ -7,7 +7,7 @@ use rustix::io::Errno as Error;
 
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::environment_file::{BadLine, LineFault};
-use cronkeeper_core::process::{FileFault, FileProblem, StartFailure, StartStep, UnusableFile};
+use cronkeeper_core::process::{FileFault, FileProblem, InterpreterFault, StartFailure, StartStep, UnusableFile};
 
 /// How a start has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,7 @@ fn outcome(report: &[u8]) -> StartOutcome {
 
 fn failure_of(step: u8, rest: &[u8]) -> StartFailure {
     let (errno, rest) = rest.split_first_chunk().map_or((0, rest), |(bytes, rest)| (i32::from_le_bytes(*bytes), rest));
+    let interpreter = |fault| StartFailure::Step { step: StartStep::Interpreter(fault), errno };
     match step {
         ENVIRONMENT => StartFailure::Step { step: StartStep::Environment(file_problem(rest)), errno },
         SECRET => StartFailure::Step { step: StartStep::Secret(file_problem(rest)), errno },
@@ -65,6 +66,9 @@ fn failure_of(step: u8, rest: &[u8]) -> StartFailure {
         USER => StartFailure::Step { step: StartStep::User, errno },
         DIRECTORY => StartFailure::Step { step: StartStep::Directory, errno },
         EXEC => StartFailure::Step { step: StartStep::Exec, errno },
+        CARRIAGE_RETURN => interpreter(InterpreterFault::CarriageReturn),
+        NO_INTERPRETER => interpreter(InterpreterFault::Missing),
+        NO_LOADER => interpreter(InterpreterFault::Loader),
         _ => StartFailure::Step { step: StartStep::Prepare, errno },
     }
 }
@@ -79,6 +83,9 @@ const BEGAN: u8 = 6;
 const ENVIRONMENT: u8 = 7;
 const SECRET: u8 = 8;
 const WITHOUT: u8 = 9;
+const CARRIAGE_RETURN: u8 = 10;
+const NO_INTERPRETER: u8 = 11;
+const NO_LOADER: u8 = 12;
 
 /// The report about a file: its place, the fault, and the number that belongs to the fault.
 fn report_of_file(FileProblem { index, fault }: FileProblem) -> Vec<u8> {
@@ -132,6 +139,14 @@ pub(super) fn report(failure: StartFailure) -> Vec<u8> {
         StartFailure::Step { step: StartStep::User, errno } => (USER, errno),
         StartFailure::Step { step: StartStep::Directory, errno } => (DIRECTORY, errno),
         StartFailure::Step { step: StartStep::Exec, errno } => (EXEC, errno),
+        StartFailure::Step { step: StartStep::Interpreter(fault), errno } => {
+            let code = match fault {
+                InterpreterFault::CarriageReturn => CARRIAGE_RETURN,
+                InterpreterFault::Missing => NO_INTERPRETER,
+                InterpreterFault::Loader => NO_LOADER,
+            };
+            (code, errno)
+        }
         StartFailure::Step { step: StartStep::Fork | StartStep::Prepare, errno } => (PREPARE, errno),
     };
     let of_file = match failure {
@@ -162,7 +177,9 @@ mod tests {
 
     #[test]
     fn the_warden_decodes_what_the_child_reports() {
-        for step in [StartStep::Prepare, StartStep::Limits, StartStep::User, StartStep::Directory, StartStep::Exec] {
+        let steps = [StartStep::Prepare, StartStep::Limits, StartStep::User, StartStep::Directory, StartStep::Exec];
+        let faults = [InterpreterFault::CarriageReturn, InterpreterFault::Missing, InterpreterFault::Loader];
+        for step in steps.into_iter().chain(faults.map(StartStep::Interpreter)) {
             let failure = StartFailure::Step { step, errno: 13 };
             assert_eq!(outcome(&report(failure)), StartOutcome::Failed(failure));
         }

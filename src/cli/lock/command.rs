@@ -22,6 +22,7 @@ use cronkeeper_core::process::{
     Deadline, EndedBy, Ending, ExecStrings, Launch, LaunchFiles, Limits, Notice, Order, StartFailure, StartStep, TreeId,
 };
 use cronkeeper_core::run::millis;
+use cronkeeper_core::start_problem::about_interpreter;
 
 /// Signals that end this program by default, and two more that a command may wait for.
 ///
@@ -336,12 +337,16 @@ pub(super) fn not_started(settings: &CommandSettings, why: StartFailure) -> Erro
         StartFailure::TooLate => return LockFailure::Lost.into(),
     };
     let what = match step {
-        StartStep::Exec => settings.argv.first().cloned().unwrap_or_default(),
+        StartStep::Exec | StartStep::Interpreter(_) => settings.argv.first().cloned().unwrap_or_default(),
         StartStep::Directory => "its working directory".to_owned(),
         _ => "a process for it".to_owned(),
     };
-    let source = io::Error::from_raw_os_error(errno);
-    let is_missing = step == StartStep::Exec && source.kind() == io::ErrorKind::NotFound;
+    let source = match step {
+        StartStep::Interpreter(fault) => io::Error::new(io::ErrorKind::NotFound, about_interpreter(fault)),
+        _ => io::Error::from_raw_os_error(errno),
+    };
+    let is_program = matches!(step, StartStep::Exec | StartStep::Interpreter(_));
+    let is_missing = is_program && source.kind() == io::ErrorKind::NotFound;
     LockFailure::NotStarted { what, is_missing, source }.into()
 }
 

@@ -26,6 +26,8 @@ jobs:
   waits: {schedule: '@daily', command: 'trap \"echo asked; exit 7\" TERM; echo ready; while :; do sleep 0.1; done'}
   dies: {schedule: '@daily', environment: {CONTEXT: DIR}, command: 'echo ready; exec sleep 1000'}
   script: {schedule: '@daily', command: [./script, one], working_directory: DIR}
+  dos: {schedule: '@daily', command: [./dos, one], working_directory: DIR}
+  bsh: {schedule: '@daily', command: [./bsh], working_directory: DIR}
   limited: {schedule: '@daily', command: 'ulimit -n; nice', nice: 19, limits: {open_files: 77}}
   stranger: {schedule: '@daily', command: id, user: no-such-user}
   paints: {schedule: '@daily', command: 'printf \"\\033[2Jred\\342\\200\\213\\tok\\n\"'}
@@ -141,6 +143,27 @@ fn a_script_without_a_shebang_runs_as_in_a_shell() {
     let script = context.dir.write("script", "echo $1; exit 9\n");
     std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
     assert_printed(&context.enter(&line("script")), "one\nexit 9");
+}
+
+#[test]
+fn a_script_that_is_there_is_not_called_missing() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let context = context();
+    for (name, text) in [("dos", "#!/bin/sh\r\necho $1\r\n"), ("bsh", "#!/bin/bsh\necho $1\n")] {
+        let script = context.dir.write(name, text);
+        std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    assert_printed(
+        &context.enter(&line("dos")),
+        "
+        | cronkeeper: job `dos` cannot be started: ./dos: its first line ends with a carriage return, as on Windows, so its interpreter is not found; remove those with `sed -i 's/\\r$//'`
+        exit 127",
+    );
+    let missing = "./bsh: the interpreter that its first line names does not exist";
+    assert_printed(
+        &context.enter(&line("bsh")),
+        &format!("\n| cronkeeper: job `bsh` cannot be started: {missing}\nexit 127"),
+    );
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Starting a job's process: what it inherits, and how failures are reported.
 
 use cronkeeper_core::clock::system::uptime;
-use cronkeeper_core::process::{Deadline, Exit, InheritedStreams, Limits, Order, StartFailure, StartStep, User};
+use cronkeeper_core::process::{
+    Deadline, Exit, InheritedStreams, InterpreterFault, Limits, Order, StartFailure, StartStep, User,
+};
 
 use super::fixture::{Fixture, is_root, nobody, replace};
 
@@ -106,6 +108,18 @@ async fn each_step_that_can_fail_is_named() {
     assert_eq!(fixture.refused(launch).await, step(StartStep::Exec, 2));
     let launch = fixture.launch(&[plain.to_str().unwrap()]);
     assert_eq!(fixture.refused(launch).await, step(StartStep::Exec, 13));
+    for (name, text, fault) in [
+        ("dos", "#!/bin/sh\r\nexit 0\r\n", InterpreterFault::CarriageReturn),
+        ("bsh", "#!/bin/bsh -e\nexit 0\n", InterpreterFault::Missing),
+    ] {
+        let script = fixture.file(name, text, 0o755);
+        let launch = fixture.launch(&[script.to_str().unwrap()]);
+        assert_eq!(fixture.refused(launch).await, step(StartStep::Interpreter(fault), 2));
+        let mut launch = fixture.launch(&[name]);
+        let path = format!("/no/such/folder:{}:/bin", script.parent().unwrap().display());
+        replace(&mut launch.environment, "PATH", &path);
+        assert_eq!(fixture.refused(launch).await, step(StartStep::Interpreter(fault), 2), "found in PATH");
+    }
     let launch = fixture.launch(&["a\0b"]);
     assert_eq!(fixture.refused(launch).await, step(StartStep::Exec, 22));
     let mut launch = fixture.launch(&["true"]);

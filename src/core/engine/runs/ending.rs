@@ -96,6 +96,7 @@ pub(super) fn reason_of(step: StartStep, errno: i32) -> Option<Reason> {
         StartStep::Directory => Some(Reason::NoDirectory),
         StartStep::User => Some(Reason::NoUser),
         StartStep::Exec if is_any(errno, &[Errno::NOENT]) => Some(Reason::NotFound),
+        StartStep::Interpreter(_) => Some(Reason::NotFound),
         StartStep::Environment(_) => Some(Reason::NoEnvironment),
         StartStep::Secret(_) => Some(Reason::NoSecret),
         _ if is_any(errno, &[Errno::NOMEM, Errno::AGAIN]) => Some(Reason::NoMemory),

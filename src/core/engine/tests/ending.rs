@@ -8,7 +8,9 @@ use crate::election::TransferError;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Interrupted, Job, OnLeaseEnd};
 use crate::ledger::{self, Change, Commit};
-use crate::process::{EndedBy, Ending, Exit, FileFault, FileProblem, Notice, Order, StartFailure, StartStep};
+use crate::process::{
+    EndedBy, Ending, Exit, FileFault, FileProblem, InterpreterFault, Notice, Order, StartFailure, StartStep,
+};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Outcome, Reason, RunEnd, RunId, Traces, Version};
 use crate::term::{NodeName, SessionId, TermEnd};
@@ -150,6 +152,7 @@ fn what_cannot_be_started_ends_with_its_reason() {
     let missing = FileProblem { index: 0, fault: FileFault::System };
     for (why, outcome, reason) in [
         (why(StartStep::Exec, 2), Outcome::Failure, Reason::NotFound),
+        (why(StartStep::Interpreter(InterpreterFault::CarriageReturn), 2), Outcome::Failure, Reason::NotFound),
         (why(StartStep::Exec, 13), Outcome::Failure, Reason::NotExecutable),
         (why(StartStep::Directory, 2), Outcome::Failure, Reason::NoDirectory),
         (why(StartStep::User, 0), Outcome::Failure, Reason::NoUser),
