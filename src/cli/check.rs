@@ -222,6 +222,40 @@ mod tests {
     }
 
     #[test]
+    fn a_program_or_directory_that_is_missing_here_is_a_warning_about_this_host() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, script) = (dir.path().join("jobs.yaml"), dir.path().join("run.sh"));
+        let script_name = script.to_str().unwrap();
+        let checked = |keys: &str, option: &[&str]| {
+            fs::write(&path, format!("jobs: {{a: {{schedule: '@daily', {keys}}}}}")).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+            let (exit, out, err) = typed(&[&["check", path.to_str().unwrap()], option].concat(), &[]);
+            assert_eq!(exit, Exit::Fine, "{out}{err}");
+            err.replace(dir.path().to_str().unwrap(), "dir")
+        };
+        let command = format!("command: [{script_name}, -x]");
+        let says = |keys: &str, why: &str| {
+            let err = checked(keys, &[]);
+            assert!(err.contains("warning: job `a`: ") && err.contains(why), "{keys}: {err}");
+        };
+        says(&command, "program `dir/run.sh`: No such file or directory");
+        assert_eq!(checked(&command, &["--portable"]), "");
+        fs::write(&script, "#!/bin/sh\r\nexit 0\r\n").unwrap();
+        says(&command, "program `dir/run.sh`: it is not executable: its runs would fail");
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        says(&command, "program `dir/run.sh`: its first line ends with a carriage return");
+        says(&format!("command: '{script_name} -x | cat'"), "its first line ends with a carriage return");
+        fs::write(&script, "#!/bin/bsh\nexit 0\n").unwrap();
+        says(&command, "program `dir/run.sh`: the interpreter that its first line names does not exist");
+        fs::write(&script, "#! /bin/sh -e\nexit 0\n").unwrap();
+        for fit in [&command, "command: [run.sh]", "command: '$HOME/run.sh'", "command: 'cd /nowhere; ./run.sh'"] {
+            assert_eq!(checked(fit, &[]), "", "{fit}");
+        }
+        says("command: x, working_directory: /no/such/folder", "working directory `/no/such/folder`: No such file");
+        says(&format!("command: x, working_directory: {script_name}"), "`dir/run.sh`: it is not a directory");
+    }
+
+    #[test]
     fn problems_are_objects_in_json() {
         let (_, out, err) = {
             let dir = tempfile::tempdir().unwrap();

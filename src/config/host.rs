@@ -1,4 +1,6 @@
-//! Checks that depend on the host: known users, the right to switch to them, and the files that jobs are given.
+//! Checks that depend on the host: known users, the right to switch to them, and the files and programs of jobs.
+
+mod program;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -21,7 +23,7 @@ pub(super) struct Host {
     /// `None` for an unknown host, which accepts every job.
     rights: Option<ProcessRights>,
     known: BTreeMap<RunAs, AccountCheck>,
-    /// Looks at the files that jobs are given.
+    /// Looks at the files that jobs are given, at their programs and directories.
     looks_at_files: bool,
     /// When the jobs are checked: a job may have no occurrences left.
     pub(super) now: Timestamp,
@@ -81,6 +83,7 @@ impl Host {
         let run_as = RunAs { user, group: merged(&own.settings.group, &defaults.settings.group) };
         if self.looks_at_files {
             objections.extend(unfit_files(own, defaults, &run_as));
+            objections.extend(program::unfit(own, defaults));
         }
         if run_as == RunAs::default() {
             return objections;
