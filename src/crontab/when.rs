@@ -106,6 +106,9 @@ impl TimeField {
             return Ok(format!("{}{step}", self.random(low, high)?));
         }
         if let Some((low, high)) = base.split_once('-') {
+            if low.is_empty() || high.is_empty() {
+                return Err(format!("cron cannot read `{}`", shown(item)));
+            }
             if !self.ends_with_sunday(item) {
                 self.in_order(self.value(low)?, self.value(high)?, item)?;
             }
@@ -225,6 +228,8 @@ mod tests {
                 "0 0 * * sun~sat,sat~sun x",
                 "day of week: cron refuses the range `sat~sun`, which goes backwards; write 7 for Sunday",
             ),
+            ("--all", "minute: cron cannot read `--all`"),
+            ("0 1- * * * x", "hour: cron cannot read `1-`"),
             ("0 0 * * monday x", "day of week: cron cannot read `monday`"),
             ("0 0 * * 1, x", "day of week: cron cannot read ``"),
             ("0 0 * * */0 x", "day of week: `0` is not a valid step"),
