@@ -11,7 +11,8 @@
 //! - No component may be in a virtual file system: a process determines the content of its `/proc/PID/cmdline`, whoever
 //!   owns the file.
 //! - On a read-only mount nobody may write, whatever the mode says: Kubernetes mounts a ConfigMap, whose directory has
-//!   the mode 0777, like this. Only root mounts, and vouches for whoever may write to it elsewhere. Owners still count.
+//!   the mode 0777, like this. Only root mounts, and vouches for whoever may write to it elsewhere. Owners and several names still
+//!   count.
 //! - A group whose only member is this user does not count as other users: with a umask of 002, all files are writable
 //!   by it.
 //!
@@ -111,10 +112,11 @@ impl AccessRules {
     }
 
     fn check_not_writable(&self, tree: &impl FileTree, facts: &Facts) -> Result<(), Fault> {
+        if facts.is_read_only { Ok(()) } else { self.check_mode(tree, facts) }
+    }
+
+    fn check_mode(&self, tree: &impl FileTree, facts: &Facts) -> Result<(), Fault> {
         let mode = facts.mode;
-        if facts.is_read_only {
-            return Ok(());
-        }
         if mode & BY_ANYBODY != 0 {
             return Err(Fault::AnybodyWrites { mode });
         }
@@ -124,9 +126,9 @@ impl AccessRules {
         Ok(())
     }
 
-    /// True if others may add names in this directory.
+    /// True if others may add names in this directory, or may have added them where it is not read-only.
     fn is_shared(&self, tree: &impl FileTree, directory: &Facts) -> bool {
-        self.check_not_writable(tree, directory).is_err()
+        self.check_mode(tree, directory).is_err()
     }
 
     /// Checks a component on the way. A node that is neither directory nor link ends the way and is checked there.

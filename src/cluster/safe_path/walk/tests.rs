@@ -234,6 +234,9 @@ fn the_volume_of_a_pod_is_accepted_where_it_is_mounted_read_only() {
     assert_eq!(volume(true, ME).result("/etc/cron"), "/etc/cron");
     assert_eq!(volume(false, 0).result("/etc/cron/jobs.yaml"), "/etc/cron: AnybodyWrites { mode: 511 }");
     assert_eq!(volume(true, STRANGER).result("/etc/cron/jobs.yaml"), "/etc/cron: ForeignOwner { owner: 7 }");
+    let mut foreign = volume(true, 0);
+    foreign.0.last_mut().expect("the link").facts.owner = STRANGER;
+    assert_eq!(foreign.result("/etc/cron/jobs.yaml"), "/etc/cron/jobs.yaml: ForeignLink { owner: 7 }");
     // A mount that nobody can write to may still be open for everybody to read.
     let open = Memory::new().with("/secret", Facts { is_read_only: true, ..facts(FileKind::File, 0, 0o644) });
     assert!(open.found("/secret", Wanted::Secret).is_err());
@@ -290,10 +293,14 @@ fn a_refusal_names_the_component_and_the_remedy() {
 /// The stranger is a member of every group except this user's own.
 impl Memory {
     fn may_write(&self, node: usize) -> bool {
-        let Facts { owner, group, mode, is_read_only, .. } = self.0[node].facts;
-        let by_mode = mode & 0o002 != 0 || (mode & 0o020 != 0 && group != OWN_GROUP);
+        let Facts { owner, is_read_only, .. } = self.0[node].facts;
         // The owner may have another way to it, on which it can be written to.
-        owner == STRANGER || !is_read_only && by_mode
+        owner == STRANGER || !is_read_only && self.is_open(node)
+    }
+
+    fn is_open(&self, node: usize) -> bool {
+        let Facts { group, mode, .. } = self.0[node].facts;
+        mode & 0o002 != 0 || (mode & 0o020 != 0 && group != OWN_GROUP)
     }
 
     fn may_replace(&self, directory: usize, node: usize) -> bool {
@@ -303,8 +310,10 @@ impl Memory {
     }
 
     fn may_have_put(&self, directory: usize, node: usize) -> bool {
-        let Facts { kind, links, .. } = self.0[node].facts;
-        self.may_write(directory) && kind != FileKind::Directory && links > 1
+        let Facts { kind, links, owner, .. } = self.0[node].facts;
+        // A directory that is read-only here was not when it was filled.
+        let could_write = self.0[directory].facts.owner == STRANGER || self.is_open(directory);
+        could_write && kind != FileKind::Directory && (links > 1 || kind == FileKind::Link && owner == STRANGER)
     }
 
     /// Follows a path as the kernel does, and records each lookup as directory and node.
