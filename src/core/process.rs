@@ -203,6 +203,8 @@ pub enum Deadline {
     Lease,
     /// When the lease has ended and this instant has come.
     LeaseAnd(Uptime),
+    /// When the lease ends or this instant has come, whichever is first.
+    LeaseOr(Uptime),
     /// When this instant has come, regardless of the lease.
     At(Uptime),
     /// Never by itself.
@@ -215,6 +217,7 @@ impl Deadline {
         match self {
             Self::Lease => lease_until,
             Self::LeaseAnd(at) => lease_until.max(at),
+            Self::LeaseOr(at) => lease_until.min(at),
             Self::At(at) => at,
             Self::None => Uptime::NEVER,
         }

@@ -115,6 +115,7 @@ mod tests {
             Just(Deadline::Lease),
             instants().prop_map(Deadline::At),
             instants().prop_map(Deadline::LeaseAnd),
+            instants().prop_map(Deadline::LeaseOr),
         ]
     }
 

@@ -200,6 +200,7 @@ mod tests {
         assert_eq!(Deadline::LeaseAnd(at(5)).due(at(3)), at(5));
         assert_eq!(Deadline::Lease.due(at(3)), at(3));
         assert_eq!((Deadline::At(at(5)).due(at(3)), Deadline::At(at(5)).due(at(9))), (at(5), at(5)));
+        assert_eq!((Deadline::LeaseOr(at(5)).due(at(3)), Deadline::LeaseOr(at(5)).due(at(9))), (at(3), at(5)));
         assert_eq!(Deadline::None.due(Uptime::ZERO), Uptime::NEVER);
     }
 }

@@ -14,7 +14,9 @@ use crate::warden::handle::{Handle, Warden, WardenGone};
 use cronkeeper_core::clock::system::{SystemClock, now};
 use cronkeeper_core::clock::{Clock as _, Uptime, Wake};
 use cronkeeper_core::job::Job;
-use cronkeeper_core::process::{EndedBy, Ending, Launch, Notice, Order, StartFailure, StartStep, Stream, TreeId};
+use cronkeeper_core::process::{
+    Deadline, EndedBy, Ending, Launch, Notice, Order, StartFailure, StartStep, Stream, TreeId,
+};
 use cronkeeper_core::run::millis;
 
 /// Output of the job: its stream, the text, and whether the line continues in the next piece.
@@ -107,17 +109,30 @@ impl ExecSupervisor<'_> {
 
     fn on_notice(&mut self, notice: Notice) -> Option<StartedOrFailed> {
         match notice {
-            Notice::Started { at, .. } => self.due = self.job.timeout.map(|timeout| at + timeout),
+            Notice::Started { at, .. } => self.began(at),
             // Cannot fail: the thread that prints outlives this one.
             Notice::Output { stream, line, continues, .. } => drop(self.output.send((stream, line, continues))),
             Notice::NotStarted { why, .. } => return Some(Err(why)),
             Notice::Ended(ending) => {
-                let timed_out = ending.ended_by == Some(EndedBy::Order) && self.stopped == Some(ExecStopCause::Timeout);
+                let timed_out = match ending.ended_by {
+                    Some(EndedBy::Order) => self.stopped == Some(ExecStopCause::Timeout),
+                    // The only deadline is that of the timeout.
+                    Some(EndedBy::Deadline) => true,
+                    None => false,
+                };
                 return Some(Ok(SupervisedEnd { ending: *ending, timed_out }));
             }
             Notice::Held { .. } | Notice::WithoutFiles { .. } | Notice::Pong => {}
         }
         None
+    }
+
+    /// The warden enforces the timeout too, in case this process is stopped by then.
+    fn began(&mut self, at: Uptime) {
+        let Some(timeout) = self.job.timeout else { return };
+        self.due = Some(at + timeout);
+        let deadline = Deadline::At(at + timeout + self.job.kill_grace);
+        self.order(Order::Deadline { tree_id: self.tree_id, deadline });
     }
 
     fn check_timeout(&mut self) {

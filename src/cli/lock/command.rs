@@ -53,6 +53,23 @@ pub(super) struct CommandSettings {
     pub on_lease_end: OnLeaseEnd,
 }
 
+impl CommandSettings {
+    /// The end of `--hold` for a lock that was taken at this instant.
+    fn hold_until(&self, held_from: Uptime) -> Option<Uptime> {
+        self.hold.map(|hold| held_from + hold)
+    }
+
+    /// When the warden kills the command by itself, also while this process is stopped.
+    fn deadline(&self, held_from: Uptime) -> Deadline {
+        match (self.on_lease_end, self.hold_until(held_from)) {
+            (OnLeaseEnd::Kill, Some(until)) => Deadline::LeaseOr(until),
+            (OnLeaseEnd::Kill, None) => Deadline::Lease,
+            (OnLeaseEnd::Warn, Some(until)) => Deadline::At(until),
+            (OnLeaseEnd::Warn, None) => Deadline::None,
+        }
+    }
+}
+
 /// Why the command was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
@@ -101,6 +118,8 @@ pub(super) struct HeldCommand<'a, G> {
     early: Vec<i32>,
     /// The command was told that the lease is over.
     is_warned: bool,
+    /// The end of the lease as the warden knows it.
+    lease_until: Uptime,
 }
 
 impl<'a, G: Guard> HeldCommand<'a, G> {
@@ -112,12 +131,13 @@ impl<'a, G: Guard> HeldCommand<'a, G> {
         held_from: Uptime,
     ) -> Self {
         let (stopped, is_started, early, is_warned) = (None, false, Vec::new(), false);
-        Self { warden, signals, guard, settings, held_from, stopped, is_started, early, is_warned }
+        let lease_until = guard.lease_until();
+        Self { warden, signals, guard, settings, held_from, stopped, is_started, early, is_warned, lease_until }
     }
 
     /// Runs the command to its end.
     pub async fn run(&mut self, launch: Launch) -> Result<CommandEnd, WardenGone> {
-        self.order(Order::Lease { until: self.guard.lease_until() });
+        self.renew(self.guard.lease_until());
         if self.warden.start(&launch).is_err() {
             let too_long = nix::errno::Errno::E2BIG as i32;
             return Ok(Err(StartFailure::Step { step: StartStep::Exec, errno: too_long }));
@@ -150,8 +170,7 @@ impl<'a, G: Guard> HeldCommand<'a, G> {
             }
             Notice::NotStarted { why, .. } => Some(Err(why)),
             Notice::Ended(ending) => {
-                // The warden kills by itself when the lease ends.
-                let by_deadline = (ending.ended_by == Some(EndedBy::Deadline)).then_some(Stopped::LockLost);
+                let by_deadline = (ending.ended_by == Some(EndedBy::Deadline)).then(|| self.deadline_was());
                 let stopped = self.stopped.filter(|_| ending.ended_by == Some(EndedBy::Order)).or(by_deadline);
                 Some(Ok((stopped, *ending)))
             }
@@ -161,7 +180,7 @@ impl<'a, G: Guard> HeldCommand<'a, G> {
 
     fn on_event(&mut self, event: LockEvent) {
         match event {
-            LockEvent::Lease { until } => self.order(Order::Lease { until }),
+            LockEvent::Lease { until } => self.renew(until),
             LockEvent::SessionOver => self.lose("the session is over"),
             LockEvent::EntryGone { entry } => self.lose(&format!("somebody deleted `{entry}`")),
             LockEvent::RevokeRequested { entry } => {
@@ -172,6 +191,18 @@ impl<'a, G: Guard> HeldCommand<'a, G> {
             }
             LockEvent::Disconnected | LockEvent::Connected => {}
         }
+    }
+
+    fn renew(&mut self, until: Uptime) {
+        self.lease_until = until;
+        self.order(Order::Lease { until });
+    }
+
+    /// Which of its deadlines came first for the warden, which kills by itself: this process may have been stopped.
+    fn deadline_was(&self) -> Stopped {
+        let is_hold = self.settings.hold_until(self.held_from).is_some_and(|until| until <= self.lease_until);
+        let ends_with_lease = self.settings.on_lease_end == OnLeaseEnd::Kill;
+        if is_hold || !ends_with_lease { Stopped::Hold } else { Stopped::LockLost }
     }
 
     /// Handles the loss of the lock while the lease lasts: nobody else may know of the lease.
@@ -216,7 +247,7 @@ impl<'a, G: Guard> HeldCommand<'a, G> {
         let now = now().up;
         if self.stop_at().is_some_and(|at| at <= now) {
             self.stopped = Some(Stopped::Hold);
-            let left = (self.held_from + self.settings.hold.unwrap_or_default()).since(now);
+            let left = self.settings.hold_until(self.held_from).unwrap_or(now).since(now);
             self.order(Order::Stop { tree_id: TREE, grace_ms: millis(left) });
         }
         if self.settings.on_lease_end == OnLeaseEnd::Warn && self.guard.lease_until() <= now {
@@ -277,7 +308,7 @@ pub(super) async fn run_command(
 ) -> Result<CommandEnd, Error> {
     let system = |what| move |source| Error::System { what, source };
     let mut launch =
-        launch(settings, environment, not_after).map_err(system("the working directory cannot be read"))?;
+        launch(settings, environment, held_from, not_after).map_err(system("the working directory cannot be read"))?;
     warden::inherit_orphans().map_err(system("orphans cannot be inherited"))?;
     let (warden, streams) = Warden::spawn_with_streams(descriptors).map_err(system("the warden cannot be started"))?;
     let warden = warden.into_async().map_err(system("the warden cannot be reached"))?;
@@ -304,10 +335,14 @@ pub(super) async fn run_command(
 }
 
 /// The launch of the command, in this process's directory, with its user and limits.
-fn launch(settings: &CommandSettings, environment: Vec<(String, String)>, not_after: Uptime) -> io::Result<Launch> {
+fn launch(
+    settings: &CommandSettings,
+    environment: Vec<(String, String)>,
+    held_from: Uptime,
+    not_after: Uptime,
+) -> io::Result<Launch> {
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);
-    let deadline = if settings.on_lease_end == OnLeaseEnd::Kill { Deadline::Lease } else { Deadline::None };
     Ok(Launch {
         tree_id: TREE,
         argv: settings.argv.iter().collect(),
@@ -324,7 +359,7 @@ fn launch(settings: &CommandSettings, environment: Vec<(String, String)>, not_af
         cgroup: None,
         not_before: None,
         not_after,
-        deadline,
+        deadline: settings.deadline(held_from),
         max_output: 0,
     })
 }

@@ -114,7 +114,12 @@ impl Trees {
 
     /// The next tree to kill and when, if the lease ends at `lease_until`.
     pub fn next_due(&self, lease_until: Uptime) -> Option<(Uptime, TreeId)> {
-        let kinds = [Deadline::Lease, Deadline::LeaseAnd(Uptime::ZERO), Deadline::At(Uptime::ZERO)];
+        let kinds = [
+            Deadline::Lease,
+            Deadline::LeaseAnd(Uptime::ZERO),
+            Deadline::LeaseOr(Uptime::ZERO),
+            Deadline::At(Uptime::ZERO),
+        ];
         let firsts = kinds.into_iter().filter_map(|kind| self.by_deadline.range((kind, TreeId(0))..).next());
         let firsts = firsts.map(|&(deadline, tree_id)| (deadline.due(lease_until), tree_id));
         firsts.chain(self.by_grace.first().copied()).min()
@@ -207,6 +212,13 @@ mod tests {
         trees.set_deadline(TreeId(0), Deadline::None);
         assert_eq!(trees.next_due(at(40)), None);
         assert_eq!(trees.killing().map(|(tree_id, _)| tree_id.0).collect::<Vec<_>>(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_tree_with_an_instant_and_the_lease_is_due_at_the_earlier_of_the_two() {
+        let trees = of(&[Deadline::LeaseOr(at(50)), Deadline::LeaseOr(at(30)), Deadline::LeaseAnd(at(40))]);
+        assert_eq!(trees.next_due(at(20)).map(|(at, _)| at), Some(at(20)));
+        assert_eq!(trees.next_due(at(90)), Some((at(30), TreeId(1))));
     }
 
     #[test]

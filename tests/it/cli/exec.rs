@@ -18,6 +18,7 @@ jobs:
   signal: {schedule: '@daily', command: 'kill -KILL $$'}
   slow: {schedule: '@daily', command: [sleep, '1000'], timeout: 1s}
   stubborn: {schedule: '@daily', command: 'trap \"\" TERM; while :; do sleep 0.1; done', timeout: 1s, kill_grace: 1s}
+  tells: {schedule: '@daily', command: 'echo $$ >DIR/new; mv DIR/new DIR/pid; exec sleep 1000', timeout: 1s, kill_grace: 1s}
   missing: {schedule: '@daily', command: [no-such-program, --full]}
   plain: {schedule: '@daily', command: [./jobs.yaml], working_directory: DIR}
   nowhere: {schedule: '@daily', command: [ls], working_directory: /no/such/directory}
@@ -199,6 +200,21 @@ fn interrupted(job: &str, signal: Signal) -> (String, Option<i32>) {
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();
     (rest, child.wait().unwrap().code())
+}
+
+#[test]
+fn a_timeout_comes_while_the_caller_is_stopped() {
+    let context = context();
+    let child = context.line(&line("tells")).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let caller = Pid::from_child(&child);
+    until("the job runs", || context.path().join("pid").exists());
+    let job = std::fs::read_to_string(context.path().join("pid")).unwrap();
+    kill_process(caller, Signal::STOP).unwrap();
+    until("the job is dead", || !std::path::Path::new(&format!("/proc/{}", job.trim())).exists());
+    kill_process(caller, Signal::CONT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(124) && text.contains("exceeded its `timeout`"), "{output:?}");
 }
 
 #[test]

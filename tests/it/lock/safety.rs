@@ -88,6 +88,27 @@ fn a_stopped_client_loses_its_command_before_another_holds_the_lock() {
 }
 
 #[test]
+fn the_end_of_the_hold_comes_while_the_client_is_stopped() {
+    let (connect, dir) = (shared(), Scratch::new("hold"));
+    let file = dir.path().join("a.lock").display().to_string();
+    let ways: [(&str, &[&str]); 3] = [
+        (&connect, &["--session-timeout", "40s", "/locks/a"]),
+        (&connect, &["--session-timeout", "40s", "--on-lease-end", "warn", "/locks/b"]),
+        ("", &["--file", &file]),
+    ];
+    for (connect, options) in ways {
+        let client =
+            Client::start_with(connect, &[&["--hold", "1s"], options].concat(), "echo command $$; exec sleep 1000");
+        let command = pid_in(&client.await_line("command"));
+        client.process().signal(Signal::STOP);
+        until("the command is dead", || !is_alive(command));
+        client.process().signal(Signal::CONT);
+        client.await_line("its `--hold` of 1s is over");
+        assert_eq!(client.await_exit(), Some(124), "{options:?}");
+    }
+}
+
+#[test]
 fn without_servers_the_command_is_killed_when_the_lease_ends() {
     let ensemble = Ensemble::start(1);
     let client = Client::start(&ensemble.connect_string(), &["/locks/a"]);

@@ -82,7 +82,12 @@ impl OverdueKills {
     }
 
     fn first(&self) -> Option<(Uptime, TreeId)> {
-        let kinds = [Deadline::Lease, Deadline::LeaseAnd(Uptime::ZERO), Deadline::At(Uptime::ZERO)];
+        let kinds = [
+            Deadline::Lease,
+            Deadline::LeaseAnd(Uptime::ZERO),
+            Deadline::LeaseOr(Uptime::ZERO),
+            Deadline::At(Uptime::ZERO),
+        ];
         let firsts = kinds.into_iter().filter_map(|kind| self.by_deadline.range((kind, TreeId(0))..).next());
         firsts.map(|&(deadline, tree_id)| (deadline.due(self.lease_ends) + self.timeout, tree_id)).min()
     }

@@ -75,7 +75,7 @@ impl Runs {
             Some(Deadline::LeaseAnd(at)) => Some((process.tree_id, Deadline::At(at.min(longest)))),
             // Trees with `Deadline::None` are not watched.
             Some(Deadline::None) | None => Some((process.tree_id, Deadline::At(longest))),
-            Some(Deadline::Lease | Deadline::At(_)) => None,
+            Some(Deadline::Lease | Deadline::LeaseOr(_) | Deadline::At(_)) => None,
         });
         for (tree_id, deadline) in kept.collect::<Vec<_>>() {
             self.set_deadline(cx, tree_id, deadline);
