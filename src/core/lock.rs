@@ -38,12 +38,7 @@ impl LockPath {
         if components.is_empty() {
             return Err("the root is not for locks".to_owned());
         }
-        if components.split('/').any(|component| matches!(component, "" | "." | "..")) {
-            return Err("a path has no empty components, and none that is `.` or `..`".to_owned());
-        }
-        if text.chars().any(is_refused) {
-            return Err("a path has no control characters".to_owned());
-        }
+        check_components(components)?;
         if let Some(reserved) = RESERVED.iter().find(|reserved| is_at_or_below(text, reserved)) {
             return Err(format!("`{reserved}` is not for locks"));
         }
@@ -58,6 +53,20 @@ impl LockPath {
     pub fn child(&self, name: &str) -> String {
         format!("{}/{name}", self.0)
     }
+}
+
+/// Checks what is behind the first slash of a path in ZooKeeper: the components, and their characters.
+///
+/// # Errors
+/// A message that names the rule.
+pub fn check_components(components: &str) -> Result<(), &'static str> {
+    if components.split('/').any(|component| matches!(component, "" | "." | "..")) {
+        return Err("a path has no empty components, and none that is `.` or `..`");
+    }
+    if components.chars().any(is_refused) {
+        return Err("a path has no control characters");
+    }
+    Ok(())
 }
 
 /// ZooKeeper refuses these characters in paths; a newline separates paths in the environment of a command.
@@ -146,6 +155,12 @@ impl LockKey {
         keys.join(" ")
     }
 
+    /// What only somebody with the key can say about this text.
+    pub fn proof(&self, of: &str) -> String {
+        let digest = Sha256::new().chain_update(&self.0).chain_update(" ").chain_update(of).finalize();
+        digest.iter().take(16).fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+    }
+
     /// The uuid in the names of the holder's entries.
     pub fn uuid(&self) -> Uuid {
         let digest = Sha256::digest(self.0.as_bytes());
@@ -204,6 +219,9 @@ mod tests {
         assert_eq!(inner.uuid(), LockKey::in_text(&text)[0].uuid());
         assert!(!format!("{inner:?}").contains(&inner.0));
         assert_eq!(LockKey::in_text("short nonsense"), []);
+        assert_eq!(inner.proof("a"), inner.proof("a"));
+        assert_ne!(inner.proof("a"), inner.proof("b"));
+        assert_ne!(inner.proof("a"), LockKey::draw().proof("a"));
         let many = vec![outer; 200];
         assert_eq!(LockKey::in_text(&inner.with(&many)).len(), MOST_KEYS);
     }

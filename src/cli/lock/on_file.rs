@@ -2,6 +2,7 @@
 //!
 //! The thread that waits for the kernel cannot be interrupted. If waiting ends early, the process simply ends.
 
+use std::error::Error as _;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -13,7 +14,7 @@ use nix::libc::{SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook_tokio::Signals;
 use tokio::sync::oneshot;
 
-use super::command::{CommandSettings, NoLease, not_started, run_command, signals};
+use super::command::{CommandSettings, NoLease, not_started, run_command, say, signals};
 use super::{Args, Taken, command_environment, conclude, outer_keys};
 use crate::accounts::Account;
 use crate::api::client::SocketSearch;
@@ -64,13 +65,14 @@ pub(super) fn run(
                 pid: std::process::id(),
                 user: Account::own().name,
                 program: settings.argv.first().cloned().unwrap_or_default(),
-                key: key.uuid(),
+                key: key.clone(),
             },
         };
         let held = match wait(args, request, &mut signals).await? {
             Waited::Held(held) => held,
             Waited::Interrupted(signal) => return Ok(Exit::Command(u8::try_from(128 + signal).unwrap_or(u8::MAX))),
         };
+        held.iter().for_each(tell_unrecorded);
         for (file, token) in files.iter().zip(&mut tokens) {
             // A file that another name has locked already was not locked twice.
             let own = held.iter().find(|held| held.file == *file).or(held.first());
@@ -89,6 +91,16 @@ pub(super) fn run(
             Err(why) => Err(not_started(settings, why)),
         }
     })
+}
+
+/// Says what a holder without a record cannot rely on.
+fn tell_unrecorded(held: &HeldFileLock) {
+    let Some(why) = &held.unrecorded else { return };
+    let cause = why.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+    say(&format!(
+        "{why}{cause}; `cronkeeper locks` does not show the lock, a lock of the same file inside the command waits for it, \
+         and its token may be used again if this host's clock is set back"
+    ));
 }
 
 /// The token of each file that a process around this one holds.

@@ -33,11 +33,12 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
-use uuid::Uuid;
 
-use self::lock_file::{LockFile, Place};
+use self::lock_file::{FileId, LockFile, Place};
 pub use self::record::ListedHolder;
-use self::sidecar::Sidecar;
+use self::record::next_token;
+use self::sidecar::{Recording, Sidecar};
+use cronkeeper_core::clock::system::now;
 use cronkeeper_core::lock::{LockKey, LockKind};
 use cronkeeper_core::term::FencingToken;
 
@@ -58,8 +59,8 @@ pub struct Holder {
     pub pid: u32,
     pub user: String,
     pub program: String,
-    /// [`LockKey::uuid`] of the key that its command gets.
-    pub key: Uuid,
+    /// The key that its command gets.
+    pub key: LockKey,
 }
 
 /// A lock that is held.
@@ -69,8 +70,10 @@ pub struct Holder {
 pub struct HeldFileLock {
     /// The file as the request named it.
     pub file: PathBuf,
-    /// Larger than that of every earlier holder of the file.
+    /// Larger than that of every earlier holder of the file; without a record, only as far as this host's clock goes.
     pub token: FencingToken,
+    /// Why there is no record of this holder. It is then not listed, and a lock inside its command does not know it.
+    pub unrecorded: Option<FileLockError>,
     /// The sidecar comes first, so that on dropping the record ends before the lock does.
     descriptors: Vec<OwnedFd>,
 }
@@ -172,15 +175,32 @@ fn open_in_order(files: &[PathBuf]) -> Result<Vec<(usize, LockFile)>, FileLockEr
 fn take(request: &FileLockRequest, file: LockFile) -> Result<Option<HeldFileLock>, FileLockError> {
     file.lock(request.kind, request.waits)?;
     let Some(place) = file.place()? else { return Ok(None) };
-    let sidecar = Sidecar::open(place, file.mode())?;
+    let sidecar = match Sidecar::open(place, file.is_writable())? {
+        Recording::Possible(sidecar) => *sidecar,
+        // Permits are counted in the record only.
+        Recording::Impossible(_, why) if matches!(request.kind, LockKind::Permits { .. }) => return Err(why),
+        Recording::Impossible(newest, why) => return without_record(file, newest, why).map(Some),
+    };
     let claimed = match request.kind {
         LockKind::Permits { of, count } => permits::claim(&sidecar, request, of, count)?,
         LockKind::Mutex | LockKind::Shared | LockKind::Exclusive => sidecar.claim(request)?,
     };
     Ok(claimed.map(|token| {
         let (file, lock) = file.into_parts();
-        HeldFileLock { file, token, descriptors: vec![sidecar.into_descriptor(), lock] }
+        HeldFileLock { file, token, unrecorded: None, descriptors: vec![sidecar.into_descriptor(), lock] }
     }))
+}
+
+/// A lock of somebody who may open the file and nothing else, as flock(1) gives it.
+fn without_record(
+    file: LockFile,
+    newest: Option<FencingToken>,
+    why: FileLockError,
+) -> Result<HeldFileLock, FileLockError> {
+    let (file, lock) = file.into_parts();
+    let token = next_token(newest, now().wall)
+        .ok_or_else(|| FileLockError::unsafe_file(&file, "has a record with the largest token there is"))?;
+    Ok(HeldFileLock { file, token, unrecorded: Some(why), descriptors: vec![lock] })
 }
 
 /// How this process already holds the file: by a key that it got from a process that holds it now.
@@ -193,8 +213,8 @@ pub fn held_by_key(file: &Path, keys: &[LockKey]) -> io::Result<Option<(LockKind
     if keys.is_empty() {
         return Ok(None);
     }
-    let keys: Vec<Uuid> = keys.iter().map(LockKey::uuid).collect();
-    let outer = holders(file)?.into_iter().filter(|holder| keys.contains(&holder.key));
+    let (file, holders) = list(file)?;
+    let outer = holders.into_iter().filter(|holder| keys.iter().any(|key| holder.is_by(key, file)));
     let strongest = outer.max_by_key(|holder| (strength(holder.kind), holder.token));
     Ok(strongest.map(|holder| (holder.kind, holder.token)))
 }
@@ -214,7 +234,15 @@ fn strength(kind: LockKind) -> u8 {
 /// # Errors
 /// If the record of the holders cannot be trusted or read.
 pub fn holders(file: &Path) -> io::Result<Vec<ListedHolder>> {
-    let listed = Place::find(file).and_then(|place| place.map_or(Ok(Vec::new()), Sidecar::list));
+    list(file).map(|(_, holders)| holders)
+}
+
+/// The same, with the file that its path names.
+fn list(file: &Path) -> io::Result<(FileId, Vec<ListedHolder>)> {
+    let listed = Place::find(file).and_then(|place| match place {
+        Some(place) => Ok((place.id(), Sidecar::list(place)?)),
+        None => Ok(((0, 0), Vec::new())),
+    });
     listed.map_err(|error| match error {
         FileLockError::Io { source, .. } => source,
         other => io::Error::other(other),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat, statat};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::FileLockError;
 use cronkeeper_core::lock::LockKind;
@@ -29,27 +30,29 @@ pub(super) struct LockFile {
     given: PathBuf,
     descriptor: OwnedFd,
     stat: Stat,
+    may_write: bool,
 }
 
 impl LockFile {
     /// Opens the file, creating it if it does not exist.
     pub(super) fn open(given: &Path) -> Result<Self, FileLockError> {
-        let descriptor = loop {
+        let (descriptor, may_write) = loop {
             if let Some(opened) = open_or_create(given)? {
                 break opened;
             }
         };
         let stat = fstat(&descriptor).map_err(|errno| FileLockError::io(given, "examine", errno))?;
-        Ok(Self { given: given.to_owned(), descriptor, stat })
+        Ok(Self { given: given.to_owned(), descriptor, stat, may_write })
     }
 
     pub(super) fn id(&self) -> FileId {
         id(&self.stat)
     }
 
-    /// The permissions of the file.
-    pub(super) fn mode(&self) -> Mode {
-        Mode::from_raw_mode(self.stat.st_mode)
+    /// True if this user may write the file, or could allow it: then others trust what this user says about it.
+    pub(super) fn is_writable(&self) -> bool {
+        let me = geteuid();
+        self.may_write || me.is_root() || me.as_raw() == self.stat.st_uid
     }
 
     /// Takes the lock of the file.
@@ -73,7 +76,7 @@ impl LockFile {
     /// The place of the file; none if its path names another file now, or none.
     pub(super) fn place(&self) -> Result<Option<Place>, FileLockError> {
         let place = Place::find(&self.given)?;
-        Ok(place.filter(|place| place.id == self.id()))
+        Ok(place.filter(|place| place.id() == self.id()))
     }
 
     /// The path as given, and the descriptor that holds the lock.
@@ -82,11 +85,11 @@ impl LockFile {
     }
 }
 
-/// Opens the file, or else creates it; none if another process was faster.
+/// Opens the file, or else creates it, and says whether for writing; none if another process was faster.
 ///
 /// `O_CREAT` without `O_EXCL` would not do: in a sticky directory, the kernel refuses it for existing files of other
 /// users (fs.protected_regular), and it would create the missing target of a link that another user has left there.
-fn open_or_create(given: &Path) -> Result<Option<OwnedFd>, FileLockError> {
+fn open_or_create(given: &Path) -> Result<Option<(OwnedFd, bool)>, FileLockError> {
     let failed = |what| move |errno| FileLockError::io(given, what, errno);
     let open = |flags| openat(CWD, given, flags | FLAGS, MODE);
     match open(OFlags::RDWR) {
@@ -95,17 +98,17 @@ fn open_or_create(given: &Path) -> Result<Option<OwnedFd>, FileLockError> {
         Err(Errno::ACCESS | Errno::PERM | Errno::ISDIR | Errno::ROFS | Errno::TXTBSY) => {
             return match open(OFlags::RDONLY) {
                 Err(Errno::NOENT) => Ok(None),
-                other => other.map(Some).map_err(failed("open")),
+                other => other.map(|file| Some((file, false))).map_err(failed("open")),
             };
         }
-        other => return other.map(Some).map_err(failed("open")),
+        other => return other.map(|file| Some((file, true))).map_err(failed("open")),
     }
     match open(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL) {
         Err(Errno::EXIST) if leads_nowhere(given) => {
             Err(FileLockError::unsafe_file(given, "is a symbolic link to a missing file"))
         }
         Err(Errno::EXIST) => Ok(None),
-        other => other.map(Some).map_err(failed("create")),
+        other => other.map(|file| Some((file, true))).map_err(failed("create")),
     }
 }
 
@@ -122,7 +125,8 @@ pub(super) struct Place {
     pub(super) folder: OwnedFd,
     folder_path: PathBuf,
     name: OsString,
-    id: FileId,
+    /// Of the file.
+    pub(super) stat: Stat,
 }
 
 impl Place {
@@ -146,9 +150,13 @@ impl Place {
                 folder,
                 folder_path: folder_path.to_owned(),
                 name: name.to_owned(),
-                id: id(&stat),
+                stat,
             })),
         }
+    }
+
+    pub(super) fn id(&self) -> FileId {
+        id(&self.stat)
     }
 
     /// The name and the path of a file beside it.

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::Holder;
-use cronkeeper_core::lock::LockKind;
+use super::lock_file::FileId;
+use cronkeeper_core::lock::{LockKey, LockKind};
 use cronkeeper_core::term::FencingToken;
 
 /// Length of a block. A holder's record fits whatever its texts are, because they are cut.
@@ -29,8 +30,11 @@ pub struct ListedHolder {
     /// Its user and its program. Any text: escape it.
     pub user: String,
     pub program: String,
-    /// [`LockKey::uuid`](cronkeeper_core::lock::LockKey::uuid) of its key.
+    /// [`LockKey::uuid`] of its key.
     pub key: Uuid,
+    /// That whoever has that key wrote the record, for this file: others may be able to write the sidecar too.
+    #[serde(default)]
+    pub proof: String,
     pub since: Timestamp,
 }
 
@@ -44,16 +48,28 @@ enum RecordedKind {
 }
 
 impl ListedHolder {
-    pub(super) fn new(holder: &Holder, kind: LockKind, token: FencingToken, since: Timestamp) -> Self {
+    /// The record of a holder of `file`.
+    pub(super) fn new(file: FileId, holder: &Holder, kind: LockKind, token: FencingToken, since: Timestamp) -> Self {
         let cut = |text: &str, longest| text.chars().take(longest).collect();
         let (user, program) = (cut(&holder.user, LONGEST_USER), cut(&holder.program, LONGEST_PROGRAM));
-        Self { token, kind, pid: holder.pid, user, program, key: holder.key, since }
+        let (key, proof) = (holder.key.uuid(), holder.key.proof(&statement(file, kind, token)));
+        Self { token, kind, pid: holder.pid, user, program, key, proof, since }
+    }
+
+    /// True if the owner of this key wrote the record, for `file`.
+    pub(super) fn is_by(&self, key: &LockKey, file: FileId) -> bool {
+        self.key == key.uuid() && self.proof == key.proof(&statement(file, self.kind, self.token))
     }
 
     /// The record that [`block`] made; none if it is no record.
     pub(super) fn parse(block: &[u8]) -> Option<Self> {
         serde_json::from_slice(content(block)).ok()
     }
+}
+
+/// What a record proves. The device is left out: containers number it differently.
+fn statement((_, inode): FileId, kind: LockKind, FencingToken(token): FencingToken) -> String {
+    format!("{inode} {kind:?} {token}")
 }
 
 /// The first block.

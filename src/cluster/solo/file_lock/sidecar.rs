@@ -16,21 +16,22 @@
 //! as it does after the file was removed: see [`next_token`]. Any other content is refused, never overwritten: it may
 //! belong to somebody, or to a newer version.
 //!
-//! Whoever may write the sidecar can forge tokens and holders. It is created writable for its owner only, and readable
-//! for those who may read the locked file, because they can block the lock anyway. It is accepted from root, from this
-//! user, and from the owner of its directory, who could replace it anyway. For a lock that other users share, root can
-//! create it, empty, with a group that may write.
+//! Whoever may write the sidecar can forge tokens and entries of the list. So it has the rights of the locked file,
+//! however it was created: those who may write that file share its lock, and can block it for ever anyway. Nobody can
+//! pass for a holder of the lock, though: a record has a proof by the holder's secret key. The sidecar is accepted from
+//! root, from this user, from the owner of its directory, who could replace it anyway, and from whoever may write the
+//! file. Those who may only read the file lock it without a record, as do those who cannot create the sidecar.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use nix::libc::off_t;
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid, fchown, fstat, openat, statat};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid, fchmod, fchown, fstat, openat, statat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::Serialize;
@@ -60,23 +61,67 @@ pub(super) struct Sidecar {
     path: PathBuf,
 }
 
+/// A sidecar, or why this user has none for a file that it can lock.
+#[derive(Debug)]
+pub(super) enum Recording {
+    Possible(Box<Sidecar>),
+    /// The newest token, as far as it can be read, and why nothing can be written.
+    Impossible(Option<FencingToken>, FileLockError),
+}
+
 impl Sidecar {
-    /// Opens the sidecar to write it; creates it if it does not exist. `mode` is that of the locked file.
-    pub(super) fn open(place: Place, mode: Mode) -> Result<Self, FileLockError> {
-        let mode = mode & Mode::from_raw_mode(0o644) | Mode::from_raw_mode(0o600);
+    /// Opens the sidecar to write it; creates it if it does not exist. `may_write`: this user may write the locked file.
+    pub(super) fn open(place: Place, may_write: bool) -> Result<Recording, FileLockError> {
         let (name, path) = place.beside(SUFFIX);
-        let open = |flags| openat(&place.folder, &name, OFlags::RDWR | flags | FLAGS, mode);
+        let open = |flags| openat(&place.folder, &name, flags | FLAGS, Mode::from_raw_mode(0o600));
         let opened = loop {
-            match open(OFlags::empty()) {
-                Err(Errno::NOENT) => {}
+            match open(OFlags::RDWR) {
+                Err(Errno::NOENT) if may_write || owner_of(&place.folder) == Some(geteuid().as_raw()) => {}
+                // One that others do not trust would keep them from the lock.
+                Err(Errno::NOENT) => break Err(Errno::ACCESS),
                 other => break other,
             }
-            match open(OFlags::CREATE | OFlags::EXCL) {
+            match open(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL) {
                 Err(Errno::EXIST) => {}
                 other => break other.inspect(|file| give_to_owner(file, &place)),
             }
         };
-        Self::checked(opened, place, name, path)
+        match opened {
+            Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => {
+                let newest = match open(OFlags::RDONLY) {
+                    Err(_) => None,
+                    opened => Self::checked(opened, place, name, path.clone())?.newest()?,
+                };
+                Ok(Recording::Impossible(newest, FileLockError::io(&path, "record the holder in", errno)))
+            }
+            opened => {
+                let sidecar = Self::checked(opened, place, name, path)?;
+                sidecar.share();
+                Ok(Recording::Possible(Box::new(sidecar)))
+            }
+        }
+    }
+
+    /// Gives everybody the rights that they have on the locked file. Only the owner can, so others leave it as it is.
+    fn share(&self) {
+        let Ok(own) = fstat(&self.file) else { return };
+        let locked = &self.place.stat;
+        let mut wanted = locked.st_mode & 0o666 | 0o600;
+        if own.st_mode & wanted == wanted {
+            return;
+        }
+        // Rights that only the group has mean nothing in another group.
+        let is_about_group = (locked.st_mode >> 3) & 0o6 != locked.st_mode & 0o6 && own.st_gid != locked.st_gid;
+        if is_about_group && fchown(&self.file, None, Some(Gid::from_raw(locked.st_gid))).is_err() {
+            wanted &= !0o060;
+        }
+        let _ = fchmod(&self.file, Mode::from_raw_mode(own.st_mode & 0o7777 | wanted));
+    }
+
+    /// The newest token.
+    fn newest(&self) -> Result<Option<FencingToken>, FileLockError> {
+        ranges::take_shared(&self.file, TURN).map_err(|error| self.failed("lock", error))?;
+        Turn(self).newest()
     }
 
     /// The present holders in the order of their tokens.
@@ -153,8 +198,8 @@ impl Sidecar {
             other => other.map_err(|errno| FileLockError::io(&path, "open", errno))?.into(),
         };
         let sidecar = Self { file, place, name, path };
-        let stat = |fd| fstat(fd).map_err(|errno| sidecar.failed("examine", errno));
-        match fault(&stat(sidecar.file.as_fd())?, stat(sidecar.place.folder.as_fd())?.st_uid) {
+        let own = fstat(&sidecar.file).map_err(|errno| sidecar.failed("examine", errno))?;
+        match fault(&own, owner_of(&sidecar.place.folder), &sidecar.place.stat) {
             Some(why) => Err(sidecar.refused(why)),
             None => Ok(sidecar),
         }
@@ -182,15 +227,22 @@ fn give_to_owner(file: &OwnedFd, place: &Place) {
     }
 }
 
+fn owner_of(folder: &OwnedFd) -> Option<u32> {
+    fstat(folder).ok().map(|folder| folder.st_uid)
+}
+
 /// Why a sidecar cannot be trusted.
-fn fault(stat: &Stat, folder_owner: u32) -> Option<String> {
-    let accepted = [0, geteuid().as_raw(), folder_owner];
+fn fault(stat: &Stat, folder_owner: Option<u32>, locked: &Stat) -> Option<String> {
+    let accepted = [Some(0), Some(geteuid().as_raw()), folder_owner, Some(locked.st_uid)];
+    // Only its members can give a file to a group.
+    let is_of_group = locked.st_mode & 0o020 != 0 && stat.st_gid == locked.st_gid;
+    let is_shared = locked.st_mode & 0o002 != 0 || is_of_group;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         Some("is not a regular file".to_owned())
     } else if stat.st_nlink > 1 {
         Some("has another name (hard link)".to_owned())
-    } else if !accepted.contains(&stat.st_uid) {
-        Some(format!("belongs to another user (uid {})", stat.st_uid))
+    } else if !accepted.contains(&Some(stat.st_uid)) && !is_shared {
+        Some(format!("belongs to another user (uid {}), who may not write the locked file; remove it", stat.st_uid))
     } else {
         None
     }
@@ -213,18 +265,22 @@ impl Turn<'_> {
     /// Draws a token and records the holder.
     pub(super) fn claim(&self, request: &FileLockRequest) -> Result<FencingToken, FileLockError> {
         let since = now().wall;
-        let newest = match Start::parse(&self.read(0)?) {
-            Start::Empty => None,
-            Start::Header(header) => Some(header.token),
-            Start::Foreign => {
-                return Err(self.0.refused("is not a record of holders that this version can read, so it is kept"));
-            }
-        };
-        let token = next_token(newest, since).ok_or_else(|| self.0.refused("has the largest token there is"))?;
+        let token =
+            next_token(self.newest()?, since).ok_or_else(|| self.0.refused("has the largest token there is"))?;
         self.write(0, &Header::new(token))?;
         let start = self.take_free_block()?;
-        self.write(start, &ListedHolder::new(&request.holder, request.kind, token, since))?;
+        self.write(start, &ListedHolder::new(self.0.place.id(), &request.holder, request.kind, token, since))?;
         Ok(token)
+    }
+
+    fn newest(&self) -> Result<Option<FencingToken>, FileLockError> {
+        match Start::parse(&self.read(0)?) {
+            Start::Empty => Ok(None),
+            Start::Header(header) => Ok(Some(header.token)),
+            Start::Foreign => {
+                Err(self.0.refused("is not a record of holders that this version can read, so it is kept"))
+            }
+        }
     }
 
     fn take_free_block(&self) -> Result<off_t, FileLockError> {

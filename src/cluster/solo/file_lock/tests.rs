@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use proptest::prelude::*;
+use uuid::Uuid;
 
 use super::record::{BLOCK, Header, Start, block, next_token};
 use super::*;
@@ -43,8 +44,7 @@ fn sidecar(file: &Path) -> PathBuf {
 
 fn request(files: &[&Path], kind: LockKind) -> FileLockRequest {
     let files = files.iter().map(|file| file.to_path_buf()).collect();
-    let holder =
-        Holder { pid: std::process::id(), user: "ada".into(), program: "backup".into(), key: LockKey::draw().uuid() };
+    let holder = Holder { pid: std::process::id(), user: "ada".into(), program: "backup".into(), key: LockKey::draw() };
     FileLockRequest { files, kind, waits: true, holder }
 }
 
@@ -515,17 +515,116 @@ fn root_and_the_owner_of_a_directory_share_its_locks() {
 }
 
 #[test]
-fn a_sidecar_is_readable_for_those_who_may_read_the_file() {
+fn a_sidecar_has_the_rights_of_the_file() {
     let folder = Folder::new();
-    for (given, expected) in [(0o600, 0o600), (0o666, 0o644), (0o400, 0o600), (0o755, 0o644)] {
+    for (given, expected) in [(0o600, 0o600), (0o666, 0o666), (0o400, 0o600), (0o755, 0o644), (0o620, 0o620)] {
         let file = folder.path(&format!("{given:o}"));
         fs::write(&file, "").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(given)).unwrap();
         drop(take(&file, LockKind::Mutex));
         let mode = fs::metadata(sidecar(&file)).unwrap().permissions().mode() & 0o7777;
-        assert_eq!(mode & !0o044, expected & !0o044);
-        assert_eq!(mode & !expected, 0, "{given:o} gave {mode:o}");
+        assert_eq!(mode, expected, "{given:o} gave {mode:o}");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+        drop(take(&file, LockKind::Mutex));
+        let mode = fs::metadata(sidecar(&file)).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode, 0o666, "an old one gets them too");
     }
+}
+
+/// Runs a lock of this file as another user: what the other process prints once it holds the lock.
+fn as_user(uid: u32, file: &Path, kind: &str) -> Other {
+    let test = "solo::file_lock::tests::holds_a_lock_as_another_process";
+    let mut command = Command::new("setpriv");
+    command.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".to_owned()]);
+    command.arg(std::env::current_exe().unwrap()).args([test, "--exact", "--nocapture"]);
+    Other::spawn(command.env(CHILD, format!("{kind} {}", file.display())))
+}
+
+/// A directory like /tmp. Nobody but root can make files of several users.
+fn public_folder() -> Option<Folder> {
+    if !rustix::process::geteuid().is_root() || Command::new("setpriv").arg("--version").output().is_err() {
+        println!("skipped: only root can become other users");
+        return None;
+    }
+    // Other users must be able to run this program.
+    let program = std::env::current_exe().unwrap();
+    let is_open = |folder: &Path| fs::metadata(folder).unwrap().permissions().mode() & 0o005 == 0o005;
+    if !program.ancestors().all(is_open) {
+        println!("skipped: other users cannot run {}", program.display());
+        return None;
+    }
+    let folder = Folder::new();
+    fs::set_permissions(folder.0.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    Some(folder)
+}
+
+#[test]
+fn whoever_may_write_the_file_shares_its_lock_and_the_record_whoever_came_first() {
+    let Some(folder) = public_folder() else { return };
+    for first in ["root", "other"] {
+        let file = folder.path(first);
+        fs::write(&file, "").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+        let mut newest = FencingToken(0);
+        for turn in 0..3 {
+            let token = if (turn % 2 == 0) == (first == "root") {
+                let held = take(&file, LockKind::Mutex);
+                assert!(held.unrecorded.is_none(), "{:?}", held.unrecorded);
+                held.token
+            } else {
+                let other = as_user(4242 + turn, &file, "mutex");
+                assert_eq!(holders(&file).unwrap().len(), 1, "it is listed");
+                assert!(is_busy(&file, LockKind::Mutex));
+                let token = other.token();
+                other.release();
+                token
+            };
+            assert!(token > newest);
+            newest = token;
+            assert!(gets_free(&file, LockKind::Mutex));
+        }
+    }
+}
+
+#[test]
+fn whoever_may_only_read_the_file_locks_it_without_a_record() {
+    let Some(folder) = public_folder() else { return };
+    let file = folder.path("lock");
+    fs::write(&file, "").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let first = as_user(4242, &file, "mutex");
+    assert!(is_busy(&file, LockKind::Mutex) && !sidecar(&file).exists(), "a sidecar of that user would be refused");
+    let token = first.token();
+    first.release();
+    assert!(gets_free(&file, LockKind::Mutex));
+    let held = take(&file, LockKind::Mutex);
+    assert!(held.unrecorded.is_none() && held.token > token);
+    let token = held.token;
+    drop(held);
+    assert!(gets_free(&file, LockKind::Mutex));
+    let again = as_user(4242, &file, "mutex");
+    assert!(again.token() > token, "it reads the newest token");
+    assert!(holders(&file).unwrap().is_empty());
+    again.release();
+}
+
+#[test]
+fn a_forged_record_opens_nothing() {
+    let folder = Folder::new();
+    let [file, other] = ["lock", "other"].map(|name| folder.path(name));
+    let key = LockKey::draw();
+    let mut wanted = request(&[&other], LockKind::Mutex);
+    wanted.holder.key = key.clone();
+    let _held = acquire(&wanted).unwrap();
+    assert!(held_by_key(&other, std::slice::from_ref(&key)).unwrap().is_some());
+    // Somebody copies the record of that holder into the sidecar of a file that it does not hold.
+    let _forger = take(&file, LockKind::Shared);
+    let mut bytes = fs::read(sidecar(&file)).unwrap();
+    bytes[BLOCK..2 * BLOCK].copy_from_slice(&fs::read(sidecar(&other)).unwrap()[BLOCK..2 * BLOCK]);
+    let forged = File::options().write(true).open(sidecar(&file)).unwrap();
+    forged.write_all_at(&bytes, 0).unwrap();
+    assert_eq!(holders(&file).unwrap().remove(0).key, key.uuid(), "it is there");
+    assert_eq!(held_by_key(&file, &[key]).unwrap(), None);
 }
 
 #[test]
@@ -536,10 +635,10 @@ fn a_holder_is_listed_until_its_end() {
     let wanted = request(&[&file], permits(3, 2));
     let held = acquire(&wanted).unwrap().remove(0);
     let listed = holders(&file).unwrap().remove(0);
-    let Holder { pid, user, program, key } = wanted.holder;
-    let expected =
-        ListedHolder { token: held.token, kind: permits(3, 2), pid, user, program, key, since: listed.since };
+    let id = Place::find(&file).unwrap().unwrap().id();
+    let expected = ListedHolder::new(id, &wanted.holder, permits(3, 2), held.token, listed.since);
     assert_eq!(listed, expected);
+    assert_eq!((listed.pid, listed.user.as_str(), listed.program.as_str()), (std::process::id(), "ada", "backup"));
     assert!((before..=Timestamp::now()).contains(&listed.since));
     drop(held);
     assert!(loses_its_holders(&file));
@@ -566,7 +665,7 @@ fn a_command_holds_what_its_key_opens() {
     let (outer, inner, foreign) = (LockKey::draw(), LockKey::draw(), LockKey::draw());
     let taken_with = |key: &LockKey, kind| {
         let mut wanted = request(&[&file], kind);
-        wanted.holder.key = key.uuid();
+        wanted.holder.key = key.clone();
         acquire(&wanted).unwrap().remove(0)
     };
     let reader = taken_with(&outer, LockKind::Shared);
@@ -758,7 +857,7 @@ fn holder() -> impl Strategy<Value = Holder> {
     let text = || prop::collection::vec(any::<char>(), 0..200).prop_map(String::from_iter);
     let control = || prop::collection::vec(Just('\u{1}'), 0..200).prop_map(String::from_iter);
     let texts = prop_oneof![(text(), text()), (control(), control())];
-    let keys = any::<u128>().prop_map(Uuid::from_u128);
+    let keys = any::<(u128, u128)>().prop_map(|(one, two)| LockKey::of(Uuid::from_u128(one), Uuid::from_u128(two)));
     (any::<u32>(), texts, keys).prop_map(|(pid, (user, program), key)| Holder { pid, user, program, key })
 }
 
@@ -774,7 +873,7 @@ proptest! {
         since in Timestamp::MIN.as_second()..Timestamp::MAX.as_second(),
     ) {
         let since = Timestamp::new(since, 999_999_999).unwrap();
-        let record = ListedHolder::new(&holder, kind, FencingToken(token), since);
+        let record = ListedHolder::new((1, u64::MAX), &holder, kind, FencingToken(token), since);
         let written = block(&record).unwrap();
         prop_assert_eq!(written.len(), BLOCK);
         prop_assert_eq!(written.iter().position(|byte| *byte == b'\n'), Some(BLOCK - 1));
@@ -813,7 +912,7 @@ proptest! {
     /// As [`no_text_panics`], near a record.
     #[test]
     fn no_damage_panics(holder in holder(), kind in kind(), at in 0..BLOCK, byte in any::<u8>()) {
-        let record = ListedHolder::new(&holder, kind, FencingToken(1), Timestamp::UNIX_EPOCH);
+        let record = ListedHolder::new((1, 2), &holder, kind, FencingToken(1), Timestamp::UNIX_EPOCH);
         let mut damaged = block(&record).unwrap();
         damaged[at] = byte;
         let _ = (ListedHolder::parse(&damaged), Start::parse(&damaged));

@@ -131,7 +131,7 @@ impl Node {
 
 /// What `cronkeeper lock` does in its own process.
 fn script(file: &Path, waits: bool) -> Result<HeldFileLock, FileLockError> {
-    let holder = Holder { pid: 1, user: "ada".into(), program: "ship".into(), key: LockKey::draw().uuid() };
+    let holder = Holder { pid: 1, user: "ada".into(), program: "ship".into(), key: LockKey::draw() };
     let request = FileLockRequest { files: vec![file.to_owned()], kind: LockKind::Mutex, waits, holder };
     file_lock::acquire(&request).map(|mut held| held.remove(0))
 }

@@ -105,7 +105,7 @@ fn acquire(
         pid: std::process::id(),
         user: place.user.clone(),
         program: format!("job {}", wanted_locks.job),
-        key: wanted_locks.key.uuid(),
+        key: wanted_locks.key.clone(),
     };
     let request = FileLockRequest { files: files.to_vec(), kind: LockKind::Mutex, waits: wanted_locks.waits, holder };
     let is_wanted = || is_wanted.load(Ordering::Relaxed);
