@@ -21,6 +21,9 @@ mod job_files;
 /// Files in memory, for what a process reads from its standard input.
 mod memory_file;
 
+/// Certificates and keys, as people have them in files.
+pub mod pem;
+
 /// The process that starts the jobs' processes and lets none escape.
 pub mod warden;
 

@@ -81,6 +81,19 @@ pub fn read_text(path: &Path, wanted: Wanted) -> Result<String, Refusal> {
     Ok(text)
 }
 
+/// Reads a file that must be trusted or secret, at most so many bytes.
+///
+/// # Errors
+/// As for [`open_file`]; also if it is larger.
+pub fn read_bytes(path: &Path, wanted: Wanted, most: u64) -> Result<Vec<u8>, Refusal> {
+    let mut bytes = Vec::new();
+    open_file(path, wanted)?.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(io::Error::other(format!("it is larger than {most} bytes")).into());
+    }
+    Ok(bytes)
+}
+
 /// Checks that no other user can write to a directory or replace it.
 ///
 /// # Errors

@@ -1,12 +1,13 @@
 //! Files with secrets: reading them, the token, and their errors.
 
 use std::fmt;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
+use crate::pem::PemFault;
 use cronkeeper_cluster::safe_path::{self, Refusal, Unsafe, Wanted};
 
 /// Most bytes of a file; more than any token or certificate chain needs.
@@ -24,10 +25,9 @@ pub enum SecretError {
     Unsafe(Unsafe),
     #[error("{} must hold a token: one line of {SHORTEST} to 1000 visible characters, as `openssl rand -hex 32` writes it", .0.display())]
     NoToken(PathBuf),
-    #[error("{} has no certificate: it must be PEM, with a section `BEGIN CERTIFICATE`", .0.display())]
-    NoCertificate(PathBuf),
-    #[error("{} has no private key: it must be PEM, with a section `BEGIN PRIVATE KEY` and without a password", .0.display())]
-    NoKey(PathBuf),
+    /// There is no usable certificate or key in it.
+    #[error("{} {fault}", path.display())]
+    Pem { path: PathBuf, fault: PemFault },
     /// The TLS library rejects a certificate, key or authority.
     #[error("{} cannot be used for TLS: {why}; put the right file there", path.display())]
     Unusable {
@@ -41,17 +41,10 @@ pub enum SecretError {
 
 /// Reads a file that others cannot change nor, if it is secret, read. At most [`LARGEST`] bytes.
 pub(super) fn read(path: &Path, wanted: Wanted) -> Result<Vec<u8>, SecretError> {
-    let unreadable = |error| SecretError::Unreadable(path.to_owned(), error);
-    let file = safe_path::open_file(path, wanted).map_err(|refusal| match refusal {
+    safe_path::read_bytes(path, wanted, LARGEST).map_err(|refusal| match refusal {
         Refusal::Unsafe(found) => SecretError::Unsafe(found),
-        Refusal::Io(error) => unreadable(error),
-    })?;
-    let mut bytes = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(unreadable(io::Error::other("it is larger than 1 MiB")));
-    }
-    Ok(bytes)
+        Refusal::Io(error) => SecretError::Unreadable(path.to_owned(), error),
+    })
 }
 
 /// Reads a token, the only line of a file.

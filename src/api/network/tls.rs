@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tokio_rustls::rustls::crypto::aws_lc_rs;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{ClientConfig, Error, RootCertStore, ServerConfig};
 
 use super::TlsFiles;
 use super::secret::{SecretError, read};
+use crate::pem;
 use cronkeeper_cluster::safe_path::Wanted;
 
 /// Reads the server's certificate and key and, if given, the authorities for client certificates.
@@ -30,11 +30,7 @@ pub(super) fn config(files: &TlsFiles) -> Result<ServerConfig, SecretError> {
             builder.with_client_cert_verifier(verifier.map_err(|error| unusable(path, error))?)
         }
     };
-    let mut config = builder.with_single_cert(chain, private).map_err(|error| match error {
-        Error::InconsistentKeys(_) => SecretError::OtherKey { key: key.clone(), certificate: certificate.clone() },
-        Error::InvalidCertificate(_) => unusable(certificate, error),
-        error => unusable(key, error),
-    })?;
+    let mut config = builder.with_single_cert(chain, private).map_err(|error| refused(error, certificate, key))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
@@ -50,17 +46,15 @@ pub(in crate::api) fn client(own: Option<&TlsFiles>, ca: Option<&Path>) -> Resul
     let builder = builder.with_root_certificates(authorities(trusted)?);
     let Some(TlsFiles { certificate, key, .. }) = own else { return Ok(Some(builder.with_no_client_auth())) };
     let (chain, private) = (certificates(certificate)?, private_key(key)?);
-    builder.with_client_auth_cert(chain, private).map(Some).map_err(|error| unusable(certificate, error))
+    builder.with_client_auth_cert(chain, private).map(Some).map_err(|error| refused(error, certificate, key))
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, SecretError> {
-    PrivateKeyDer::from_pem_slice(&read(path, Wanted::Secret)?).map_err(|_| SecretError::NoKey(path.to_owned()))
+    pem::private_key(&read(path, Wanted::Secret)?).map_err(|fault| SecretError::Pem { path: path.to_owned(), fault })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, SecretError> {
-    let bytes = read(path, Wanted::Trusted)?;
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(|| SecretError::NoCertificate(path.to_owned()))
+    pem::certificates(&read(path, Wanted::Trusted)?).map_err(|fault| SecretError::Pem { path: path.to_owned(), fault })
 }
 
 fn authorities(path: &Path) -> Result<RootCertStore, SecretError> {
@@ -69,6 +63,17 @@ fn authorities(path: &Path) -> Result<RootCertStore, SecretError> {
         roots.add(certificate).map_err(|error| unusable(path, error))?;
     }
     Ok(roots)
+}
+
+/// Words why the TLS library refuses a certificate with its key.
+fn refused(error: Error, certificate: &Path, key: &Path) -> SecretError {
+    match error {
+        Error::InconsistentKeys(_) => {
+            SecretError::OtherKey { key: key.to_owned(), certificate: certificate.to_owned() }
+        }
+        Error::InvalidCertificate(_) => unusable(certificate, error),
+        error => unusable(key, error),
+    }
 }
 
 fn unusable(path: &Path, error: impl std::fmt::Display) -> SecretError {
