@@ -51,6 +51,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::ask::AskFailure;
+use self::credentials::CredentialError;
 use self::lock_failure::LockFailure;
 use self::run::start_jobs::NotUsed;
 use crate::api::network::SecretError;
@@ -155,15 +156,18 @@ pub enum Error {
     #[error(transparent)]
     Solo(#[from] SoloError),
     /// A file with a secret or certificate cannot be read.
-    #[error("cannot read {}", path.display())]
-    CredentialFile { path: PathBuf, source: io::Error },
+    #[error("`{option}`: cannot read {}", path.display())]
+    CredentialFile { option: &'static str, path: PathBuf, source: io::Error },
     /// A file with a secret or certificate is open to others.
     #[error(transparent)]
     UnsafeFile(Unsafe),
     /// The file of `--zookeeper-auth-file` has another format.
     #[error("{} must hold one `scheme:credential` per line", .0.display())]
     AuthFile(PathBuf),
-    /// The ZooKeeper client rejects a certificate or key; the text is the client's.
+    /// A certificate or key for ZooKeeper cannot be used.
+    #[error(transparent)]
+    Credential(#[from] CredentialError),
+    /// The ZooKeeper client rejects its options; the text is the client's.
     #[error("the options for ZooKeeper cannot be used: {0}")]
     ZooKeeperOptions(String),
     /// A file for the address of `--listen` cannot be used.

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use super::lock::number;
-use super::lock::on_zookeeper::{client_data, runtime};
+use super::lock::on_zookeeper::{client_data, failed, runtime};
 use super::lock_failure::LockFailure;
 use super::progress::announced;
 use super::service::{self, Connected, ServiceArgs, close};
 use super::{Error, Exit};
 use cronkeeper_cluster::zookeeper::SessionError;
 use cronkeeper_cluster::zookeeper::lock::barrier::Visit;
-use cronkeeper_cluster::zookeeper::lock::data;
+use cronkeeper_cluster::zookeeper::lock::{LockError, data};
 use cronkeeper_cluster::zookeeper::session::Session;
 use cronkeeper_core::clock::Clock as _;
 use cronkeeper_core::clock::system::SystemClock;
@@ -44,7 +44,7 @@ impl Args {
             let give_up_at = service::give_up_at(clock.now().up, self.timeout);
             let mut until = (clock.now().up + service.session_timeout).min(give_up_at);
             loop {
-                let Connected { session, .. } = service.connect(&clock, until).await?;
+                let Connected { session, .. } = service.enter(&clock, until).await?;
                 let left = give_up_at.since(clock.now().up);
                 let visited = tokio::time::timeout(left, self.visit(session.clone(), &clock)).await;
                 // Removes what a visit that was given up has left.
@@ -55,7 +55,7 @@ impl Args {
                         return Err(Error::from(LockFailure::NotOpen { path: self.path.clone(), waited }));
                     }
                     Ok(Err(SessionError::SessionOver)) => until = give_up_at,
-                    Ok(visited) => return visited.map_err(|error| LockFailure::Refused(error.into()).into()),
+                    Ok(visited) => return visited.map_err(|error| failed(LockError::from(error), &service)),
                 }
             }
         })?;

@@ -2,10 +2,10 @@
 //!
 //! All of them name files: secrets on the command line would be visible to every user of the host.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::cli::Error;
+use crate::pem::{self, IdentityFault, PemFault};
 use cronkeeper_cluster::safe_path::{self, Refusal, Wanted};
 use cronkeeper_cluster::zookeeper::session::{Auth, Tls};
 
@@ -27,10 +27,30 @@ pub struct Args {
     zookeeper_key: Option<PathBuf>,
 }
 
+/// Why credentials for ZooKeeper cannot be used. Each message names the option, or its setting, and the file.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialError {
+    #[error("`{option}`: {} {fault}", path.display())]
+    Pem { option: &'static str, path: PathBuf, fault: PemFault },
+    #[error("`{KEY}`: the key in {} does not match the certificate in {}; name the two files of one pair, or replace \
+             both together", key.display(), certificate.display())]
+    OtherKey { key: PathBuf, certificate: PathBuf },
+    /// Clap knows this rule, an environment file does not.
+    #[error("`{option}` is set without `{without}`: set both or none")]
+    Without { option: &'static str, without: &'static str },
+}
+
+const AUTH_FILE: &str = "--zookeeper-auth-file";
+const CA: &str = "--zookeeper-ca";
+const CERT: &str = "--zookeeper-cert";
+const KEY: &str = "--zookeeper-key";
+/// Most bytes of a certificate file: more than the authorities of a whole operating system have.
+const LARGEST: u64 = 4 << 20;
+
 impl Args {
-    /// Takes all options from the settings of an environment file.
-    pub(super) fn of_settings(settings: &BTreeMap<String, String>) -> Self {
-        let path = |option: &str| settings.get(&format!("CRONKEEPER_ZOOKEEPER_{option}")).map(PathBuf::from);
+    /// Takes all options from the settings of an environment file. `of`: the value of a variable.
+    pub(super) fn of_settings(of: impl Fn(&str) -> Option<String>) -> Self {
+        let path = |option: &str| of(&format!("CRONKEEPER_ZOOKEEPER_{option}")).map(PathBuf::from);
         Self {
             zookeeper_auth_file: path("AUTH_FILE"),
             zookeeper_ca: path("CA"),
@@ -41,21 +61,54 @@ impl Args {
 
     /// The identities to authenticate with; none without `--zookeeper-auth-file`.
     pub(super) fn auth(&self) -> Result<Auth, Error> {
-        match &self.zookeeper_auth_file {
-            Some(path) => identities(&read(path, Wanted::Secret)?).ok_or_else(|| Error::AuthFile(path.clone())),
-            None => Ok(Auth::default()),
-        }
+        let Some(path) = &self.zookeeper_auth_file else { return Ok(Auth::default()) };
+        let bytes = read(AUTH_FILE, path, Wanted::Secret)?;
+        let text = str::from_utf8(&bytes).ok();
+        text.and_then(identities).ok_or_else(|| Error::AuthFile(path.clone()))
     }
 
     /// The TLS certificates; `None` without `--zookeeper-ca`, which means no TLS.
+    ///
+    /// What the client library would only refuse at each attempt to connect is refused here.
     pub(super) fn tls(&self) -> Result<Option<Tls>, Error> {
-        let Some(ca) = &self.zookeeper_ca else { return Ok(None) };
+        let without = |option, without| Err(CredentialError::Without { option, without }.into());
         let identity = match (&self.zookeeper_cert, &self.zookeeper_key) {
-            (Some(certificate), Some(key)) => Some((read(certificate, Wanted::Trusted)?, read(key, Wanted::Secret)?)),
-            _ => None,
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (Some(_), None) => return without(CERT, KEY),
+            (None, Some(_)) => return without(KEY, CERT),
+            (None, None) => None,
         };
-        Ok(Some(Tls { ca: Some(read(ca, Wanted::Trusted)?), identity }))
+        let Some(ca) = &self.zookeeper_ca else {
+            return if identity.is_some() { without(CERT, CA) } else { Ok(None) };
+        };
+        let trusted = read(CA, ca, Wanted::Trusted)?;
+        pem::authorities(&trusted).map_err(of_file(CA, ca))?;
+        let identity = identity.map(|(certificate, key)| pair(certificate, key)).transpose()?;
+        Ok(Some(Tls { ca: Some(text(&trusted)), identity }))
     }
+}
+
+/// Reads a certificate and its key.
+fn pair(certificate: &Path, key: &Path) -> Result<(String, String), Error> {
+    let bytes = (read(CERT, certificate, Wanted::Trusted)?, read(KEY, key, Wanted::Secret)?);
+    pem::check_identity(&bytes.0, &bytes.1).map_err(|fault| match fault {
+        IdentityFault::Certificate(fault) => of_file(CERT, certificate)(fault),
+        IdentityFault::Key(fault) => of_file(KEY, key)(fault),
+        IdentityFault::OtherKey => {
+            CredentialError::OtherKey { key: key.to_owned(), certificate: certificate.to_owned() }
+        }
+    })?;
+    Ok((text(&bytes.0), text(&bytes.1)))
+}
+
+fn of_file(option: &'static str, path: &Path) -> impl FnOnce(PemFault) -> CredentialError {
+    let path = path.to_owned();
+    move |fault| CredentialError::Pem { option, path, fault }
+}
+
+/// The text of a PEM file. Only what is around its sections may be in another encoding.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// The line that opens the znodes to everybody.
@@ -76,10 +129,10 @@ fn identities(text: &str) -> Option<Auth> {
 }
 
 /// Reads a file that others cannot change nor, if it is secret, read.
-pub(super) fn read(path: &Path, wanted: Wanted) -> Result<String, Error> {
-    safe_path::read_text(path, wanted).map_err(|refusal| match refusal {
+fn read(option: &'static str, path: &Path, wanted: Wanted) -> Result<Vec<u8>, Error> {
+    safe_path::read_bytes(path, wanted, LARGEST).map_err(|refusal| match refusal {
         Refusal::Unsafe(found) => Error::UnsafeFile(found),
-        Refusal::Io(source) => Error::CredentialFile { path: path.to_owned(), source },
+        Refusal::Io(source) => Error::CredentialFile { option, path: path.to_owned(), source },
     })
 }
 

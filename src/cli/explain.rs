@@ -111,6 +111,7 @@ fn exit(error: &Error) -> Exit {
         | Error::CredentialFile { .. }
         | Error::UnsafeFile(_)
         | Error::AuthFile(_)
+        | Error::Credential(_)
         | Error::ZooKeeperOptions(_)
         | Error::Secret(_)
         | Error::Release(_)
@@ -176,7 +177,7 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::NoCrontab { .. } => "for a system crontab, with a user in each entry, add `--system`",
         Error::AuthFile(_) => "for the scheme `digest` a line is `digest:user:password`",
-        Error::ZooKeeperOptions(_) => "certificates and keys must be PEM",
+        Error::ZooKeeperOptions(_) => "check the options that begin with `--zookeeper`, and their files",
         Error::NodeName(_) => "name it with `--node NAME` or CRONKEEPER_NODE",
         Error::Ask(AskFailure::Ask(AskError::NoDaemon(_))) => {
             "is `cronkeeper run` running here? `--runtime-dir` names the directory of its socket"
@@ -209,6 +210,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Jobs(_)
         | Error::NoGoodJobs { .. }
         | Error::UnsafeFile(_)
+        | Error::Credential(_)
         | Error::TimeZone(_)
         | Error::SeveralNames
         | Error::CrontabFile { .. }

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use uuid::Uuid;
 
 use super::lock::number;
-use super::lock::on_zookeeper::runtime;
+use super::lock::on_zookeeper::{failed, runtime};
 use super::lock_failure::LockFailure;
 use super::progress::announced;
 use super::service::{self, Connected, ServiceArgs, close};
@@ -63,7 +63,7 @@ impl Args {
             let give_up_at = service::give_up_at(clock.now().up, self.timeout);
             let mut until = (clock.now().up + service.session_timeout).min(give_up_at);
             loop {
-                let Connected { session, .. } = service.connect(&clock, until).await?;
+                let Connected { session, .. } = service.enter(&clock, until).await?;
                 let left = give_up_at.since(clock.now().up);
                 let done = tokio::time::timeout(left, self.act(session.clone(), &clock, id)).await;
                 close(session).await;
@@ -71,7 +71,7 @@ impl Args {
                     Err(_) => return Err(Error::from(self.timed_out())),
                     // While this process waits, a new session does as well.
                     Ok(Err(LatchError::Session(SessionError::SessionOver))) => until = give_up_at,
-                    Ok(done) => return done.map_err(|error| LockFailure::Latch(error).into()),
+                    Ok(done) => return done.map_err(|error| failed(error, &service)),
                 }
             }
         })?;

@@ -9,6 +9,7 @@ use cronkeeper_cluster::solo::file_lock::FileLockError;
 use cronkeeper_cluster::zookeeper::SessionError;
 use cronkeeper_cluster::zookeeper::lock::LockError;
 use cronkeeper_cluster::zookeeper::lock::latch::LatchError;
+use cronkeeper_core::escape;
 use cronkeeper_core::lock::LockPath;
 
 /// Why a command around locks failed.
@@ -28,8 +29,16 @@ pub enum LockFailure {
     NoChroot { chroot: String },
     #[error("cannot read the environment file {}", path.display())]
     EnvironmentFile { path: PathBuf, source: io::Error },
-    #[error("{}: `{}` is not a setting", path.display(), cronkeeper_core::escape::plain(line))]
-    EnvironmentLine { path: PathBuf, line: String },
+    #[error("{}:{line}: `{}` is not a setting, `NAME=value`", path.display(), escape::plain(text))]
+    EnvironmentLine { path: PathBuf, line: usize, text: String },
+    #[error("{}:{line}: {name}: {}", path.display(), escape::plain(why))]
+    EnvironmentValue {
+        path: PathBuf,
+        line: usize,
+        /// The variable.
+        name: &'static str,
+        why: String,
+    },
     #[error(transparent)]
     Refused(#[from] LockError),
     #[error(transparent)]
@@ -66,6 +75,14 @@ pub enum LockFailure {
 }
 
 impl LockFailure {
+    /// The failure of the session behind it, if that is what it is.
+    pub(super) fn session(&self) -> Option<&SessionError> {
+        match self {
+            Self::Refused(LockError::Session(error)) | Self::Latch(LatchError::Session(error)) => Some(error),
+            _ => None,
+        }
+    }
+
     /// Its exit code.
     pub(super) fn exit(&self) -> Exit {
         match self {
@@ -81,9 +98,11 @@ impl LockFailure {
             | Self::NoChroot { .. }
             | Self::EnvironmentFile { .. }
             | Self::EnvironmentLine { .. }
-            | Self::File(FileLockError::Unsafe { .. })
-            | Self::Refused(LockError::Session(SessionError::NoAuth(_)))
-            | Self::Latch(LatchError::Session(SessionError::NoAuth(_))) => Exit::Config,
+            | Self::EnvironmentValue { .. }
+            | Self::File(FileLockError::Unsafe { .. }) => Exit::Config,
+            failure if matches!(failure.session(), Some(SessionError::NoAuth(_) | SessionError::NoChroot)) => {
+                Exit::Config
+            }
             Self::WardenGone => Exit::Command(137),
             Self::NotStarted { is_missing, .. } => Exit::Command(if *is_missing { 127 } else { 126 }),
             Self::Refused(_) | Self::Latch(_) | Self::File(_) | Self::Directory { .. } | Self::Lost => Exit::Failed,
@@ -98,13 +117,17 @@ impl LockFailure {
                 "run as a user that can read it, name the servers with `--zookeeper`, or lock a file with `--file`"
             }
             Self::NoChroot { .. } => "create it with ZooKeeper's shell, or correct `--zookeeper`",
-            Self::Credentials { .. } | Self::Refused(LockError::Session(SessionError::NoAuth(_))) => {
-                "check `--zookeeper-auth-file` and the certificates"
+            Self::Credentials { .. } => "check `--zookeeper-auth-file` and the certificates",
+            Self::Refused(LockError::TooLarge { .. }) => {
+                "lock fewer paths or permits at once, or raise `jute.maxbuffer` on all servers"
             }
             Self::Refused(LockError::OtherPermits { .. }) | Self::File(FileLockError::OtherPermits { .. }) => {
                 "all users of a semaphore must name the same `--permits`"
             }
             Self::Latch(LatchError::OtherCount { .. }) => "all users of a latch must name the same `--count`",
+            failure if matches!(failure.session(), Some(SessionError::NoAuth(_))) => {
+                "check `--zookeeper-auth-file` and the certificates"
+            }
             Self::Upgrade { .. } => "take the lock with `--exclusive` outside",
             Self::NotStarted { is_missing: true, source, .. } if source.raw_os_error().is_some() => {
                 "a program without a slash is searched for in PATH; a script needs the interpreter that it names"

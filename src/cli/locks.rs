@@ -13,8 +13,8 @@ use super::table::Table;
 use super::{Error, Io, host};
 use cronkeeper_cluster::solo::file_lock::{self, FileLockError, ListedHolder};
 use cronkeeper_cluster::solo::lock_files;
-use cronkeeper_cluster::zookeeper::lock::LockClient;
-use cronkeeper_cluster::zookeeper::lock::listing::{EntryRole, ListedEntry, ListedLock, Listing, list};
+use cronkeeper_cluster::zookeeper::lock::listing::{Cut, EntryRole, ListedEntry, ListedLock, Listing, list};
+use cronkeeper_cluster::zookeeper::lock::{LockClient, LockError};
 use cronkeeper_core::clock::Clock as _;
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::lock::{LockKind, LockPath};
@@ -46,8 +46,13 @@ impl Args {
             (None, Some(service)) => self.on_zookeeper(&service)?,
             (None, None) => of_files(&self.files()?)?,
         };
-        if listing.is_cut {
-            writeln!(io.err, "cronkeeper: there are too many znodes to search: name a path")?;
+        if let Some(Cut { left, first }) = &listing.cut {
+            let remedy = match &self.path {
+                None => "name the path of a lock, as in `cronkeeper locks /locks/orders`",
+                Some(_) => "name a path further down",
+            };
+            let left = counted(*left, "znode");
+            writeln!(io.err, "cronkeeper: there is too much to search: {left} left, the first is `{first}`; {remedy}")?;
         }
         if self.json {
             json(&listing, io.out)?
@@ -60,8 +65,9 @@ impl Args {
     fn on_zookeeper(&self, service: &Service) -> Result<Listing, Error> {
         runtime()?.block_on(async {
             let clock = SystemClock::default();
-            let Connected { session, .. } = service.connect(&clock, clock.now().up + service.session_timeout).await?;
-            let listing = list(&session, self.path.as_ref()).await.map_err(|error| failed(error.into(), service));
+            let Connected { session, .. } = service.enter(&clock, clock.now().up + service.session_timeout).await?;
+            let listing =
+                list(&session, self.path.as_ref()).await.map_err(|error| failed(LockError::from(error), service));
             close(session).await;
             listing
         })
@@ -106,7 +112,16 @@ fn entry_of(holder: ListedHolder) -> ListedEntry {
         LockKind::Permits { .. } => EntryRole::HasPermit,
     };
     let client = Some(LockClient { host: host::name(), pid, user, program, revoked_at_ms: None });
-    ListedEntry { name: token.to_string(), role, since, client, data: String::new(), is_revoked: false }
+    ListedEntry {
+        name: token.to_string(),
+        znode: String::new(),
+        is_persistent: false,
+        role,
+        since,
+        client,
+        data: String::new(),
+        is_revoked: false,
+    }
 }
 
 fn json(listing: &Listing, out: &mut dyn Write) -> io::Result<()> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{Error, credentials, host};
 use crate::api::client::SocketSearch;
 use cronkeeper_cluster::state_dir::BackendIdentity;
+use cronkeeper_cluster::zookeeper::connect_string::{ConnectString, ConnectStringError};
 use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector};
 use cronkeeper_core::term::NodeName;
 
@@ -14,7 +15,7 @@ pub struct NodeArgs {
     /// ZooKeeper servers, `host:port,host:port/chroot`. Without it, the replicas on this host elect a leader among
     /// themselves
     #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ZOOKEEPER", value_parser = servers)]
-    pub zookeeper: Option<String>,
+    pub zookeeper: Option<ConnectString>,
     /// The node's name [default: the host name; without ZooKeeper, host name and process id]
     #[arg(long, value_name = "NAME", env = "CRONKEEPER_NODE", value_parser = NodeName::parse)]
     node: Option<NodeName>,
@@ -27,13 +28,14 @@ pub struct NodeArgs {
 }
 
 /// A connect string. Empty where the environment file of the service names no servers.
-pub(super) fn servers(text: &str) -> Result<String, String> {
-    match text.is_empty() {
-        true => Err("no servers are named; set CRONKEEPER_ZOOKEEPER in the environment file, by default \
-             /etc/cronkeeper/cronkeeper.env"
-            .to_owned()),
-        false => Ok(text.to_owned()),
-    }
+pub(super) fn servers(text: &str) -> Result<ConnectString, String> {
+    text.parse().map_err(|error: ConnectStringError| match error {
+        ConnectStringError::NoServers => format!(
+            "{error}; set CRONKEEPER_ZOOKEEPER in the environment file, by default /etc/cronkeeper/cronkeeper.env"
+        ),
+        ConnectStringError::Scheme { .. } => format!("{error}, and for TLS add `--zookeeper-ca FILE`"),
+        error => error.to_string(),
+    })
 }
 
 impl NodeArgs {
@@ -54,22 +56,21 @@ impl NodeArgs {
     pub(super) fn backend_identity(&self) -> BackendIdentity {
         match &self.zookeeper {
             None => BackendIdentity::Solo,
-            Some(connect) => BackendIdentity::Zookeeper { chroot: chroot(connect).trim_end_matches('/').to_owned() },
+            Some(connect) => BackendIdentity::Zookeeper { chroot: connect.chroot().to_owned() },
         }
     }
 
-    pub(super) fn connector(&self, connect: &str, session_timeout: Duration) -> Result<Connector, Error> {
+    pub(super) fn connector(&self, connect: &ConnectString, session_timeout: Duration) -> Result<Connector, Error> {
         Connector::new(self.settings(connect, session_timeout)?).map_err(Error::ZooKeeperOptions)
     }
 
     /// Connection settings for the servers at `connect`, with credentials.
-    pub(super) fn settings(&self, connect: &str, session_timeout: Duration) -> Result<ConnectionSettings, Error> {
+    pub(super) fn settings(
+        &self,
+        connect: &ConnectString,
+        session_timeout: Duration,
+    ) -> Result<ConnectionSettings, Error> {
         let (auth, tls) = (self.credentials.auth()?, self.credentials.tls()?);
-        Ok(ConnectionSettings { connect: connect.to_owned(), session_timeout, auth, tls })
+        Ok(ConnectionSettings { connect: connect.to_string(), session_timeout, auth, tls })
     }
-}
-
-/// The part of a connect string behind the servers; `/` if there is none.
-pub(super) fn chroot(connect: &str) -> &str {
-    connect.find('/').map_or("/", |at| &connect[at..])
 }

@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::node_args::{NodeArgs, chroot};
+use super::node_args::NodeArgs;
 use super::{Error, Io, leftovers};
 use cronkeeper_cluster::solo::{self, Leftovers};
 use cronkeeper_cluster::state_dir::journal::FileJournal;
 use cronkeeper_cluster::state_dir::{StateDir, StateDirError};
+use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
 use cronkeeper_cluster::zookeeper::{self, KeptSessions, ReleaseError, ReleaseTarget, SessionStore as _};
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::clock::system::{self, SystemClock};
@@ -65,7 +66,7 @@ impl Args {
 
     fn on_zookeeper(
         &self,
-        connect: &str,
+        connect: &ConnectString,
         state: StateDir,
         node: NodeName,
         until: Uptime,
@@ -77,8 +78,11 @@ impl Args {
         }
         let connector = self.node.connector(connect, SESSION_TIMEOUT)?;
         let mut store = KeptSessions::new(Arc::new(state), &recovered);
-        let target =
-            ReleaseTarget { node: node.clone(), service: connect.to_owned(), chroot: chroot(connect).to_owned() };
+        let target = ReleaseTarget {
+            node: node.clone(),
+            service: connect.to_string(),
+            chroot: connect.shown_chroot().to_owned(),
+        };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -9,12 +9,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::lock_failure::LockFailure;
-use super::node_args::{chroot, servers};
+use super::node_args::servers;
 use super::progress::announced;
 use super::{Error, credentials};
 use cronkeeper_cluster::safe_path::{self, Refusal, Wanted};
 use cronkeeper_cluster::zookeeper::client::{Connect as _, ConnectError};
+use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
+use cronkeeper_cluster::zookeeper::session::diagnosis::Patience;
 use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector, Session};
+use cronkeeper_cluster::zookeeper::{SessionError, check_chroot};
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::clock::{Clock as _, Uptime};
 use cronkeeper_core::duration;
@@ -27,6 +30,8 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 /// The least time that the servers get to answer, also with `--timeout 0s`.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// Why there is no session when the time is over.
+const NO_ANSWER: &str = "no server answered in time";
 /// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -34,7 +39,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub struct ServiceArgs {
     /// ZooKeeper servers, `host:port,host:port/chroot` [default: those of the environment file]
     #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ZOOKEEPER", value_parser = servers)]
-    zookeeper: Option<String>,
+    zookeeper: Option<ConnectString>,
     /// ZooKeeper session timeout: a client that is silent for this long is considered dead [default: 10s]
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_SESSION_TIMEOUT", value_parser = duration::parse)]
     session_timeout: Option<Duration>,
@@ -54,7 +59,7 @@ pub(super) fn give_up_at(now: Uptime, timeout: Option<Duration>) -> Uptime {
 pub(super) struct Service {
     connector: Connector,
     /// For messages.
-    connect: String,
+    connect: ConnectString,
     pub session_timeout: Duration,
 }
 
@@ -66,17 +71,19 @@ impl ServiceArgs {
             Some(connect) => (connect.clone(), self.credentials.clone(), None),
             None => {
                 let settings = self.environment_file()?;
-                let Some(connect) = settings.get("CRONKEEPER_ZOOKEEPER").filter(|connect| !connect.is_empty()) else {
+                let named = settings.get(SERVERS).filter(|setting| !setting.value.trim().is_empty());
+                let Some(connect) = named.map(|setting| self.parsed(SERVERS, setting, servers)).transpose()? else {
                     return Ok(None);
                 };
-                let timeout = settings.get("CRONKEEPER_SESSION_TIMEOUT").map(|text| duration::parse(text));
-                let timeout = timeout.transpose().map_err(|_| self.bad_file("CRONKEEPER_SESSION_TIMEOUT"))?;
-                (connect.clone(), credentials::Args::of_settings(&settings), timeout)
+                let timeout = settings.get(TIMEOUT);
+                let timeout = timeout.map(|setting| self.parsed(TIMEOUT, setting, duration::parse)).transpose()?;
+                let credentials = credentials::Args::of_settings(|name| settings.get(name).map(|it| it.value.clone()));
+                (connect, credentials, timeout)
             }
         };
         let session_timeout = self.session_timeout.or(session_timeout).unwrap_or(SESSION_TIMEOUT);
         let settings = ConnectionSettings {
-            connect: connect.clone(),
+            connect: connect.to_string(),
             session_timeout,
             auth: credentials.auth()?,
             tls: credentials.tls()?,
@@ -90,9 +97,11 @@ impl ServiceArgs {
         self.service()?.ok_or_else(|| LockFailure::NoServers { command }.into())
     }
 
-    fn environment_file(&self) -> Result<BTreeMap<String, String>, Error> {
+    fn environment_file(&self) -> Result<BTreeMap<String, Setting>, Error> {
         match safe_path::read_text(&self.environment_file, Wanted::Trusted) {
-            Ok(text) => settings(&text).map_err(|line| self.bad_file(&line)),
+            Ok(text) => settings(&text).map_err(|BadSetting { line, text }| {
+                LockFailure::EnvironmentLine { path: self.environment_file.clone(), line, text }.into()
+            }),
             Err(Refusal::Io(error)) if error.kind() == ErrorKind::NotFound && self.is_default() => Ok(BTreeMap::new()),
             Err(Refusal::Io(source)) => {
                 Err(LockFailure::EnvironmentFile { path: self.environment_file.clone(), source }.into())
@@ -105,23 +114,56 @@ impl ServiceArgs {
         self.environment_file.as_os_str() == ENVIRONMENT_FILE
     }
 
-    fn bad_file(&self, line: &str) -> Error {
-        LockFailure::EnvironmentLine { path: self.environment_file.clone(), line: line.to_owned() }.into()
+    /// The value of a setting of the environment file.
+    fn parsed<T, E: ToString>(
+        &self,
+        name: &'static str,
+        setting: &Setting,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<T, Error> {
+        parse(&setting.value).map_err(|why| {
+            let (path, line, why) = (self.environment_file.clone(), setting.line, why.to_string());
+            LockFailure::EnvironmentValue { path, line, name, why }.into()
+        })
     }
+}
+
+/// The settings of the environment file that this module reads itself.
+const SERVERS: &str = "CRONKEEPER_ZOOKEEPER";
+const TIMEOUT: &str = "CRONKEEPER_SESSION_TIMEOUT";
+
+/// The value of a variable of an environment file.
+#[derive(Debug, PartialEq, Eq)]
+struct Setting {
+    value: String,
+    /// From 1.
+    line: usize,
+}
+
+/// A line of an environment file that is not an assignment.
+#[derive(Debug, PartialEq, Eq)]
+struct BadSetting {
+    line: usize,
+    text: String,
 }
 
 /// Parses an environment file as systemd does, but without continued lines.
 ///
 /// # Errors
 /// The first line that is not an assignment.
-fn settings(text: &str) -> Result<BTreeMap<String, String>, String> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(['#', ';']));
+fn settings(text: &str) -> Result<BTreeMap<String, Setting>, BadSetting> {
+    let lines =
+        text.lines().map(str::trim).zip(1..).filter(|(text, _)| !text.is_empty() && !text.starts_with(['#', ';']));
     lines
-        .map(|line| {
-            let (name, value) = line.split_once('=').ok_or_else(|| line.to_owned())?;
+        .map(|(text, line)| {
+            let bad = || BadSetting { line, text: text.to_owned() };
+            let (name, value) = text.split_once('=').ok_or_else(bad)?;
             let quoted = |quote| value.trim().strip_prefix(quote).and_then(|value| value.strip_suffix(quote));
             let value = quoted('"').or_else(|| quoted('\'')).unwrap_or_else(|| value.trim());
-            if value.ends_with('\\') { Err(line.to_owned()) } else { Ok((name.trim().to_owned(), value.to_owned())) }
+            if value.ends_with('\\') {
+                return Err(bad());
+            }
+            Ok((name.trim().to_owned(), Setting { value: value.to_owned(), line }))
         })
         .collect()
 }
@@ -139,6 +181,29 @@ impl Service {
         announced(&format!("ZooKeeper at {}", self.connect), self.connect_until(clock, until)).await
     }
 
+    /// Opens a session and makes sure that the chroot exists, for commands that would take a missing one for an empty
+    /// one. Tries until `until`.
+    pub(super) async fn enter(&self, clock: &SystemClock, until: Uptime) -> Result<Connected, Error> {
+        loop {
+            let connected = self.connect(clock, until).await?;
+            let left = until.since(clock.now().up).max(ANSWER_WITHIN);
+            let why = match tokio::time::timeout(left, check_chroot(&connected.session)).await {
+                Ok(Ok(())) => return Ok(connected),
+                Ok(Err(SessionError::NoChroot)) => {
+                    close(connected.session).await;
+                    return Err(LockFailure::NoChroot { chroot: self.chroot().to_owned() }.into());
+                }
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => NO_ANSWER.to_owned(),
+            };
+            close(connected.session).await;
+            if clock.now().up + PAUSE >= until {
+                return Err(LockFailure::Unreachable { connect: self.shown(), why }.into());
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
     async fn connect_until(&self, clock: &SystemClock, until: Uptime) -> Result<Connected, Error> {
         loop {
             let requested = clock.now().up;
@@ -149,10 +214,10 @@ impl Service {
                     return Err(LockFailure::Credentials { connect: self.shown(), why }.into());
                 }
                 Ok(Err(ConnectError::Unreachable(why))) => why,
-                Err(_) => "no server answered in time".to_owned(),
+                Err(_) => NO_ANSWER.to_owned(),
             };
             if clock.now().up + PAUSE >= until {
-                let why = self.connector.explain(why).await;
+                let why = self.connector.diagnose(why, Patience::LONG).await;
                 return Err(LockFailure::Unreachable { connect: self.shown(), why }.into());
             }
             tokio::time::sleep(PAUSE).await;
@@ -161,11 +226,12 @@ impl Service {
 
     /// The servers and the chroot.
     pub(super) fn shown(&self) -> String {
-        self.connect.clone()
+        self.connect.to_string()
     }
 
+    /// The chroot for messages.
     pub(super) fn chroot(&self) -> &str {
-        chroot(&self.connect)
+        self.connect.shown_chroot()
     }
 }
 
@@ -185,10 +251,12 @@ mod tests {
     fn the_environment_file_is_read_as_systemd_reads_it() {
         let text = "# comment\n; another\n\n CRONKEEPER_ZOOKEEPER = \"a:2181,b:2181/x\"\nA='b c'\nB=plain text\nC=\n";
         let settings = settings(text).unwrap();
-        let of = |name: &str| settings.get(name).map(String::as_str);
+        let of = |name: &str| settings.get(name).map(|setting| setting.value.as_str());
         assert_eq!(of("CRONKEEPER_ZOOKEEPER"), Some("a:2181,b:2181/x"));
         assert_eq!((of("A"), of("B"), of("C")), (Some("b c"), Some("plain text"), Some("")));
-        assert_eq!(super::settings("A=b\nnonsense\n"), Err("nonsense".to_owned()));
+        assert_eq!(settings.get("A").map(|setting| setting.line), Some(5));
+        let bad = |line, text: &str| Err(BadSetting { line, text: text.to_owned() });
+        assert_eq!(super::settings("A=b\n\nnonsense\n"), bad(3, "nonsense"));
         assert!(super::settings("A=b \\\n").is_err());
     }
 

@@ -13,6 +13,7 @@
 
 pub mod client;
 mod committer;
+pub mod connect_string;
 mod context;
 mod damage;
 mod entry;
@@ -53,7 +54,7 @@ use cronkeeper_core::clock::Clock;
 use cronkeeper_core::coordination::Service;
 use cronkeeper_core::term::{NodeName, SessionId};
 
-pub use context::SessionError;
+pub use context::{SessionError, check_chroot};
 pub use give_up::{ReleaseError, ReleaseTarget, release};
 pub use reader::LedgerReader;
 pub use store::{ClaimError, KeptSessions, SessionStore, StoreError};

@@ -5,13 +5,16 @@
 //! peers     one queue with the real Curator and kazoo                        safety    the end of the lease, of processes
 //! jobs      jobs with `lock` on real nodes
 //! waiting   many clients in one queue                                        gates     latches and barriers
+//! listing   what makes a lock wait is shown                                  servers   the way to the servers
 //! ```
 
 mod fixture;
 mod gates;
 mod jobs;
 mod kinds;
+mod listing;
 mod orders;
 mod peers;
 mod safety;
+mod servers;
 mod waiting;

@@ -97,6 +97,32 @@ async fn what_a_killed_node_held_is_released_after_its_ends_are_written() {
     assert_eq!(recorded_sessions(&spec), 0);
 }
 
+/// Deletes a path with all that is below it.
+async fn delete_all(client: &Client, path: &str) {
+    let mut left = vec![path.to_owned()];
+    while let Some(path) = left.last().cloned() {
+        match client.list_children(&path).await.unwrap() {
+            children if children.is_empty() => {
+                client.delete(&path, None).await.unwrap();
+                left.pop();
+            }
+            children => left.extend(children.iter().map(|child| format!("{path}/{child}"))),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_chroot_that_does_not_exist_is_an_error_of_the_settings() {
+    let connect = shared();
+    let spec = spec(&connect);
+    let (_killed, _) = killed(&spec);
+    let (servers, chroot) = connect.split_at(connect.find('/').unwrap());
+    delete_all(&Client::connect(servers).await.unwrap(), chroot).await;
+    let (code, _, err) = command::texts(&release(&spec, Some(&connect)));
+    assert_eq!(code, Some(78), "{err}");
+    assert!(err.contains("nothing was released") && err.contains(&format!("create `{chroot}`")), "{err}");
+}
+
 /// Writes a begin that the ledger accepted but whose node died before it learned of it.
 ///
 /// Nothing was started, and only the next process of the node can prove that.

@@ -79,7 +79,7 @@ pub(super) fn revoke(args: &Args, io: &mut Io<'_>) -> Result<Exit, Error> {
     let service = args.service.required_service("lock --revoke")?;
     let asked = runtime()?.block_on(async {
         let clock = SystemClock::default();
-        let Connected { session, .. } = service.connect(&clock, clock.now().up + service.session_timeout).await?;
+        let Connected { session, .. } = service.enter(&clock, clock.now().up + service.session_timeout).await?;
         let mut asked = 0;
         for path in &args.paths {
             asked += listing::revoke(&session, path).await.map_err(|error| failed(error, &service))?;
@@ -110,13 +110,12 @@ pub(in crate::cli) fn client_data(argv: &[String]) -> LockClient {
 }
 
 /// Words a failure of the session.
-pub(in crate::cli) fn failed(error: LockError, service: &Service) -> Error {
-    match error {
-        LockError::Session(SessionError::NoChroot) => {
-            LockFailure::NoChroot { chroot: service.chroot().to_owned() }.into()
-        }
-        error => LockFailure::Refused(error).into(),
+pub(in crate::cli) fn failed(failure: impl Into<LockFailure>, service: &Service) -> Error {
+    let failure = failure.into();
+    if failure.session() == Some(&SessionError::NoChroot) {
+        return LockFailure::NoChroot { chroot: service.chroot().to_owned() }.into();
     }
+    failure.into()
 }
 
 /// How waiting for the lock ended.

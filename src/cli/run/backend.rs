@@ -7,11 +7,11 @@ use uuid::Uuid;
 
 use super::{Args, Startup};
 use crate::accounts::Account;
-use crate::cli::node_args::chroot;
 use crate::cli::{Error, host, leftovers};
 use cronkeeper_cluster::solo::{self, HeldLocks, Leftovers, LocksOfJobs};
 use cronkeeper_cluster::state_dir::StateDir;
 use cronkeeper_cluster::state_dir::journal::FileJournal;
+use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
 use cronkeeper_cluster::zookeeper::session::{Aside, Connector};
 use cronkeeper_cluster::zookeeper::{self, KeptSessions, LedgerReader, NodeIdentity, Options};
 use cronkeeper_core::clock::system::{self, SystemClock};
@@ -39,7 +39,7 @@ pub(super) struct ZooKeeper {
     connector: Connector,
     /// Separate sessions for the clients on the socket and on TCP.
     asides: [Aside; 2],
-    connect: String,
+    connect: ConnectString,
     journal: FileJournal,
     recovered: Recovered,
 }
@@ -133,8 +133,8 @@ impl ZooKeeper {
         let (coordination, service) = channels(local);
         let remote = LedgerAccess { reader: remote.clone(), operator: remote };
         let options = Options {
-            chroot: chroot(&self.connect).to_owned(),
-            service: self.connect,
+            chroot: self.connect.shown_chroot().to_owned(),
+            service: self.connect.to_string(),
             uuid: Box::new(Uuid::new_v4),
             forget_after,
         };

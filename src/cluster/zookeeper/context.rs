@@ -145,6 +145,23 @@ impl<C: Client, K: Clock> SessionContext<C, K> {
     }
 }
 
+/// Checks that the chroot exists.
+///
+/// A server that lags behind may not know a new one yet, so a write confirms that it is missing.
+///
+/// # Errors
+/// [`SessionError::NoChroot`], or if the servers do not answer.
+pub async fn check_chroot<C: Client>(client: &C) -> Result<(), SessionError> {
+    if client.chroot().is_empty() || client.stat("/").await.at("/")?.is_some() {
+        return Ok(());
+    }
+    match client.multi(vec![Op::Check { path: "/".to_owned(), version: -1 }]).await {
+        Ok(_) => Ok(()),
+        Err(MultiError { error: Error::NoNode, .. }) => Err(SessionError::NoChroot),
+        Err(failed) => Err(failed).at("/"),
+    }
+}
+
 /// A znode's name, data and metadata.
 pub type Found = (String, Vec<u8>, Stat);
 

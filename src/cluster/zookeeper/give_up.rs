@@ -108,6 +108,7 @@ pub async fn release<C: Connect, K: Clock>(
     successor: UnboundedSender<Event>,
 ) -> Result<(), ReleaseError> {
     let client = connect.connect().await.map_err(|error| target.not_connected(error))?;
+    context::check_chroot(&client).await.map_err(|error| target.failed(error))?;
     let (cluster, _) = client.get(paths::CLUSTER).await.at(paths::CLUSTER).map_err(|error| target.failed(error))?;
     store.claim(&String::from_utf8_lossy(&cluster)).map_err(|error| target.refused(error, &cluster))?;
     let me = LocalNode {

@@ -25,6 +25,7 @@ mod local;
 mod permits;
 mod queue;
 mod session;
+mod size;
 mod upkeep;
 
 use std::time::Duration;
@@ -105,6 +106,12 @@ pub enum LockError {
     /// The client's entry was deleted by somebody else.
     #[error("somebody deleted `{entry}`")]
     EntryGone { entry: String },
+    /// The servers close the connection over the request.
+    #[error(
+        "the request for {entries} entries has {bytes} bytes, and the servers close the connection over it: they take \
+         `jute.maxbuffer` bytes at once, 1048575 unless they are configured otherwise"
+    )]
+    TooLarge { entries: usize, bytes: usize },
     #[error(transparent)]
     Session(#[from] SessionError),
 }

@@ -6,7 +6,8 @@
 //! no entries and are closed when dropped.
 
 mod aside;
-mod diagnosis;
+mod certificates;
+pub mod diagnosis;
 mod identity;
 
 use std::future::ready;
@@ -17,13 +18,16 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use tokio_rustls::rustls::ClientConfig;
 use zookeeper_client as zk;
 
 use super::client::{
     Acl, Client, Connect, ConnectError, Data, Done, Error, Mode, MultiError, Op, Ownership, Read, Stat, State, Watch,
 };
+use super::connect_string::{ConnectString, ConnectStringError};
 use super::session_id;
 use cronkeeper_core::term::SessionId;
+use diagnosis::Patience;
 use identity::Identity;
 
 pub use aside::Aside;
@@ -31,7 +35,7 @@ pub use aside::Aside;
 /// If there is no session after this time, another attempt starts beside the first.
 const TIMEOUT: Duration = Duration::from_millis(300);
 /// Added when no server could be reached over TLS.
-const TLS_HINT: &str = "see the log with `--log cronkeeper=info,zookeeper_client=debug`";
+const TLS_HINT: &str = "for more, see the log with `--log cronkeeper=info,zookeeper_client=debug`";
 /// Most attempts to open one session, including the first.
 const MOST_ATTEMPTS: u32 = 3;
 
@@ -71,8 +75,11 @@ pub struct Tls {
 /// Opens sessions with real servers.
 #[derive(Clone)]
 pub struct Connector {
+    servers: Arc<ConnectString>,
+    /// Servers and chroot as the crate takes them.
     connect: Arc<str>,
-    is_secure: bool,
+    /// How the servers are asked what is wrong; without it, sessions are not encrypted.
+    tls: Option<Arc<ClientConfig>>,
     identity: Identity,
     connector: zk::Connector,
 }
@@ -81,7 +88,7 @@ impl Connector {
     /// Prepares to connect; opens nothing yet.
     ///
     /// # Errors
-    /// If a certificate or key cannot be read; the text says which.
+    /// If the connect string is wrong, or a certificate or key cannot be read; the text says which.
     pub fn new(settings: ConnectionSettings) -> Result<Self, String> {
         let mut connector = Self::closing(settings)?;
         connector.connector = connector.connector.with_detached();
@@ -93,16 +100,18 @@ impl Connector {
     /// # Errors
     /// As for [`Connector::new`].
     pub fn closing(settings: ConnectionSettings) -> Result<Self, String> {
+        let servers: ConnectString = settings.connect.parse().map_err(|error: ConnectStringError| error.to_string())?;
         let mut connector = zk::Client::connector().with_session_timeout(settings.session_timeout).with_fail_eagerly();
         let identity = Identity::of(&settings);
         for (scheme, credential) in &settings.auth.identities {
             connector = connector.with_auth(scheme, credential);
         }
-        let is_secure = settings.tls.is_some();
+        let secured = settings.tls.as_ref().map(certificates::config).transpose()?;
         if let Some(tls) = settings.tls {
             connector = connector.with_tls(tls.options().map_err(|error| error.to_string())?);
         }
-        Ok(Self { connect: settings.connect.into(), is_secure, identity, connector })
+        let connect = servers.to_string().into();
+        Ok(Self { servers: Arc::new(servers), connect, tls: secured, identity, connector })
     }
 }
 
@@ -148,24 +157,32 @@ impl Connect for Connector {
 
     fn explain(&self, error: String) -> impl Future<Output = String> + Send + 'static {
         let this = self.clone();
-        async move {
-            if error != this.no_server() {
-                return error;
-            }
-            let found = diagnosis::of_each(&this.connect, this.is_secure).await;
-            match this.is_secure {
-                true => format!("no server can be reached over TLS: {found}; {TLS_HINT}"),
-                false => format!("no server can be reached: {found}"),
-            }
-        }
+        async move { this.diagnose(error, Patience::SHORT).await }
     }
 }
 
 impl Connector {
+    /// Adds to the text of a [`ConnectError::Unreachable`] what each server does, as far as that is found out so fast.
+    pub async fn diagnose(&self, error: String, patience: Patience) -> String {
+        if error != self.no_server() {
+            return error;
+        }
+        let found = diagnosis::of_each(&self.servers, self.tls.as_ref(), patience).await;
+        match self.is_secure() {
+            true => format!("no server gives a session over TLS: {found}; {TLS_HINT}"),
+            false => format!("no server gives a session: {found}"),
+        }
+    }
+
+    fn is_secure(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// The error if no server gave a session.
     fn no_server(&self) -> String {
-        let servers = diagnosis::servers(&self.connect);
-        match self.is_secure {
+        let servers: Vec<String> = self.servers.servers().iter().map(ToString::to_string).collect();
+        let servers = servers.join(",");
+        match self.is_secure() {
             true => format!("none of the servers {servers} can be reached over TLS; {TLS_HINT}"),
             false => format!("none of the servers {servers} can be reached"),
         }
@@ -173,7 +190,7 @@ impl Connector {
 
     async fn attempt(&self) -> Result<Session, ConnectError> {
         let connector = self.connector.clone();
-        let connected = if self.is_secure {
+        let connected = if self.is_secure() {
             connector.secure_connect(&self.connect).await
         } else {
             connector.connect(&self.connect).await

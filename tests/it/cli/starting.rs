@@ -58,7 +58,7 @@ fn the_error_for_a_missing_or_invalid_secret_names_its_file() {
     assert_printed(
         &context.enter(&[&line[..], &["absent"]].concat()),
         "
-        | cronkeeper: cannot read absent: No such file or directory (os error 2)
+        | cronkeeper: `--zookeeper-auth-file`: cannot read absent: No such file or directory (os error 2)
         | hint: the user that cronkeeper runs as must be able to read it
         exit 78",
     );
@@ -74,8 +74,7 @@ fn the_error_for_a_missing_or_invalid_secret_names_its_file() {
     assert_printed(
         &context.enter(&line),
         "
-        | cronkeeper: the options for ZooKeeper cannot be used: bad arguments: no valid tls trust anchor in pem
-        | hint: certificates and keys must be PEM
+        | cronkeeper: `--zookeeper-ca`: auth is not PEM: it must be text with a certificate between lines `-----BEGIN ...-----` and `-----END ...-----`
         exit 78",
     );
 }

@@ -77,14 +77,13 @@ fn kazoos_read_and_write_locks() {
 
 #[test]
 fn kazoos_semaphore() {
-    // Its permits have no names that a search for locks knows.
     let connect = shared();
     let line = ["--recipe", "kazoo", "--permits", "1", PATH];
     let ours = Client::start(&connect, &line);
     ours.await_held();
     let Some(peer) = Peer::of_kind_or_skip(Library::Kazoo, Kind::Semaphore(1), &connect, PATH) else { return };
     peer.await_connected(LONG);
-    until("the peer is in the queue", || entries(&connect) == 1);
+    until("the peer is in the queue", || entries(&connect) == 2);
     ours.release();
     peer.await_acquired(LONG);
     let ours = Client::start(&connect, &line);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::entries::{Turn, turn};
 use super::local::{HandOff, LocalQueue};
 use super::queue::{create_parents, line, ordered, remove, settle, sort, stat, watch};
+use super::size::SizeWatch;
 use super::{HeldLock, LOOK_AGAIN, LockError, LockRequest, PAUSE};
 use crate::zookeeper::client::{Client, Done, Error, Mode, Op, State, Watch as _};
 use crate::zookeeper::context::{At as _, SessionError};
@@ -36,6 +37,8 @@ pub(super) struct Attempt<C, K> {
     entries: Vec<OwnEntry>,
     /// A create has had no answer, so there may be entries.
     is_unclear: bool,
+    /// Whether the servers take a request for all of them.
+    sizes: SizeWatch,
     /// The entries of all clients of the session.
     local: Arc<LocalQueue>,
 }
@@ -43,18 +46,15 @@ pub(super) struct Attempt<C, K> {
 impl<C: Client, K: Clock> Attempt<C, K> {
     pub fn new(client: C, clock: K, local: Arc<LocalQueue>, request: LockRequest) -> Self {
         let prefix = request.recipe.prefix(request.kind, request.uuid);
-        Self { client, clock, request, prefix, entries: Vec::new(), is_unclear: false, local }
+        let (entries, sizes) = (Vec::new(), SizeWatch::default());
+        Self { client, clock, request, prefix, entries, is_unclear: false, sizes, local }
     }
 
     pub async fn acquire(&mut self) -> Result<(), LockError> {
-        let mut failures = 0;
+        let mut failures = Failures::default();
         loop {
             match self.try_acquire().await {
-                // What fails again and again under a connection does not pass.
-                Err(error) if error.is_passing() && failures < MOST_FAILURES => {
-                    failures = if self.client.state() == State::Connected { failures + 1 } else { 0 };
-                    pause(&mut self.client, &self.clock).await?;
-                }
+                Err(error) if error.is_passing() => failures.wait_after(error, &mut self.client, &self.clock).await?,
                 result => return result,
             }
         }
@@ -127,6 +127,7 @@ impl<C: Client, K: Clock> Attempt<C, K> {
                 }
                 Err(SessionError::Again("the lock was missing".into()).into())
             }
+            Err(Error::Unanswered(_)) if self.sizes.is_too_large() => Err(self.sizes.error()),
             made => {
                 let listed = made.at(self.request.paths[0].as_str())?;
                 self.local.add(&self.entries());
@@ -158,7 +159,9 @@ impl<C: Client, K: Clock> Attempt<C, K> {
             data: self.request.data.clone(),
             mode: Mode::EphemeralSequential,
         };
-        let created = client.multi(all.iter().map(create).collect());
+        let ops: Vec<Op> = all.iter().map(create).collect();
+        self.sizes.expect(&ops);
+        let created = client.multi(ops);
         let listed = client.children(all[0].as_str());
         self.is_unclear = true;
         let created = created.await;
@@ -250,6 +253,29 @@ pub(super) async fn fired_or_late<K: Clock>(fired: impl Future<Output = ()>, clo
         biased;
         () = fired => {}
         () = clock.sleep_until(late) => {}
+    }
+}
+
+/// Failures one after the other. What fails again and again under a connection does not pass.
+#[derive(Debug, Default)]
+pub(super) struct Failures(usize);
+
+impl Failures {
+    /// Waits until another attempt makes sense after this failure.
+    ///
+    /// # Errors
+    /// The failure itself if it is one too many, or if the session is over.
+    pub async fn wait_after<C: Client, K: Clock, E: From<SessionError>>(
+        &mut self,
+        error: E,
+        client: &mut C,
+        clock: &K,
+    ) -> Result<(), E> {
+        if self.0 >= MOST_FAILURES {
+            return Err(error);
+        }
+        self.0 = if client.state() == State::Connected { self.0 + 1 } else { 0 };
+        Ok(pause(client, clock).await?)
     }
 }
 

@@ -10,7 +10,7 @@
 
 use uuid::Uuid;
 
-use super::attempt::{fired_or_late, pause};
+use super::attempt::{Failures, fired_or_late};
 use super::queue::{create_parents, line};
 use crate::zookeeper::client::{Client, Error, Mode, Watch as _};
 use crate::zookeeper::context::{self, At as _, SessionError};
@@ -43,10 +43,12 @@ impl<C: Client, K: Clock> Visit<C, K> {
     /// # Errors
     /// If the session ends, or if the servers refuse.
     pub async fn enter(&mut self) -> Result<(), SessionError> {
-        let mut is_in = false;
+        let (mut is_in, mut failures) = (false, Failures::default());
         loop {
             match self.try_enter(&mut is_in).await {
-                Err(SessionError::Again(_)) => pause(&mut self.client, &self.clock).await?,
+                Err(error @ SessionError::Again(_)) => {
+                    failures.wait_after(error, &mut self.client, &self.clock).await?;
+                }
                 done => return done,
             }
         }
@@ -91,9 +93,12 @@ impl<C: Client, K: Clock> Visit<C, K> {
     /// # Errors
     /// If the session ends, or if the servers refuse. The own znode then goes with the session.
     pub async fn leave(&mut self) -> Result<(), SessionError> {
+        let mut failures = Failures::default();
         loop {
             match self.try_leave().await {
-                Err(SessionError::Again(_)) => pause(&mut self.client, &self.clock).await?,
+                Err(error @ SessionError::Again(_)) => {
+                    failures.wait_after(error, &mut self.client, &self.clock).await?;
+                }
                 done => return done,
             }
         }

@@ -12,7 +12,7 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::attempt::{fired_or_late, pause};
+use super::attempt::{Failures, fired_or_late, pause};
 use super::queue::{create_parents, line, remove, settle};
 use crate::zookeeper::client::{Client, Error, Mode, Op, Watch as _};
 use crate::zookeeper::context::{self, At as _, SessionError, json};
@@ -39,6 +39,9 @@ pub enum LatchError {
     OtherCount { path: LockPath, count: u32 },
     #[error("`{path}` exists and is not a latch")]
     NoLatch { path: LockPath },
+    /// Another client came first, however often this one tried.
+    #[error("the latch `{path}` has changed meanwhile")]
+    Changed { path: LockPath },
     #[error(transparent)]
     Session(#[from] SessionError),
 }
@@ -54,9 +57,10 @@ pub async fn down<C: Client, K: Clock>(
     count: u32,
     id: Uuid,
 ) -> Result<Latch, LatchError> {
+    let mut failures = Failures::default();
     loop {
         match try_down(&client, path, count, id).await {
-            Err(LatchError::Session(SessionError::Again(_))) => pause(&mut client, clock).await?,
+            Err(error) => failures.pass(error, &mut client, clock).await?,
             done => return done,
         }
     }
@@ -80,8 +84,25 @@ async fn try_down<C: Client>(client: &C, path: &LockPath, count: u32, id: Uuid) 
     match line(client)?.multi(ops).await {
         Ok(_) => Ok(counted),
         // Another count came first.
-        Err(failed) if failed.error.is_of_state() => Err(SessionError::Again("the latch has changed".into()).into()),
+        Err(failed) if failed.error.is_of_state() => Err(LatchError::Changed { path: path.clone() }),
         Err(failed) => Err(SessionError::of(&failed.error, path.as_str()).into()),
+    }
+}
+
+impl Failures {
+    /// Waits until another attempt makes sense after this failure, if there is any sense in it.
+    async fn pass<C: Client, K: Clock>(
+        &mut self,
+        error: LatchError,
+        client: &mut C,
+        clock: &K,
+    ) -> Result<(), LatchError> {
+        match error {
+            // With many clients that may be often.
+            LatchError::Changed { .. } => Ok(pause(client, clock).await?),
+            LatchError::Session(SessionError::Again(_)) => self.wait_after(error, client, clock).await,
+            error => Err(error),
+        }
     }
 }
 
@@ -95,9 +116,10 @@ pub async fn wait<C: Client, K: Clock>(
     path: &LockPath,
     count: u32,
 ) -> Result<(), LatchError> {
+    let mut failures = Failures::default();
     loop {
         match try_wait(&client, clock, path, count).await {
-            Err(LatchError::Session(SessionError::Again(_))) => pause(&mut client, clock).await?,
+            Err(error) => failures.pass(error, &mut client, clock).await?,
             done => return done,
         }
     }
@@ -124,9 +146,10 @@ async fn try_wait<C: Client, K: Clock>(client: &C, clock: &K, path: &LockPath, c
 /// # Errors
 /// If the path is not a latch, if the session ends, or if the servers refuse.
 pub async fn reset<C: Client, K: Clock>(mut client: C, clock: &K, path: &LockPath) -> Result<(), LatchError> {
+    let mut failures = Failures::default();
     loop {
         match try_reset(&client, path).await {
-            Err(LatchError::Session(SessionError::Again(_))) => pause(&mut client, clock).await?,
+            Err(error) => failures.pass(error, &mut client, clock).await?,
             done => return done,
         }
     }
@@ -168,7 +191,11 @@ async fn open<C: Client>(client: &C, path: &LockPath, count: u32) -> Result<(Lat
     ];
     match line(client)?.multi(ops).await {
         Ok(_) => Ok((latch, 0)),
-        Err(failed) if failed.error.is_of_state() => Err(SessionError::Again("the latch has changed".into()).into()),
+        // The parents of all others were created just before.
+        Err(failed) if failed.error == Error::NoNode && path.as_str().rfind('/') == Some(0) => {
+            Err(SessionError::NoChroot.into())
+        }
+        Err(failed) if failed.error.is_of_state() => Err(LatchError::Changed { path: path.clone() }),
         Err(failed) => Err(SessionError::of(&failed.error, path.as_str()).into()),
     }
 }

@@ -1,6 +1,6 @@
 //! Who holds which lock and who waits, for people; and requests to release.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -17,6 +17,8 @@ use cronkeeper_core::lock::{LockPath, is_reserved};
 const MOST_ZNODES: usize = 10_000;
 /// Most entries of one lock to show.
 const MOST_ENTRIES: usize = 1_000;
+/// The end of the name of the queue of a semaphore of kazoo.
+const KAZOO_QUEUE: &str = "-__lock__";
 /// Names of the children of a semaphore.
 const SEMAPHORE: [&str; 2] = ["leases", "locks"];
 
@@ -35,6 +37,12 @@ pub struct ListedLock {
 pub struct ListedEntry {
     /// The name of its znode.
     pub name: String,
+    /// The path of its znode; empty for a lock that has none.
+    #[serde(skip)]
+    pub znode: String,
+    /// It is known not to go with its session, so no client holds anything with it. It makes others wait all the same.
+    #[serde(skip)]
+    pub is_persistent: bool,
     pub role: EntryRole,
     /// When it was created, by the servers' clock.
     pub since: Timestamp,
@@ -61,12 +69,29 @@ pub enum EntryRole {
     Waits,
 }
 
-/// The locks that were found, and whether the search was complete.
+/// The locks that were found, and where the search ended early.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Listing {
     pub locks: Vec<ListedLock>,
-    /// There are more znodes than a search visits: name a path.
-    pub is_cut: bool,
+    /// There are more znodes than a search visits.
+    pub cut: Option<Cut>,
+}
+
+/// The znodes that a search has seen and not visited.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cut {
+    pub left: usize,
+    /// The path of the first one.
+    pub first: String,
+}
+
+/// A znode to visit.
+struct Place {
+    path: String,
+    /// Somebody names it as a lock, so whatever is in its queue is shown, whoever made it.
+    is_named: bool,
+    /// The queue of a semaphore of kazoo is beside it. Its children are then the permits in use.
+    is_kazoo_semaphore: bool,
 }
 
 /// Lists the lock at `path` and those below it; all locks without a path.
@@ -75,53 +100,100 @@ pub struct Listing {
 /// If the servers do not answer or refuse.
 pub async fn list<C: Client>(client: &C, path: Option<&LockPath>) -> Result<Listing, SessionError> {
     let mut listing = Listing::default();
-    let root = path.map_or_else(|| "/".to_owned(), ToString::to_string);
-    let mut left = VecDeque::from([root]);
-    let mut visited = 0;
-    while let Some(path) = left.pop_front() {
-        visited += 1;
-        if visited > MOST_ZNODES {
-            listing.is_cut = true;
+    let mut left = VecDeque::from([first(client, path).await?]);
+    for visited in 0.. {
+        let Some(place) = left.pop_front() else { break };
+        if visited >= MOST_ZNODES {
+            listing.cut = Some(Cut { left: left.len() + 1, first: place.path });
             break;
         }
-        let names = context::or_none(context::children(line(client)?, &path).await)?;
+        let names = context::or_none(context::children(line(client)?, &place.path).await)?;
         let is_semaphore = SEMAPHORE.iter().all(|child| names.iter().any(|name| name == child));
-        let lock = if is_semaphore { semaphore(client, &path).await? } else { queue(client, &path, &names).await? };
-        listing.locks.extend(lock);
         if is_semaphore {
-            continue;
+            listing.locks.extend(semaphore(client, &place.path).await?);
+        } else if place.is_kazoo_semaphore {
+            listing.locks.extend(kazoo_semaphore(client, &place.path, &names).await?);
         }
-        let below = names.iter().filter(|name| sequence(name).is_none()).map(|name| child(&path, name));
-        left.extend(below.filter(|path| !is_reserved(path)).take(MOST_ZNODES));
+        listing.locks.extend(queue(client, &place, &names).await?);
+        left.extend(below(client, &place.path, &names, is_semaphore).await?);
     }
     Ok(listing)
+}
+
+async fn first<C: Client>(client: &C, path: Option<&LockPath>) -> Result<Place, SessionError> {
+    let Some(path) = path else {
+        return Ok(Place { path: "/".to_owned(), is_named: false, is_kazoo_semaphore: false });
+    };
+    let beside = queue_of_kazoo(path.as_str());
+    let is_kazoo_semaphore = line(client)?.stat(&beside).await.at(&beside)?.is_some();
+    Ok(Place { path: path.to_string(), is_named: true, is_kazoo_semaphore })
+}
+
+/// The queue of a semaphore of kazoo is not below its path but beside it.
+fn queue_of_kazoo(path: &str) -> String {
+    format!("{path}{KAZOO_QUEUE}")
+}
+
+/// The children to visit.
+///
+/// A name that ends in a sequence number can be a lock's own, such as `/locks/20261126`: whatever has had children of
+/// its own is visited. Entries never have any.
+async fn below<C: Client>(
+    client: &C,
+    parent: &str,
+    names: &[String],
+    is_semaphore: bool,
+) -> Result<Vec<Place>, SessionError> {
+    let (numbered, plain): (Vec<&String>, Vec<&String>) = names.iter().partition(|name| sequence(name).is_some());
+    let known: BTreeSet<&str> = plain.iter().map(|name| name.as_str()).collect();
+    let is_queue = |name: &str| name.strip_suffix(KAZOO_QUEUE).is_some_and(|base| known.contains(base));
+    let is_own = |name: &str| is_semaphore && SEMAPHORE.contains(&name);
+    let mut visited: Vec<&String> = plain.iter().copied().filter(|name| !is_queue(name) && !is_own(name)).collect();
+    let numbered = numbered.into_iter().filter(|name| !is_entry(name)).take(MOST_ENTRIES).cloned().collect();
+    let found = context::stats(line(client)?, parent, numbered).await?;
+    let parents = found.iter().filter(|(_, stat)| stat.ephemeral_owner == 0 && stat.cversion > 0);
+    visited.extend(parents.map(|(name, _)| name));
+    let place = |name: &String| Place {
+        path: child(parent, name),
+        is_named: false,
+        is_kazoo_semaphore: known.contains(queue_of_kazoo(name).as_str()),
+    };
+    Ok(visited.into_iter().map(place).filter(|place| !is_reserved(&place.path)).collect())
 }
 
 fn child(parent: &str, name: &str) -> String {
     if parent == "/" { format!("/{name}") } else { format!("{parent}/{name}") }
 }
 
-async fn queue<C: Client>(client: &C, path: &str, names: &[String]) -> Result<Option<ListedLock>, SessionError> {
-    if path == "/" || !names.iter().any(|name| is_entry(name)) {
+/// The entries with a sequence number: each of them makes those behind it wait, whatever its name is.
+async fn queue<C: Client>(client: &C, place: &Place, names: &[String]) -> Result<Option<ListedLock>, SessionError> {
+    let path = &place.path;
+    if path == "/" || !names.iter().any(|name| sequence(name).is_some()) {
         return Ok(None);
     }
-    let mut ordered = ordered(client, path).await?;
+    let ordered = ordered(client, path).await?;
+    if !place.is_named
+        && !ordered.iter().any(|name| is_entry(name))
+        && !begins_with_entry(client, path, &ordered).await?
+    {
+        return Ok(None);
+    }
     let more = ordered.len().saturating_sub(MOST_ENTRIES);
-    let roles: Vec<(String, EntryRole)> = ordered
-        .iter()
-        .take(MOST_ENTRIES)
-        .map(|name| {
-            let role = match turn(&ordered, name) {
-                Turn::Held if entries::is_shared(name) => EntryRole::Reads,
-                Turn::Held => EntryRole::Holds,
-                Turn::Behind(_) | Turn::Gone => EntryRole::Waits,
-            };
-            (name.clone(), role)
-        })
-        .collect();
-    ordered.truncate(MOST_ENTRIES);
-    let entries = read(client, path, &roles).await?;
-    Ok((!entries.is_empty()).then(|| ListedLock { path: path.to_owned(), entries, more }))
+    let role_of = |name: &String| match turn(&ordered, name) {
+        Turn::Held if entries::is_shared(name) => EntryRole::Reads,
+        Turn::Held => EntryRole::Holds,
+        Turn::Behind(_) | Turn::Gone => EntryRole::Waits,
+    };
+    let roles: Vec<_> = ordered.iter().take(MOST_ENTRIES).map(|name| (name.clone(), role_of(name))).collect();
+    Ok(listed(path, read(client, path, &roles).await?, more))
+}
+
+/// True if the first of the entries goes with its session: such as of a client that gives them names of its own. A queue
+/// of messages is persistent, and no lock.
+async fn begins_with_entry<C: Client>(client: &C, path: &str, ordered: &[String]) -> Result<bool, SessionError> {
+    let first = ordered.iter().take(1).cloned().collect();
+    let found = context::stats(line(client)?, path, first).await?;
+    Ok(found.iter().any(|(_, stat)| stat.ephemeral_owner != 0))
 }
 
 /// True for the names that the recipes give entries. Other sequential znodes, such as a queue of messages, are no lock.
@@ -131,19 +203,43 @@ fn is_entry(name: &str) -> bool {
     sequence(name).is_some() && (kind == "lock-" || ENDS.iter().any(|end| kind.ends_with(end)))
 }
 
-/// The users of one of Curator's semaphores.
+/// The users of one of Curator's semaphores. Every child counts as a permit in use.
 async fn semaphore<C: Client>(client: &C, path: &str) -> Result<Option<ListedLock>, SessionError> {
-    let mut more = 0;
-    let mut entries = Vec::new();
-    for (parent, role) in SEMAPHORE.iter().zip([EntryRole::HasPermit, EntryRole::Waits]) {
-        let parent = format!("{path}/{parent}");
-        let mut names = ordered(client, &parent).await?;
+    let [permits, queue] = SEMAPHORE.map(|name| format!("{path}/{name}"));
+    let names = context::or_none(context::children(line(client)?, &permits).await)?;
+    with_queue(client, path, (&permits, names), &queue).await
+}
+
+/// The users of one of kazoo's semaphores, whose children are these. Those with a sequence number are in a queue.
+async fn kazoo_semaphore<C: Client>(
+    client: &C,
+    path: &str,
+    names: &[String],
+) -> Result<Option<ListedLock>, SessionError> {
+    let permits = names.iter().filter(|name| sequence(name).is_none()).cloned().collect();
+    with_queue(client, path, (path, permits), &queue_of_kazoo(path)).await
+}
+
+/// A semaphore: those of `permits`, names below a parent, then those in the queue.
+async fn with_queue<C: Client>(
+    client: &C,
+    path: &str,
+    permits: (&str, Vec<String>),
+    queue: &str,
+) -> Result<Option<ListedLock>, SessionError> {
+    let (mut more, mut entries) = (0, Vec::new());
+    let waiting = context::or_none(ordered(client, queue).await)?;
+    for ((parent, mut names), role) in [(permits, EntryRole::HasPermit), ((queue, waiting), EntryRole::Waits)] {
         more += names.len().saturating_sub(MOST_ENTRIES);
         names.truncate(MOST_ENTRIES);
         let roles: Vec<(String, EntryRole)> = names.into_iter().map(|name| (name, role)).collect();
-        entries.extend(read(client, &parent, &roles).await?);
+        entries.extend(read(client, parent, &roles).await?);
     }
-    Ok((!entries.is_empty()).then(|| ListedLock { path: path.to_owned(), entries, more }))
+    Ok(listed(path, entries, more))
+}
+
+fn listed(path: &str, entries: Vec<ListedEntry>, more: usize) -> Option<ListedLock> {
+    (!entries.is_empty()).then(|| ListedLock { path: path.to_owned(), entries, more })
 }
 
 async fn read<C: Client>(
@@ -154,17 +250,23 @@ async fn read<C: Client>(
     let names = roles.iter().map(|(name, _)| name.clone()).collect();
     let reads = context::get_small(line(client)?, parent, names).await?;
     let role_of = |name: &str| roles.iter().find(|(known, _)| known == name).map(|&(_, role)| role);
-    let unread = reads.unread.into_iter().map(|(name, _)| (name, Vec::new(), Stat::default()));
-    let all = reads.found.into_iter().chain(unread);
-    Ok(all.filter_map(|found| role_of(&found.0).map(|role| entry(found, role))).collect())
+    let is_persistent = |stat: &Stat| stat.ephemeral_owner == 0;
+    let found = reads.found.into_iter().map(|found| (is_persistent(&found.2), found));
+    let unread = reads.unread.into_iter().map(|(name, _)| (false, (name, Vec::new(), Stat::default())));
+    let listed = |(is_persistent, found): (bool, Found)| {
+        let role = role_of(&found.0)?;
+        Some(ListedEntry { is_persistent, ..entry(parent, found, role) })
+    };
+    Ok(found.chain(unread).filter_map(listed).collect())
 }
 
-fn entry((name, data, stat): Found, role: EntryRole) -> ListedEntry {
+fn entry(parent: &str, (name, data, stat): Found, role: EntryRole) -> ListedEntry {
     let client = serde_json::from_slice::<LockClient>(&data).ok();
     let is_revoked = data == REVOKE || client.as_ref().is_some_and(|client| client.revoked_at_ms.is_some());
     let text = if client.is_some() || data == REVOKE { String::new() } else { String::from_utf8_lossy(&data).into() };
     let since = Timestamp::from_millisecond(stat.ctime_ms).unwrap_or(Timestamp::UNIX_EPOCH);
-    ListedEntry { name, role, since, client, data: text, is_revoked }
+    let znode = child(parent, &name);
+    ListedEntry { name, znode, is_persistent: false, role, since, client, data: text, is_revoked }
 }
 
 /// Asks the holders of a lock to release it, as Curator's `Revoker` does. Returns their number.
@@ -175,12 +277,9 @@ pub async fn revoke<C: Client>(client: &C, path: &LockPath) -> Result<usize, Loc
     let listing = list(client, Some(path)).await?;
     let own = listing.locks.into_iter().filter(|lock| lock.path == path.as_str());
     let mut asked = 0;
-    for entry in own.flat_map(|lock| lock.entries).filter(|entry| entry.role != EntryRole::Waits) {
-        let parent = match entry.role {
-            EntryRole::HasPermit => path.child(SEMAPHORE[0]),
-            _ => path.to_string(),
-        };
-        let entry = child(&parent, &entry.name);
+    // What no client made as an entry, such as a message, keeps its data.
+    let may_ask = |entry: &ListedEntry| entry.role != EntryRole::Waits && !entry.is_persistent;
+    for entry in own.flat_map(|lock| lock.entries).filter(may_ask).map(|entry| entry.znode) {
         let set = Op::Set { path: entry.clone(), data: REVOKE.to_vec(), version: -1 };
         match line(client)?.multi(vec![set]).await {
             Ok(_) => asked += 1,

@@ -6,12 +6,13 @@
 
 use uuid::Uuid;
 
-use super::attempt::{fired_or_late, pause};
+use super::attempt::{Failures, fired_or_late};
 use super::contender::Contender;
 use super::entries::{self, Recipe};
 use super::queue::{Layout, create_parents, line, remove, settle};
+use super::size::SizeWatch;
 use super::{HeldLock, LockError, LockRequest};
-use crate::zookeeper::client::{Client, Error, Mode, Op, Watch as _};
+use crate::zookeeper::client::{Client, Error, Mode, MultiError, Op, Watch as _};
 use crate::zookeeper::context::{self, At as _, SessionError};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::lock::{LockKind, LockPath};
@@ -28,7 +29,7 @@ pub async fn acquire<C: Client, K: Clock>(
     let layout = Layout::of(&path, request.kind, request.recipe);
     let parent = layout.permits.unwrap_or_else(|| path.to_string());
     let (client, clock) = (contender.client.clone(), contender.clock.clone());
-    let semaphore = Semaphore { client, clock, request, path, parent, of, count };
+    let mut semaphore = Semaphore { client, clock, request, path, parent, of, count, sizes: SizeWatch::default() };
     semaphore.check_permits().await?;
     let queue = LockPath::parse(&layout.queue).map_err(SessionError::Again)?;
     let mut turn = contender.attempt(LockRequest { paths: vec![queue], kind: LockKind::Mutex, ..request.clone() });
@@ -57,16 +58,18 @@ struct Semaphore<'a, C, K> {
     parent: String,
     of: u32,
     count: u32,
+    /// Whether the servers take a request for all permits.
+    sizes: SizeWatch,
 }
 
 impl<C: Client, K: Clock> Semaphore<'_, C, K> {
     /// Compares the number of permits with that in the data of the path, where kazoo keeps it. Writes it there if this
     /// client creates the path.
     async fn check_permits(&self) -> Result<(), LockError> {
-        let mut client = self.client.clone();
+        let (mut client, mut failures) = (self.client.clone(), Failures::default());
         loop {
             match self.try_check_permits().await {
-                Err(error) if error.is_passing() => pause(&mut client, &self.clock).await?,
+                Err(error) if error.is_passing() => failures.wait_after(error, &mut client, &self.clock).await?,
                 checked => return checked,
             }
         }
@@ -101,12 +104,12 @@ impl<C: Client, K: Clock> Semaphore<'_, C, K> {
         }
     }
 
-    async fn take(&self) -> Result<HeldLock, LockError> {
-        let mut client = self.client.clone();
+    async fn take(&mut self) -> Result<HeldLock, LockError> {
+        let (mut client, mut failures) = (self.client.clone(), Failures::default());
         loop {
             match self.try_take().await {
                 Err(error) if error.is_passing() => {
-                    pause(&mut client, &self.clock).await?;
+                    failures.wait_after(error, &mut client, &self.clock).await?;
                     settle(&client, self.path.as_str()).await.or_else(passing)?;
                 }
                 taken => return taken,
@@ -114,7 +117,7 @@ impl<C: Client, K: Clock> Semaphore<'_, C, K> {
         }
     }
 
-    async fn try_take(&self) -> Result<HeldLock, LockError> {
+    async fn try_take(&mut self) -> Result<HeldLock, LockError> {
         let mut own = own(&self.client, &self.parent, self.request.uuid).await?;
         let count = self.count as usize;
         let surplus = own.split_off(own.len().min(count));
@@ -141,17 +144,19 @@ impl<C: Client, K: Clock> Semaphore<'_, C, K> {
 
     /// Gives up the place in the queue, so that the next client can look for permits.
     async fn pass_on(&self, contender: &Contender<C, K>, turn: &[HeldLock]) -> Result<(), LockError> {
-        let mut client = self.client.clone();
+        let (mut client, mut failures) = (self.client.clone(), Failures::default());
         loop {
             match contender.release(turn).await {
-                Err(SessionError::Again(_)) => pause(&mut client, &self.clock).await?,
+                Err(error @ SessionError::Again(_)) => {
+                    failures.wait_after(LockError::from(error), &mut client, &self.clock).await?;
+                }
                 done => return Ok(done?),
             }
         }
     }
 
     /// Creates znodes for this many permits in one transaction.
-    async fn create(&self, permits: usize) -> Result<(), LockError> {
+    async fn create(&mut self, permits: usize) -> Result<(), LockError> {
         let create = |_| {
             let (name, mode) = match self.request.recipe {
                 Recipe::Curator => (format!("_c_{}-lease-", self.request.uuid), Mode::EphemeralSequential),
@@ -162,8 +167,11 @@ impl<C: Client, K: Clock> Semaphore<'_, C, K> {
             };
             Op::Create { path: format!("{}/{name}", self.parent), data: self.request.data.clone(), mode }
         };
-        match line(&self.client)?.multi((0..permits).map(create).collect()).await {
+        let ops: Vec<Op> = (0..permits).map(create).collect();
+        self.sizes.expect(&ops);
+        match line(&self.client)?.multi(ops).await {
             Ok(_) => Ok(()),
+            Err(MultiError { error: Error::Unanswered(_), .. }) if self.sizes.is_too_large() => Err(self.sizes.error()),
             Err(failed) if failed.error == Error::NoNode => {
                 create_parents(&self.client, &self.parent).await?;
                 Err(SessionError::Again("the semaphore was missing".into()).into())

@@ -39,7 +39,7 @@ impl Aside {
     /// Prepares to connect to these servers; opens nothing yet.
     ///
     /// # Errors
-    /// If a certificate or key cannot be read; the text says which.
+    /// As for [`Connector::new`].
     pub fn new(settings: ConnectionSettings) -> Result<Self, String> {
         let held = Mutex::new(Held { session: None, used: Instant::now(), failed: None });
         Ok(Self(Arc::new(Kept { connector: Connector::closing(settings)?, held })))
