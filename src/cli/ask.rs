@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::api::client::{AskError, Client, HostUrl, RemoteAccess, SocketSearch};
+use cronkeeper_core::job::JobName;
 
 /// Options to find the daemon: on this host by its socket, or on another by its address.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -45,6 +46,13 @@ pub enum AskFailure {
     /// The daemon cannot be reached, or refuses the request.
     #[error(transparent)]
     Ask(#[from] AskError),
+    /// The pause of a job was over before its runs were.
+    #[error("the pause of {job} was over while {runs} in flight; pause it for longer, or without `--for`")]
+    PauseOver {
+        job: JobName,
+        /// Their number: `1 run was`.
+        runs: String,
+    },
     #[error("cannot write the result")]
     Output(#[from] io::Error),
 }

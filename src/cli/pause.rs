@@ -1,5 +1,9 @@
 //! `cronkeeper pause` and `cronkeeper resume`: stop and restart the scheduled runs of jobs.
 
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
 use super::ask::{AskFailure, ClientArgs};
 use super::effects::{Effect, Effects};
 use super::{Io, wait};
@@ -13,7 +17,7 @@ use cronkeeper_core::duration;
 use cronkeeper_core::escape;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::filter::JobPattern;
-use cronkeeper_core::run::{Pause, RunState};
+use cronkeeper_core::run::{Pause, RunId, RunState};
 use cronkeeper_core::suggest::counted;
 
 /// Most jobs that are named in the output; the others are counted.
@@ -109,7 +113,8 @@ pub fn pause(args: &PauseArgs, io: &mut Io<'_>) -> Result<(), AskFailure> {
     }
     report_failed(failed.iter(), io)?;
     if args.wait {
-        wait::until(&client, io.err, |status| in_flight(status, &jobs))?;
+        let mut paused_jobs = PausedJobs { jobs: &jobs, until: paused.until, seen: BTreeSet::new() };
+        wait::until_done(&client, io.err, |status| paused_jobs.awaited(status))?;
     }
     if args.json {
         let mut replaced = replaced;
@@ -185,6 +190,38 @@ fn report_failed<'f>(
     Ok(())
 }
 
+/// Jobs that were paused, until none of their runs is in flight.
+struct PausedJobs<'a> {
+    /// Sorted.
+    jobs: &'a [JobName],
+    /// When the pause ends by itself.
+    until: Option<Timestamp>,
+    /// Those that a status has shown as paused.
+    seen: BTreeSet<JobName>,
+}
+
+impl PausedJobs<'_> {
+    /// What is awaited. Without the pause, the next run may be in flight at any moment, so it is in vain from then on.
+    fn awaited(&mut self, status: &Status) -> Result<Option<String>, AskFailure> {
+        let runs = runs_in_flight(status, self.jobs);
+        if let (false, Some(job)) = (runs.is_empty(), self.over(status)) {
+            let runs = format!("{} {}", counted(runs.len(), "run"), if runs.len() == 1 { "was" } else { "were" });
+            return Err(AskFailure::PauseOver { job, runs });
+        }
+        Ok((!runs.is_empty()).then(|| format!("{}: {}", counted(runs.len(), "run"), wait::listed(&runs))))
+    }
+
+    /// A job whose pause is over, by itself or because somebody resumed it.
+    fn over(&mut self, status: &Status) -> Option<JobName> {
+        let is_over = self.until.is_some_and(|until| status.at >= until);
+        let jobs = status.jobs.iter().filter(|job| self.jobs.binary_search(&job.name).is_ok());
+        let (paused, others): (Vec<_>, Vec<_>) = jobs.partition(|job| job.paused.is_some());
+        let over = others.iter().find(|job| is_over || self.seen.contains(&job.name)).map(|job| job.name.clone());
+        self.seen.extend(paused.into_iter().map(|job| job.name.clone()));
+        over
+    }
+}
+
 fn named(jobs: &[JobName]) -> String {
     match jobs.len() {
         1..=NAMED => jobs.iter().map(JobName::as_str).collect::<Vec<_>>().join(", "),
@@ -203,11 +240,10 @@ fn until(pause: &Pause) -> String {
 }
 
 /// The runs in flight of these jobs, which must be sorted.
-fn in_flight(status: &Status, jobs: &[JobName]) -> Option<String> {
+fn runs_in_flight<'a>(status: &'a Status, jobs: &[JobName]) -> Vec<&'a RunId> {
     let is_there = |state| matches!(state, RunState::Running | RunState::CutOff);
     let runs = status.runs.iter().filter(|run| is_there(run.state) && run.ended.is_none());
-    let runs: Vec<_> = runs.map(|run| &run.run).filter(|run| jobs.binary_search(run.job()).is_ok()).collect();
-    (!runs.is_empty()).then(|| format!("{}: {}", counted(runs.len(), "run"), wait::listed(&runs)))
+    runs.map(|run| &run.run).filter(|run| jobs.binary_search(run.job()).is_ok()).collect()
 }
 
 /// Those of these jobs that are still paused; they must be sorted.
@@ -215,4 +251,45 @@ fn still_paused(status: &Status, jobs: &[JobName]) -> Option<String> {
     let left = status.jobs.iter().filter(|job| job.paused.is_some() && jobs.binary_search(&job.name).is_ok());
     let left: Vec<_> = left.map(|job| &job.name).collect();
     (!left.is_empty()).then(|| format!("a leader to resume {}: {}", counted(left.len(), "job"), wait::listed(&left)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::sample;
+
+    const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
+
+    /// A status in which a run of `load` is in flight, and the job is paused or not.
+    fn status(is_paused: bool, at: &str) -> Status {
+        let mut status = sample::leader();
+        status.at = sample::at(at);
+        let pause = Pause { by: "alice".into(), reason: None, at: sample::at("2026-11-20T03:00:00Z"), until: None };
+        for job in status.jobs.iter_mut().filter(|job| job.name.as_str() == "load") {
+            job.paused = is_paused.then(|| Box::new(pause.clone()));
+        }
+        status
+    }
+
+    #[test]
+    fn waiting_for_runs_ends_in_vain_once_the_pause_is_over() {
+        let jobs = [sample::job("load")];
+        let until = sample::at("2026-11-20T03:00:00Z") + MINUTE;
+        let waiting = || PausedJobs { jobs: &jobs, until: Some(until), seen: BTreeSet::new() };
+        let over = |result: Result<_, AskFailure>| matches!(result, Err(AskFailure::PauseOver { .. }));
+        let (before, after) = ("2026-11-20T03:00:30Z", "2026-11-20T03:01:00Z");
+        let mut unread = waiting();
+        assert!(unread.awaited(&status(false, before)).unwrap().is_some(), "the pause is not read yet");
+        assert!(unread.awaited(&status(true, before)).unwrap().is_some());
+        assert!(over(unread.awaited(&status(false, before))), "somebody resumed it");
+        assert!(waiting().awaited(&status(true, after)).unwrap().is_some(), "it is paused again");
+        let failed = waiting().awaited(&status(false, after));
+        assert_eq!(
+            failed.unwrap_err().to_string(),
+            "the pause of load was over while 1 run was in flight; pause it for longer, or without `--for`"
+        );
+        let mut ended = status(false, after);
+        ended.runs.clear();
+        assert_eq!(waiting().awaited(&ended).unwrap(), None);
+    }
 }

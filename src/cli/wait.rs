@@ -27,10 +27,22 @@ pub(super) fn until(
     err: &mut dyn Write,
     awaited: impl Fn(&Status) -> Option<String>,
 ) -> Result<Status, AskFailure> {
+    until_done(client, err, |status| Ok(awaited(status)))
+}
+
+/// Like [`until`], where waiting may turn out to be in vain.
+///
+/// # Errors
+/// As [`until`], and what `awaited` returns.
+pub(super) fn until_done(
+    client: &Client,
+    err: &mut dyn Write,
+    mut awaited: impl FnMut(&Status) -> Result<Option<String>, AskFailure>,
+) -> Result<Status, AskFailure> {
     let mut said = None;
     loop {
         let status: Status = steadily(|| client.get("/v1/status"))?;
-        let Some(text) = awaited(&status) else { return Ok(status) };
+        let Some(text) = awaited(&status)? else { return Ok(status) };
         if said.as_ref() != Some(&text) {
             writeln!(err, "cronkeeper: waiting for {}", escape::plain(&text))?;
             said = Some(text);
