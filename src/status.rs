@@ -124,12 +124,24 @@ pub struct Role {
     pub predecessor: Option<CandidateName>,
     /// Absent also if the predecessor's entry is not cronkeeper's.
     pub predecessor_node: Option<NodeName>,
-    /// The leader, as far as the node knows.
+    /// The leader, as far as the node knows now; absent while it is not connected, unless it leads itself.
     pub leader_node: Option<NodeName>,
+    /// While no leader is known: the last one that was, and since when none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_leader: Option<LastLeader>,
     /// The token of the node's own term.
     pub token: Option<FencingToken>,
     /// When the node's own term began.
     pub term_since: Option<Timestamp>,
+}
+
+/// The leader that was known last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LastLeader {
+    pub node: NodeName,
+    /// Since when no leader is known.
+    pub unknown_since: Timestamp,
 }
 
 /// A session with the coordination service.

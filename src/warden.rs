@@ -60,8 +60,11 @@ pub use codec::{CodecError, Decoder, MAX_MESSAGE, encode};
 const SUBCOMMAND: &str = "warden";
 /// The pause before checking again whether killed children are dead.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// The process name in `ps` and `top`. After an exec of /proc/self/exe it would be `exe`; the kernel keeps 15 bytes.
-const PROCESS_NAME: &CStr = c"cronkeeper-ward";
+/// The process name in `ps` and `top`. After an exec of /proc/self/exe it would be `exe`.
+///
+/// Without the program's name in it: `pkill -9 cronkeeper` must not kill daemon and warden at once, because then nobody
+/// would be left to end what the jobs have started.
+const PROCESS_NAME: &CStr = c"job-warden";
 
 /// Runs the warden if the command line asks for it; returns when it is done.
 ///

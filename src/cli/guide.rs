@@ -103,7 +103,10 @@ pub const GUIDES: &[Guide] = &[
         ],
         exits: &[
             FINE,
-            ("1", "--check: the node is not ready, nobody leads, or the jobs file was rejected"),
+            (
+                "1",
+                "--check: the node is not ready, nobody leads, the jobs file was rejected, or a job's mark is in the future",
+            ),
             USAGE,
             NO_NODE,
         ],

@@ -34,7 +34,7 @@ pub(super) fn settle(
     let unwritten = |source| Error::System { what: "cannot write the journal", source };
     recovered.keep_own(node, &mut journal).map_err(unwritten)?;
     kill(&recovered.runs, within).map_err(Error::StillAlive)?;
-    recovered.drop_held(uptime()).iter().try_for_each(|run| journal.settled(run)).map_err(unwritten)?;
+    recovered.drop_held(uptime()).iter().try_for_each(|run| journal.unstarted(run)).map_err(unwritten)?;
     recovered.end_dead(&mut journal, now).map_err(unwritten)?;
     Ok((journal, recovered))
 }

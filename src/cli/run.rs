@@ -223,7 +223,8 @@ impl Args {
         if let Some(Rejected { error, copied_at }) = &rejected {
             view.started_with_copy(error, *copied_at);
         }
-        let engine = Engine::new(node.clone(), jobs.set.clone()).with_priority(self.priority);
+        let random = || uuid::Uuid::new_v4().as_u64_pair().0;
+        let engine = Engine::new(node.clone(), jobs.set.clone()).with_priority(self.priority).with_random(random);
         let (status, seen) = watch::channel(Arc::new(view.status(now, &engine)));
         let (leased, lease) = watch::channel(None);
         let (turned, turns) = watch::channel(Uptime::ZERO);

@@ -35,7 +35,7 @@ mod shutdown;
 mod tests;
 mod transfer;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 pub use self::command::{Command, Event, Start};
 pub use self::report::{AlarmChange, AlarmNews, MarkAhead, Report, Unfit};
@@ -48,7 +48,7 @@ use crate::clock::{Now, Uptime, Wake, later};
 use crate::election::{self, Published};
 use crate::job::{JobName, JobSet};
 use crate::ledger::ControlEntry;
-use crate::run::{Link, RunId, RunRecord, StandingAlarms};
+use crate::run::{Link, Outcome, RunId, RunRecord, StandingAlarms};
 use crate::term::{NodeName, Term};
 
 /// The decisions of one node.
@@ -71,6 +71,12 @@ impl Engine {
     /// Sets the node's priority: leadership is handed to the node with the highest.
     pub fn with_priority(mut self, priority: u32) -> Self {
         self.parts.transfer.priority = priority;
+        self
+    }
+
+    /// Sets where the random part of nonces comes from. It must not repeat itself in a copy of this process.
+    pub fn with_random(mut self, random: fn() -> u64) -> Self {
+        self.cx.random = Some(random);
         self
     }
 
@@ -163,6 +169,12 @@ impl Engine {
         self.parts.runs.unconfirmed()
     }
 
+    /// The runs whose attempt here is over, and that the ledger still has as running: how each ended, or `None` if it was
+    /// never started.
+    pub fn unwritten_releases(&self) -> impl Iterator<Item = (RunId, Option<Outcome>)> {
+        self.parts.runs.unwritten_releases()
+    }
+
     /// Number of runs that this node has.
     pub fn own_runs(&self) -> usize {
         self.parts.runs.own_count()
@@ -192,6 +204,12 @@ impl Engine {
     pub fn marks_ahead(&self, now: Now) -> impl Iterator<Item = (&JobName, MarkAhead)> {
         let latest = self.clocks.latest(now);
         self.parts.leader.iter().flat_map(move |leader| leader.marks_ahead(latest))
+    }
+
+    /// The jobs whose marks are later than `now`, each with its mark: nothing of them is due before it. None while this
+    /// node does not lead.
+    pub fn marks_after(&self, now: Timestamp) -> impl Iterator<Item = (&JobName, Timestamp)> {
+        self.parts.leader.iter().flat_map(move |leader| leader.marks_after(now))
     }
 
     /// The pauses that the node knows of; none while it does not lead.

@@ -32,13 +32,16 @@ use crate::election::{ApiAddress, Defined, Event as Election, Failure, Published
 use crate::engine::hooks::HookStart;
 use crate::engine::{Engine, Event, Start};
 use crate::process::{Launch, Notice, Processes, WardenGone};
-use crate::run::journal::{Journal, Recovered};
+use crate::run::journal::{Journal, Recovered, Written};
 use crate::schedule;
 
 /// Maximum time between two turns of the loop: a longer gap means that it hangs.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 /// Minimum number of turns within a session timeout.
 const HEARTBEATS_PER_SESSION: u32 = 8;
+
+/// A loop that wakes this much too late was stopped or frozen with its process, or got no processor.
+const STOOD_STILL: Duration = Duration::from_secs(1);
 
 /// How long the daemon waits at its end for remaining processes to be killed.
 ///
@@ -185,7 +188,9 @@ impl<P: Ports> EventLoop<P> {
         }
         // The rest of `self`, with the channels to the backend, is dropped only after this: otherwise another node
         // could start a run again while its processes are still alive here.
-        close(&self.clock, self.processes).await;
+        if close(&self.clock, self.processes).await {
+            note_held(&self.clock, &mut self.journal);
+        }
         match (stopped, self.failure) {
             (None | Some(Stopped::Asked), Some(failure)) => Stopped::Failed(failure),
             (stopped, _) => stopped.unwrap_or(Stopped::Asked),
@@ -201,6 +206,7 @@ impl<P: Ports> EventLoop<P> {
         controls: &mut mpsc::UnboundedReceiver<Control<ReloadedOf<P>>>,
     ) -> Gathered<ReloadedOf<P>> {
         let wake = self.wake();
+        let due = self.latest_wake();
         let takes_part = self.failure.is_none();
         // Cancellation safety of both `select!`s: the receivers keep what was not received, `notice` is documented as
         // cancel safe, and the next turn starts a new sleep.
@@ -221,6 +227,10 @@ impl<P: Ports> EventLoop<P> {
                 () = self.clock.sleep_until(wake) => Gathered::Time,
             }
         };
+        let late = self.clock.now().up.since(due);
+        if late >= STOOD_STILL {
+            log::stood_still(late);
+        }
         self.is_wardens_turn = matches!(gathered, Gathered::Backend(_));
         gathered
     }
@@ -345,25 +355,43 @@ impl<P: Ports> EventLoop<P> {
     }
 
     fn wake(&self) -> Wake {
-        let now = self.clock.now();
         let beats = [self.liveness.next_check(), self.observer.next_at()];
-        let at = beats.into_iter().flatten().fold(now.up + self.heartbeat, Uptime::min);
-        self.engine.wake(now).or(Wake { wall: None, up: Some(at) })
+        let at = beats.into_iter().flatten().fold(self.latest_wake(), Uptime::min);
+        self.engine.wake(self.clock.now()).or(Wake { wall: None, up: Some(at) })
+    }
+
+    /// When the loop turns even if nothing is due and nothing happens.
+    fn latest_wake(&self) -> Uptime {
+        self.clock.now().up + self.heartbeat
     }
 }
 
-async fn close(clock: &impl Clock, processes: impl Processes) {
+/// Returns true if everything is dead, and false if that takes too long.
+async fn close(clock: &impl Clock, processes: impl Processes) -> bool {
     let until = clock.now().up + CLOSING;
     let mut closed = pin!(processes.close());
     while clock.now().up < until {
         // Cancellation safety: `closed` continues where it was, and the next turn starts a new sleep.
         tokio::select! {
             biased;
-            () = &mut closed => return,
+            () = &mut closed => return true,
             () = clock.sleep_until(Wake { wall: None, up: Some(until) }) => {}
         }
     }
     log::left_running();
+    false
+}
+
+/// Has the journal forget the runs whose time has not come, now that their processes are dead: they were never started.
+///
+/// The next process may come after their time, and could no longer know it.
+fn note_held(clock: &impl Clock, journal: &mut impl Journal) {
+    let mut left = Recovered { runs: journal.open_runs(), written: Written::Here, ..Recovered::default() };
+    for run in left.drop_held(clock.now().up) {
+        if let Err(error) = journal.unstarted(&run) {
+            log::state_failed(&run, "record that the run was never started", &error);
+        }
+    }
 }
 
 /// The next event. `Time`: nothing was received until the wake time.

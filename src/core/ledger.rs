@@ -46,6 +46,9 @@ pub enum Request {
     ReadJob(JobName),
     /// Read `running/<run>`. Answered by [`Event::Run`].
     ReadRun(RunId),
+    /// Read which runs are in flight, once nothing that this node has written can be missing. Answered by
+    /// [`Event::InFlight`].
+    ReadInFlight,
     /// Read the outcome of the same job's previous run, in the order in which the ends were written. Answered by
     /// [`Event::Before`].
     ReadBefore(RunId),
@@ -277,6 +280,8 @@ pub enum Event {
     OperatorRequests(OperatorRequests),
     /// A run's current record; `None` if the run is not in flight.
     Run(RunId, Option<(RunRecord, Version)>),
+    /// The runs that are in flight, on any node.
+    InFlight(Vec<RunId>),
     /// The run of a dead process of this host ended. The backend wrote the end itself, before the process's entries
     /// were removed.
     Ended {

@@ -44,6 +44,7 @@ events! {
     NODE_UNSETTLED "node.unsettled" "the node stops before the ledger has the ends of all its runs" [runs];
     NODE_STUCK "node.stuck" "the daemon's loop stands still" [stood_ms];
     NODE_UNSTUCK "node.unstuck" "the daemon's loop turns again" [];
+    NODE_STOOD_STILL "node.stood_still" "this process stood still" [stood_ms];
     JOBS_LOADED "jobs.loaded" "the jobs were loaded"
         [path, jobs, digest, added, changed, removed, added_jobs, changed_jobs, removed_jobs];
     JOBS_REJECTED "jobs.rejected" "the jobs file is invalid; keeping the jobs loaded before"
@@ -82,9 +83,12 @@ events! {
     COORDINATION_RESUMED "coordination.resumed" "connection restored; the session is still alive" [session];
     COORDINATION_EXPIRED "coordination.expired" "the session expired" [session];
     COORDINATION_RESTORED "coordination.restored" "the coordination service is back" [away_ms];
+    COORDINATION_REWOUND "coordination.rewound" "the coordination service has lost what it had acknowledged"
+        [job, run, outcome];
     CLOCK_STEPPED "clock.stepped" "the system clock was stepped" [by_ms];
     CLOCK_SKEWED "clock.skewed" "the node's clock differs from the coordination service's clock" [by_ms];
-    RUN_STARTED "run.started" "a run started" [job, run, scheduled_at, attempt, token, pid, lateness_ms];
+    RUN_STARTED "run.started" "a run started"
+        [job, run, scheduled_at, attempt, token, pid, started_at, lateness_ms];
     RUN_OUTPUT "run.output" "a run wrote a line of output" [job, run, stream, line];
     RUN_FINISHED "run.finished" "a run ended"
         [job, run, attempt, outcome, reason, detail, exit_code, signal, duration_ms, leftovers, dropped_bytes, by];
@@ -93,8 +97,9 @@ events! {
     RUN_UNSTARTED "run.unstarted" "an attempt could not be started; the leader will begin another"
         [job, run, attempt, reason];
     RUN_RETRYING "run.retrying" "an attempt failed; the run will be retried" [job, run, attempt, delay_ms];
+    RUN_KILLED "run.killed" "a run was killed here, and another node may begin it again" [job, run, attempt, reason];
     RUN_SKIPPED "run.skipped" "occurrences were skipped" [job, run, scheduled_at, reason, count, first, last];
-    RUN_SUPERSEDED "run.superseded" "another node has already settled this run" [job, run];
+    RUN_SUPERSEDED "run.superseded" "another node has already settled this run" [job, run, outcome];
     RUN_CUT_OFF "run.cut_off" "the run's node is cut off and may still be running it" [job, run, owner, keep_until];
     RUN_OUTLIVED "run.outlived" "the warden did not report the run dead in time; killing it without the warden"
         [job, run];

@@ -7,7 +7,7 @@ use std::fmt;
 use nix::errno::Errno;
 
 use crate::job::{CommandLine, Job, RunAs};
-use crate::process::{FileFault, FileProblem, InterpreterFault, StartStep};
+use crate::process::{Exit, FileFault, FileProblem, InterpreterFault, StartStep};
 
 /// Maximum number of characters of the text kept in a run's record.
 const LONGEST: usize = 300;
@@ -56,6 +56,15 @@ impl StartProblem {
             _ => format!("{}{}", prefix(step, errno), Errno::from_raw(errno).desc()),
         };
         Self { step, path, error }
+    }
+
+    /// Of a process that ended before its program began.
+    pub fn died(exit: Exit) -> Self {
+        let what = match exit {
+            Exit::Signal { signal, .. } => format!("signal {signal} ended its process"),
+            Exit::Code(code) => format!("its process ended with exit code {code}"),
+        };
+        Self { step: StartStep::Prepare, path: None, error: format!("{what} before its program began") }
     }
 
     /// What the step failed over; `None` if it is about neither a program nor a path.

@@ -129,7 +129,7 @@ pub(super) fn report(report: &Report) {
             let took_ms = millis(*took);
             info!(target: TARGET, event = log_event::TAKEOVER_DONE, token = token.0, settled, missed, took_ms);
         }
-        Report::Started { run, attempt, token, pid, lateness } => info!(
+        Report::Started { run, attempt, token, pid, started_at, lateness } => info!(
             target: TARGET,
             event = log_event::RUN_STARTED,
             job = %run.job(),
@@ -138,7 +138,8 @@ pub(super) fn report(report: &Report) {
             attempt,
             token = token.0,
             pid,
-            lateness_ms = millis(*lateness),
+            started_at = %started_at.strftime("%Y-%m-%dT%H:%M:%S.%3fZ"),
+            lateness_ms = lateness.map(millis),
         ),
         Report::Finished(end) => finished(end),
         Report::Recorded(end) => trace!(target: TARGET, run = %end.run.id(), "the ledger has the end of a run"),
@@ -155,6 +156,14 @@ pub(super) fn report(report: &Report) {
             exit_code = end.exit_code,
             signal = end.signal,
             duration_ms = end.duration_ms,
+        ),
+        Report::Killed { run, attempt, reason } => warn!(
+            target: TARGET,
+            event = log_event::RUN_KILLED,
+            job = %run.job(),
+            %run,
+            attempt,
+            reason = reason.map(|reason| reason.as_str()),
         ),
         Report::NotStarted { run, attempt, problem } => warn!(
             target: TARGET,
@@ -201,7 +210,21 @@ pub(super) fn report(report: &Report) {
         Report::LockRefused { run, why } => {
             error!(target: TARGET, event = log_event::LOCK_REFUSED, job = %run.job(), %run, "the run's lock is refused: {why}");
         }
-        Report::Superseded { run } => warn!(target: TARGET, event = log_event::RUN_SUPERSEDED, job = %run.job(), %run),
+        Report::Superseded { run, outcome } => warn!(
+            target: TARGET,
+            event = log_event::RUN_SUPERSEDED,
+            job = %run.job(),
+            %run,
+            outcome = outcome.map(|outcome| outcome.as_str()),
+        ),
+        Report::Rewound { run, outcome } => error!(
+            target: TARGET,
+            event = log_event::COORDINATION_REWOUND,
+            job = %run.job(),
+            %run,
+            outcome = outcome.map(|outcome| outcome.as_str()),
+            "the coordination service has lost the end of run {run}, which it had acknowledged; writing it again",
+        ),
         Report::CutOff { run, owner, keep_until } => warn!(
             target: TARGET,
             event = log_event::RUN_CUT_OFF,

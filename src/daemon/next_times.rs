@@ -26,19 +26,26 @@ struct Found {
 }
 
 impl NextTimes {
-    /// The first occurrence of each job after `now`, in the order of the jobs; none for one that is disabled.
-    pub fn of_all(&mut self, jobs: &JobSet, now: Timestamp) -> Vec<Option<Timestamp>> {
-        let mut known = InOrder::of(&self.0);
+    /// The first occurrence of each job after `now`, in the order of the jobs; none for one that is disabled. Of a job
+    /// with a mark, the first after it.
+    pub fn of_all(
+        &mut self,
+        jobs: &JobSet,
+        now: Timestamp,
+        marks: &BTreeMap<JobName, Timestamp>,
+    ) -> Vec<Option<Timestamp>> {
+        let (mut known, mut marks) = (InOrder::of(&self.0), InOrder::of(marks));
         let mut searched = Vec::new();
         let next_of = |(name, job): (&JobName, &Arc<Job>)| {
             if !job.enabled {
                 return None;
             }
-            if let Some(found) = known.get(name).filter(|found| found.is_of(job, now)) {
+            let after = marks.get(name).map_or(now, |&mark| mark.max(now));
+            if let Some(found) = known.get(name).filter(|found| found.is_of(job, after)) {
                 return found.next;
             }
-            let next = job.next_after(now);
-            searched.push((name.clone(), Found { job: Arc::clone(job), after: now, next }));
+            let next = job.next_after(after);
+            searched.push((name.clone(), Found { job: Arc::clone(job), after, next }));
             next
         };
         let all = jobs.jobs.iter().map(next_of).collect();
@@ -53,9 +60,10 @@ impl NextTimes {
 }
 
 impl Found {
-    fn is_of(&self, job: &Arc<Job>, now: Timestamp) -> bool {
-        // Before `after`, because a clock was set back, there may be an earlier one.
-        Arc::ptr_eq(&self.job, job) && self.after <= now && self.next.is_none_or(|next| now < next)
+    /// True if it is the job's first occurrence after `after` too.
+    fn is_of(&self, job: &Arc<Job>, after: Timestamp) -> bool {
+        // Before `self.after`, because a clock was set back, there may be an earlier one.
+        Arc::ptr_eq(&self.job, job) && self.after <= after && self.next.is_none_or(|next| after < next)
     }
 }
 
@@ -78,11 +86,16 @@ mod tests {
         let mut times = NextTimes::default();
         let (hourly, once) = (jobs("0 * * * *"), jobs("@at 2026-11-20T12:00:00Z"));
         for (now, next) in [("10:30", "11:00"), ("10:59", "11:00"), ("11:00", "12:00"), ("09:59", "10:00")] {
-            assert_eq!(times.of_all(&hourly, at(now)), [Some(at(next))], "{now}");
+            assert_eq!(times.of_all(&hourly, at(now), &BTreeMap::new()), [Some(at(next))], "{now}");
         }
-        assert_eq!(times.of_all(&once, at("10:30")), [Some(at("12:00"))]);
+        let marked = BTreeMap::from([(only(&hourly).name.clone(), at("14:10"))]);
+        for (now, next) in [("10:30", "15:00"), ("14:20", "15:00"), ("15:10", "16:00")] {
+            assert_eq!(times.of_all(&hourly, at(now), &marked), [Some(at(next))], "{now}");
+        }
+        assert_eq!(times.of_all(&hourly, at("10:30"), &BTreeMap::new()), [Some(at("11:00"))], "the mark is gone");
+        assert_eq!(times.of_all(&once, at("10:30"), &BTreeMap::new()), [Some(at("12:00"))]);
         for (now, next) in [("12:00", None), ("12:30", None), ("11:30", Some("12:00"))] {
-            assert_eq!(times.of_all(&once, at(now)), [next.map(at)], "{now}");
+            assert_eq!(times.of_all(&once, at(now), &BTreeMap::new()), [next.map(at)], "{now}");
         }
         let once = only(&once);
         let found = &times.0[&once.name];

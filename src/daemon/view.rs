@@ -15,7 +15,8 @@ use super::next_times::NextTimes;
 use super::reload::Reloaded;
 use crate::config::LoadError;
 use crate::status::{
-    AlarmStatus, Confinement, InOrder, JobStatus, JobsFile, LastRun, NodeState, Role, RunStatus, Session, Status,
+    AlarmStatus, Confinement, InOrder, JobStatus, JobsFile, LastLeader, LastRun, NodeState, Role, RunStatus, Session,
+    Status,
 };
 use cronkeeper_core::clock::{Now, Uptime};
 use cronkeeper_core::election::{Event as Election, Member, Published};
@@ -39,6 +40,8 @@ pub struct View {
     file: JobsFile,
     confinement: Confinement,
     role: Role,
+    /// The leader that was known last; while none is, also since when.
+    last_leader: Option<(NodeName, Option<Timestamp>)>,
     session: Option<Session>,
     /// When the session's lease ends; absent if it has none, or none that ends.
     lease_until: Option<Uptime>,
@@ -76,6 +79,7 @@ impl View {
             file,
             confinement: Confinement::default(),
             role: Role::default(),
+            last_leader: None,
             session: None,
             lease_until: None,
             awaiting: Some(format!("a session with {backend}")),
@@ -133,6 +137,32 @@ impl View {
 
     /// Records an event of the election. Returns the differences between nodes that were not known before.
     pub(super) fn elected(&mut self, now: Now, event: &Election, jobs: &JobSet) -> Vec<Drift> {
+        let drifts = self.take(now, event, jobs);
+        if let Some(leader) = self.leader() {
+            self.last_leader = Some((leader.clone(), None));
+        } else if let Some((_, unknown_since)) = &mut self.last_leader {
+            unknown_since.get_or_insert(now.wall);
+        }
+        drifts
+    }
+
+    /// The leader, if it is known now: what was read before the connection was lost may be over.
+    fn leader(&self) -> Option<&NodeName> {
+        let is_connected = self.session.as_ref().is_some_and(|session| session.connected);
+        self.role.leader_node.as_ref().filter(|_| is_connected || self.role.token.is_some())
+    }
+
+    /// The role as it is shown.
+    fn shown_role(&self) -> Role {
+        let leader_node = self.leader().cloned();
+        let last_leader = self.last_leader.as_ref().filter(|_| leader_node.is_none());
+        let last_leader = last_leader.and_then(|(node, unknown_since)| {
+            Some(LastLeader { node: node.clone(), unknown_since: (*unknown_since)? })
+        });
+        Role { leader_node, last_leader, ..self.role.clone() }
+    }
+
+    fn take(&mut self, now: Now, event: &Election, jobs: &JobSet) -> Vec<Drift> {
         match event {
             Election::Session { id, timeout } => {
                 let timeout_ms = cronkeeper_core::run::millis(*timeout);
@@ -263,7 +293,8 @@ impl View {
 
     /// The whole status, including what the engine knows.
     pub fn status(&mut self, now: Now, engine: &Engine) -> Status {
-        let next_times = self.next_times.of_all(engine.jobs(), now.wall);
+        let marks = engine.marks_after(now.wall).map(|(job, mark)| (job.clone(), mark)).collect();
+        let next_times = self.next_times.of_all(engine.jobs(), now.wall, &marks);
         let mut lasts = InOrder::of(&self.last);
         let jobs = engine.jobs().jobs.values().zip(next_times).map(|(job, next)| {
             let last = lasts.get(&job.name).cloned().map(Box::new);
@@ -291,7 +322,7 @@ impl View {
             state,
             ready: awaiting.is_none(),
             awaiting,
-            role: self.role.clone(),
+            role: self.shown_role(),
             session: self.session.clone(),
             confinement: self.confinement.clone(),
             jobs_file: self.file.clone(),
@@ -312,8 +343,11 @@ impl View {
             job.error = errors.get(&job.name).cloned();
         }
         let unconfirmed: BTreeSet<_> = engine.unconfirmed_runs().collect();
-        let run = |record| RunStatus::from(record);
-        let shown = engine.runs().map(run).map(|run| RunStatus { unconfirmed: unconfirmed.contains(&run.run), ..run });
+        let over: BTreeMap<_, _> = engine.unwritten_releases().collect();
+        let shown = engine.runs().map(RunStatus::from).map(|run| {
+            let unconfirmed = unconfirmed.contains(&run.run) || over.get(&run.run) == Some(&None);
+            RunStatus { unconfirmed, ended: over.get(&run.run).copied().flatten(), ..run }
+        });
         let runs: Vec<RunStatus> = shown.collect();
         status.put_runs(&runs);
         let paused = engine.pauses().map(|(job, entry)| (job.clone(), entry.record.paused.clone()));
@@ -463,6 +497,35 @@ mod tests {
             view.elected(NOW, &event, engine.jobs());
         }
         assert_eq!(view.status(NOW, &engine).awaiting.as_deref(), Some("the connection to zookeeper"));
+    }
+
+    #[test]
+    fn a_node_without_a_connection_knows_who_led_and_since_when_it_does_not_know_who_leads() {
+        let (mut view, engine) = view();
+        let id = SessionId("1".into());
+        let candidate = |name: &str| cronkeeper_core::term::CandidateName(name.into());
+        let following = Election::Following {
+            candidate: candidate("b"),
+            predecessor: candidate("a"),
+            predecessor_node: None,
+            leader_node: Some(NodeName::new("host-b")),
+        };
+        let timeout = std::time::Duration::from_secs(10);
+        for event in [Election::Session { id: id.clone(), timeout }, following.clone()] {
+            view.elected(NOW, &event, engine.jobs());
+        }
+        let later = Now { wall: NOW.wall + std::time::Duration::from_secs(5), ..NOW };
+        view.elected(later, &Election::Suspended { session: id.clone() }, engine.jobs());
+        let even_later = Now { wall: later.wall + std::time::Duration::from_secs(5), ..NOW };
+        view.elected(even_later, &Election::Expired { session: id.clone() }, engine.jobs());
+        let role = view.status(even_later, &engine).role;
+        let last = LastLeader { node: NodeName::new("host-b"), unknown_since: later.wall };
+        assert_eq!((role.leader_node, role.last_leader), (None, Some(last)));
+        for event in [Election::Session { id, timeout }, following] {
+            view.elected(even_later, &event, engine.jobs());
+        }
+        let role = view.status(even_later, &engine).role;
+        assert_eq!((role.leader_node, role.last_leader), (Some(NodeName::new("host-b")), None));
     }
 
     #[test]

@@ -76,8 +76,7 @@ impl Counts {
     pub(super) fn add(&mut self, report: &Report, jobs: &JobSet) {
         match report {
             Report::Elected { .. } => self.elections += 1,
-            // Later attempts are late by design: `retries` delays them.
-            Report::Started { attempt: 1, lateness, .. } => self.lateness.observe(*lateness),
+            Report::Started { lateness, .. } => lateness.iter().for_each(|lateness| self.lateness.observe(*lateness)),
             Report::Recorded(end) => self.finished(end, jobs),
             Report::Skipped { skip, count, .. } => {
                 if let Some(job) = self.job(&skip.job, jobs) {

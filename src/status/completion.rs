@@ -40,6 +40,7 @@ impl Status {
             && first.node.as_ref() != Some(&self.node)
         {
             self.role.leader_node.clone_from(&first.node);
+            self.role.last_leader.take_if(|_| first.node.is_some());
         }
         self.drift = self.differing();
     }
@@ -74,7 +75,8 @@ impl Status {
         let ended = self.jobs.iter().filter_map(|job| job.last.as_deref()).map(|last| (&last.run, last));
         let ended: BTreeMap<&RunId, &LastRun> = ended.collect();
         for run in &mut self.runs {
-            run.ended = ended.get(&run.run).filter(|last| run.is_ended_by(last)).map(|last| last.outcome);
+            let last = ended.get(&run.run).filter(|last| run.is_ended_by(last)).map(|last| last.outcome);
+            run.ended = last.or(run.ended);
         }
     }
 

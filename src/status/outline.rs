@@ -58,7 +58,7 @@ impl Status {
             unread,
             damaged,
         } = self;
-        let Role { candidate, predecessor, predecessor_node, leader_node, token, term_since } = role;
+        let Role { candidate, predecessor, predecessor_node, leader_node, last_leader, token, term_since } = role;
         Self {
             v,
             at,
@@ -69,7 +69,7 @@ impl Status {
             state,
             ready,
             awaiting: awaiting.as_deref().map(without_cause),
-            role: Role { candidate, predecessor, predecessor_node, leader_node, token, term_since },
+            role: Role { candidate, predecessor, predecessor_node, leader_node, last_leader, token, term_since },
             session: session.map(outlined_session),
             confinement: Confinement { cgroup: cgroup.map(|_| withheld()), limits },
             jobs_file: JobsFile {

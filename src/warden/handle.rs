@@ -98,8 +98,8 @@ impl Warden {
         // of a starting daemon does not kill the warden before it blocks them itself.
         let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
         let child = Command::new(program)
-            // The name in `ps` and `systemctl status`: the path alone would say nothing.
-            .arg0("cronkeeper")
+            // In `ps` and `systemctl status`; for why it is another name than the daemon's, see `PROCESS_NAME`.
+            .arg0("job-warden")
             .arg(SUBCOMMAND)
             .stdin(OwnedFd::from(theirs))
             .stdout(OwnedFd::from(their_orders))

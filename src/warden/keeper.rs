@@ -356,13 +356,13 @@ impl Keeper {
                 self.discard(tree_id);
                 self.send(&Notice::NotStarted { tree_id, why: StartFailure::TooLate });
             }
-            // A child that was killed before its program counts as started: it ends as it was killed.
-            outcome @ (StartOutcome::Began(_) | StartOutcome::Died) => {
+            // Its end is reported like any other: without a start before it, the program never began.
+            StartOutcome::Died => {}
+            StartOutcome::Began(at) => {
                 if tree.known_by == KnownBy::Environment {
                     let session = procfs::audit_session(tree.pid()).filter(|&its| self.audit_session != Some(its));
                     tree.known_by = session.map_or(KnownBy::Environment, KnownBy::AuditSession);
                 }
-                let at = if let StartOutcome::Began(at) = outcome { at } else { tree.forked_at };
                 let (pid, known_by) = (tree.pid(), tree.known_by.clone());
                 self.send(&Notice::Started { tree_id, pid, at, known_by });
             }

@@ -24,6 +24,7 @@ mod node_hooks;
 mod outage;
 pub mod records;
 mod retrying;
+mod rewound;
 mod secrets;
 mod stalls;
 pub mod standing_open;

@@ -3,7 +3,7 @@
 use cronkeeper_core::election::Request;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Change, Commit, Event, LastSuccess, OwnerState, Request as LedgerRequest};
-use cronkeeper_core::run::{HistoryRecord, KillRequest, Outcome, Reason, RunRecord, RunState, Version};
+use cronkeeper_core::run::{HistoryRecord, KillRequest, Outcome, Reason, RunId, RunRecord, RunState, Version};
 
 use super::cluster::{Cluster, Node};
 use crate::port::records::{begin, end};
@@ -112,9 +112,20 @@ async fn a_run_is_read_as_it_is(mut cluster: Cluster) {
     let run = a.begin("j", 60).await;
     a.ask_ledger(LedgerRequest::ReadRun(run.id()));
     assert_eq!(a.run_event(&run.id()).await, Some((run.clone(), Version::FIRST)));
+    assert_eq!(in_flight(&mut a).await, [run.id()]);
     a.end(&run).await;
     a.ask_ledger(LedgerRequest::ReadRun(run.id()));
     assert_eq!(a.run_event(&run.id()).await, None);
+    assert_eq!(in_flight(&mut a).await, []);
+}
+
+async fn in_flight(node: &mut Node) -> Vec<RunId> {
+    node.ask_ledger(LedgerRequest::ReadInFlight);
+    let found = |event: &Event| match event {
+        Event::InFlight(all) => Some(all.clone()),
+        _ => None,
+    };
+    node.ledger("the runs in flight", found).await
 }
 
 async fn the_outcome_of_the_run_before_is_read(mut cluster: Cluster) {

@@ -196,7 +196,7 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
         let mut noted = Noted { book: home.book.clone(), world: world.clone() };
         recovered.keep_own(&node_name(node), &mut noted).expect("it is kept in memory");
         for run in recovered.drop_held(clock.now().up) {
-            noted.settled(&run).expect("it is kept in memory");
+            noted.unstarted(&run).expect("it is kept in memory");
         }
         recovered.end_dead(&mut noted, clock.now().wall).expect("it is kept in memory");
         guard(&home.book).found(Written::Here);
@@ -460,6 +460,10 @@ impl Journal for Noted {
 
     fn settled(&mut self, run: &RunId) -> std::io::Result<()> {
         self.take(JournalEntry::Settled(run.clone()))
+    }
+
+    fn unstarted(&mut self, run: &RunId) -> std::io::Result<()> {
+        self.take(JournalEntry::Unstarted(run.clone()))
     }
 
     fn open_runs(&self) -> Vec<RecoveredRun> {

@@ -20,6 +20,9 @@ use super::world::{Env, Event};
 /// The time between two consecutive starts or orders.
 const STEP: Duration = Duration::from_nanos(1);
 
+/// One held process in so many is killed before its time.
+const ONE_HELD_IN: u8 = 32;
+
 /// A job's process, as the invariants see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
@@ -50,6 +53,8 @@ enum Action {
     LookAtDeadlines,
     /// The time of a held program has come. Its process knows that by itself, whatever the warden does.
     Begin(TreeId),
+    /// Somebody kills a held process.
+    KillHeld(TreeId),
     /// A tree ends.
     End(TreeId, Exit, Option<EndedBy>),
     /// A notice reaches the daemon.
@@ -221,12 +226,12 @@ impl Wardens {
 
     /// The daemon itself kills the process of a run.
     pub fn kill_without(&mut self, env: &mut Env, node: usize, run: &str) {
-        // Of a held process the warden sees the end all the same: it had not begun.
+        // Of a held process the warden reports the end without a start: its program had not begun.
         let is_of_run = |pid: i32, launch: &Launch| Process::of(node, pid, launch).run == run;
         let held = self.wardens[node].held.extract_if(.., |_, (pid, launch)| is_of_run(*pid, launch));
         let held: Vec<TreeId> = held.map(|(tree_id, _)| tree_id).collect();
         for tree_id in held {
-            self.emit(env, node, Notice::NotStarted { tree_id, why: StartFailure::TooLate });
+            self.end_before_program(env, node, tree_id, 9);
         }
         let of_run = |tree: &Tree| tree.process.run == run && !tree.dead;
         let tree_ids: Vec<TreeId> =
@@ -313,6 +318,7 @@ impl Wardens {
                     self.die(env, node, tree_id);
                 }
                 (false, Action::Begin(tree_id)) => return self.begin(env, node, *tree_id),
+                (false, Action::KillHeld(tree_id)) => return self.kill_held(env, node, *tree_id),
                 _ => {}
             }
             return self.wardens[node].inbox.push(step);
@@ -334,6 +340,7 @@ impl Wardens {
             }
             Action::Execute(Order::Cancel { .. }) => {}
             Action::Begin(tree_id) => self.begin(env, node, tree_id),
+            Action::KillHeld(tree_id) => self.kill_held(env, node, tree_id),
             Action::Execute(Order::Stop { tree_id, grace_ms }) => self.stop(env, node, tree_id, grace_ms),
             Action::Execute(Order::Kill { tree_id }) => self.kill(env, node, tree_id, EndedBy::Order),
             Action::Execute(Order::Lease { until }) => {
@@ -394,12 +401,31 @@ impl Wardens {
         warden.held.insert(tree_id, (pid, launch));
         env.queue.at(at, Event::Warden(Step { node, generation: warden.generation, action: Action::Begin(tree_id) }));
         self.emit(env, node, Notice::Held { tree_id, pid });
+        if env.rng.u8(..ONE_HELD_IN) == 0 {
+            let left = at.since(env.now()).max(STEP);
+            self.later(env, node, Duration::ZERO..left, Action::KillHeld(tree_id));
+        }
         self.watch_deadlines(env, node);
+    }
+
+    /// Kills a process that runs as the job's user already, and whose program has not begun.
+    fn kill_held(&mut self, env: &mut Env, node: usize, tree_id: TreeId) {
+        if self.wardens[node].held.remove(&tree_id).is_some() {
+            env.note(|| format!("node-{node}: a process is killed before its program begins"));
+            self.end_before_program(env, node, tree_id, 15);
+        }
+    }
+
+    /// The warden reports the end of a process without a start before it.
+    fn end_before_program(&mut self, env: &mut Env, node: usize, tree_id: TreeId, signal: i32) {
+        let exit = Exit::Signal { signal, core: false };
+        let at = env.now();
+        self.emit(env, node, Notice::Ended(Box::new(ending(tree_id, exit, None, at))));
     }
 
     fn begin(&mut self, env: &mut Env, node: usize, tree_id: TreeId) {
         let Some((pid, launch)) = self.wardens[node].held.remove(&tree_id) else { return };
-        if launch.not_after <= env.now() {
+        if launch.not_after <= env.now() || self.wardens[node].daemon.is_none() {
             return self.emit(env, node, Notice::NotStarted { tree_id, why: StartFailure::TooLate });
         }
         self.run(env, node, pid, &launch);

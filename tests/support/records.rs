@@ -145,6 +145,10 @@ impl Journal for NullJournal {
         Ok(())
     }
 
+    fn unstarted(&mut self, _: &RunId) -> io::Result<()> {
+        Ok(())
+    }
+
     fn open_runs(&self) -> Vec<RecoveredRun> {
         Vec::new()
     }

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::words;
-use crate::status::{NodeState, QueuedCandidate, Status, drain_in_words};
+use crate::status::{LastLeader, NodeState, QueuedCandidate, Status, drain_in_words};
 use cronkeeper_core::clock::stamp;
 use cronkeeper_core::election::Member;
 use cronkeeper_core::term::NodeName;
@@ -16,7 +16,12 @@ pub(super) fn leader_line(status: &Status) -> Markup {
     html! {
         @match &status.role.leader_node {
             Some(leader) => { strong { (leader) } " leads" }
-            None => { strong { "Nobody leads" } ", as far as " (status.node) " knows" }
+            None => {
+                strong { "No leader is known" }
+                @if let Some(LastLeader { node, unknown_since }) = &status.role.last_leader {
+                    " since " (stamp(*unknown_since)) " UTC; until then " (node) " led"
+                }
+            }
         }
         @if let Some(token) = status.role.token { ", token " (token) }
         "."
@@ -42,12 +47,13 @@ pub(super) fn queue(status: &Status, may_act: bool) -> Markup {
 fn entry(status: &Status, place: usize, queued: &QueuedCandidate) -> Markup {
     let name = queued.node.as_ref().map_or("an entry that is not cronkeeper's", NodeName::as_str);
     let before = place.checked_sub(1).and_then(|before| status.queue.get(before));
+    let is_leader = place == 0 && status.role.leader_node.is_some();
     html! {
-        li data-key=(queued.candidate) class=[(place == 0).then_some("leads")] {
+        li data-key=(queued.candidate) class=[is_leader.then_some("leads")] {
             strong { (name) }
             " "
             @match before {
-                None => span.role { "leads" },
+                None => span.role { @if status.role.leader_node.is_some() { "leads" } @else { "is first" } },
                 Some(before) => span.role {
                     "waits for " (before.node.as_ref().map_or("the entry before it", NodeName::as_str))
                 },

@@ -34,14 +34,18 @@ async fn a_scrape_has_the_format_that_its_client_asks_for() {
 async fn what_the_daemon_counts_is_shown() {
     let mut daemon = Daemon::start(Behaviour::Well).await;
     let run = RunId::scheduled(sample::job("load"), sample::at("2026-11-20T02:59:00Z"));
-    let lateness = Duration::from_millis(20);
-    for attempt in [1, 2] {
-        let started = Report::Started { run: run.clone(), attempt, token: FencingToken(1), pid: 1, lateness };
+    for (attempt, lateness) in [(1, Some(Duration::from_millis(20))), (2, None)] {
+        let (run, started_at) = (run.clone(), sample::at("2026-11-20T02:59:00.02Z"));
+        let started = Report::Started { run, attempt, token: FencingToken(1), pid: 1, started_at, lateness };
         daemon.recorder.reported(&started, &cronkeeper_core::job::JobSet::default());
     }
     daemon.recorder.share();
     let (_, body) = daemon.get_text("/metrics", "").await;
-    assert_eq!(value(&body, "cronkeeper_run_lateness_seconds_count"), Some(1.0), "second attempts are late by design");
+    assert_eq!(
+        value(&body, "cronkeeper_run_lateness_seconds_count"),
+        Some(1.0),
+        "no time was set for a second attempt"
+    );
     assert_eq!(value(&body, "cronkeeper_run_lateness_seconds_bucket{le=\"0.01\"}"), Some(0.0));
     assert_eq!(value(&body, "cronkeeper_run_lateness_seconds_bucket{le=\"+Inf\"}"), Some(1.0));
 }

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use super::show;
 use crate::cli::Exit;
 use crate::cli::ask::AskFailure;
 use crate::status::{Status, drain_in_words};
@@ -26,6 +27,7 @@ fn problems(status: &Status) -> Vec<String> {
     let ready = (!status.ready).then(|| format!("{} is not ready: it waits for {awaited}", status.node));
     let leader = status.role.leader_node.is_none().then(|| match status.is_all_drained() {
         true => "nobody leads: every node is drained".to_owned(),
+        false if status.role.last_leader.is_some() => format!("nobody leads: {}", show::no_leader(&status.role)),
         false => "nobody leads".to_owned(),
     });
     let drained = status.drained.iter().filter(|(node, _)| **node == status.node || status.is_all_drained());
@@ -34,7 +36,8 @@ fn problems(status: &Status) -> Vec<String> {
     let first = file.errors.first().map(|error| format!(": {error}")).unwrap_or_default();
     let used = file.last_good.then(|| format!(" (using the last good jobs, of {}Z)", stamp(file.loaded_at)));
     let rejected = (!file.valid).then(|| format!("{} was rejected{}{first}", file.path, used.unwrap_or_default()));
-    ready.into_iter().chain(leader).chain(drained).chain(rejected).collect()
+    let in_error = status.jobs.iter().filter_map(|job| Some(format!("job {}: {}", job.name, job.error.as_ref()?)));
+    ready.into_iter().chain(leader).chain(drained).chain(rejected).chain(in_error).collect()
 }
 
 #[cfg(test)]
@@ -66,7 +69,7 @@ mod tests {
         let (exit, text) = checked(&sample::cut_off());
         let expected = "host-a is not ready: it waits for ZooKeeper at zk1:2181,zk2:2181\nnobody leads\n\
             /etc/cronkeeper/jobs.yaml was rejected: /etc/cronkeeper/jobs.yaml:3:5: unknown key `shedule`, \
-            did you mean `schedule`?\n";
+            did you mean `schedule`?\njob nightly-backup: last-scheduled time is in the future\n";
         assert_eq!((exit, text.as_str()), (Exit::Failed, expected));
     }
 }

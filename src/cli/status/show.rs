@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use super::super::ask::span;
 use super::screen::Screen;
-use crate::status::{Confinement, LimitedBy, NodeState, Status, drain_in_words};
+use crate::status::{Confinement, LastLeader, LimitedBy, NodeState, Role, Status, drain_in_words};
 use cronkeeper_core::clock::stamp;
 use cronkeeper_core::election::{Published, highest_priority};
 use cronkeeper_core::escape;
@@ -129,12 +129,22 @@ fn line(out: &mut dyn Write, label: &str, text: &str) -> io::Result<()> {
 
 fn leader(status: &Status) -> String {
     let role = &status.role;
-    let Some(leader) = &role.leader_node else { return "none known".into() };
+    let Some(leader) = &role.leader_node else { return no_leader(role) };
     match (role.token, role.term_since) {
         (Some(token), Some(since)) if *leader == status.node => {
             format!("{leader} (this node) for {}, token {token}", span(since, status.at))
         }
         _ => leader.to_string(),
+    }
+}
+
+/// `unknown since 03:04:12Z (host3 until then)`.
+pub(super) fn no_leader(role: &Role) -> String {
+    match &role.last_leader {
+        Some(LastLeader { node, unknown_since }) => {
+            format!("unknown since {}Z ({node} until then)", stamp(*unknown_since))
+        }
+        None => "none known".to_owned(),
     }
 }
 

@@ -109,6 +109,10 @@ impl Journal for FileJournal {
         self.take(JournalEntry::Settled(run.clone()))
     }
 
+    fn unstarted(&mut self, run: &RunId) -> io::Result<()> {
+        self.take(JournalEntry::Unstarted(run.clone()))
+    }
+
     fn open_runs(&self) -> Vec<RecoveredRun> {
         self.state.recovered().runs
     }
@@ -159,6 +163,7 @@ mod tests {
     use crate::fuzz::Fuzz;
     use crate::fuzz::LEDGER_WORDS;
     use crate::test_records::{NullJournal, record, success};
+    use cronkeeper_core::run::REMEMBERED;
     use cronkeeper_core::term::NodeName;
 
     fn filled(path: &Path) -> FileJournal {
@@ -233,11 +238,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let mut journal = filled(&path);
-        for second in 0..COMPACT_MIN_LINES as i64 {
+        for second in 0..8 * REMEMBERED as i64 {
             journal.begun(&record("d", second, "s"), Version::FIRST, &Traces::default()).unwrap();
             journal.settled(&record("d", second, "s").id()).unwrap();
         }
-        assert!(std::fs::read(&path).unwrap().split(|&byte| byte == b'\n').count() < COMPACT_MIN_LINES + 64);
+        assert!(std::fs::read(&path).unwrap().split(|&byte| byte == b'\n').count() < 9 * REMEMBERED);
         assert_eq!(read(&path).unwrap(), journal.state);
     }
 

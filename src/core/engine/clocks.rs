@@ -17,7 +17,7 @@ use crate::clock::{Now, Uptime};
 /// No occurrence is begun further ahead of the service's clock than this.
 pub(super) const AHEAD: SignedDuration = SignedDuration::from_secs(60);
 /// If wall clock and uptime differ by this much between two turns, the wall clock was set.
-const STEP: SignedDuration = SignedDuration::from_secs(1);
+pub(super) const STEP: SignedDuration = SignedDuration::from_secs(1);
 /// Smallest skew that is worth a warning.
 const SKEW: SignedDuration = SignedDuration::from_secs(1);
 /// A reading that took longer than this does not replace a better one ...

@@ -77,6 +77,8 @@ pub enum Command {
     },
     /// Forget a run in the state directory: the ledger has everything about it.
     Forget(RunId),
+    /// Forget a run's attempt in the state directory: it had no process.
+    NoteUnstarted(RunId),
     /// Log a report, count it and show it in the status.
     Report(Report),
     /// End the daemon: nothing is left to do.

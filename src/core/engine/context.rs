@@ -77,6 +77,8 @@ pub(super) struct Context {
     commits: BTreeMap<CommitId, Requested>,
     /// Numbers commits, trees and decisions. One process never uses a number twice.
     counter: u64,
+    /// Where the random part of a nonce comes from; without it nonces are predictable, as tests need them.
+    pub random: Option<fn() -> u64>,
 }
 
 /// The term that this node leads in.
@@ -109,6 +111,7 @@ impl Context {
             is_leaving_the_term: false,
             commits: BTreeMap::new(),
             counter: 0,
+            random: None,
         }
     }
 
@@ -135,6 +138,11 @@ impl Context {
     /// Has the state directory forget the run.
     pub fn forget(&mut self, run: &RunId) {
         self.commands.push(Command::Forget(run.clone()));
+    }
+
+    /// Has the state directory forget the run's attempt: it had no process.
+    pub fn note_unstarted(&mut self, run: &RunId) {
+        self.commands.push(Command::NoteUnstarted(run.clone()));
     }
 
     /// The instant up to which occurrences of `job` are decided on: now, less the job's splay.
@@ -204,6 +212,8 @@ impl Context {
         self.counter
     }
 
+    /// A nonce that no other write has, not even one of a copy of this process: of a virtual machine that was cloned
+    /// while it ran, both sides have the same session and the same counters.
     pub fn nonce(&mut self) -> Nonce {
         let count = self.count();
         let by = match (self.token(), &self.session) {
@@ -211,7 +221,10 @@ impl Context {
             (None, Some(session)) => session.to_string(),
             (None, None) => self.node.to_string(),
         };
-        Nonce(format!("{by}-{count}"))
+        match self.random {
+            Some(random) => Nonce(format!("{by}-{count}-{:016x}", random())),
+            None => Nonce(format!("{by}-{count}")),
+        }
     }
 
     pub fn commit(&mut self, change: Change, purpose: Purpose) -> CommitId {

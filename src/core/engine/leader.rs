@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use self::alarms::{Alarms, FirstStart};
 use self::book::{Book, Due};
@@ -35,7 +35,7 @@ use super::misfire::{self, Missed};
 use super::report::{MarkAhead, Report};
 use super::runs::Runs;
 use crate::clock::{Uptime, earlier, later};
-use crate::engine::clocks::AHEAD;
+use crate::engine::clocks::{AHEAD, STEP};
 use crate::job::{Digest, Edit, Job, JobName, JobSet, Misfire, Overlap};
 use crate::ledger::{Commit, ControlEntry, JobEntry, LastSuccess, OperatorRequests};
 use crate::run::{Link, RunEnd, RunId, SkipReason, StandingAlarms, Version};
@@ -91,6 +91,11 @@ impl Leader {
     /// The links of runs that wait for more links.
     pub fn links(&self) -> impl Iterator<Item = &Link> {
         self.downstream.links()
+    }
+
+    /// The jobs whose marks are later than `now`, each with its mark.
+    pub fn marks_after(&self, now: Timestamp) -> impl Iterator<Item = (&JobName, Timestamp)> {
+        self.book.marks_after(now)
     }
 
     /// The jobs whose marks are later than `latest`, by more than the tolerance.
@@ -193,9 +198,19 @@ impl Leader {
 
     /// Decides on everything that is due or may have changed.
     pub fn act(&mut self, cx: &mut Context, runs: &mut Runs) {
+        if cx.clock_step < SignedDuration::ZERO && cx.clock_step.abs() >= STEP {
+            self.on_clock_set_back(cx);
+        }
         self.decide_due(cx, runs);
         self.triggers.decide(cx, runs);
         self.downstream.decide(cx, runs, &mut self.book, &self.pauses);
+    }
+
+    /// Marks that were in the past may be in the future now, and hide what is due.
+    fn on_clock_set_back(&mut self, cx: &mut Context) {
+        let ahead = self.book.marks_ahead(cx.latest).map(|(job, ahead)| Report::MarkAhead { job: job.clone(), ahead });
+        ahead.collect::<Vec<_>>().into_iter().for_each(|report| cx.report(report));
+        self.alarms.mark_all_changed();
     }
 
     /// Ends the pauses that operators requested to end, and those whose time is over.

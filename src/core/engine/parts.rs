@@ -76,6 +76,7 @@ impl Parts {
                 runs.under(timeout);
                 cx.begin_session(id);
                 runs.on_session(cx);
+                cx.ledger(ledger::Request::ReadInFlight);
                 hooks.repeat_request(cx);
             }
             E::Elected { term, lease_until, snapshot, took } => {
@@ -105,11 +106,12 @@ impl Parts {
                 let giving_up = transfer.on_members(cx, &members);
                 self.give_up(cx, giving_up);
             }
+            // Perhaps by other servers, which have lost something.
+            E::Resumed { .. } => cx.ledger(ledger::Request::ReadInFlight),
             E::Time(_)
             | E::Joined { .. }
             | E::Following { .. }
             | E::Suspended { .. }
-            | E::Resumed { .. }
             | E::Unreachable { .. }
             | E::Stalled(_)
             | E::Damaged { .. }
@@ -138,6 +140,7 @@ impl Parts {
             (E::OperatorRequests(requests), Some(leader)) => leader.on_requests(cx, runs, requests),
             (E::LastSuccess(job, found), Some(leader)) => leader.on_success_read(cx, &job, found),
             (E::Job(..) | E::OperatorRequests(_) | E::LastSuccess(..), None) => {}
+            (E::InFlight(all), _) => runs.on_in_flight(cx, &all),
             (E::Run(run, found), _) => runs.on_read(cx, &run, found),
             (E::OwnerGone(run, owner, found), _) => runs.on_news(cx, &run, News::OwnerGone(owner, found)),
             (E::Before(run, before), _) => hooks.on_before_read(cx, &run, before),

@@ -11,7 +11,7 @@ use crate::election::TransferError;
 use crate::job::{Alarm, JobName};
 use crate::lock::LockPath;
 use crate::process::{Exit, StartFailure};
-use crate::run::{Drain, Pause, RaisedAlarm, Reason, RunEnd, RunId, Skip};
+use crate::run::{Drain, Outcome, Pause, RaisedAlarm, Reason, RunEnd, RunId, Skip};
 use crate::start_problem::StartProblem;
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
 
@@ -52,8 +52,11 @@ pub enum Report {
         token: FencingToken,
         /// The main process.
         pid: i32,
-        /// From when it was due to its start.
-        lateness: Duration,
+        /// When its program began.
+        started_at: Timestamp,
+        /// From when it was due to its start; absent if the run has had a process before, because no time was set for
+        /// another.
+        lateness: Option<Duration>,
     },
     /// A run ended, here or settled for a node that is gone.
     Finished(Box<RunEnd>),
@@ -66,6 +69,8 @@ pub enum Report {
         /// From the attempt's end to the next attempt.
         delay: Duration,
     },
+    /// An attempt was killed here because the lease is over or a lock is lost, and another node may begin the next.
+    Killed { run: RunId, attempt: u32, reason: Option<Reason> },
     /// An attempt was begun but not started, and a leader must begin the next.
     Unstarted {
         run: RunId,
@@ -137,7 +142,17 @@ pub enum Report {
     /// The service refuses a lock that a run waits for; the request is repeated.
     LockRefused { run: RunId, why: String },
     /// Another node has settled a run that this node had.
-    Superseded { run: RunId },
+    Superseded {
+        run: RunId,
+        /// How it ended here, if it has.
+        outcome: Option<Outcome>,
+    },
+    /// The coordination service has a run in flight again whose end on this node it had.
+    Rewound {
+        run: RunId,
+        /// How it ended; absent if another attempt was to follow, or if nobody knows any more.
+        outcome: Option<Outcome>,
+    },
     /// A run's node is gone without having ended the run; the run may go on there.
     CutOff {
         run: RunId,

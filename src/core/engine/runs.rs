@@ -59,7 +59,8 @@ use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{CommitId, Request};
 use crate::process::TreeId;
 use crate::run::{
-    KillRequest, Nonce, OnLoss, Owner, Parameters, Past, RunId, RunRecord, RunState, Trigger, TriggerSeq, Version,
+    KillRequest, Nonce, OnLoss, Outcome, OverAttempts, Owner, Parameters, Past, RunId, RunRecord, RunState, Trigger,
+    TriggerSeq, Version,
 };
 
 /// The runs in flight.
@@ -70,6 +71,8 @@ pub(super) struct Runs {
     agenda: Agenda,
     locks: Locks,
     horizon: Horizon,
+    /// This process' attempts that are over.
+    over: OverAttempts,
 }
 
 impl Runs {
@@ -87,6 +90,12 @@ impl Runs {
         self.active.values().map(|run| &run.record)
     }
 
+    /// The runs whose attempt here is over, and whose release the ledger does not have yet, each with how it ended; `None`
+    /// if it was never started.
+    pub fn unwritten_releases(&self) -> impl Iterator<Item = (RunId, Option<Outcome>)> {
+        self.active.values().filter_map(|run| Some((run.record.id(), run.unwritten_release()?)))
+    }
+
     /// The runs whose begin, or whose next attempt's, the ledger is not known to have.
     pub fn unconfirmed(&self) -> impl Iterator<Item = RunId> {
         self.active.values().filter(|run| !run.is_begun()).map(|run| run.record.id())
@@ -94,6 +103,11 @@ impl Runs {
 
     pub fn contains(&self, run: &RunId) -> bool {
         self.active.contains_key(run)
+    }
+
+    /// True if an attempt of the run is over that this process had.
+    pub fn is_over(&self, run: &RunId) -> bool {
+        self.over.mentions(run)
     }
 
     /// True if this node has the run.

@@ -21,6 +21,7 @@ mod overdue;
 mod parameters;
 mod refused;
 mod retrying;
+mod rewound;
 mod splay;
 mod transfer;
 mod unstarted;

@@ -1,6 +1,7 @@
 //! Log lines about what the loop itself does or cannot do.
 
 use std::error::Error;
+use std::time::Duration;
 
 use tracing::{error, info, warn};
 
@@ -8,7 +9,14 @@ use super::CLOSING;
 use crate::election::TransferError;
 use crate::log_event::{self, TARGET};
 use crate::process::NotSent;
-use crate::run::RunId;
+use crate::run::{RunId, millis};
+
+/// The process was stopped, or its host was frozen. Whatever is logged next about the warden or the service is due to
+/// that.
+pub(super) fn stood_still(stood: Duration) {
+    let (event, stood_ms) = (log_event::NODE_STOOD_STILL, millis(stood));
+    warn!(target: TARGET, event, stood_ms, "this process stood still for {} s", stood.as_secs());
+}
 
 /// The warden did not report a run dead in time, so the daemon kills it.
 pub(super) fn overdue(run: &RunId) {

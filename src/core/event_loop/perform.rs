@@ -34,6 +34,11 @@ impl<P: Ports> EventLoop<P> {
                         log::state_failed(&run, "record a settled run", &error);
                     }
                 }
+                Command::NoteUnstarted(run) => {
+                    if let Err(error) = self.journal.unstarted(&run) {
+                        log::state_failed(&run, "record that the run was never started", &error);
+                    }
+                }
                 Command::Report(report) => self.observer.on_report(now, report, &self.engine),
                 Command::Exit => stopped = Some(Stopped::Asked),
             }

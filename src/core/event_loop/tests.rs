@@ -1,6 +1,7 @@
 //! How the loop ends, and in which order it takes events. The simulation covers the rest.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,9 +17,13 @@ use crate::ledger::{
     Snapshot, Window,
 };
 use crate::process::{NotSent, Order, Recorded};
-use crate::run::{Drain, HandoverRequest, HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
+use crate::run::journal::{JournalEntry, JournalState, RecoveredRun};
+use crate::run::{
+    Drain, HandoverRequest, HistoryRecord, KillRequest, KnownBy, Pause, Resume, RunEnd, RunId, RunRecord, RunState,
+    Traces, TriggerRecord, Version,
+};
 use crate::term::NodeName;
-use crate::test_records::NullJournal;
+use crate::test_records::record;
 
 /// A timeout that even a busy machine does not reach.
 const LONG: Duration = Duration::from_secs(60);
@@ -192,6 +197,44 @@ impl Launcher for NoLauncher {
     }
 }
 
+/// A journal in memory.
+#[derive(Clone, Default)]
+struct MemoryJournal(Arc<Mutex<JournalState>>);
+
+impl MemoryJournal {
+    fn take(&self, entry: JournalEntry) -> io::Result<()> {
+        self.0.lock().unwrap().take(entry);
+        Ok(())
+    }
+}
+
+impl Journal for MemoryJournal {
+    fn begun(&mut self, record: &RunRecord, version: Version, traces: &Traces) -> io::Result<()> {
+        self.take(JournalEntry::Begun { record: Box::new(record.clone()), version, traces: traces.clone() })
+    }
+
+    fn started(&mut self, run: &RunId, attempt: u32, pid: i32, start_time: u64, known_by: &KnownBy) -> io::Result<()> {
+        let known_by = Some(known_by.clone());
+        self.take(JournalEntry::Started { run: run.clone(), attempt, pid, start_time, known_by })
+    }
+
+    fn ended(&mut self, end: &RunEnd, version: Version) -> io::Result<()> {
+        self.take(JournalEntry::Ended { end: Box::new(end.clone()), version })
+    }
+
+    fn settled(&mut self, run: &RunId) -> io::Result<()> {
+        self.take(JournalEntry::Settled(run.clone()))
+    }
+
+    fn unstarted(&mut self, run: &RunId) -> io::Result<()> {
+        self.take(JournalEntry::Unstarted(run.clone()))
+    }
+
+    fn open_runs(&self) -> Vec<RecoveredRun> {
+        self.0.lock().unwrap().recovered().runs
+    }
+}
+
 struct NoObserver;
 
 impl Observer for NoObserver {
@@ -207,7 +250,7 @@ enum Models {}
 impl Ports for Models {
     type Clock = Flying;
     type Processes = SilentProcesses;
-    type Journal = NullJournal;
+    type Journal = MemoryJournal;
     type Launcher = NoLauncher;
     type Observer = NoObserver;
 }
@@ -220,6 +263,7 @@ struct Fixture {
     killed: Arc<AtomicBool>,
     is_warden_gone: Arc<AtomicBool>,
     leases: Arc<Mutex<Vec<Uptime>>>,
+    journal: MemoryJournal,
 }
 
 fn fixture(die: bool) -> Fixture {
@@ -227,6 +271,7 @@ fn fixture(die: bool) -> Fixture {
     let (coordination, service) = channels(Arc::new(NoReader));
     let (closed, killed, is_warden_gone) = <(Arc<AtomicBool>, Arc<AtomicBool>, Arc<AtomicBool>)>::default();
     let leases = Arc::<Mutex<Vec<Uptime>>>::default();
+    let journal = MemoryJournal::default();
     let event_loop = EventLoop::new(Parts {
         engine: Engine::new(NodeName::new("a"), JobSet::default()),
         clock: clock.clone(),
@@ -238,13 +283,13 @@ fn fixture(die: bool) -> Fixture {
             closed: closed.clone(),
             killed: killed.clone(),
         },
-        journal: NullJournal,
+        journal: journal.clone(),
         launcher: NoLauncher,
         observer: NoObserver,
         drain_timeout: Duration::from_secs(1),
         listen: None,
     });
-    Fixture { event_loop, service, clock, closed, killed, is_warden_gone, leases }
+    Fixture { event_loop, service, clock, closed, killed, is_warden_gone, leases, journal }
 }
 
 async fn ended(event_loop: EventLoop<Models>, controls: mpsc::UnboundedReceiver<Control<()>>) -> Stopped {
@@ -288,6 +333,27 @@ async fn a_silent_warden_is_killed_and_ends_the_daemon() {
     let (_controls, controlled) = mpsc::unbounded_channel();
     assert_eq!(ended(event_loop, controlled).await, Stopped::WardenGone(WardenLeftovers::default()));
     assert!(killed.load(Ordering::Relaxed) && clock.now().up >= Uptime::ZERO + Duration::from_secs(5));
+}
+
+/// The next process may come after the time of what the warden held, and could not know it any more.
+#[tokio::test]
+async fn the_journal_forgets_what_a_dead_warden_held_before_its_time() {
+    for (not_before, is_known, forgets) in
+        [(Some(1), true, true), (Some(1), false, false), (Some(0), true, false), (None, true, false)]
+    {
+        let Fixture { event_loop, service: _service, mut journal, is_warden_gone, .. } = fixture(true);
+        let (_controls, controlled) = mpsc::unbounded_channel();
+        is_warden_gone.store(true, Ordering::Relaxed);
+        let not_before = not_before.map(|seconds| Uptime::ZERO + Duration::from_secs(seconds));
+        let traces = Traces { not_before, ..Traces::default() };
+        let run = record("a", 0, "s");
+        journal.begun(&run, Version::FIRST, &traces).unwrap();
+        if is_known {
+            journal.started(&run.id(), run.attempt, 7, 9, &KnownBy::default()).unwrap();
+        }
+        assert!(matches!(ended(event_loop, controlled).await, Stopped::WardenGone(_)));
+        assert_eq!(journal.open_runs().is_empty(), forgets, "{not_before:?} {is_known}");
+    }
 }
 
 /// The leases that the warden receives when the backend sends these events and then ends.

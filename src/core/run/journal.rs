@@ -2,9 +2,13 @@
 //!
 //! The node's next process, or its successor on the same host, reads it to find out what was left behind. The ledger
 //! records what was decided; the journal records what was *done* on this host: which process belongs to a run, and
-//! which ends could not be committed yet. It must survive the death of the process but not that of the host: when the
+//! which ends could not be committed yet, and which attempts are over. It must survive the death of the process but not that of the host: when the
 //! host dies, its processes die too, and the ledger then says "begun, end unknown". An implementation of [`Journal`]
 //! decides where the entries are stored.
+//!
+//! A service can forget what it has acknowledged, and then have a run in flight whose end it had. So the journal
+//! remembers the attempts that are over for a while: such a run is not taken for one that was never started, and gets
+//! the end that it had.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +16,10 @@ use std::io;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{KnownBy, LONGEST_HOLD, OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, Traces, Version};
+use super::{
+    KnownBy, LONGEST_HOLD, OnLoss, Outcome, OverAttempt, OverAttempts, Reason, RunEnd, RunId, RunRecord, Traces,
+    Version,
+};
 use crate::clock::Uptime;
 use crate::term::NodeName;
 
@@ -48,8 +55,14 @@ pub enum JournalEntry {
         /// Version of its record in the ledger.
         version: Version,
     },
-    /// Nothing is left to do for the run on this host.
+    /// Nothing is left to do for the run on this host: its attempt is over, and the ledger has that.
     Settled(RunId),
+    /// The attempt was never started, and is no longer this host's.
+    Unstarted(RunId),
+    /// An attempt that is over, in a journal that was written anew.
+    Over(Box<OverAttempt>),
+    /// Attempts that are over and that began until then may be forgotten.
+    Forgotten { begun_until: Timestamp },
 }
 
 /// A run that was not settled at the end of the journal.
@@ -89,27 +102,36 @@ pub struct Recovered {
     /// The runs that were not settled, ordered by id.
     pub runs: Vec<RecoveredRun>,
     pub written: Written,
+    pub over: OverAttempts,
 }
 
-/// The newest attempt of each unsettled run in the journal.
+/// The attempts in the journal: the newest of each unsettled run, and those that are over.
 ///
 /// A node records every attempt before it hands it to its warden, so an attempt that is missing was never started.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Noted(BTreeMap<RunId, u32>);
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Noted {
+    open: BTreeMap<RunId, u32>,
+    over: OverAttempts,
+}
 
 impl Noted {
     /// True if no process was ever started for this attempt. Valid only for a run of the node that wrote the journal,
     /// in the same boot.
     pub fn never_started(&self, run: &RunRecord) -> bool {
-        self.0.get(&run.id()).is_none_or(|&attempt| attempt < run.attempt)
+        self.open.get(&run.id()).is_none_or(|&attempt| attempt < run.attempt) && !self.over.may_include(run)
+    }
+
+    /// The end of an attempt that the ledger was told, and has forgotten since.
+    pub fn end_of(&self, run: &RunRecord) -> Option<RunEnd> {
+        self.over.end_of(run)
     }
 }
 
 impl Recovered {
     /// The attempts handed to a warden here; `None` if the journal cannot prove what was not.
     pub fn noted(&self) -> Option<Noted> {
-        let attempts = self.runs.iter().map(|run| (run.record.id(), run.record.attempt));
-        (self.written == Written::Here).then(|| Noted(attempts.collect()))
+        let open = self.runs.iter().map(|run| (run.record.id(), run.record.attempt));
+        (self.written == Written::Here).then(|| Noted { open: open.collect(), over: self.over.clone() })
     }
 
     /// Drops the runs whose programs did not begin: their main processes are known and dead, and their time has not
@@ -194,6 +216,12 @@ pub trait Journal: Send {
     /// If the entry could not be stored.
     fn settled(&mut self, run: &RunId) -> io::Result<()>;
 
+    /// Records that the attempt of a run never had a process.
+    ///
+    /// # Errors
+    /// If the entry could not be stored.
+    fn unstarted(&mut self, run: &RunId) -> io::Result<()>;
+
     /// The recorded runs that are not settled.
     fn open_runs(&self) -> Vec<RecoveredRun>;
 }
@@ -205,6 +233,7 @@ pub trait Journal: Send {
 pub struct JournalState {
     open: BTreeMap<RunId, RecoveredRun>,
     written: Written,
+    over: OverAttempts,
 }
 
 impl JournalState {
@@ -222,8 +251,15 @@ impl JournalState {
             }
             JournalEntry::Ended { end, version } => self.end(*end, version),
             JournalEntry::Settled(run) => {
+                if let Some(RecoveredRun { record, end, .. }) = self.open.remove(&run) {
+                    self.over.remember(OverAttempt::of(&record, end.as_ref()));
+                }
+            }
+            JournalEntry::Unstarted(run) => {
                 self.open.remove(&run);
             }
+            JournalEntry::Over(over) => self.over.remember(*over),
+            JournalEntry::Forgotten { begun_until } => self.over.forget_until(begun_until),
         }
     }
 
@@ -252,23 +288,26 @@ impl JournalState {
         }
     }
 
-    /// Number of open runs.
+    /// Number of open runs and of remembered attempts.
     pub fn len(&self) -> usize {
-        self.open.len()
+        self.open.len() + self.over.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.open.is_empty()
+        self.len() == 0
     }
 
     /// The shortest sequence of entries that adds up to this state.
     pub fn entries(&self) -> Vec<JournalEntry> {
-        self.open.iter().flat_map(|(id, open)| entries_of(id, open)).collect()
+        let forgotten = self.over.forgotten_until().map(|begun_until| JournalEntry::Forgotten { begun_until });
+        let over = self.over.iter().map(|over| JournalEntry::Over(Box::new(over.clone())));
+        let open = self.open.iter().flat_map(|(id, open)| entries_of(id, open));
+        forgotten.into_iter().chain(over).chain(open).collect()
     }
 
     /// The open runs, and where they were recorded.
     pub fn recovered(&self) -> Recovered {
-        Recovered { runs: self.open.values().cloned().collect(), written: self.written }
+        Recovered { runs: self.open.values().cloned().collect(), written: self.written, over: self.over.clone() }
     }
 }
 
@@ -368,6 +407,26 @@ mod tests {
         JournalEntry::Ended { end: Box::new(success(run)), version: Version(5) }
     }
 
+    /// The service may forget an end that it has acknowledged.
+    #[test]
+    fn an_attempt_that_is_over_is_never_taken_for_one_that_never_started() {
+        let run = |attempt| RunRecord { attempt, ..record("a", 0, "s") };
+        let noted = |last: JournalEntry| {
+            let mut state = JournalState::default();
+            [begun(2), started(2, 77), ended(2), last].into_iter().for_each(|entry| state.take(entry));
+            let mut again = JournalState::default();
+            state.entries().into_iter().for_each(|entry| again.take(entry));
+            assert!(state.recovered().runs.is_empty() && again == state);
+            state.recovered().noted().unwrap()
+        };
+        let over = noted(JournalEntry::Settled(run(2).id()));
+        assert_eq!([1, 2, 3].map(|attempt| over.never_started(&run(attempt))), [false, false, true]);
+        assert_eq!(over.end_of(&run(2)), Some(success(run(2))).map(|end| RunEnd { tail: String::new(), ..end }));
+        assert_eq!(over.end_of(&run(3)), None);
+        let unstarted = noted(JournalEntry::Unstarted(run(2).id()));
+        assert!(unstarted.never_started(&run(2)) && unstarted.end_of(&run(2)).is_none());
+    }
+
     #[test]
     fn an_end_without_a_begin_is_kept_whole() {
         for before in [vec![], vec![begun(1), started(1, 77)]] {
@@ -413,10 +472,11 @@ mod tests {
     }
 
     fn entry() -> impl Strategy<Value = JournalEntry> {
-        (0..4, 1..4u32).prop_map(|(kind, attempt)| match kind {
+        (0..5, 1..4u32).prop_map(|(kind, attempt)| match kind {
             0 => begun(attempt),
             1 => started(attempt, 77),
             2 => ended(attempt),
+            3 => JournalEntry::Unstarted(record("a", 0, "s").id()),
             _ => JournalEntry::Settled(record("a", 0, "s").id()),
         })
     }

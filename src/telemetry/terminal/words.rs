@@ -48,6 +48,7 @@ fn of_its_message(facts: &Facts<'_>) -> Option<String> {
         log_event::NODE_UNSETTLED
             | log_event::NODE_STUCK
             | log_event::NODE_UNSTUCK
+            | log_event::NODE_STOOD_STILL
             | log_event::JOBS_WARNING
             | log_event::JOBS_ERROR
             | log_event::JOBS_UNWATCHED
@@ -60,6 +61,7 @@ fn of_its_message(facts: &Facts<'_>) -> Option<String> {
             | log_event::LEADER_HANDOVER_FAILED
             | log_event::COORDINATION_STALLED
             | log_event::COORDINATION_RECOVERED
+            | log_event::COORDINATION_REWOUND
             | log_event::COORDINATION_FAILED
             | log_event::COORDINATION_DAMAGED
             | log_event::COORDINATION_REPAIRED
@@ -70,7 +72,6 @@ fn of_its_message(facts: &Facts<'_>) -> Option<String> {
             | log_event::COORDINATION_SUSPENDED
             | log_event::COORDINATION_RESUMED
             | log_event::COORDINATION_EXPIRED
-            | log_event::RUN_SUPERSEDED
             | log_event::RUN_OUTLIVED
             | log_event::RUN_UNKILLABLE
             | log_event::RUN_OBSTRUCTED

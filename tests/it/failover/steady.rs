@@ -55,6 +55,7 @@ fn inject(fault: Fault, line: &mut VecDeque<Node>) {
             leader.stop();
             await_next();
             leader.cont();
+            leader.await_after(seen, "node.stood_still", LONG, |_| true);
             leader.await_after(seen, "election.following", LONG, |_| true);
             leader
         }

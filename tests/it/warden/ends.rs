@@ -9,8 +9,7 @@ use cronkeeper::warden::handle::WardenGone;
 use cronkeeper::warden::recover::{kill_leftovers, start_time};
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::clock::system::uptime;
-use cronkeeper_core::process::Recorded;
-use cronkeeper_core::process::{Deadline, EndedBy, Exit, Order};
+use cronkeeper_core::process::{Deadline, EndedBy, Exit, Launch, Notice, Order, Recorded};
 use cronkeeper_core::run::Traces;
 
 use super::fixture::{Fixture, TIMEOUT, eventually, is_root, living, nobody};
@@ -81,6 +80,21 @@ async fn all_trees_die_with_the_daemon() {
     let status = tokio::time::timeout(TIMEOUT, fixture.warden.close()).await.expect("an end in time").unwrap();
     assert!(status.success());
     assert_eq!(living(&fixture.run), [0; 0]);
+}
+
+/// Otherwise `pkill -9 cronkeeper`, or `killall`, would kill the daemon and the only process that ends its trees.
+#[tokio::test]
+async fn neither_the_warden_nor_a_held_process_is_named_like_the_daemon() {
+    let mut fixture = Fixture::new();
+    let launch = fixture.launch(&["true"]);
+    fixture.order_start(&Launch { not_before: Some(uptime() + Duration::from_secs(600)), ..launch });
+    let Notice::Held { pid, .. } = fixture.notice().await else { panic!("it is held") };
+    for pid in [i32::try_from(fixture.warden.pid()).unwrap(), pid] {
+        for file in ["comm", "cmdline"] {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+            assert!(name.starts_with("job-warden") && !name.contains("cronkeeper"), "{file}: {name}");
+        }
+    }
 }
 
 #[tokio::test]

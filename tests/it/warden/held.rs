@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal};
+
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::clock::system::uptime;
-use cronkeeper_core::process::{Deadline, Launch, Notice, Order, StartFailure, TreeId};
+use cronkeeper_core::process::{Deadline, Exit, Launch, Notice, Order, StartFailure, TreeId};
 
 use super::fixture::{Fixture, eventually, state};
 
@@ -34,12 +36,28 @@ impl Fixture {
         assert_eq!(self.notice().await, Notice::NotStarted { tree_id, why: StartFailure::TooLate });
     }
 
+    /// The next notice is the end of a tree that a signal from elsewhere has ended.
+    async fn assert_ended_by(&mut self, tree_id: TreeId, signal: Signal) {
+        match self.notice().await {
+            Notice::Ended(ending) if ending.tree_id == tree_id => {
+                assert!(matches!(ending.exit, Exit::Signal { signal: its, .. } if its == signal.as_raw()));
+                assert_eq!(ending.ended_by, None);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
     async fn began(&mut self, wanted: TreeId) -> (i32, Uptime) {
         match self.notice().await {
             Notice::Started { tree_id, pid, at, .. } if tree_id == wanted => (pid, at),
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// Sends a signal to a process that the warden has not reaped yet, or that has ended a moment ago.
+fn kill(pid: i32, signal: Signal) {
+    let _ = rustix::process::kill_process(Pid::from_raw(pid).unwrap(), signal);
 }
 
 #[tokio::test]
@@ -171,6 +189,69 @@ async fn whatever_ends_a_held_tree_keeps_its_program_from_beginning() {
         fixture.assert_too_late(tree_id).await;
         assert_eq!((state(pid), mark.exists()), (None, false), "{how}");
     }
+    fixture.close().await;
+}
+
+/// Whoever ended it, its program never began, and that is how its end is told from any other.
+#[tokio::test]
+async fn a_held_program_that_somebody_kills_has_an_end_and_no_start() {
+    let mut fixture = Fixture::new();
+    for signal in [Signal::TERM, Signal::KILL, Signal::HUP, Signal::ABORT] {
+        let (launch, mark) = fixture.marking(FAR);
+        let tree_id = launch.tree_id;
+        let pid = fixture.hold(launch).await;
+        kill(pid, signal);
+        fixture.assert_ended_by(tree_id, signal).await;
+        assert_eq!((state(pid), mark.exists()), (None, false), "{signal:?}");
+    }
+    fixture.close().await;
+}
+
+/// It stood still while its time came, and the token is still there.
+#[tokio::test]
+async fn a_held_program_that_is_killed_after_its_time_has_an_end_and_no_start() {
+    let mut fixture = Fixture::new();
+    let (launch, mark) = fixture.marking(Duration::from_millis(300));
+    let (tree_id, not_before) = (launch.tree_id, launch.not_before.unwrap());
+    let pid = fixture.hold(launch).await;
+    kill(pid, Signal::STOP);
+    eventually("its time has come", || uptime() > not_before).await;
+    kill(pid, Signal::KILL);
+    fixture.assert_ended_by(tree_id, Signal::KILL).await;
+    assert!(!mark.exists());
+    fixture.close().await;
+}
+
+/// The mark is the program's first act, so a child that was killed before its program has left none.
+#[tokio::test]
+async fn whoever_is_killed_at_the_very_time_has_a_start_or_has_done_nothing() {
+    const MANY: usize = 60;
+    let mut fixture = Fixture::new();
+    let at = uptime() + Duration::from_millis(500);
+    let (mut marks, mut pids) = (Vec::new(), Vec::new());
+    for number in 0..MANY {
+        let (launch, mark) = fixture.marking(Duration::ZERO);
+        marks.push((launch.tree_id, mark));
+        let not_before = Some(at + Duration::from_micros(100) * number as u32);
+        fixture.order_start(&Launch { not_before, ..launch });
+    }
+    let (mut began, mut ended) = (BTreeSet::new(), 0);
+    while ended < MANY {
+        match fixture.notice().await {
+            Notice::Held { pid, .. } => pids.push(pid),
+            Notice::Started { tree_id, .. } => drop(began.insert(tree_id)),
+            Notice::Ended(_) => ended += 1,
+            other => panic!("{other:?}"),
+        }
+        if pids.len() == MANY {
+            while uptime() < at {
+                tokio::task::yield_now().await;
+            }
+            std::mem::take(&mut pids).into_iter().for_each(|pid| kill(pid, Signal::KILL));
+        }
+    }
+    let not_begun = marks.iter().filter(|(tree_id, _)| !began.contains(tree_id));
+    assert!(not_begun.clone().all(|(_, mark)| !mark.exists()), "{began:?}");
     fixture.close().await;
 }
 

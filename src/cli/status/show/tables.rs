@@ -18,7 +18,8 @@ pub(super) fn queue(status: &Status) -> Table {
     let mut table = Table::new(&["QUEUE", "NODE", "WAITS FOR", "CANDIDATE"]);
     for (i, queued) in status.queue.iter().enumerate() {
         let before = i.checked_sub(1).and_then(|before| status.queue.get(before));
-        let waits_for = before.map_or_else(|| "- (leads)".into(), holder);
+        let first = if status.role.leader_node.is_some() { "- (leads)" } else { "-" };
+        let waits_for = before.map_or_else(|| first.to_owned(), holder);
         table.row([(i + 1).to_string(), holder(queued), waits_for, short(&queued.candidate.0)]);
     }
     table
@@ -171,6 +172,8 @@ fn next(job: &JobStatus, status: &Status) -> (String, String) {
     match job.next {
         _ if !job.enabled => ("disabled".into(), String::new()),
         _ if job.paused.is_some() => ("paused".into(), String::new()),
+        // Without a leader nothing runs, however long it lasts.
+        Some(at) if status.role.leader_node.is_none() => (stamp(at), "no leader".into()),
         Some(at) => (stamp(at), span(status.at, at)),
         None if !job.waits_for.is_empty() => (format!("waits for {}", listed(job.waits_for.iter())), String::new()),
         None if !job.after.is_empty() => (format!("after {}", listed(job.after.keys())), String::new()),

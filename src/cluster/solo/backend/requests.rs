@@ -10,6 +10,7 @@ use crate::state_dir::journal;
 use cronkeeper_core::coordination::Request;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Change, Commit, Write};
+use cronkeeper_core::run::RunId;
 use cronkeeper_core::term::TermEnd;
 use cronkeeper_core::{election, ledger};
 
@@ -100,6 +101,10 @@ impl Backend {
             ledger::Request::ReadRun(run) => {
                 let row = self.store.run(&run)?;
                 self.emit_ledger(ledger::Event::Run(run, row));
+            }
+            ledger::Request::ReadInFlight => {
+                let runs = self.store.run_versions()?.into_keys().filter_map(|run| RunId::parse(&run).ok());
+                self.emit_ledger(ledger::Event::InFlight(runs.collect()));
             }
             ledger::Request::ReadBefore(run) => {
                 let before = self.store.outcome_before(&run)?;

@@ -8,7 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use super::failing::Task;
 use super::{BoxFuture, ReadDone, SessionLoop};
 use crate::zookeeper::client::{Client, Connect, Error, Stat};
-use crate::zookeeper::context::{At as _, SessionContext, SessionError};
+use crate::zookeeper::context::{self, At as _, SessionContext, SessionError};
 use crate::zookeeper::{paths, reader, requests, snapshot, transaction, watcher};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::coordination::Request;
@@ -69,7 +69,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                     self.committer.read(job);
                 }
                 // The engine requests it again with each session; only one copy must wait.
-                if let ledger::Request::ReadBefore(_) = &read {
+                if let ledger::Request::ReadBefore(_) | ledger::Request::ReadInFlight = &read {
                     self.reading.waiting.retain(|waiting| *waiting != read);
                 }
                 self.reading.waiting.push_back(read);
@@ -172,6 +172,12 @@ async fn read<C: Client, K: Clock>(
     match request {
         ledger::Request::ReadJob(job) => read_job(context, job).await,
         ledger::Request::ReadRun(run) => read_run(context, run).await,
+        // Reads start once this session has created the member, or found its own, so this server knows what the node has
+        // written before.
+        ledger::Request::ReadInFlight => {
+            let names = context::or_none(context::children(context.line()?, paths::RUNNING).await)?;
+            Ok(Event::InFlight(names.iter().filter_map(|name| RunId::parse(name).ok()).collect()))
+        }
         ledger::Request::ReadBefore(run) => {
             Ok(Event::Before(run.clone(), reader::outcome_before(context.line()?, run).await?))
         }

@@ -256,6 +256,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.schedule_access_update();
         let took = now.since(since);
         self.supervisor.emit(Event::Elected { term, lease_until, snapshot: opened.snapshot, took });
+        // The leader before may be gone: whoever asks who is missing must not wait for the next survey.
+        self.candidacy.survey_at = now;
     }
 
     /// The lease that a new term begins with.

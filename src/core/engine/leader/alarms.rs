@@ -25,12 +25,14 @@ use self::verdict::{Judged, Verdict};
 use super::book::Book;
 use super::pauses::Pauses;
 use super::timeline::Timeline;
+use crate::clock::later;
+use crate::engine::clocks::AHEAD;
 use crate::engine::context::Context;
 use crate::engine::report::{AlarmChange, AlarmNews};
 use crate::engine::runs::Runs;
 use crate::job::{Alarm, AlarmLimits, JobName};
 use crate::ledger::{LastSuccess, Request};
-use crate::run::{Outcome, RaisedAlarm, RunEnd, RunId, StandingAlarms};
+use crate::run::{LONGEST_HOLD, Outcome, RaisedAlarm, RunEnd, RunId, StandingAlarms};
 
 /// Most jobs that are judged in one turn.
 const JUDGED_A_TURN: usize = 200;
@@ -61,11 +63,20 @@ struct Watched {
     /// The newest first start of a run that this leader saw.
     last_start: Option<FirstStart>,
     success: KnownSuccess,
+    /// Since when the job's mark has been in the future, because the clock was set back: what is due before the mark has
+    /// no run.
+    hidden_since: Option<Timestamp>,
     /// Its last success is to be read.
     is_unread: bool,
 }
 
 impl Watched {
+    /// Takes the job's mark, which may hide what is due from now on. It is a moment ahead of what was begun ahead.
+    fn note_mark(&mut self, mark: Timestamp, now: Timestamp) {
+        let is_hiding = mark > later(now, LONGEST_HOLD);
+        self.hidden_since = is_hiding.then(|| self.hidden_since.map_or(now, |since| since.min(now)));
+    }
+
     /// Has the last success read, once, however often that is wanted.
     fn queue(&mut self, name: &JobName, unread: &mut VecDeque<JobName>) {
         if !std::mem::replace(&mut self.is_unread, true) {
@@ -126,6 +137,11 @@ impl Alarms {
         }
     }
 
+    /// Has all jobs judged: the clock was set back.
+    pub fn mark_all_changed(&mut self) {
+        self.changed.extend(self.watched.keys().cloned());
+    }
+
     /// Handles the start of an attempt; `first`: no attempt of its run had a process before.
     pub fn on_started(&mut self, name: &JobName, first: Option<FirstStart>) {
         if let Some(watched) = self.watched.get_mut(name) {
@@ -156,8 +172,9 @@ impl Alarms {
         self.reading.take_if(|reading| reading == name);
         let Some(watched) = self.watched.get_mut(name) else { return };
         match found {
-            LastSuccess::At(at) => watched.success.learn(at, cx.due),
-            LastSuccess::Never => {}
+            // Further ahead than any node's clock may be, it says nothing: the clocks have gone back since.
+            LastSuccess::At(at) if at <= later(cx.due, AHEAD.unsigned_abs()) => watched.success.learn(at, cx.due),
+            LastSuccess::At(_) | LastSuccess::Never => {}
             // Then nothing says that the job is stale.
             LastSuccess::Unreadable => return,
         }
@@ -214,6 +231,7 @@ impl Alarms {
         let is_in_the_way = book.has_too_many_open(name) || runs.is_refused(name);
         let Some(timeline) = book.decidable(name).filter(|_| !is_in_the_way) else { return };
         let Some(watched) = self.watched.get_mut(name) else { return };
+        watched.note_mark(timeline.mark, cx.due);
         let mut alarms = timeline.alarms.clone();
         alarms.stale_from = stale_from(timeline, watched.success, cx.due);
         let is_paused = pauses.has(name);
@@ -247,7 +265,12 @@ impl Alarms {
 impl KnownSuccess {
     /// Takes a success. The clock of the node that recorded it may be ahead: then it was now.
     fn learn(&mut self, at: Timestamp, now: Timestamp) {
-        self.at = self.at.max(Some(at.min(now)));
+        self.at = self.at(now).max(Some(at.min(now)));
+    }
+
+    /// When it was. One in the future counts as none: the clock was set back since.
+    fn at(&self, now: Timestamp) -> Option<Timestamp> {
+        self.at.filter(|&at| at <= now)
     }
 }
 
@@ -271,7 +294,7 @@ fn change(
 /// From when `stale_after` counts: the last success or, if none is known once the history was read, now.
 fn stale_from(timeline: &Timeline, success: KnownSuccess, now: Timestamp) -> Option<Timestamp> {
     limits(timeline).stale_after?;
-    let known = timeline.alarms.stale_from.map(|from| from.min(now)).max(success.at);
+    let known = timeline.alarms.stale_from.map(|from| from.min(now)).max(success.at(now));
     if success.is_current { known.or(Some(now)) } else { known }
 }
 

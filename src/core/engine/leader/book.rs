@@ -15,7 +15,7 @@ use crate::engine::clocks::AHEAD;
 use crate::engine::commits::{Purpose, UnreportedSkip};
 use crate::engine::context::Context;
 use crate::engine::misfire::Missed;
-use crate::engine::report::{AlarmNews, MarkAhead};
+use crate::engine::report::{AlarmNews, MarkAhead, Report};
 use crate::engine::runs::Runs;
 use crate::job::{Job, JobName};
 use crate::ledger::{Change, Commit, JobEntry, Request};
@@ -229,6 +229,11 @@ impl Book {
             // Somebody set the mark back by hand. The occurrence has its run already, which goes on.
             return self.advance(cx, &job.name, at, None);
         }
+        if runs.is_over(&id) {
+            // The service has lost that it was begun.
+            cx.report(Report::Rewound { run: id, outcome: None });
+            return self.advance(cx, &job.name, at, None);
+        }
         let nonce = cx.nonce();
         let Some(run) = runs.new_record(cx, job, at, None, nonce.clone()) else { return };
         let Some((version, record)) = self.step_mark(job, at, nonce) else { return };
@@ -271,6 +276,11 @@ impl Book {
     /// The alarms of the jobs that have any, as in their records once all requested commits are accepted.
     pub fn alarms(&self) -> impl Iterator<Item = (&JobName, &StandingAlarms)> {
         self.timelines.iter().map(|(name, timeline)| (name, &timeline.alarms)).filter(|(_, alarms)| alarms.stand())
+    }
+
+    /// The jobs whose marks are later than `now`, each with its mark.
+    pub fn marks_after(&self, now: Timestamp) -> impl Iterator<Item = (&JobName, Timestamp)> {
+        self.timelines.iter().map(|(name, timeline)| (name, timeline.mark)).filter(move |&(_, mark)| mark > now)
     }
 
     /// The jobs whose marks are later than `latest`, by more than [`AHEAD`].

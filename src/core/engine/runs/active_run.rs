@@ -22,7 +22,7 @@ use crate::engine::report::{IllegalStep, Report};
 use crate::job::Job;
 use crate::ledger::{CommitId, OwnerState};
 use crate::process::TreeId;
-use crate::run::{Reason, RunEnd, RunRecord, RunState, Version};
+use crate::run::{Outcome, Reason, RunEnd, RunRecord, RunState, Version};
 
 /// A run in flight, as this node knows it.
 #[derive(Clone, Debug)]
@@ -445,6 +445,17 @@ impl ActiveRun {
     pub fn ended_mut(&mut self) -> Option<&mut Ended> {
         match self.phase_mut() {
             Some(Phase::Ended(ended)) => Some(ended),
+            _ => None,
+        }
+    }
+
+    /// How the attempt ended, while its release is not in the ledger yet; the inner `None`: it was never started.
+    pub fn unwritten_release(&self) -> Option<Option<Outcome>> {
+        match self.phase() {
+            Some(Phase::Releasing(Release { report: Some(report), .. })) => Some(match report.as_ref() {
+                Report::Retrying { end, .. } => Some(end.outcome),
+                _ => None,
+            }),
             _ => None,
         }
     }

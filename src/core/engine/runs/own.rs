@@ -15,9 +15,11 @@ use crate::engine::commits::Purpose;
 use crate::engine::context::{Context, Fact};
 use crate::engine::report::Report;
 use crate::ledger::{Change, Commit, CommitId, Request};
-use crate::process::{Deadline, Ending, Order, StartFailure, StartStep, TreeId};
+use crate::process::{Deadline, EndedBy, Ending, Order, StartFailure, StartStep, TreeId};
 use crate::run::journal::RecoveredRun;
-use crate::run::{LONGEST_HOLD, OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Version, millis};
+use crate::run::{
+    LONGEST_HOLD, OnLoss, Outcome, OverAttempt, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Version, millis,
+};
 use crate::start_problem::StartProblem;
 use crate::term::TermEnd;
 
@@ -233,7 +235,8 @@ impl Runs {
         let lateness = Duration::try_from(started_at.duration_since(due_at)).unwrap_or_default();
         let is_first = !active.record.has_past();
         cx.facts.push_back(Fact::Started { run: run.clone(), due_at, lateness, is_first });
-        cx.report(Report::Started { run, attempt, token, pid, lateness });
+        let lateness = is_first.then_some(lateness);
+        cx.report(Report::Started { run, attempt, token, pid, started_at, lateness });
     }
 
     /// Forgets a tree that is gone or was never started. Returns its run; `None` for a hook's.
@@ -292,14 +295,49 @@ impl Runs {
     pub fn on_ended(&mut self, cx: &mut Context, run: &RunId, ending: &Ending) {
         let Some(active) = self.active.get(run) else { return };
         let Some(process) = active.process() else { return };
-        if process.stopped == Some(StopCause::Superseded) {
+        let stopped = process.stopped;
+        if stopped == Some(StopCause::Superseded) {
             return self.leave_to_another(cx, run);
+        }
+        // The time for the steps before its program counts too.
+        if process.started.is_none() && stopped != Some(StopCause::Timeout) {
+            return self.on_ended_before_its_program(cx, run, stopped, ending);
         }
         let verdict = judge(cx.now, active, process, ending);
         if verdict.is_by_loss && active.record.on_loss == OnLoss::Rerun {
+            // What comes of it is not known here before the ledger can be written to again.
+            let (attempt, reason) = (active.record.attempt, verdict.end.reason);
+            cx.report(Report::Killed { run: run.clone(), attempt, reason });
             return self.try_again(cx, run, &verdict.end, Duration::ZERO);
         }
         self.end_attempt(cx, run, verdict.end);
+    }
+
+    /// Handles an attempt whose process ended before its program began, whoever ended it: it was never started.
+    fn on_ended_before_its_program(
+        &mut self,
+        cx: &mut Context,
+        run: &RunId,
+        stopped: Option<StopCause>,
+        ending: &Ending,
+    ) {
+        let Some(active) = self.active.get(run) else { return };
+        if active.record.kill.is_some() {
+            return self.end_killed(cx, run);
+        }
+        let problem = StartProblem::died(ending.exit);
+        cx.report(Report::NotStarted { run: run.clone(), attempt: active.record.attempt, problem });
+        let reason = match (stopped, ending.ended_by) {
+            (Some(StopCause::LockLost), _) => Some(Reason::Lock),
+            (Some(StopCause::Lease), _) | (_, Some(EndedBy::Deadline)) => Some(Reason::Lease),
+            _ if cx.is_ending => Some(Reason::Drain),
+            _ => None,
+        };
+        if reason.is_some() || self.time_to_come(cx, run).is_some() {
+            return self.release_unstarted(cx, run, reason, Duration::ZERO);
+        }
+        let pause = pause_after(active.record.unstarted_attempts());
+        self.release_unstarted(cx, run, None, pause);
     }
 
     /// Ends an own attempt: releases the run for another if `retries` allow one, else ends the run.
@@ -339,7 +377,7 @@ impl Runs {
         if let Some(active) = self.active.get_mut(run) {
             active.record.retry_at = its_time.max((!pause.is_zero()).then(|| later(cx.due, pause)));
         }
-        cx.forget(run);
+        cx.note_unstarted(run);
         self.commit_next(cx, run);
     }
 
@@ -395,8 +433,12 @@ impl Runs {
     }
 
     fn on_released(&mut self, cx: &mut Context, run: &RunId) {
-        if let Some(release) = self.active.get_mut(run).and_then(ActiveRun::release_mut) {
-            cx.commands.extend(release.report.take().map(|report| Command::Report(*report)));
+        if let Some(active) = self.active.get_mut(run) {
+            if active.record.state == RunState::Retrying {
+                self.over.remember(OverAttempt::of(&active.record, None));
+            }
+            let report = active.release_mut().and_then(|release| release.report.take());
+            cx.commands.extend(report.map(|report| Command::Report(*report)));
         }
         cx.forget(run);
         if cx.leads() {
@@ -412,6 +454,10 @@ impl Runs {
         match answer {
             Commit::Accepted => {
                 let is_local = active.is_local();
+                let over = active.ended().map(|ended| OverAttempt::of(&active.record, Some(&ended.end)));
+                if let Some(over) = over.filter(|_| is_local) {
+                    self.over.remember(over);
+                }
                 cx.forget(run);
                 let Some((job, Some(ended))) = self.close(cx, run).filter(|_| is_local).map(ActiveRun::into_end) else {
                     return;
@@ -474,7 +520,8 @@ impl Runs {
 
     /// Gives up an own run that another node has settled: kills its process, and writes nothing more about it.
     pub(super) fn supersede(&mut self, cx: &mut Context, run: &RunId) {
-        cx.report(Report::Superseded { run: run.clone() });
+        let outcome = self.active.get(run).and_then(ActiveRun::ended).map(|ended| ended.end.outcome);
+        cx.report(Report::Superseded { run: run.clone(), outcome });
         if self.active.get(run).is_some_and(|active| active.process().is_some()) {
             self.kill(cx, run, StopCause::Superseded);
         } else {
@@ -484,6 +531,9 @@ impl Runs {
 
     /// Forgets an own run, here and in the state directory.
     fn forget_own(&mut self, cx: &mut Context, run: &RunId) {
+        if let Some(active) = self.active.get(run) {
+            self.over.remember(OverAttempt::of(&active.record, active.ended().map(|ended| ended.end.as_ref())));
+        }
         self.forget(cx, run);
         cx.forget(run);
     }

@@ -25,9 +25,10 @@ use crate::engine::context::{Context, Fact};
 use crate::engine::report::Report;
 use crate::job::{JobName, Overlap};
 use crate::ledger::{Change, Commit, CommitId, OwnerState, Request, Running};
+use crate::run::journal::RecoveredRun;
 use crate::run::{
-    KillRequest, Link, OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason, UpstreamResult,
-    Version,
+    KillRequest, Link, OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason, Traces,
+    UpstreamResult, Version,
 };
 
 /// Longest time that a run stays cut off. After that, a host that never comes back no longer blocks other runs.
@@ -66,6 +67,9 @@ impl Runs {
 
     /// Adds a run of another node, or of none, by its record and the state of its owner.
     fn adopt(&mut self, cx: &mut Context, run: &RunId, record: RunRecord, version: Version, owner: OwnerState) {
+        if self.is_over_here(cx, &record) {
+            return self.settle_again(cx, record, version);
+        }
         let record = as_known_here(cx, record);
         let state = record.state;
         let is_held = owner == OwnerState::Alive && !state.waits();
@@ -85,8 +89,32 @@ impl Runs {
         self.apply_kill(cx, run);
     }
 
+    /// Reads those runs of this process again that are over, and that the ledger has in flight nevertheless.
+    pub fn on_in_flight(&mut self, cx: &mut Context, all: &[RunId]) {
+        let over = all.iter().filter(|run| self.over.mentions(run) && !self.active.contains_key(run));
+        over.for_each(|run| cx.ledger(Request::ReadRun(run.clone())));
+    }
+
+    /// True if the run's attempt was this process' and is over: the ledger had that, and has forgotten it since.
+    fn is_over_here(&self, cx: &Context, run: &RunRecord) -> bool {
+        let is_ours = run.owner.node == cx.node && cx.is_own_session(&run.owner.session);
+        is_ours && !run.state.waits() && self.over.may_include(run)
+    }
+
+    /// Writes once more how an attempt of this process ended, or has another begun if it did not end the run.
+    fn settle_again(&mut self, cx: &mut Context, record: RunRecord, version: Version) {
+        let (run, end) = (record.id(), self.over.end_of(&record));
+        cx.report(Report::Rewound { run: run.clone(), outcome: end.as_ref().map(|end| end.outcome) });
+        self.on_recovered(cx, vec![RecoveredRun { record, version, pid: None, traces: Traces::default(), end }]);
+        self.changed(cx, run.job());
+        self.commit_next(cx, &run);
+    }
+
     /// Adds a run that this node did not know of. A leader tracks every run, so it watches this one too.
     pub(super) fn adopt_unknown(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
+        if let Some((record, version)) = found.clone().filter(|(record, _)| self.is_over_here(cx, record)) {
+            return self.settle_again(cx, record, version);
+        }
         if let (Some((record, version)), true) = (found, cx.leads()) {
             let record = as_known_here(cx, record);
             let state = record.state;
@@ -275,6 +303,9 @@ impl Runs {
 
     fn on_other_read(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
         let Some((record, version)) = found else { return self.forget(cx, run) };
+        if self.is_over_here(cx, &record) {
+            return self.settle_again(cx, record, version);
+        }
         let record = as_known_here(cx, record);
         let Some(active) = self.active.get_mut(run) else { return };
         let was_lost = active.is_unowned() && active.record.state == RunState::Running;

@@ -91,7 +91,7 @@ fn an_occurrence_is_begun_before_its_time_and_its_program_begins_at_it() {
     assert!(fixture.accept_all().is_empty(), "it is decided on already");
     fixture.started(start.tree_id);
     let lateness = fixture.reports().into_iter().find_map(|report| match report {
-        Report::Started { lateness, .. } => Some(lateness),
+        Report::Started { lateness, .. } => lateness,
         _ => None,
     });
     assert_eq!(lateness, Some(Duration::ZERO));
@@ -301,6 +301,18 @@ fn a_run_that_an_operator_ends_while_it_is_held_is_killed_without_a_process() {
         [Change::End { end, .. }] => assert_eq!(end.reason, Some(Reason::Operator)),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn a_held_start_that_somebody_kills_begins_at_its_time() {
+    let (mut fixture, start) = holding(once());
+    fixture.ended(start.tree_id, Exit::Signal { signal: 15, core: false }, None);
+    match &fixture.accept_all()[..] {
+        [Change::ChangeOwner { run, .. }] => assert_eq!((run.state, run.retry_at), (RunState::Unstarted, Some(due()))),
+        other => panic!("{other:?}"),
+    }
+    fixture.pass_by(BEFORE);
+    assert_eq!(attempts(&fixture.accept_all()), [2]);
 }
 
 #[test]

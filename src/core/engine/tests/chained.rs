@@ -307,7 +307,7 @@ fn a_start_is_not_late_for_the_time_that_its_upstreams_took() {
         let links = cluster.ledger.links.clone();
         for command in commands {
             if let Command::Report(crate::engine::Report::Started { run, lateness, .. }) = &command {
-                late.push((run.job().to_string(), *lateness));
+                late.push((run.job().to_string(), lateness.unwrap()));
             }
             cluster.apply_kill(command);
         }

@@ -6,8 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::fixture::*;
 use crate::clock::server::ServerTime;
-use crate::engine::{Event, Report};
-use crate::job::Misfire;
+use crate::engine::{AlarmNews, Command, Event, Report};
+use crate::job::{AlarmLimits, Job, Misfire};
 use crate::ledger::{JobEntry, Snapshot};
 use crate::process::Exit;
 use crate::run::{JobRecord, Nonce, Version};
@@ -235,4 +235,90 @@ fn a_slow_answer_does_not_spoil_a_good_reading() {
     fixture.pass(301);
     slow(&mut fixture);
     assert_eq!(fixture.engine.skew(fixture.now).map(|skew| skew.as_secs()), Some(94));
+}
+
+/// A job of every second, with the limits that follow the clock.
+fn watched() -> Job {
+    let [late_after, stale_after] = [5, 20].map(|seconds| Some(Duration::from_secs(seconds)));
+    let alarms = AlarmLimits { late_after, stale_after, ..AlarmLimits::default() };
+    Job { alarms, ..job("a", "* * * * * *") }
+}
+
+impl Fixture {
+    /// A second passes, and everything that is due runs. Returns what was said of alarms and marks.
+    fn second(&mut self) -> Vec<String> {
+        self.pass(1);
+        let mut said = self.said();
+        self.run_all();
+        said.extend(self.said());
+        said
+    }
+
+    fn said(&mut self) -> Vec<String> {
+        let said = self.reports().into_iter().filter_map(|report| match report {
+            Report::Alarm(AlarmNews { alarm, raised, change, .. }) => {
+                let since = raised.since.to_string().replace("2026-11-20T", "");
+                Some(format!("{} {change:?} since {since}", alarm.as_str()))
+            }
+            Report::MarkAhead { ahead, .. } => Some(format!("mark {}", ahead.mark).replace("2026-11-20T", "")),
+            _ => None,
+        });
+        let said = said.collect();
+        self.commands.retain(|command| !matches!(command, Command::Report(_)));
+        said
+    }
+}
+
+/// Nothing is due before the mark, so nothing else says that the job does not run.
+#[test]
+fn a_clock_that_was_ahead_for_a_while_leaves_no_silence() {
+    let mut fixture = Fixture::settled("10:00:00", vec![watched()]);
+    fixture.handle(Event::Ledger(ledger::Event::LastSuccess(name("a"), ledger::LastSuccess::Never)));
+    for _ in 0..3 {
+        assert_eq!(fixture.second(), [""; 0]);
+    }
+    fixture.set_clock(MINUTE * 5);
+    assert_eq!(fixture.second(), ["stale Raised since 10:00:03Z", "stale Ended since 10:00:03Z"], "as far as it knows");
+    fixture.set_clock(-MINUTE * 5);
+    assert_eq!(fixture.said(), ["mark 10:05:04Z"]);
+    let mut said = Vec::new();
+    for _ in 0..25 {
+        said.extend(fixture.second());
+    }
+    assert_eq!(said, ["late Raised since 10:00:05Z", "stale Raised since 10:00:04Z"]);
+    fixture.set_clock(MINUTE * 5 - SignedDuration::from_secs(20));
+    let mut said = fixture.said();
+    said.extend((0..2).flat_map(|_| fixture.second()));
+    assert_eq!(said, ["late Ended since 10:00:05Z", "stale Ended since 10:00:04Z"]);
+}
+
+#[test]
+fn an_alarm_that_was_raised_by_a_clock_ahead_ends_with_the_next_success() {
+    let stale = AlarmLimits { stale_after: watched().alarms.stale_after, ..AlarmLimits::default() };
+    let mut fixture = Fixture::settled("10:00:00", vec![Job { alarms: stale, ..job("a", "* * * * * *") }]);
+    fixture.handle(Event::Ledger(ledger::Event::LastSuccess(name("a"), ledger::LastSuccess::Never)));
+    fixture.set_clock(MINUTE * 5);
+    fixture.second();
+    fixture.pass(25);
+    fixture.accept_all();
+    assert_eq!(fixture.said(), ["stale Raised since 10:05:01Z"]);
+    fixture.set_clock(-MINUTE * 5);
+    let mut said = fixture.said();
+    fixture.run_all();
+    said.extend(fixture.said());
+    assert!(said.contains(&"stale Ended since 10:05:01Z".to_owned()), "{said:?}");
+}
+
+#[test]
+fn a_success_in_a_future_that_the_clocks_have_left_counts_as_none() {
+    let mut fixture = Fixture::settled("10:00:00", vec![watched()]);
+    let success = ledger::LastSuccess::At(at("10:00:00") + MINUTE * 5);
+    fixture.handle(Event::Ledger(ledger::Event::LastSuccess(name("a"), success)));
+    fixture.pass(10);
+    fixture.accept_all();
+    fixture.commands.clear();
+    fixture.handle(Event::Ledger(ledger::Event::LastSuccess(name("a"), success)));
+    fixture.pass(10);
+    fixture.accept_all();
+    assert!(fixture.said().contains(&"stale Raised since 10:00:00Z".to_owned()));
 }

@@ -73,7 +73,7 @@ fn the_lateness_of_a_triggered_run_counts_from_its_begin_and_not_from_the_whole_
     fixture.pass_by(Duration::from_millis(3));
     fixture.started(tree_id);
     let lateness = fixture.reports().into_iter().find_map(|report| match report {
-        Report::Started { lateness, .. } => Some(lateness),
+        Report::Started { lateness, .. } => lateness,
         _ => None,
     });
     assert!(lateness.is_some_and(|lateness| lateness <= Duration::from_millis(3)), "{lateness:?}");

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::fixture::*;
 use crate::clock::Uptime;
 use crate::coordination::Request;
@@ -365,7 +367,21 @@ fn a_run_settled_meanwhile_is_killed_and_not_written_again() {
     fixture.answer(commits[0].0, Commit::Superseded);
     let id = RunId::scheduled(start.run.job.clone(), start.run.scheduled_at);
     fixture.handle(Event::Ledger(ledger::Event::Run(id.clone(), None)));
-    assert!(fixture.reports().contains(&Report::Superseded { run: id }));
+    assert!(fixture.reports().contains(&Report::Superseded { run: id, outcome: None }));
     fixture.ended(start.tree_id, Exit::Signal { signal: 9, core: false }, Some(crate::process::EndedBy::Order));
     assert!(fixture.commits().is_empty());
+}
+
+#[test]
+fn nonces_of_two_copies_of_a_process_differ() {
+    let nonce = || {
+        let mut fixture = Fixture::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
+        fixture.engine = fixture.engine.with_random(|| Uuid::new_v4().as_u64_pair().0);
+        fixture.pass(1);
+        match fixture.commits().remove(0).1 {
+            Change::Begin { run, .. } => run.nonce,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_ne!(nonce(), nonce());
 }

@@ -72,7 +72,7 @@ fn a_superseded_end_is_never_recorded() {
     fixture.answer(id, Commit::Superseded);
     let run = RunId::parse("a.20261120T100001Z").unwrap();
     fixture.handle(Event::Ledger(ledger::Event::Run(run.clone(), None)));
-    assert!(fixture.reports().contains(&Report::Superseded { run }));
+    assert!(fixture.reports().contains(&Report::Superseded { run, outcome: Some(Outcome::Success) }));
     fixture.pass(1);
     assert_eq!(fixture.recorded(), []);
 }

@@ -173,7 +173,7 @@ fn an_end_that_another_wrote_is_followed_by_nothing_here() {
     let id = fixture.commits()[0].0;
     fixture.answer(id, Commit::Superseded);
     fixture.handle(Event::Ledger(ledger::Event::Run(record.id(), None)));
-    assert!(fixture.reports().contains(&Report::Superseded { run: record.id() }));
+    assert!(fixture.reports().contains(&Report::Superseded { run: record.id(), outcome: Some(Outcome::Failure) }));
     assert!(fixture.hooks_of_all().is_empty());
 }
 
@@ -187,6 +187,7 @@ fn only_the_last_attempt_is_followed() {
     fixture.accept_all();
     let tree_id = fixture.starts()[0].tree_id;
     assert!(fixture.hooks().is_empty());
+    fixture.started(tree_id);
     fixture.ended(tree_id, Exit::Code(1), None);
     assert_eq!(fixture.hooks_of_all(), [format!("on_failure {RUN} failure")]);
 }

@@ -389,3 +389,17 @@ fn a_node_without_a_session_ends_what_it_keeps_before_others_give_it_up() {
     fixture.accept_all();
     assert!(fixture.take().contains(&Command::Order(Order::Deadline { tree_id, deadline: Deadline::None })));
 }
+
+/// The release is written once the ledger can be written to again, and until then nobody else says it.
+#[test]
+fn a_run_that_is_killed_because_the_lease_is_over_is_said_at_once_and_is_not_shown_as_running() {
+    let rerun = Job { interrupted: Interrupted::Rerun, on_lease_end: OnLeaseEnd::Kill, ..job("a", "1 0 10 * * *") };
+    let (mut fixture, tree_id) = running_one(rerun);
+    fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::LeaseOver }));
+    fixture.commands.clear();
+    fixture.ended(tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
+    let run = RunId::parse("a.20261120T100001Z").unwrap();
+    assert!(fixture.reports().contains(&Report::Killed { run: run.clone(), attempt: 1, reason: Some(Reason::Lease) }));
+    let over: Vec<_> = fixture.engine.unwritten_releases().collect();
+    assert_eq!(over, [(run, Some(Outcome::Interrupted))]);
+}

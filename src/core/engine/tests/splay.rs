@@ -43,7 +43,7 @@ fn the_start_is_put_off_and_the_run_keeps_the_schedules_instant() {
     let tree_id = fixture.starts()[0].tree_id;
     fixture.started(tree_id);
     let lateness = fixture.reports().into_iter().find_map(|report| match report {
-        Report::Started { lateness, .. } => Some(lateness),
+        Report::Started { lateness, .. } => lateness,
         _ => None,
     });
     assert!(lateness.is_some_and(|lateness| lateness < Duration::from_secs(1)), "{lateness:?}");

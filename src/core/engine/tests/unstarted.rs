@@ -9,7 +9,7 @@ use crate::election;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Condition, Due, Interrupted, Job, JobName, JobSet, Misfire, OnLeaseEnd, Retries};
 use crate::ledger::{self, Change, Commit, OwnerState, Running, Snapshot};
-use crate::process::{Notice, StartFailure, StartStep};
+use crate::process::{EndedBy, Exit, Notice, StartFailure, StartStep};
 use crate::run::{Attempt, KillRequest, Outcome, Reason, RunRecord, RunState, Version};
 use crate::term::{NodeName, TermEnd};
 
@@ -110,11 +110,82 @@ fn the_wardens_refusal_costs_no_job_its_run() {
     for job in kinds() {
         let mut fixture = start_ordered(job);
         not_started(&mut fixture, StartFailure::TooLate);
-        assert!(fixture.commands.iter().any(|command| matches!(command, Command::Forget(_))), "nothing of it is noted");
+        assert!(
+            fixture.commands.iter().any(|command| matches!(command, Command::NoteUnstarted(_))),
+            "nothing of it is noted"
+        );
         fixture.now.up = fixture.now.up + LEASE;
         released(&fixture.accept_all());
         renew(&mut fixture);
         assert_eq!(begun_again(&fixture.accept_all()).attempt, 2);
+    }
+}
+
+/// Somebody killed its process before its program began: another job, an operator with pkill, the kernel for lack of
+/// memory, or the daemon for a warden that hangs.
+#[test]
+fn a_process_that_ends_before_its_program_costs_no_job_its_run() {
+    for ended_by in [None, Some(EndedBy::Deadline)] {
+        for job in kinds() {
+            let mut fixture = start_ordered(job);
+            let tree_id = fixture.starts()[0].tree_id;
+            fixture.commands.clear();
+            fixture.ended(tree_id, Exit::Signal { signal: 15, core: false }, ended_by);
+            assert!(
+                fixture.commands.iter().any(|command| matches!(command, Command::NoteUnstarted(_))),
+                "nothing is noted"
+            );
+            let error = "signal 15 ended its process before its program began";
+            let is_said =
+                |report: &Report| matches!(report, Report::NotStarted { problem, .. } if problem.error == error);
+            assert!(fixture.reports().iter().any(is_said));
+            let reason = ended_by.map(|_| Reason::Lease);
+            let mut changes = fixture.accept_all();
+            let run = released(&changes[..1]);
+            assert_eq!((run.past.failures, run.past.attempts.len()), (0, 0));
+            let said = |report: &Report| matches!(report, Report::Unstarted { reason: its, .. } if *its == reason);
+            assert!(fixture.reports().iter().any(said));
+            fixture.pass(1);
+            changes.extend(fixture.accept_all());
+            assert_eq!(begun_again(&changes[1..]).attempt, 2);
+        }
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_again_and_again_before_its_program_is_started_after_growing_pauses() {
+    let mut fixture = start_ordered(once());
+    let mut pauses = Vec::new();
+    for _ in 0..3 {
+        let tree_id = fixture.starts()[0].tree_id;
+        fixture.commands.clear();
+        fixture.ended(tree_id, Exit::Signal { signal: 9, core: false }, None);
+        let retry_at = released(&fixture.accept_all()).retry_at.expect("it has a pause");
+        pauses.push(retry_at.duration_since(fixture.now.wall).as_millis());
+        fixture.pass_by(retry_at.duration_since(fixture.now.wall).unsigned_abs());
+        fixture.accept_all();
+    }
+    assert_eq!(pauses, [500, 1_000, 2_000]);
+}
+
+#[test]
+fn a_process_that_hangs_before_its_program_has_its_timeout_and_its_kill() {
+    let kill = || KillRequest { reason: Reason::Operator, by: "x".into(), at: at("10:00:01"), force: false };
+    for is_killed in [false, true] {
+        let mut fixture = start_ordered(Job { timeout: Some(Duration::from_secs(5)), ..once() });
+        let (tree_id, mut record) = (fixture.starts()[0].tree_id, fixture.starts()[0].run.clone());
+        if is_killed {
+            record.kill = Some(Box::new(kill()));
+            fixture.handle(Event::Ledger(ledger::Event::Run(record.id(), Some((record, Version(1))))));
+        } else {
+            fixture.pass(5);
+        }
+        fixture.ended(tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
+        let expected = if is_killed { (Outcome::Killed, Some(Reason::Operator)) } else { (Outcome::Timeout, None) };
+        match &fixture.accept_all()[..] {
+            [.., Change::End { end, .. }] => assert_eq!((end.outcome, end.reason), expected),
+            other => panic!("{other:?}"),
+        }
     }
 }
 

@@ -24,6 +24,12 @@ fn run(f: &Facts<'_>) -> Option<String> {
             Some(message) => message.clone(),
             None => format!("not started: {}{}", f.with("", "path"), f.with(": ", "error")),
         },
+        log_event::RUN_SUPERSEDED => {
+            let result =
+                f.text("outcome").map(|outcome| format!("; its result here was {outcome}")).unwrap_or_default();
+            format!("another node has already settled this run{result}")
+        }
+        log_event::RUN_KILLED => format!("killed here{}; another node may begin it again", reason(f)),
         log_event::RUN_UNSTARTED => format!("not started{}; the leader begins another attempt", reason(f)),
         log_event::RUN_SKIPPED => skipped(f),
         log_event::RUN_CUT_OFF => {

@@ -70,13 +70,17 @@ impl Judged<'_> {
         }
     }
 
-    /// The first occurrence that is not decided on yet, and that will have a run. What was missed may be skipped.
+    /// The first occurrence that is not decided on yet, and that will have a run. What was missed may be skipped. If the
+    /// job's mark is in the future, it is the first that the mark hides.
     fn first_undecided(&self, job: &Job) -> Option<Timestamp> {
         if self.is_paused {
             return None;
         }
         if let Some(&at) = self.timeline.backlog.front() {
             return Some(at);
+        }
+        if let Some(since) = self.watched.hidden_since {
+            return job.next_after(since);
         }
         let now = earlier(self.now, job.splay.delay());
         let first = job.next_after(self.timeline.mark)?;
@@ -90,10 +94,13 @@ impl Judged<'_> {
 
     fn stale(&self, limit: Duration) -> (Verdict, Option<Timestamp>) {
         let success = self.watched.success;
+        let succeeded = success.at(self.now);
         let counts = success.is_current && !self.is_paused;
         match self.stood(Alarm::Stale) {
             // It ends with a success, and not because its time counts anew.
-            Some(stood) if success.at.is_some_and(|at| at > stood.since) => (Verdict::Well, None),
+            Some(stood) if succeeded.is_some_and(|at| at > stood.since || stood.since > self.now) => {
+                (Verdict::Well, None)
+            }
             Some(_) => (Verdict::Unchanged, None),
             None if counts => self.exceeds(limit, self.stale_from.map(|from| (from, None)), Verdict::Well),
             None => (Verdict::Unchanged, None),

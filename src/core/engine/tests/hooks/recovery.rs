@@ -74,6 +74,7 @@ fn the_ledger_is_asked_about_one_run_after_the_other_and_again_under_a_new_sessi
     fixture.accept_all();
     let tree_ids: Vec<TreeId> = fixture.starts().iter().map(|start| start.tree_id).collect();
     for tree_id in tree_ids {
+        fixture.started(tree_id);
         fixture.ended(tree_id, Exit::Code(0), None);
     }
     fixture.accept_all();
@@ -95,6 +96,7 @@ fn what_another_node_ended_meanwhile_is_not_guessed() {
     fixture.pass(30);
     fixture.accept_all();
     let tree_id = fixture.starts()[0].tree_id;
+    fixture.started(tree_id);
     fixture.ended(tree_id, Exit::Code(0), None);
     fixture.accept_all();
     assert_eq!(fixture.previous_reads().len(), 1);
