@@ -21,6 +21,7 @@ mod frames;
 mod keeper;
 mod layout;
 mod line;
+mod live_files;
 mod queue;
 mod reader;
 mod retention;
@@ -29,7 +30,7 @@ mod sweep;
 mod trouble;
 
 pub use self::layout::OutputKey;
-pub use self::line::{Line, Source};
+pub use self::line::{Line, Lines, Source};
 pub use self::queue::OutputQueue;
 pub use self::reader::{LocalPage, PageEnd, Reader, Wanted};
 pub use self::retention::{BadRetention, OutputRetention};

@@ -37,10 +37,12 @@ mod procfs;
 mod program;
 mod reap;
 pub mod recover;
+mod relay;
 mod spawn;
 mod start_report;
 mod sweep;
 mod tree;
+mod window;
 
 use std::ffi::CStr;
 use std::io;

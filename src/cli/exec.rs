@@ -145,14 +145,18 @@ impl Terminals {
     /// Prints the output until the run ends. A closed pipe is not an error: the job continues without a reader.
     fn print(self, received: &Receiver<OutputPiece>, io: &mut Io<'_>) -> io::Result<()> {
         let mut printed = Ok(());
-        while let Ok((stream, line, continues)) = received.recv() {
+        while let Ok((stream, lines, continues)) = received.recv() {
             let (to, is_terminal) = match stream {
                 Stream::Stdout => (&mut io.out, self.out),
                 Stream::Stderr => (&mut io.err, self.err),
             };
-            let line = if is_terminal { escape::on_a_terminal(&line) } else { Cow::Borrowed(&*line) };
+            let shown: Vec<_> = match is_terminal {
+                true => lines.iter().map(|line| escape::on_a_terminal(line)).collect(),
+                false => lines.iter().map(|line| Cow::Borrowed(&**line)).collect(),
+            };
+            let text = shown.join("\n");
             let end = if continues { "" } else { "\n" };
-            let written = write!(to, "{line}{end}").and_then(|()| to.flush());
+            let written = write!(to, "{text}{end}").and_then(|()| to.flush());
             printed = printed.and(written.or_else(|error| if is_closed(&error) { Ok(()) } else { Err(error) }));
         }
         printed

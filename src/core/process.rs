@@ -9,6 +9,7 @@
 
 mod custody;
 mod exec_strings;
+mod output;
 mod processes;
 
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::custody::{Custody, Deposit};
 pub use self::exec_strings::ExecStrings;
+pub use self::output::{LINE_COST, character_cost, line_cost};
 pub use self::processes::{NotSent, Processes, Recorded, WardenGone};
 use crate::clock::Uptime;
 use crate::environment_file::{BadLine, EnvironmentFile};
@@ -58,6 +60,9 @@ pub enum Order {
     },
     /// Replace the deadline of a tree.
     Deadline { tree_id: TreeId, deadline: Deadline },
+    /// Output that costs so much has been taken. The warden sends no more than a little ahead of these orders, so that
+    /// no other notice waits behind much of it.
+    OutputTaken { cost: u64 },
     /// Ask whether the warden is responding. It answers with `Pong`, after all notices before.
     Ping,
 }
@@ -110,7 +115,7 @@ pub struct Launch {
     /// The process must not be started at or after this instant.
     pub not_after: Uptime,
     pub deadline: Deadline,
-    /// Bytes of output to send to the daemon; the rest is counted and dropped.
+    /// Bytes of output to send to the daemon, and less of very short lines; the rest is counted and dropped.
     pub max_output: u64,
 }
 
@@ -248,19 +253,29 @@ pub enum Notice {
     },
     /// A tree was not started.
     NotStarted { tree_id: TreeId, why: StartFailure },
-    /// A line of output, without its end.
+    /// Lines that a stream of a tree has got, in order.
     Output {
         tree_id: TreeId,
         stream: Stream,
-        /// Without the line end; bytes that are not UTF-8 are replaced.
-        line: String,
-        /// True if the line continues in the next message.
+        /// Without their ends; bytes that are not UTF-8 are replaced.
+        lines: Vec<String>,
+        /// True if the last line continues in the next message about this stream.
         continues: bool,
     },
     /// A tree has ended: its main process is reaped, and none of its processes is left.
     Ended(Box<Ending>),
     /// The warden is responding.
     Pong,
+}
+
+impl Notice {
+    /// What the output in it costs; 0 if there is none.
+    pub fn output_cost(&self) -> u64 {
+        match self {
+            Self::Output { lines, .. } => lines.iter().map(|line| line_cost(line)).sum(),
+            _ => 0,
+        }
+    }
 }
 
 /// The end of a tree.

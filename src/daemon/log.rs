@@ -388,14 +388,16 @@ pub(super) fn state(status: &Status) {
     info!(target: TARGET, event = log_event::NODE_STATE, state = text);
 }
 
-/// Logs a line of output. Both streams of a hook are logged as one, named after the hook.
-pub(super) fn line(Tree { job, run, kind, .. }: &Tree, stream: Stream, line: &str, continues: bool) {
+/// Logs lines of output. Both streams of a hook are logged as one, named after the hook.
+pub(super) fn lines(Tree { job, run, kind, .. }: &Tree, stream: Stream, lines: &[String], continues: bool) {
     let stream = match (kind, stream) {
         (TreeKind::Hook(hook), _) => hook,
         (TreeKind::Attempt(_), Stream::Stdout) => "stdout",
         (TreeKind::Attempt(_), Stream::Stderr) => "stderr",
     };
-    let (job, run) = (job.as_ref().map(display), run.as_ref().map(display));
-    let continues = continues.then_some(true);
-    info!(target: OUTPUT, event = log_event::RUN_OUTPUT, job, run, stream, line, continues);
+    for (number, line) in (1..).zip(lines) {
+        let (job, run) = (job.as_ref().map(display), run.as_ref().map(display));
+        let continues = (continues && number == lines.len()).then_some(true);
+        info!(target: OUTPUT, event = log_event::RUN_OUTPUT, job, run, stream, line, continues);
+    }
 }

@@ -9,7 +9,7 @@ use super::reload::Reloaded;
 use super::shown::{Showing, Shown};
 use super::view::View;
 use crate::archive::Archive;
-use crate::output::{Line, OutputKey, OutputQueue};
+use crate::output::{Lines, OutputKey, OutputQueue};
 use crate::systemd::{Notifier, Watchdog};
 use cronkeeper_core::clock::{Clock, Now, Uptime};
 use cronkeeper_core::coordination::Request;
@@ -147,11 +147,10 @@ impl Observer for Monitor {
         }
     }
 
-    fn on_output(&mut self, now: Now, tree: &Tree, stream: Stream, line: String, continues: bool) {
-        log::line(tree, stream, &line, continues);
+    fn on_output(&mut self, now: Now, tree: &Tree, stream: Stream, lines: Vec<String>, continues: bool) {
+        log::lines(tree, stream, &lines, continues);
         if let Some(key) = key_of(tree) {
-            let (at, attempt) = (now.wall, key.attempt);
-            self.output.line(key, Line { at, attempt, stream: stream.into(), line, continues });
+            self.output.lines(key, Lines { at: now.wall, stream: stream.into(), texts: lines, continues });
         }
     }
 

@@ -16,7 +16,8 @@ use tracing::warn;
 use super::attempt_file::OpenFiles;
 use super::frames;
 use super::layout::{Layout, OutputKey, make_folder};
-use super::line::Line;
+use super::line::{Line, Lines};
+use super::live_files::LiveFiles;
 use super::queue::Message;
 use super::retention::{MOST_FILES, OutputRetention};
 use super::sweep::{self, BLOCK, Limits, Usage, before, space};
@@ -30,8 +31,11 @@ const SWEEP_EVERY: Duration = Duration::from_secs(3_600);
 const SWEEP_AGAIN: Duration = Duration::from_secs(10);
 /// After a sweep, this many times as long as it took is left to other work.
 const REST: u32 = 100;
-/// Bytes of one batch that are kept in memory before they are written.
-const PENDING: usize = 1 << 20;
+/// Bytes of one batch that are kept in memory before they are written: at most these, and less with a small retention,
+/// so that little is refused when it is nearly used up.
+const PENDING: u64 = 1 << 20;
+const LEAST_PENDING: u64 = 4 << 10;
+const WRITES_IN_RETENTION: u64 = 16;
 /// Space that is left free on the disk: this much, or a tenth of a small disk.
 const LEFT_FREE: u64 = 64 << 20;
 
@@ -40,8 +44,8 @@ pub(super) struct Keeper {
     layout: Layout,
     retention: OutputRetention,
     files: OpenFiles,
-    /// Disk space of this process's live files, and their number.
-    live: Usage,
+    /// The files of this process's live attempts.
+    live: LiveFiles,
     /// What the files of ended attempts take, as of the last sweep and with what was added since.
     ended: Usage,
     /// Lines of live attempts that could not be written since the last one that could. Bounded by the attempts in
@@ -57,7 +61,6 @@ pub(super) struct Keeper {
 struct Lost {
     lines: u64,
     at: Timestamp,
-    attempt: u32,
     why: String,
 }
 
@@ -75,7 +78,7 @@ impl Keeper {
             layout,
             retention,
             files: OpenFiles::default(),
-            live: Usage::default(),
+            live: LiveFiles::default(),
             ended: Usage::default(),
             lost: BTreeMap::new(),
             swept_at: None,
@@ -87,14 +90,16 @@ impl Keeper {
     /// Writes the lines of a batch, and finishes the attempts that ended.
     pub fn take(&mut self, batch: Vec<Message>) {
         let mut pending = BTreeMap::<OutputKey, Pending>::new();
-        let mut size = 0;
+        let (mut size, most) = (0, self.most_pending());
         for message in batch {
             match message {
-                Message::Line { key, line } => {
-                    size += pending.entry(key).or_default().add(&line);
-                    if size > PENDING {
-                        size = 0;
-                        self.write_all(std::mem::take(&mut pending));
+                Message::Lines { key, lines } => {
+                    for line in lines.each(key.attempt) {
+                        size += pending.entry(key.clone()).or_default().add(&line);
+                        if size > most {
+                            size = 0;
+                            self.write_all(std::mem::take(&mut pending));
+                        }
                     }
                 }
                 Message::Ended { key, at } => {
@@ -108,6 +113,10 @@ impl Keeper {
         self.write_all(pending);
     }
 
+    fn most_pending(&self) -> u64 {
+        (self.most().bytes / WRITES_IN_RETENTION).clamp(LEAST_PENDING, PENDING)
+    }
+
     fn write_all(&mut self, all: BTreeMap<OutputKey, Pending>) {
         for (key, pending) in all {
             self.write(&key, pending);
@@ -116,7 +125,7 @@ impl Keeper {
 
     fn write(&mut self, key: &OutputKey, pending: Pending) {
         let bytes = self.told_lost(key, &pending.bytes);
-        match self.check_room(bytes.len() as u64).and_then(|()| self.append(key, &bytes)) {
+        match self.check_room(key, bytes.len() as u64).and_then(|()| self.append(key, &bytes)) {
             Ok(()) => {
                 self.lost.remove(key);
                 if self.lost.is_empty() {
@@ -128,18 +137,23 @@ impl Keeper {
     }
 
     fn append(&mut self, key: &OutputKey, bytes: &[u8]) -> io::Result<()> {
-        self.files.append(key, &self.layout.own_live(key), bytes)?;
-        self.live.bytes += bytes.len() as u64;
-        Ok(())
+        let path = self.layout.own_live(key);
+        let appended = self.files.append(key, &path, bytes);
+        match &appended {
+            Ok(()) => self.live.grow(key, bytes.len() as u64),
+            // A part of it may have been written.
+            Err(_) => self.live.set(key, fs::symlink_metadata(&path).map_or(0, |facts| facts.len())),
+        }
+        appended
     }
 
     /// The bytes with a note before them about the lines that were lost. A line of its own comes first, because the
     /// write that failed may have left half a line.
     fn told_lost(&self, key: &OutputKey, bytes: &[u8]) -> Vec<u8> {
         let Some(lost) = self.lost.get(key) else { return bytes.to_vec() };
-        let note = Line::not_kept(lost.at, lost.attempt, lost.lines, &lost.why);
         let mut all = b"\n".to_vec();
-        add_line(&mut all, &note);
+        let note = Lines::not_kept(lost.at, lost.lines, &lost.why);
+        note.each(key.attempt).for_each(|line| add_line(&mut all, &line));
         all.extend_from_slice(bytes);
         all
     }
@@ -150,22 +164,23 @@ impl Keeper {
         match self.lost.entry(key.clone()) {
             Entry::Occupied(mut lost) => lost.get_mut().lines += pending.lines,
             Entry::Vacant(none) => {
-                none.insert(Lost { lines: pending.lines, at: pending.at, attempt: key.attempt, why });
+                none.insert(Lost { lines: pending.lines, at: pending.at, why });
             }
         }
         self.complain(Failed::Keep, error);
     }
 
-    /// Refuses to write this many bytes if what is written exceeds the limits already, or if they would leave too
-    /// little space for everything else on the disk. The oldest files go first.
-    fn check_room(&mut self, length: u64) -> io::Result<()> {
+    /// Refuses to write this many bytes if they would exceed the limits, or leave too little space for everything else on
+    /// the disk. The oldest files go first.
+    fn check_room(&mut self, key: &OutputKey, length: u64) -> io::Result<()> {
         let OutputRetention::Limited { bytes, .. } = self.retention else { return Ok(()) };
-        let is_over = |keeper: &Self| keeper.ended.bytes + keeper.live.bytes > bytes;
+        let coming = self.live.growth(key, length);
+        let is_over = |keeper: &Self| keeper.total().bytes.saturating_add(coming) > bytes;
         if !is_over(self) && self.missing_room(length)? == 0 {
             return Ok(());
         }
         if self.may_sweep() {
-            self.make_room(length)?;
+            self.make_room(length, coming)?;
         }
         match (self.missing_room(length)?, is_over(self)) {
             (1.., _) => Err(io::Error::other("the disk is nearly full")),
@@ -179,14 +194,15 @@ impl Keeper {
         Ok(disk.reserve.saturating_add(length).saturating_sub(disk.free))
     }
 
-    /// Removes the oldest files so that this many more bytes leave the reserve free.
-    fn make_room(&mut self, length: u64) -> io::Result<()> {
+    /// Removes the oldest files so that `length` more bytes leave the reserve free, and `coming` more bytes of disk space
+    /// the limits kept.
+    fn make_room(&mut self, length: u64, coming: u64) -> io::Result<()> {
         if self.swept_at.is_none() {
             // Counts what there is.
-            self.sweep_to(SystemTime::now(), u64::MAX);
+            self.sweep_to(SystemTime::now(), u64::MAX, 0);
         }
         let missing = self.missing_room(length)?;
-        self.sweep_to(SystemTime::now(), self.ended.bytes.saturating_sub(missing));
+        self.sweep_to(SystemTime::now(), self.ended.bytes.saturating_sub(missing), coming);
         Ok(())
     }
 
@@ -216,10 +232,11 @@ impl Keeper {
             self.lost.remove(key);
         }
         self.files.close(key);
+        self.live.set(key, 0);
         let live = self.layout.own_live(key);
-        let Ok(facts) = fs::symlink_metadata(&live) else { return };
-        self.live.bytes = self.live.bytes.saturating_sub(facts.len());
-        self.settle(key, &live);
+        if fs::symlink_metadata(&live).is_ok() {
+            self.settle(key, &live);
+        }
     }
 
     /// Moves a file of an attempt that has ended, of this process or of a dead one, to the ended ones.
@@ -242,25 +259,26 @@ impl Keeper {
         let since = self.swept_at.map(|at| at.elapsed());
         let is_over = self.total().exceeds(&self.most());
         if since.is_none_or(|since| since >= SWEEP_EVERY || (is_over && since > SWEEP_AGAIN)) {
-            self.sweep_to(now, u64::MAX);
+            self.sweep_to(now, u64::MAX, 0);
         }
         if self.is_reserve_used() && self.may_sweep() {
             self.complain(Failed::Keep, &io::Error::other("the disk is nearly full"));
-            if let Err(error) = self.make_room(0) {
+            if let Err(error) = self.make_room(0, 0) {
                 self.complain(Failed::Remove, &error);
             }
         }
     }
 
-    /// Sweeps down to the limits and to `bytes`.
-    fn sweep_to(&mut self, now: SystemTime, bytes: u64) {
+    /// Sweeps down to `bytes`, and to the limits once `coming` more bytes of disk space are used.
+    fn sweep_to(&mut self, now: SystemTime, bytes: u64, coming: u64) {
         let began = Instant::now();
         let Usage { bytes: most, files } = self.most();
         let not_before = match self.retention {
             OutputRetention::None => now,
             OutputRetention::Limited { age, .. } => before(now, age),
         };
-        let usage = Usage { bytes: most.saturating_sub(self.live.bytes).min(bytes), files };
+        let left = most.saturating_sub(self.live.space().saturating_add(coming));
+        let usage = Usage { bytes: left.min(bytes), files };
         match sweep::sweep(&self.layout.ended(), &Limits { not_before, usage }) {
             Ok(left) => self.ended = left,
             Err(error) => self.complain(Failed::Remove, &error),
@@ -276,7 +294,7 @@ impl Keeper {
     }
 
     fn total(&self) -> Usage {
-        Usage { bytes: self.ended.bytes + self.live.bytes, files: self.ended.files }
+        Usage { bytes: self.ended.bytes + self.live.space(), files: self.ended.files }
     }
 
     pub fn complain(&mut self, what: Failed, error: &io::Error) {
@@ -286,12 +304,12 @@ impl Keeper {
 
 impl Pending {
     /// Adds a line; returns its length.
-    fn add(&mut self, line: &Line) -> usize {
+    fn add(&mut self, line: &Line) -> u64 {
         let before = self.bytes.len();
         add_line(&mut self.bytes, line);
         self.lines += 1;
         self.at = line.at;
-        self.bytes.len() - before
+        (self.bytes.len() - before) as u64
     }
 }
 
@@ -361,9 +379,9 @@ mod tests {
     }
 
     fn line(key: &OutputKey, text: &str) -> Message {
-        let line =
-            Line { at: Timestamp::UNIX_EPOCH, attempt: 1, stream: Source::Stdout, line: text.into(), continues: false };
-        Message::Line { key: key.clone(), line }
+        let (at, texts) = (Timestamp::UNIX_EPOCH, vec![text.to_owned()]);
+        let lines = Lines { at, stream: Source::Stdout, texts, continues: false };
+        Message::Lines { key: key.clone(), lines }
     }
 
     fn ended(key: &OutputKey) -> Message {
@@ -414,16 +432,41 @@ mod tests {
     fn runs_in_flight_stop_at_the_limit_and_say_so() {
         let dir = tempfile::tempdir().unwrap();
         let mut keeper = keeper(&dir, 20_000);
-        (0..30).for_each(|_| keeper.take(vec![line(&key(1), &"x".repeat(1_000))]));
-        assert!(keeper.live.bytes < 22_000, "{}", keeper.live.bytes);
+        let (most, mut long) = (4 * BLOCK, (0..30).map(|_| line(&key(1), &"x".repeat(1_000))));
+        keeper.take(long.by_ref().take(10).collect());
+        long.for_each(|line| keeper.take(vec![line]));
+        let length = fs::metadata(keeper.layout.own_live(&key(1))).unwrap().len();
+        assert!((most - 2_000..=most).contains(&length) && keeper.live.space() == most, "{length}");
         assert!(keeper.lost.contains_key(&key(1)));
         keeper.take(vec![ended(&key(1))]);
-        assert!(keeper.lost.is_empty() && keeper.live.bytes == 0);
+        assert!(keeper.lost.is_empty() && keeper.live.space() == 0);
         let mut file = open_own(&keeper.layout.ended_compressed(&key(1)), Access::Read).unwrap();
         let kept = String::from_utf8(frames::read_at(&mut file, 0, 1 << 20).unwrap()).unwrap();
         assert!(kept.contains("lines were not kept: runs in flight have written all"), "{}", &kept[kept.len() - 300..]);
         keeper.take(vec![line(&key(2), "again"), ended(&key(2))]);
         assert!(text(&keeper, &key(2)).contains("again"));
+    }
+
+    #[test]
+    fn many_runs_in_flight_share_the_limit_and_each_takes_whole_blocks() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut keeper = keeper(&dir, 10 * BLOCK);
+        (0..30).for_each(|second| keeper.take(vec![line(&key(second), "x")]));
+        let kept = || fs::read_dir(keeper.layout.own()).unwrap().count();
+        assert_eq!((kept(), keeper.live.space(), keeper.lost.len()), (10, 10 * BLOCK, 20));
+    }
+
+    #[test]
+    fn a_batch_that_is_larger_than_the_limit_is_kept_in_part() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut keeper = keeper(&dir, 1 << 20);
+        let texts = vec![String::new(); 50_000];
+        let lines = Lines { at: Timestamp::UNIX_EPOCH, stream: Source::Stdout, texts, continues: false };
+        keeper.take(vec![Message::Lines { key: key(1), lines }]);
+        let kept = fs::read_to_string(keeper.layout.own_live(&key(1))).unwrap();
+        assert!((1 << 19..=1 << 20).contains(&kept.len()), "{}", kept.len());
+        // The rest of the batch may fit again, with a note about what did not.
+        assert!(keeper.lost.contains_key(&key(1)) || kept.contains("lines were not kept"));
     }
 
     #[test]

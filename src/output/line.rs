@@ -23,6 +23,18 @@ pub struct Line {
     pub continues: bool,
 }
 
+/// Lines of one stream of an attempt that arrived together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lines {
+    /// When the daemon received them.
+    pub at: Timestamp,
+    pub stream: Source,
+    /// Without the line ends.
+    pub texts: Vec<String>,
+    /// True if the last continues in the next one of its stream.
+    pub continues: bool,
+}
+
 /// Who wrote a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -43,15 +55,28 @@ impl From<Stream> for Source {
     }
 }
 
-impl Line {
+impl Lines {
     /// A note about this many lines that are not kept.
-    pub(super) fn not_kept(at: Timestamp, attempt: u32, lines: u64, why: impl fmt::Display) -> Self {
+    pub(super) fn not_kept(at: Timestamp, lines: u64, why: impl fmt::Display) -> Self {
         let were = if lines == 1 { "line was" } else { "lines were" };
-        Self::note(at, attempt, format!("{} {were} not kept: {why}", grouped(lines)))
+        Self::note(at, format!("{} {were} not kept: {why}", grouped(lines)))
     }
 
-    pub(super) fn note(at: Timestamp, attempt: u32, line: String) -> Self {
-        Self { at, attempt, stream: Source::Note, line, continues: false }
+    pub(super) fn note(at: Timestamp, text: String) -> Self {
+        Self { at, stream: Source::Note, texts: vec![text], continues: false }
+    }
+
+    /// The lines one by one, as those of this attempt.
+    pub(super) fn each(self, attempt: u32) -> impl Iterator<Item = Line> {
+        let Self { at, stream, texts, continues } = self;
+        let count = texts.len();
+        (1..).zip(texts).map(move |(number, line)| Line {
+            at,
+            attempt,
+            stream,
+            line,
+            continues: continues && number == count,
+        })
     }
 }
 
@@ -70,8 +95,13 @@ pub(super) fn grouped(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
     use super::*;
     use crate::fuzz::{Fuzz, is_read_back};
+    use cronkeeper_core::process::line_cost;
 
     #[test]
     fn numbers_are_grouped_by_thousands() {
@@ -87,9 +117,34 @@ mod tests {
         assert_eq!(text, r#"{"at":"2026-11-20T02:30:00.5Z","attempt":2,"stream":"stderr","line":"a\nb"}"#);
         assert_eq!(serde_json::from_str::<Line>(&text).unwrap(), line);
         assert_eq!(
-            Line::not_kept(at, 1, 1_234, "the disk was too slow").line,
-            "1,234 lines were not kept: the disk was too slow"
+            Lines::not_kept(at, 1_234, "the disk was too slow").texts,
+            ["1,234 lines were not kept: the disk was too slow"]
         );
+    }
+
+    #[test]
+    fn of_lines_that_arrived_together_only_the_last_may_continue() {
+        let texts = ["one", "two"].map(String::from).to_vec();
+        let lines = Lines { at: Timestamp::UNIX_EPOCH, stream: Source::Stdout, texts, continues: true };
+        let each: Vec<_> = lines.each(3).map(|line| (line.attempt, line.line, line.continues)).collect();
+        assert_eq!(each, [(3, "one".to_owned(), false), (3, "two".to_owned(), true)]);
+    }
+
+    proptest! {
+        #![proptest_config(crate::fuzz::proptest_config())]
+        /// `max_output` bounds the disk space of an attempt by these prices.
+        #[test]
+        fn a_line_takes_no_more_space_than_it_costs(
+            text in "(\\PC|[\\x00-\\x1f]|[\"\\\\]){0,80}",
+            attempt in 0u32..1_000,
+            at in 0i64..253_402_207_200_000_000,
+            continues: bool,
+        ) {
+            let at = Timestamp::from_microsecond(at).unwrap() + Duration::from_nanos(1);
+            let line = Line { at, attempt, stream: Source::Stderr, line: text, continues };
+            let space = serde_json::to_vec(&line).unwrap().len() + 1;
+            prop_assert!(space as u64 <= line_cost(&line.line), "{} bytes", space);
+        }
     }
 
     #[test]

@@ -3,25 +3,28 @@
 //! A line that does not fit is counted. The count precedes the attempt's next line, or its end, as a note.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::ops::RangeBounds;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 
 use super::layout::OutputKey;
-use super::line::{Line, grouped};
+use super::line::{Lines, grouped};
 
 /// Most bytes in the queue.
 const MOST_BYTES: usize = 16 << 20;
-/// Bytes that a message takes besides its text.
+/// Bytes that a message takes besides its lines.
 const OVERHEAD: usize = 256;
+/// Bytes that a line takes besides its text.
+const LINE_OVERHEAD: usize = 32;
 
 /// A message to the store.
 pub(super) enum Message {
-    Line {
+    Lines {
         key: OutputKey,
-        line: Line,
+        lines: Lines,
     },
     /// The attempt has ended: no line of it follows.
     Ended {
@@ -31,12 +34,27 @@ pub(super) enum Message {
 }
 
 impl Message {
+    fn key(&self) -> &OutputKey {
+        match self {
+            Self::Lines { key, .. } | Self::Ended { key, .. } => key,
+        }
+    }
+
+    /// The attempt whose end this is.
+    pub fn ended(&self) -> Option<&OutputKey> {
+        if let Self::Ended { key, .. } = self { Some(key) } else { None }
+    }
+
     fn bytes(&self) -> usize {
         match self {
-            Self::Line { line, .. } => OVERHEAD + line.line.len(),
+            Self::Lines { lines, .. } => bytes(lines),
             Self::Ended { .. } => OVERHEAD,
         }
     }
+}
+
+fn bytes(lines: &Lines) -> usize {
+    lines.texts.iter().map(|text| LINE_OVERHEAD + text.len()).fold(OVERHEAD, usize::saturating_add)
 }
 
 /// What is in the queue, shared by both ends.
@@ -44,12 +62,28 @@ impl Message {
 pub(super) struct Backlog {
     bytes: AtomicUsize,
     sent: AtomicU64,
+    /// The number of the last message of each attempt whose end was not handled yet: so a reader waits for no message of
+    /// others. Bounded by the attempts in flight.
+    last: Mutex<BTreeMap<OutputKey, u64>>,
 }
 
 impl Backlog {
-    /// The number of messages sent so far.
-    pub fn sent(&self) -> u64 {
-        self.sent.load(Ordering::Acquire)
+    /// The number of messages after which all of these attempts are handled; 0 if they are.
+    pub fn sent_of(&self, attempts: impl RangeBounds<OutputKey>) -> u64 {
+        self.last().range(attempts).map(|(_, &number)| number).max().unwrap_or(0)
+    }
+
+    /// Records that the messages of a batch are handled: those of attempts that have ended are the last of them.
+    pub fn handled(&self, ended: Vec<OutputKey>) {
+        let mut last = self.last();
+        for key in &ended {
+            last.remove(key);
+        }
+    }
+
+    /// Locks the map, even after a panic: every change is a single step.
+    fn last(&self) -> MutexGuard<'_, BTreeMap<OutputKey, u64>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a message as taken out of the queue.
@@ -74,17 +108,17 @@ impl OutputQueue {
         Self { sender: Some(sender), backlog, unsent: BTreeMap::new() }
     }
 
-    /// Adds a line of an attempt. Never blocks.
-    pub fn line(&mut self, key: OutputKey, line: Line) {
+    /// Adds lines of an attempt. Never blocks.
+    pub fn lines(&mut self, key: OutputKey, lines: Lines) {
         if self.sender.is_none() {
             return;
         }
-        if self.backlog.bytes.load(Ordering::Relaxed) + OVERHEAD + line.line.len() > MOST_BYTES {
-            *self.unsent.entry(key).or_default() += 1;
+        if self.backlog.bytes.load(Ordering::Relaxed).saturating_add(bytes(&lines)) > MOST_BYTES {
+            *self.unsent.entry(key).or_default() += lines.texts.len() as u64;
             return;
         }
-        self.tell_unsent(&key, line.at);
-        self.send(Message::Line { key, line });
+        self.tell_unsent(&key, lines.at);
+        self.send(Message::Lines { key, lines });
     }
 
     /// Reports the end of an attempt, with the bytes of output over the job's `max_output`. Never blocks.
@@ -97,16 +131,18 @@ impl OutputQueue {
         self.tell_unsent(&key, at);
         if dropped_bytes > 0 {
             let text = format!("{} bytes over `max_output` were not kept", grouped(dropped_bytes));
-            let line = Line::note(at, key.attempt, text);
-            self.send(Message::Line { key: key.clone(), line });
+            self.send(Message::Lines { key: key.clone(), lines: Lines::note(at, text) });
         }
-        self.send(Message::Ended { key, at });
+        // Without any output there is no file to finish.
+        if self.backlog.last().contains_key(&key) {
+            self.send(Message::Ended { key, at });
+        }
     }
 
     fn tell_unsent(&mut self, key: &OutputKey, at: Timestamp) {
         if let Some(lines) = self.unsent.remove(key) {
-            let line = Line::not_kept(at, key.attempt, lines, "the disk was too slow");
-            self.send(Message::Line { key: key.clone(), line });
+            let note = Lines::not_kept(at, lines, "the disk was too slow");
+            self.send(Message::Lines { key: key.clone(), lines: note });
         }
     }
 
@@ -114,11 +150,11 @@ impl OutputQueue {
     fn send(&mut self, message: Message) {
         let Some(sender) = &self.sender else { return };
         self.backlog.bytes.fetch_add(message.bytes(), Ordering::Relaxed);
+        let number = self.backlog.sent.fetch_add(1, Ordering::Relaxed) + 1;
+        self.backlog.last().insert(message.key().clone(), number);
         if sender.send(message).is_err() {
             self.sender = None;
-            return;
         }
-        self.backlog.sent.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -134,29 +170,31 @@ mod tests {
         OutputKey { run: RunId::parse("load.20261120T023000Z").unwrap(), attempt: 1 }
     }
 
-    fn line(text: &str) -> Line {
-        Line { at: Timestamp::UNIX_EPOCH, attempt: 1, stream: Source::Stdout, line: text.into(), continues: false }
+    fn lines(texts: &[&str]) -> Lines {
+        let texts = texts.iter().map(|&text| text.to_owned()).collect();
+        Lines { at: Timestamp::UNIX_EPOCH, stream: Source::Stdout, texts, continues: false }
     }
 
     fn texts(receiver: &Receiver<Message>) -> Vec<String> {
-        let text = |message| match message {
-            Message::Line { line, .. } => line.line,
-            Message::Ended { .. } => "(end)".to_owned(),
+        let texts = |message| match message {
+            Message::Lines { lines, .. } => lines.texts,
+            Message::Ended { .. } => vec!["(end)".to_owned()],
         };
-        receiver.try_iter().map(text).collect()
+        receiver.try_iter().flat_map(texts).collect()
     }
 
     #[test]
     fn what_does_not_fit_is_counted_and_told_before_the_next_line() {
         let (sender, receiver) = channel();
         let mut queue = OutputQueue::new(sender, Arc::default());
-        let most = MOST_BYTES / (OVERHEAD + 1_000);
-        (0..most + 1_234).for_each(|_| queue.line(key(), line(&"x".repeat(1_000))));
+        let long = "x".repeat(1_000);
+        let most = MOST_BYTES / (OVERHEAD + 2 * (LINE_OVERHEAD + long.len()));
+        (0..most + 617).for_each(|_| queue.lines(key(), lines(&[&long, &long])));
         let taken: Vec<Message> = receiver.try_iter().collect();
         assert_eq!(taken.len(), most);
         taken.iter().for_each(|message| queue.backlog.taken(message));
         assert_eq!(queue.backlog.bytes.load(Ordering::Relaxed), 0);
-        queue.line(key(), line("next"));
+        queue.lines(key(), lines(&["next"]));
         assert_eq!(texts(&receiver), ["1,234 lines were not kept: the disk was too slow", "next"]);
         assert!(queue.unsent.is_empty());
     }
@@ -166,19 +204,32 @@ mod tests {
         let (sender, receiver) = channel();
         let mut queue = OutputQueue::new(sender, Arc::default());
         queue.backlog.bytes.store(MOST_BYTES, Ordering::Relaxed);
-        queue.line(key(), line("lost"));
+        queue.lines(key(), lines(&["lost"]));
         queue.ended(key(), Timestamp::UNIX_EPOCH, 4_096);
         let expected =
             ["1 line was not kept: the disk was too slow", "4,096 bytes over `max_output` were not kept", "(end)"];
         assert_eq!(texts(&receiver), expected);
-        assert_eq!(queue.backlog.sent(), 3);
+        assert_eq!(queue.backlog.sent_of(..), 3);
+        queue.backlog.handled(vec![key()]);
+        assert_eq!(queue.backlog.sent_of(..), 0);
+    }
+
+    #[test]
+    fn a_reader_waits_for_the_messages_of_its_own_attempt_alone_and_a_silent_one_has_none() {
+        let (sender, receiver) = channel();
+        let mut queue = OutputQueue::new(sender, Arc::default());
+        let other = OutputKey { attempt: 2, ..key() };
+        (0..3).for_each(|_| queue.lines(key(), lines(&["x"])));
+        queue.ended(other.clone(), Timestamp::UNIX_EPOCH, 0);
+        let sent = |attempt: &OutputKey| queue.backlog.sent_of(attempt..=attempt);
+        assert_eq!((sent(&key()), sent(&other), receiver.try_iter().count()), (3, 0, 3));
     }
 
     #[test]
     fn without_a_store_nothing_is_counted() {
         let mut queue = OutputQueue::default();
-        queue.line(key(), line("x"));
+        queue.lines(key(), lines(&["x"]));
         queue.ended(key(), Timestamp::UNIX_EPOCH, 1);
-        assert_eq!((queue.backlog.sent(), queue.unsent.len()), (0, 0));
+        assert_eq!((queue.backlog.sent_of(..), queue.unsent.len()), (0, 0));
     }
 }

@@ -89,7 +89,8 @@ impl Reader {
     /// # Errors
     /// If the files cannot be read.
     pub async fn page(&self, key: OutputKey, from: u64, wanted: Wanted) -> io::Result<LocalPage> {
-        self.read(move |layout| page(layout, &key, from, wanted)).await
+        let sent = self.0.backlog.sent_of(&key..=&key);
+        self.read(sent, move |layout| page(layout, &key, from, wanted)).await
     }
 
     /// The attempts of a run whose output is kept here, in order.
@@ -97,7 +98,9 @@ impl Reader {
     /// # Errors
     /// If the directories cannot be listed.
     pub async fn attempts(&self, run: RunId) -> io::Result<Vec<u32>> {
-        self.read(move |layout| attempts(layout, &run)).await
+        let of = |attempt| OutputKey { run: run.clone(), attempt };
+        let sent = self.0.backlog.sent_of(of(0)..=of(u32::MAX));
+        self.read(sent, move |layout| attempts(layout, &run)).await
     }
 
     /// Waits until something was written since the call, or for a short while.
@@ -109,12 +112,15 @@ impl Reader {
         }
     }
 
+    /// Reads once the store has handled this many messages.
+    ///
     /// Cancellation safety: if this future is dropped, the read ends by itself and its result is discarded.
     async fn read<T: Send + 'static>(
         &self,
+        sent: u64,
         read: impl FnOnce(&Layout) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        self.catch_up().await;
+        self.catch_up(sent).await;
         // The semaphore is never closed. The permit is the read's, which goes on when nobody waits for it any more.
         let permit = Arc::clone(&self.0.permits).acquire_owned().await;
         let shared = Arc::clone(&self.0);
@@ -125,8 +131,8 @@ impl Reader {
         tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
 
-    async fn catch_up(&self) {
-        let sent = self.0.backlog.sent();
+    /// Waits until the store has handled this many messages.
+    async fn catch_up(&self, sent: u64) {
         let mut processed = self.0.processed.clone();
         // An error means that the store has ended, or is slow; then what it has written is shown.
         let _ = timeout(CATCH_UP, processed.wait_for(|number| *number >= sent)).await;
@@ -236,7 +242,7 @@ fn attempts(layout: &Layout, run: &RunId) -> io::Result<Vec<u32>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{OutputQueue, OutputRetention, OutputStore, Source, open};
+    use super::super::{Lines, OutputQueue, OutputRetention, OutputStore, Source, open};
     use super::*;
 
     struct Kept {
@@ -257,7 +263,7 @@ mod tests {
         }
 
         fn say(&mut self, attempt: u32, text: &str) {
-            self.queue.line(key(attempt), line(attempt, text));
+            self.queue.lines(key(attempt), lines(text));
         }
 
         fn end(&mut self, attempt: u32) {
@@ -300,9 +306,9 @@ mod tests {
         OutputKey { run: RunId::parse("load.20261120T023000Z").unwrap(), attempt }
     }
 
-    fn line(attempt: u32, text: &str) -> Line {
+    fn lines(text: &str) -> Lines {
         let at = Timestamp::UNIX_EPOCH + Duration::from_secs(text.len() as u64);
-        Line { at, attempt, stream: Source::Stdout, line: text.into(), continues: false }
+        Lines { at, stream: Source::Stdout, texts: vec![text.into()], continues: false }
     }
 
     fn live_file(dir: &tempfile::TempDir, attempt: u32) -> PathBuf {
@@ -373,7 +379,7 @@ mod tests {
             assert_eq!((rest.lines.len(), rest.skipped), (0, 0));
         }
         let short = kept.reader.page(key(1), 0, Wanted { since: None, last: Some(u64::MAX) }).await.unwrap();
-        assert_eq!((short.skipped, short.lines.first()), (0, Some(&line(1, &texts[0]))));
+        assert_eq!((short.skipped, short.lines.first()), (0, lines(&texts[0]).each(1).next().as_ref()));
     }
 
     #[tokio::test]
@@ -405,7 +411,7 @@ mod tests {
         first.say(1, "of the first");
         first.all(1).await;
         let (mut queue, reader, _store) = open(&first.dir.path().join("output"), OutputRetention::default()).unwrap();
-        queue.line(key(2), line(2, "of the second"));
+        queue.lines(key(2), lines("of the second"));
         assert_eq!(reader.page(key(2), 0, Wanted::default()).await.unwrap().end, PageEnd::Open);
         let page = reader.page(key(1), 0, Wanted::default()).await.unwrap();
         assert_eq!((page.lines.len(), page.end), (1, PageEnd::Open));

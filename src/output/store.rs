@@ -86,9 +86,11 @@ impl Store {
                 Ok(first) => {
                     let batch: Vec<_> = std::iter::once(first).chain(messages.try_iter().take(BATCH)).collect();
                     batch.iter().for_each(|message| backlog.taken(message));
-                    let count = batch.len() as u64;
+                    let (count, ended) =
+                        (batch.len() as u64, batch.iter().filter_map(Message::ended).cloned().collect());
                     self.keeper.take(batch);
                     processed.send_modify(|number| *number += count);
+                    backlog.handled(ended);
                 }
                 Err(RecvTimeoutError::Timeout) => self.finish_leftover(),
                 Err(RecvTimeoutError::Disconnected) => return,

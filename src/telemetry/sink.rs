@@ -3,8 +3,8 @@
 //! A pipe that nobody reads, or a stopped terminal, must not block the loop that renews the lease. So logging only puts
 //! the line into the queue. The queue is limited in bytes. Job output, which can come in any amount, may fill a part of
 //! it; the rest is reserved for the daemon's own lines, such as the starts and ends of runs, and holds some tens of
-//! thousands of them. Lines that do not fit are counted, and the count is logged as soon as writing works again, so no
-//! loss goes unreported. The results of runs are in the ledger in any case. A closed stderr (EPIPE) or a missing
+//! thousands of them. Lines that do not fit are counted, and the count is logged as soon as writing works again, but at
+//! most once a second and once more at the end, so no loss goes unreported. The results of runs are in the ledger in any case. A closed stderr (EPIPE) or a missing
 //! journal loses lines and has no other effect.
 
 mod destination;
@@ -12,7 +12,7 @@ mod destination;
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
@@ -24,6 +24,8 @@ pub use destination::Destination;
 const OUTPUT_LIMIT: usize = 2 << 20;
 /// Any other line is dropped if the queue would exceed this many bytes.
 const LIMIT: usize = 16 << 20;
+/// Least time between two reports of lost lines: a job that writes faster than the log loses some all the time.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 /// Numbers of lines, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,7 +54,13 @@ struct LineQueue {
     lines: VecDeque<(LineKind, Box<[u8]>)>,
     bytes: usize,
     is_writing: bool,
+    /// The last write failed, so a report of lost lines would be lost too.
+    is_failing: bool,
+    /// Lines that are lost and not reported yet.
     lost: LineCounts,
+    reported_at: Option<Instant>,
+    /// Threads that wait until everything is written.
+    flushing: u32,
 }
 
 /// The kinds of lines, of which output is dropped first.
@@ -63,7 +71,8 @@ enum LineKind {
 }
 
 impl Sink {
-    /// Starts the thread that writes. It calls `report` when lines were lost and writing works again.
+    /// Starts the thread that writes. It calls `report` when lines were lost and writing works again, at most once a
+    /// second.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -74,10 +83,14 @@ impl Sink {
         Ok(Self { shared })
     }
 
-    /// Waits up to `limit` until all lines are written. Returns false if some are not.
+    /// Waits up to `limit` until all lines are written, and losses are reported. Returns false if some are not.
     pub fn flush(&self, limit: Duration) -> bool {
-        let waiting = self.shared.emptied.wait_timeout_while(self.shared.lock(), limit, |queue| !queue.is_idle());
-        let (queue, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.shared.lock();
+        queue.flushing += 1;
+        self.shared.filled.notify_one();
+        let waiting = self.shared.emptied.wait_timeout_while(queue, limit, |queue| !queue.is_idle());
+        let (mut queue, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+        queue.flushing -= 1;
         queue.is_idle()
     }
 
@@ -112,7 +125,26 @@ impl LineCounts {
 
 impl LineQueue {
     fn is_idle(&self) -> bool {
-        self.lines.is_empty() && !self.is_writing
+        self.lines.is_empty() && !self.is_writing && !self.has_news()
+    }
+
+    /// True if there are losses that can be reported.
+    fn has_news(&self) -> bool {
+        self.lost != LineCounts::default() && !self.is_failing
+    }
+
+    /// How long losses that can be reported must wait for it; `None` if there are none.
+    fn report_in(&self) -> Option<Duration> {
+        let at = self.reported_at.filter(|_| self.flushing == 0);
+        let pause = at.map_or(Duration::ZERO, |at| REPORT_EVERY.saturating_sub(at.elapsed()));
+        self.has_news().then_some(pause)
+    }
+
+    /// Takes the losses to report now; `None` if there are none, or they were reported a moment ago.
+    fn due_report(&mut self) -> Option<LineCounts> {
+        self.report_in().filter(Duration::is_zero)?;
+        self.reported_at = Some(Instant::now());
+        Some(std::mem::take(&mut self.lost))
     }
 
     /// Takes the next lines for one write: at least one, and no more once they have `most` bytes.
@@ -148,33 +180,59 @@ impl Writer {
     /// Runs until the process ends.
     fn run(mut self) {
         loop {
-            let batch = self.next();
-            let written = self.destination.write(&batch.bytes);
-            let lost = self.done(&batch, written.is_ok());
-            if lost != LineCounts::default() {
-                (self.report)(lost);
+            if let Some(batch) = self.next() {
+                let written = self.destination.write(&batch.bytes);
+                self.note(&batch, written.is_ok());
             }
+            self.report_losses();
+            self.rest();
         }
     }
 
-    fn next(&self) -> Batch {
-        let waiting = self.shared.filled.wait_while(self.shared.lock(), |queue| queue.lines.is_empty());
-        waiting.unwrap_or_else(PoisonError::into_inner).take(self.destination.batch())
+    /// Waits for the next lines, or until losses are to be reported: `None`.
+    fn next(&self) -> Option<Batch> {
+        let mut queue = self.shared.lock();
+        while queue.lines.is_empty() {
+            queue = match queue.report_in() {
+                None => self.shared.filled.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => {
+                    // The report is a line that is still to be written.
+                    queue.is_writing = true;
+                    return None;
+                }
+                Some(pause) => {
+                    let waited = self.shared.filled.wait_timeout(queue, pause);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        Some(queue.take(self.destination.batch()))
     }
 
-    /// Completes a batch. Returns the losses to report, none while writing fails: the report is a line too.
-    fn done(&self, batch: &Batch, written: bool) -> LineCounts {
+    /// Records whether a batch is written.
+    fn note(&self, batch: &Batch, is_written: bool) {
+        let mut queue = self.shared.lock();
+        queue.is_failing = !is_written;
+        if !is_written {
+            queue.lost.add(LineKind::Output, batch.count.output);
+            queue.lost.add(LineKind::Other, batch.count.other);
+        }
+    }
+
+    fn report_losses(&self) {
+        // The report becomes a line, so the queue must not be locked.
+        let lost = self.shared.lock().due_report();
+        if let Some(lost) = lost {
+            (self.report)(lost);
+        }
+    }
+
+    fn rest(&self) {
         let mut queue = self.shared.lock();
         queue.is_writing = false;
         if queue.is_idle() {
             self.shared.emptied.notify_all();
         }
-        if written {
-            return std::mem::take(&mut queue.lost);
-        }
-        queue.lost.add(LineKind::Output, batch.count.output);
-        queue.lost.add(LineKind::Other, batch.count.other);
-        LineCounts::default()
     }
 }
 
@@ -257,6 +315,32 @@ mod tests {
         let dropped = 6_001 - u64::try_from(written).unwrap();
         let (lost, _) = REPORTED.wait_timeout_while(LOST.lock().unwrap(), TIMEOUT, |lost| *lost < dropped).unwrap();
         assert_eq!(*lost, dropped);
+    }
+
+    /// The reports of a log that loses lines in each of many short bursts.
+    static BURSTS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+
+    #[test]
+    fn losses_are_reported_once_a_second_at_most_and_the_last_before_the_end() {
+        const ROUNDS: u64 = 200;
+        let began = Instant::now();
+        let (mut read, write) = pipe();
+        let sink = Sink::start(Destination::stream(write), |lost| BURSTS.lock().unwrap().push(lost.output)).unwrap();
+        let reader = std::thread::spawn(move || read.read_to_end(&mut Vec::new()));
+        let too_long = vec![b'x'; OUTPUT_LIMIT + 1];
+        for _ in 0..ROUNDS {
+            sink.push(LineKind::Output, &too_long);
+            sink.push(LineKind::Output, b"short\n");
+            let is_written = |queue: &mut LineQueue| !queue.lines.is_empty() || queue.is_writing;
+            drop(sink.shared.emptied.wait_timeout_while(sink.shared.lock(), Duration::from_millis(1), is_written));
+        }
+        assert!(sink.flush(TIMEOUT));
+        let reports = BURSTS.lock().unwrap().clone();
+        assert_eq!(reports.iter().sum::<u64>(), ROUNDS);
+        // One at once, one at the end, and one for each second between.
+        assert!(reports.len() as u64 <= 3 + began.elapsed().as_secs(), "{reports:?}");
+        drop(sink);
+        drop(reader);
     }
 
     #[test]

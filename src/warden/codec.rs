@@ -126,6 +126,7 @@ mod tests {
             instants().prop_map(|until| Order::Lease { until }),
             tree_ids().prop_map(|tree_id| Order::Cancel { tree_id }),
             (tree_ids(), any::<i32>()).prop_map(|(tree_id, signal)| Order::Signal { tree_id, signal }),
+            any::<u64>().prop_map(|cost| Order::OutputTaken { cost }),
             (tree_ids(), deadlines()).prop_map(|(tree_id, deadline)| Order::Deadline { tree_id, deadline }),
             Just(Order::Ping),
         ];
@@ -200,8 +201,8 @@ mod tests {
         }
 
         #[test]
-        fn any_line_of_output_arrives(line in ".*", continues in any::<bool>()) {
-            let notice = Notice::Output { tree_id: TreeId(1), stream: Stream::Stderr, line, continues };
+        fn any_output_arrives(lines in prop::collection::vec(".*", 0..4), continues in any::<bool>()) {
+            let notice = Notice::Output { tree_id: TreeId(1), stream: Stream::Stderr, lines, continues };
             let mut bytes = Vec::new();
             encode(&notice, &mut bytes).unwrap();
             let mut decoder = Decoder::default();

@@ -23,6 +23,7 @@ use super::SUBCOMMAND;
 use super::codec::{CodecError, Decoder};
 use super::custody::{self, WardenCustody};
 use super::outbox::Outbox;
+use super::window::Receipts;
 use cronkeeper_core::process::{Custody, InheritedStreams, Launch, Notice, Order, SentOrder};
 
 /// Read from the socket in one call, in bytes.
@@ -129,6 +130,7 @@ impl Warden {
             orders: Lane::over(self.orders)?,
             starts_sent: 0,
             notices: Decoder::default(),
+            receipts: Receipts::default(),
             buffer: vec![0; CHUNK],
         })
     }
@@ -144,6 +146,7 @@ pub struct Handle {
     /// Number of starts sent so far.
     starts_sent: u64,
     notices: Decoder,
+    receipts: Receipts,
     buffer: Vec<u8>,
 }
 
@@ -184,6 +187,7 @@ impl Handle {
     pub async fn notice(&mut self) -> Result<Notice, WardenGone> {
         loop {
             if let Some(notice) = self.notices.take()? {
+                self.acknowledge(&notice);
                 return Ok(notice);
             }
             // Cancellation safe: both wait only for readiness.
@@ -204,6 +208,14 @@ impl Handle {
             if ready.is_writable() {
                 self.starts.flush();
             }
+        }
+    }
+
+    /// Lets the warden send as much output again as this notice had.
+    fn acknowledge(&mut self, notice: &Notice) {
+        if let Some(cost) = self.receipts.take(notice.output_cost()) {
+            // Cannot fail: it is a short order.
+            let _ = self.send(Order::OutputTaken { cost });
         }
     }
 

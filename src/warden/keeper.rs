@@ -1,9 +1,10 @@
 //! The warden's loop: wait, read orders, kill what is due, reap, send notices.
 //!
 //! Only the wait at the top of a turn blocks. Each turn takes a bounded share of every source, so that neither a flood
-//! of output nor a burst of starts delays a deadline. It prepares a few starts, then forks for one after the other.
-//! Between any two of these steps it reads all orders and the clock. A tree whose lease or deadline ends, or that
-//! is to be killed, is marked then, and gets its signal at the end of the turn, however many starts are ordered.
+//! of output nor a burst of starts delays a deadline; output comes last ([`relay`](super::relay)). It prepares a few
+//! starts, then forks for one after the other. Between any two of these steps it reads all orders and the clock. A tree
+//! whose lease or deadline ends, or that is to be killed, is marked then, and gets its signal at the end of the turn,
+//! however many starts are ordered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -23,6 +24,7 @@ use super::procfs;
 use super::spawn::{PreparedStart, Spawner};
 use super::start_report::{self, StartOutcome};
 use super::tree::{Tree, Trees};
+use super::window::Window;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::clock::system::uptime;
 use cronkeeper_core::process::{
@@ -36,14 +38,8 @@ const STARTS_A_TURN: usize = 8;
 /// Maximum number of reads of orders in a row.
 const ORDER_READS: usize = 8;
 
-/// Maximum number of reads from output pipes in one turn.
-const READS_A_TURN: usize = 32;
-
-/// While more bytes than this wait for the daemon, the warden leaves the jobs' output in their pipes.
-const BACK_PRESSURE: usize = 256 << 10;
-
 /// Bytes read at once from one source: the default capacity of a pipe.
-const CHUNK: usize = 64 << 10;
+pub(super) const CHUNK: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct Keeper {
@@ -60,6 +56,7 @@ pub(super) struct Keeper {
     starts: u64,
     early: EarlyOrders,
     outbox: Outbox,
+    pub(super) window: Window,
     /// The daemon is gone or sent an undecodable message: all trees are killed, then the warden ends.
     pub(super) is_closing: bool,
     pub(super) lease_until: Uptime,
@@ -86,7 +83,7 @@ pub(super) struct Keeper {
     spawner: Spawner,
     /// Closed only when this process ends: what is in it must outlive all trees.
     vault: Vault,
-    buffer: Vec<u8>,
+    pub(super) buffer: Vec<u8>,
 }
 
 impl Keeper {
@@ -109,6 +106,7 @@ impl Keeper {
             starts: 0,
             early: EarlyOrders::default(),
             outbox: Outbox::default(),
+            window: Window::default(),
             is_closing: false,
             lease_until: Uptime::ZERO,
             trees: Trees::default(),
@@ -131,6 +129,7 @@ impl Keeper {
     /// Runs until the daemon is gone and everything is dead.
     pub(super) fn run(mut self) -> io::Result<()> {
         while !(self.is_closing && self.trees.is_empty() && self.has_no_orphans) {
+            let mut has_output = false;
             for ready in self.poller.wait(self.has_launches)? {
                 match ready {
                     Ready::Daemon => self.read_launches(),
@@ -139,7 +138,7 @@ impl Keeper {
                     // Every turn reads orders and the clock anyway.
                     Ready::Orders | Ready::Timer => {}
                     Ready::Status(tree_id) => self.read_start_outcome(tree_id, false),
-                    Ready::Outputs => self.read_outputs()?,
+                    Ready::Outputs => has_output = true,
                     Ready::Vault => self.vault.turn()?,
                 }
             }
@@ -147,6 +146,10 @@ impl Keeper {
             self.kill_due(uptime());
             self.reap_and_kill();
             self.report_ends();
+            // After everything else, because all of it can wait for the rest.
+            if has_output {
+                self.read_outputs()?;
+            }
             self.flush_notices()?;
             self.poller.wake_at(self.next_wake())?;
         }
@@ -240,6 +243,7 @@ impl Keeper {
             Order::Signal { tree_id, signal } => self.signal(tree_id, signal),
             Order::Lease { until } => self.lease_until = until,
             Order::Deadline { tree_id, deadline } => self.trees.set_deadline(tree_id, deadline),
+            Order::OutputTaken { cost } => self.window.taken(cost),
             Order::Ping => self.send(&Notice::Pong),
         }
     }
@@ -424,67 +428,6 @@ impl Keeper {
         sweeps.chain(due).chain(self.reap_at).min().filter(|&at| at != Uptime::NEVER)
     }
 
-    fn read_outputs(&mut self) -> io::Result<()> {
-        for _ in 0..READS_A_TURN {
-            if self.has_back_pressure() {
-                break;
-            }
-            let Some((tree_id, stream)) = self.poller.next_output()? else { break };
-            self.read_output(tree_id, stream, CHUNK);
-        }
-        Ok(())
-    }
-
-    /// Reads at most `limit` bytes and returns how many. Closes the pipe at the end of the stream.
-    fn read_output(&mut self, tree_id: TreeId, stream: Stream, limit: usize) -> usize {
-        let Some(tree) = self.trees.get_mut(tree_id) else { return 0 };
-        let Some(pipe) = tree.pipe(stream) else { return 0 };
-        let limit = limit.min(self.buffer.len());
-        match rustix::io::read(&*pipe, &mut self.buffer[..limit]) {
-            Ok(bytes) if bytes > 0 => {
-                let pieces = tree.output.take(stream, &self.buffer[..bytes]);
-                self.send_output(tree_id, pieces);
-                bytes
-            }
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => 0,
-            Ok(_) | Err(_) => {
-                self.poller.unwatch_output(&*pipe);
-                *tree.pipe(stream) = None;
-                0
-            }
-        }
-    }
-
-    /// Reads what is in the pipes now and closes them: other holders of the writing end cause no delay.
-    pub(super) fn drain(&mut self, tree_id: TreeId) {
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            let pipe = self.trees.get_mut(tree_id).and_then(|tree| tree.pipe(stream).as_ref());
-            let mut left = pipe.and_then(|pipe| rustix::io::ioctl_fionread(pipe).ok()).unwrap_or(0);
-            while left > 0 {
-                match self.read_output(tree_id, stream, usize::try_from(left).unwrap_or(CHUNK)) {
-                    0 => break,
-                    read => left = left.saturating_sub(read as u64),
-                }
-            }
-            if let Some(pipe) = self.trees.get_mut(tree_id).and_then(|tree| tree.pipe(stream).take()) {
-                self.poller.unwatch_output(&pipe);
-            }
-        }
-        let rest = self.trees.get_mut(tree_id).map(|tree| tree.output.finish()).unwrap_or_default();
-        self.send_output(tree_id, rest);
-    }
-
-    fn send_output(&mut self, tree_id: TreeId, pieces: Vec<super::output::Piece>) {
-        for (stream, line, continues) in pieces {
-            self.send(&Notice::Output { tree_id, stream, line, continues });
-        }
-    }
-
-    /// True while more output waits for the daemon than is acceptable.
-    pub(super) fn has_back_pressure(&self) -> bool {
-        self.outbox.waiting() > BACK_PRESSURE
-    }
-
     pub(super) fn send(&mut self, notice: &Notice) {
         // The limits of lines and tails keep every notice far below the limit of a message.
         let sent = self.outbox.push(notice);
@@ -499,7 +442,7 @@ impl Keeper {
         if self.outbox.flush(|bytes| daemon.write(bytes)).is_err() {
             self.outbox.clear();
         }
-        self.poller.want_outputs(!self.has_back_pressure())?;
+        self.poller.want_outputs(!self.window.is_full())?;
         if !self.is_closing {
             self.poller.want_daemon_writable(&self.daemon, self.outbox.waiting() > 0)?;
         }

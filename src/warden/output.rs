@@ -4,7 +4,7 @@
 //! message; beyond the allowance, bytes are only counted; the tail is the last [`TAIL`] bytes. This module handles no
 //! file descriptors.
 
-use cronkeeper_core::process::Stream;
+use cronkeeper_core::process::{LINE_COST, Stream, character_cost, line_cost};
 
 /// Longest line in one message, in bytes.
 pub(super) const MAX_LINE: usize = 64 << 10;
@@ -12,16 +12,31 @@ pub(super) const MAX_LINE: usize = 64 << 10;
 /// Length of the tail, in bytes.
 const TAIL: usize = 4 << 10;
 
-/// A piece of output to send: stream, text, and whether the line continues in the next piece.
-pub(super) type Piece = (Stream, String, bool);
+/// A message ends with the line with which it costs this much: each is a turn of the daemon's loop, which should be
+/// short.
+const PIECE: u64 = 8 << 10;
+
+/// The lines of an attempt may cost this many times `max_output`, so very short ones use up their price before their
+/// bytes. No line takes more space on disk than it costs.
+const TIMES: u64 = 2;
+/// The lines of an attempt may always cost this much: with a small `max_output` only its bytes count.
+const LEAST_COST: u64 = 32 << 10;
+
+/// Lines of one stream to send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) stream: Stream,
+    pub(super) lines: Vec<String>,
+    /// The last line continues in the next piece of the stream.
+    pub(super) continues: bool,
+}
 
 #[derive(Debug)]
 pub(super) struct Output {
     stdout: Lines,
     stderr: Lines,
     tail: Tail,
-    allowance: u64,
-    dropped: u64,
+    allowance: Allowance,
 }
 
 impl Output {
@@ -31,29 +46,36 @@ impl Output {
             stdout: Lines::default(),
             stderr: Lines::default(),
             tail: Tail::default(),
-            allowance: max_output,
-            dropped: 0,
+            allowance: Allowance::of(max_output),
         }
     }
 
     /// Takes bytes that were read and returns the pieces to send.
     pub(super) fn take(&mut self, stream: Stream, bytes: &[u8]) -> Vec<Piece> {
         self.tail.push(bytes);
-        let allowed = usize::try_from(self.allowance).unwrap_or(usize::MAX).min(bytes.len());
-        self.allowance -= allowed as u64;
-        self.dropped += (bytes.len() - allowed) as u64;
-        let lines = self.lines(stream);
-        let mut pieces = lines.push(&bytes[..allowed]);
-        if allowed < bytes.len() {
-            pieces.extend(lines.finish());
+        let allowed = self.allowance.admit(bytes);
+        let mut pieces = Pieces::of(stream);
+        let (lines, allowance) = match stream {
+            Stream::Stdout => (&mut self.stdout, &mut self.allowance),
+            Stream::Stderr => (&mut self.stderr, &mut self.allowance),
+        };
+        lines.push(allowed, |line, end| pieces.extend(allowance.pay(line, end)));
+        if allowed.len() < bytes.len() {
+            lines.finish(|line, end| pieces.extend(allowance.pay(line, end)));
         }
-        pieces.into_iter().map(|(line, continues)| (stream, line, continues)).collect()
+        pieces.all()
     }
 
     /// Returns the unfinished lines of both streams, at the end of the output.
     pub(super) fn finish(&mut self) -> Vec<Piece> {
-        let ends = [Stream::Stdout, Stream::Stderr].map(|stream| (stream, self.lines(stream).finish()));
-        ends.into_iter().filter_map(|(stream, end)| end.map(|(line, goes_on)| (stream, line, goes_on))).collect()
+        let Self { stdout, stderr, allowance, .. } = self;
+        let mut all = Vec::new();
+        for (stream, lines) in [(Stream::Stdout, stdout), (Stream::Stderr, stderr)] {
+            let mut pieces = Pieces::of(stream);
+            lines.finish(|line, end| pieces.extend(allowance.pay(line, end)));
+            all.extend(pieces.all());
+        }
+        all
     }
 
     /// The last bytes of both streams, in the order they were read.
@@ -63,14 +85,114 @@ impl Output {
 
     /// Bytes that were not sent because the allowance was used up.
     pub(super) fn dropped(&self) -> u64 {
-        self.dropped
+        self.allowance.dropped
     }
 
-    fn lines(&mut self, stream: Stream) -> &mut Lines {
-        match stream {
-            Stream::Stdout => &mut self.stdout,
-            Stream::Stderr => &mut self.stderr,
+    /// True once nothing more is sent, whatever the tree writes.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.allowance.bytes == 0
+    }
+}
+
+/// How a line of a stream ends in the bytes so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LineEnd {
+    /// With a line end.
+    Whole,
+    /// It is too long, and continues.
+    Continues,
+    /// The output ends.
+    Unfinished,
+}
+
+/// What a tree may still send.
+#[derive(Debug)]
+struct Allowance {
+    /// Bytes of output.
+    bytes: u64,
+    /// The price of the lines.
+    cost: u64,
+    /// Bytes that were not sent.
+    dropped: u64,
+}
+
+impl Allowance {
+    fn of(max_output: u64) -> Self {
+        Self { bytes: max_output, cost: max_output.saturating_mul(TIMES).max(LEAST_COST), dropped: 0 }
+    }
+
+    /// The first of these bytes that may be sent.
+    fn admit<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let allowed = usize::try_from(self.bytes).unwrap_or(usize::MAX).min(bytes.len());
+        self.bytes -= allowed as u64;
+        self.dropped += (bytes.len() - allowed) as u64;
+        &bytes[..allowed]
+    }
+
+    /// The text of a line, as far as its price can be paid, and whether it continues; `None` if nothing of it can be paid.
+    /// After a line that cannot be paid in full nothing is sent any more.
+    fn pay(&mut self, line: &[u8], end: LineEnd) -> Option<(String, bool)> {
+        let text = lossy(line);
+        let cost = line_cost(&text);
+        if cost <= self.cost {
+            self.cost -= cost;
+            return Some((text, end == LineEnd::Continues && self.cost > LINE_COST));
         }
+        let kept = &line[..affordable(line, self.cost.saturating_sub(LINE_COST))];
+        self.dropped += (line.len() - kept.len()) as u64 + u64::from(end == LineEnd::Whole);
+        (self.bytes, self.cost) = (0, 0);
+        (!kept.is_empty()).then(|| (lossy(kept), false))
+    }
+}
+
+/// The length of the longest beginning of a line that costs no more than this.
+fn affordable(line: &[u8], mut budget: u64) -> usize {
+    let mut length = 0;
+    for chunk in line.utf8_chunks() {
+        let valid = chunk.valid().chars().map(|character| (character.len_utf8(), character_cost(character)));
+        let invalid = Some((chunk.invalid().len(), character_cost(char::REPLACEMENT_CHARACTER)));
+        for (bytes, cost) in valid.chain(invalid.filter(|&(bytes, _)| bytes > 0)) {
+            let Some(left) = budget.checked_sub(cost) else { return length };
+            (budget, length) = (left, length + bytes);
+        }
+    }
+    length
+}
+
+/// Collects lines of one stream into pieces.
+struct Pieces {
+    stream: Stream,
+    done: Vec<Piece>,
+    lines: Vec<String>,
+    cost: u64,
+}
+
+impl Pieces {
+    fn of(stream: Stream) -> Self {
+        Self { stream, done: Vec::new(), lines: Vec::new(), cost: 0 }
+    }
+
+    /// Adds a line, and whether it continues, if there is one.
+    fn extend(&mut self, line: Option<(String, bool)>) {
+        let Some((line, continues)) = line else { return };
+        self.cost += line_cost(&line);
+        self.lines.push(line);
+        if self.cost >= PIECE || continues {
+            self.close(continues);
+        }
+    }
+
+    fn close(&mut self, continues: bool) {
+        let lines = std::mem::take(&mut self.lines);
+        if !lines.is_empty() {
+            self.done.push(Piece { stream: self.stream, lines, continues });
+        }
+        self.cost = 0;
+    }
+
+    fn all(mut self) -> Vec<Piece> {
+        self.close(false);
+        self.done
     }
 }
 
@@ -81,8 +203,8 @@ struct Lines {
 }
 
 impl Lines {
-    fn push(&mut self, mut bytes: &[u8]) -> Vec<(String, bool)> {
-        let mut pieces = Vec::new();
+    /// Calls `each` with every line that these bytes end, and with as much of one as fits into a message.
+    fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(&[u8], LineEnd)) {
         while !bytes.is_empty() {
             let room = MAX_LINE - self.open.len();
             let end = bytes.iter().take(room + 1).position(|&byte| byte == b'\n');
@@ -90,27 +212,23 @@ impl Lines {
             self.open.extend_from_slice(&bytes[..taken]);
             bytes = &bytes[taken + usize::from(end.is_some())..];
             if end.is_some() {
-                pieces.push((lossy(&self.open), false));
+                each(&self.open, LineEnd::Whole);
                 self.open.clear();
             } else if !bytes.is_empty() {
-                pieces.push((self.split(), true));
+                // The rest begins with a whole character.
+                let whole = whole_characters(&self.open);
+                each(&self.open[..whole], LineEnd::Continues);
+                self.open.drain(..whole);
             }
         }
         self.release();
-        pieces
     }
 
-    /// Takes a full line up to its last complete character.
-    fn split(&mut self) -> String {
-        let whole = whole_characters(&self.open);
-        let line = lossy(&self.open[..whole]);
-        self.open.drain(..whole);
-        line
-    }
-
-    fn finish(&mut self) -> Option<(String, bool)> {
+    fn finish(&mut self, mut each: impl FnMut(&[u8], LineEnd)) {
         let open = std::mem::take(&mut self.open);
-        (!open.is_empty()).then(|| (lossy(&open), false))
+        if !open.is_empty() {
+            each(&open, LineEnd::Unfinished);
+        }
     }
 
     fn release(&mut self) {
@@ -172,7 +290,11 @@ mod tests {
     use crate::fuzz::Fuzz;
 
     fn texts(pieces: &[Piece]) -> Vec<&str> {
-        pieces.iter().map(|(_, line, _)| line.as_str()).collect()
+        pieces.iter().flat_map(|piece| &piece.lines).map(String::as_str).collect()
+    }
+
+    fn cost(pieces: &[Piece]) -> u64 {
+        pieces.iter().flat_map(|piece| &piece.lines).map(|line| line_cost(line)).sum()
     }
 
     #[test]
@@ -197,7 +319,43 @@ mod tests {
     fn a_line_of_exactly_the_limit_is_not_split() {
         let mut output = Output::new(u64::MAX);
         let pieces = output.take(Stream::Stdout, &[vec![b'x'; MAX_LINE], vec![b'\n']].concat());
-        assert_eq!(pieces, [(Stream::Stdout, "x".repeat(MAX_LINE), false)]);
+        assert_eq!(pieces, [Piece { stream: Stream::Stdout, lines: vec!["x".repeat(MAX_LINE)], continues: false }]);
+    }
+
+    #[test]
+    fn short_lines_share_a_message_which_ends_where_a_long_one_continues() {
+        let mut output = Output::new(u64::MAX);
+        let bytes = [b"one\ntwo\n".to_vec(), vec![b'x'; MAX_LINE], b"yz\nlast\n".to_vec()].concat();
+        let pieces = output.take(Stream::Stderr, &bytes);
+        let shown: Vec<_> = pieces.iter().map(|piece| (piece.lines.len(), piece.continues)).collect();
+        assert_eq!((shown, texts(&pieces[1..])), (vec![(3, true), (2, false)], vec!["yz", "last"]));
+        let many = output.take(Stream::Stderr, &[b'\n'; 1_000]);
+        assert!(many.len() > 5 && many.iter().all(|piece| cost(std::slice::from_ref(piece)) < PIECE + LINE_COST));
+    }
+
+    #[test]
+    fn of_empty_lines_only_as_many_are_sent_as_their_price_allows() {
+        const MAX_OUTPUT: u64 = 1 << 20;
+        let mut output = Output::new(MAX_OUTPUT);
+        let mut sent = 0;
+        for _ in 0..1_000 {
+            sent += texts(&output.take(Stream::Stdout, &[b'\n'; 5_000])).len() as u64;
+        }
+        assert_eq!((sent, output.dropped()), (TIMES * MAX_OUTPUT / LINE_COST, 5_000_000 - sent));
+        assert!(output.is_used_up() && output.finish().is_empty());
+    }
+
+    #[test]
+    fn the_line_that_cannot_be_paid_is_cut_at_a_character() {
+        let mut output = Output::new(LEAST_COST);
+        // The first line leaves the price of eight bytes to the second.
+        let first = (TIMES * LEAST_COST - 2 * LINE_COST - 8) as usize;
+        assert_eq!(first % 6, 0);
+        let bytes = [vec![1; first / 6], b"\n\xffr\xc3\xa4\xc3\xa4\xc3\xa4\nnever\n".to_vec()].concat();
+        let pieces = output.take(Stream::Stdout, &bytes);
+        assert_eq!(texts(&pieces)[1..], ["\u{fffd}r\u{e4}\u{e4}"]);
+        assert_eq!(output.dropped(), b"\xc3\xa4\nnever\n".len() as u64);
+        assert!(output.take(Stream::Stderr, b"more\n").is_empty());
     }
 
     #[test]
@@ -220,17 +378,40 @@ mod tests {
             let chunks = text.as_bytes().chunks(cut);
             let mut pieces: Vec<Piece> = chunks.flat_map(|chunk| output.take(Stream::Stdout, chunk)).collect();
             let rest = output.finish();
-            let unfinished = rest.len();
+            let is_unfinished = !rest.is_empty();
             pieces.extend(rest);
-            let count = pieces.len();
-            for (index, (_, line, continues)) in pieces.into_iter().enumerate() {
-                prop_assert!(line.len() <= MAX_LINE);
-                got.push_str(&line);
-                if !(continues || unfinished == 1 && index == count - 1) {
+            for Piece { lines, continues, .. } in pieces {
+                prop_assert!(lines.iter().all(|line| line.len() <= MAX_LINE));
+                got.push_str(&lines.join("\n"));
+                if !continues {
                     got.push('\n');
                 }
             }
+            if is_unfinished {
+                got.pop();
+            }
             prop_assert_eq!(got, text);
+        }
+
+        #[test]
+        fn what_is_sent_is_bounded_in_bytes_and_in_price_and_the_rest_is_counted(
+            chunks in prop::collection::vec(("(\n|[\x00-\x0f]|ab|[\\\"]){0,60}", any::<bool>(), 1usize..300), 0..12),
+            max_output in 0u64..200_000,
+        ) {
+            let mut output = Output::new(max_output);
+            let (mut all, mut pieces) = (0, Vec::new());
+            for (text, is_stdout, times) in chunks {
+                let bytes = text.repeat(times).into_bytes();
+                all += bytes.len() as u64;
+                pieces.extend(output.take(if is_stdout { Stream::Stdout } else { Stream::Stderr }, &bytes));
+            }
+            pieces.extend(output.finish());
+            let sent: u64 = texts(&pieces).iter().map(|text| text.len() as u64).sum();
+            prop_assert!(sent <= max_output && sent + output.dropped() <= all);
+            prop_assert!(cost(&pieces) <= (TIMES * max_output).max(LEAST_COST));
+            // The difference are line ends: one for each line that was sent.
+            let ends = all - sent - output.dropped();
+            prop_assert!(ends <= texts(&pieces).len() as u64, "{ends} of {}", texts(&pieces).len());
         }
 
         #[test]
@@ -259,8 +440,10 @@ mod tests {
             }
             pieces.extend(output.finish());
             // A byte that is not UTF-8 becomes a character of three bytes.
-            assert!(pieces.iter().all(|(_, line, _)| line.len() <= 3 * MAX_LINE && !line.contains('\n')));
-            assert_eq!(output.dropped(), (input.len() as u64).saturating_sub(allowance));
+            assert!(texts(&pieces).iter().all(|line| line.len() <= 3 * MAX_LINE && !line.contains('\n')));
+            let dropped = (input.len() as u64).saturating_sub(allowance);
+            let is_paid_out = cost(&pieces) + 2 * LINE_COST > (TIMES * allowance).max(LEAST_COST);
+            assert!(output.dropped() == dropped || output.dropped() > dropped && is_paid_out);
             assert!(output.tail().len() <= 3 * TAIL);
             !pieces.is_empty()
         });

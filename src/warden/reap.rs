@@ -184,14 +184,12 @@ impl Keeper {
         self.reap_at = Some(uptime() + RECHECK_INTERVAL);
     }
 
-    /// Reports cleared trees, unless the daemon does not read: then their last output waits in their pipes.
+    /// Reports cleared trees, each as soon as its own output is on its way.
     pub(super) fn report_ends(&mut self) {
-        while let Some(tree_id) = self.trees.first_cleared() {
-            if self.has_back_pressure() && !self.is_closing {
-                break;
+        for tree_id in self.trees.cleared() {
+            if self.drain(tree_id) {
+                self.report_end(tree_id);
             }
-            self.drain(tree_id);
-            self.report_end(tree_id);
         }
     }
 

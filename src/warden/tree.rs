@@ -47,6 +47,8 @@ pub(super) struct Tree {
     pub(super) stdout: Option<OwnedFd>,
     pub(super) stderr: Option<OwnedFd>,
     pub(super) output: Output,
+    /// What is left to read from the pipes of stdout and stderr, once no process of the tree is alive.
+    left: [Option<usize>; 2],
     pub(super) cgroup: Option<RunCgroup>,
     pub(super) out_of_memory: bool,
     /// The first thing that the warden did to end it.
@@ -85,6 +87,7 @@ impl Tree {
             stdout: child.stdout,
             stderr: child.stderr,
             output: Output::new(launch.max_output),
+            left: [None; 2],
             cgroup: child.cgroup,
             out_of_memory: false,
             ended_by: None,
@@ -109,6 +112,26 @@ impl Tree {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,
         }
+    }
+
+    /// The bytes to read from a pipe before the tree's end is reported; `None` if there are none. They are counted at the
+    /// first call, when all processes of the tree are dead.
+    pub(super) fn left_in_pipe(&mut self, stream: Stream) -> Option<usize> {
+        let counted = match self.left[stream as usize] {
+            Some(left) => left,
+            None => {
+                let in_pipe = rustix::io::ioctl_fionread(self.pipe(stream).as_ref()?).unwrap_or(0);
+                usize::try_from(in_pipe).unwrap_or(usize::MAX)
+            }
+        };
+        self.left[stream as usize] = Some(counted);
+        (counted > 0).then_some(counted)
+    }
+
+    /// Records that so many of these bytes were read; 0: there are no more.
+    pub(super) fn drained(&mut self, stream: Stream, bytes: usize) {
+        let left = &mut self.left[stream as usize];
+        *left = if bytes == 0 { Some(0) } else { left.map(|left| left.saturating_sub(bytes)) };
     }
 
     /// Removes its cgroup if no process is left in it; true if there is none any more.

@@ -11,6 +11,7 @@ mod drain;
 mod ending;
 mod endurance;
 pub mod fixture;
+mod floods;
 mod gap;
 mod given_files;
 mod groups;

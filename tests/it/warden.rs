@@ -3,6 +3,7 @@
 mod cgroups;
 mod ends;
 pub mod fixture;
+mod floods;
 mod given_files;
 mod held;
 mod input;

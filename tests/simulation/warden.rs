@@ -355,8 +355,8 @@ impl Wardens {
                 }
                 self.watch_deadlines(env, node);
             }
-            // No simulated job asks for signals.
-            Action::Execute(Order::Signal { .. }) => {}
+            // No simulated job asks for signals, and none has output.
+            Action::Execute(Order::Signal { .. } | Order::OutputTaken { .. }) => {}
             Action::Execute(Order::Ping) => self.emit(env, node, Notice::Pong),
             Action::DaemonGone => {
                 warden.held.clear();

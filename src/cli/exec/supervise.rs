@@ -19,8 +19,8 @@ use cronkeeper_core::process::{
 };
 use cronkeeper_core::run::millis;
 
-/// Output of the job: its stream, the text, and whether the line continues in the next piece.
-pub(super) type OutputPiece = (Stream, String, bool);
+/// Output of the job: its stream, lines of it, and whether the last of them continues in the next piece.
+pub(super) type OutputPiece = (Stream, Vec<String>, bool);
 
 /// A run that ended, or a start that failed.
 pub(super) type StartedOrFailed = Result<SupervisedEnd, StartFailure>;
@@ -111,7 +111,7 @@ impl ExecSupervisor<'_> {
         match notice {
             Notice::Started { at, .. } => self.began(at),
             // Cannot fail: the thread that prints outlives this one.
-            Notice::Output { stream, line, continues, .. } => drop(self.output.send((stream, line, continues))),
+            Notice::Output { stream, lines, continues, .. } => drop(self.output.send((stream, lines, continues))),
             Notice::NotStarted { why, .. } => return Some(Err(why)),
             Notice::Ended(ending) => {
                 let timed_out = match ending.ended_by {

@@ -12,9 +12,9 @@ use crate::run::journal::Journal as _;
 
 impl<P: Ports> EventLoop<P> {
     pub(super) fn on_notice(&mut self, now: Now, notice: Notice) -> Option<Stopped> {
-        if let Notice::Output { tree_id, stream, line, continues } = notice {
+        if let Notice::Output { tree_id, stream, lines, continues } = notice {
             if let Some(tree) = self.trees.get(tree_id) {
-                self.observer.on_output(now, tree, stream, line, continues);
+                self.observer.on_output(now, tree, stream, lines, continues);
             }
             return self.turn_if_due(now);
         }

@@ -37,8 +37,9 @@ pub trait Observer: Send {
     /// The engine made this report.
     fn on_report(&mut self, _now: Now, _report: Report, _engine: &Engine) {}
 
-    /// A process of the tree has written a line, without its end; `continues`: the next one belongs to the same line.
-    fn on_output(&mut self, _now: Now, _tree: &Tree, _stream: Stream, _line: String, _continues: bool) {}
+    /// A process of the tree has written lines, without their ends; `continues`: the next one of the stream continues the
+    /// last of them.
+    fn on_output(&mut self, _now: Now, _tree: &Tree, _stream: Stream, _lines: Vec<String>, _continues: bool) {}
 
     /// The tree has ended, and so many bytes of its output were dropped.
     fn on_tree_ended(&mut self, _now: Now, _tree: &Tree, _dropped_bytes: u64) {}

@@ -135,8 +135,9 @@ impl Trees {
         self.exited.iter().copied().collect()
     }
 
-    pub fn first_cleared(&self) -> Option<TreeId> {
-        self.cleared.first().copied()
+    /// Trees without any process whose end was not reported yet.
+    pub fn cleared(&self) -> Vec<TreeId> {
+        self.cleared.iter().copied().collect()
     }
 
     /// Trees whose main process is alive, as far as is known.
@@ -229,11 +230,11 @@ mod tests {
         trees.set_killing(TreeId(0));
         assert_eq!((trees.killing().count(), trees.ended()), (1, vec![TreeId(0)]));
         trees.clear(TreeId(0));
-        assert_eq!((trees.killing().count(), trees.first_cleared()), (0, Some(TreeId(0))));
+        assert_eq!((trees.killing().count(), trees.cleared()), (0, vec![TreeId(0)]));
         assert!(!trees.has_main(10) && trees.has_main(11));
         trees.remove(TreeId(0));
         trees.remove(TreeId(1));
-        assert!(trees.is_empty() && trees.next_due(at(20)).is_none() && trees.first_cleared().is_none());
+        assert!(trees.is_empty() && trees.next_due(at(20)).is_none() && trees.cleared().is_empty());
         assert!(trees.mains.is_empty() && trees.exited.is_empty());
     }
 

@@ -113,7 +113,7 @@ impl Fixture {
         loop {
             match self.notice().await {
                 Notice::Started { tree_id, pid, .. } => return (tree_id, pid),
-                Notice::Output { stream, line, continues, .. } => self.output.push((stream, line, continues)),
+                Notice::Output { stream, lines, continues, .. } => self.take_output(stream, lines, continues),
                 other => panic!("{other:?} instead of a start"),
             }
         }
@@ -131,7 +131,7 @@ impl Fixture {
         loop {
             match self.notice().await {
                 Notice::Ended(ending) => return *ending,
-                Notice::Output { stream, line, continues, .. } => self.output.push((stream, line, continues)),
+                Notice::Output { stream, lines, continues, .. } => self.take_output(stream, lines, continues),
                 other => panic!("{other:?} instead of an end"),
             }
         }
@@ -154,10 +154,15 @@ impl Fixture {
     pub async fn line(&mut self, wanted: &str) {
         while !self.output.iter().any(|(_, line, _)| line == wanted) {
             match self.notice().await {
-                Notice::Output { stream, line, continues, .. } => self.output.push((stream, line, continues)),
+                Notice::Output { stream, lines, continues, .. } => self.take_output(stream, lines, continues),
                 other => panic!("{other:?} instead of the line {wanted}"),
             }
         }
+    }
+
+    fn take_output(&mut self, stream: Stream, lines: Vec<String>, continues: bool) {
+        let count = lines.len();
+        self.output.extend((1..).zip(lines).map(|(number, line)| (stream, line, continues && number == count)));
     }
 
     pub fn lines(&self) -> Vec<&str> {

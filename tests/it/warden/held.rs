@@ -343,12 +343,12 @@ async fn programs_have_the_timer_slack_that_the_daemon_was_started_with() {
         let launch = fixture.sh("cat /proc/self/timerslack_ns");
         let launch = Launch { not_before: Some(uptime() + after), ..launch };
         fixture.order_start(&launch);
-        let line = loop {
-            if let Notice::Output { line, .. } = fixture.notice().await {
-                break line;
+        let lines = loop {
+            if let Notice::Output { lines, .. } = fixture.notice().await {
+                break lines;
             }
         };
-        assert_eq!(line, ours.to_string());
+        assert_eq!(lines, [ours.to_string()]);
         fixture.end().await;
     }
     fixture.close().await;

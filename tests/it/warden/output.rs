@@ -70,7 +70,7 @@ async fn a_flood_of_one_job_does_not_silence_another() {
     fixture.start(launch).await;
     let launch = fixture.sh("echo received");
     fixture.order_start(&launch);
-    while !matches!(fixture.notice().await, Notice::Output { line, .. } if line == "received") {}
+    while !matches!(fixture.notice().await, Notice::Output { lines, .. } if lines == ["received"]) {}
     fixture.order(Order::Kill { tree_id: TreeId(1) });
     let mut ended = 0;
     while ended < 2 {
