@@ -11,6 +11,7 @@
 //! number but the uuid it is given. So the same code runs against real servers and in the simulation, where the future
 //! that [`serve`] returns is a node's whole backend.
 
+mod bounded;
 pub mod client;
 mod committer;
 pub mod connect_string;

@@ -62,6 +62,8 @@ pub struct Stat {
     pub cversion: i32,
     /// The session that an ephemeral znode belongs to; 0 for a persistent one.
     pub ephemeral_owner: i64,
+    /// Bytes of its data.
+    pub data_length: usize,
 }
 
 /// A znode's data and metadata.
@@ -131,6 +133,9 @@ pub enum Error {
     /// No answer came: the request may have been carried out, or may be later.
     #[error("no answer: {0}")]
     Unanswered(String),
+    /// This node does not read the znode.
+    #[error("it has {bytes} bytes, and no such record of cronkeeper has more than {most}")]
+    TooLarge { bytes: usize, most: usize },
     /// The server refuses the request for another reason; it was not carried out.
     #[error("refused: {0}")]
     Refused(String),
@@ -144,7 +149,7 @@ impl Error {
 
     /// True if the server has answered, and the answer concerns only the requested path.
     pub fn is_of_path(&self) -> bool {
-        self.is_of_state() || matches!(self, Self::NoAuth | Self::Refused(_))
+        self.is_of_state() || matches!(self, Self::NoAuth | Self::TooLarge { .. } | Self::Refused(_))
     }
 }
 
@@ -263,8 +268,8 @@ pub trait Client: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(Vec<u8>, Stat, Self::Watch), Error>> + Send + 'static;
     /// The names of a znode's children, in no order.
     fn children(&self, path: &str) -> impl Future<Output = Result<Vec<String>, Error>> + Send + 'static;
-    /// Reads many znodes in one request, each with its own result. The caller limits the number (1 MiB is the
-    /// protocol's limit).
+    /// Reads many znodes in one request, each with its own result. The caller limits the number and the bytes of the
+    /// answer (1 MiB is the protocol's limit): see [`bounded`](super::bounded).
     fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Read>, Error>> + Send + 'static;
 
     /// The names of a znode's children, in no order, and a watch on the set of names.

@@ -19,6 +19,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
+use super::bounded;
 use super::client::{Client, Done, Error, Mode, MultiError, Op, Read};
 use super::context::{SessionContext, SessionError};
 use super::damage::Damage;
@@ -402,8 +403,11 @@ impl<C: Client, K: Clock> Committer<C, K> {
             self.due.insert(id, Uptime::ZERO);
             return;
         };
-        let read = client.get_many(group.traces().map(|trace| trace.path).collect());
-        self.requests.push(Box::pin(async move { Completed::Traces { group: id, failed, found: read.await } }));
+        let (client, paths) = (client.clone(), group.traces().map(|trace| trace.path).collect());
+        self.requests.push(Box::pin(async move {
+            let found = bounded::get(&client, paths, bounded::ANY).await;
+            Completed::Traces { group: id, failed, found }
+        }));
     }
 
     fn judge(&mut self, id: u64, failed: MultiError, found: &[Read], outcome: &mut CommitEffects) {

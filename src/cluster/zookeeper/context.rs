@@ -9,6 +9,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 
+use super::bounded::{self, Records, Sized};
 use super::client::{Client, Error, MultiError, Op, Stat, State};
 use super::damage::Damage;
 use super::paths;
@@ -16,15 +17,6 @@ use cronkeeper_core::clock::Clock;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::run::RunId;
 use cronkeeper_core::term::NodeName;
-
-/// Most znodes per request, for records of at most half a KiB.
-pub const SMALL: usize = 500;
-/// Most records of runs, triggers and links per request. They are small too, but at worst have some 20 KiB each:
-/// parameters, earlier attempts, and the names of the jobs that run after it. Together less than 1 MiB.
-pub const RUNS: usize = 50;
-/// Most history records per request: at worst some 45 KiB each, those of a run and the end of its output. Together less
-/// than 1 MiB.
-pub const HISTORY_CHUNK: usize = 20;
 
 /// A session, and this node's identity in it.
 #[derive(Clone)]
@@ -181,44 +173,76 @@ impl Reads {
     }
 }
 
-/// Reads children in requests of at most `chunk`, all handed over before the first answer.
-///
-/// A child that cannot be read does not affect the others.
-pub async fn get_all<C: Client>(
-    client: &C,
-    parent: &str,
+/// Children whose sizes are known.
+pub struct SizedChildren {
+    parent: String,
     names: Vec<String>,
-    chunk: usize,
-) -> Result<Reads, SessionError> {
-    let requests: Vec<_> = names
-        .chunks(chunk)
-        .map(|names| client.get_many(names.iter().map(|name| paths::under(parent, name)).collect()))
-        .collect();
-    let mut answers = Vec::with_capacity(names.len());
-    for request in requests {
-        answers.extend(request.await.at(parent)?);
+    sizes: Sized,
+}
+
+impl SizedChildren {
+    /// Reads the sizes of children.
+    pub async fn of<C: Client>(client: &C, parent: &str, names: Vec<String>) -> Result<Self, SessionError> {
+        Self::of_kind(client, parent, names, kind(parent)).await
     }
-    let mut reads = Reads::default();
-    for (name, answer) in names.into_iter().zip(answers) {
-        match answer {
-            Ok((data, stat)) => reads.found.push((name, data, stat)),
-            Err(Error::NoNode) => {}
-            Err(error) if error.is_of_path() => reads.unread.push((name, error)),
-            Err(error) => return Err(error).at(&paths::under(parent, &name)),
+
+    async fn of_kind<C: Client>(
+        client: &C,
+        parent: &str,
+        names: Vec<String>,
+        records: Records,
+    ) -> Result<Self, SessionError> {
+        let paths = names.iter().map(|name| paths::under(parent, name)).collect();
+        let sizes = Sized::of(client, paths, records).await.at(parent)?;
+        Ok(Self { parent: parent.to_owned(), names, sizes })
+    }
+
+    /// Reads them, all requests handed over before the first answer. Leaves out those that are gone by now.
+    ///
+    /// A child that cannot be read does not affect the others.
+    pub async fn get<C: Client>(self, client: &C) -> Result<Reads, SessionError> {
+        let Self { parent, names, sizes } = self;
+        let answers = sizes.get(client).await.at(&parent)?;
+        let mut reads = Reads::default();
+        for (name, answer) in names.into_iter().zip(answers) {
+            match answer {
+                Ok((data, stat)) => reads.found.push((name, data, stat)),
+                Err(Error::NoNode) => {}
+                Err(error) if error.is_of_path() => reads.unread.push((name, error)),
+                Err(error) => return Err(error).at(&paths::under(&parent, &name)),
+            }
         }
+        Ok(reads)
     }
-    Ok(reads)
+}
+
+/// The records that cronkeeper has below this parent.
+fn kind(parent: &str) -> Records {
+    if [paths::RUNNING, paths::TRIGGERS].contains(&parent) { bounded::RUNS } else { bounded::SMALL }
 }
 
 /// Reads history records, one request after the other, so that few are in flight however many there are.
 pub async fn get_history<C: Client>(client: &C, parent: &str, names: Vec<String>) -> Result<Reads, SessionError> {
     let mut reads = Reads::default();
-    for names in names.chunks(HISTORY_CHUNK) {
-        let more = get_all(client, parent, names.to_vec(), HISTORY_CHUNK).await?;
+    for names in names.chunks(bounded::HISTORY.count) {
+        let sized = SizedChildren::of_kind(client, parent, names.to_vec(), bounded::HISTORY).await?;
+        let more = sized.get(client).await?;
         reads.found.extend(more.found);
         reads.unread.extend(more.unread);
     }
     Ok(reads)
+}
+
+/// Reads history records whose metadata is known.
+pub async fn get_known_history<C: Client>(
+    client: &C,
+    parent: &str,
+    known: Vec<(String, Stat)>,
+) -> Result<Reads, SessionError> {
+    let names = known.iter().map(|(name, _)| name.clone()).collect();
+    let znodes = known.into_iter().map(|(name, stat)| (paths::under(parent, &name), stat));
+    let sizes = Sized::known(znodes, bounded::HISTORY);
+    SizedChildren { parent: parent.to_owned(), names, sizes }.get(client).await
 }
 
 /// Reads the metadata of children, which needs no right to read them. Leaves out those that are gone.
@@ -290,8 +314,7 @@ pub async fn children_or_damaged<C: Client>(
 
 /// Reads children that have small records.
 pub async fn get_small<C: Client>(client: &C, parent: &str, names: Vec<String>) -> Result<Reads, SessionError> {
-    let chunk = if [paths::RUNNING, paths::TRIGGERS].contains(&parent) { RUNS } else { SMALL };
-    get_all(client, parent, names, chunk).await
+    SizedChildren::of(client, parent, names).await?.get(client).await
 }
 
 /// The node named in the data of a queue entry.
@@ -300,7 +323,7 @@ pub fn node_in(data: &[u8]) -> Option<NodeName> {
     struct CandidateData {
         node: NodeName,
     }
-    serde_json::from_slice::<CandidateData>(data).ok().map(|data| data.node)
+    bounded::SMALL.parse::<CandidateData>(data).ok().map(|data| data.node)
 }
 
 /// Serializes a record.

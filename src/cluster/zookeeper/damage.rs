@@ -6,9 +6,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::client::Error;
+use cronkeeper_core::escape;
 
 /// Most paths that are reported. If a parent is full of damaged children, a few of them are enough.
 const MOST_NAMED: usize = 200;
+/// Most paths that are remembered of one source: those of thousands of jobs, should all of them be closed.
+const MOST_KNOWN: usize = 20_000;
+/// Most characters of a path. Cronkeeper's own have fewer.
+const LONGEST_PATH: usize = 500;
+/// Most characters of a reason: an error of a parser may quote all that it has read.
+const LONGEST_REASON: usize = 200;
 
 /// A damaged path and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,10 +26,10 @@ pub struct Damage {
 
 impl Damage {
     pub fn new(path: impl Into<String>, why: impl fmt::Display) -> Self {
-        Self { path: path.into(), why: why.to_string() }
+        Self { path: short(path.into(), LONGEST_PATH), why: reason(&why) }
     }
 
-    /// A path that the server, or the client, refuses to read.
+    /// A path that the server, the client or this node refuses to read.
     pub fn unread(path: impl Into<String>, error: &Error) -> Self {
         Self::new(path, format_args!("cannot be read: {error}"))
     }
@@ -37,6 +44,26 @@ impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path, self.why)
     }
+}
+
+/// The reason for a damage, on one line.
+pub fn reason(why: &impl fmt::Display) -> String {
+    short(why.to_string(), LONGEST_REASON)
+}
+
+fn short(text: String, longest: usize) -> String {
+    if text.len() <= longest { text } else { escape::short(&text, longest) }
+}
+
+/// The first of these damages as text, and how many more there are.
+pub fn named(damages: Vec<Damage>) -> Vec<String> {
+    let left_out = damages.len().saturating_sub(MOST_NAMED);
+    let named = damages.iter().take(MOST_NAMED).map(ToString::to_string);
+    named.chain(more(left_out)).collect()
+}
+
+fn more(left_out: usize) -> Option<String> {
+    (left_out > 0).then(|| format!("and {left_out} more"))
 }
 
 /// A kind of check. What it finds replaces what it found before.
@@ -77,7 +104,8 @@ pub struct NewDamage {
 impl Damages {
     /// Replaces what `source` has found. Returns what to report, if anything changed.
     pub fn found(&mut self, source: Source, found: impl IntoIterator<Item = Damage>) -> Option<NewDamage> {
-        let found: BTreeMap<_, _> = found.into_iter().map(|damage| (damage.path, damage.why)).collect();
+        let found: BTreeMap<_, _> =
+            found.into_iter().take(MOST_KNOWN).map(|damage| (damage.path, damage.why)).collect();
         let before = self.known.insert(source, found.clone()).unwrap_or_default();
         if before == found { None } else { self.news() }
     }
@@ -85,7 +113,8 @@ impl Damages {
     /// Adds a path to what `source` has found.
     pub fn add(&mut self, source: Source, damage: Damage) -> Option<NewDamage> {
         let known = self.known.entry(source).or_default();
-        if known.get(&damage.path) == Some(&damage.why) {
+        let is_full = known.len() >= MOST_KNOWN && !known.contains_key(&damage.path);
+        if is_full || known.get(&damage.path) == Some(&damage.why) {
             return None;
         }
         known.insert(damage.path, damage.why);
@@ -98,9 +127,10 @@ impl Damages {
         self.news()
     }
 
-    /// The damaged paths that `source` has found.
+    /// The damaged paths that `source` has found, except those that are too long to be known in full.
     pub fn paths(&self, source: Source) -> Vec<String> {
-        self.known.get(&source).into_iter().flat_map(BTreeMap::keys).cloned().collect()
+        let known = self.known.get(&source).into_iter().flat_map(BTreeMap::keys);
+        known.filter(|path| path.len() <= LONGEST_PATH).cloned().collect()
     }
 
     fn news(&mut self) -> Option<NewDamage> {
@@ -113,7 +143,7 @@ impl Damages {
         let before = std::mem::replace(&mut self.named, now);
         let describe = |(path, why): (&String, &String)| format!("{path}: {why}");
         let mut all: Vec<String> = self.named.iter().map(describe).collect();
-        all.extend((left_out > 0).then(|| format!("and {left_out} more")));
+        all.extend(more(left_out));
         // A path that was reported is not new, even if the reason has changed.
         let new = self.named.iter().filter(|(path, _)| !before.contains_key(*path)).map(describe).collect();
         (before != self.named).then_some(NewDamage { all, new })
@@ -142,6 +172,23 @@ mod tests {
         assert_eq!(damages.found(Source::Ledger, []).map(|news| news.all), Some(vec!["/a: why".to_owned()]));
         assert_eq!(damages.mend(Source::Writes, "/a").map(|news| news.all), Some(Vec::new()));
         assert_eq!(new(damages.found(Source::Ledger, [damage("/a")])), ["/a: why"], "it is news again");
+    }
+
+    #[test]
+    fn paths_and_reasons_of_megabytes_are_cut() {
+        let mut damages = Damages::default();
+        let long = Damage::new(format!("/{}", "p".repeat(1 << 20)), "r\n".repeat(1 << 20));
+        let news = new(damages.found(Source::Ledger, [long, damage("/a")]));
+        assert!(news.concat().len() < 3 * (LONGEST_PATH + LONGEST_REASON) && !news.concat().contains('\n'));
+        assert_eq!(damages.paths(Source::Ledger), ["/a"], "the other one cannot be read again");
+    }
+
+    #[test]
+    fn a_reader_is_told_of_some_damages_and_of_the_number_of_the_others() {
+        let many: Vec<_> = (0..1_000).map(|n| damage(&format!("/{n}"))).collect();
+        assert_eq!(named(many[..2].to_vec()), ["/0: why", "/1: why"]);
+        let told = named(many);
+        assert_eq!((told.len(), told[MOST_NAMED].as_str()), (MOST_NAMED + 1, "and 800 more"));
     }
 
     #[test]

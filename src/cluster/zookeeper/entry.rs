@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::bounded;
 use super::client::{Client, Error, Mode, Op};
 use super::context::{self, At as _, SessionContext, SessionError};
 use super::give_up::{Leftover, give_up};
@@ -199,7 +200,7 @@ async fn remove_own<C: Client, K: Clock>(context: &SessionContext<C, K>, path: &
 }
 
 fn held_by(data: &[u8], owner: i64) -> Entered {
-    let holder: Option<Member> = serde_json::from_slice(data).ok();
+    let holder: Option<Member> = bounded::SMALL.parse(data).ok();
     let timeout = holder.as_ref().and_then(|holder| holder.session_timeout_ms).map(Duration::from_millis);
     let by = match holder {
         Some(holder) => format!("process {} on host {}, session {owner:#x}", holder.pid, holder.host),

@@ -46,12 +46,10 @@ impl NewestRecords {
     ) -> Result<Option<Vec<(HistoryRecord, usize)>>, SessionError> {
         let latest_end = |stat: &Stat| stat.mtime_ms.saturating_mul(1_000).saturating_add(AHEAD);
         let next = self.rest.as_slice().iter().take(most).take_while(|(_, stat)| !is_too_old(latest_end(stat)));
-        let names: Vec<String> = next.map(|(name, _)| name.clone()).collect();
-        if names.is_empty() {
-            return Ok(None);
-        }
-        self.rest.nth(names.len() - 1);
-        let found = context::get_all(client, &self.parent, names, context::HISTORY_CHUNK).await?.found;
+        let next: Vec<(String, Stat)> = next.cloned().collect();
+        let Some(last) = next.len().checked_sub(1) else { return Ok(None) };
+        self.rest.nth(last);
+        let found = context::get_known_history(client, &self.parent, next).await?.found;
         let read = |(_, data, _): context::Found| Some((serde_json::from_slice(&data).ok()?, data.len()));
         Ok(Some(found.into_iter().filter_map(read).collect()))
     }

@@ -13,6 +13,7 @@ use futures_util::{FutureExt as _, join};
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use super::bounded;
 use super::client::{Client, Done, Error, Lend, Mode, MultiError, Op, Watch};
 use super::context::{self, At as _, SessionError, json};
 use super::{LedgerReader, paths, requests, snapshot, wanted};
@@ -250,9 +251,7 @@ async fn known<C: Client>(client: &C, job: &JobName, uuid: Uuid) -> Result<Optio
 async fn ended<C: Client>(client: &C, run: &RunId) -> Result<Option<HistoryRecord>, SessionError> {
     let path = paths::history(run);
     match client.get(&path).await {
-        Ok((data, _)) => {
-            serde_json::from_slice(&data).map(Some).map_err(|error| SessionError::Again(error.to_string()))
-        }
+        Ok((data, _)) => bounded::HISTORY.parse(&data).map(Some).map_err(SessionError::Again),
         Err(Error::NoNode) => Ok(None),
         Err(error) => Err(error).at(&path),
     }
@@ -281,7 +280,7 @@ fn put_resume(job: &JobName, resume: &Resume, was: ControlEntry) -> (Op, Uuid) {
 }
 
 fn is_another(data: &[u8], pause: Uuid) -> bool {
-    serde_json::from_slice::<ControlRecord>(data).is_ok_and(|record| record.id != pause)
+    bounded::SMALL.parse::<ControlRecord>(data).is_ok_and(|record| record.id != pause)
 }
 
 /// The record of a job that no leader has decided on. Its occurrences count from the first decision.

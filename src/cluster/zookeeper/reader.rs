@@ -7,11 +7,12 @@ use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
 use tokio::sync::Mutex;
 
+use super::bounded;
 use super::client::{Client, ConnectError, Error, Lend, State};
 use super::context::{self, At as _, SessionError};
 use super::lasts::KnownEnds;
 use super::newest_records::NewestRecords;
-use super::{paths, place, snapshot, wanted};
+use super::{damage, paths, place, snapshot, wanted};
 use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
 use cronkeeper_core::election::{Candidate, Queue};
 use cronkeeper_core::job::JobName;
@@ -58,7 +59,7 @@ impl<L: Lend> Reader for LedgerReader<L> {
         Box::pin(async {
             let (snapshot, damaged) =
                 snapshot::read(&self.client().await?, &BTreeSet::new()).await.map_err(read_error)?;
-            Ok(Snapshot { damaged: damaged.iter().map(ToString::to_string).collect(), ..snapshot })
+            Ok(Snapshot { damaged: damage::named(damaged), ..snapshot })
         })
     }
 
@@ -119,7 +120,7 @@ async fn in_flight<C: Client>(client: &C, run: &RunId) -> Result<Option<RunRecor
 async fn record<C: Client>(client: &C, run: &RunId) -> Result<Option<HistoryRecord>, SessionError> {
     let path = paths::history(run);
     match client.get(&path).await {
-        Ok((data, _)) => Ok(serde_json::from_slice(&data).ok()),
+        Ok((data, _)) => Ok(bounded::HISTORY.parse(&data).ok()),
         Err(error) if error.is_of_path() => Ok(None),
         Err(error) => Err(error).at(&path),
     }
@@ -143,7 +144,7 @@ async fn history<C: Client>(client: &C, filter: &Filter, window: Window) -> Resu
         .buffer_unordered(MOST_SEARCHES);
     while let Some(mut records) = listed.try_next().await? {
         while let Some(more) =
-            records.next(client, context::HISTORY_CHUNK, |at| at < since || gathering.is_complete_before(at)).await?
+            records.next(client, bounded::HISTORY.count, |at| at < since || gathering.is_complete_before(at)).await?
         {
             gathering.extend(more.into_iter().filter(|(record, _)| filter.matches(record)));
         }
@@ -315,7 +316,7 @@ mod tests {
         assert_eq!(newest(&server, 200), (9_800..10_000).rev().collect::<Vec<_>>());
         let tree = server.tree();
         // Besides the wanted ones, those that a node whose clock is a minute ahead may have written.
-        assert!(tree.reads <= 200 + 60 + context::HISTORY_CHUNK, "{}", tree.reads);
-        assert_eq!(tree.most_read, context::HISTORY_CHUNK);
+        assert!(tree.reads <= 200 + 60 + bounded::HISTORY.count, "{}", tree.reads);
+        assert_eq!(tree.most_read, bounded::HISTORY.count);
     }
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::future::{join_all, try_join};
 use uuid::Uuid;
 
+use super::bounded;
 use super::client::{Client, Error, Mode, Op, Stat};
 use super::committer::check;
 use super::context::{self, At as _, Reads, SessionContext, SessionError};
@@ -144,7 +145,7 @@ fn unreadable(stat: &Stat) -> ControlEntry {
 }
 
 fn control_entry(name: &str, data: &[u8], version: i32, damaged: &mut Vec<Damage>) -> ControlEntry {
-    let record = serde_json::from_slice(data).unwrap_or_else(|error| {
+    let record = bounded::SMALL.parse(data).unwrap_or_else(|error| {
         damaged.push(Damage::new(paths::under(paths::CONTROL, name), error));
         ControlRecord::unreadable()
     });
@@ -154,6 +155,7 @@ fn control_entry(name: &str, data: &[u8], version: i32, damaged: &mut Vec<Damage
 fn note(name: &str, data: &[u8], stat: &Stat, damaged: &mut Vec<Damage>) -> Option<(TriggerSeq, Note)> {
     let seq = paths::trigger_seq(name).ok_or_else(|| "its name is not one that a server makes".to_owned());
     let read = seq.and_then(|seq| {
+        bounded::RUNS.check(data.len()).map_err(|error| error.to_string())?;
         let note = Note::read(data).map_err(|error| error.to_string())?;
         let at = match &note {
             Note::Trigger(request) => request.at,

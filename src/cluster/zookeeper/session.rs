@@ -473,6 +473,7 @@ fn stat(stat: &zk::Stat) -> Stat {
         version: stat.version,
         cversion: stat.cversion,
         ephemeral_owner: stat.ephemeral_owner,
+        data_length: usize::try_from(stat.data_length).unwrap_or_default(),
     }
 }
 

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::future::{try_join, try_join3};
 use jiff::Timestamp;
 
+use super::bounded;
 use super::client::{Client, Stat};
-use super::context::{self, Reads, SessionError};
-use super::damage::Damage;
+use super::context::{self, Reads, SessionError, SizedChildren};
+use super::damage::{self, Damage};
 use super::{paths, requests, session_id};
 use cronkeeper_core::election::Member;
 use cronkeeper_core::job::JobName;
@@ -22,15 +23,17 @@ use cronkeeper_core::term::{NodeName, SessionId};
 /// to be dead.
 ///
 /// A takeover waits for this. So requests that do not depend on each other's answers are sent together: first the
-/// names, then the records, then, if there are runs, their owners.
+/// names, then the sizes of the records, then the records, then, if there are runs, their owners.
 pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(Snapshot, Vec<Damage>), SessionError> {
     let mut snapshot = Snapshot::default();
     let (mut damaged, mut more) = (Vec::new(), Vec::new());
     let jobs = context::children_or_damaged(client, paths::JOBS, &mut damaged);
     let runs = context::children_or_damaged(client, paths::RUNNING, &mut more);
     let (jobs, runs) = try_join(jobs, runs).await?;
-    let jobs = context::get_small(client, paths::JOBS, jobs);
-    let runs = context::get_small(client, paths::RUNNING, runs);
+    let jobs = SizedChildren::of(client, paths::JOBS, jobs);
+    let runs = SizedChildren::of(client, paths::RUNNING, runs);
+    let (jobs, runs) = try_join(jobs, runs).await?;
+    let (jobs, runs) = (jobs.get(client), runs.get(client));
     // Read the requests after the jobs' records. A pause changes the job's record too: if these reads miss a pause, the
     // version read is stale, and the next write at that version fails.
     let none_known = requests::Answered::new();
@@ -102,7 +105,7 @@ pub async fn members<C: Client>(client: &C) -> Result<(Vec<Member>, Vec<Damage>)
 }
 
 fn member(name: &str, data: &[u8]) -> Result<Member, String> {
-    let member: Member = serde_json::from_slice(data).map_err(|error| error.to_string())?;
+    let member: Member = bounded::SMALL.parse(data)?;
     if member.node.as_str() != name {
         return Err(format!("it names a different node, `{}`", member.node));
     }
@@ -112,7 +115,8 @@ fn member(name: &str, data: &[u8]) -> Result<Member, String> {
 /// Parses a run's record and checks that it belongs under this name.
 pub fn run_record(name: &str, data: &[u8], stat: &Stat) -> Result<(RunRecord, Version), String> {
     RunId::parse(name).map_err(|bad| bad.to_string())?;
-    let record = RunRecord::read(data).map_err(|error| error.to_string())?;
+    bounded::RUNS.check(data.len()).map_err(|error| error.to_string())?;
+    let record = RunRecord::read(data).map_err(|error| damage::reason(&error))?;
     not_ahead(record.scheduled_at, stat)?;
     let id = record.id().to_string();
     if id != name {
@@ -135,7 +139,7 @@ pub fn not_ahead(at: Timestamp, stat: &Stat) -> Result<(), String> {
 /// Parses a job's record. If that fails, adds the path to `damaged`.
 pub fn job_entry(name: &str, data: &[u8], stat: &Stat, damaged: &mut Vec<Damage>) -> JobEntry {
     let read = |data| {
-        let record: JobRecord = serde_json::from_slice(data).map_err(|error| error.to_string())?;
+        let record: JobRecord = bounded::SMALL.parse(data)?;
         not_ahead(record.counted.unwrap_or(record.last_scheduled), stat)?;
         Ok(record)
     };
@@ -161,8 +165,16 @@ mod tests {
     use crate::zookeeper::context::json;
 
     /// A write in the first second of 1970, or a moment after.
-    const STAMP: Stat =
-        Stat { czxid: 1, mzxid: 1, mtime_ms: 1_000, ctime_ms: 1_000, version: 0, cversion: 0, ephemeral_owner: 0 };
+    const STAMP: Stat = Stat {
+        czxid: 1,
+        mzxid: 1,
+        mtime_ms: 1_000,
+        ctime_ms: 1_000,
+        version: 0,
+        cversion: 0,
+        ephemeral_owner: 0,
+        data_length: 0,
+    };
 
     #[test]
     fn a_run_under_another_runs_name_or_far_in_the_future_is_rejected() {

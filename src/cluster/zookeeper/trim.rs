@@ -38,6 +38,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 
+use super::bounded;
 use super::client::{Client, Error, MultiError, Op};
 use super::context::{self, SessionContext, SessionError};
 use super::paths;
@@ -474,7 +475,7 @@ async fn list<C: Client, K: Clock>(
     let names = record_names(context, job).await?;
     let mut listed = Vec::with_capacity(names.len());
     let parent = paths::job_history(job);
-    for names in names.chunks(context::HISTORY_CHUNK) {
+    for names in names.chunks(bounded::HISTORY.count) {
         let found = context::get_history(context.line()?, &parent, names.to_vec()).await?;
         listed.extend(found.found.iter().filter_map(|(name, data, stat)| ListedRecord::new(job, name, data, stat)));
     }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use super::bounded;
 use super::client::{Client, Error, Mode, Op, Stat};
 use super::context::{self, At as _, SessionContext, SessionError, json};
 use super::damage::Damage;
@@ -37,7 +38,7 @@ pub async fn read_own<C: Client, K: Clock>(context: SessionContext<C, K>) -> Res
 }
 
 fn parsed(path: &str, data: &[u8]) -> (NodeControl, Option<Damage>) {
-    match serde_json::from_slice(data) {
+    match bounded::SMALL.parse(data) {
         Ok(control) => (control, None),
         Err(error) => (NodeControl::unreadable(), Some(Damage::new(path, error))),
     }
@@ -58,7 +59,7 @@ pub async fn drained<C: Client>(client: &C) -> Result<BTreeMap<NodeName, Drain>,
 pub(super) async fn read<C: Client>(client: &C, node: &NodeName) -> Result<(NodeControl, Option<Stat>), SessionError> {
     let path = paths::wanted(node);
     match client.get(&path).await {
-        Ok((data, stat)) => Ok((NodeControl::read(&data), Some(stat))),
+        Ok((data, stat)) => Ok((parsed(&path, &data).0, Some(stat))),
         Err(Error::NoNode) => Ok((NodeControl::default(), None)),
         Err(error) if error.is_of_path() => Ok((NodeControl::unreadable(), client.stat(&path).await.at(&path)?)),
         Err(error) => Err(error).at(&path),

@@ -2,7 +2,7 @@
 //!
 //! Every reconnect has to carry the paths of all watches. So runs get a watch only while their paths fit into
 //! [`MOST_BYTES`], which is some three thousand runs. The watcher polls the other runs every few seconds, in requests
-//! of [`context::RUNS`], and at once when an owner's member may be gone.
+//! of [`bounded::RUNS`], and at once when an owner's member may be gone.
 //!
 //! The number of steps in flight is bounded: one per watched run, one per member, and one for all runs without a watch.
 //! When a run is requested again, its old step is dropped. Members are those of the owners of watched runs, and for a
@@ -19,6 +19,7 @@ use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::oneshot;
 
+use super::bounded;
 use super::client::{Client, Error, Read, Watch};
 use super::context::{self, At as _, SessionContext, SessionError};
 use super::{paths, session_id, snapshot};
@@ -537,12 +538,8 @@ async fn read_runs<'r, C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     runs: impl Iterator<Item = &'r RunId>,
 ) -> Result<Vec<Read>, SessionError> {
-    let runs: Vec<String> = runs.map(paths::running).collect();
-    let mut found = Vec::with_capacity(runs.len());
-    for chunk in runs.chunks(context::RUNS) {
-        found.extend(context.line()?.get_many(chunk.to_vec()).await.at(paths::RUNNING)?);
-    }
-    Ok(found)
+    let runs = runs.map(paths::running).collect();
+    bounded::get(context.line()?, runs, bounded::RUNS).await.at(paths::RUNNING)
 }
 
 /// Reads a run. A record that cannot be parsed counts as absent, because nothing can be decided on it.

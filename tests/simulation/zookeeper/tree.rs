@@ -132,6 +132,7 @@ impl Tree {
                 node.stat.version = node.stat.version.wrapping_add(1);
                 node.stat.mzxid = txn.zxid;
                 node.stat.mtime_ms = txn.time_ms;
+                node.stat.data_length = data.len();
                 let stat = node.stat;
                 self.put(path, Some(node), undo);
                 touched.push(path.clone());
@@ -187,6 +188,7 @@ impl Tree {
             version: 0,
             cversion: 0,
             ephemeral_owner,
+            data_length: data.len(),
         };
         self.put(&full, Some(Znode { data: data.into(), stat, children: 0 }), undo);
         self.count_child(parent(path), 1, undo);

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::entries::{self, Turn, turn};
 use super::queue::{line, ordered};
 use super::{LockClient, LockError, REVOKE};
-use crate::zookeeper::client::{Client, Error, Op, Stat};
+use crate::zookeeper::client::{Client, Error, Op};
 use crate::zookeeper::context::{self, At as _, Found, SessionError};
 use crate::zookeeper::queue::sequence;
 use cronkeeper_core::lock::{LockPath, is_reserved};
@@ -250,14 +250,15 @@ async fn read<C: Client>(
     let names = roles.iter().map(|(name, _)| name.clone()).collect();
     let reads = context::get_small(line(client)?, parent, names).await?;
     let role_of = |name: &str| roles.iter().find(|(known, _)| known == name).map(|&(_, role)| role);
-    let is_persistent = |stat: &Stat| stat.ephemeral_owner == 0;
-    let found = reads.found.into_iter().map(|found| (is_persistent(&found.2), found));
-    let unread = reads.unread.into_iter().map(|(name, _)| (false, (name, Vec::new(), Stat::default())));
-    let listed = |(is_persistent, found): (bool, Found)| {
+    let unread = reads.unread.into_iter().map(|(name, _)| name).collect();
+    let unread = context::stats(line(client)?, parent, unread).await?;
+    let all = reads.found.into_iter().chain(unread.into_iter().map(|(name, stat)| (name, Vec::new(), stat)));
+    let listed = |found: Found| {
+        let is_persistent = found.2.ephemeral_owner == 0;
         let role = role_of(&found.0)?;
         Some(ListedEntry { is_persistent, ..entry(parent, found, role) })
     };
-    Ok(found.chain(unread).filter_map(listed).collect())
+    Ok(all.filter_map(listed).collect())
 }
 
 fn entry(parent: &str, (name, data, stat): Found, role: EntryRole) -> ListedEntry {

@@ -30,16 +30,16 @@ fn opened(jobs: usize, runs: &[RunRecord], proof: Proof) -> (Snapshot, usize) {
 }
 
 #[test]
-fn a_takeover_is_two_round_trips_whatever_the_number_of_jobs() {
+fn a_takeover_is_three_round_trips_whatever_the_number_of_jobs() {
     for proof in [Proof::Lease, Proof::Write] {
         assert_eq!(opened(0, &[], proof).1, 2);
         let (snapshot, rounds) = opened(1_200, &[], proof);
-        assert_eq!((snapshot.jobs.len(), rounds), (1_200, 2));
+        assert_eq!((snapshot.jobs.len(), rounds), (1_200, 3));
     }
 }
 
 #[test]
 fn with_runs_in_flight_it_is_one_more_to_find_their_owners() {
     let (snapshot, rounds) = opened(3, &[record("job-0", 60, &session_id(OWNER).0)], Proof::Lease);
-    assert_eq!((snapshot.running.len(), rounds), (1, 3));
+    assert_eq!((snapshot.running.len(), rounds), (1, 4));
 }

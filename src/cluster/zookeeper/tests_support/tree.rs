@@ -51,6 +51,8 @@ pub struct Tree {
     pub reads: usize,
     /// Most znodes read in one request.
     pub most_read: usize,
+    /// Most bytes of data in one answer.
+    pub most_read_bytes: usize,
     /// Number of operations of each multi so far, carried out or not.
     pub multis: Vec<usize>,
 }
@@ -69,6 +71,7 @@ impl Tree {
             listings: 0,
             reads: 0,
             most_read: 0,
+            most_read_bytes: 0,
             multis: Vec::new(),
         };
         tree.commit(OWNER, Change::OpenSession).expect("a session can be opened");
@@ -222,7 +225,10 @@ impl Tree {
         self.reads += paths.len();
         self.most_read = self.most_read.max(paths.len());
         self.listen()?;
-        Ok(paths.iter().map(|path| self.read(path)).collect())
+        let reads: Vec<Read> = paths.iter().map(|path| self.read(path)).collect();
+        let bytes = reads.iter().flatten().map(|(data, _)| data.len()).sum();
+        self.most_read_bytes = self.most_read_bytes.max(bytes);
+        Ok(reads)
     }
 
     pub(super) fn list(&mut self, path: &str) -> Result<Vec<String>, Error> {

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::test_records::{self, record, success};
-use crate::zookeeper::context;
+use crate::zookeeper::bounded;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::SkipWrite;
 use cronkeeper_core::run::{
@@ -249,10 +249,12 @@ fn records_with_the_largest_parameters_fit_the_requests_that_write_and_read_them
         run.past.note(&success(RunRecord { attempt, past: Past::default(), ..run.clone() }));
     }
     let in_flight = json(&run).len();
-    assert!((16_000..MOST / context::RUNS).contains(&in_flight), "{in_flight}");
+    assert!((16_000..MOST / bounded::RUNS.count).contains(&in_flight), "{in_flight}");
+    assert_eq!(bounded::RUNS.check(in_flight), Ok(()));
     let end = RunEnd { tail: "\u{1}".repeat(4 << 10), detail: Some("\u{1}".repeat(300)), ..success(run) };
     let ended = json(&HistoryRecord::Run(end.clone())).len();
-    assert!((40_000..MOST / context::HISTORY_CHUNK).contains(&ended), "{ended}");
+    assert!((40_000..MOST / bounded::HISTORY.count).contains(&ended), "{ended}");
+    assert_eq!(bounded::HISTORY.check(ended), Ok(()));
     let end = ops(&Change::End { at: Version(0), end, as_leader: false });
     let bytes: usize = end.iter().map(op_bytes).sum();
     assert!((ended..128_000).contains(&bytes), "{bytes}");

@@ -189,7 +189,7 @@ fn a_backlog_of_thousands_is_deleted_in_pieces_and_delays_no_other_job() {
     let expected: Vec<_> = (9_981..=10_000).chain(20_010..20_030).collect();
     assert_eq!(fixture.left("backup"), expected);
     let tree = fixture.server.tree();
-    assert_eq!(tree.most_read, context::HISTORY_CHUNK);
+    assert_eq!(tree.most_read, bounded::HISTORY.count);
     assert!(tree.multis.iter().all(|&deletes| deletes <= MOST_DELETES));
 }
 

@@ -64,7 +64,7 @@ fn runs_beyond_what_a_reconnect_can_carry_are_read_together() {
     let with_watch = fixture.server.tree().watches() - 1;
     assert!(with_watch * paths::running(&runs[0]).len() <= MOST_BYTES && with_watch > 2_000, "{with_watch}");
     assert_eq!(fixture.watcher.steps.len(), with_watch + 1, "one for each watch, one for the member");
-    assert!(fixture.server.tree().most_read <= context::RUNS);
+    assert!(fixture.server.tree().most_read <= bounded::RUNS.count);
 
     fixture.put(9_999, 2);
     fixture.put(0, 2);

@@ -1,0 +1,91 @@
+//! A client that fills the cluster's folders with records of nearly a megabyte each.
+//!
+//! Nobody reads them: the nodes stay small, name them in a few words, and work on, before a failover and after it.
+
+use serde_json::Value;
+
+use crate::failover::cluster::{Place, in_line, job, jobs, usual};
+use crate::failover::records::{SELDOM, assert_answers, await_ticks, names, stranger};
+use crate::solo::fixture::{kib, status};
+use crate::support::node::Node;
+use crate::support::until;
+use crate::support::witness::Witness;
+use crate::support::zookeeper::Ensemble;
+
+const FOLDERS: [&str; 7] = [
+    "/leader",
+    "/cronkeeper/nodes",
+    "/cronkeeper/jobs",
+    "/cronkeeper/running",
+    "/cronkeeper/control",
+    "/cronkeeper/triggers",
+    "/cronkeeper/wanted",
+];
+/// Records in each folder.
+const EACH: usize = 8;
+const BYTES: usize = 900_000;
+/// Allowed growth of a node's memory, in KiB: a third of what they have, and a tenth of what reading them takes.
+const GROWTH: u64 = 16 << 10;
+/// Allowed length of a line of the log about one of them, and of the status.
+const LINE: usize = 1_500;
+const STATUS: usize = 100_000;
+
+/// Records of all folders: strings, which a parser quotes in its error, and objects that differ in one text.
+fn planted() -> Vec<(String, Vec<u8>)> {
+    let text = "x".repeat(BYTES);
+    let data = |number| match number % 2 {
+        0 => format!("{text:?}"),
+        _ => format!(r#"{{"v":1,"node":"large-{number}","host":{text:?},"pid":1,"reason":{text:?}}}"#)[..BYTES]
+            .to_owned(),
+    };
+    let name = |folder: &str, number: usize| match folder {
+        "/cronkeeper/running" => format!("large-{number}.20261120T023000Z"),
+        "/cronkeeper/triggers" => format!("{:010}", 1_000 + number),
+        _ => format!("large-{number}"),
+    };
+    let records = FOLDERS.into_iter().flat_map(|folder| (0..EACH).map(move |number| (folder, number)));
+    records.map(|(folder, number)| (format!("{folder}/{}", name(folder, number)), data(number).into_bytes())).collect()
+}
+
+fn anonymous(node: &Node) -> u64 {
+    kib(node.pid(), "VmHWM")
+}
+
+fn assert_small(node: &Node, before: u64) {
+    let after = anonymous(node);
+    assert!(after < before + GROWTH, "{}: from {before} to {after} KiB", node.name());
+    let long = node.events().all().into_iter().map(|event| event.json().to_string()).find(|line| line.len() > LINE);
+    assert!(long.is_none(), "{}", long.unwrap_or_default());
+    let shown: Value = status(node.spec());
+    assert!(shown["damaged"].as_array().is_some_and(|damaged| !damaged.is_empty()), "{shown}");
+    assert!(shown.to_string().len() < STATUS, "{} bytes", shown.to_string().len());
+}
+
+#[test]
+fn records_that_are_larger_than_any_of_cronkeepers_are_named_and_never_read() {
+    let ensemble = Ensemble::start(1);
+    let (place, witness, stranger) = (Place::on(&ensemble), Witness::new(), stranger(&ensemble));
+    let tick = job("tick", "* * * * * *", &witness.command(&[]), "");
+    let file = jobs(&[tick, job("large-0", SELDOM, "['true']", "")]);
+    let [a, b] = in_line(["a", "b"].map(|name| usual(place.node(name)).jobs(&file)));
+    await_ticks(&witness, &[&a, &b]);
+    [&a, &b].iter().for_each(|node| assert_answers(node.spec()));
+    let before = [&a, &b].map(anonymous);
+
+    let planted = planted();
+    planted.iter().for_each(|(path, data)| stranger.put(&place.path(path), data));
+    for node in [&a, &b] {
+        until("the members are looked at", || names(&[node.log()], "/cronkeeper/nodes/large-0"));
+    }
+    await_ticks(&witness, &[&a]);
+    [(&a, before[0]), (&b, before[1])].iter().for_each(|(node, before)| assert_small(node, *before));
+
+    a.kill9();
+    await_ticks(&witness, &[&b]);
+    for folder in ["nodes", "jobs", "running", "control"] {
+        until("the new leader has looked at it", || names(&[b.log()], &format!("/cronkeeper/{folder}/large-1")));
+    }
+    assert_small(&b, before[1]);
+    assert_answers(b.spec());
+    witness.assert_fine(&[]);
+}
