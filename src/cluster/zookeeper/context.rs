@@ -277,6 +277,14 @@ pub async fn newest_history<C: Client>(client: &C, job: &JobName, most: usize) -
     Ok(names.split_off(names.len().saturating_sub(most)))
 }
 
+/// Waits until the server knows the newest runs: one that lags behind does once it has answered a write.
+pub async fn catch_up<C: Client>(client: &C) -> Result<(), SessionError> {
+    match client.multi(vec![Op::Check { path: paths::RUNNING.to_owned(), version: -1 }]).await {
+        Ok(_) | Err(MultiError { error: Error::NoNode | Error::NoAuth, .. }) => Ok(()),
+        Err(failed) => Err(failed).at(paths::RUNNING),
+    }
+}
+
 /// The names of a znode's children; empty if it does not exist.
 pub async fn children<C: Client>(client: &C, parent: &str) -> Result<Vec<String>, SessionError> {
     match client.children(parent).await {

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use jiff::Timestamp;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::client::{Client, Connect, ConnectError, Error, Mode, MultiError, Op};
+use super::client::{Client, Connect, ConnectError, Error, Mode};
 use super::context::{self, At as _, LocalNode, SessionContext, SessionError};
 use super::store::{ClaimError, SessionStore};
 use super::{paths, session_id, snapshot, transaction};
@@ -178,11 +178,7 @@ async fn end_runs<C: Client, K: Clock>(context: &SessionContext<C, K>, left: &Le
     if left.dead.is_empty() {
         return Ok(());
     }
-    // A server that lags behind may not know the newest runs yet; once it has answered a write, it does.
-    match context.line()?.multi(vec![Op::Check { path: paths::RUNNING.to_owned(), version: -1 }]).await {
-        Ok(_) | Err(MultiError { error: Error::NoNode | Error::NoAuth, .. }) => {}
-        Err(failed) => return Err(failed).at(paths::RUNNING),
-    }
+    context::catch_up(context.line()?).await?;
     // Records that cannot be read stay; the leader reports them.
     let names = context::or_none(context::children(context.line()?, paths::RUNNING).await)?;
     let found = context.get_small(paths::RUNNING, names).await?.found;

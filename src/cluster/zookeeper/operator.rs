@@ -180,11 +180,18 @@ impl<L: Lend> LedgerReader<L> {
 
     /// Writes at the version read. The run's owner watches its record.
     async fn killed(&self, run: &RunId, request: KillRequest) -> Result<Option<RunState>, SessionError> {
+        let mut is_caught_up = false;
         for _ in 0..TRIES {
             let client = self.line().await?;
             let path = paths::running(run);
             let (data, stat) = match client.get(&path).await {
                 Ok(found) => found,
+                // It may have begun a moment ago.
+                Err(Error::NoNode) if !is_caught_up => {
+                    context::catch_up(&client).await?;
+                    is_caught_up = true;
+                    continue;
+                }
                 Err(Error::NoNode) => return Ok(None),
                 Err(error) => return Err(error).at(&path),
             };
