@@ -49,6 +49,8 @@ pub enum Request {
     /// Read which runs are in flight, once nothing that this node has written can be missing. Answered by
     /// [`Event::InFlight`].
     ReadInFlight,
+    /// Read `running/<run>` after everything that was answered before. Answered by [`Event::Again`].
+    ReadAgain(RunId),
     /// Read the outcome of the same job's previous run, in the order in which the ends were written. Answered by
     /// [`Event::Before`].
     ReadBefore(RunId),
@@ -280,6 +282,9 @@ pub enum Event {
     OperatorRequests(OperatorRequests),
     /// A run's current record; `None` if the run is not in flight.
     Run(RunId, Option<(RunRecord, Version)>),
+    /// A run's record, read after everything that was answered before it was requested; `None` if the run is not in
+    /// flight.
+    Again(RunId, Option<(RunRecord, Version)>),
     /// The runs that are in flight, on any node.
     InFlight(Vec<RunId>),
     /// The run of a dead process of this host ended. The backend wrote the end itself, before the process's entries

@@ -401,7 +401,8 @@ impl Wardens {
         warden.held.insert(tree_id, (pid, launch));
         env.queue.at(at, Event::Warden(Step { node, generation: warden.generation, action: Action::Begin(tree_id) }));
         self.emit(env, node, Notice::Held { tree_id, pid });
-        if env.rng.u8(..ONE_HELD_IN) == 0 {
+        // Not where a trial counts the begins of slow starts.
+        if self.slow.is_none() && env.rng.u8(..ONE_HELD_IN) == 0 {
             let left = at.since(env.now()).max(STEP);
             self.later(env, node, Duration::ZERO..left, Action::KillHeld(tree_id));
         }

@@ -141,6 +141,7 @@ impl Parts {
             (E::LastSuccess(job, found), Some(leader)) => leader.on_success_read(cx, &job, found),
             (E::Job(..) | E::OperatorRequests(_) | E::LastSuccess(..), None) => {}
             (E::InFlight(all), _) => runs.on_in_flight(cx, &all),
+            (E::Again(run, found), _) => runs.on_read_again(cx, &run, found),
             (E::Run(run, found), _) => runs.on_read(cx, &run, found),
             (E::OwnerGone(run, owner, found), _) => runs.on_news(cx, &run, News::OwnerGone(owner, found)),
             (E::Before(run, before), _) => hooks.on_before_read(cx, &run, before),

@@ -347,7 +347,7 @@ fn a_secret_that_others_may_read_is_refused_with_what_to_do() {
     ] {
         // Not valid content: a file that is refused for its content has been read.
         let secret = context.0.write(name, "nothing");
-        context.0.write("cert", "nothing");
+        context.0.write("cert", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
         let line = [&line[..], option].concat();
         for mode in [0o604, 0o640, 0o602, 0o620, 0o666, 0o644] {
             fs::set_permissions(&secret, Permissions::from_mode(mode)).unwrap();

@@ -106,6 +106,10 @@ impl Backend {
                 let runs = self.store.run_versions()?.into_keys().filter_map(|run| RunId::parse(&run).ok());
                 self.emit_ledger(ledger::Event::InFlight(runs.collect()));
             }
+            ledger::Request::ReadAgain(run) => {
+                let row = self.store.run(&run)?;
+                self.emit_ledger(ledger::Event::Again(run, row));
+            }
             ledger::Request::ReadBefore(run) => {
                 let before = self.store.outcome_before(&run)?;
                 self.emit_ledger(ledger::Event::Before(run, before));

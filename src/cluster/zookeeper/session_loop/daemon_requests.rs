@@ -178,6 +178,7 @@ async fn read<C: Client, K: Clock>(
             let names = context::or_none(context::children(context.line()?, paths::RUNNING).await)?;
             Ok(Event::InFlight(names.iter().filter_map(|name| RunId::parse(name).ok()).collect()))
         }
+        ledger::Request::ReadAgain(run) => Ok(Event::Again(run.clone(), watcher::read_run(context, run).await?)),
         ledger::Request::ReadBefore(run) => {
             Ok(Event::Before(run.clone(), reader::outcome_before(context.line()?, run).await?))
         }

@@ -68,7 +68,7 @@ impl Runs {
     /// Adds a run of another node, or of none, by its record and the state of its owner.
     fn adopt(&mut self, cx: &mut Context, run: &RunId, record: RunRecord, version: Version, owner: OwnerState) {
         if self.is_over_here(cx, &record) {
-            return self.settle_again(cx, record, version);
+            return cx.ledger(Request::ReadAgain(run.clone()));
         }
         let record = as_known_here(cx, record);
         let state = record.state;
@@ -92,7 +92,16 @@ impl Runs {
     /// Reads those runs of this process again that are over, and that the ledger has in flight nevertheless.
     pub fn on_in_flight(&mut self, cx: &mut Context, all: &[RunId]) {
         let over = all.iter().filter(|run| self.over.mentions(run) && !self.active.contains_key(run));
-        over.for_each(|run| cx.ledger(Request::ReadRun(run.clone())));
+        over.for_each(|run| cx.ledger(Request::ReadAgain(run.clone())));
+    }
+
+    /// Handles the record of a run whose attempt here was over before it was read: what was read before may be older
+    /// than that.
+    pub fn on_read_again(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
+        let found = found.filter(|(record, _)| self.is_over_here(cx, record) && !self.active.contains_key(run));
+        if let Some((record, version)) = found {
+            self.settle_again(cx, record, version);
+        }
     }
 
     /// True if the run's attempt was this process' and is over: the ledger had that, and has forgotten it since.
@@ -112,8 +121,8 @@ impl Runs {
 
     /// Adds a run that this node did not know of. A leader tracks every run, so it watches this one too.
     pub(super) fn adopt_unknown(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
-        if let Some((record, version)) = found.clone().filter(|(record, _)| self.is_over_here(cx, record)) {
-            return self.settle_again(cx, record, version);
+        if found.as_ref().is_some_and(|(record, _)| self.is_over_here(cx, record)) {
+            return cx.ledger(Request::ReadAgain(run.clone()));
         }
         if let (Some((record, version)), true) = (found, cx.leads()) {
             let record = as_known_here(cx, record);
@@ -304,7 +313,8 @@ impl Runs {
     fn on_other_read(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
         let Some((record, version)) = found else { return self.forget(cx, run) };
         if self.is_over_here(cx, &record) {
-            return self.settle_again(cx, record, version);
+            self.forget(cx, run);
+            return cx.ledger(Request::ReadAgain(run.clone()));
         }
         let record = as_known_here(cx, record);
         let Some(active) = self.active.get_mut(run) else { return };

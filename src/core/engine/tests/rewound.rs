@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use super::fixture::*;
-use crate::election;
-use crate::engine::{Event, Report, Start};
+use crate::coordination::Request;
+use crate::engine::{Command, Event, Report, Start};
 use crate::job::{Interrupted, Job, OnLeaseEnd, Retries};
 use crate::ledger::{Change, OwnerState, Running, Snapshot};
 use crate::process::Exit;
 use crate::run::{Outcome, RunRecord, RunState};
 use crate::term::TermEnd;
+use crate::{election, ledger};
 
 /// Jobs that are due at 10:00:01 only, with both rules for runs that are lost.
 fn kinds() -> [Job; 2] {
@@ -40,11 +41,31 @@ fn elected_again(fixture: &mut Fixture, job: &Job, record: RunRecord, start: &St
     fixture.handle(Event::Election(election::Event::Elected { term, lease_until, snapshot, took }));
 }
 
+/// The answer to the read that every such record leads to: the first may be older than the end.
+fn read_again(fixture: &mut Fixture, start: &Start, found: Option<RunRecord>) {
+    let run = start.run.id();
+    let asked = Command::Ask(Request::Ledger(ledger::Request::ReadAgain(run.clone())));
+    assert!(fixture.commands.contains(&asked), "{:?}", fixture.commands);
+    let found = found.map(|record| (record, start.version));
+    fixture.handle(Event::Ledger(ledger::Event::Again(run, found)));
+}
+
+#[test]
+fn a_record_that_is_older_than_the_end_leads_to_nothing() {
+    let job = kinds()[0].clone();
+    let (mut fixture, start) = ended(&job, Exit::Code(0));
+    elected_again(&mut fixture, &job, start.run.clone(), &start);
+    read_again(&mut fixture, &start, None);
+    assert!(!fixture.reports().iter().any(|report| matches!(report, Report::Rewound { .. })));
+    assert!(fixture.accept_all().is_empty());
+}
+
 #[test]
 fn an_end_that_the_service_has_lost_is_written_again_and_the_run_is_not_begun_again() {
     for job in kinds() {
         let (mut fixture, start) = ended(&job, Exit::Code(0));
         elected_again(&mut fixture, &job, start.run.clone(), &start);
+        read_again(&mut fixture, &start, Some(start.run.clone()));
         let outcome = Some(Outcome::Success);
         assert!(fixture.reports().contains(&Report::Rewound { run: start.run.id(), outcome }));
         match &fixture.accept_all()[..] {
@@ -64,6 +85,7 @@ fn a_retry_that_the_service_has_forgotten_to_expect_is_made_once() {
     let job = Job { retries, interrupted: Interrupted::Rerun, on_lease_end: OnLeaseEnd::Kill, ..kinds()[0].clone() };
     let (mut fixture, start) = ended(&job, Exit::Code(1));
     elected_again(&mut fixture, &job, start.run.clone(), &start);
+    read_again(&mut fixture, &start, Some(start.run.clone()));
     let released = fixture.accept_all();
     assert!(
         matches!(&released[..], [Change::ChangeOwner { run, .. }, ..] if run.state == RunState::Retrying),
