@@ -118,8 +118,8 @@ fn certificates_that_cannot_be_used_end_the_start_with_78_and_what_to_do() {
     let open = dir.write("open.pem", &std::fs::read_to_string(&own.client_key).unwrap());
     opened(&open);
     for (certificate, key, words) in [
-        (&empty, &own.client_key, [text(&empty), "BEGIN CERTIFICATE"]),
-        (&own.client_cert, &empty, [text(&empty), "BEGIN PRIVATE KEY"]),
+        (&empty, &own.client_key, [text(&empty), "it must be PEM, with a certificate"]),
+        (&own.client_cert, &empty, [text(&empty), "it must be PEM, with a private key"]),
         (&own.client_cert, &open, [text(&open), "chmod 600"]),
         (&own.client_cert, &other.client_key, [text(&other.client_key), "replace both together"]),
     ] {
