@@ -14,6 +14,7 @@ use crate::support::command::{command, run, texts};
 use crate::support::node::Node;
 use crate::support::process::Process;
 use crate::support::scratch::Scratch;
+use crate::support::tls::Certificates;
 use crate::support::{Facility, LONG, skipped};
 
 const NOBODY: u32 = 65_534;
@@ -339,7 +340,7 @@ fn a_runtime_directory_of_somebody_else_gets_no_socket() {
 
 #[test]
 fn a_secret_that_others_may_read_is_refused_with_what_to_do() {
-    let context = JobsFolder::new();
+    let (context, certificates) = (JobsFolder::new(), Certificates::new());
     let line = ["run", "--jobs", "@jobs.yaml", "--state-dir", "@state", "--log", "error", "--zookeeper", ZOOKEEPER];
     for (name, option) in [
         ("auth", &["--zookeeper-auth-file", "@auth"][..]),
@@ -347,7 +348,7 @@ fn a_secret_that_others_may_read_is_refused_with_what_to_do() {
     ] {
         // Not valid content: a file that is refused for its content has been read.
         let secret = context.0.write(name, "nothing");
-        context.0.write("cert", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+        context.0.write("cert", &fs::read_to_string(&certificates.client_cert).unwrap());
         let line = [&line[..], option].concat();
         for mode in [0o604, 0o640, 0o602, 0o620, 0o666, 0o644] {
             fs::set_permissions(&secret, Permissions::from_mode(mode)).unwrap();
