@@ -30,7 +30,7 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 /// The least time that the servers get to answer, also with `--timeout 0s`.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// Why there is no session when the time is over.
+/// Why no session was opened in time.
 const NO_ANSWER: &str = "no server answered in time";
 /// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -250,7 +250,7 @@ impl<'a> Written<'a> {
     fn has_colon(&self) -> bool {
         let text = self.text.split(" #").next().unwrap_or_default().trim_end();
         let found = text.find(": ").or_else(|| text.strip_suffix(':').map(str::len));
-        // A whole job in one line without braces is no value that quotes would help.
+        // If the whole job is written in one line without braces, quotes around its value would not help.
         let is_job = |colon: usize| !self.is_command() && is_known(&text[..colon]);
         found.is_some_and(|colon| !is_job(colon)) && !matches!(self.key, "jobs" | "defaults")
     }

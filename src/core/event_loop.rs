@@ -177,8 +177,13 @@ impl<P: Ports> EventLoop<P> {
         self.publish();
         self.request(ElectionRequest::Campaign);
         while stopped.is_none() {
-            let gathered = self.gather(&mut controls).await;
+            let latest = self.clock.now().up + self.heartbeat;
+            let gathered = self.gather(latest, &mut controls).await;
             let now = self.clock.now();
+            let late = now.up.since(latest);
+            if late >= STOOD_STILL {
+                log::stood_still(late);
+            }
             self.report_turn(now);
             let renewed = self.renew_lease(now);
             stopped = renewed.or(self.on_gathered(now, gathered));
@@ -197,16 +202,16 @@ impl<P: Ports> EventLoop<P> {
         }
     }
 
-    /// Waits for the next event.
+    /// Waits for the next event, until `latest` if nothing is due and nothing happens.
     ///
     /// Backend and warden take turns while both have events: so thousands of answers do not delay the end of a run, and
     /// a flood of output does not delay an answer. Neither delays what is due by time: see `turn_if_due`.
     async fn gather(
         &mut self,
+        latest: Uptime,
         controls: &mut mpsc::UnboundedReceiver<Control<ReloadedOf<P>>>,
     ) -> Gathered<ReloadedOf<P>> {
-        let wake = self.wake();
-        let due = self.latest_wake();
+        let wake = self.wake(latest);
         let takes_part = self.failure.is_none();
         // Cancellation safety of both `select!`s: the receivers keep what was not received, `notice` is documented as
         // cancel safe, and the next turn starts a new sleep.
@@ -227,10 +232,6 @@ impl<P: Ports> EventLoop<P> {
                 () = self.clock.sleep_until(wake) => Gathered::Time,
             }
         };
-        let late = self.clock.now().up.since(due);
-        if late >= STOOD_STILL {
-            log::stood_still(late);
-        }
         self.is_wardens_turn = matches!(gathered, Gathered::Backend(_));
         gathered
     }
@@ -354,15 +355,10 @@ impl<P: Ports> EventLoop<P> {
         self.request(ElectionRequest::Publish(published));
     }
 
-    fn wake(&self) -> Wake {
+    fn wake(&self, latest: Uptime) -> Wake {
         let beats = [self.liveness.next_check(), self.observer.next_at()];
-        let at = beats.into_iter().flatten().fold(self.latest_wake(), Uptime::min);
+        let at = beats.into_iter().flatten().fold(latest, Uptime::min);
         self.engine.wake(self.clock.now()).or(Wake { wall: None, up: Some(at) })
-    }
-
-    /// When the loop turns even if nothing is due and nothing happens.
-    fn latest_wake(&self) -> Uptime {
-        self.clock.now().up + self.heartbeat
     }
 }
 

@@ -14,7 +14,7 @@ use cronkeeper_core::job::JobSet;
 use cronkeeper_core::ledger;
 use cronkeeper_core::process::{Launch, NotSent, Notice, Order, Processes, Recorded, WardenGone};
 use cronkeeper_core::run::journal::{Journal, JournalEntry, JournalState, RecoveredRun, Written};
-use cronkeeper_core::run::{ControlRecord, KnownBy, Note, RunEnd, RunId, RunRecord, RunState, Traces, Version};
+use cronkeeper_core::run::{ControlRecord, Note, RunId, RunRecord, RunState};
 use cronkeeper_core::term::{FencingToken, NodeName};
 use fastrand::Rng;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -423,47 +423,14 @@ struct Noted {
     world: Shared,
 }
 
-impl Noted {
-    fn take(&self, entry: JournalEntry) -> std::io::Result<()> {
+impl Journal for Noted {
+    fn store(&mut self, entry: JournalEntry) -> std::io::Result<()> {
+        if let JournalEntry::Begun { record, .. } = &entry {
+            let (run, attempt) = (record.id().to_string(), record.attempt);
+            self.world.lock().env.facts.push(Fact::Noted { run, attempt });
+        }
         guard(&self.book).take(entry);
         Ok(())
-    }
-}
-
-impl Journal for Noted {
-    fn begun(&mut self, record: &RunRecord, version: Version, traces: &Traces) -> std::io::Result<()> {
-        let (run, attempt) = (record.id().to_string(), record.attempt);
-        self.world.lock().env.facts.push(Fact::Noted { run, attempt });
-        self.take(JournalEntry::Begun { record: Box::new(record.clone()), version, traces: traces.clone() })
-    }
-
-    fn started(
-        &mut self,
-        run: &RunId,
-        attempt: u32,
-        pid: i32,
-        start_time: u64,
-        known_by: &KnownBy,
-    ) -> std::io::Result<()> {
-        self.take(JournalEntry::Started {
-            run: run.clone(),
-            attempt,
-            pid,
-            start_time,
-            known_by: Some(known_by.clone()),
-        })
-    }
-
-    fn ended(&mut self, end: &RunEnd, version: Version) -> std::io::Result<()> {
-        self.take(JournalEntry::Ended { end: Box::new(end.clone()), version })
-    }
-
-    fn settled(&mut self, run: &RunId) -> std::io::Result<()> {
-        self.take(JournalEntry::Settled(run.clone()))
-    }
-
-    fn unstarted(&mut self, run: &RunId) -> std::io::Result<()> {
-        self.take(JournalEntry::Unstarted(run.clone()))
     }
 
     fn open_runs(&self) -> Vec<RecoveredRun> {

@@ -10,10 +10,9 @@ use cronkeeper_core::job::{
     AlarmLimits, CommandLine, Due, Hooks, Interrupted, Job, JobName, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
     RunAs, Splay,
 };
-use cronkeeper_core::run::journal::{Journal, RecoveredRun};
+use cronkeeper_core::run::journal::{Journal, JournalEntry, RecoveredRun};
 use cronkeeper_core::run::{
-    KnownBy, Nonce, OnLoss, Outcome, Owner, Parameters, Past, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason,
-    Traces, Version,
+    Nonce, OnLoss, Outcome, Owner, Parameters, Past, RunEnd, RunRecord, RunState, Skip, SkipReason,
 };
 use cronkeeper_core::schedule::{Calendar, Dates, DatesFile, Dst, Schedule};
 use cronkeeper_core::term::{FencingToken, NodeName, SessionId};
@@ -129,23 +128,7 @@ pub fn without(job: &Job, dates: &str) -> Job {
 pub struct NullJournal;
 
 impl Journal for NullJournal {
-    fn begun(&mut self, _: &RunRecord, _: Version, _: &Traces) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn started(&mut self, _: &RunId, _: u32, _: i32, _: u64, _: &KnownBy) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn ended(&mut self, _: &RunEnd, _: Version) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn settled(&mut self, _: &RunId) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn unstarted(&mut self, _: &RunId) -> io::Result<()> {
+    fn store(&mut self, _: JournalEntry) -> io::Result<()> {
         Ok(())
     }
 

@@ -25,7 +25,7 @@ pub enum SecretError {
     Unsafe(Unsafe),
     #[error("{} must hold a token: one line of {SHORTEST} to 1000 visible characters, as `openssl rand -hex 32` writes it", .0.display())]
     NoToken(PathBuf),
-    /// There is no usable certificate or key in it.
+    /// It contains no certificate or key that can be used.
     #[error("{} {fault}", path.display())]
     Pem { path: PathBuf, fault: PemFault },
     /// The TLS library rejects a certificate, key or authority.

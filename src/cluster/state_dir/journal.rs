@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use super::boot_scope::BootScope;
 use super::{StateDirError, file};
 use cronkeeper_core::run::journal::{Journal, JournalEntry, JournalState, Recovered, RecoveredRun, Written};
-use cronkeeper_core::run::{KnownBy, RunEnd, RunId, RunRecord, Traces, Version};
 
 /// A file with fewer lines than this is not compacted.
 const COMPACT_MIN_LINES: usize = 1024;
@@ -55,15 +54,6 @@ impl FileJournal {
         Ok((Self { path: path.to_owned(), here, file, state, lines, torn: false }, recovered))
     }
 
-    fn take(&mut self, entry: JournalEntry) -> io::Result<()> {
-        self.append(&entry)?;
-        self.state.take(entry);
-        if self.lines > COMPACT_MIN_LINES && self.lines > 8 * self.state.len() {
-            self.compact();
-        }
-        Ok(())
-    }
-
     fn append(&mut self, entry: &JournalEntry) -> io::Result<()> {
         // If the last write failed halfway, this entry starts on a line of its own.
         let mut line = if self.torn { b"\n".to_vec() } else { Vec::new() };
@@ -87,30 +77,13 @@ impl FileJournal {
 }
 
 impl Journal for FileJournal {
-    fn begun(&mut self, record: &RunRecord, version: Version, traces: &Traces) -> io::Result<()> {
-        self.take(JournalEntry::Begun { record: Box::new(record.clone()), version, traces: traces.clone() })
-    }
-
-    fn started(&mut self, run: &RunId, attempt: u32, pid: i32, start_time: u64, known_by: &KnownBy) -> io::Result<()> {
-        self.take(JournalEntry::Started {
-            run: run.clone(),
-            attempt,
-            pid,
-            start_time,
-            known_by: Some(known_by.clone()),
-        })
-    }
-
-    fn ended(&mut self, end: &RunEnd, version: Version) -> io::Result<()> {
-        self.take(JournalEntry::Ended { end: Box::new(end.clone()), version })
-    }
-
-    fn settled(&mut self, run: &RunId) -> io::Result<()> {
-        self.take(JournalEntry::Settled(run.clone()))
-    }
-
-    fn unstarted(&mut self, run: &RunId) -> io::Result<()> {
-        self.take(JournalEntry::Unstarted(run.clone()))
+    fn store(&mut self, entry: JournalEntry) -> io::Result<()> {
+        self.append(&entry)?;
+        self.state.take(entry);
+        if self.lines > COMPACT_MIN_LINES && self.lines > 8 * self.state.len() {
+            self.compact();
+        }
+        Ok(())
     }
 
     fn open_runs(&self) -> Vec<RecoveredRun> {
@@ -163,7 +136,7 @@ mod tests {
     use crate::fuzz::Fuzz;
     use crate::fuzz::LEDGER_WORDS;
     use crate::test_records::{NullJournal, record, success};
-    use cronkeeper_core::run::REMEMBERED;
+    use cronkeeper_core::run::{KnownBy, REMEMBERED, Traces, Version};
     use cronkeeper_core::term::NodeName;
 
     fn filled(path: &Path) -> FileJournal {

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use self::alarms::{Alarms, FirstStart};
 use self::book::{Book, Due};
@@ -198,7 +198,7 @@ impl Leader {
 
     /// Decides on everything that is due or may have changed.
     pub fn act(&mut self, cx: &mut Context, runs: &mut Runs) {
-        if cx.clock_step < SignedDuration::ZERO && cx.clock_step.abs() >= STEP {
+        if cx.clock_step <= -STEP {
             self.on_clock_set_back(cx);
         }
         self.decide_due(cx, runs);

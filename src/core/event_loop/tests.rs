@@ -19,8 +19,8 @@ use crate::ledger::{
 use crate::process::{NotSent, Order, Recorded};
 use crate::run::journal::{JournalEntry, JournalState, RecoveredRun};
 use crate::run::{
-    Drain, HandoverRequest, HistoryRecord, KillRequest, KnownBy, Pause, Resume, RunEnd, RunId, RunRecord, RunState,
-    Traces, TriggerRecord, Version,
+    Drain, HandoverRequest, HistoryRecord, KillRequest, KnownBy, Pause, Resume, RunId, RunState, Traces, TriggerRecord,
+    Version,
 };
 use crate::term::NodeName;
 use crate::test_records::record;
@@ -201,33 +201,10 @@ impl Launcher for NoLauncher {
 #[derive(Clone, Default)]
 struct MemoryJournal(Arc<Mutex<JournalState>>);
 
-impl MemoryJournal {
-    fn take(&self, entry: JournalEntry) -> io::Result<()> {
+impl Journal for MemoryJournal {
+    fn store(&mut self, entry: JournalEntry) -> io::Result<()> {
         self.0.lock().unwrap().take(entry);
         Ok(())
-    }
-}
-
-impl Journal for MemoryJournal {
-    fn begun(&mut self, record: &RunRecord, version: Version, traces: &Traces) -> io::Result<()> {
-        self.take(JournalEntry::Begun { record: Box::new(record.clone()), version, traces: traces.clone() })
-    }
-
-    fn started(&mut self, run: &RunId, attempt: u32, pid: i32, start_time: u64, known_by: &KnownBy) -> io::Result<()> {
-        let known_by = Some(known_by.clone());
-        self.take(JournalEntry::Started { run: run.clone(), attempt, pid, start_time, known_by })
-    }
-
-    fn ended(&mut self, end: &RunEnd, version: Version) -> io::Result<()> {
-        self.take(JournalEntry::Ended { end: Box::new(end.clone()), version })
-    }
-
-    fn settled(&mut self, run: &RunId) -> io::Result<()> {
-        self.take(JournalEntry::Settled(run.clone()))
-    }
-
-    fn unstarted(&mut self, run: &RunId) -> io::Result<()> {
-        self.take(JournalEntry::Unstarted(run.clone()))
     }
 
     fn open_runs(&self) -> Vec<RecoveredRun> {

@@ -57,7 +57,7 @@ pub enum JournalEntry {
     },
     /// Nothing is left to do for the run on this host: its attempt is over, and the ledger has that.
     Settled(RunId),
-    /// The attempt was never started, and is no longer this host's.
+    /// The attempt was never started, and this host no longer has it.
     Unstarted(RunId),
     /// An attempt that is over, in a journal that was written anew.
     Over(Box<OverAttempt>),
@@ -192,35 +192,52 @@ impl Recovered {
 
 /// Storage for journal entries. Each entry is stored before the call returns.
 pub trait Journal: Send {
+    /// Stores an entry.
+    ///
+    /// # Errors
+    /// If it could not be stored.
+    fn store(&mut self, entry: JournalEntry) -> io::Result<()>;
+
     /// Records an accepted begin, before its process starts.
     ///
     /// # Errors
     /// If the entry could not be stored; then the process must not be started.
-    fn begun(&mut self, record: &RunRecord, version: Version, traces: &Traces) -> io::Result<()>;
+    fn begun(&mut self, record: &RunRecord, version: Version, traces: &Traces) -> io::Result<()> {
+        self.store(JournalEntry::Begun { record: Box::new(record.clone()), version, traces: traces.clone() })
+    }
 
     /// Records a started process.
     ///
     /// # Errors
     /// If the entry could not be stored.
-    fn started(&mut self, run: &RunId, attempt: u32, pid: i32, start_time: u64, known_by: &KnownBy) -> io::Result<()>;
+    fn started(&mut self, run: &RunId, attempt: u32, pid: i32, start_time: u64, known_by: &KnownBy) -> io::Result<()> {
+        let known_by = Some(known_by.clone());
+        self.store(JournalEntry::Started { run: run.clone(), attempt, pid, start_time, known_by })
+    }
 
     /// Records an end that is about to be committed.
     ///
     /// # Errors
     /// If the entry could not be stored.
-    fn ended(&mut self, end: &RunEnd, version: Version) -> io::Result<()>;
+    fn ended(&mut self, end: &RunEnd, version: Version) -> io::Result<()> {
+        self.store(JournalEntry::Ended { end: Box::new(end.clone()), version })
+    }
 
     /// Records that the ledger has everything about a run.
     ///
     /// # Errors
     /// If the entry could not be stored.
-    fn settled(&mut self, run: &RunId) -> io::Result<()>;
+    fn settled(&mut self, run: &RunId) -> io::Result<()> {
+        self.store(JournalEntry::Settled(run.clone()))
+    }
 
     /// Records that the attempt of a run never had a process.
     ///
     /// # Errors
     /// If the entry could not be stored.
-    fn unstarted(&mut self, run: &RunId) -> io::Result<()>;
+    fn unstarted(&mut self, run: &RunId) -> io::Result<()> {
+        self.store(JournalEntry::Unstarted(run.clone()))
+    }
 
     /// The recorded runs that are not settled.
     fn open_runs(&self) -> Vec<RecoveredRun>;

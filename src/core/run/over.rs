@@ -4,7 +4,7 @@
 //! that ran it can tell: the run must neither be taken for one that was never started, nor stay in flight. So the newest
 //! of these attempts are remembered, and of those before them that they may have been.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -58,20 +58,28 @@ impl EndFacts {
     }
 }
 
-/// The newest attempts that are over, at most [`REMEMBERED`].
+/// The newest attempt that is over of each run, of at most [`REMEMBERED`] runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OverAttempts {
-    /// Oldest first.
-    attempts: VecDeque<OverAttempt>,
+    newest: BTreeMap<RunId, OverAttempt>,
+    /// The runs, oldest first.
+    order: VecDeque<RunId>,
     /// An attempt that began until then may be missing.
     forgotten_until: Option<Timestamp>,
 }
 
 impl OverAttempts {
     pub fn remember(&mut self, over: OverAttempt) {
-        self.attempts.push_back(over);
-        if self.attempts.len() > REMEMBERED
-            && let Some(oldest) = self.attempts.pop_front()
+        match self.newest.get_mut(&over.run) {
+            Some(known) if known.attempt > over.attempt => {}
+            Some(known) => *known = over,
+            None => {
+                self.order.push_back(over.run.clone());
+                self.newest.insert(over.run.clone(), over);
+            }
+        }
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front().and_then(|run| self.newest.remove(&run))
         {
             self.forget_until(oldest.begun_at);
         }
@@ -88,33 +96,36 @@ impl OverAttempts {
 
     /// True unless the attempt is certainly not over.
     pub fn may_include(&self, run: &RunRecord) -> bool {
-        let id = run.id();
-        self.attempts.iter().any(|over| over.run == id && over.attempt >= run.attempt)
+        self.newest.get(&run.id()).is_some_and(|over| over.attempt >= run.attempt)
             || self.forgotten_until.is_some_and(|until| run.begun_at <= until)
     }
 
     /// True if an attempt of the run is remembered.
     pub fn mentions(&self, run: &RunId) -> bool {
-        self.attempts.iter().any(|over| over.run == *run)
+        self.newest.contains_key(run)
     }
 
     /// The end that the attempt gave its run, without its output.
     pub fn end_of(&self, run: &RunRecord) -> Option<RunEnd> {
-        let id = run.id();
-        let same = self.attempts.iter().rev().find(|over| over.run == id && over.attempt == run.attempt);
-        same?.end.clone().map(|facts| facts.end_of(run))
+        self.newest
+            .get(&run.id())
+            .filter(|over| over.attempt == run.attempt)?
+            .end
+            .clone()
+            .map(|facts| facts.end_of(run))
     }
 
+    /// The attempts, those of the oldest runs first.
     pub fn iter(&self) -> impl Iterator<Item = &OverAttempt> {
-        self.attempts.iter()
+        self.order.iter().filter_map(|run| self.newest.get(run))
     }
 
     pub fn len(&self) -> usize {
-        self.attempts.len()
+        self.order.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.attempts.is_empty()
+        self.order.is_empty()
     }
 }
 

@@ -22,7 +22,7 @@ use crate::engine::report::{IllegalStep, Report};
 use crate::job::Job;
 use crate::ledger::{CommitId, OwnerState};
 use crate::process::TreeId;
-use crate::run::{Outcome, Reason, RunEnd, RunRecord, RunState, Version};
+use crate::run::{Outcome, OverAttempt, Reason, RunEnd, RunRecord, RunState, Version};
 
 /// A run in flight, as this node knows it.
 #[derive(Clone, Debug)]
@@ -440,6 +440,11 @@ impl ActiveRun {
             Some(Phase::Ended(ended)) => Some(ended),
             _ => None,
         }
+    }
+
+    /// The attempt as one that is over, with the run's end if it ended the run.
+    pub fn over(&self) -> OverAttempt {
+        OverAttempt::of(&self.record, self.ended().map(|ended| ended.end.as_ref()))
     }
 
     pub fn ended_mut(&mut self) -> Option<&mut Ended> {

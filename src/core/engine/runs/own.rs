@@ -17,9 +17,7 @@ use crate::engine::report::Report;
 use crate::ledger::{Change, Commit, CommitId, Request};
 use crate::process::{Deadline, EndedBy, Ending, Order, StartFailure, StartStep, TreeId};
 use crate::run::journal::RecoveredRun;
-use crate::run::{
-    LONGEST_HOLD, OnLoss, Outcome, OverAttempt, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Version, millis,
-};
+use crate::run::{LONGEST_HOLD, OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Version, millis};
 use crate::start_problem::StartProblem;
 use crate::term::TermEnd;
 
@@ -435,7 +433,7 @@ impl Runs {
     fn on_released(&mut self, cx: &mut Context, run: &RunId) {
         if let Some(active) = self.active.get_mut(run) {
             if active.record.state == RunState::Retrying {
-                self.over.remember(OverAttempt::of(&active.record, None));
+                self.over.remember(active.over());
             }
             let report = active.release_mut().and_then(|release| release.report.take());
             cx.commands.extend(report.map(|report| Command::Report(*report)));
@@ -454,8 +452,8 @@ impl Runs {
         match answer {
             Commit::Accepted => {
                 let is_local = active.is_local();
-                let over = active.ended().map(|ended| OverAttempt::of(&active.record, Some(&ended.end)));
-                if let Some(over) = over.filter(|_| is_local) {
+                let over = active.over();
+                if is_local {
                     self.over.remember(over);
                 }
                 cx.forget(run);
@@ -532,7 +530,7 @@ impl Runs {
     /// Forgets an own run, here and in the state directory.
     fn forget_own(&mut self, cx: &mut Context, run: &RunId) {
         if let Some(active) = self.active.get(run) {
-            self.over.remember(OverAttempt::of(&active.record, active.ended().map(|ended| ended.end.as_ref())));
+            self.over.remember(active.over());
         }
         self.forget(cx, run);
         cx.forget(run);
