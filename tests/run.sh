@@ -60,7 +60,7 @@ if ((${#missing[@]})); then
 fi
 
 # More threads than cores: most tests spend their time waiting for processes, servers and sessions.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((4 * $(nproc)))}
 
 # Absolute, because tests change their directory.
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")

@@ -9,7 +9,7 @@
 //! input depends only on its seed and the corpus, so it is the same on every machine. The unchanged samples come first,
 //! so that an input that once broke a parser can stay in its corpus as a regression test.
 //!
-//! An ordinary run has ten thousand inputs, one with `CRONKEEPER_LONG=1` a million. `CRONKEEPER_FUZZ_SEED` repeats a
+//! An ordinary run has two thousand inputs, one with `CRONKEEPER_LONG=1` a million. `CRONKEEPER_FUZZ_SEED` repeats a
 //! single one.
 
 #![allow(dead_code, reason = "each crate uses a part of it")]
@@ -30,7 +30,7 @@ use serde::de::DeserializeOwned;
 use mutate::Mutator;
 
 /// Number of inputs in an ordinary run and in a long one.
-const FEW: u64 = 10_000;
+const FEW: u64 = 2_000;
 const MANY: u64 = 1_000_000;
 /// Maximum CPU time for one input. CPU time does not depend on the load of the machine.
 const SLOW: Duration = Duration::from_secs(5);
