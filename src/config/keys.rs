@@ -23,8 +23,8 @@ use super::words;
 use cronkeeper_core::duration;
 use cronkeeper_core::environment_file::EnvironmentFile;
 use cronkeeper_core::job::{
-    AlarmLimits, CommandLine, Due, Group, HISTORY_LIMIT, Hook, Hooks, Interrupted, Job, JobName, Limits, Misfire,
-    OnLeaseEnd, Overlap, Retries, RunAs, Splay,
+    AlarmLimits, CommandLine, Due, Group, HISTORY_LIMIT, Hook, Hooks, Interrupted, Job, JobName, LEAST_HISTORY_LIMIT,
+    Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs, Splay,
 };
 use cronkeeper_core::lock::LockPath;
 use cronkeeper_core::schedule::Dst;
@@ -246,7 +246,7 @@ job_keys! {
     max_output: Form::Size, String => u64,
         |c, key, given| c.value(key, given, |text| size::parse(&text)), or(MAX_OUTPUT) => u64;
     /// The newest runs, and newest skips, that the ledger keeps. Default 20.
-    history_limit: Form::Number { least: 5, most: 1_000 }, u64 => u16,
+    history_limit: Form::Number { least: LEAST_HISTORY_LIMIT as u64, most: 1_000 }, u64 => u16,
         |c, key, given| c.value(key, given, values::history_limit), or(HISTORY_LIMIT) => u16;
     /// Raises the alarm `late` when a run has not started so long after it was due. Default: never.
     late_after: Form::Duration, String => Duration,

@@ -199,6 +199,9 @@ pub enum OnLeaseEnd {
     Kill,
 }
 
+/// Least [`Job::history_limit`].
+pub const LEAST_HISTORY_LIMIT: u16 = 5;
+
 /// Default of [`Job::history_limit`]. It also applies to jobs that a node's files do not define.
 pub const HISTORY_LIMIT: u16 = 20;
 

@@ -24,7 +24,7 @@ pub use self::filter::Filter;
 pub use self::newest::{Gathering, LastEnd, Newest, Window};
 pub use self::pipeline::Pipelines;
 pub use self::write::{Existing, Write};
-use crate::job::JobName;
+use crate::job::{JobName, LEAST_HISTORY_LIMIT};
 use crate::run::{JobRecord, Link, Outcome, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
 
 /// Identifies one of the commits in flight.
@@ -49,7 +49,7 @@ pub enum Request {
     /// Read which runs are in flight, once nothing that this node has written can be missing. Answered by
     /// [`Event::InFlight`].
     ReadInFlight,
-    /// Read `running/<run>` after everything that was answered before. Answered by [`Event::Again`].
+    /// Read what there is of a run, after everything that was answered before. Answered by [`Event::Again`].
     ReadAgain(RunId),
     /// Read the outcome of the same job's previous run, in the order in which the ends were written. Answered by
     /// [`Event::Before`].
@@ -155,6 +155,14 @@ pub enum Change {
         at: Version,
         run: RunRecord,
     },
+    /// Write an own run again that the service has lost. Only the owner; it need not lead.
+    Restore {
+        /// The run, under the node's session; the ledger must not have it.
+        run: RunRecord,
+        /// Version of the job's record as read, and the record with a mark that is not before the run. Absent if the mark
+        /// need not move, or if the leader restores it.
+        mark: Option<(Version, JobRecord)>,
+    },
     /// Request that a run's owner end it. Only the leader.
     Kill {
         /// Version of the run's record as last read or written.
@@ -183,6 +191,7 @@ impl Change {
             | Self::Begin { run, .. }
             | Self::UpdateRun { run, .. }
             | Self::ChangeOwner { run, .. }
+            | Self::Restore { run, .. }
             | Self::Kill { run, .. } => &run.job,
             Self::SkipRun { run, .. } => run.job(),
             Self::End { end, .. } => &end.run.job,
@@ -202,7 +211,7 @@ impl Change {
             | Self::UpdateRun { .. }
             | Self::SkipRun { .. }
             | Self::Kill { .. } => true,
-            Self::ChangeOwner { .. } => false,
+            Self::ChangeOwner { .. } | Self::Restore { .. } => false,
             Self::End { as_leader, .. } => *as_leader,
         }
     }
@@ -222,6 +231,7 @@ impl Change {
             | Self::BeginDownstream { .. }
             | Self::UpdateRun { .. }
             | Self::ChangeOwner { .. }
+            | Self::Restore { .. }
             | Self::Kill { .. } => Vec::new(),
         }
     }
@@ -282,9 +292,8 @@ pub enum Event {
     OperatorRequests(OperatorRequests),
     /// A run's current record; `None` if the run is not in flight.
     Run(RunId, Option<(RunRecord, Version)>),
-    /// A run's record, read after everything that was answered before it was requested; `None` if the run is not in
-    /// flight.
-    Again(RunId, Option<(RunRecord, Version)>),
+    /// What there is of a run, read after everything that was answered before it was requested.
+    Again(RunId, RunLookup),
     /// The runs that are in flight, on any node.
     InFlight(Vec<RunId>),
     /// The run of a dead process of this host ended. The backend wrote the end itself, before the process's entries
@@ -307,6 +316,28 @@ pub enum Event {
     /// The owner of a watched run is gone. Carries what is known of its processes and the run's record, read after
     /// that.
     OwnerGone(RunId, OwnerState, Option<(RunRecord, Version)>),
+}
+
+/// What the ledger has of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RunLookup {
+    /// It is in flight.
+    InFlight(Box<RunRecord>, Version),
+    /// It has ended, or may have ended so long ago that its record is gone from the history.
+    Ended,
+    /// It is neither in flight nor has it ended. Its job's record, if there is one.
+    Absent(Option<Box<JobEntry>>),
+}
+
+impl RunLookup {
+    /// What is true of a run that is not in flight, by the records that its job's history has.
+    ///
+    /// A history is trimmed: what is not in it may have been, if it has as many later ones as it keeps at least.
+    pub fn not_in_flight(run: &RunId, recorded: &[RunId], job: Option<JobEntry>) -> Self {
+        let later = recorded.iter().filter(|other| other.scheduled_at() > run.scheduled_at());
+        let has_ended = recorded.contains(run) || later.count() >= usize::from(LEAST_HISTORY_LIMIT);
+        if has_ended { Self::Ended } else { Self::Absent(job.map(Box::new)) }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

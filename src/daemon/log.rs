@@ -223,7 +223,16 @@ pub(super) fn report(report: &Report) {
             job = %run.job(),
             %run,
             outcome = outcome.map(|outcome| outcome.as_str()),
-            "the coordination service has lost the end of run {run}, which it had acknowledged; writing it again",
+            "the coordination service has lost what it had acknowledged about run {run}; writing it again",
+        ),
+        Report::MarkRewound { job, found, mark } => error!(
+            target: TARGET,
+            event = log_event::COORDINATION_REWOUND,
+            %job,
+            mark = %instant(*mark),
+            found = found.map(|found| tracing::field::display(instant(found))),
+            "the coordination service has lost that the occurrences of {job} until {} are decided; writing it again",
+            instant(*mark),
         ),
         Report::CutOff { run, owner, keep_until } => warn!(
             target: TARGET,

@@ -4,8 +4,8 @@ use std::ops::{Deref, DerefMut};
 
 use cronkeeper_core::election::{Candidate, Event, Failure, Request};
 use cronkeeper_core::ledger::{
-    Commit, ControlEntry, Event as LedgerEvent, Filter, JobEntry, OperatorRequests, Request as LedgerRequest, Snapshot,
-    Window,
+    Commit, ControlEntry, Event as LedgerEvent, Filter, JobEntry, OperatorRequests, Request as LedgerRequest,
+    RunLookup, Snapshot, Window,
 };
 use cronkeeper_core::run::journal::Journal;
 use cronkeeper_core::run::{HistoryRecord, KnownBy, RunId, RunRecord, Skip, SkipReason, Traces, Version};
@@ -183,6 +183,17 @@ impl Node {
     pub async fn run_event(&mut self, wanted: &RunId) -> Option<(RunRecord, Version)> {
         self.ledger("the run", |event| match event {
             LedgerEvent::Run(run, row) if run == wanted => Some(row.clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    /// What there is of a run.
+    pub async fn look_up(&mut self, run: &RunRecord) -> RunLookup {
+        let wanted = run.id();
+        self.ask_ledger(LedgerRequest::ReadAgain(wanted.clone()));
+        self.ledger("what there is of a run", |event| match event {
+            LedgerEvent::Again(of, found) if *of == wanted => Some(found.clone()),
             _ => None,
         })
         .await

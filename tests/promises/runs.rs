@@ -2,7 +2,7 @@
 
 use cronkeeper_core::election::Request;
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::ledger::{Change, Commit, Event, LastSuccess, OwnerState, Request as LedgerRequest};
+use cronkeeper_core::ledger::{Change, Commit, Event, LastSuccess, OwnerState, Request as LedgerRequest, RunLookup};
 use cronkeeper_core::run::{HistoryRecord, KillRequest, Outcome, Reason, RunId, RunRecord, RunState, Version};
 
 use super::cluster::{Cluster, Node};
@@ -16,6 +16,7 @@ on_every_backend! {
     an_owner_that_leaves_its_run_behind_is_reported,
     a_run_is_read_as_it_is,
     the_outcome_of_the_run_before_is_read,
+    a_run_that_is_not_on_record_can_be_restored_once,
     only_one_of_two_writers_changes_a_run,
 }
 
@@ -158,6 +159,20 @@ async fn the_outcome_of_the_run_before_is_read(mut cluster: Cluster) {
     }
     let history = a.history("j").await;
     assert!(matches!(&history[..], [HistoryRecord::Run(newest), _] if newest.run == second), "{history:?}");
+}
+
+/// A run that is gone looks like one that was never begun.
+async fn a_run_that_is_not_on_record_can_be_restored_once(mut cluster: Cluster) {
+    let mut a = cluster.leader("a").await;
+    let (run, later) = (a.run("j", 60), a.run("j", 120));
+    assert_eq!(a.look_up(&run).await, RunLookup::Absent(None));
+    assert_eq!(a.commit(Change::Restore { run: run.clone(), mark: None }).await, Commit::Accepted);
+    assert_eq!(a.look_up(&run).await, RunLookup::InFlight(Box::new(run.clone()), Version::FIRST));
+    let again = RunRecord { attempt: 2, ..run.clone() };
+    assert_eq!(a.commit(Change::Restore { run: again, mark: None }).await, Commit::Superseded);
+    assert_eq!(a.commit(end(0, &run)).await, Commit::Accepted);
+    assert_eq!(a.look_up(&run).await, RunLookup::Ended);
+    assert_eq!(a.look_up(&later).await, RunLookup::Absent(None));
 }
 
 async fn only_one_of_two_writers_changes_a_run(mut cluster: Cluster) {

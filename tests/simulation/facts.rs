@@ -19,6 +19,8 @@ pub enum Fact {
     /// The ensemble has committed a transaction and accepted it. `touched`: the znodes that it created, changed or
     /// removed.
     Committed { txn: Arc<Txn>, touched: Vec<String> },
+    /// The ensemble has lost transactions that it had committed, oldest first.
+    Lost { txns: Vec<Arc<Txn>> },
     /// A node received the result of a write. `nonce`: a text that only the data of that write contains.
     Answered { node: usize, nonce: String, answer: Commit },
     /// A node reports that it leads from now on.

@@ -104,6 +104,10 @@ pub enum Fault {
     Unclog {
         node: usize,
     },
+    /// The servers lose the transactions that they committed last.
+    Rewind {
+        lost: usize,
+    },
     /// A fault that chooses its own moment.
     TargetedFault(TargetedFault),
 }
@@ -156,6 +160,19 @@ pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: 
         ));
     }
     plan
+}
+
+/// Losses of what the servers have committed, so that a seed has few other faults between them.
+pub fn rewinds(rng: &mut Rng, timeout: Duration, begin: Uptime, end: Uptime) -> Vec<(Uptime, Fault)> {
+    let mut plan = Vec::new();
+    let mut at = begin;
+    loop {
+        at = at + timeout.mul_f64(0.5 + 2.0 * rng.f64());
+        if at >= end {
+            return plan;
+        }
+        plan.push((at, Fault::Rewind { lost: rng.usize(1..=12) }));
+    }
 }
 
 /// A hanging warden: at any time, or around the time at which it would have to kill, while its node is cut off.
@@ -341,6 +358,7 @@ impl World {
             Fault::PauseServer { server } => self.ensemble.servers[server].pause(),
             Fault::PauseLeadingServer { lasts } => self.pause_leading_server(lasts),
             Fault::StallDisks => self.ensemble.servers.iter_mut().for_each(Server::stall_disk),
+            Fault::Rewind { lost } => self.ensemble.rewind(&mut self.env, lost),
             Fault::ResumeDisks => self.resume_disks(),
             Fault::StallLoop { node } => self.stall_loop(node),
             Fault::ResumeLoop { node } => self.resume_loop(node),
@@ -363,6 +381,7 @@ impl World {
                 self.heal(from, to);
             }
         }
+        self.ensemble.calm();
         self.resume_disks();
         self.wardens.slow(None);
         for server in 0..SERVERS {

@@ -11,6 +11,7 @@ mod hooks_follow_what_is_written;
 mod no_attempt_ends_without_a_process;
 mod no_program_begins_early;
 mod no_two_processes_of_a_run;
+mod nothing_known_is_lost;
 mod one_acting_term;
 mod parameters_stay_with_the_run;
 #[cfg(test)]
@@ -69,6 +70,15 @@ pub fn all(nodes: usize, timeout: Duration, successors: Successors) -> Vec<Box<d
         Box::new(what_is_due_has_had_its_process::WhatIsDueHasHadItsProcess::new()),
     ];
     of_ledger.into_iter().chain(others).collect()
+}
+
+/// The invariants of a cluster whose servers lose what they have committed.
+pub fn under_rewinds() -> Vec<Box<dyn Invariant>> {
+    vec![
+        Box::<nothing_known_is_lost::NothingKnownIsLost>::default(),
+        Box::<no_program_begins_early::NoProgramBeginsEarly>::default(),
+        Box::new(events_keep_their_order::EventsKeepTheirOrder),
+    ]
 }
 
 /// A rule about what the ensemble commits.

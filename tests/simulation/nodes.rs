@@ -63,7 +63,7 @@ const MOMENT: jiff::SignedDuration = jiff::SignedDuration::from_secs(5);
 
 /// Nodes with an engine, as programs for the executor. With `STEADY` the clocks agree, and then even a run that is kept
 /// while cut off never overlaps its successor.
-pub struct Nodes<const STEADY: bool> {
+pub struct Nodes<const STEADY: bool, const REWINDS: bool = false> {
     rng: Rng,
     homes: Vec<Home>,
     said: Arc<Mutex<Vec<Said>>>,
@@ -80,8 +80,9 @@ impl Nodes<true> {
     }
 }
 
-impl<const STEADY: bool> Subject for Nodes<STEADY> {
+impl<const STEADY: bool, const REWINDS: bool> Subject for Nodes<STEADY, REWINDS> {
     const CLOCKS_STEP: bool = !STEADY;
+    const SERVERS_REWIND: bool = REWINDS;
 
     fn new(seed: u64, nodes: usize, length: Length) -> Self {
         let mut rng = Rng::with_seed(seed ^ 0x0de5);
@@ -149,6 +150,9 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
                 return Err(format!("in peace `{name}` is in flight, and no process is: {record:?}"));
             }
         }
+        if let Some(run) = alive.iter().find(|run| !names.contains(run)) {
+            return Err(format!("in peace `{run}` has a process, and is not in flight"));
+        }
         left_waiting(tree, world.env.wall())
     }
 }
@@ -181,7 +185,7 @@ fn left_waiting(tree: &Tree, now: jiff::Timestamp) -> Result<(), String> {
     Ok(())
 }
 
-impl<const STEADY: bool> Program for Nodes<STEADY> {
+impl<const STEADY: bool, const REWINDS: bool> Program for Nodes<STEADY, REWINDS> {
     const LOOP: Option<usize> = Some(2);
 
     fn start(&mut self, world: &Shared, node: usize) -> Vec<Task> {
@@ -489,6 +493,7 @@ const PLAN: Plan = Plan { faults: 6, peace: 3 };
 /// As many as the deliberate bug needs that is hardest to find: see tests/mutants.
 const SEEDS: Seeds = Seeds { each_run: 2_000, long_run: 5_000 };
 const WITH_SET_CLOCKS: Seeds = Seeds { each_run: 500, long_run: 4_000 };
+const WITH_REWINDS: Seeds = Seeds { each_run: 1_000, long_run: 12_000 };
 
 #[test]
 fn nodes_keep_the_promises_whatever_goes_wrong() {
@@ -498,6 +503,12 @@ fn nodes_keep_the_promises_whatever_goes_wrong() {
 #[test]
 fn nodes_keep_the_promises_when_clocks_are_set_too() {
     many::<Nodes<false>>("nodes_keep_the_promises_when_clocks_are_set_too", WITH_SET_CLOCKS, PLAN);
+}
+
+/// With clocks that agree, and with servers that lose what they have acknowledged.
+#[test]
+fn nodes_keep_what_they_know_when_the_servers_lose_it() {
+    many::<Nodes<true, true>>("nodes_keep_what_they_know_when_the_servers_lose_it", WITH_REWINDS, PLAN);
 }
 
 #[test]

@@ -22,6 +22,9 @@ pub trait Subject: Program + Sized {
     /// cut off must make room, and nothing beyond the margin of a second is promised.
     const CLOCKS_STEP: bool = true;
 
+    /// True if the servers lose transactions that they have committed. Then only what the nodes still know is judged.
+    const SERVERS_REWIND: bool = false;
+
     fn new(seed: u64, nodes: usize, length: Length) -> Self;
 
     /// Called when peace begins; from then on the program causes no more faults.
@@ -162,7 +165,11 @@ pub fn attempt<S: Subject>(seed: u64, plan: Plan, transcript: Transcript) -> Res
     let world = Shared::new(seed, nodes, timing, transcript);
     // Until when a run goes on while it is cut off, each host tells by its own clock.
     let beside: &[&str] = if S::CLOCKS_STEP { &jobs::KEPT_WHILE_CUT_OFF } else { &[jobs::BESIDE] };
-    let invariants = invariants::all(nodes, timing.session_timeout, Successors::Named(beside));
+    let invariants = if S::SERVERS_REWIND {
+        invariants::under_rewinds()
+    } else {
+        invariants::all(nodes, timing.session_timeout, Successors::Named(beside))
+    };
     let executor = Executor::new(world, S::new(seed, nodes, length));
     let mut trial = Trial { executor, invariants, tally: Tally::default() };
     let begin = trial.executor.now();
@@ -171,7 +178,13 @@ pub fn attempt<S: Subject>(seed: u64, plan: Plan, transcript: Transcript) -> Res
     }
     let times = if length == Length::Long { 3 } else { 1 };
     let end = begin + timing.session_timeout * (plan.faults * times);
-    let mut faults = faults::plan(&mut rng, nodes, timing.session_timeout, begin + timing.session_timeout, end);
+    let from = begin + timing.session_timeout;
+    let mut faults = faults::plan(&mut rng, nodes, timing.session_timeout, from, end);
+    if S::SERVERS_REWIND {
+        // Every other seed has no other faults.
+        faults.retain(|_| !seed.is_multiple_of(2));
+        faults.extend(faults::rewinds(&mut rng, timing.session_timeout, from, end));
+    }
     faults.retain(|(_, fault)| S::CLOCKS_STEP || !matches!(fault, Fault::StepClock { .. }));
     trial.tally.faults = faults.len();
     trial.executor.world.lock().expect(faults);

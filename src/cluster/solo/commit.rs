@@ -37,6 +37,7 @@ fn holds(tx: &Transaction<'_>, write: &Write<'_>) -> rusqlite::Result<bool> {
         Write::RemoveRun { run, at } => Ok(version(tx, "running", &run.to_string())? == Some(*at)),
         Write::RemoveTrigger(seq) => requests::exists(tx, *seq),
         Write::RemovePause { job, at } => Ok(version(tx, "control", job.as_str())? == Some(*at)),
+        Write::NotEnded(run) => Ok(requests::history_record(tx, run)?.is_none()),
         Write::History { .. } | Write::Link(_) => Ok(true),
     }
 }
@@ -55,6 +56,7 @@ fn carry_out(tx: &Transaction<'_>, write: &Write<'_>) -> rusqlite::Result<()> {
             let stays = *existing == Existing::Stays && requests::history_record(tx, &id)?.is_some();
             if stays { Ok(()) } else { put_history(tx, &id, *at, record) }
         }
+        Write::NotEnded(_) => Ok(()),
         Write::Link(link) => requests::add_link(tx, link),
     }
 }

@@ -94,6 +94,13 @@ pub(super) fn run_versions(db: &Connection) -> rusqlite::Result<BTreeMap<String,
     rows.collect()
 }
 
+/// The runs and skips that the history has of a job.
+pub(super) fn recorded(db: &Connection, job: &JobName) -> rusqlite::Result<Vec<RunId>> {
+    let mut statement = db.prepare_cached("SELECT run FROM history WHERE job = ?1")?;
+    let rows = statement.query_map([job.as_str()], |row| row.get::<_, String>(0))?;
+    rows.filter_map(|run| run.map(|run| RunId::parse(&run).ok()).transpose()).collect()
+}
+
 /// A run in flight, if it exists and can be read.
 pub(super) fn run(db: &Connection, run: &RunId) -> rusqlite::Result<Option<(RunRecord, Version)>> {
     let sql = "SELECT version, record FROM running WHERE run = ?1";

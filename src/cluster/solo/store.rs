@@ -198,6 +198,11 @@ impl Store {
         Ok(read::run_versions(&self.db)?)
     }
 
+    /// The runs and skips that the history has of a job.
+    pub(super) fn recorded(&self, job: &JobName) -> Result<Vec<RunId>> {
+        Ok(read::recorded(&self.db, job)?)
+    }
+
     pub(super) fn outcome_before(&self, run: &RunId) -> Result<Option<Outcome>> {
         Ok(read::outcome_before(&self.db, run)?)
     }

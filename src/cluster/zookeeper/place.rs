@@ -82,6 +82,8 @@ impl<W> Opened<W> {
 pub struct Verified<W> {
     /// The candidate exists and belongs to this session.
     pub has_candidate: bool,
+    /// It is a leader's, and another candidate precedes it.
+    pub is_preceded: bool,
     /// The member exists and belongs to this session.
     pub has_member: bool,
     /// The watches that were requested.
@@ -302,20 +304,28 @@ fn send_opening<C: Client, K: Clock>(
     }
 }
 
-/// Checks that the own entries still exist and belong to this session, and watches them on request.
+/// Checks that the own entries still exist and belong to this session, and watches them on request. Of a leader also
+/// that no candidate precedes its own: the servers may have lost that one was removed.
 pub async fn verify<C: Client, K: Clock>(
     context: SessionContext<C, K>,
     candidate: Option<CandidateName>,
-    watch_candidate: bool,
+    is_leader: bool,
     watch_member: bool,
 ) -> Result<Verified<C::Watch>, SessionError> {
     let mut watches = Vec::new();
     let has_candidate = match &candidate {
-        Some(name) => is_own(&context, &paths::candidate(name), watch_candidate, &mut watches).await?,
+        Some(name) => is_own(&context, &paths::candidate(name), is_leader, &mut watches).await?,
         None => false,
     };
     let has_member = is_own(&context, &context.member(), watch_member, &mut watches).await?;
-    Ok(Verified { has_candidate, has_member, watches })
+    let is_preceded = is_leader && has_candidate && {
+        match read_order(&context).await {
+            Ok(order) => order.first() != candidate.as_ref().map(|candidate| &candidate.0),
+            Err(SessionError::NoAuth(_)) => false,
+            Err(error) => return Err(error),
+        }
+    };
+    Ok(Verified { has_candidate, is_preceded, has_member, watches })
 }
 
 async fn is_own<C: Client, K: Clock>(

@@ -333,8 +333,11 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
 
     fn note_state(&mut self, state: State) {
         match state {
-            // Even if no loss was seen: the client coalesces state changes.
             State::Connected => {
+                // The client coalesces state changes: the connection is another, although no loss was seen.
+                if self.link.is_connected {
+                    self.suspended();
+                }
                 self.link.is_connected = true;
                 self.membership.must_verify = self.membership.is_present() || self.candidacy.candidate.is_some();
                 self.step.retry = step::Retry::default();
@@ -343,14 +346,18 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
             }
             State::Disconnected => {
                 self.forget_failures();
-                if self.link.suspend() {
-                    self.supervisor.emit(Event::Suspended { session: self.id.clone() });
-                }
+                self.suspended();
             }
             State::Expired => self.link.ended = Some(SessionEnd::Expired),
             // Once the node has joined, this must not end it: it requests another session and reports why it gets none.
             State::AuthFailed if self.supervisor.has_joined => self.link.ended = Some(SessionEnd::Expired),
             State::AuthFailed => self.fail_auth("authentication failed".into()),
+        }
+    }
+
+    fn suspended(&mut self) {
+        if self.link.suspend() {
+            self.supervisor.emit(Event::Suspended { session: self.id.clone() });
         }
     }
 

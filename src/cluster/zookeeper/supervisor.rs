@@ -18,6 +18,7 @@ use cronkeeper_core::coordination::{self, Service};
 use cronkeeper_core::election::{self, Defined, Failure, Member, Published};
 use cronkeeper_core::ledger::{self, Change, Commit, CommitId};
 use cronkeeper_core::run::millis;
+use cronkeeper_core::term::FencingToken;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// Short, because nobody leads after an outage until the nodes are back: a refused connection costs little, another
@@ -51,6 +52,8 @@ pub struct Supervisor<C: Connect, K> {
     pub has_reported_open_paths: bool,
     /// The paths that cannot be read, written or trusted.
     pub damages: Damages,
+    /// The fencing token of this process's newest term.
+    pub newest_token: Option<FencingToken>,
 }
 
 /// The state that the daemon wants, as last requested.
@@ -115,6 +118,7 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
             has_joined: false,
             has_reported_open_paths: false,
             damages: Damages::default(),
+            newest_token: None,
         }
     }
 

@@ -16,13 +16,13 @@ use cronkeeper_core::run::{HistoryRecord, JobRecord, Nonce, RunRecord, RunState,
 pub fn ops(change: &Change) -> Vec<Op> {
     let writes = change.writes();
     let leaves_links = writes.iter().any(|write| matches!(write, Write::Link(_)));
-    let mut ops: Vec<Op> = writes.iter().map(op).collect();
+    let mut ops: Vec<Op> = writes.iter().flat_map(op).collect();
     ops.extend(leaves_links.then(|| requests::notify_leader(paths::TRIGGERS)));
     ops
 }
 
-fn op(write: &Write<'_>) -> Op {
-    match write {
+fn op(write: &Write<'_>) -> Vec<Op> {
+    let op = match write {
         Write::Job { job, at, record } => put(paths::job(job), json(record), *at),
         Write::Run { at, record } => put(paths::running(&record.id()), json(record), *at),
         Write::RemoveRun { run, at } => Op::Delete { path: paths::running(run), version: at.0 },
@@ -30,11 +30,17 @@ fn op(write: &Write<'_>) -> Op {
         Write::RemovePause { job, at } => Op::Delete { path: paths::control(job), version: at.0 },
         // A record that stays is found by the refusal, and checked for then.
         Write::History { at, record, .. } => put(paths::history(&Write::history_id(record)), json(record), *at),
+        // No operation checks that a znode is absent, but a create fails if it is not.
+        Write::NotEnded(run) => {
+            let path = paths::history(run);
+            return vec![put(path.clone(), Vec::new(), None), Op::Delete { path, version: -1 }];
+        }
         Write::Link(link) => {
             let path = paths::under(paths::TRIGGERS, "");
             Op::Create { path, data: json(link), mode: Mode::PersistentSequential }
         }
-    }
+    };
+    vec![op]
 }
 
 fn put(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
@@ -57,6 +63,7 @@ pub fn is_of_another_term(change: &Change, token: i64) -> bool {
         | Change::Resume { .. }
         | Change::SkipRun { .. }
         | Change::ChangeOwner { .. }
+        | Change::Restore { .. }
         | Change::Kill { .. }
         | Change::End { .. } => false,
     }
@@ -119,6 +126,7 @@ fn traces_of(write: &Write<'_>, moves_mark: bool) -> Vec<Trace> {
         | Write::RemoveRun { .. }
         | Write::RemoveTrigger(_)
         | Write::RemovePause { .. }
+        | Write::NotEnded(_)
         | Write::Link(_) => Vec::new(),
     }
 }

@@ -38,8 +38,20 @@ pub(super) enum Purpose {
     Kill { run: RunId },
     /// Puts an own run under the new session, or releases it.
     ChangeOwner { run: RunId },
+    /// Writes an own run again that the service has lost.
+    Restore { run: RunId },
     /// Ends a run. `settled`: the end of a run that no live node has, written and reported by the leader.
     End { run: RunId, settled: Option<Box<RunEnd>> },
+}
+
+impl Purpose {
+    /// The run that is begun.
+    pub fn begun(&self) -> Option<&RunId> {
+        match self {
+            Self::Begin { run } | Self::BeginTriggered { run, .. } | Self::BeginDownstream { run } => Some(run),
+            _ => None,
+        }
+    }
 }
 
 /// A commit that is not answered yet.
@@ -103,6 +115,7 @@ impl Takeover {
             | Purpose::DropLinks { .. }
             | Purpose::Resume { .. }
             | Purpose::ChangeOwner { .. }
+            | Purpose::Restore { .. }
             | Purpose::Kill { .. } => {}
         }
     }

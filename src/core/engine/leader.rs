@@ -7,7 +7,8 @@
 //!           ├─ pauses     jobs that operators paused
 //!           ├─ triggers   runs that operators requested
 //!           ├─ chains     jobs that run after others
-//!           └─ alarms     jobs that start late, run long, or do not succeed
+//!           ├─ alarms     jobs that start late, run long, or do not succeed
+//!           └─ rewound    marks that the service has lost
 //! ```
 
 mod agenda;
@@ -15,6 +16,7 @@ mod alarms;
 mod book;
 mod chains;
 mod pauses;
+mod rewound;
 mod timeline;
 mod triggers;
 
@@ -28,6 +30,7 @@ use self::alarms::{Alarms, FirstStart};
 use self::book::{Book, Due};
 use self::chains::DownstreamRuns;
 use self::pauses::Pauses;
+use self::rewound::SoughtMarks;
 use self::timeline::{Counted, Timeline};
 use self::triggers::Triggers;
 use super::context::Context;
@@ -51,6 +54,7 @@ pub(super) struct Leader {
     triggers: Triggers,
     downstream: DownstreamRuns,
     alarms: Alarms,
+    sought: SoughtMarks,
 }
 
 /// A job's record, as far as it concerns the schedule.
@@ -549,6 +553,9 @@ impl Leader {
             None => self.pauses.remove(name),
         };
         runs.changed(cx, name);
+        if self.keep_lost_mark(cx, name, entry.as_ref()) {
+            return;
+        }
         let Some(timeline) = self.book.get(name).filter(|timeline| timeline.is_in_conflict) else { return };
         let (written, is_new, job) = (timeline.written, timeline.is_new, timeline.job.clone());
         let alarms = timeline.written_alarms.clone();

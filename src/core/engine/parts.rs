@@ -70,13 +70,13 @@ impl Parts {
 
     fn on_election(&mut self, cx: &mut Context, event: election::Event) {
         use election::Event as E;
-        let Self { runs, hooks, shutdown, transfer, .. } = self;
+        let Self { runs, leader, hooks, shutdown, transfer, .. } = self;
         match event {
             E::Session { id, timeout } => {
                 runs.under(timeout);
                 cx.begin_session(id);
                 runs.on_session(cx);
-                cx.ledger(ledger::Request::ReadInFlight);
+                runs.look_for_own_writes(cx);
                 hooks.repeat_request(cx);
             }
             E::Elected { term, lease_until, snapshot, took } => {
@@ -103,15 +103,25 @@ impl Parts {
             E::NotTransferred { to, why } => shutdown.on_not_transferred(cx, to, why),
             E::Left => shutdown.on_left(cx),
             E::Members(members) => {
+                if leader.is_some() {
+                    // Another node may have restored a run that waits for this one.
+                    cx.ledger(ledger::Request::ReadInFlight);
+                }
                 let giving_up = transfer.on_members(cx, &members);
                 self.give_up(cx, giving_up);
             }
             // Perhaps by other servers, which have lost something.
-            E::Resumed { .. } => cx.ledger(ledger::Request::ReadInFlight),
+            E::Suspended { .. } => {
+                runs.suspend();
+                leader.iter_mut().for_each(Leader::suspend);
+            }
+            E::Resumed { .. } => {
+                runs.look_for_own_writes(cx);
+                leader.iter_mut().for_each(|leader| leader.look_for_newest_mark(cx));
+            }
             E::Time(_)
             | E::Joined { .. }
             | E::Following { .. }
-            | E::Suspended { .. }
             | E::Unreachable { .. }
             | E::Stalled(_)
             | E::Damaged { .. }
@@ -141,7 +151,7 @@ impl Parts {
             (E::LastSuccess(job, found), Some(leader)) => leader.on_success_read(cx, &job, found),
             (E::Job(..) | E::OperatorRequests(_) | E::LastSuccess(..), None) => {}
             (E::InFlight(all), _) => runs.on_in_flight(cx, &all),
-            (E::Again(run, found), _) => runs.on_read_again(cx, &run, found),
+            (E::Again(run, found), _) => runs.on_looked_up(cx, &run, found),
             (E::Run(run, found), _) => runs.on_read(cx, &run, found),
             (E::OwnerGone(run, owner, found), _) => runs.on_news(cx, &run, News::OwnerGone(owner, found)),
             (E::Before(run, before), _) => hooks.on_before_read(cx, &run, before),
@@ -181,6 +191,10 @@ impl Parts {
         let Self { runs, leader, .. } = self;
         let Some((requested, is_of_this_term)) = cx.answered(id, answer) else { return };
         let mut leader = leader.as_mut().filter(|_| is_of_this_term);
+        if let (Some(run), Commit::Superseded, true) = (requested.purpose.begun(), answer, leader.is_some()) {
+            // If its owner has restored it, it is known before its job is decided on again.
+            cx.ledger(ledger::Request::ReadRun(run.clone()));
+        }
         match requested.purpose {
             Purpose::Advance { job, mark, skip } => {
                 note_skip(cx, answer, skip);
@@ -226,6 +240,7 @@ impl Parts {
             Purpose::SkipRun { run, skip } => runs.on_skip_answer(cx, &run, id, skip, answer),
             Purpose::Kill { run } => runs.on_kill_answer(cx, &run, id, answer),
             Purpose::ChangeOwner { run } => runs.on_change_owner_answer(cx, &run, id, answer),
+            Purpose::Restore { run } => runs.on_restore_answer(cx, &run, id, answer),
             Purpose::End { run, settled: None } => runs.on_own_end_answer(cx, &run, id, answer),
             Purpose::End { run, settled: Some(end) } => runs.on_settled_end_answer(cx, &run, id, end, answer),
         }

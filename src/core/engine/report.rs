@@ -147,11 +147,19 @@ pub enum Report {
         /// How it ended here, if it has.
         outcome: Option<Outcome>,
     },
-    /// The coordination service has a run in flight again whose end on this node it had.
+    /// The coordination service has lost what it had acknowledged about a run of this node.
     Rewound {
         run: RunId,
-        /// How it ended; absent if another attempt was to follow, or if nobody knows any more.
+        /// How it ended; absent if it has not, if another attempt was to follow, or if nobody knows any more.
         outcome: Option<Outcome>,
+    },
+    /// The coordination service has lost a job's mark that it had acknowledged to this leader.
+    MarkRewound {
+        job: JobName,
+        /// The mark that it has instead; absent if that cannot be read.
+        found: Option<Timestamp>,
+        /// The mark that is written again.
+        mark: Timestamp,
     },
     /// A run's node is gone without having ended the run; the run may go on there.
     CutOff {

@@ -34,6 +34,7 @@ mod locks;
 mod overdue;
 mod own;
 pub(super) mod retry;
+mod rewound;
 mod trees;
 mod unowned;
 mod waiting;
@@ -50,6 +51,7 @@ use self::active_runs::ActiveRuns;
 use self::agenda::Agenda;
 use self::horizon::Horizon;
 use self::locks::Locks;
+use self::rewound::OwnWrites;
 use self::trees::Trees;
 pub(super) use self::waiting::keep_until;
 use super::context::{Context, Fact};
@@ -73,6 +75,7 @@ pub(super) struct Runs {
     horizon: Horizon,
     /// This process' attempts that are over.
     over: OverAttempts,
+    own_writes: OwnWrites,
 }
 
 impl Runs {
@@ -357,8 +360,10 @@ impl Runs {
     /// Handles the record of an own run, or of one that this leader watches.
     pub fn on_read(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
         match self.active.get_mut(run) {
-            // Read before this node's last write, and received after it.
-            Some(active) if found.as_ref().is_some_and(|(_, version)| *version < active.version) => {}
+            // Read before this node's last write, and received after it; or the service has lost that write.
+            Some(active) if found.as_ref().is_some_and(|(_, version)| *version < active.version) => {
+                self.look_up(cx, run);
+            }
             Some(active) if active.commit.is_some() => active.note_news(News::Changed(found)),
             Some(active) if active.is_local() => self.on_own_read(cx, run, found),
             Some(_) => self.on_news(cx, run, News::Changed(found)),

@@ -3,9 +3,14 @@
 //! A backend carries out all writes of a change, or none where a precondition does not hold. It interprets the kinds of
 //! [`Write`] and needs to know no kind of [`Change`].
 
+use jiff::SignedDuration;
+
 use super::Change;
 use crate::job::JobName;
 use crate::run::{HistoryRecord, JobRecord, Link, RunId, RunRecord, Skip, TriggerSeq, Version};
+
+/// Servers that elect a leader among them take longer.
+const LATE: SignedDuration = SignedDuration::from_millis(200);
 
 /// One write of a change.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +27,9 @@ pub enum Write<'a> {
     RemovePause { job: &'a JobName, at: Version },
     /// A record of the history, which has this version; absent: it does not exist.
     History { at: Option<Version>, record: Box<HistoryRecord>, existing: Existing },
+    /// The history has no record of the run. Needed where the service may have lost that the run was begun, and has its
+    /// trigger, its links or the older mark again.
+    NotEnded(RunId),
     /// A link is left for a job that runs after this one.
     Link(Link),
 }
@@ -61,11 +69,17 @@ impl Change {
                 std::iter::once(Write::Job { job, at: *at, record }).chain(skip).collect()
             }
             Self::Begin { at, record, run } => {
-                vec![Write::Job { job: &run.job, at: Some(*at), record }, begun(run)]
+                let not_ended = is_late(run).then(|| Write::NotEnded(run.id()));
+                let begin = [Write::Job { job: &run.job, at: Some(*at), record }, begun(run)];
+                begin.into_iter().chain(not_ended).collect()
+            }
+            Self::Restore { run, mark } => {
+                let mark = mark.iter().map(|(at, record)| Write::Job { job: &run.job, at: Some(*at), record });
+                mark.chain([begun(run), Write::NotEnded(run.id())]).collect()
             }
             Self::BeginTriggered { run } => {
                 let trigger = run.trigger.iter().map(|trigger| Write::RemoveTrigger(trigger.seq));
-                std::iter::once(begun(run)).chain(trigger).collect()
+                [begun(run), Write::NotEnded(run.id())].into_iter().chain(trigger).collect()
             }
             Self::DropTrigger { seq, skip, .. } => {
                 let skip = skip.iter().map(|skip| history(skip, None, Existing::Refuses));
@@ -73,7 +87,8 @@ impl Change {
             }
             Self::BeginDownstream { mark, run, links } => {
                 let mark = mark.iter().map(|(at, record)| Write::Job { job: &run.job, at: Some(*at), record });
-                mark.chain([begun(run)]).chain(links.iter().copied().map(Write::RemoveTrigger)).collect()
+                let links = links.iter().copied().map(Write::RemoveTrigger);
+                mark.chain([begun(run), Write::NotEnded(run.id())]).chain(links).collect()
             }
             Self::DropLinks { links, skip, .. } => {
                 let skip = skip.iter().map(|skip| history(skip, None, Existing::Stays));
@@ -116,4 +131,10 @@ impl Change {
 
 fn history(skip: &Skip, at: Option<Version>, existing: Existing) -> Write<'_> {
     Write::History { at, record: Box::new(HistoryRecord::Skip(skip.clone())), existing }
+}
+
+/// True for a begin so late that another node may have begun the run before, and the service may have lost that: its
+/// servers need longer to find a new leader among them.
+fn is_late(run: &RunRecord) -> bool {
+    run.begun_at.duration_since(run.scheduled_at) > LATE
 }

@@ -100,9 +100,30 @@ impl OverAttempts {
             || self.forgotten_until.is_some_and(|until| run.begun_at <= until)
     }
 
+    /// True if exactly this attempt is remembered, of whichever process of the node it was.
+    pub fn has(&self, run: &RunRecord) -> bool {
+        let is_it = |over: &OverAttempt| over.attempt == run.attempt && over.begun_at == run.begun_at;
+        self.newest.get(&run.id()).is_some_and(is_it)
+    }
+
+    /// True if a later attempt of the run than this one is remembered.
+    pub fn has_later(&self, run: &RunRecord) -> bool {
+        self.newest.get(&run.id()).is_some_and(|over| over.attempt > run.attempt)
+    }
+
     /// True if an attempt of the run is remembered.
     pub fn mentions(&self, run: &RunId) -> bool {
         self.newest.contains_key(run)
+    }
+
+    /// The record of the run's newest attempt that is remembered, if that is newer than this one.
+    pub fn newest_of(&self, run: RunRecord) -> RunRecord {
+        match self.newest.get(&run.id()) {
+            Some(over) if over.attempt > run.attempt => {
+                RunRecord { attempt: over.attempt, begun_at: over.begun_at, ..run }
+            }
+            _ => run,
+        }
     }
 
     /// The end that the attempt gave its run, without its output.

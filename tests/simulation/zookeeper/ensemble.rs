@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::super::facts::Fact;
 use super::super::network::{Host, Packet};
 use super::super::world::{Env, Event};
 use super::leading::QUORUM;
@@ -15,11 +16,13 @@ pub const SERVERS: usize = 3;
 
 pub struct Ensemble {
     pub servers: Vec<Server>,
+    /// The next leader loses so many of the transactions that were committed last.
+    loses: Option<usize>,
 }
 
 impl Ensemble {
     pub fn new(env: &mut Env) -> Self {
-        Self { servers: (0..SERVERS).map(|id| Server::new(id, env)).collect() }
+        Self { servers: (0..SERVERS).map(|id| Server::new(id, env)).collect(), loses: None }
     }
 
     pub fn take(&mut self, env: &mut Env, packet: Packet) {
@@ -66,12 +69,44 @@ impl Ensemble {
         }
         let epoch = group.iter().map(|id| self.servers[*id].epoch).max().unwrap_or(0) + 1;
         env.note(|| format!("server-{id} leads the ensemble in epoch {epoch}"));
+        // Other servers may still serve what is lost.
+        if group.len() == SERVERS
+            && let Some(lost) = self.loses.take()
+        {
+            self.lose(env, id, lost);
+        }
         self.servers[id].lead(env, epoch);
         for other in group {
             if other != id {
                 self.follow(env, other, id);
             }
         }
+    }
+
+    /// All servers look for a leader, and the one that they find has lost the `lost` transactions that were committed
+    /// last. ZooKeeper has had several bugs that do this.
+    pub fn rewind(&mut self, env: &mut Env, lost: usize) {
+        self.loses = Some(lost);
+        for server in &mut self.servers {
+            if server.health == Health::Running {
+                server.look(env);
+            }
+        }
+    }
+
+    /// From now on nothing is lost.
+    pub fn calm(&mut self) {
+        self.loses = None;
+    }
+
+    fn lose(&mut self, env: &mut Env, leader: usize, lost: usize) {
+        let length = env.committed.saturating_sub(lost);
+        let log = &self.servers[leader].log;
+        let txns = log[length..env.committed.min(log.len())].iter().map(|entry| entry.txn.clone()).collect();
+        env.committed = length;
+        env.note(|| format!("the ensemble loses {lost} transactions"));
+        env.facts.push(Fact::Lost { txns });
+        self.servers[leader].rewind(length);
     }
 
     fn follow(&mut self, env: &mut Env, id: usize, leader: usize) {

@@ -31,6 +31,13 @@ impl Following {
 impl Server {
     /// Joins `leader`, and takes over its log.
     pub(super) fn follow(&mut self, env: &mut Env, leader: &mut Server) {
+        let is_same =
+            |index: usize| leader.log.get(index).is_some_and(|entry| entry.txn.zxid == self.log[index].txn.zxid);
+        // The ensemble has lost what this server has committed.
+        if !self.committed.checked_sub(1).is_none_or(is_same) {
+            let same = (0..self.committed).take_while(|&index| is_same(index)).count();
+            self.rewind(same);
+        }
         let same = (self.committed..self.log.len().min(leader.log.len()))
             .take_while(|index| self.log[*index].txn.zxid == leader.log[*index].txn.zxid)
             .count();

@@ -301,7 +301,9 @@ impl Server {
         last_zxid: i64,
         watches: Vec<(String, WatchKind)>,
     ) {
-        if matches!(self.role, Role::Looking) || last_zxid > self.tree.zxid() {
+        // A server counts from the begin of the epoch that it has joined.
+        let newest = self.tree.zxid().max(self.epoch << 32);
+        if matches!(self.role, Role::Looking) || last_zxid > newest {
             return env.send(self.host(), host, conn, Body::Fin);
         }
         let new = session == 0;
@@ -414,6 +416,16 @@ impl Server {
                 self.fire(env, path);
             }
             self.answer(env, &entry, applied.result);
+        }
+    }
+
+    /// Loses everything after the first `length` transactions, as if it had never been written.
+    pub(super) fn rewind(&mut self, length: usize) {
+        self.log.truncate(length);
+        if self.committed > length {
+            self.tree = Tree::new();
+            self.log.iter().for_each(|entry| drop(self.tree.apply(&entry.txn)));
+            self.committed = length;
         }
     }
 

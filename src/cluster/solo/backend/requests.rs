@@ -9,7 +9,7 @@ use super::{Backend, MAX_CHANGES, MAX_TRIMMED, TRIM_AFTER};
 use crate::state_dir::journal;
 use cronkeeper_core::coordination::Request;
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::ledger::{Change, Commit, Write};
+use cronkeeper_core::ledger::{Change, Commit, RunLookup, Write};
 use cronkeeper_core::run::RunId;
 use cronkeeper_core::term::TermEnd;
 use cronkeeper_core::{election, ledger};
@@ -107,8 +107,16 @@ impl Backend {
                 self.emit_ledger(ledger::Event::InFlight(runs.collect()));
             }
             ledger::Request::ReadAgain(run) => {
-                let row = self.store.run(&run)?;
-                self.emit_ledger(ledger::Event::Again(run, row));
+                let found = match self.store.run(&run)? {
+                    Some((record, version)) => RunLookup::InFlight(Box::new(record), version),
+                    // Whoever has made it unreadable has the run now.
+                    None if self.store.run_versions()?.contains_key(&run.to_string()) => RunLookup::Ended,
+                    None => {
+                        let recorded = self.store.recorded(run.job())?;
+                        RunLookup::not_in_flight(&run, &recorded, self.store.job(run.job())?)
+                    }
+                };
+                self.emit_ledger(ledger::Event::Again(run, found));
             }
             ledger::Request::ReadBefore(run) => {
                 let before = self.store.outcome_before(&run)?;

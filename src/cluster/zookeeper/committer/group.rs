@@ -106,7 +106,7 @@ impl PendingCommit {
     pub fn written(&self) -> Option<WrittenRecord> {
         let is_end = matches!(self.change, Change::End { .. });
         let (path, version) = self.ops.iter().find_map(|op| match op {
-            Op::Create { path, .. } if is_history(path) => Some((path, 0)),
+            Op::Create { path, .. } if is_history(path) && !checks_absence(op) => Some((path, 0)),
             Op::Set { path, version, .. } if is_history(path) => Some((path, version.wrapping_add(1))),
             _ => None,
         })?;
@@ -371,7 +371,7 @@ fn keeps_history(change: &Change) -> bool {
 /// Replaces the creation of a history record by a check, if the record exists already.
 fn keep_record(op: &mut Op, error: &Error) -> bool {
     let existing = match (&*op, error) {
-        (Op::Create { path, .. }, Error::NodeExists) if is_history(path) => path.clone(),
+        (Op::Create { path, .. }, Error::NodeExists) if is_history(path) && !checks_absence(op) => path.clone(),
         _ => return false,
     };
     *op = Op::Check { path: existing, version: -1 };
@@ -384,7 +384,7 @@ fn keep_record(op: &mut Op, error: &Error) -> bool {
 /// No version protects a history record. The mark, or the run, in the same multi guards it.
 fn rewrite_history(op: &mut Op, error: &Error) -> bool {
     let rewritten = match (&*op, error) {
-        (Op::Create { path, data, .. }, Error::NodeExists) if is_history(path) => {
+        (Op::Create { path, data, .. }, Error::NodeExists) if is_history(path) && !checks_absence(op) => {
             Op::Set { path: path.clone(), data: data.clone(), version: -1 }
         }
         (Op::Set { path, data, .. }, Error::NoNode) if is_history(path) => {
@@ -397,6 +397,11 @@ fn rewrite_history(op: &mut Op, error: &Error) -> bool {
     };
     *op = rewritten;
     true
+}
+
+/// True for the create of a znode that the same multi removes: its only purpose is to fail.
+fn checks_absence(op: &Op) -> bool {
+    matches!(op, Op::Create { path, data, .. } if is_history(path) && data.is_empty())
 }
 
 /// True for the path of a history record.

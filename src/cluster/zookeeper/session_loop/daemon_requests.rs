@@ -14,7 +14,7 @@ use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::coordination::Request;
 use cronkeeper_core::election;
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::ledger::{self, Change, Commit, CommitId, Event, JobEntry, LastSuccess};
+use cronkeeper_core::ledger::{self, Change, Commit, CommitId, Event, JobEntry, LastSuccess, RunLookup};
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::run::{RunId, RunState, Version};
 
@@ -104,7 +104,9 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             match &change {
                 // It names a session that is gone. A released run keeps the session it ran under, so it does not count
                 // here.
-                Change::ChangeOwner { run, .. } if run.state == RunState::Running && run.owner.session != self.id => {
+                Change::ChangeOwner { run, .. } | Change::Restore { run, .. }
+                    if run.state == RunState::Running && run.owner.session != self.id =>
+                {
                     self.supervisor.answer(id, Commit::Superseded);
                 }
                 _ => self.pass_to_committer(id, change, None),
@@ -178,7 +180,7 @@ async fn read<C: Client, K: Clock>(
             let names = context::or_none(context::children(context.line()?, paths::RUNNING).await)?;
             Ok(Event::InFlight(names.iter().filter_map(|name| RunId::parse(name).ok()).collect()))
         }
-        ledger::Request::ReadAgain(run) => Ok(Event::Again(run.clone(), watcher::read_run(context, run).await?)),
+        ledger::Request::ReadAgain(run) => Ok(Event::Again(run.clone(), look_up(context, run).await?)),
         ledger::Request::ReadBefore(run) => {
             Ok(Event::Before(run.clone(), reader::outcome_before(context.line()?, run).await?))
         }
@@ -223,6 +225,32 @@ fn job_entry(job: &JobName, data: &[u8], stat: &Stat) -> JobEntry {
         tracing::warn!(target: TARGET, event, path = damage.path, "rewriting the damaged record of a job: {damage}");
     }
     entry
+}
+
+/// Looks for a run among those in flight, and then in the history.
+async fn look_up<C: Client, K: Clock>(context: &SessionContext<C, K>, run: &RunId) -> Result<RunLookup, SessionError> {
+    let line = context.line()?;
+    let path = paths::running(run);
+    match line.get(&path).await {
+        Ok((data, stat)) => {
+            let record = snapshot::run_record(paths::name(&path), &data, &stat).ok();
+            // Whoever has made it unreadable has the run now.
+            return Ok(
+                record.map_or(RunLookup::Ended, |(record, version)| RunLookup::InFlight(Box::new(record), version))
+            );
+        }
+        Err(Error::NoNode) => {}
+        Err(error) => return Err(error).at(&path),
+    }
+    let names = context::children(line, &paths::job_history(run.job())).await?;
+    let recorded: Vec<RunId> = names.iter().filter_map(|name| RunId::parse(name).ok()).collect();
+    let path = paths::job(run.job());
+    let job = match line.get(&path).await {
+        Ok((data, stat)) => Some(job_entry(run.job(), &data, &stat)),
+        Err(error) if error == Error::NoNode || error.is_of_path() => None,
+        Err(error) => return Err(error).at(&path),
+    };
+    Ok(RunLookup::not_in_flight(run, &recorded, job))
 }
 
 async fn read_run<C: Client, K: Clock>(context: &SessionContext<C, K>, run: &RunId) -> Result<Event, SessionError> {

@@ -3,7 +3,7 @@
 //! Each request is a task of its own that waits in the lock's queue. The node's lease guards what it holds: the entries
 //! live as long as the session, and the node's runs die before the session can end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -16,7 +16,7 @@ use crate::zookeeper::context::SessionError;
 use crate::zookeeper::lock::{
     self, Contender, EntryNews, EntryWatches, HeldLock, LockClient, LockError, LockRequest, Recipe,
 };
-use cronkeeper_core::clock::{Clock, Wake};
+use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::coordination;
 use cronkeeper_core::lock::{LockKey, LockKind, LockPath};
 use cronkeeper_core::run_lock::{Event, LockGrant, LockRequestId, Request};
@@ -25,6 +25,8 @@ use cronkeeper_core::run_lock::{Event, LockGrant, LockRequestId, Request};
 const REFUSED: Duration = Duration::from_secs(10);
 /// Time before a request that failed is repeated.
 const PAUSE: Duration = Duration::from_millis(200);
+/// How long, and how many of them, released requests are remembered.
+const REMEMBERED: (Duration, usize) = (Duration::from_secs(60), 64);
 
 /// The locks that runs of this node hold, or wait for.
 pub(super) struct JobLocks<C, K> {
@@ -35,6 +37,8 @@ pub(super) struct JobLocks<C, K> {
     watches: EntryWatches<C, K>,
     /// The entries that are held, each with its request and its path.
     entries: BTreeMap<String, (LockRequestId, LockPath)>,
+    /// The requests released last, oldest first: the servers may lose that they were.
+    released: VecDeque<(Uptime, LockRequest)>,
     /// The node has left the cluster, but for its locks.
     pub ends_session: bool,
 }
@@ -79,6 +83,7 @@ impl<C: Client, K: Clock> JobLocks<C, K> {
             requests: BTreeMap::new(),
             tasks: FuturesUnordered::new(),
             entries: BTreeMap::new(),
+            released: VecDeque::new(),
             ends_session: false,
         }
     }
@@ -141,8 +146,10 @@ impl<C: Client, K: Clock> JobLocks<C, K> {
     /// Releases a request, in whatever state it is. Later events about it are ignored.
     fn release(&mut self, id: LockRequestId) {
         // The task of a request that is not granted gives up when its state is dropped.
-        if let Some(JobLock { request, state: JobLockState::Held(held), .. }) = self.requests.remove(&id) {
-            self.release_held(request, &held);
+        match self.requests.remove(&id) {
+            Some(JobLock { request, state: JobLockState::Held(held), .. }) => self.release_held(request, &held),
+            Some(JobLock { request, .. }) => self.remember(request),
+            None => {}
         }
     }
 
@@ -150,6 +157,7 @@ impl<C: Client, K: Clock> JobLocks<C, K> {
         held.iter().flat_map(|held| &held.entries).for_each(|entry| drop(self.entries.remove(entry)));
         // Sent now, so that the next in the queue need not wait for this loop.
         let released = self.contender.release(held);
+        self.remember(request.clone());
         let (contender, clock) = (self.contender.clone(), self.clock.clone());
         self.tasks.push(Box::pin(async move {
             if released.await.is_err() {
@@ -157,6 +165,24 @@ impl<C: Client, K: Clock> JobLocks<C, K> {
             }
             TaskEnd::Done
         }));
+    }
+
+    fn remember(&mut self, request: LockRequest) {
+        self.released.push_back((self.clock.now().up, request));
+        if self.released.len() > REMEMBERED.1 {
+            self.released.pop_front();
+        }
+    }
+
+    /// Removes the entries of released requests once more: they may be back, as long as this session lasts.
+    pub fn release_again(&mut self) {
+        let now = self.clock.now().up;
+        for (at, request) in std::mem::take(&mut self.released) {
+            if now < at + REMEMBERED.0 {
+                self.withdraw(request.clone());
+                self.released.push_back((at, request));
+            }
+        }
     }
 
     /// Removes what a request has left that the daemon gave up at the same time.
@@ -188,7 +214,11 @@ impl<C: Client, K: Clock> JobLocks<C, K> {
     fn on_task_end(&mut self, end: TaskEnd) -> Option<Event> {
         match end {
             TaskEnd::Acquired(id, request, held) => self.on_acquired(id, request, held),
-            TaskEnd::Busy(id, path) => self.requests.remove(&id).map(|_| Event::Busy { id, path }),
+            TaskEnd::Busy(id, path) => {
+                let JobLock { request, .. } = self.requests.remove(&id)?;
+                self.remember(request);
+                Some(Event::Busy { id, path })
+            }
             TaskEnd::Refused(id, request, why) => {
                 if !self.requests.contains_key(&id) {
                     self.withdraw(request);

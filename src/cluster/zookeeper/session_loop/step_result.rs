@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::candidacy::{Leading, Role};
+use super::link::ReportedLink;
 use super::membership::OwnMemberState;
 use super::reread::RereadResult;
 use super::step::Retry;
@@ -242,6 +243,10 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if !self.link.is_connected || !is_proven || !is_wanted {
             return;
         }
+        if self.supervisor.newest_token >= Some(opened.token) {
+            return self.leave_returned_candidate(&candidate);
+        }
+        self.supervisor.newest_token = Some(opened.token);
         self.emit_term_over();
         self.found_damage(Source::Ledger, opened.damaged);
         self.report_time(opened.written);
@@ -258,6 +263,19 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.supervisor.emit(Event::Elected { term, lease_until, snapshot: opened.snapshot, took });
         // The leader before may be gone: whoever asks who is missing must not wait for the next survey.
         self.candidacy.survey_at = now;
+    }
+
+    /// Removes the candidate of an earlier term, which the servers have lost the removal of: its token has been used, and
+    /// tokens only grow.
+    fn leave_returned_candidate(&mut self, candidate: &CandidateName) {
+        tracing::error!(
+            target: TARGET,
+            event = log_event::COORDINATION_REWOUND,
+            path = paths::candidate(candidate),
+            "the coordination service has lost that this candidate was removed; removing it again",
+        );
+        self.candidacy.role = Role::None;
+        self.candidacy.retired = self.candidacy.candidate.take();
     }
 
     /// The lease that a new term begins with.
@@ -332,7 +350,11 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 _ => Role::None,
             };
         }
-        let lost = !verified.has_member || (is_leader && !verified.has_candidate);
+        if self.link.reported == ReportedLink::Suspended && matches!(self.candidacy.role, Role::Waiting(_)) {
+            // The queue may be another, if the servers have lost something.
+            self.candidacy.role = Role::None;
+        }
+        let lost = !verified.has_member || (is_leader && (!verified.has_candidate || verified.is_preceded));
         if lost && (is_leader || self.supervisor.desired.busy) {
             self.revoke_lease();
             self.lose_term(TermEnd::EntryGone);
@@ -344,6 +366,9 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     fn report_resumed(&mut self) {
         if self.link.is_connected && self.membership.is_present() && self.link.resume() {
             self.supervisor.emit(Event::Resumed { session: self.id.clone() });
+            // Perhaps by other servers, which have lost something.
+            self.listen_again();
+            self.job_locks.release_again();
         }
     }
 

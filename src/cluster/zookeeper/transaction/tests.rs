@@ -118,8 +118,13 @@ fn begin_triggered(job: &str, second: i64, nonce: &str) -> Change {
 
 #[test]
 fn a_triggers_run_is_made_in_the_triggers_place_and_moves_no_mark() {
-    let expected =
-        ["create /cronkeeper/running/backup.19700101T000100Z.m3", "delete /cronkeeper/triggers/0000000003 -1"];
+    // It has not ended before: see `Write::NotEnded`.
+    let expected = [
+        "create /cronkeeper/running/backup.19700101T000100Z.m3",
+        "create /cronkeeper/history/backup/backup.19700101T000100Z.m3",
+        "delete /cronkeeper/history/backup/backup.19700101T000100Z.m3 -1",
+        "delete /cronkeeper/triggers/0000000003 -1",
+    ];
     assert_eq!(shapes(&begin_triggered("backup", 60, "7-1")), expected);
 }
 
@@ -197,6 +202,9 @@ fn a_run_that_follows_others_is_made_in_the_place_of_their_links_and_known_by_it
     let expected = [
         "set /cronkeeper/jobs/report 4",
         "create /cronkeeper/running/report.19700101T000100Z",
+        // It has not ended before: see `Write::NotEnded`.
+        "create /cronkeeper/history/report/report.19700101T000100Z",
+        "delete /cronkeeper/history/report/report.19700101T000100Z -1",
         "delete /cronkeeper/triggers/0000000003 -1",
         "delete /cronkeeper/triggers/0000000004 -1",
     ];

@@ -38,6 +38,10 @@ pub(super) struct Book {
     pub undefined: BTreeMap<JobName, JobEntry>,
     /// Due jobs that are decided on when a commit about them is answered.
     deferred: BTreeSet<JobName>,
+    /// The job whose record was written last.
+    newest: Option<JobName>,
+    /// The same when the connection was lost. What was accepted since may be newer than what was lost.
+    newest_before: Option<JobName>,
 }
 
 /// A job that is due.
@@ -261,6 +265,7 @@ impl Book {
             Commit::Accepted => {
                 timeline.written = (Some(timeline.written.0.map_or(Version::FIRST, Version::next)), mark);
                 timeline.is_new = false;
+                self.newest = Some(name.clone());
             }
             // Unknown while the session lives: another write has replaced the traces of this one. If the session is
             // gone, so is the term.
@@ -271,6 +276,25 @@ impl Book {
             cx.ledger(Request::ReadJob(name.clone()));
         }
         self.schedule(name);
+    }
+
+    /// The connection is lost: it may come back with other servers.
+    pub fn suspend(&mut self) {
+        if self.newest_before.is_none() {
+            self.newest_before = self.newest.clone();
+        }
+    }
+
+    /// The job whose record was written last in this term, before the connection was lost.
+    pub fn newest_written(&mut self) -> Option<JobName> {
+        self.suspend();
+        self.newest_before.take()
+    }
+
+    /// The jobs whose marks were written since then, without those that are read again anyway.
+    pub fn written_since(&self, since: Timestamp) -> impl Iterator<Item = &JobName> {
+        let is_new = move |timeline: &Timeline| timeline.open == 0 && timeline.written.1 >= since;
+        self.timelines.iter().filter(move |(_, timeline)| is_new(timeline)).map(|(name, _)| name)
     }
 
     /// The alarms of the jobs that have any, as in their records once all requested commits are accepted.

@@ -37,7 +37,7 @@ pub(super) struct DownstreamRuns {
     /// Undecided runs with their links.
     open: BTreeMap<RunId, WaitingRun>,
     /// Links that were decided on in this term.
-    decided: BTreeSet<TriggerSeq>,
+    decided: BTreeMap<TriggerSeq, Link>,
     /// Runs of triggers that were begun in this term.
     followed: BTreeSet<(TriggerSeq, JobName)>,
     /// Runs that must be checked because of a change.
@@ -50,7 +50,8 @@ impl DownstreamRuns {
     /// Adds the links in the ledger that are not decided on yet.
     pub fn add(&mut self, read: BTreeMap<TriggerSeq, Link>) {
         for (seq, link) in read {
-            if !self.decided.contains(&seq) {
+            // A service that has lost links gives their numbers to others.
+            if self.decided.get(&seq) != Some(&link) {
                 let run = link.run();
                 self.open.entry(run.clone()).or_default().links.insert(seq, link);
                 self.changed.insert(run);
@@ -117,8 +118,7 @@ impl DownstreamRuns {
     fn on_links_removed(&mut self, run: &RunId) {
         let Some(waiting) = self.open.get_mut(run) else { return };
         for seq in std::mem::take(&mut waiting.removing) {
-            waiting.links.remove(&seq);
-            self.decided.insert(seq);
+            self.decided.extend(waiting.links.remove(&seq).map(|link| (seq, link)));
         }
         if waiting.links.is_empty() {
             self.close(run);

@@ -30,6 +30,8 @@ pub(super) struct Triggers {
     waiting: BTreeMap<TriggerSeq, TriggerEntry>,
     /// Decided on in this term.
     decided: BTreeMap<TriggerSeq, Uuid>,
+    /// The decided triggers that are read next are decided on again: the service may have lost that they were.
+    seeks_returned: bool,
     /// When the next trigger is given up that this node's file does not allow: it lacks the job, or the parameters.
     give_up_at: Option<Timestamp>,
 }
@@ -45,8 +47,19 @@ enum TriggerVerdict {
 impl Triggers {
     /// Adds the triggers in the ledger that are not decided on yet.
     pub fn add(&mut self, read: BTreeMap<TriggerSeq, TriggerEntry>) {
-        let news = read.into_iter().filter(|(seq, _)| !self.decided.contains_key(seq));
-        self.waiting.extend(news.collect::<Vec<_>>());
+        let seeks_returned = std::mem::take(&mut self.seeks_returned);
+        for (seq, entry) in read {
+            // A service that has lost triggers gives their numbers to others.
+            let is_decided = self.decided.get(&seq) == Some(&entry.record.uuid);
+            if !is_decided || seeks_returned {
+                self.waiting.insert(seq, entry);
+            }
+        }
+    }
+
+    /// Has those decided triggers removed again that the service has lost the removal of.
+    pub fn seek_returned(&mut self) {
+        self.seeks_returned = true;
     }
 
     /// When the next trigger is given up.
@@ -94,8 +107,8 @@ impl Triggers {
             return;
         }
         let run = RunId::manual(job.clone(), entry.record.at, seq);
-        if runs.contains(&run) {
-            // The list is outdated: the run is begun, or its begin is not answered yet.
+        if runs.contains(&run) && !runs.is_begun(&run) {
+            // The list is outdated: its begin is not answered yet.
             return self.note_decided(seq, entry.record.uuid);
         }
         // This node's file may lack the job or the parameters only for a moment.
@@ -115,7 +128,13 @@ impl Triggers {
 
     fn judge(&self, cx: &Context, runs: &Runs, seq: TriggerSeq, entry: &TriggerEntry) -> TriggerVerdict {
         let request = &entry.record;
-        if entry.is_in_history || self.is_seen(seq, request.uuid) || runs.has_trigger(request.uuid, seq) {
+        let run = RunId::manual(request.job.clone(), request.at, seq);
+        if runs.is_begun(&run)
+            || runs.is_over(&run)
+            || entry.is_in_history
+            || self.is_seen(seq, request.uuid)
+            || runs.has_trigger(request.uuid, seq)
+        {
             return TriggerVerdict::Seen;
         }
         match cx.job(&request.job) {

@@ -93,11 +93,13 @@ pub(in crate::engine) struct Ended {
     pub is_reported: bool,
     /// A write of the end was not answered: the ledger may have it.
     pub may_be_written: bool,
+    /// The ledger had the end, and has lost it since.
+    pub was_written: bool,
 }
 
 impl Ended {
     pub fn new(end: RunEnd, is_reported: bool) -> Self {
-        Self { end: Box::new(end), is_reported, may_be_written: false }
+        Self { end: Box::new(end), is_reported, may_be_written: false, was_written: false }
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::active_run::{ActiveRun, ActiveRunState, Ended, Phase, Process, Release, RunStep, StopCause};
 use super::ending::{is_for_lack_of_resources, judge, pause_after, reason_of};
+use super::rewound::OwnWrite;
 use super::unowned::LONGEST_CUT_OFF;
 use super::{Runs, at_due, retry, window};
 use crate::clock::{Now, Uptime, earlier, later};
@@ -83,7 +84,7 @@ impl Runs {
     }
 
     /// Ties a run to the lease again, once the ledger has it under this session.
-    fn tie_to_lease(&mut self, cx: &mut Context, run: &RunId) {
+    pub(super) fn tie_to_lease(&mut self, cx: &mut Context, run: &RunId) {
         let Some(active) = self.active.get(run) else { return };
         let overdue = &self.trees.overdue;
         let Some(tree_id) =
@@ -435,6 +436,7 @@ impl Runs {
             if active.record.state == RunState::Retrying {
                 self.over.remember(active.over());
             }
+            self.own_writes.note(OwnWrite::Released(Box::new(active.record.clone())));
             let report = active.release_mut().and_then(|release| release.report.take());
             cx.commands.extend(report.map(|report| Command::Report(*report)));
         }
@@ -460,6 +462,11 @@ impl Runs {
                 let Some((job, Some(ended))) = self.close(cx, run).filter(|_| is_local).map(ActiveRun::into_end) else {
                     return;
                 };
+                self.own_writes.note(OwnWrite::Ended(ended.end.clone()));
+                if ended.was_written {
+                    // Whatever follows from it has followed already.
+                    return;
+                }
                 if !ended.is_reported {
                     cx.report(Report::Finished(ended.end.clone()));
                 }
@@ -481,7 +488,6 @@ impl Runs {
     pub(super) fn on_own_read(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
         let Some(active) = self.active.get_mut(run).filter(|active| active.commit.is_none()) else { return };
         let is_unconfirmed = matches!(active.phase(), Some(Phase::Unconfirmed));
-        let may_be_written = active.ended().is_some_and(|ended| ended.may_be_written);
         match found {
             Some((record, version)) if active.record.is_same_attempt(&record) => {
                 // The same attempt, whichever decision of the term wrote it, and even if another leader has marked it
@@ -500,13 +506,22 @@ impl Runs {
                 self.apply_kill(cx, run);
                 self.commit_next(cx, run);
             }
+            Some((record, version)) if record.attempt < active.record.attempt && !is_unconfirmed => {
+                // The service has lost that this attempt was begun.
+                active.version = version;
+                if let Some(process) = active.process_mut() {
+                    process.needs_change_owner = true;
+                }
+                self.report_rewound(cx, run);
+                self.commit_next(cx, run);
+            }
             found if is_unconfirmed => {
                 self.forget(cx, run);
                 self.adopt_unknown(cx, run, found);
                 cx.facts.push_back(Fact::JobReleased(run.job().clone()));
             }
-            // It is no longer in flight, so the unanswered write has ended it.
-            None if may_be_written => self.forget_own(cx, run),
+            // Ended by a write that was not answered, or by another node; or the service has lost it.
+            None => self.look_up(cx, run),
             found => {
                 self.supersede(cx, run);
                 if !self.active.contains_key(run) {
@@ -528,12 +543,14 @@ impl Runs {
     }
 
     /// Forgets an own run, here and in the state directory.
-    fn forget_own(&mut self, cx: &mut Context, run: &RunId) {
+    pub(super) fn forget_own(&mut self, cx: &mut Context, run: &RunId) {
         if let Some(active) = self.active.get(run) {
             self.over.remember(active.over());
         }
         self.forget(cx, run);
         cx.forget(run);
+        // An occurrence that was due meanwhile waits for what becomes of the run.
+        cx.facts.push_back(Fact::JobReleased(run.job().clone()));
     }
 
     /// Leaves a superseded run, whose process is gone, to the node that has it now.

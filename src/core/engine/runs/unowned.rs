@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use super::active_run::{ActiveRun, ActiveRunState, News, Phase, RunStep, StopCause};
 use super::active_runs::WaitingPosition;
 use super::agenda::{Changed, pop_due};
+use super::rewound::waits_for_leader;
 use super::waiting::margin;
 use super::window::{self, Window};
 use super::{Runs, retry};
@@ -25,10 +26,9 @@ use crate::engine::context::{Context, Fact};
 use crate::engine::report::Report;
 use crate::job::{JobName, Overlap};
 use crate::ledger::{Change, Commit, CommitId, OwnerState, Request, Running};
-use crate::run::journal::RecoveredRun;
 use crate::run::{
-    KillRequest, Link, OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason, Traces,
-    UpstreamResult, Version,
+    KillRequest, Link, OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason, UpstreamResult,
+    Version,
 };
 
 /// Longest time that a run stays cut off. After that, a host that never comes back no longer blocks other runs.
@@ -47,7 +47,11 @@ impl Runs {
             let run = record.id();
             match self.active.get(&run).filter(|active| active.is_local()) {
                 // This node's end will be rejected: another attempt has begun since, and counts from now on.
-                Some(own) if own.process().is_none() && !own.record.is_same_attempt(&record) => {
+                Some(own)
+                    if own.process().is_none()
+                        && own.record.attempt <= record.attempt
+                        && !own.record.is_same_attempt(&record) =>
+                {
                     self.supersede(cx, &run);
                     self.adopt(cx, &run, record, version, owner);
                 }
@@ -68,7 +72,7 @@ impl Runs {
     /// Adds a run of another node, or of none, by its record and the state of its owner.
     fn adopt(&mut self, cx: &mut Context, run: &RunId, record: RunRecord, version: Version, owner: OwnerState) {
         if self.is_over_here(cx, &record) {
-            return cx.ledger(Request::ReadAgain(run.clone()));
+            return self.look_up_over(cx, run, record, version);
         }
         let record = as_known_here(cx, record);
         let state = record.state;
@@ -89,40 +93,12 @@ impl Runs {
         self.apply_kill(cx, run);
     }
 
-    /// Reads those runs of this process again that are over, and that the ledger has in flight nevertheless.
-    pub fn on_in_flight(&mut self, cx: &mut Context, all: &[RunId]) {
-        let over = all.iter().filter(|run| self.over.mentions(run) && !self.active.contains_key(run));
-        over.for_each(|run| cx.ledger(Request::ReadAgain(run.clone())));
-    }
-
-    /// Handles the record of a run whose attempt here was over before it was read: what was read before may be older
-    /// than that.
-    pub fn on_read_again(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
-        let found = found.filter(|(record, _)| self.is_over_here(cx, record) && !self.active.contains_key(run));
-        if let Some((record, version)) = found {
-            self.settle_again(cx, record, version);
-        }
-    }
-
-    /// True if the run's attempt was this process' and is over: the ledger had that, and has forgotten it since.
-    fn is_over_here(&self, cx: &Context, run: &RunRecord) -> bool {
-        let is_ours = run.owner.node == cx.node && cx.is_own_session(&run.owner.session);
-        is_ours && !run.state.waits() && self.over.may_include(run)
-    }
-
-    /// Writes once more how an attempt of this process ended, or has another begun if it did not end the run.
-    fn settle_again(&mut self, cx: &mut Context, record: RunRecord, version: Version) {
-        let (run, end) = (record.id(), self.over.end_of(&record));
-        cx.report(Report::Rewound { run: run.clone(), outcome: end.as_ref().map(|end| end.outcome) });
-        self.on_recovered(cx, vec![RecoveredRun { record, version, pid: None, traces: Traces::default(), end }]);
-        self.changed(cx, run.job());
-        self.commit_next(cx, &run);
-    }
-
     /// Adds a run that this node did not know of. A leader tracks every run, so it watches this one too.
     pub(super) fn adopt_unknown(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
-        if found.as_ref().is_some_and(|(record, _)| self.is_over_here(cx, record)) {
-            return cx.ledger(Request::ReadAgain(run.clone()));
+        if let Some((record, version)) = &found
+            && self.is_over_here(cx, record)
+        {
+            return self.look_up_over(cx, run, record.clone(), *version);
         }
         if let (Some((record, version)), true) = (found, cx.leads()) {
             let record = as_known_here(cx, record);
@@ -311,10 +287,16 @@ impl Runs {
     }
 
     fn on_other_read(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
-        let Some((record, version)) = found else { return self.forget(cx, run) };
+        let Some((record, version)) = found else {
+            // Ended by another node; or the service has lost it.
+            return if self.active.get(run).is_some_and(waits_for_leader) {
+                self.look_up(cx, run)
+            } else {
+                self.forget(cx, run)
+            };
+        };
         if self.is_over_here(cx, &record) {
-            self.forget(cx, run);
-            return cx.ledger(Request::ReadAgain(run.clone()));
+            return self.look_up(cx, run);
         }
         let record = as_known_here(cx, record);
         let Some(active) = self.active.get_mut(run) else { return };

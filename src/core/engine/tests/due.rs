@@ -10,7 +10,7 @@ use crate::coordination::Request;
 use crate::election;
 use crate::engine::{Command, Event, Report};
 use crate::job::Overlap;
-use crate::ledger::{self, Change, Commit, JobEntry, OwnerState, Running, Snapshot};
+use crate::ledger::{self, Change, Commit, JobEntry, OwnerState, RunLookup, Running, Snapshot};
 use crate::process::{Deadline, Exit};
 use crate::run::{JobRecord, Nonce, RunId, RunRecord, RunState, Version};
 use crate::term::{SessionId, TermEnd};
@@ -367,6 +367,7 @@ fn a_run_settled_meanwhile_is_killed_and_not_written_again() {
     fixture.answer(commits[0].0, Commit::Superseded);
     let id = RunId::scheduled(start.run.job.clone(), start.run.scheduled_at);
     fixture.handle(Event::Ledger(ledger::Event::Run(id.clone(), None)));
+    fixture.looked_up(&id, RunLookup::Ended);
     assert!(fixture.reports().contains(&Report::Superseded { run: id, outcome: None }));
     fixture.ended(start.tree_id, Exit::Signal { signal: 9, core: false }, Some(crate::process::EndedBy::Order));
     assert!(fixture.commits().is_empty());

@@ -7,7 +7,7 @@ use crate::coordination::Request;
 use crate::election::TransferError;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Interrupted, Job, OnLeaseEnd};
-use crate::ledger::{self, Change, Commit};
+use crate::ledger::{self, Change, Commit, RunLookup};
 use crate::process::{
     EndedBy, Ending, Exit, FileFault, FileProblem, InterpreterFault, Notice, Order, StartFailure, StartStep,
 };
@@ -72,6 +72,7 @@ fn a_superseded_end_is_never_recorded() {
     fixture.answer(id, Commit::Superseded);
     let run = RunId::parse("a.20261120T100001Z").unwrap();
     fixture.handle(Event::Ledger(ledger::Event::Run(run.clone(), None)));
+    fixture.looked_up(&run, RunLookup::Ended);
     assert!(fixture.reports().contains(&Report::Superseded { run, outcome: Some(Outcome::Success) }));
     fixture.pass(1);
     assert_eq!(fixture.recorded(), []);

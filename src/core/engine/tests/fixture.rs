@@ -10,9 +10,9 @@ use crate::coordination::Request;
 use crate::engine::runs::keep_until;
 use crate::engine::{Command, Engine, Event, Report, Start};
 use crate::job::{Digest, Job, JobName, JobSet};
-use crate::ledger::{Change, Commit, CommitId, JobEntry, Running, Snapshot};
+use crate::ledger::{Change, Commit, CommitId, JobEntry, RunLookup, Running, Snapshot};
 use crate::process::{Ending, Exit, Notice, TreeId};
-use crate::run::{JobRecord, KnownBy, Nonce, OnLoss, Owner, Parameters, Past, RunRecord, RunState, Version};
+use crate::run::{JobRecord, KnownBy, Nonce, OnLoss, Owner, Parameters, Past, RunId, RunRecord, RunState, Version};
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId, Term};
 pub use crate::test_records::job;
 use crate::{election, ledger};
@@ -187,6 +187,13 @@ impl Fixture {
                 }
             }
         }
+    }
+
+    /// The answer to a look-up of a run, which must have been requested.
+    pub fn looked_up(&mut self, run: &RunId, found: RunLookup) {
+        let asked = Command::Ask(Request::Ledger(ledger::Request::ReadAgain(run.clone())));
+        assert!(self.commands.contains(&asked), "{:?}", self.commands);
+        self.handle(Event::Ledger(ledger::Event::Again(run.clone(), found)));
     }
 
     pub fn starts(&self) -> Vec<Start> {

@@ -12,7 +12,7 @@ use super::fixture::*;
 use crate::engine::hooks::{AT_ONCE, Cause, HookCall, HookOutcome, HookStart, JobHookCall, TIMEOUT};
 use crate::engine::{Command, Event, Report};
 use crate::job::{CommandLine, Hook, Hooks, Job, Misfire, OnLeaseEnd, Overlap, Retries};
-use crate::ledger::{Commit, OwnerState, Snapshot};
+use crate::ledger::{Commit, OwnerState, RunLookup, Snapshot};
 use crate::process::{
     EndedBy, Exit, FileFault, FileProblem, Notice, Order, StartFailure, StartStep, TreeId, UnusableFile,
 };
@@ -173,6 +173,7 @@ fn an_end_that_another_wrote_is_followed_by_nothing_here() {
     let id = fixture.commits()[0].0;
     fixture.answer(id, Commit::Superseded);
     fixture.handle(Event::Ledger(ledger::Event::Run(record.id(), None)));
+    fixture.looked_up(&record.id(), RunLookup::Ended);
     assert!(fixture.reports().contains(&Report::Superseded { run: record.id(), outcome: Some(Outcome::Failure) }));
     assert!(fixture.hooks_of_all().is_empty());
 }

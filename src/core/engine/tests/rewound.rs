@@ -6,10 +6,10 @@ use super::fixture::*;
 use crate::coordination::Request;
 use crate::engine::{Command, Event, Report, Start};
 use crate::job::{Interrupted, Job, OnLeaseEnd, Retries};
-use crate::ledger::{Change, OwnerState, Running, Snapshot};
-use crate::process::Exit;
-use crate::run::{Outcome, RunRecord, RunState};
-use crate::term::TermEnd;
+use crate::ledger::{Change, Commit, OwnerState, RunLookup, Running, Snapshot};
+use crate::process::{Exit, Order};
+use crate::run::{Nonce, Outcome, Owner, RunId, RunRecord, RunState, Version};
+use crate::term::{FencingToken, NodeName, SessionId, TermEnd};
 use crate::{election, ledger};
 
 /// Jobs that are due at 10:00:01 only, with both rules for runs that are lost.
@@ -43,11 +43,11 @@ fn elected_again(fixture: &mut Fixture, job: &Job, record: RunRecord, start: &St
 
 /// The answer to the read that every such record leads to: the first may be older than the end.
 fn read_again(fixture: &mut Fixture, start: &Start, found: Option<RunRecord>) {
-    let run = start.run.id();
-    let asked = Command::Ask(Request::Ledger(ledger::Request::ReadAgain(run.clone())));
-    assert!(fixture.commands.contains(&asked), "{:?}", fixture.commands);
-    let found = found.map(|record| (record, start.version));
-    fixture.handle(Event::Ledger(ledger::Event::Again(run, found)));
+    let found = match found {
+        Some(record) => RunLookup::InFlight(Box::new(record), start.version),
+        None => RunLookup::Ended,
+    };
+    fixture.looked_up(&start.run.id(), found);
 }
 
 #[test]
@@ -126,4 +126,160 @@ fn an_occurrence_is_not_begun_again_though_the_service_has_lost_its_mark() {
     assert!(matches!(&changes[..], [Change::Advance { skip: None, .. }]), "{changes:?}");
     assert!(fixture.reports().contains(&Report::Rewound { run: start.run.id(), outcome: None }));
     assert!(fixture.starts().is_empty());
+}
+
+/// The leader of a run that goes on here.
+fn running() -> (Fixture, Start) {
+    let mut fixture = Fixture::settled("10:00:00", vec![kinds()[0].clone()]);
+    fixture.pass(1);
+    fixture.accept_all();
+    let start = fixture.starts()[0].clone();
+    fixture.started(start.tree_id);
+    fixture.commands.clear();
+    (fixture, start)
+}
+
+/// The servers may have lost something. These runs are in flight now; what there is of `run` is `found`.
+fn servers_changed(fixture: &mut Fixture, in_flight: Vec<RunId>, run: &RunId, found: RunLookup) {
+    let session = SessionId("a".into());
+    fixture.handle(Event::Election(election::Event::Resumed { session }));
+    assert!(fixture.commands.contains(&Command::Ask(Request::Ledger(ledger::Request::ReadInFlight))));
+    fixture.handle(Event::Ledger(ledger::Event::InFlight(in_flight)));
+    fixture.looked_up(run, found);
+}
+
+#[test]
+fn a_run_that_the_service_has_lost_goes_on_and_is_restored() {
+    let (mut fixture, start) = running();
+    let run = start.run.id();
+    servers_changed(&mut fixture, Vec::new(), &run, RunLookup::Absent(None));
+    assert!(fixture.reports().contains(&Report::Rewound { run: run.clone(), outcome: None }));
+    match &fixture.accept_all()[..] {
+        [Change::Restore { run: restored, mark: None }] => {
+            assert!(restored.is_same_attempt(&start.run), "{restored:?}")
+        }
+        other => panic!("{other:?}"),
+    }
+    fixture.ended(start.tree_id, Exit::Code(0), None);
+    match &fixture.accept_all()[..] {
+        [Change::End { at: Version::FIRST, end, .. }] => assert_eq!(end.outcome, Outcome::Success),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_run_that_is_still_there_needs_nothing() {
+    let (mut fixture, start) = running();
+    let session = SessionId("a".into());
+    fixture.handle(Event::Election(election::Event::Resumed { session }));
+    fixture.commands.clear();
+    fixture.handle(Event::Ledger(ledger::Event::InFlight(vec![start.run.id()])));
+    assert_eq!(fixture.commands, []);
+}
+
+#[test]
+fn a_run_that_another_node_has_settled_is_not_restored() {
+    let (mut fixture, start) = running();
+    let run = start.run.id();
+    servers_changed(&mut fixture, Vec::new(), &run, RunLookup::Ended);
+    assert!(fixture.reports().contains(&Report::Superseded { run, outcome: None }));
+    let kill = Command::Order(Order::Kill { tree_id: start.tree_id });
+    assert!(fixture.commands.contains(&kill), "{:?}", fixture.commands);
+    assert!(fixture.accept_all().is_empty());
+}
+
+/// Somebody, who did not know of it, has begun the run meanwhile.
+#[test]
+fn a_run_that_cannot_be_restored_is_given_up() {
+    let (mut fixture, start) = running();
+    let run = start.run.id();
+    servers_changed(&mut fixture, Vec::new(), &run, RunLookup::Absent(None));
+    let commits = fixture.commits();
+    let [(id, Change::Restore { .. })] = &commits[..] else { panic!("{commits:?}") };
+    fixture.answer(*id, Commit::Superseded);
+    let other = RunRecord { owner: Owner { node: NodeName::new("host-b"), ..start.run.owner.clone() }, ..start.run };
+    let other = RunRecord { nonce: Nonce("other-1".into()), token: FencingToken(12), ..other };
+    fixture.looked_up(&run, RunLookup::InFlight(Box::new(other), Version::FIRST));
+    let kill = Command::Order(Order::Kill { tree_id: start.tree_id });
+    assert!(fixture.commands.contains(&kill), "{:?}", fixture.commands);
+}
+
+/// A leader that has read the older mark must not begin the run.
+#[test]
+fn the_mark_moves_with_a_run_that_another_node_than_the_leader_restores() {
+    let (mut fixture, start) = running();
+    let run = start.run.id();
+    fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::Resigned }));
+    let (_, old) = entry(&kinds()[0], at("10:00:00"), 4);
+    servers_changed(&mut fixture, Vec::new(), &run, RunLookup::Absent(Some(Box::new(old))));
+    match &fixture.accept_all()[..] {
+        [Change::Restore { mark: Some((Version(4), record)), .. }] => {
+            assert_eq!(record.last_scheduled, start.run.scheduled_at);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn runs_whose_begin_and_end_are_both_lost_are_recorded_again_and_nothing_else_follows() {
+    let second = job("b", "1 0 10 * * *");
+    let mut fixture = Fixture::settled("10:00:00", vec![kinds()[0].clone(), second]);
+    fixture.pass(1);
+    fixture.accept_all();
+    let starts = fixture.starts();
+    for start in &starts {
+        fixture.started(start.tree_id);
+        fixture.ended(start.tree_id, Exit::Code(0), None);
+        fixture.accept_all();
+    }
+    fixture.commands.clear();
+    let [first, last] = &starts[..] else { panic!("{starts:?}") };
+    servers_changed(&mut fixture, Vec::new(), &last.run.id(), RunLookup::Absent(None));
+    fixture.looked_up(&first.run.id(), RunLookup::Absent(None));
+    let written = fixture.accept_all();
+    let ends = written.iter().filter(|change| matches!(change, Change::End { end, .. } if end.exit_code == Some(0)));
+    assert_eq!((written.len(), ends.count()), (4, 2), "{written:?}");
+    assert!(!fixture.reports().iter().any(|report| matches!(report, Report::Finished(_) | Report::Recorded(_))));
+    fixture.pass(60);
+    assert!(fixture.accept_all().is_empty() && fixture.starts().is_empty());
+}
+
+#[test]
+fn what_was_written_before_an_end_that_is_there_is_not_looked_for() {
+    let (mut fixture, start) = ended(&kinds()[0], Exit::Code(0));
+    servers_changed(&mut fixture, Vec::new(), &start.run.id(), RunLookup::Ended);
+    assert!(fixture.accept_all().is_empty());
+    assert!(!fixture.reports().iter().any(|report| matches!(report, Report::Rewound { .. })));
+}
+
+#[test]
+fn a_mark_never_goes_back_and_is_written_again() {
+    let job = job("a", "* * * * * *");
+    let mut fixture = Fixture::settled("10:00:00", vec![job.clone()]);
+    for _ in 0..3 {
+        fixture.pass(1);
+        fixture.accept_all();
+        let start = fixture.starts().pop().expect("it is due each second");
+        fixture.started(start.tree_id);
+        fixture.ended(start.tree_id, Exit::Code(0), None);
+        fixture.accept_all();
+        fixture.commands.clear();
+    }
+    let session = SessionId("a".into());
+    fixture.handle(Event::Election(election::Event::Resumed { session }));
+    let asked = Command::Ask(Request::Ledger(ledger::Request::ReadJob(job.name.clone())));
+    assert!(fixture.commands.contains(&asked), "{:?}", fixture.commands);
+    let (name, old) = entry(&job, at("10:00:01"), 1);
+    fixture.handle(Event::Ledger(ledger::Event::Job(name, Some(old), None)));
+    let mark = at("10:00:03");
+    let rewound = Report::MarkRewound { job: job.name.clone(), found: Some(at("10:00:01")), mark };
+    assert!(fixture.reports().contains(&rewound), "{:?}", fixture.reports());
+    match &fixture.accept_all()[..] {
+        [Change::Advance { at: Some(Version(1)), record, skip: None, .. }] => assert_eq!(record.last_scheduled, mark),
+        other => panic!("{other:?}"),
+    }
+    assert!(fixture.starts().is_empty());
+    fixture.pass(1);
+    let next = begun(&fixture.accept_all());
+    assert_eq!(next, ["a.20261120T100004Z"]);
 }

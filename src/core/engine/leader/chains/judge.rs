@@ -97,6 +97,10 @@ fn case<'a>(
     if !job.enabled {
         return Err(Objection::Pass);
     }
+    if runs.is_over(run) {
+        // The service has lost that it was begun.
+        return Err(Objection::Drop);
+    }
     // A trigger's runs move no mark.
     let mark = match (run.trigger(), book.get(run.job())) {
         (Some(_), _) => Timestamp::MIN,

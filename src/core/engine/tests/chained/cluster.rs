@@ -77,7 +77,9 @@ impl FakeLedger {
                 self.log.extend(stands.then(|| format!("end {} {}", end.run.id(), end.outcome.as_str())));
                 stands
             }
-            Change::DropTrigger { .. } | Change::Resume { .. } | Change::SkipRun { .. } => panic!("{change:?}"),
+            Change::DropTrigger { .. } | Change::Resume { .. } | Change::SkipRun { .. } | Change::Restore { .. } => {
+                panic!("{change:?}")
+            }
         }
     }
 

@@ -1,0 +1,79 @@
+//! Marks that the service has lost.
+//!
+//! Versions only grow, so a record with an older version than one that was acknowledged to this leader shows that the
+//! service has lost the newer one. The leader's own mark counts: it knows that the occurrences until then are decided,
+//! even if it no longer knows how. Nothing else can tell, so the mark is written again at once.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::timeline::Counted;
+use super::{Leader, Recorded};
+use crate::clock::earlier;
+use crate::engine::context::Context;
+use crate::engine::report::Report;
+use crate::job::JobName;
+use crate::ledger::{JobEntry, Request};
+use crate::run::Version;
+
+/// A service loses only what was written last. Marks are close to the time at which they were written.
+const NEW: Duration = Duration::from_secs(60);
+
+/// The marks that a leader looks for.
+#[derive(Debug, Default)]
+pub(super) struct SoughtMarks {
+    /// The versions that were acknowledged when the records were requested: what is read later may be newer.
+    versions: BTreeMap<JobName, Version>,
+    /// If one mark is lost, the others are looked for too.
+    all: bool,
+}
+
+impl Leader {
+    /// Reads the record again that was written last: the service may have changed its servers. If it is there, all that
+    /// was written before it is there too.
+    pub fn look_for_newest_mark(&mut self, cx: &mut Context) {
+        self.sought.all = true;
+        self.triggers.seek_returned();
+        if let Some(newest) = self.book.newest_written() {
+            self.look_for_mark(cx, newest);
+        }
+    }
+
+    fn look_for_mark(&mut self, cx: &mut Context, job: JobName) {
+        if let Some(version) = self.book.get(&job).and_then(|timeline| timeline.written.0) {
+            self.sought.versions.insert(job.clone(), version);
+            cx.ledger(Request::ReadJob(job));
+        }
+    }
+
+    /// The connection is lost.
+    pub fn suspend(&mut self) {
+        self.book.suspend();
+    }
+
+    /// Keeps a job's mark if the record as just read is older than what was acknowledged, and writes it again. Returns
+    /// false if the service has lost nothing.
+    pub(super) fn keep_lost_mark(&mut self, cx: &mut Context, name: &JobName, entry: Option<&JobEntry>) -> bool {
+        let sought = self.sought.versions.remove(name);
+        let Some(timeline) = self.book.get(name).filter(|timeline| timeline.open == 0) else { return false };
+        let mark = timeline.written.1;
+        // Nothing is written to a job in conflict, so what is read then is not older.
+        let known = timeline.written.0.filter(|_| timeline.is_in_conflict).max(sought);
+        let Some(entry) = entry.filter(|entry| Some(entry.version) < known) else { return false };
+        let (job, alarms, ahead) = (timeline.job.clone(), timeline.written_alarms.clone(), timeline.ahead);
+        let found = entry.record.as_ref().map(|record| record.last_scheduled);
+        cx.report(Report::MarkRewound { job: name.clone(), found, mark });
+        let schedule = job.as_deref().map(|job| job.schedule_digest(mark));
+        let version = Some(entry.version);
+        let recorded = Recorded { version, schedule, marked_at: mark, is_new: false, alarms };
+        self.count_from(cx, name, job, Counted { from: mark, ahead }, recorded);
+        self.book.advance(cx, name, mark, None);
+        self.book.schedule(name);
+        if std::mem::take(&mut self.sought.all) {
+            let since = earlier(cx.due, NEW);
+            let others = self.book.written_since(since).filter(|&other| other != name).cloned();
+            others.collect::<Vec<_>>().into_iter().for_each(|job| self.look_for_mark(cx, job));
+        }
+        true
+    }
+}

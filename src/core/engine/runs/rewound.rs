@@ -1,0 +1,341 @@
+//! Runs of this node that the service has forgotten.
+//!
+//! A service can lose what it has acknowledged, and what it loses are its newest transactions. So after each change of
+//! its servers the node looks for its own newest ones: for the runs that it has in flight, and for the ends that it
+//! wrote last. What is gone is written again, as far as this node knows it.
+//!
+//! ```text
+//!   in flight here, and not there ─┐                ┌─ absent ───► restored, and goes on
+//!   ended here, and not there ─────┴─ looked up ────┼─ in flight ► as read; an end is written again
+//!                                                   └─ ended ────► another node has settled it
+//! ```
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::Runs;
+use super::active_run::{ActiveRun, ActiveRunState, Ended, News, Phase, Release};
+use crate::engine::commits::Purpose;
+use crate::engine::context::Context;
+use crate::engine::report::Report;
+use crate::ledger::{Change, Commit, CommitId, JobEntry, Request, RunLookup};
+use crate::run::journal::RecoveredRun;
+use crate::run::{JobRecord, Owner, RunEnd, RunId, RunRecord, RunState, Traces, Version};
+
+/// Most writes that are kept as a whole, to be written again.
+const KEPT: usize = 256;
+/// So many in a row that are there show that all older ones are: one alone may have been written again by another node.
+const ENOUGH: usize = 4;
+
+/// What this node knows of its own writes, should the service forget them.
+#[derive(Debug, Default)]
+pub(super) struct OwnWrites {
+    /// The runs that are being looked up.
+    sought: BTreeSet<RunId>,
+    /// What the ledger accepted last, oldest first.
+    written: VecDeque<OwnWrite>,
+    /// The newest when the connection was lost. What was accepted since may be newer than what was lost.
+    newest: Option<RunId>,
+    /// How many in a row were looked up and are there.
+    found: usize,
+}
+
+/// The last that this node wrote about a run.
+#[derive(Debug)]
+pub(super) enum OwnWrite {
+    Ended(Box<RunEnd>),
+    /// Released for another attempt.
+    Released(Box<RunRecord>),
+}
+
+impl OwnWrite {
+    fn run(&self) -> &RunRecord {
+        match self {
+            Self::Ended(end) => &end.run,
+            Self::Released(run) => run,
+        }
+    }
+
+    /// The phase in which it is written again.
+    fn phase(&self) -> Phase {
+        match self {
+            Self::Ended(end) => Phase::Ended(Ended { was_written: true, ..Ended::new(RunEnd::clone(end), true) }),
+            Self::Released(run) => Phase::Releasing(Release { state: run.state, report: None }),
+        }
+    }
+}
+
+impl OwnWrites {
+    pub fn note(&mut self, write: OwnWrite) {
+        let run = write.run().id();
+        self.written.retain(|known| known.run().id() != run);
+        self.written.push_back(write);
+        if self.written.len() > KEPT {
+            self.written.pop_front();
+        }
+    }
+
+    /// The connection is lost: it may come back with other servers.
+    pub fn suspend(&mut self) {
+        if self.newest.is_none() {
+            self.newest = self.written.back().map(|write| write.run().id());
+        }
+    }
+
+    /// What was written of a run.
+    fn of(&self, run: &RunId) -> Option<&OwnWrite> {
+        self.written.iter().rfind(|write| write.run().id() == *run)
+    }
+
+    /// The runs of the writes up to this one, newest first.
+    fn runs_until(&self, newest: &RunId) -> impl Iterator<Item = RunId> {
+        let runs = self.written.iter().rev().map(|write| write.run().id());
+        runs.skip_while(|run| *run != *newest)
+    }
+}
+
+impl Runs {
+    /// Looks for what this node has written last: the service may have changed its servers.
+    pub fn look_for_own_writes(&mut self, cx: &mut Context) {
+        cx.ledger(Request::ReadInFlight);
+        self.own_writes.suspend();
+        self.own_writes.found = 0;
+        if let Some(newest) = self.own_writes.newest.take() {
+            // Those that are in flight here are compared with those that are in flight there.
+            let over = self.own_writes.runs_until(&newest).find(|run| !self.active.contains_key(run));
+            over.iter().for_each(|run| self.look_up(cx, run));
+        }
+    }
+
+    /// The connection is lost.
+    pub fn suspend(&mut self) {
+        self.own_writes.suspend();
+    }
+
+    /// Looks up a run that is in flight by this record, and whose attempt here is over: the record may be older than that.
+    /// Until then a leader takes the run for one in flight.
+    pub(super) fn look_up_over(&mut self, cx: &mut Context, run: &RunId, record: RunRecord, version: Version) {
+        if cx.leads() {
+            self.active.insert(run.clone(), ActiveRun::new(record, version, ActiveRunState::Remote));
+            self.changed(cx, run.job());
+        }
+        self.look_up(cx, run);
+    }
+
+    /// Looks up a run of this node that may be gone.
+    pub(super) fn look_up(&mut self, cx: &mut Context, run: &RunId) {
+        if self.own_writes.sought.insert(run.clone()) {
+            cx.ledger(Request::ReadAgain(run.clone()));
+        }
+    }
+
+    /// Compares the runs that are in flight with what this node knows.
+    pub fn on_in_flight(&mut self, cx: &mut Context, all: &[RunId]) {
+        let all: BTreeSet<&RunId> = all.iter().collect();
+        let is_known_here = |run: &ActiveRun| run.is_local() && run.is_begun() || waits_for_leader(run);
+        let is_gone = |run: &ActiveRun| run.commit.is_none() && is_known_here(run);
+        let gone = self.active.iter().filter(|(id, run)| is_gone(run) && !all.contains(id));
+        let gone: Vec<RunId> = gone.map(|(id, _)| id.clone()).collect();
+        gone.iter().for_each(|run| self.look_up(cx, run));
+        for run in all {
+            if self.active.contains_key(run) {
+                continue;
+            }
+            if self.over.mentions(run) || self.own_writes.of(run).is_some() {
+                self.look_up(cx, run);
+            } else if cx.leads() {
+                // Its owner has restored it.
+                cx.ledger(Request::ReadRun(run.clone()));
+            }
+        }
+    }
+
+    /// Handles what there is of a run: what was read before may be older than what this node has written since.
+    pub fn on_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup) {
+        self.own_writes.sought.remove(run);
+        match self.active.get(run) {
+            // The answer to the commit is newer.
+            Some(active) if active.commit.is_some() => {}
+            Some(active) if active.is_local() => self.on_own_looked_up(cx, run, found),
+            Some(active) => {
+                let waits = waits_for_leader(active);
+                self.on_other_looked_up(cx, run, found, waits);
+            }
+            None => self.on_over_looked_up(cx, run, found),
+        }
+    }
+
+    fn on_own_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup) {
+        let Some(active) = self.active.get_mut(run) else { return };
+        match found {
+            RunLookup::InFlight(record, version) => {
+                if active.record.owner != record.owner
+                    && let Some(process) = active.process_mut()
+                {
+                    process.needs_change_owner = true;
+                }
+                self.on_own_read(cx, run, Some((*record, version)));
+            }
+            _ if !active.is_begun() => self.on_own_read(cx, run, None),
+            // The unanswered write has ended it.
+            RunLookup::Ended if active.ended().is_some_and(|ended| ended.may_be_written) => self.forget_own(cx, run),
+            RunLookup::Ended => self.supersede(cx, run),
+            RunLookup::Absent(job) => {
+                self.report_rewound(cx, run);
+                self.restore(cx, run, job);
+            }
+        }
+    }
+
+    fn on_other_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup, waits: bool) {
+        match found {
+            RunLookup::InFlight(record, version) if self.is_over_here(cx, &record) => {
+                self.forget(cx, run);
+                self.settle_again(cx, *record, version);
+            }
+            RunLookup::InFlight(record, version) => {
+                self.on_news(cx, run, News::Changed(Some((*record, version))));
+            }
+            RunLookup::Absent(_) if waits => {
+                self.report_rewound(cx, run);
+                self.write_again(cx, run, None);
+            }
+            RunLookup::Absent(job) if self.own_writes.of(run).is_some() => {
+                self.forget(cx, run);
+                self.restore_over(cx, run, job);
+            }
+            // Its owner restores it, if it is gone.
+            RunLookup::Ended | RunLookup::Absent(_) => self.forget(cx, run),
+        }
+    }
+
+    /// Reports that the service has lost something about this run.
+    pub(super) fn report_rewound(&self, cx: &mut Context, run: &RunId) {
+        let outcome = self.active.get(run).and_then(ActiveRun::ended).map(|ended| ended.end.outcome);
+        cx.report(Report::Rewound { run: run.clone(), outcome });
+    }
+
+    fn on_over_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup) {
+        match found {
+            RunLookup::InFlight(record, version) if self.is_over_here(cx, &record) => {
+                self.settle_again(cx, *record, version);
+                self.own_writes.found = 0;
+            }
+            RunLookup::Absent(job) => {
+                self.restore_over(cx, run, job);
+                self.own_writes.found = 0;
+            }
+            RunLookup::Ended => self.own_writes.found += 1,
+            RunLookup::InFlight(record, version) => return self.adopt_unknown(cx, run, Some((*record, version))),
+        }
+        if self.own_writes.found < ENOUGH {
+            let before = self.own_writes.runs_until(run).skip(1).find(|run| !self.active.contains_key(run));
+            before.iter().for_each(|run| self.look_up(cx, run));
+        }
+    }
+
+    /// True if the run's attempt was this process' and is over, or a later one was: the ledger had that, and has forgotten
+    /// it since.
+    pub(super) fn is_over_here(&self, cx: &Context, run: &RunRecord) -> bool {
+        if self.over.has_later(run) {
+            return true;
+        }
+        if !run.state.waits() && self.own_writes.of(&run.id()).is_some_and(|write| write.run().attempt >= run.attempt) {
+            return true;
+        }
+        let (is_ours, is_known) = (run.owner.node == cx.node, self.over.has(run));
+        let may_be = is_known || cx.is_own_session(&run.owner.session) && self.over.may_include(run);
+        is_ours && !run.state.waits() && may_be
+    }
+
+    /// Writes once more how the newest attempt of this process ended, or has another begun if it did not end the run.
+    fn settle_again(&mut self, cx: &mut Context, record: RunRecord, version: Version) {
+        let run = record.id();
+        match self.own_writes.of(&run).filter(|write| write.run().attempt >= record.attempt) {
+            Some(write) => self.insert_over(version, write.run().clone(), write.phase()),
+            None => {
+                let record = self.over.newest_of(record);
+                let end = self.over.end_of(&record);
+                self.on_recovered(
+                    cx,
+                    vec![RecoveredRun { record, version, pid: None, traces: Traces::default(), end }],
+                );
+            }
+        }
+        self.report_rewound(cx, &run);
+        self.changed(cx, run.job());
+        self.commit_next(cx, &run);
+    }
+
+    fn insert_over(&mut self, version: Version, record: RunRecord, phase: Phase) {
+        self.active.insert(record.id(), ActiveRun::new(record, version, ActiveRunState::recovered(phase)));
+    }
+
+    /// Restores a run that is gone, begin and all, so that what became of it can be written again.
+    fn restore_over(&mut self, cx: &mut Context, run: &RunId, job: Option<Box<JobEntry>>) {
+        let Some(write) = self.own_writes.of(run) else { return };
+        let (record, phase) = (write.run().clone(), write.phase());
+        self.insert_over(Version::FIRST, record, phase);
+        self.report_rewound(cx, run);
+        self.changed(cx, run.job());
+        self.restore(cx, run, job);
+    }
+
+    /// Writes a run that is gone again, as one that this node has. What else is to be written of it follows.
+    ///
+    /// The mark of its job moves with it: a leader that has read the older one must not begin the run.
+    fn restore(&mut self, cx: &mut Context, run: &RunId, job: Option<Box<JobEntry>>) {
+        let Some(session) = cx.session.clone() else { return };
+        let Some(active) = self.active.get_mut(run) else { return };
+        active.record.owner = Owner { node: cx.node.clone(), session };
+        active.record.state = RunState::Running;
+        // A leader restores its marks by itself.
+        let job = job.filter(|_| run.trigger().is_none() && !cx.leads());
+        let mark = job.and_then(|entry| Some((entry.version, passed(entry.record?, run)?)));
+        self.write_again(cx, run, mark);
+    }
+
+    fn write_again(&mut self, cx: &mut Context, run: &RunId, mark: Option<(Version, JobRecord)>) {
+        let nonce = cx.nonce();
+        let Some(active) = self.active.get_mut(run) else { return };
+        active.record.nonce = nonce.clone();
+        let mark = mark.map(|(at, record)| (at, JobRecord { nonce, ..record }));
+        let change = Change::Restore { run: active.record.clone(), mark };
+        active.commit = Some(cx.commit(change, Purpose::Restore { run: run.clone() }));
+    }
+
+    /// Handles the answer to restoring a run.
+    pub fn on_restore_answer(&mut self, cx: &mut Context, run: &RunId, id: CommitId, answer: Commit) {
+        let Some(active) = self.answered_run(run, id) else { return };
+        match answer {
+            Commit::Accepted => {
+                active.version = Version::FIRST;
+                if let Some(process) = active.process_mut() {
+                    process.needs_change_owner = false;
+                    cx.ledger(Request::WatchOwn(run.clone()));
+                }
+                self.commit_next(cx, run);
+                self.tie_to_lease(cx, run);
+                self.take_up_news(cx, run);
+            }
+            // Somebody has begun the run or moved the mark meanwhile, or the session is another by now.
+            Commit::Superseded | Commit::Fenced | Commit::Unknown => {
+                if cx.session.is_some() {
+                    self.look_up(cx, run);
+                }
+            }
+        }
+    }
+}
+
+/// The job's record with a mark that is not before the run; `None` if its own is not.
+fn passed(record: JobRecord, run: &RunId) -> Option<JobRecord> {
+    let at = run.scheduled_at();
+    let counted = record.counted.map(|counted| counted.max(at));
+    let is_passed = record.counted.unwrap_or(record.last_scheduled) >= at;
+    (!is_passed).then(|| JobRecord { last_scheduled: record.last_scheduled.max(at), counted, ..record })
+}
+
+/// True for a run that the leader begins, or begins again, at its time.
+pub(super) fn waits_for_leader(run: &ActiveRun) -> bool {
+    run.is_unowned() && run.record.state.waits()
+}
