@@ -20,6 +20,7 @@ mod history;
 mod host;
 pub mod import;
 pub mod jobs;
+mod json;
 pub mod kill;
 pub mod latch;
 mod leftovers;

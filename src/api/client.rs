@@ -3,6 +3,7 @@
 mod find;
 mod remote;
 
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
@@ -25,11 +26,31 @@ pub use remote::{BadHostUrl, HostUrl, RemoteAccess};
 
 use self::remote::{Connection, Remote};
 use super::network::SecretError;
+use cronkeeper_core::escape;
 
 /// Timeout of an answer. The daemon itself waits at most eight seconds for the ledger.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Most bytes of an answer: enough for far more than 10,000 jobs.
 const MOST_BYTES: usize = 64 << 20;
+
+/// Most characters of a text of the other end that are shown.
+const MOST_SHOWN: usize = 4_000;
+
+/// A text that may come from whoever answers: on one line, of limited length, and harmless on a terminal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said(String);
+
+impl Said {
+    pub fn of(text: impl fmt::Display) -> Self {
+        Self(escape::short(&text.to_string(), MOST_SHOWN))
+    }
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 /// Why a request to the daemon failed.
 #[derive(Debug, thiserror::Error)]
@@ -45,10 +66,10 @@ pub enum AskError {
     Silent(String),
     /// Nobody answers at the address of `--host`.
     #[error("cannot connect to {host}: {why}")]
-    Unreachable { host: String, why: String },
+    Unreachable { host: String, why: Said },
     /// The certificate at the address of `--host` is not trusted.
     #[error("{host} has no certificate that is trusted here: {why}; `--cacert` names the file of its authority")]
-    Certificate { host: String, why: String },
+    Certificate { host: String, why: Said },
     /// There is TLS, but nothing to trust.
     #[error("{0} needs `--cacert`: the file of the authority that issued its certificate")]
     NoAuthority(String),
@@ -63,16 +84,16 @@ pub enum AskError {
     Secret(#[from] SecretError),
     /// The job or run does not exist.
     #[error("{0}")]
-    NotFound(String),
+    NotFound(Said),
     /// The daemon cannot reach the ledger or a leader.
     #[error("{0}")]
-    Away(String),
+    Away(Said),
     /// The daemon answers with any other error.
     #[error("{0}")]
-    Refused(String),
-    /// The answer is not valid HTTP or JSON.
+    Refused(Said),
+    /// The answer is not valid HTTP or JSON, or none to what was asked.
     #[error("cannot read the daemon's answer: {0}")]
-    Garbled(String),
+    Garbled(Said),
     /// This process cannot send a request.
     #[error("cannot send the request")]
     Local(#[source] io::Error),
@@ -149,7 +170,7 @@ impl Client {
 
     fn send<T: DeserializeOwned>(&self, head: Builder, body: Bytes) -> Result<T, AskError> {
         let body = self.runtime.block_on(self.fetch(head, body))?;
-        serde_json::from_slice(&body).map_err(|error| AskError::Garbled(error.to_string()))
+        serde_json::from_slice(&body).map_err(|error| AskError::Garbled(Said::of(error)))
     }
 
     async fn fetch(&self, head: Builder, body: Bytes) -> Result<Bytes, AskError> {
@@ -198,7 +219,7 @@ async fn fetch_remotely(remote: &Remote, head: Builder, body: Bytes) -> Result<(
         StatusCode::UNAUTHORIZED => Err(AskError::WrongToken(name)),
         StatusCode::FORBIDDEN if remote.token().is_none() => {
             let error = format!("{}; `--token-file` names the file that has it", refusal(code, &body));
-            Err(AskError::Refused(error))
+            Err(AskError::Refused(Said::of(error)))
         }
         code => Ok((code, body)),
     }
@@ -212,7 +233,7 @@ async fn exchange<S>(stream: S, host: &str, head: Builder, body: Bytes) -> Resul
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let garbled = |error: &dyn std::error::Error| AskError::Garbled(error.to_string());
+    let garbled = |error: &dyn std::error::Error| AskError::Garbled(Said::of(error));
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| garbled(&error))?;
     // Ends with the connection, which lasts for this one answer.
     let connection = tokio::spawn(connection);
@@ -225,6 +246,51 @@ where
     Ok((code, body.map_err(|error| garbled(&*error))?.to_bytes()))
 }
 
-fn refusal(code: StatusCode, body: &[u8]) -> String {
-    serde_json::from_slice::<super::ErrorBody>(body).map_or_else(|_| format!("the daemon answered {code}"), |b| b.error)
+fn refusal(code: StatusCode, body: &[u8]) -> Said {
+    match serde_json::from_slice::<super::ErrorBody>(body) {
+        Ok(body) => Said::of(body.error),
+        Err(_) => Said::of(format_args!("the daemon answered {code}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+    use cronkeeper_core::escape::is_harmful;
+    use cronkeeper_core::run::RunState;
+
+    /// The error for this answer of a daemon that may be anybody.
+    fn error(code: u16, body: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(dir.path().join("api.sock")).unwrap();
+        let answer = format!("HTTP/1.1 {code} x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let served = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut head = BufReader::new(&stream).lines().map_while(Result::ok);
+            assert!(head.any(|line| line.is_empty()), "the request ends");
+            (&stream).write_all(answer.as_bytes()).unwrap();
+        });
+        let client = Client::new(SocketSearch::new(Some(dir.path()), None)).unwrap();
+        let error = client.get::<RunState>("/").unwrap_err();
+        served.join().unwrap();
+        error.to_string()
+    }
+
+    #[test]
+    fn no_text_of_the_other_end_reaches_a_terminal_as_it_is() {
+        let hostile = "\u{1b}]0;x\u{7}\u{9b}2J\u{202e}\nx";
+        let refusal = serde_json::json!({ "error": hostile }).to_string();
+        let unknown = serde_json::json!(hostile).to_string();
+        for (code, body) in
+            [(400, &refusal), (403, &refusal), (404, &refusal), (503, &refusal), (504, &refusal), (200, &unknown)]
+        {
+            let error = error(code, body);
+            assert!(!error.contains(is_harmful) && error.contains("\\u{202e}"), "{code}: {error}");
+        }
+        let long = serde_json::json!({ "error": "x".repeat(1 << 20) }).to_string();
+        assert_eq!(error(409, &long).chars().count(), MOST_SHOWN + 1);
+    }
 }

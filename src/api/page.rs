@@ -3,6 +3,7 @@
 //! Everything is rendered here from the same documents that `/v1` shows, so the page is complete without a script. The
 //! script only keeps an open page up to date. Pure functions turn documents into markup; `maud` escapes every text, and
 //! the headers forbid the browser everything that is not needed: no text of a job can become part of the page's code.
+//! Characters that hide or reorder text are escaped in the finished page, wherever they are from.
 
 mod assets;
 mod bar_cache;
@@ -23,6 +24,7 @@ mod view;
 mod visitor;
 mod words;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::Router;
@@ -52,6 +54,7 @@ use crate::archive::Merged;
 use crate::status::{HistoryEntry, Status};
 use cronkeeper_core::clock::system;
 use cronkeeper_core::coordination::ReadError;
+use cronkeeper_core::escape;
 use cronkeeper_core::ledger::Filter as Records;
 
 /// Most records on the page of a job, and on that of the history.
@@ -141,7 +144,16 @@ impl IntoResponse for RefusedPage {
 }
 
 fn html_answer(page: Markup) -> Response {
-    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page.into_string()).into_response()
+    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], harmless(page)).into_response()
+}
+
+/// The text of a page. Its own markup has no character that is escaped here.
+fn harmless(page: Markup) -> String {
+    let page = page.into_string();
+    match escape::lines(&page) {
+        Cow::Borrowed(_) => page,
+        Cow::Owned(escaped) => escaped,
+    }
 }
 
 type Page = Result<Response, RefusedPage>;

@@ -12,7 +12,7 @@ use self::document::Document;
 use super::ask::{AskFailure, ClientArgs};
 use super::explain::problems;
 use super::jobs::located;
-use super::{DEFAULT_JOBS, Error, Exit, Io};
+use super::{DEFAULT_JOBS, Error, Exit, Io, json};
 use crate::api::definitions::Served;
 use crate::config::definition::Definitions;
 use crate::config::{Content, LoadError, Loaded};
@@ -56,8 +56,7 @@ impl Args {
         };
         if self.json {
             let document = Document::of(&self.path, files, &loaded, comparison.as_ref());
-            serde_json::to_writer_pretty(&mut *io.out, &document).map_err(io::Error::from)?;
-            writeln!(io.out)?;
+            json::pretty(&document, io.out)?;
             return Ok(if loaded.is_err() { Exit::Config } else { exit(comparison.as_ref()) });
         }
         let loaded = loaded?;

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::json;
 use crate::status::HistoryEntry;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::run::{Drain, Pause, RunId};
@@ -83,8 +84,7 @@ impl Effects {
     }
 
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        serde_json::to_writer(&mut *out, self)?;
-        writeln!(out)
+        json::line(self, out)
     }
 }
 

@@ -11,8 +11,8 @@ use std::io::Write;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::Io;
 use super::ask::{AskFailure, ClientArgs};
+use super::{Io, json};
 use crate::api::client::Client;
 use crate::status::HistoryEntry;
 use cronkeeper_core::clock::system;
@@ -96,7 +96,7 @@ pub fn run(args: &HistoryArgs, io: &mut Io<'_>) -> Result<(), AskFailure> {
         ledger_error = page.ledger_error.take().or(ledger_error);
         match (args.csv, args.json) {
             (true, _) => page.records.iter().try_for_each(|record| csv::write(record, io.out))?,
-            (_, true) => page.records.iter().try_for_each(|record| write_json(record, io.out))?,
+            (_, true) => page.records.iter().try_for_each(|record| json::line(record, io.out))?,
             _ => records.append(&mut page.records),
         }
         // A daemon that repeats itself would be asked for ever.
@@ -114,11 +114,6 @@ pub fn run(args: &HistoryArgs, io: &mut Io<'_>) -> Result<(), AskFailure> {
 
 fn ask(client: &Client, args: &HistoryArgs, limit: usize, before: Option<&str>) -> Result<History, AskFailure> {
     Ok(client.get(&query::path(args, limit, before))?)
-}
-
-fn write_json(record: &HistoryEntry, out: &mut dyn Write) -> std::io::Result<()> {
-    serde_json::to_writer(&mut *out, record)?;
-    writeln!(out)
 }
 
 /// Says what was not shown.

@@ -6,7 +6,7 @@ use super::ask::{AskFailure, ClientArgs};
 use super::effects::{Effect, Effects};
 use super::follow::{AwaitedRun, follow};
 use super::{Io, wait};
-use crate::api::client::{AskError, Client};
+use crate::api::client::{AskError, Client, Said};
 use crate::api::control::{KillBody, Killing};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::run::{RunId, RunState};
@@ -91,9 +91,9 @@ fn only_run(client: &Client, job: &JobName) -> Result<RunId, AskError> {
         (Some(last), others) => {
             let all: Vec<&RunId> = others.iter().chain([&last]).collect();
             let error = format!("{} runs of job `{job}` are in flight, name one: {}", all.len(), wait::listed(&all));
-            Err(AskError::Refused(error))
+            Err(AskError::Refused(Said::of(error)))
         }
-        (None, _) => Err(AskError::NotFound(format!("no run of job `{job}` is in flight"))),
+        (None, _) => Err(AskError::NotFound(Said::of(format_args!("no run of job `{job}` is in flight")))),
     }
 }
 

@@ -126,8 +126,7 @@ fn entry_of(holder: ListedHolder) -> ListedEntry {
 
 fn json(listing: &Listing, out: &mut dyn Write) -> io::Result<()> {
     for lock in &listing.locks {
-        serde_json::to_writer(&mut *out, lock)?;
-        writeln!(out)?;
+        super::json::line(lock, out)?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::ask::{AskFailure, HostArgs};
 use super::jobs::{JobsFile, find};
-use super::{Error, Io};
+use super::{Error, Io, json};
 use crate::api::client::Client;
 use crate::api::next::{Coming, ComingOccurrence, LeftOut, LeftOutInstant, NoOccurrence, all_left_out, steps};
 use cronkeeper_core::escape;
@@ -223,8 +223,7 @@ fn json(occurrences: &[Occurrence], io: &mut Io<'_>) -> Result<(), Error> {
             JsonLeftOut { count: *count, first }
         });
         let job = occurrence.job.as_ref().map(JobName::as_str);
-        let line = serde_json::to_string(&JsonLine { job, at: rfc3339(&occurrence.local), left_out });
-        writeln!(io.out, "{}", line.map_err(std::io::Error::from)?)?;
+        json::line(&JsonLine { job, at: rfc3339(&occurrence.local), left_out }, io.out)?;
     }
     Ok(())
 }

@@ -1,8 +1,6 @@
 //! `cronkeeper schema`: the JSON Schema of jobs.yaml, for editors.
 
-use std::io;
-
-use super::{Error, Io};
+use super::{Error, Io, json};
 use crate::config::json_schema;
 
 #[derive(Debug, clap::Args)]
@@ -14,8 +12,7 @@ impl Args {
     /// # Errors
     /// When it cannot be written.
     pub fn run(&self, io: &mut Io<'_>) -> Result<(), Error> {
-        serde_json::to_writer_pretty(&mut *io.out, &json_schema::document()).map_err(io::Error::from)?;
-        writeln!(io.out)?;
+        json::pretty(&json_schema::document(), io.out)?;
         Ok(())
     }
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use self::screen::Screen;
 use self::select::Selection;
-use super::Exit;
 use super::ask::{AskFailure, ClientArgs};
+use super::{Exit, json};
 use crate::api::client::{AskError, Client};
 use crate::status::Status;
 
@@ -82,17 +82,12 @@ fn write(args: &StatusArgs, status: Status, out: &mut dyn Write) -> io::Result<(
     if !args.json {
         return show::write(&status, all, Screen::of_stdout(args.watch), out);
     }
-    if args.watch {
-        serde_json::to_writer(&mut *out, &status)?
-    } else {
-        serde_json::to_writer_pretty(&mut *out, &status)?
-    }
-    writeln!(out)
+    if args.watch { json::line(&status, out) } else { json::pretty(&status, out) }
 }
 
 fn write_unreachable(args: &StatusArgs, error: &AskError, out: &mut dyn Write) -> io::Result<()> {
     if args.json {
-        writeln!(out, "{}", serde_json::json!({ "error": error.to_string() }))
+        json::line(&serde_json::json!({ "error": error.to_string() }), out)
     } else {
         writeln!(out, "{error}")
     }

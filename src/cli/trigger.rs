@@ -138,9 +138,9 @@ impl Args {
     fn send(&self, client: &Client, request: &TriggerBody, io: &mut Io<'_>) -> Result<RunId, AskFailure> {
         let path = format!("/v1/jobs/{}/trigger", self.job);
         let tell = |error: &AskError| {
-            let (error, limit) = (error.to_string(), duration::format(REQUEST_TIMEOUT));
+            let limit = duration::format(REQUEST_TIMEOUT);
             // What cannot be said does not end the request.
-            let _ = writeln!(io.err, "cronkeeper: {}; asking again for up to {limit}", escape::plain(&error));
+            let _ = writeln!(io.err, "cronkeeper: {error}; asking again for up to {limit}");
         };
         let Triggered { run } = retried(REQUEST_TIMEOUT, is_transient, tell, || client.post(&path, request))?;
         Ok(run)

@@ -101,21 +101,26 @@ mod tests {
     use std::cell::{Cell, RefCell};
 
     use super::*;
+    use crate::api::client::Said;
 
     #[test]
     fn a_request_that_is_repeated_tells_why_once() {
         let (sent, told) = (Cell::new(0), RefCell::new(Vec::new()));
         let send = || {
             sent.set(sent.get() + 1);
-            if sent.get() < 3 { Err(AskError::Away(format!("failure {}", sent.get()))) } else { Ok(sent.get()) }
+            if sent.get() < 3 {
+                Err(AskError::Away(Said::of(format_args!("failure {}", sent.get()))))
+            } else {
+                Ok(sent.get())
+            }
         };
         let tell = |error: &AskError| told.borrow_mut().push(error.to_string());
         assert_eq!(retried(ABSENCE_TIMEOUT, is_transient, tell, send).unwrap(), 3);
         assert_eq!(*told.borrow(), ["failure 1"]);
-        let refused = || Err::<(), _>(AskError::Refused("no".to_owned()));
+        let refused = || Err::<(), _>(AskError::Refused(Said::of("no")));
         let tell = |_: &AskError| panic!("it is not repeated");
         assert!(retried(ABSENCE_TIMEOUT, is_transient, tell, refused).is_err());
-        let failing = || Err::<(), _>(AskError::Away("away".to_owned()));
+        let failing = || Err::<(), _>(AskError::Away(Said::of("away")));
         assert!(retried(Duration::ZERO, is_transient, tell, failing).is_err());
     }
 }

@@ -32,6 +32,34 @@ pub fn on_a_terminal(text: &str) -> Cow<'_, str> {
     escaped(text, |c| c != '\t' && is_harmful(c))
 }
 
+/// `text` of several lines with harmful characters escaped, except the ends of lines and tabs.
+pub fn lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| !matches!(c, '\n' | '\t') && is_harmful(c))
+}
+
+/// `text`, which is JSON, with the harmful characters of its strings escaped as JSON escapes them: `\u202e`.
+///
+/// Any reader of JSON reads the same from it. Of harmful characters, JSON itself forbids C0 alone in strings, and outside
+/// of strings there is nothing but ASCII.
+pub fn json(text: &str) -> Cow<'_, str> {
+    let is_bad = |c: char| !c.is_ascii_whitespace() && is_harmful(c);
+    if !text.contains(is_bad) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 32);
+    for c in text.chars() {
+        if !is_bad(c) {
+            out.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Writing to a String cannot fail.
+            let _ = write!(out, "\\u{unit:04x}");
+        }
+    }
+    Cow::Owned(out)
+}
+
 /// `text` on one line with harmful characters escaped, and no more than `longest` characters of it.
 pub fn short(text: &str, longest: usize) -> String {
     let mut short: String = text.chars().take(longest).collect();
@@ -92,6 +120,24 @@ mod tests {
         for written in ["\u{1f469}\u{200d}\u{1f467}", "\u{26a0}\u{fe0f}", "\u{645}\u{6cc}\u{200c}\u{62e}\u{648}"] {
             assert_eq!(plain(written), written);
         }
+    }
+
+    #[test]
+    fn json_means_the_same_and_stays_as_it_is_where_nothing_is_harmful() {
+        let harmful = "a\u{1b}\u{7f}\u{9b}\u{202e}\u{e0041}\n\t\"\\\u{1f980}ö";
+        for text in [serde_json::to_string(harmful), serde_json::to_string_pretty(&[harmful])].map(Result::unwrap) {
+            let shown = json(&text);
+            assert!(!shown.contains(|c: char| c != '\n' && is_harmful(c)), "{shown}");
+            let [read, meant] = [&*shown, &text].map(|text| serde_json::from_str::<serde_json::Value>(text).unwrap());
+            assert_eq!(read, meant);
+        }
+        assert_eq!(json("\"\u{9b}\u{e0041}\""), r#""\u009b\udb40\udc41""#);
+        assert!(matches!(json("{\n  \"ö\": 1\n}"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn lines_stay_lines() {
+        assert_eq!(lines("a\n\tb\r\u{1b}c\u{202e}"), "a\n\tb\\r\\u{1b}c\\u{202e}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::journal;
 use super::line::{Line, Value};
-use cronkeeper_core::escape::is_harmful;
+use cronkeeper_core::escape;
 use cronkeeper_core::term::NodeName;
 
 /// The keys that this format writes itself.
@@ -93,15 +93,7 @@ struct TerminalSafe;
 
 impl serde_json::ser::Formatter for TerminalSafe {
     fn write_string_fragment<W: ?Sized + io::Write>(&mut self, to: &mut W, fragment: &str) -> io::Result<()> {
-        let mut rest = fragment;
-        while let Some((at, c)) = rest.char_indices().find(|&(_, c)| is_harmful(c)) {
-            to.write_all(&rest.as_bytes()[..at])?;
-            for unit in c.encode_utf16(&mut [0; 2]) {
-                write!(to, "\\u{unit:04x}")?;
-            }
-            rest = &rest[at + c.len_utf8()..];
-        }
-        to.write_all(rest.as_bytes())
+        to.write_all(escape::json(fragment).as_bytes())
     }
 }
 
@@ -111,6 +103,7 @@ mod tests {
 
     use super::*;
     use crate::fuzz::{Fuzz, text};
+    use cronkeeper_core::escape::is_harmful;
 
     fn shown(level: Level, line: &Line) -> String {
         let json =

@@ -15,7 +15,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::AskError;
+use super::{AskError, Said};
 use crate::api::network::{read_token, tls_client};
 
 /// Where a node listens.
@@ -114,7 +114,7 @@ impl Remote {
     /// Connects. Returns the connection and the address that it leads to.
     pub async fn connect(&self) -> Result<(Connection, SocketAddr), AskError> {
         let url = &self.url;
-        let away = |why: String| AskError::Unreachable { host: url.to_string(), why };
+        let away = |why: String| AskError::Unreachable { host: url.to_string(), why: Said::of(why) };
         let unknown = |error: std::io::Error| away(format!("no such host: {error}"));
         let mut addresses: Vec<SocketAddr> =
             tokio::net::lookup_host((url.host.as_str(), url.port)).await.map_err(unknown)?.collect();
@@ -127,7 +127,7 @@ impl Remote {
         let stream = TcpStream::connect(&addresses[..]).await.map_err(|error| away(error.to_string()))?;
         let address = stream.peer_addr().map_err(|error| away(error.to_string()))?;
         let Some(tls) = &self.tls else { return Ok((Connection::Plain(stream), address)) };
-        let untrusted = |why: String| AskError::Certificate { host: url.to_string(), why };
+        let untrusted = |why: String| AskError::Certificate { host: url.to_string(), why: Said::of(why) };
         let server = ServerName::try_from(url.host.clone()).map_err(|error| untrusted(error.to_string()))?;
         let secured = TlsConnector::from(Arc::clone(tls)).connect(server, stream).await;
         let secured = secured.map_err(|error| untrusted(error.to_string()))?;

@@ -17,7 +17,7 @@ fn overview_of(status: &Status) -> String {
         (jobs::table(status, &selection, &selection.of(status), &Default::default()))
     };
     let standing = Standing::Operator { form_key: "k".into(), is_session: true };
-    Frame { title: "t", node: &status.node, standing: &standing, done: None }.markup(&main).into_string()
+    harmless(Frame { title: "t", node: &status.node, standing: &standing, done: None }.markup(&main))
 }
 
 /// Every text of the status that somebody else can write.
@@ -77,12 +77,33 @@ fn an_attack_text_stays_text_wherever_it_is_shown() {
     }
 }
 
-fn run_page(tail: &str) -> String {
+fn run_page(text: &str) -> String {
     let mut end = success(record("load", 0, "s"));
-    end.tail = tail.into();
+    end.tail = text.into();
     end.reason = Some(Reason::Operator);
-    let HistoryEntry::Run(ended) = HistoryRecord::Run(end).into() else { unreachable!() };
-    run::page(&ended.run.clone(), &Known::Ended(&ended), None, (sample::at("2026-11-20T03:00:00Z"), true)).into_string()
+    let HistoryEntry::Run(mut ended) = HistoryRecord::Run(end).into() else { unreachable!() };
+    ended.triggered_by = Some(text.into());
+    harmless(run::page(&ended.run.clone(), &Known::Ended(&ended), None, (sample::at("2026-11-20T03:00:00Z"), true)))
+}
+
+fn history_page(text: &str) -> String {
+    let mut skip = crate::test_records::skip("load", 0);
+    skip.node = cronkeeper_core::term::NodeName::new(text);
+    let HistoryEntry::Skip(mut skipped) = HistoryRecord::Skip(skip).into() else { unreachable!() };
+    skipped.triggered_by = Some(text.into());
+    let filter = Filter { job: text.into(), outcome: String::new(), node: text.into() };
+    harmless(history::page(&filter, &[HistoryEntry::Skip(skipped)], (false, false), sample::at("2026-11-20T03:00:00Z")))
+}
+
+/// Characters that end lines, control a terminal, change the direction of text, or cannot be seen.
+const HARMFUL: &str = "\r\u{1b}]0;x\u{7}\u{7f}\u{9b}2J\u{202e}\u{2066}\u{200b}\u{feff}\u{e0041}";
+
+#[test]
+fn no_page_has_a_character_that_hides_or_reorders_text() {
+    for page in [overview_of(&written(HARMFUL)), run_page(HARMFUL), history_page(HARMFUL)] {
+        let is_raw = |c: char| c != '\n' && escape::is_harmful(c);
+        assert!(!page.contains(is_raw) && page.contains("\\u{202e}") && page.contains("\\u{9b}2J"), "{page}");
+    }
 }
 
 proptest! {

@@ -70,13 +70,7 @@ fn parameters(all: &BTreeMap<String, String>) -> io::Result<String> {
     if all.is_empty() {
         return Ok(String::new());
     }
-    let json = serde_json::to_string(all)?;
-    let mut units = [0; 2];
-    let escaped = json.chars().map(|c| match escape::is_harmful(c) {
-        true => c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
-        false => c.to_string(),
-    });
-    Ok(escaped.collect())
+    Ok(escape::json(&serde_json::to_string(all)?).into_owned())
 }
 
 fn optional(value: Option<&impl ToString>) -> String {
