@@ -93,6 +93,18 @@ fn a_module_uses_only_modules_above_it() {
     }
 }
 
+/// What commands print may reach a terminal, so the JSON of all of them is written in one place.
+#[test]
+fn commands_write_json_in_one_place() {
+    let (mut files, place) = (Vec::new(), Path::new("src/cli/json.rs"));
+    sources(Path::new("src/cli"), &mut files);
+    let writes = |text: &str| ["serde_json::to_", "serde_json::Serializer"].iter().any(|call| text.contains(call));
+    let others = files.iter().filter(|(path, text)| path != place && writes(text)).map(|(path, _)| path);
+    // A cell of CSV is escaped as JSON, and then as a cell.
+    let others: Vec<_> = others.filter(|path| *path != Path::new("src/cli/history/csv.rs")).collect();
+    assert!(others.is_empty() && files.iter().any(|(path, _)| path == place), "{others:?}");
+}
+
 #[test]
 fn grouped_and_nested_imports_are_read() {
     let text = "use crate::{election, ledger::{self, Commit}};\nlet x = crate::clock::Uptime::ZERO;";

@@ -30,8 +30,10 @@ const PACE: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(500);
 /// Most nodes that are asked for a run of which the ledger knows nothing any more.
 const MOST_ASKED: usize = 32;
-/// Most attempts of one run that another node can name; retries are rarely more.
-const MOST_LISTED: usize = 1_000;
+/// Most attempts of one run that another node can name: the last of them count.
+const MOST_LISTED: usize = 32;
+/// Most parts of a page that are fetched from other nodes; what is behind them is on the next page.
+const MOST_PARTS: usize = 32;
 /// Time for all nodes that are asked for one page, so that the client still waits for the answer.
 const ASKING: Duration = Duration::from_secs(7);
 
@@ -145,7 +147,15 @@ impl Gatherer<'_> {
             let asked = others.map(|member| async move { (member.node.clone(), self.list_of(&member).await) });
             for (node, listed) in futures_util::future::join_all(asked).await {
                 match listed {
-                    Ok(listed) => attempts.extend(listed.into_iter().map(|attempt| (attempt, node.clone()))),
+                    Ok((listed, left_out)) => {
+                        attempts.extend(listed.into_iter().map(|attempt| (attempt, node.clone())));
+                        if left_out > 0 {
+                            let why = format!(
+                                "{node} lists {left_out} earlier attempts: only its last {MOST_LISTED} are fetched"
+                            );
+                            missing.push(Missing { attempt: None, node, why });
+                        }
+                    }
                     Err(why) => missing.push(Missing { attempt: None, node, why }),
                 }
             }
@@ -160,13 +170,11 @@ impl Gatherer<'_> {
         Ok((Plan { attempts, is_over: true, ..Plan::default() }, missing))
     }
 
-    async fn list_of(&self, member: &Member) -> Result<Vec<u32>, String> {
+    /// The attempts that a node keeps, and how many earlier ones are left out.
+    async fn list_of(&self, member: &Member) -> Result<(Vec<u32>, usize), String> {
         let path = format!("/v1/runs/{}/output?local=true", self.run);
-        let mut attempts = self.peers()?.get(member, &path, Duration::ZERO).await?.attempts;
-        attempts.sort_unstable();
-        attempts.dedup();
-        attempts.truncate(MOST_LISTED);
-        Ok(attempts)
+        let listed: OutputPage = self.peers()?.get(member, &path, Duration::ZERO).await?;
+        Ok(last_of(listed.attempts))
     }
 
     /// The next page by this plan. Waits only for output of the attempt that has a process.
@@ -175,10 +183,16 @@ impl Gatherer<'_> {
         // A node that did not answer is not asked again for this page.
         let mut silent: BTreeMap<&NodeName, String> = BTreeMap::new();
         let deadline = Instant::now() + ASKING;
+        let mut fetched = 0;
         for (attempt, node) in plan.attempts.iter().filter(|(attempt, _)| *attempt >= from.attempt) {
             let attempt = *attempt;
             let place = if attempt == from.attempt { from } else { Cursor { attempt, offset: 0 } };
             let is_running = plan.running == Some(attempt);
+            fetched += usize::from(!self.is_kept_here(node));
+            if fetched > MOST_PARTS {
+                page.state = OutputState::More;
+                return page;
+            }
             let part = match silent.get(node) {
                 Some(why) => Err(why.clone()),
                 None if Instant::now() >= deadline => Err(format!("there was no time to ask {node}")),
@@ -187,7 +201,7 @@ impl Gatherer<'_> {
             let missing = match part {
                 Ok(LocalPage { end: PageEnd::Absent, .. }) if !is_running => self.not_kept(plan, attempt, node),
                 Ok(LocalPage { lines, skipped, next, end }) => {
-                    page.skipped += skipped;
+                    page.skipped = page.skipped.saturating_add(skipped);
                     page.next = Cursor { offset: next, ..place };
                     page.lines = lines;
                     match end {
@@ -243,7 +257,7 @@ impl Gatherer<'_> {
     async fn part(&self, node: &NodeName, from: Cursor, is_running: bool) -> Result<LocalPage, String> {
         let soon = Instant::now() + REPLAN;
         let until = if is_running { self.until.min(soon) } else { Instant::now() };
-        if *node == self.own_name() || self.state.sources.output.is_shared {
+        if self.is_kept_here(node) {
             self.kept().map_err(|refused| refused.error)?;
             return self.read(from, until).await.map_err(|error| error.to_string());
         }
@@ -259,14 +273,13 @@ impl Gatherer<'_> {
             from.attempt,
             wait.as_secs().min(2),
         );
-        let OutputPage { lines, skipped, next, state, .. } = self.peers()?.get(member, &path, wait).await?;
-        let end = match state {
-            OutputState::More => PageEnd::More,
-            OutputState::Open => PageEnd::Open,
-            OutputState::End => PageEnd::Ended,
-            OutputState::Absent => PageEnd::Absent,
-        };
-        Ok(LocalPage { lines, skipped, next: next.offset, end })
+        let page: OutputPage = self.peers()?.get(member, &path, wait).await?;
+        part_of(page, &self.run, from).map_err(|why| format!("{node} has answered with nonsense: {why}"))
+    }
+
+    /// True if this node can read the output that this one keeps.
+    fn is_kept_here(&self, node: &NodeName) -> bool {
+        *node == self.own_name() || self.state.sources.output.is_shared
     }
 
     /// Reads this node's files; waits until there is something to read.
@@ -316,6 +329,32 @@ impl Gatherer<'_> {
     }
 }
 
+/// The last attempts of those that another node lists, and how many earlier ones are left out.
+fn last_of(mut attempts: Vec<u32>) -> (Vec<u32>, usize) {
+    attempts.sort_unstable();
+    attempts.dedup();
+    let left_out = attempts.len().saturating_sub(MOST_LISTED);
+    (attempts.split_off(left_out), left_out)
+}
+
+/// The part of an attempt that another node's page is. The node may be anybody: what it says is only shown, if it is of
+/// this attempt and leads on.
+fn part_of(page: OutputPage, run: &RunId, from: Cursor) -> Result<LocalPage, String> {
+    page.check_progress(from)?;
+    let OutputPage { run: of, lines, skipped, next, state, .. } = page;
+    let is_asked = next.attempt == from.attempt && lines.iter().all(|line| line.attempt == from.attempt);
+    if of != *run || !is_asked {
+        return Err("its page is of another attempt".to_owned());
+    }
+    let end = match state {
+        OutputState::More => PageEnd::More,
+        OutputState::Open => PageEnd::Open,
+        OutputState::End => PageEnd::Ended,
+        OutputState::Absent => PageEnd::Absent,
+    };
+    Ok(LocalPage { lines, skipped, next: next.offset, end })
+}
+
 /// Where the output is, and what of it cannot be known.
 type Planned = (Plan, Vec<Missing>);
 
@@ -325,4 +364,48 @@ fn unreadable(error: std::io::Error) -> RefusedRequest {
 
 fn unavailable(error: impl std::fmt::Display) -> RefusedRequest {
     RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::output::{Line, Source};
+
+    const FROM: Cursor = Cursor { attempt: 2, offset: 10 };
+
+    fn run(text: &str) -> RunId {
+        RunId::parse(text).unwrap()
+    }
+
+    /// A page of one line of this attempt.
+    fn page(of: &str, line_attempt: u32, next: Cursor) -> OutputPage {
+        let (at, stream, line) = (Timestamp::UNIX_EPOCH, Source::Stdout, "x".to_owned());
+        let lines = vec![Line { at, attempt: line_attempt, stream, line, continues: false }];
+        OutputPage { lines, ..OutputPage::empty(&run(of), next, OutputState::End) }
+    }
+
+    #[test]
+    fn the_page_of_another_node_counts_only_if_it_is_what_was_asked_for() {
+        let asked = "load.20261120T024000Z";
+        let part = |page| part_of(page, &run(asked), FROM);
+        let next = Cursor { attempt: 2, offset: 12 };
+        assert_eq!(part(page(asked, 2, next)).unwrap().next, 12);
+        for forged in [
+            page("load.20261120T024100Z", 2, next),
+            page(asked, 3, next),
+            page(asked, 2, Cursor { attempt: 3, offset: 12 }),
+            page(asked, 2, FROM),
+            page(asked, 2, Cursor { attempt: 2, offset: 9 }),
+        ] {
+            assert!(part(forged.clone()).is_err(), "{forged:?}");
+        }
+    }
+
+    #[test]
+    fn of_many_attempts_the_last_are_asked_for() {
+        assert_eq!(last_of(vec![3, 1, 3, 2]), (vec![1, 2, 3], 0));
+        assert_eq!(last_of((1..=200_000).rev().collect()), ((199_969..=200_000).collect(), 199_968));
+    }
 }

@@ -113,6 +113,15 @@ impl From<Cursor> for String {
 }
 
 impl OutputPage {
+    /// # Errors
+    /// If the next page would begin where this one does, or before it: asking for more would then never end.
+    pub fn check_progress(&self, from: Cursor) -> Result<(), String> {
+        let goes_on = !self.lines.is_empty() || self.state == OutputState::More;
+        let is_fine = if goes_on { self.next > from } else { self.next >= from };
+        let error = || format!("its page of output from {from} on is followed by one from {} on", self.next);
+        is_fine.then_some(()).ok_or_else(error)
+    }
+
     pub(super) fn empty(run: &RunId, next: Cursor, state: OutputState) -> Self {
         let (lines, missing, attempts) = (Vec::new(), Vec::new(), Vec::new());
         Self { run: run.clone(), lines, skipped: 0, next, state, missing, tail: None, note: None, attempts }
@@ -131,5 +140,36 @@ mod tests {
             assert!(Cursor::parse(bad).is_err(), "{bad}");
         }
         assert!(Cursor { attempt: 1, offset: 9 } < Cursor::next_attempt(1));
+    }
+
+    #[test]
+    fn a_page_that_has_something_is_followed_by_one_behind_it() {
+        let from = Cursor { attempt: 2, offset: 10 };
+        let page = |attempt, offset, state| {
+            let run = RunId::parse("load.20261120T024000Z").unwrap();
+            OutputPage::empty(&run, Cursor { attempt, offset }, state)
+        };
+        let with_line = |page: OutputPage| {
+            let (at, stream, line) = (jiff::Timestamp::UNIX_EPOCH, crate::output::Source::Stdout, "x".to_owned());
+            OutputPage { lines: vec![Line { at, attempt: 2, stream, line, continues: false }], ..page }
+        };
+        for fine in [
+            page(2, 10, OutputState::Open),
+            page(2, 10, OutputState::End),
+            page(2, 11, OutputState::More),
+            page(3, 0, OutputState::More),
+            with_line(page(2, 11, OutputState::Open)),
+        ] {
+            assert_eq!(fine.check_progress(from), Ok(()), "{fine:?}");
+        }
+        for bad in [
+            page(2, 10, OutputState::More),
+            page(2, 9, OutputState::Open),
+            page(1, 99, OutputState::End),
+            with_line(page(2, 10, OutputState::Open)),
+            with_line(page(2, 10, OutputState::End)),
+        ] {
+            assert!(bad.check_progress(from).is_err(), "{bad:?}");
+        }
     }
 }

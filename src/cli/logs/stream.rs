@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use super::super::Io;
-use crate::api::client::{AskError, Client};
+use super::super::{Io, json};
+use crate::api::client::{AskError, Client, Said};
 use crate::api::output::{Cursor, Missing, OutputPage, OutputState};
 use crate::output::{Line, Source};
 use cronkeeper_core::escape;
@@ -54,6 +54,7 @@ impl<'a> OutputStream<'a> {
                 Err(error) if waits && is_transient(&error) && Instant::now() < until => thread::sleep(RETRY_DELAY),
                 page => {
                     let page = page?;
+                    page.check_progress(self.from).map_err(|why| AskError::Garbled(Said::of(why)))?;
                     self.from = page.next;
                     return Ok(page);
                 }
@@ -149,8 +150,7 @@ impl Printer {
 
     fn line(&mut self, line: &Line, io: &mut Io<'_>) -> io::Result<()> {
         let Style::Text { times } = self.style else {
-            serde_json::to_writer(&mut *io.out, line)?;
-            return writeln!(io.out);
+            return json::line(line, io.out);
         };
         if line.attempt != self.attempt {
             self.attempt = line.attempt;
