@@ -1,13 +1,14 @@
 //! Admission control of a listener: limits for connections, history reads and answer bytes.
 //!
 //! Each limit also applies per caller, so that one caller who takes all it can get leaves enough for the others. When a
-//! connection ends, everything that it held is released.
+//! connection ends, everything that it held is released. Who finds all connections taken takes the place of the oldest
+//! that has not sent a whole request: holding connections open shuts nobody out, however many addresses somebody has.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::caller::Caller;
 
@@ -54,9 +55,10 @@ impl ListenerLimits {
 #[derive(Debug)]
 pub(super) struct Admission {
     limits: ListenerLimits,
-    connections: Arc<Semaphore>,
     histories: Arc<Semaphore>,
     usage: Mutex<Usage>,
+    /// Notified when a connection ends, or becomes a stream.
+    freed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -64,6 +66,18 @@ struct Usage {
     bytes: usize,
     streams: usize,
     callers: HashMap<Caller, CallerUsage>,
+    /// The connections that count, by their numbers, so the oldest first.
+    connections: BTreeMap<u64, Connection>,
+    /// The number of the newest connection.
+    newest: u64,
+}
+
+#[derive(Debug)]
+struct Connection {
+    caller: Caller,
+    /// Its client has not sent a whole request, or has to wait: it may be closed to make room.
+    may_be_closed: bool,
+    closing: Arc<Notify>,
 }
 
 /// What the connections of one caller hold together.
@@ -76,44 +90,97 @@ struct CallerUsage {
     history: Arc<Semaphore>,
 }
 
+impl CallerUsage {
+    fn new() -> Self {
+        Self { connections: 0, streams: 0, bytes: 0, history: Arc::new(Semaphore::new(1)) }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.connections + self.streams + self.bytes == 0
+    }
+}
+
 /// A permit of a semaphore, released on drop. The semaphores are never closed, so it is always present.
 pub(super) type Permit = Option<OwnedSemaphorePermit>;
 
+/// The result of a new connection.
+enum Attempt {
+    Admitted(Arc<Admitted>),
+    /// Its caller has as many as allowed, and is being answered on all of them.
+    Refused,
+    /// All callers together have as many as allowed, and are being answered on all of them.
+    Full,
+}
+
 impl Admission {
     pub fn new(limits: ListenerLimits) -> Arc<Self> {
-        Arc::new(Self {
-            limits,
-            connections: Arc::new(Semaphore::new(limits.connections.total)),
-            histories: Arc::new(Semaphore::new(limits.histories)),
-            usage: Mutex::default(),
-        })
+        let (histories, usage) = (Arc::new(Semaphore::new(limits.histories)), Mutex::default());
+        Arc::new(Self { limits, histories, usage, freed: Notify::new() })
     }
 
-    /// Waits until the listener may accept one more connection.
+    /// Admits a connection; `None` if its caller is being answered on as many as allowed. If that is true of all callers
+    /// together, this waits until one of those ends.
     ///
-    /// If the semaphore were ever closed, connections would be unlimited rather than refused.
-    pub async fn permit(&self) -> Permit {
-        Arc::clone(&self.connections).acquire_owned().await.ok()
+    /// Cancellation safety: if this future is dropped, the connection is not admitted.
+    pub async fn admit(self: &Arc<Self>, caller: Caller) -> Option<Arc<Admitted>> {
+        loop {
+            match self.attempt(caller) {
+                Attempt::Admitted(admitted) => return Some(admitted),
+                Attempt::Refused => return None,
+                // What is freed before this waits is not missed: the notification is kept.
+                Attempt::Full => self.freed.notified().await,
+            }
+        }
     }
 
-    /// Admits a connection; `None` if its caller already has as many as allowed.
-    pub fn admit(self: &Arc<Self>, caller: Caller, permit: Permit) -> Option<Arc<Admitted>> {
+    fn attempt(self: &Arc<Self>, caller: Caller) -> Attempt {
+        let limit = self.limits.connections;
         let mut usage = self.usage();
-        let new = || CallerUsage { connections: 0, streams: 0, bytes: 0, history: Arc::new(Semaphore::new(1)) };
-        let caller_usage = usage.callers.entry(caller).or_insert_with(new);
-        // Returning here leaves no empty entry behind: a caller at its limit has connections.
-        if caller_usage.connections >= self.limits.connections.per_caller {
-            return None;
+        let own = usage.callers.get(&caller).map_or(0, |own| own.connections);
+        if own >= limit.per_caller {
+            if !usage.close_oldest(|connection| connection.caller == caller) {
+                return Attempt::Refused;
+            }
+        } else if usage.connections.len() >= limit.total && !usage.close_oldest(|_| true) {
+            return Attempt::Full;
         }
+        let caller_usage = usage.callers.entry(caller).or_insert_with(CallerUsage::new);
         caller_usage.connections += 1;
         let history = Arc::clone(&caller_usage.history);
-        let admission = Arc::clone(self);
-        let held = Mutex::new(Held { bytes: 0, permit, is_stream: false });
-        Some(Arc::new(Admitted { admission, caller, history, held }))
+        usage.newest += 1;
+        let (number, closing) = (usage.newest, Arc::new(Notify::new()));
+        let connection = Connection { caller, may_be_closed: true, closing: Arc::clone(&closing) };
+        usage.connections.insert(number, connection);
+        drop(usage);
+        let (admission, held) = (Arc::clone(self), Mutex::default());
+        Attempt::Admitted(Arc::new(Admitted { admission, caller, number, closing, history, held }))
     }
 
     fn usage(&self) -> MutexGuard<'_, Usage> {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Usage {
+    /// Closes the oldest of these connections that may be closed. Its place is free at once. False if there is none.
+    fn close_oldest(&mut self, is_meant: impl Fn(&Connection) -> bool) -> bool {
+        let mut all = self.connections.iter();
+        let oldest = all.find(|&(_, connection)| connection.may_be_closed && is_meant(connection));
+        let oldest = oldest.map(|(number, _)| *number);
+        let Some(closed) = oldest.and_then(|number| self.connections.remove(&number)) else { return false };
+        closed.closing.notify_one();
+        self.release(closed.caller, |usage| usage.connections -= 1);
+        true
+    }
+
+    /// Takes something off what a caller holds, and forgets the caller if that was all.
+    fn release(&mut self, caller: Caller, take_off: impl FnOnce(&mut CallerUsage)) {
+        if let Entry::Occupied(mut entry) = self.callers.entry(caller) {
+            take_off(entry.get_mut());
+            if entry.get().is_idle() {
+                entry.remove();
+            }
+        }
     }
 }
 
@@ -122,16 +189,16 @@ impl Admission {
 pub(super) struct Admitted {
     admission: Arc<Admission>,
     caller: Caller,
+    number: u64,
+    closing: Arc<Notify>,
     history: Arc<Semaphore>,
     held: Mutex<Held>,
 }
 
 /// What one connection holds.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Held {
     bytes: usize,
-    /// Of a connection; given back when it becomes a stream.
-    permit: Permit,
     is_stream: bool,
 }
 
@@ -163,21 +230,43 @@ impl Admitted {
         Ok(())
     }
 
+    /// Waits until the connection has to make room for another.
+    pub async fn room_needed(&self) {
+        self.closing.notified().await;
+    }
+
+    /// The client has sent a whole request, and will be answered: the connection makes room for no other.
+    pub fn keep_place(&self) {
+        self.set_may_be_closed(false);
+    }
+
+    /// The connection makes room for another if there are too many.
+    pub fn offer_place(&self) {
+        self.set_may_be_closed(true);
+    }
+
+    fn set_may_be_closed(&self, may_be_closed: bool) {
+        if let Some(connection) = self.admission.usage().connections.get_mut(&self.number) {
+            connection.may_be_closed = may_be_closed;
+        }
+    }
+
     /// Makes the connection a stream of events, which counts against limits of its own. False if there are too many.
     pub fn become_stream(&self) -> bool {
         let quota = self.admission.limits.streams;
         let mut usage = self.admission.usage();
         let is_full = usage.streams >= quota.total;
-        let Some(caller_usage) = usage.callers.get_mut(&self.caller) else { return false };
+        let is_counted = usage.connections.contains_key(&self.number);
+        let Some(caller_usage) = usage.callers.get_mut(&self.caller).filter(|_| is_counted) else { return false };
         if is_full || caller_usage.streams >= quota.per_caller {
             return false;
         }
         caller_usage.streams += 1;
         caller_usage.connections -= 1;
         usage.streams += 1;
-        let mut held = self.held();
-        held.is_stream = true;
-        held.permit = None;
+        usage.connections.remove(&self.number);
+        self.held().is_stream = true;
+        self.admission.freed.notify_one();
         true
     }
 
@@ -207,17 +296,16 @@ impl Drop for Admitted {
         let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut usage = self.admission.usage();
         usage.bytes -= held.bytes;
-        if held.is_stream {
-            usage.streams -= 1;
-        }
-        if let Entry::Occupied(mut entry) = usage.callers.entry(self.caller) {
-            let caller_usage = entry.get_mut();
+        usage.streams -= usize::from(held.is_stream);
+        // One that had to make room counts no longer.
+        let is_counted = usage.connections.remove(&self.number).is_some();
+        usage.release(self.caller, |caller_usage| {
             caller_usage.bytes -= held.bytes;
-            *if held.is_stream { &mut caller_usage.streams } else { &mut caller_usage.connections } -= 1;
-            if caller_usage.connections + caller_usage.streams == 0 {
-                entry.remove();
-            }
-        }
+            caller_usage.streams -= usize::from(held.is_stream);
+            caller_usage.connections -= usize::from(is_counted);
+        });
+        drop(usage);
+        self.admission.freed.notify_one();
     }
 }
 
@@ -235,19 +323,75 @@ mod tests {
         history: 10,
     };
 
+    fn caller(last: u8) -> Caller {
+        Caller::Remote([192, 0, 2, last].into())
+    }
+
+    /// A new connection; `None` if it is refused, or would have to wait.
     fn admitted(admission: &Arc<Admission>, last: u8) -> Option<Arc<Admitted>> {
-        let permit = admission.permit().now_or_never().expect("a connection is free");
-        admission.admit(Caller::Remote([192, 0, 2, last].into()), permit)
+        admission.admit(caller(last)).now_or_never().flatten()
+    }
+
+    /// The same, on which a whole request was sent.
+    fn answered(admission: &Arc<Admission>, last: u8) -> Option<Arc<Admitted>> {
+        admitted(admission, last).inspect(|admitted| admitted.keep_place())
+    }
+
+    fn is_closed(admitted: &Admitted) -> bool {
+        admitted.room_needed().now_or_never().is_some()
     }
 
     #[test]
     fn one_caller_cannot_take_the_connections_of_the_others() {
         let admission = Admission::new(LIMITS);
-        let (first, _second) = (admitted(&admission, 1).unwrap(), admitted(&admission, 1).unwrap());
+        let (first, _second) = (answered(&admission, 1).unwrap(), answered(&admission, 1).unwrap());
         assert!(admitted(&admission, 1).is_none());
         let _other = admitted(&admission, 2).unwrap();
         drop(first);
         assert!(admitted(&admission, 1).is_some());
+    }
+
+    #[test]
+    fn the_oldest_without_a_whole_request_makes_room_for_another() {
+        let admission = Admission::new(LIMITS);
+        let _answered: Vec<_> = (1..=3).map(|last| answered(&admission, last).unwrap()).collect();
+        let asking: Vec<_> = [4, 4, 5, 5, 6].map(|last| admitted(&admission, last).unwrap()).into();
+        let newer: Vec<_> = (7..=10).map(|last| admitted(&admission, last).unwrap()).collect();
+        assert_eq!(asking.iter().map(|one| is_closed(one)).collect::<Vec<_>>(), [true, true, true, true, false]);
+        assert_eq!(admission.usage().connections.len(), LIMITS.connections.total);
+        // What still belongs to the closed ones takes nobody's place when it goes.
+        drop(asking);
+        assert_eq!(admission.usage().connections.len(), LIMITS.connections.total - 1);
+        drop(newer);
+        let usage = admission.usage();
+        assert_eq!((usage.connections.len(), usage.callers.len()), (3, 3));
+    }
+
+    #[test]
+    fn at_its_own_limit_a_caller_closes_its_own_oldest_and_nobody_elses() {
+        let admission = Admission::new(LIMITS);
+        let other = admitted(&admission, 1).unwrap();
+        let own: Vec<_> = (0..4).map(|_| admitted(&admission, 2).unwrap()).collect();
+        assert_eq!(own.iter().map(|one| is_closed(one)).collect::<Vec<_>>(), [true, true, false, false]);
+        assert!(!is_closed(&other));
+        own.iter().for_each(|own| own.keep_place());
+        assert!(admitted(&admission, 2).is_none(), "it is being answered on both");
+        own[3].offer_place();
+        assert!(admitted(&admission, 2).is_some() && is_closed(&own[3]));
+    }
+
+    #[tokio::test]
+    async fn where_all_are_being_answered_another_waits_until_one_is_done() {
+        let admission = Admission::new(LIMITS);
+        let mut all: Vec<_> = (1..=8).map(|last| answered(&admission, last).unwrap()).collect();
+        assert!(admitted(&admission, 9).is_none());
+        let waiting = tokio::spawn({
+            let admission = Arc::clone(&admission);
+            async move { admission.admit(caller(9)).await.is_some() }
+        });
+        tokio::task::yield_now().await;
+        drop(all.pop());
+        assert!(waiting.await.unwrap());
     }
 
     #[test]
@@ -257,7 +401,19 @@ mod tests {
         first.reserve(100).unwrap();
         drop(first);
         let usage = admission.usage();
-        assert_eq!((usage.bytes, usage.callers.len(), admission.connections.available_permits()), (0, 0, 8));
+        assert_eq!((usage.bytes, usage.callers.len(), usage.connections.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_a_closed_connection_holds_is_released_when_it_is_gone() {
+        let admission = Admission::new(LIMITS);
+        let first = admitted(&admission, 1).unwrap();
+        first.reserve(100).unwrap();
+        let _others = [1, 1].map(|last| admitted(&admission, last).unwrap());
+        assert!(is_closed(&first) && !first.become_stream());
+        assert_eq!(admission.usage().bytes, 100);
+        drop(first);
+        assert_eq!(admission.usage().bytes, 0);
     }
 
     #[test]
@@ -265,7 +421,7 @@ mod tests {
         let admission = Admission::new(LIMITS);
         let mine: Vec<_> = (0..2).map(|_| admitted(&admission, 1).unwrap()).collect();
         assert!(mine.iter().all(|stream| stream.become_stream() && stream.is_stream()));
-        assert_eq!(admission.connections.available_permits(), 8);
+        assert_eq!(admission.usage().connections.len(), 0);
         let third = admitted(&admission, 1).expect("streams are no connections");
         assert!(!third.become_stream(), "a caller has at most two");
         let others = [2, 3].map(|last| admitted(&admission, last).unwrap().become_stream());

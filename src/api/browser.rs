@@ -4,13 +4,30 @@
 //! the answers (DNS rebinding). The socket is reached by browsers too, through `ssh -L`. Programs such as curl send
 //! none of the headers that are looked at here.
 
+use axum::Router;
 use axum::extract::Request;
-use axum::http::{HeaderMap, Method, StatusCode, header};
-use axum::middleware::Next;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 
 use super::RefusedRequest;
 use super::network::HostName;
+
+/// The routes, none of whose answers a page of another origin can embed, nor a browser take for something that it is not.
+pub(super) fn protected(routes: Router) -> Router {
+    routes.layer(middleware::from_fn(protect))
+}
+
+async fn protect(request: Request, next: Next) -> Response {
+    let mut answer = next.run(request).await;
+    for (name, value) in [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ] {
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    answer
+}
 
 /// Refuses requests that change something and that a page of another origin has caused.
 pub(super) async fn refuse_foreign_pages(request: Request, next: Next) -> Response {

@@ -1,6 +1,6 @@
 //! The caller at the other end of a connection.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::spawn_blocking;
@@ -12,7 +12,8 @@ use cronkeeper_core::term::NodeName;
 pub(super) enum Caller {
     /// A process on this host; the kernel reports its user.
     Local { uid: u32 },
-    /// A host on the network. All addresses of an IPv6 /64 network are one caller, because a host can use any of them.
+    /// A host on the network. All addresses of an IPv6 /64 network are one caller, because a host can use any of them,
+    /// and so are all loopback addresses, because any user of this host can.
     Remote(IpAddr),
     /// The kernel does not report the user or address.
     Unknown,
@@ -32,7 +33,7 @@ pub(super) enum Grant {
 pub(super) trait Endpoints {
     fn caller(&self) -> Caller;
     /// The local address of the connection; `None` on a Unix socket.
-    fn local_address(&self) -> Option<IpAddr>;
+    fn local_address(&self) -> Option<SocketAddr>;
 }
 
 impl Endpoints for UnixStream {
@@ -40,7 +41,7 @@ impl Endpoints for UnixStream {
         self.peer_cred().map_or(Caller::Unknown, |peer| Caller::Local { uid: peer.uid() })
     }
 
-    fn local_address(&self) -> Option<IpAddr> {
+    fn local_address(&self) -> Option<SocketAddr> {
         None
     }
 }
@@ -50,13 +51,14 @@ impl Endpoints for TcpStream {
         self.peer_addr().map_or(Caller::Unknown, |peer| Caller::Remote(network_of(peer.ip())))
     }
 
-    fn local_address(&self) -> Option<IpAddr> {
-        self.local_addr().ok().map(|own| own.ip().to_canonical())
+    fn local_address(&self) -> Option<SocketAddr> {
+        self.local_addr().ok().map(|own| SocketAddr::new(own.ip().to_canonical(), own.port()))
     }
 }
 
 fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
+        address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
         address => address,
     }
@@ -89,5 +91,12 @@ mod tests {
         let network = |text: &str| network_of(text.parse().unwrap()).to_string();
         assert_eq!(network("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
         assert_eq!((network("192.0.2.7"), network("::ffff:192.0.2.7")), ("192.0.2.7".into(), "192.0.2.7".into()));
+    }
+
+    #[test]
+    fn all_loopback_addresses_are_one_caller() {
+        for own in ["127.0.0.1", "127.201.0.7", "127.255.255.254", "::1", "::ffff:127.0.0.9"] {
+            assert_eq!(network_of(own.parse().unwrap()), Ipv4Addr::LOCALHOST, "{own}");
+        }
     }
 }

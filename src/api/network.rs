@@ -155,7 +155,7 @@ impl Network {
 
     fn admit(&self, request: &Request) -> Result<Option<Grant>, RefusedRequest> {
         let local = request.extensions().get::<LocalAddress>().and_then(|local| local.0);
-        self.check_host(local, request)?;
+        self.check_host(local.map(|local| local.ip()), request)?;
         let grant = self.grant(request.headers())?;
         let is_reading = matches!(*request.method(), Method::GET | Method::HEAD);
         // Signing in needs no grant: it is how a browser gets one.

@@ -1,19 +1,21 @@
 //! HTTP listeners with limits: one request per connection, and bounds for size, time and number.
 //!
 //! A client that sends or reads too slowly, or sends too much, is disconnected. Until then
-//! [`admission`](super::admission) counts what it holds. Each listener has its own limits, so clients on TCP cannot
-//! lock out the operator on the socket.
+//! [`admission`](super::admission) counts what it holds, and may close it for another as long as it has not sent a whole
+//! request. Each listener has its own limits, so clients on TCP cannot lock out the operator on the socket.
 
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
 use axum::middleware;
 use axum::serve::Listener;
 use hyper::Request;
-use hyper::body::Incoming;
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -50,14 +52,14 @@ pub struct Serving {
 impl Serving {
     /// Serves on the Unix socket.
     pub fn on_socket(socket: ApiSocket, router: Router) -> Self {
-        let router = router.layer(middleware::from_fn(browser::refuse_rebound_names));
+        let router = browser::protected(router.layer(middleware::from_fn(browser::refuse_rebound_names)));
         let service = ListenerService { router, admission: Admission::new(ListenerLimits::SOCKET), network: None };
         Self { task: tokio::spawn(accept(socket.listener, service)), file: Some(socket.file) }
     }
 
     /// Serves on TCP, with the access rules of `network`.
     pub fn on_tcp(listener: TcpListener, router: Router, network: Arc<Network>) -> Self {
-        let router = Network::guard(&network, router);
+        let router = browser::protected(Network::guard(&network, router));
         let admission = Admission::new(ListenerLimits::NETWORK);
         let service = ListenerService { router, admission, network: Some(network) };
         Self { task: tokio::spawn(accept(listener, service)), file: None }
@@ -88,7 +90,7 @@ struct ListenerService {
 
 /// The local address of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LocalAddress(pub Option<IpAddr>);
+pub(super) struct LocalAddress(pub Option<SocketAddr>);
 
 /// Accepts connections until its task is aborted, which drops the set of connections and so closes them.
 async fn accept<L>(mut listener: L, service: ListenerService) -> Infallible
@@ -98,11 +100,10 @@ where
 {
     let mut connections = JoinSet::new();
     loop {
-        let permit = service.admission.permit().await;
         let (stream, _) = listener.accept().await;
         while connections.try_join_next().is_some() {}
         // Without admission, because its caller has too many already, the connection is closed at once.
-        if let Some(admitted) = service.admission.admit(stream.caller(), permit) {
+        if let Some(admitted) = service.admission.admit(stream.caller()).await {
             let service = service.clone();
             connections.spawn(service.serve_in_time(stream, admitted));
         }
@@ -115,7 +116,12 @@ impl ListenerService {
         S: Endpoints + AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let mut serving = std::pin::pin!(self.serve(stream, Arc::clone(&admitted)));
-        if timeout(LIFETIME, &mut serving).await.is_err() && admitted.is_stream() {
+        // Cancellation safety: the connection is closed, unless it has become a stream, which goes on.
+        let is_over = tokio::select! {
+            () = admitted.room_needed() => true,
+            served = timeout(LIFETIME, &mut serving) => served.is_ok() || !admitted.is_stream(),
+        };
+        if !is_over {
             drop(timeout(STREAM_LIFETIME, serving).await);
         }
     }
@@ -149,22 +155,69 @@ struct ConnectionInfo {
     admitted: Arc<Admitted>,
 }
 
+/// The body of a request. Once all of it is there, the connection makes room for no other.
+struct WatchedBody {
+    body: Incoming,
+    admitted: Arc<Admitted>,
+}
+
+impl WatchedBody {
+    fn note_end(&self) {
+        if self.body.is_end_stream() {
+            self.admitted.keep_place();
+        }
+    }
+}
+
+impl Body for WatchedBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(polled, Poll::Ready(None)) {
+            self.admitted.keep_place();
+        }
+        self.note_end();
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// Serves one connection. Its errors are ignored: they concern only the client.
 async fn serve_http<S>(stream: S, router: Router, connection: ConnectionInfo, visibility: Option<Visibility>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let router = TowerToHyperService::new(router);
-    let service = service_fn(move |mut request: Request<Incoming>| {
+    let service = service_fn(move |request: Request<Incoming>| {
         let ConnectionInfo { caller, local, admitted } = connection.clone();
+        let mut request = request.map(|body| WatchedBody { body, admitted: Arc::clone(&admitted) });
+        request.body().note_end();
         let extensions = request.extensions_mut();
         extensions.insert(caller);
         extensions.insert(local);
-        extensions.insert(admitted);
+        extensions.insert(Arc::clone(&admitted));
         if let Some(visibility) = visibility {
             extensions.insert(visibility);
         }
-        router.call(request)
+        let answering = router.call(request);
+        async move {
+            let answer = answering.await;
+            // The rest of a request that is answered before its end is not waited for.
+            admitted.keep_place();
+            answer
+        }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -152,7 +152,7 @@ pub(super) mod tests {
         let first = |occurrences: &Option<Vec<Timestamp>>| occurrences.as_ref().unwrap()[0].to_string();
         assert_eq!(first(&change.next_before), "2026-11-21T02:00:00Z");
         assert_eq!(first(&change.next_after), "2026-11-21T03:00:00Z");
-        assert!(!serde_json::to_string(&changed).unwrap().contains("hunter"));
+        assert!(!serde_json::json!(changed).to_string().contains("hunter"));
     }
 
     #[test]

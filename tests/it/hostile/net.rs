@@ -9,13 +9,16 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
 
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use uuid::Uuid;
 
-use crate::support::LONG;
+use crate::support::host::Host;
 use crate::support::node::Spec;
 use crate::support::scratch::Scratch;
+use crate::support::{Facility, LONG, skipped, test_name};
 
 const PORT: u16 = 7475;
 
@@ -25,9 +28,34 @@ fn unused() -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(127, a.clamp(16, 200), b, c.clamp(1, 254)), PORT)
 }
 
-/// The address of a client, one for each number.
+/// The address of a client on this host. All of 127.0.0.0/8 count as one.
 fn caller(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 201, 0, number)
+}
+
+/// The address of a client as of another host, one for each number, where [`apart`] runs a test.
+fn remote(number: u16) -> Ipv4Addr {
+    let [high, low] = number.to_be_bytes();
+    Ipv4Addr::new(198, 19, high, low)
+}
+
+/// Runs a test on a host of its own, or skips it where there can be none. All of 198.18.0.0/15 are the host's addresses.
+fn apart(test: impl FnOnce(&Arc<Host>, SocketAddrV4) + Send + 'static) {
+    let own = Ipv4Addr::new(198, 18, 0, 1);
+    let lines = [format!("addr add {own}/32 dev lo"), "route add local 198.18.0.0/15 dev lo".to_owned()];
+    let host = Host::new(own).and_then(|host| host.configure(&lines).map(|()| host));
+    let host = match host {
+        Ok(host) => Arc::new(host),
+        Err(why) => return skipped(Facility::Hosts, &format!("a test of clients on other hosts: {why}")),
+    };
+    // On a thread of its own, because it moves to another network.
+    let tested = thread::Builder::new().name(test_name()).spawn(move || {
+        host.connect_thread();
+        test(&host, SocketAddrV4::new(own, PORT));
+    });
+    if let Err(panic) = tested.expect("a thread can be had").join() {
+        std::panic::resume_unwind(panic);
+    }
 }
 
 #[derive(Debug)]

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use zookeeper_client::{Acls, Client, CreateMode};
 
-use super::{dial, exchange, listening, request, unused};
+use super::{apart, dial, exchange, listening, remote, request};
 use crate::failover::cluster::{Place, is_long, job, jobs, usual};
 use crate::solo::fixture::{get as get_local, kib};
+use crate::support::host::Host;
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
@@ -71,8 +72,7 @@ impl Crowd {
         let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let client = |number: u16| {
             let harm = [Harm::NeverReads, Harm::NeverAsks, Harm::ReadsAll][usize::from(number % 3)];
-            let [high, low] = number.to_be_bytes();
-            let from = Ipv4Addr::new(127, 202, high, low.max(1));
+            let from = remote(256 + number);
             let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
             thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
@@ -120,11 +120,15 @@ impl Harm {
 
 #[test]
 fn a_crowd_takes_neither_the_lease_nor_the_memory_nor_the_socket() {
+    apart(crowd_on);
+}
+
+fn crowd_on(host: &Arc<Host>, at: SocketAddrV4) {
     let (clients, lasts) = if is_long() { (300, Duration::from_secs(60)) } else { (90, Duration::from_secs(8)) };
-    let ensemble = Ensemble::start(1);
-    let (place, at) = (Place::on(&ensemble), unused());
+    let ensemble = Ensemble::builder(1).on(std::slice::from_ref(host)).start();
+    let place = Place::on(&ensemble);
     let file = jobs(&[job("tick", "* * * * * *", "true", "")]);
-    let a = listening(usual(place.node("a")).jobs(&file), at).start();
+    let a = listening(usual(place.node("a")).on(host).jobs(&file), at).start();
     a.await_event("takeover.done", LONG);
     until("a run has ended", || !place.history("tick").is_empty());
     let record = place.history("tick").into_values().next().expect("there is one");
@@ -159,7 +163,7 @@ fn a_crowd_takes_neither_the_lease_nor_the_memory_nor_the_socket() {
     if is_long() {
         assert!(worst < MOST_LATENESS_MS, "{worst} ms late: {late:?}");
     }
-    let answer = exchange(dial(Ipv4Addr::new(127, 203, 0, 1), at).unwrap(), &request("/v1/history?limit=1000", ""));
+    let answer = exchange(dial(remote(1), at).unwrap(), &request("/v1/history?limit=1000", ""));
     let answer = answer.expect("it answers when they are gone");
     assert!(answer.code == 200 && answer.body.len() <= 1 << 20, "{}: {} bytes", answer.code, answer.body.len());
     assert!(answer.body.ends_with(r#""cut":true}"#), "it says that there was more");

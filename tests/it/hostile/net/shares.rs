@@ -1,28 +1,37 @@
 //! The resources that one client can take: never those that others need.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{Shutdown, SocketAddrV4, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream};
 
-use super::{caller, dial, exchange, listening, request, unused};
+use super::{apart, caller, dial, exchange, listening, remote, request, unused};
 use crate::failover::cluster::{Place, usual};
 use crate::solo::fixture::{get as get_local, leading, node};
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
+const JOBS: &str = "jobs: {tick: {schedule: '* * * * * *', command: 'true'}}";
+/// A request whose body does not end.
+const ENDLESS: &str = "POST /session HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 60000\r\n\r\nt";
+
 /// Incomplete requests of one client.
-fn halves(from: u8, at: SocketAddrV4, count: usize) -> Vec<TcpStream> {
+fn halves(from: Ipv4Addr, at: SocketAddrV4, text: &str, count: usize) -> Vec<TcpStream> {
     let half = |_| {
-        let mut stream = dial(caller(from), at).expect("it listens");
-        // The node closes those over the limit at once.
-        drop(stream.write_all(b"GET /healthz HTT"));
+        let mut stream = dial(from, at).expect("it listens");
+        // The node closes some of them to make room for others.
+        drop(stream.write_all(text.as_bytes()));
         stream
     };
     (0..count).map(half).collect()
 }
 
+/// The code of a health check's answer; `None` if the connection is closed without one.
+fn health(from: Ipv4Addr, at: SocketAddrV4) -> Option<u16> {
+    Some(exchange(dial(from, at).ok()?, &request("/healthz", ""))?.code)
+}
+
 /// An open stream of events, and the code of its answer.
-fn stream(from: u8, at: SocketAddrV4) -> (BufReader<TcpStream>, String) {
-    let mut stream = dial(caller(from), at).expect("it listens");
+fn stream(from: Ipv4Addr, at: SocketAddrV4) -> (BufReader<TcpStream>, String) {
+    let mut stream = dial(from, at).expect("it listens");
     stream.write_all(request("/v1/events", "").as_bytes()).expect("it is read");
     let (mut reader, mut line) = (BufReader::new(stream), String::new());
     reader.read_line(&mut line).expect("there is an answer");
@@ -31,39 +40,51 @@ fn stream(from: u8, at: SocketAddrV4) -> (BufReader<TcpStream>, String) {
 
 #[test]
 fn streams_that_nobody_reads_shut_nobody_out() {
-    let at = unused();
-    let spec = listening(node("a"), at).jobs("jobs: {tick: {schedule: '* * * * * *', command: 'true'}}");
-    let a = leading(&spec);
-    let held: Vec<_> = (0..40).map(|_| stream(1, at)).collect();
-    let codes: Vec<&str> = held.iter().map(|(_, code)| code.as_str()).collect();
-    assert_eq!((&codes[..32], &codes[32..]), (&["200"; 32][..], &["503"; 8][..]));
-    assert_eq!(stream(2, at).1, "200", "another caller has streams of its own");
-    let answer = exchange(dial(caller(1), at).unwrap(), &request("/healthz", ""));
-    assert_eq!(answer.expect("streams are no connections").code, 200);
-    a.await_after(a.events().len(), "run.started", LONG, |_| true);
-    for (reader, _) in &held {
-        // Not only closed: processes that other tests start may have inherited the sockets.
-        drop(reader.get_ref().shutdown(Shutdown::Both));
-    }
-    until("there is room again", || stream(1, at).1 == "200");
+    apart(|host, at| {
+        let a = leading(&listening(node("a"), at).on(host).jobs(JOBS));
+        let held: Vec<_> = (0..40).map(|_| stream(remote(1), at)).collect();
+        let codes: Vec<&str> = held.iter().map(|(_, code)| code.as_str()).collect();
+        assert_eq!((&codes[..32], &codes[32..]), (&["200"; 32][..], &["503"; 8][..]));
+        assert_eq!(stream(remote(2), at).1, "200", "another caller has streams of its own");
+        assert_eq!(health(remote(1), at), Some(200), "streams are no connections");
+        a.await_after(a.events().len(), "run.started", LONG, |_| true);
+        for (reader, _) in &held {
+            // Not only closed: processes that other tests start may have inherited the sockets.
+            drop(reader.get_ref().shutdown(Shutdown::Both));
+        }
+        until("there is room again", || stream(remote(1), at).1 == "200");
+    });
 }
 
 #[test]
-fn half_requests_of_one_caller_shut_no_other_out() {
+fn half_requests_shut_nobody_out() {
     let at = unused();
-    let spec = listening(node("a"), at).jobs("jobs: {tick: {schedule: '* * * * * *', command: 'true'}}");
+    let spec = listening(node("a"), at).jobs(JOBS);
     let a = leading(&spec);
-    let held = halves(1, at, 300);
-    // While they are held open, others are served, one request per connection.
-    for number in 2..10 {
-        let answer = exchange(dial(caller(number), at).unwrap(), &request("/healthz", ""));
-        assert_eq!(answer.expect("there is an answer").code, 200);
+    let held = [halves(caller(1), at, "GET /healthz HTT", 300), halves(caller(1), at, ENDLESS, 20)];
+    // While they are held open, others are served, and also who sends whole requests from the same address.
+    for number in 1..10 {
+        assert_eq!(health(caller(number), at), Some(200));
     }
     until("the socket answers", || get_local(&spec, "/healthz").is_some_and(|(code, _)| code == 200));
     a.await_after(a.events().len(), "run.started", LONG, |_| true);
     drop(held);
-    until("the caller is let in again", || {
-        exchange(dial(caller(1), at).unwrap(), &request("/healthz", "")).is_some_and(|answer| answer.code == 200)
+}
+
+#[test]
+fn half_requests_from_many_addresses_shut_nobody_out() {
+    apart(|host, at| {
+        let _a = leading(&listening(node("a"), at).on(host).jobs(JOBS));
+        let held: Vec<_> = (1..=40)
+            .flat_map(|number| {
+                [halves(remote(number), at, "GET /healthz HTT", 8), halves(remote(number), at, ENDLESS, 8)]
+            })
+            .collect();
+        for number in 100..120 {
+            assert_eq!(health(remote(number), at), Some(200));
+        }
+        assert_eq!(health(remote(1), at), Some(200), "nor one of those");
+        drop(held);
     });
 }
 
