@@ -90,6 +90,8 @@ pub struct Sources {
     pub handovers: mpsc::UnboundedSender<Handover>,
     /// What the daemon counts.
     pub metrics: Metrics,
+    /// What the TCP address counts; shared by all listeners, so that each shows it.
+    pub wrong_tokens: Arc<network::WrongTokens>,
     pub output: OutputSources,
 }
 

@@ -1,5 +1,6 @@
 //! The caller at the other end of a connection.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::net::{TcpStream, UnixStream};
@@ -19,14 +20,16 @@ pub(super) enum Caller {
     Unknown,
 }
 
-/// What a request over TCP has shown, so that it may see and change everything.
+/// What a request over TCP has shown, so that it may see more than names, times and outcomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Grant {
     /// The token itself.
     Token,
     /// The id of a session that was opened with the token. A browser sends it with every request, also with those that
-    /// other pages cause, so it counts only together with a form's key.
+    /// other pages cause, so something is changed only together with a form's key.
     Session(String),
+    /// The proof of another node. It shows one of the few answers that nodes fetch from each other, and changes nothing.
+    Peer,
 }
 
 /// A connection whose ends are known.
@@ -61,6 +64,18 @@ fn network_of(address: IpAddr) -> IpAddr {
         address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
         address => address,
+    }
+}
+
+/// `192.0.2.7`, `2001:db8:1:2::/64`, `uid 1000`, for the log.
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Remote(address @ IpAddr::V4(_)) => address.fmt(f),
+            Self::Remote(network @ IpAddr::V6(_)) => write!(f, "{network}/64"),
+            Self::Local { uid } => write!(f, "uid {uid}"),
+            Self::Unknown => f.write_str("an unknown address"),
+        }
     }
 }
 

@@ -222,8 +222,8 @@ impl ApiState {
         let node = self.sources.status.borrow().node.clone();
         match (caller, grant) {
             (Caller::Local { uid }, _) => Ok(caller::describe_user(uid, &node).await),
-            (_, Some(_)) => Ok(caller::describe_token(caller, &node)),
-            (_, None) => {
+            (_, Some(Grant::Token | Grant::Session(_))) => Ok(caller::describe_token(caller, &node)),
+            (_, Some(Grant::Peer) | None) => {
                 let error = "over TCP a request needs the token, as `Authorization: Bearer TOKEN`";
                 Err(RefusedRequest::new(StatusCode::FORBIDDEN, error))
             }

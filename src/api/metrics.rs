@@ -37,7 +37,8 @@ pub(super) async fn metrics(State(state): State<Arc<ApiState>>, headers: HeaderM
     let metrics = &state.sources.metrics;
     let (counts, successes) = (metrics.counts(), metrics.successes().known());
     let successes = if status.role.token.is_some() { successes } else { BTreeMap::new() };
-    let scrape = Scrape { is_ready: status.ready && is_turning, is_turning, status, counts, successes };
+    let wrong_tokens = state.sources.wrong_tokens.total();
+    let scrape = Scrape { is_ready: status.ready && is_turning, is_turning, status, counts, successes, wrong_tokens };
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = Format::accepted(accept);
     match scrape.write(format) {

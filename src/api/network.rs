@@ -1,43 +1,66 @@
 //! Access rules of the `--listen` address: who is admitted, and what they see.
 //!
 //! ```text
-//!  TLS, if there is a certificate ─▶ Host ─▶ token or session ─▶ everything, or names and outcomes to read
+//!  TLS, if there is a certificate ─▶ Host ─┬─ token or session ─▶ everything
+//!                                          ├─ proof of a node ──▶ what nodes fetch from each other
+//!                                          └─ nothing ──────────▶ names and outcomes, to read
 //! ```
 //!
 //! `Host` is checked against DNS rebinding: a web page in a browser on this network could make its own domain resolve
 //! to this address, and then read the answers. Requests are therefore accepted only under the address's own names. Job
 //! output and texts of the jobs file are visible only with the token, and only with it can anything be changed. A
-//! browser sends the token once and gets a session for it, which counts for the page only.
+//! browser sends the token once and gets a session for it, which shows the same, and changes something only through the
+//! forms of the page. Another node never sends the token, but a [`proof`] that it has it.
 
 mod host;
+pub(super) mod proof;
 mod secret;
 mod session;
 mod tls;
+mod wrong_tokens;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
+use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
+use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
+use tracing::info;
 
 pub use self::host::HostName;
+use self::proof::{Accepted, Asked, BadProof};
 pub use self::secret::SecretError;
 use self::secret::Token;
 pub(super) use self::secret::read_token;
 use self::session::Sessions;
 pub(super) use self::tls::client as tls_client;
+use self::wrong_tokens::Answer;
+pub use self::wrong_tokens::WrongTokens;
 use super::RefusedRequest;
+use super::admission::Admitted;
 use super::caller::{Caller, Grant};
 use super::serve::LocalAddress;
+use cronkeeper_core::clock::system;
 use cronkeeper_core::election::ApiAddress;
+use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::term::NodeName;
+
+/// What nodes fetch from each other, with `*` for one part of the path.
+const FOR_PEERS: &[&str] = &["/v1/runs/*/output"];
+/// How long a caller waits that has sent many wrong tokens.
+const PAUSE: Duration = Duration::from_secs(1);
+/// What an answer 401 says is accepted. Other nodes see from it that this one knows proofs.
+const CHALLENGES: &str = "Bearer, Cronkeeper-Peer";
 
 /// What a caller may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +119,25 @@ pub struct Network {
     address: SocketAddr,
     names: Vec<HostName>,
     files: Files,
+    /// The node that is asked at this address.
+    node: NodeName,
     secrets: RwLock<Arc<Secrets>>,
     sessions: Sessions,
+    proofs: Accepted,
+    wrong_tokens: Arc<WrongTokens>,
+}
+
+/// Why a request is not admitted.
+enum NotAdmitted {
+    /// It shows something that was not made from this node's token.
+    WrongToken(String),
+    Refused(RefusedRequest),
+}
+
+impl From<RefusedRequest> for NotAdmitted {
+    fn from(refused: RefusedRequest) -> Self {
+        Self::Refused(refused)
+    }
 }
 
 impl Network {
@@ -105,9 +145,15 @@ impl Network {
     ///
     /// # Errors
     /// When a file cannot be used.
-    pub fn new(address: SocketAddr, names: Vec<HostName>, files: Files) -> Result<Self, SecretError> {
+    pub fn new(address: SocketAddr, names: Vec<HostName>, files: Files, node: NodeName) -> Result<Self, SecretError> {
         let secrets = RwLock::new(Arc::new(Secrets::read(&files)?));
-        Ok(Self { address, names, files, secrets, sessions: Sessions::default() })
+        let (sessions, proofs, wrong_tokens) = (Sessions::default(), Accepted::default(), Arc::default());
+        Ok(Self { address, names, files, node, secrets, sessions, proofs, wrong_tokens })
+    }
+
+    /// The wrong tokens that were sent to this address.
+    pub fn wrong_tokens(&self) -> Arc<WrongTokens> {
+        Arc::clone(&self.wrong_tokens)
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -153,10 +199,10 @@ impl Network {
         router.layer(middleware::from_fn_with_state(Arc::clone(network), admit_or_refuse))
     }
 
-    fn admit(&self, request: &Request) -> Result<Option<Grant>, RefusedRequest> {
+    fn admit(&self, request: &Request) -> Result<Option<Grant>, NotAdmitted> {
         let local = request.extensions().get::<LocalAddress>().and_then(|local| local.0);
         self.check_host(local.map(|local| local.ip()), request)?;
-        let grant = self.grant(request.headers())?;
+        let grant = self.grant(local, request)?;
         let is_reading = matches!(*request.method(), Method::GET | Method::HEAD);
         // Signing in needs no grant: it is how a browser gets one.
         let is_signing_in = request.uri().path() == SIGN_IN && self.has_token();
@@ -167,7 +213,7 @@ impl Network {
             true => "over TCP only who sends the token can change something",
             false => "the API is read-only over TCP: use the Unix socket",
         };
-        Err(RefusedRequest::new(StatusCode::FORBIDDEN, error))
+        Err(RefusedRequest::new(StatusCode::FORBIDDEN, error).into())
     }
 
     /// Accepts a request only if its `Host`, and the host in its URI if there is one, name this address.
@@ -189,13 +235,38 @@ impl Network {
 
     /// What the request shows. A wrong token is an error, because the caller expects to see everything; a session that
     /// has ended is none.
-    fn grant(&self, headers: &HeaderMap) -> Result<Option<Grant>, RefusedRequest> {
+    fn grant(&self, local: Option<SocketAddr>, request: &Request) -> Result<Option<Grant>, NotAdmitted> {
+        let headers = request.headers();
         let Some(shown) = headers.get(header::AUTHORIZATION) else {
             return Ok(session::shown(headers).filter(|id| self.sessions.is_open(id)).map(Grant::Session));
         };
+        if proof::is_meant(shown.as_bytes()) {
+            return self.check_proof(shown.as_bytes(), local, request).map(|()| Some(Grant::Peer));
+        }
         let is_right = bearer(shown).is_some_and(|shown| self.is_token(shown));
-        let refusal = || RefusedRequest::new(StatusCode::UNAUTHORIZED, "wrong token");
-        is_right.then_some(Some(Grant::Token)).ok_or_else(refusal)
+        is_right.then_some(Some(Grant::Token)).ok_or_else(|| NotAdmitted::WrongToken("wrong token".to_owned()))
+    }
+
+    /// Accepts the proof of another node, for a request that nodes send each other.
+    fn check_proof(&self, shown: &[u8], local: Option<SocketAddr>, request: &Request) -> Result<(), NotAdmitted> {
+        let refused = |code, error: String| Err(RefusedRequest::new(code, error).into());
+        let secrets = self.secrets();
+        let Some(token) = &secrets.token else {
+            let error =
+                format!("{} has no token, and so shows nothing to other nodes: set `--api-token-file`", self.node);
+            return refused(StatusCode::FORBIDDEN, error);
+        };
+        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        let asked = Asked { method: request.method().as_str(), path, host: own_host(local, request.headers()) };
+        match self.proofs.check(shown, asked, &token.proofs, &self.node, system::now().wall) {
+            Ok(()) if is_for_peers(request.method(), request.uri().path()) => Ok(()),
+            Ok(()) => {
+                refused(StatusCode::FORBIDDEN, "other nodes are shown the output of runs, and nothing else".to_owned())
+            }
+            Err(wrong @ BadProof::OtherToken) => Err(NotAdmitted::WrongToken(wrong.to_string())),
+            Err(busy @ BadProof::TooMany { .. }) => refused(StatusCode::SERVICE_UNAVAILABLE, busy.to_string()),
+            Err(bad) => refused(StatusCode::UNAUTHORIZED, bad.to_string()),
+        }
     }
 
     fn is_token(&self, shown: &[u8]) -> bool {
@@ -207,17 +278,30 @@ impl Network {
         self.secrets().token.is_some()
     }
 
-    /// Opens a session for the token. Returns the cookie.
-    pub(super) fn sign_in(&self, caller: Caller, shown: &[u8]) -> Result<String, RefusedRequest> {
-        if !self.sessions.may_try(caller) {
-            let error = "too many wrong tokens: try again in a minute";
-            return Err(RefusedRequest::new(StatusCode::TOO_MANY_REQUESTS, error));
+    /// Counts a wrong token, and takes time for the answer if the caller has sent many. Meanwhile the connection makes
+    /// room for others, like one that has not sent its request.
+    async fn note_wrong_token(&self, caller: Caller, connection: Option<&Admitted>) {
+        if self.wrong_tokens.count(caller) == Answer::Late {
+            if let Some(connection) = connection {
+                connection.offer_place();
+            }
+            sleep(PAUSE).await;
         }
+    }
+
+    /// Opens a session for the token. Returns the cookie.
+    pub(super) async fn sign_in(
+        &self,
+        caller: Caller,
+        connection: Option<&Admitted>,
+        shown: &[u8],
+    ) -> Result<String, RefusedRequest> {
         let secrets = self.secrets();
         if !self.is_token(shown) {
-            self.sessions.failed(caller);
+            self.note_wrong_token(caller, connection).await;
             return Err(RefusedRequest::new(StatusCode::UNAUTHORIZED, "wrong token"));
         }
+        info!(target: TARGET, event = log_event::API_SIGNED_IN, %caller, "somebody at {caller} has signed in on the page");
         let id = self.sessions.open();
         // If the token was replaced meanwhile, its sessions may have been ended before this one was opened.
         if !Arc::ptr_eq(&secrets, &self.secrets()) {
@@ -242,8 +326,26 @@ fn bearer(shown: &HeaderValue) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token.trim_ascii())
 }
 
+/// The `Host` of a request, if it has the port that the request came to. That its name is an own one is checked for
+/// every request; with the port, it is the address of this node and of nobody else on its host.
+fn own_host(local: Option<SocketAddr>, headers: &HeaderMap) -> &str {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let port = host.parse::<Authority>().ok().and_then(|authority| authority.port_u16());
+    if port.is_some() && port == local.map(|local| local.port()) { host } else { "" }
+}
+
+/// True for a request that nodes send each other.
+fn is_for_peers(method: &Method, path: &str) -> bool {
+    *method == Method::GET && FOR_PEERS.iter().any(|pattern| fits(path, pattern))
+}
+
+fn fits(path: &str, pattern: &str) -> bool {
+    let (mut parts, mut wanted) = (path.split('/'), pattern.split('/'));
+    wanted.all(|wanted| parts.next().is_some_and(|part| wanted == "*" || wanted == part)) && parts.next().is_none()
+}
+
 async fn admit_or_refuse(State(network): State<Arc<Network>>, mut request: Request, next: Next) -> Response {
-    match network.admit(&request) {
+    let refusal = match network.admit(&request) {
         Ok(grant) => {
             let extensions = request.extensions_mut();
             extensions.insert(if grant.is_some() { Visibility::All } else { Visibility::Outline });
@@ -251,15 +353,58 @@ async fn admit_or_refuse(State(network): State<Arc<Network>>, mut request: Reque
             if let Some(grant) = grant {
                 extensions.insert(grant);
             }
-            next.run(request).await
+            return next.run(request).await;
         }
-        Err(refusal) => {
-            let is_unauthorized = refusal.code == StatusCode::UNAUTHORIZED;
-            let mut answer = refusal.into_response();
-            if is_unauthorized {
-                answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            }
-            answer
+        Err(NotAdmitted::Refused(refusal)) => refusal,
+        Err(NotAdmitted::WrongToken(error)) => {
+            let caller = request.extensions().get().copied().unwrap_or(Caller::Unknown);
+            let connection = request.extensions().get::<Arc<Admitted>>().cloned();
+            network.note_wrong_token(caller, connection.as_deref()).await;
+            RefusedRequest::new(StatusCode::UNAUTHORIZED, error)
         }
+    };
+    let is_unauthorized = refusal.code == StatusCode::UNAUTHORIZED;
+    let mut answer = refusal.into_response();
+    if is_unauthorized {
+        answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGES));
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_fetch_the_output_of_runs_from_each_other_and_nothing_else() {
+        let run = "/v1/runs/load.20261120T024000Z";
+        assert!(is_for_peers(&Method::GET, &format!("{run}/output")));
+        for path in
+            ["/", "", "/v1/status", "/v1/definitions", "/v1/runs//output/x", "/v1/runs/a/b/output", "/v1/runs/output"]
+        {
+            assert!(!is_for_peers(&Method::GET, path), "{path}");
+        }
+        for path in [run.to_owned(), format!("{run}/output/"), format!("{run}/kill"), format!("/x{run}/output")] {
+            assert!(!is_for_peers(&Method::GET, &path), "{path}");
+        }
+        for method in [Method::POST, Method::HEAD, Method::DELETE] {
+            assert!(!is_for_peers(&method, &format!("{run}/output")), "{method}");
+        }
+    }
+
+    #[test]
+    fn a_host_counts_for_a_proof_only_with_the_port_of_its_connection() {
+        let host = |local: &str, host: &'static str| {
+            let headers = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static(host))]);
+            own_host(local.parse().ok(), &headers).to_owned()
+        };
+        for own in ["192.0.2.7:7475", "cron.example:7475"] {
+            assert_eq!(host("192.0.2.7:7475", own), own);
+        }
+        assert_eq!(host("[2001:db8::1]:7475", "[2001:db8::1]:7475"), "[2001:db8::1]:7475");
+        for other in ["192.0.2.7:7476", "192.0.2.7", "", "192.0.2.7:"] {
+            assert_eq!(host("192.0.2.7:7475", other), "", "{other}");
+        }
+        assert_eq!(host("", "192.0.2.7:7475"), "");
     }
 }

@@ -1,9 +1,9 @@
 //! Client for the addresses of other nodes, to fetch the output of their runs.
 //!
 //! The address comes from the other node's member, so whoever may write in the coordination service can name any. The
-//! token is therefore sent without TLS only if this node does not use TLS either; with TLS the certificate must be for
-//! the name or address in the member, by an authority that this node trusts. What comes back is bounded in time and
-//! size, and only shown.
+//! token is therefore never sent, but a [`proof`](super::network::proof) that is useless elsewhere. A node with TLS asks
+//! over TLS only: the certificate must be for the name or address in the member, by an authority that this node trusts.
+//! What comes back is bounded in time and size, and only shown.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,8 +14,9 @@ use std::time::Duration;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
-use hyper::{Request, StatusCode, header};
+use hyper::{HeaderMap, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -25,8 +26,9 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::ErrorBody;
+use super::network::proof::{self, Asked, ProofKey};
 use super::network::{Files, SecretError, read_token, tls_client};
-use super::output::OutputPage;
+use cronkeeper_core::clock::system;
 use cronkeeper_core::election::{ApiAddress, Member};
 use cronkeeper_core::escape::short;
 
@@ -56,8 +58,23 @@ struct PeerFiles {
 
 /// What is read from the files for one request, so that renewed files count at once.
 struct Secrets {
-    token: String,
+    key: ProofKey,
     tls: Option<ClientConfig>,
+}
+
+/// A question to another node.
+#[derive(Clone, Copy)]
+struct Question<'a> {
+    member: &'a Member,
+    path: &'a str,
+    key: &'a ProofKey,
+}
+
+struct Answer {
+    code: StatusCode,
+    /// The node knows what a proof is; older versions do not.
+    knows_proofs: bool,
+    body: Bytes,
 }
 
 impl Peers {
@@ -70,11 +87,17 @@ impl Peers {
         Ok(Self { files: Arc::new(PeerFiles { own: files, ca }), permits: Semaphore::new(MOST_REQUESTS) })
     }
 
-    /// Sends a GET request for output to another node, which was asked to wait for up to `wait`.
+    /// Sends a GET request to another node, which is asked to wait for up to `wait`. The path must be one of those that
+    /// nodes show each other.
     ///
     /// # Errors
     /// A description of what is in the way, and what to do about it.
-    pub(super) async fn get(&self, member: &Member, path: &str, wait: Duration) -> Result<OutputPage, String> {
+    pub(super) async fn get<T: DeserializeOwned>(
+        &self,
+        member: &Member,
+        path: &str,
+        wait: Duration,
+    ) -> Result<T, String> {
         let node = &member.node;
         let Some(listen) = &member.published.listen else {
             return Err(format!("{node} listens nowhere: set `--listen` there"));
@@ -82,18 +105,20 @@ impl Peers {
         // The semaphore is never closed.
         let busy = |_| format!("too many requests to other nodes at a time; {node} was not asked");
         let _permit = timeout(CONNECT, self.permits.acquire()).await.map_err(busy)?;
-        let Secrets { token, tls } = self.secrets().await?;
+        let Secrets { key, tls } = self.secrets().await?;
         let connector = match (tls, listen.tls) {
             (Some(_), false) => {
-                return Err(format!("{node} does not use TLS, and this node sends its token over TLS only"));
+                return Err(format!(
+                    "{node} does not use TLS, and this node asks others over TLS only: set `--listen-cert` there"
+                ));
             }
             (None, true) => return Err(format!("{node} uses TLS: set `--peer-ca` on this node")),
             (tls, _) => tls.map(|tls| TlsConnector::from(Arc::new(tls))),
         };
         let late = |_| Err(format!("{node} does not answer in time"));
-        let asked = ask(member, listen, connector, path, &token);
-        let (code, body) = timeout(CONNECT + wait + ANSWER, asked).await.unwrap_or_else(late)?;
-        answer(member, code, &body)
+        let asked = ask(Question { member, path, key: &key }, listen, connector);
+        let answer = timeout(CONNECT + wait + ANSWER, asked).await.unwrap_or_else(late)?;
+        read(member, &answer)
     }
 
     /// Reads the files, on a thread that may block: a disk that hangs must not stop anything else.
@@ -112,29 +137,24 @@ impl PeerFiles {
             return Err("this node has no token for other nodes: set `--api-token-file`".to_owned());
         };
         let tls = tls_client(self.own.tls.as_ref(), self.ca.as_deref()).map_err(|error| error.to_string())?;
-        Ok(Secrets { token: read_token(token).map_err(|error| error.to_string())?, tls })
+        let token = read_token(token).map_err(|error| error.to_string())?;
+        Ok(Secrets { key: ProofKey::of(token.as_bytes()), tls })
     }
 }
 
-async fn ask(
-    member: &Member,
-    listen: &ApiAddress,
-    connector: Option<TlsConnector>,
-    path: &str,
-    token: &str,
-) -> Result<(StatusCode, Bytes), String> {
-    let node = &member.node;
-    let (target, name) = target(member, listen);
+async fn ask(question: Question<'_>, listen: &ApiAddress, connector: Option<TlsConnector>) -> Result<Answer, String> {
+    let node = &question.member.node;
+    let (target, name) = target(question.member, listen);
     let away = |error: io::Error| format!("{node} cannot be reached at {target}: {error}");
     let stream = in_time(TcpStream::connect(&target)).await.map_err(away)?;
     // Another node accepts the address that it was reached at as `Host`, whatever its names are.
     let host = stream.peer_addr().map_err(away)?;
-    let Some(connector) = connector else { return exchange(stream, host, path, token).await };
+    let Some(connector) = connector else { return exchange(stream, host, question).await };
     let server = ServerName::try_from(name.clone()).map_err(|_| format!("{node} has no name that TLS could check"))?;
     let secured = in_time(connector.connect(server, stream)).await;
     let secured = secured
         .map_err(|error| format!("the TLS certificate of {node} at {target} (for {name}): {error}; see `--peer-ca`"))?;
-    exchange(secured, host, path, token).await
+    exchange(secured, host, question).await
 }
 
 async fn in_time<T>(connecting: impl Future<Output = io::Result<T>>) -> io::Result<T> {
@@ -150,20 +170,22 @@ fn target(member: &Member, listen: &ApiAddress) -> (String, String) {
     (target, name.clone().unwrap_or(by_address))
 }
 
-async fn exchange<S>(stream: S, host: SocketAddr, path: &str, token: &str) -> Result<(StatusCode, Bytes), String>
+async fn exchange<S>(stream: S, host: SocketAddr, question: Question<'_>) -> Result<Answer, String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let garbled = |error: &dyn std::fmt::Display| format!("its answer cannot be read: {error}");
+    let Question { member, path, key } = question;
+    let garbled = |error: &dyn std::fmt::Display| format!("the answer of {} cannot be read: {error}", member.node);
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| garbled(&error))?;
-    let head = Request::get(path).header(header::HOST, host.to_string());
-    let head = head.header(header::AUTHORIZATION, format!("Bearer {token}"));
+    let host = host.to_string();
+    let proof = key.prove(Asked { method: "GET", path, host: &host }, &member.node, system::now().wall);
+    let head = Request::get(path).header(header::HOST, host).header(header::AUTHORIZATION, proof);
     let request = head.body(Empty::<Bytes>::new()).map_err(|error| garbled(&error))?;
     let answered = async {
         let answer = sender.send_request(request).await.map_err(|error| garbled(&error))?;
-        let code = answer.status();
+        let (code, knows_proofs) = (answer.status(), knows_proofs(answer.headers()));
         let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await;
-        Ok((code, body.map_err(|error| garbled(&error))?.to_bytes()))
+        Ok(Answer { code, knows_proofs, body: body.map_err(|error| garbled(&error))?.to_bytes() })
     };
     let mut answered = std::pin::pin!(answered);
     let mut connection = std::pin::pin!(connection);
@@ -174,18 +196,23 @@ where
     }
 }
 
-fn answer(member: &Member, code: StatusCode, body: &[u8]) -> Result<OutputPage, String> {
+/// True if an answer 401 says that it accepts proofs.
+fn knows_proofs(headers: &HeaderMap) -> bool {
+    let mut challenges = headers.get_all(header::WWW_AUTHENTICATE).iter().filter_map(|line| line.to_str().ok());
+    challenges.any(|line| line.contains(proof::SCHEME))
+}
+
+fn read<T: DeserializeOwned>(member: &Member, Answer { code, knows_proofs, body }: &Answer) -> Result<T, String> {
     let node = &member.node;
     let error = || serde_json::from_slice::<ErrorBody>(body).map_or_else(|_| code.to_string(), |body| body.error);
-    match code {
+    match *code {
         StatusCode::OK => {
             let garbled = |error: serde_json::Error| short(&error.to_string(), SHOWN);
             serde_json::from_slice(body).map_err(|error| format!("the answer of {node} is garbled: {}", garbled(error)))
         }
-        StatusCode::UNAUTHORIZED => {
-            Err(format!("{node} refused the token: all nodes need the same in `--api-token-file`"))
-        }
-        StatusCode::FORBIDDEN => Err(format!("{node} shows no output: set `--api-token-file` there")),
+        StatusCode::UNAUTHORIZED if !knows_proofs => Err(format!(
+            "{node} runs an older version of cronkeeper, which does not know the proof that this one sends: update it"
+        )),
         StatusCode::NOT_FOUND => Err(format!("{node} runs another version of cronkeeper, without kept output")),
         _ => Err(format!("{node}: {}", short(&error(), SHOWN))),
     }
@@ -194,6 +221,7 @@ fn answer(member: &Member, code: StatusCode, body: &[u8]) -> Result<OutputPage, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::output::OutputPage;
     use crate::status::sample;
 
     #[test]
@@ -211,8 +239,25 @@ mod tests {
         assert_eq!(reached("0.0.0.0:7475", None), (format!("{}:7475", member.host), member.host.clone()));
     }
 
+    #[test]
+    fn a_node_that_knows_no_proof_is_named_and_any_other_says_itself_what_is_wrong() {
+        let member = sample::queue().members.remove(0);
+        let error = |code, knows_proofs, error: &str| {
+            let body = format!("{{\"error\":{error:?}}}").into();
+            read::<OutputPage>(&member, &Answer { code, knows_proofs, body }).unwrap_err()
+        };
+        let old = error(StatusCode::UNAUTHORIZED, false, "wrong token");
+        assert!(old.starts_with("host-a runs an older version of cronkeeper"), "{old}");
+        assert_eq!(error(StatusCode::UNAUTHORIZED, true, "its clock is wrong"), "host-a: its clock is wrong");
+        assert_eq!(error(StatusCode::FORBIDDEN, false, "no token"), "host-a: no token");
+        let headers = |value: &'static str| {
+            HeaderMap::from_iter([(header::WWW_AUTHENTICATE, hyper::header::HeaderValue::from_static(value))])
+        };
+        assert!(knows_proofs(&headers("Bearer, Cronkeeper-Peer")) && !knows_proofs(&headers("Bearer")));
+    }
+
     #[tokio::test]
-    async fn the_token_is_not_sent_without_tls_if_this_node_uses_it() {
+    async fn no_node_is_asked_without_tls_if_this_one_uses_it() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| {
@@ -226,13 +271,13 @@ mod tests {
         let files = Files { token, tls: None };
         let peers = Peers::new(files.clone(), Some(put("ca", &ca.cert.pem()))).unwrap();
         let mut member = sample::queue().members.remove(0);
-        let away = peers.get(&member, "/", Duration::ZERO).await.unwrap_err();
+        let away = peers.get::<OutputPage>(&member, "/", Duration::ZERO).await.unwrap_err();
         assert!(away.ends_with("listens nowhere: set `--listen` there"), "{away}");
         member.published.listen = Some(ApiAddress { address: ([127, 0, 0, 1], 1).into(), name: None, tls: false });
-        let refused = peers.get(&member, "/", Duration::ZERO).await.unwrap_err();
+        let refused = peers.get::<OutputPage>(&member, "/", Duration::ZERO).await.unwrap_err();
         assert!(refused.contains("over TLS only"), "{refused}");
         let plain = Peers::new(files, None).unwrap();
-        let away = plain.get(&member, "/", Duration::ZERO).await.unwrap_err();
+        let away = plain.get::<OutputPage>(&member, "/", Duration::ZERO).await.unwrap_err();
         assert!(away.contains("cannot be reached at 127.0.0.1:1"), "{away}");
         assert!(Peers::new(Files::default(), Some(dir.path().join("none"))).is_err());
     }

@@ -1,5 +1,6 @@
 //! Tests of the API over real sockets: its answers, and its behaviour under hostile requests.
 
+mod access;
 pub mod daemon;
 mod fuzz;
 mod metrics;

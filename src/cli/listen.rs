@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::Error;
 use crate::api::network::{Files, HostName, Network, TlsFiles};
 use crate::api::peers::Peers;
+use cronkeeper_core::term::NodeName;
 
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(id = "listening", multiple = true)]
@@ -40,9 +41,9 @@ pub struct Args {
 
 impl Args {
     /// The address with its rules; `None` without `--listen`.
-    pub(super) fn network(&self) -> Result<Option<Arc<Network>>, Error> {
+    pub(super) fn network(&self, node: &NodeName) -> Result<Option<Arc<Network>>, Error> {
         let Some(address) = self.listen else { return Ok(None) };
-        Ok(Some(Arc::new(Network::new(address, self.listen_host.clone(), self.files())?)))
+        Ok(Some(Arc::new(Network::new(address, self.listen_host.clone(), self.files(), node.clone())?)))
     }
 
     /// The client for the addresses of other nodes; `None` without `--listen`.

@@ -180,11 +180,11 @@ impl Args {
     }
 
     fn prepare(&self) -> Result<Startup, Error> {
-        let (network, peers) = (self.listen.network()?, self.listen.peers()?);
+        let node = self.node.node()?;
+        let (network, peers) = (self.listen.network(&node)?, self.listen.peers()?);
         let directories = self.node.directories(self.runtime_dir.as_deref());
         let (state_dir, runtime_dir) = (directories.state_dir().to_owned(), directories.named_or_state().to_owned());
         let jobs = StartJobs::load(&self.jobs, &state_dir, self.strict)?;
-        let node = self.node.node()?;
         Ok(Startup { node, state_dir, runtime_dir, jobs, network, peers })
     }
 
@@ -212,6 +212,7 @@ impl Args {
             warden.into_async().map_err(|source| Error::System { what: "the warden cannot be reached", source })?;
         let is_init = std::process::id() == 1;
         let _orphans = is_init.then(|| AbortOnDrop(tokio::spawn(log_error(orphans::reap(processes.pid())))));
+        let wrong_tokens = network.as_ref().map(|network| network.wrong_tokens()).unwrap_or_default();
         let listeners = Listeners::open(network.zip(tcp_runtime), &runtime_dir, self.node.zookeeper.is_none()).await?;
         let listen = listeners.published();
         let now = system::now();
@@ -244,6 +245,7 @@ impl Args {
             archive: archive.clone(),
             handovers,
             metrics: metrics.metrics(),
+            wrong_tokens,
             output: OutputSources { kept, peers, is_shared: self.node.zookeeper.is_none() },
         };
         let (reloads, reloaded) = watch::channel(0);

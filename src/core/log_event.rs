@@ -135,6 +135,8 @@ events! {
     API_RELOADED "api.reloaded" "the token and the certificates were reloaded" [address];
     API_REJECTED "api.rejected" "keeping the old token and certificates" [address, error];
     API_UNENCRYPTED "api.unencrypted" "clients send their token unencrypted" [address];
+    API_REFUSED "api.refused" "requests with a wrong token were refused" [caller, count];
+    API_SIGNED_IN "api.signed_in" "somebody has signed in on the page" [caller];
     STATE_FAILED "state.failed" "the state directory cannot be written" [run, error];
     LOG_DROPPED "log.dropped" "log lines were dropped because they could not be written fast enough"
         [output_lines, other_lines];

@@ -29,6 +29,8 @@ pub struct Scrape {
     pub counts: Counts,
     /// The last successes according to the ledger; empty on a node that does not lead.
     pub successes: BTreeMap<JobName, Timestamp>,
+    /// Requests over TCP with a wrong token.
+    pub wrong_tokens: u64,
 }
 
 /// The format of the text.
@@ -103,6 +105,7 @@ impl Collector for Scrape {
         self.node(&mut families)?;
         self.cluster(&mut families)?;
         self.jobs_file(&mut families)?;
+        families.counter("api_wrong_tokens", "Requests over TCP with a wrong token", self.wrong_tokens)?;
         self.runs(&mut families)?;
         self.jobs(&mut families)
     }
@@ -310,7 +313,7 @@ mod tests {
         let mut status = sample::leader();
         status.put_queue(&sample::queue());
         let successes = BTreeMap::from([(sample::job("load"), sample::at("2026-11-20T02:40:00Z"))]);
-        Scrape { status, is_ready: true, is_turning: true, counts: Counts::default(), successes }
+        Scrape { status, is_ready: true, is_turning: true, counts: Counts::default(), successes, wrong_tokens: 0 }
     }
 
     fn lines(scrape: Scrape) -> Vec<String> {

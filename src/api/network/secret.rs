@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
+use super::proof::ProofKey;
 use crate::pem::PemFault;
 use cronkeeper_cluster::safe_path::{self, Refusal, Unsafe, Wanted};
 
@@ -56,11 +57,15 @@ pub(in crate::api) fn read_token(path: &Path) -> Result<String, SecretError> {
     token.map(str::to_owned).ok_or_else(|| SecretError::NoToken(path.to_owned()))
 }
 
-/// The SHA-256 digest of a token.
-///
-/// Digests are compared instead of tokens, so that the time of a comparison reveals nothing about the token's length.
+/// A token, as far as it is kept.
 #[derive(PartialEq, Eq)]
-pub(super) struct Token([u8; 32]);
+pub(super) struct Token {
+    /// Digests are compared instead of tokens, so that the time of a comparison reveals nothing about the token's
+    /// length.
+    digest: [u8; 32],
+    /// The key of other nodes' proofs.
+    pub proofs: ProofKey,
+}
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,12 +80,12 @@ impl Token {
     }
 
     fn of(token: &[u8]) -> Self {
-        Self(Sha256::digest(token).into())
+        Self { digest: Sha256::digest(token).into(), proofs: ProofKey::of(token) }
     }
 
     /// Compares in constant time.
     pub fn is(&self, other: &[u8]) -> bool {
-        self.0.ct_eq(&Self::of(other).0).into()
+        self.digest.ct_eq(&Sha256::digest(other)).into()
     }
 }
 

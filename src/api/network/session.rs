@@ -1,4 +1,4 @@
-//! Sessions of browsers that have shown the token, and how often somebody may try one.
+//! Sessions of browsers that have shown the token.
 //!
 //! They are in memory only, so a restart ends them. The browser's cookie holds a random id and not the token: who gets
 //! hold of it can do something until the session ends, but not afterwards and not elsewhere. Only digests of the ids
@@ -12,33 +12,20 @@ use axum::http::{HeaderMap, header};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use crate::api::caller::Caller;
 use cronkeeper_core::clock::{Uptime, system};
 
 /// How long a session lasts.
 const LIFETIME: Duration = Duration::from_secs(12 * 3_600);
 /// Most sessions; the one that ends first makes room.
 const MOST_SESSIONS: usize = 1_000;
-/// Most wrong tokens of a caller in [`WINDOW`].
-const MOST_FAILURES: u32 = 10;
-const WINDOW: Duration = Duration::from_secs(60);
-/// Most callers whose wrong tokens are counted.
-const MOST_CALLERS: usize = 1_000;
 /// The cookie's name.
 const NAME: &str = "cronkeeper-session";
 
 type IdDigest = [u8; 32];
 
+/// The open sessions, each with the time at which it ends.
 #[derive(Default)]
-pub(super) struct Sessions(Mutex<Open>);
-
-#[derive(Default)]
-struct Open {
-    /// When each session ends.
-    until: HashMap<IdDigest, Uptime>,
-    /// The wrong tokens of each caller, and since when they are counted.
-    failures: HashMap<Caller, (Uptime, u32)>,
-}
+pub(super) struct Sessions(Mutex<HashMap<IdDigest, Uptime>>);
 
 impl Sessions {
     /// Opens a session. Returns its id.
@@ -46,47 +33,29 @@ impl Sessions {
         let id = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
         let now = system::uptime();
         let mut open = self.locked();
-        open.until.retain(|_, until| *until > now);
-        if open.until.len() >= MOST_SESSIONS {
-            let first = open.until.iter().min_by_key(|(_, until)| **until).map(|(id, _)| *id);
-            first.and_then(|first| open.until.remove(&first));
+        open.retain(|_, until| *until > now);
+        if open.len() >= MOST_SESSIONS {
+            let first = open.iter().min_by_key(|(_, until)| **until).map(|(id, _)| *id);
+            first.and_then(|first| open.remove(&first));
         }
-        open.until.insert(digest(&id), now + LIFETIME);
+        open.insert(digest(&id), now + LIFETIME);
         id
     }
 
     pub fn is_open(&self, id: &str) -> bool {
-        self.locked().until.get(&digest(id)).is_some_and(|until| system::uptime() < *until)
+        self.locked().get(&digest(id)).is_some_and(|until| system::uptime() < *until)
     }
 
     pub fn close(&self, id: &str) {
-        self.locked().until.remove(&digest(id));
+        self.locked().remove(&digest(id));
     }
 
     /// Ends all sessions.
     pub fn clear(&self) {
-        self.locked().until.clear();
+        self.locked().clear();
     }
 
-    /// False while a caller has sent too many wrong tokens.
-    pub fn may_try(&self, caller: Caller) -> bool {
-        let counted = self.locked().failures.get(&caller).copied();
-        counted.is_none_or(|(since, count)| count < MOST_FAILURES || system::uptime().since(since) >= WINDOW)
-    }
-
-    /// Counts a wrong token.
-    pub fn failed(&self, caller: Caller) {
-        let now = system::uptime();
-        let mut open = self.locked();
-        open.failures.retain(|_, (since, _)| now.since(*since) < WINDOW);
-        // Tokens cannot be guessed even without this limit, so forgetting the counts is harmless.
-        if open.failures.len() >= MOST_CALLERS {
-            open.failures.clear();
-        }
-        open.failures.entry(caller).or_insert((now, 0)).1 += 1;
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Open> {
+    fn locked(&self) -> MutexGuard<'_, HashMap<IdDigest, Uptime>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -131,7 +100,7 @@ mod tests {
             sessions.open();
         }
         assert!(!sessions.is_open(&second), "it made room");
-        assert_eq!(sessions.locked().until.len(), MOST_SESSIONS);
+        assert_eq!(sessions.locked().len(), MOST_SESSIONS);
         let last = sessions.open();
         sessions.clear();
         assert!(!sessions.is_open(&last));
@@ -141,19 +110,8 @@ mod tests {
     fn a_session_that_is_over_does_not_count() {
         let sessions = Sessions::default();
         let id = sessions.open();
-        sessions.locked().until.insert(digest(&id), Uptime::ZERO);
+        sessions.locked().insert(digest(&id), Uptime::ZERO);
         assert!(!sessions.is_open(&id));
-    }
-
-    #[test]
-    fn who_sends_wrong_tokens_has_to_wait_and_others_do_not() {
-        let sessions = Sessions::default();
-        let [one, other] = [7, 8].map(|last| Caller::Remote([192, 0, 2, last].into()));
-        for _ in 0..MOST_FAILURES {
-            assert!(sessions.may_try(one));
-            sessions.failed(one);
-        }
-        assert!(!sessions.may_try(one) && sessions.may_try(other));
     }
 
     #[test]

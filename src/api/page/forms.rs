@@ -146,7 +146,8 @@ pub(super) async fn sign_in_page(State(state): State<Arc<ApiState>>, visitor: Vi
 pub(super) async fn sign_in(visitor: Visitor, form: Result<Form<SignIn>, FormRejection>) -> Page {
     let Form(form) = form?;
     let Some(network) = &visitor.network else { return done("/".to_owned()) };
-    with_cookie(network.sign_in(visitor.caller(), form.token.trim().as_bytes())?)
+    let signing_in = network.sign_in(visitor.caller(), visitor.connection(), form.token.trim().as_bytes());
+    with_cookie(signing_in.await?)
 }
 
 /// `POST /session/end`.

@@ -11,6 +11,7 @@ use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
 
 use super::layout::Standing;
+use crate::api::admission::Admitted;
 use crate::api::caller::{Caller, Grant};
 use crate::api::network::{Network, Visibility};
 use crate::api::{ApiState, RefusedRequest};
@@ -48,6 +49,7 @@ pub(super) struct Visitor {
     pub network: Option<Arc<Network>>,
     caller: Caller,
     grant: Option<Grant>,
+    connection: Option<Arc<Admitted>>,
 }
 
 impl FromRequestParts<Arc<ApiState>> for Visitor {
@@ -70,14 +72,15 @@ impl FromRequestParts<Arc<ApiState>> for Visitor {
         let known_tag = parts.headers.get(header::IF_NONE_MATCH).and_then(|tag| tag.to_str().ok()).map(str::to_owned);
         let done = parts.uri.query().and_then(done);
         let caller = extensions.get().copied().unwrap_or(Caller::Unknown);
-        Ok(Self { visibility, standing, done, known_tag, network, caller, grant })
+        let connection = extensions.get::<Arc<Admitted>>().cloned();
+        Ok(Self { visibility, standing, done, known_tag, network, caller, grant, connection })
     }
 }
 
 fn session(grant: Option<&Grant>) -> Option<&str> {
     match grant {
         Some(Grant::Session(id)) => Some(id),
-        Some(Grant::Token) | None => None,
+        Some(Grant::Token | Grant::Peer) | None => None,
     }
 }
 
@@ -107,6 +110,10 @@ impl Visitor {
         self.caller
     }
 
+    pub fn connection(&self) -> Option<&Admitted> {
+        self.connection.as_deref()
+    }
+
     /// The name of a visitor who sends a form with this key, for records and log.
     pub async fn operator(&self, state: &ApiState, form_key: &str) -> Result<String, RefusedRequest> {
         if !state.page.keys.is_right(self.session(), form_key) {
@@ -118,7 +125,7 @@ impl Visitor {
 }
 
 /// The request's connection.
-pub(super) type Connection = Extension<Arc<crate::api::admission::Admitted>>;
+pub(super) type Connection = Extension<Arc<Admitted>>;
 
 #[cfg(test)]
 mod tests {

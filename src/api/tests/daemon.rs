@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::Router;
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -180,7 +179,7 @@ pub struct Daemon {
     pub ledger: Arc<Ledger>,
     pub status: watch::Sender<Arc<Status>>,
     pub turns: watch::Sender<Uptime>,
-    router: Router,
+    sources: Sources,
     pub handovers: mpsc::UnboundedReceiver<Handover>,
     pub recorder: Recorder,
     _serving: Serving,
@@ -203,7 +202,7 @@ impl Daemon {
         let turns = watch::Sender::new(system::uptime());
         let (handovers, requested) = mpsc::unbounded_channel();
         let recorder = Recorder::default();
-        let router = router(Sources {
+        let sources = Sources {
             status: status.subscribe(),
             lease: watch::channel(Some(system::uptime() + Duration::from_secs(3_600))).1,
             turns: turns.subscribe(),
@@ -215,11 +214,12 @@ impl Daemon {
             archive,
             handovers,
             metrics: recorder.metrics(),
+            wrong_tokens: Arc::default(),
             output: OutputSources::default(),
-        });
+        };
         let socket = ApiSocket::open(directory.path(), Claim::IfFree).await.unwrap();
-        let serving = Serving::on_socket(socket, router.clone());
-        Self { directory, ledger, status, turns, router, handovers: requested, recorder, _serving: serving }
+        let serving = Serving::on_socket(socket, router(sources.clone()));
+        Self { directory, ledger, status, turns, sources, handovers: requested, recorder, _serving: serving }
     }
 
     /// Also serves on TCP, at the returned address, until the returned value is dropped.
@@ -231,8 +231,9 @@ impl Daemon {
     pub async fn listen_with(&self, files: Files) -> (SocketAddr, Serving) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let network = Network::new(address, Vec::new(), files).unwrap();
-        (address, Serving::on_tcp(listener, self.router.clone(), Arc::new(network)))
+        let network = Network::new(address, Vec::new(), files, NodeName::new("host-a")).unwrap();
+        let sources = Sources { wrong_tokens: network.wrong_tokens(), ..self.sources.clone() };
+        (address, Serving::on_tcp(listener, router(sources), Arc::new(network)))
     }
 
     fn socket(&self) -> PathBuf {

@@ -232,9 +232,10 @@ fn claim(state: NodeState) -> Option<Claim> {
 mod tests {
     use super::*;
     use crate::api::network::Files;
+    use cronkeeper_core::term::NodeName;
 
     fn network(address: std::net::SocketAddr) -> Option<(Arc<Network>, Handle)> {
-        let network = Network::new(address, Vec::new(), Files::default()).unwrap();
+        let network = Network::new(address, Vec::new(), Files::default(), NodeName::new("host-a")).unwrap();
         Some((Arc::new(network), Handle::current()))
     }
 

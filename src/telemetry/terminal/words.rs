@@ -89,6 +89,8 @@ fn of_its_message(facts: &Facts<'_>) -> Option<String> {
             | log_event::API_RELOADED
             | log_event::API_REJECTED
             | log_event::API_UNENCRYPTED
+            | log_event::API_REFUSED
+            | log_event::API_SIGNED_IN
             | log_event::STATE_FAILED
             | log_event::INTERNAL_ERROR
     );

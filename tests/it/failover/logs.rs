@@ -1,10 +1,13 @@
 //! The output of runs on other nodes: fetched from their addresses, or missing, with the end from the ledger.
 
-use std::io::{BufRead as _, BufReader, Read as _};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::thread;
 
+use serde_json::json;
 use uuid::Uuid;
 
 use super::cluster::{Place, in_line, job, jobs, usual};
@@ -135,7 +138,7 @@ fn a_node_says_what_is_to_be_set_so_that_output_can_be_fetched() {
         usual(place.node("c")).jobs(&file),
     ]);
     let run = ended(&place, b.spec());
-    for (asked, words) in [(&b, "refused the token"), (&c, "set `--listen` and `--api-token-file`")] {
+    for (asked, words) in [(&b, "all nodes need the same token"), (&c, "set `--listen` and `--api-token-file`")] {
         let (code, out, err) = ask(asked.spec(), &["logs", &run]);
         assert_eq!((code, out.as_str()), (Some(1), "here\n"), "{err}");
         assert!(err.contains(words), "{err}");
@@ -162,4 +165,56 @@ fn output_is_found_after_the_ledger_has_forgotten_the_run() {
     }
     let (code, _, err) = ask(b.spec(), &["logs", "seldom.20261120T023000Z"]);
     assert_eq!(code, Some(1), "{err}");
+}
+
+/// Answers every request with the same text, and keeps the requests.
+fn listen_to_all(answer: String) -> (SocketAddrV4, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let requests = Arc::<Mutex<Vec<String>>>::default();
+    let kept = Arc::clone(&requests);
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut reader = BufReader::new(&stream);
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).is_ok_and(|read| read > 0) {}
+            kept.lock().unwrap().push(head);
+            let length = answer.len();
+            drop(write!(&stream, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{answer}"));
+        }
+    });
+    (SocketAddrV4::new(Ipv4Addr::LOCALHOST, port), requests)
+}
+
+/// Whoever may write in ZooKeeper can plant a member with any address. It is neither sent the token, nor can it make a
+/// command print for ever, or a node ask for ever.
+#[test]
+fn a_planted_member_gets_no_token_and_its_answers_are_bounded() {
+    let (place, dir) = (Place::shared(), Scratch::new("token"));
+    let file = jobs(&[job("seldom", SELDOM, &shell("echo here"), "")]);
+    let [a] = in_line([listening(place.node("a"), &dir, TOKEN).jobs(&file)]);
+    let run = "seldom.20261120T023000Z";
+    let line = json!({"at": "2026-11-20T02:30:00Z", "attempt": 1, "stream": "stdout", "line": "forged"});
+    let attempts: Vec<u32> = (1..=200).collect();
+    let page = json!({"run": run, "lines": [line], "next": "1.10", "state": "end", "attempts": attempts});
+    let (address, requests) = listen_to_all(page.to_string());
+    let nodes = place.path("/cronkeeper/nodes");
+    let mut member = place.zk.json(&format!("{nodes}/{}", a.name())).expect("it is alive");
+    (member["node"], member["listen"]) = (json!("evil"), json!({"address": address.to_string(), "tls": false}));
+    place.zk.make(&format!("{nodes}/evil"), member.to_string().as_bytes());
+    let mut shown = (None, String::new(), String::new());
+    until("it is asked", || {
+        shown = ask(a.spec(), &["logs", run]);
+        !requests.lock().unwrap().is_empty()
+    });
+    let (code, out, err) = shown;
+    assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
+    assert!(err.contains("evil has answered with nonsense"), "{err}");
+    assert!(err.contains("evil lists 168 earlier attempts: only its last 32 are fetched"), "{err}");
+    let requests = requests.lock().unwrap();
+    assert!(requests.len() <= 4, "{requests:#?}");
+    assert!(
+        requests.iter().all(|head| head.contains("Cronkeeper-Peer to=evil, ") && !head.contains(TOKEN)),
+        "{requests:#?}"
+    );
 }

@@ -91,6 +91,30 @@ fn a_stranger_sees_names_and_outcomes_and_who_has_the_token_sees_all() {
 }
 
 #[test]
+fn wrong_tokens_are_logged_once_a_minute_and_who_signs_in_is_logged() {
+    let (dir, at) = (Scratch::new("token"), unused());
+    let token = secret(&dir, "token", TOKEN);
+    let a = leading(&listening(node("a"), at).option("--api-token-file", text(&token)).jobs(JOBS));
+    for _ in 0..5 {
+        assert_eq!(get_with(at, "/v1/jobs", &bearer("0123456789abcdeF")).code, 401);
+    }
+    let refused = a.await_event("api.refused", LONG);
+    assert_eq!((refused.text("caller"), refused.number("count")), ("127.0.0.1", Some(1)));
+    let body = format!("token={TOKEN}");
+    let form = format!(
+        "POST /session HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    assert_eq!(exchange(dial(caller(1), at).unwrap(), &form).expect("there is an answer").code, 303);
+    assert_eq!(a.await_event("api.signed_in", LONG).text("caller"), "127.0.0.1");
+    // The others are counted for the line at the end of the minute.
+    assert!(a.events().named("api.refused").len() < 3, "{}", a.events().tail());
+    let count = get(at, "/metrics").body;
+    assert!(count.contains("\ncronkeeper_api_wrong_tokens_total 5\n"), "{count}");
+    assert!(!a.events().tail().contains("0123456789abcde"), "no token is logged");
+}
+
+#[test]
 fn another_token_counts_after_a_reload_and_a_bad_one_changes_nothing() {
     let (dir, at) = (Scratch::new("token"), unused());
     let path = secret(&dir, "token", TOKEN);
