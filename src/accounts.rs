@@ -80,13 +80,19 @@ pub fn look_up(run_as: &RunAs) -> Result<Account, Unknown> {
 
 /// Looks up a name, then a number, as chown(1) does.
 fn user(name: &str) -> Option<User> {
-    let by_number = || User::from_uid(name.parse::<u32>().ok()?.into()).ok().flatten();
+    let by_number = || User::from_uid(number(name)?.into()).ok().flatten();
     User::from_name(name).ok().flatten().or_else(by_number)
+}
+
+/// The number of a user or group: digits without leading zeros. The largest one means "unchanged" to the kernel.
+pub fn number(text: &str) -> Option<u32> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    text.parse().ok().filter(|&number| is_plain && number != u32::MAX)
 }
 
 fn group(name: &str) -> Option<u32> {
     let by_name = Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw());
-    by_name.or_else(|| name.parse().ok())
+    by_name.or_else(|| number(name))
 }
 
 fn groups(user: &str, gid: u32) -> Vec<u32> {
@@ -159,5 +165,15 @@ mod tests {
         assert_eq!(of(Some("no-such-user"), None), Err(Unknown::User("no-such-user".into())));
         assert_eq!(of(Some("4000000000"), None), Err(Unknown::User("4000000000".into())));
         assert_eq!(of(None, Some("no-such-group")), Err(Unknown::Group("no-such-group".into())));
+    }
+
+    #[test]
+    fn a_number_is_written_in_one_way_only() {
+        assert_eq!([number("0"), number("33"), number("4294967294")], [Some(0), Some(33), Some(u32::MAX - 1)]);
+        for text in ["", "+0", "-0", "00", "033", "4294967295", "4294967296", "0x0", " 0", "root"] {
+            assert_eq!(number(text), None, "{text}");
+            assert!(text == "root" || of(Some(text), None).is_err(), "{text}");
+            assert!(text == "root" || of(None, Some(text)).is_err(), "{text}");
+        }
     }
 }

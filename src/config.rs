@@ -19,6 +19,7 @@ pub mod json_schema;
 mod keys;
 pub mod last_good;
 mod lint;
+mod parameters;
 mod place;
 mod process;
 mod raw;

@@ -1,5 +1,6 @@
 //! Warnings about settings that are valid but probably a mistake.
 
+use super::parameters;
 use super::raw::merged;
 use super::schema::shown;
 use super::source::Lines;
@@ -47,6 +48,7 @@ pub(super) fn about(
     warnings.extend(run_all_without_window(own, defaults));
     warnings.extend(alarms_that_are_never_raised(own, defaults));
     warnings.extend(overruled_variables(own));
+    warnings.extend(doubtful_parameters(own, defaults));
     warnings.extend(schedule.and_then(|schedule| splay_beyond_the_next(own, defaults, schedule)));
     warnings.extend(schedule.into_iter().flat_map(|schedule| either_day(own, schedule)));
     warnings.into_iter().map(|(at, message)| Fault::new(at, format!("{title}: {message}"))).collect()
@@ -192,6 +194,19 @@ fn either_day(own: &LocatedSettings, schedule: &Schedule) -> Vec<Warning> {
         (at, format!("`schedule`: `{expression}` is due {days}: {why}; {meant}"))
     };
     schedule.either_day().map(explained).collect()
+}
+
+/// Parameters with which a trigger leads many programs to other files or hosts.
+fn doubtful_parameters(own: &LocatedSettings, defaults: &LocatedSettings) -> Option<Warning> {
+    let names = merged(&own.settings.parameters, &defaults.settings.parameters)?;
+    let doubtful: Vec<&str> = names.iter().map(String::as_str).filter(|name| parameters::is_doubtful(name)).collect();
+    let first = doubtful.first()?;
+    let message = format!(
+        "`parameters`: whoever may trigger the job can lead its programs to other files or hosts with `{}`; use names of \
+         your own, and set `{first}` in the command",
+        doubtful.join("`, `")
+    );
+    Some((own.position("parameters").or_else(|| defaults.position("parameters"))?, message))
 }
 
 fn overruled_variables(own: &LocatedSettings) -> Vec<Warning> {

@@ -5,6 +5,7 @@
 //! in them.
 
 use std::ops::Range;
+use std::path::Path;
 
 use super::keys::KEYS;
 use super::source::{self, Lines};
@@ -171,6 +172,7 @@ impl Hidden {
                     entry.value.entries().iter().for_each(|secret| self.secret(secret));
                 }
                 "secrets" => self.entry(entry),
+                "parameters" | "environment_file" => self.assignments(&entry.value),
                 key if key == "command" || Hook::ALL.iter().any(|hook| hook.as_str() == key) => {
                     self.elsewhere.push(entry.value.at..entry.value.end);
                 }
@@ -180,12 +182,21 @@ impl Hidden {
         }
     }
 
-    /// Hides all of a secret's entry but the key `file` with its value.
+    /// Hides all of a secret's entry but the key `file` with its value, if that is a path.
     fn secret(&mut self, secret: &MapEntry) {
         if secret.key.contains('=') || secret.value.entries().is_empty() {
             return self.entry(secret);
         }
-        secret.value.entries().iter().filter(|field| field.key != "file").for_each(|field| self.entry(field));
+        let is_path = |field: &MapEntry| field.value.text().is_some_and(|text| Path::new(text).is_absolute());
+        let shown = |field: &&MapEntry| field.key == "file" && is_path(field);
+        secret.value.entries().iter().filter(|field| !shown(field)).for_each(|field| self.entry(field));
+    }
+
+    /// Hides texts that have a value in them, where names or paths belong.
+    fn assignments(&mut self, node: &Node) {
+        let texts = std::iter::once(node).chain(node.items().iter().map(AsRef::as_ref));
+        let assigned = texts.filter(|node| node.text().is_some_and(|text| text.contains('=')));
+        self.always.extend(assigned.map(|node| node.at..node.end));
     }
 
     /// Hides a value, and its key if the key holds a value too.
@@ -224,8 +235,6 @@ fn joined(mut ranges: Vec<Range<Position>>) -> Vec<Range<Position>> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::config::LoadError;
 
@@ -277,6 +286,13 @@ mod tests {
             "secrets: [A=hunter2], ",
             "secrets: {A=hunter2: {file: /x}}, ",
             "secrets: {A: {value: hunter2}, B: {file: /x}}, ",
+            "secrets: {A: {file: hunter2}}, ",
+            "secrets: {A: {file: 'hunter2 /x'}}, ",
+            "secrets: {A: {file: [hunter2]}}, ",
+            "environment_file: A=hunter2, ",
+            "environment_file: [/a, 'A=/hunter2'], ",
+            "parameters: [DAY, A=hunter2], ",
+            "parameters: A=hunter2, ",
             "enviroment: {A: hunter2}, ",
             "A=hunter2: x, ",
             "environment: {A: x}, environment: {B: hunter2}, ",

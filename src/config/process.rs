@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::raw::{Given, merged};
 use super::schema::shown;
 use super::size;
+use crate::accounts;
 use cronkeeper_core::duration;
 use cronkeeper_core::job::Limits;
 
@@ -42,7 +43,20 @@ pub(super) fn limits(own: &Given<LimitSettings>, defaults: &Given<LimitSettings>
 pub(super) fn account(text: String) -> Result<String, String> {
     let is_fit =
         !text.is_empty() && !text.chars().any(|c| c.is_control() || c.is_whitespace() || matches!(c, ':' | '/'));
-    if is_fit { Ok(text) } else { Err(format!("`{}` is not the name of a user or group", shown(&text))) }
+    if !is_fit {
+        return Err(format!("`{}` is not the name of a user or group", shown(&text)));
+    }
+    // `+0` and `00` look like names and would be root.
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(&text);
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number && accounts::number(&text).is_none() {
+        return Err(format!(
+            "`{}` is not the number of a user or group: expected 0 to {}, without a sign and leading zeros",
+            shown(&text),
+            u32::MAX - 1
+        ));
+    }
+    Ok(text)
 }
 
 pub(super) fn nice(text: String) -> Result<i32, String> {

@@ -211,7 +211,7 @@ impl<'a> ValueChecker<'a> {
             self.fault(entry.at, key, format!("`{}`: `file` is missing", shown_key(name)));
             return None;
         };
-        match values::absolute_path(file.value.text()?.to_owned()) {
+        match values::file_of_secret(file.value.text()?.to_owned()) {
             Ok(path) => is_name.then(|| (name.clone(), path)),
             Err(why) => {
                 self.fault(file.value.at, key, format!("`{}`: `file`: {why}", shown_key(name)));

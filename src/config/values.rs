@@ -6,13 +6,14 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::parameters;
 use super::raw::TextOrTexts;
-use super::schema::shown;
+use super::schema::{shown, shown_key};
+use cronkeeper_core::duration;
 use cronkeeper_core::environment_file::{EnvironmentFile, LONGEST_STRING, is_variable_name};
 use cronkeeper_core::job::{CommandLine, JobName};
 use cronkeeper_core::lock::LockPath;
 use cronkeeper_core::run::Parameters;
-use cronkeeper_core::{duration, escape};
 
 /// Maximum number of locks of a job: they are created in one transaction.
 const MOST_LOCKS: usize = 100;
@@ -61,11 +62,13 @@ pub(super) fn parameters(value: TextOrTexts) -> Result<BTreeSet<String>, String>
     }
     for name in &names {
         if !is_variable_name(name) {
-            return Err(format!("`{}` is not a variable name", escape::short(name, 60)));
+            return Err(format!("`{}` is not a variable name", shown_key(name)));
         }
-        // The run's own facts, and what makes any program load the code of others.
-        if name.starts_with("CRONKEEPER_") || name.starts_with("LD_") {
-            return Err(format!("`{name}` cannot be a parameter: CRONKEEPER_* and LD_* are not for triggers to set"));
+        if parameters::is_refused(name) {
+            return Err(format!(
+                "`{name}` cannot be a parameter: whoever sets it decides what the job runs; use another name, and set \
+                 `{name}` in the job's command"
+            ));
         }
     }
     Ok(names)
@@ -98,9 +101,14 @@ pub(super) fn absolute_path(text: String) -> Result<PathBuf, String> {
     let path = PathBuf::from(&text);
     match not_passable(&text) {
         Some(why) => Err(why.to_owned()),
-        None if !path.is_absolute() => Err(format!("`{}` is not an absolute path", shown(&text))),
+        None if !path.is_absolute() => Err(format!("`{}` is not an absolute path", shown_key(&text))),
         None => Ok(path),
     }
+}
+
+/// The file of a secret. What is no path may be the secret itself, so it is not quoted.
+pub(super) fn file_of_secret(text: String) -> Result<PathBuf, &'static str> {
+    absolute_path(text).map_err(|_| "must be the absolute path of a file that has the secret")
 }
 
 /// Environment files. Their paths are absolute: the daemon has no directory that they could be relative to.

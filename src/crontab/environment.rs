@@ -71,7 +71,7 @@ pub(super) fn remarks(setting: &Setting) -> Vec<Remark> {
         "MAILTO" if value.is_empty() => Remark::same("no mail in either case; output goes to the log"),
         "MAILTO" => {
             let instead = format!(
-                r#"to get mail about failures: on_failure: (printf "Subject:%s failed\n\n" "$CRONKEEPER_JOB"; cat) | /usr/sbin/sendmail {value}"#
+                r#"to get mail about failures: on_failure: (printf "Subject:%s failed\n\n" "$CRONKEEPER_JOB"; cat) | /usr/sbin/sendmail -i {value}"#
             );
             return vec![no_mail(format!("MAILTO={value}")), Remark::same(instead)];
         }

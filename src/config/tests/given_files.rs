@@ -25,6 +25,7 @@ fn an_environment_file_that_no_host_can_have_is_an_error() {
         ("app.env", "`app.env` is not an absolute path"),
         ("-app.env", "`app.env` is not an absolute path"),
         ("--/etc/x", "`-/etc/x` is not an absolute path"),
+        ("A=hunter2", "`A=` is not an absolute path"),
         ("[/a, '']", "`` is not an absolute path"),
     ] {
         let expected = format!("j:5:23: job `a`: `environment_file`: {why}");
@@ -51,7 +52,7 @@ fn a_secret_without_a_usable_name_and_file_is_an_error() {
     same(
         &reported_for_keys("secrets: {A B: {file: /x}, C: {file: x}, D: {}, E: {file: ~}}"),
         "j:5:15: job `a`: `secrets`: `A B` is not a variable name
-         j:5:42: job `a`: `secrets`: `C`: `file`: `x` is not an absolute path
+         j:5:42: job `a`: `secrets`: `C`: `file`: must be the absolute path of a file that has the secret
          j:5:46: job `a`: `secrets`: `D`: `file` is missing
          j:5:53: job `a`: `secrets`: `E`: `file` is missing",
     );

@@ -16,13 +16,20 @@ fn parameters_are_names_of_variables_that_a_trigger_may_set() {
     for (value, why) in [
         (
             "[LD_PRELOAD]".to_owned(),
-            "`LD_PRELOAD` cannot be a parameter: CRONKEEPER_* and LD_* are not for triggers to set",
+            "`LD_PRELOAD` cannot be a parameter: whoever sets it decides what the job runs; use another name, and set \
+             `LD_PRELOAD` in the job's command",
         ),
         (
             "CRONKEEPER_JOB".to_owned(),
-            "`CRONKEEPER_JOB` cannot be a parameter: CRONKEEPER_* and LD_* are not for triggers to set",
+            "`CRONKEEPER_JOB` cannot be a parameter: whoever sets it decides what the job runs; use another name, and \
+             set `CRONKEEPER_JOB` in the job's command",
         ),
-        ("[A=b]".to_owned(), "`A=b` is not a variable name"),
+        (
+            "[DAY, BASH_ENV]".to_owned(),
+            "`BASH_ENV` cannot be a parameter: whoever sets it decides what the job runs; use another name, and set \
+             `BASH_ENV` in the job's command",
+        ),
+        ("[A=hunter2]".to_owned(), "`A=` is not a variable name"),
         (format!("[{many}]"), "a job has at most 16 parameters"),
     ] {
         let said = reported_for_keys(&format!("parameters: {value}"));
@@ -390,9 +397,16 @@ fn user_nice_value_and_limits_are_read() {
 
 #[test]
 fn invalid_users_nice_values_and_limits_are_rejected() {
+    let number = "is not the number of a user or group: expected 0 to 4294967294, without a sign and leading zeros";
+    let of_number = |key: &str, at: u32, text: &str| format!("j:5:{at}: job `a`: `{key}`: `{text}` {number}");
     for (keys, message) in [
         ("user: \"\"", "j:5:11: job `a`: `user`: `` is not the name of a user or group"),
         ("group: a b", "j:5:12: job `a`: `group`: `a b` is not the name of a user or group"),
+        ("user: \"+0\"", of_number("user", 11, "+0").as_str()),
+        ("user: \"00\"", of_number("user", 11, "00").as_str()),
+        ("user: \"-1\"", of_number("user", 11, "-1").as_str()),
+        ("group: 4294967295", of_number("group", 12, "4294967295").as_str()),
+        ("group: 99999999999", of_number("group", 12, "99999999999").as_str()),
         ("nice: 20", "j:5:11: job `a`: `nice`: `20` is not a nice value: expected -20 to 19"),
         (
             "limits: 1",
