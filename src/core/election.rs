@@ -15,6 +15,7 @@ use crate::clock::Uptime;
 use crate::clock::server::ServerTime;
 use crate::job::{Digest, HISTORY_LIMIT, JobName, JobSet};
 use crate::ledger::Snapshot;
+use crate::lock::LockPath;
 use crate::run::{Drain, NodeControl};
 use crate::term::{CandidateName, NodeName, SessionId, Term, TermEnd};
 
@@ -51,6 +52,8 @@ pub struct Defined {
     pub jobs: BTreeSet<JobName>,
     /// How many records of each kind the ledger keeps, of the jobs for which this is not [`HISTORY_LIMIT`].
     pub history_limits: BTreeMap<JobName, u16>,
+    /// The locks of all jobs.
+    pub locks: BTreeSet<LockPath>,
 }
 
 impl Defined {
@@ -61,6 +64,7 @@ impl Defined {
             digest: jobs.digest.clone(),
             jobs: jobs.jobs.keys().cloned().collect(),
             history_limits: limits.collect(),
+            locks: jobs.jobs.values().flat_map(|job| &job.lock).cloned().collect(),
         }
     }
 

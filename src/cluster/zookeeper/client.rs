@@ -66,6 +66,16 @@ pub struct Stat {
     pub data_length: usize,
 }
 
+impl Stat {
+    /// True if it goes with a session. A container and a znode with a time to live have an owner that is no session's:
+    /// the servers set its first bit, or all bits of its first byte.
+    pub fn is_of_session(&self) -> bool {
+        let is_container = self.ephemeral_owner == i64::MIN;
+        let has_time_to_live = self.ephemeral_owner >> 56 == -1;
+        self.ephemeral_owner != 0 && !is_container && !has_time_to_live
+    }
+}
+
 /// A znode's data and metadata.
 pub type Data = (Vec<u8>, Stat);
 

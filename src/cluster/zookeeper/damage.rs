@@ -83,6 +83,8 @@ pub enum Source {
     Renewals,
     /// Access rights on cronkeeper's paths.
     Rights,
+    /// The queues of jobs' locks.
+    Locks,
 }
 
 /// All damaged paths that this process knows of.

@@ -3,7 +3,8 @@
 //! ```text
 //!  session ┬ contender ┬ attempt   mutexes and read-write locks, on any number of paths
 //!          │           ├ permits   semaphores
-//!          │           └ local     hand-offs between contenders of one session
+//!          │           ├ local     hand-offs between contenders of one session
+//!          │           └ obstacles persistent entries in the way
 //!          └ upkeep      renews the lease
 //!  entry_watches         notice lost entries and requests to release
 //! ```
@@ -22,6 +23,7 @@ mod entry_watches;
 pub mod latch;
 pub mod listing;
 mod local;
+mod obstacles;
 mod permits;
 mod queue;
 mod session;
@@ -41,6 +43,7 @@ use cronkeeper_core::term::FencingToken;
 pub use contender::Contender;
 pub use entries::Recipe;
 pub use entry_watches::{EntryNews, EntryWatches};
+pub use obstacles::{Known as KnownObstacles, STAYS};
 pub use session::LockSession;
 pub use upkeep::LockEvent;
 

@@ -5,8 +5,12 @@
 //!
 //! The right access list is that of this node's own member, because the servers have created it according to the
 //! authentication file. Ephemeral nodes are left alone: they are created and removed with their sessions.
+//!
+//! The locks of jobs are not cronkeeper's alone: other programs may share them under identities of their own. A lock
+//! whose access list names somebody else is left alone. One that is open to everybody, as it is when it was created before
+//! there were identities, gets the right list, and so does one of this node's own users under another password.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -15,11 +19,15 @@ use super::context::{self, At as _, SessionContext, SessionError};
 use super::damage::Damage;
 use super::paths;
 use cronkeeper_core::clock::{Clock, Wake};
+use cronkeeper_core::lock::LockPath;
 
 /// Paths that are checked, one after the other, between two rests.
 const AT_ONCE: usize = 20;
 /// Length of a rest. Commits, and everybody else who uses these servers, come first.
 const REST: Duration = Duration::from_millis(20);
+
+/// Most paths that are shown for one identity.
+const MOST_SHOWN: usize = 20;
 
 /// The parents whose children are checked too. The history is not among them: it has one more level.
 const WITH_RECORDS: [&str; 6] =
@@ -39,12 +47,19 @@ pub struct Taken {
     pub refused: Vec<Damage>,
 }
 
-/// Sets the access list of every persistent path that differs from the own member's.
-pub async fn take<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<Taken, SessionError> {
+/// Sets the access list of every persistent path that differs from the own member's, and of those of these locks that
+/// are not shared with others by name.
+pub async fn take<C: Client, K: Clock>(
+    context: SessionContext<C, K>,
+    locks: BTreeSet<LockPath>,
+) -> Result<Taken, SessionError> {
     let own = own(&context).await?;
     let mut taking = AclUpdate { context, own, checked: 0, taken: Taken::default() };
     for path in base_paths() {
         taking.take(path.to_owned()).await?;
+    }
+    for lock in locks {
+        taking.take_unless(lock.to_string(), names_others).await?;
     }
     for parent in WITH_RECORDS {
         taking.take_children(parent).await?;
@@ -59,34 +74,61 @@ pub async fn take<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<
 
 /// Paths that are open to identities other than this node's: by identity and rights.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Open(BTreeMap<String, Vec<&'static str>>);
+pub struct OpenPaths(BTreeMap<String, Vec<String>>);
 
-impl Open {
+/// What is open to identities other than this node's.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Open {
+    pub base: OpenPaths,
+    /// The locks of jobs.
+    pub locks: OpenPaths,
+}
+
+impl OpenPaths {
     /// True if nothing is open to others.
     pub fn is_nothing(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-impl fmt::Display for Open {
+impl fmt::Display for OpenPaths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let each: Vec<String> = self.0.iter().map(|(who, paths)| format!("to {who} {}", paths.join(", "))).collect();
+        let of = |(who, paths): (&String, &Vec<String>)| {
+            let more = paths.len().saturating_sub(MOST_SHOWN);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            format!("to {who} {}{more}", paths[..paths.len().min(MOST_SHOWN)].join(", "))
+        };
+        let each: Vec<String> = self.0.iter().map(of).collect();
         f.write_str(&each.join("; "))
     }
 }
 
-/// Finds out which of the base paths are open to others.
-pub async fn look<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<Open, SessionError> {
+/// Finds out which of the base paths and of these locks are open to others.
+pub async fn look<C: Client, K: Clock>(
+    context: SessionContext<C, K>,
+    locks: BTreeSet<LockPath>,
+) -> Result<Open, SessionError> {
     let own = own(&context).await?;
-    let mut open = Open::default();
-    for path in base_paths() {
+    let base = open_paths(&context, &own, base_paths().map(str::to_owned).collect()).await?;
+    let locks = open_paths(&context, &own, locks.iter().map(LockPath::to_string).collect()).await?;
+    Ok(Open { base, locks })
+}
+
+async fn open_paths<C: Client, K: Clock>(
+    context: &SessionContext<C, K>,
+    own: &[Acl],
+    paths: Vec<String>,
+) -> Result<OpenPaths, SessionError> {
+    let mut open = OpenPaths::default();
+    for path in paths {
+        let path = path.as_str();
         let others = match context.line()?.acl(path).await {
             Ok((acl, _)) => acl.iter().filter(|one| !own.iter().any(|own| own.is_of(one))).map(describe).collect(),
             Err(Error::NoNode) => Vec::new(),
             Err(error) if error.is_of_path() => vec!["identities that this node may not list".to_owned()],
             Err(error) => return Err(error).at(path),
         };
-        others.into_iter().for_each(|who| open.0.entry(who).or_default().push(path));
+        others.into_iter().for_each(|who| open.0.entry(who).or_default().push(path.to_owned()));
     }
     Ok(open)
 }
@@ -130,9 +172,16 @@ impl<C: Client, K: Clock> AclUpdate<C, K> {
     }
 
     async fn take(&mut self, path: String) -> Result<(), SessionError> {
+        self.take_unless(path, |_, _| false).await
+    }
+
+    /// Sets the access list unless it is right, or may stay as it is: that depends on it and on the own one.
+    async fn take_unless(&mut self, path: String, may_stay: fn(&[Acl], &[Acl]) -> bool) -> Result<(), SessionError> {
         self.rest().await;
         let taken = match self.context.line()?.acl(&path).await {
-            Ok((acl, stat)) if stat.ephemeral_owner != 0 || sorted(acl.clone()) == self.own => return Ok(()),
+            Ok((acl, stat)) if stat.is_of_session() || sorted(acl.clone()) == self.own || may_stay(&acl, &self.own) => {
+                return Ok(());
+            }
             Ok(_) => self.context.line()?.set_acl(&path, self.own.clone()).await,
             Err(error) => Err(error),
         };
@@ -159,6 +208,16 @@ impl<C: Client, K: Clock> AclUpdate<C, K> {
     }
 }
 
+/// True if an access list names an identity that is not one of `own`, nor one of them under another password.
+fn names_others(acl: &[Acl], own: &[Acl]) -> bool {
+    let user = |acl: &Acl| match acl.scheme.as_str() {
+        "digest" => acl.id.split(':').next().unwrap_or_default().to_owned(),
+        _ => acl.id.clone(),
+    };
+    let is_own = |one: &Acl| own.iter().any(|own| own.scheme == one.scheme && user(own) == user(one));
+    !acl.iter().all(|one| one.scheme == "world" || is_own(one))
+}
+
 fn sorted(mut acl: Vec<Acl>) -> Vec<Acl> {
     acl.sort_unstable();
     acl
@@ -178,5 +237,28 @@ mod tests {
         assert_eq!(describe(&acl(1, "ip", "10.0.0.0/8")), "ip:10.0.0.0/8 (r)");
         assert_eq!(describe(&acl(15, "digest", "cron:b2xk")), "digest:cron (cdrw)");
         assert_eq!(describe(&acl(31, "x509", "CN=a,O=b")), "x509:CN=a,O=b (cdrwa)");
+    }
+
+    #[test]
+    fn a_lock_that_others_share_by_name_is_left_to_them() {
+        let own = [acl(31, "digest", "cron:bmV3"), acl(31, "x509", "CN=a")];
+        let (all, app) = (acl(31, "world", "anyone"), acl(31, "digest", "app:b2xk"));
+        let before = acl(31, "digest", "cron:b2xk");
+        for taken in [vec![], vec![all.clone()], vec![before.clone()], vec![own[0].clone(), before], own.to_vec()] {
+            assert!(!names_others(&taken, &own), "{taken:?}");
+        }
+        for left in [vec![app.clone()], vec![all, app.clone()], vec![own[0].clone(), app], vec![acl(1, "x509", "CN=b")]]
+        {
+            assert!(names_others(&left, &own), "{left:?}");
+        }
+    }
+
+    #[test]
+    fn of_many_open_locks_some_are_shown() {
+        let paths = (0..50).map(|n| format!("/locks/{n}")).collect();
+        let open = OpenPaths([("world:anyone (cdrwa)".to_owned(), paths)].into()).to_string();
+        assert!(
+            open.starts_with("to world:anyone (cdrwa) /locks/0, /locks/1,") && open.ends_with("/locks/19 and 30 more")
+        );
     }
 }

@@ -16,6 +16,9 @@ use crate::support::witness::{Mark, Witness};
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
+/// A lock of a job that never runs.
+const LOCK: &str = "/locks/orders";
+
 /// Three nodes on their own ensemble, with a job that runs every second.
 struct Cluster {
     ensemble: Ensemble,
@@ -35,6 +38,7 @@ impl Cluster {
             &witness.command(&[]),
             "overlap: allow\nmisfire: run-all\nmisfire_window: 5m",
         )]);
+        let file = format!("{file}  yearly:\n    schedule: '@yearly'\n    command: 'true'\n    lock: {LOCK}\n");
         let nodes = in_line(["a", "b", "c"].map(|name| usual(place.node(name)).jobs(&file))).into();
         Self { ensemble, place, witness, nodes, dir: Scratch::new("authentication") }
     }
@@ -83,7 +87,7 @@ impl Cluster {
 
     /// All paths except those of the nodes themselves.
     fn paths(&self, known: &Zk) -> Vec<String> {
-        let root = ["/leader", "/cronkeeper", "/cronkeeper/cluster", "/cronkeeper/nodes"];
+        let root = ["/leader", "/cronkeeper", "/cronkeeper/cluster", "/cronkeeper/nodes", LOCK];
         let mut paths: Vec<String> = root.iter().map(|path| self.place.path(path)).collect();
         for folder in ["jobs", "running", "control", "triggers", "gone", "history", "history/tick"] {
             let folder = self.place.path(&format!("/cronkeeper/{folder}"));
@@ -121,7 +125,7 @@ impl Cluster {
 fn authentication_and_then_another_password_are_introduced_without_a_run_or_a_node_lost() {
     let mut cluster = Cluster::start();
     cluster.await_a_run();
-    for path in ["/cronkeeper/gone", "/cronkeeper/gone/other"] {
+    for path in ["/cronkeeper/gone", "/cronkeeper/gone/other", "/locks", LOCK] {
         cluster.place.zk.create(&cluster.place.path(path));
     }
     assert!(the_line_of(&cluster.nodes[0]).contains("has no identity"));

@@ -6,7 +6,8 @@ use zookeeper_client::{Client as ZooKeeper, Permission};
 use super::fixture::{Client, printed};
 use crate::failover::cluster::{Place, Zk, await_begun, give, in_line, job, jobs, living, shared, usual};
 use crate::support::LONG;
-use crate::support::command::CRONKEEPER;
+use crate::support::command::{CRONKEEPER, command};
+use crate::support::node::Node;
 use crate::support::scratch::Scratch;
 use crate::support::until;
 use crate::support::witness::{Mark, Witness};
@@ -91,6 +92,41 @@ fn a_foreign_client_waits_until_the_processes_of_a_killed_nodes_run_are_dead() {
     assert_eq!(foreign.await_exit(), Some(0), "{said}");
     assert_eq!(a.await_no_job_processes(LONG), [0; 0]);
     assert!(pids.iter().all(|pid| !living(&witness, "long").contains(pid)));
+}
+
+/// Somebody's sequential znode that goes with no session: a mistake, or meant to block a job for ever.
+#[test]
+fn a_persistent_entry_ahead_of_a_job_is_named_until_it_is_gone() {
+    let (place, witness) = (Place::shared(), Witness::new());
+    let entry = format!("{LOCK}/x-lock-0000000000");
+    for path in ["/locks", LOCK, &entry] {
+        place.zk.create(&place.path(path));
+    }
+    let all =
+        jobs(&[locked("skips", &witness.command(&[]), ""), locked("waits", &witness.command(&[]), "overlap: queue")]);
+    let [a] = in_line([usual(place.node("a")).jobs(&all)]);
+    let named = a.await_event("coordination.damaged", LONG);
+    assert_eq!(named.text("path"), entry);
+    assert!(named.text("message").contains("is not ephemeral"), "{named:?}");
+    let skipped = a.await_where("run.skipped", LONG, |event| event.text("job") == "skips");
+    assert_eq!(skipped.text("reason"), "locked");
+    let damaged = || damaged(&a);
+    until("the status names it", || damaged().iter().any(|path| path.starts_with(&entry)));
+    assert!(witness.entries().is_empty(), "{:?}", witness.entries());
+    place.zk.delete_all(&place.path(&entry));
+    await_begun(&witness, "waits", 1);
+    await_begun(&witness, "skips", 1);
+    until("nothing is damaged", || damaged().is_empty());
+    assert_eq!(a.events().named("coordination.damaged").len(), 1, "{}", a.events().tail());
+}
+
+/// The damaged paths that `cronkeeper status` shows.
+fn damaged(node: &Node) -> Vec<String> {
+    let output = command(&["status", "--json", "--runtime-dir"]).arg(node.spec().runtime_dir()).output();
+    let status: serde_json::Value =
+        serde_json::from_slice(&output.expect("the program runs").stdout).expect("the node answers");
+    let all = status["damaged"].as_array().cloned().unwrap_or_default();
+    all.iter().filter_map(|path| path.as_str().map(str::to_owned)).collect()
 }
 
 #[test]

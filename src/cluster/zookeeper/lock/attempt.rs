@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::entries::{Turn, turn};
 use super::local::{HandOff, LocalQueue};
+use super::obstacles::Obstacles;
 use super::queue::{create_parents, line, ordered, remove, settle, sort, stat, watch};
 use super::size::SizeWatch;
 use super::{HeldLock, LOOK_AGAIN, LockError, LockRequest, PAUSE};
@@ -41,13 +42,14 @@ pub(super) struct Attempt<C, K> {
     sizes: SizeWatch,
     /// The entries of all clients of the session.
     local: Arc<LocalQueue>,
+    obstacles: Obstacles,
 }
 
 impl<C: Client, K: Clock> Attempt<C, K> {
-    pub fn new(client: C, clock: K, local: Arc<LocalQueue>, request: LockRequest) -> Self {
+    pub fn new(client: C, clock: K, local: Arc<LocalQueue>, obstacles: Obstacles, request: LockRequest) -> Self {
         let prefix = request.recipe.prefix(request.kind, request.uuid);
         let (entries, sizes) = (Vec::new(), SizeWatch::default());
-        Self { client, clock, request, prefix, entries, is_unclear: false, sizes, local }
+        Self { client, clock, request, prefix, entries, is_unclear: false, sizes, local, obstacles }
     }
 
     pub async fn acquire(&mut self) -> Result<(), LockError> {
@@ -214,6 +216,7 @@ impl<C: Client, K: Clock> Attempt<C, K> {
                 Some(names) => sort(&self.client, path.as_str(), names).await?,
                 None => ordered(&self.client, path.as_str()).await?,
             };
+            self.obstacles.listed(path.as_str(), &ordered);
             if let Some(created) = created {
                 let stat = created.await.at(path.as_str())?;
                 self.entries[at].token = stat.map(|stat| FencingToken(stat.czxid));
@@ -226,11 +229,14 @@ impl<C: Client, K: Clock> Attempt<C, K> {
                 Turn::Held => continue,
                 Turn::Gone => return self.give_up(path.child(&name)).await,
                 Turn::Behind(awaited) if !self.request.waits && !self.local.is_leaving(&path.child(&awaited)) => {
+                    if let Ok(Some(stat)) = stat(&self.client, &path.child(&awaited)).await {
+                        self.obstacles.awaited(path.as_str(), &awaited, &stat);
+                    }
                     return Err(LockError::Busy { path });
                 }
                 Turn::Behind(awaited) => awaited,
             };
-            let awaited = path.child(&awaited);
+            let (ahead, awaited) = (awaited.clone(), path.child(&awaited));
             if let Some(released) = self.local.wait_for(&awaited) {
                 let mut handed = HandOff::LookAgain;
                 fired_or_late(async { handed = released.await.unwrap_or(HandOff::LookAgain) }, &self.clock).await;
@@ -238,7 +244,8 @@ impl<C: Client, K: Clock> Attempt<C, K> {
                     self.local.grant(&path.child(&name));
                     return Ok(());
                 }
-            } else if let Some(watch) = watch(&self.client, &awaited).await? {
+            } else if let Some((watch, stat)) = watch(&self.client, &awaited).await? {
+                self.obstacles.awaited(path.as_str(), &ahead, &stat);
                 fired_or_late(watch.fired(), &self.clock).await;
             }
         }

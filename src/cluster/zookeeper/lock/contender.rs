@@ -4,9 +4,11 @@ use std::future::ready;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
+use tokio::sync::watch;
 
 use super::attempt::Attempt;
 use super::local::LocalQueue;
+use super::obstacles::{Known, Obstacles};
 use super::queue::{Layout, remove, send_removal, settle};
 use super::{HeldLock, LockError, LockRequest, permits};
 use crate::zookeeper::client::Client;
@@ -20,12 +22,13 @@ pub struct Contender<C, K> {
     pub(super) client: C,
     pub(super) clock: K,
     local: Arc<LocalQueue>,
+    pub(super) obstacles: Obstacles,
 }
 
 impl<C: Client, K: Clock> Contender<C, K> {
     /// The first contender of a session. The others are its clones, so that they hand locks over to each other.
     pub fn new(client: C, clock: K) -> Self {
-        Self { client, clock, local: Arc::default() }
+        Self { client, clock, local: Arc::default(), obstacles: Obstacles::default() }
     }
 
     /// Waits until the request is granted.
@@ -46,7 +49,12 @@ impl<C: Client, K: Clock> Contender<C, K> {
     }
 
     pub(super) fn attempt(&self, request: LockRequest) -> Attempt<C, K> {
-        Attempt::new(self.client.clone(), self.clock.clone(), self.local.clone(), request)
+        Attempt::new(self.client.clone(), self.clock.clone(), self.local.clone(), self.obstacles.clone(), request)
+    }
+
+    /// The persistent entries that requests of this session have found ahead of them.
+    pub fn obstacles(&self) -> watch::Receiver<Known> {
+        self.obstacles.watch()
     }
 
     /// Releases what is held. The request is sent before this returns; the future waits for the answer.

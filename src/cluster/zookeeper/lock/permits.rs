@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::attempt::{Failures, fired_or_late};
 use super::contender::Contender;
 use super::entries::{self, Recipe};
+use super::obstacles::Obstacles;
 use super::queue::{Layout, create_parents, line, remove, settle};
 use super::size::SizeWatch;
 use super::{HeldLock, LockError, LockRequest};
@@ -17,6 +18,9 @@ use crate::zookeeper::context::{self, At as _, SessionError};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::lock::{LockKind, LockPath};
 use cronkeeper_core::term::FencingToken;
+
+/// Most permits in use to examine while there are too few free ones.
+const MOST_EXAMINED: usize = 1_000;
 
 /// Takes `count` of the `of` permits at the request's only path.
 pub async fn acquire<C: Client, K: Clock>(
@@ -29,7 +33,8 @@ pub async fn acquire<C: Client, K: Clock>(
     let layout = Layout::of(&path, request.kind, request.recipe);
     let parent = layout.permits.unwrap_or_else(|| path.to_string());
     let (client, clock) = (contender.client.clone(), contender.clock.clone());
-    let mut semaphore = Semaphore { client, clock, request, path, parent, of, count, sizes: SizeWatch::default() };
+    let (sizes, obstacles) = (SizeWatch::default(), contender.obstacles.clone());
+    let mut semaphore = Semaphore { client, clock, request, path, parent, of, count, sizes, obstacles };
     semaphore.check_permits().await?;
     let queue = LockPath::parse(&layout.queue).map_err(SessionError::Again)?;
     let mut turn = contender.attempt(LockRequest { paths: vec![queue], kind: LockKind::Mutex, ..request.clone() });
@@ -60,6 +65,7 @@ struct Semaphore<'a, C, K> {
     count: u32,
     /// Whether the servers take a request for all permits.
     sizes: SizeWatch,
+    obstacles: Obstacles,
 }
 
 impl<C: Client, K: Clock> Semaphore<'_, C, K> {
@@ -131,6 +137,7 @@ impl<C: Client, K: Clock> Semaphore<'_, C, K> {
             if others + count <= self.of as usize {
                 break;
             }
+            self.note_obstacle(names).await?;
             if !self.request.waits {
                 return Err(LockError::Busy { path: self.path.clone() });
             }
@@ -140,6 +147,15 @@ impl<C: Client, K: Clock> Semaphore<'_, C, K> {
             self.create(count - own.len()).await?;
         }
         self.held().await
+    }
+
+    /// Looks for a permit in use that nobody gives back: a persistent child.
+    async fn note_obstacle(&self, names: Vec<String>) -> Result<(), SessionError> {
+        self.obstacles.listed(&self.parent, &names);
+        let some = names.into_iter().take(MOST_EXAMINED).collect();
+        let found = context::stats(line(&self.client)?, &self.parent, some).await?;
+        found.iter().for_each(|(name, stat)| self.obstacles.awaited(&self.parent, name, stat));
+        Ok(())
     }
 
     /// Gives up the place in the queue, so that the next client can look for permits.

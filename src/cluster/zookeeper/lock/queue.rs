@@ -38,18 +38,18 @@ pub async fn sort<C: Client>(client: &C, parent: &str, names: Vec<String>) -> Re
     Ok(queue::order(entries))
 }
 
-/// A watch on an entry; `None` if it is gone.
-pub async fn watch<C: Client>(client: &C, path: &str) -> Result<Option<C::Watch>, SessionError> {
+/// A watch on an entry, and its metadata; `None` if it is gone.
+pub async fn watch<C: Client>(client: &C, path: &str) -> Result<Option<(C::Watch, Stat)>, SessionError> {
     // A read of data leaves no watch behind if the entry does not exist; a check for existence would.
     match line(client)?.get_and_watch(path).await {
-        Ok((_, _, watch)) => return Ok(Some(watch)),
+        Ok((_, stat, watch)) => return Ok(Some((watch, stat))),
         Err(Error::NoNode) => return Ok(None),
         // A foreign entry that must not be read can still be watched.
         Err(error) if error.is_of_path() => {}
         Err(error) => return Err(error).at(path),
     }
     let (stat, watch) = line(client)?.stat_and_watch(path).await.at(path)?;
-    Ok(stat.map(|_| watch))
+    Ok(stat.map(|stat| (watch, stat)))
 }
 
 /// An entry's metadata; `None` if it is gone.

@@ -1,8 +1,10 @@
 //! A session for locks: its contenders, its lease, and the watches on what it holds.
 
+use tokio::sync::watch;
+
 use super::contender::Contender;
 use super::upkeep::{LockEvent, Upkeep};
-use super::{HeldLock, LockError, LockRequest};
+use super::{HeldLock, KnownObstacles, LockError, LockRequest};
 use crate::zookeeper::client::Client;
 use crate::zookeeper::context::SessionError;
 use cronkeeper_core::clock::{Clock, Uptime};
@@ -25,6 +27,11 @@ impl<C: Client, K: Clock> LockSession<C, K> {
     /// which needs somebody to await [`LockSession::event`] all the time.
     pub fn contender(&self) -> Contender<C, K> {
         self.contender.clone()
+    }
+
+    /// The persistent entries that requests of this session have found ahead of them.
+    pub fn obstacles(&self) -> watch::Receiver<KnownObstacles> {
+        self.contender.obstacles()
     }
 
     /// Sets the path at which the lease is renewed, before the first [`LockSession::acquire`].

@@ -90,10 +90,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             }
             election::Request::Leave => self.leave(),
             election::Request::Transfer(to) => self.transfer(to.clone()),
-            election::Request::Campaign
-            | election::Request::Resign
-            | election::Request::Busy(_)
-            | election::Request::Define(_) => {}
+            election::Request::Define(defined) => self.update_access_to(&defined.locks),
+            election::Request::Campaign | election::Request::Resign | election::Request::Busy(_) => {}
         }
         self.supervisor.note(request);
     }

@@ -177,7 +177,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     /// Forgets what the servers refused this session: they may allow it to the next.
     pub(super) fn forget_refusals(&mut self) {
-        for source in [Source::Queue, Source::Writes, Source::Renewals] {
+        for source in [Source::Queue, Source::Writes, Source::Renewals, Source::Locks] {
             self.found_damage(source, None);
         }
     }

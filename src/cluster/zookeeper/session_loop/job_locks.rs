@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::{BoxFuture, SessionLoop};
 use crate::zookeeper::client::{Client, Connect};
 use crate::zookeeper::context::SessionError;
+use crate::zookeeper::damage::{Damage, Source};
 use crate::zookeeper::lock::{
-    self, Contender, EntryNews, EntryWatches, HeldLock, LockClient, LockError, LockRequest, Recipe,
+    self, Contender, EntryNews, EntryWatches, HeldLock, KnownObstacles, LockClient, LockError, LockRequest, Recipe,
 };
 use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::coordination;
@@ -35,6 +36,7 @@ pub(super) struct JobLocks<C, K> {
     requests: BTreeMap<LockRequestId, JobLock>,
     tasks: FuturesUnordered<BoxFuture<TaskEnd>>,
     watches: EntryWatches<C, K>,
+    obstacles: watch::Receiver<KnownObstacles>,
     /// The entries that are held, each with its request and its path.
     entries: BTreeMap<String, (LockRequestId, LockPath)>,
     /// The requests released last, oldest first: the servers may lose that they were.
@@ -63,6 +65,8 @@ enum JobLockState {
 pub(super) enum JobLockEvent {
     Task(TaskEnd),
     Entry(EntryNews),
+    /// Other persistent entries than before are in the way.
+    Obstacles,
 }
 
 /// How a task ended.
@@ -76,8 +80,10 @@ pub(super) enum TaskEnd {
 
 impl<C: Client, K: Clock> JobLocks<C, K> {
     pub fn new(client: C, clock: K) -> Self {
+        let contender = Contender::new(client.clone(), clock.clone());
         Self {
-            contender: Contender::new(client.clone(), clock.clone()),
+            obstacles: contender.obstacles(),
+            contender,
             watches: EntryWatches::new(client, clock.clone()),
             clock,
             requests: BTreeMap::new(),
@@ -96,6 +102,7 @@ impl<C: Client, K: Clock> JobLocks<C, K> {
             biased;
             Some(end) = self.tasks.next() => JobLockEvent::Task(end),
             Some(news) = self.watches.next() => JobLockEvent::Entry(news),
+            Ok(()) = self.obstacles.changed() => JobLockEvent::Obstacles,
             else => std::future::pending().await,
         }
     }
@@ -294,6 +301,11 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         let event = match event {
             JobLockEvent::Task(end) => self.job_locks.on_task_end(end),
             JobLockEvent::Entry(news) => self.job_locks.on_news(news),
+            JobLockEvent::Obstacles => {
+                let known = self.job_locks.obstacles.borrow_and_update().clone();
+                self.found_damage(Source::Locks, known.into_values().map(|entry| Damage::new(entry, lock::STAYS)));
+                None
+            }
         };
         event.into_iter().for_each(|event| self.supervisor.service.emit(coordination::Event::Lock(event)));
         if self.job_locks.ends_session && !self.job_locks.is_busy() {

@@ -4,6 +4,7 @@
 //! new node may bring another authentication file, and the last records of a node that has gone may have been created
 //! under another. Each node warns once, at its start, about paths that are open to identities other than its own.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -16,6 +17,7 @@ use crate::zookeeper::damage::Source;
 use crate::zookeeper::rights;
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::Member;
+use cronkeeper_core::lock::LockPath;
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::term::NodeName;
 
@@ -98,11 +100,22 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             return;
         }
         self.housekeeping.rights.at = None;
-        let context = self.context.clone();
+        let (context, locks) = (self.context.clone(), self.locks_of_jobs());
         self.housekeeping.rights.under_way = match self.candidacy.role {
-            Role::Leading(_) => Some(Box::pin(async { rights::take(context).await.map(PassResult::Updated) })),
-            Role::None | Role::Waiting(_) | Role::First(_) => Some(check_open(context)),
+            Role::Leading(_) => Some(Box::pin(async { rights::take(context, locks).await.map(PassResult::Updated) })),
+            Role::None | Role::Waiting(_) | Role::First(_) => Some(check_open(context, locks)),
         };
+    }
+
+    fn locks_of_jobs(&self) -> BTreeSet<LockPath> {
+        self.supervisor.desired.defined.as_ref().map(|defined| defined.locks.clone()).unwrap_or_default()
+    }
+
+    /// Schedules an update if jobs have other locks than before.
+    pub(super) fn update_access_to(&mut self, locks: &BTreeSet<LockPath>) {
+        if *locks != self.locks_of_jobs() && self.candidacy.leads() {
+            self.schedule_access_update();
+        }
     }
 
     pub(super) fn finish_access_update(&mut self, finished: Finished) {
@@ -124,7 +137,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 }
                 self.found_damage(Source::Rights, refused);
                 if !self.supervisor.has_reported_open_paths {
-                    self.housekeeping.rights.under_way = Some(check_open(self.context.clone()));
+                    self.housekeeping.rights.under_way = Some(check_open(self.context.clone(), self.locks_of_jobs()));
                 }
                 is_done
             }
@@ -141,12 +154,24 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     fn warn_of_open_paths(&mut self, open: &rights::Open) {
-        if !std::mem::replace(&mut self.supervisor.has_reported_open_paths, true) && !open.is_nothing() {
+        if std::mem::replace(&mut self.supervisor.has_reported_open_paths, true) {
+            return;
+        }
+        let rights::Open { base, locks } = open;
+        if !base.is_nothing() {
             tracing::warn!(
                 target: TARGET,
                 event = log_event::COORDINATION_EXPOSED,
-                "{OPEN} to identities other than this node's: {open}. {RISK}. A leader with the same identities closes \
+                "{OPEN} to identities other than this node's: {base}. {RISK}. A leader with the same identities closes \
                  what it can"
+            );
+        }
+        if !locks.is_nothing() {
+            tracing::warn!(
+                target: TARGET,
+                event = log_event::COORDINATION_EXPOSED,
+                "locks of jobs are open to identities other than this node's: {locks}. {RISK_OF_LOCKS}. A leader \
+                 with the same identities closes those that name nobody else"
             );
         }
     }
@@ -155,6 +180,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 const OPEN: &str = "cronkeeper's data in ZooKeeper stands open";
 const RISK: &str = "Everybody who can write there can trigger, pause and kill any job and stop the cluster; everybody \
                     who can read there sees the output of jobs";
+const RISK_OF_LOCKS: &str = "Everybody who can write there can hold a lock for ever, so that its jobs wait or are \
+                             skipped, and can delete the entry of a run, which kills the run";
 const AS_CONFIGURED: &str = "who can reach the servers, because the authentication file contains `world:anyone`";
 
 fn describe(because: OpenReason) -> &'static str {
@@ -177,6 +204,6 @@ fn describe(because: OpenReason) -> &'static str {
     }
 }
 
-fn check_open<C: Client, K: Clock>(context: SessionContext<C, K>) -> BoxFuture<Finished> {
-    Box::pin(async { rights::look(context).await.map(PassResult::Checked) })
+fn check_open<C: Client, K: Clock>(context: SessionContext<C, K>, locks: BTreeSet<LockPath>) -> BoxFuture<Finished> {
+    Box::pin(async { rights::look(context, locks).await.map(PassResult::Checked) })
 }
