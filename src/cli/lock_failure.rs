@@ -29,8 +29,9 @@ pub enum LockFailure {
     NoChroot { chroot: String },
     #[error("cannot read the environment file {}", path.display())]
     EnvironmentFile { path: PathBuf, source: io::Error },
-    #[error("{}:{line}: `{}` is not a setting, `NAME=value`", path.display(), escape::plain(text))]
-    EnvironmentLine { path: PathBuf, line: usize, text: String },
+    /// The line is not quoted: it may be a secret.
+    #[error("{}:{line}: the line is not a setting, `NAME=value`", path.display())]
+    EnvironmentLine { path: PathBuf, line: usize },
     #[error("{}:{line}: {name}: {}", path.display(), escape::plain(why))]
     EnvironmentValue {
         path: PathBuf,
@@ -93,13 +94,16 @@ impl LockFailure {
             | Self::File(FileLockError::OtherPermits { .. })
             | Self::Latch(LatchError::OtherCount { .. } | LatchError::NoLatch { .. }) => Exit::Usage,
             Self::Unreachable { .. } => Exit::Unreachable,
-            Self::Busy { .. } | Self::NotOpen { .. } | Self::Refused(LockError::Busy { .. }) => Exit::TempFail,
+            Self::Busy { .. }
+            | Self::NotOpen { .. }
+            | Self::Refused(LockError::Busy { .. })
+            | Self::File(FileLockError::Occupied { .. }) => Exit::TempFail,
             Self::Credentials { .. }
             | Self::NoChroot { .. }
             | Self::EnvironmentFile { .. }
             | Self::EnvironmentLine { .. }
             | Self::EnvironmentValue { .. }
-            | Self::File(FileLockError::Unsafe { .. }) => Exit::Config,
+            | Self::File(FileLockError::Unsafe { .. } | FileLockError::Misled(_)) => Exit::Config,
             failure if matches!(failure.session(), Some(SessionError::NoAuth(_) | SessionError::NoChroot)) => {
                 Exit::Config
             }

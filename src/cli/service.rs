@@ -99,8 +99,8 @@ impl ServiceArgs {
 
     fn environment_file(&self) -> Result<BTreeMap<String, Setting>, Error> {
         match safe_path::read_text(&self.environment_file, Wanted::Trusted) {
-            Ok(text) => settings(&text).map_err(|BadSetting { line, text }| {
-                LockFailure::EnvironmentLine { path: self.environment_file.clone(), line, text }.into()
+            Ok(text) => settings(&text).map_err(|BadSetting { line }| {
+                LockFailure::EnvironmentLine { path: self.environment_file.clone(), line }.into()
             }),
             Err(Refusal::Io(error)) if error.kind() == ErrorKind::NotFound && self.is_default() => Ok(BTreeMap::new()),
             Err(Refusal::Io(source)) => {
@@ -140,11 +140,10 @@ struct Setting {
     line: usize,
 }
 
-/// A line of an environment file that is not an assignment.
+/// A line of an environment file that is not an assignment. Its text may be a secret.
 #[derive(Debug, PartialEq, Eq)]
 struct BadSetting {
     line: usize,
-    text: String,
 }
 
 /// Parses an environment file as systemd does, but without continued lines.
@@ -156,7 +155,7 @@ fn settings(text: &str) -> Result<BTreeMap<String, Setting>, BadSetting> {
         text.lines().map(str::trim).zip(1..).filter(|(text, _)| !text.is_empty() && !text.starts_with(['#', ';']));
     lines
         .map(|(text, line)| {
-            let bad = || BadSetting { line, text: text.to_owned() };
+            let bad = || BadSetting { line };
             let (name, value) = text.split_once('=').ok_or_else(bad)?;
             let quoted = |quote| value.trim().strip_prefix(quote).and_then(|value| value.strip_suffix(quote));
             let value = quoted('"').or_else(|| quoted('\'')).unwrap_or_else(|| value.trim());
@@ -255,8 +254,7 @@ mod tests {
         assert_eq!(of("CRONKEEPER_ZOOKEEPER"), Some("a:2181,b:2181/x"));
         assert_eq!((of("A"), of("B"), of("C")), (Some("b c"), Some("plain text"), Some("")));
         assert_eq!(settings.get("A").map(|setting| setting.line), Some(5));
-        let bad = |line, text: &str| Err(BadSetting { line, text: text.to_owned() });
-        assert_eq!(super::settings("A=b\n\nnonsense\n"), bad(3, "nonsense"));
+        assert_eq!(super::settings("A=b\n\nnonsense\n"), Err(BadSetting { line: 3 }));
         assert!(super::settings("A=b \\\n").is_err());
     }
 

@@ -9,7 +9,7 @@
 //! ```
 //! What is checked is what is used: no name is looked up a second time by its path. If the path of a directory is safe,
 //! no other user can replace the directory, so files in it may be named by their path afterwards. Jobs files, state and
-//! runtime directory, and secrets are all opened here.
+//! runtime directory, and secrets are all opened here. Files to lock are only found here: others may change those.
 
 mod disk;
 mod refusal;
@@ -94,6 +94,31 @@ pub fn read_bytes(path: &Path, wanted: Wanted, most: u64) -> Result<Vec<u8>, Ref
     Ok(bytes)
 }
 
+/// A file or directory of any user, and the directory that it is in.
+#[derive(Debug)]
+pub struct Found {
+    /// Its path, with links resolved.
+    pub path: PathBuf,
+    /// An `O_PATH` descriptor of it.
+    pub node: OwnedFd,
+    /// An `O_PATH` descriptor of its directory; `None` for `/`.
+    pub folder: Option<OwnedFd>,
+}
+
+/// Finds a file that other users may change or replace.
+///
+/// They must not have chosen it, though: each link on the way belongs to root or to this user.
+///
+/// # Errors
+/// If it cannot be found, or a link on the way belongs to another user.
+pub fn find(path: &Path) -> Result<Found, Refusal> {
+    let rules = AccessRules { are_only_links_checked: true, ..rules() };
+    let resolved = walk::walk(&Disk::read_only(), &absolute(path)?, &rules)?;
+    let path = resolved.path();
+    let (node, folder) = resolved.into_last_and_parent();
+    Ok(Found { path, node, folder })
+}
+
 /// Checks that no other user can write to a directory or replace it.
 ///
 /// # Errors
@@ -162,7 +187,7 @@ pub fn refused(error: &io::Error) -> Option<&Unsafe> {
 }
 
 fn rules() -> AccessRules {
-    AccessRules { me: rustix::process::geteuid().as_raw(), user: None }
+    AccessRules { me: rustix::process::geteuid().as_raw(), user: None, are_only_links_checked: false }
 }
 
 fn check_own_file(path: &Path, facts: &walk::Facts, access: Access) -> io::Result<()> {
@@ -295,6 +320,35 @@ mod tests {
         let (dir, _) = with_file();
         assert!(matches!(fault(open_file(dir.path(), Wanted::Trusted)), Some((_, Fault::NoFile))));
         assert!(matches!(open(Path::new("")), Err(Refusal::Io(error)) if error.kind() == io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn a_file_of_anybody_is_found_unless_another_user_has_chosen_it() {
+        let (dir, file) = with_file();
+        mode(dir.path(), 0o777);
+        mode(&file, 0o666);
+        symlink("file", dir.path().join("link")).unwrap();
+        for name in ["file", "link", "./link"] {
+            assert_eq!(find(&dir.path().join(name)).unwrap().path, file, "{name}");
+        }
+        let root = find(Path::new("/")).unwrap();
+        assert!(root.folder.is_none() && root.path == Path::new("/"));
+        assert!(
+            matches!(find(&dir.path().join("none")), Err(Refusal::Io(error)) if error.kind() == io::ErrorKind::NotFound)
+        );
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root can give a link to another user");
+            return;
+        }
+        std::fs::create_dir(dir.path().join("folder")).unwrap();
+        symlink("folder", dir.path().join("way")).unwrap();
+        symlink("way/../file", dir.path().join("chain")).unwrap();
+        std::os::unix::fs::lchown(dir.path().join("way"), Some(4242), None).unwrap();
+        for name in ["way", "way/../file", "chain"] {
+            let found = fault(find(&dir.path().join(name)).map(drop));
+            let way = file.parent().unwrap().join("way");
+            assert_eq!(found, Some((way, Fault::ForeignLink { owner: 4242 })), "{name}");
+        }
     }
 
     #[test]

@@ -20,6 +20,9 @@
 //! component must belong to the same user: he could have put anything there, and must not get what only root or this
 //! process may read.
 //!
+//! For a file that others may change anyway, nothing of this counts. But each link must belong to root or this user,
+//! whatever directory it is in: the owner of a link chooses the file.
+//!
 //! The walk uses a [`FileTree`] and nothing else; it makes no system calls.
 
 use std::collections::VecDeque;
@@ -94,6 +97,8 @@ pub(super) struct AccessRules {
     pub(super) me: u32,
     /// The user of a job, who may own components too.
     pub(super) user: Option<u32>,
+    /// Everything may belong to and be writable by anybody, except the links.
+    pub(super) are_only_links_checked: bool,
 }
 
 impl AccessRules {
@@ -133,6 +138,10 @@ impl AccessRules {
 
     /// Checks a component on the way. A node that is neither directory nor link ends the way and is checked there.
     fn check_component(&self, tree: &impl FileTree, parent: &Facts, facts: &Facts) -> Result<(), Fault> {
+        if self.are_only_links_checked {
+            let is_foreign = facts.kind == FileKind::Link && !self.is_own(facts);
+            return if is_foreign { Err(Fault::ForeignLink { owner: facts.owner }) } else { Ok(()) };
+        }
         if facts.is_virtual {
             return Err(Fault::OfKernel);
         }
@@ -259,7 +268,10 @@ impl<N> ResolvedPath<N> {
         let node = tree.root()?;
         let facts = tree.facts(&node)?;
         let resolved = Self { root: PathComponent { name: OsString::new(), node, facts }, below: Vec::new() };
-        let checked = rules.check_directory(tree, &resolved.root.facts);
+        let checked = match rules.are_only_links_checked {
+            true => Ok(()),
+            false => rules.check_directory(tree, &resolved.root.facts),
+        };
         let is_read_only = resolved.root.facts.is_read_only;
         checked.map_err(|fault| Unsafe { component: "/".into(), fault, me: rules.me, is_read_only })?;
         Ok(resolved)
@@ -309,7 +321,15 @@ impl<N> ResolvedPath<N> {
         is_users(&self.root) || self.below.iter().any(is_users)
     }
 
-    fn path(&self) -> PathBuf {
+    /// The nodes of the last component and, except for `/`, of its directory.
+    pub(super) fn into_last_and_parent(mut self) -> (N, Option<N>) {
+        match self.below.pop() {
+            None => (self.root.node, None),
+            Some(last) => (last.node, Some(self.below.pop().unwrap_or(self.root).node)),
+        }
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
         let mut path = PathBuf::from("/");
         path.extend(self.below.iter().map(|component| &component.name));
         path

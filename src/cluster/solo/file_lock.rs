@@ -38,6 +38,7 @@ use self::lock_file::{FileId, LockFile, Place};
 pub use self::record::ListedHolder;
 use self::record::next_token;
 use self::sidecar::{Recording, Sidecar};
+use crate::safe_path;
 use cronkeeper_core::clock::system::now;
 use cronkeeper_core::lock::{LockKey, LockKind};
 use cronkeeper_core::term::FencingToken;
@@ -76,16 +77,23 @@ pub struct HeldFileLock {
     pub unrecorded: Option<FileLockError>,
     /// The sidecar comes first, so that on dropping the record ends before the lock does.
     descriptors: Vec<OwnedFd>,
+    /// The last of them, which has the lock of the file, allows no writing.
+    is_read_only: bool,
 }
 
 impl HeldFileLock {
     /// The descriptors that hold the lock.
     ///
     /// The warden gets duplicates of all of them. The lock is then released only when the warden is gone too, and with
-    /// it the processes of the command, even if this process is killed. They are close-on-exec: the command itself
-    /// must not inherit them, because a daemon that it leaves behind would hold the lock forever.
+    /// it the processes of the command, even if this process is killed. They are close-on-exec.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.descriptors.iter().map(OwnedFd::as_fd)
+    }
+
+    /// The descriptor that a command may inherit, as under flock(1): the file stays locked as long as one of the command's
+    /// processes runs, whoever else was killed. `None` if it would let the command write to the file.
+    pub fn inheritable(&self) -> Option<BorrowedFd<'_>> {
+        self.descriptors.last().filter(|_| self.is_read_only).map(OwnedFd::as_fd)
     }
 
     /// Releases the lock now, even while duplicates of its descriptors are open elsewhere.
@@ -109,6 +117,15 @@ pub enum FileLockError {
     /// Another user could forge the record of the holders, or the file is none.
     #[error("`{file}` {why}")]
     Unsafe { file: PathBuf, why: String },
+    /// A link of another user is on the way to it.
+    #[error(transparent)]
+    Misled(safe_path::Unsafe),
+    /// Whoever may read the record of the holders can do that.
+    #[error(
+        "another process keeps `{file}` locked, so that nobody can read or record the holders of the lock; \
+         lslocks(8) shows its pid"
+    )]
+    Occupied { file: PathBuf },
     #[error("cannot {what} `{file}`")]
     Io { file: PathBuf, what: &'static str, source: io::Error },
 }
@@ -126,15 +143,19 @@ impl FileLockError {
 /// Takes the locks, in the order of the request.
 ///
 /// Waits in the kernel and cannot be interrupted: call it on a thread, and to give up, end the process. Missing files
-/// are created. Even a request that does not wait may wait for others to read or write their records, which is short.
+/// are created. Even a request that does not wait may wait for others to read or write their records, at most a second.
 ///
 /// # Errors
 /// If a lock is busy and the request does not wait, or if a file cannot be locked or its sidecar not be trusted or
 /// written. Then none is held.
 pub fn acquire(request: &FileLockRequest) -> Result<Vec<HeldFileLock>, FileLockError> {
     loop {
-        if let Some(held) = attempt(request)? {
-            return Ok(held);
+        match attempt(request) {
+            Ok(Some(held)) => return Ok(held),
+            Ok(None) => {}
+            // All is given back meanwhile: whoever keeps one sidecar must not keep everybody from the files.
+            Err(FileLockError::Occupied { .. }) if request.waits => {}
+            Err(error) => return Err(error),
         }
     }
 }
@@ -172,7 +193,7 @@ fn open_in_order(files: &[PathBuf]) -> Result<Vec<(usize, LockFile)>, FileLockEr
     Ok(opened)
 }
 
-fn take(request: &FileLockRequest, file: LockFile) -> Result<Option<HeldFileLock>, FileLockError> {
+fn take(request: &FileLockRequest, mut file: LockFile) -> Result<Option<HeldFileLock>, FileLockError> {
     file.lock(request.kind, request.waits)?;
     let Some(place) = file.place()? else { return Ok(None) };
     let sidecar = match Sidecar::open(place, file.is_writable())? {
@@ -186,8 +207,9 @@ fn take(request: &FileLockRequest, file: LockFile) -> Result<Option<HeldFileLock
         LockKind::Mutex | LockKind::Shared | LockKind::Exclusive => sidecar.claim(request)?,
     };
     Ok(claimed.map(|token| {
-        let (file, lock) = file.into_parts();
-        HeldFileLock { file, token, unrecorded: None, descriptors: vec![sidecar.into_descriptor(), lock] }
+        let (file, lock, is_read_only) = file.into_parts();
+        let descriptors = vec![sidecar.into_descriptor(), lock];
+        HeldFileLock { file, token, unrecorded: None, descriptors, is_read_only }
     }))
 }
 
@@ -197,10 +219,10 @@ fn without_record(
     newest: Option<FencingToken>,
     why: FileLockError,
 ) -> Result<HeldFileLock, FileLockError> {
-    let (file, lock) = file.into_parts();
+    let (file, lock, is_read_only) = file.into_parts();
     let token = next_token(newest, now().wall)
         .ok_or_else(|| FileLockError::unsafe_file(&file, "has a record with the largest token there is"))?;
-    Ok(HeldFileLock { file, token, unrecorded: Some(why), descriptors: vec![lock] })
+    Ok(HeldFileLock { file, token, unrecorded: Some(why), descriptors: vec![lock], is_read_only })
 }
 
 /// How this process already holds the file: by a key that it got from a process that holds it now.

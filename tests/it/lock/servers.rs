@@ -89,7 +89,7 @@ fn a_wrong_setting_of_the_environment_file_is_named_with_its_line() {
         "CRONKEEPER_ZOOKEEPER=h:1\nCRONKEEPER_SESSION_TIMEOUT=10\n",
         "cronkeeper.env:2: CRONKEEPER_SESSION_TIMEOUT",
     );
-    refused("\n\nnonsense\n", "cronkeeper.env:3: `nonsense` is not a setting");
+    refused("\n\nnonsense\n", "cronkeeper.env:3: the line is not a setting");
     let (only_key, key) = (dir.write("key.pem", ""), "CRONKEEPER_ZOOKEEPER_KEY");
     refused(&format!("CRONKEEPER_ZOOKEEPER=h:1\n{key}={}\n", only_key.display()), "without `--zookeeper-cert`");
 }

@@ -88,7 +88,7 @@ impl Memory {
     }
 
     fn found_for(&self, path: &str, wanted: Wanted, user: Option<u32>) -> Result<PathBuf, Refusal> {
-        let rules = AccessRules { me: ME, user };
+        let rules = AccessRules { me: ME, user, are_only_links_checked: false };
         let resolved = walk(self, Path::new(path), &rules)?;
         resolved.check_last(self, &rules, &resolved.last().facts, wanted)?;
         Ok(resolved.path())
@@ -265,7 +265,7 @@ fn a_secret_of_root_may_be_readable_by_a_group() {
     let open = [(0, 0o444), (0, 0o660), (0, 0o644), (ME, 0o640), (ME, 0o440), (ME, 0o604), (STRANGER, 0o400)];
     assert!(!open.into_iter().any(|(owner, mode)| is_accepted(owner, mode)));
     // If this process is root itself, no other user needs access.
-    let rules = AccessRules { me: 0, user: None };
+    let rules = AccessRules { me: 0, user: None, are_only_links_checked: false };
     let found = rules.check_last(&Memory::new(), None, &facts(FileKind::File, 0, 0o440), Wanted::Secret);
     assert_eq!(found, Err(Fault::Open { mode: 0o440 }));
 }

@@ -1,10 +1,12 @@
 //! Locks on ranges of a file, each held by one open file description (`F_OFD_SETLK`).
 //!
 //! The kernel releases them when the last duplicate of the descriptor is closed, or before on request. They are
-//! independent of flock(2).
+//! independent of flock(2). Whoever may read the file can share a lock, and so keep others from an exclusive one.
 
 use std::fs::File;
 use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -17,19 +19,56 @@ pub(super) struct Range {
     pub(super) end: off_t,
 }
 
-/// Waits in the kernel for an exclusive lock. A range that this file holds already is kept.
-pub(super) fn take(file: &File, range: Range) -> io::Result<()> {
-    wait(file, range, libc::F_WRLCK)
+/// Longest pause between two attempts of [`RangeKind::within`], which the kernel does not end early.
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+
+/// A lock that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RangeKind {
+    Exclusive,
+    /// Others may share it.
+    Shared,
 }
 
-/// Like [`take`], for a lock that others may share.
-pub(super) fn take_shared(file: &File, range: Range) -> io::Result<()> {
-    wait(file, range, libc::F_RDLCK)
+impl RangeKind {
+    /// False if others keep it from this file for so long. A range that this file holds already is kept.
+    pub(super) fn within(self, file: &File, range: Range, within: Duration) -> io::Result<bool> {
+        let (start, mut pause) = (Instant::now(), Duration::from_micros(50));
+        while !try_lock(file, range, self)? {
+            if start.elapsed() >= within {
+                return Ok(false);
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        Ok(true)
+    }
+
+    fn kind(self) -> libc::c_int {
+        match self {
+            Self::Exclusive => libc::F_WRLCK,
+            Self::Shared => libc::F_RDLCK,
+        }
+    }
+}
+
+/// Waits in the kernel for an exclusive lock. A range that this file holds already is kept.
+pub(super) fn take(file: &File, range: Range) -> io::Result<()> {
+    loop {
+        match fcntl(file, FcntlArg::F_OFD_SETLKW(&range.lock(libc::F_WRLCK))) {
+            Err(Errno::EINTR) => {}
+            other => return other.map(drop).map_err(io::Error::from),
+        }
+    }
 }
 
 /// False if another holds a lock in the range.
 pub(super) fn try_take(file: &File, range: Range) -> io::Result<bool> {
-    match fcntl(file, FcntlArg::F_OFD_SETLK(&range.lock(libc::F_WRLCK))) {
+    try_lock(file, range, RangeKind::Exclusive)
+}
+
+fn try_lock(file: &File, range: Range, wanted: RangeKind) -> io::Result<bool> {
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&range.lock(wanted.kind()))) {
         Ok(_) => Ok(true),
         Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
         Err(errno) => Err(errno.into()),
@@ -72,15 +111,6 @@ fn conflict(file: &File, range: Range) -> io::Result<Option<Range>> {
     let is_to_the_end = lock.l_len == 0;
     let end = if is_to_the_end { range.end } else { lock.l_start.saturating_add(lock.l_len) };
     Ok((libc::c_int::from(lock.l_type) != libc::F_UNLCK).then_some(Range { start: lock.l_start, end }))
-}
-
-fn wait(file: &File, range: Range, kind: libc::c_int) -> io::Result<()> {
-    loop {
-        match fcntl(file, FcntlArg::F_OFD_SETLKW(&range.lock(kind))) {
-            Err(Errno::EINTR) => {}
-            other => return other.map(drop).map_err(io::Error::from),
-        }
-    }
 }
 
 impl Range {

@@ -6,7 +6,8 @@
 //!  block 1..    {"token":…,"kind":"mutex","pid":4242,"user":…,"program":…,"key":…,"since":…}
 //!               locked by its holder; without that lock, it is what an earlier holder has left, and free
 //! ```
-//! The file is read and changed only in a turn, which is short. It is never replaced, because it is locked.
+//! The file is read and changed only in a turn, which is short. It is never replaced, because it is locked. Whoever may
+//! read the file can keep the turn from others, so nobody waits for it longer than [`LONGEST_TURN`].
 //!
 //! A crash leaves a good file. A claim writes the token, locks a free block, and writes the record; each write is a
 //! small one to one page, which the kernel does as a whole or not at all. After a crash in between, a token is
@@ -29,6 +30,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nix::libc::off_t;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid, fchmod, fchown, fstat, openat, statat};
@@ -37,7 +39,7 @@ use rustix::process::geteuid;
 use serde::Serialize;
 
 use super::lock_file::{Place, id};
-use super::ranges::{self, Range};
+use super::ranges::{self, Range, RangeKind};
 use super::record::{BLOCK, Header, ListedHolder, Start, block, next_token};
 use super::{FileLockError, FileLockRequest};
 use cronkeeper_core::clock::system::now;
@@ -48,6 +50,9 @@ const SUFFIX: &str = ".cronkeeper";
 const FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
 /// Most holders at a time, which bounds the search for a free block.
 const MOST_HOLDERS: u32 = 100_000;
+
+/// Longest wait for the others' turns, each of which takes far less than a millisecond.
+const LONGEST_TURN: Duration = Duration::from_secs(1);
 
 const TURN: Range = Range { start: 0, end: 1 };
 const FIRST_IN_LINE: Range = Range { start: 1, end: 2 };
@@ -120,8 +125,7 @@ impl Sidecar {
 
     /// The newest token.
     fn newest(&self) -> Result<Option<FencingToken>, FileLockError> {
-        ranges::take_shared(&self.file, TURN).map_err(|error| self.failed("lock", error))?;
-        Turn(self).newest()
+        self.take_turn(RangeKind::Shared)?.newest()
     }
 
     /// The present holders in the order of their tokens.
@@ -132,8 +136,7 @@ impl Sidecar {
             other => other,
         };
         let sidecar = Self::checked(opened, place, name, path)?;
-        ranges::take_shared(&sidecar.file, TURN).map_err(|error| sidecar.failed("lock", error))?;
-        let live = Turn(&sidecar).live()?;
+        let live = sidecar.take_turn(RangeKind::Shared)?.live()?;
         let mut holders: Vec<ListedHolder> = live.into_iter().flatten().collect();
         holders.sort_by_key(|holder| holder.token);
         Ok(holders)
@@ -146,9 +149,15 @@ impl Sidecar {
 
     /// Waits until no other process reads or changes the sidecar; none if it was removed meanwhile.
     pub(super) fn turn(&self) -> Result<Option<Turn<'_>>, FileLockError> {
-        ranges::take(&self.file, TURN).map_err(|error| self.failed("lock", error))?;
-        let turn = Turn(self);
+        let turn = self.take_turn(RangeKind::Exclusive)?;
         Ok(self.is_current()?.then_some(turn))
+    }
+
+    fn take_turn(&self, wanted: RangeKind) -> Result<Turn<'_>, FileLockError> {
+        match wanted.within(&self.file, TURN, LONGEST_TURN).map_err(|error| self.failed("lock", error))? {
+            true => Ok(Turn(self)),
+            false => Err(FileLockError::Occupied { file: self.path.clone() }),
+        }
     }
 
     /// Becomes the first in line if nobody is.

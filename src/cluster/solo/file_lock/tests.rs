@@ -1,5 +1,7 @@
 //! Locks of threads, of processes, and of flock(1), on real files.
 
+mod strangers;
+
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, chown, symlink};
@@ -652,7 +654,7 @@ fn a_reader_of_the_sidecar_cannot_pass_for_a_holder() {
     assert!(loses_its_holders(&file));
     let reader = File::open(sidecar(&file)).unwrap();
     let block = ranges::Range { start: BLOCK as i64, end: 2 * BLOCK as i64 };
-    ranges::take_shared(&reader, block).unwrap();
+    assert!(ranges::RangeKind::Shared.within(&reader, block, Duration::ZERO).unwrap());
     assert_eq!(holders(&file).unwrap(), []);
     let _held = take(&file, permits(1, 1));
     assert_eq!(holders(&file).unwrap().len(), 1, "it takes the next block");
