@@ -48,8 +48,13 @@ fn report(nodes: &[(&str, &Node)], seconds: u64) {
     let processes: Vec<(String, u32)> = nodes
         .iter()
         .flat_map(|(name, node)| {
-            let warden = poll(LONG, || child_of(node.pid())).expect("a daemon has a warden");
-            [((*name).to_owned(), node.pid()), ("  its warden".to_owned(), warden)]
+            let watcher = poll(LONG, || child_of(node.pid())).expect("a daemon has a watcher");
+            let warden = poll(LONG, || child_of(watcher)).expect("a watcher has a warden");
+            [
+                ((*name).to_owned(), node.pid()),
+                ("  its watcher".to_owned(), watcher),
+                ("  its warden".to_owned(), warden),
+            ]
         })
         .collect();
     let before: Vec<Used> = processes.iter().map(|(_, pid)| Used::by(*pid)).collect();

@@ -275,12 +275,13 @@ fn memory(connect: &str) {
         .expect("cronkeeper can be started")
     };
     let holder = lock("1000");
-    poll(LONG, || (!support::process::children_of(holder.pid()).is_empty()).then_some(())).expect("it holds the lock");
+    poll(LONG, || support::process::watcher_and_warden_of(holder.pid())).expect("it holds the lock");
     let waiting = lock("0");
     // Nothing tells when it waits; by then it does.
     thread::sleep(Duration::from_secs(5));
     for (name, process) in [("holder", &holder), ("waiting client", &waiting)] {
-        let all = std::iter::once(process.pid()).chain(support::process::children_of(process.pid()));
+        let own = support::process::watcher_and_warden_of(process.pid());
+        let all = std::iter::once(process.pid()).chain(own.into_iter().flatten());
         let figures: Vec<String> = all.map(|pid| format!("{:.1}", rss_mb(pid))).collect();
         println!("memory of a {name:<15} {} MB (RSS of each process)", figures.join(" + "));
     }

@@ -93,9 +93,12 @@ fn memory(runs: usize) -> [f64; 2] {
     wait_until(at);
     let all = poll(LONG, || (node.job_processes().len() >= runs).then_some(()));
     assert!(all.is_some(), "not all runs stand; the log:\n{}", node.events().tail());
-    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", node.pid())).expect("the daemon lives");
-    let warden = children.trim().parse().expect("the warden is its only child");
-    [node.pid(), warden].map(resident)
+    let child_of = |pid: u32| -> u32 {
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("the process lives");
+        children.trim().parse().expect("it has one child")
+    };
+    // Between the two is the watcher.
+    [node.pid(), child_of(child_of(node.pid()))].map(resident)
 }
 
 fn node(spec: Spec, runs: usize, instants: &[Timestamp], command: &str) -> Node {

@@ -13,7 +13,8 @@
 //!
 //! It kills every tree when the daemon's end of a socket closes or when a deadline comes, whatever the daemon is doing
 //! at that moment. As subreaper it inherits every process whose parent has ended, so it never loses sight of a process
-//! that a job started. If the warden itself hangs, the daemon notices and kills the jobs without it ([`recover`]).
+//! that a job started. If the warden itself hangs, the daemon notices and kills the jobs without it ([`recover`]). If it
+//! is killed, its parent does ([`watcher`]), even if the daemon is dead too.
 //!
 //! It also keeps the descriptors of locked files, so that no lock is free before the trees are dead ([`custody`]).
 //!
@@ -23,10 +24,12 @@ pub mod cgroup;
 mod child;
 mod codec;
 pub mod custody;
+mod descendants;
 mod given_files;
 pub mod handle;
 mod hold;
 pub mod interpreter;
+mod introduction;
 mod keeper;
 mod limits;
 mod outbox;
@@ -42,6 +45,7 @@ mod spawn;
 mod start_report;
 mod sweep;
 mod tree;
+mod watcher;
 mod window;
 
 use std::ffi::CStr;
@@ -50,34 +54,32 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use nix::sys::signal::SigSet;
-use rustix::process::{Pid, Signal};
-
-use cronkeeper_core::clock::system::uptime;
-
+use self::watcher::Part;
 pub use codec::{CodecError, Decoder, MAX_MESSAGE, encode};
+pub use descendants::kill_children;
 
 const SUBCOMMAND: &str = "warden";
-/// The pause before checking again whether killed children are dead.
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The process name in `ps` and `top`. After an exec of /proc/self/exe it would be `exe`.
 ///
 /// Without the program's name in it: `pkill -9 cronkeeper` must not kill daemon and warden at once, because then nobody
 /// would be left to end what the jobs have started.
 const PROCESS_NAME: &CStr = c"job-warden";
 
-/// Runs the warden if the command line asks for it; returns when it is done.
+/// Runs watcher and warden if the command line asks for them; returns when they are done.
 ///
-/// It is done when the daemon is gone and all trees are dead. Call it before anything else: the warden must stay small
-/// and single-threaded.
+/// They are done when the daemon is gone and all trees are dead. Call it before anything else: both must stay small and
+/// single-threaded.
 pub fn main_if_asked() -> Option<ExitCode> {
     if std::env::args_os().nth(1)? != SUBCOMMAND {
         return None;
     }
-    Some(match serve() {
-        Ok(()) => ExitCode::SUCCESS,
+    let served = watcher::divide().and_then(|part| match part {
+        Part::Watcher { warden } => Ok(watcher::watch(warden)),
+        Part::Warden => serve().map(|()| ExitCode::SUCCESS),
+    });
+    Some(match served {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("cronkeeper: the warden, which only `cronkeeper run` starts, cannot go on: {error}");
             ExitCode::FAILURE
@@ -100,25 +102,6 @@ pub fn inherit_orphans() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
-/// Kills all children of this process, those that it inherits meanwhile included, until none is left.
-///
-/// Blocks at most for `within`. Returns the pids that are still alive then.
-pub fn kill_children(within: Duration) -> Vec<i32> {
-    let until = uptime() + within;
-    loop {
-        let mut left = procfs::children_of_process().unwrap_or_default();
-        left.retain(|&pid| !reap::reap(pid));
-        if left.is_empty() || uptime() >= until {
-            return left;
-        }
-        for pid in left.into_iter().filter_map(Pid::from_raw) {
-            // It may have ended meanwhile.
-            let _ = rustix::process::kill_process(pid, Signal::KILL);
-        }
-        std::thread::sleep(POLL_INTERVAL);
-    }
-}
-
 /// Reaps all children of this process that have ended, except `spared`, which other code waits for.
 pub fn reap_children_but(spared: u32) {
     // If /proc cannot be read, the next SIGCHLD is another chance.
@@ -135,13 +118,10 @@ fn serve() -> io::Result<()> {
     let order_socket = socket_on(io::stdout().as_fd())?;
     // Only a display name: failing to set it does no harm.
     let _ = rustix::thread::set_name(PROCESS_NAME);
-    spawn::default_signals();
+    introduction::introduce(&order_socket)?;
     let timer_slack = be_on_time();
     // All that the warden creates in file systems are cgroups; each job gets its own umask.
     rustix::process::umask(cgroup::UMASK);
-    // Blocked and not ignored: a job would inherit an ignored signal, and the signalfd needs SIGCHLD blocked. Ctrl-C in
-    // a terminal and SIGTERM at shutdown are meant for the daemon; the warden ends when its socket closes.
-    SigSet::all().thread_block()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let keeper = keeper::Keeper::new(daemon, order_socket, custody, timer_slack)?;
     spawn::release_file_pages();

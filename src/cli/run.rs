@@ -211,7 +211,7 @@ impl Args {
         let processes =
             warden.into_async().map_err(|source| Error::System { what: "the warden cannot be reached", source })?;
         let is_init = std::process::id() == 1;
-        let _orphans = is_init.then(|| AbortOnDrop(tokio::spawn(log_error(orphans::reap(processes.pid())))));
+        let _orphans = is_init.then(|| AbortOnDrop(tokio::spawn(log_error(orphans::reap(processes.watcher())))));
         let wrong_tokens = network.as_ref().map(|network| network.wrong_tokens()).unwrap_or_default();
         let listeners = Listeners::open(network.zip(tcp_runtime), &runtime_dir, self.node.zookeeper.is_none()).await?;
         let listen = listeners.published();

@@ -159,11 +159,15 @@ impl LaunchFiles {
 }
 
 /// Descriptors of the warden that become a process's standard streams. The warden inherited them from its parent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InheritedStreams {
     pub stdin: i32,
     pub stdout: i32,
     pub stderr: i32,
+    /// Other descriptors that the process has open. They are locked files, so the locks last as long as the process or
+    /// one that it has started.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub locks: Vec<i32>,
 }
 
 /// Numeric ids of a user.

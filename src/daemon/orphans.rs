@@ -1,7 +1,7 @@
 //! Reaper of orphans for a daemon that runs as PID 1 of a container.
 //!
 //! There the kernel makes every orphan a child of this process, and nobody else reaps it. Orphans of jobs are not among
-//! them: they become children of the warden, which reaps them. The warden itself is spared, because the daemon waits
+//! them: they become children of the warden, which reaps them. The warden's parent is spared, because the daemon waits
 //! for it elsewhere.
 
 use std::io;

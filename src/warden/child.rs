@@ -12,7 +12,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd, 
 
 use nix::errno::Errno;
 use rustix::fs::{Gid, Mode, OFlags, Uid};
-use rustix::io::{Errno as Error, fcntl_dupfd_cloexec};
+use rustix::io::{Errno as Error, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::path::DecInt;
 use rustix::process::{Pid, Resource, Rlimit, Signal, setrlimit};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
@@ -89,6 +89,8 @@ pub(super) struct ChildStreams<'a> {
     pub(super) stdin: BorrowedFd<'a>,
     pub(super) stdout: BorrowedFd<'a>,
     pub(super) stderr: BorrowedFd<'a>,
+    /// Locked files that its program keeps open.
+    pub(super) locks: &'a [BorrowedFd<'a>],
     pub(super) status: BorrowedFd<'a>,
     /// What a child needs that is held until its time.
     pub(super) hold: Option<HoldEnd<'a>>,
@@ -140,7 +142,7 @@ pub(super) fn become_job(
     if setup.has_negative_oom_score {
         reset_oom_score();
     }
-    close_unneeded(streams);
+    prepare(keep_locks(streams))?;
     let given = given_files::read(setup.launch)?;
     if let Some(Given { unusable, .. }) = given.as_ref().filter(|given| !given.unusable.is_empty()) {
         prepare(rustix::io::write(streams.status, &without(unusable)).map(drop))?;
@@ -171,12 +173,35 @@ pub(super) fn become_job(
     Err(StartFailure::Step { step, errno: errno as i32 })
 }
 
-/// Closes all descriptors but the standard streams and those that the child needs until its program begins.
-fn close_unneeded(streams: &ChildStreams<'_>) {
+/// The lowest descriptor of a locked file: a script may use those below it without closing the file (sh has 3 to 9).
+const FIRST_LOCK: RawFd = 10;
+
+/// Leaves the locked files to the program, and closes all else that it does not need.
+fn keep_locks(streams: &ChildStreams<'_>) -> Result<(), Error> {
+    if streams.locks.is_empty() {
+        close_unneeded(streams, &[]);
+        return Ok(());
+    }
+    // The warden's own descriptors would be in the way.
+    let inherited: Vec<RawFd> = streams.locks.iter().map(|lock| lock.as_raw_fd()).collect();
+    close_unneeded(streams, &inherited);
+    let mut kept = Vec::with_capacity(streams.locks.len());
+    for lock in streams.locks {
+        let lock = fcntl_dupfd_cloexec(lock, FIRST_LOCK)?;
+        fcntl_setfd(&lock, FdFlags::empty())?;
+        kept.push(lock.into_raw_fd());
+    }
+    close_unneeded(streams, &kept);
+    Ok(())
+}
+
+/// Closes all descriptors but the standard streams, the locks, and those that the child needs until its program begins.
+fn close_unneeded(streams: &ChildStreams<'_>, locks: &[RawFd]) {
     let status = streams.status.as_raw_fd();
     match streams.hold {
         Some(HoldEnd { token, daemon }) => close_others(&mut [status, token.as_raw_fd(), daemon.as_raw_fd()]),
-        None => close_others(&mut [status]),
+        None if locks.is_empty() => close_others(&mut [status]),
+        None => close_others(&mut [&[status][..], locks].concat()),
     }
 }
 

@@ -159,7 +159,7 @@ mod tests {
                 environment: ExecStrings::of_variables(environment),
                 files,
                 input,
-                streams: open_files.map(|_| InheritedStreams { stdin: 3, stdout: 4, stderr: 5 }),
+                streams: open_files.map(|_| InheritedStreams { stdin: 3, stdout: 4, stderr: 5, locks: vec![6] }),
                 directory,
                 or_root: true,
                 umask,

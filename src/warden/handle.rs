@@ -22,6 +22,7 @@ use tokio::net::UnixStream;
 use super::SUBCOMMAND;
 use super::codec::{CodecError, Decoder};
 use super::custody::{self, WardenCustody};
+use super::introduction::WardenProcess;
 use super::outbox::Outbox;
 use super::window::Receipts;
 use cronkeeper_core::process::{Custody, InheritedStreams, Launch, Notice, Order, SentOrder};
@@ -44,18 +45,32 @@ pub enum WardenGone {
     Nonsense(#[from] CodecError),
 }
 
+/// Descriptors of this process that others hold too, as long as they run.
+#[derive(Debug, Default)]
+pub struct HeldDescriptors<'a> {
+    pub by_warden: Vec<BorrowedFd<'a>>,
+    /// By the warden, and by each tree with these streams.
+    pub by_trees: Vec<BorrowedFd<'a>>,
+}
+
+fn duplicates(descriptors: &[BorrowedFd<'_>]) -> io::Result<Vec<OwnedFd>> {
+    descriptors.iter().map(|descriptor| Ok(rustix::io::dup(descriptor)?)).collect()
+}
+
 /// A warden that was started and has received no order yet.
 #[derive(Debug)]
 pub struct Warden {
-    child: Child,
+    /// The child of this process, and the parent of the warden.
+    watcher: Child,
+    process: WardenProcess,
     socket: StdUnixStream,
     orders: StdUnixStream,
     custody: Arc<WardenCustody>,
 }
 
 impl Warden {
-    /// Starts the warden from this process's own binary, even if its file was replaced meanwhile. Call it before any
-    /// thread is started.
+    /// Starts watcher and warden from this process's own binary, even if its file was replaced meanwhile. Call it before
+    /// any thread is started.
     ///
     /// # Errors
     /// If no process can be started.
@@ -73,17 +88,20 @@ impl Warden {
 
     /// Starts the warden with the standard streams of this process, for trees that inherit them.
     ///
-    /// The warden also has duplicates of `descriptors`, until it ends.
-    ///
     /// # Errors
     /// If no process can be started.
-    pub fn spawn_with_streams(descriptors: &[BorrowedFd<'_>]) -> io::Result<(Self, InheritedStreams)> {
+    pub fn spawn_with_streams(held: &HeldDescriptors<'_>) -> io::Result<(Self, InheritedStreams)> {
         // Duplicates without close-on-exec, which only the warden inherits: they are closed here when it was started.
         let [stdin, stdout, stderr] =
             [rustix::io::dup(io::stdin())?, rustix::io::dup(io::stdout())?, rustix::io::dup(io::stderr())?];
-        let _held = descriptors.iter().map(rustix::io::dup).collect::<Result<Vec<_>, _>>()?;
-        let inherited =
-            InheritedStreams { stdin: stdin.as_raw_fd(), stdout: stdout.as_raw_fd(), stderr: stderr.as_raw_fd() };
+        let _of_warden = duplicates(&held.by_warden)?;
+        let locks = duplicates(&held.by_trees)?;
+        let inherited = InheritedStreams {
+            stdin: stdin.as_raw_fd(),
+            stdout: stdout.as_raw_fd(),
+            stderr: stderr.as_raw_fd(),
+            locks: locks.iter().map(OwnedFd::as_raw_fd).collect(),
+        };
         Ok((Self::start(Path::new("/proc/self/exe"))?, inherited))
     }
 
@@ -94,24 +112,35 @@ impl Warden {
         custody::send_socket(&socket, &theirs_custody)?;
         drop(theirs_custody);
         socket.set_nonblocking(true)?;
-        orders.set_nonblocking(true)?;
         // The warden runs with all signals blocked. They are blocked already here, so that a signal to the whole group
         // of a starting daemon does not kill the warden before it blocks them itself.
         let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-        let child = Command::new(program)
+        let watcher = Command::new(program)
             // In `ps` and `systemctl status`; for why it is another name than the daemon's, see `PROCESS_NAME`.
             .arg0("job-warden")
             .arg(SUBCOMMAND)
             .stdin(OwnedFd::from(theirs))
             .stdout(OwnedFd::from(their_orders))
             // No environment: it would give the warden the daemon's secrets. In `/`, so that it keeps no file system
-            // busy. In a group of its own, so that Ctrl-C in a terminal reaches only the daemon.
+            // busy.
             .env_clear()
             .current_dir("/")
-            .process_group(0)
             .spawn();
         mask.thread_set_mask()?;
-        Ok(Self { child: child?, socket, orders, custody: Arc::new(custody) })
+        let mut watcher = watcher?;
+        let introduced = WardenProcess::await_on(&orders, watcher.id()).and_then(|process| {
+            orders.set_nonblocking(true)?;
+            Ok(process)
+        });
+        match introduced {
+            Ok(process) => Ok(Self { watcher, process, socket, orders, custody: Arc::new(custody) }),
+            Err(error) => {
+                // It has started nothing yet.
+                watcher.kill()?;
+                watcher.wait()?;
+                Err(error)
+            }
+        }
     }
 
     /// Where descriptors are deposited that must stay open until the processes of all trees are dead.
@@ -125,7 +154,8 @@ impl Warden {
     /// If the runtime accepts no more sockets.
     pub fn into_async(self) -> io::Result<Handle> {
         Ok(Handle {
-            child: self.child,
+            watcher: self.watcher,
+            process: self.process,
             starts: Lane::over(self.socket)?,
             orders: Lane::over(self.orders)?,
             starts_sent: 0,
@@ -138,7 +168,8 @@ impl Warden {
 
 #[derive(Debug)]
 pub struct Handle {
-    child: Child,
+    watcher: Child,
+    process: WardenProcess,
     /// For starts, and for all notices of the warden.
     starts: Lane,
     /// For orders.
@@ -153,7 +184,12 @@ pub struct Handle {
 impl Handle {
     /// The pid of the warden.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
+    }
+
+    /// The pid of the watcher, the child of this process that [`Self::close`] waits for.
+    pub fn watcher(&self) -> u32 {
+        self.watcher.id()
     }
 
     /// Orders a start without ever waiting.
@@ -219,24 +255,32 @@ impl Handle {
         }
     }
 
-    /// Kills the warden, even one that is stopped.
+    /// Kills warden and watcher, even if they are stopped.
     ///
-    /// The main processes of all trees die with it; [`Handle::notice`] then returns [`WardenGone`].
+    /// The main processes of all trees die with the warden. The watcher, if it is stopped too, would only keep the sockets
+    /// open: without it, [`Handle::notice`] certainly returns [`WardenGone`] then.
     ///
     /// # Errors
     /// If it cannot be killed.
     pub fn kill(&mut self) -> io::Result<()> {
-        self.child.kill()
+        self.process.kill()?;
+        self.watcher.kill()
     }
 
-    /// Closes the sockets and waits until the warden has killed everything that still runs and has ended.
+    /// Closes the sockets and waits until the warden has killed everything that still runs and has ended; or if somebody
+    /// has killed it, until the watcher has.
     ///
     /// # Errors
     /// If it cannot be waited for.
     pub async fn close(self) -> io::Result<ExitStatus> {
-        let Self { mut child, starts, orders, .. } = self;
+        let Self { mut watcher, process, starts, orders, .. } = self;
         drop((starts, orders));
-        tokio::task::spawn_blocking(move || child.wait()).await.map_err(io::Error::other)?
+        let wait = move || {
+            // Also if somebody has killed the watcher.
+            process.wait()?;
+            watcher.wait()
+        };
+        tokio::task::spawn_blocking(wait).await.map_err(io::Error::other)?
     }
 
     fn read(&mut self) -> Result<(), WardenGone> {

@@ -122,7 +122,12 @@ pub(super) fn all() -> io::Result<BTreeMap<i32, Process>> {
 /// As long as the caller reaps none meanwhile, the list is complete: the kernel appends new and inherited children at
 /// the end.
 pub(super) fn own_children() -> io::Result<Vec<i32>> {
-    match fs::read_to_string("/proc/thread-self/children") {
+    children_in("/proc/thread-self/children")
+}
+
+/// Reads a list of children of this process.
+fn children_in(file: &str) -> io::Result<Vec<i32>> {
+    match fs::read_to_string(file) {
         Ok(list) => Ok(list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()),
         // This kernel was built without CONFIG_PROC_CHILDREN.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -166,8 +171,7 @@ fn unwritable(line: &str) -> Option<(usize, usize)> {
 /// The children of this process's first thread, which the kernel makes the parent of orphans.
 pub(super) fn children_of_process() -> io::Result<Vec<i32>> {
     let own = std::process::id();
-    let list = fs::read_to_string(format!("/proc/{own}/task/{own}/children"))?;
-    Ok(list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+    children_in(&format!("/proc/{own}/task/{own}/children"))
 }
 
 /// The first `limit` bytes of a file in /proc, as text.

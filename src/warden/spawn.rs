@@ -9,8 +9,8 @@
 //!
 //! This is the only file with `unsafe`: safe Rust has no fork. The warden has one thread, so between fork and exec the
 //! child may do anything that a process may do, including allocation. But each page that it is the first to touch costs
-//! it some microseconds. So the child calls the kernel directly and allocates nothing, unless the job has files or its
-//! program is a script without `#!`.
+//! it some microseconds. So the child calls the kernel directly and allocates nothing, unless the job has files or
+//! inherits locks, or its program is a script without `#!`.
 #![expect(
     unsafe_code,
     reason = "fork, exec, _exit, madvise, close_range, keyrings, signal masks and dispositions, and descriptors known by \
@@ -89,6 +89,13 @@ pub(super) fn release_file_pages() {
     }
 }
 
+/// Raises the limit of open files to the maximum, and returns the limit before. If the kernel refuses, it stays.
+pub(super) fn raise_open_files() -> Rlimit {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    limit
+}
+
 /// The resources that every start needs.
 #[derive(Debug)]
 pub(super) struct Spawner {
@@ -114,8 +121,7 @@ pub(super) struct Inherited {
 impl Spawner {
     /// Raises the limit of open files to the maximum: each tree needs three, and a held one four.
     pub(super) fn new(daemon: BorrowedFd<'_>, timer_slack: Option<NonZeroU64>) -> io::Result<Self> {
-        let open_files = getrlimit(Resource::Nofile);
-        setrlimit(Resource::Nofile, Rlimit { current: open_files.maximum, ..open_files })?;
+        let open_files = raise_open_files();
         let limit = open_files.maximum.and_then(|limit| RawFd::try_from(limit).ok()).unwrap_or(RawFd::MAX);
         Ok(Self {
             null: File::open("/dev/null")?.into(),
@@ -137,7 +143,7 @@ impl Spawner {
         launch: &'a Launch,
         cgroup: UnusedCgroup,
     ) -> Result<PreparedStart<'a>, StartFailure> {
-        if launch.streams.is_some_and(|InheritedStreams { stdin, stdout, stderr }| stdin.min(stdout).min(stderr) < 0) {
+        if launch.streams.as_ref().is_some_and(has_invalid) {
             return Err(failed(StartStep::Prepare, Error::BADF));
         }
         let is_in_cgroup = cgroup.get().is_some();
@@ -161,21 +167,25 @@ impl Spawner {
         if hold.as_ref().is_some_and(|hold| hold.as_fd().as_raw_fd() > self.last) {
             return Err(no_pipe(Error::MFILE));
         }
-        let streams = match launch.streams {
+        let streams = match &launch.streams {
             Some(inherited) => NewStreams::Inherited(inherited),
             None => self.pipes(launch).map_err(no_pipe)?,
         };
+        // SAFETY: none is negative, which `prepare` has checked. Nothing in the warden opens or closes these descriptors,
+        // which it has had since its start. A number that is no descriptor makes the child fail.
+        let borrowed = |&inherited: &RawFd| unsafe { BorrowedFd::borrow_raw(inherited) };
+        let locks: Vec<BorrowedFd<'_>> =
+            launch.streams.iter().flat_map(|inherited| &inherited.locks).map(borrowed).collect();
         let [stdin, stdout, stderr] = match &streams {
-            NewStreams::Inherited(InheritedStreams { stdin, stdout, stderr }) => [stdin, stdout, stderr]
-                // SAFETY: none is negative, which `prepare` has checked. Nothing in the warden opens or closes these
-                // descriptors, which it has had since its start. A number that is no descriptor makes the child fail.
-                .map(|&stream| unsafe { BorrowedFd::borrow_raw(stream) }),
+            NewStreams::Inherited(InheritedStreams { stdin, stdout, stderr, .. }) => {
+                [stdin, stdout, stderr].map(borrowed)
+            }
             NewStreams::Pipes { input, stdout, stderr } => {
                 [input.as_ref().unwrap_or(&self.null), &stdout.1, &stderr.1].map(AsFd::as_fd)
             }
         };
         let hold_end = hold.as_ref().map(|hold| HoldEnd { token: hold.as_fd(), daemon: self.daemon.as_fd() });
-        let ends = ChildStreams { stdin, stdout, stderr, status: status_end.as_fd(), hold: hold_end };
+        let ends = ChildStreams { stdin, stdout, stderr, locks: &locks, status: status_end.as_fd(), hold: hold_end };
         let (pid, forked_at) = fork(setup, &ends, directory.as_ref().map(AsFd::as_fd))?;
         let (stdout, stderr) = match streams {
             NewStreams::Inherited(_) => (None, None),
@@ -184,7 +194,7 @@ impl Spawner {
         Ok(Child { pid, forked_at, status, hold, stdout, stderr, cgroup: cgroup.take() })
     }
 
-    fn pipes(&self, launch: &Launch) -> Result<NewStreams, Error> {
+    fn pipes<'a>(&self, launch: &'a Launch) -> Result<NewStreams<'a>, Error> {
         let text = Some(launch.input.as_bytes()).filter(|text| !text.is_empty());
         Ok(NewStreams::Pipes {
             input: text.map(memory_file::holding).transpose()?,
@@ -206,9 +216,15 @@ pub(super) struct PreparedStart<'a> {
     cgroup: UnusedCgroup,
 }
 
+/// True if one of these numbers cannot be a descriptor.
+fn has_invalid(inherited: &InheritedStreams) -> bool {
+    let InheritedStreams { stdin, stdout, stderr, locks } = inherited;
+    [stdin, stdout, stderr].into_iter().chain(locks).any(|&descriptor| descriptor < 0)
+}
+
 /// The standard streams of a child that is about to be forked.
-enum NewStreams {
-    Inherited(InheritedStreams),
+enum NewStreams<'a> {
+    Inherited(&'a InheritedStreams),
     Pipes {
         /// Without one, standard input is /dev/null.
         input: Option<OwnedFd>,
@@ -243,7 +259,7 @@ fn fork(
 }
 
 /// The pid of the child; `None` in the child itself.
-type Forked = Option<Pid>;
+pub(super) type Forked = Option<Pid>;
 
 fn plain_fork() -> Result<Forked, Errno> {
     // SAFETY: the process has one thread, so the child's copy of memory is consistent and no lock in it is held by a
@@ -254,6 +270,17 @@ fn plain_fork() -> Result<Forked, Errno> {
     }
 }
 
+/// Forks a child that shares this process's table of open files: what one of them opens or closes, both have or lose.
+///
+/// If a sandbox does not allow clone3, the child has a copy of the table.
+pub(super) fn fork_sharing_files() -> Result<Forked, Errno> {
+    let how = CloneArgs { flags: CLONE_FILES, exit_signal: libc::SIGCHLD as u64, ..CloneArgs::default() };
+    match clone3(&how) {
+        Err(Errno::ENOSYS | Errno::EINVAL | Errno::EPERM) => plain_fork(),
+        other => other,
+    }
+}
+
 /// Forks into a cgroup; returns true if the child starts there.
 ///
 /// Moving a process into a cgroup afterwards would stop every fork and exit on the machine for a moment. If a sandbox
@@ -261,14 +288,19 @@ fn plain_fork() -> Result<Forked, Errno> {
 fn fork_into(cgroup: BorrowedFd<'_>) -> Result<(Forked, bool), Errno> {
     let cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
     let how = CloneArgs { flags: CLONE_INTO_CGROUP, exit_signal: libc::SIGCHLD as u64, cgroup, ..CloneArgs::default() };
-    // SAFETY: without a flag that shares memory, and without a stack, this is a fork: see `plain_fork`. What the C
-    // library does around its own fork is only needed by programs with threads.
-    let child = unsafe { libc::syscall(libc::SYS_clone3, &raw const how, size_of::<CloneArgs>()) };
-    match Errno::result(child) {
-        Ok(child) => Ok((i32::try_from(child).ok().and_then(Pid::from_raw), true)),
+    match clone3(&how) {
+        Ok(child) => Ok((child, true)),
         Err(Errno::ENOSYS | Errno::EINVAL | Errno::EPERM) => Ok((plain_fork()?, false)),
         Err(error) => Err(error),
     }
+}
+
+/// A fork with some of the flags that share no memory.
+fn clone3(how: &CloneArgs) -> Result<Forked, Errno> {
+    // SAFETY: without a flag that shares memory, and without a stack, this is a fork: see `plain_fork`. What the C
+    // library does around its own fork is only needed by programs with threads.
+    let child = unsafe { libc::syscall(libc::SYS_clone3, std::ptr::from_ref(how), size_of::<CloneArgs>()) };
+    Errno::result(child).map(|child| i32::try_from(child).ok().and_then(Pid::from_raw))
 }
 
 /// The kernel's `struct clone_args`.
@@ -290,6 +322,8 @@ struct CloneArgs {
 
 /// Defined here because the value does not fit the type of the libc crate's constant.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+const CLONE_FILES: u64 = libc::CLONE_FILES as u64;
 
 /// A pipe whose child's end has a descriptor of at most `last`.
 fn pipe_below(last: RawFd) -> Result<Pipe, Error> {

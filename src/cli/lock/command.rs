@@ -1,7 +1,6 @@
 //! The command under a lock: started by the warden, stopped in time, and told what concerns it.
 
 use std::io::{self, Write as _};
-use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -14,7 +13,7 @@ use crate::cli::Error;
 use crate::cli::lock_failure::LockFailure;
 use crate::warden;
 use crate::warden::cgroup::hierarchy::Cgroups;
-use crate::warden::handle::{Handle, Warden, WardenGone};
+use crate::warden::handle::{Handle, HeldDescriptors, Warden, WardenGone};
 use cronkeeper_cluster::zookeeper::lock::LockEvent;
 use cronkeeper_core::clock::system::{SystemClock, now};
 use cronkeeper_core::clock::{Clock as _, Uptime, Wake};
@@ -296,7 +295,7 @@ impl<'a, G: Guard> HeldCommand<'a, G> {
     }
 }
 
-/// Runs the command under a warden of its own, which also holds `descriptors` until no process is left.
+/// Runs the command under a warden of its own.
 pub(super) async fn run_command(
     settings: &CommandSettings,
     signals: &mut Signals,
@@ -304,7 +303,7 @@ pub(super) async fn run_command(
     environment: Vec<(String, String)>,
     held_from: Uptime,
     not_after: Uptime,
-    descriptors: &[BorrowedFd<'_>],
+    descriptors: &HeldDescriptors<'_>,
 ) -> Result<CommandEnd, Error> {
     let system = |what| move |source| Error::System { what, source };
     let mut launch =
@@ -317,9 +316,16 @@ pub(super) async fn run_command(
     launch.cgroup = cgroups.as_ref().map(|cgroups| cgroups.place(launch.tree_id, &launch.limits));
     let mut command = HeldCommand::new(warden, signals, guard, settings, held_from);
     let ended = command.run(launch).await;
-    // The lock is released only when no process is left, so also if the warden died.
-    let _ = command.warden.close().await;
-    let left = if ended.is_err() { warden::kill_children(KILL_TIMEOUT) } else { Vec::new() };
+    // The lock is released only when no process is left, so also if the warden died. Then the watcher kills them, and if
+    // it cannot, or is dead too, this process does.
+    let closing = command.warden.close();
+    let left = if ended.is_err() {
+        let _ = tokio::time::timeout(KILL_TIMEOUT, closing).await;
+        warden::kill_children(KILL_TIMEOUT)
+    } else {
+        let _ = closing.await;
+        Vec::new()
+    };
     if let Some(cgroups) = cgroups {
         cgroups.remove();
     }

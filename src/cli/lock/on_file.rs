@@ -3,7 +3,6 @@
 //! The thread that waits for the kernel cannot be interrupted. If waiting ends early, the process simply ends.
 
 use std::error::Error as _;
-use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::thread;
@@ -22,6 +21,7 @@ use crate::cli::lock_failure::LockFailure;
 use crate::cli::progress::announced;
 use crate::cli::wait;
 use crate::cli::{Error, Exit, Io};
+use crate::warden::handle::HeldDescriptors;
 use cronkeeper_cluster::safe_path::Refusal;
 use cronkeeper_cluster::solo::file_lock::{FileLockError, FileLockRequest, HeldFileLock, Holder, acquire, held_by_key};
 use cronkeeper_cluster::solo::lock_files::LockFiles;
@@ -81,8 +81,10 @@ pub(super) fn run(
         let tokens: Vec<FencingToken> = tokens.into_iter().flatten().collect();
         let environment = command_environment(&Taken { paths: names, tokens, key }, &outer);
         let held_from = SystemClock::default().now().up;
-        let descriptors: Vec<_> = held.iter().flat_map(HeldFileLock::descriptors).collect();
-        let descriptors: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
+        let descriptors = HeldDescriptors {
+            by_warden: held.iter().flat_map(HeldFileLock::descriptors).collect(),
+            by_trees: held.iter().filter_map(HeldFileLock::inheritable).collect(),
+        };
         let ended =
             run_command(settings, &mut signals, NoLease, environment, held_from, Uptime::NEVER, &descriptors).await;
         drop(held);

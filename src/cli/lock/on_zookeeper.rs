@@ -6,6 +6,7 @@ use futures_util::StreamExt as _;
 use nix::libc::{SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook_tokio::Signals;
 use tokio::runtime::Runtime;
+use tokio::sync::watch;
 
 use super::command::{CommandEnd, CommandSettings, Guard, NoLease, not_started, run_command, say, signals};
 use super::{Args, Taken, command_environment, conclude, outer_keys};
@@ -14,11 +15,11 @@ use crate::cli::progress::announced;
 use crate::cli::service::{Connected, Service, close};
 use crate::cli::wait;
 use crate::cli::{Error, Exit, Io, host};
-use crate::warden;
+use crate::warden::{self, handle::HeldDescriptors};
 use cronkeeper_cluster::zookeeper::SessionError;
 use cronkeeper_cluster::zookeeper::client::Client as _;
 use cronkeeper_cluster::zookeeper::lock::{
-    self, HeldLock, LockClient, LockError, LockEvent, LockRequest, LockSession, held_by_key, listing,
+    self, HeldLock, KnownObstacles, LockClient, LockError, LockEvent, LockRequest, LockSession, held_by_key, listing,
 };
 use cronkeeper_cluster::zookeeper::session::Session;
 use cronkeeper_core::clock::system::SystemClock;
@@ -133,6 +134,13 @@ enum WaitEnd {
     Signal(i32),
 }
 
+/// Names the persistent entries that are in the way now.
+fn tell_obstacles(obstacles: &mut watch::Receiver<KnownObstacles>) {
+    for entry in obstacles.borrow_and_update().values() {
+        say(&format!("`{}`: {}", cronkeeper_core::escape::plain(entry), lock::STAYS));
+    }
+}
+
 struct Run<'a> {
     args: &'a Args,
     service: &'a Service,
@@ -215,6 +223,7 @@ impl Run<'_> {
     async fn wait(&mut self, Connected { session, requested }: Connected) -> Result<Option<Waited>, Error> {
         let mut lock = LockSession::new(session, self.clock.clone(), requested);
         let wake = Wake { wall: None, up: self.give_up_at };
+        let mut obstacles = lock.obstacles();
         let mut waits_long = std::pin::pin!(tokio::time::sleep(LONG_WAIT));
         let mut is_small = false;
         let ended = {
@@ -229,6 +238,7 @@ impl Run<'_> {
                         break WaitEnd::Signal(signal);
                     },
                     acquired = &mut acquired => break WaitEnd::Answered(acquired),
+                    Ok(()) = obstacles.changed() => tell_obstacles(&mut obstacles),
                     () = &mut waits_long, if !is_small => {
                         is_small = true;
                         warden::release_file_pages();
@@ -239,6 +249,10 @@ impl Run<'_> {
                 }
             }
         };
+        // One that a request found which does not wait.
+        if obstacles.has_changed().unwrap_or(false) {
+            tell_obstacles(&mut obstacles);
+        }
         let refused = match ended {
             WaitEnd::Answered(Ok(held)) => return Ok(Some(Waited::Held(Box::new(lock), held))),
             WaitEnd::Answered(Err(LockError::Session(SessionError::SessionOver))) => return Ok(None),
@@ -269,12 +283,15 @@ impl Run<'_> {
         let (paths, tokens) = held.into_iter().map(|(path, token)| (path.to_string(), token)).unzip();
         let environment = command_environment(&Taken { paths, tokens, key: self.key.clone() }, outer);
         let until = session.as_ref().map_or(Uptime::NEVER, |session| session.lease_until());
+        let nothing = HeldDescriptors::default();
         match session {
             Some(session) => {
                 session.watch_entries(own, &self.request.data);
-                run_command(&self.settings, &mut self.signals, session, environment, held_from, until, &[]).await
+                run_command(&self.settings, &mut self.signals, session, environment, held_from, until, &nothing).await
             }
-            None => run_command(&self.settings, &mut self.signals, NoLease, environment, held_from, until, &[]).await,
+            None => {
+                run_command(&self.settings, &mut self.signals, NoLease, environment, held_from, until, &nothing).await
+            }
         }
     }
 

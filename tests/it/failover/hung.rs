@@ -6,16 +6,15 @@ use super::cluster::{
     Lines, Place, again, await_begun, give, in_line, job, jobs, living, node, once, run_id, shared, soon, token, usual,
 };
 use crate::support::node::Node;
-use crate::support::process::children_of;
+use crate::support::process::watcher_and_warden_of;
 use crate::support::witness::Witness;
 use crate::support::{LONG, until};
 
 const RERUN: &str = "interrupted: rerun";
 const FOREVER: [&str; 2] = ["sleep", "600"];
 
-/// The warden is the daemon's only child.
 fn stop_warden(node: &Node) {
-    let [warden] = children_of(node.pid())[..] else { panic!("a daemon has a warden") };
+    let [_, warden] = watcher_and_warden_of(node.pid()).expect("a daemon has a warden");
     kill_process(Pid::from_raw(warden.cast_signed()).expect("it is a number"), Signal::STOP).expect("it lives");
 }
 

@@ -1,5 +1,6 @@
 //! The end of a lock: nothing of the command outlives it, whatever ends first.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use zookeeper_client::{Client as ZooKeeper, CreateMode};
 
 use super::fixture::{Client, printed};
-use crate::support::process::children_of;
+use crate::support::process::watcher_and_warden_of;
 use crate::support::scratch::Scratch;
 use crate::support::until;
 use crate::support::zookeeper::{Ensemble, shared};
@@ -58,11 +59,72 @@ fn the_death_of_the_warden_kills_the_command_before_the_lock_is_free() {
     let daemon = pid_in(&first.await_line("daemon"));
     first.await_line("held");
     let second = Client::start_with(&connect, &["/locks/a"], &format!("kill -0 {daemon} 2>&1 || echo it is dead"));
-    let [warden] = children_of(first.process().pid())[..] else { panic!("the client has one child") };
+    let [_, warden] = watcher_and_warden_of(first.process().pid()).expect("the client has a warden");
     kill_process(Pid::from_raw(warden.cast_signed()).unwrap(), Signal::KILL).unwrap();
     second.await_line("it is dead");
     first.await_line("the warden was killed, and the command with it");
     assert_eq!(first.await_exit(), Some(137));
+}
+
+/// A script whose child has nothing in common with the warden but its descent: a plain child of a command string.
+const WITH_CHILD: &str = "sh -c 'echo child $$; exec sleep 1000'; true";
+
+/// Kills processes of a client while it is stopped, so that it cannot clean up after the first.
+fn kill_together(client: &Client, others: &[u32]) {
+    client.process().signal(Signal::STOP);
+    let pid = |pid: &u32| Pid::from_raw(pid.cast_signed()).unwrap();
+    others.iter().for_each(|other| kill_process(pid(other), Signal::STOP).unwrap());
+    others.iter().for_each(|other| kill_process(pid(other), Signal::KILL).unwrap());
+    client.process().kill();
+}
+
+#[test]
+fn the_death_of_client_and_warden_kills_the_command_before_the_lock_is_free() {
+    let (connect, dir) = (shared(), Scratch::new("together"));
+    let file = dir.path().join("a.lock").display().to_string();
+    for (connect, lock) in [(connect.as_str(), &["/locks/a"][..]), ("", &["--file", &file])] {
+        let first = Client::start_with(connect, lock, WITH_CHILD);
+        let child = pid_in(&first.await_line("child"));
+        let second = Client::start_with(connect, lock, &format!("kill -0 {child} 2>&1 || echo it is dead"));
+        assert!(second.waits());
+        let [_, warden] = watcher_and_warden_of(first.process().pid()).expect("it has a warden");
+        kill_together(&first, &[warden]);
+        second.await_line("it is dead");
+        assert_eq!(second.await_exit(), Some(0), "{lock:?}");
+    }
+}
+
+#[test]
+fn a_file_stays_locked_while_a_process_runs_that_nobody_is_left_to_kill() {
+    let dir = Scratch::new("flock");
+    let file = dir.path().join("a.lock").display().to_string();
+    let first = Client::start_with("", &["--file", &file], WITH_CHILD);
+    let child = pid_in(&first.await_line("child"));
+    let own = watcher_and_warden_of(first.process().pid()).expect("it has a warden");
+    kill_together(&first, &own);
+    until("all are dead", || !own.iter().any(|pid| is_alive(pid.cast_signed())));
+    assert!(is_alive(child), "nobody could kill it");
+    let flock = || Command::new("flock").args(["-n", &file, "true"]).status().unwrap().code();
+    assert_eq!(flock(), Some(1), "as if it had been started by flock(1)");
+    assert_eq!(printed("", &["lock", "--timeout", "0s", "--file", &file, "--", "true"]).0, Some(75));
+    kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
+    until("it is free", || flock() == Some(0));
+}
+
+#[test]
+fn a_command_has_the_locked_file_open_for_reading_and_nothing_else() {
+    let dir = Scratch::new("inherited");
+    let file = dir.path().join("a.lock").display().to_string();
+    let script = "ls -l /proc/$$/fd; cat /proc/$$/fdinfo/10; echo done";
+    let client = Client::start_with("", &["--file", &file], script);
+    let lines: Vec<String> =
+        std::iter::repeat_with(|| client.await_line("")).take_while(|line| line != "done").collect();
+    let open = lines.iter().filter_map(|line| line.split_once(" -> ")?.0.rsplit(' ').next());
+    assert_eq!(open.collect::<BTreeSet<_>>(), ["0", "1", "10", "2"].into(), "{lines:?}");
+    assert!(lines.iter().any(|line| line.ends_with(&format!(" 10 -> {file}"))), "{lines:?}");
+    let flags = lines.iter().find_map(|line| line.strip_prefix("flags:")).expect("it is open");
+    assert!(flags.trim().ends_with('0'), "for reading only: {flags}");
+    assert_eq!(client.await_exit(), Some(0));
 }
 
 #[test]
@@ -252,6 +314,31 @@ async fn foreign_children_of_a_lock_do_not_count() {
     let client = Client::start(&connect, &["/locks/a"]);
     client.await_held();
     client.release();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_persistent_entry_ahead_is_named_by_whoever_waits_for_it_or_does_not() {
+    let connect = shared();
+    let zookeeper = ZooKeeper::connect(&connect).await.unwrap();
+    let open = CreateMode::Persistent.with_acls(zookeeper_client::Acls::anyone_all());
+    for path in ["/locks", "/locks/a", "/locks/a/x-lock-0000000000"] {
+        zookeeper.create(path, b"", &open).await.unwrap();
+    }
+    let why = "`/locks/a/x-lock-0000000000`: it is ahead in the queue of a lock and is not ephemeral";
+    let (code, said) = printed(&connect, &["lock", "--timeout", "0s", "/locks/a", "--", "true"]);
+    assert!(code == Some(75) && said.contains(why), "{code:?} {said}");
+    let waiting = Client::start(&connect, &["/locks/a"]);
+    waiting.await_line(why);
+    zookeeper.delete("/locks/a/x-lock-0000000000", None).await.unwrap();
+    waiting.await_held();
+    waiting.release();
+
+    zookeeper.create("/locks/s", b"1", &open).await.unwrap();
+    for path in ["/locks/s/locks", "/locks/s/leases", "/locks/s/leases/x-lease-0000000000"] {
+        zookeeper.create(path, b"", &open).await.unwrap();
+    }
+    let (code, said) = printed(&connect, &["lock", "--timeout", "0s", "--permits", "1", "/locks/s", "--", "true"]);
+    assert!(code == Some(75) && said.contains("`/locks/s/leases/x-lease-0000000000`: it is ahead"), "{code:?} {said}");
 }
 
 #[test]

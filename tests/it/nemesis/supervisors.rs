@@ -13,7 +13,7 @@ use super::work::Work;
 use crate::support::LONG;
 use crate::support::host::Host;
 use crate::support::node::{Event, Events, Node, Spec};
-use crate::support::process::children_of;
+use crate::support::process::watcher_and_warden_of;
 use crate::support::scratch::fill;
 
 /// Room for the state of a node, as long as nobody fills it.
@@ -244,10 +244,10 @@ impl Drop for Supervisors {
 }
 
 fn warden_of(node: &Node) -> Option<OwnedFd> {
-    let found = children_of(node.pid()).into_iter().next()?;
+    let [_, found] = watcher_and_warden_of(node.pid())?;
     let warden = open(found)?;
     // Opened, so that its number cannot be reused; it is the warden if it is still there.
-    children_of(node.pid()).contains(&found).then_some(warden)
+    (watcher_and_warden_of(node.pid())?[1] == found).then_some(warden)
 }
 
 fn open(pid: u32) -> Option<OwnedFd> {

@@ -7,16 +7,21 @@ use rustix::process::{Pid, kill_process};
 
 use super::*;
 use crate::support::cgroup::OwnCgroup;
+use crate::support::process::watcher_and_warden_of;
 use crate::support::{Facility, skipped};
 
-/// A node whose daemon and warden are dead while a child of its run is alive; and the run.
+/// A node whose daemon, watcher and warden are dead while a child of its run is alive; and the run.
 fn overdue(spec: &Spec, jobs: &str) -> (Node, String) {
     let node = spec.clone().jobs(jobs).start();
     let run = node.await_event("run.started", LONG).text("run").to_owned();
     until("the job has its child", || node.job_processes().len() >= 3);
     // Stopped first: otherwise the daemon would notice the end of the warden and kill the processes itself.
     node.stop();
-    kill_process(child_of(node.pid()), Signal::KILL).unwrap();
+    let pids = watcher_and_warden_of(node.pid()).expect("they live");
+    // The watcher first: otherwise it would do the same.
+    for pid in pids {
+        kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    }
     node.kill9();
     until("a child is left alone", || !node.job_processes().is_empty());
     (node, run)
@@ -32,19 +37,6 @@ fn on_one_host_the_processes_that_overdue_daemon_and_warden_are_killed() {
     let (node, _) = overdue(&spec, "jobs: {parent: {schedule: '@every 1s', command: 'sleep 1000 & sleep 1000'}}");
     assert_quiet(&release(&spec, None));
     assert_eq!(node.job_processes(), Vec::<u32>::new());
-}
-
-/// A child of a process. The warden is the only child of a daemon.
-fn child_of(parent: u32) -> Pid {
-    let wanted = parent.to_string();
-    let is_child = |pid: &i32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let behind_name = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
-        behind_name.split_whitespace().nth(1) == Some(wanted.as_str())
-    };
-    let all = std::fs::read_dir("/proc").unwrap().flatten();
-    let mut pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    Pid::from_raw(pids.find(is_child).expect("the warden lives")).unwrap()
 }
 
 /// Runs its arguments where no cgroups are visible: otherwise other tests would kill what a dead daemon left in its

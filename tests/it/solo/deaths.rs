@@ -5,7 +5,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::support::node::{Node, Spec};
 use crate::support::{LONG, until};
 
-use super::fixture::{await_end, await_run, await_start, leading, node, warden_of};
+use super::fixture::{await_end, await_run, await_start, leading, node, warden_of, watcher_of};
 
 /// A process tree that ignores SIGTERM, with a process in its own session and an orphan.
 const PROCESSES: &str =
@@ -25,6 +25,11 @@ fn assert_a_restart_settles(spec: &Spec, run: &str) {
     assert_eq!((ended.text("outcome"), ended.text("reason")), ("interrupted", "node-died"));
     assert_eq!(await_run(spec, run)["outcome"], "interrupted");
     assert!(await_start(&again, 0, "trees").as_str() > run);
+}
+
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
 fn kill(pid: u32) {
@@ -53,15 +58,47 @@ fn a_daemon_without_its_warden_ends_the_trees_and_itself() {
     assert_a_restart_settles(&spec, &run);
 }
 
+/// Sends a daemon, its watcher and its warden, or some of them, SIGKILL while all are stopped, so that none of them can
+/// clean up after the first; the others then go on.
+fn kill_together(a: &Node, killed: &[u32]) {
+    let all = [a.pid(), watcher_of(a), warden_of(a)];
+    let send = |pid: u32, signal| kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
+    all.iter().for_each(|&pid| send(pid, Signal::STOP));
+    killed.iter().for_each(|&pid| send(pid, Signal::KILL));
+    all.iter().filter(|pid| !killed.contains(pid)).for_each(|&pid| send(pid, Signal::CONT));
+}
+
 #[test]
-fn what_daemon_and_warden_leave_is_dead_before_the_next_leads() {
+fn of_daemon_watcher_and_warden_the_last_one_ends_the_trees() {
+    for survivor in 0..3 {
+        let (spec, a, run) = process_table();
+        let mut killed = vec![a.pid(), watcher_of(&a), warden_of(&a)];
+        killed.remove(survivor);
+        kill_together(&a, &killed);
+        assert_eq!(a.await_no_job_processes(LONG), Vec::<u32>::new(), "by {survivor}");
+        a.wait_exit(LONG);
+        drop(a);
+        assert_a_restart_settles(&spec, &run);
+    }
+}
+
+#[test]
+fn a_child_of_a_command_string_dies_with_daemon_and_warden() {
+    let spec = node("only").jobs("jobs: {child: {schedule: '* * * * * *', command: 'sleep 1000; true'}}");
+    let a = leading(&spec);
+    await_start(&a, 0, "child");
+    until("the child runs", || a.job_processes().len() >= 2);
+    kill_together(&a, &[a.pid(), warden_of(&a)]);
+    assert_eq!(a.await_no_job_processes(LONG), Vec::<u32>::new());
+}
+
+#[test]
+fn what_all_three_leave_is_dead_before_the_next_leads() {
     let (spec, a, run) = process_table();
-    let warden = warden_of(&a);
-    // A stopped daemon cannot clean up after the warden.
-    a.stop();
-    kill(warden);
-    a.kill9();
-    until("the warden is gone", || !a.job_processes().contains(&warden));
+    let killed = [a.pid(), watcher_of(&a), warden_of(&a)];
+    kill_together(&a, &killed);
+    until("they are gone", || !killed.iter().any(|pid| is_alive(*pid)));
+    assert!(!a.job_processes().is_empty(), "nobody is left to kill them");
     let again = spec.start();
     again.await_event("leader.elected", LONG);
     let run_of = |pid: &u32| std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();

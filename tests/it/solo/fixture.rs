@@ -9,7 +9,7 @@ use cronkeeper_core::run::RunId;
 use serde_json::Value;
 
 use crate::support::node::{Event, Node, Spec};
-use crate::support::process::{children_of, output};
+use crate::support::process::{output, watcher_and_warden_of};
 use crate::support::scratch::Scratch;
 use crate::support::{LONG, poll};
 
@@ -155,9 +155,14 @@ pub fn await_starts(node: &Node, job: &str, count: usize) {
 
 /// The warden of a daemon.
 pub fn warden_of(node: &Node) -> u32 {
-    let wardens = children_of(node.pid());
-    assert_eq!(wardens.len(), 1, "the warden is the daemon's only child");
-    wardens[0]
+    let [_, warden] = watcher_and_warden_of(node.pid()).expect("a daemon has a watcher, and that a warden");
+    warden
+}
+
+/// The parent of the warden.
+pub fn watcher_of(node: &Node) -> u32 {
+    let [watcher, _] = watcher_and_warden_of(node.pid()).expect("a daemon has a watcher, and that a warden");
+    watcher
 }
 
 /// A figure of /proc/<pid>/status, in KiB.

@@ -154,6 +154,13 @@ pub fn children_of(pid: u32) -> Vec<u32> {
     pids.filter(|&child| parent_of(child) == Some(pid)).collect()
 }
 
+/// The watcher and the warden of a process: its only child, and the only child of that. `None` before they have started.
+pub fn watcher_and_warden_of(pid: u32) -> Option<[u32; 2]> {
+    let [watcher] = children_of(pid)[..] else { return None };
+    let [warden] = children_of(watcher)[..] else { return None };
+    Some([watcher, warden])
+}
+
 fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()

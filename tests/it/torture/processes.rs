@@ -114,15 +114,9 @@ fn processes_without_a_mark_of_their_run_die_too_when_the_warden_is_killed() {
     let pid: i32 = std::fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
     let alive = || std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"sleep"));
     until("it is itself", alive);
-    let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     kill_process(Pid::from_raw(warden_of(&node).cast_signed()).unwrap(), Signal::KILL).unwrap();
     node.wait_exit(LONG);
-    if cgroup.contains("/cronkeeper.") {
-        until("it is dead", || !alive());
-    } else {
-        skipped(Facility::Cgroups, "no cgroup can be had, and nothing else knows of it");
-        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
-    }
+    until("it is dead", || !alive());
 }
 
 /// As pid 1 of a container, cronkeeper is the parent of all orphans.

@@ -12,7 +12,7 @@ use cronkeeper_core::clock::system::uptime;
 use cronkeeper_core::process::{Deadline, EndedBy, Exit, Launch, Notice, Order, Recorded};
 use cronkeeper_core::run::Traces;
 
-use super::fixture::{Fixture, TIMEOUT, eventually, is_root, living, nobody};
+use super::fixture::{Fixture, TIMEOUT, children, descendants, eventually, is_root, living, nobody, state};
 use crate::support::command::command;
 
 #[tokio::test]
@@ -89,12 +89,16 @@ async fn neither_the_warden_nor_a_held_process_is_named_like_the_daemon() {
     let launch = fixture.launch(&["true"]);
     fixture.order_start(&Launch { not_before: Some(uptime() + Duration::from_secs(600)), ..launch });
     let Notice::Held { pid, .. } = fixture.notice().await else { panic!("it is held") };
-    for pid in [i32::try_from(fixture.warden.pid()).unwrap(), pid] {
+    let name = |pid: i32, file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+    for pid in [fixture.warden.watcher().cast_signed(), fixture.warden.pid().cast_signed(), pid] {
         for file in ["comm", "cmdline"] {
-            let name = std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
-            assert!(name.starts_with("job-warden") && !name.contains("cronkeeper"), "{file}: {name}");
+            let name = name(pid, file);
+            assert!(name.starts_with("job-wa") && !name.contains("cronkeeper"), "{file}: {name}");
         }
     }
+    // Nor are the two named alike: `pkill -9 job-warden` leaves the watcher.
+    eventually("it has its name", || name(fixture.warden.watcher().cast_signed(), "comm") == "job-watcher\n").await;
+    assert_eq!(name(fixture.warden.pid().cast_signed(), "comm"), "job-warden\n");
 }
 
 #[tokio::test]
@@ -143,14 +147,60 @@ async fn a_job_of_another_user_dies_with_the_warden() {
 }
 
 #[tokio::test]
-async fn when_the_warden_is_killed_the_main_processes_die_and_the_others_are_found() {
+async fn when_the_warden_is_killed_the_watcher_kills_what_it_has_left() {
+    let mut fixture = Fixture::new();
+    let launch = fixture.sh("setsid sleep 1000 & (setsid env -i sh -c 'sleep 1000 & wait' &); echo ready; sleep 1000");
+    fixture.start(launch).await;
+    fixture.line("ready").await;
+    let of_warden = fixture.warden.pid();
+    eventually("all have begun", || descendants(&children(of_warden)).len() >= 5).await;
+    let all = descendants(&children(of_warden));
+    let warden = rustix::process::Pid::from_raw(fixture.warden.pid().cast_signed()).unwrap();
+    rustix::process::kill_process(warden, rustix::process::Signal::KILL).unwrap();
+    assert!(matches!(tokio::time::timeout(TIMEOUT, fixture.warden.notice()).await, Ok(Err(WardenGone::Closed))));
+    fixture.warden.close().await.unwrap();
+    assert!(all.iter().all(|&pid| matches!(state(pid), None | Some('Z'))), "{all:?}");
+}
+
+#[tokio::test]
+async fn without_its_watcher_a_warden_goes_on_and_is_waited_for() {
+    let mut fixture = Fixture::new();
+    let launch = fixture.sh("trap '' TERM; setsid sleep 1000 & echo ready; sleep 1000");
+    fixture.start(launch).await;
+    fixture.line("ready").await;
+    let watcher = rustix::process::Pid::from_raw(fixture.warden.watcher().cast_signed()).unwrap();
+    rustix::process::kill_process(watcher, rustix::process::Signal::KILL).unwrap();
+    let again = fixture.sh("exit 0");
+    assert_eq!(fixture.run(again).await.exit, Exit::Code(0));
+    fixture.warden.close().await.unwrap();
+    assert_eq!(living(&fixture.run), [0; 0]);
+}
+
+/// Otherwise its daemon would wait for a warden that is dead, and for a watcher that cannot tell.
+#[tokio::test]
+async fn a_warden_and_a_watcher_that_are_stopped_can_be_killed() {
+    let mut fixture = Fixture::new();
+    for pid in [fixture.warden.watcher(), fixture.warden.pid()] {
+        let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    }
+    fixture.warden.kill().unwrap();
+    assert!(matches!(tokio::time::timeout(TIMEOUT, fixture.warden.notice()).await, Ok(Err(WardenGone::Closed))));
+    fixture.warden.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn when_watcher_and_warden_are_killed_the_main_processes_die_and_the_others_are_found() {
     let mut fixture = Fixture::new();
     let launch = fixture.sh("setsid sleep 1000 & (setsid sh -c 'sleep 1000 & wait' &); echo ready; sleep 1000");
     let (_, main) = fixture.start(launch).await;
     fixture.line("ready").await;
     let started = start_time(main);
-    let warden = rustix::process::Pid::from_raw(i32::try_from(fixture.warden.pid()).unwrap()).unwrap();
-    rustix::process::kill_process(warden, rustix::process::Signal::KILL).unwrap();
+    // The watcher first: otherwise it would kill the others.
+    for pid in [fixture.warden.watcher(), fixture.warden.pid()] {
+        let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
     loop {
         match tokio::time::timeout(TIMEOUT, fixture.warden.notice()).await.expect("news in time") {
             Ok(_) => {}

@@ -201,6 +201,17 @@ pub fn children(warden: u32) -> Vec<i32> {
     list.split_ascii_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
+/// The living processes below these, and they themselves.
+pub fn descendants(of: &[i32]) -> Vec<i32> {
+    let mut all = of.to_vec();
+    for at in 0.. {
+        let Some(&pid) = all.get(at) else { break };
+        let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        all.extend(list.split_ascii_whitespace().map(|pid| pid.parse::<i32>().unwrap()));
+    }
+    all
+}
+
 pub fn memory_kib(warden: u32, key: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{warden}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with(key)).unwrap();

@@ -125,9 +125,12 @@ async fn each_step_that_can_fail_is_named() {
     let mut launch = fixture.launch(&["true"]);
     launch.directory = "/no/such/folder".into();
     assert_eq!(fixture.refused(launch).await, step(StartStep::Directory, 2));
+    let mut launch = fixture.launch(&["true"]);
+    launch.streams = Some(InheritedStreams { stdin: 0, stdout: 1, stderr: 2, locks: vec![3, -1] });
+    assert_eq!(fixture.refused(launch).await, step(StartStep::Prepare, 9));
     for [stdin, stdout, stderr] in [[-1, 1, 2], [0, i32::MIN, 2], [0, 1, -1]] {
         let mut launch = fixture.launch(&["true"]);
-        launch.streams = Some(InheritedStreams { stdin, stdout, stderr });
+        launch.streams = Some(InheritedStreams { stdin, stdout, stderr, locks: Vec::new() });
         assert_eq!(fixture.refused(launch).await, step(StartStep::Prepare, 9));
     }
     fixture.close().await;

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::huge::huge;
 use super::{Host, Known, WAYS, is_alive, quoted, stranger};
-use crate::solo::fixture::{leading, warden_of};
+use crate::solo::fixture::{leading, warden_of, watcher_of};
 use crate::support::command;
 use crate::support::node::{Node, Spec};
 use crate::support::process::Process;
@@ -19,7 +19,7 @@ use crate::support::{Facility, LONG, skipped, until};
 const MEMORY: &str = "ulimit -v 2097152";
 const ENVIRONMENT: u64 = 3 << 30;
 
-/// A node that is dead like its warden, while one process of its run is left.
+/// A node that is dead like its watcher and its warden, while one process of its run is left.
 struct Crashed {
     node: Node,
     run: String,
@@ -43,13 +43,16 @@ impl Crashed {
         }
         let line = || std::fs::read(format!("/proc/{left}/cmdline")).unwrap_or_default();
         until("it is itself", || line().starts_with(b"sleep"));
-        let warden = warden_of(&node);
-        // Stopped first: otherwise the daemon would notice the end of the warden and kill the processes itself.
+        let (watcher, warden) = (watcher_of(&node), warden_of(&node));
+        // Stopped first: otherwise the daemon would notice the end of the warden and kill the processes itself, as would
+        // the watcher.
         node.stop();
-        kill_process(Pid::from_raw(warden.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        for pid in [watcher, warden] {
+            kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        }
         node.kill9();
         until("the warden is gone", || !is_alive(warden));
-        assert!(is_alive(left), "it outlives both");
+        assert!(is_alive(left), "it outlives all three");
         Some(Self { node, run, left })
     }
 
