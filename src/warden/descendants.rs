@@ -65,9 +65,8 @@ fn freeze(children: &[i32]) -> io::Result<BTreeMap<Identity, Process>> {
         let process_table = ProcessTable::read()?;
         let mut has_new = false;
         for process in process_table.members(None, children.iter().copied()) {
-            if !stopped.contains_key(&process.identity()) {
+            if stopped.insert(process.identity(), process.clone()).is_none() {
                 process.signal(Signal::STOP);
-                stopped.insert(process.identity(), process.clone());
                 has_new = true;
             }
         }
