@@ -158,8 +158,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         let context = self.context.clone();
         let Desired { campaign, resign, .. } = self.supervisor.desired;
         // The daemon is notified of the end of a term before it is of a new candidate.
-        let is_over = self.candidacy.over.is_none();
-        let wants_position = campaign && !resign && is_over && self.loop_turns() && self.wanted.may_join();
+        let is_reported = self.candidacy.over.is_none();
+        let wants_position = campaign && !resign && is_reported && self.loop_turns() && self.wanted.may_join();
         match (&self.candidacy.candidate, &self.candidacy.role) {
             (None, _) if wants_position => {
                 let is_unclear = std::mem::replace(&mut self.candidacy.is_join_unclear, true);

@@ -18,7 +18,7 @@ use crate::engine::misfire::{LEAST_AGE, STAMP, is_too_old};
 use crate::engine::runs::Runs;
 use crate::job::Job;
 use crate::ledger::{Change, Commit, TriggerEntry};
-use crate::run::{Link, RunId, Skip, SkipReason, TriggerSeq, UpstreamResult};
+use crate::run::{Link, RunId, Skip, SkipReason, TriggerRecord, TriggerSeq, UpstreamResult};
 
 /// Most decided triggers that are remembered. For older ones the ledger is checked by the commit.
 const REMEMBERED: usize = 1_000;
@@ -29,7 +29,7 @@ pub(super) struct Triggers {
     /// Not decided on yet.
     waiting: BTreeMap<TriggerSeq, TriggerEntry>,
     /// Decided on in this term.
-    decided: BTreeMap<TriggerSeq, Uuid>,
+    decided: BTreeMap<TriggerSeq, (Uuid, Timestamp)>,
     /// The decided triggers that are read next are decided on again: the service may have lost that they were.
     seeks_returned: bool,
     /// When the next trigger is given up that this node's file does not allow: it lacks the job, or the parameters.
@@ -50,7 +50,7 @@ impl Triggers {
         let seeks_returned = std::mem::take(&mut self.seeks_returned);
         for (seq, entry) in read {
             // A service that has lost triggers gives their numbers to others.
-            let is_decided = self.decided.get(&seq) == Some(&entry.record.uuid);
+            let is_decided = self.decided.get(&seq) == Some(&(entry.record.uuid, entry.record.at));
             if !is_decided || seeks_returned {
                 self.waiting.insert(seq, entry);
             }
@@ -73,9 +73,9 @@ impl Triggers {
         self.waiting.range((from, Bound::Unbounded)).next().map(|(&seq, _)| seq)
     }
 
-    fn note_decided(&mut self, seq: TriggerSeq, uuid: Uuid) {
+    fn note_decided(&mut self, seq: TriggerSeq, request: &TriggerRecord) {
         self.waiting.remove(&seq);
-        self.decided.insert(seq, uuid);
+        self.decided.insert(seq, (request.uuid, request.at));
         if self.decided.len() > REMEMBERED {
             self.decided.pop_first();
         }
@@ -109,7 +109,7 @@ impl Triggers {
         let run = RunId::manual(job.clone(), entry.record.at, seq);
         if runs.contains(&run) && !runs.is_begun(&run) {
             // The list is outdated: its begin is not answered yet.
-            return self.note_decided(seq, entry.record.uuid);
+            return self.note_decided(seq, &entry.record);
         }
         // This node's file may lack the job or the parameters only for a moment.
         let give_up_at = later(entry.record.at, LEAST_AGE);
@@ -118,7 +118,7 @@ impl Triggers {
             return;
         }
         let verdict = self.judge(cx, runs, seq, &entry);
-        self.note_decided(seq, entry.record.uuid);
+        self.note_decided(seq, &entry.record);
         match verdict {
             TriggerVerdict::Begin(job) => begin(cx, runs, &job, seq, &entry),
             TriggerVerdict::Skip(reason) => drop_trigger(cx, seq, &entry, Some(reason)),
@@ -154,7 +154,7 @@ impl Triggers {
 
     /// True if another trigger with this uuid was decided on in this term.
     fn is_seen(&self, seq: TriggerSeq, uuid: Uuid) -> bool {
-        self.decided.iter().any(|(&other, &same)| other != seq && same == uuid)
+        self.decided.iter().any(|(&other, &(same, _))| other != seq && same == uuid)
     }
 
     /// Handles the answer to the begin of a trigger's run. If it was rejected, the trigger is gone, or is read again
