@@ -90,8 +90,8 @@ pub struct Verified<W> {
     pub watches: Vec<W>,
 }
 
-/// The queue and the members, as read without a watch.
-pub struct Survey {
+/// The queue and the members, as read from time to time.
+pub struct Survey<W> {
     /// The candidates ahead of this node's own, if there are any.
     pub behind: Option<Behind>,
     /// False if this node's candidate was not found.
@@ -102,6 +102,8 @@ pub struct Survey {
     pub members: Vec<Member>,
     /// Members that cannot be read.
     pub damaged: Vec<Damage>,
+    /// Fires when a member has come or gone; absent unless it was asked for.
+    pub changed: Option<W>,
 }
 
 /// Joins the queue.
@@ -370,8 +372,11 @@ pub async fn leave<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result
     context.remove_entries(names, &[context.me.owner]).await
 }
 
-/// Reads the queue and the members, for the log and for status.
-pub async fn survey<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<Survey, SessionError> {
+/// Reads the queue and the members, for the log and for status. Watches which members there are, on request.
+pub async fn survey<C: Client, K: Clock>(
+    context: SessionContext<C, K>,
+    wants_watch: bool,
+) -> Result<Survey<C::Watch>, SessionError> {
     let place = queue::place(&read_order(&context).await?, &context.me.prefix);
     let has_candidate = place.ours.is_some();
     let behind = match (place.ours, place.predecessor) {
@@ -381,12 +386,23 @@ pub async fn survey<C: Client, K: Clock>(context: SessionContext<C, K>) -> Resul
         }
         _ => None,
     };
+    // The watch comes first, so that it fires for whatever the reading has missed.
+    let changed = if wants_watch { watch_members(context.line()?).await? } else { None };
     let (members, damaged) = snapshot::members(context.line()?).await?;
     let path = context.member();
     // Compare sessions only: the member's data may have been overwritten.
     let own = context.line()?.stat(&path).await.at(&path)?;
     let has_member = own.is_some_and(|stat| stat.ephemeral_owner == context.me.owner);
-    Ok(Survey { behind, has_candidate, has_member, members, damaged })
+    Ok(Survey { behind, has_candidate, has_member, members, damaged, changed })
+}
+
+/// A watch on which members there are; none if the server refuses it, since they are read from time to time anyway.
+async fn watch_members<C: Client>(client: &C) -> Result<Option<C::Watch>, SessionError> {
+    match client.children_and_watch(paths::NODES).await {
+        Ok((_, watch)) => Ok(Some(watch)),
+        Err(error) if error.is_of_path() => Ok(None),
+        Err(error) => Err(error).at(paths::NODES),
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! The node's candidate, its position in the queue, and its term.
 
-use super::BoxFuture;
+use std::time::Duration;
+
 use super::transfer::Transfer;
+use super::{BoxFuture, FIRST_SURVEY, SURVEY_EVERY};
 use crate::zookeeper::place::Behind;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::term::{CandidateName, Term, TermEnd};
@@ -37,6 +39,10 @@ pub(super) struct Candidacy {
     pub following: Option<Behind>,
     /// When the queue and the members are read next.
     pub survey_at: Uptime,
+    /// When they were read last.
+    pub surveyed_at: Uptime,
+    /// From the next time until the one after it.
+    pub survey_pause: Duration,
     pub is_high_sequence_reported: bool,
     /// The parent znode of the queue is not writable for this node.
     pub is_queue_closed: bool,
@@ -57,6 +63,8 @@ impl Candidacy {
             role: Role::None,
             following: None,
             survey_at,
+            surveyed_at: Uptime::ZERO,
+            survey_pause: SURVEY_EVERY,
             is_high_sequence_reported: false,
             is_queue_closed: false,
             resign_by: None,
@@ -67,5 +75,17 @@ impl Candidacy {
 
     pub fn leads(&self) -> bool {
         matches!(self.role, Role::Leading(_))
+    }
+
+    /// Reads the queue and the members soon, and then less and less often.
+    pub fn survey_soon(&mut self, now: Uptime) {
+        self.survey_pause = FIRST_SURVEY;
+        self.survey_at = self.survey_at.min(now + FIRST_SURVEY);
+    }
+
+    /// The queue and the members were read.
+    pub fn surveyed(&mut self, now: Uptime) {
+        (self.surveyed_at, self.survey_at) = (now, now + self.survey_pause);
+        self.survey_pause = (self.survey_pause * 2).min(SURVEY_EVERY);
     }
 }

@@ -28,6 +28,8 @@ pub(super) struct Membership {
     pub watches: FuturesUnordered<BoxFuture<()>>,
     /// The node's own entries are watched: it leads or has runs in flight.
     pub is_watched: bool,
+    /// On the leader, resolves when a member has come or gone. One node alone is woken, so this is no herd.
+    pub of_others: Option<BoxFuture<()>>,
     /// The parent znode of the members is not writable for this node.
     pub is_parent_closed: bool,
 }
@@ -41,6 +43,7 @@ impl Membership {
             must_publish: false,
             watches: FuturesUnordered::new(),
             is_watched: false,
+            of_others: None,
             is_parent_closed: false,
         }
     }

@@ -194,9 +194,13 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     /// Reads the queue and the members. A leader also reads the damaged paths again.
-    fn survey(&self) -> Request<<C::Client as Client>::Watch> {
+    fn survey(&mut self) -> Request<<C::Client as Client>::Watch> {
         let context = self.context.clone();
         let is_leader = self.candidacy.leads();
+        if !is_leader {
+            self.membership.of_others = None;
+        }
+        let wants_watch = is_leader && self.membership.of_others.is_none();
         let known = self.supervisor.cluster.clone().filter(|_| is_leader);
         let damaged = if is_leader { self.supervisor.damages.paths(Source::Ledger) } else { Vec::new() };
         Box::pin(async move {
@@ -204,7 +208,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 entry::keep_cluster(&context, known).await?;
             }
             let reread = reread::reread(&context, damaged).await?;
-            Ok(StepResult::Survey(place::survey(context).await?, reread))
+            Ok(StepResult::Survey(place::survey(context, wants_watch).await?, reread))
         })
     }
 

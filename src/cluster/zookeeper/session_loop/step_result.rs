@@ -10,7 +10,7 @@ use super::link::ReportedLink;
 use super::membership::OwnMemberState;
 use super::reread::RereadResult;
 use super::step::Retry;
-use super::{SURVEY_EVERY, SessionEnd, SessionLoop, fired};
+use super::{FIRST_SURVEY, SessionEnd, SessionLoop, fired};
 use crate::zookeeper::client::{Client, Connect};
 use crate::zookeeper::context::SessionError;
 use crate::zookeeper::damage::Source;
@@ -47,7 +47,7 @@ pub enum StepResult<W> {
     Left,
     Published(bool),
     Renumbered(bool),
-    Survey(Survey, RereadResult),
+    Survey(Survey<W>, RereadResult),
 }
 
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
@@ -193,6 +193,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 self.found_damage(Source::Queue, damage);
                 self.adopt(&behind.candidate);
                 self.candidacy.role = Role::Waiting(fired(watch));
+                self.candidacy.survey_soon(self.now());
                 self.report_following(behind);
                 self.schedule_open_check();
             }
@@ -382,8 +383,19 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    fn surveyed(&mut self, survey: Survey) {
-        self.candidacy.survey_at = self.now() + SURVEY_EVERY;
+    /// A member has come or gone: the leader looks at once, but not more often than once a second.
+    pub(super) fn members_changed(&mut self) {
+        self.membership.of_others = None;
+        let soonest = (self.candidacy.surveyed_at + FIRST_SURVEY).max(self.now());
+        self.candidacy.survey_at = self.candidacy.survey_at.min(soonest);
+    }
+
+    fn surveyed(&mut self, survey: Survey<<C::Client as Client>::Watch>) {
+        self.candidacy.surveyed(self.now());
+        match survey.changed {
+            Some(watch) if self.candidacy.leads() => self.membership.of_others = Some(fired(watch)),
+            Some(_) | None => {}
+        }
         self.membership.must_verify |=
             !survey.has_member || (self.candidacy.candidate.is_some() && !survey.has_candidate);
         if let (Role::Waiting(_), true) = (&self.candidacy.role, survey.has_candidate) {
