@@ -129,9 +129,8 @@ impl Gatherer<'_> {
             return Err(refused);
         }
         let node = self.own_name();
-        let missing = Missing { attempt: None, node: node.clone(), why: refused.error };
         let attempts = attempts.into_iter().map(|attempt| (attempt, node.clone())).collect();
-        Ok((Plan { attempts, is_over: true, ..Plan::default() }, vec![missing]))
+        Ok((Plan { attempts, is_over: true, unread: Some(refused.error), ..Plan::default() }, Vec::new()))
     }
 
     /// Asks all nodes for a run of which the ledger has no record any more.
@@ -184,6 +183,7 @@ impl Gatherer<'_> {
         let mut silent: BTreeMap<&NodeName, String> = BTreeMap::new();
         let deadline = Instant::now() + ASKING;
         let mut fetched = 0;
+        let mut is_being_written = false;
         for (attempt, node) in plan.attempts.iter().filter(|(attempt, _)| *attempt >= from.attempt) {
             let attempt = *attempt;
             let place = if attempt == from.attempt { from } else { Cursor { attempt, offset: 0 } };
@@ -215,6 +215,11 @@ impl Gatherer<'_> {
                             page.state = OutputState::More;
                             return page;
                         }
+                        // Whether the attempt goes on is not known. All that it has written is there.
+                        PageEnd::Open if plan.unread.is_some() => {
+                            is_being_written = true;
+                            None
+                        }
                         // The attempt has ended, but its file is not finished: by then more may have been written.
                         PageEnd::Open | PageEnd::Absent => {
                             let why =
@@ -242,6 +247,11 @@ impl Gatherer<'_> {
         if plan.is_over {
             page.state = OutputState::End;
             page.note.clone_from(&plan.note);
+        }
+        match &plan.unread {
+            Some(_) if is_being_written => page.note = Some(format!("{} is still writing it", self.own_name())),
+            Some(why) => page.missing.push(Missing { attempt: None, node: self.own_name(), why: why.clone() }),
+            None => {}
         }
         page
     }

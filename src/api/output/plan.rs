@@ -17,6 +17,8 @@ pub(super) struct Plan {
     pub tail: String,
     /// Why there is no output.
     pub note: Option<String>,
+    /// Why the ledger was not asked: these are the attempts that this node keeps.
+    pub unread: Option<String>,
 }
 
 impl Plan {
@@ -53,6 +55,7 @@ impl Plan {
             is_over: true,
             tail,
             note: reason.and_then(Reason::prevented_start).map(str::to_owned),
+            unread: None,
         }
     }
 
