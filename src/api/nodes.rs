@@ -144,8 +144,10 @@ impl ApiState {
         reason: Option<String>,
     ) -> Result<Drained, RefusedRequest> {
         let until = Instant::now() + TIMEOUT;
-        self.require_node(&node).await?;
-        let reason = limited_reason(reason)?;
+        let queue = self.require_node(&node).await?;
+        // Who drains a node once more does not take the reason back that it was drained for.
+        let known = || queue.drained.get(&node).and_then(|before| before.reason.clone());
+        let reason = limited_reason(reason)?.or_else(known);
         let drain = Drain { by, at: whole_second(system::now().wall), reason };
         let replaced = self.recorded(self.sources.operator.drain(node.clone(), drain.clone())).await?;
         let (by, reason) = (&drain.by, drain.reason.as_deref());
@@ -168,7 +170,8 @@ impl ApiState {
 
     pub(super) async fn hand_over(&self, by: String, to: Option<NodeName>) -> Result<HandedOver, RefusedRequest> {
         let until = Instant::now() + TIMEOUT;
-        let next = to.as_ref().map(NodeName::as_str);
+        let named = to.clone();
+        let next = named.as_ref().map(NodeName::as_str);
         info!(target: TARGET, event = REQUESTED, request = "handover", to = next, by, "{by} requested a handover");
         let queue = self.read_queue().await;
         let own = Arc::clone(&self.sources.status.borrow());
@@ -200,7 +203,8 @@ impl ApiState {
         self.reads.changed();
         let (node, candidate) = done.inspect_err(|refused| {
             let reason = &refused.error;
-            info!(target: TARGET, event = log_event::OPERATOR_REFUSED, request = "handover", by, reason, "{reason}");
+            let text = refusal(next, reason);
+            info!(target: TARGET, event = log_event::OPERATOR_REFUSED, request = "handover", by, reason, "{text}");
         })?;
         let is_next = |queue: &Queue| first(queue).is_some_and(|first| first.candidate != candidate);
         let queue = self.queue_with(until.min(Instant::now() + SUCCESSION), is_next).await;
@@ -291,14 +295,15 @@ impl ApiState {
     }
 
     /// Refuses a node that is not alive, has not been seen lately and is not drained: it is probably mistyped.
-    async fn require_node(&self, node: &NodeName) -> Result<(), RefusedRequest> {
+    /// Returns the queue.
+    async fn require_node(&self, node: &NodeName) -> Result<Queue, RefusedRequest> {
         let queue = self.read_queue().await?;
         let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
         let missing = status.missing.iter().map(|missing| &missing.node);
         let known = queue.members.iter().map(|member| &member.node).chain(queue.drained.keys()).chain(missing);
         let known: Vec<&NodeName> = known.collect();
         if known.contains(&node) {
-            return Ok(());
+            return Ok(queue);
         }
         let near = nearest(node.as_str(), known.into_iter().map(NodeName::as_str));
         let meant = near.map(|near| format!(", did you mean `{near}`?")).unwrap_or_default();
@@ -359,6 +364,13 @@ fn conflict(to: Option<&NodeName>, why: &TransferError) -> RefusedRequest {
     RefusedRequest::new(StatusCode::CONFLICT, error)
 }
 
+/// A refused handover, for the log: the answer to the request alone does not say what was refused.
+fn refusal(to: Option<&str>, reason: &str) -> String {
+    let why = reason.strip_prefix("no handover").and_then(|rest| rest.split_once(": ")).map_or(reason, |(_, why)| why);
+    let to = to.map(|to| format!(" to {to}")).unwrap_or_default();
+    format!("handover{to} refused: {why}")
+}
+
 fn late(leader: &NodeName) -> RefusedRequest {
     let error =
         format!("{leader} did not resign within {} s; its log tells why, or it will do so later", TIMEOUT.as_secs());
@@ -374,6 +386,16 @@ fn node_name(node: PathParam) -> Result<NodeName, RefusedRequest> {
 mod tests {
     use super::*;
     use crate::status::sample;
+
+    #[test]
+    fn a_refusal_in_the_log_says_what_was_refused() {
+        let away = "the ledger cannot be read: no answer";
+        assert_eq!(refusal(None, away), "handover refused: the ledger cannot be read: no answer");
+        let refused = conflict(Some(&NodeName::new("host-b")), &TransferError::NotQueued).error;
+        assert_eq!(refusal(Some("host-b"), &refused), "handover to host-b refused: it is not in the queue");
+        let refused = conflict(None, &TransferError::NotLeading).error;
+        assert_eq!(refusal(None, &refused), "handover refused: this node does not lead");
+    }
 
     #[test]
     fn another_node_leads_if_it_is_first_and_alive_and_not_drained() {

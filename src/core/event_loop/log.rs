@@ -52,7 +52,7 @@ pub(super) fn signalled_handover(leads: bool) {
     info!(target: TARGET, event = log_event::OPERATOR_REQUESTED, request, by, "{by} requested a handover");
     if !leads {
         let reason = TransferError::NotLeading.to_string();
-        info!(target: TARGET, event = log_event::OPERATOR_REFUSED, request, by, reason, "no handover: {reason}");
+        info!(target: TARGET, event = log_event::OPERATOR_REFUSED, request, by, reason, "handover refused: {reason}");
     }
 }
 
