@@ -47,6 +47,33 @@ fn a_failover_is_seen_on_an_open_page() {
 }
 
 #[test]
+fn an_open_page_says_so_when_its_node_does_not_answer_any_more() {
+    let at = unused();
+    let spec = listening(node("a"), at);
+    let a = leading(&spec);
+    let browser = Browser::start(1000, 800);
+    browser.open(&format!("http://{at}/"));
+    let is_well = || {
+        browser.await_text("#live", |text| text.contains("up to date") && !text.contains("not up to date"));
+        assert_eq!(browser.text("#stale"), "");
+    };
+    let is_grey = || browser.run("return document.getElementById('main').classList.contains('old')");
+    is_well();
+    assert_eq!(is_grey(), json!(false));
+    // Its connections stay open, and nothing comes over them.
+    a.stop();
+    let says_so = |text: &str| {
+        text.starts_with(&format!("{} does not answer. What is below is how things were at ", spec.name()))
+    };
+    browser.await_text("#stale", says_so);
+    assert_eq!(is_grey(), json!(true));
+    a.cont();
+    is_well();
+    a.kill9();
+    browser.await_text("#stale", says_so);
+}
+
+#[test]
 fn a_job_that_fails_is_run_again_by_who_has_the_token_and_what_it_prints_stays_text() {
     let (dir, at) = (Scratch::new("token"), unused());
     let token = dir.write("token", TOKEN);

@@ -26,8 +26,11 @@ use cronkeeper_core::clock::{Uptime, system};
 const PACE: Duration = Duration::from_millis(250);
 /// The ledger is asked this often for what this node does not learn by itself.
 const TICK: Duration = Duration::from_secs(1);
-/// A comment is sent after this long without an event, so that both ends notice a broken connection.
-const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Sent after this long without anything else, so that both ends notice a broken connection, and an open page that the
+/// node has stopped. The script relies on it: `QUIET` in page.js is longer.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+/// What is sent then: an event of its own, because a script does not see comments.
+const BEAT: &[u8] = b"event: alive\ndata: {}\n\n";
 /// How long a stream lasts.
 const LIFETIME: Duration = Duration::from_secs(240);
 /// Sent first: when to reconnect after the end, in milliseconds.
@@ -91,7 +94,7 @@ impl Follower {
             }
             if now.since(self.quiet_since) >= HEARTBEAT {
                 self.quiet_since = now;
-                return Some(Bytes::from_static(b":\n\n"));
+                return Some(Bytes::from_static(BEAT));
             }
             sleep(PACE).await;
             // Dropping the wait loses nothing: a change stays marked until it is seen.

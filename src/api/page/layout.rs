@@ -49,6 +49,8 @@ impl Frame<'_> {
                 body {
                     a.skip href="#main" { "Skip to the content" }
                     (self.header())
+                    // The script shows it, and greys the rest, when this node does not answer any more.
+                    p #stale.problems role="alert" data-node=(self.node) hidden {}
                     main #main {
                         @if let Some(done) = self.done { p.done role="status" { (done) } }
                         (main)

@@ -2,6 +2,9 @@
 //
 // The server says over `/v1/events` that something has changed. The script then fetches the same page and puts in the
 // sections that differ. It never makes HTML from text of its own, and never runs what it fetches.
+//
+// Every two seconds the server says at least that it is alive. If nothing comes, the script asks; without an answer it
+// says so at the top of the page, and greys the rest.
 "use strict";
 
 (() => {
@@ -9,6 +12,17 @@
   const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
   const SHORTEST = 1000; // ms between two fetches
   const FALLBACK = 10000; // ms between two fetches without events
+  const LATE = 10000; // ms that the node has to send the page
+  const QUIET = 5000; // ms without a word from the node, after which it is asked
+  const PATIENCE = 3000; // ms that it has to answer then
+  const stale = document.getElementById("stale");
+  const main = document.getElementById("main");
+  const node = stale.dataset.node;
+  let heard = Date.now(); // when the node said something last
+  let shown = Date.now(); // the moment that the page shows
+  let asking = false;
+  let askAt = 0; // not before this time
+  let due = false; // the page has changed, and is to be fetched
   let tag = "";
   let timer = 0;
   let last = 0;
@@ -17,6 +31,44 @@
 
   const say = (text) => {
     if (live.textContent !== text) live.textContent = text;
+  };
+
+  // What is on the page is not how things are now.
+  const outdated = (why) => {
+    const text = `${why} What is below is how things were at ${new Date(shown).toISOString().slice(11, 19)} UTC.`;
+    if (stale.textContent !== text) stale.textContent = text;
+    stale.hidden = false;
+    main.classList.add("old");
+    say("This page is not up to date.");
+  };
+
+  const current = () => {
+    [heard, shown] = [Date.now(), Date.now()];
+    stale.hidden = true;
+    main.classList.remove("old");
+    say("This page is up to date.");
+  };
+
+  // The node said something.
+  const hear = () => {
+    heard = Date.now();
+    if (!stale.hidden) soon();
+    else if (!due && !busy) shown = heard;
+  };
+
+  // Asks the node whether it is alive, if it has said nothing for a while.
+  const ask = async () => {
+    const now = Date.now();
+    if (document.hidden || asking || now - heard < QUIET || now < askAt) return;
+    asking = true;
+    try {
+      await fetch("/healthz", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+      hear();
+    } catch {
+      outdated(`${node} does not answer.`);
+      askAt = Date.now() + 2000;
+    }
+    asking = false;
   };
 
   // Where the elements with a key are, so that those that move can be seen to move.
@@ -52,7 +104,10 @@
   };
 
   const replace = (old, next) => {
-    if (old.isEqualNode(next) || inUse(old)) return;
+    if (old.isEqualNode(next)) return;
+    old.className = next.className;
+    old.toggleAttribute("data-following", next.hasAttribute("data-following"));
+    if (inUse(old)) return;
     const focus = old.contains(document.activeElement) ? document.activeElement.id : "";
     const before = places(old);
     const output = old.querySelector("pre");
@@ -83,19 +138,25 @@
       again = true;
       return;
     }
-    busy = true;
+    [busy, due] = [true, false];
     last = Date.now();
     try {
       const headers = tag ? { "If-None-Match": tag } : {};
-      const answer = await fetch(location.href, { headers, cache: "no-store", credentials: "same-origin" });
+      const signal = AbortSignal.timeout(LATE);
+      const answer = await fetch(location.href, { headers, cache: "no-store", credentials: "same-origin", signal });
       if (answer.status === 200) {
-        tag = answer.headers.get("ETag") || "";
         put(await answer.text());
+        tag = answer.headers.get("ETag") || "";
       }
-      say(answer.ok || answer.status === 304 ? "This page is up to date." : "The node refuses to show this page now.");
-      if (!answer.ok && answer.status !== 304) later();
+      if (answer.ok || answer.status === 304) {
+        current();
+      } else {
+        heard = Date.now();
+        outdated(`${node} refuses to show this page now (${answer.status}).`);
+        later();
+      }
     } catch {
-      say("The node does not answer; what is shown may be old.");
+      outdated(`${node} does not answer.`);
       later();
     }
     busy = false;
@@ -106,6 +167,7 @@
   };
 
   const soon = () => {
+    due = true;
     if (document.hidden) return;
     clearTimeout(timer);
     const wait = Math.max(0, last + SHORTEST - Date.now());
@@ -125,15 +187,24 @@
       // Who leads is shown without delay.
       if (told.leader !== leader || told.state !== state) last = 0;
       ({ leader, state } = told);
+      heard = Date.now();
       soon();
     });
+    events.addEventListener("alive", hear);
     events.addEventListener("error", () => {
+      // The connection is gone: because the node is, or because each ends after some minutes.
+      heard = 0;
+      ask();
       // The browser reconnects by itself unless the server has refused.
       if (events.readyState === EventSource.CLOSED) setTimeout(listen, 30000);
     });
   };
 
   document.addEventListener("visibilitychange", soon);
+  window.addEventListener("pageshow", (event) => {
+    if (event.persisted) soon();
+  });
+  setInterval(ask, 1000);
   // Output changes without an event while its run is in flight.
   setInterval(() => {
     if (document.querySelector("[data-following]")) soon();
