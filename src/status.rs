@@ -13,7 +13,7 @@ pub(crate) mod sample;
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 pub use self::history::{EndedRun, HistoryEntry, Skipped, ending_details};
@@ -65,6 +65,9 @@ pub struct Status {
     pub queue: Vec<QueuedCandidate>,
     /// The nodes that are alive.
     pub members: Vec<Member>,
+    /// When this node read the members for itself; absent if they were read for an answer only.
+    #[serde(skip)]
+    pub members_at: Option<Timestamp>,
     /// Nodes that this node has seen since its start and that are not alive now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<MissingMember>,
@@ -75,9 +78,42 @@ pub struct Status {
     pub drift: Vec<NodeName>,
     /// Why the ledger could not be read. What it would have added is missing then, or is what the node last knew.
     pub unread: Option<String>,
+    /// While the ledger cannot be read: when all that is shown of it was read. Absent if none of it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_at: Option<Timestamp>,
+    /// What this node has not read from the ledger since its start: that a list of it is empty, or a value of it absent,
+    /// means nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<LedgerPart>,
     /// What this node cannot read, write or trust, each with the reason. The node ignores it for now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<String>,
+}
+
+/// A part of the ledger that a status shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum LedgerPart {
+    /// The queue, the members and the drained nodes.
+    Queue,
+    /// The runs in flight on other nodes, and the pauses, alarms and upstream results of jobs.
+    Runs,
+    /// How each job ended last.
+    Ends,
+}
+
+impl LedgerPart {
+    pub const ALL: [Self; 3] = [Self::Queue, Self::Runs, Self::Ends];
+
+    /// The part in a sentence about what is not known.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Queue => "who is in the queue",
+            Self::Runs => "what runs on other nodes, and which jobs are paused",
+            Self::Ends => "how the jobs ended last",
+        }
+    }
 }
 
 /// What a node is doing, from its start to its end.
@@ -218,12 +254,40 @@ pub struct MissingMember {
     pub host: String,
     /// When this node noticed that it is gone.
     pub gone_since: Timestamp,
+    /// When it was last seen alive: it went between the two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_seen: Option<Timestamp>,
 }
 
-/// Who drained a node, when and why.
+/// Between the last look at a node that was alive and the first at which it was gone, if they are close together.
+const CLOSE: SignedDuration = SignedDuration::from_secs(2);
+
+impl MissingMember {
+    /// True if it may have gone well before that was noticed.
+    pub fn is_vague(&self) -> bool {
+        self.last_seen.is_some_and(|last_seen| self.gone_since.duration_since(last_seen) > CLOSE)
+    }
+}
+
+/// Who drained a node, when and why, as far as that is shown: `host-b is drained by alice, since …: disks`.
 pub fn drain_in_words(node: &NodeName, drain: &Drain) -> String {
-    let reason = drain.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    format!("{node} is drained by {}, since {}{reason}", drain.by, drain.at)
+    format!("{node} is drained{}", drain_facts(drain))
+}
+
+/// Who drained a node before, when and why: `host-b was drained by alice, since …: disks`.
+pub fn former_drain_in_words(node: &NodeName, drain: &Drain) -> String {
+    format!("{node} was drained{}", drain_facts(drain))
+}
+
+fn drain_facts(drain: &Drain) -> String {
+    let by = shown(&drain.by).map(|by| format!(" by {by}")).unwrap_or_default();
+    let reason = drain.reason.as_deref().and_then(shown).map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("{by}, since {}{reason}", drain.at)
+}
+
+/// A text, unless it is left out for those who see only the outline.
+pub fn shown(text: &str) -> Option<&str> {
+    (text != WITHHELD).then_some(text)
 }
 
 /// A candidate, or a foreign entry, in the queue.

@@ -48,9 +48,7 @@ pub(super) async fn readyz(
     visibility: Visibility,
 ) -> (StatusCode, Json<Readiness>) {
     let status = Arc::clone(&state.sources.status.borrow());
-    let stalled = state.standstill(&status);
-    let stalled = stalled
-        .map(|idle| format!("the daemon's loop, whose last turn was {} ms ago", cronkeeper_core::run::millis(idle)));
+    let stalled = state.standstill(&status).map(awaits_turn);
     let ready = status.ready && stalled.is_none();
     let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let awaiting = stalled.or_else(|| match visibility {
@@ -58,6 +56,11 @@ pub(super) async fn readyz(
         Visibility::Outline => status.awaiting.as_deref().map(without_cause),
     });
     (code, Json(Readiness { ready, state: status.state.as_str(), awaiting }))
+}
+
+/// What a node waits for whose loop has stood still for so long.
+pub(super) fn awaits_turn(idle: Duration) -> String {
+    format!("the daemon's loop, whose last turn was {} ms ago", cronkeeper_core::run::millis(idle))
 }
 
 impl ApiState {

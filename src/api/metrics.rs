@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use tokio::time::timeout;
 
-use super::{ApiState, RefusedRequest};
+use super::{ApiState, RefusedRequest, show};
 use crate::metrics::{Format, Scrape};
 use crate::status::Status;
 use cronkeeper_core::coordination::ReadError;
@@ -26,13 +26,11 @@ const BATCH: usize = 100;
 /// `GET /metrics`: OpenMetrics for those who ask for it, else the older text format.
 pub(super) async fn metrics(State(state): State<Arc<ApiState>>, headers: HeaderMap) -> Response {
     let published = Arc::clone(&state.sources.status.borrow());
-    let (queue, ()) = futures_util::join!(state.reads.queue(), state.read_successes(&published));
+    let (queue, ()) = futures_util::join!(state.reads.known_queue(), state.read_successes(&published));
     drop(published);
     // No await from here on, so at most one handler at a time holds an answer that is not yet counted against limits.
     let mut status = state.sources.status_now();
-    if let Ok(queue) = queue {
-        status.put_queue(&queue);
-    }
+    status.unread = show::put_queue(&mut status, queue).map(|old| old.error.0);
     let is_turning = state.standstill(&status).is_none();
     let metrics = &state.sources.metrics;
     let (counts, successes) = (metrics.counts(), metrics.successes().known());

@@ -51,7 +51,7 @@ use super::network::{SIGN_IN, Visibility};
 use super::show::{job_name, no_such_job};
 use super::{ApiState, RefusedRequest};
 use crate::archive::Merged;
-use crate::status::{HistoryEntry, Status};
+use crate::status::{HistoryEntry, LedgerPart, Status};
 use cronkeeper_core::clock::system;
 use cronkeeper_core::coordination::ReadError;
 use cronkeeper_core::escape;
@@ -202,9 +202,10 @@ async fn one_run(
 ) -> Page {
     let run = run_id(run)?;
     // The status before the history: a run that ends in between is then found in both rather than in neither.
-    let in_flight = {
+    let (in_flight, note, is_read) = {
         let status = state.full_status(visitor.visibility).await;
-        status.runs.into_iter().find(|in_flight| in_flight.run == run)
+        let (note, is_read) = (cluster::unread_note(&status), status.knows(LedgerPart::Runs));
+        (status.runs.into_iter().find(|in_flight| in_flight.run == run), note, is_read)
     };
     let record = match state.reads.record(&connection, &state.sources.archive, &run).await {
         Err(error) if in_flight.is_none() => return Err(unread(&error).into()),
@@ -218,13 +219,14 @@ async fn one_run(
     let known = match (&ended, &in_flight) {
         (Some(ended), _) => Known::Ended(ended),
         (None, Some(in_flight)) => Known::InFlight(in_flight),
-        (None, None) => Known::Not,
+        (None, None) if is_read => Known::Not,
+        (None, None) => Known::Unread,
     };
     let newest = match visitor.visibility {
         Visibility::All => state.newest_output(&run).await,
         Visibility::Outline => None,
     };
-    let main = run::page(&run, &known, newest.as_ref(), (system::now().wall, visitor.may_act()));
+    let main = run::page(&run, &known, newest.as_ref(), &note, (system::now().wall, visitor.may_act()));
     Ok(state.framed(&run.to_string(), &status, &main, None, &visitor))
 }
 

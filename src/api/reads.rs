@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::admission::Admitted;
 use crate::archive::{Archive, Merged};
 use crate::status::{AlarmStatus, RecordedEnds, RunStatus, Status};
-use cronkeeper_core::clock::{Uptime, stamp, system};
+use cronkeeper_core::clock::{Uptime, system};
 use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
 use cronkeeper_core::election::Queue;
 use cronkeeper_core::job::JobName;
@@ -22,8 +22,8 @@ use cronkeeper_core::run::{HistoryRecord, Link, Pause, RunId};
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// Age up to which a cached answer is used.
 const FRESH: Duration = Duration::from_secs(1);
-/// An answer is used for at least this many times as long as it took, so that reads of thousands of jobs for many
-/// clients leave ZooKeeper time for other things.
+/// An answer about jobs is used for at least this many times as long as it took, so that reads of thousands of jobs for
+/// many clients leave ZooKeeper time for other things.
 const REST: u32 = 10;
 /// After a change that was written to the ledger, the daemon has published a status that shows it: it learns of the
 /// change, and pauses between two publications, for at most a second.
@@ -66,10 +66,39 @@ pub(super) struct Reads {
 /// What is known of a part of the ledger.
 #[derive(Debug)]
 pub(super) struct Known<T> {
-    /// As it was read, now or before; absent if it was never read.
-    pub value: Option<Arc<T>>,
+    /// As it was read, now or before, and when; absent if it was never read.
+    pub value: Option<(Arc<T>, Timestamp)>,
     /// Why it could not be read now.
-    pub error: Option<ReadError>,
+    pub failure: Option<ReadFailure>,
+}
+
+impl<T> Known<T> {
+    /// Nothing was read, because nothing had to be.
+    pub const NOT_ASKED: Self = Self { value: None, failure: None };
+
+    /// Why the value is not that of now; `None` if it is.
+    pub fn old(&self) -> Option<Old> {
+        let ReadFailure { error, since } = self.failure.clone()?;
+        Some(Old { error, since, read_at: self.value.as_ref().map(|(_, read_at)| *read_at) })
+    }
+}
+
+/// Why a part of the ledger could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ReadFailure {
+    pub error: ReadError,
+    /// When the first read failed of those that have failed without a success between them.
+    pub since: Timestamp,
+}
+
+/// Why what is known of a part of the ledger is old, or why nothing is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Old {
+    pub error: ReadError,
+    /// Since when it cannot be read.
+    pub since: Timestamp,
+    /// When it was read; absent if it never was.
+    pub read_at: Option<Timestamp>,
 }
 
 /// The changes that answers from now on must show.
@@ -84,9 +113,10 @@ impl Reads {
     pub fn new(reader: Arc<dyn Reader>) -> Self {
         Self {
             reader,
-            queue: CachedRead::default(),
-            runs: CachedRead::default(),
-            lasts: CachedRead::default(),
+            // One listing costs little, and it says who leads.
+            queue: CachedRead::resting(0),
+            runs: CachedRead::resting(REST),
+            lasts: CachedRead::resting(REST),
             changes: watch::Sender::default(),
         }
     }
@@ -228,8 +258,17 @@ impl Reads {
 struct CachedRead<T> {
     /// Held while reading.
     newest: Mutex<Option<CachedAnswer<T>>>,
-    /// The newest that was no failure, and when it was read.
-    last: sync::Mutex<Option<(Arc<T>, Timestamp)>>,
+    memory: sync::Mutex<Memory<T>>,
+    /// An answer is used for at least this many times as long as it took.
+    rest: u32,
+}
+
+/// What is remembered of earlier reads.
+struct Memory<T> {
+    /// The newest answer that was no failure, and when it was read.
+    last: Option<(Arc<T>, Timestamp)>,
+    /// When the first read since then failed.
+    failing_since: Option<Timestamp>,
 }
 
 /// The result of a read, and when it is used.
@@ -240,19 +279,18 @@ struct CachedAnswer<T> {
     change: u64,
 }
 
-impl<T> Default for CachedRead<T> {
-    fn default() -> Self {
-        Self { newest: Mutex::new(None), last: sync::Mutex::new(None) }
-    }
-}
-
 impl<T> CachedRead<T> {
+    fn resting(rest: u32) -> Self {
+        let memory = sync::Mutex::new(Memory { last: None, failing_since: None });
+        Self { newest: Mutex::new(None), memory, rest }
+    }
+
     /// Returns the cached answer if it is fresh and shows the change, else reads. Concurrent callers wait for one read.
     ///
     /// If this future is dropped while reading, nothing is cached, and the next caller reads.
     async fn get<'a>(&self, change: u64, read: impl FnOnce() -> ReadFuture<'a, T>) -> Result<Arc<T>, ReadError> {
         let mut cached = self.newest.lock().await;
-        let began = system::uptime();
+        let (began, began_at) = (system::uptime(), system::now().wall);
         if let Some(CachedAnswer { answer, until, change: seen }) = &*cached
             && began < *until
             && *seen >= change
@@ -262,28 +300,34 @@ impl<T> CachedRead<T> {
         let answer = bounded(read()).await.map(Arc::new);
         let took = system::uptime().since(began);
         // A recovery shows up soon, however long the failure took.
-        let rest = if answer.is_ok() { took.saturating_mul(REST).max(FRESH) } else { took + FRESH };
-        if let Ok(value) = &answer {
-            self.remember(Arc::clone(value), system::now().wall);
+        let rest = if answer.is_ok() { took.saturating_mul(self.rest).max(took + FRESH) } else { took + FRESH };
+        match &answer {
+            // What has changed while it was read may be missing.
+            Ok(value) => self.remember(Arc::clone(value), began_at),
+            Err(_) => {
+                self.memory().failing_since.get_or_insert(began_at);
+            }
         }
         *cached = Some(CachedAnswer { answer: answer.clone(), until: began + rest, change });
         answer
     }
 
     fn remember(&self, value: Arc<T>, at: Timestamp) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((value, at));
+        *self.memory() = Memory { last: Some((value, at)), failing_since: None };
     }
 
     /// What is known after this answer.
     fn known(&self, answer: Result<Arc<T>, ReadError>) -> Known<T> {
-        match (answer, &*self.last.lock().unwrap_or_else(PoisonError::into_inner)) {
-            (Ok(value), _) => Known { value: Some(value), error: None },
-            (Err(error), None) => Known { value: None, error: Some(error) },
-            (Err(ReadError(why)), Some((value, at))) => {
-                let error = ReadError(format!("{why}; shown is what it held at {}Z", stamp(*at)));
-                Known { value: Some(Arc::clone(value)), error: Some(error) }
-            }
-        }
+        let memory = self.memory();
+        let failure = answer.err().map(|error| {
+            let since = memory.failing_since.unwrap_or_else(|| system::now().wall);
+            ReadFailure { error, since }
+        });
+        Known { value: memory.last.clone(), failure }
+    }
+
+    fn memory(&self) -> sync::MutexGuard<'_, Memory<T>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -304,7 +348,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_fresh_answer_is_used_until_something_has_changed() {
-        let (cached, reads) = (CachedRead::default(), AtomicUsize::new(0));
+        let (cached, reads) = (CachedRead::resting(REST), AtomicUsize::new(0));
         let first = cached.get(0, || counting(&reads)).await.unwrap();
         if let Some(answer) = &mut *cached.newest.lock().await {
             answer.until = system::uptime() + Duration::from_secs(3_600);
@@ -316,7 +360,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_cached_failure_is_soon_read_again() {
-        let cached = CachedRead::default();
+        let cached = CachedRead::resting(REST);
         let failed = cached.get(0, || Box::pin(async { Err(ReadError("away".into())) })).await;
         assert_eq!(failed, Err(ReadError("away".into())));
         let back = async {
@@ -329,15 +373,20 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_read_last_is_known_while_nothing_can_be_read() {
-        let cached = CachedRead::default();
-        let away = || Err(ReadError("away".into()));
-        let known = cached.known(away());
-        assert_eq!((known.value, known.error), (None, Some(ReadError("away".into()))));
-        let read = cached.get(0, || Box::pin(async { Ok(1) })).await;
-        assert_eq!(cached.known(read).error, None);
-        let known = cached.known(away());
-        let why = known.error.map(|ReadError(why)| why).unwrap_or_default();
-        assert!(why.starts_with("away; shown is what it held at 2") && why.ends_with('Z'), "{why}");
-        assert_eq!(known.value.as_deref(), Some(&1));
+        let cached = CachedRead::resting(REST);
+        let away = async |change| {
+            let read = cached.get(change, || Box::pin(async { Err(ReadError("away".into())) })).await;
+            cached.known(read)
+        };
+        let known = away(0).await;
+        let never = known.failure.expect("the read has failed");
+        assert_eq!((known.value, never.error), (None, ReadError("away".into())));
+        let read = cached.get(1, || Box::pin(async { Ok(1) })).await;
+        assert_eq!(cached.known(read).failure, None);
+        let (first, second) = (away(2).await, away(3).await);
+        let since = first.failure.expect("the read has failed").since;
+        assert_eq!(second.failure.expect("this one too").since, since, "the first failure counts");
+        let (value, read_at) = second.value.expect("it was read before");
+        assert!(*value == 1 && read_at <= since && never.since <= read_at);
     }
 }

@@ -9,11 +9,13 @@ use axum::http::StatusCode;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::health::awaits_turn;
 use super::network::Visibility;
-use super::reads::{Known, LeaderState};
+use super::reads::{Known, LeaderState, Old};
 use super::{ApiState, RefusedRequest};
-use crate::status::{self, HistoryEntry, JobStatus, Status};
+use crate::status::{self, HistoryEntry, JobStatus, LedgerPart, Status};
 use cronkeeper_core::coordination::ReadError;
+use cronkeeper_core::election::Queue;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::run::HistoryRecord;
 use cronkeeper_core::suggest::nearest;
@@ -28,11 +30,35 @@ pub(super) async fn status(State(state): State<Arc<ApiState>>, visibility: Visib
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Jobs {
     jobs: Vec<JobStatus>,
+    #[serde(flatten)]
+    reading: Reading,
+}
+
+/// How far the ledger was read for an answer, as in the status.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Reading {
+    /// Why the ledger could not be read; absent if it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unread: Option<String>,
+    /// While it cannot be read: when all that is shown of it was read. Absent if none of it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_at: Option<Timestamp>,
+    /// What this node has not read since its start: that a list of it is empty, or a value of it absent, means nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unknown: Vec<LedgerPart>,
+}
+
+impl Reading {
+    fn of(status: &Status) -> Self {
+        Self { unread: status.unread.clone(), read_at: status.read_at, unknown: status.unknown.clone() }
+    }
 }
 
 /// `GET /v1/jobs`.
 pub(super) async fn jobs(State(state): State<Arc<ApiState>>, visibility: Visibility) -> Json<Jobs> {
-    Json(Jobs { jobs: state.full_status(visibility).await.jobs })
+    let status = state.full_status(visibility).await;
+    Json(Jobs { reading: Reading::of(&status), jobs: status.jobs })
 }
 
 /// Coming occurrences in the document of one job.
@@ -46,6 +72,8 @@ pub(super) struct OneJob {
     job: JobStatus,
     /// The next occurrences; empty while the job is disabled.
     coming: Vec<Timestamp>,
+    #[serde(flatten)]
+    reading: Reading,
 }
 
 /// `GET /v1/jobs/{job}`.
@@ -65,7 +93,7 @@ pub(super) async fn job(
         _ => Vec::new(),
     };
     match status.jobs.iter().find(|job| job.name == name) {
-        Some(job) => Ok(Json(OneJob { job: job.clone(), coming })),
+        Some(job) => Ok(Json(OneJob { job: job.clone(), coming, reading: Reading::of(&status) })),
         None => Err(RefusedRequest::new(StatusCode::NOT_FOUND, no_such_job(&name, &status))),
     }
 }
@@ -88,21 +116,27 @@ impl ApiState {
         // No await from here on, so at most one handler at a time holds an answer that is not yet counted against
         // limits.
         let mut status = self.sources.status_now();
-        let errors = [queue.error, runs.error, lasts.error];
-        status.unread = errors.into_iter().flatten().last().map(|ReadError(why)| why).or(status.unread);
-        if let Some(queue) = queue.value {
-            status.put_queue(&queue);
-        }
-        if let Some(leader_state) = runs.value {
+        let queue_failure = put_queue(&mut status, queue);
+        let old = [queue_failure, runs.old(), lasts.old()];
+        let failed = old.iter().flatten().next_back();
+        status.unread = failed.map(|Old { error: ReadError(why), .. }| why.clone()).or(status.unread);
+        status.read_at = old.iter().flatten().filter_map(|old| old.read_at).min();
+        if let Some((leader_state, _)) = runs.value {
+            status.learned(LedgerPart::Runs);
             status.put_runs(&leader_state.runs);
             status.put_paused(&leader_state.paused);
             status.put_alarms(&leader_state.alarms);
             status.put_links(leader_state.links.iter());
         }
-        if let Some(lasts) = lasts.value {
+        if let Some((lasts, _)) = lasts.value {
+            status.learned(LedgerPart::Ends);
             status.put_lasts(&lasts);
         }
         status.mark_ended();
+        if let Some(idle) = self.standstill(&status) {
+            status.ready = false;
+            status.awaiting = Some(awaits_turn(idle));
+        }
         let set = Arc::clone(&self.sources.jobs.borrow());
         status.put_next(&set);
         if state == status::NodeState::Leading {
@@ -118,10 +152,32 @@ impl ApiState {
     /// may be older than what this node has just written.
     async fn leader_state(&self, state: status::NodeState) -> Known<LeaderState> {
         match state {
-            status::NodeState::Leading if !self.reads.has_just_changed() => Known { value: None, error: None },
+            status::NodeState::Leading if !self.reads.has_just_changed() => Known::NOT_ASKED,
             _ => self.reads.known_runs().await,
         }
     }
+}
+
+/// Sets the queue and the members. Returns why they are old, if they are, or unknown.
+pub(super) fn put_queue(status: &mut Status, queue: Known<Queue>) -> Option<Old> {
+    let old = queue.old();
+    let read_at = queue.value.as_ref().map(|(_, read_at)| *read_at);
+    // A listing from before the connection was lost says no more who leads than the election does.
+    let lost_at = status.session.as_ref().filter(|session| !session.connected).map(|session| session.since);
+    let old = match (old, lost_at) {
+        (None, Some(lost_at)) if read_at.is_some_and(|read_at| read_at < lost_at) => {
+            let error = ReadError(format!("the connection to {} is lost", status.backend));
+            Some(Old { error, since: lost_at, read_at })
+        }
+        (old, _) => old,
+    };
+    match (&old, queue.value) {
+        (None, Some((queue, read_at))) => status.put_queue_of(&queue, read_at),
+        (Some(old), Some((queue, read_at))) => status.put_old_queue(&queue, read_at, old.since),
+        (Some(old), None) => status.forget_leader(old.since),
+        (None, None) => {}
+    }
+    old
 }
 
 /// Says that this node's jobs file lacks the job, and if that of another node differs, which may have it.

@@ -43,8 +43,42 @@ async fn a_status_is_served_while_the_ledger_is_unreachable() {
     let (code, status) = daemon.get("/v1/status").await;
     assert_eq!((code, &status["unread"]), (200, &"nobody answers".into()));
     assert_eq!(status["jobs"][0]["name"], "nightly-backup");
+    assert_eq!(status["unknown"], serde_json::json!(["queue", "ends"]), "a leader knows the runs");
+    for path in ["/v1/jobs", "/v1/jobs/load"] {
+        let (_, jobs) = daemon.get(path).await;
+        assert_eq!((&jobs["unread"], &jobs["unknown"]), (&status["unread"], &status["unknown"]), "{path}");
+    }
+    let (_, jobs) = Daemon::start(Behaviour::Well).await.get("/v1/jobs").await;
+    assert_eq!((jobs.get("unread"), jobs.get("unknown")), (None, None));
     let (code, refusal) = daemon.get("/v1/history").await;
     assert_eq!((code, &refusal["error"]), (503, &"the ledger cannot be read: nobody answers".into()));
+}
+
+#[tokio::test]
+async fn a_follower_that_cannot_read_the_queue_does_not_know_who_leads() {
+    for behaviour in [Behaviour::Away, Behaviour::Hung] {
+        let daemon = Daemon::start(behaviour).await;
+        daemon.status.send_replace(Arc::new(daemon::follower()));
+        let (_, status) = daemon.get("/v1/status").await;
+        assert_eq!(
+            (&status["role"]["leader_node"], &status["role"]["last_leader"]["node"]),
+            (&Value::Null, &"host-a".into())
+        );
+        assert_eq!(status["unknown"], serde_json::json!(["queue", "runs", "ends"]));
+    }
+    let daemon = Daemon::start(Behaviour::Well).await;
+    daemon.status.send_replace(Arc::new(daemon::follower()));
+    let (_, status) = daemon.get("/v1/status").await;
+    assert_eq!((&status["role"]["leader_node"], status.get("unknown")), (&"host-a".into(), None));
+}
+
+#[tokio::test]
+async fn a_node_whose_loop_stands_still_is_not_shown_as_ready() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    daemon.turns.send_replace(Uptime::ZERO);
+    let (_, status) = daemon.get("/v1/status").await;
+    assert_eq!(status["ready"], false);
+    assert!(status["awaiting"].as_str().unwrap().starts_with("the daemon's loop, whose last turn was "), "{status}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use super::effects::{Effect, Effects};
 use super::{Io, wait};
 use crate::api::client::Client;
 use crate::api::nodes::{DrainBody, Drained, UndrainBody, Undrained};
-use crate::status::{Status, drain_in_words};
+use crate::status::{Status, drain_in_words, former_drain_in_words};
 use cronkeeper_core::escape;
 use cronkeeper_core::run::RunState;
 use cronkeeper_core::suggest::counted;
@@ -56,7 +56,7 @@ pub fn drain(args: &DrainArgs, io: &mut Io<'_>) -> Result<(), AskFailure> {
     if !args.json {
         writeln!(io.out, "{}", escape::plain(&drain_in_words(&node, &drained)))?;
         if let Some(replaced) = &replaced {
-            writeln!(io.out, "before, {}", escape::plain(&drain_in_words(&node, replaced)))?;
+            writeln!(io.out, "before, {}", escape::plain(&former_drain_in_words(&node, replaced)))?;
         }
         io.out.flush()?;
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::ask::AskFailure;
 use crate::api::client::{AskError, Client};
-use crate::status::Status;
+use crate::status::{Status, shown};
 use cronkeeper_core::escape;
 
 /// Interval at which the status is read. There is no event that says only what is awaited.
@@ -42,13 +42,27 @@ pub(super) fn until_done(
     let mut said = None;
     loop {
         let status: Status = steadily(|| client.get("/v1/status"))?;
-        let Some(text) = awaited(&status)? else { return Ok(status) };
+        let text = match unread(&status) {
+            // Old or empty lists would say that it is done.
+            Some(text) => text,
+            None => match awaited(&status)? {
+                Some(text) => text,
+                None => return Ok(status),
+            },
+        };
         if said.as_ref() != Some(&text) {
             writeln!(err, "cronkeeper: waiting for {}", escape::plain(&text))?;
             said = Some(text);
         }
         thread::sleep(LOOK_EVERY);
     }
+}
+
+/// What has to be done first if the status does not show how things are now.
+fn unread(status: &Status) -> Option<String> {
+    let why = status.unread.as_deref()?;
+    let why = shown(why).map(|why| format!(": {why}")).unwrap_or_default();
+    Some(format!("{} to read the ledger again{why}", status.node))
 }
 
 fn is_away(error: &AskError) -> bool {
@@ -102,6 +116,15 @@ mod tests {
 
     use super::*;
     use crate::api::client::Said;
+    use crate::status::sample;
+
+    #[test]
+    fn nothing_is_done_as_long_as_it_cannot_be_read() {
+        assert_eq!(unread(&sample::leader()), None);
+        let expected = "host-a to read the ledger again: no answer within 3 s";
+        assert_eq!(unread(&sample::cut_off()).as_deref(), Some(expected));
+        assert_eq!(unread(&sample::cut_off().outlined()).as_deref(), Some("host-a to read the ledger again"));
+    }
 
     #[test]
     fn a_request_that_is_repeated_tells_why_once() {

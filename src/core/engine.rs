@@ -38,7 +38,7 @@ mod transfer;
 use jiff::{SignedDuration, Timestamp};
 
 pub use self::command::{Command, Event, Start};
-pub use self::report::{AlarmChange, AlarmNews, MarkAhead, Report, Unfit};
+pub use self::report::{AlarmChange, AlarmNews, END_OF_PAUSE, MarkAhead, Report, Unfit};
 
 use self::clocks::Clocks;
 use self::context::Context;

@@ -54,20 +54,24 @@ events! {
     JOBS_UNWATCHED "jobs.unwatched" "changes of the jobs file are noticed late: it cannot be watched" [path, error];
     JOBS_UNCOPIED "jobs.uncopied" "the jobs were not copied, so a start without a valid jobs file would fail"
         [path, error];
-    JOBS_DRIFT "jobs.drift" "another node has loaded different jobs" [other, digest, other_digest];
+    JOBS_DRIFT "jobs.drift" "another node has loaded another jobs file" [other, digest, other_digest];
     ZONES_DRIFT "zones.drift" "another node has different time zone data" [other, tzdata, other_tzdata];
+    JOBS_DRIFT_ENDED "jobs.drift_ended" "the other node has the same jobs file again" [other];
+    ZONES_DRIFT_ENDED "zones.drift_ended" "the other node has the same time zone data again" [other];
+    MEMBER_GONE "member.gone" "another node is gone" [other, reason, last_seen];
+    MEMBER_BACK "member.back" "another node is back" [other, gone_since];
     ELECTION_JOINED "election.joined" "the node joined the queue" [candidate];
     ELECTION_FOLLOWING "election.following" "the node is waiting behind its predecessor in the queue"
         [candidate, predecessor, predecessor_node, leader_node];
     ELECTION_UNFIT "election.unfit" "the node cannot lead, so it goes to the end of the queue" [path];
     ELECTION_ALL_DRAINED "election.all_drained" "nobody leads and no job runs: every node is drained" [nodes];
-    LEADER_ELECTED "leader.elected" "the node became the leader" [candidate, token, took_ms];
+    LEADER_ELECTED "leader.elected" "the node became the leader" [candidate, token, took_ms, after];
     LEADER_RESIGNED "leader.resigned" "the node resigned as leader" [token, reason];
     LEADER_LOST "leader.lost" "the node lost leadership" [token, reason];
     LEADER_HANDING_OVER "leader.handing_over" "the leader hands leadership over by its own decision" [to, reason];
     LEADER_HANDOVER_FAILED "leader.handover_failed" "leadership was not handed over" [to, reason];
     TAKEOVER_DONE "takeover.done" "the new leader has settled everything earlier leaders left open"
-        [token, settled, missed, took_ms];
+        [token, settled, cut_off, missed, took_ms];
     COORDINATION_UNREACHABLE "coordination.unreachable" "the coordination service does not answer; retrying" [retry_ms];
     COORDINATION_STALLED "coordination.stalled" "an operation that the node needs keeps failing" [error];
     COORDINATION_RECOVERED "coordination.recovered" "what kept failing works again" [];

@@ -416,7 +416,7 @@ pub struct RunEnd {
     /// Bytes of output that were not logged.
     #[serde(default)]
     pub dropped_bytes: u64,
-    /// Names what a failed start failed over, in at most some 300 characters.
+    /// Names what a failed start failed over, or why the run was abandoned, in at most some 300 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }

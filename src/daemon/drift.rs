@@ -13,7 +13,20 @@ pub enum Drift {
     Zones { other: NodeName, tzdata: String, other_tzdata: String },
 }
 
+/// What has become of a difference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DriftNews {
+    Begun(Drift),
+    /// The two agree again.
+    Ended(Drift),
+}
+
 impl Drift {
+    /// True if the other difference is of the same kind and from the same node.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other) && self.other() == other.other()
+    }
+
     /// The differences between a member and what this node has published, as far as both have published it.
     pub(super) fn of(own: &Published, member: &Member) -> impl Iterator<Item = Self> + use<> {
         let (other, theirs) = (&member.node, &member.published);

@@ -7,8 +7,11 @@ mod alarm;
 mod hook;
 mod jobs;
 mod names;
+mod others;
 mod outage;
 mod standing;
+
+use std::time::Duration;
 
 use jiff::SignedDuration;
 use tracing::field::display;
@@ -17,18 +20,18 @@ use tracing::{debug, error, info, trace, warn};
 pub(super) use self::jobs::{loaded, not_copied, rejected, warnings};
 pub(super) use self::outage::Outage;
 pub(super) use self::standing::AllDrained;
-use super::drift::Drift;
-use super::view;
+use super::drift::DriftNews;
+use super::view::{self, NodeNews};
 use crate::status::Status;
 use crate::telemetry::OUTPUT;
 use cronkeeper_core::clock::instant;
 use cronkeeper_core::election::{Event as Election, TransferError};
-use cronkeeper_core::engine::Report;
+use cronkeeper_core::engine::{END_OF_PAUSE, Report};
 use cronkeeper_core::event_loop::{Tree, TreeKind};
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::process::Stream;
 use cronkeeper_core::run::{Outcome, RunEnd, RunId, SkipReason, millis};
-use cronkeeper_core::term::TermEnd;
+use cronkeeper_core::term::{NodeName, Term, TermEnd};
 
 /// Logs an event of the election, except beginnings and ends of terms.
 ///
@@ -88,13 +91,7 @@ fn path_of(damage: &str) -> &str {
 /// Logs a report of the engine.
 pub(super) fn report(report: &Report) {
     match report {
-        Report::Elected { term, took } => info!(
-            target: TARGET,
-            event = log_event::LEADER_ELECTED,
-            candidate = %term.candidate,
-            token = term.token.0,
-            took_ms = millis(*took),
-        ),
+        Report::Elected { term, took } => leads(term, *took, None),
         Report::TermOver { token, why: TermEnd::Resigned } => {
             info!(target: TARGET, event = log_event::LEADER_RESIGNED, token = token.0, reason = TermEnd::Resigned.as_str());
         }
@@ -125,9 +122,9 @@ pub(super) fn report(report: &Report) {
                 "leadership was not handed over to {to}: {why}",
             );
         }
-        Report::TakeoverDone { token, settled, missed, took } => {
-            let took_ms = millis(*took);
-            info!(target: TARGET, event = log_event::TAKEOVER_DONE, token = token.0, settled, missed, took_ms);
+        Report::TakeoverDone { token, settled, cut_off, missed, took } => {
+            let (token, took_ms) = (token.0, millis(*took));
+            info!(target: TARGET, event = log_event::TAKEOVER_DONE, token, settled, cut_off, missed, took_ms);
         }
         Report::Started { run, attempt, token, pid, started_at, lateness } => info!(
             target: TARGET,
@@ -199,7 +196,13 @@ pub(super) fn report(report: &Report) {
         Report::Paused { job, pause } => {
             info!(target: TARGET, event = log_event::JOB_PAUSED, %job, by = pause.by, reason = pause.reason);
         }
-        Report::Resumed { job, by } => info!(target: TARGET, event = log_event::JOB_RESUMED, %job, by),
+        Report::Resumed { job, by } => match by.strip_prefix(END_OF_PAUSE) {
+            Some(whose) => {
+                let event = log_event::JOB_RESUMED;
+                info!(target: TARGET, event, %job, by, "resumed: the pause of {whose} is over");
+            }
+            None => info!(target: TARGET, event = log_event::JOB_RESUMED, %job, by),
+        },
         Report::Forgotten { job, records } => info!(target: TARGET, event = log_event::JOB_FORGOTTEN, %job, records),
         Report::LockLost { run, path } => {
             warn!(target: TARGET, event = log_event::LOCK_LOST, job = %run.job(), %run, path = path.as_str());
@@ -373,21 +376,24 @@ fn skipped(skip: &cronkeeper_core::run::Skip, first: jiff::Timestamp, count: u64
     }
 }
 
-/// Logs that another node's jobs or time zone data differ.
-pub(super) fn drift(drift: &Drift) {
-    match drift {
-        Drift::Jobs { other, digest, other_digest } => {
-            warn!(target: TARGET, event = log_event::JOBS_DRIFT, %other, %digest, %other_digest);
-        }
-        Drift::Zones { other, tzdata, other_tzdata } => warn!(
-            target: TARGET,
-            event = log_event::ZONES_DRIFT,
-            %other,
-            tzdata,
-            other_tzdata,
-            "another node has different time zone data: install the same tzdata on all nodes, \
-             or they may disagree about when a job is due",
-        ),
+/// Logs that this node leads. `after`: the node before it, if it knows that.
+pub(super) fn leads(term: &Term, took: Duration, after: Option<&NodeName>) {
+    info!(
+        target: TARGET,
+        event = log_event::LEADER_ELECTED,
+        candidate = %term.candidate,
+        token = term.token.0,
+        took_ms = millis(took),
+        after = after.map(display),
+    );
+}
+
+/// Logs what is new about another node.
+pub(super) fn other_node(news: &NodeNews) {
+    match news {
+        NodeNews::Member(news) => others::member(news),
+        NodeNews::Drift(DriftNews::Begun(drift)) => others::drift_begun(drift),
+        NodeNews::Drift(DriftNews::Ended(drift)) => others::drift_ended(drift),
     }
 }
 

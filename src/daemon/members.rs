@@ -1,6 +1,6 @@
 //! The nodes that are alive, and those that were.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -17,24 +17,69 @@ const MOST: usize = 1_000;
 #[derive(Debug, Default)]
 pub(super) struct Members {
     pub alive: Vec<Member>,
+    /// When they were read; absent before the first time.
+    pub read_at: Option<Timestamp>,
     /// Sorted by name.
     pub missing: Vec<MissingMember>,
+    /// Those of the missing nodes that were reported.
+    reported: BTreeSet<NodeName>,
+    /// Those of the missing nodes that were stopping when they were last seen.
+    stopping: BTreeSet<NodeName>,
+}
+
+/// A member that has gone, or is back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberNews {
+    Gone {
+        missing: MissingMember,
+        /// It was asked to stop.
+        was_stopping: bool,
+    },
+    Back(MissingMember),
 }
 
 impl Members {
-    /// Replaces the members by those read at `now`.
-    pub fn seen(&mut self, now: Timestamp, members: &[Member]) {
+    /// Replaces the members by those read at `now`. Returns what has changed, for the log.
+    ///
+    /// `is_settled`: false while the others may not have had the time to come back after an outage. Who is missing then
+    /// is reported by a later call, if at all. `is_watched`: true of a node that was there until now if it is gone,
+    /// because its end would have been noticed.
+    pub fn seen(
+        &mut self,
+        now: Timestamp,
+        members: &[Member],
+        is_settled: bool,
+        is_watched: impl Fn(&NodeName) -> bool,
+    ) -> Vec<MemberNews> {
+        let read_at = self.read_at.replace(now);
         let before = std::mem::replace(&mut self.alive, members.to_vec());
-        // The node is notified of each change, so the others were there until now.
-        let gone =
-            before.into_iter().map(|member| MissingMember { node: member.node, host: member.host, gone_since: now });
+        self.stopping.extend(before.iter().filter(|it| it.published.draining).map(|it| it.node.clone()));
+        let gone = before.into_iter().map(|member| {
+            let Member { node, host, .. } = member;
+            let last_seen = if is_watched(&node) { Some(now) } else { read_at };
+            MissingMember { node, host, gone_since: now, last_seen }
+        });
         let missing = self.missing.drain(..).chain(gone).map(|missing| (missing.node.clone(), missing));
         let mut missing: BTreeMap<NodeName, MissingMember> = missing.collect();
         missing.retain(|_, missing| now.duration_since(missing.gone_since) < SHOWN);
-        for member in members {
-            missing.remove(&member.node);
-        }
+        let back: Vec<_> = members.iter().filter_map(|member| missing.remove(&member.node)).collect();
         self.missing = missing.into_values().take(MOST).collect();
+        let is_missing = |node: &NodeName| self.missing.binary_search_by(|it| it.node.cmp(node)).is_ok();
+        let back = back.into_iter().filter(|it| self.reported.contains(&it.node)).map(MemberNews::Back).collect();
+        self.reported.retain(is_missing);
+        self.stopping.retain(is_missing);
+        if is_settled { self.report_gone(back) } else { back }
+    }
+
+    /// Adds those to the news that are missing and were not reported yet.
+    fn report_gone(&mut self, mut news: Vec<MemberNews>) -> Vec<MemberNews> {
+        for missing in &self.missing {
+            if self.reported.insert(missing.node.clone()) {
+                let was_stopping = self.stopping.contains(&missing.node);
+                news.push(MemberNews::Gone { missing: missing.clone(), was_stopping });
+            }
+        }
+        news
     }
 }
 
@@ -43,22 +88,69 @@ mod tests {
     use super::*;
     use crate::status::sample;
 
+    fn at(minute: i64) -> Timestamp {
+        Timestamp::from_second(60 * minute).unwrap()
+    }
+
+    fn seen(members: &mut Members, minute: i64, alive: &[Member], is_settled: bool) -> Vec<MemberNews> {
+        members.seen(at(minute), alive, is_settled, |_| false)
+    }
+
     fn names(members: &Members) -> Vec<(&str, Timestamp)> {
         members.missing.iter().map(|missing| (missing.node.as_str(), missing.gone_since)).collect()
+    }
+
+    /// What the news say: `gone host-b`.
+    fn said(news: Vec<MemberNews>) -> Vec<String> {
+        let said = |news| match news {
+            MemberNews::Gone { missing, was_stopping: false } => format!("gone {}", missing.node),
+            MemberNews::Gone { missing, was_stopping: true } => format!("stopped {}", missing.node),
+            MemberNews::Back(missing) => format!("back {}", missing.node),
+        };
+        news.into_iter().map(said).collect()
     }
 
     #[test]
     fn a_node_is_missing_from_when_it_was_noticed_until_it_returns() {
         let (all, mut members) = (sample::queue().members, Members::default());
-        let at = |minute: i64| Timestamp::from_second(60 * minute).unwrap();
-        members.seen(at(0), &all);
-        members.seen(at(1), &all[..1]);
-        members.seen(at(2), &all[..1]);
+        seen(&mut members, 0, &all, true);
+        seen(&mut members, 1, &all[..1], true);
+        seen(&mut members, 2, &all[..1], true);
         assert_eq!(names(&members), [("host-b", at(1))]);
-        members.seen(at(3), &all);
+        assert_eq!(members.missing[0].last_seen, Some(at(0)), "it went between the two");
+        seen(&mut members, 3, &all, true);
         assert_eq!(names(&members), []);
-        members.seen(at(4), &all[..1]);
-        members.seen(at(8 * 24 * 60), &all[..1]);
+        seen(&mut members, 4, &all[..1], true);
+        seen(&mut members, 8 * 24 * 60, &all[..1], true);
         assert_eq!(names(&members), [], "it is no longer expected after a week");
+        seen(&mut members, 9 * 24 * 60, &all, true);
+        members.seen(at(9 * 24 * 60 + 1), &all[..1], true, |node| node.as_str() == "host-b");
+        assert!(!members.missing[0].is_vague(), "its end was noticed at once");
+    }
+
+    #[test]
+    fn who_goes_and_who_comes_back_is_reported_once() {
+        let (mut all, mut members) = (sample::queue().members, Members::default());
+        assert_eq!(said(seen(&mut members, 0, &all, true)), [""; 0], "they were there");
+        assert_eq!(said(seen(&mut members, 1, &all[..1], true)), ["gone host-b"]);
+        assert_eq!(said(seen(&mut members, 2, &all[..1], true)), [""; 0]);
+        assert_eq!(said(seen(&mut members, 3, &all, true)), ["back host-b"]);
+        all[1].published.draining = true;
+        seen(&mut members, 4, &all, true);
+        assert_eq!(said(seen(&mut members, 5, &all[..1], true)), ["stopped host-b"]);
+        all[1].published.draining = false;
+        seen(&mut members, 6, &all, true);
+        assert_eq!(said(seen(&mut members, 7, &all[..1], true)), ["gone host-b"], "this time nobody had stopped it");
+    }
+
+    #[test]
+    fn after_an_outage_only_those_are_reported_that_do_not_come_back_in_time() {
+        let (all, mut members) = (sample::queue().members, Members::default());
+        seen(&mut members, 0, &all, true);
+        assert_eq!(said(seen(&mut members, 1, &all[..1], false)), [""; 0]);
+        assert_eq!(names(&members), [("host-b", at(1))], "it is missing all the same");
+        assert_eq!(said(seen(&mut members, 2, &all, false)), [""; 0]);
+        seen(&mut members, 3, &all[..1], false);
+        assert_eq!(said(seen(&mut members, 4, &all[..1], true)), ["gone host-b"]);
     }
 }

@@ -111,8 +111,8 @@ impl Observer for Monitor {
         self.showing.changed();
         log::election(event);
         self.outage.follow(now.up, event);
-        for drift in self.view.elected(now, event, engine.jobs()) {
-            log::drift(&drift);
+        for news in self.view.elected(now, event, engine.jobs()) {
+            log::other_node(&news);
         }
         match event {
             Election::Session { timeout, .. } => self.watchdog.set(*timeout, &mut self.notifier),
@@ -137,7 +137,10 @@ impl Observer for Monitor {
     /// The archive keeps the ends and skips that the ledger has accepted for longer than the ledger keeps them.
     fn on_report(&mut self, now: Now, report: Report, engine: &Engine) {
         self.showing.changed();
-        log::report(&report);
+        match &report {
+            Report::Elected { term, took } => log::leads(term, *took, self.view.led_before()),
+            report => log::report(report),
+        }
         self.view.reported(now, &report);
         self.shown.metrics.reported(&report, engine.jobs());
         match report {

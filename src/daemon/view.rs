@@ -5,18 +5,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::cluster_watch::Seen;
-use super::drift::Drift;
-use super::members::Members;
+use super::drift::{Drift, DriftNews};
+use super::members::{MemberNews, Members};
 use super::next_times::NextTimes;
 use super::reload::Reloaded;
 use crate::config::LoadError;
 use crate::status::{
-    AlarmStatus, Confinement, InOrder, JobStatus, JobsFile, LastLeader, LastRun, NodeState, Role, RunStatus, Session,
-    Status,
+    AlarmStatus, Confinement, InOrder, JobStatus, JobsFile, LastLeader, LastRun, LedgerPart, NodeState, Role,
+    RunStatus, Session, Status,
 };
 use cronkeeper_core::clock::{Now, Uptime};
 use cronkeeper_core::election::{Event as Election, Member, Published};
@@ -26,10 +27,17 @@ use cronkeeper_core::ledger::LastEnd;
 use cronkeeper_core::run::Drain;
 use cronkeeper_core::schedule::{self, Schedule};
 use cronkeeper_core::suggest::counted;
-use cronkeeper_core::term::NodeName;
+use cronkeeper_core::term::{FencingToken, NodeName};
 
 /// What a node outside the queue waits for.
 const QUEUE_POSITION: &str = "a place in the queue";
+
+/// What is new about other nodes, for the log.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NodeNews {
+    Member(MemberNews),
+    Drift(DriftNews),
+}
 
 /// Collects what [`Status`] shows.
 #[derive(Debug)]
@@ -52,6 +60,12 @@ pub struct View {
     /// Paths that cannot be read, written or trusted, each with the reason.
     damaged: Vec<String>,
     members: Members,
+    /// When the node got its session, and how long that lasts in silence.
+    session_began: Option<(Uptime, Duration)>,
+    /// The node before this one when it became the leader, as far as it knew.
+    led_before: Option<NodeName>,
+    /// The term in which the members were read last; absent if the node did not lead then.
+    surveyed_in: Option<FencingToken>,
     /// The last ends that this node has seen itself.
     last: BTreeMap<JobName, LastRun>,
     /// Who drained this node, when and why; absent while it is not drained.
@@ -86,6 +100,9 @@ impl View {
             stalled: None,
             damaged: Vec::new(),
             members: Members::default(),
+            session_began: None,
+            led_before: None,
+            surveyed_in: None,
             last: BTreeMap::new(),
             drained: None,
             drifting: Vec::new(),
@@ -135,15 +152,31 @@ impl View {
         }
     }
 
-    /// Records an event of the election. Returns the differences between nodes that were not known before.
-    pub(super) fn elected(&mut self, now: Now, event: &Election, jobs: &JobSet) -> Vec<Drift> {
-        let drifts = self.take(now, event, jobs);
+    /// Records an event of the election. Returns what is new about other nodes.
+    pub(super) fn elected(&mut self, now: Now, event: &Election, jobs: &JobSet) -> Vec<NodeNews> {
+        if let Election::Elected { .. } = event {
+            self.led_before = self.predecessor().filter(|node| *node != self.node);
+        }
+        let news = self.take(now, event, jobs);
         if let Some(leader) = self.leader() {
             self.last_leader = Some((leader.clone(), None));
         } else if let Some((_, unknown_since)) = &mut self.last_leader {
             unknown_since.get_or_insert(now.wall);
         }
-        drifts
+        news
+    }
+
+    /// Who is before this node in the queue, or, if it has no place there, who led when that was last known.
+    fn predecessor(&self) -> Option<NodeName> {
+        match &self.role.predecessor {
+            Some(_) => self.role.predecessor_node.clone(),
+            None => self.last_leader.as_ref().map(|(node, _)| node.clone()),
+        }
+    }
+
+    /// Whom this node leads after; absent if it does not know.
+    pub(super) fn led_before(&self) -> Option<&NodeName> {
+        self.led_before.as_ref()
     }
 
     /// The leader, if it is known now: what was read before the connection was lost may be over.
@@ -162,9 +195,10 @@ impl View {
         Role { leader_node, last_leader, ..self.role.clone() }
     }
 
-    fn take(&mut self, now: Now, event: &Election, jobs: &JobSet) -> Vec<Drift> {
+    fn take(&mut self, now: Now, event: &Election, jobs: &JobSet) -> Vec<NodeNews> {
         match event {
             Election::Session { id, timeout } => {
+                self.session_began = Some((now.up, *timeout));
                 let timeout_ms = cronkeeper_core::run::millis(*timeout);
                 let since = now.wall;
                 let session = Session { id: id.clone(), timeout_ms, connected: true, since, lease_remaining_ms: None };
@@ -331,12 +365,19 @@ impl View {
             runs: Vec::new(),
             queue: Vec::new(),
             members: self.members.alive.clone(),
+            members_at: self.members.read_at,
             missing: self.members.missing.clone(),
             drained: self.drained.iter().map(|drain| (self.node.clone(), drain.clone())).collect(),
             drift: self.differing(),
             unread: None,
+            read_at: None,
+            unknown: LedgerPart::ALL.to_vec(),
             damaged: self.damaged.clone(),
         };
+        if state == NodeState::Leading {
+            // The leader keeps them in memory.
+            status.learned(LedgerPart::Runs);
+        }
         let ahead = engine.marks_ahead(now).map(|(job, ahead)| (job.clone(), describe_mark_ahead(&ahead))).collect();
         let mut errors = InOrder::of(&ahead);
         for job in &mut status.jobs {
@@ -398,12 +439,23 @@ impl View {
         names.into_iter().cloned().collect()
     }
 
-    /// Compares the members with the leader. Returns the differences that are new.
+    /// Compares the members with those before, and with the leader. Returns what is new.
     ///
     /// The leader compares itself with every other node, and a follower compares itself with the leader: so both log a
     /// difference.
-    fn compare(&mut self, now: Now, members: &[Member], jobs: &JobSet) -> Vec<Drift> {
-        self.members.seen(now.wall, members);
+    fn compare(&mut self, now: Now, members: &[Member], jobs: &JobSet) -> Vec<NodeNews> {
+        let is_settled = self.session_began.is_some_and(|(began, timeout)| now.up >= began + timeout);
+        // A leader watches which members there are. When it is elected, it has just noticed the end of the one before it.
+        let before = std::mem::replace(&mut self.surveyed_in, self.role.token);
+        let (leads, has_led) = (self.role.token.is_some(), self.role.token == before);
+        let led_before = self.led_before.clone();
+        let is_watched = |node: &NodeName| leads && (has_led || led_before.as_ref() == Some(node));
+        let news = self.members.seen(now.wall, members, is_settled, is_watched);
+        let drifts = self.drifts(members, jobs);
+        news.into_iter().map(NodeNews::Member).chain(drifts.into_iter().map(NodeNews::Drift)).collect()
+    }
+
+    fn drifts(&mut self, members: &[Member], jobs: &JobSet) -> Vec<DriftNews> {
         let Some(leader) = &self.role.leader_node else {
             // No leader is known, or its entry is not cronkeeper's: there is nothing to compare with.
             self.drifting.clear();
@@ -412,9 +464,17 @@ impl View {
         let is_compared = |member: &&Member| *leader == self.node || member.node == *leader;
         let own = Published { digest: jobs.digest.clone(), tzdata: schedule::tzdata_version(), ..Published::default() };
         let others = members.iter().filter(|member| member.node != self.node).filter(is_compared);
-        let now: Vec<Drift> = others.flat_map(|member| Drift::of(&own, member)).collect();
+        let compared: Vec<&Member> = others.collect();
+        let now: Vec<Drift> = compared.iter().flat_map(|member| Drift::of(&own, member)).collect();
         let before = std::mem::replace(&mut self.drifting, now);
-        self.drifting.iter().filter(|drift| !before.contains(drift)).cloned().collect()
+        let begun = self.drifting.iter().filter(|drift| !before.contains(drift));
+        // A node that is gone, or no longer compared, does not agree for that.
+        let agrees = |drift: &&Drift| {
+            let is_compared = compared.iter().any(|member| member.node == *drift.other());
+            is_compared && !self.drifting.iter().any(|other| other.is_like(drift))
+        };
+        let ended = before.iter().filter(agrees).cloned().map(DriftNews::Ended);
+        begun.cloned().map(DriftNews::Begun).chain(ended).collect()
     }
 }
 
@@ -457,121 +517,4 @@ pub(super) fn describe_mark_ahead(ahead: &MarkAhead) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::status::sample;
-    use cronkeeper_core::run::NodeControl;
-    use cronkeeper_core::term::SessionId;
-
-    const NOW: Now = Now { wall: Timestamp::UNIX_EPOCH, up: Uptime::ZERO };
-
-    fn view() -> (View, Engine) {
-        let (node, jobs) = (NodeName::new("host-a"), JobSet::default());
-        (View::new(node.clone(), "zookeeper", "jobs.yaml".into(), &jobs, NOW), Engine::new(node, jobs))
-    }
-
-    #[test]
-    fn the_summary_shows_what_the_node_waits_for_and_that_the_jobs_file_is_invalid() {
-        let (mut view, engine) = view();
-        assert_eq!(view.summary(&engine), "waiting for a session with zookeeper");
-        view.reloaded(NOW, &Err(LoadError::Invalid { problems: Vec::new(), warnings: Vec::new() }));
-        let expected = "waiting for a session with zookeeper; the jobs file is INVALID, keeping the jobs loaded before";
-        assert_eq!(view.summary(&engine), expected);
-    }
-
-    #[test]
-    fn a_node_without_term_and_runs_shows_no_lease() {
-        let (mut view, engine) = view();
-        let session = Election::Session { id: SessionId("1".into()), timeout: std::time::Duration::from_secs(10) };
-        view.elected(NOW, &session, engine.jobs());
-        view.lease(Uptime::ZERO);
-        assert_eq!(view.lease_until(&engine), None);
-    }
-
-    #[test]
-    fn a_leader_whose_lease_ends_without_a_connection_waits_for_the_connection() {
-        let (mut view, engine) = view();
-        let session = Election::Session { id: SessionId("1".into()), timeout: std::time::Duration::from_secs(10) };
-        let suspended = Election::Suspended { session: SessionId("1".into()) };
-        for event in [session, suspended, Election::Withdrawn] {
-            view.elected(NOW, &event, engine.jobs());
-        }
-        assert_eq!(view.status(NOW, &engine).awaiting.as_deref(), Some("the connection to zookeeper"));
-    }
-
-    #[test]
-    fn a_node_without_a_connection_knows_who_led_and_since_when_it_does_not_know_who_leads() {
-        let (mut view, engine) = view();
-        let id = SessionId("1".into());
-        let candidate = |name: &str| cronkeeper_core::term::CandidateName(name.into());
-        let following = Election::Following {
-            candidate: candidate("b"),
-            predecessor: candidate("a"),
-            predecessor_node: None,
-            leader_node: Some(NodeName::new("host-b")),
-        };
-        let timeout = std::time::Duration::from_secs(10);
-        for event in [Election::Session { id: id.clone(), timeout }, following.clone()] {
-            view.elected(NOW, &event, engine.jobs());
-        }
-        let later = Now { wall: NOW.wall + std::time::Duration::from_secs(5), ..NOW };
-        view.elected(later, &Election::Suspended { session: id.clone() }, engine.jobs());
-        let even_later = Now { wall: later.wall + std::time::Duration::from_secs(5), ..NOW };
-        view.elected(even_later, &Election::Expired { session: id.clone() }, engine.jobs());
-        let role = view.status(even_later, &engine).role;
-        let last = LastLeader { node: NodeName::new("host-b"), unknown_since: later.wall };
-        assert_eq!((role.leader_node, role.last_leader), (None, Some(last)));
-        for event in [Election::Session { id, timeout }, following] {
-            view.elected(even_later, &event, engine.jobs());
-        }
-        let role = view.status(even_later, &engine).role;
-        assert_eq!((role.leader_node, role.last_leader), (Some(NodeName::new("host-b")), None));
-    }
-
-    #[test]
-    fn a_node_is_not_ready_while_an_operation_is_stalled() {
-        let (mut view, engine) = view();
-        let following = Election::Following {
-            candidate: cronkeeper_core::term::CandidateName("b".into()),
-            predecessor: cronkeeper_core::term::CandidateName("a".into()),
-            predecessor_node: None,
-            leader_node: Some(NodeName::new("host-b")),
-        };
-        let stalled = "taking over, which has failed for 6 s: /leader: not authorized";
-        for event in [following, Election::Stalled(Some(stalled.into()))] {
-            view.elected(NOW, &event, engine.jobs());
-        }
-        let status = view.status(NOW, &engine);
-        assert_eq!((status.ready, status.awaiting.as_deref()), (false, Some(stalled)));
-        assert_eq!(view.summary(&engine), format!("waiting for {stalled}"));
-        view.elected(NOW, &Election::Stalled(None), engine.jobs());
-        assert!(view.status(NOW, &engine).ready);
-    }
-
-    #[test]
-    fn a_drained_node_leaves_it_to_others_to_tell_that_nobody_leads_while_one_is_not_drained() {
-        let (mut view, engine) = view();
-        let session = Election::Session { id: SessionId("1".into()), timeout: std::time::Duration::from_secs(10) };
-        let drain = Drain { by: "alice".into(), at: Timestamp::UNIX_EPOCH, reason: None };
-        let wanted = NodeControl { drained: Some(drain), ..NodeControl::default() };
-        let mut members = sample::queue().members;
-        for event in [session, Election::Wanted(wanted), Election::Members(members.clone())] {
-            view.elected(NOW, &event, engine.jobs());
-        }
-        let status = view.status(NOW, &engine);
-        assert_eq!(status.awaiting.as_deref(), Some("`cronkeeper undrain host-a` by an operator"));
-        assert!(view.seen().others_tell);
-        assert!(view.seen().missing.is_empty());
-        members[1].published.drained = true;
-        view.elected(NOW, &Election::Members(members), engine.jobs());
-        assert!(!view.seen().others_tell, "each tells that all are drained");
-        view.elected(NOW, &Election::Members(sample::queue().members), engine.jobs());
-        view.elected(NOW, &Election::Wanted(NodeControl::default()), engine.jobs());
-        assert!(!view.seen().others_tell);
-    }
-
-    #[test]
-    fn counts_come_with_singular_or_plural() {
-        assert_eq!((counted(1, "run"), counted(2, "run")), ("1 run".to_owned(), "2 runs".to_owned()));
-    }
-}
+mod tests;

@@ -13,14 +13,14 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::counts::{Counts, Histogram, JobCounts};
-use crate::status::{JobStatus, RunStatus, Status};
+use crate::status::{JobStatus, LedgerPart, RunStatus, Status};
 use cronkeeper_core::job::{Alarm, JobName};
 use cronkeeper_core::run::RunState;
 
 /// All that one scrape shows.
 #[derive(Debug)]
 pub struct Scrape {
-    /// As of now, with the queue if it could be read.
+    /// As of now, with the queue as it was read for this scrape, or with the reason why it was not.
     pub status: Status,
     /// The node takes part in the cluster.
     pub is_ready: bool,
@@ -119,8 +119,7 @@ impl Scrape {
         families.labelled("build_info", "The node's version, as a label; always 1", "version", version)?;
         families.one("ready", "1 if the node takes part in the cluster, else 0", Some(flag(self.is_ready)))?;
         families.one("leader", "1 if the node leads, else 0", Some(flag(self.leads())))?;
-        let is_drained = self.status.drained.contains_key(&self.status.node);
-        families.one("drained", "1 if an operator keeps the node from leading, else 0", Some(flag(is_drained)))?;
+        families.one("drained", "1 if an operator keeps the node from leading, else 0", self.is_drained().map(flag))?;
         families.integer("fencing_token", "Token of the node's own term", token.map(|token| token.0))?;
         let elections = self.counts.elections;
         families.counter("leadership_changes", "Terms as leader that the node has begun", elections)?;
@@ -137,14 +136,25 @@ impl Scrape {
         self.status.role.token.is_some() && self.is_turning
     }
 
+    /// `None` while the node has not read whether it is drained: it does so before it joins the queue.
+    fn is_drained(&self) -> Option<bool> {
+        let status = &self.status;
+        let is_drained = status.drained.contains_key(&status.node);
+        let is_read = is_drained || status.knows(LedgerPart::Queue) || status.role.candidate.is_some();
+        is_read.then_some(is_drained)
+    }
+
     fn cluster(&self, families: &mut Families<'_>) -> fmt::Result {
-        let own = self.status.role.candidate.as_ref();
-        let ahead = self.status.queue.iter().position(|entry| Some(&entry.candidate) == own);
-        let place = ahead.filter(|_| own.is_some()).map(|ahead| number(ahead + 1));
+        let status = &self.status;
+        let is_read = status.unread.is_none() && status.knows(LedgerPart::Queue);
+        let known = |count: usize| is_read.then(|| number(count));
+        let own = status.role.candidate.as_ref();
+        let ahead = status.queue.iter().position(|entry| Some(&entry.candidate) == own);
+        let place = ahead.filter(|_| own.is_some()).and_then(|ahead| known(ahead + 1));
         families.one("queue_position", "The node's place in the queue; 1 is the leader's", place)?;
-        families.one("members", "Number of nodes that are alive", Some(number(self.status.members.len())))?;
+        families.one("members", "Number of nodes that are alive", known(status.members.len()))?;
         let help = "Number of nodes whose jobs or time zones differ from the leader's";
-        families.one("jobs_drift", help, Some(number(self.status.drift.len())))
+        families.one("jobs_drift", help, known(status.drift.len()))
     }
 
     fn jobs_file(&self, families: &mut Families<'_>) -> fmt::Result {
@@ -358,6 +368,24 @@ mod tests {
             let wanted = wanted.replace("1763607660", &sample::at("2026-11-20T03:01:00Z").as_second().to_string());
             assert!(has(&lines, &wanted), "{wanted}: {lines:#?}");
         }
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_left_out_and_not_shown_as_none() {
+        let has_any = |lines: &[String], name: &str| lines.iter().any(|line| line.starts_with(&format!("{name} ")));
+        let mut never = scrape();
+        never.status.queue.clear();
+        never.status.members.clear();
+        (never.status.unknown, never.status.role.candidate) = (LedgerPart::ALL.to_vec(), None);
+        never.status.unread = Some("nobody answers".into());
+        let mut old = scrape();
+        old.status.unread = Some("nobody answers".into());
+        let (never, old) = (lines(never), lines(old));
+        for name in ["cronkeeper_members", "cronkeeper_jobs_drift", "cronkeeper_queue_position"] {
+            assert!(!has_any(&never, name) && !has_any(&old, name), "{name}");
+        }
+        assert!(!has_any(&never, "cronkeeper_drained") && has(&old, "cronkeeper_drained 0.0"));
+        assert!(has(&never, "cronkeeper_jobs 3.0"), "that is the node's own");
     }
 
     #[test]

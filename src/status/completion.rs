@@ -2,7 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{AlarmStatus, InOrder, LastRun, QueuedCandidate, RecordedEnds, RunStatus, Status};
+use jiff::Timestamp;
+
+use super::{
+    AlarmStatus, InOrder, LastLeader, LastRun, LedgerPart, MissingMember, NodeState, QueuedCandidate, RecordedEnds,
+    RunStatus, Status,
+};
 use cronkeeper_core::clock::{Now, Uptime};
 use cronkeeper_core::election::{Member, Queue};
 use cronkeeper_core::job::{JobName, JobSet};
@@ -20,8 +25,110 @@ impl Status {
         self
     }
 
-    /// Sets the queue and the live members.
+    /// Sets the queue and the live members, as they were read at the time of the status.
     pub fn put_queue(&mut self, queue: &Queue) {
+        self.put_queue_of(queue, self.at);
+    }
+
+    /// Sets the queue and the live members, as they were read a moment ago.
+    pub fn put_queue_of(&mut self, queue: &Queue, read_at: Timestamp) {
+        self.put_candidates(queue);
+        // The daemon reads the members too, and may have done so since.
+        if self.members_at.is_none_or(|seen_at| seen_at <= read_at) {
+            self.put_members(queue, read_at);
+        }
+        self.drained.clone_from(&queue.drained);
+        // A node knows better whether it leads than a listing, which may be older, or show it first before it leads.
+        if let (None, Some(first)) = (self.role.token, queue.candidates.first())
+            && first.node.as_ref() != Some(&self.node)
+        {
+            self.role.leader_node.clone_from(&first.node);
+            self.role.last_leader.take_if(|_| first.node.is_some());
+        }
+        self.drift = self.differing();
+    }
+
+    /// Sets the queue and the members as they were when they could last be read, at `read_at`. Since `failing_since`
+    /// they cannot be read, so who leads now is not known, unless this node leads itself.
+    pub fn put_old_queue(&mut self, queue: &Queue, read_at: Timestamp, failing_since: Timestamp) {
+        self.put_candidates(queue);
+        let is_missing = |member: &&Member| self.missing.iter().any(|missing| missing.node == member.node);
+        self.members = queue.members.iter().filter(|member| !is_missing(member)).cloned().collect();
+        // Of itself the node knows more.
+        let own = std::mem::replace(&mut self.drained, queue.drained.clone());
+        self.drained.remove(&self.node);
+        self.drained.extend(own);
+        let first = queue.candidates.first().and_then(|first| first.node.clone());
+        // What the election has reported since counts more than what was read before.
+        let is_newer = self.role.last_leader.as_ref().is_none_or(|last| last.unknown_since < read_at);
+        if let (None, Some(node), true) = (&self.role.leader_node, first, is_newer) {
+            self.role.last_leader = Some(LastLeader { node, unknown_since: failing_since });
+        }
+        self.forget_leader(failing_since);
+        self.drift = self.differing();
+    }
+
+    /// The queue cannot be read since then, so this node does not know who leads now, unless it leads itself.
+    pub fn forget_leader(&mut self, since: Timestamp) {
+        if self.role.token.is_some() {
+            return;
+        }
+        match (self.role.leader_node.take(), &mut self.role.last_leader) {
+            (Some(node), last) => *last = Some(LastLeader { node, unknown_since: since }),
+            (None, Some(last)) => last.unknown_since = last.unknown_since.min(since),
+            (None, None) => {}
+        }
+    }
+
+    /// Marks a part of the ledger as read.
+    pub fn learned(&mut self, part: LedgerPart) {
+        self.unknown.retain(|unknown| *unknown != part);
+    }
+
+    /// True if this node has read that part of the ledger since its start.
+    pub fn knows(&self, part: LedgerPart) -> bool {
+        !self.unknown.contains(&part)
+    }
+
+    /// True if this node has read of each job whether it fails.
+    pub fn knows_who_fails(&self) -> bool {
+        self.knows(LedgerPart::Ends) && self.knows(LedgerPart::Runs)
+    }
+
+    /// True if the runs of other nodes are those that were read last. A leader knows them without reading.
+    pub fn has_old_runs(&self) -> bool {
+        self.unread.is_some() && self.state != NodeState::Leading
+    }
+
+    /// The time up to which this node knows of the others.
+    pub fn known_until(&self) -> Timestamp {
+        let unknown_since = self.role.last_leader.as_ref().map(|last| last.unknown_since);
+        match self.unread {
+            None => self.at,
+            Some(_) => self.read_at.or(unknown_since).unwrap_or(self.at),
+        }
+    }
+
+    /// True while this node has no connection to the coordination service.
+    pub fn is_disconnected(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| !session.connected)
+    }
+
+    /// Sets the members. Those that the daemon has seen, and that are not among them, are missing: it would notice that
+    /// later.
+    fn put_members(&mut self, queue: &Queue, read_at: Timestamp) {
+        let listed: BTreeSet<&NodeName> = queue.members.iter().map(|member| &member.node).collect();
+        self.missing.retain(|missing| !listed.contains(&missing.node));
+        let seen = std::mem::replace(&mut self.members, queue.members.clone());
+        let gone = seen.into_iter().filter(|member| !listed.contains(&member.node));
+        let last_seen = self.members_at;
+        let gone = gone.map(|Member { node, host, .. }| MissingMember { node, host, gone_since: read_at, last_seen });
+        self.missing.extend(gone);
+        self.missing.sort_by(|a, b| a.node.cmp(&b.node));
+    }
+
+    fn put_candidates(&mut self, queue: &Queue) {
+        self.learned(LedgerPart::Queue);
         let mut predecessor = None;
         self.queue.clear();
         // Who leads is first: a listing from before its election still has its predecessors.
@@ -32,17 +139,6 @@ impl Status {
             predecessor = Some(entry.candidate.clone());
             self.queue.push(queued);
         }
-        self.members.clone_from(&queue.members);
-        self.drained.clone_from(&queue.drained);
-        self.missing.retain(|missing| !queue.members.iter().any(|member| member.node == missing.node));
-        // A node knows better whether it leads than a listing, which may be older, or show it first before it leads.
-        if let (None, Some(first)) = (self.role.token, queue.candidates.first())
-            && first.node.as_ref() != Some(&self.node)
-        {
-            self.role.leader_node.clone_from(&first.node);
-            self.role.last_leader.take_if(|_| first.node.is_some());
-        }
-        self.drift = self.differing();
     }
 
     /// True if operators have drained every node that is alive, so that nobody leads.
@@ -231,6 +327,78 @@ mod tests {
         status.node = NodeName::new("host-b");
         status.put_queue(&sample::queue());
         assert_eq!(status.role.leader_node, Some(NodeName::new("host-a")));
+    }
+
+    /// A follower's status: it knows that host-a leads.
+    fn follower() -> Status {
+        let mut status = sample::leader();
+        status.node = NodeName::new("host-b");
+        (status.state, status.role.token) = (NodeState::Following, None);
+        status
+    }
+
+    #[test]
+    fn an_old_listing_names_no_leader() {
+        let (read_at, since) = (sample::at("2026-11-20T02:59:30Z"), sample::at("2026-11-20T02:59:31Z"));
+        let host_a = |unknown_since| Some(LastLeader { node: NodeName::new("host-a"), unknown_since });
+        let mut status = follower();
+        status.put_old_queue(&sample::queue(), read_at, since);
+        assert_eq!((&status.role.leader_node, &status.role.last_leader), (&None, &host_a(since)));
+        assert_eq!((status.queue.len(), status.members.len()), (3, 2), "what it held is shown");
+        assert!(status.knows(LedgerPart::Queue));
+
+        // The daemon has lost the connection later, or earlier, than the first read has failed.
+        for (lost_at, unknown_since) in [("2026-11-20T02:59:40Z", since), ("2026-11-20T02:59:20Z", since)] {
+            let lost_at = sample::at(lost_at);
+            let mut status = follower();
+            (status.role.leader_node, status.role.last_leader) = (None, host_a(lost_at));
+            status.put_old_queue(&sample::queue(), read_at, since);
+            assert_eq!(status.role.last_leader, host_a(unknown_since), "{lost_at}");
+        }
+
+        // A drained node learns who leads from listings alone.
+        let mut status = follower();
+        status.role = Role::default();
+        status.put_old_queue(&sample::queue(), read_at, since);
+        assert_eq!(status.role.last_leader, host_a(since));
+
+        let mut leader = sample::leader();
+        leader.put_old_queue(&sample::queue(), read_at, since);
+        assert_eq!(leader.role.leader_node, Some(leader.node.clone()), "its lease says so");
+    }
+
+    #[test]
+    fn who_leads_is_not_known_if_nothing_was_ever_read_either() {
+        let since = sample::at("2026-11-20T02:59:31Z");
+        let mut status = follower();
+        status.forget_leader(since);
+        status.forget_leader(sample::at("2026-11-20T02:59:50Z"));
+        let last = LastLeader { node: NodeName::new("host-a"), unknown_since: since };
+        assert_eq!((status.role.leader_node, status.role.last_leader), (None, Some(last)));
+        let mut status = follower();
+        status.role = Role::default();
+        status.forget_leader(since);
+        assert_eq!(status.role.last_leader, None, "nobody has led as far as it knows");
+    }
+
+    #[test]
+    fn a_member_that_is_not_listed_any_more_is_missing_before_the_daemon_notices() {
+        let seen = |second: u8| sample::at(&format!("2026-11-20T02:59:{second:02}Z"));
+        let mut queue = sample::queue();
+        let mut status = follower();
+        status.members_at = Some(seen(30));
+        let gone = queue.members.remove(0);
+        status.put_queue_of(&queue, seen(45));
+        let missing =
+            MissingMember { node: gone.node, host: gone.host, gone_since: seen(45), last_seen: Some(seen(30)) };
+        assert_eq!((status.members.len(), &status.missing), (1, &vec![missing]));
+        status.put_queue_of(&sample::queue(), seen(46));
+        assert_eq!((status.members.len(), status.missing.len()), (2, 0), "it is back");
+
+        let mut status = follower();
+        status.members_at = Some(seen(50));
+        status.put_queue_of(&queue, seen(45));
+        assert_eq!((status.members.len(), status.missing.len()), (2, 0), "the daemon has read the members since");
     }
 
     #[test]

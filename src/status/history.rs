@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::shown;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::run::{Attempt, HistoryRecord, Outcome, Reason, RunEnd, RunId, Skip, SkipReason};
 use cronkeeper_core::term::{FencingToken, NodeName};
@@ -62,7 +63,7 @@ pub struct EndedRun {
     pub leftovers: u32,
     /// Bytes of output that were not logged.
     pub dropped_bytes: u64,
-    /// Names what a failed start failed over.
+    /// Names what a failed start failed over, or why a run was abandoned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// The end of the run's output.
@@ -97,6 +98,13 @@ pub struct Skipped {
     pub token: FencingToken,
     /// When it last added to this record.
     pub decided_at: Timestamp,
+}
+
+impl EndedRun {
+    /// Why it was not waited for any longer, if it was abandoned: `host-a did not come back before the next occurrence`.
+    pub fn why_abandoned(&self) -> Option<&str> {
+        self.detail.as_deref().and_then(shown).filter(|_| self.outcome == Outcome::Abandoned)
+    }
 }
 
 /// What an outcome does not say: `no-memory, signal 9`, `exit 3`; empty if there is nothing.

@@ -137,7 +137,7 @@ pub struct RunStatus {
     pub node: NodeName,
     /// Counts from 1.
     pub attempt: u32,
-    /// When the attempt began.
+    /// When the attempt began; if it was begun ahead of its time, that time.
     pub since: Timestamp,
     pub state: RunState,
     /// When the next attempt begins, while the run waits for it.
@@ -171,7 +171,7 @@ impl From<&RunRecord> for RunStatus {
             run: record.id(),
             node: record.owner.node.clone(),
             attempt: record.attempt,
-            since: record.begun_at,
+            since: record.begun_at.max(record.scheduled_at),
             state: record.state,
             retry_at: record.retry_at,
             keep_until: record.keep_until,

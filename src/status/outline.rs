@@ -52,10 +52,13 @@ impl Status {
             runs,
             queue,
             members,
+            members_at,
             missing,
             drained,
             drift,
             unread,
+            read_at,
+            unknown,
             damaged,
         } = self;
         let Role { candidate, predecessor, predecessor_node, leader_node, last_leader, token, term_since } = role;
@@ -85,10 +88,13 @@ impl Status {
             runs: runs.into_iter().map(outlined_run).collect(),
             queue: queue.into_iter().map(outlined_candidate).collect(),
             members: members.into_iter().map(outlined_member).collect(),
+            members_at,
             missing: missing.into_iter().map(outlined_missing).collect(),
             drained: drained.into_iter().map(|(node, drain)| (node, outlined_drain(drain))).collect(),
             drift,
             unread: unread.map(|_| withheld()),
+            read_at,
+            unknown,
             damaged: each_withheld(&damaged),
         }
     }
@@ -171,8 +177,8 @@ fn outlined_member(member: Member) -> Member {
 }
 
 fn outlined_missing(missing: MissingMember) -> MissingMember {
-    let MissingMember { node, host: _, gone_since } = missing;
-    MissingMember { node, host: withheld(), gone_since }
+    let MissingMember { node, host: _, gone_since, last_seen } = missing;
+    MissingMember { node, host: withheld(), gone_since, last_seen }
 }
 
 impl HistoryEntry {

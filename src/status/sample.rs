@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 
-use super::{Confinement, JobStatus, JobsFile, LastRun, LimitedBy, NodeState, Role, RunStatus, Session, Status};
+use super::{
+    Confinement, JobStatus, JobsFile, LastRun, LedgerPart, LimitedBy, NodeState, Role, RunStatus, Session, Status,
+};
 use cronkeeper_core::election::{Candidate, Member, Published, Queue};
 use cronkeeper_core::job::{Digest, JobName};
 use cronkeeper_core::run::{Outcome, RunId, RunState};
@@ -154,10 +156,13 @@ pub(crate) fn leader() -> Status {
         }],
         queue: Vec::new(),
         members: Vec::new(),
+        members_at: None,
         missing: Vec::new(),
         drained: Default::default(),
         drift: Vec::new(),
         unread: None,
+        read_at: None,
+        unknown: Vec::new(),
         damaged: Vec::new(),
     };
     status.put_queue(&queue());
@@ -191,5 +196,6 @@ pub(crate) fn cut_off() -> Status {
     status.jobs[0].error = Some("last-scheduled time is in the future".into());
     (status.queue, status.members, status.drift) = Default::default();
     status.unread = Some("no answer within 3 s".into());
+    status.unknown = LedgerPart::ALL.to_vec();
     status
 }

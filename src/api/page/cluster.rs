@@ -3,11 +3,14 @@
 use maud::{Markup, html};
 
 use super::words;
-use crate::status::{LastLeader, NodeState, QueuedCandidate, Status, drain_in_words};
+use crate::status::{LastLeader, LedgerPart, NodeState, QueuedCandidate, Status, drain_in_words, shown};
 use cronkeeper_core::clock::stamp;
 use cronkeeper_core::election::Member;
+use cronkeeper_core::suggest::counted;
 use cronkeeper_core::term::NodeName;
 
+/// Where to see what is left out.
+const HIDDEN: &str = "shown on the Unix socket, and to who has signed in";
 /// Most nodes to which leadership can be handed over by a button.
 const MOST_BUTTONS: usize = 10;
 
@@ -15,7 +18,10 @@ const MOST_BUTTONS: usize = 10;
 pub(super) fn leader_line(status: &Status) -> Markup {
     html! {
         @match &status.role.leader_node {
-            Some(leader) => { strong { (leader) } " leads" }
+            Some(leader) => {
+                strong { (leader) } " leads"
+                @if status.is_disconnected() { ", but starts nothing without a connection" }
+            }
             None => {
                 strong { "No leader is known" }
                 @if let Some(LastLeader { node, unknown_since }) = &status.role.last_leader {
@@ -31,10 +37,14 @@ pub(super) fn leader_line(status: &Status) -> Markup {
 /// The queue as a row of boxes: the leader, and behind it the nodes that wait for each other.
 pub(super) fn queue(status: &Status, may_act: bool) -> Markup {
     html! {
-        section #queue data-live="" aria-labelledby="queue-title" {
+        section #queue .old[status.unread.is_some()] data-live="" aria-labelledby="queue-title" {
             h2 #queue-title { "Nodes" }
             p #leader role="status" aria-live="polite" { (leader_line(status)) }
-            @if status.queue.is_empty() { p { "The queue is not known." } }
+            @if let (Some(_), Some(read_at)) = (&status.unread, status.read_at) {
+                p.unknown { "The queue as it was read at " (words::time(read_at, status.at)) " UTC:" }
+            }
+            @if !status.knows(LedgerPart::Queue) { p.unknown { "The queue is not known." } }
+            @else if status.queue.is_empty() { p { "The queue is empty." } }
             ol.queue {
                 @for (place, queued) in status.queue.iter().enumerate() { (entry(status, place, queued)) }
             }
@@ -80,14 +90,18 @@ fn facts(status: &Status, node: Option<&NodeName>) -> Vec<String> {
             facts.extend((*version != status.version).then(|| format!("version {version}")));
         }
     }
-    facts.extend(status.drift.contains(node).then(|| "other jobs or time zones than the leader".to_owned()));
+    facts.extend(
+        status.drift.contains(node).then(|| "another jobs file or other time zones than the leader".to_owned()),
+    );
     facts
 }
 
 /// The nodes that are alive but not in the queue, and those that are gone.
 fn outside(status: &Status) -> Markup {
     let queued = |node: &NodeName| status.queue.iter().any(|queued| queued.node.as_ref() == Some(node));
-    let outside: Vec<_> = status.members.iter().filter(|member| !queued(&member.node)).collect();
+    // An old or unknown queue does not tell who is not in it.
+    let is_known = status.unread.is_none() && status.knows(LedgerPart::Queue);
+    let outside: Vec<_> = status.members.iter().filter(|member| is_known && !queued(&member.node)).collect();
     html! {
         @if !outside.is_empty() || !status.missing.is_empty() {
             ul {
@@ -98,7 +112,11 @@ fn outside(status: &Status) -> Markup {
                     }
                 }
                 @for missing in &status.missing {
-                    li { (missing.node) " is missing, gone since " (words::time(missing.gone_since, status.at)) " UTC." }
+                    li { (missing.node) " is missing, gone since " (words::time(missing.gone_since, status.at)) " UTC"
+                        @if let (true, Some(seen)) = (missing.is_vague(), missing.last_seen) {
+                            " at the latest; it was last seen alive at " (words::time(seen, status.at)) " UTC"
+                        }
+                        "." }
                 }
             }
         }
@@ -146,8 +164,14 @@ fn worded(status: &Status) -> Vec<String> {
         let awaited = status.awaiting.as_deref().unwrap_or("its turn to take part");
         problems.push(format!("{} is not ready: it waits for {awaited}", status.node));
     }
-    if status.session.as_ref().is_some_and(|session| !session.connected) {
+    if status.is_disconnected() {
         problems.push(format!("{} is not connected to {}", status.node, status.backend));
+    }
+    if status.role.leader_node.is_none() && (status.is_disconnected() || status.unread.is_some()) {
+        let since = status.role.last_leader.as_ref().map(|LastLeader { node, unknown_since }| {
+            format!(": who leads is unknown since {} UTC ({node} until then)", stamp(*unknown_since))
+        });
+        problems.push(format!("Nobody can lead as far as {} knows{}", status.node, since.unwrap_or_default()));
     }
     if !status.jobs_file.valid {
         let used = match status.jobs_file.last_good {
@@ -155,9 +179,41 @@ fn worded(status: &Status) -> Vec<String> {
             false => "the jobs loaded before stay in use".to_owned(),
         };
         problems.push(format!("The jobs file was rejected; {used}"));
-        problems.extend(status.jobs_file.errors.iter().take(20).cloned());
+        problems.extend(each_shown(&status.jobs_file.errors, "error"));
     }
-    problems.extend(status.unread.iter().map(|why| format!("The ledger was not read, the rest may be old: {why}")));
-    problems.extend(status.damaged.iter().take(20).map(|damage| format!("Damaged: {damage}")));
+    problems.extend(unread(status));
+    problems.extend(each_shown(&status.damaged, "damaged path"));
     problems
+}
+
+/// The first of these texts; of texts that the visitor may not see only their number.
+fn each_shown(texts: &[String], what: &str) -> Vec<String> {
+    match texts.iter().any(|text| shown(text).is_none()) {
+        true => vec![format!("{}, {HIDDEN}", counted(texts.len(), what))],
+        false => texts.iter().take(20).cloned().collect(),
+    }
+}
+
+/// That the ledger was not read, why, and what that means for the rest of the page.
+fn unread(status: &Status) -> Option<String> {
+    let why = status.unread.as_deref()?;
+    let why = shown(why).map_or_else(|| format!("; the cause is {HIDDEN}"), |why| format!(": {why}"));
+    let mut text = format!("The ledger was not read{why}");
+    if let Some(read_at) = status.read_at {
+        text.push_str(&format!(". What is shown of it is what it held at {} UTC", stamp(read_at)));
+    }
+    if !status.unknown.is_empty() {
+        let parts: Vec<&str> = status.unknown.iter().map(|part| part.describe()).collect();
+        text.push_str(&format!(". Not known: {}", parts.join("; ")));
+    }
+    Some(text)
+}
+
+/// Says on any page that the ledger was not read.
+pub(super) fn unread_note(status: &Status) -> Markup {
+    html! {
+        section #problems data-live="" aria-label="Problems" {
+            @if let Some(text) = unread(status) { ul.problems { li { (text) } } }
+        }
+    }
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::words;
 use crate::api::RefusedRequest;
-use crate::status::{EndedRun, HistoryEntry, Skipped, ending_details};
+use crate::status::{EndedRun, HistoryEntry, Skipped, ending_details, shown};
 use cronkeeper_core::clock::stamp;
 use cronkeeper_core::ledger::Filter as Records;
 use cronkeeper_core::ledger::filter::{Ending, JobPattern};
@@ -79,7 +79,7 @@ pub(super) fn page(
         section #records data-live="" aria-label="Records" {
             @if unread { (of_archive_only()) }
             p {
-                (counted(entries.len(), "record")) ", the newest first"
+                (counted(entries.len(), "record")) @if unread { " of this node's archive" } ", the newest first"
                 @if has_more { "; for older ones ask " code { "cronkeeper history --until" } }
                 "."
             }
@@ -148,8 +148,9 @@ fn row(entry: &HistoryEntry, now: Timestamp) -> Markup {
 pub(super) fn outcome(run: &EndedRun) -> Markup {
     html! {
         (words::outcome(run.outcome, &ending_details(run.reason, run.exit_code, run.signal)))
+        @if let Some(why) = run.why_abandoned() { ", " (why) }
         @if run.attempt > 1 { ", attempt " (run.attempt) }
-        @if let Some(by) = &run.triggered_by { ", for " (by) }
+        @if let Some(by) = run.triggered_by.as_deref().and_then(shown) { ", for " (by) }
     }
 }
 
@@ -157,7 +158,7 @@ fn skipped(skip: &Skipped) -> Markup {
     html! {
         span.mark.odd { span aria-hidden="true" { "»" } " skipped" } ", " (skip.reason.explained(&skip.node))
         @if skip.count > 1 { ", " (skip.count) " times until " (stamp(skip.last)) }
-        @if let Some(by) = &skip.triggered_by { ", for " (by) }
+        @if let Some(by) = skip.triggered_by.as_deref().and_then(shown) { ", for " (by) }
     }
 }
 

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use maud::{Markup, html};
 
 use super::bars::Bar;
-use super::{bars, history, jobs, timeline, words};
-use crate::status::{HistoryEntry, JobStatus, Status};
+use super::{bars, cluster, history, jobs, timeline, words};
+use crate::status::{HistoryEntry, JobStatus, LedgerPart, Status, shown};
 use cronkeeper_core::job::Job;
 
 /// Coming occurrences that are shown.
@@ -30,15 +30,24 @@ impl JobPage<'_> {
     pub fn markup(&self) -> Markup {
         let Self { job, status, .. } = self;
         let records: Vec<&HistoryEntry> = self.entries.iter().collect();
+        let is_old = status.unread.is_some();
         html! {
+            (cluster::unread_note(status))
             h1 { "Job " (job.name) }
             @if let Some(description) = &job.description { p { (description) } }
-            section #facts data-live="" aria-label="Facts" {
+            section #facts .old[is_old] data-live="" aria-label="Facts" {
                 p { (jobs::notes(job)) }
                 dl {
                     dt { "Schedule" } dd { (self.schedule()) }
                     dt { "Next" } dd { (jobs::next(job, status)) }
-                    dt { "Last runs" } dd { (bars::picture(self.bars)) " " (bars::summary(self.bars)) }
+                    dt { "Last runs" } dd {
+                        @if self.bars.is_empty() && self.unread { span.unknown { "not known" } } @else {
+                            (bars::picture(self.bars)) " " (bars::summary(self.bars))
+                        }
+                    }
+                    @if !status.knows(LedgerPart::Runs) {
+                        dt { "Running" } dd.unknown { "on other nodes: not known" }
+                    }
                     @if !job.running.is_empty() {
                         dt { "Running" } dd { @for run in &job.running { a href={ "/runs/" (run) } { (run) } " " } }
                     }
@@ -50,9 +59,10 @@ impl JobPage<'_> {
                     }
                     @if let Some(paused) = &job.paused {
                         dt { "Paused" } dd {
-                            "by " (paused.by) ", " (words::time(paused.at, status.at)) " UTC"
+                            @if let Some(by) = shown(&paused.by) { "by " (by) ", " }
+                            (words::time(paused.at, status.at)) " UTC"
                             @if let Some(until) = paused.until { ", until " (words::time(until, status.at)) " UTC" }
-                            @if let Some(reason) = &paused.reason { ": " (reason) }
+                            @if let Some(reason) = paused.reason.as_deref().and_then(shown) { ": " (reason) }
                         }
                     }
                 }
@@ -62,7 +72,10 @@ impl JobPage<'_> {
             section #records data-live="" aria-labelledby="records-title" {
                 h2 #records-title { "History" }
                 @if self.unread { (history::of_archive_only()) }
-                @if records.is_empty() { p { "No run of this job is recorded." } }
+                @if records.is_empty() {
+                    p { @if self.unread { "The archive has no run of this job." }
+                        @else { "No run of this job is recorded." } }
+                }
                 (history::table(&records, status.at))
             }
         }
@@ -82,14 +95,23 @@ impl JobPage<'_> {
     /// The next occurrences in the job's own zone, with what clock shifts do to them.
     fn coming(&self) -> Markup {
         let Some(job) = self.defined.filter(|job| job.enabled && job.schedule().is_some()) else { return html! {} };
-        let times = std::iter::successors(job.next_after(self.status.at), |at| job.next_after(*at));
-        let times: Vec<Timestamp> = times.take(COMING).collect();
+        let paused_until = self.job.paused.as_ref().map(|paused| paused.until);
+        // What is due during a pause does not come.
+        let from = match paused_until {
+            None => Some(self.status.at),
+            Some(until) => until.map(|until| until.max(self.status.at)),
+        };
+        let first = from.and_then(|from| job.next_after(from));
+        let times: Vec<Timestamp> = std::iter::successors(first, |at| job.next_after(*at)).take(COMING).collect();
         html! {
             section #coming data-live="" aria-labelledby="coming-title" {
                 h2 #coming-title { "Coming" }
-                @if times.is_empty() { p { "It has no further occurrences." } } @else {
+                @if self.status.role.leader_node.is_none() { p.unknown { "Nothing of this starts while no node leads." } }
+                @if from.is_none() { p { "The job is paused: nothing comes until somebody resumes it." } }
+                @else if times.is_empty() { p { "It has no further occurrences." } } @else {
                     table {
-                        caption { "The next " (times.len()) ", in the job's time zone" }
+                        caption { "The next " (times.len())
+                            @if paused_until.is_some() { " after the end of the pause" } ", in the job's time zone" }
                         thead { tr {
                             th scope="col" { "Local time" } th scope="col" { "UTC" } th scope="col" { "Clock shift" }
                         } }

@@ -7,7 +7,8 @@ use serde::Deserialize;
 
 use super::bars::{self, Bar};
 use super::words;
-use crate::status::{JobStatus, RunStatus, Status};
+use crate::status::{JobStatus, LedgerPart, RunStatus, Status, shown};
+use cronkeeper_core::clock::stamp;
 use cronkeeper_core::job::{Alarm, JobName};
 use cronkeeper_core::suggest::counted;
 
@@ -71,7 +72,7 @@ pub(super) fn table(
     bars: &BTreeMap<JobName, Vec<Bar>>,
 ) -> Markup {
     html! {
-        section #jobs data-live="" aria-labelledby="jobs-title" {
+        section #jobs .old[status.unread.is_some()] data-live="" aria-labelledby="jobs-title" {
             h2 #jobs-title { "Jobs" }
             (filter(selection))
             p { (count(status, selected)) }
@@ -103,12 +104,16 @@ fn filter(selection: &Selection) -> Markup {
 
 fn count(status: &Status, selected: &Selected<'_>) -> String {
     let failing = status.jobs.iter().filter(|job| job.is_failing()).count();
-    let all = counted(status.jobs.len(), "job");
-    let failing = if failing == 0 { "none fails".to_owned() } else { format!("{failing} of them not in order") };
-    match selected.matching == status.jobs.len() {
-        true => format!("{all}, {failing}."),
-        false => format!("{all}, {failing}; {} selected.", selected.matching),
-    }
+    let failing = match (status.knows_who_fails(), status.unread.is_some(), failing) {
+        (true, false, 0) => ", none fails".to_owned(),
+        (true, false, _) => format!(", {failing} of them not in order"),
+        (true, true, 0) => "; none failed when the ledger was last read".to_owned(),
+        (true, true, _) => format!("; {failing} of them not in order when the ledger was last read"),
+        (false, _, 0) => "; whether they fail is not known".to_owned(),
+        (false, ..) => format!("; at least {failing} of them not in order, whether others fail is not known"),
+    };
+    let selected = (selected.matching != status.jobs.len()).then(|| format!("; {} selected", selected.matching));
+    format!("{}{failing}{}.", counted(status.jobs.len(), "job"), selected.unwrap_or_default())
 }
 
 fn row(job: &JobStatus, bars: Option<&Vec<Bar>>, status: &Status) -> Markup {
@@ -120,14 +125,17 @@ fn row(job: &JobStatus, bars: Option<&Vec<Bar>>, status: &Status) -> Markup {
             }
             td data-label="Last run" {
                 @match &job.last {
+                    None if !status.knows(LedgerPart::Ends) => span.unknown { "not known" },
                     None => "none",
                     Some(last) => {
                         a href={ "/runs/" (last.run) } { (words::last(last)) } " " (words::time(last.at, status.at))
+                        @if job.running.contains(&last.run) { ", not recorded yet" }
                     },
                 }
             }
             td data-label="Last 20 runs" {
                 @match bars {
+                    _ if job.last.is_none() && !status.knows(LedgerPart::Ends) => span.unknown { "not known" },
                     Some(bars) => (bars::picture(bars)),
                     None => "not read yet",
                 }
@@ -144,11 +152,13 @@ pub(super) fn notes(job: &JobStatus) -> Markup {
         @if !job.cut_off.is_empty() { " " span.fact.bad { "a run is cut off from its node" } }
         @if let Some(paused) = &job.paused {
             " " span.fact { "paused" }
-            @if let Some(reason) = &paused.reason { " " span.reason { (reason) } }
+            @if let Some(reason) = paused.reason.as_deref().and_then(shown) { " " span.reason { (reason) } }
         }
         @for alarm in &job.alarms { " " span.fact.bad { (alarm_words(alarm.alarm)) } }
         @if !job.waits_for.is_empty() { " " span.fact { "waits for " (names(&job.waits_for)) } }
-        @if let Some(error) = &job.error { " " span.fact.bad { (error) } }
+        @if let Some(error) = &job.error {
+            " " span.fact.bad { (shown(error).unwrap_or("has a problem that its leader knows")) }
+        }
     }
 }
 
@@ -170,6 +180,16 @@ pub(super) fn next(job: &JobStatus, status: &Status) -> Markup {
     html! {
         @match job.next {
             _ if !job.enabled => "disabled",
+            _ if job.paused.is_some() => {
+                "paused"
+                @if let Some(until) = job.paused.as_ref().and_then(|paused| paused.until) {
+                    " until " (words::time(until, status.at))
+                }
+            },
+            // It does not come nearer: without a leader nothing starts.
+            Some(next) if status.role.leader_node.is_none() => {
+                (stamp(next)) " " span.unknown { "if a node leads by then" }
+            },
             Some(next) => (words::time(next, status.at)),
             None if !job.after.is_empty() => {
                 "after " @for (place, (upstream, condition)) in job.after.iter().enumerate() {
@@ -198,11 +218,15 @@ fn pages(selection: &Selection, selected: &Selected<'_>) -> Markup {
 /// The runs in flight.
 pub(super) fn running(status: &Status) -> Markup {
     html! {
-        section #running data-live="" aria-labelledby="running-title" {
+        section #running .old[status.has_old_runs()] data-live="" aria-labelledby="running-title" {
             h2 #running-title { "Running now" }
-            @if status.runs.is_empty() { p { "Nothing runs." } } @else {
+            @if !status.knows(LedgerPart::Runs) { p.unknown { "What runs on other nodes is not known." } }
+            @else if status.runs.is_empty() {
+                p { @if status.has_old_runs() { "Nothing ran when the ledger was last read." } @else { "Nothing runs." } }
+            }
+            @if !status.runs.is_empty() {
                 table {
-                    caption { (counted(status.runs.len(), "run")) " in flight; times in UTC" }
+                    caption { (in_flight(status)) "; times in UTC" }
                     thead { tr {
                         th scope="col" { "Run" } th scope="col" { "Node" } th scope="col" { "State" }
                         th scope="col" { "Since" }
@@ -212,6 +236,15 @@ pub(super) fn running(status: &Status) -> Markup {
                 @if status.runs.len() > MOST_RUNS { p { "and " (status.runs.len() - MOST_RUNS) " more" } }
             }
         }
+    }
+}
+
+fn in_flight(status: &Status) -> String {
+    let runs = counted(status.runs.len(), "run");
+    match status.knows(LedgerPart::Runs) {
+        false => format!("{runs} in flight on this node"),
+        true if status.has_old_runs() => format!("{runs} in flight when the ledger was last read"),
+        true => format!("{runs} in flight"),
     }
 }
 
@@ -266,6 +299,36 @@ mod tests {
         assert_eq!(named.of(&status).jobs.len(), 10);
         let text = table(&status, &all, &selected, &BTreeMap::new()).into_string();
         assert!(text.contains("Page 1 of 3") && text.contains("/?job=&amp;only=&amp;page=2"), "{text}");
+    }
+
+    #[test]
+    fn a_paused_job_has_no_next_time_and_without_a_leader_none_comes_nearer() {
+        let mut status = sample::leader();
+        let next = |status: &Status| next(&status.jobs[0], status).into_string();
+        assert!(next(&status).contains("title=\"in 22 h\""), "{}", next(&status));
+        status.role.leader_node = None;
+        assert!(!next(&status).contains("<time") && next(&status).contains("2026-11-21 01:30:00"), "{}", next(&status));
+        let until = sample::at("2026-11-20T05:00:00Z");
+        let pause =
+            |until| cronkeeper_core::run::Pause { by: "alice".into(), at: until, reason: None, until: Some(until) };
+        status.jobs[0].paused = Some(Box::new(pause(until)));
+        assert!(next(&status).contains("2026-11-20 05:00:00") && !next(&status).contains("01:30"), "{}", next(&status));
+    }
+
+    #[test]
+    fn totals_are_given_as_far_as_they_are_known() {
+        let mut status = sample::leader();
+        let counted = |status: &Status| count(status, &Selection::default().of(status));
+        assert_eq!(counted(&status), "3 jobs, none fails.");
+        status.unread = Some("away".into());
+        assert_eq!(counted(&status), "3 jobs; none failed when the ledger was last read.");
+        status.unknown = LedgerPart::ALL.to_vec();
+        assert_eq!(counted(&status), "3 jobs; whether they fail is not known.");
+        status.jobs[0].last.as_mut().expect("it has run").outcome = Outcome::Failure;
+        let least = "3 jobs; at least 1 of them not in order, whether others fail is not known.";
+        assert_eq!(counted(&status), least);
+        status.unknown = vec![LedgerPart::Queue];
+        assert_eq!(counted(&status), "3 jobs; 1 of them not in order when the ledger was last read.");
     }
 
     #[test]

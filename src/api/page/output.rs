@@ -87,6 +87,7 @@ pub(super) fn section(run: &RunId, known: &Known<'_>, newest: Option<&NewestOutp
                 },
                 (_, Known::InFlight(_)) => p { "It appears here when the run has ended." },
                 (_, Known::Not) => p { "none" },
+                (_, Known::Unread) => p.unknown { "not known" },
             }
         }
     }

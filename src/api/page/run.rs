@@ -15,15 +15,19 @@ pub(super) enum Known<'a> {
     Ended(&'a EndedRun),
     /// It was triggered, and no leader has begun it yet; or its record is gone.
     Not,
+    /// The history has no record of it, and whether it is in flight was not read.
+    Unread,
 }
 
 pub(super) fn page(
     run: &RunId,
     known: &Known<'_>,
     newest: Option<&NewestOutput>,
+    note: &Markup,
     (now, may_act): (Timestamp, bool),
 ) -> Markup {
     html! {
+        (note)
         h1 { "Run " (run) }
         p { "of the job " a href={ "/jobs/" (run.job()) } { (run.job()) }
             ", for " (words::time(run.scheduled_at(), now)) " UTC" }
@@ -35,6 +39,9 @@ pub(super) fn page(
                 }
                 Known::Ended(ended) => (facts(ended, now)),
                 Known::Not => p { "It is not in flight, and the history has no record of it (any more)." },
+                Known::Unread => p.unknown {
+                    "Whether it is in flight is not known; the history has no record of it (any more)."
+                },
             }
         }
         @if may_act { (actions(run, known)) }

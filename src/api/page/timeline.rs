@@ -33,6 +33,8 @@ pub(super) struct Timeline {
     from: Timestamp,
     until: Timestamp,
     lanes: Vec<Lane>,
+    /// A leader is known, so what is due will run.
+    has_leader: bool,
 }
 
 impl Timeline {
@@ -47,13 +49,15 @@ impl Timeline {
         let span = furthest.duration_since(from).clamp(SHORTEST, LONGEST);
         let until = from.saturating_add(span).unwrap_or(Timestamp::MAX);
         let lanes = first.iter().filter_map(|(_, name)| Some(lane(set.jobs.get(name)?, from, until)));
-        Self { from, until, lanes: lanes.filter(|lane| !lane.times.is_empty()).collect() }
+        let has_leader = status.role.leader_node.is_some();
+        Self { from, until, lanes: lanes.filter(|lane| !lane.times.is_empty()).collect(), has_leader }
     }
 
     pub fn markup(&self) -> Markup {
         html! {
             section #timeline data-live="" aria-labelledby="timeline-title" {
                 h2 #timeline-title { "Coming" }
+                @if !self.has_leader && !self.lanes.is_empty() { p.unknown { "Nothing of this starts while no node leads." } }
                 @if self.lanes.is_empty() {
                     p { "Nothing is due in the next " (self.hours()) "." }
                 } @else {
@@ -80,7 +84,10 @@ impl Timeline {
             tr data-key={ "lane-" (lane.job) } {
                 th scope="row" { a href={ "/jobs/" (lane.job) } { (lane.job) } }
                 td {
-                    @if let Some(next) = lane.times.first() { (words::time(*next, self.from)) }
+                    @match lane.times.first() {
+                        Some(next) if self.has_leader => (words::time(*next, self.from)),
+                        next => { @if let Some(next) = next { (stamp(*next)) } },
+                    }
                     @for shift in &lane.shifts { br; span.fact { (shift) } }
                 }
                 td.wide {

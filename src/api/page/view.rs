@@ -14,7 +14,7 @@ use super::timeline::Timeline;
 use super::{cluster, jobs};
 use crate::api::ApiState;
 use crate::api::network::Visibility;
-use crate::status::Status;
+use crate::status::{LedgerPart, Status};
 use cronkeeper_core::clock::{Uptime, system};
 
 /// Age up to which a view is shown although the daemon has published another status.
@@ -38,8 +38,10 @@ struct Summary<'a> {
     version: &'a str,
     leader: Option<&'a str>,
     state: &'a str,
-    running: usize,
-    failing: usize,
+    /// Absent while it is not known.
+    running: Option<usize>,
+    /// Absent while it is not known.
+    failing: Option<usize>,
 }
 
 /// The views of those who see everything, and of those who see the outline.
@@ -118,8 +120,8 @@ impl View {
             version: &tag,
             leader: status.role.leader_node.as_ref().map(|leader| leader.as_str()),
             state: status.state.as_str(),
-            running: status.runs.len(),
-            failing: status.jobs.iter().filter(|job| job.is_failing()).count(),
+            running: status.knows(LedgerPart::Runs).then_some(status.runs.len()),
+            failing: status.knows_who_fails().then(|| status.jobs.iter().filter(|job| job.is_failing()).count()),
         };
         // A structure of texts and numbers can always be written.
         let summary = serde_json::to_string(&summary).unwrap_or_default();

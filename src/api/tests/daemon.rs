@@ -23,7 +23,7 @@ use crate::api::socket::{ApiSocket, Claim, NAME};
 use crate::api::{OutputSources, Sources, router};
 use crate::archive::Archive;
 use crate::metrics::Recorder;
-use crate::status::{Status, sample};
+use crate::status::{LedgerPart, NodeState, Status, sample};
 use crate::test_records::skip;
 use cronkeeper_core::clock::{Uptime, system};
 use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
@@ -281,6 +281,17 @@ pub fn published() -> Status {
     status.queue.clear();
     status.members.clear();
     status.drift.clear();
+    status.unknown = vec![LedgerPart::Queue, LedgerPart::Ends];
+    status
+}
+
+/// The same of a node that follows host-a.
+pub fn follower() -> Status {
+    let mut status = published();
+    status.node = NodeName::new("host-b");
+    (status.state, status.role.token) = (NodeState::Following, None);
+    status.runs.clear();
+    status.unknown = LedgerPart::ALL.to_vec();
     status
 }
 

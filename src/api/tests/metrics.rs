@@ -78,7 +78,7 @@ async fn a_ledger_that_is_away_or_hung_leaves_gaps_but_no_failure() {
         let (head, body) = daemon.get_text("/metrics", "").await;
         assert!(head.starts_with("HTTP/1.1 200"), "{head}");
         assert_eq!(value(&body, "cronkeeper_leader"), Some(1.0));
-        assert_eq!(value(&body, "cronkeeper_queue_position"), None);
+        assert_eq!((value(&body, "cronkeeper_queue_position"), value(&body, "cronkeeper_members")), (None, None));
         assert!(body.contains("# TYPE cronkeeper_queue_position gauge\n"));
     }
 }

@@ -84,6 +84,35 @@ async fn the_pages_are_html_with_a_strict_policy_and_are_not_kept_by_browsers() 
 }
 
 #[tokio::test]
+async fn what_a_node_has_not_read_is_not_shown_as_nothing() {
+    let daemon = Daemon::start(Behaviour::Away).await;
+    let mut follower = super::daemon::follower();
+    // The daemon has seen them, and the queue was not read.
+    follower.members = sample::queue().members;
+    follower.jobs[0].last = None;
+    daemon.status.send_replace(Arc::new(follower));
+    let (_, page) = daemon.page(get("/", "")).await;
+    for wrong in ["Nothing runs", "none fails", "in the queue.", "not alive", ">none<", "no runs yet", "leads\""] {
+        assert!(!page.contains(wrong), "{wrong}: {page}");
+    }
+    for right in [
+        "Nobody can lead as far as host-b knows",
+        "The ledger was not read: nobody answers. Not known: who is in the queue;",
+        "What runs on other nodes is not known.",
+        "3 jobs; whether they fail is not known.",
+    ] {
+        assert!(page.contains(right), "{right}: {page}");
+    }
+    let (_, page) = daemon.page(get("/jobs/nightly-backup", "")).await;
+    assert!(page.contains("The ledger was not read: nobody answers."), "{page}");
+
+    let (address, _tcp) = daemon.listen_with(Files { token: Some(daemon.token_file()), tls: None }).await;
+    let (_, page) = ask_on(move || TcpStream::connect(address), get("/", "")).await;
+    let whole = "The ledger was not read; the cause is shown on the Unix socket, and to who has signed in. Not known: ";
+    assert!(page.contains(whole) && !page.contains("shown only on"), "{page}");
+}
+
+#[tokio::test]
 async fn a_page_that_has_not_changed_is_not_sent_again() {
     let daemon = Daemon::start(Behaviour::Well).await;
     let (head, _) = daemon.page(get("/", "")).await;
@@ -159,6 +188,25 @@ async fn over_tcp_the_token_opens_a_session_that_changes_something_through_the_p
 
     assert_eq!(code(&ask(post("/session/end", &format!("{FORM}{cookie}"), &form)).await.0), 303);
     assert!(!ask(get("/jobs/load", &cookie)).await.1.contains("form_key"), "the session is over");
+}
+
+#[tokio::test]
+async fn a_stream_says_what_is_not_known_and_from_time_to_time_that_the_node_is_alive() {
+    let daemon = Daemon::start(Behaviour::Away).await;
+    daemon.status.send_replace(Arc::new(super::daemon::follower()));
+    let socket = daemon.directory.path().join(NAME);
+    let followed = spawn_blocking(move || {
+        use std::io::{BufRead as _, BufReader};
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream.write_all(get("/v1/events", "").as_bytes()).unwrap();
+        let lines = BufReader::new(stream).lines().map_while(Result::ok);
+        lines.take_while(|line| line != "event: alive").filter(|line| line.starts_with("data: ")).collect::<Vec<_>>()
+    });
+    let events = timeout(Duration::from_secs(60), followed).await.unwrap().unwrap();
+    let first: Value = serde_json::from_str(events[0].trim_start_matches("data: ")).unwrap();
+    let [leader, running, failing] = ["leader", "running", "failing"].map(|name| &first[name]);
+    assert_eq!((leader, running, failing), (&Value::Null, &Value::Null, &Value::Null), "{first}");
+    assert!(first["version"].is_string(), "{first}");
 }
 
 #[tokio::test]

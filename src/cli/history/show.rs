@@ -86,7 +86,11 @@ fn started(run: &EndedRun) -> String {
 }
 
 fn outcome(run: &EndedRun) -> String {
-    ending(run.outcome, run.reason, run.exit_code, run.signal)
+    let text = ending(run.outcome, run.reason, run.exit_code, run.signal);
+    match run.why_abandoned() {
+        Some(why) => format!("{text}, {why}"),
+        None => text,
+    }
 }
 
 /// Formats how an attempt ended: `failure, exit 3`, `interrupted, lease`, `killed, signal 9`.
@@ -130,8 +134,11 @@ fn write_with_output(record: &HistoryEntry, out: &mut dyn Write) -> io::Result<(
     for past in &run.earlier_attempts {
         writeln!(out, "    ({})", earlier(past))?;
     }
-    if let Some(detail) = &run.detail {
-        writeln!(out, "    (not started: {})", escape::plain(detail))?;
+    match &run.detail {
+        // The outcome says it already.
+        Some(_) if run.outcome == Outcome::Abandoned => {}
+        Some(detail) => writeln!(out, "    (not started: {})", escape::plain(detail))?,
+        None => {}
     }
     if run.dropped_bytes > 0 {
         writeln!(out, "    ({} bytes over `max_output` were not logged)", run.dropped_bytes)?;

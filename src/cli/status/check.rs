@@ -5,7 +5,7 @@ use std::io::Write;
 use super::show;
 use crate::cli::Exit;
 use crate::cli::ask::AskFailure;
-use crate::status::{Status, drain_in_words};
+use crate::status::{Status, drain_in_words, shown};
 use cronkeeper_core::clock::stamp;
 use cronkeeper_core::escape;
 
@@ -27,16 +27,26 @@ fn problems(status: &Status) -> Vec<String> {
     let ready = (!status.ready).then(|| format!("{} is not ready: it waits for {awaited}", status.node));
     let leader = status.role.leader_node.is_none().then(|| match status.is_all_drained() {
         true => "nobody leads: every node is drained".to_owned(),
-        false if status.role.last_leader.is_some() => format!("nobody leads: {}", show::no_leader(&status.role)),
-        false => "nobody leads".to_owned(),
+        false => {
+            let what = match status.is_disconnected() || status.unread.is_some() {
+                true => format!("nobody can lead as far as {} knows", status.node),
+                false => "nobody leads".to_owned(),
+            };
+            let since =
+                status.role.last_leader.as_ref().map(|_| format!(": who leads is {}", show::no_leader(&status.role)));
+            what + &since.unwrap_or_default()
+        }
     });
     let drained = status.drained.iter().filter(|(node, _)| **node == status.node || status.is_all_drained());
     let drained = drained.map(|(node, drain)| drain_in_words(node, drain));
     let file = &status.jobs_file;
-    let first = file.errors.first().map(|error| format!(": {error}")).unwrap_or_default();
+    let first = file.errors.first().and_then(|error| shown(error));
+    let first = first.map(|error| format!(": {error}")).unwrap_or_default();
+    let path = shown(&file.path).unwrap_or("the jobs file");
     let used = file.last_good.then(|| format!(" (using the last good jobs, of {}Z)", stamp(file.loaded_at)));
-    let rejected = (!file.valid).then(|| format!("{} was rejected{}{first}", file.path, used.unwrap_or_default()));
-    let in_error = status.jobs.iter().filter_map(|job| Some(format!("job {}: {}", job.name, job.error.as_ref()?)));
+    let rejected = (!file.valid).then(|| format!("{path} was rejected{}{first}", used.unwrap_or_default()));
+    let in_error = status.jobs.iter().filter_map(|job| Some((&job.name, job.error.as_deref()?)));
+    let in_error = in_error.map(|(job, error)| format!("job {job}: {}", shown(error).unwrap_or(show::HIDDEN)));
     ready.into_iter().chain(leader).chain(drained).chain(rejected).chain(in_error).collect()
 }
 
@@ -65,10 +75,24 @@ mod tests {
     }
 
     #[test]
+    fn a_follower_that_cannot_read_who_leads_does_not_call_anybody_the_leader() {
+        let mut status = sample::leader();
+        status.node = cronkeeper_core::term::NodeName::new("host-b");
+        status.role.token = None;
+        status.unread = Some("no answer within 3 s".into());
+        status.forget_leader(sample::at("2026-11-20T02:59:31Z"));
+        let expected = "nobody can lead as far as host-b knows: who leads is unknown since 2026-11-20 02:59:31Z \
+                        (host-a until then)\n";
+        assert_eq!(checked(&status), (Exit::Failed, expected.into()));
+        status.unread = None;
+        assert!(checked(&status).1.starts_with("nobody leads: who leads is unknown since "));
+    }
+
+    #[test]
     fn each_problem_is_a_line() {
         let (exit, text) = checked(&sample::cut_off());
-        let expected = "host-a is not ready: it waits for ZooKeeper at zk1:2181,zk2:2181\nnobody leads\n\
-            /etc/cronkeeper/jobs.yaml was rejected: /etc/cronkeeper/jobs.yaml:3:5: unknown key `shedule`, \
+        let expected = "host-a is not ready: it waits for ZooKeeper at zk1:2181,zk2:2181\n\
+            nobody can lead as far as host-a knows\n/etc/cronkeeper/jobs.yaml was rejected: /etc/cronkeeper/jobs.yaml:3:5: unknown key `shedule`, \
             did you mean `schedule`?\njob nightly-backup: last-scheduled time is in the future\n";
         assert_eq!((exit, text.as_str()), (Exit::Failed, expected));
     }

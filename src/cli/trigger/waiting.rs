@@ -15,6 +15,7 @@ fn before_start(status: &Status, run: &RunId) -> Option<String> {
         Some(shown) if shown.is_running() => None,
         Some(shown) => Some(run_state(shown, status)),
         None if status.is_all_drained() => Some("nobody leads: every node is drained".to_owned()),
+        None if status.unread.is_some() => Some(format!("{} to read the ledger again", status.node)),
         None if status.role.leader_node.is_none() => Some("nobody leads".to_owned()),
         None => Some("the leader has not begun it yet".to_owned()),
     }

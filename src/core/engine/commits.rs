@@ -31,7 +31,7 @@ pub(super) enum Purpose {
     /// Ends a pause, and moves the job's mark.
     Resume { job: JobName, mark: Option<Timestamp>, skip: Option<UnreportedSkip>, by: String },
     /// Begins another attempt of a run, or records that the run is cut off.
-    UpdateRun { run: RunId },
+    UpdateRun { run: RunId, is_cut_off: bool },
     /// Records a run that never had a process as skipped.
     SkipRun { run: RunId, skip: UnreportedSkip },
     /// Requests that another node end its run.
@@ -86,15 +86,17 @@ pub(super) struct Takeover {
     pub since: Uptime,
     /// In-flight commits that settle the runs and jobs found.
     pub open: BTreeSet<CommitId>,
-    /// Runs settled so far.
+    /// Runs settled so far: begun again or ended.
     pub settled: u64,
+    /// Runs marked as cut off so far.
+    pub cut_off: u64,
     /// Occurrences recorded as missed so far.
     pub missed: u64,
 }
 
 impl Takeover {
     pub fn new(since: Uptime) -> Self {
-        Self { since, open: BTreeSet::new(), settled: 0, missed: 0 }
+        Self { since, open: BTreeSet::new(), settled: 0, cut_off: 0, missed: 0 }
     }
 
     pub fn answered(&mut self, id: CommitId, purpose: &Purpose, answer: Commit) {
@@ -102,6 +104,7 @@ impl Takeover {
             return;
         }
         match purpose {
+            Purpose::UpdateRun { is_cut_off: true, .. } => self.cut_off += 1,
             Purpose::UpdateRun { .. } | Purpose::End { .. } | Purpose::SkipRun { .. } => self.settled += 1,
             Purpose::Advance { skip: Some(written), .. } if written.skip.reason == SkipReason::Missed => {
                 self.missed += written.count;

@@ -282,6 +282,7 @@ impl Context {
         let Some(done) = own.takeover.take_if(|takeover| takeover.open.is_empty()) else { return };
         let token = own.term.token;
         let took = up.since(done.since);
-        self.report(Report::TakeoverDone { token, settled: done.settled, missed: done.missed, took });
+        let (settled, cut_off, missed) = (done.settled, done.cut_off, done.missed);
+        self.report(Report::TakeoverDone { token, settled, cut_off, missed, took });
     }
 }

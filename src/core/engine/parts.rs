@@ -236,7 +236,7 @@ impl Parts {
                     cx.report(Report::Resumed { job, by });
                 }
             }
-            Purpose::UpdateRun { run } => runs.on_update_answer(cx, &run, id, answer),
+            Purpose::UpdateRun { run, .. } => runs.on_update_answer(cx, &run, id, answer),
             Purpose::SkipRun { run, skip } => runs.on_skip_answer(cx, &run, id, skip, answer),
             Purpose::Kill { run } => runs.on_kill_answer(cx, &run, id, answer),
             Purpose::ChangeOwner { run } => runs.on_change_owner_answer(cx, &run, id, answer),

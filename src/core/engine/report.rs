@@ -15,6 +15,9 @@ use crate::run::{Drain, Outcome, Pause, RaisedAlarm, Reason, RunEnd, RunId, Skip
 use crate::start_problem::StartProblem;
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
 
+/// What a pause that ended by itself was ended by: this, and who paused.
+pub const END_OF_PAUSE: &str = "the end of the pause by ";
+
 /// A fact to log.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Report {
@@ -37,8 +40,10 @@ pub enum Report {
     /// The runs and jobs that earlier leaders left are settled.
     TakeoverDone {
         token: FencingToken,
-        /// Runs that were begun again, ended or marked cut off.
+        /// Runs that were begun again or ended.
         settled: u64,
+        /// Runs that were marked as cut off.
+        cut_off: u64,
         /// Occurrences recorded as missed.
         missed: u64,
         /// From the election until now.

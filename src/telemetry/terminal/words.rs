@@ -54,6 +54,8 @@ fn of_its_message(facts: &Facts<'_>) -> Option<String> {
             | log_event::JOBS_UNWATCHED
             | log_event::JOBS_UNCOPIED
             | log_event::ZONES_DRIFT
+            | log_event::MEMBER_GONE
+            | log_event::MEMBER_BACK
             | log_event::NODE_UNDRAINED
             | log_event::ELECTION_UNFIT
             | log_event::ELECTION_ALL_DRAINED
@@ -134,7 +136,9 @@ fn node(f: &Facts<'_>) -> Option<String> {
                 .map_or("the jobs loaded before".to_owned(), |at| format!("the last good jobs, of {at},")),
             f.any("first"),
         ),
-        log_event::JOBS_DRIFT => format!("{} has loaded different jobs", f.any("other")),
+        log_event::JOBS_DRIFT => format!("{} has loaded another jobs file", f.any("other")),
+        log_event::JOBS_DRIFT_ENDED => format!("{} has the same jobs file again", f.any("other")),
+        log_event::ZONES_DRIFT_ENDED => format!("{} has the same time zone data again", f.any("other")),
         log_event::CLOCK_STEPPED => format!("the system clock was set by {} ms", f.any("by_ms")),
         log_event::CLOCK_SKEWED => format!("{} ({} ms)", f.line.message_or_default(), f.any("by_ms")),
         log_event::WARDEN_SILENT => format!("{} ({})", f.line.message_or_default(), f.count("runs", "run")),
@@ -168,14 +172,23 @@ fn cluster(f: &Facts<'_>) -> Option<String> {
                 None => format!("waits behind {ahead}"),
             }
         }
-        log_event::LEADER_ELECTED => format!("leads (token {}, {})", f.any("token"), f.time("took_ms")),
+        log_event::LEADER_ELECTED => {
+            format!("leads{} (token {}, {})", f.with(" after ", "after"), f.any("token"), f.time("took_ms"))
+        }
         log_event::LEADER_RESIGNED => "no longer leads: gave leadership up".to_owned(),
         log_event::LEADER_LOST => format!("no longer leads: {}", end_of_term(&f.any("reason"))),
         log_event::TAKEOVER_DONE => {
+            let cut_off = match f.number("cut_off") {
+                None | Some(0) => String::new(),
+                Some(_) => format!(", {} cut off", f.count("cut_off", "run")),
+            };
             let missed = f.count("missed", "missed occurrence");
-            match (f.number("settled"), f.number("missed")) {
-                (Some(0), Some(0)) => format!("took over in {}", f.time("took_ms")),
-                _ => format!("took over in {}: {} settled, {missed}", f.time("took_ms"), f.count("settled", "run")),
+            match (f.number("settled"), f.number("missed"), cut_off.is_empty()) {
+                (Some(0), Some(0), true) => format!("took over in {}", f.time("took_ms")),
+                _ => {
+                    let settled = f.count("settled", "run");
+                    format!("took over in {}: {settled} settled{cut_off}, {missed}", f.time("took_ms"))
+                }
             }
         }
         log_event::COORDINATION_UNREACHABLE => {

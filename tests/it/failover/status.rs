@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::cluster::{Place, in_line, job, jobs, usual};
+use super::cluster::{Place, again, in_line, job, jobs, usual};
 use super::control::{ask, asked};
 use crate::support::node::{Node, Spec};
 use crate::support::scratch::Scratch;
@@ -105,13 +105,76 @@ fn while_the_ledger_cannot_be_read_a_node_shows_what_it_read_last_and_says_so() 
 }
 
 #[test]
+fn without_a_quorum_every_node_says_that_it_does_not_know_who_leads() {
+    let ensemble = Ensemble::start(3);
+    let place = Place::on(&ensemble);
+    let file = jobs(&[job("seldom", SELDOM, "'true'", "")]);
+    let [a, b, c] = in_line(["a", "b", "c"].map(|name| usual(place.node(name)).jobs(&file)));
+    let leader = |node: &Node| status(node.spec())["role"]["leader_node"].clone();
+    [&a, &b, &c].iter().for_each(|node| until("it shows who leads", || leader(node) == a.name()));
+    (0..2).for_each(|server| ensemble.pause(server));
+    for node in [&b, &c, &a] {
+        until("who leads is not known", || leader(node) == Value::Null);
+        assert_eq!(status(node.spec())["role"]["last_leader"]["node"], a.name(), "{}", node.name());
+        let text = asked(node.spec(), &["status"]);
+        assert!(text.starts_with("LEADER   unknown since 2"), "{text}");
+        assert!(text.contains(&format!("({} until then)\nLEDGER   NOT READ, shown is what", a.name())), "{text}");
+        assert!(!text.contains("(leads)") && text.contains("  no leader"), "{text}");
+        let up = |text: &str| text.lines().skip_while(|line| !line.starts_with("MEMBER ")).nth(1).map(str::to_owned);
+        assert_eq!(up(&asked(node.spec(), &["status"])), up(&text), "nobody knows whether a member is alive");
+        let check = ask(node.spec(), &["status", "--check"]);
+        let said = String::from_utf8_lossy(&check.stdout).into_owned();
+        assert!(said.contains(&format!("nobody can lead as far as {} knows: ", node.name())), "{said}");
+        assert_eq!(check.status.code(), Some(1), "{said}");
+    }
+    let c = again(c);
+    until("it cannot read either", || {
+        let answer = ask(c.spec(), &["status", "--json"]);
+        serde_json::from_slice::<Value>(&answer.stdout).is_ok_and(|status| status["unread"].is_string())
+    });
+    assert_eq!(status(c.spec())["unknown"], json!(["queue", "runs", "ends"]));
+    let text = asked(c.spec(), &["status"]);
+    assert!(text.contains("\nUNKNOWN  who is in the queue\n") && text.contains("\nseldom  not known "), "{text}");
+    (0..2).for_each(|server| ensemble.cont(server));
+    [&a, &b, &c].iter().for_each(|node| {
+        until("all is well again", || ask(node.spec(), &["status", "--check"]).status.success());
+    });
+    let is_read = |status: &Value| status["unread"].is_null() && status.get("unknown").is_none();
+    until("all is known", || is_read(&status(c.spec())));
+}
+
+/// It neither led nor was before another node, so nobody waits for it.
+#[test]
+fn the_leader_says_at_once_who_goes_and_who_comes_back() {
+    let place = Place::shared();
+    let [leader, _b, last] = in_line(["a", "b", "c"].map(|name| usual(place.node(name))));
+    let name = last.name().to_owned();
+    // The leader has to have seen it.
+    until("all are seen", || status(leader.spec())["members"].as_array().is_some_and(|members| members.len() == 3));
+    last.kill9();
+    let gone = leader.await_event("member.gone", LONG);
+    assert_eq!(gone.text("other"), name);
+    let missing = |status: &Value| status["missing"].as_array().map_or(0, Vec::len);
+    until("it is missing", || missing(&status(leader.spec())) == 1);
+    let last = again(last);
+    let back = leader.await_event("member.back", LONG);
+    assert_eq!(back.text("other"), name);
+    until("nobody is missing", || missing(&status(leader.spec())) == 0);
+    drop(last);
+}
+
+#[test]
 fn a_node_that_died_is_missing_and_a_check_fails_where_nobody_leads() {
     let (place, witness) = (Place::shared(), Witness::new());
     let file = jobs(&[job("seldom", SELDOM, &witness.command(&["true"]), "")]);
     let [leader, follower] = in_line(["a", "b"].map(|name| usual(place.node(name)).jobs(&file)));
     until("it is ready", || ask(follower.spec(), &["status", "--check"]).status.success());
     leader.kill9();
+    let elected = follower.await_event("leader.elected", LONG);
+    assert_eq!(elected.text("after"), leader.name());
     follower.await_event("takeover.done", LONG);
+    let gone = follower.await_event("member.gone", LONG);
+    assert_eq!((gone.text("other"), gone.text("reason")), (leader.name(), "session-ended"));
     until("the dead node is missing", || {
         status(follower.spec())["missing"]
             .as_array()

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::cli::ask::span;
 use crate::cli::table::Table;
-use crate::status::{AlarmStatus, JobStatus, LastRun, QueuedCandidate, RunStatus, Status};
+use crate::status::{AlarmStatus, JobStatus, LastRun, LedgerPart, QueuedCandidate, RunStatus, Status, shown};
 use cronkeeper_core::clock::stamp;
 use cronkeeper_core::election::Published;
 use cronkeeper_core::escape;
@@ -46,11 +46,12 @@ pub(super) fn members(status: &Status) -> Table {
     for member in &status.members {
         let mut row = vec![
             member.node.to_string(),
-            member.host.clone(),
-            member.pid.to_string(),
+            shown(&member.host).unwrap_or("-").to_owned(),
+            shown(&member.host).map_or_else(|| "-".to_owned(), |_| member.pid.to_string()),
             member.version.clone(),
             member.published.digest.to_string(),
-            span(member.started_at, status.at),
+            // While it cannot be read whether it is alive, this does not go on.
+            span(member.started_at, status.known_until()),
         ];
         row.extend(has_notes.then(|| notes(&member.published)));
         table.row(row);
@@ -120,9 +121,11 @@ pub(super) fn paused(status: &Status) -> Table {
     let end: &[&str] = if has_ends { &["UNTIL (UTC)"] } else { &[] };
     let mut table = Table::new(&[&["PAUSED", "SINCE (UTC)"], end, &["BY", "WHY"]].concat());
     for (name, pause) in paused() {
-        let why = pause.reason.as_deref().map_or_else(|| "-".to_owned(), |why| escape::plain(why).to_string());
+        let why = pause.reason.as_deref().and_then(shown);
+        let why = why.map_or_else(|| "-".to_owned(), |why| escape::plain(why).to_string());
         let end = has_ends.then(|| pause.until.map_or_else(|| "resumed".to_owned(), stamp));
-        let columns = [name.to_string(), stamp(pause.at)].into_iter().chain(end).chain([pause.by.clone(), why]);
+        let by = shown(&pause.by).unwrap_or("-").to_owned();
+        let columns = [name.to_string(), stamp(pause.at)].into_iter().chain(end).chain([by, why]);
         table.row(columns);
     }
     table
@@ -147,8 +150,12 @@ pub(super) fn jobs(status: &Status) -> Table {
     let (failing, others): (Vec<_>, Vec<_>) = status.jobs.iter().partition(|job| job.is_failing());
     for (is_failing, job) in failing.iter().map(|job| (true, job)).chain(others.iter().map(|job| (false, job))) {
         let (outcome, node, ended) = match &job.last {
-            Some(last) => (outcome(last), last.node.to_string(), format!("{} ago", span(last.at, status.at))),
-            None => ("-".into(), "-".into(), "-".into()),
+            Some(last) => {
+                let outcome = if job.running.contains(&last.run) { ended(last.outcome) } else { outcome(last) };
+                (outcome, last.node.to_string(), format!("{} ago", span(last.at, status.at)))
+            }
+            None if status.knows(LedgerPart::Ends) => ("-".into(), "-".into(), "-".into()),
+            None => ("not known".into(), String::new(), String::new()),
         };
         let (next, within) = next(job, status);
         let name = if is_failing { format!("! {}", job.name) } else { job.name.to_string() };
@@ -174,6 +181,7 @@ fn next(job: &JobStatus, status: &Status) -> (String, String) {
         _ if job.paused.is_some() => ("paused".into(), String::new()),
         // Without a leader nothing runs, however long it lasts.
         Some(at) if status.role.leader_node.is_none() => (stamp(at), "no leader".into()),
+        Some(at) if status.role.token.is_some() && status.is_disconnected() => (stamp(at), "not connected".into()),
         Some(at) => (stamp(at), span(status.at, at)),
         None if !job.waits_for.is_empty() => (format!("waits for {}", listed(job.waits_for.iter())), String::new()),
         None if !job.after.is_empty() => (format!("after {}", listed(job.after.keys())), String::new()),

@@ -14,7 +14,7 @@ use crate::clock::earlier;
 use crate::engine::commits::Purpose;
 use crate::engine::context::Context;
 use crate::engine::misfire;
-use crate::engine::report::Report;
+use crate::engine::report::{END_OF_PAUSE, Report};
 use crate::job::JobName;
 use crate::ledger::{Change, Commit, ControlEntry, Request};
 use crate::run::{ControlRecord, Pause, SkipReason};
@@ -140,7 +140,7 @@ impl Pauses {
         let Some(entry) = self.take(name) else { return };
         self.lifted.insert(name.clone(), entry.record.id);
         let ControlRecord { paused, resume, .. } = entry.record;
-        let by = resume.map_or_else(|| format!("the end of the pause by {}", paused.by), |resume| resume.by);
+        let by = resume.map_or_else(|| format!("{END_OF_PAUSE}{}", paused.by), |resume| resume.by);
         let control = entry.version;
         let Some(timeline) = book.get_mut(name) else {
             let change = Change::Resume { job: name.clone(), control, mark: None, skip: None };

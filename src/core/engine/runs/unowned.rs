@@ -17,7 +17,7 @@ use super::active_run::{ActiveRun, ActiveRunState, News, Phase, RunStep, StopCau
 use super::active_runs::WaitingPosition;
 use super::agenda::{Changed, pop_due};
 use super::rewound::waits_for_leader;
-use super::waiting::margin;
+use super::waiting::{margin, why_abandoned};
 use super::window::{self, Window};
 use super::{Runs, retry};
 use crate::clock::later;
@@ -139,7 +139,8 @@ impl Runs {
         let Some(active) = self.active.get_mut(run) else { return };
         active.record = record.clone();
         let at = active.version;
-        let id = cx.commit(Change::UpdateRun { at, run: record }, Purpose::UpdateRun { run: run.clone() });
+        let purpose = Purpose::UpdateRun { run: run.clone(), is_cut_off: record.state == RunState::CutOff };
+        let id = cx.commit(Change::UpdateRun { at, run: record }, purpose);
         self.note_settling(cx, run, id);
     }
 
@@ -149,7 +150,10 @@ impl Runs {
 
     /// Ends a cut-off run whose time is over.
     fn abandon(&mut self, cx: &mut Context, run: &RunId) {
-        self.settle_end(cx, run, Outcome::Abandoned, None);
+        let Some(active) = self.active.get(run) else { return };
+        let detail = Some(why_abandoned(cx, &active.record));
+        let end = RunEnd { detail, ..RunEnd::unseen(&active.record, Outcome::Abandoned, None, cx.now.wall) };
+        self.settle_as(cx, run, end);
     }
 
     fn settle_end(&mut self, cx: &mut Context, run: &RunId, outcome: Outcome, reason: Option<Reason>) {

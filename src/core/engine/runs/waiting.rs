@@ -20,10 +20,10 @@ use jiff::Timestamp;
 
 use super::active_run::{ActiveRun, ActiveRunState, Phase, Release};
 use super::active_runs::ActiveRuns;
-use crate::clock::{earlier, later};
+use crate::clock::{earlier, later, stamp};
 use crate::engine::context::Context;
 use crate::job::{Group, Job, JobName, Overlap};
-use crate::run::{OnLoss, RunId, RunState};
+use crate::run::{OnLoss, RunId, RunRecord, RunState};
 
 /// Most runs of one job that wait for others; further occurrences are skipped.
 const MOST_WAITING: usize = 100;
@@ -119,4 +119,15 @@ pub(in crate::engine) fn keep_until(
     let delay = root.splay.delay();
     let next = root.next_after(scheduled_at.max(earlier(now, delay)))?;
     Some(earlier(later(next, delay), SECOND))
+}
+
+/// Why a cut-off run is not waited for any longer.
+pub(super) fn why_abandoned(cx: &Context, record: &RunRecord) -> String {
+    let owner = &record.owner.node;
+    let own_limit =
+        cx.job(&record.job).and_then(|job| keep_until(job, cx.root_of(job), record.scheduled_at, record.begun_at));
+    match record.keep_until {
+        Some(until) if own_limit != Some(until) => format!("{owner} did not come back by {}Z", stamp(until)),
+        Some(_) | None => format!("{owner} did not come back before the next occurrence"),
+    }
 }

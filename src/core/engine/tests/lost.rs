@@ -98,6 +98,7 @@ fn keep_is_cut_off_at_once_and_abandoned_before_the_next_occurrence() {
     let accepted = fixture.accept_all();
     let [Change::End { end, .. }] = accepted.as_slice() else { panic!("{accepted:?}") };
     assert_eq!(end.outcome, Outcome::Abandoned);
+    assert_eq!(end.detail.as_deref(), Some("host-b did not come back before the next occurrence"));
     fixture.pass(1);
     assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100100Z"]);
 }
@@ -154,9 +155,12 @@ fn takeover_is_done_when_all_is_answered() {
     assert!(!fixture.engine.is_settled());
     fixture.accept_all();
     assert!(fixture.engine.is_settled());
-    assert!(
-        fixture.reports().iter().any(|report| matches!(report, Report::TakeoverDone { settled: 1, missed: 0, .. }))
-    );
+    let is_done = |report: &Report| matches!(report, Report::TakeoverDone { settled: 1, cut_off: 0, missed: 0, .. });
+    assert!(fixture.reports().iter().any(is_done));
+    let mut fixture = found(&job("a", "* * * * *"), OwnerState::Gone);
+    fixture.accept_all();
+    let is_done = |report: &Report| matches!(report, Report::TakeoverDone { settled: 0, cut_off: 1, missed: 0, .. });
+    assert!(fixture.reports().iter().any(is_done), "a run that is cut off is not settled");
 }
 
 #[test]
@@ -366,10 +370,9 @@ fn a_cut_off_run_is_given_up_after_a_day_at_most() {
         assert_eq!((run.state, run.keep_until), (RunState::CutOff, Some(at("10:00:30") + day)));
         fixture.pass(24 * 3_600);
         let accepted = fixture.accept_all();
-        assert!(
-            matches!(accepted.as_slice(), [Change::End { end, .. }] if end.outcome == Outcome::Abandoned),
-            "{accepted:?}"
-        );
+        let [Change::End { end, .. }] = accepted.as_slice() else { panic!("{accepted:?}") };
+        let why = "host-b did not come back by 2026-11-21 10:00:30Z";
+        assert_eq!((end.outcome, end.detail.as_deref()), (Outcome::Abandoned, Some(why)));
     }
 }
 

@@ -25,9 +25,10 @@ fn run(f: &Facts<'_>) -> Option<String> {
             None => format!("not started: {}{}", f.with("", "path"), f.with(": ", "error")),
         },
         log_event::RUN_SUPERSEDED => {
-            let result =
-                f.text("outcome").map(|outcome| format!("; its result here was {outcome}")).unwrap_or_default();
-            format!("another node has already settled this run{result}")
+            let result = f
+                .text("outcome")
+                .map(|outcome| format!("; its result here was {outcome}, which came too late for the history"));
+            format!("another node has already settled this run{}", result.unwrap_or_default())
         }
         log_event::RUN_KILLED => format!("killed here{}; another node may begin it again", reason(f)),
         log_event::RUN_UNSTARTED => format!("not started{}; the leader begins another attempt", reason(f)),
@@ -49,7 +50,10 @@ fn job(f: &Facts<'_>) -> Option<String> {
         log_event::ALARM_STALE => format!("has not succeeded for {}", f.time("after_ms")),
         log_event::ALARM_CLEARED => format!("is no longer {}", f.any("alarm")),
         log_event::JOB_PAUSED => format!("paused by {}{}", f.any("by"), f.with(": ", "reason")),
-        log_event::JOB_RESUMED => format!("resumed by {}", f.any("by")),
+        log_event::JOB_RESUMED => match &f.line.message {
+            Some(message) => message.clone(),
+            None => format!("resumed by {}", f.any("by")),
+        },
         log_event::JOB_TRIGGERED => format!("triggered by {}", f.any("by")),
         log_event::JOB_FORGOTTEN => format!("no node defines it any more; removed {}", f.count("records", "record")),
         log_event::JOB_EDITED => format!(
@@ -96,6 +100,9 @@ fn ended(f: &Facts<'_>) -> String {
 
 fn finished(f: &Facts<'_>) -> String {
     let mut text = ended(f);
+    if f.text("outcome") == Some("abandoned") {
+        text.push_str(&f.with(": ", "detail"));
+    }
     if let Some(left @ 1..) = f.number("leftovers") {
         let noun = if left == 1 { "process" } else { "processes" };
         text.push_str(&format!("; killed {left} {noun} that it left behind"));

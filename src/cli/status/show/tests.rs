@@ -1,0 +1,288 @@
+//! The text of whole statuses.
+
+use super::*;
+use crate::fuzz::{Fuzz, LEDGER_WORDS, is_read_back};
+use crate::status::{AlarmStatus, JobStatus, MissingMember, sample};
+use cronkeeper_core::job::{Alarm, JobName};
+use cronkeeper_core::run::{Link, Outcome, RunId, RunState, Span, UpstreamResult};
+
+fn text_of(status: &Status) -> String {
+    let mut out = Vec::new();
+    write(status, status.jobs.len(), Screen { width: Some(80), ..Screen::default() }, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn a_leader_shows_the_whole_cluster_in_80_columns() {
+    let shown = text_of(&sample::leader());
+    assert_eq!(shown, include_str!("../leader.txt"));
+    assert!(shown.lines().all(|line| line.chars().count() <= 80));
+}
+
+#[test]
+fn problems_are_at_the_top() {
+    let shown = text_of(&sample::cut_off());
+    assert_eq!(shown, include_str!("../cut_off.txt"));
+    assert!(shown.lines().all(|line| line.chars().count() <= 80 || line.contains("jobs.yaml:")));
+}
+
+#[test]
+fn a_paused_job_is_shown_with_who_paused_it_since_when_and_why() {
+    let mut status = sample::leader();
+    status.jobs[0].paused = Some(Box::new(cronkeeper_core::run::Pause {
+        by: "uid 1000 (alice) on host-b".into(),
+        at: sample::at("2026-11-19T17:00:00Z"),
+        reason: Some("new disks\u{7}".into()),
+        until: None,
+    }));
+    let shown = text_of(&status);
+    let expected = [
+        "PAUSED          SINCE (UTC)          BY                          WHY",
+        "nightly-backup  2026-11-19 17:00:00  uid 1000 (alice) on host-b  new disks\\u{7}",
+        "nightly-backup  success  host-b  48m 51s ago  paused",
+    ];
+    for line in expected {
+        assert!(shown.lines().any(|shown| shown.trim_end() == line), "{shown}");
+    }
+}
+
+#[test]
+fn alarms_are_shown_with_their_run_and_since_when() {
+    let mut status = sample::leader();
+    let since = sample::at("2026-11-20T02:40:00Z");
+    let alarm = |alarm, run| AlarmStatus { alarm, since, raised_at: since, run };
+    let late = RunId::scheduled(sample::job("load"), since);
+    status.jobs[0].alarms = vec![alarm(Alarm::Stale, None)];
+    status.jobs[1].alarms = vec![alarm(Alarm::Late, Some(late))];
+    let shown = text_of(&status);
+    let expected = [
+        "ALARM  JOB             RUN                    SINCE (UTC)          FOR",
+        "stale  nightly-backup  -                      2026-11-20 02:40:00  20m",
+        "late   load            load.20261120T024000Z  2026-11-20 02:40:00  20m",
+        "! load            -        -       -            2026-11-20 03:01:00  1m",
+    ];
+    for line in expected {
+        assert!(shown.lines().any(|shown| shown.trim_end() == line), "{shown}");
+    }
+}
+
+#[test]
+fn members_show_priority_draining_and_an_invalid_jobs_file() {
+    let mut status = sample::leader();
+    let next = |status: &Status| text_of(status).lines().find(|line| line.starts_with("NEXT")).map(str::to_owned);
+    assert_eq!(next(&status), None, "all have the same priority");
+    status.members[0].published.draining = true;
+    status.members[1].published.priority = 10;
+    let expected = "NEXT     host-b, higher priority: takes over once it has been fit for a while";
+    assert_eq!(next(&status).as_deref(), Some(expected));
+    status.members[1].published.jobs_invalid = true;
+    assert_eq!(next(&status), None, "a node with an invalid jobs file is not handed leadership");
+    let shown = text_of(&status);
+    for line in ["2d  draining", "2d  priority 10, jobs file INVALID"] {
+        assert!(shown.lines().any(|shown| shown.ends_with(line)), "{shown}");
+    }
+    status.members[0].published.priority = 10;
+    assert_eq!(next(&status), None, "the leader has the same priority");
+}
+
+fn failing() -> Status {
+    let mut status = sample::leader();
+    let mut last = status.jobs[0].last.clone().expect("it has run");
+    (last.outcome, last.exit_code) = (Outcome::Failure, Some(3));
+    status.jobs[1].last = Some(last);
+    status
+}
+
+fn shown_on(screen: Screen, status: &Status) -> Vec<String> {
+    let mut out = Vec::new();
+    write(status, status.jobs.len(), screen, &mut out).unwrap();
+    String::from_utf8(out).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn of_how_many_the_shown_jobs_are_is_said() {
+    let mut status = failing();
+    let all = status.jobs.len();
+    let written = |status: &Status| {
+        let mut out = Vec::new();
+        write(status, all, Screen::default(), &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    status.jobs.retain(|job| job.is_failing());
+    let expected = format!("FAILING  1 of {all} jobs; ");
+    assert!(written(&status).contains(&expected), "{}", written(&status));
+    status.jobs.clear();
+    assert!(written(&status).ends_with(&format!("none of {all} jobs is selected\n")), "{}", written(&status));
+}
+
+#[test]
+fn a_failing_job_comes_first_and_is_marked() {
+    let lines = shown_on(Screen { has_colours: true, ..Screen::default() }, &failing());
+    assert!(lines.iter().any(|line| line.starts_with("FAILING  1 of 3 jobs")), "{lines:#?}");
+    let jobs = lines.iter().position(|line| line.starts_with("JOB ")).expect("the jobs are shown");
+    let row = "\u{1b}[31m! load          failure, exit 3  host-b  48m 51s ago  2026-11-20 03:01:00  1m\u{1b}[0m";
+    assert_eq!(lines[jobs + 1], row);
+    assert!(lines[jobs + 2].starts_with("nightly-backup  success "), "{lines:#?}");
+}
+
+#[test]
+fn a_job_with_a_run_that_is_cut_off_is_marked() {
+    let mut status = sample::leader();
+    let mut runs = status.runs.clone();
+    runs[0].state = RunState::CutOff;
+    status.put_runs(&runs);
+    let shown = text_of(&status);
+    let expected = [
+        "FAILING  1 of 3 jobs; the last run did not succeed, or the job has a problem",
+        "load.20261120T025900Z  host-a  1        1m   CUT OFF until 2026-11-20 03:00:59Z",
+        "! load          -        -       -            2026-11-20 03:01:00  1m",
+    ];
+    for line in expected {
+        assert!(shown.lines().any(|shown| shown.trim_end() == line), "{shown}");
+    }
+}
+
+#[test]
+fn an_end_that_is_not_recorded_yet_is_shown_as_such_in_both_tables() {
+    let mut status = sample::leader();
+    let run = status.runs[0].run.clone();
+    let mut last = status.jobs[0].last.clone().expect("it has run");
+    last.run = run;
+    status.jobs[1].last = Some(last);
+    status.runs[0].ended = Some(Outcome::Success);
+    let shown = text_of(&status);
+    let lines: Vec<&str> = shown.lines().filter(|line| line.contains("success, not yet recorded")).collect();
+    assert_eq!(lines.len(), 2, "{shown}");
+}
+
+#[test]
+fn a_terminal_shows_what_fits() {
+    let mut status = failing();
+    let job = status.jobs[0].clone();
+    let more = (0..100).map(|n| JobStatus { name: JobName::parse(&format!("job-{n}")).unwrap(), ..job.clone() });
+    status.jobs.extend(more);
+    let lines = shown_on(Screen { width: Some(60), height: Some(30), has_colours: false }, &status);
+    assert_eq!(lines.len(), 29);
+    assert!(lines.iter().any(|line| line.starts_with("! load ")), "{lines:#?}");
+    assert!(lines[28].contains(" more: --failing or --job PATTERN shows fewer"), "{lines:#?}");
+    let table = lines.iter().skip_while(|line| !line.starts_with("JOB "));
+    assert!(table.clone().count() > 1 && table.clone().all(|line| line.chars().count() <= 60), "{lines:#?}");
+}
+
+#[test]
+fn a_node_that_was_there_is_missing() {
+    let mut status = sample::leader();
+    let (node, gone_since) = (NodeName::new("host-c"), sample::at("2026-11-20T02:57:00Z"));
+    status.missing.push(MissingMember { node, host: "host-c.example".into(), gone_since, last_seen: None });
+    assert!(text_of(&status).contains("\nMISSING  host-c, gone for 3m\n"));
+    status.missing[0].last_seen = Some(sample::at("2026-11-20T02:56:59Z"));
+    assert!(text_of(&status).contains("\nMISSING  host-c, gone for 3m\n"), "it was noticed at once");
+    status.missing[0].last_seen = Some(sample::at("2026-11-20T02:56:45Z"));
+    assert!(text_of(&status).contains("\nMISSING  host-c, gone for 3m to 3m 15s\n"));
+}
+
+#[test]
+fn what_could_be_read_last_is_shown_as_old() {
+    let mut status = sample::leader();
+    let read_at = sample::at("2026-11-20T02:59:30Z");
+    status.role = Role::default();
+    status.unread = Some("no answer within 3 s".into());
+    status.read_at = Some(read_at);
+    status.put_old_queue(&sample::queue(), read_at, sample::at("2026-11-20T02:59:31Z"));
+    let shown = text_of(&status);
+    for line in [
+        "LEADER   unknown since 2026-11-20 02:59:31Z (host-a until then)",
+        "LEDGER   NOT READ, shown is what it held at 2026-11-20 02:59:30Z: no answer within 3 s",
+        "1      host-a              -                   …-lock-0000000007",
+        "host-a  host-a.example  4242  0.1.0    11507a0e2f5e69d5  1d 23h",
+        "load            -        -       -            2026-11-20 03:01:00  no leader",
+    ] {
+        assert!(shown.lines().any(|shown| shown.trim_end() == line), "{line}\n{shown}");
+    }
+    assert!(!shown.contains("leads"), "{shown}");
+    let shown = text_of(&status.outlined());
+    assert!(shown.contains("\nLEDGER   NOT READ, shown is what it held at 2026-11-20 02:59:30Z\n"), "{shown}");
+}
+
+#[test]
+fn how_jobs_ended_that_was_never_read_is_not_shown_as_nothing() {
+    let mut status = sample::leader();
+    status.unknown = LedgerPart::ALL.to_vec();
+    let shown = text_of(&status);
+    for line in [
+        "UNKNOWN  who is in the queue",
+        "         how the jobs ended last",
+        "nightly-backup  success    host-b  48m 51s ago  2026-11-21 01:30:00  22h 30m",
+        "load            not known                       2026-11-20 03:01:00  1m",
+    ] {
+        assert!(shown.lines().any(|shown| shown.trim_end() == line), "{line}\n{shown}");
+    }
+}
+
+#[test]
+fn what_is_left_out_of_the_outline_leaves_no_half_sentences() {
+    let mut status = sample::cut_off();
+    let drain = cronkeeper_core::run::Drain { by: "alice".into(), at: status.at, reason: Some("disks".into()) };
+    status.drained.insert(NodeName::new("host-c"), drain);
+    status.put_queue(&sample::queue());
+    let shown = text_of(&status.outlined());
+    assert!(shown.contains("\nLEDGER   NOT READ\n"), "{shown}");
+    assert!(!shown.contains("by shown only") && !shown.contains(": shown only"), "{shown}");
+    assert!(shown.lines().any(|line| line.starts_with("host-a  -     -    0.1.0")), "{shown}");
+}
+
+#[test]
+fn a_dependent_job_names_its_upstreams_and_those_it_waits_for() {
+    let name = |job: &str| JobName::parse(job).unwrap();
+    let mut status = sample::leader();
+    let job = &mut status.jobs[1];
+    (job.next, job.after) = (None, ["extract", "clean"].map(|job| (name(job), "success".to_owned())).into());
+    assert!(
+        text_of(&status)
+            .lines()
+            .any(|line| line.starts_with("load ") && line.trim_end().ends_with("after clean, extract"))
+    );
+    let at = sample::at("2026-11-20T03:00:00Z");
+    let link = Link {
+        v: 1,
+        upstream: name("clean"),
+        job: name("load"),
+        scheduled_at: at,
+        span: Span { last: at, count: 1 },
+        trigger: None,
+        result: UpstreamResult::Success,
+        at,
+    };
+    status.put_links([link].iter());
+    let shown = text_of(&status);
+    let waits = |line: &str| line.starts_with("load ") && line.trim_end().ends_with("waits for extract");
+    assert!(shown.lines().any(waits), "{shown}");
+}
+
+#[test]
+fn damaged_records_are_named_with_their_path() {
+    let mut status = sample::leader();
+    status.damaged = vec!["/cronkeeper/history/a: it cannot be written: not authorized".into()];
+    let expected = "DAMAGED  /cronkeeper/history/a: it cannot be written: not authorized\n";
+    assert!(text_of(&status).contains(expected));
+}
+
+#[test]
+fn a_hostile_message_cannot_paint_the_screen() {
+    let mut status = sample::cut_off();
+    status.jobs_file.errors = vec!["x\u{1b}[2J\ny".into()];
+    assert!(text_of(&status).contains("x\\u{1b}[2J\\ny"));
+}
+
+/// The daemon may be of another version, and its answer may contain text that somebody wrote into the ledger.
+#[test]
+fn fuzz_status_of_a_daemon() {
+    Fuzz { longest: 32 << 10, ..Fuzz::of("status", LEDGER_WORDS) }.run(|input| {
+        let read = serde_json::from_slice::<Status>(input);
+        if let Ok(status) = &read {
+            is_read_back(status);
+            assert!(!text_of(status).contains(|c| c != '\n' && escape::is_harmful(c)));
+        }
+        read.is_ok()
+    });
+}
