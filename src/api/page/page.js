@@ -46,7 +46,8 @@
     [heard, shown] = [Date.now(), Date.now()];
     stale.hidden = true;
     main.classList.remove("old");
-    say("This page is up to date.");
+    const isOld = main.querySelector("section.old") !== null;
+    say(isOld ? "This page shows what the node knows now; what is grey may be old." : "This page is up to date.");
   };
 
   // The node said something.
