@@ -103,8 +103,9 @@ async fn what_a_node_has_not_read_is_not_shown_as_nothing() {
     ] {
         assert!(page.contains(right), "{right}: {page}");
     }
+    // Neither ledger nor archive has anything to show.
     let (_, page) = daemon.page(get("/jobs/nightly-backup", "")).await;
-    assert!(page.contains("The ledger was not read: nobody answers."), "{page}");
+    assert!(page.contains("the ledger cannot be read: nobody answers"), "{page}");
 
     let (address, _tcp) = daemon.listen_with(Files { token: Some(daemon.token_file()), tls: None }).await;
     let (_, page) = ask_on(move || TcpStream::connect(address), get("/", "")).await;
