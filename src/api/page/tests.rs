@@ -83,7 +83,13 @@ fn run_page(text: &str) -> String {
     end.reason = Some(Reason::Operator);
     let HistoryEntry::Run(mut ended) = HistoryRecord::Run(end).into() else { unreachable!() };
     ended.triggered_by = Some(text.into());
-    harmless(run::page(&ended.run.clone(), &Known::Ended(&ended), None, &html! {}, (sample::at("2026-11-20T03:00:00Z"), true)))
+    harmless(run::page(
+        &ended.run.clone(),
+        &Known::Ended(&ended),
+        None,
+        &html! {},
+        (sample::at("2026-11-20T03:00:00Z"), true),
+    ))
 }
 
 fn history_page(text: &str) -> String {
