@@ -297,8 +297,19 @@ pub struct Ending {
     pub tail: String,
     /// Bytes of output that were not sent.
     pub dropped_bytes: u64,
+    /// The end of what was not sent; absent if everything was sent.
+    pub unsent: Option<Unsent>,
     /// The kernel killed a process of it because the memory limit of its cgroup was reached.
     pub out_of_memory: bool,
+}
+
+/// What a tree wrote beyond what is sent of its output.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unsent {
+    /// Bytes between what was sent and the lines.
+    pub left_out: u64,
+    /// The last lines, without their ends, in the order in which they were read. Bytes that are not UTF-8 are replaced.
+    pub lines: Vec<(Stream, String)>,
 }
 
 /// The reason why the warden ended a tree.

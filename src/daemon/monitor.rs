@@ -19,7 +19,7 @@ use cronkeeper_core::engine::{Engine, Report};
 use cronkeeper_core::event_loop::{Observer, Tree};
 use cronkeeper_core::job::JobSet;
 use cronkeeper_core::ledger::Event as LedgerEvent;
-use cronkeeper_core::process::Stream;
+use cronkeeper_core::process::{Stream, Unsent};
 use cronkeeper_core::run::HistoryRecord;
 
 /// Interval between requests to systemd for more time while draining.
@@ -157,9 +157,9 @@ impl Observer for Monitor {
         }
     }
 
-    fn on_tree_ended(&mut self, now: Now, tree: &Tree, dropped_bytes: u64) {
+    fn on_tree_ended(&mut self, now: Now, tree: &Tree, unsent: Option<Unsent>) {
         if let Some(key) = key_of(tree) {
-            self.output.ended(key, now.wall, dropped_bytes);
+            self.output.ended(key, now.wall, unsent.unwrap_or_default());
         }
     }
 

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 
 use super::layout::OutputKey;
 use super::line::{Lines, grouped};
+use cronkeeper_core::process::Unsent;
 
 /// Most bytes in the queue.
 const MOST_BYTES: usize = 16 << 20;
@@ -121,17 +122,25 @@ impl OutputQueue {
         self.send(Message::Lines { key, lines });
     }
 
-    /// Reports the end of an attempt, with the bytes of output over the job's `max_output`. Never blocks.
+    /// Reports the end of an attempt, with the end of its output over the job's `max_output`. Never blocks.
     ///
-    /// It is sent even if the queue is full: there is at most one for each attempt in flight.
-    pub fn ended(&mut self, key: OutputKey, at: Timestamp, dropped_bytes: u64) {
+    /// It is sent even if the queue is full: there is at most one for each attempt in flight, and its lines are few.
+    pub fn ended(&mut self, key: OutputKey, at: Timestamp, unsent: Unsent) {
         if self.sender.is_none() {
             return;
         }
         self.tell_unsent(&key, at);
-        if dropped_bytes > 0 {
-            let text = format!("{} bytes over `max_output` were not kept", grouped(dropped_bytes));
+        let Unsent { left_out, lines } = unsent;
+        if left_out > 0 {
+            let unit = if left_out == 1 { "byte" } else { "bytes" };
+            let text = format!("[{} {unit} left out: over `max_output`]", grouped(left_out));
             self.send(Message::Lines { key: key.clone(), lines: Lines::note(at, text) });
+        }
+        for of_stream in lines.chunk_by(|(a, _), (b, _)| a == b) {
+            let Some((stream, _)) = of_stream.first() else { continue };
+            let texts = of_stream.iter().map(|(_, text)| text.clone()).collect();
+            let lines = Lines { at, stream: (*stream).into(), texts, continues: false };
+            self.send(Message::Lines { key: key.clone(), lines });
         }
         // Without any output there is no file to finish.
         if self.backlog.last().contains_key(&key) {
@@ -164,6 +173,7 @@ mod tests {
 
     use super::*;
     use crate::output::line::Source;
+    use cronkeeper_core::process::Stream;
     use cronkeeper_core::run::RunId;
 
     fn key() -> OutputKey {
@@ -205,11 +215,19 @@ mod tests {
         let mut queue = OutputQueue::new(sender, Arc::default());
         queue.backlog.bytes.store(MOST_BYTES, Ordering::Relaxed);
         queue.lines(key(), lines(&["lost"]));
-        queue.ended(key(), Timestamp::UNIX_EPOCH, 4_096);
-        let expected =
-            ["1 line was not kept: the disk was too slow", "4,096 bytes over `max_output` were not kept", "(end)"];
+        let line = |stream, text: &str| (stream, text.to_owned());
+        let last = vec![line(Stream::Stdout, "9"), line(Stream::Stdout, "10"), line(Stream::Stderr, "FATAL")];
+        queue.ended(key(), Timestamp::UNIX_EPOCH, Unsent { left_out: 4_096, lines: last });
+        let expected = [
+            "1 line was not kept: the disk was too slow",
+            "[4,096 bytes left out: over `max_output`]",
+            "9",
+            "10",
+            "FATAL",
+            "(end)",
+        ];
         assert_eq!(texts(&receiver), expected);
-        assert_eq!(queue.backlog.sent_of(..), 3);
+        assert_eq!(queue.backlog.sent_of(..), 5);
         queue.backlog.handled(vec![key()]);
         assert_eq!(queue.backlog.sent_of(..), 0);
     }
@@ -220,7 +238,7 @@ mod tests {
         let mut queue = OutputQueue::new(sender, Arc::default());
         let other = OutputKey { attempt: 2, ..key() };
         (0..3).for_each(|_| queue.lines(key(), lines(&["x"])));
-        queue.ended(other.clone(), Timestamp::UNIX_EPOCH, 0);
+        queue.ended(other.clone(), Timestamp::UNIX_EPOCH, Unsent::default());
         let sent = |attempt: &OutputKey| queue.backlog.sent_of(attempt..=attempt);
         assert_eq!((sent(&key()), sent(&other), receiver.try_iter().count()), (3, 0, 3));
     }
@@ -229,7 +247,7 @@ mod tests {
     fn without_a_store_nothing_is_counted() {
         let mut queue = OutputQueue::default();
         queue.lines(key(), lines(&["x"]));
-        queue.ended(key(), Timestamp::UNIX_EPOCH, 1);
+        queue.ended(key(), Timestamp::UNIX_EPOCH, Unsent { left_out: 1, lines: Vec::new() });
         assert_eq!((queue.backlog.sent_of(..), queue.unsent.len()), (0, 0));
     }
 }

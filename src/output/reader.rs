@@ -244,6 +244,7 @@ fn attempts(layout: &Layout, run: &RunId) -> io::Result<Vec<u32>> {
 mod tests {
     use super::super::{Lines, OutputQueue, OutputRetention, OutputStore, Source, open};
     use super::*;
+    use cronkeeper_core::process::Unsent;
 
     struct Kept {
         dir: tempfile::TempDir,
@@ -267,7 +268,7 @@ mod tests {
         }
 
         fn end(&mut self, attempt: u32) {
-            self.queue.ended(key(attempt), Timestamp::UNIX_EPOCH, 0);
+            self.queue.ended(key(attempt), Timestamp::UNIX_EPOCH, Unsent::default());
         }
 
         /// Ends the store as the end of a daemon does; returns the directory.

@@ -1,10 +1,12 @@
 //! Output of a tree: lines for the log, and a tail for the history.
 //!
 //! Memory stays bounded whatever a job writes: a line is at most [`MAX_LINE`] long and then continues in the next
-//! message; beyond the allowance, bytes are only counted; the tail is the last [`TAIL`] bytes. This module handles no
-//! file descriptors.
+//! message; beyond the allowance, bytes are only counted, except those of the tail, the last [`TAIL`] bytes. This module
+//! handles no file descriptors.
 
-use cronkeeper_core::process::{LINE_COST, Stream, character_cost, line_cost};
+use std::collections::VecDeque;
+
+use cronkeeper_core::process::{LINE_COST, Stream, Unsent, character_cost, line_cost};
 
 /// Longest line in one message, in bytes.
 pub(super) const MAX_LINE: usize = 64 << 10;
@@ -21,6 +23,9 @@ const PIECE: u64 = 8 << 10;
 const TIMES: u64 = 2;
 /// The lines of an attempt may always cost this much: with a small `max_output` only its bytes count.
 const LEAST_COST: u64 = 32 << 10;
+
+/// The lines at the end of output over the allowance cost no more than this. So the last one is always among them.
+const END_COST: u64 = 32 << 10;
 
 /// Lines of one stream to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +57,7 @@ impl Output {
 
     /// Takes bytes that were read and returns the pieces to send.
     pub(super) fn take(&mut self, stream: Stream, bytes: &[u8]) -> Vec<Piece> {
-        self.tail.push(bytes);
+        self.tail.push(stream, bytes);
         let allowed = self.allowance.admit(bytes);
         let mut pieces = Pieces::of(stream);
         let (lines, allowance) = match stream {
@@ -86,6 +91,12 @@ impl Output {
     /// Bytes that were not sent because the allowance was used up.
     pub(super) fn dropped(&self) -> u64 {
         self.allowance.dropped
+    }
+
+    /// The end of what was not sent; `None` if everything was.
+    pub(super) fn unsent(&self) -> Option<Unsent> {
+        let dropped = self.dropped();
+        (dropped > 0).then(|| self.tail.unsent(dropped))
     }
 
     /// True once nothing more is sent, whatever the tree writes.
@@ -242,21 +253,75 @@ impl Lines {
 #[derive(Debug, Default)]
 struct Tail {
     bytes: Vec<u8>,
+    /// How many of the bytes each stream wrote in turn. Bounded by the bytes.
+    turns: VecDeque<(Stream, usize)>,
 }
 
 impl Tail {
-    fn push(&mut self, bytes: &[u8]) {
+    fn push(&mut self, stream: Stream, bytes: &[u8]) {
         let bytes = &bytes[bytes.len().saturating_sub(TAIL)..];
         let excess = (self.bytes.len() + bytes.len()).saturating_sub(TAIL).min(self.bytes.len());
         self.bytes.drain(..excess);
         self.bytes.extend_from_slice(bytes);
+        self.forget(excess);
+        match self.turns.back_mut() {
+            Some((last, length)) if *last == stream => *length += bytes.len(),
+            _ if bytes.is_empty() => {}
+            _ => self.turns.push_back((stream, bytes.len())),
+        }
+    }
+
+    /// Takes so many bytes off the oldest turns.
+    fn forget(&mut self, mut excess: usize) {
+        while excess > 0
+            && let Some((_, length)) = self.turns.front_mut()
+        {
+            let taken = excess.min(*length);
+            (*length, excess) = (*length - taken, excess - taken);
+            if *length == 0 {
+                self.turns.pop_front();
+            }
+        }
     }
 
     fn text(&self) -> String {
-        let is_cut = self.bytes.len() == TAIL;
-        let broken =
-            if is_cut { self.bytes.iter().take(3).take_while(|&&byte| is_continuation(byte)).count() } else { 0 };
-        lossy(&self.bytes[broken..])
+        lossy(&self.bytes[self.broken(0)..])
+    }
+
+    /// The number of bytes from `start` on that belong to a character which begins before it.
+    fn broken(&self, start: usize) -> usize {
+        let may_be_broken = start > 0 || self.bytes.len() == TAIL;
+        let rest = self.bytes[start..].iter().take(3);
+        if may_be_broken { rest.take_while(|&&byte| is_continuation(byte)).count() } else { 0 }
+    }
+
+    /// The last lines among the last `dropped` bytes of the output.
+    fn unsent(&self, dropped: u64) -> Unsent {
+        let length = usize::try_from(dropped).unwrap_or(usize::MAX).min(self.bytes.len());
+        let mut start = self.bytes.len() - length;
+        let (mut lines, mut end, mut cost, mut kept) = (VecDeque::new(), self.bytes.len(), 0, 0);
+        match self.bytes.get(start) {
+            // Only the end of a line that was sent.
+            Some(b'\n') if dropped == length as u64 && !self.bytes[..start].ends_with(b"\n") => {
+                (start, kept) = (start + 1, 1)
+            }
+            _ => start += self.broken(start),
+        }
+        'all: for (stream, turn) in self.turns.iter().rev() {
+            let begin = end.saturating_sub(*turn).max(start);
+            let turn = self.bytes.get(begin..end).unwrap_or_default();
+            for line in turn.split_inclusive(|&byte| byte == b'\n').rev() {
+                let text = lossy(line.strip_suffix(b"\n").unwrap_or(line));
+                cost += line_cost(&text);
+                if cost > END_COST {
+                    break 'all;
+                }
+                kept += line.len() as u64;
+                lines.push_front((*stream, text));
+            }
+            end = begin;
+        }
+        Unsent { left_out: dropped - kept, lines: lines.into() }
     }
 }
 
@@ -313,6 +378,27 @@ mod tests {
         assert_eq!(texts(&output.take(Stream::Stdout, b"end")), [""; 0]);
         assert_eq!((output.dropped(), output.tail()), (7, "ab\ncdef\nend".to_owned()));
         assert_eq!(output.finish(), []);
+        let lines = vec![(Stream::Stderr, "def".to_owned()), (Stream::Stdout, "end".to_owned())];
+        assert_eq!(output.unsent(), Some(Unsent { left_out: 0, lines }), "nothing is left out of so little");
+        assert_eq!(Output::new(4).unsent(), None);
+        let mut line = Output::new(4);
+        line.take(Stream::Stdout, b"abcd\n");
+        assert_eq!((line.dropped(), line.unsent()), (1, Some(Unsent::default())), "the end of a line is no line");
+    }
+
+    #[test]
+    fn of_much_output_the_end_is_kept_in_lines_of_either_stream() {
+        let mut output = Output::new(100);
+        for number in 0..10_000 {
+            output.take(Stream::Stdout, format!("{number}\n").as_bytes());
+        }
+        output.take(Stream::Stderr, b"FATAL the real cause\n");
+        let Unsent { left_out, lines } = output.unsent().unwrap();
+        assert_eq!(lines.last(), Some(&(Stream::Stderr, "FATAL the real cause".to_owned())));
+        assert_eq!(lines[lines.len() - 2], (Stream::Stdout, "9999".to_owned()));
+        let shown: u64 = lines.iter().map(|(_, text)| text.len() as u64 + 1).sum();
+        assert_eq!(left_out + shown, output.dropped());
+        assert!(lines.iter().map(|(_, text)| line_cost(text)).sum::<u64>() <= END_COST && lines.len() > 200);
     }
 
     #[test]
@@ -412,6 +498,32 @@ mod tests {
             // The difference are line ends: one for each line that was sent.
             let ends = all - sent - output.dropped();
             prop_assert!(ends <= texts(&pieces).len() as u64, "{ends} of {}", texts(&pieces).len());
+        }
+
+        #[test]
+        fn what_is_shown_of_the_end_and_what_is_left_out_are_all_that_was_not_sent(
+            chunks in prop::collection::vec(("(\n|[\x00-\x0f]|ab|[äö]){0,60}", any::<bool>(), 1usize..200), 0..12),
+            max_output in 0u64..4_000,
+        ) {
+            let mut output = Output::new(max_output);
+            for (text, is_stdout, times) in chunks {
+                let stream = if is_stdout { Stream::Stdout } else { Stream::Stderr };
+                output.take(stream, text.repeat(times).as_bytes());
+            }
+            output.finish();
+            let Some(Unsent { left_out, lines }) = output.unsent() else {
+                prop_assert_eq!(output.dropped(), 0);
+                return Ok(());
+            };
+            let turns: usize = output.tail.turns.iter().map(|(_, length)| *length).sum();
+            prop_assert_eq!(turns, output.tail.bytes.len());
+            prop_assert!(output.tail.turns.iter().all(|(_, length)| *length > 0));
+            prop_assert!(left_out <= output.dropped());
+            prop_assert!(lines.iter().map(|(_, text)| line_cost(text)).sum::<u64>() <= END_COST);
+            // Without line ends and split characters, the lines are the end of the output.
+            let plain = |text: &str| text.replace(['\n', char::REPLACEMENT_CHARACTER], "");
+            let shown: String = lines.iter().map(|(_, text)| plain(text)).collect();
+            prop_assert!(plain(&output.tail()).ends_with(&shown));
         }
 
         #[test]

@@ -204,6 +204,7 @@ impl Keeper {
             leftovers: tree.leftovers,
             tail: tree.output.tail(),
             dropped_bytes: tree.output.dropped(),
+            unsent: tree.output.unsent(),
             out_of_memory: tree.out_of_memory,
         })));
     }

@@ -554,7 +554,7 @@ fn variable(launch: &Launch, name: &str) -> Option<String> {
 
 fn ending(tree_id: TreeId, exit: Exit, ended_by: Option<EndedBy>, at: Uptime) -> Ending {
     let (tail, out_of_memory) = (String::new(), false);
-    Ending { tree_id, exit, ended_by, at, leftovers: 0, tail, dropped_bytes: 0, out_of_memory }
+    Ending { tree_id, exit, ended_by, at, leftovers: 0, tail, dropped_bytes: 0, unsent: None, out_of_memory }
 }
 
 impl Process {

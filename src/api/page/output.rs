@@ -7,7 +7,6 @@ use maud::{Markup, html};
 use super::run::Known;
 use crate::api::ApiState;
 use crate::api::output::{Cursor, OutputState, last_page_of};
-use crate::config::size;
 use crate::output::{Line, Source};
 use cronkeeper_core::escape;
 use cronkeeper_core::run::RunId;
@@ -22,8 +21,8 @@ const MOST_PAGES: usize = 64;
 pub(super) struct NewestOutput {
     lines: VecDeque<Line>,
     bytes: usize,
-    /// About how many bytes before the lines were left out.
-    left_out: u64,
+    /// Lines before these were left out.
+    is_end_only: bool,
     /// Each with the reason.
     missing: Vec<String>,
     note: Option<String>,
@@ -36,9 +35,8 @@ impl NewestOutput {
         while self.bytes > MOST_BYTES
             && let Some(oldest) = self.lines.pop_front()
         {
-            let bytes = size_of(&oldest);
-            self.bytes -= bytes;
-            self.left_out += bytes as u64;
+            self.bytes -= size_of(&oldest);
+            self.is_end_only = true;
         }
     }
 }
@@ -56,7 +54,7 @@ impl ApiState {
         let (mut newest, mut from) = (NewestOutput::default(), Cursor::START);
         for _ in 0..MOST_PAGES {
             let page = last_page_of(self, run.clone(), from, MOST_BYTES as u64).await.ok()?;
-            newest.left_out += page.skipped;
+            newest.is_end_only |= page.skipped > 0;
             page.lines.into_iter().for_each(|line| newest.push(line));
             newest.missing.extend(page.missing.iter().map(|missing| format!("on {}: {}", missing.node, missing.why)));
             newest.note = newest.note.or(page.note);
@@ -65,7 +63,7 @@ impl ApiState {
                 return Some(newest);
             }
         }
-        newest.note = Some(format!("There is more: `cronkeeper logs {run}` shows all of it."));
+        newest.note = Some(format!("There is more: `cronkeeper logs {run}` shows it."));
         Some(newest)
     }
 }
@@ -80,7 +78,9 @@ pub(super) fn section(run: &RunId, known: &Known<'_>, newest: Option<&NewestOutp
                 (Some(newest), _) if !newest.lines.is_empty() || is_in_flight => (lines(run, newest, is_in_flight)),
                 (newest, Known::Ended(run)) => {
                     @if let Some(newest) = newest { (remarks(newest)) }
-                    @if run.dropped_bytes > 0 { p { (run.dropped_bytes) " bytes over `max_output` were not kept." } }
+                    @if run.dropped_bytes > 0 {
+                        p { "The job wrote " (run.dropped_bytes) " bytes more than `max_output`. This is the end." }
+                    }
                     @if run.tail.is_empty() { p { "none" } } @else {
                         pre tabindex="0" aria-label="The end of the output" { (text(run.tail.lines())) }
                     }
@@ -95,9 +95,8 @@ pub(super) fn section(run: &RunId, known: &Known<'_>, newest: Option<&NewestOutp
 
 fn lines(run: &RunId, newest: &NewestOutput, is_in_flight: bool) -> Markup {
     html! {
-        @if newest.left_out > 0 {
-            p { "Only the end: about " (in_words(newest.left_out)) ", as kept with the time of each line, were left out. "
-                code { "cronkeeper logs " (run) } " shows all of it." }
+        @if newest.is_end_only {
+            p { "Only the end is shown here. " code { "cronkeeper logs " (run) } " begins at the beginning." }
         }
         (remarks(newest))
         @if newest.lines.is_empty() { p { "none so far" } } @else {
@@ -113,12 +112,6 @@ fn lines(run: &RunId, newest: &NewestOutput, is_in_flight: bool) -> Markup {
         }
         @if is_in_flight { p { "The run is in flight." } }
     }
-}
-
-/// Bytes, rounded to whole KiB or MiB.
-fn in_words(bytes: u64) -> String {
-    let unit: u64 = if bytes < 10 << 20 { 1 << 10 } else { 1 << 20 };
-    size::format(bytes.div_ceil(unit) * unit)
 }
 
 fn remarks(newest: &NewestOutput) -> Markup {
@@ -154,7 +147,7 @@ mod tests {
         let long = "x".repeat(MOST_BYTES / 4);
         (0..9).for_each(|_| newest.push(line(&long, Source::Stdout)));
         newest.push(line("last", Source::Stdout));
-        assert!(newest.left_out >= 6 * long.len() as u64 && newest.bytes <= MOST_BYTES);
+        assert!(newest.is_end_only && newest.bytes <= MOST_BYTES);
         assert_eq!((newest.lines.len(), newest.lines.back().map(|line| &*line.line)), (4, Some("last")));
         (0..MOST_BYTES).for_each(|_| newest.push(line("", Source::Stdout)));
         assert!(newest.lines.len() <= MOST_BYTES / OF_A_LINE, "empty lines count too");

@@ -28,7 +28,7 @@ impl<P: Ports> EventLoop<P> {
             }
             Notice::Ended(ending) => {
                 if let Some(tree) = self.trees.remove(ending.tree_id) {
-                    self.observer.on_tree_ended(now, &tree, ending.dropped_bytes);
+                    self.observer.on_tree_ended(now, &tree, ending.unsent.clone());
                 }
             }
         }

@@ -8,7 +8,7 @@ use crate::engine::hooks::NodeHookCall;
 use crate::engine::{Engine, Report};
 use crate::job::JobSet;
 use crate::ledger::Event as LedgerEvent;
-use crate::process::Stream;
+use crate::process::{Stream, Unsent};
 
 /// Learns what happens, for the log, the status and whatever else people see.
 ///
@@ -41,8 +41,8 @@ pub trait Observer: Send {
     /// last of them.
     fn on_output(&mut self, _now: Now, _tree: &Tree, _stream: Stream, _lines: Vec<String>, _continues: bool) {}
 
-    /// The tree has ended, and so many bytes of its output were dropped.
-    fn on_tree_ended(&mut self, _now: Now, _tree: &Tree, _dropped_bytes: u64) {}
+    /// The tree has ended; of its output, this was not passed on.
+    fn on_tree_ended(&mut self, _now: Now, _tree: &Tree, _unsent: Option<Unsent>) {}
 
     /// The jobs file was read again. Returns its jobs; `None` if it was rejected.
     fn on_reloaded(&mut self, now: Now, reloaded: Self::Reloaded, engine: &Engine) -> Option<JobSet>;

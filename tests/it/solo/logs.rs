@@ -88,25 +88,35 @@ fn the_whole_of_a_long_output_is_kept_over_a_restart() {
 }
 
 #[test]
-fn each_attempt_has_its_output_and_what_exceeds_max_output_is_told() {
+fn each_attempt_has_its_output_and_of_what_exceeds_max_output_the_end() {
     let spec = spec(
-        "echo attempt $CRONKEEPER_ATTEMPT; echo more; exit 3",
+        "echo attempt $CRONKEEPER_ATTEMPT; seq 1 5000; echo FATAL the real cause; exit 3",
         ", retries: {limit: 1, delay: 0s}, max_output: 12B",
     );
     let _node = serving(&spec);
-    let output = cli(&spec, &["trigger", "seldom", "--wait"]);
-    let (code, out, err) = texts(&output);
-    assert_eq!(
-        (code, out.lines().skip(1).collect::<Vec<_>>()),
-        (Some(3), vec!["attempt 1", "mo", "attempt 2", "mo"]),
-        "{err}"
-    );
-    assert!(
-        err.contains("cronkeeper: attempt 2:\n") && err.contains("3 bytes over `max_output` were not kept"),
-        "{err}"
-    );
-    let (code, out, _) = texts(&cli(&spec, &["logs", "seldom"]));
-    assert_eq!((code, out.as_str()), (Some(1), "attempt 1\nmo\nattempt 2\nmo\n"));
+    let (code, out, err) = texts(&cli(&spec, &["trigger", "seldom", "--wait"]));
+    let (run, streamed) = out.split_once('\n').unwrap();
+    assert_eq!(code, Some(3), "{err}");
+    let (one, two) = streamed.split_once("attempt 2\n").unwrap();
+    for (begin, attempt) in [("attempt 1\n1\n", one), ("1\n", two)] {
+        assert!(attempt.starts_with(begin) && attempt.ends_with("\n4999\n5000\nFATAL the real cause\n"), "{attempt}");
+        assert!((1_000..5_000).contains(&attempt.len()), "{attempt}");
+    }
+    assert_eq!(err.matches(" bytes left out: over `max_output`]").count(), 2, "{err}");
+    assert!(err.contains("cronkeeper: attempt 2:\n"), "{err}");
+    let (code, kept, _) = texts(&cli(&spec, &["logs", "seldom"]));
+    assert_eq!((code, kept.as_str()), (Some(1), streamed));
+    let (_, page) = get(&spec, &format!("/runs/{run}")).unwrap();
+    assert!(page.contains("left out: over `max_output`]") && page.contains("FATAL the real cause"), "{page}");
+}
+
+#[test]
+fn of_a_few_bytes_over_max_output_nothing_is_left_out() {
+    let spec = spec("echo attempt; echo more", ", max_output: 8B");
+    let _node = serving(&spec);
+    let (_, out, err) = texts(&cli(&spec, &["trigger", "seldom", "--wait"]));
+    assert_eq!(out.lines().skip(1).collect::<Vec<_>>(), ["attempt", "more"], "{err}");
+    assert_eq!(texts(&cli(&spec, &["logs", "seldom"])), (Some(0), "attempt\nmore\n".into(), String::new()));
 }
 
 #[test]

@@ -241,7 +241,7 @@ impl Fixture {
 
     pub fn ending(&self, tree_id: TreeId, exit: Exit, ended_by: Option<crate::process::EndedBy>) -> Ending {
         let (at, tail) = (self.now.up, "bye\n".into());
-        Ending { tree_id, exit, ended_by, at, leftovers: 0, tail, dropped_bytes: 0, out_of_memory: false }
+        Ending { tree_id, exit, ended_by, at, leftovers: 0, tail, dropped_bytes: 0, unsent: None, out_of_memory: false }
     }
 }
 
