@@ -23,7 +23,7 @@ pub mod client;
 pub mod control;
 pub mod definitions;
 mod health;
-mod history;
+pub mod history;
 mod index;
 mod metrics;
 pub mod network;

@@ -32,6 +32,7 @@ use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 pub use self::merge::Merged;
+pub(crate) use self::merge::json_size;
 use self::writer::Writer;
 use cronkeeper_core::log_event::TARGET;
 use cronkeeper_core::run::HistoryRecord;

@@ -356,7 +356,7 @@ fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
         Command::Check(args) => return args.run(io),
         Command::Next(args) => args.run(io),
         Command::Status(args) => return status::run(&args, io.out).map_err(Error::from),
-        Command::History(args) => history::run(&args, io).map_err(Error::from),
+        Command::History(args) => return args.run(io).map_err(Error::from),
         Command::Logs(args) => return args.run(io),
         Command::Trigger(args) => return args.run(io),
         Command::Pause(args) => pause::pause(&args, io).map_err(Error::from),

@@ -26,10 +26,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{FromRequestParts, Query, Request, State};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use tokio::time::sleep;
@@ -56,11 +56,21 @@ use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::term::NodeName;
 
 /// What nodes fetch from each other, with `*` for one part of the path.
-const FOR_PEERS: &[&str] = &["/v1/runs/*/output"];
+const FOR_PEERS: &[(&str, Scope)] =
+    &[("/v1/runs/*/output", Scope::Any), ("/v1/history", Scope::Local), ("/v1/jobs/*/history", Scope::Local)];
+const NOT_FOR_PEERS: &str = "other nodes are shown the output of runs and, with `local=true`, this node's part of the history, and nothing else";
 /// How long a caller waits that has sent many wrong tokens.
 const PAUSE: Duration = Duration::from_secs(1);
 /// What an answer 401 says is accepted. Other nodes see from it that this one knows proofs.
 const CHALLENGES: &str = "Bearer, Cronkeeper-Peer";
+
+/// Whose part of an answer a proof opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    Any,
+    /// Only that of the asked node: with `local=true`, it asks nobody else.
+    Local,
+}
 
 /// What a caller may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,10 +269,8 @@ impl Network {
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
         let asked = Asked { method: request.method().as_str(), path, host: own_host(local, request.headers()) };
         match self.proofs.check(shown, asked, &token.proofs, &self.node, system::now().wall) {
-            Ok(()) if is_for_peers(request.method(), request.uri().path()) => Ok(()),
-            Ok(()) => {
-                refused(StatusCode::FORBIDDEN, "other nodes are shown the output of runs, and nothing else".to_owned())
-            }
+            Ok(()) if is_for_peers(request.method(), request.uri()) => Ok(()),
+            Ok(()) => refused(StatusCode::FORBIDDEN, NOT_FOR_PEERS.to_owned()),
             Err(wrong @ BadProof::OtherToken) => Err(NotAdmitted::WrongToken(wrong.to_string())),
             Err(busy @ BadProof::TooMany { .. }) => refused(StatusCode::SERVICE_UNAVAILABLE, busy.to_string()),
             Err(bad) => refused(StatusCode::UNAUTHORIZED, bad.to_string()),
@@ -335,8 +343,17 @@ fn own_host(local: Option<SocketAddr>, headers: &HeaderMap) -> &str {
 }
 
 /// True for a request that nodes send each other.
-fn is_for_peers(method: &Method, path: &str) -> bool {
-    *method == Method::GET && FOR_PEERS.iter().any(|pattern| fits(path, pattern))
+fn is_for_peers(method: &Method, uri: &Uri) -> bool {
+    let mut wanted = FOR_PEERS.iter().filter(|(pattern, _)| fits(uri.path(), pattern));
+    *method == Method::GET && wanted.any(|(_, scope)| *scope == Scope::Any || is_local(uri))
+}
+
+/// True if the request asks for the node's own part. It is read as who answers it reads it, and `local` may be there more
+/// than once.
+fn is_local(uri: &Uri) -> bool {
+    let Ok(Query(parameters)) = Query::<Vec<(String, String)>>::try_from_uri(uri) else { return false };
+    let mut values = parameters.iter().filter(|(name, _)| name == "local").map(|(_, value)| value == "true").peekable();
+    values.peek().is_some() && values.all(|is_true| is_true)
 }
 
 fn fits(path: &str, pattern: &str) -> bool {
@@ -376,19 +393,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_fetch_the_output_of_runs_from_each_other_and_nothing_else() {
+    fn nodes_fetch_outputs_and_each_others_own_history_and_nothing_else() {
         let run = "/v1/runs/load.20261120T024000Z";
-        assert!(is_for_peers(&Method::GET, &format!("{run}/output")));
+        let fits = |method: &Method, path: &str| is_for_peers(method, &path.parse().unwrap());
+        assert!(fits(&Method::GET, &format!("{run}/output")));
         for path in
-            ["/", "", "/v1/status", "/v1/definitions", "/v1/runs//output/x", "/v1/runs/a/b/output", "/v1/runs/output"]
+            ["/", "/v1/status", "/v1/definitions", "/v1/runs//output/x", "/v1/runs/a/b/output", "/v1/runs/output"]
         {
-            assert!(!is_for_peers(&Method::GET, path), "{path}");
+            assert!(!fits(&Method::GET, path), "{path}");
         }
         for path in [run.to_owned(), format!("{run}/output/"), format!("{run}/kill"), format!("/x{run}/output")] {
-            assert!(!is_for_peers(&Method::GET, &path), "{path}");
+            assert!(!fits(&Method::GET, &path), "{path}");
         }
         for method in [Method::POST, Method::HEAD, Method::DELETE] {
-            assert!(!is_for_peers(&method, &format!("{run}/output")), "{method}");
+            assert!(!fits(&method, &format!("{run}/output")), "{method}");
+        }
+        for path in ["/v1/history", "/v1/jobs/load/history"] {
+            for own in ["local=true", "limit=3&local=true&before=5.run.x", "run=load.x&local=true", "%6cocal=true"] {
+                assert!(fits(&Method::GET, &format!("{path}?{own}")), "{path}?{own}");
+                assert!(!fits(&Method::POST, &format!("{path}?{own}")), "{path}?{own}");
+            }
+            let all = ["", "limit=3", "local", "local=false", "xlocal=true", "job=local=true", "job=a%26local=true"];
+            let hidden = ["local=true&local=false", "local=false&local=true", "local=true&%6cocal=false"];
+            for other in all.into_iter().chain(hidden) {
+                assert!(!fits(&Method::GET, &format!("{path}?{other}")), "{path}?{other}");
+            }
+            assert!(!fits(&Method::GET, &format!("{path}/x?local=true")), "{path}");
         }
     }
 

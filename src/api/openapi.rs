@@ -53,6 +53,8 @@ const FILTER: &[(&str, &str)] = &[
     ("node", "Only records of this node."),
     ("since", "Only what ended at this instant, or this duration ago, or later."),
     ("until", "Only what ended at this instant, or this duration ago, or earlier."),
+    ("local", "`true`: only what the archive of the asked node has."),
+    ("run", "The record of this run, wherever it is; goes with `local` only, and without a job in the path."),
 ];
 
 const COMING: &[(&str, &str)] = &[

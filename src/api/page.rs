@@ -45,21 +45,23 @@ use self::layout::Frame;
 use self::run::Known;
 use self::view::Views;
 use self::visitor::{Connection, FormKeys, Visitor};
-use super::admission::Admitted;
 use super::control::run_id;
+use super::history::{ElsewhereCache, Question};
 use super::network::{SIGN_IN, Visibility};
 use super::show::{job_name, no_such_job};
 use super::{ApiState, RefusedRequest};
-use crate::archive::Merged;
 use crate::status::{HistoryEntry, LedgerPart, Status};
 use cronkeeper_core::clock::system;
 use cronkeeper_core::coordination::ReadError;
 use cronkeeper_core::escape;
-use cronkeeper_core::ledger::Filter as Records;
+use cronkeeper_core::ledger::{Filter as Records, Window};
 
 /// Most records on the page of a job, and on that of the history.
 const OF_JOB: usize = 40;
 const OF_ALL: usize = 200;
+
+/// Most bytes of records on a page, which are also kept between requests.
+const MOST_BYTES: usize = 1 << 20;
 
 /// What the page keeps between requests.
 #[derive(Default)]
@@ -67,6 +69,14 @@ pub(super) struct PageState {
     bars: BarCache,
     views: Views,
     keys: FormKeys,
+    elsewhere: ElsewhereCache,
+}
+
+impl PageState {
+    /// What other nodes have answered last.
+    pub(super) fn elsewhere(&self) -> &ElsewhereCache {
+        &self.elsewhere
+    }
 }
 
 /// The routes of the page.
@@ -179,17 +189,19 @@ async fn one_job(
     job: Result<Path<String>, PathRejection>,
 ) -> Page {
     let name = job_name(job)?;
-    let newest = state.records(&connection, Records::of_job(name.clone()), OF_JOB).await?;
+    let wanted = Records::of_job(name.clone());
+    let question = Question::new(&wanted, window(OF_JOB), visitor.visibility).for_page();
+    let newest = state.local_history(&connection, question).await.map_err(|error| unread(&error))?;
+    let bars = bars::of(&newest.records);
+    let history = state.whole_history(newest, question).await;
     let status = state.full_status(visitor.visibility).await;
     let Some(job) = status.jobs.iter().find(|job| job.name == name) else {
         return Err(RefusedRequest::new(StatusCode::NOT_FOUND, no_such_job(&name, &status)).into());
     };
     let set = Arc::clone(&state.sources.jobs.borrow());
-    let bars = bars::of(&newest.records);
-    let entries = visitor.visibility.of_records(newest.records);
     let defined = set.jobs.get(&name).map(Arc::as_ref);
-    let (unread, may_act) = (newest.ledger_error.is_some(), visitor.may_act());
-    let page = JobPage { status: &status, job, defined, bars: &bars, entries: &entries, unread, may_act };
+    let may_act = visitor.may_act();
+    let page = JobPage { status: &status, job, defined, bars: &bars, history: &history, may_act };
     Ok(state.framed(name.as_str(), &status, &page.markup(), None, &visitor))
 }
 
@@ -207,12 +219,17 @@ async fn one_run(
         let (note, is_read) = (cluster::unread_note(&status), status.knows(LedgerPart::Runs));
         (status.runs.into_iter().find(|in_flight| in_flight.run == run), note, is_read)
     };
-    let record = match state.reads.record(&connection, &state.sources.archive, &run).await {
-        Err(error) if in_flight.is_none() => return Err(unread(&error).into()),
-        record => record.ok().flatten(),
-    };
+    let read = state.reads.record(&connection, &state.sources.archive, &run).await;
+    let failure = read.as_ref().err().map(unread);
+    let mut record = read.ok().flatten().map(|record| visitor.visibility.of_record(record.into()));
+    if record.is_none() && in_flight.is_none() && visitor.visibility == Visibility::All {
+        record = state.recent_record_elsewhere(&run).await;
+    }
+    if let (None, None, Some(failure)) = (&record, &in_flight, failure) {
+        return Err(failure.into());
+    }
     let status = Arc::clone(&state.sources.status.borrow());
-    let ended = record.and_then(|record| match visitor.visibility.of_record(record.into()) {
+    let ended = record.and_then(|record| match record {
         HistoryEntry::Run(ended) => Some(ended),
         HistoryEntry::Skip(_) => None,
     });
@@ -238,13 +255,17 @@ async fn all_history(
     filter: Result<Query<Filter>, QueryRejection>,
 ) -> Page {
     let Query(filter) = filter?;
-    let newest = state.records(&connection, filter.records()?, OF_ALL).await?;
+    let wanted = filter.records()?;
+    let question = Question::new(&wanted, window(OF_ALL), visitor.visibility).for_page();
+    let newest = state.local_history(&connection, question).await.map_err(|error| unread(&error))?;
+    let found = state.whole_history(newest, question).await;
     let status = Arc::clone(&state.sources.status.borrow());
-    let entries = visitor.visibility.of_records(newest.records);
-    let has_more = newest.is_cut || entries.len() == OF_ALL;
-    let unread = newest.ledger_error.is_some();
-    let main = history::page(&filter, &entries, (has_more, unread), system::now().wall);
+    let main = history::page(&filter, &found, system::now().wall);
     Ok(state.framed("History", &status, &main, None, &visitor))
+}
+
+fn window(records: usize) -> Window {
+    Window { records, bytes: MOST_BYTES }
 }
 
 fn unread(error: &ReadError) -> RefusedRequest {
@@ -252,12 +273,6 @@ fn unread(error: &ReadError) -> RefusedRequest {
 }
 
 impl ApiState {
-    /// The newest records of ledger and archive.
-    async fn records(&self, connection: &Admitted, of: Records, most: usize) -> Result<Merged, RefusedPage> {
-        let read = self.reads.history(connection, &self.sources.archive, of, most).await;
-        Ok(read.map_err(|error| unread(&error))?)
-    }
-
     /// The page around this content; or only that the browser has it already.
     fn framed(&self, title: &str, status: &Status, main: &Markup, tag: Option<&str>, visitor: &Visitor) -> Response {
         let tag = format!("\"{}\"", tag.map_or_else(|| view::tag(main), str::to_owned));

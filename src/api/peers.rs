@@ -1,4 +1,4 @@
-//! Client for the addresses of other nodes, to fetch the output of their runs.
+//! Client for the addresses of other nodes, to fetch the output of their runs and their part of the history.
 //!
 //! The address comes from the other node's member, so whoever may write in the coordination service can name any. The
 //! token is therefore never sent, but a [`proof`](super::network::proof) that is useless elsewhere. A node with TLS asks
@@ -213,7 +213,10 @@ fn read<T: DeserializeOwned>(member: &Member, Answer { code, knows_proofs, body 
         StatusCode::UNAUTHORIZED if !knows_proofs => Err(format!(
             "{node} runs an older version of cronkeeper, which does not know the proof that this one sends: update it"
         )),
-        StatusCode::NOT_FOUND => Err(format!("{node} runs another version of cronkeeper, without kept output")),
+        // Nodes of one version ask each other nothing that is wrong or not there.
+        StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => {
+            Err(format!("{node} runs another version of cronkeeper: {}", short(&error(), SHOWN)))
+        }
         _ => Err(format!("{node}: {}", short(&error(), SHOWN))),
     }
 }

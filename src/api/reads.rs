@@ -13,7 +13,7 @@ use crate::archive::{Archive, Merged};
 use crate::status::{AlarmStatus, RecordedEnds, RunStatus, Status};
 use cronkeeper_core::clock::{Uptime, system};
 use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
-use cronkeeper_core::election::Queue;
+use cronkeeper_core::election::{Defined, Queue};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Filter, JobEntry, Newest, Window};
 use cronkeeper_core::run::{HistoryRecord, Link, Pause, RunId};
@@ -207,20 +207,52 @@ impl Reads {
         archive: &Archive,
         filter: Filter,
         records: usize,
+        defined: Arc<Defined>,
     ) -> Result<Merged, ReadError> {
         let window = Window { records, bytes: admitted.history_limit() };
         let turn = bounded(async { Ok(admitted.history_permits().await) }).await?;
-        let (newest, ledger_error) = match bounded(self.reader.history(filter.clone(), window)).await {
-            Ok(newest) => (newest, None),
+        let read = bounded(self.reader.history_since(filter.clone(), window, defined)).await;
+        let ((newest, complete_since), ledger_error) = match read {
+            Ok(found) => (found, None),
             Err(error) if !archive.is_kept() => return Err(error),
-            Err(error) => (Newest::default(), Some(error)),
+            Err(error) => ((Newest::default(), None), Some(error)),
         };
         // The archive bounds its own search.
         let merged = archive.merge(newest, filter, window, turn).await;
         match ledger_error {
             Some(error) if merged.error.is_some() => Err(error),
-            ledger_error => Ok(Merged { ledger_error, ..merged }),
+            ledger_error => Ok(Merged { ledger_error, complete_since, ..merged }),
         }
+    }
+
+    /// What this node's archive alone has.
+    ///
+    /// # Errors
+    /// If the caller's turn does not come in time.
+    pub async fn archived(
+        &self,
+        admitted: &Admitted,
+        archive: &Archive,
+        filter: Filter,
+        records: usize,
+    ) -> Result<Merged, ReadError> {
+        let window = Window { records, bytes: admitted.history_limit() };
+        let turn = bounded(async { Ok(admitted.history_permits().await) }).await?;
+        Ok(archive.merge(Newest::default(), filter, window, turn).await)
+    }
+
+    /// The record of a run from this node's archive alone.
+    ///
+    /// # Errors
+    /// If the archive cannot be read.
+    pub async fn archived_record(
+        &self,
+        admitted: &Admitted,
+        archive: &Archive,
+        run: &RunId,
+    ) -> Result<Option<HistoryRecord>, ReadError> {
+        let turn = bounded(async { Ok(admitted.history_permits().await) }).await?;
+        archive.record(run.clone(), turn).await.map_err(|error| ReadError(error.to_string()))
     }
 
     /// The record of a run that has ended, or whose start was skipped, from the ledger or else from the archive.

@@ -3,6 +3,7 @@
 mod access;
 pub mod daemon;
 mod fuzz;
+mod history;
 mod metrics;
 mod page;
 mod requests;

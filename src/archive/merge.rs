@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use rusqlite::{Row, params};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -36,6 +37,9 @@ pub struct Merged {
     pub error: Option<ArchiveError>,
     /// Why the ledger could not be read. The records are then those of the archive.
     pub ledger_error: Option<ReadError>,
+    /// Since when the ledger still has every record that was wanted; `None` if it has all there ever were, or could not be
+    /// read.
+    pub complete_since: Option<Timestamp>,
 }
 
 impl Archive {
@@ -138,7 +142,7 @@ impl Merging {
         let known = ledger.records.iter().map(identity).collect();
         let mut gathering = Gathering::new(window);
         let sized = ledger.records.into_iter().map(|record| {
-            let bytes = size(&record);
+            let bytes = json_size(&record);
             (record, bytes)
         });
         gathering.extend(sized);
@@ -160,7 +164,7 @@ impl Merging {
             records.retain(|record| Position::of(record) >= *to);
         }
         let (is_cut, has_archived) = (is_cut || self.is_cut, self.has_archived);
-        Merged { records, is_cut, has_archived, searched_to, error, ledger_error: None }
+        Merged { records, is_cut, has_archived, searched_to, error, ..Merged::default() }
     }
 
     /// Adds the archive's records, newest first. Returns how far it came if that took too long.
@@ -216,8 +220,8 @@ fn is_candidate(row: &Row<'_>, filter: &Filter) -> Result<bool, ArchiveError> {
     Ok(filter.wants_job(text(2)?) && filter.wants_ending(text(3)?) && filter.wants_node(text(4)?))
 }
 
-/// The bytes of a record as stored.
-fn size(record: &HistoryRecord) -> usize {
+/// The bytes of a record as stored and sent.
+pub(crate) fn json_size(record: &impl serde::Serialize) -> usize {
     struct Count(usize);
     impl std::io::Write for Count {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

@@ -123,7 +123,15 @@ pub const GUIDES: &[Guide] = &[
             ),
             ("cronkeeper history --node host-a --csv -n 1000", "What ran on one host, as a table for other programs"),
         ],
-        exits: &[FINE, REFUSED, NO_SUCH_JOB, NO_NODE],
+        exits: &[
+            FINE,
+            (
+                "1",
+                "the node refused the request; or with --failed, --outcome, --node, --since or --until, records may be missing, and stderr says which",
+            ),
+            NO_SUCH_JOB,
+            NO_NODE,
+        ],
         files: &[SOCKET],
         see_also: &["cronkeeper-logs(8)", "cronkeeper-status(8)"],
     },

@@ -1,27 +1,22 @@
-//! `cronkeeper history`: lists runs and skips, newest first.
+//! `cronkeeper history`: lists runs and skips, newest first, of all nodes.
 //!
 //! The daemon answers at most 1,000 records at a time; the command asks again until it has what was wanted.
 
 mod csv;
-mod query;
+mod pages;
 pub(super) mod show;
 
-use std::io::Write;
-
 use jiff::Timestamp;
-use serde::Deserialize;
 
+use self::pages::Pages;
+use self::show::Gap;
 use super::ask::{AskFailure, ClientArgs};
-use super::{Io, json};
-use crate::api::client::Client;
-use crate::status::HistoryEntry;
+use super::{Exit, Io, json};
 use cronkeeper_core::clock::system;
 use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::Filter;
 use cronkeeper_core::ledger::filter::{self, Ending, JobPattern};
 use cronkeeper_core::term::NodeName;
-
-/// Most records of one answer.
-const PAGE: usize = 1_000;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct HistoryArgs {
@@ -58,6 +53,9 @@ pub struct HistoryArgs {
     /// Also print the end of each run's output, as far as it was kept
     #[arg(long)]
     pub output: bool,
+    /// Show only what the asked node ran and decided itself; asks neither other nodes nor the ledger
+    #[arg(long)]
+    pub local: bool,
     #[command(flatten)]
     pub client: ClientArgs,
 }
@@ -67,90 +65,84 @@ pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
     filter::instant(text, system::now().wall)
 }
 
-/// The daemon's answer.
-#[derive(Deserialize)]
-struct History {
-    records: Vec<HistoryEntry>,
-    #[serde(default)]
-    next: Option<String>,
-    #[serde(default)]
-    older_elsewhere: bool,
-    #[serde(default)]
-    archive_error: Option<String>,
-    #[serde(default)]
-    ledger_error: Option<String>,
-}
-
-/// # Errors
-/// When no daemon answers, there is no such job, or the output cannot be written.
-pub fn run(args: &HistoryArgs, io: &mut Io<'_>) -> Result<(), AskFailure> {
-    let client = args.client.client()?;
-    if args.csv {
-        writeln!(io.out, "{}", csv::HEADING)?;
-    }
-    let mut records = Vec::new();
-    let (mut left, mut before, mut ledger_error) = (args.number as usize, None, None);
-    let last = loop {
-        let mut page = ask(&client, args, left.min(PAGE), before.as_deref())?;
-        left = left.saturating_sub(page.records.len());
-        ledger_error = page.ledger_error.take().or(ledger_error);
-        match (args.csv, args.json) {
-            (true, _) => page.records.iter().try_for_each(|record| csv::write(record, io.out))?,
-            (_, true) => page.records.iter().try_for_each(|record| json::line(record, io.out))?,
-            _ => records.append(&mut page.records),
+impl HistoryArgs {
+    fn filter(&self) -> Filter {
+        let failed = self.failed.then(Ending::failed).into_iter().flatten();
+        Filter {
+            job: self.job.clone(),
+            jobs: self.jobs.clone(),
+            endings: self.outcomes.iter().copied().chain(failed).collect(),
+            node: self.node.clone(),
+            since: self.since,
+            until: self.until,
+            before: None,
         }
-        // A daemon that repeats itself would be asked for ever.
-        if left == 0 || page.next.is_none() || page.next == before {
-            break page;
+    }
+
+    /// Ends with 1 if a question about the past, such as `--failed --since 2d`, is answered with gaps: what is not shown
+    /// may have happened all the same.
+    ///
+    /// # Errors
+    /// When no daemon answers, there is no such job, or the output cannot be written.
+    pub fn run(&self, io: &mut Io<'_>) -> Result<Exit, AskFailure> {
+        let client = self.client.client()?;
+        if self.csv {
+            writeln!(io.out, "{}", csv::HEADING)?;
         }
-        before = page.next;
-    };
-    if !args.csv && !args.json {
-        show::write(&records, args.output, io.out)?;
+        let mut records = Vec::new();
+        let mut pages = Pages::new(&client, self.filter(), self.number as usize, self.local);
+        while let Some(mut page) = pages.next_page()? {
+            match (self.csv, self.json) {
+                (true, _) => page.iter().try_for_each(|record| csv::write(record, io.out))?,
+                (_, true) => page.iter().try_for_each(|record| json::line(record, io.out))?,
+                _ => records.append(&mut page),
+            }
+        }
+        let lacks = pages.lacks();
+        let gap = lacks.gap().map(|before| Gap { before, nodes: lacks.nodes() });
+        if !self.csv && !self.json {
+            show::write(&records, gap.as_ref(), self.output, io.out)?;
+        }
+        io.out.flush()?;
+        lacks.write(io.err)?;
+        let is_question = self.filter().is_restricted();
+        Ok(if is_question && gap.is_some() { Exit::Failed } else { Exit::Fine })
     }
-    io.out.flush()?;
-    Ok(write_notes(&History { ledger_error, ..last }, io.err)?)
-}
-
-fn ask(client: &Client, args: &HistoryArgs, limit: usize, before: Option<&str>) -> Result<History, AskFailure> {
-    Ok(client.get(&query::path(args, limit, before))?)
-}
-
-/// Says what was not shown.
-fn write_notes(last: &History, err: &mut dyn Write) -> std::io::Result<()> {
-    if let Some(error) = &last.ledger_error {
-        let error = cronkeeper_core::escape::plain(error);
-        writeln!(
-            err,
-            "cronkeeper: the ledger was not reachable, so only what this node's archive has is shown: {error}"
-        )?;
-    }
-    if let Some(error) = &last.archive_error {
-        let error = cronkeeper_core::escape::plain(error);
-        writeln!(err, "cronkeeper: this node's archive cannot be read, so only the newest records are shown: {error}")?;
-    }
-    if last.next.is_some() {
-        writeln!(err, "cronkeeper: there are older records: see more with `-n`, or older ones with `--until`")?;
-    } else if last.older_elsewhere {
-        writeln!(err, "cronkeeper: older records of other nodes are in their archives: ask on those hosts")?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use clap::Parser as _;
+
+    use crate::api::history::path;
+    use crate::cli::{Cli, Command};
+
+    fn asked(line: &str) -> String {
+        let line = format!("cronkeeper history {line}");
+        match Cli::try_parse_from(line.split_whitespace()).unwrap().command {
+            Command::History(args) => path(&args.filter(), 7, args.local),
+            other => panic!("{other:?}"),
+        }
+    }
 
     #[test]
-    fn an_answer_without_the_ledger_is_told_from_a_whole_one() {
-        let notes = |answer: &str| {
-            let mut text = Vec::new();
-            write_notes(&serde_json::from_str(answer).unwrap(), &mut text).unwrap();
-            String::from_utf8(text).unwrap()
-        };
-        assert_eq!(notes(r#"{"records": []}"#), "");
-        let without = notes(r#"{"records": [], "ledger_error": "no answer within 3 s", "older_elsewhere": true}"#);
-        let first = "cronkeeper: the ledger was not reachable, so only what this node's archive has is shown: no answer within 3 s";
-        assert_eq!(without.lines().next(), Some(first));
+    fn the_options_are_in_the_request() {
+        assert_eq!(asked("load"), "/v1/jobs/load/history?limit=7");
+        assert_eq!(asked("load --local"), "/v1/jobs/load/history?limit=7&local=true");
+        assert_eq!(
+            asked(
+                "--job l* --job b --failed --outcome skipped --node a --since 2026-11-20 --until 2026-11-20T01:00:00+01:00"
+            ),
+            "/v1/history?limit=7&job=l%2A&job=b&outcome=skipped&outcome=failure&outcome=timeout&outcome=killed\
+             &outcome=interrupted&outcome=abandoned&node=a&since=2026-11-20T00%3A00%3A00Z&until=2026-11-20T00%3A00%3A00Z"
+        );
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused_before_anybody_is_asked() {
+        for line in ["--outcome bad", "--since x", "--job ä", "-n 0", "-n 100001", "--json --csv", "--csv --output"] {
+            let line = format!("cronkeeper history {line}");
+            assert!(Cli::try_parse_from(line.split_whitespace()).is_err(), "{line}");
+        }
     }
 }

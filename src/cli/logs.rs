@@ -11,15 +11,15 @@ pub(super) use self::stream::{OutputStream, Printer};
 use super::ask::{AskFailure, ClientArgs};
 use super::{Error, Exit, Io};
 use crate::api::client::{AskError, Client};
+use crate::api::history::{History, path};
 use crate::api::output::OutputState;
 use crate::status::{HistoryEntry, RunStatus};
 use cronkeeper_core::clock::{earlier, system};
 use cronkeeper_core::duration;
 use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::Filter;
+use cronkeeper_core::ledger::filter::Ending;
 use cronkeeper_core::run::RunId;
-
-/// Most records of a job in which its newest run is searched.
-const DEPTH: usize = 100;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -113,21 +113,22 @@ struct Runs {
     runs: Vec<RunStatus>,
 }
 
-/// What is read of a history.
-#[derive(serde::Deserialize)]
-struct History {
-    records: Vec<HistoryEntry>,
-}
-
 /// The job's newest run: one in flight, else the one that ended last.
 fn newest_run(client: &Client, job: &str) -> Result<Option<RunId>, AskFailure> {
     // First, because it fails if there is no such job.
-    let History { records } = client.get(&format!("/v1/jobs/{job}/history?limit={DEPTH}"))?;
+    let of_job = JobName::parse(job).map(Filter::of_job).unwrap_or_default();
+    let mut newest: History = client.get(&path(&of_job, 1, false))?;
     let Runs { runs } = client.get("/v1/status")?;
     let in_flight = runs.into_iter().filter(|run| run.run.job().as_str() == job).max_by_key(|run| run.since);
-    let ended = records.into_iter().find_map(|record| match record {
+    if let Some(in_flight) = in_flight {
+        return Ok(Some(in_flight.run));
+    }
+    if let [HistoryEntry::Skip(_)] = newest.records.as_slice() {
+        let endings = Ending::ALL.into_iter().filter(|ending| *ending != Ending::Skipped).collect();
+        newest = client.get(&path(&Filter { endings, ..of_job }, 1, false))?;
+    }
+    Ok(newest.records.into_iter().find_map(|record| match record {
         HistoryEntry::Run(run) => Some(run.run),
         HistoryEntry::Skip(_) => None,
-    });
-    Ok(in_flight.map(|run| run.run).or(ended))
+    }))
 }

@@ -23,7 +23,9 @@ pub(super) struct Table {
 
 #[derive(Debug)]
 struct Row {
+    /// One only in a line across all columns.
     cells: Vec<String>,
+    is_line: bool,
     /// Shown in red where there are colours.
     is_marked: bool,
 }
@@ -31,7 +33,7 @@ struct Row {
 impl Table {
     pub fn new(heading: &[&str]) -> Self {
         let cells = heading.iter().map(ToString::to_string).collect();
-        Self { rows: vec![Row { cells, is_marked: false }] }
+        Self { rows: vec![Row { cells, is_line: false, is_marked: false }] }
     }
 
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
@@ -41,7 +43,12 @@ impl Table {
     /// Adds a row that needs attention if `is_marked`.
     pub fn marked_row(&mut self, is_marked: bool, cells: impl IntoIterator<Item = String>) {
         let cells = cells.into_iter().map(|cell| shown(&cell).into_owned()).collect();
-        self.rows.push(Row { cells, is_marked });
+        self.rows.push(Row { cells, is_line: false, is_marked });
+    }
+
+    /// Adds a line across all columns.
+    pub fn line(&mut self, text: &str) {
+        self.rows.push(Row { cells: vec![shown(text).into_owned()], is_line: true, is_marked: false });
     }
 
     pub fn is_empty(&self) -> bool {
@@ -60,7 +67,7 @@ impl Table {
                 return;
             }
             if let Some(column) = self.rows[0].cells.iter().position(|cell| cell == heading) {
-                let rows = self.rows.iter_mut().filter(|row| column < row.cells.len());
+                let rows = self.rows.iter_mut().filter(|row| !row.is_line && column < row.cells.len());
                 rows.for_each(|row| drop(row.cells.remove(column)));
             }
         }
@@ -72,7 +79,8 @@ impl Table {
     }
 
     fn widths(&self) -> Vec<usize> {
-        let cells = |column: usize| self.rows.iter().filter_map(move |row| row.cells.get(column));
+        let cells =
+            |column: usize| self.rows.iter().filter(|row| !row.is_line).filter_map(move |row| row.cells.get(column));
         let width = |column: usize| cells(column).map(|cell| cell.chars().count()).max();
         (0..self.rows[0].cells.len()).map(|column| width(column).unwrap_or(0)).collect()
     }
@@ -87,6 +95,7 @@ impl Table {
         for row in &self.rows {
             let mut line = String::new();
             for (cell, width) in row.cells.iter().zip(&widths) {
+                let width = if row.is_line { 0 } else { *width };
                 line.push_str(&format!("{cell:<width$}{:GAP$}", ""));
             }
             match has_colours && row.is_marked {
@@ -123,6 +132,19 @@ mod tests {
             table.rows[0].cells.join(" ")
         };
         assert_eq!([18, 17, 9].map(fitted), ["JOB NODE IN", "JOB IN", "JOB"]);
+    }
+
+    #[test]
+    fn a_line_across_the_table_widens_no_column_and_stays_whole() {
+        let mut table = Table::new(&["JOB", "NODE"]);
+        table.row(["a", "host-a"].map(str::to_owned));
+        table.line("--- a line that is longer than all columns ---");
+        table.row(["b", "host-b"].map(str::to_owned));
+        table.fit(3, &["JOB"]);
+        let mut out = Vec::new();
+        table.write(&mut out).expect("a vector takes all");
+        let expected = "NODE\nhost-a\n--- a line that is longer than all columns ---\nhost-b\n";
+        assert_eq!(String::from_utf8(out).expect("it is a text"), expected);
     }
 
     #[test]

@@ -42,7 +42,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
 use crate::clock::Uptime;
-use crate::election::Queue;
+use crate::election::{Defined, Queue};
 use crate::job::JobName;
 use crate::ledger::{Filter, LastEnd, Newest, Operator, Snapshot, Window};
 use crate::run::{HistoryRecord, RunId, RunRecord};
@@ -163,6 +163,18 @@ pub trait Reader: Send + Sync {
     fn record(&self, run: RunId) -> ReadFuture<'_, Option<HistoryRecord>>;
     /// The newest history records that the filter wants.
     fn history(&self, filter: Filter, window: Window) -> ReadFuture<'_, Newest>;
+    /// The same, with the time after which the history still has every record that the filter may want; `None` if it has
+    /// all there ever were. `defined` says how many records are kept of each job.
+    ///
+    /// `None` is also the answer of a backend whose nodes share one archive: nothing older is elsewhere.
+    fn history_since(
+        &self,
+        filter: Filter,
+        window: Window,
+        _defined: Arc<Defined>,
+    ) -> ReadFuture<'_, (Newest, Option<Timestamp>)> {
+        Box::pin(async move { Ok((self.history(filter, window).await?, None)) })
+    }
     /// The last end of each job, as far back as the backend searches.
     fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>>;
     /// When these jobs last succeeded. A job is absent if no run in its history succeeded.

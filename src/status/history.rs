@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::shown;
 use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::Filter;
+use cronkeeper_core::ledger::filter::{Ending, Kind, Position};
 use cronkeeper_core::run::{Attempt, HistoryRecord, Outcome, Reason, RunEnd, RunId, Skip, SkipReason};
 use cronkeeper_core::term::{FencingToken, NodeName};
 
@@ -116,6 +118,45 @@ pub fn ending_details(reason: Option<Reason>, exit_code: Option<i32>, signal: Op
     };
     let parts = reason.map(|reason| reason.as_str().to_owned()).into_iter().chain(end);
     parts.collect::<Vec<_>>().join(", ")
+}
+
+impl HistoryEntry {
+    /// Its place in the history, and its identity.
+    pub fn position(&self) -> Position {
+        let (run, kind) = match self {
+            Self::Run(run) => (&run.run, Kind::Run),
+            Self::Skip(skip) => (&skip.run, Kind::Skip),
+        };
+        Position { at: self.at().as_microsecond(), run: run.to_string(), kind }
+    }
+
+    /// The time by which the history is ordered.
+    pub fn at(&self) -> Timestamp {
+        match self {
+            Self::Run(run) => run.ended_at,
+            Self::Skip(skip) => skip.decided_at,
+        }
+    }
+
+    /// The node that owned the run, or that decided to skip.
+    pub fn node(&self) -> &NodeName {
+        match self {
+            Self::Run(run) => &run.node,
+            Self::Skip(skip) => &skip.node,
+        }
+    }
+
+    /// True if the filter wants it.
+    pub fn is_wanted(&self, filter: &Filter) -> bool {
+        let (job, ending) = match self {
+            Self::Run(run) => (&run.job, Ending::Run(run.outcome)),
+            Self::Skip(skip) => (&skip.job, Ending::Skipped),
+        };
+        filter.wants_job(job.as_str())
+            && filter.wants_ending(ending.as_str())
+            && filter.wants_node(self.node().as_str())
+            && filter.wants_position(&self.position())
+    }
 }
 
 impl From<HistoryRecord> for HistoryEntry {

@@ -15,6 +15,7 @@ use super::plan::Plan;
 use crate::api::peers::Peers;
 use crate::api::{ApiState, RefusedRequest};
 use crate::output::{LocalPage, OutputKey, PageEnd, Reader, Wanted};
+use crate::status::HistoryEntry;
 use cronkeeper_core::election::Member;
 use cronkeeper_core::ledger::{Followed, OperatorFuture};
 use cronkeeper_core::run::{RunId, RunRecord};
@@ -133,8 +134,33 @@ impl Gatherer<'_> {
         Ok((Plan { attempts, is_over: true, unread: Some(refused.error), ..Plan::default() }, Vec::new()))
     }
 
-    /// Asks all nodes for a run of which the ledger has no record any more.
+    /// Asks all nodes for a run of which the ledger has no record any more: for its output, and for its record, which has
+    /// the end of the output also if the output itself was removed.
     async fn search(&self) -> Result<Planned, RefusedRequest> {
+        let (listed, record) = futures_util::join!(self.listed(), self.archived());
+        let (attempts, missing) = listed?;
+        let mut plan = record.map_or(Plan { is_over: true, ..Plan::default() }, Plan::over);
+        plan.add(attempts);
+        if plan.attempts.is_empty() && plan.note.is_none() {
+            let why = missing.iter().map(|missing| format!("; {}", missing.why)).collect::<String>();
+            let error = format!("the ledger has no record of run `{}`, and its output is not kept{why}", self.run);
+            return Err(RefusedRequest::new(StatusCode::NOT_FOUND, error));
+        }
+        Ok((plan, missing))
+    }
+
+    /// The run's record from an archive, this node's own first.
+    async fn archived(&self) -> Option<HistoryEntry> {
+        // What the archive's own error is, its thread logs.
+        let own = self.state.sources.archive.record(self.run.clone(), ()).await.ok().flatten();
+        match own {
+            Some(record) => Some(record.into()),
+            None => self.state.record_elsewhere(&self.run).await.0,
+        }
+    }
+
+    /// The attempts whose output is kept somewhere, each with its node.
+    async fn listed(&self) -> Result<(Vec<(u32, NodeName)>, Vec<Missing>), RefusedRequest> {
         let (mut attempts, mut missing) = (Vec::new(), Vec::new());
         if let Some(kept) = &self.state.sources.output.kept {
             let own = kept.attempts(self.run.clone()).await.map_err(unreadable)?;
@@ -159,14 +185,7 @@ impl Gatherer<'_> {
                 }
             }
         }
-        attempts.sort();
-        attempts.dedup_by_key(|(attempt, _)| *attempt);
-        if attempts.is_empty() {
-            let why = missing.iter().map(|missing| format!("; {}", missing.why)).collect::<String>();
-            let error = format!("the ledger has no record of run `{}`, and its output is not kept{why}", self.run);
-            return Err(RefusedRequest::new(StatusCode::NOT_FOUND, error));
-        }
-        Ok((Plan { attempts, is_over: true, ..Plan::default() }, missing))
+        Ok((attempts, missing))
     }
 
     /// The attempts that a node keeps, and how many earlier ones are left out.

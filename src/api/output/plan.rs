@@ -1,7 +1,10 @@
 //! Which attempts of a run may have output, and where: decided from the ledger's records alone.
 
+use std::collections::BTreeSet;
+
+use crate::status::{EndedRun, HistoryEntry};
 use cronkeeper_core::ledger::Followed;
-use cronkeeper_core::run::{Attempt, HistoryRecord, Reason, RunEnd, RunRecord, RunState};
+use cronkeeper_core::run::{Attempt, Reason, RunRecord, RunState};
 use cronkeeper_core::term::NodeName;
 
 /// Where the output of a run is.
@@ -35,20 +38,33 @@ impl Plan {
     /// The plan for a run that has ended; `None` if the ledger has no record of it.
     pub fn followed(followed: Followed) -> Option<Self> {
         let Followed::Ended(record) = followed else { return None };
-        Some(match *record {
-            HistoryRecord::Run(end) => Self::ended(end),
-            HistoryRecord::Skip(skip) => {
+        Some(Self::over((*record).into()))
+    }
+
+    /// The plan for a run that has this record.
+    pub fn over(record: HistoryEntry) -> Self {
+        match record {
+            HistoryEntry::Run(end) => Self::ended(*end),
+            HistoryEntry::Skip(skip) => {
                 let note = format!("it was skipped: {}", skip.reason.explained(&skip.node));
                 Self { is_over: true, note: Some(note), ..Self::default() }
             }
-        })
+        }
     }
 
-    fn ended(end: RunEnd) -> Self {
-        let RunEnd { run, reason, tail, .. } = end;
-        let mut attempts = past(&run.past.attempts);
-        attempts.retain(|(attempt, _)| *attempt < run.attempt);
-        attempts.push((run.attempt, run.owner.node));
+    /// Adds attempts that have output, and that the record does not name (any more).
+    pub fn add(&mut self, found: Vec<(u32, NodeName)>) {
+        let known: BTreeSet<u32> = self.attempts.iter().map(|(attempt, _)| *attempt).collect();
+        self.attempts.extend(found.into_iter().filter(|(attempt, _)| !known.contains(attempt)));
+        self.attempts.sort();
+        self.attempts.dedup_by_key(|(attempt, _)| *attempt);
+    }
+
+    fn ended(end: EndedRun) -> Self {
+        let EndedRun { attempt: last, node, reason, tail, earlier_attempts, .. } = end;
+        let mut attempts = past(&earlier_attempts);
+        attempts.retain(|(attempt, _)| *attempt < last);
+        attempts.push((last, node));
         Self {
             attempts,
             running: None,
@@ -73,7 +89,7 @@ fn past(attempts: &[Attempt]) -> Vec<(u32, NodeName)> {
 mod tests {
     use super::*;
     use crate::test_records::{record, skip, success};
-    use cronkeeper_core::run::Outcome;
+    use cronkeeper_core::run::{HistoryRecord, Outcome, RunEnd};
 
     fn nodes(plan: &Plan) -> Vec<(u32, &str)> {
         plan.attempts.iter().map(|(attempt, node)| (*attempt, node.as_str())).collect()
@@ -99,6 +115,15 @@ mod tests {
         let plan = Plan::followed(Followed::Ended(Box::new(HistoryRecord::Run(end)))).unwrap();
         assert_eq!((nodes(&plan), plan.is_over, plan.tail.as_str()), (vec![(1, "host-a"), (3, "host-b")], true, "end"));
         assert!(plan.is_last(3) && !plan.is_last(1));
+    }
+
+    #[test]
+    fn attempts_that_the_record_does_not_name_are_added() {
+        let mut plan = Plan::default();
+        let node = |attempt, name| (attempt, NodeName::new(name));
+        plan.attempts = vec![node(2, "host-a"), node(3, "host-b")];
+        plan.add(vec![node(3, "host-c"), node(1, "host-c"), node(1, "host-d")]);
+        assert_eq!(nodes(&plan), [(1, "host-c"), (2, "host-a"), (3, "host-b")]);
     }
 
     #[test]

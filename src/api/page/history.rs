@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::words;
 use crate::api::RefusedRequest;
+use crate::api::history::{History, MissingNode, gap_in_words};
 use crate::status::{EndedRun, HistoryEntry, Skipped, ending_details, shown};
 use cronkeeper_core::clock::stamp;
 use cronkeeper_core::ledger::Filter as Records;
@@ -65,32 +66,54 @@ impl Filter {
     }
 }
 
-/// The page's content: these records, newest first. `has_more`: there may be older ones. `unread`: they are those of the
-/// archive, because the ledger could not be read.
-pub(super) fn page(
-    filter: &Filter,
-    entries: &[HistoryEntry],
-    (has_more, unread): (bool, bool),
-    now: Timestamp,
-) -> Markup {
+/// The page's content: these records, and what they lack.
+pub(super) fn page(filter: &Filter, found: &History, now: Timestamp) -> Markup {
+    let has_more = found.next.is_some() || found.cut;
     html! {
         h1 { "History" }
         (form(filter))
         section #records data-live="" aria-label="Records" {
-            @if unread { (of_archive_only()) }
+            (lacks(found))
             p {
-                (counted(entries.len(), "record")) @if unread { " of this node's archive" } ", the newest first"
+                (counted(found.records.len(), "record")) (of_archives(found)) ", the newest first"
                 @if has_more { "; for older ones ask " code { "cronkeeper history --until" } }
                 "."
             }
-            (table(&entries.iter().collect::<Vec<_>>(), now))
+            (table(found, now))
         }
     }
 }
 
-/// Says that the ledger was not read.
-pub(super) fn of_archive_only() -> Markup {
-    html! { p role="alert" { "The ledger was not reachable. This is what this node's archive has." } }
+/// Says of which archives alone the records are, while the ledger is not known.
+fn of_archives(found: &History) -> &'static str {
+    match (&found.ledger_error, &*found.nodes) {
+        (None, _) => "",
+        (Some(_), [] | [_]) => " of this node's archive",
+        (Some(_), _) => " of these archives",
+    }
+}
+
+/// Says what was not reachable, and which nodes' records are missing.
+pub(super) fn lacks(found: &History) -> Markup {
+    html! {
+        @if found.ledger_error.is_some() {
+            p role="alert" { "The ledger was not reachable. This is what the archive of " (archives(&found.nodes)) " has." }
+        }
+        @if let Some(before) = found.gap().filter(|_| !found.missing.is_empty()) {
+            p { "Of what ended before " (stamp(before)) " UTC, the records of these nodes may be missing:" }
+            ul {
+                @for MissingNode { node, why } in &found.missing { li { (node) ": " (why) } }
+                @if found.missing_more > 0 { li { (found.missing_more) " more" } }
+            }
+        }
+    }
+}
+
+fn archives(nodes: &[NodeName]) -> String {
+    match nodes {
+        [] => "this node".to_owned(),
+        nodes => nodes.iter().map(NodeName::as_str).collect::<Vec<_>>().join(", "),
+    }
 }
 
 fn form(filter: &Filter) -> Markup {
@@ -106,17 +129,26 @@ fn form(filter: &Filter) -> Markup {
     }
 }
 
-/// A table of records.
-pub(super) fn table(entries: &[&HistoryEntry], now: Timestamp) -> Markup {
+/// A table of records, with a line where they begin to have gaps.
+pub(super) fn table(found: &History, now: Timestamp) -> Markup {
+    let gap = found.gap();
+    let complete = found.records.iter().take_while(|entry| gap.is_none_or(|before| entry.at() >= before)).count();
+    let (complete, rest) = found.records.split_at(complete);
     html! {
-        @if !entries.is_empty() {
+        @if !found.records.is_empty() {
             table {
                 caption { "Newest first; times in UTC" }
                 thead { tr {
                     th scope="col" { "Run" } th scope="col" { "Outcome" } th scope="col" { "Ended" }
                     th scope="col" { "Took" } th scope="col" { "Node" }
                 } }
-                tbody { @for entry in entries { (row(entry, now)) } }
+                tbody {
+                    @for entry in complete { (row(entry, now)) }
+                    @if let Some(before) = gap {
+                        tr data-key="gap" { td colspan="5" { (gap_in_words(before, &found.nodes)) } }
+                    }
+                    @for entry in rest { (row(entry, now)) }
+                }
             }
         }
     }

@@ -5,7 +5,8 @@ use maud::{Markup, html};
 
 use super::bars::Bar;
 use super::{bars, cluster, history, jobs, timeline, words};
-use crate::status::{HistoryEntry, JobStatus, LedgerPart, Status, shown};
+use crate::api::history::History;
+use crate::status::{JobStatus, LedgerPart, Status, shown};
 use cronkeeper_core::job::Job;
 
 /// Coming occurrences that are shown.
@@ -19,18 +20,15 @@ pub(super) struct JobPage<'a> {
     /// Absent while the node reloads its jobs.
     pub defined: Option<&'a Job>,
     pub bars: &'a [Bar],
-    /// Newest first.
-    pub entries: &'a [HistoryEntry],
-    /// The entries are those of the archive, because the ledger could not be read.
-    pub unread: bool,
+    pub history: &'a History,
     pub may_act: bool,
 }
 
 impl JobPage<'_> {
     pub fn markup(&self) -> Markup {
         let Self { job, status, .. } = self;
-        let records: Vec<&HistoryEntry> = self.entries.iter().collect();
         let is_old = status.unread.is_some();
+        let is_unread = self.history.ledger_error.is_some();
         html! {
             (cluster::unread_note(status))
             h1 { "Job " (job.name) }
@@ -41,7 +39,7 @@ impl JobPage<'_> {
                     dt { "Schedule" } dd { (self.schedule()) }
                     dt { "Next" } dd { (jobs::next(job, status)) }
                     dt { "Last runs" } dd {
-                        @if self.bars.is_empty() && self.unread { span.unknown { "not known" } } @else {
+                        @if self.bars.is_empty() && is_unread { span.unknown { "not known" } } @else {
                             (bars::picture(self.bars)) " " (bars::summary(self.bars))
                         }
                     }
@@ -71,12 +69,12 @@ impl JobPage<'_> {
             (self.coming())
             section #records data-live="" aria-labelledby="records-title" {
                 h2 #records-title { "History" }
-                @if self.unread { (history::of_archive_only()) }
-                @if records.is_empty() {
-                    p { @if self.unread { "The archive has no run of this job." }
+                (history::lacks(self.history))
+                @if self.history.records.is_empty() {
+                    p { @if is_unread { "No archive that was read has a run of this job." }
                         @else { "No run of this job is recorded." } }
                 }
-                (history::table(&records, status.at))
+                (history::table(self.history, status.at))
             }
         }
     }

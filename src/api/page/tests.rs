@@ -4,9 +4,11 @@ use proptest::prelude::*;
 
 use super::layout::Standing;
 use super::*;
+use crate::api::history::{History, MissingNode};
 use crate::status::sample;
 use crate::test_records::{record, success};
 use cronkeeper_core::run::{HistoryRecord, Pause, Reason};
+use cronkeeper_core::term::NodeName;
 
 fn overview_of(status: &Status) -> String {
     let selection = Selection::default();
@@ -30,7 +32,7 @@ fn written(text: &str) -> Status {
     status.unread = Some(text.into());
     status.damaged = vec![text.into()];
     status.version = text.into();
-    status.node = cronkeeper_core::term::NodeName::new(text);
+    status.node = NodeName::new(text);
     status.queue[0].node = Some(status.node.clone());
     status.queue[0].candidate.0 = text.into();
     status.runs[0].node = status.node.clone();
@@ -94,11 +96,19 @@ fn run_page(text: &str) -> String {
 
 fn history_page(text: &str) -> String {
     let mut skip = crate::test_records::skip("load", 0);
-    skip.node = cronkeeper_core::term::NodeName::new(text);
+    skip.node = NodeName::new(text);
     let HistoryEntry::Skip(mut skipped) = HistoryRecord::Skip(skip).into() else { unreachable!() };
     skipped.triggered_by = Some(text.into());
     let filter = Filter { job: text.into(), outcome: String::new(), node: text.into() };
-    harmless(history::page(&filter, &[HistoryEntry::Skip(skipped)], (false, false), sample::at("2026-11-20T03:00:00Z")))
+    let found = History {
+        records: vec![HistoryEntry::Skip(skipped)],
+        nodes: vec![NodeName::new(text)],
+        missing: vec![MissingNode { node: NodeName::new(text), why: text.into() }],
+        incomplete_before: Some(sample::at("2026-11-20T03:00:00Z")),
+        ledger_error: Some(text.into()),
+        ..History::default()
+    };
+    harmless(history::page(&filter, &found, sample::at("2026-11-20T03:00:00Z")))
 }
 
 /// Characters that end lines, control a terminal, change the direction of text, or cannot be seen.

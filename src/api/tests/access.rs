@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use super::daemon::{Behaviour, Daemon};
 use super::page::{FORM, TOKEN, ask_on, code, get, post, value};
 use super::*;
+use crate::api::history::History;
 use crate::api::network::Files;
 use crate::api::network::proof::{Asked, ProofKey};
 use crate::api::output::OutputPage;
@@ -36,7 +37,7 @@ struct Node {
 impl Node {
     async fn start() -> Self {
         let daemon = Daemon::start(Behaviour::Well).await;
-        let files = Files { token: Some(daemon.token_file()), tls: None };
+        let files = Files { token: Some(daemon.file_with(TOKEN)), tls: None };
         let (address, tcp) = daemon.listen_with(files.clone()).await;
         Self { daemon, address, peers: Peers::new(files, None).unwrap(), _tcp: tcp }
     }
@@ -115,6 +116,20 @@ async fn a_node_with_the_token_is_answered_once_for_each_proof() {
 }
 
 #[tokio::test]
+async fn a_proof_opens_the_asked_nodes_own_part_of_the_history() {
+    let node = Node::start().await;
+    let run = "/v1/history?local=true&run=load.20261120T024000Z";
+    for path in ["/v1/history?limit=5&local=true", "/v1/jobs/load/history?limit=5&local=true", run] {
+        let own = node.peers.get::<History>(&member(node.address), path, Duration::ZERO).await;
+        assert_eq!(
+            own.map(|own| own.records.len()),
+            Ok(0),
+            "{path}: the archive has none, and the ledger is not asked"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_proof_is_refused_for_anything_but_its_own_request() {
     let node = Node::start().await;
     let proof = |path: &str| node.proof(path, system::now().wall);
@@ -127,9 +142,13 @@ async fn a_proof_is_refused_for_anything_but_its_own_request() {
         let (code, _, body) = node.ask(node.shown(method, &path, &proof(&proved))).await;
         assert_eq!(code, 401, "{method} {path}: {body}");
     }
-    for path in ["/v1/status", "/v1/definitions", "/", "/v1/history", "/metrics", RUN] {
+    let of_all = ["/v1/history", "/v1/jobs/load/history?limit=3", "/v1/history?local=true&local=false"];
+    for path in ["/v1/status", "/v1/definitions?local=true", "/", "/metrics", RUN].into_iter().chain(of_all) {
         let (code, _, body) = node.ask(node.shown("GET", path, &proof(path))).await;
-        assert!(code == 403 && body.contains("the output of runs, and nothing else"), "{path}: {code} {body}");
+        assert!(
+            code == 403 && body.contains("this node's part of the history, and nothing else"),
+            "{path}: {code} {body}"
+        );
     }
     let host = node.address.to_string();
     let path = "/v1/jobs/load/trigger";

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use uuid::Uuid;
 
 use crate::api::network::{Files, Network};
 use crate::api::nodes::Handover;
+use crate::api::peers::Peers;
 use crate::api::serve::Serving;
 use crate::api::socket::{ApiSocket, Claim, NAME};
 use crate::api::{OutputSources, Sources, router};
@@ -27,13 +29,13 @@ use crate::status::{LedgerPart, NodeState, Status, sample};
 use crate::test_records::skip;
 use cronkeeper_core::clock::{Uptime, system};
 use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
-use cronkeeper_core::election::Queue;
+use cronkeeper_core::election::{Defined, Member, Queue};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{
     ControlEntry, Each, Filter, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, Snapshot, Window,
 };
 use cronkeeper_core::run::{
-    Drain, HandoverRequest, HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord, TriggerSeq,
+    Drain, HandoverRequest, HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, Skip, TriggerRecord, TriggerSeq,
 };
 use cronkeeper_core::term::NodeName;
 
@@ -48,6 +50,10 @@ pub enum Behaviour {
 
 pub struct Ledger {
     behaviour: Behaviour,
+    /// Since when its history is complete.
+    pub complete_since: Mutex<Option<Timestamp>>,
+    /// The nodes that are alive, if they are not the usual ones.
+    pub members: Mutex<Option<Vec<Member>>>,
     pub queues: AtomicUsize,
     /// Number of jobs whose last success was read.
     pub successes: AtomicUsize,
@@ -80,7 +86,9 @@ impl Ledger {
 impl Reader for Ledger {
     fn queue(&self) -> ReadFuture<'_, Queue> {
         self.queues.fetch_add(1, Ordering::Relaxed);
-        self.answer(sample::queue())
+        let usual = sample::queue();
+        let members = self.members.lock().unwrap().clone().unwrap_or(usual.members);
+        self.answer(Queue { members, ..usual })
     }
 
     fn snapshot(&self) -> ReadFuture<'_, Snapshot> {
@@ -93,9 +101,20 @@ impl Reader for Ledger {
 
     fn history(&self, filter: Filter, window: Window) -> ReadFuture<'_, Newest> {
         let at = sample::at("2026-11-20T02:40:00Z").as_second();
-        let missed = (0..3).map(|age| HistoryRecord::Skip(skip("load", at - age)));
+        let missed = |age| HistoryRecord::Skip(Skip { node: NodeName::new("host-a"), ..skip("load", at - age) });
+        let missed = (0..3).map(missed);
         let records = missed.filter(|record| filter.matches(record)).take(window.records).collect();
         self.answer(Newest { records, is_cut: false })
+    }
+
+    fn history_since(
+        &self,
+        filter: Filter,
+        window: Window,
+        _: Arc<Defined>,
+    ) -> ReadFuture<'_, (Newest, Option<Timestamp>)> {
+        let newest = self.history(filter, window);
+        Box::pin(async move { Ok((newest.await?, *self.complete_since.lock().unwrap())) })
     }
 
     fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>> {
@@ -191,9 +210,16 @@ impl Daemon {
     }
 
     pub async fn start_with(behaviour: Behaviour, archive: Archive) -> Self {
+        Self::start_among(behaviour, archive, None).await
+    }
+
+    /// A daemon that can ask others.
+    pub async fn start_among(behaviour: Behaviour, archive: Archive, peers: Option<Peers>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let ledger = Arc::new(Ledger {
             behaviour,
+            complete_since: Mutex::default(),
+            members: Mutex::default(),
             queues: AtomicUsize::new(0),
             successes: AtomicUsize::new(0),
             requests: Mutex::default(),
@@ -215,7 +241,7 @@ impl Daemon {
             handovers,
             metrics: recorder.metrics(),
             wrong_tokens: Arc::default(),
-            output: OutputSources::default(),
+            output: OutputSources { peers: peers.map(Arc::new), ..OutputSources::default() },
         };
         let socket = ApiSocket::open(directory.path(), Claim::IfFree).await.unwrap();
         let serving = Serving::on_socket(socket, router(sources.clone()));
@@ -229,11 +255,21 @@ impl Daemon {
 
     /// The same with a token or certificates.
     pub async fn listen_with(&self, files: Files) -> (SocketAddr, Serving) {
+        self.listen_as("host-a", files).await
+    }
+
+    /// The same as the node of this name, for which other nodes make their proofs.
+    pub async fn listen_as(&self, node: &str, files: Files) -> (SocketAddr, Serving) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let network = Network::new(address, Vec::new(), files, NodeName::new("host-a")).unwrap();
+        let network = Network::new(address, Vec::new(), files, NodeName::new(node)).unwrap();
         let sources = Sources { wrong_tokens: network.wrong_tokens(), ..self.sources.clone() };
         (address, Serving::on_tcp(listener, router(sources), Arc::new(network)))
+    }
+
+    /// A file with this token, in the daemon's directory.
+    pub fn file_with(&self, token: &str) -> PathBuf {
+        private_file(&self.directory.path().join("token"), token)
     }
 
     fn socket(&self) -> PathBuf {
@@ -273,6 +309,13 @@ impl Daemon {
     pub async fn get(&self, path: &str) -> (u16, Value) {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await
     }
+}
+
+/// Writes a file that only its owner may read.
+pub fn private_file(path: &Path, text: &str) -> PathBuf {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    path.to_owned()
 }
 
 /// The status that a daemon publishes. It has no queue and no members, which the API reads from the ledger.

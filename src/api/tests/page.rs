@@ -1,7 +1,6 @@
 //! Tests of the page's requests: who may see and change what, and that no page from elsewhere can.
 
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 
 use super::daemon::{Behaviour, Daemon};
@@ -55,13 +54,6 @@ impl Daemon {
         let socket = self.directory.path().join(NAME);
         ask_on(move || UnixStream::connect(socket), request).await
     }
-
-    pub fn token_file(&self) -> std::path::PathBuf {
-        let path = self.directory.path().join("token");
-        std::fs::write(&path, TOKEN).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-        path
-    }
 }
 
 #[tokio::test]
@@ -107,7 +99,7 @@ async fn what_a_node_has_not_read_is_not_shown_as_nothing() {
     let (_, page) = daemon.page(get("/jobs/nightly-backup", "")).await;
     assert!(page.contains("the ledger cannot be read: nobody answers"), "{page}");
 
-    let (address, _tcp) = daemon.listen_with(Files { token: Some(daemon.token_file()), tls: None }).await;
+    let (address, _tcp) = daemon.listen_with(Files { token: Some(daemon.file_with(TOKEN)), tls: None }).await;
     let (_, page) = ask_on(move || TcpStream::connect(address), get("/", "")).await;
     let whole = "The ledger was not read; the cause is shown on the Unix socket, and to who has signed in. Not known: ";
     assert!(page.contains(whole) && !page.contains("shown only on"), "{page}");
@@ -161,7 +153,7 @@ async fn a_page_from_elsewhere_can_neither_change_nor_read_anything_through_the_
 #[tokio::test]
 async fn over_tcp_the_token_opens_a_session_that_changes_something_through_the_page_only() {
     let daemon = Daemon::start(Behaviour::Well).await;
-    let files = Files { token: Some(daemon.token_file()), tls: None };
+    let files = Files { token: Some(daemon.file_with(TOKEN)), tls: None };
     let (address, _tcp) = daemon.listen_with(files).await;
     let ask = |request: String| ask_on(move || TcpStream::connect(address), request);
 

@@ -6,21 +6,49 @@ use jiff::Timestamp;
 
 use super::super::ask::{exact_stamp, took};
 use super::super::table::Table;
+use crate::api::history::gap_in_words;
 use crate::status::{EndedRun, HistoryEntry, Skipped, ending_details};
 use cronkeeper_core::clock::stamp;
 use cronkeeper_core::escape;
 use cronkeeper_core::run::{Attempt, Outcome, Reason};
+use cronkeeper_core::term::NodeName;
 
 const HEADING: [&str; 8] = ["DUE (UTC)", "STARTED (UTC)", "TOOK", "NODE", "RUN", "ATTEMPT", "OUTCOME", "BY"];
 
-pub(super) fn write(records: &[HistoryEntry], with_output: bool, out: &mut dyn Write) -> io::Result<()> {
+/// Where the history may have gaps.
+pub(super) struct Gap {
+    /// Of what ended before this, something may be missing.
+    pub before: Timestamp,
+    /// The nodes whose records are there all the same.
+    pub nodes: Vec<NodeName>,
+}
+
+impl Gap {
+    fn line(&self) -> String {
+        format!("--- {} ---", gap_in_words(self.before, &self.nodes))
+    }
+}
+
+/// Writes the records, with a line where they begin to have gaps.
+pub(super) fn write(
+    records: &[HistoryEntry],
+    gap: Option<&Gap>,
+    with_output: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let is_complete = |record: &&HistoryEntry| gap.is_none_or(|gap| record.at() >= gap.before);
+    let (complete, rest) = records.split_at(records.iter().take_while(is_complete).count());
     if with_output {
-        return records.iter().try_for_each(|record| write_with_output(record, out));
+        complete.iter().try_for_each(|record| write_with_output(record, out))?;
+        gap.map_or(Ok(()), |gap| writeln!(out, "{}", gap.line()))?;
+        return rest.iter().try_for_each(|record| write_with_output(record, out));
     }
     let mut table = Table::new(&HEADING);
-    for record in records {
-        table.row(cells(record));
+    complete.iter().for_each(|record| table.row(cells(record)));
+    if let Some(gap) = gap {
+        table.line(&gap.line());
     }
+    rest.iter().for_each(|record| table.row(cells(record)));
     table.write(out)
 }
 
@@ -156,7 +184,7 @@ mod tests {
     use crate::fuzz::{Fuzz, LEDGER_WORDS, is_read_back};
     use crate::status::sample::{at, job};
     use cronkeeper_core::run::{RunId, SkipReason};
-    use cronkeeper_core::term::{FencingToken, NodeName};
+    use cronkeeper_core::term::FencingToken;
 
     fn records() -> Vec<HistoryEntry> {
         let ended = |minute: &str, outcome| EndedRun {
@@ -225,7 +253,7 @@ mod tests {
 
     fn shown(with_output: bool) -> String {
         let mut out = Vec::new();
-        write(&records(), with_output, &mut out).unwrap();
+        write(&records(), None, with_output, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -243,6 +271,23 @@ mod tests {
     #[test]
     fn runs_and_skips_are_in_one_table() {
         assert_eq!(shown(false), include_str!("plain.txt"));
+    }
+
+    #[test]
+    fn where_the_records_begin_to_have_gaps_is_a_line_between_them() {
+        let gap = |before: &str| Gap { before: at(before), nodes: vec![NodeName::new("host-a")] };
+        let lines = |gap: &Gap, with_output| {
+            let mut out = Vec::new();
+            write(&records(), Some(gap), with_output, &mut out).unwrap();
+            String::from_utf8(out).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let line = "--- before 2026-11-20 02:59:00 only what host-a ran itself ---";
+        // Below the heading and the records that ended at 03:00:02 and at 02:59:02.
+        assert_eq!(lines(&gap("2026-11-20T02:59:00Z"), false)[3], line);
+        assert!(lines(&gap("2026-11-20T02:59:00Z"), true).iter().any(|shown| shown == line));
+        assert!(lines(&gap("2026-11-20T04:00:00Z"), false)[1].starts_with("--- before 2026-11-20 04:00:00"));
+        let last = lines(&gap("2026-11-20T01:00:00Z"), false);
+        assert!(last.last().is_some_and(|line| line.starts_with("--- before 2026-11-20 01:00:00")), "{last:?}");
     }
 
     #[test]
@@ -266,12 +311,13 @@ mod tests {
     #[test]
     fn fuzz_history_of_a_daemon() {
         Fuzz { longest: 32 << 10, ..Fuzz::of("history", LEDGER_WORDS) }.run(|input| {
-            let read = serde_json::from_slice::<super::super::History>(input);
+            let read = serde_json::from_slice::<crate::api::history::History>(input);
             if let Ok(history) = &read {
                 is_read_back(&history.records);
                 for with_output in [false, true] {
                     let mut out = Vec::new();
-                    write(&history.records, with_output, &mut out).unwrap();
+                    let gap = history.incomplete_before.map(|before| Gap { before, nodes: history.nodes.clone() });
+                    write(&history.records, gap.as_ref(), with_output, &mut out).unwrap();
                     let shown = String::from_utf8(out).unwrap();
                     assert!(!shown.contains(|c| c != '\n' && escape::is_harmful(c)), "{shown:?}");
                 }

@@ -34,6 +34,11 @@ impl NewestRecords {
         Ok(Self { parent, rest: found.into_iter() })
     }
 
+    /// When the record at this place was last written, in milliseconds by the servers' clock; the newest is at 0.
+    pub fn written_at(&self, place: usize) -> Option<i64> {
+        self.rest.as_slice().get(place).map(|(_, stat)| stat.mtime_ms)
+    }
+
     /// The next records, at most `most`, in any order, each with its size in bytes. `None` if `is_too_old` says that
     /// no record of that time, in microseconds, or an older one is wanted, and no newer one is left.
     ///

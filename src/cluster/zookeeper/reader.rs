@@ -1,6 +1,7 @@
 //! Reads for operators, on borrowed sessions: never on the session that renews the lease.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use futures_util::future::try_join;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
@@ -14,7 +15,7 @@ use super::lasts::KnownEnds;
 use super::newest_records::NewestRecords;
 use super::{damage, paths, place, snapshot, wanted};
 use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
-use cronkeeper_core::election::{Candidate, Queue};
+use cronkeeper_core::election::{Candidate, Defined, Queue};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Filter, Gathering, LastEnd, Newest, Snapshot, Window};
 use cronkeeper_core::run::{HistoryRecord, Outcome, RunEnd, RunId, RunRecord};
@@ -72,7 +73,19 @@ impl<L: Lend> Reader for LedgerReader<L> {
     }
 
     fn history(&self, filter: Filter, window: Window) -> ReadFuture<'_, Newest> {
-        Box::pin(async move { history(&self.client().await?, &filter, window).await.map_err(read_error) })
+        let found = self.history_since(filter, window, Arc::default());
+        Box::pin(async move { found.await.map(|(newest, _)| newest) })
+    }
+
+    fn history_since(
+        &self,
+        filter: Filter,
+        window: Window,
+        defined: Arc<Defined>,
+    ) -> ReadFuture<'_, (Newest, Option<Timestamp>)> {
+        Box::pin(
+            async move { history_since(&self.client().await?, &filter, window, &defined).await.map_err(read_error) },
+        )
     }
 
     fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>> {
@@ -131,25 +144,40 @@ pub(super) const MOST_SEARCHES: usize = 8;
 /// Records of a job to read at a time, after the newest, which is nearly always enough.
 const NEXT_RECORDS: usize = 8;
 
-async fn history<C: Client>(client: &C, filter: &Filter, window: Window) -> Result<Newest, SessionError> {
+/// The newest records that the filter wants, and since when there is every record that it may want.
+///
+/// Trimming deletes what was written first, and leaves each kind as many records as are kept. Which kind a record is of
+/// is known only to who reads it, so both count together: the time may be later than it has to be, never earlier.
+async fn history_since<C: Client>(
+    client: &C,
+    filter: &Filter,
+    window: Window,
+    defined: &Defined,
+) -> Result<(Newest, Option<Timestamp>), SessionError> {
     let jobs = match filter.only_job() {
         Some(job) => JobName::parse(job).into_iter().collect(),
         None => jobs_with_history(client).await?,
     };
     let (since, _) = filter.times();
-    let mut gathering = Gathering::new(window);
+    let (mut gathering, mut complete_since) = (Gathering::new(window), None);
     let jobs = jobs.into_iter().filter(|job| filter.wants_job(job.as_str()));
     let mut listed = stream::iter(jobs)
-        .map(|job| async move { NewestRecords::of(client, &job).await })
+        .map(|job| async move {
+            let records = NewestRecords::of(client, &job).await?;
+            let oldest_kept = records.written_at(defined.history_limit(&job).saturating_sub(1));
+            Ok::<_, SessionError>((records, oldest_kept))
+        })
         .buffer_unordered(MOST_SEARCHES);
-    while let Some(mut records) = listed.try_next().await? {
+    while let Some((mut records, oldest_kept)) = listed.try_next().await? {
+        complete_since = complete_since.max(oldest_kept);
         while let Some(more) =
             records.next(client, bounded::HISTORY.count, |at| at < since || gathering.is_complete_before(at)).await?
         {
             gathering.extend(more.into_iter().filter(|(record, _)| filter.matches(record)));
         }
     }
-    Ok(gathering.newest())
+    let complete_since = complete_since.and_then(|at| Timestamp::from_millisecond(at).ok());
+    Ok((gathering.newest(), complete_since))
 }
 
 /// The end of the job's last run that succeeded.
@@ -270,7 +298,9 @@ mod tests {
 
     fn newest(server: &Server, records: usize) -> Vec<i64> {
         let filter = Filter::of_job(JobName::parse("backup").unwrap());
-        let found = history(server, &filter, Window::of(records)).now_or_never().unwrap().unwrap();
+        let defined = Defined::default();
+        let found = history_since(server, &filter, Window::of(records), &defined);
+        let (found, _) = found.now_or_never().unwrap().unwrap();
         found.records.iter().map(|record| record.id().scheduled_at().as_second()).collect()
     }
 
@@ -307,6 +337,28 @@ mod tests {
         assert_eq!(last.run.scheduled_at().as_second(), 0);
         assert_eq!(last_success(&server), Some(last.at.as_second()));
         assert!(server.tree().reads < 60, "{}", server.tree().reads);
+    }
+
+    #[test]
+    fn the_history_is_complete_since_the_oldest_record_of_as_many_as_are_kept() {
+        let server = Server::new();
+        let since = |defined: &Defined, filter: &Filter| {
+            let found = history_since(&server, filter, Window::of(0), defined).now_or_never().unwrap().unwrap();
+            found.1.map(Timestamp::as_second)
+        };
+        let (all, defined) = (Filter::default(), Defined::default());
+        assert_eq!(since(&defined, &all), None);
+        let written_at = |second| success(record("backup", second, "0x1")).ended_at.as_second();
+        (1..20).for_each(|second| drop(put(&server, second, Outcome::Success)));
+        assert_eq!(since(&defined, &all), None, "none can have been trimmed");
+        (20..31).for_each(|second| drop(put(&server, second, Outcome::Success)));
+        assert_eq!(since(&defined, &all), Some(written_at(11)), "the twentieth newest");
+        let five = Defined { history_limits: [(JobName::parse("backup").unwrap(), 5)].into(), ..Defined::default() };
+        assert_eq!(since(&five, &all), Some(written_at(26)));
+        assert_eq!(since(&five, &Filter::of_job(JobName::parse("other").unwrap())), None);
+        // Which run was due last says nothing: the one that was written last is the newest.
+        put_long(&server, 0, 100, Outcome::Success);
+        assert_eq!(since(&five, &all), Some(written_at(27)));
     }
 
     #[test]

@@ -1,12 +1,14 @@
-//! The history of a cluster: the ledger's newest records of all nodes, and the asked node's own archive below them.
+//! The history of a cluster: the ledger's newest records, and below them what the archives of all nodes have.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
 use super::cluster::{Place, in_line, usual};
-use crate::support::command::run;
+use super::logs::{TOKEN, listening};
+use crate::support::command::{run, texts};
 use crate::support::node::{Node, Spec};
+use crate::support::scratch::Scratch;
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
@@ -17,16 +19,15 @@ const TICK: &str = "jobs:
     history_limit: 5
 ";
 
-fn asked(spec: &Spec, arguments: &[&str]) -> (String, String) {
+/// The exit code, and what is on stdout and stderr.
+fn asked(spec: &Spec, arguments: &[&str]) -> (Option<i32>, String, String) {
     let folder = spec.runtime_dir();
-    let output = run(&[&["history"], arguments, &["--runtime-dir", folder.to_str().unwrap()]].concat());
-    assert!(output.status.success(), "{output:?}");
-    (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    texts(&run(&[&["history"], arguments, &["--runtime-dir", folder.to_str().unwrap()]].concat()))
 }
 
 /// The runs that a node shows, each with the node that ran it.
 fn shown(spec: &Spec) -> Vec<(String, String)> {
-    let (out, _) = asked(spec, &["tick", "-n", "1000", "--json", "--outcome", "success"]);
+    let (_, out, _) = asked(spec, &["tick", "-n", "1000", "--json", "--outcome", "success"]);
     let records = out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     records.map(|record| (record["run"].as_str().unwrap().into(), record["node"].as_str().unwrap().into())).collect()
 }
@@ -34,6 +35,48 @@ fn shown(spec: &Spec) -> Vec<(String, String)> {
 fn ran(node: &Node) -> BTreeSet<String> {
     let ended = node.events().named("run.finished");
     ended.iter().filter(|event| event.text("outcome") == "success").map(|event| event.text("run").to_owned()).collect()
+}
+
+/// Waits until a node shows these runs, each once.
+fn await_shown(spec: &Spec, wanted: &BTreeSet<String>) {
+    until("they are all shown there", || {
+        let shown = shown(spec);
+        let runs: BTreeSet<_> = shown.iter().map(|(run, _)| run.clone()).collect();
+        assert_eq!(runs.len(), shown.len(), "each once");
+        wanted.is_subset(&runs)
+    });
+}
+
+#[test]
+fn any_node_shows_the_runs_of_all_and_says_whose_are_missing() {
+    let (place, dir) = (Place::shared(), Scratch::new("token"));
+    let [a, b] = in_line(["a", "b"].map(|name| listening(place.node(name), &dir, TOKEN).jobs(TICK)));
+    until("the first node has run more than the ledger keeps", || ran(&a).len() >= 12);
+    let of_a = ran(&a);
+    await_shown(b.spec(), &of_a);
+    let (code, _, err) = asked(b.spec(), &["tick", "-n", "1000", "--since", "1d"]);
+    assert_eq!((code, err.contains("missing")), (Some(0), false), "{err}");
+    let (code, own, _) = asked(b.spec(), &["tick", "-n", "1000", "--json", "--local"]);
+    assert_eq!((code, own.as_str()), (Some(0), ""), "it has run nothing itself");
+
+    a.kill9();
+    a.wait_exit(LONG);
+    until("the second node has run more than the ledger keeps", || ran(&b).len() >= 8);
+    let away = format!("that only {} has: {} is away", a.name(), a.name());
+    until("it is said that the first node's runs are missing", || {
+        let (code, out, err) = asked(b.spec(), &["tick", "-n", "1000", "--since", "1d"]);
+        let line = format!("only what {} ran itself ---", b.name());
+        code == Some(1)
+            && out.lines().any(|shown| shown.starts_with("--- before ") && shown.ends_with(&line))
+            && err.contains(&away)
+    });
+    let (code, newest, err) = asked(b.spec(), &["tick", "-n", "2"]);
+    assert!(code == Some(0) && !newest.contains("---") && !err.contains("missing"), "{newest} {err}");
+
+    let (of_b, a) = (ran(&b), a.again());
+    a.await_event("election.following", LONG);
+    let all: BTreeSet<_> = of_a.union(&of_b).cloned().collect();
+    [&a, &b].into_iter().for_each(|node| await_shown(node.spec(), &all));
 }
 
 #[test]
@@ -47,8 +90,8 @@ fn either_node_shows_its_own_runs_and_the_newest_of_the_cluster() {
         until_then.is_subset(&shown)
     });
     assert!(shown(b.spec()).len() < 8, "a follower has only what the ledger keeps");
-    let (_, told) = asked(b.spec(), &["tick", "-n", "1000", "--since", "1d"]);
-    assert!(told.contains("older records of other nodes"), "{told}");
+    let (code, _, told) = asked(b.spec(), &["tick", "-n", "1000", "--since", "1d"]);
+    assert!(code == Some(1) && told.contains("set `--listen` and `--api-token-file`"), "{told}");
 
     a.kill9();
     a.wait_exit(LONG);
@@ -67,7 +110,7 @@ fn either_node_shows_its_own_runs_and_the_newest_of_the_cluster() {
         assert_eq!(runs.len(), shown.len(), "each once");
         until_then.is_subset(&runs) && shown.iter().any(|(_, node)| node == b.name())
     });
-    let (own, _) = asked(a.spec(), &["tick", "-n", "1000", "--node", a.name(), "--csv"]);
+    let (_, own, _) = asked(a.spec(), &["tick", "-n", "1000", "--node", a.name(), "--csv"]);
     assert!(own.lines().skip(1).count() >= 8 && !own.contains(b.name()), "{own}");
 }
 
@@ -84,9 +127,11 @@ fn while_zookeeper_is_away_a_node_shows_its_own_history_and_says_what_is_wrong()
     until("they are all shown", shows_them);
 
     ensemble.kill(0);
-    let says_so = || asked(node.spec(), &["tick"]).1.contains("the ledger was not reachable");
+    let says_so = || asked(node.spec(), &["tick"]).2.contains("the ledger was not reachable");
     until("the answer says that it is the archive's", says_so);
     assert!(shows_them());
+    assert_eq!(asked(node.spec(), &["tick"]).0, Some(0));
+    assert_eq!(asked(node.spec(), &["tick", "--failed"]).0, Some(1), "what failed elsewhere is not known");
     let refused = format!("{}: connection refused", ensemble.connect_string());
     until("the log names the server and the cause", || {
         node.events().named("coordination.unreachable").iter().any(|event| event.text("message").contains(&refused))

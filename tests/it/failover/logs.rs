@@ -20,7 +20,7 @@ use crate::support::{LONG, until};
 
 /// A job that is never due.
 const SELDOM: &str = "@at 2099-01-01T00:00:00Z";
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+pub(super) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// An unused address of this host: all addresses in 127.0.0.0/8 belong to it.
 fn unused() -> String {
@@ -50,7 +50,7 @@ fn ended(place: &Place, asked: &Spec) -> String {
 }
 
 /// A node that listens, with this token.
-fn listening(spec: Spec, dir: &Scratch, token: &str) -> Spec {
+pub(super) fn listening(spec: Spec, dir: &Scratch, token: &str) -> Spec {
     let file = dir.write(&format!("token-{}", spec.name()), token);
     usual(spec).option("--listen", &unused()).option("--api-token-file", text(&file))
 }
@@ -165,6 +165,13 @@ fn output_is_found_after_the_ledger_has_forgotten_the_run() {
     }
     let (code, _, err) = ask(b.spec(), &["logs", "seldom.20261120T023000Z"]);
     assert_eq!(code, Some(1), "{err}");
+    // As the retention does. The end of it is still in the record, in the archive of the node that ran it.
+    std::fs::remove_dir_all(a.spec().state_dir().join("output/ended/seldom")).unwrap();
+    for asked in [&a, &b] {
+        let (code, out, err) = ask(asked.spec(), &["logs", &run]);
+        assert_eq!((code, out.as_str()), (Some(1), "here\n"), "{err}");
+        assert!(err.contains("see `--output-retention`"), "{err}");
+    }
 }
 
 /// Answers every request with the same text, and keeps the requests.
