@@ -194,7 +194,8 @@ fn conclude(record: &HistoryEntry, io: &mut Io<'_>) -> Result<Exit, Error> {
                 let ending = ending(run.outcome, run.reason, run.exit_code, run.signal);
                 let detail =
                     run.detail.as_deref().map(|detail| format!(": {}", escape::plain(detail))).unwrap_or_default();
-                writeln!(io.err, "cronkeeper: run `{}` on {}: {ending}{detail}", run.run, run.node)?;
+                let by = run.killed_by.as_deref().map(|by| format!(", by {}", escape::plain(by))).unwrap_or_default();
+                writeln!(io.err, "cronkeeper: run `{}` on {}: {ending}{by}{detail}", run.run, run.node)?;
             }
             Ok(exit_of(run))
         }
@@ -234,6 +235,7 @@ mod tests {
             triggered_by: Some("uid 0 (root) on host-a".into()),
             triggered_for: None,
             parameters: BTreeMap::new(),
+            killed_by: None,
             node: NodeName::new("host-a"),
             token: FencingToken(42),
             attempt: 1,

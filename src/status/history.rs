@@ -39,6 +39,9 @@ pub struct EndedRun {
     /// The variables that the trigger set; left out on TCP without the token.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
+    /// Who killed it: an operator, or the job's next run; absent if it was not killed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub killed_by: Option<String>,
     /// The node that owned the run.
     pub node: NodeName,
     /// The token of the term that began the last attempt.
@@ -172,6 +175,8 @@ impl From<RunEnd> for EndedRun {
     fn from(end: RunEnd) -> Self {
         let started_at = started_at(&end);
         let triggered_for = end.run.trigger.as_ref().and_then(|trigger| trigger.scheduled_at);
+        // A run may end by itself while a request to end it is on its way.
+        let killed_by = end.run.kill.as_ref().filter(|_| end.outcome == Outcome::Killed).map(|kill| kill.by.clone());
         Self {
             run: end.run.id(),
             job: end.run.job,
@@ -179,6 +184,7 @@ impl From<RunEnd> for EndedRun {
             triggered_by: end.run.trigger.map(|trigger| trigger.by),
             triggered_for,
             parameters: end.run.parameters.into(),
+            killed_by,
             node: end.run.owner.node,
             token: end.run.token,
             attempt: end.run.attempt,

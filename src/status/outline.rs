@@ -201,6 +201,7 @@ impl EndedRun {
             triggered_by,
             triggered_for,
             parameters: _,
+            killed_by,
             node,
             token,
             attempt,
@@ -226,6 +227,7 @@ impl EndedRun {
             triggered_by: triggered_by.map(|_| withheld()),
             triggered_for,
             parameters: BTreeMap::new(),
+            killed_by: killed_by.map(|_| withheld()),
             node,
             token,
             attempt,
@@ -259,7 +261,21 @@ mod tests {
     use super::*;
     use crate::test_records::{record, success};
     use cronkeeper_core::job::JobName;
-    use cronkeeper_core::run::{HistoryRecord, Parameters};
+    use cronkeeper_core::run::{HistoryRecord, KillRequest, Outcome, Parameters, Reason};
+
+    #[test]
+    fn who_killed_a_run_is_not_public() {
+        let mut end = success(record("load", 60, "s"));
+        let by = "uid 0 (root) on host-a".to_owned();
+        end.outcome = Outcome::Killed;
+        end.run.kill = Some(Box::new(KillRequest { reason: Reason::Operator, by, at: end.ended_at, force: false }));
+        let entry = HistoryEntry::from(HistoryRecord::Run(end.clone()));
+        assert!(serde_json::to_string(&entry).unwrap().contains(r#""killed_by":"uid 0 (root) on host-a""#));
+        assert!(!serde_json::to_string(&entry.outlined()).unwrap().contains("root"));
+        end.outcome = Outcome::Success;
+        let late = HistoryEntry::from(HistoryRecord::Run(end));
+        assert!(!serde_json::to_string(&late).unwrap().contains("killed_by"), "it had ended by itself");
+    }
 
     #[test]
     fn neither_names_nor_values_of_parameters_are_public() {

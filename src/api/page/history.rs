@@ -183,6 +183,7 @@ pub(super) fn outcome(run: &EndedRun) -> Markup {
         @if let Some(why) = run.why_abandoned() { ", " (why) }
         @if run.attempt > 1 { ", attempt " (run.attempt) }
         @if let Some(by) = run.triggered_by.as_deref().and_then(shown) { ", for " (by) }
+        @if let Some(by) = run.killed_by.as_deref().and_then(shown) { ", killed by " (by) }
     }
 }
 

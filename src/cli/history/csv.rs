@@ -10,7 +10,7 @@ use crate::status::{EndedRun, HistoryEntry, Skipped};
 use cronkeeper_core::escape;
 
 pub(super) const HEADING: &str = "kind,job,run,due,started,ended,duration_ms,node,attempt,outcome,reason,exit_code,\
-                                  signal,count,triggered_by,parameters,triggered_for";
+                                  signal,count,triggered_by,parameters,triggered_for,killed_by";
 
 pub(super) fn write(record: &HistoryEntry, out: &mut dyn Write) -> io::Result<()> {
     let fields = match record {
@@ -20,7 +20,7 @@ pub(super) fn write(record: &HistoryEntry, out: &mut dyn Write) -> io::Result<()
     writeln!(out, "{}", fields.map(|field| quoted(&field)).join(","))
 }
 
-fn of_run(run: &EndedRun) -> io::Result<[String; 17]> {
+fn of_run(run: &EndedRun) -> io::Result<[String; 18]> {
     Ok([
         "run".to_owned(),
         run.job.to_string(),
@@ -39,11 +39,12 @@ fn of_run(run: &EndedRun) -> io::Result<[String; 17]> {
         run.triggered_by.clone().unwrap_or_default(),
         parameters(&run.parameters)?,
         optional(run.triggered_for.as_ref()),
+        run.killed_by.clone().unwrap_or_default(),
     ])
 }
 
 /// `ended` is when the last occurrence was skipped.
-fn of_skip(skip: &Skipped) -> [String; 17] {
+fn of_skip(skip: &Skipped) -> [String; 18] {
     [
         "skip".to_owned(),
         skip.job.to_string(),
@@ -62,6 +63,7 @@ fn of_skip(skip: &Skipped) -> [String; 17] {
         skip.triggered_by.clone().unwrap_or_default(),
         String::new(),
         optional(skip.triggered_for.as_ref()),
+        String::new(),
     ]
 }
 

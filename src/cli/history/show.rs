@@ -62,7 +62,7 @@ fn cells(record: &HistoryEntry) -> [String; 8] {
             run.run.to_string(),
             run.attempt.to_string(),
             outcome(run),
-            triggered(run),
+            by(run),
         ],
         HistoryEntry::Skip(skip) => [
             stamp(skip.first),
@@ -79,6 +79,15 @@ fn cells(record: &HistoryEntry) -> [String; 8] {
 
 /// Most characters of a parameter's value.
 const MOST_OF_VALUE: usize = 20;
+
+/// Who triggered the run, and who killed it; `-` if nobody did either.
+fn by(run: &EndedRun) -> String {
+    match (triggered(run), &run.killed_by) {
+        (triggered, None) => triggered,
+        (triggered, Some(by)) if triggered == unknown() => format!("killed by {by}"),
+        (triggered, Some(by)) => format!("{triggered}, killed by {by}"),
+    }
+}
 
 /// Who triggered the run, for what time, and with what parameters.
 fn triggered(run: &EndedRun) -> String {
@@ -156,8 +165,19 @@ fn write_with_output(record: &HistoryEntry, out: &mut dyn Write) -> io::Result<(
         HistoryEntry::Skip(skip) => skip.decided_at,
     };
     let attempt = if matches!(&*attempt, "-" | "0" | "1") { String::new() } else { format!(", attempt {attempt}") };
-    let by = if by == "-" { String::new() } else { format!(", by {}", escape::plain(&by)) };
-    writeln!(out, "{}Z  {run}  {outcome}{attempt}  {took}  on {}{by}", exact_stamp(ended), escape::plain(&node))?;
+    // `killed by` follows a comma as it is.
+    let by = match (&*by, record) {
+        ("-", _) => String::new(),
+        (by, HistoryEntry::Run(run)) if run.killed_by.is_some() && triggered(run) == unknown() => format!(", {by}"),
+        (by, _) => format!(", by {by}"),
+    };
+    writeln!(
+        out,
+        "{}Z  {run}  {outcome}{attempt}  {took}  on {}{}",
+        exact_stamp(ended),
+        escape::plain(&node),
+        escape::plain(&by)
+    )?;
     let HistoryEntry::Run(run) = record else { return Ok(()) };
     for past in &run.earlier_attempts {
         writeln!(out, "    ({})", earlier(past))?;
@@ -194,6 +214,7 @@ mod tests {
             triggered_by: None,
             triggered_for: None,
             parameters: Default::default(),
+            killed_by: None,
             node: NodeName::new("host-a"),
             token: FencingToken(42),
             attempt: 1,
@@ -266,6 +287,25 @@ mod tests {
         run.parameters = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let expected = r#"root on host-a, for 2026-11-01 02:30:00 UTC DAY=1 NOTE="a b\u{1b}[2J\n and much mo"…"#;
         assert_eq!(triggered(&run), expected);
+    }
+
+    #[test]
+    fn who_killed_a_run_is_beside_who_triggered_it() {
+        let Some(HistoryEntry::Run(mut run)) = records().into_iter().next() else { panic!("it is a run") };
+        (run.outcome, run.reason, run.exit_code) = (Outcome::Killed, Some(Reason::Operator), None);
+        run.killed_by = Some("root on host3".into());
+        let shown = |run: &EndedRun| {
+            let mut out = Vec::new();
+            write(&[HistoryEntry::Run(Box::new(run.clone()))], None, true, &mut out).unwrap();
+            (by(run), String::from_utf8(out).unwrap().lines().next().unwrap_or_default().to_owned())
+        };
+        let (cell, line) = shown(&run);
+        assert_eq!(cell, "killed by root on host3");
+        assert!(line.ends_with("killed, operator  2.3s  on host-a, killed by root on host3"), "{line}");
+        run.triggered_by = Some("jo on host2".into());
+        let (cell, line) = shown(&run);
+        assert_eq!(cell, "jo on host2, killed by root on host3");
+        assert!(line.ends_with("on host-a, by jo on host2, killed by root on host3"), "{line}");
     }
 
     #[test]
