@@ -115,8 +115,9 @@ struct Runs {
 
 /// The job's newest run: one in flight, else the one that ended last.
 fn newest_run(client: &Client, job: &str) -> Result<Option<RunId>, AskFailure> {
+    // A run's id may be longer than any job's name.
+    let Ok(of_job) = JobName::parse(job).map(Filter::of_job) else { return Ok(None) };
     // First, because it fails if there is no such job.
-    let of_job = JobName::parse(job).map(Filter::of_job).unwrap_or_default();
     let mut newest: History = client.get(&path(&of_job, 1, false))?;
     let Runs { runs } = client.get("/v1/status")?;
     let in_flight = runs.into_iter().filter(|run| run.run.job().as_str() == job).max_by_key(|run| run.since);
