@@ -230,8 +230,7 @@ mod tests {
 
     #[test]
     fn the_gap_is_in_words_and_only_where_records_are_shown() {
-        let nodes =
-            |count: usize| (1..=count).map(|number| NodeName::new(&format!("host{number}"))).collect::<Vec<_>>();
+        let nodes = |count: usize| (1..=count).map(|number| NodeName::new(format!("host{number}"))).collect::<Vec<_>>();
         let words = |count| gap_in_words(at(3_600), &nodes(count));
         assert_eq!(words(0), "before 1970-01-01 01:00:00 only a part of the history");
         assert_eq!(words(1), "before 1970-01-01 01:00:00 only what host1 ran itself");
@@ -249,7 +248,7 @@ mod tests {
     fn of_many_missing_nodes_the_first_are_named_and_the_rest_are_counted() {
         let mut history = History::default();
         history.name_missing(
-            (0..300).rev().map(|number| MissingNode::away(&NodeName::new(&format!("n{number:03}")))).collect(),
+            (0..300).rev().map(|number| MissingNode::away(&NodeName::new(format!("n{number:03}")))).collect(),
         );
         assert_eq!((history.missing.len(), history.missing_more), (MOST_NAMED, 200));
         assert_eq!(history.missing[0].node.as_str(), "n000");
