@@ -6,6 +6,8 @@
 //! if a job did not run exactly once, if a job ended without a process, if a run in flight was touched, or if a term was
 //! lost. With a word, it measures only the rows whose name contains it.
 
+#[path = "shared/short.rs"]
+mod short;
 #[path = "../tests/it/support/mod.rs"]
 mod support;
 #[path = "failover/table.rs"]
@@ -14,6 +16,7 @@ mod table;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, SystemTime};
 
+use self::short::pick;
 use self::support::burst::{Burst, MARKER, marks};
 use self::support::command::CRONKEEPER;
 use self::support::node::{Node, Spec};
@@ -23,8 +26,8 @@ use self::support::zookeeper::Ensemble;
 use self::support::{LONG, poll};
 use self::table::Table;
 
-const JOBS: [usize; 4] = [200, 1_000, 6_000, 10_000];
-const SESSIONS: [u64; 2] = [4, 10];
+const JOBS: &[usize] = &[200, 1_000, 6_000, 10_000];
+const SESSIONS: &[u64] = &[4, 10];
 /// The entries of Debian's cron.
 const ENTRIES: usize = 200;
 const DEBIAN_CRON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/burst/debian-cron.sh");
@@ -33,24 +36,27 @@ fn main() -> ExitCode {
     // Cargo adds arguments of its own, which begin with a dash.
     let word = std::env::args().skip(1).find(|word| !word.starts_with('-'));
     let mut table = Table::new(word);
-    for jobs in JOBS {
+    // In the short form a session outlives whatever else the machine does.
+    let (sizes, sessions) = (pick(JOBS, &[20]), pick(SESSIONS, &SESSIONS[1..]));
+    for &jobs in sizes {
         let name = format!("bare loop: {jobs} programs");
         if table.wants(&name) {
             table.times(&name, bare(jobs), &[], &[]);
         }
     }
     let name = format!("Debian's cron: {ENTRIES} entries");
-    if table.wants(&name) {
+    // It needs the package from the network, and up to two minutes.
+    if table.wants(&name) && pick(true, false) {
         match debian_cron() {
             Some(lateness) => table.times(&name, lateness, &[], &[]),
             None => eprintln!("{name}: SKIPPED, because this is not root, or the package cannot be had"),
         }
     }
-    for jobs in JOBS {
+    for &jobs in sizes {
         measure(&format!("solo: {jobs} jobs"), jobs, &mut table, || vec![Spec::new(CRONKEEPER, "solo")]);
     }
     let ensemble = Ensemble::start(3);
-    for (session, jobs) in SESSIONS.iter().flat_map(|session| JOBS.map(|jobs| (session, jobs))) {
+    for (session, &jobs) in sessions.iter().flat_map(|session| sizes.iter().map(move |jobs| (session, jobs))) {
         let name = format!("sessions of {session} s: {jobs} jobs");
         measure(&name, jobs, &mut table, || {
             let connect = format!("{}{}", ensemble.connect_string(), ensemble.chroot());

@@ -4,8 +4,8 @@
 //! three real ZooKeeper servers with a tick of 500 ms; the benchmark plays the supervisor. Every figure is the time of
 //! an event in a daemon's log minus a time taken here; both are the machine's real-time clock. Cases that take as long
 //! as a session are tried on several clusters at once, which mostly wait; all others are tried one after the other.
-//! Slowness is only printed. The run fails if there are two leaders, if a stale leader does anything, or if a job saw a
-//! broken promise. With a word, it measures only the rows whose name contains it.
+//! Slowness is only printed. The run fails if there are two leaders, if a stale leader does anything, if a job saw a
+//! broken promise, or if a longer queue wakes more nodes. With a word, it measures only the rows whose name contains it.
 //!
 //! ```text
 //! cases      what is done to a leader      outage  what is done to the servers
@@ -26,6 +26,8 @@ mod herd;
 mod outage;
 #[path = "failover/replicas.rs"]
 mod replicas;
+#[path = "shared/short.rs"]
+mod short;
 #[path = "../tests/it/support/mod.rs"]
 mod support;
 #[path = "failover/table.rs"]
@@ -38,6 +40,7 @@ use zookeeper_client::{Acls, Client, CreateMode};
 
 use self::clusters::Place;
 use self::replicas::Replicas;
+use self::short::pick;
 use self::support::zookeeper::Ensemble;
 use self::table::{Bound, Table, ms};
 
@@ -49,22 +52,30 @@ const SESSIONS: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(10)
 const OUTAGE: Duration = Duration::from_secs(7);
 /// Trials of cases that take down all servers, so that nothing else can be tried meanwhile.
 const FEW: usize = 5;
+/// Lengths of the queues whose leaders die.
+const QUEUES: [usize; 2] = [10, 100];
 
 fn main() -> ExitCode {
     // Cargo adds arguments of its own, which begin with a dash.
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    let trials = words.iter().find_map(|word| word.parse().ok()).unwrap_or(20).max(1);
+    let trials = words.iter().find_map(|word| word.parse().ok()).unwrap_or(pick(20, 1)).max(1);
     let mut table = Table::new(words.into_iter().find(|word| word.parse::<usize>().is_err()));
     for case in cases::on_one_host() {
         clusters::measure(&case, trials, Place::OneHost, &mut table);
     }
     let ensemble = Ensemble::builder(3).tick(TICK).start();
     warm_up(&ensemble);
-    for case in SESSIONS.iter().flat_map(|&session| cases::on_zookeeper(session)) {
+    for case in sessions().iter().flat_map(|&session| cases::on_zookeeper(session)) {
         clusters::measure(&case, trials, Place::ZooKeeper(&ensemble), &mut table);
     }
     servers_die(&ensemble, trials.min(FEW), &mut table);
     table.verdict()
+}
+
+/// Session timeouts of the nodes.
+fn sessions() -> &'static [Duration] {
+    let all: &[Duration] = &SESSIONS;
+    pick(all, &all[..1])
 }
 
 fn servers_die(ensemble: &Ensemble, trials: usize, table: &mut Table) {
@@ -79,9 +90,24 @@ fn servers_die(ensemble: &Ensemble, trials: usize, table: &mut Table) {
         let downs = (0..trials).map(|trial| outage::one_dead(ensemble, &replicas, trial)).collect();
         table.counts("step-downs: a server killed", downs, 0, &replicas.faults());
     }
-    if table.wants("woken of 100 when the leader goes") {
-        let woken = (0..trials.min(3)).map(|_| herd::woken(ensemble, 100)).collect();
-        table.counts("woken of 100 when the leader goes", woken, 1, &[]);
+    herd_wakes(ensemble, trials.min(3), table);
+}
+
+/// How many nodes wake when the leader of a queue dies: as many in a long one as in a short one.
+fn herd_wakes(ensemble: &Ensemble, trials: usize, table: &mut Table) {
+    let lengths = pick(QUEUES, [3, 12]);
+    let names = lengths.map(|nodes| format!("woken of {nodes} when the leader goes"));
+    if !names.iter().any(|name| table.wants(name)) {
+        return;
+    }
+    let woken = lengths.map(|nodes| (0..trials).map(|_| herd::woken(ensemble, nodes)).collect::<Vec<_>>());
+    let [most_of_few, most_of_many] = [0, 1].map(|i| woken[i].iter().max().copied().unwrap_or_default());
+    let is_herd = most_of_many > most_of_few;
+    let herd =
+        is_herd.then(|| format!("a queue of {} wakes {most_of_few}, one of {} {most_of_many}", lengths[0], lengths[1]));
+    let faults: Vec<String> = herd.into_iter().collect();
+    for (i, (name, woken)) in names.iter().zip(woken).enumerate() {
+        table.counts(name, woken, 1, if i == 0 { &[] } else { &faults });
     }
 }
 

@@ -6,6 +6,8 @@
 //! daemon's. It runs on one host and on one real ZooKeeper server. Slowness is only printed. The run fails if a job
 //! does not run exactly once, if a run of another job was touched, if a second was skipped, or if a term was lost.
 
+#[path = "shared/short.rs"]
+mod short;
 #[path = "../tests/it/support/mod.rs"]
 mod support;
 #[path = "failover/table.rs"]
@@ -17,6 +19,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use self::short::pick;
 use self::support::burst::Burst;
 use self::support::command::CRONKEEPER;
 use self::support::node::{Node, Spec};
@@ -24,21 +27,23 @@ use self::support::process::processor_time;
 use self::support::zookeeper::Ensemble;
 use self::table::{Bound, Table, ms};
 
-const WAITING: [usize; 2] = [1_000, 3_000];
+const WAITING: &[usize] = &[1_000, 3_000];
 /// How long the jobs wait.
 const HELD: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     // Cargo adds arguments of its own, which begin with a dash.
     let mut table = Table::new(std::env::args().skip(1).find(|word| !word.starts_with('-')));
-    for jobs in WAITING {
+    // In the short form a session outlives whatever else the machine does.
+    let (waiting, session) = (pick(WAITING, &[20]), pick("4s", "10s"));
+    for &jobs in waiting {
         measure(&format!("solo: {jobs}"), jobs, &mut table, || Spec::new(CRONKEEPER, "solo"));
     }
     let ensemble = Ensemble::start(1);
-    for jobs in WAITING {
+    for &jobs in waiting {
         let connect = || format!("{}{}", ensemble.connect_string(), ensemble.chroot());
         measure(&format!("ZooKeeper: {jobs}"), jobs, &mut table, || {
-            Spec::new(CRONKEEPER, "a").zookeeper(&connect()).option("--session-timeout", "4s")
+            Spec::new(CRONKEEPER, "a").zookeeper(&connect()).option("--session-timeout", session)
         });
     }
     table.verdict()
@@ -51,7 +56,9 @@ fn measure(name: &str, jobs: usize, table: &mut Table, spec: impl Fn() -> Spec) 
     let (burst, nodes) = in_time(jobs, spec);
     let used = || processor_time(nodes[0].pid());
     let begun = used();
-    thread::sleep(Duration::try_from(burst.at().duration_since(Timestamp::now())).unwrap_or_default() + HELD);
+    thread::sleep(
+        Duration::try_from(burst.at().duration_since(Timestamp::now())).unwrap_or_default() + pick(HELD, HELD / 5),
+    );
     let (released, waited) = (Timestamp::now(), used() - begun);
     burst.release();
     burst.await_ends(&nodes);

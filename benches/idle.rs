@@ -3,6 +3,8 @@
 //! It runs real daemons with 100 jobs (or so many), none of which is due, on a real ZooKeeper with sessions of 10 s, as
 //! operators have it: one leader and one follower; and one node without ZooKeeper.
 
+#[path = "shared/short.rs"]
+mod short;
 #[path = "../tests/it/support/mod.rs"]
 mod support;
 
@@ -13,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use short::pick;
 use support::node::{Node, Spec};
 use support::zookeeper::Ensemble;
 use support::{LONG, poll};
@@ -23,7 +26,7 @@ const JOBS: usize = 100;
 fn main() {
     // Cargo adds arguments of its own, which begin with a dash.
     let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse().ok());
-    let (seconds, jobs) = (numbers.next().unwrap_or(30), numbers.next().unwrap_or(JOBS));
+    let (seconds, jobs) = (numbers.next().unwrap_or(pick(30, 1)), numbers.next().unwrap_or(pick(JOBS, 5)));
     let ensemble = Ensemble::start(1);
     let [leader, follower] = ["leader", "follower"].map(|name| {
         let node = spec(name, jobs).zookeeper(&ensemble.connect_string()).start();
@@ -34,7 +37,7 @@ fn main() {
     let solo = spec("solo", jobs).start();
     solo.await_event("takeover.done", LONG);
     // By then the work of the start is done, and its memory given back.
-    thread::sleep(Duration::from_secs(5));
+    thread::sleep(Duration::from_secs(pick(5, 0)));
     report(&[("leader", &leader), ("follower", &follower), ("solo", &solo)], seconds as u64);
 }
 

@@ -3,9 +3,11 @@
 //! It measures hand-offs a second between 15 contenders on three real ZooKeeper servers, each with a session of its own,
 //! and then all with one session, as programs often do. All contenders of a row are in one process: cronkeeper's
 //! library, the lock of the crate `zookeeper-client`, and, if they are installed, Curator's InterProcessMutex and kazoo's
-//! Lock, as their users write it. Then it measures how long a free lock takes, and the memory of a client that waits. With a word, it measures only the rows whose name
-//! contains it. The run fails if two contenders ever held the lock at once.
+//! Lock, as their users write it. Then it measures how long a free lock takes, and the memory of a client that waits. With
+//! a word, it measures only the rows whose name contains it. The run fails if two contenders ever held the lock at once.
 
+#[path = "shared/short.rs"]
+mod short;
 #[path = "../tests/it/support/mod.rs"]
 mod support;
 
@@ -26,19 +28,23 @@ use cronkeeper_core::lock::{LockKey, LockKind, LockPath};
 use tokio::task::JoinSet;
 use zookeeper_client::{Acls, Client, LockPrefix};
 
+use self::short::pick;
 use self::support::command::CRONKEEPER;
 use self::support::process::Process;
 use self::support::zookeeper::{Ensemble, class_path};
 use self::support::{LONG, poll};
 
 const CONTENDERS: usize = 15;
-/// How long each row counts, and how long it runs before.
-const COUNTED: Duration = Duration::from_secs(10);
-const WARM_UP: Duration = Duration::from_secs(2);
 /// Each library is measured so often, one after the other, because the machine's speed changes.
 const ROUNDS: usize = 3;
 /// Uses of a free lock.
 const FREE: usize = 1_000;
+
+/// How long each row counts, and how long it runs before.
+fn counted() -> (Duration, Duration) {
+    let whole = (Duration::from_secs(10), Duration::from_secs(2));
+    pick(whole, (Duration::from_secs(1), Duration::from_millis(100)))
+}
 
 /// Measures the hand-offs a second at this path with this many sessions. `None` if the library is not installed.
 type Measure = fn(&str, &str, usize) -> Option<f64>;
@@ -53,7 +59,7 @@ fn main() -> ExitCode {
     let connect = ensemble.connect_string();
     if LIBRARIES.iter().any(|(name, _)| name.contains(&word)) {
         // A freshly started Java is slow.
-        for round in 0..3 {
+        for round in 0..pick(3, 1) {
             cronkeeper(&connect, &format!("/locks/warm-up-{round}"), CONTENDERS);
         }
         println!("{:<28} {:>16} {:>24}", "", "hand-offs/s", "rounds");
@@ -73,7 +79,7 @@ fn main() -> ExitCode {
 /// Prints a row for each library.
 fn hand_offs(connect: &str, sessions: usize, word: &str) {
     let mut rates = vec![Vec::new(); LIBRARIES.len()];
-    for round in 0..ROUNDS {
+    for round in 0..pick(ROUNDS, 1) {
         for ((name, measure), rates) in LIBRARIES.iter().zip(&mut rates) {
             if name.contains(word) {
                 let path = format!("/locks/{}-{sessions}-{round}", name.replace(' ', "-"));
@@ -113,9 +119,10 @@ impl Contest {
 
     /// Counts, and then ends the contest. Returns the hand-offs a second.
     async fn count(&self) -> f64 {
-        tokio::time::sleep(WARM_UP).await;
+        let (time, warm_up) = counted();
+        tokio::time::sleep(warm_up).await;
         let (before, started) = (self.hand_offs.load(Ordering::SeqCst), Instant::now());
-        tokio::time::sleep(COUNTED).await;
+        tokio::time::sleep(time).await;
         let counted = self.hand_offs.load(Ordering::SeqCst) - before;
         let rate = counted as f64 / started.elapsed().as_secs_f64();
         self.is_over.store(true, Ordering::SeqCst);
@@ -230,7 +237,7 @@ fn kazoo(connect: &str, path: &str, sessions: usize) -> Option<f64> {
 
 /// The rate that a program with another library prints. `None` if the library is missing.
 fn measured_by(mut command: Command, connect: &str, path: &str, sessions: usize) -> Option<f64> {
-    let [contenders, seconds, sessions] = [CONTENDERS, COUNTED.as_secs() as usize, sessions].map(|n| n.to_string());
+    let [contenders, seconds, sessions] = [CONTENDERS, counted().0.as_secs() as usize, sessions].map(|n| n.to_string());
     command.args([connect, path, &contenders, &seconds, &sessions]);
     let output = command.stdin(Stdio::null()).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -246,9 +253,10 @@ fn measured_by(mut command: Command, connect: &str, path: &str, sessions: usize)
 /// Prints how long it takes to acquire and to release a lock that nobody else wants.
 fn free(connect: &str) {
     let (mut acquired, mut released) = (Vec::new(), Vec::new());
+    let uses = pick(FREE, 20);
     runtime().block_on(async {
         let (mut session, request) = (session(connect).await, request("/locks/free"));
-        for _ in 0..FREE {
+        for _ in 0..uses {
             let started = Instant::now();
             let held = session.acquire(&request).await.expect("the lock can be had");
             let had = Instant::now();
@@ -260,7 +268,7 @@ fn free(connect: &str) {
     for (name, mut times) in [("acquire", acquired), ("release", released)] {
         times.sort();
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        let (median, p99) = (ms(times[FREE / 2]), ms(times[FREE * 99 / 100]));
+        let (median, p99) = (ms(times[uses / 2]), ms(times[uses * 99 / 100]));
         println!("free lock: {name:<10} p50 {median:.2} ms, p99 {p99:.2} ms");
     }
 }
@@ -270,7 +278,7 @@ fn memory(connect: &str) {
     let lock = |seconds: &str| {
         Process::spawn(CRONKEEPER, |command| {
             let line = ["lock", "--zookeeper", connect, "/locks/memory", "--", "sleep", seconds];
-            command.args(line).stdin(Stdio::null());
+            command.args(line).env_remove(short::VARIABLE).stdin(Stdio::null());
         })
         .expect("cronkeeper can be started")
     };
@@ -278,7 +286,7 @@ fn memory(connect: &str) {
     poll(LONG, || support::process::watcher_and_warden_of(holder.pid())).expect("it holds the lock");
     let waiting = lock("0");
     // Nothing tells when it waits; by then it does.
-    thread::sleep(Duration::from_secs(5));
+    thread::sleep(Duration::from_secs(pick(5, 1)));
     for (name, process) in [("holder", &holder), ("waiting client", &waiting)] {
         let own = support::process::watcher_and_warden_of(process.pid());
         let all = std::iter::once(process.pid()).chain(own.into_iter().flatten());

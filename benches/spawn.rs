@@ -8,6 +8,8 @@
 //! A rate counts from the instant at which all runs are due to the last end. Some hundred processes are prepared before
 //! that instant, so the rate of a thousand runs is higher than one that lasts; ask for 5,000 to measure that.
 
+#[path = "shared/short.rs"]
+mod short;
 #[path = "../tests/it/support/mod.rs"]
 mod support;
 
@@ -17,6 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use jiff::{Timestamp, ToSpan as _};
+use short::pick;
 use support::command::CRONKEEPER;
 use support::node::{Event, Node, Spec};
 use support::zookeeper::Ensemble;
@@ -26,9 +29,10 @@ const ROUNDS: usize = 5;
 
 fn main() {
     // Cargo adds arguments of its own, which begin with a dash.
-    let runs = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(1_000);
-    let bare = median((0..ROUNDS).map(|_| bare(runs)).collect());
-    println!("{runs} in flight, median of {ROUNDS} rounds");
+    let runs = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(pick(1_000, 20));
+    let rounds = rounds();
+    let bare = median((0..rounds).map(|_| bare(runs)).collect());
+    println!("{runs} in flight, median of {rounds} rounds");
     println!("{:<28} {bare:>8.0} runs/s", "bare loop of Command");
     let print = |name: &str, rates| {
         let whole = median(rates);
@@ -41,6 +45,10 @@ fn main() {
     drop(ensemble);
     let [daemon, warden] = memory(runs);
     println!("{:<28} {:>8.1} MB ({daemon:.1} daemon, {warden:.1} warden)", "memory with all at once", daemon + warden);
+}
+
+fn rounds() -> usize {
+    pick(ROUNDS, 1)
 }
 
 /// Starts all programs, then waits for all.
@@ -61,7 +69,7 @@ fn whole(spec: Spec, runs: usize) -> Vec<f64> {
     let first = next_second(5);
     // The previous round is over by then.
     let pause = 4 + runs / 250;
-    let instants: Vec<Timestamp> = (0..ROUNDS).map(|round| first + ((round * pause) as i64).seconds()).collect();
+    let instants: Vec<Timestamp> = (0..rounds()).map(|round| first + ((round * pause) as i64).seconds()).collect();
     let node = node(spec, runs, &instants, "[/bin/true]");
     let rate = |&at: &Timestamp| {
         let ends = ends(&node, at, runs);

@@ -5,6 +5,8 @@
 //! standard library's `Command` starts as many programs at the same times. Slowness is only printed. The run fails if a
 //! promise was broken, as in the bench `burst`. With a word, it measures only the rows whose name contains it.
 
+#[path = "shared/short.rs"]
+mod short;
 #[path = "../tests/it/support/mod.rs"]
 mod support;
 #[path = "failover/table.rs"]
@@ -16,15 +18,22 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 
+use self::short::pick;
 use self::support::burst::{Burst, TELLER, told};
 use self::support::command::CRONKEEPER;
 use self::support::node::{Node, Spec};
 use self::support::zookeeper::Ensemble;
 use self::table::{Bound, Table, ms};
 
-const EACH_SECOND: usize = 100;
-const SECONDS: usize = 60;
 const GOALS: [Bound; 2] = [Bound::Median(ms(1)), Bound::P99(ms(5))];
+
+fn each_second() -> usize {
+    pick(100, 5)
+}
+
+fn seconds() -> usize {
+    pick(60, 3)
+}
 
 fn main() -> ExitCode {
     // Cargo adds arguments of its own, which begin with a dash.
@@ -57,7 +66,7 @@ enum How {
 impl How {
     fn row(self, on: &str) -> String {
         let how = if self == Self::AtOnce { "at once" } else { "spread" };
-        format!("{on}: {EACH_SECOND} every second, {how}")
+        format!("{on}: {} every second, {how}", each_second())
     }
 }
 
@@ -66,16 +75,27 @@ fn measure(on: &str, how: How, table: &mut Table, specs: impl Fn() -> Vec<Spec>)
     if !table.wants(name) {
         return;
     }
-    let burst = burst(how, 30);
-    let nodes: Vec<Node> = specs().into_iter().map(|spec| spec.jobs(&burst.yaml()).start()).collect();
-    assert!(burst.await_held(&nodes), "the nodes need more than 30 s to start");
+    let (burst, nodes) = in_time(how, specs);
     burst.await_ends(&nodes);
     table.times(name, burst.lateness(&nodes), &GOALS, &burst.faults(&nodes));
 }
 
+/// Nodes that have loaded the jobs some time before the first of them are due.
+fn in_time(how: How, specs: impl Fn() -> Vec<Spec>) -> (Burst, Vec<Node>) {
+    let tries = pick(&[30, 60], &[8, 60]);
+    for &seconds in tries {
+        let burst = burst(how, seconds);
+        let nodes: Vec<Node> = specs().into_iter().map(|spec| spec.jobs(&burst.yaml()).start()).collect();
+        if burst.await_held(&nodes) {
+            return (burst, nodes);
+        }
+    }
+    panic!("the nodes need more than {} s to start", tries[1]);
+}
+
 /// The jobs, the first of which are due in this many seconds.
 fn burst(how: How, seconds: i64) -> Burst {
-    let burst = Burst::new(EACH_SECOND * SECONDS, seconds).over(SECONDS).timed();
+    let burst = Burst::new(each_second() * self::seconds(), seconds).over(self::seconds()).timed();
     if how == How::Spread { burst.spread() } else { burst }
 }
 
@@ -97,7 +117,7 @@ fn bare(how: How) -> Vec<Duration> {
         told(&String::from_utf8_lossy(&output)).duration_since(SystemTime::from(due)).unwrap_or_default()
     };
     let (mut late, mut children) = (Vec::new(), Vec::new());
-    for second in due.chunks(EACH_SECOND) {
+    for second in due.chunks(each_second()) {
         let started = second.iter().map(start).collect();
         late.extend(std::mem::replace(&mut children, started).into_iter().map(lateness));
     }

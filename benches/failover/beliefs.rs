@@ -1,8 +1,9 @@
 //! Times during which each node believed that it led, from the nodes' own logs; and whether that was a violation.
 //!
 //! A term is over when its node reports it, is killed, or is stopped: a stopped process believes nothing. After it
-//! wakes up, it is judged by its actions. In addition the jobs report themselves in one file that no node can
-//! influence.
+//! wakes up, it is judged by its actions. A start counts from when its program began, not from when it was logged: a
+//! process that is held begins on time although its daemon is stopped, and the daemon logs it once it goes on. In
+//! addition the jobs report themselves in one file that no node can influence.
 
 use std::fmt;
 use std::sync::Arc;
@@ -83,13 +84,18 @@ fn overlaps(beliefs: &[Belief<'_>]) -> Vec<String> {
 /// Runs that a node started for a term that it had lost, or that another's had followed while this one was cut off.
 fn stale_starts(node: &str, log: &[Event], beliefs: &[Belief<'_>]) -> Vec<String> {
     let is_stale = |run: &Event| {
-        let (token, at) = (token(run), instant(run));
+        let (token, at) = (token(run), began(run));
         let lost = beliefs.iter().find(|belief| belief.token == token).and_then(|belief| belief.lost);
         let followed = beliefs.iter().filter(|belief| belief.token > token).map(|belief| belief.from).min();
         lost.is_some_and(|lost| at > lost || followed.is_some_and(|followed| at > followed))
     };
     let starts = log.iter().filter(|event| event.name() == "run.started" && is_stale(event));
     starts.map(|run| format!("{node} was no leader any more and started {}", run.json())).collect()
+}
+
+/// When a run's program began, however late that was logged.
+fn began(run: &Event) -> Timestamp {
+    run.text("started_at").parse().expect("the event tells when the program began")
 }
 
 fn token(event: &Event) -> i64 {

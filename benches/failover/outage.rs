@@ -11,8 +11,7 @@ use crate::support::until;
 use crate::support::zookeeper::Ensemble;
 use crate::{SESSIONS, TICK};
 
-/// From the first possible commit, after all servers were dead for `time`, to the one new leader. Zero if that was
-/// before the first commit of this process was answered.
+/// From the first possible commit, after all servers were dead for `time`, to the one new leader. Zero if it led before
 /// this process had its own first commit answered.
 pub fn all_dead(ensemble: &Ensemble, replicas: &mut Replicas, time: Duration) -> Duration {
     (0..ensemble.len()).for_each(|i| ensemble.kill(i));
