@@ -36,6 +36,7 @@ mod page;
 pub mod pauses;
 pub mod peers;
 mod reads;
+pub mod recount;
 pub mod serve;
 mod show;
 mod slow_answers;
@@ -136,6 +137,7 @@ pub fn router(sources: Sources) -> Router {
         .route("/v1/jobs/{job}/trigger", post(control::trigger))
         .route("/v1/jobs/{job}/pause", post(pauses::pause))
         .route("/v1/jobs/{job}/resume", post(pauses::resume))
+        .route("/v1/jobs/{job}/recount", post(recount::recount))
         .route("/v1/events", get(page::events))
         .route("/v1/pause", post(pauses::pause_many))
         .route("/v1/resume", post(pauses::resume_many))

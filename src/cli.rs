@@ -34,6 +34,7 @@ pub mod next;
 pub mod node_args;
 pub mod pause;
 mod progress;
+pub mod recount;
 pub mod release;
 pub mod run;
 pub mod schema;
@@ -269,6 +270,13 @@ pub enum Command {
     Pause(pause::PauseArgs),
     /// Resume paused jobs; what they skipped meanwhile is not run
     Resume(pause::ResumeArgs),
+    /// Count a job from now on again, which a clock that was ahead has left silent
+    ///
+    /// When a job was decided on while the clock was ahead, nothing of it is due until that time comes: what was due before
+    /// it may have run already. `cronkeeper status` says so. Once the clock is right, this counts the job from now on. What
+    /// ran or was skipped while the clock was ahead has its record in the history, and is not run again when its time
+    /// comes. Where the history does not tell all of that, the job is left as it is.
+    Recount(recount::Args),
     /// Make the leader resign, whichever node is asked
     Handover(handover::Args),
     /// Keep a node from leading, for maintenance; its runs in flight go on to their end
@@ -361,6 +369,7 @@ fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
         Command::Trigger(args) => return args.run(io),
         Command::Pause(args) => pause::pause(&args, io).map_err(Error::from),
         Command::Resume(args) => pause::resume(&args, io).map_err(Error::from),
+        Command::Recount(args) => args.run(io).map_err(Error::from),
         Command::Handover(args) => args.run(io).map_err(Error::from),
         Command::Drain(args) => drain::drain(&args, io).map_err(Error::from),
         Command::Undrain(args) => drain::undrain(&args, io).map_err(Error::from),

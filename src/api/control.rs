@@ -230,6 +230,13 @@ impl ApiState {
         }
     }
 
+    /// The time by the ledger's clock, as far as this node knows that one.
+    pub(super) fn ledger_time(&self) -> Timestamp {
+        let ahead = SignedDuration::from_millis(self.sources.status.borrow().clock_skew_ms.unwrap_or_default());
+        let now = system::now().wall;
+        now.checked_sub(ahead).unwrap_or(now)
+    }
+
     /// Waits for a write to the ledger, with a timeout.
     ///
     /// After the timeout the request may still be written. Sending it again is harmless.

@@ -4,7 +4,7 @@ use axum::Json;
 use serde::Serialize;
 
 /// Every request of the API, for people who explore it; docs/api.md and docs/openapi.json describe them.
-const REQUESTS: [(&str, &str); 22] = [
+const REQUESTS: [(&str, &str); 23] = [
     ("GET /healthz", "200 while the daemon's loop turns"),
     ("GET /readyz", "200 while the node takes part in the cluster"),
     ("GET /v1", "this list"),
@@ -21,6 +21,7 @@ const REQUESTS: [(&str, &str); 22] = [
     ("POST /v1/jobs/{job}/trigger", "run the job now"),
     ("POST /v1/jobs/{job}/pause", "no scheduled runs from now on"),
     ("POST /v1/jobs/{job}/resume", "scheduled runs again"),
+    ("POST /v1/jobs/{job}/recount", "count the job from now on again, after a clock that was ahead"),
     ("POST /v1/pause", "no scheduled runs of many jobs from now on"),
     ("POST /v1/resume", "scheduled runs of many jobs again"),
     ("POST /v1/runs/{run}/kill", "end the run"),

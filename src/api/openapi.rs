@@ -16,6 +16,7 @@ use super::next::Coming;
 use super::nodes::{DrainBody, Drained, HandedOver, HandoverBody, UndrainBody, Undrained};
 use super::output::OutputPage;
 use super::pauses::{PauseBody, PauseManyBody, Paused, PausedMany, ResumeBody, ResumeManyBody, Resumed, ResumedMany};
+use super::recount::{RecountBody, Recounting};
 use super::show::{Jobs, OneJob};
 use crate::status::Status;
 
@@ -89,6 +90,7 @@ const DESCRIBED: &[Described] = &[
     post("POST /v1/jobs/{job}/trigger", schema::<TriggerBody>, schema::<Triggered>, &[400, 403, 404, 503]),
     post("POST /v1/jobs/{job}/pause", schema::<PauseBody>, schema::<Paused>, &[400, 403, 404, 503]),
     post("POST /v1/jobs/{job}/resume", schema::<ResumeBody>, schema::<Resumed>, &[400, 403, 404, 503, 504]),
+    post("POST /v1/jobs/{job}/recount", schema::<RecountBody>, schema::<Recounting>, &[400, 403, 404, 409, 503]),
     post("POST /v1/pause", schema::<PauseManyBody>, schema::<PausedMany>, &[400, 403, 404, 503]),
     post("POST /v1/resume", schema::<ResumeManyBody>, schema::<ResumedMany>, &[400, 403, 404, 503]),
     post("POST /v1/runs/{run}/kill", schema::<KillBody>, schema::<Killing>, &[400, 403, 404, 503]),

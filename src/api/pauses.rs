@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tracing::info;
@@ -277,19 +277,17 @@ impl ApiState {
 
     fn new_pause(&self, by: String, reason: Option<String>, length: Option<&str>) -> Result<Pause, RefusedRequest> {
         let reason = limited_reason(reason)?;
-        let now = system::now().wall;
         // The leader ends the pause by the ledger's clock.
-        let ahead = self.sources.status.borrow().clock_skew_ms.unwrap_or_default();
-        let until = length.map(|length| end(now, SignedDuration::from_millis(ahead), length)).transpose()?;
-        Ok(Pause { by, at: whole_second(now), reason, until })
+        let until = length.map(|length| end(self.ledger_time(), length)).transpose()?;
+        Ok(Pause { by, at: whole_second(system::now().wall), reason, until })
     }
 }
 
-/// When a pause of this length ends, if the clock that showed `now` is `ahead` of the ledger's.
-fn end(now: Timestamp, ahead: SignedDuration, length: &str) -> Result<Timestamp, RefusedRequest> {
+/// When a pause of this length ends that begins now, by the ledger's clock.
+fn end(now: Timestamp, length: &str) -> Result<Timestamp, RefusedRequest> {
     let bad = |error: &dyn std::fmt::Display| RefusedRequest::new(StatusCode::BAD_REQUEST, error.to_string());
     let length = duration::parse(length).map_err(|error| bad(&error))?;
-    let end = now.checked_sub(ahead).and_then(|now| now.checked_add(length)).map_err(|error| bad(&error))?;
+    let end = now.checked_add(length).map_err(|error| bad(&error))?;
     if length < Duration::from_secs(1) {
         return Err(bad(&"a pause lasts at least a second"));
     }
@@ -377,10 +375,9 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_ends_by_the_clock_of_the_ledger() {
+    fn a_pause_ends_when_its_length_is_over() {
         let at = |text: &str| -> Timestamp { text.parse().unwrap() };
-        let ahead = SignedDuration::from_secs(30);
-        let end = |length: &str| end(at("2026-11-20T03:00:30.5Z"), ahead, length).map_err(|refused| refused.error);
+        let end = |length: &str| end(at("2026-11-20T03:00:00.5Z"), length).map_err(|refused| refused.error);
         assert_eq!(end("2h").unwrap(), at("2026-11-20T05:00:00Z"));
         assert_eq!(end("500ms").unwrap_err(), "a pause lasts at least a second");
         assert!(end("soon").is_err());

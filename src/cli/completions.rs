@@ -93,6 +93,7 @@ const NAMES: &[(&str, &str, Kind)] = &[
     ("trigger", "job", Kind::Job),
     ("pause", "jobs", Kind::Job),
     ("resume", "jobs", Kind::Job),
+    ("recount", "job", Kind::Job),
     ("handover", "to", Kind::Node),
     ("drain", "node", Kind::Node),
     ("undrain", "node", Kind::Node),

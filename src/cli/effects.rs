@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::json;
+use crate::api::recount::Recounting;
 use crate::status::HistoryEntry;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::run::{Drain, Pause, RunId};
@@ -39,6 +40,9 @@ pub(super) struct Effect {
     /// What was in force before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replaced: Option<Asked>,
+    /// From when a job is counted again, and what is not run again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recounted: Option<Recounting>,
     /// The run's record, as in the history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<Box<HistoryEntry>>,

@@ -196,6 +196,21 @@ pub const GUIDES: &[Guide] = &[
         see_also: &["cronkeeper-pause(8)"],
     },
     Guide {
+        command: "recount",
+        examples: &[(
+            "cronkeeper recount nightly-backup",
+            "Once the clock is right again: run the job at its next time, and not only in the future that the clock showed",
+        )],
+        exits: &[
+            FINE,
+            ("1", "the job is not silent, or not all that ran while the clock was ahead is known; nothing has changed"),
+            NO_SUCH_JOB,
+            NO_NODE,
+        ],
+        files: &[SOCKET],
+        see_also: &["cronkeeper-status(8)", "cronkeeper-history(8)", "cronkeeper-trigger(8)"],
+    },
+    Guide {
         command: "handover",
         examples: &[
             (

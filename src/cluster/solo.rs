@@ -41,6 +41,7 @@ mod queue;
 mod read;
 mod reader;
 mod reap;
+mod recount;
 mod requests;
 mod store;
 #[cfg(test)]

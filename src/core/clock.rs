@@ -12,8 +12,11 @@ use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+
+/// No occurrence is decided on further ahead of the coordination service's clock than this.
+pub const AHEAD: SignedDuration = SignedDuration::from_secs(60);
 
 /// Time since boot, including suspended time. Comparable only between processes of the same boot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

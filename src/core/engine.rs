@@ -121,7 +121,7 @@ impl Engine {
                         let due = self.clocks.due(now);
                         let lead = |count| self.parts.runs.lead(&self.cx, (now, due), count);
                         let next = leader.next_at(lead).into_iter().chain(self.parts.runs.next_at()).min();
-                        (next, leader.give_up_at())
+                        (next, leader.next_up_at())
                     }
                     false => (self.parts.runs.give_up_at(), None),
                 };
@@ -206,8 +206,8 @@ impl Engine {
         self.parts.leader.iter().flat_map(move |leader| leader.marks_ahead(latest))
     }
 
-    /// The jobs whose marks are later than `now`, each with its mark: nothing of them is due before it. None while this
-    /// node does not lead.
+    /// The jobs of which nothing is due before a time later than `now`, each with that time: its mark, as a rule. None while
+    /// this node does not lead.
     pub fn marks_after(&self, now: Timestamp) -> impl Iterator<Item = (&JobName, Timestamp)> {
         self.parts.leader.iter().flat_map(move |leader| leader.marks_after(now))
     }

@@ -122,6 +122,7 @@ events! {
         "the job's schedule is not the last leader's: what that one had due in between is not known, and not made up for"
         [job, since, until];
     JOB_MARK_AHEAD "job.mark_ahead" "the job's last scheduled time is in the future" [job];
+    JOB_RECOUNTED "job.recounted" "the job is counted from now on again, as an operator asked" [job, by, from, listed];
     ALARM_LATE "alarm.late" "a run did not start in time" [job, run, since, after_ms];
     ALARM_LONG "alarm.long" "a run takes longer than it should" [job, run, since, after_ms];
     ALARM_STALE "alarm.stale" "the job has not succeeded for too long" [job, since, after_ms];

@@ -14,6 +14,7 @@ mod link;
 mod node_control;
 mod over;
 mod parameters;
+mod recount;
 mod skip;
 mod traces;
 mod trigger;
@@ -31,6 +32,7 @@ pub use link::{Link, Note, Span, UpstreamResult};
 pub use node_control::{Drain, HandoverRequest, NodeControl};
 pub use over::{OverAttempt, OverAttempts, REMEMBERED};
 pub use parameters::{BadParameters, Parameters, UnreadableRecord};
+pub use recount::{Decisions, MOST_LISTED, NotRecounted, Recount, RecountRequest, Recounted};
 pub use skip::{Skip, SkipReason};
 pub use traces::{KnownBy, LONGEST_HOLD, Traces};
 pub use trigger::{Trigger, TriggerRecord, TriggerSeq};
@@ -69,9 +71,13 @@ pub struct JobRecord {
     /// The mark: the newest occurrence that has been decided. It never moves back.
     pub last_scheduled: Timestamp,
     /// How far a leader has counted occurrences. Differs from the mark only if something other than a leader wrote the
-    /// mark; `None` means the same as the mark.
+    /// mark, or if an operator had the job recounted; `None` means the same as the mark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<Timestamp>,
+    /// What operators' recounts have left. A version that does not know it counts from `counted` too, but decides a second
+    /// time on what it lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recount: Option<Box<Recount>>,
     /// Digest of the schedule with which the mark was computed. `None` if the job has no schedule (disabled or no
     /// longer defined).
     #[serde(default, skip_serializing_if = "Option::is_none")]

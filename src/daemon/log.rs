@@ -31,6 +31,7 @@ use cronkeeper_core::event_loop::{Tree, TreeKind};
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::process::Stream;
 use cronkeeper_core::run::{Outcome, RunEnd, RunId, SkipReason, millis};
+use cronkeeper_core::suggest::counted;
 use cronkeeper_core::term::{NodeName, Term, TermEnd};
 
 /// Logs an event of the election, except beginnings and ends of terms.
@@ -272,6 +273,20 @@ pub(super) fn report(report: &Report) {
         }
         Report::MarkAhead { job, ahead } => {
             error!(target: TARGET, event = log_event::JOB_MARK_AHEAD, %job, "{}", view::describe_mark_ahead(ahead));
+        }
+        Report::Recounted { job, by, from, listed } => {
+            let from = instant(*from);
+            info!(
+                target: TARGET,
+                event = log_event::JOB_RECOUNTED,
+                %job,
+                by,
+                %from,
+                listed,
+                "{by} had the job recounted: it is counted from {from} on, and {} after that {} not decided on again",
+                counted(*listed, "occurrence"),
+                if *listed == 1 { "is" } else { "are" },
+            );
         }
         Report::Damaged(damage) => {
             let path = path_of(damage);

@@ -24,6 +24,7 @@ pub mod log;
 mod logs;
 mod openapi;
 mod parameters;
+mod recount;
 mod reload;
 mod retrying;
 mod signals;

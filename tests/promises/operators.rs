@@ -3,8 +3,8 @@
 use cronkeeper_core::election::{Event, Request};
 use cronkeeper_core::ledger::{Change, Commit, Followed, OperatorRequests, SkipWrite};
 use cronkeeper_core::run::{
-    Drain, HandoverRequest, HistoryRecord, KillRequest, NodeControl, Pause, Reason, Resume, RunRecord, RunState,
-    SkipReason,
+    Drain, HandoverRequest, HistoryRecord, KillRequest, NodeControl, NotRecounted, Pause, Reason, RecountRequest,
+    Resume, RunRecord, RunState, SkipReason,
 };
 use cronkeeper_core::run::{TriggerRecord, Version};
 use cronkeeper_core::term::NodeName;
@@ -28,6 +28,8 @@ on_every_backend! {
     a_leader_is_told_that_it_is_drained_and_who_else_is,
     a_handover_is_requested_of_the_leader_by_its_candidate,
     many_jobs_are_paused_and_resumed_together,
+    a_job_is_recounted_and_the_leader_is_notified,
+    a_job_that_needs_no_recount_is_left_as_it_is,
 }
 
 fn pause(reason: &str) -> Pause {
@@ -270,4 +272,49 @@ async fn many_jobs_are_paused_and_resumed_together(mut cluster: Cluster) {
     assert_eq!((each.done.len(), each.done[&job("other")]), (121, None));
     let is_asked = |requests: &OperatorRequests| requests.control.values().all(|entry| entry.record.resume.is_some());
     leader.requests(is_asked).await;
+}
+
+fn recount(second: i64, history_limit: usize) -> RecountRequest {
+    RecountRequest { id: Uuid::from_u128(1), by: "alice".into(), at: at(second), history_limit }
+}
+
+/// A run has ended at 10,000, and another is in flight there.
+async fn a_job_is_recounted_and_the_leader_is_notified(mut cluster: Cluster) {
+    let (mut leader, follower) = two(&mut cluster).await;
+    let ended = leader.begin("j", 10_000).await;
+    leader.end(&ended).await;
+    let in_flight = leader.run("j", 10_060);
+    assert_eq!(leader.commit(begin(1, &in_flight)).await, Commit::Accepted);
+    let operator = follower.operator();
+    let refused = operator.recount(job("j"), recount(1_000, 1)).await.unwrap();
+    assert!(matches!(refused, Err(NotRecounted::Trimmed { .. })), "{refused:?}");
+    let done = operator.recount(job("j"), recount(1_000, 20)).await.unwrap().unwrap();
+    assert_eq!((done.from, &done.listed), (at(1_000), &vec![at(10_000), at(10_060)]));
+    assert_eq!(done.in_flight, [in_flight.id()]);
+    leader.requests(|_| true).await;
+    let late = leader.run("j", 10_120);
+    assert_eq!(leader.commit(begin(2, &late)).await, Commit::Superseded, "it does not know of the recount");
+    let (entry, control) = leader.read_job("j").await;
+    let entry = entry.unwrap();
+    let record = entry.record.unwrap();
+    assert_eq!((entry.version, control), (Version(3), None));
+    assert_eq!((record.last_scheduled, record.count()), (at(10_060), at(1_000)));
+    assert_eq!(
+        record.fresh_recount().map(|recount| (&recount.listed, recount.until)),
+        Some((&done.listed, at(10_060)))
+    );
+    let again = operator.recount(job("j"), recount(1_000, 20)).await.unwrap();
+    assert_eq!(again, Err(NotRecounted::NotAhead(at(1_000))));
+}
+
+async fn a_job_that_needs_no_recount_is_left_as_it_is(mut cluster: Cluster) {
+    let (mut leader, follower) = two(&mut cluster).await;
+    let operator = follower.operator();
+    assert_eq!(operator.recount(job("j"), recount(1_000, 20)).await.unwrap(), Err(NotRecounted::Uncounted));
+    let run = leader.begin("j", 60).await;
+    let refused = operator.recount(job("j"), recount(1_000, 20)).await.unwrap();
+    assert_eq!(refused, Err(NotRecounted::NotAhead(at(60))));
+    leader.end(&run).await;
+    let next = leader.run("j", 120);
+    assert_eq!(leader.commit(begin(1, &next)).await, Commit::Accepted, "nothing has changed its record");
 }

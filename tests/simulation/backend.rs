@@ -341,6 +341,7 @@ impl MarkWriter {
             v: 1,
             last_scheduled: writing.mark,
             counted: None,
+            recount: None,
             schedule: None,
             alarms: Default::default(),
             nonce: Nonce(nonce.clone()),

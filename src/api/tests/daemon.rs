@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -35,7 +35,8 @@ use cronkeeper_core::ledger::{
     ControlEntry, Each, Filter, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, Snapshot, Window,
 };
 use cronkeeper_core::run::{
-    Drain, HandoverRequest, HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, Skip, TriggerRecord, TriggerSeq,
+    Drain, HandoverRequest, HistoryRecord, KillRequest, NotRecounted, Pause, RecountRequest, Recounted, Resume, RunId,
+    RunState, Skip, TriggerRecord, TriggerSeq,
 };
 use cronkeeper_core::term::NodeName;
 
@@ -155,6 +156,17 @@ impl Operator for Ledger {
 
     fn resumed(&self, _: JobName, _: Uuid) -> OperatorFuture<'_, ()> {
         self.write(())
+    }
+
+    fn recount(&self, job: JobName, request: RecountRequest) -> OperatorFuture<'_, Result<Recounted, NotRecounted>> {
+        self.note(format!("recount {job} by {}", request.by));
+        let mark = request.at + SignedDuration::from_hours(24 * 365);
+        let listed = vec![mark - SignedDuration::from_mins(1), mark];
+        let in_flight = vec![RunId::scheduled(job.clone(), mark)];
+        self.write(match job == sample::job("load") {
+            true => Ok(Recounted { from: request.at, listed, in_flight }),
+            false => Err(NotRecounted::NotAhead(request.at)),
+        })
     }
 
     fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId> {

@@ -36,6 +36,17 @@ async fn a_request_is_written_with_the_callers_name() {
     assert_eq!(resumed, (200, serde_json::json!({ "was_paused": false })));
     daemon.requests();
 
+    let (code, recounted) = daemon.post("/v1/jobs/load/recount", "").await;
+    assert_eq!((code, &recounted["from"], &recounted["listed"]), (200, &recounted["at"], &2.into()), "{recounted}");
+    assert!(recounted["in_flight"][0].as_str().is_some_and(|run| run.starts_with("load.")), "{recounted}");
+    let (code, refusal) = daemon.post("/v1/jobs/nightly-backup/recount", "{}").await;
+    let error = refusal["error"].as_str().unwrap_or_default();
+    assert!(
+        code == 409 && error.starts_with("nightly-backup is not recounted: it is counted as it should be"),
+        "{error}"
+    );
+    assert_eq!(daemon.requests(), [format!("recount load {by}"), format!("recount nightly-backup {by}")]);
+
     let run = "load.20261120T024000Z";
     let killing = daemon.post(&format!("/v1/runs/{run}/kill"), r#"{"force":true}"#).await;
     assert_eq!(killing, (200, serde_json::json!({ "state": "running" })));
@@ -63,7 +74,7 @@ async fn a_repeated_trigger_is_answered_with_its_run_even_if_the_job_no_longer_t
 #[tokio::test]
 async fn a_request_for_a_job_that_is_not_there_is_refused_with_the_nearest_name() {
     let daemon = Daemon::start(Behaviour::Well).await;
-    for (request, body) in [("trigger", TRIGGER), ("pause", "{}"), ("resume", "{}")] {
+    for (request, body) in [("trigger", TRIGGER), ("pause", "{}"), ("resume", "{}"), ("recount", "{}")] {
         let (code, refusal) = daemon.post(&format!("/v1/jobs/nightly-backp/{request}"), body).await;
         let error = "there is no job `nightly-backp`, did you mean `nightly-backup`?";
         assert_eq!((code, &refusal["error"]), (404, &error.into()), "{request}");
@@ -84,8 +95,23 @@ async fn an_invalid_request_is_refused_and_a_large_one_is_not_read() {
     assert_eq!(daemon.post("/v1/jobs/load/pause", &long).await.0, 400);
     let large = format!(r#"{{"reason":"{}"}}"#, "x".repeat(1 << 20));
     assert_eq!(daemon.post("/v1/jobs/load/pause", &large).await.0, 413);
+    assert_eq!(daemon.post("/v1/jobs/load/recount", r#"{"force":true}"#).await.0, 400);
     assert_eq!(daemon.get("/v1/jobs/load/pause").await.0, 405);
     assert!(daemon.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_job_is_not_recounted_while_a_node_of_another_version_is_in_the_cluster() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    daemon.status.send_modify(|status| {
+        let mut other = (**status).clone();
+        other.members[0].version = "0.0.1".into();
+        *status = Arc::new(other);
+    });
+    let (code, refusal) = daemon.post("/v1/jobs/load/recount", "").await;
+    let error = refusal["error"].as_str().unwrap_or_default();
+    assert!(code == 409 && error.contains("runs cronkeeper 0.0.1 and this one 0."), "{code} {error}");
+    assert!(daemon.requests().is_empty(), "nothing was written");
 }
 
 #[tokio::test]

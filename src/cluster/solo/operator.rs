@@ -15,13 +15,15 @@ use uuid::Uuid;
 
 use super::background::BackendNotice;
 use super::reader::SoloReader;
+use super::recount;
 use super::requests;
 use super::store::BUSY_TIMEOUT;
 use super::wanted;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{ControlEntry, Each, Followed, Operator, OperatorError, OperatorFuture};
 use cronkeeper_core::run::{
-    Drain, HandoverRequest, KillRequest, NodeControl, Pause, Resume, RunId, RunState, TriggerRecord,
+    Drain, HandoverRequest, KillRequest, NodeControl, NotRecounted, Pause, RecountRequest, Recounted, Resume, RunId,
+    RunState, TriggerRecord,
 };
 use cronkeeper_core::term::NodeName;
 
@@ -63,6 +65,10 @@ impl Operator for SoloReader {
             let is_paused = requests::control(db, &job)?.is_some_and(|entry| entry.record.id == pause);
             Ok((!is_paused).then_some(()))
         })
+    }
+
+    fn recount(&self, job: JobName, request: RecountRequest) -> OperatorFuture<'_, Result<Recounted, NotRecounted>> {
+        self.write(move |tx| recount::recount(tx, &job, &request))
     }
 
     fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId> {

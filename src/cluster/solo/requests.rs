@@ -84,6 +84,7 @@ pub(super) fn pause(tx: &Transaction<'_>, job: &JobName, id: Uuid, pause: Pause)
             v: 1,
             last_scheduled: jiff::Timestamp::UNIX_EPOCH,
             counted: None,
+            recount: None,
             schedule: None,
             alarms: StandingAlarms::default(),
             nonce,

@@ -159,6 +159,7 @@ fn job_record(second: i64) -> JobRecord {
         v: 1,
         last_scheduled: Timestamp::from_second(second).unwrap(),
         counted: None,
+        recount: None,
         schedule: Some(Digest::of(b"* * * * *")),
         alarms: Default::default(),
         nonce: Nonce(format!("1-{second}")),

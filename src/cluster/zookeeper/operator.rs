@@ -5,6 +5,7 @@
 //! duplicate.
 
 mod many;
+mod recount;
 
 use std::collections::BTreeMap;
 
@@ -20,8 +21,9 @@ use super::{LedgerReader, paths, requests, snapshot, wanted};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{ControlEntry, Each, Followed, Operator, OperatorError, OperatorFuture};
 use cronkeeper_core::run::{
-    ControlRecord, Drain, HandoverRequest, HistoryRecord, JobRecord, KillRequest, NodeControl, Nonce, Pause, Resume,
-    RunId, RunRecord, RunState, StandingAlarms, TriggerRecord, TriggerSeq, Version,
+    ControlRecord, Drain, HandoverRequest, HistoryRecord, JobRecord, KillRequest, NodeControl, Nonce, NotRecounted,
+    Pause, RecountRequest, Recounted, Resume, RunId, RunRecord, RunState, StandingAlarms, TriggerRecord, TriggerSeq,
+    Version,
 };
 use cronkeeper_core::term::NodeName;
 
@@ -51,6 +53,10 @@ impl<L: Lend> Operator for LedgerReader<L> {
 
     fn resumed(&self, job: JobName, pause: Uuid) -> OperatorFuture<'_, ()> {
         Box::pin(async move { operator_result(self.gone(&job, pause).await) })
+    }
+
+    fn recount(&self, job: JobName, request: RecountRequest) -> OperatorFuture<'_, Result<Recounted, NotRecounted>> {
+        Box::pin(async move { operator_result(self.recounted(&job, &request).await) })
     }
 
     fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId> {
@@ -296,6 +302,7 @@ fn undecided(pause: Uuid) -> JobRecord {
         v: 1,
         last_scheduled: Timestamp::UNIX_EPOCH,
         counted: None,
+        recount: None,
         schedule: None,
         alarms: StandingAlarms::default(),
         nonce: Nonce(format!("pause-{pause}")),

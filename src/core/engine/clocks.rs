@@ -11,11 +11,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::context::Context;
 use super::report::Report;
+pub(super) use crate::clock::AHEAD;
 use crate::clock::server::ServerTime;
 use crate::clock::{Now, Uptime};
 
-/// No occurrence is begun further ahead of the service's clock than this.
-pub(super) const AHEAD: SignedDuration = SignedDuration::from_secs(60);
 /// If wall clock and uptime differ by this much between two turns, the wall clock was set.
 pub(super) const STEP: SignedDuration = SignedDuration::from_secs(1);
 /// Smallest skew that is worth a warning.

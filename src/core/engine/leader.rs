@@ -8,7 +8,8 @@
 //!           ├─ triggers   runs that operators requested
 //!           ├─ chains     jobs that run after others
 //!           ├─ alarms     jobs that start late, run long, or do not succeed
-//!           └─ rewound    marks that the service has lost
+//!           ├─ rewound    marks that the service has lost
+//!           └─ recheck    jobs that operators may have had recounted
 //! ```
 
 mod agenda;
@@ -16,6 +17,7 @@ mod alarms;
 mod book;
 mod chains;
 mod pauses;
+mod recheck;
 mod rewound;
 mod timeline;
 mod triggers;
@@ -30,6 +32,7 @@ use self::alarms::{Alarms, FirstStart};
 use self::book::{Book, Due};
 use self::chains::DownstreamRuns;
 use self::pauses::Pauses;
+use self::recheck::Recheck;
 use self::rewound::SoughtMarks;
 use self::timeline::{Counted, Timeline};
 use self::triggers::Triggers;
@@ -41,7 +44,7 @@ use crate::clock::{Uptime, earlier, later};
 use crate::engine::clocks::{AHEAD, STEP};
 use crate::job::{Digest, Edit, Job, JobName, JobSet, Misfire, Overlap};
 use crate::ledger::{Commit, ControlEntry, JobEntry, LastSuccess, OperatorRequests};
-use crate::run::{Link, RunEnd, RunId, SkipReason, StandingAlarms, Version};
+use crate::run::{JobRecord, Link, Recount, RunEnd, RunId, SkipReason, StandingAlarms, Version};
 
 /// Most jobs and runs that are decided on in one turn.
 const DECISIONS_A_TURN: usize = 200;
@@ -55,6 +58,7 @@ pub(super) struct Leader {
     downstream: DownstreamRuns,
     alarms: Alarms,
     sought: SoughtMarks,
+    recheck: Recheck,
 }
 
 /// A job's record, as far as it concerns the schedule.
@@ -68,6 +72,7 @@ struct Recorded {
     /// The job was added to this node's file since the record was written.
     is_new: bool,
     alarms: StandingAlarms,
+    recount: Option<Box<Recount>>,
 }
 
 impl Leader {
@@ -97,7 +102,7 @@ impl Leader {
         self.downstream.links()
     }
 
-    /// The jobs whose marks are later than `now`, each with its mark.
+    /// The jobs of which nothing is due before a time later than `now`, each with that time.
     pub fn marks_after(&self, now: Timestamp) -> impl Iterator<Item = (&JobName, Timestamp)> {
         self.book.marks_after(now)
     }
@@ -119,9 +124,9 @@ impl Leader {
         self.pauses.next_end(due)
     }
 
-    /// When the next run is given up that waits for a link that cannot arrive any more.
-    pub fn give_up_at(&self) -> Option<Uptime> {
-        self.downstream.next_at()
+    /// When the next run is given up that waits for a link that cannot arrive any more, or when records are read again.
+    pub fn next_up_at(&self) -> Option<Uptime> {
+        self.downstream.next_at().into_iter().chain(self.recheck.next_at()).min()
     }
 
     /// Has all waiting runs checked again.
@@ -190,6 +195,7 @@ impl Leader {
         for (name, entry) in requests.control {
             self.on_pause_read(cx, runs, &name, entry);
         }
+        self.recheck.request(cx.now.up);
     }
 
     fn on_pause_read(&mut self, cx: &mut Context, runs: &mut Runs, name: &JobName, entry: ControlEntry) -> bool {
@@ -205,6 +211,7 @@ impl Leader {
         if cx.clock_step <= -STEP {
             self.on_clock_set_back(cx);
         }
+        self.recheck.act(cx, &self.book);
         self.decide_due(cx, runs);
         self.triggers.decide(cx, runs);
         self.downstream.decide(cx, runs, &mut self.book, &self.pauses);
@@ -215,6 +222,7 @@ impl Leader {
         let ahead = self.book.marks_ahead(cx.latest).map(|(job, ahead)| Report::MarkAhead { job: job.clone(), ahead });
         ahead.collect::<Vec<_>>().into_iter().for_each(|report| cx.report(report));
         self.alarms.mark_all_changed();
+        self.recheck.request(cx.now.up);
     }
 
     /// Ends the pauses that operators requested to end, and those whose time is over.
@@ -434,14 +442,27 @@ impl Leader {
     ) {
         let version = entry.as_ref().map(|entry| entry.version);
         let record = entry.and_then(|entry| entry.record);
-        let counted = record.as_ref().map_or(Counted { from: cx.due, ahead: None }, Counted::of);
-        let marked_at = record.as_ref().map_or(counted.from, |record| record.counted.unwrap_or(record.last_scheduled));
-        let (schedule, alarms) = match record {
-            Some(record) => (record.schedule, record.alarms),
+        // A record that cannot be read does not have the job counted from earlier than what this leader knows of it.
+        let known = self.book.get(name).map_or(cx.due, |timeline| timeline.written.1.max(cx.due));
+        let counted = record.as_ref().map_or(Counted { from: known, ahead: None }, Counted::of);
+        let marked_at = record.as_ref().map_or(counted.from, JobRecord::digested_at);
+        let fresh = record.as_ref().and_then(JobRecord::fresh_recount).map(|recount| Report::Recounted {
+            job: name.clone(),
+            by: recount.by.clone(),
+            from: counted.from,
+            listed: recount.listed.len(),
+        });
+        let (schedule, alarms, recount) = match record {
+            Some(record) => (record.schedule, record.alarms, record.recount),
             // Its record cannot be read. What stood in it before is still known, if this leader wrote or read it.
-            None => (None, self.book.get(name).map(|timeline| timeline.written_alarms.clone()).unwrap_or_default()),
+            None => self.book.get(name).map_or_else(Default::default, |timeline| {
+                (None, timeline.written_alarms.clone(), timeline.recount.clone())
+            }),
         };
-        let recorded = Recorded { version, schedule, marked_at, is_new, alarms };
+        if let Some(fresh) = fresh {
+            cx.report(fresh);
+        }
+        let recorded = Recorded { version, schedule, marked_at, is_new, alarms, recount };
         self.count_from(cx, name, job, counted, recorded);
         let limit = later(cx.latest, AHEAD.unsigned_abs());
         if let Some(ahead) = self.book.get(name).and_then(|timeline| timeline.mark_ahead(limit)) {
@@ -455,7 +476,7 @@ impl Leader {
         name: &JobName,
         job: Option<Arc<Job>>,
         counted: Counted,
-        Recorded { version, schedule, marked_at, is_new, alarms }: Recorded,
+        Recorded { version, schedule, marked_at, is_new, alarms, recount }: Recorded,
     ) {
         let mark = counted.from;
         let is_edited = match (job.as_deref(), &schedule) {
@@ -463,7 +484,8 @@ impl Leader {
             (job, recorded) => job.is_some() != recorded.is_some(),
         };
         let written_alarms = alarms.clone();
-        let mut timeline = Timeline { alarms, written_alarms, ..Timeline::new(job.clone(), version, counted, is_new) };
+        let timeline = Timeline::new(job.clone(), version, counted, is_new);
+        let mut timeline = Timeline { alarms, written_alarms, recount, ..timeline };
         if version.is_some() && schedule.is_none() {
             // No leader counted it: it was disabled, or not defined.
             timeline.count_success_from(cx.due);
@@ -539,7 +561,8 @@ impl Leader {
         runs.changed(cx, name);
     }
 
-    /// Decides on a job again after a conflict, from its record and its pause as just read.
+    /// Decides on a job again after a conflict, or after an operator had it recounted, from its record and its pause as
+    /// just read.
     pub fn on_job_read(
         &mut self,
         cx: &mut Context,
@@ -556,14 +579,19 @@ impl Leader {
         if self.keep_lost_mark(cx, name, entry.as_ref()) {
             return;
         }
+        let Some(timeline) = self.book.get_mut(name) else { return };
+        if entry.as_ref().is_some_and(|entry| entry.record.is_some() && timeline.was_replaced(entry.version)) {
+            timeline.is_in_conflict = true;
+            self.book.schedule(name);
+        }
         let Some(timeline) = self.book.get(name).filter(|timeline| timeline.is_in_conflict) else { return };
         let (written, is_new, job) = (timeline.written, timeline.is_new, timeline.job.clone());
-        let alarms = timeline.written_alarms.clone();
+        let (alarms, recount) = (timeline.written_alarms.clone(), timeline.recount.clone());
         let Some(entry) = entry else {
             // Somebody removed the record: recreate it as it was.
             let schedule = job.as_deref().map(|job| job.schedule_digest(written.1));
             let counted = Counted { from: written.1, ahead: None };
-            let recorded = Recorded { version: None, schedule, marked_at: written.1, is_new: false, alarms };
+            let recorded = Recorded { version: None, schedule, marked_at: written.1, is_new: false, alarms, recount };
             return self.count_from(cx, name, job, counted, recorded);
         };
         let is_unchanged = Some(entry.version) == written.0 && !is_pause_new;

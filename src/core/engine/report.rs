@@ -213,6 +213,16 @@ pub enum Report {
     Edited { job: JobName, since: Timestamp, until: Timestamp },
     /// A job's mark is in the future.
     MarkAhead { job: JobName, ahead: MarkAhead },
+    /// An operator has had a job recounted.
+    Recounted {
+        job: JobName,
+        /// Who asked for it.
+        by: String,
+        /// The time from which it is counted.
+        from: Timestamp,
+        /// Number of later occurrences that were decided on before, and are not decided on again.
+        listed: usize,
+    },
     /// A record of the ledger is not readable and was ignored.
     Damaged(String),
     /// The path of an occurrence's run in the ledger is taken by something that is not that run.

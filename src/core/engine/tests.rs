@@ -19,6 +19,7 @@ mod lost;
 mod missed;
 mod overdue;
 mod parameters;
+mod recounted;
 mod refused;
 mod retrying;
 mod rewound;

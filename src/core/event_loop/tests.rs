@@ -19,8 +19,8 @@ use crate::ledger::{
 use crate::process::{NotSent, Order, Recorded};
 use crate::run::journal::{JournalEntry, JournalState, RecoveredRun};
 use crate::run::{
-    Drain, HandoverRequest, HistoryRecord, KillRequest, KnownBy, Pause, Resume, RunId, RunState, Traces, TriggerRecord,
-    Version,
+    Drain, HandoverRequest, HistoryRecord, KillRequest, KnownBy, NotRecounted, Pause, RecountRequest, Recounted,
+    Resume, RunId, RunState, Traces, TriggerRecord, Version,
 };
 use crate::term::NodeName;
 use crate::test_records::record;
@@ -165,6 +165,10 @@ impl Operator for NoReader {
     }
 
     fn resumed(&self, _: JobName, _: Uuid) -> OperatorFuture<'_, ()> {
+        Box::pin(async { Err(OperatorError("nothing here".into())) })
+    }
+
+    fn recount(&self, _: JobName, _: RecountRequest) -> OperatorFuture<'_, Result<Recounted, NotRecounted>> {
         Box::pin(async { Err(OperatorError("nothing here".into())) })
     }
 

@@ -1,4 +1,4 @@
-//! Operator requests in the ledger: pause, resume, trigger, kill, drain, undrain and handover.
+//! Operator requests in the ledger: pause, resume, recount, trigger, kill, drain, undrain and handover.
 //!
 //! The node that the operator talks to, which need not lead, only writes the request to the ledger; the leader carries
 //! it out. Every request may be repeated safely: a pause overwrites itself, and a trigger is identified by its uuid.
@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 use crate::job::JobName;
 use crate::run::{
-    ControlRecord, Drain, HandoverRequest, HistoryRecord, KillRequest, Link, Pause, Resume, RunId, RunState,
-    TriggerRecord, TriggerSeq, Version,
+    ControlRecord, Drain, HandoverRequest, HistoryRecord, KillRequest, Link, NotRecounted, Pause, RecountRequest,
+    Recounted, Resume, RunId, RunState, TriggerRecord, TriggerSeq, Version,
 };
 use crate::term::NodeName;
 
@@ -78,6 +78,9 @@ pub trait Operator: Send + Sync {
     /// Requests the end of many jobs' pauses, each as [`Operator::request_resume`] does.
     fn request_resumes(&self, jobs: Vec<JobName>, resume: Resume) -> OperatorFuture<'_, Each<Option<Uuid>>>;
     fn resumed(&self, job: JobName, pause: Uuid) -> OperatorFuture<'_, ()>;
+    /// Counts a job from now on again, if that decides on no occurrence a second time, and notifies the leader. Writes
+    /// nothing if not.
+    fn recount(&self, job: JobName, request: RecountRequest) -> OperatorFuture<'_, Result<Recounted, NotRecounted>>;
     /// Requests a run now and returns the id it will have. A repeated uuid returns the same id while the ledger still
     /// knows it.
     fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId>;

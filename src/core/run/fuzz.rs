@@ -18,7 +18,7 @@ fn fuzz_records() {
         let run = read::<RunRecord>(json).inspect(follow).is_some();
         let history = read::<HistoryRecord>(json).inspect(look).is_some();
         let note = Note::read(json).inspect(|note| drop(note.clone().into_job())).is_ok();
-        let others = [read::<JobRecord>(json).is_some(), read::<ControlRecord>(json).is_some()];
+        let others = [read::<JobRecord>(json).inspect(recount).is_some(), read::<ControlRecord>(json).is_some()];
         run || history || note || others.contains(&true)
     });
 }
@@ -36,6 +36,17 @@ fn follow(run: &RunRecord) {
         let mut past = run.past.clone();
         past.note(&end);
         assert!(past.failures >= run.past.failures);
+    }
+}
+
+/// Has the job recounted, whatever its record says.
+fn recount(record: &JobRecord) {
+    let _ = (record.count(), record.digested_at(), record.fresh_recount());
+    for at in [Timestamp::MIN, Timestamp::UNIX_EPOCH, Timestamp::MAX] {
+        let request = RecountRequest { id: uuid::Uuid::nil(), by: "x".into(), at, history_limit: 20 };
+        if let Ok((recounted, done)) = record.clone().recounted(&Decisions::default(), &request) {
+            assert!(recounted.count() < record.count() && done.listed.len() <= MOST_LISTED, "{record:?}");
+        }
     }
 }
 

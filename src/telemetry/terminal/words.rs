@@ -81,6 +81,7 @@ fn of_its_message(facts: &Facts<'_>) -> Option<String> {
             | log_event::LOCK_REFUSED
             | log_event::HISTORY_UNTRIMMED
             | log_event::JOB_MARK_AHEAD
+            | log_event::JOB_RECOUNTED
             | log_event::ARCHIVE_FAILED
             | log_event::ARCHIVE_RECOVERED
             | log_event::OUTPUT_FAILED

@@ -58,6 +58,7 @@ fn help_lists_the_commands() {
         trigger      Run a job now, on the leader
         pause        Skip the occurrences of jobs until they are resumed, or for some time
         resume       Resume paused jobs; what they skipped meanwhile is not run
+        recount      Count a job from now on again, which a clock that was ahead has left silent
         handover     Make the leader resign, whichever node is asked
         drain        Keep a node from leading, for maintenance; its runs in flight go on to their end
         undrain      Let a drained node lead again
@@ -85,8 +86,8 @@ fn help_lists_the_commands() {
 fn every_command_has_help() {
     let context = WorkingDirectory::new();
     let commands = [
-        "run", "check", "next", "status", "history", "trigger", "pause", "resume", "handover", "drain", "undrain",
-        "kill", "exec", "lock", "locks", "latch", "barrier", "release",
+        "run", "check", "next", "status", "history", "trigger", "pause", "resume", "recount", "handover", "drain",
+        "undrain", "kill", "exec", "lock", "locks", "latch", "barrier", "release",
     ];
     for command in commands.into_iter().chain(["import", "completions", "man"]) {
         let printed = context.enter(&[command, "--help"]);

@@ -48,10 +48,11 @@ fn every_answer_is_as_the_document_describes_it() {
         check(&document, (path, "get"), code, &answer);
     }
     let (drain, undrain) = (format!("/v1/nodes/{}/drain", node.name()), format!("/v1/nodes/{}/undrain", node.name()));
-    let posts: [(&str, &str, Value, u16); 9] = [
+    let posts: [(&str, &str, Value, u16); 10] = [
         ("/v1/jobs/{job}/trigger", "/v1/jobs/b/trigger", json!({}), 200),
         ("/v1/jobs/{job}/pause", "/v1/jobs/a/pause", json!({ "reason": "disks" }), 200),
         ("/v1/jobs/{job}/resume", "/v1/jobs/a/resume", json!({}), 200),
+        ("/v1/jobs/{job}/recount", "/v1/jobs/a/recount", json!({}), 409),
         ("/v1/runs/{run}/kill", "/v1/runs/a.20200101T000000Z/kill", json!({}), 404),
         ("/v1/pause", "/v1/pause", json!({ "select": { "jobs": ["?"] }, "for": "2h" }), 200),
         ("/v1/resume", "/v1/resume", json!({ "select": { "all": true } }), 200),

@@ -65,6 +65,7 @@ fn mark(second: i64, nonce: &str) -> Fact {
         v: 1,
         last_scheduled,
         counted: None,
+        recount: None,
         schedule: None,
         alarms: Default::default(),
         nonce: Nonce(nonce.into()),
@@ -307,7 +308,7 @@ fn an_alarm_that_is_told_again_while_it_stands_is_seen() {
         alarms.set(Alarm::Stale, stands.then_some(raised));
         let last_scheduled = Timestamp::UNIX_EPOCH;
         let nonce = Nonce(format!("n{zxid}"));
-        let record = JobRecord { v: 1, last_scheduled, counted: None, schedule: None, alarms, nonce };
+        let record = JobRecord { v: 1, last_scheduled, counted: None, recount: None, schedule: None, alarms, nonce };
         committed(zxid, vec![set("/cronkeeper/jobs/a", serde_json::to_vec(&record).unwrap())], &[])
     };
     let told = || hooked("on_stale", "");
@@ -551,6 +552,7 @@ fn what_is_due_and_not_decided_on_is_seen_in_the_end() {
         v: 1,
         last_scheduled,
         counted: None,
+        recount: None,
         schedule,
         alarms: Default::default(),
         nonce: Nonce("n1".into()),

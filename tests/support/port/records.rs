@@ -23,6 +23,7 @@ pub fn mark(second: i64, nonce: &str) -> JobRecord {
         v: 1,
         last_scheduled: at(second),
         counted: None,
+        recount: None,
         schedule: None,
         alarms: Default::default(),
         nonce: Nonce(nonce.into()),

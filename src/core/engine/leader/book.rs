@@ -4,6 +4,7 @@
 //! rejected, all later ones are rejected too; then the leader reads the record and decides again from it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -206,6 +207,7 @@ impl Book {
         let mark = mark.max(timeline.mark);
         let record = timeline.record(mark, nonce);
         let at = timeline.version;
+        let skipped = skipped.and_then(|(reason, missed)| Some((reason, timeline.undecided(missed)?)));
         let skip = skipped.map(|(reason, missed)| new_skip(cx, token, name, reason, missed));
         let (unreported, skip) = timeline.join_skip(skip, cx.jobs.dependents_of(name));
         timeline.step(mark);
@@ -229,6 +231,9 @@ impl Book {
     /// Moves the mark and begins a run of this occurrence, or queues it behind others.
     pub fn begin(&mut self, cx: &mut Context, runs: &mut Runs, job: &Arc<Job>, at: Timestamp) {
         let id = RunId::scheduled(job.name.clone(), at);
+        if self.get(&job.name).is_some_and(|timeline| timeline.was_decided(at)) {
+            return self.advance(cx, &job.name, at, None);
+        }
         if runs.is_begun(&id) {
             // Somebody set the mark back by hand. The occurrence has its run already, which goes on.
             return self.advance(cx, &job.name, at, None);
@@ -263,8 +268,7 @@ impl Book {
         timeline.open = timeline.open.saturating_sub(1);
         match answer {
             Commit::Accepted => {
-                timeline.written = (Some(timeline.written.0.map_or(Version::FIRST, Version::next)), mark);
-                timeline.is_new = false;
+                timeline.on_written(mark);
                 self.newest = Some(name.clone());
             }
             // Unknown while the session lives: another write has replaced the traces of this one. If the session is
@@ -302,9 +306,19 @@ impl Book {
         self.timelines.iter().map(|(name, timeline)| (name, &timeline.alarms)).filter(|(_, alarms)| alarms.stand())
     }
 
-    /// The jobs whose marks are later than `now`, each with its mark.
+    /// The jobs of which nothing is due before a time later than `now`, each with that time: its mark, as a rule.
     pub fn marks_after(&self, now: Timestamp) -> impl Iterator<Item = (&JobName, Timestamp)> {
-        self.timelines.iter().map(|(name, timeline)| (name, timeline.mark)).filter(move |&(_, mark)| mark > now)
+        let marks = self.timelines.iter().map(move |(name, timeline)| (name, timeline.idle_until(now)));
+        marks.filter(move |&(_, mark)| mark > now)
+    }
+
+    /// The jobs after `name` whose marks are later than `limit`, and whose records nothing is about to change or to read.
+    pub fn settled_after(&self, limit: Timestamp, name: Option<&JobName>) -> impl Iterator<Item = &JobName> {
+        let from = name.map_or(Bound::Unbounded, Bound::Excluded);
+        let timelines = self.timelines.range::<JobName, _>((from, Bound::Unbounded));
+        let is_settled =
+            move |timeline: &Timeline| timeline.mark > limit && timeline.open == 0 && !timeline.is_in_conflict;
+        timelines.filter(move |(_, timeline)| is_settled(timeline)).map(|(name, _)| name)
     }
 
     /// The jobs whose marks are later than `latest`, by more than [`AHEAD`].

@@ -154,6 +154,7 @@ impl Pauses {
         let is_due_by_time = job.as_ref().is_none_or(|job| job.schedule().is_some());
         let mark = if is_due_by_time { timeline.mark.max(until) } else { timeline.mark };
         let passed = job.as_ref().and_then(|job| misfire::missed(job, timeline.mark, until));
+        let passed = passed.and_then(|passed| timeline.undecided(passed));
         let skip = passed.map(|passed| new_skip(cx, token, name, SkipReason::Paused, passed));
         let (unreported, skip) = timeline.join_skip(skip, cx.jobs.dependents_of(name));
         timeline.skip = None;

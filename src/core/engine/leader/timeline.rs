@@ -8,20 +8,23 @@
 //! - A leader wrote it, so time has gone back since, everywhere: no leader decides further than a minute ahead of the
 //!   coordination service's clock. Occurrences before the mark may have been run, and counting from now would run them
 //!   twice, while a run that was skipped can be started by hand. So no occurrence before the mark is due, unless an
-//!   operator removes the record.
+//!   operator has the job recounted: then it is counted from that time on, and the record lists the later occurrences that
+//!   were decided on before. The mark moves over these without a decision.
 //!
-//! Both are errors that a human must see.
+//! Both are errors that a human must see, until the job is recounted.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use crate::clock::earlier;
 use crate::engine::commits::UnreportedSkip;
+use crate::engine::misfire::{Missed, NANOSECOND};
 use crate::engine::report::MarkAhead;
 use crate::job::{Job, JobName};
 use crate::ledger::SkipWrite;
-use crate::run::{JobRecord, Link, Nonce, Skip, StandingAlarms, UpstreamResult, Version};
+use crate::run::{JobRecord, Link, Nonce, Recount, Skip, StandingAlarms, UpstreamResult, Version};
 
 /// One job's occurrences, as far as they are decided on.
 #[derive(Debug)]
@@ -36,6 +39,9 @@ pub(super) struct Timeline {
     pub written: (Option<Version>, Timestamp),
     /// The mark in the record, if it is later than the count.
     pub ahead: Option<Timestamp>,
+    /// What operators' recounts have left. Lists all occurrences after the mark that is known to be in the ledger: if later
+    /// writes are rejected, the job is counted from there again.
+    pub recount: Option<Box<Recount>>,
     /// The newest occurrence taken in: the mark, or the last one of the backlog.
     pub cursor: Timestamp,
     /// Missed occurrences that wait to be made up, oldest first.
@@ -69,6 +75,7 @@ impl Timeline {
             mark,
             written: (version, mark),
             ahead,
+            recount: None,
             cursor: mark,
             backlog: VecDeque::new(),
             alarms: StandingAlarms::default(),
@@ -87,12 +94,64 @@ impl Timeline {
         self.open == 0 && self.backlog.is_empty() && self.cursor == self.mark
     }
 
+    /// True if a record of this version, as read, was written by somebody else after all writes of the leader.
+    pub fn was_replaced(&self, version: Version) -> bool {
+        self.open == 0 && self.written.0.is_none_or(|written| written < version)
+    }
+
     /// Records that one more write is requested.
     pub fn step(&mut self, mark: Timestamp) {
         self.version = Some(self.version.map_or(Version::FIRST, Version::next));
         self.mark = mark;
         self.cursor = self.cursor.max(mark);
         self.open += 1;
+    }
+
+    /// Records that the ledger has a mark, in the next version of the record.
+    pub fn on_written(&mut self, mark: Timestamp) {
+        self.written = (Some(self.written.0.map_or(Version::FIRST, Version::next)), mark);
+        self.recount = self.recount_after(mark);
+        self.is_new = false;
+    }
+
+    fn recount_after(&self, mark: Timestamp) -> Option<Box<Recount>> {
+        self.recount.as_ref().map(|recount| Box::new(recount.after(mark)))
+    }
+
+    /// True if the occurrence was decided on before an operator had the job recounted.
+    pub fn was_decided(&self, at: Timestamp) -> bool {
+        self.recount.as_ref().is_some_and(|recount| recount.lists(at))
+    }
+
+    /// These occurrences without those that were decided on before a recount, which have records of their own.
+    pub fn undecided(&self, missed: Missed) -> Option<Missed> {
+        let Some(recount) = &self.recount else { return Some(missed) };
+        let Missed { mut first, mut last, count } = missed;
+        let decided = recount.listed.iter().filter(|at| (first..=last).contains(*at)).count();
+        if decided == 0 {
+            return Some(missed);
+        }
+        let job = self.job.as_ref()?;
+        while recount.lists(first) {
+            first = job.next_after(first).filter(|&next| next <= last)?;
+        }
+        while recount.lists(last) {
+            last = job.last_before_or_at(earlier(last, NANOSECOND), earlier(first, NANOSECOND))?;
+        }
+        let count = count.saturating_sub(u64::try_from(decided).unwrap_or(u64::MAX)).max(1);
+        Some(Missed { first, last, count })
+    }
+
+    /// The mark as it counts at `now`: nothing is due before it. Occurrences right after it that were decided on before a
+    /// recount belong to what has passed.
+    pub fn idle_until(&self, now: Timestamp) -> Timestamp {
+        let recount = self.recount.as_ref().filter(|recount| !recount.listed.is_empty());
+        let (Some(recount), Some(job)) = (recount, &self.job) else { return self.mark };
+        let (mut mark, mut from) = (self.mark, self.mark.max(now));
+        while let Some(next) = job.next_after(from).filter(|&next| recount.lists(next)) {
+            (mark, from) = (next, next);
+        }
+        mark
     }
 
     /// Joins a skip to the newest record of the same reason, or creates a record. The job's dependents receive links
@@ -132,16 +191,17 @@ impl Timeline {
             v: 1,
             last_scheduled: self.ahead.map_or(mark, |ahead| ahead.max(mark)),
             counted: Some(mark),
+            recount: self.recount_after(mark),
             schedule: self.job.as_deref().map(|job| job.schedule_digest(mark)),
             alarms: self.alarms.clone(),
             nonce,
         }
     }
 
-    /// The mark, if it is later than `limit`.
+    /// The mark, if it is later than `limit`. After a recount only how far the job is counted tells something.
     pub fn mark_ahead(&self, limit: Timestamp) -> Option<MarkAhead> {
         let (mark, is_ignored) = match self.ahead {
-            Some(ahead) if ahead > self.mark => (ahead, true),
+            Some(ahead) if ahead > self.mark && self.recount.is_none() => (ahead, true),
             _ => (self.mark, false),
         };
         (mark > limit).then_some(MarkAhead { mark, is_ignored })

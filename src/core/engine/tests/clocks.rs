@@ -172,6 +172,7 @@ fn found(mark: Timestamp, counted: Option<Timestamp>) -> Fixture {
         v: 1,
         last_scheduled: mark,
         counted,
+        recount: None,
         schedule,
         alarms: Default::default(),
         nonce: Nonce("1-1".into()),

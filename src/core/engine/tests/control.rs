@@ -377,6 +377,7 @@ fn a_record_that_a_pause_made_counts_from_now() {
         v: 1,
         last_scheduled: jiff::Timestamp::UNIX_EPOCH,
         counted: None,
+        recount: None,
         schedule: None,
         alarms: Default::default(),
         nonce: Nonce("pause".into()),

@@ -159,6 +159,7 @@ fn a_refused_begin_is_decided_anew_from_what_the_record_says() {
         v: 1,
         last_scheduled: at("10:00:00"),
         counted: None,
+        recount: None,
         schedule: digest,
         alarms: Default::default(),
         nonce: Nonce("op".into()),

@@ -40,6 +40,7 @@ pub fn entry(job: &Job, mark: Timestamp, version: i32) -> (JobName, JobEntry) {
         v: 1,
         last_scheduled: mark,
         counted: None,
+        recount: None,
         schedule,
         alarms: Default::default(),
         nonce: Nonce("1-1".into()),

@@ -89,6 +89,7 @@ impl SoundHistory {
             v: 1,
             last_scheduled: at(second),
             counted: None,
+            recount: None,
             schedule,
             alarms: Default::default(),
             nonce: Nonce(second.to_string()),

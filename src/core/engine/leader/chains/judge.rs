@@ -6,8 +6,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
-
 use super::DownstreamRuns;
 use super::waiting::WaitingRun;
 use crate::engine::context::Context;
@@ -44,7 +42,8 @@ struct Case<'a> {
     waiting: &'a WaitingRun,
     job: &'a Arc<Job>,
     upstreams: &'a BTreeMap<JobName, Condition>,
-    /// This chain or a later one of the job was begun already: the link arrived too late.
+    /// This chain or a later one of the job was begun already: the link arrived too late. Or it was decided on before an
+    /// operator had the job recounted.
     is_passed: bool,
 }
 
@@ -102,12 +101,14 @@ fn case<'a>(
         return Err(Objection::Drop);
     }
     // A trigger's runs move no mark.
-    let mark = match (run.trigger(), book.get(run.job())) {
-        (Some(_), _) => Timestamp::MIN,
-        (None, Some(timeline)) if !timeline.is_in_conflict => timeline.mark,
+    let is_passed = match (run.trigger(), book.get(run.job())) {
+        (Some(_), _) => false,
+        (None, Some(timeline)) if !timeline.is_in_conflict => {
+            run.scheduled_at() <= timeline.mark || timeline.was_decided(run.scheduled_at())
+        }
         (None, _) => return Err(Objection::Wait),
     };
-    Ok(Case { run, waiting, job, upstreams, is_passed: run.scheduled_at() <= mark })
+    Ok(Case { run, waiting, job, upstreams, is_passed })
 }
 
 fn has_all_links(cx: &Context, runs: &Runs, downstream: &DownstreamRuns, case: &Case<'_>) -> Judgement {
