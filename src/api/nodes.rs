@@ -273,7 +273,7 @@ impl ApiState {
         }
     }
 
-    async fn read_queue(&self) -> Result<Queue, RefusedRequest> {
+    pub(super) async fn read_queue(&self) -> Result<Queue, RefusedRequest> {
         let read = timeout(READ, self.sources.reader.queue()).await;
         read.map_err(|_| unavailable("the queue cannot be read in time"))?.map_err(unavailable)
     }

@@ -59,7 +59,7 @@ pub(super) async fn recount(
 
 impl ApiState {
     async fn recount(&self, by: String, job: JobName) -> Result<Recounting, RefusedRequest> {
-        self.refuse_other_versions(&job)?;
+        self.refuse_other_versions(&job).await?;
         let definition = self.sources.jobs.borrow().jobs.get(&job).cloned();
         let at = whole_second(self.ledger_time());
         // The history of a job that is not loaded here counts as full: nobody here knows its limit.
@@ -86,15 +86,16 @@ impl ApiState {
         }
     }
 
-    /// A node that does not know the list in the job's record would decide on its occurrences a second time.
-    fn refuse_other_versions(&self, job: &JobName) -> Result<(), RefusedRequest> {
-        let status = Arc::clone(&self.sources.status.borrow());
-        let Some(other) = status.members.iter().find(|member| member.version != status.version) else { return Ok(()) };
+    /// A node that does not know the list in the job's record would decide on its occurrences a second time. The members
+    /// are read for this: after its start this node may not have read them yet, and none of them would be another version.
+    async fn refuse_other_versions(&self, job: &JobName) -> Result<(), RefusedRequest> {
+        let members = self.read_queue().await?.members;
+        let own = self.sources.status.borrow().version.clone();
+        let Some(other) = members.iter().find(|member| member.version != own) else { return Ok(()) };
         let (node, version) = (&other.node, cronkeeper_core::escape::short(&other.version, 100));
         let why = format!(
-            "node {node} runs cronkeeper {version} and this one {}, and another version may run a second time what ran \
-             while the clock was ahead; have the same version on all nodes first",
-            status.version
+            "node {node} runs cronkeeper {version} and this one {own}, and another version may run a second time what ran \
+             while the clock was ahead; have the same version on all nodes first"
         );
         Err(not_possible(job, &why))
     }
