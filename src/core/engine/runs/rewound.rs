@@ -327,11 +327,13 @@ impl Runs {
     }
 }
 
-/// The job's record with a mark that is not before the run; `None` if its own is not.
+/// The job's record with a mark that is not before the run; `None` if its own is not, or if it lists the run as one that
+/// was decided on before a recount.
 fn passed(record: JobRecord, run: &RunId) -> Option<JobRecord> {
     let at = run.scheduled_at();
     let counted = record.counted.map(|counted| counted.max(at));
-    let is_passed = record.counted.unwrap_or(record.last_scheduled) >= at;
+    let is_listed = record.recount.as_ref().is_some_and(|recount| recount.lists(at));
+    let is_passed = is_listed || record.counted.unwrap_or(record.last_scheduled) >= at;
     (!is_passed).then(|| JobRecord { last_scheduled: record.last_scheduled.max(at), counted, ..record })
 }
 

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::fixture::*;
 use crate::coordination::Request;
+use crate::election;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Job, JobName, Misfire, Overlap};
 use crate::ledger::{self, Change, Commit, JobEntry, OperatorRequests, Snapshot};
@@ -15,6 +16,7 @@ use crate::process::{Exit, TreeId};
 use crate::run::{
     Decisions, HistoryRecord, JobRecord, NotRecounted, Recount, RecountRequest, Recounted, RunId, Version,
 };
+use crate::term::SessionId;
 
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
@@ -314,6 +316,50 @@ fn a_mark_that_was_recounted_is_kept_until_it_is_passed_and_is_no_error() {
     let [Change::Begin { record, .. }] = &changes[..] else { panic!("{changes:?}") };
     assert_eq!((record.last_scheduled, record.counted), (at("11:00:00") + HOUR * 24, Some(at("10:11:00"))));
     assert_eq!(record.recount.as_ref().map(|recount| times(&recount.listed)), Some(vec!["10:12".into()]));
+}
+
+/// The mark moves over what has run, which is refused. What was to be moved over then is still known.
+#[test]
+fn what_has_run_is_known_until_the_ledger_has_a_later_mark() {
+    let mut fixture = found(job("a", "* * * * *"), "10:10:00", &["10:11:00", "10:12:00"]);
+    fixture.pass(30);
+    let commits = fixture.commits();
+    let [(id, Change::Advance { .. })] = &commits[..] else { panic!("{commits:?}") };
+    fixture.answer(*id, Commit::Superseded);
+    // Somebody has removed the record.
+    fixture.handle(Event::Ledger(ledger::Event::Job(name("a"), None, None)));
+    let changes = fixture.accept_all();
+    let Some(Change::Advance { at: None, record, .. }) = changes.first() else { panic!("{changes:?}") };
+    assert_eq!(record.recount.as_ref().map(|it| times(&it.listed)), Some(vec!["10:11".into(), "10:12".into()]));
+    assert_eq!(begun(&changes), [""; 0], "10:11 has run already");
+    fixture.pass(60);
+    assert_eq!(begun(&fixture.accept_all()), [""; 0], "10:12 has run already");
+    fixture.pass(60);
+    assert_eq!(begun(&fixture.accept_all()), ["a.20261120T101300Z"]);
+}
+
+/// The service has forgotten the recount, and has the mark again that silenced the job.
+#[test]
+fn a_recount_that_the_service_has_lost_is_written_again() {
+    let mut fixture = found(job("a", "* * * * *"), "10:10:00", &["10:12:00"]);
+    fixture.pass(30);
+    assert_eq!(begun(&fixture.accept_all()), ["a.20261120T101100Z"]);
+    fixture.commands.clear();
+    let session = SessionId("a".into());
+    fixture.handle(Event::Election(election::Event::Resumed { session }));
+    assert!(fixture.commands.iter().any(is_read), "{:?}", fixture.commands);
+    let (name, old) = entry(&job("a", "* * * * *"), at("11:00:00") + HOUR * 24, 3);
+    fixture.handle(Event::Ledger(ledger::Event::Job(name, Some(old), None)));
+    let changes = fixture.accept_all();
+    let [Change::Advance { at: Some(Version(3)), record, skip: None, .. }] = &changes[..] else {
+        panic!("{changes:?}")
+    };
+    assert_eq!((record.last_scheduled, record.count()), (at("11:00:00") + HOUR * 24, at("10:11:00")));
+    assert_eq!(record.recount.as_ref().map(|it| times(&it.listed)), Some(vec!["10:12".into()]));
+    fixture.pass(60);
+    assert_eq!(begun(&fixture.accept_all()), [""; 0], "10:12 has run already");
+    fixture.pass(60);
+    assert_eq!(begun(&fixture.accept_all()), ["a.20261120T101300Z"]);
 }
 
 /// What happens to a job.

@@ -6,9 +6,9 @@ use super::fixture::*;
 use crate::coordination::Request;
 use crate::engine::{Command, Event, Report, Start};
 use crate::job::{Interrupted, Job, OnLeaseEnd, Retries};
-use crate::ledger::{Change, Commit, OwnerState, RunLookup, Running, Snapshot};
+use crate::ledger::{Change, Commit, JobEntry, OwnerState, RunLookup, Running, Snapshot};
 use crate::process::{Exit, Order};
-use crate::run::{Nonce, Outcome, Owner, RunId, RunRecord, RunState, Version};
+use crate::run::{JobRecord, Nonce, Outcome, Owner, Recount, RunId, RunRecord, RunState, Version};
 use crate::term::{FencingToken, NodeName, SessionId, TermEnd};
 use crate::{election, ledger};
 
@@ -218,6 +218,21 @@ fn the_mark_moves_with_a_run_that_another_node_than_the_leader_restores() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// It would silence the job again. A leader that has read the record moves over the run.
+#[test]
+fn the_mark_stays_if_a_recounted_record_lists_the_run_that_is_restored() {
+    let (mut fixture, start) = running();
+    let run = start.run.id();
+    fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::Resigned }));
+    let (_, JobEntry { record, version }) = entry(&kinds()[0], at("10:00:00"), 4);
+    let listed = vec![start.run.scheduled_at];
+    let recount = Some(Box::new(Recount { by: "alice".into(), until: start.run.scheduled_at, listed }));
+    let record = record.map(|record| JobRecord { recount, ..record });
+    servers_changed(&mut fixture, Vec::new(), &run, RunLookup::Absent(Some(Box::new(JobEntry { record, version }))));
+    let written = fixture.accept_all();
+    assert!(matches!(&written[..], [Change::Restore { mark: None, .. }]), "{written:?}");
 }
 
 #[test]
