@@ -6,8 +6,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::fixture::{await_start, cli, cli_text, history, leading, node, of, status};
-use crate::support::LONG;
 use crate::support::node::{Node, Spec};
+use crate::support::{LONG, poll};
 
 const YEAR: SignedDuration = SignedDuration::from_hours(365 * 24);
 
@@ -113,6 +113,8 @@ fn a_job_whose_history_was_trimmed_is_left_as_it_is() {
     db.execute("DELETE FROM history WHERE at < ?1", [future.as_microsecond()]).unwrap();
     drop(db);
     let node = leading(&spec);
+    node.await_where("job.mark_ahead", LONG, of("a"));
+    assert!(poll(LONG, || cli(&spec, &["status"]).status.success().then_some(())).is_some(), "the node answers");
     let refused = cli(&spec, &["recount", "a"]);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(1), "{text}");

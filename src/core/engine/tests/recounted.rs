@@ -341,14 +341,15 @@ fn what_has_run_is_known_until_the_ledger_has_a_later_mark() {
 /// The service has forgotten the recount, and has the mark again that silenced the job.
 #[test]
 fn a_recount_that_the_service_has_lost_is_written_again() {
-    let mut fixture = found(job("a", "* * * * *"), "10:10:00", &["10:12:00"]);
+    let minutely = Job { overlap: Overlap::Allow, ..job("a", "* * * * *") };
+    let mut fixture = found(minutely.clone(), "10:10:00", &["10:12:00"]);
     fixture.pass(30);
     assert_eq!(begun(&fixture.accept_all()), ["a.20261120T101100Z"]);
     fixture.commands.clear();
     let session = SessionId("a".into());
     fixture.handle(Event::Election(election::Event::Resumed { session }));
     assert!(fixture.commands.iter().any(is_read), "{:?}", fixture.commands);
-    let (name, old) = entry(&job("a", "* * * * *"), at("11:00:00") + HOUR * 24, 3);
+    let (name, old) = entry(&minutely, at("11:00:00") + HOUR * 24, 3);
     fixture.handle(Event::Ledger(ledger::Event::Job(name, Some(old), None)));
     let changes = fixture.accept_all();
     let [Change::Advance { at: Some(Version(3)), record, skip: None, .. }] = &changes[..] else {
