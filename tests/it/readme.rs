@@ -13,7 +13,8 @@ use cronkeeper_core::schedule::Dates;
 use jiff::{SignedDuration, Timestamp};
 
 /// Where the tests read their own settings.
-const TESTS: [&str; 4] = [
+const TESTS: [&str; 5] = [
+    include_str!("../../benches/shared/short.rs"),
     include_str!("nemesis.rs"),
     include_str!("../simulation/trial.rs"),
     include_str!("../run.sh"),
