@@ -10,7 +10,7 @@
 //!                                                   └─ ended ────► another node has settled it
 //! ```
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Runs;
 use super::active_run::{ActiveRun, ActiveRunState, Ended, News, Phase, Release};
@@ -31,8 +31,12 @@ const ENOUGH: usize = 4;
 pub(super) struct OwnWrites {
     /// The runs that are being looked up.
     sought: BTreeSet<RunId>,
-    /// What the ledger accepted last, oldest first.
-    written: VecDeque<OwnWrite>,
+    /// What the ledger accepted last, by run, each with its number.
+    written: BTreeMap<RunId, (u64, OwnWrite)>,
+    /// The same runs by number, oldest first: each run that a takeover finds is looked for, so it must not be searched.
+    order: BTreeMap<u64, RunId>,
+    /// The number of the next write.
+    next: u64,
     /// The newest when the connection was lost. What was accepted since may be newer than what was lost.
     newest: Option<RunId>,
     /// How many in a row were looked up and are there.
@@ -66,30 +70,35 @@ impl OwnWrite {
 
 impl OwnWrites {
     pub fn note(&mut self, write: OwnWrite) {
-        let run = write.run().id();
-        self.written.retain(|known| known.run().id() != run);
-        self.written.push_back(write);
-        if self.written.len() > KEPT {
-            self.written.pop_front();
+        let (run, number) = (write.run().id(), self.next);
+        self.next += 1;
+        if let Some((before, _)) = self.written.insert(run.clone(), (number, write)) {
+            self.order.remove(&before);
+        }
+        self.order.insert(number, run);
+        if self.order.len() > KEPT
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            self.written.remove(&oldest);
         }
     }
 
     /// The connection is lost: it may come back with other servers.
     pub fn suspend(&mut self) {
         if self.newest.is_none() {
-            self.newest = self.written.back().map(|write| write.run().id());
+            self.newest = self.order.last_key_value().map(|(_, run)| run.clone());
         }
     }
 
     /// What was written of a run.
     fn of(&self, run: &RunId) -> Option<&OwnWrite> {
-        self.written.iter().rfind(|write| write.run().id() == *run)
+        self.written.get(run).map(|(_, write)| write)
     }
 
-    /// The runs of the writes up to this one, newest first.
-    fn runs_until(&self, newest: &RunId) -> impl Iterator<Item = RunId> {
-        let runs = self.written.iter().rev().map(|write| write.run().id());
-        runs.skip_while(|run| *run != *newest)
+    /// The runs of the writes up to that of this run, newest first.
+    fn runs_until(&self, newest: &RunId) -> impl Iterator<Item = &RunId> {
+        let number = self.written.get(newest).map(|(number, _)| *number);
+        number.into_iter().flat_map(|number| self.order.range(..=number).rev()).map(|(_, run)| run)
     }
 }
 
@@ -101,7 +110,7 @@ impl Runs {
         self.own_writes.found = 0;
         if let Some(newest) = self.own_writes.newest.take() {
             // Those that are in flight here are compared with those that are in flight there.
-            let over = self.own_writes.runs_until(&newest).find(|run| !self.active.contains_key(run));
+            let over = self.own_writes.runs_until(&newest).find(|run| !self.active.contains_key(run)).cloned();
             over.iter().for_each(|run| self.look_up(cx, run));
         }
     }
@@ -156,10 +165,7 @@ impl Runs {
             // The answer to the commit is newer.
             Some(active) if active.commit.is_some() => {}
             Some(active) if active.is_local() => self.on_own_looked_up(cx, run, found),
-            Some(active) => {
-                let waits = waits_for_leader(active);
-                self.on_other_looked_up(cx, run, found, waits);
-            }
+            Some(_) => self.on_other_looked_up(cx, run, found),
             None => self.on_over_looked_up(cx, run, found),
         }
     }
@@ -186,7 +192,8 @@ impl Runs {
         }
     }
 
-    fn on_other_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup, waits: bool) {
+    fn on_other_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup) {
+        let waits = self.active.get(run).is_some_and(waits_for_leader);
         match found {
             RunLookup::InFlight(record, version) if self.is_over_here(cx, &record) => {
                 self.forget(cx, run);
@@ -228,7 +235,7 @@ impl Runs {
             RunLookup::InFlight(record, version) => return self.adopt_unknown(cx, run, Some((*record, version))),
         }
         if self.own_writes.found < ENOUGH {
-            let before = self.own_writes.runs_until(run).skip(1).find(|run| !self.active.contains_key(run));
+            let before = self.own_writes.runs_until(run).skip(1).find(|run| !self.active.contains_key(run)).cloned();
             before.iter().for_each(|run| self.look_up(cx, run));
         }
     }
