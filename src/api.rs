@@ -163,6 +163,16 @@ struct ApiState {
     slow_answers: SlowAnswers,
 }
 
+impl ApiState {
+    /// What asks other nodes, or why this node cannot.
+    fn peers(&self) -> Result<&peers::Peers, String> {
+        self.sources.output.peers.as_deref().ok_or_else(|| {
+            let own = &self.sources.status.borrow().node;
+            format!("{own} has no token for other nodes: set `--listen` and `--api-token-file`")
+        })
+    }
+}
+
 /// Turns a panic in a handler into an answer 500.
 async fn catch_panic(request: Request, next: Next) -> Response {
     let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await;

@@ -139,10 +139,7 @@ impl ApiState {
 
     async fn ask(&self, member: &Member, path: &str, until: Instant) -> Answer {
         let node = &member.node;
-        let Some(peers) = &self.sources.output.peers else {
-            let own = self.sources.status.borrow().node.clone();
-            return Err(format!("{own} has no token for other nodes: set `--listen` and `--api-token-file`"));
-        };
+        let peers = self.peers()?;
         if Instant::now() >= until {
             return Err(format!("there was no time to ask {node}"));
         }

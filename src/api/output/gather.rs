@@ -4,7 +4,6 @@
 //! ledger.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -12,7 +11,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::page::{Cursor, Missing, OutputPage, OutputState};
 use super::plan::Plan;
-use crate::api::peers::Peers;
 use crate::api::{ApiState, RefusedRequest};
 use crate::output::{LocalPage, OutputKey, PageEnd, Reader, Wanted};
 use crate::status::HistoryEntry;
@@ -191,7 +189,7 @@ impl Gatherer<'_> {
     /// The attempts that a node keeps, and how many earlier ones are left out.
     async fn list_of(&self, member: &Member) -> Result<(Vec<u32>, usize), String> {
         let path = format!("/v1/runs/{}/output?local=true", self.run);
-        let listed: OutputPage = self.peers()?.get(member, &path, Duration::ZERO).await?;
+        let listed: OutputPage = self.state.peers()?.get(member, &path, Duration::ZERO).await?;
         Ok(last_of(listed.attempts))
     }
 
@@ -302,7 +300,7 @@ impl Gatherer<'_> {
             from.attempt,
             wait.as_secs().min(2),
         );
-        let page: OutputPage = self.peers()?.get(member, &path, wait).await?;
+        let page: OutputPage = self.state.peers()?.get(member, &path, wait).await?;
         part_of(page, &self.run, from).map_err(|why| format!("{node} has answered with nonsense: {why}"))
     }
 
@@ -343,13 +341,6 @@ impl Gatherer<'_> {
         let kept = self.state.sources.output.kept.as_ref();
         kept.ok_or_else(|| {
             unavailable(format!("{} keeps no output: see `--output-retention`, and its log", self.own_name()))
-        })
-    }
-
-    fn peers(&self) -> Result<&Arc<Peers>, String> {
-        let peers = self.state.sources.output.peers.as_ref();
-        peers.ok_or_else(|| {
-            format!("{} has no token for other nodes: set `--listen` and `--api-token-file`", self.own_name())
         })
     }
 
