@@ -3,7 +3,7 @@
 //! ```text
 //! lock             held as long as a process uses the directory: exclusively with ZooKeeper, shared on solo
 //! identity.json    the backend, chroot and cluster that this directory belongs to
-//! sessions.json    sessions whose znodes may still exist in ZooKeeper
+//! sessions.json    sessions whose entries may still exist in ZooKeeper, or exist again
 //! journal          what was done about the runs of this node   (on solo, one for each member: see `solo`)
 //! last-good.json   the jobs files as last accepted   (the program's `config::last_good`)
 //! output/          what the runs of this node wrote             (the program's `output`)
@@ -29,6 +29,7 @@ pub use identity::BackendIdentity;
 use self::identity::Identity;
 use self::journal::FileJournal;
 use self::lock::{FileLock, Kind};
+pub use self::sessions::KEPT_SESSIONS;
 use self::sessions::Sessions;
 use crate::safe_path::{self, Refusal, Unsafe};
 use cronkeeper_core::run::journal::Recovered;
@@ -41,6 +42,7 @@ pub struct StateDir {
     identity: Mutex<Identity>,
     sessions: Mutex<Sessions>,
     earlier: Vec<SessionId>,
+    left: Vec<SessionId>,
     _lock: FileLock,
 }
 
@@ -135,9 +137,9 @@ impl StateDir {
         let lock = take_lock(path, &belongs, node)?;
         let identity = Identity::load_or_create(path, belongs)?;
         let sessions = Sessions::read(path)?;
-        let earlier = sessions.made_here();
+        let (earlier, left) = (sessions.made_here(), sessions.left_here());
         let path = path.to_owned();
-        Ok(Self { path, identity: Mutex::new(identity), sessions: Mutex::new(sessions), earlier, _lock: lock })
+        Ok(Self { path, identity: Mutex::new(identity), sessions: Mutex::new(sessions), earlier, left, _lock: lock })
     }
 
     pub fn path(&self) -> &Path {
@@ -170,7 +172,7 @@ impl StateDir {
         locked(&self.sessions).record(&self.path, id)
     }
 
-    /// The sessions of earlier processes that were still recorded when the directory was opened.
+    /// The sessions of earlier processes whose entries may exist, as recorded when the directory was opened.
     ///
     /// Only those recorded in this boot and in this very directory. Their processes are dead, because the directory's
     /// lock was free.
@@ -178,10 +180,17 @@ impl StateDir {
         &self.earlier
     }
 
-    /// Removes sessions whose znodes are gone.
+    /// The last sessions of earlier processes whose entries were removed, as recorded when the directory was opened.
+    ///
+    /// ZooKeeper may have lost that, and then they exist again. The limits of [`Self::earlier_sessions`] apply.
+    pub fn left_sessions(&self) -> &[SessionId] {
+        &self.left
+    }
+
+    /// Records that the entries of these sessions are gone.
     ///
     /// # Errors
-    /// If that cannot be written; the sessions are then still recorded.
+    /// If that cannot be written; their entries then count as existing.
     pub fn forget_sessions(&self, ids: &[SessionId]) -> Result<(), StateDirError> {
         locked(&self.sessions).forget(&self.path, ids)
     }
@@ -303,9 +312,24 @@ mod tests {
         drop(first);
         let second = open(dir.path(), zookeeper("")).unwrap();
         assert_eq!(second.earlier_sessions(), [one.clone(), two.clone()]);
-        second.forget_sessions(&[one]).unwrap();
+        second.forget_sessions(std::slice::from_ref(&one)).unwrap();
         drop(second);
-        assert_eq!(open(dir.path(), zookeeper("")).unwrap().earlier_sessions(), [two]);
+        let third = open(dir.path(), zookeeper("")).unwrap();
+        assert_eq!((third.earlier_sessions(), third.left_sessions()), ([two].as_slice(), [one].as_slice()));
+    }
+
+    #[test]
+    fn the_last_sessions_that_left_no_entry_are_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = open(dir.path(), zookeeper("")).unwrap();
+        let sessions: Vec<SessionId> = (0..20).map(|number| SessionId(number.to_string())).collect();
+        for session in &sessions {
+            state.record_session(session).unwrap();
+            state.forget_sessions(std::slice::from_ref(session)).unwrap();
+        }
+        drop(state);
+        let after = open(dir.path(), zookeeper("")).unwrap();
+        assert_eq!((after.earlier_sessions(), after.left_sessions()), ([].as_slice(), &sessions[4..]));
     }
 
     #[test]

@@ -33,7 +33,10 @@ use super::zookeeper::{Connector, SimClient};
 /// The disk of a node.
 #[derive(Default)]
 pub struct Disk {
+    /// Those whose entries may exist.
     sessions: Vec<i64>,
+    /// Those whose entries are gone, unless the servers lose that.
+    left: Vec<i64>,
     cluster: Option<String>,
     /// Number of processes so far.
     processes: u32,
@@ -72,9 +75,11 @@ impl StateDir {
     pub fn open(disk: &Arc<Mutex<Disk>>, recovered: &Recovered) -> Self {
         let mut content = on(disk);
         content.processes += 1;
-        let removable = if content.rebooted { Vec::new() } else { content.sessions.clone() };
-        content.rebooted = false;
-        content.sessions.clone_from(&removable);
+        if std::mem::take(&mut content.rebooted) {
+            content.sessions.clear();
+            content.left.clear();
+        }
+        let removable = [content.left.as_slice(), &content.sessions].concat();
         Self { disk: disk.clone(), removable, open_ends: recovered.ends(), noted: recovered.noted() }
     }
 }
@@ -101,7 +106,11 @@ impl SessionStore for StateDir {
     }
 
     fn forget(&mut self, owners: &[i64]) {
-        on(&self.disk).sessions.retain(|session| !owners.contains(session));
+        let mut disk = on(&self.disk);
+        let (left, sessions) =
+            std::mem::take(&mut disk.sessions).into_iter().partition::<Vec<_>, _>(|session| owners.contains(session));
+        disk.sessions = sessions;
+        disk.left.extend(left);
     }
 
     fn open_ends(&self) -> Vec<RunEnd> {

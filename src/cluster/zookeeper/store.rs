@@ -36,7 +36,8 @@ pub trait SessionStore: Send {
     /// this is unknown.
     fn removable(&self) -> Vec<i64>;
 
-    /// Forgets sessions whose entries are gone. Remembering one longer does no harm, so a failure is not reported.
+    /// Records that the entries of these sessions are gone; the last of them stay [`removable`](Self::removable), because
+    /// the servers may lose that. Nothing depends on it, so a failure is not reported.
     fn forget(&mut self, _owners: &[i64]) {}
 
     /// Ends of runs that earlier processes of this node may not have written to the ledger.
@@ -100,7 +101,7 @@ impl SessionStore for KeptSessions {
     }
 
     fn removable(&self) -> Vec<i64> {
-        self.state.earlier_sessions().iter().filter_map(owner_of).collect()
+        self.state.left_sessions().iter().chain(self.state.earlier_sessions()).filter_map(owner_of).collect()
     }
 
     fn forget(&mut self, owners: &[i64]) {

@@ -12,6 +12,7 @@ use super::client::{Client, Connect, ConnectError, State};
 use super::damage::Damages;
 use super::session_loop::{SessionEnd, SessionLoop};
 use super::{NodeIdentity, Options, SessionStore};
+use crate::state_dir::KEPT_SESSIONS;
 use cronkeeper_core::clock::server::ServerTime;
 use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::coordination::{self, Service};
@@ -42,8 +43,8 @@ pub struct Supervisor<C: Connect, K> {
     pub backlog: VecDeque<Deferred>,
     /// The cluster's id; absent until a session has read it.
     pub cluster: Option<String>,
-    /// The owner ids of this process's own earlier sessions, whose entries may be removed.
-    pub earlier: Vec<i64>,
+    /// The owner ids of this process's own last sessions, whose entries may be removed.
+    pub earlier: VecDeque<i64>,
     /// The newest reading of the servers' clock.
     pub time: Option<ServerTime>,
     /// The node has been in the queue, so what the servers refuse from now on is not a mistake in its setup.
@@ -113,7 +114,7 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
             desired: Desired::default(),
             backlog: VecDeque::new(),
             cluster: None,
-            earlier: Vec::new(),
+            earlier: VecDeque::new(),
             time: None,
             has_joined: false,
             has_reported_open_paths: false,
@@ -132,7 +133,12 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
                 None => return,
             }
             match SessionLoop::new(&mut self, client, requested).run().await {
-                SessionEnd::Expired => self.earlier.push(owner),
+                SessionEnd::Expired => {
+                    self.earlier.push_back(owner);
+                    if self.earlier.len() > KEPT_SESSIONS {
+                        self.earlier.pop_front();
+                    }
+                }
                 SessionEnd::Done => return,
                 SessionEnd::Failed(failure) => return self.emit(election::Event::Failed(failure)),
             }

@@ -126,7 +126,6 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 self.membership.state = OwnMemberState::Present;
                 let removed = self.removable();
                 self.supervisor.store.forget(&removed);
-                self.supervisor.earlier.clear();
                 self.membership.name_wanted_until = None;
                 self.candidacy.survey_at = self.now();
                 self.link.on_member();
@@ -345,14 +344,9 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             self.membership.lose();
         }
         let is_leader = self.candidacy.leads();
-        if !verified.has_candidate {
-            self.candidacy.role = match std::mem::replace(&mut self.candidacy.role, Role::None) {
-                leading @ Role::Leading(_) => leading,
-                _ => Role::None,
-            };
-        }
-        if self.link.reported == ReportedLink::Suspended && matches!(self.candidacy.role, Role::Waiting(_)) {
-            // The queue may be another, if the servers have lost something.
+        // After a reconnect the queue may be another: the servers may have lost something.
+        let is_outdated = !verified.has_candidate || self.link.reported == ReportedLink::Suspended;
+        if is_outdated && !is_leader {
             self.candidacy.role = Role::None;
         }
         let lost = !verified.has_member || (is_leader && (!verified.has_candidate || verified.is_preceded));
@@ -396,8 +390,11 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             Some(watch) if self.candidacy.leads() => self.membership.of_others = Some(fired(watch)),
             Some(_) | None => {}
         }
+        // Nobody overtakes a leader, unless the servers have lost that a candidate was removed.
+        let is_overtaken =
+            self.candidacy.leads() && survey.behind.as_ref().is_some_and(|behind| behind.leader_node.is_some());
         self.membership.must_verify |=
-            !survey.has_member || (self.candidacy.candidate.is_some() && !survey.has_candidate);
+            !survey.has_member || (self.candidacy.candidate.is_some() && !survey.has_candidate) || is_overtaken;
         if let (Role::Waiting(_), true) = (&self.candidacy.role, survey.has_candidate) {
             match survey.behind {
                 Some(behind)
