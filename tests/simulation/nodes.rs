@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cronkeeper_cluster::zookeeper::session_id;
 use cronkeeper_core::clock::{Clock, Now, Uptime, Wake};
 use cronkeeper_core::coordination::{Coordination, Event as BackendEvent, Request};
 use cronkeeper_core::election::{self, TransferError};
@@ -14,7 +15,7 @@ use cronkeeper_core::job::JobSet;
 use cronkeeper_core::ledger;
 use cronkeeper_core::process::{Launch, NotSent, Notice, Order, Processes, Recorded, WardenGone};
 use cronkeeper_core::run::journal::{Journal, JournalEntry, JournalState, RecoveredRun, Written};
-use cronkeeper_core::run::{ControlRecord, Note, RunId, RunRecord, RunState};
+use cronkeeper_core::run::{ControlRecord, Note, OnLoss, RunId, RunRecord, RunState};
 use cronkeeper_core::term::{FencingToken, NodeName};
 use fastrand::Rng;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -127,8 +128,12 @@ impl<const STEADY: bool, const REWINDS: bool> Subject for Nodes<STEADY, REWINDS>
             let is_locked = |run: &str| run.starts_with(LOCKED);
             let awaits_lock = is_locked(&name)
                 && (alive.iter().any(|run| is_locked(run)) || is_just_now(world.wardens.last_end(is_locked)));
+            // A run that is begun again after a loss stays as it was until it has its locks.
+            let member = tree.get(&format!("/cronkeeper/nodes/{}", record.owner.node));
+            let is_alive = member.is_some_and(|(_, stat)| session_id(stat.ephemeral_owner) == record.owner.session);
+            let is_begun_again = record.on_loss == OnLoss::Rerun && !is_alive;
             let waits = match record.state {
-                _ if awaits_lock => record.state.waits(),
+                _ if awaits_lock => record.state.waits() || is_begun_again,
                 // It waits for a further attempt; or it was begun ahead of its time, and waits for that.
                 RunState::Retrying | RunState::Unstarted => {
                     let is_ahead = record.state == RunState::Unstarted && record.begun_at < record.scheduled_at;

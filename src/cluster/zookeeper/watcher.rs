@@ -183,6 +183,12 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         }
     }
 
+    /// Watches all runs anew. After a reconnect the records may be older ones, which no watch reports.
+    pub fn watch_again(&mut self) {
+        let watched: Vec<RunId> = self.watched.keys().cloned().collect();
+        watched.into_iter().for_each(|run| self.watch(run));
+    }
+
     fn unwatch(&mut self, run: &RunId) {
         if self.watched.remove(run).is_some_and(|watched| watched.has_watch) {
             self.bytes -= paths::running(run).len();

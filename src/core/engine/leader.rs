@@ -43,7 +43,7 @@ use super::runs::Runs;
 use crate::clock::{Uptime, earlier, later};
 use crate::engine::clocks::{AHEAD, STEP};
 use crate::job::{Digest, Edit, Job, JobName, JobSet, Misfire, Overlap};
-use crate::ledger::{Commit, ControlEntry, JobEntry, LastSuccess, OperatorRequests};
+use crate::ledger::{Commit, ControlEntry, JobEntry, LastSuccess, OperatorRequests, RunLookup};
 use crate::run::{JobRecord, Link, Recount, RunEnd, RunId, SkipReason, StandingAlarms, Version};
 
 /// Most jobs and runs that are decided on in one turn.
@@ -663,6 +663,11 @@ impl Leader {
     /// Handles the answer to the begin of a trigger's run.
     pub fn on_triggered_answer(&mut self, run: &RunId, answer: Commit) {
         self.triggers.on_begin_answer(run, answer);
+    }
+
+    /// Handles what there is of a run that was looked up.
+    pub fn on_looked_up(&mut self, cx: &mut Context, run: &RunId, found: &RunLookup) {
+        self.triggers.on_looked_up(cx, run, found);
     }
 
     /// Handles the answer to the begin of a run after its upstreams' runs.

@@ -151,7 +151,10 @@ impl Parts {
             (E::LastSuccess(job, found), Some(leader)) => leader.on_success_read(cx, &job, found),
             (E::Job(..) | E::OperatorRequests(_) | E::LastSuccess(..), None) => {}
             (E::InFlight(all), _) => runs.on_in_flight(cx, &all),
-            (E::Again(run, found), _) => runs.on_looked_up(cx, &run, found),
+            (E::Again(run, found), leader) => {
+                leader.iter_mut().for_each(|leader| leader.on_looked_up(cx, &run, &found));
+                runs.on_looked_up(cx, &run, found);
+            }
             (E::Run(run, found), _) => runs.on_read(cx, &run, found),
             (E::OwnerGone(run, owner, found), _) => runs.on_news(cx, &run, News::OwnerGone(owner, found)),
             (E::Before(run, before), _) => hooks.on_before_read(cx, &run, before),
@@ -193,7 +196,7 @@ impl Parts {
         let mut leader = leader.as_mut().filter(|_| is_of_this_term);
         if let (Some(run), Commit::Superseded, true) = (requested.purpose.begun(), answer, leader.is_some()) {
             // If its owner has restored it, it is known before its job is decided on again.
-            cx.ledger(ledger::Request::ReadRun(run.clone()));
+            runs.look_up(cx, run);
         }
         match requested.purpose {
             Purpose::Advance { job, mark, skip } => {

@@ -363,6 +363,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             self.supervisor.emit(Event::Resumed { session: self.id.clone() });
             // Perhaps by other servers, which have lost something.
             self.listen_again();
+            self.watcher.watch_again();
             self.job_locks.release_again();
         }
     }

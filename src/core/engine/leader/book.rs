@@ -41,8 +41,9 @@ pub(super) struct Book {
     deferred: BTreeSet<JobName>,
     /// The job whose record was written last.
     newest: Option<JobName>,
-    /// The same when the connection was lost. What was accepted since may be newer than what was lost.
-    newest_before: Option<JobName>,
+    /// That job and those written since, once the connection was lost. The servers may have lost any of them: the answer
+    /// of the old servers may arrive after the loss of the connection, and one of the new servers before the search.
+    newest_at_loss: Option<BTreeSet<JobName>>,
 }
 
 /// A job that is due.
@@ -270,6 +271,9 @@ impl Book {
             Commit::Accepted => {
                 timeline.on_written(mark);
                 self.newest = Some(name.clone());
+                if let Some(since) = &mut self.newest_at_loss {
+                    since.insert(name.clone());
+                }
             }
             // Unknown while the session lives: another write has replaced the traces of this one. If the session is
             // gone, so is the term.
@@ -284,15 +288,14 @@ impl Book {
 
     /// The connection is lost: it may come back with other servers.
     pub fn suspend(&mut self) {
-        if self.newest_before.is_none() {
-            self.newest_before = self.newest.clone();
-        }
+        self.newest_at_loss.get_or_insert_with(|| self.newest.iter().cloned().collect());
     }
 
-    /// The job whose record was written last in this term, before the connection was lost.
-    pub fn newest_written(&mut self) -> Option<JobName> {
+    /// The jobs whose records show whether a record of this term is lost: the one that was written last before the
+    /// connection was lost, and those written since.
+    pub fn newest_written(&mut self) -> BTreeSet<JobName> {
         self.suspend();
-        self.newest_before.take()
+        self.newest_at_loss.take().unwrap_or_default()
     }
 
     /// The jobs whose marks were written since then, without those that are read again anyway.

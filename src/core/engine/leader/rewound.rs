@@ -34,8 +34,8 @@ impl Leader {
     pub fn look_for_newest_mark(&mut self, cx: &mut Context) {
         self.sought.all = true;
         self.triggers.seek_returned();
-        if let Some(newest) = self.book.newest_written() {
-            self.look_for_mark(cx, newest);
+        for job in self.book.newest_written() {
+            self.look_for_mark(cx, job);
         }
     }
 

@@ -4,7 +4,7 @@
 //! trigger, so a trigger whose run is in the ledger is gone. The leader's list of triggers may be outdated; the commit
 //! detects that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::engine::context::Context;
 use crate::engine::misfire::{LEAST_AGE, STAMP, is_too_old};
 use crate::engine::runs::Runs;
 use crate::job::Job;
-use crate::ledger::{Change, Commit, TriggerEntry};
+use crate::ledger::{Change, Commit, RunLookup, TriggerEntry};
 use crate::run::{Link, RunId, Skip, SkipReason, TriggerRecord, TriggerSeq, UpstreamResult};
 
 /// Most decided triggers that are remembered. For older ones the ledger is checked by the commit.
@@ -30,6 +30,8 @@ pub(super) struct Triggers {
     waiting: BTreeMap<TriggerSeq, TriggerEntry>,
     /// Decided on in this term.
     decided: BTreeMap<TriggerSeq, (Uuid, Timestamp)>,
+    /// The runs of those whose begin was rejected, which are looked up.
+    rejected: BTreeSet<RunId>,
     /// The decided triggers that are read next are decided on again: the service may have lost that they were.
     seeks_returned: bool,
     /// When the next trigger is given up that this node's file does not allow: it lacks the job, or the parameters.
@@ -157,11 +159,24 @@ impl Triggers {
         self.decided.iter().any(|(&other, &(same, _))| other != seq && same == uuid)
     }
 
-    /// Handles the answer to the begin of a trigger's run. If it was rejected, the trigger is gone, or is read again
-    /// with the next requests.
+    /// Handles the answer to the begin of a trigger's run. If it was rejected, the trigger is gone, or its run is on
+    /// record: another node has restored it after the service had lost both that and the removal of the trigger.
     pub fn on_begin_answer(&mut self, run: &RunId, answer: Commit) {
-        if let (Commit::Superseded | Commit::Unknown, Some(seq)) = (answer, run.trigger()) {
-            self.decided.remove(&seq);
+        let Some(seq) = run.trigger().filter(|_| matches!(answer, Commit::Superseded | Commit::Unknown)) else {
+            return;
+        };
+        self.decided.remove(&seq);
+        if answer == Commit::Superseded {
+            self.rejected.insert(run.clone());
+        }
+    }
+
+    /// Handles what there is of a run. Removes its trigger if that was not begun because the run is on record.
+    pub fn on_looked_up(&mut self, cx: &mut Context, run: &RunId, found: &RunLookup) {
+        let is_on_record = !matches!(found, RunLookup::Absent(_));
+        if let (true, true, Some(seq)) = (self.rejected.remove(run), is_on_record, run.trigger()) {
+            let change = Change::DropTrigger { job: run.job().clone(), seq, skip: None, links: Vec::new() };
+            cx.commit(change, Purpose::DropTrigger { skip: None });
         }
     }
 }

@@ -296,6 +296,8 @@ impl Runs {
         let Some(process) = active.process() else { return };
         let stopped = process.stopped;
         if stopped == Some(StopCause::Superseded) {
+            let end = judge(cx.now, active, process, ending).end;
+            self.own_writes.note(OwnWrite::Superseded(Box::new(end)));
             return self.leave_to_another(cx, run);
         }
         // The time for the steps before its program counts too.
@@ -516,7 +518,7 @@ impl Runs {
                 self.commit_next(cx, run);
             }
             found if is_unconfirmed => {
-                self.forget(cx, run);
+                self.leave(cx, run);
                 self.adopt_unknown(cx, run, found);
                 cx.facts.push_back(Fact::JobReleased(run.job().clone()));
             }
@@ -544,13 +546,19 @@ impl Runs {
 
     /// Forgets an own run, here and in the state directory.
     pub(super) fn forget_own(&mut self, cx: &mut Context, run: &RunId) {
-        if let Some(active) = self.active.get(run) {
-            self.over.remember(active.over());
-        }
+        self.remember_over(run);
         self.forget(cx, run);
         cx.forget(run);
         // An occurrence that was due meanwhile waits for what becomes of the run.
         cx.facts.push_back(Fact::JobReleased(run.job().clone()));
+    }
+
+    fn remember_over(&mut self, run: &RunId) {
+        let Some(active) = self.active.get(run) else { return };
+        self.over.remember(active.over());
+        if let Some(ended) = active.ended() {
+            self.own_writes.note(OwnWrite::Superseded(ended.end.clone()));
+        }
     }
 
     /// Leaves a superseded run, whose process is gone, to the node that has it now.
@@ -561,6 +569,7 @@ impl Runs {
         if !cx.leads() {
             return self.forget_own(cx, run);
         }
+        self.remember_over(run);
         cx.forget(run);
         if let Some(active) = self.active.get_mut(run) {
             debug_assert_eq!(active.commit, None, "nothing is written about a superseded run");

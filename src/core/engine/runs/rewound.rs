@@ -37,9 +37,11 @@ pub(super) struct OwnWrites {
     order: BTreeMap<u64, RunId>,
     /// The number of the next write.
     next: u64,
-    /// The newest when the connection was lost. What was accepted since may be newer than what was lost.
-    newest: Option<RunId>,
-    /// How many in a row were looked up and are there.
+    /// The number of the next write when the connection was lost.
+    lost_at: Option<u64>,
+    /// The write from before the loss that is being looked up, and its number.
+    at: Option<(u64, RunId)>,
+    /// How many of those in a row are there.
     found: usize,
 }
 
@@ -49,12 +51,14 @@ pub(super) enum OwnWrite {
     Ended(Box<RunEnd>),
     /// Released for another attempt.
     Released(Box<RunRecord>),
+    /// Another node has settled it. This is how it ended here: it counts only if nothing else is on record.
+    Superseded(Box<RunEnd>),
 }
 
 impl OwnWrite {
     fn run(&self) -> &RunRecord {
         match self {
-            Self::Ended(end) => &end.run,
+            Self::Ended(end) | Self::Superseded(end) => &end.run,
             Self::Released(run) => run,
         }
     }
@@ -62,7 +66,9 @@ impl OwnWrite {
     /// The phase in which it is written again.
     fn phase(&self) -> Phase {
         match self {
-            Self::Ended(end) => Phase::Ended(Ended { was_written: true, ..Ended::new(RunEnd::clone(end), true) }),
+            Self::Ended(end) | Self::Superseded(end) => {
+                Phase::Ended(Ended { was_written: true, ..Ended::new(RunEnd::clone(end), true) })
+            }
             Self::Released(run) => Phase::Releasing(Release { state: run.state, report: None }),
         }
     }
@@ -85,20 +91,27 @@ impl OwnWrites {
 
     /// The connection is lost: it may come back with other servers.
     pub fn suspend(&mut self) {
-        if self.newest.is_none() {
-            self.newest = self.order.last_key_value().map(|(_, run)| run.clone());
-        }
+        self.lost_at.get_or_insert(self.next);
+    }
+
+    /// The runs of the writes from this number on.
+    fn runs_from(&self, number: u64) -> impl Iterator<Item = &RunId> {
+        self.order.range(number..).map(|(_, run)| run)
     }
 
     /// What was written of a run.
-    fn of(&self, run: &RunId) -> Option<&OwnWrite> {
+    pub fn of(&self, run: &RunId) -> Option<&OwnWrite> {
+        self.restorable(run).filter(|write| !matches!(write, OwnWrite::Superseded(_)))
+    }
+
+    /// What is written of a run if the service has nothing of it any more.
+    fn restorable(&self, run: &RunId) -> Option<&OwnWrite> {
         self.written.get(run).map(|(_, write)| write)
     }
 
-    /// The runs of the writes up to that of this run, newest first.
-    fn runs_until(&self, newest: &RunId) -> impl Iterator<Item = &RunId> {
-        let number = self.written.get(newest).map(|(number, _)| *number);
-        number.into_iter().flat_map(|number| self.order.range(..=number).rev()).map(|(_, run)| run)
+    /// The writes before this number, newest first.
+    fn before(&self, number: u64) -> impl Iterator<Item = (&u64, &RunId)> {
+        self.order.range(..number).rev()
     }
 }
 
@@ -106,13 +119,23 @@ impl Runs {
     /// Looks for what this node has written last: the service may have changed its servers.
     pub fn look_for_own_writes(&mut self, cx: &mut Context) {
         cx.ledger(Request::ReadInFlight);
-        self.own_writes.suspend();
         self.own_writes.found = 0;
-        if let Some(newest) = self.own_writes.newest.take() {
-            // Those that are in flight here are compared with those that are in flight there.
-            let over = self.own_writes.runs_until(&newest).find(|run| !self.active.contains_key(run)).cloned();
-            over.iter().for_each(|run| self.look_up(cx, run));
-        }
+        let lost_at = self.own_writes.lost_at.take().unwrap_or(self.own_writes.next);
+        // A write after the loss proves nothing: the old servers may have accepted it, or the new ones.
+        let is_here = |run: &RunId| self.active.get(run).is_some_and(ActiveRun::is_local);
+        let later = self.own_writes.runs_from(lost_at).filter(|run| !is_here(run)).cloned();
+        later.collect::<Vec<_>>().iter().for_each(|run| self.look_up(cx, run));
+        self.look_up_before(cx, lost_at);
+    }
+
+    /// Looks up the newest write before this number. Those of runs that are in flight here are compared with what is in
+    /// flight there.
+    fn look_up_before(&mut self, cx: &mut Context, number: u64) {
+        let is_here = |run: &RunId| self.active.get(run).is_some_and(ActiveRun::is_local);
+        let before = self.own_writes.before(number).find(|(_, run)| !is_here(run));
+        let at = before.map(|(&number, run)| (number, run.clone()));
+        at.iter().for_each(|(_, run)| self.look_up(cx, run));
+        self.own_writes.at = at;
     }
 
     /// The connection is lost.
@@ -130,8 +153,16 @@ impl Runs {
         self.look_up(cx, run);
     }
 
-    /// Looks up a run of this node that may be gone.
-    pub(super) fn look_up(&mut self, cx: &mut Context, run: &RunId) {
+    /// Forgets a run that is another's now. What this node wrote of it before may be lost.
+    pub(super) fn leave(&mut self, cx: &mut Context, run: &RunId) {
+        self.forget(cx, run);
+        if cx.session.is_some() && self.own_writes.of(run).is_some() {
+            self.look_up(cx, run);
+        }
+    }
+
+    /// Looks up a run that may be gone, or on record although this node does not know it.
+    pub fn look_up(&mut self, cx: &mut Context, run: &RunId) {
         if self.own_writes.sought.insert(run.clone()) {
             cx.ledger(Request::ReadAgain(run.clone()));
         }
@@ -141,8 +172,8 @@ impl Runs {
     pub fn on_in_flight(&mut self, cx: &mut Context, all: &[RunId]) {
         let all: BTreeSet<&RunId> = all.iter().collect();
         let is_known_here = |run: &ActiveRun| run.is_local() && run.is_begun() || waits_for_leader(run);
-        let is_gone = |run: &ActiveRun| run.commit.is_none() && is_known_here(run);
-        let gone = self.active.iter().filter(|(id, run)| is_gone(run) && !all.contains(id));
+        let is_answered = |run: &ActiveRun| run.commit.is_none() && is_known_here(run);
+        let gone = self.active.iter().filter(|(id, run)| is_answered(run) && !all.contains(id));
         let gone: Vec<RunId> = gone.map(|(id, _)| id.clone()).collect();
         gone.iter().for_each(|run| self.look_up(cx, run));
         for run in all {
@@ -161,12 +192,20 @@ impl Runs {
     /// Handles what there is of a run: what was read before may be older than what this node has written since.
     pub fn on_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup) {
         self.own_writes.sought.remove(run);
+        let number = self.own_writes.at.take_if(|(_, at)| at == run).map(|(number, _)| number);
+        let is_there = matches!(found, RunLookup::Ended);
         match self.active.get(run) {
             // The answer to the commit is newer.
             Some(active) if active.commit.is_some() => {}
             Some(active) if active.is_local() => self.on_own_looked_up(cx, run, found),
             Some(_) => self.on_other_looked_up(cx, run, found),
             None => self.on_over_looked_up(cx, run, found),
+        }
+        if let Some(number) = number {
+            self.own_writes.found = if is_there { self.own_writes.found + 1 } else { 0 };
+            if self.own_writes.found < ENOUGH {
+                self.look_up_before(cx, number);
+            }
         }
     }
 
@@ -206,7 +245,7 @@ impl Runs {
                 self.report_rewound(cx, run);
                 self.write_again(cx, run, None);
             }
-            RunLookup::Absent(job) if self.own_writes.of(run).is_some() => {
+            RunLookup::Absent(job) if self.own_writes.restorable(run).is_some() => {
                 self.forget(cx, run);
                 self.restore_over(cx, run, job);
             }
@@ -225,18 +264,10 @@ impl Runs {
         match found {
             RunLookup::InFlight(record, version) if self.is_over_here(cx, &record) => {
                 self.settle_again(cx, *record, version);
-                self.own_writes.found = 0;
             }
-            RunLookup::Absent(job) => {
-                self.restore_over(cx, run, job);
-                self.own_writes.found = 0;
-            }
-            RunLookup::Ended => self.own_writes.found += 1,
-            RunLookup::InFlight(record, version) => return self.adopt_unknown(cx, run, Some((*record, version))),
-        }
-        if self.own_writes.found < ENOUGH {
-            let before = self.own_writes.runs_until(run).skip(1).find(|run| !self.active.contains_key(run)).cloned();
-            before.iter().for_each(|run| self.look_up(cx, run));
+            RunLookup::InFlight(record, version) => self.adopt_unknown(cx, run, Some((*record, version))),
+            RunLookup::Absent(job) => self.restore_over(cx, run, job),
+            RunLookup::Ended => {}
         }
     }
 
@@ -279,7 +310,7 @@ impl Runs {
 
     /// Restores a run that is gone, begin and all, so that what became of it can be written again.
     fn restore_over(&mut self, cx: &mut Context, run: &RunId, job: Option<Box<JobEntry>>) {
-        let Some(write) = self.own_writes.of(run) else { return };
+        let Some(write) = self.own_writes.restorable(run) else { return };
         let (record, phase) = (write.run().clone(), write.phase());
         self.insert_over(Version::FIRST, record, phase);
         self.report_rewound(cx, run);

@@ -40,6 +40,9 @@ impl Runs {
         self.agenda = super::Agenda::default();
         // Unanswered attempts of an earlier term. Those that were written are in the snapshot, which was read after
         // that term's candidate was gone; the others can no longer be written.
+        let unanswered = self.active.values().filter(|run| !run.is_begun()).map(|run| run.record.id());
+        let lost: Vec<RunId> = unanswered.filter(|run| self.own_writes.of(run).is_some()).collect();
+        lost.iter().for_each(|run| self.look_up(cx, run));
         self.active.retain(ActiveRun::is_begun);
         self.release_all_unneeded_locks(cx);
         running.sort_by_key(|found| (found.record.scheduled_at, found.record.job.clone()));
@@ -197,7 +200,7 @@ impl Runs {
             }
             Commit::Unknown if is_own => self.read_unconfirmed(cx, run),
             Commit::Superseded | Commit::Unknown => self.on_settled_by_another(cx, run),
-            Commit::Fenced => self.forget(cx, run),
+            Commit::Fenced => self.leave(cx, run),
         }
     }
 
@@ -246,7 +249,7 @@ impl Runs {
             }
             _ if !is_awaited => {}
             Commit::Superseded | Commit::Unknown => self.on_settled_by_another(cx, run),
-            Commit::Fenced => self.forget(cx, run),
+            Commit::Fenced => self.leave(cx, run),
         }
     }
 
@@ -255,7 +258,7 @@ impl Runs {
     fn on_settled_by_another(&mut self, cx: &mut Context, run: &RunId) {
         // The answer can come after the term: then the run is the affair of whoever leads now.
         if !cx.leads() {
-            return self.forget(cx, run);
+            return self.leave(cx, run);
         }
         if !self.step(cx, run, RunStep::Disown) {
             return;
@@ -296,7 +299,7 @@ impl Runs {
             return if self.active.get(run).is_some_and(waits_for_leader) {
                 self.look_up(cx, run)
             } else {
-                self.forget(cx, run)
+                self.leave(cx, run)
             };
         };
         if self.is_over_here(cx, &record) {
@@ -538,7 +541,7 @@ impl Runs {
                 cx.facts.push_back(Fact::Skipped(skip));
             }
             Commit::Superseded | Commit::Unknown => self.on_settled_by_another(cx, run),
-            Commit::Fenced => self.forget(cx, run),
+            Commit::Fenced => self.leave(cx, run),
         }
     }
 
@@ -546,7 +549,7 @@ impl Runs {
     pub(super) fn on_queued_answer(&mut self, cx: &mut Context, run: &RunId, answer: Commit) {
         match answer {
             Commit::Accepted => self.await_others(cx, run),
-            Commit::Superseded | Commit::Fenced => self.forget(cx, run),
+            Commit::Superseded | Commit::Fenced => self.leave(cx, run),
             Commit::Unknown => {
                 self.forget(cx, run);
                 // If the ledger has it, the read adds it again.

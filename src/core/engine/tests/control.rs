@@ -9,7 +9,7 @@ use crate::coordination::Request;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Job, JobName, Misfire, Overlap};
 use crate::ledger::{
-    self, Change, Commit, ControlEntry, JobEntry, OperatorRequests, OwnerState, Snapshot, TriggerEntry,
+    self, Change, Commit, ControlEntry, JobEntry, OperatorRequests, OwnerState, RunLookup, Snapshot, TriggerEntry,
 };
 use crate::process::Exit;
 use crate::run::{
@@ -148,6 +148,22 @@ fn a_trigger_beside_a_run_in_flight_is_skipped_where_overlap_says_so() {
         fixture.accept_all();
         fixture.receive(requests([(7, request("tick", "10:00:01", 1))]));
         assert_eq!(done(&fixture.accept_all()), [expected]);
+    }
+}
+
+/// The service had lost that the trigger was removed, and another node has restored its run.
+#[test]
+fn a_trigger_whose_begin_is_rejected_because_its_run_is_on_record_is_removed() {
+    for (found, expected) in [(RunLookup::Ended, vec!["drop 7"]), (RunLookup::Absent(None), Vec::new())] {
+        let mut fixture = Fixture::settled("10:00:00", vec![job("a", "@daily")]);
+        fixture.receive(requests([(7, request("a", "10:00:00", 1))]));
+        let commits = fixture.commits();
+        let [(id, Change::BeginTriggered { run })] = &commits[..] else { panic!("{commits:?}") };
+        fixture.answer(*id, Commit::Superseded);
+        fixture.looked_up(&run.id(), found);
+        assert_eq!(done(&fixture.accept_all()), expected);
+        fixture.pass(60);
+        assert!(fixture.accept_all().is_empty() && fixture.starts().is_empty());
     }
 }
 

@@ -298,3 +298,116 @@ fn a_mark_never_goes_back_and_is_written_again() {
     let next = begun(&fixture.accept_all());
     assert_eq!(next, ["a.20261120T100004Z"]);
 }
+
+/// Two jobs that are due at 10:00:01, whose runs have started.
+fn two_running() -> (Fixture, Vec<Start>) {
+    let mut fixture = Fixture::settled("10:00:00", vec![kinds()[0].clone(), job("b", "1 0 10 * * *")]);
+    fixture.pass(1);
+    fixture.accept_all();
+    let starts = fixture.starts();
+    starts.iter().for_each(|start| fixture.started(start.tree_id));
+    fixture.commands.clear();
+    (fixture, starts)
+}
+
+fn reconnect(fixture: &mut Fixture, meanwhile: impl FnOnce(&mut Fixture)) {
+    let session = SessionId("a".into());
+    fixture.handle(Event::Election(election::Event::Suspended { session: session.clone() }));
+    meanwhile(fixture);
+    fixture.commands.clear();
+    fixture.handle(Event::Election(election::Event::Resumed { session }));
+}
+
+/// The old servers may have accepted it, and lost it since.
+#[test]
+fn an_end_that_was_answered_after_the_connection_was_lost_is_looked_for_too() {
+    let (mut fixture, starts) = two_running();
+    fixture.ended(starts[0].tree_id, Exit::Code(0), None);
+    fixture.accept_all();
+    fixture.ended(starts[1].tree_id, Exit::Code(0), None);
+    reconnect(&mut fixture, |fixture| drop(fixture.accept_all()));
+    for start in &starts {
+        let asked = Command::Ask(Request::Ledger(ledger::Request::ReadAgain(start.run.id())));
+        assert!(fixture.commands.contains(&asked), "{}: {:?}", start.run.id(), fixture.commands);
+    }
+}
+
+#[test]
+fn a_mark_that_was_answered_after_the_connection_was_lost_is_looked_for_too() {
+    let mut fixture = Fixture::settled("10:00:00", vec![kinds()[0].clone(), job("b", "2 0 10 * * *")]);
+    fixture.pass(1);
+    fixture.accept_all();
+    fixture.pass(1);
+    reconnect(&mut fixture, |fixture| drop(fixture.accept_all()));
+    for job in ["a", "b"] {
+        let asked = Command::Ask(Request::Ledger(ledger::Request::ReadJob(name(job))));
+        assert!(fixture.commands.contains(&asked), "{job}: {:?}", fixture.commands);
+    }
+}
+
+/// A leader whose run another node has settled, and whose process is gone.
+fn settled_by_another() -> (Fixture, Start) {
+    let (mut fixture, start) = running();
+    servers_changed(&mut fixture, Vec::new(), &start.run.id(), RunLookup::Ended);
+    fixture.ended(start.tree_id, Exit::Signal { signal: 9, core: false }, None);
+    fixture.commands.clear();
+    (fixture, start)
+}
+
+#[test]
+fn an_attempt_that_another_node_settled_is_not_started_again_though_the_service_has_lost_everything_about_it() {
+    let (mut fixture, start) = settled_by_another();
+    fixture.handle(Event::Ledger(ledger::Event::Run(start.run.id(), None)));
+    fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::LeaseOver }));
+    let snapshot = Box::new(Snapshot { jobs: [entry(&kinds()[0], at("10:00:00"), 1)].into(), ..Snapshot::default() });
+    let (term, lease_until, took) = (Fixture::term(10), fixture.now.up + LEASE, Duration::ZERO);
+    fixture.handle(Event::Election(election::Event::Elected { term, lease_until, snapshot, took }));
+    let changes = fixture.accept_all();
+    assert!(matches!(&changes[..], [Change::Advance { skip: None, .. }]), "{changes:?}");
+    assert!(fixture.starts().is_empty());
+}
+
+#[test]
+fn how_a_settled_attempt_ended_here_is_recorded_once_nothing_else_is() {
+    let (mut fixture, start) = settled_by_another();
+    let run = start.run.id();
+    fixture.handle(Event::Ledger(ledger::Event::Run(run.clone(), None)));
+    servers_changed(&mut fixture, Vec::new(), &run, RunLookup::Absent(None));
+    match &fixture.accept_all()[..] {
+        [Change::Restore { .. }, Change::End { end, .. }] => {
+            assert_eq!((end.run.id(), end.signal), (run, Some(9)));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// It may go on there.
+#[test]
+fn a_settled_attempt_ends_no_run_that_is_in_flight() {
+    let (mut fixture, start) = settled_by_another();
+    let run = start.run.id();
+    fixture.handle(Event::Ledger(ledger::Event::Run(run.clone(), None)));
+    let owner = Owner { node: NodeName::new("host-b"), session: SessionId("b".into()) };
+    let other = RunRecord { owner, nonce: Nonce("other-1".into()), ..start.run.clone() };
+    servers_changed(&mut fixture, vec![run.clone()], &run, RunLookup::InFlight(Box::new(other), Version::FIRST));
+    assert!(fixture.accept_all().is_empty());
+}
+
+/// The service has lost the whole run before the leader began the next attempt.
+#[test]
+fn a_run_is_restored_if_its_next_attempt_cannot_be_begun_because_it_is_gone() {
+    let job = Job { retries: Retries { limit: 1, ..Retries::default() }, ..kinds()[0].clone() };
+    let (mut fixture, start) = ended(&job, Exit::Code(1));
+    let run = start.run.id();
+    fixture.pass(60);
+    let next = fixture.commits();
+    let [(id, Change::UpdateRun { .. })] = &next[..] else { panic!("{next:?}") };
+    fixture.commands.clear();
+    fixture.answer(*id, Commit::Superseded);
+    fixture.handle(Event::Ledger(ledger::Event::Run(run.clone(), None)));
+    let asked = Command::Ask(Request::Ledger(ledger::Request::ReadAgain(run.clone())));
+    assert!(fixture.commands.contains(&asked), "{:?}", fixture.commands);
+    fixture.looked_up(&run, RunLookup::Absent(None));
+    let written = fixture.accept_all();
+    assert!(matches!(&written[..], [Change::Restore { .. }, Change::ChangeOwner { .. }, ..]), "{written:?}");
+}
