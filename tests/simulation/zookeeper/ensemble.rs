@@ -10,6 +10,8 @@ use super::super::network::{Host, Packet};
 use super::super::world::{Env, Event};
 use super::leading::QUORUM;
 use super::server::{Health, Input, Server};
+use crate::ledger::txn::{Change, Txn};
+use cronkeeper_cluster::zookeeper::client::Op;
 
 /// Number of servers.
 pub const SERVERS: usize = 3;
@@ -100,8 +102,11 @@ impl Ensemble {
     }
 
     fn lose(&mut self, env: &mut Env, leader: usize, lost: usize) {
-        let length = env.committed.saturating_sub(lost);
         let log = &self.servers[leader].log;
+        // Nodes that have joined a cluster do not join another, so the first moments of a cluster are not lost.
+        let founded = log.iter().position(|entry| creates(&entry.txn, "/cronkeeper/cluster"));
+        let length = env.committed.saturating_sub(lost).max(founded.map_or(0, |at| at + 1).min(env.committed));
+        let lost = env.committed - length;
         let txns = log[length..env.committed.min(log.len())].iter().map(|entry| entry.txn.clone()).collect();
         env.committed = length;
         env.note(|| format!("the ensemble loses {lost} transactions"));
@@ -115,6 +120,11 @@ impl Ensemble {
             follower.follow(env, leader);
         }
     }
+}
+
+fn creates(txn: &Txn, wanted: &str) -> bool {
+    let Change::Ops(ops) = &txn.change else { return false };
+    ops.iter().any(|op| matches!(op, Op::Create { path, .. } if path == wanted))
 }
 
 fn talk(env: &Env, a: usize, b: usize) -> bool {

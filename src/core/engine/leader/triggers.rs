@@ -28,12 +28,10 @@ const REMEMBERED: usize = 1_000;
 pub(super) struct Triggers {
     /// Not decided on yet.
     waiting: BTreeMap<TriggerSeq, TriggerEntry>,
-    /// Decided on in this term.
+    /// Decided on in this term, since the last reconnect.
     decided: BTreeMap<TriggerSeq, (Uuid, Timestamp)>,
     /// The runs of those whose begin was rejected, which are looked up.
     rejected: BTreeSet<RunId>,
-    /// The decided triggers that are read next are decided on again: the service may have lost that they were.
-    seeks_returned: bool,
     /// When the next trigger is given up that this node's file does not allow: it lacks the job, or the parameters.
     give_up_at: Option<Timestamp>,
 }
@@ -49,19 +47,18 @@ enum TriggerVerdict {
 impl Triggers {
     /// Adds the triggers in the ledger that are not decided on yet.
     pub fn add(&mut self, read: BTreeMap<TriggerSeq, TriggerEntry>) {
-        let seeks_returned = std::mem::take(&mut self.seeks_returned);
         for (seq, entry) in read {
             // A service that has lost triggers gives their numbers to others.
             let is_decided = self.decided.get(&seq) == Some(&(entry.record.uuid, entry.record.at));
-            if !is_decided || seeks_returned {
+            if !is_decided {
                 self.waiting.insert(seq, entry);
             }
         }
     }
 
-    /// Has those decided triggers removed again that the service has lost the removal of.
-    pub fn seek_returned(&mut self) {
-        self.seeks_returned = true;
+    /// Forgets which triggers were decided on: the service may have lost that, and get the same ones again.
+    pub fn forget_decided(&mut self) {
+        self.decided.clear();
     }
 
     /// When the next trigger is given up.

@@ -161,6 +161,16 @@ impl Runs {
         }
     }
 
+    /// Forgets the other runs.
+    pub(super) fn retain(&mut self, cx: &mut Context, keep: impl Fn(&ActiveRun) -> bool) {
+        let others = self.active.iter().filter(|(_, run)| !keep(run)).map(|(id, _)| id.clone());
+        let others: Vec<RunId> = others.filter(|run| self.own_writes.of(run).is_some()).collect();
+        self.active.retain(keep);
+        if cx.session.is_some() {
+            others.iter().for_each(|run| self.look_up(cx, run));
+        }
+    }
+
     /// Looks up a run that may be gone, or on record although this node does not know it.
     pub fn look_up(&mut self, cx: &mut Context, run: &RunId) {
         if self.own_writes.sought.insert(run.clone()) {
@@ -347,12 +357,16 @@ impl Runs {
         match answer {
             Commit::Accepted => {
                 active.version = Version::FIRST;
+                let is_waiting = waits_for_leader(active);
                 if let Some(process) = active.process_mut() {
                     process.needs_change_owner = false;
                     cx.ledger(Request::WatchOwn(run.clone()));
                 }
                 self.commit_next(cx, run);
                 self.tie_to_lease(cx, run);
+                if is_waiting && cx.leads() {
+                    self.await_its_turn(cx, run);
+                }
                 self.take_up_news(cx, run);
             }
             // Somebody has begun the run or moved the mark meanwhile, or the session is another by now.

@@ -40,10 +40,7 @@ impl Runs {
         self.agenda = super::Agenda::default();
         // Unanswered attempts of an earlier term. Those that were written are in the snapshot, which was read after
         // that term's candidate was gone; the others can no longer be written.
-        let unanswered = self.active.values().filter(|run| !run.is_begun()).map(|run| run.record.id());
-        let lost: Vec<RunId> = unanswered.filter(|run| self.own_writes.of(run).is_some()).collect();
-        lost.iter().for_each(|run| self.look_up(cx, run));
-        self.active.retain(ActiveRun::is_begun);
+        self.retain(cx, ActiveRun::is_begun);
         self.release_all_unneeded_locks(cx);
         running.sort_by_key(|found| (found.record.scheduled_at, found.record.job.clone()));
         for Running { record, version, owner } in running {
@@ -67,7 +64,7 @@ impl Runs {
     /// Ends the term: drops all runs that this node does not have itself.
     pub fn end_term(&mut self, cx: &mut Context) {
         self.agenda = super::Agenda::default();
-        self.active.retain(ActiveRun::is_local);
+        self.retain(cx, ActiveRun::is_local);
         self.release_all_unneeded_locks(cx);
         self.watch_all(cx);
     }
@@ -383,6 +380,14 @@ impl Runs {
     pub(super) fn await_retry(&mut self, cx: &mut Context, run: &RunId) {
         self.retry_at_its_time(cx, run);
         self.watch_unowned(cx, run);
+    }
+
+    /// Schedules a run that waits for this leader.
+    pub(super) fn await_its_turn(&mut self, cx: &mut Context, run: &RunId) {
+        match self.active.get(run).map(|active| active.record.state) {
+            Some(RunState::Queued) => self.await_others(cx, run),
+            _ => self.await_retry(cx, run),
+        }
     }
 
     fn watch_unowned(&mut self, cx: &mut Context, run: &RunId) {

@@ -411,3 +411,18 @@ fn a_run_is_restored_if_its_next_attempt_cannot_be_begun_because_it_is_gone() {
     let written = fixture.accept_all();
     assert!(matches!(&written[..], [Change::Restore { .. }, Change::ChangeOwner { .. }, ..]), "{written:?}");
 }
+
+#[test]
+fn a_run_that_is_restored_while_its_next_attempt_is_due_gets_it() {
+    let job = Job { retries: Retries { limit: 1, ..Retries::default() }, ..kinds()[0].clone() };
+    let (mut fixture, start) = ended(&job, Exit::Code(1));
+    let run = start.run.id();
+    servers_changed(&mut fixture, Vec::new(), &run, RunLookup::Absent(None));
+    let commits = fixture.commits();
+    let [(id, Change::Restore { .. })] = &commits[..] else { panic!("{commits:?}") };
+    fixture.pass(60);
+    assert!(fixture.commits().is_empty());
+    fixture.answer(*id, Commit::Accepted);
+    fixture.accept_all();
+    assert_eq!(fixture.starts().iter().map(|start| start.run.attempt).collect::<Vec<_>>(), [2]);
+}
