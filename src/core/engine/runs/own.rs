@@ -296,8 +296,10 @@ impl Runs {
         let Some(process) = active.process() else { return };
         let stopped = process.stopped;
         if stopped == Some(StopCause::Superseded) {
-            let end = judge(cx.now, active, process, ending).end;
-            self.own_writes.note(OwnWrite::Superseded(Box::new(end)));
+            if process.started.is_some() {
+                let end = judge(cx.now, active, process, ending).end;
+                self.own_writes.note(OwnWrite::Superseded(Box::new(end)));
+            }
             return self.leave_to_another(cx, run);
         }
         // The time for the steps before its program counts too.
