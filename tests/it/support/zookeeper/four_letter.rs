@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use super::Ensemble;
+use crate::support::{LONG, poll};
 
 impl Ensemble {
     /// A server's answer to `word`; empty if it does not answer, because it is paused or starting.
@@ -63,8 +64,9 @@ impl Ensemble {
     }
 
     fn figure(&self, i: usize, name: &str) -> usize {
-        let figures = self.figures(i);
-        let figure = figures.get(name).unwrap_or_else(|| panic!("server {i} does not report {name}: {figures:?}"));
+        // A busy server may close the connection without an answer.
+        let figure = poll(LONG, || self.figures(i).remove(name));
+        let figure = figure.unwrap_or_else(|| panic!("server {i} does not report {name}"));
         figure.parse().unwrap_or_else(|_| panic!("{name} of server {i} is {figure}"))
     }
 }
