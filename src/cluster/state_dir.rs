@@ -191,8 +191,8 @@ impl StateDir {
     ///
     /// # Errors
     /// If that cannot be written; their entries then count as existing.
-    pub fn forget_sessions(&self, ids: &[SessionId]) -> Result<(), StateDirError> {
-        locked(&self.sessions).forget(&self.path, ids)
+    pub fn note_left(&self, ids: &[SessionId]) -> Result<(), StateDirError> {
+        locked(&self.sessions).note_left(&self.path, ids)
     }
 
     /// Opens this node's journal; returns also what earlier processes left open in it.
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_remembered_until_it_is_forgotten() {
+    fn a_session_may_have_entries_until_it_has_left() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = (SessionId("1".into()), SessionId("2".into()));
         let first = open(dir.path(), zookeeper("")).unwrap();
@@ -312,7 +312,7 @@ mod tests {
         drop(first);
         let second = open(dir.path(), zookeeper("")).unwrap();
         assert_eq!(second.earlier_sessions(), [one.clone(), two.clone()]);
-        second.forget_sessions(std::slice::from_ref(&one)).unwrap();
+        second.note_left(std::slice::from_ref(&one)).unwrap();
         drop(second);
         let third = open(dir.path(), zookeeper("")).unwrap();
         assert_eq!((third.earlier_sessions(), third.left_sessions()), ([two].as_slice(), [one].as_slice()));
@@ -325,7 +325,7 @@ mod tests {
         let sessions: Vec<SessionId> = (0..20).map(|number| SessionId(number.to_string())).collect();
         for session in &sessions {
             state.record_session(session).unwrap();
-            state.forget_sessions(std::slice::from_ref(session)).unwrap();
+            state.note_left(std::slice::from_ref(session)).unwrap();
         }
         drop(state);
         let after = open(dir.path(), zookeeper("")).unwrap();

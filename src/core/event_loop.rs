@@ -32,6 +32,7 @@ use crate::election::{ApiAddress, Defined, Event as Election, Failure, Published
 use crate::engine::hooks::HookStart;
 use crate::engine::{Engine, Event, Start};
 use crate::process::{Launch, Notice, Processes, WardenGone};
+use crate::run::OverAttempts;
 use crate::run::journal::{Journal, Recovered, Written};
 use crate::schedule;
 
@@ -173,7 +174,10 @@ impl<P: Ports> EventLoop<P> {
     ) -> Stopped {
         let now = self.clock.now();
         self.report_turn(now);
-        let mut stopped = self.turn(now, Event::Recovered(recovered.runs));
+        // A copy of another directory knows nothing of this node.
+        let is_own = matches!(recovered.written, Written::Here | Written::BeforeBoot);
+        let over = if is_own { recovered.over } else { OverAttempts::default() };
+        let mut stopped = self.turn(now, Event::Recovered { runs: recovered.runs, over });
         self.publish();
         self.request(ElectionRequest::Campaign);
         while stopped.is_none() {

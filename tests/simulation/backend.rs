@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cronkeeper_cluster::state_dir::KEPT_SESSIONS;
 use cronkeeper_cluster::zookeeper::client::{Connect, ConnectError, Lend};
 use cronkeeper_cluster::zookeeper::{
     ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve, session_id,
@@ -50,6 +51,7 @@ pub struct StateDir {
     disk: Arc<Mutex<Disk>>,
     /// Sessions of earlier processes of this boot. They are dead, because otherwise this process would not run.
     removable: Vec<i64>,
+    left: Vec<i64>,
     open_ends: Vec<RunEnd>,
     noted: Option<Noted>,
 }
@@ -79,8 +81,8 @@ impl StateDir {
             content.sessions.clear();
             content.left.clear();
         }
-        let removable = [content.left.as_slice(), &content.sessions].concat();
-        Self { disk: disk.clone(), removable, open_ends: recovered.ends(), noted: recovered.noted() }
+        let (removable, left) = (content.sessions.clone(), content.left.clone());
+        Self { disk: disk.clone(), removable, left, open_ends: recovered.ends(), noted: recovered.noted() }
     }
 }
 
@@ -105,12 +107,18 @@ impl SessionStore for StateDir {
         self.removable.clone()
     }
 
-    fn forget(&mut self, owners: &[i64]) {
+    fn left(&self) -> Vec<i64> {
+        self.left.clone()
+    }
+
+    fn note_left(&mut self, owners: &[i64]) {
         let mut disk = on(&self.disk);
         let (left, sessions) =
             std::mem::take(&mut disk.sessions).into_iter().partition::<Vec<_>, _>(|session| owners.contains(session));
         disk.sessions = sessions;
         disk.left.extend(left);
+        let kept = disk.left.len().saturating_sub(KEPT_SESSIONS);
+        disk.left.drain(..kept);
     }
 
     fn open_ends(&self) -> Vec<RunEnd> {

@@ -31,6 +31,8 @@ pub enum Fact {
     Over { node: usize, token: FencingToken },
     /// A backend breaks a rule of the contract on the order of events.
     Misordered { node: usize, rule: &'static str },
+    /// A node reports that it is connected, after it was not, or that it is not any more.
+    InTouch { node: usize, is: bool },
     /// A session of a node is open.
     Connected { node: usize, session: i64 },
     /// A node has noted in its state directory that an attempt was begun, and hands the attempt to its warden.

@@ -367,6 +367,12 @@ fn listen(world: &Shared, node: usize, said: &mut Said, event: &election::Event)
             (said.leads, said.token) = (false, None);
             env.facts.push(Fact::Over { node, token: term.token });
         }
+        election::Event::Session { .. } | election::Event::Resumed { .. } => {
+            env.facts.push(Fact::InTouch { node, is: true });
+        }
+        election::Event::Suspended { .. } | election::Event::Expired { .. } => {
+            env.facts.push(Fact::InTouch { node, is: false });
+        }
         // The handover failed, so the term continues.
         election::Event::NotTransferred { why, .. } if *why != TransferError::Changed => {
             if let Some(token) = said.token {

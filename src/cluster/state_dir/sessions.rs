@@ -75,7 +75,7 @@ impl Sessions {
         self.write(directory, next)
     }
 
-    pub(super) fn forget(&mut self, directory: &Path, ids: &[SessionId]) -> Result<(), StateDirError> {
+    pub(super) fn note_left(&mut self, directory: &Path, ids: &[SessionId]) -> Result<(), StateDirError> {
         let mut next = self.file.clone();
         let (left, sessions): (Vec<_>, Vec<_>) =
             next.sessions.into_iter().partition(|recorded| ids.contains(&recorded.id));

@@ -28,7 +28,10 @@ use cronkeeper_core::term::{NodeName, SessionId};
 pub(super) struct Leftover {
     /// Sessions whose entries are removed.
     pub(super) sessions: Vec<i64>,
-    /// Those of them whose processes are dead: their runs end here. A living process ends its own runs itself.
+    /// Sessions that had left nothing. If one of them holds the node's name again, the member is removed. The rest is left
+    /// to the servers, which expire the session: until then this node restores what it knows.
+    pub(super) left: Vec<i64>,
+    /// Those of `sessions` whose processes are dead: their runs end here. A living process ends its own runs itself.
     pub(super) dead: BTreeSet<SessionId>,
     /// Ends that the dead processes could not send.
     pub(super) ends: Vec<RunEnd>,
@@ -43,7 +46,7 @@ impl Leftover {
     pub(super) fn of_the_dead(store: &dyn SessionStore) -> Self {
         let sessions = store.removable();
         let dead = sessions.iter().copied().map(session_id).collect();
-        Self { sessions, dead, ends: store.open_ends(), noted: store.noted(), successor: None }
+        Self { sessions, left: store.left(), dead, ends: store.open_ends(), noted: store.noted(), successor: None }
     }
 
     /// Reports an end. The receiver may be gone.
@@ -124,7 +127,7 @@ pub async fn release<C: Connect, K: Clock>(
     let left = Leftover { successor: Some(successor), ..Leftover::of_the_dead(store) };
     let sessions = left.sessions.clone();
     give_up(&SessionContext::new(client, clock, me), left).await.map_err(|error| target.failed(error))?;
-    store.forget(&sessions);
+    store.note_left(&sessions);
     Ok(())
 }
 

@@ -322,7 +322,8 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
         }
         let is_postponed = self.step.retry.at() > self.now();
         let is_idle = self.step.under_way.is_none() && !self.is_out_of_cluster();
-        let step = is_idle.then(|| if is_postponed { self.step.retry.at() } else { self.candidacy.survey_at });
+        let next = self.candidacy.waits_to_open(self.now()).into_iter().chain([self.candidacy.survey_at]).min();
+        let step = next.filter(|_| is_idle).map(|next| if is_postponed { self.step.retry.at() } else { next });
         let more = [
             self.committer.wake(),
             self.renew_at(),

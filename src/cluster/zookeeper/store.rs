@@ -36,9 +36,14 @@ pub trait SessionStore: Send {
     /// this is unknown.
     fn removable(&self) -> Vec<i64>;
 
-    /// Records that the entries of these sessions are gone; the last of them stay [`removable`](Self::removable), because
-    /// the servers may lose that. Nothing depends on it, so a failure is not reported.
-    fn forget(&mut self, _owners: &[i64]) {}
+    /// The last sessions of earlier processes whose entries are gone, unless the servers lose that. The conditions of
+    /// [`removable`](Self::removable) apply.
+    fn left(&self) -> Vec<i64> {
+        Vec::new()
+    }
+
+    /// Records that the entries of these sessions are gone. Nothing depends on it, so a failure is not reported.
+    fn note_left(&mut self, _owners: &[i64]) {}
 
     /// Ends of runs that earlier processes of this node may not have written to the ledger.
     ///
@@ -101,13 +106,17 @@ impl SessionStore for KeptSessions {
     }
 
     fn removable(&self) -> Vec<i64> {
-        self.state.left_sessions().iter().chain(self.state.earlier_sessions()).filter_map(owner_of).collect()
+        self.state.earlier_sessions().iter().filter_map(owner_of).collect()
     }
 
-    fn forget(&mut self, owners: &[i64]) {
+    fn left(&self) -> Vec<i64> {
+        self.state.left_sessions().iter().filter_map(owner_of).collect()
+    }
+
+    fn note_left(&mut self, owners: &[i64]) {
         let ids: Vec<_> = owners.iter().copied().map(session_id).collect();
-        if let Err(error) = self.state.forget_sessions(&ids) {
-            tracing::debug!(target: TARGET, error = describe(&error), "cannot forget recorded sessions that are gone");
+        if let Err(error) = self.state.note_left(&ids) {
+            tracing::debug!(target: TARGET, error = describe(&error), "cannot record which sessions have no entries any more");
         }
     }
 

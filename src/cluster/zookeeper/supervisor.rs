@@ -43,8 +43,10 @@ pub struct Supervisor<C: Connect, K> {
     pub backlog: VecDeque<Deferred>,
     /// The cluster's id; absent until a session has read it.
     pub cluster: Option<String>,
-    /// The owner ids of this process's own last sessions, whose entries may be removed.
-    pub earlier: VecDeque<i64>,
+    /// The owner ids of this process's own earlier sessions, whose entries may be removed.
+    pub earlier: Vec<i64>,
+    /// The last of this node's sessions whose entries are gone, unless the servers lose that.
+    pub left: VecDeque<i64>,
     /// The newest reading of the servers' clock.
     pub time: Option<ServerTime>,
     /// The node has been in the queue, so what the servers refuse from now on is not a mistake in its setup.
@@ -104,6 +106,7 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
         service: Service,
         options: Options,
     ) -> Self {
+        let left = store.left().into();
         Self {
             connect: Arc::new(connect),
             clock,
@@ -114,7 +117,8 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
             desired: Desired::default(),
             backlog: VecDeque::new(),
             cluster: None,
-            earlier: VecDeque::new(),
+            earlier: Vec::new(),
+            left,
             time: None,
             has_joined: false,
             has_reported_open_paths: false,
@@ -133,16 +137,19 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
                 None => return,
             }
             match SessionLoop::new(&mut self, client, requested).run().await {
-                SessionEnd::Expired => {
-                    self.earlier.push_back(owner);
-                    if self.earlier.len() > KEPT_SESSIONS {
-                        self.earlier.pop_front();
-                    }
-                }
+                SessionEnd::Expired => self.earlier.push(owner),
                 SessionEnd::Done => return,
                 SessionEnd::Failed(failure) => return self.emit(election::Event::Failed(failure)),
             }
         }
+    }
+
+    /// Records that the entries of these sessions are gone.
+    pub fn note_left(&mut self, sessions: &[i64]) {
+        self.store.note_left(sessions);
+        self.earlier.retain(|session| !sessions.contains(session));
+        self.left.extend(sessions);
+        self.left.drain(..self.left.len().saturating_sub(KEPT_SESSIONS));
     }
 
     /// Establishes a session. Returns it with the instant at which it was requested; `None` if the daemon is done or an

@@ -40,7 +40,8 @@ const IDLE_MEMBERS: usize = 64;
 /// What was last reported of a run.
 #[derive(Clone, Debug, Default)]
 struct ReportedRun {
-    version: Option<Version>,
+    /// The transaction that wrote it. Its version alone could be that of another record, after the service had lost some.
+    written: Option<i64>,
     owner: Option<Owner>,
     /// The session of the owner that was reported as gone.
     gone: Option<SessionId>,
@@ -183,10 +184,17 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         }
     }
 
-    /// Watches all runs anew. After a reconnect the records may be older ones, which no watch reports.
-    pub fn watch_again(&mut self) {
-        let watched: Vec<RunId> = self.watched.keys().cloned().collect();
-        watched.into_iter().for_each(|run| self.watch(run));
+    /// Reads all watched runs again. After a reconnect the records may be older ones, which no watch reports.
+    pub fn read_all_again(&mut self) {
+        for (run, watched) in self.watched.iter_mut().filter(|(_, watched)| watched.has_watch) {
+            self.requests += 1;
+            (watched.request, watched.keep) = (self.requests, None);
+            let (run, reported) = (run.clone(), watched.reported.clone());
+            self.waiting.push_back(WaitingRead::Run { run, request: watched.request, reported });
+        }
+        if !self.unwatched.is_empty() {
+            self.poll_soon();
+        }
     }
 
     fn unwatch(&mut self, run: &RunId) {
@@ -450,8 +458,8 @@ async fn read_and_watch_run<C: Client, K: Clock>(
         watch.fired().await;
         return Ok(RunReading::Changed);
     };
-    if reported.version != Some(version) {
-        (reported.version, reported.owner) = (Some(version), Some(record.owner.clone()));
+    if reported.written != Some(stat.mzxid) {
+        (reported.written, reported.owner) = (Some(stat.mzxid), Some(record.owner.clone()));
         return Ok(RunReading::News(Event::Run(run.clone(), Some((record, version)))));
     }
     let owner = &record.owner;
@@ -513,8 +521,8 @@ async fn poll<C: Client, K: Clock>(
         };
         let Ok((record, version)) = snapshot::run_record(&polled.run.to_string(), &data, &stat) else { continue };
         let (owner, reported) = (record.owner.clone(), &mut polled.reported);
-        if reported.version != Some(version) {
-            (reported.version, reported.owner) = (Some(version), Some(owner));
+        if reported.written != Some(stat.mzxid) {
+            (reported.written, reported.owner) = (Some(stat.mzxid), Some(owner));
             polled.event = Some(Event::Run(polled.run.clone(), Some((record, version))));
         } else if reported.gone.as_ref() != Some(&owner.session)
             && members.get(&owner.node).is_some_and(|member| is_without(member, &owner.session))

@@ -9,6 +9,7 @@ use crate::clock::Uptime;
 use crate::coordination::Request;
 use crate::job::{Job, JobSet};
 use crate::process::{Deadline, Notice, Order, TreeId};
+use crate::run::OverAttempts;
 use crate::run::journal::RecoveredRun;
 use crate::run::{RunEnd, RunId, RunRecord, Version};
 use crate::run_lock::LockGrant;
@@ -31,7 +32,10 @@ pub enum Event {
     /// The jobs file was read and is invalid: the jobs loaded before stay in force.
     Rejected,
     /// Runs of an earlier process of this node whose processes are known to be dead. Must be the first event.
-    Recovered(Vec<RecoveredRun>),
+    Recovered {
+        runs: Vec<RecoveredRun>,
+        over: OverAttempts,
+    },
     /// The operator requests that the node end once its runs have ended, after `timeout` at the latest.
     Drain {
         /// How long runs may take to end.

@@ -48,7 +48,10 @@ impl Parts {
             Event::Warden(notice) => self.on_notice(cx, notice),
             Event::Loaded(jobs) => self.on_loaded(cx, jobs),
             Event::Rejected => self.transfer.has_invalid_file = true,
-            Event::Recovered(recovered) => runs.on_recovered(cx, recovered),
+            Event::Recovered { runs: recovered, over } => {
+                runs.remember(over);
+                runs.on_recovered(cx, recovered);
+            }
             Event::Drain { timeout } => {
                 // Others run them in time, and this node waits for fewer.
                 runs.cancel_all_held(cx);
@@ -195,8 +198,13 @@ impl Parts {
         let Some((requested, is_of_this_term)) = cx.answered(id, answer) else { return };
         let mut leader = leader.as_mut().filter(|_| is_of_this_term);
         if let (Some(run), Commit::Superseded, true) = (requested.purpose.begun(), answer, leader.is_some()) {
-            // If its owner has restored it, it is known before its job is decided on again.
-            runs.look_up(cx, run);
+            if run.trigger().is_some() {
+                // Its trigger is removed if the run is on record.
+                runs.look_up(cx, run);
+            } else {
+                // If its owner has restored it, it is known before its job is decided on again.
+                cx.ledger(ledger::Request::ReadRun(run.clone()));
+            }
         }
         match requested.purpose {
             Purpose::Advance { job, mark, skip } => {
@@ -220,7 +228,7 @@ impl Parts {
                 if answer == Commit::Accepted {
                     cx.report(Report::Triggered { run: run.clone(), by, parameters });
                 }
-                self.leader.iter_mut().for_each(|leader| leader.on_triggered_answer(&run, answer));
+                leader.iter_mut().for_each(|leader| leader.on_triggered_answer(&run, answer));
                 runs.on_attempt_answer(cx, &run, id, answer);
             }
             Purpose::BeginDownstream { run } => {

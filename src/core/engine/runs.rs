@@ -73,7 +73,7 @@ pub(super) struct Runs {
     agenda: Agenda,
     locks: Locks,
     horizon: Horizon,
-    /// This process' attempts that are over.
+    /// This node's attempts that are over.
     over: OverAttempts,
     own_writes: OwnWrites,
 }
@@ -108,7 +108,12 @@ impl Runs {
         self.active.contains_key(run)
     }
 
-    /// True if an attempt of the run is over that this process had.
+    /// Takes what the journal knows of attempts that are over.
+    pub fn remember(&mut self, over: OverAttempts) {
+        self.over = over;
+    }
+
+    /// True if an attempt of the run is over that this node had.
     pub fn is_over(&self, run: &RunId) -> bool {
         self.over.mentions(run)
     }

@@ -170,6 +170,10 @@ impl Recovered {
         };
         let (own, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.runs).into_iter().partition(is_own);
         self.runs = own;
+        if self.written == Written::BeforeBoot {
+            let own = others.iter().filter(|run| run.record.owner.node == *node);
+            own.for_each(|run| self.over.remember(OverAttempt::of(&run.record, None)));
+        }
         others.iter().try_for_each(|run| journal.settled(&run.record.id()))
     }
 

@@ -1,10 +1,12 @@
 //! Invariant: whatever the servers lose, what a living node knows counts.
 //!
-//! No run that is on record is begun again, and no process starts an attempt that it has started already. In peace, all
-//! runs that a living process has started are on record.
+//! No run that is on record is begun again. No attempt is started that the same node has started before, or that another
+//! has whose process lives and is in touch with the servers. In peace, all runs that a living process has started are on
+//! record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cronkeeper_cluster::zookeeper::client::Op;
 use cronkeeper_core::clock::Uptime;
@@ -13,14 +15,21 @@ use super::super::facts::Fact;
 use super::{Invariant, below, ops};
 use crate::ledger::txn::Txn;
 
+/// So long after it is back a node has found what is lost, and a run that was begun before is started.
+const SEARCH: Duration = Duration::from_secs(2);
+
 #[derive(Default)]
 pub struct NothingKnownIsLost {
     /// What is committed and not lost.
     log: Vec<Arc<Txn>>,
     /// The runs that were begun by it.
     begun: BTreeSet<String>,
-    /// The attempts that the process of each node has started.
+    /// The attempts that each node has started.
     started: BTreeMap<usize, BTreeSet<(String, u32)>>,
+    /// Those of its living process.
+    known: BTreeMap<usize, BTreeSet<(String, u32)>>,
+    /// The nodes that have been in touch with the servers since the last loss, and since when.
+    in_touch: BTreeMap<usize, Uptime>,
 }
 
 fn created(txn: &Txn) -> impl Iterator<Item = &str> {
@@ -51,6 +60,7 @@ impl NothingKnownIsLost {
     }
 
     fn lose(&mut self, lost: &[Arc<Txn>]) {
+        self.in_touch.clear();
         let lost: BTreeSet<i64> = lost.iter().map(|txn| txn.zxid).collect();
         self.log.retain(|txn| !lost.contains(&txn.zxid));
         self.begun = self.log.iter().flat_map(|txn| created(txn)).map(str::to_owned).collect();
@@ -58,17 +68,28 @@ impl NothingKnownIsLost {
 }
 
 impl Invariant for NothingKnownIsLost {
-    fn observe(&mut self, _at: Uptime, fact: &Fact) -> Result<(), String> {
+    fn observe(&mut self, at: Uptime, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Committed { txn, .. } => self.commit(txn)?,
             Fact::Lost { txns } => self.lose(txns),
             Fact::Spawned(process) => {
                 let attempt = (process.run.clone(), process.attempt);
-                if !self.started.entry(process.node).or_default().insert(attempt) {
-                    return Err(format!("the same process has started it before: {process:?}"));
+                if !self.started.entry(process.node).or_default().insert(attempt.clone()) {
+                    return Err(format!("the same node has started it before: {process:?}"));
                 }
+                let is_in_touch = |node: &usize| self.in_touch.get(node).is_some_and(|&since| since + SEARCH < at);
+                let mut others = self.known.iter().filter(|(node, _)| is_in_touch(node));
+                if let Some((other, _)) = others.find(|(_, known)| known.contains(&attempt)) {
+                    return Err(format!("node-{other} has started it before: {process:?}"));
+                }
+                self.known.entry(process.node).or_default().insert(attempt);
             }
-            Fact::Died { node } => drop(self.started.remove(node)),
+            Fact::Died { node } => {
+                self.known.remove(node);
+                self.in_touch.remove(node);
+            }
+            Fact::InTouch { node, is: true } | Fact::Thawed { node } => drop(self.in_touch.insert(*node, at)),
+            Fact::InTouch { node, is: false } | Fact::Frozen { node } => drop(self.in_touch.remove(node)),
             _ => {}
         }
         Ok(())
@@ -78,7 +99,7 @@ impl Invariant for NothingKnownIsLost {
         // A node that knew nothing of it may have recorded it as skipped.
         let recorded: BTreeSet<&str> = self.log.iter().flat_map(|txn| recorded(txn)).collect();
         let is_gone = |(run, _): &&(String, u32)| !self.begun.contains(run) && !recorded.contains(run.as_str());
-        let gone = self.started.values().flatten().find(is_gone);
+        let gone = self.known.values().flatten().find(is_gone);
         gone.map_or(Ok(()), |(run, _)| Err(format!("in peace `{run}` is not on record, which was started")))
     }
 }

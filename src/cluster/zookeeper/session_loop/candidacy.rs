@@ -35,6 +35,8 @@ pub(super) struct Candidacy {
     /// A candidate that resigned or whose term is over. It must be removed before another is created.
     pub retired: Option<CandidateName>,
     pub role: Role,
+    /// A term is not opened before: until then the nodes that are back restore what the servers may have lost.
+    pub opens_at: Uptime,
     /// The predecessor last reported to the daemon.
     pub following: Option<Behind>,
     /// When the queue and the members are read next.
@@ -61,6 +63,7 @@ impl Candidacy {
             is_join_unclear: false,
             retired: None,
             role: Role::None,
+            opens_at: Uptime::ZERO,
             following: None,
             survey_at,
             surveyed_at: Uptime::ZERO,
@@ -75,6 +78,11 @@ impl Candidacy {
 
     pub fn leads(&self) -> bool {
         matches!(self.role, Role::Leading(_))
+    }
+
+    /// When a term may be opened, if it may not be yet and this node is the first.
+    pub fn waits_to_open(&self, now: Uptime) -> Option<Uptime> {
+        Some(self.opens_at).filter(|&at| now < at && matches!(self.role, Role::First(_)))
     }
 
     /// Reads the queue and the members soon, and then less and less often.

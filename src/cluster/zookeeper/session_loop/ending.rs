@@ -66,7 +66,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     pub(super) fn forget_own(&mut self) {
         let mut gone = if self.membership.is_present() { self.removable() } else { Vec::new() };
         gone.push(self.context.me.owner);
-        self.supervisor.store.forget(&gone);
+        self.supervisor.note_left(&gone);
     }
 
     /// The entries are removed, or the time for that is over.

@@ -169,6 +169,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             (Some(_), Role::None) => {
                 Some((Task::Look, Box::pin(async { place::look(context).await.map(StepResult::Position) })))
             }
+            (Some(_), Role::First(_)) if self.candidacy.waits_to_open(now).is_some() => None,
             (Some(candidate), Role::First(_)) => {
                 let (candidate, dead, at) = (candidate.clone(), self.dead(), self.open_at());
                 let proof =
@@ -234,7 +235,13 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     fn leftover(&self) -> Leftover {
         let successor = Some(self.supervisor.service.events.clone());
-        Leftover { sessions: self.removable(), successor, ..Leftover::of_the_dead(self.supervisor.store.as_ref()) }
+        let left = self.supervisor.left.iter().copied().collect();
+        Leftover {
+            sessions: self.removable(),
+            left,
+            successor,
+            ..Leftover::of_the_dead(self.supervisor.store.as_ref())
+        }
     }
 
     fn dead(&self) -> BTreeSet<SessionId> {

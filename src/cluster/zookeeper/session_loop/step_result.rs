@@ -125,10 +125,13 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             Entered::Yes => {
                 self.membership.state = OwnMemberState::Present;
                 let removed = self.removable();
-                self.supervisor.store.forget(&removed);
+                self.supervisor.note_left(&removed);
                 self.membership.name_wanted_until = None;
                 self.candidacy.survey_at = self.now();
                 self.link.on_member();
+                if self.supervisor.has_joined {
+                    self.let_others_restore();
+                }
                 self.supervisor.emit(Event::Session { id: self.id.clone(), timeout: self.timeout });
                 self.report_resumed();
                 self.warn_if_open_to_everybody();
@@ -150,7 +153,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         let timeout = timeout.unwrap_or(unknown).clamp(self.timeout, LONGEST_WAIT);
         let until = *self.membership.name_wanted_until.get_or_insert(now + timeout * 2);
         let node = self.supervisor.identity.node.clone();
-        if now >= until && !self.removable().contains(&owner) {
+        if now >= until && !self.removable().contains(&owner) && !self.supervisor.left.contains(&owner) {
             self.link.ended = Some(SessionEnd::Failed(Failure::NameTaken { node, holder }));
             return;
         }
@@ -276,6 +279,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         );
         self.candidacy.role = Role::None;
         self.candidacy.retired = self.candidacy.candidate.take();
+        // What this node knows of that term is restored before the removal lets another node lead.
+        self.step.retry = Retry::from(self.now() + self.timeout / 4);
     }
 
     /// The lease that a new term begins with.
@@ -362,10 +367,16 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if self.link.is_connected && self.membership.is_present() && self.link.resume() {
             self.supervisor.emit(Event::Resumed { session: self.id.clone() });
             // Perhaps by other servers, which have lost something.
+            self.let_others_restore();
             self.listen_again();
-            self.watcher.watch_again();
+            self.watcher.read_all_again();
             self.job_locks.release_again();
         }
+    }
+
+    /// Opens no term for a while: a leader begins what is not on record, so whoever knows more writes it first.
+    fn let_others_restore(&mut self) {
+        self.candidacy.opens_at = self.now() + self.timeout / 4;
     }
 
     pub(super) fn withdrawn(&mut self) {
@@ -374,6 +385,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
         self.committer.release();
         if std::mem::take(&mut self.supervisor.desired.resign) {
+            // A term is over before its node has withdrawn, even if the last answers are still to come.
+            self.emit_term_over();
             self.supervisor.emit(Event::Withdrawn);
         }
     }

@@ -36,7 +36,7 @@ const REMEMBERED: usize = 1_000;
 pub(super) struct DownstreamRuns {
     /// Undecided runs with their links.
     open: BTreeMap<RunId, WaitingRun>,
-    /// Links that were decided on in this term.
+    /// Links that were decided on in this term, since the last reconnect.
     decided: BTreeMap<TriggerSeq, Link>,
     /// Runs of triggers that were begun in this term.
     followed: BTreeSet<(TriggerSeq, JobName)>,
@@ -57,6 +57,12 @@ impl DownstreamRuns {
                 self.changed.insert(run);
             }
         }
+    }
+
+    /// Has links that are listed decided on again: the service may have lost that they were. A link that is gone is
+    /// rejected.
+    pub fn forget_decided(&mut self) {
+        self.decided.clear();
     }
 
     /// Has all undecided runs checked again.

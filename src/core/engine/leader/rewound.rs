@@ -33,7 +33,8 @@ impl Leader {
     /// was written before it is there too.
     pub fn look_for_newest_mark(&mut self, cx: &mut Context) {
         self.sought.all = true;
-        self.triggers.forget_decided();
+        self.triggers.doubt_decided();
+        self.downstream.forget_decided();
         for job in self.book.newest_written() {
             self.look_for_mark(cx, job);
         }

@@ -4,7 +4,7 @@
 //! trigger, so a trigger whose run is in the ledger is gone. The leader's list of triggers may be outdated; the commit
 //! detects that.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -28,12 +28,21 @@ const REMEMBERED: usize = 1_000;
 pub(super) struct Triggers {
     /// Not decided on yet.
     waiting: BTreeMap<TriggerSeq, TriggerEntry>,
-    /// Decided on in this term, since the last reconnect.
-    decided: BTreeMap<TriggerSeq, (Uuid, Timestamp)>,
+    /// Decided on in this term.
+    decided: BTreeMap<TriggerSeq, Decided>,
     /// The runs of those whose begin was rejected, which are looked up.
-    rejected: BTreeSet<RunId>,
+    rejected: BTreeMap<RunId, Uuid>,
     /// When the next trigger is given up that this node's file does not allow: it lacks the job, or the parameters.
     give_up_at: Option<Timestamp>,
+}
+
+/// A trigger that was decided on.
+#[derive(Debug)]
+struct Decided {
+    uuid: Uuid,
+    at: Timestamp,
+    /// The service may have lost the decision: it may have the same trigger again.
+    is_doubtful: bool,
 }
 
 /// Decision on a trigger.
@@ -47,18 +56,22 @@ enum TriggerVerdict {
 impl Triggers {
     /// Adds the triggers in the ledger that are not decided on yet.
     pub fn add(&mut self, read: BTreeMap<TriggerSeq, TriggerEntry>) {
+        self.rejected.retain(|run, uuid| {
+            let listed = run.trigger().and_then(|seq| read.get(&seq));
+            listed.is_some_and(|entry| entry.record.uuid == *uuid)
+        });
         for (seq, entry) in read {
             // A service that has lost triggers gives their numbers to others.
-            let is_decided = self.decided.get(&seq) == Some(&(entry.record.uuid, entry.record.at));
-            if !is_decided {
+            let is_it = |known: &Decided| (known.uuid, known.at) == (entry.record.uuid, entry.record.at);
+            if !self.decided.get(&seq).is_some_and(|known| is_it(known) && !known.is_doubtful) {
                 self.waiting.insert(seq, entry);
             }
         }
     }
 
-    /// Forgets which triggers were decided on: the service may have lost that, and get the same ones again.
-    pub fn forget_decided(&mut self) {
-        self.decided.clear();
+    /// Has triggers that are listed decided on again: the service may have lost that they were.
+    pub fn doubt_decided(&mut self) {
+        self.decided.values_mut().for_each(|known| known.is_doubtful = true);
     }
 
     /// When the next trigger is given up.
@@ -74,7 +87,7 @@ impl Triggers {
 
     fn note_decided(&mut self, seq: TriggerSeq, request: &TriggerRecord) {
         self.waiting.remove(&seq);
-        self.decided.insert(seq, (request.uuid, request.at));
+        self.decided.insert(seq, Decided { uuid: request.uuid, at: request.at, is_doubtful: false });
         if self.decided.len() > REMEMBERED {
             self.decided.pop_first();
         }
@@ -153,25 +166,25 @@ impl Triggers {
 
     /// True if another trigger with this uuid was decided on in this term.
     fn is_seen(&self, seq: TriggerSeq, uuid: Uuid) -> bool {
-        self.decided.iter().any(|(&other, &(same, _))| other != seq && same == uuid)
+        self.decided.iter().any(|(&other, known)| other != seq && known.uuid == uuid)
     }
 
-    /// Handles the answer to the begin of a trigger's run. If it was rejected, the trigger is gone, or its run is on
-    /// record: another node has restored it after the service had lost both that and the removal of the trigger.
+    /// Handles the answer to the begin of a trigger's run. If it was rejected, the trigger is gone; or its run is on record,
+    /// because another node has restored it after the service had lost both that and the removal of the trigger.
     pub fn on_begin_answer(&mut self, run: &RunId, answer: Commit) {
         let Some(seq) = run.trigger().filter(|_| matches!(answer, Commit::Superseded | Commit::Unknown)) else {
             return;
         };
-        self.decided.remove(&seq);
-        if answer == Commit::Superseded {
-            self.rejected.insert(run.clone());
+        let known = self.decided.remove(&seq);
+        if let (Commit::Superseded, Some(known)) = (answer, known) {
+            self.rejected.insert(run.clone(), known.uuid);
         }
     }
 
     /// Handles what there is of a run. Removes its trigger if that was not begun because the run is on record.
     pub fn on_looked_up(&mut self, cx: &mut Context, run: &RunId, found: &RunLookup) {
-        let is_on_record = !matches!(found, RunLookup::Absent(_));
-        if let (true, true, Some(seq)) = (self.rejected.remove(run), is_on_record, run.trigger()) {
+        let was_rejected = self.rejected.remove(run).is_some();
+        if let (true, Some(seq), RunLookup::InFlight(..) | RunLookup::Ended) = (was_rejected, run.trigger(), found) {
             let change = Change::DropTrigger { job: run.job().clone(), seq, skip: None, links: Vec::new() };
             cx.commit(change, Purpose::DropTrigger { skip: None });
         }

@@ -32,6 +32,8 @@ pub(in crate::engine) struct ActiveRun {
     /// Version of the record.
     pub version: Version,
     state: ActiveRunState,
+    /// The record of a run that waits, while the write that begins it is not answered.
+    pub waiting: Option<Box<RunRecord>>,
     /// The in-flight commit about the run: never more than one.
     pub commit: Option<CommitId>,
     /// News of the run that arrived while a commit about it was in flight; handled if that commit is rejected.
@@ -187,8 +189,17 @@ pub(in crate::engine) enum StopCause {
     LockLost,
     /// The run's end was requested, for this reason.
     Killed(Reason),
-    /// Another node has settled the run, so its outcome here no longer counts.
+    /// Another attempt of the run counts now, so its outcome here no longer does.
     Superseded,
+    /// Another node has ended the run, so its outcome here no longer counts.
+    Settled,
+}
+
+impl StopCause {
+    /// True if the run is the affair of other nodes.
+    pub fn is_of_others(self) -> bool {
+        matches!(self, Self::Superseded | Self::Settled)
+    }
 }
 
 /// A step from one state of a run to another.
@@ -296,7 +307,7 @@ impl RunStep {
 impl ActiveRun {
     /// A run whose record was just read or written.
     pub fn new(record: RunRecord, version: Version, state: ActiveRunState) -> Self {
-        Self { record, version, state, commit: None, news: None }
+        Self { record, version, state, waiting: None, commit: None, news: None }
     }
 
     pub fn state(&self) -> &ActiveRunState {
@@ -359,6 +370,16 @@ impl ActiveRun {
 
     pub fn is_unowned(&self) -> bool {
         matches!(self.state, ActiveRunState::Unowned)
+    }
+
+    /// Takes back the record of a run that waits: it could not be begun. Returns false if it did not wait.
+    pub fn put_back(&mut self) -> bool {
+        let waiting = self.waiting.take();
+        let is_waiting = waiting.is_some();
+        if let Some(record) = waiting {
+            self.record = *record;
+        }
+        is_waiting
     }
 
     /// True while no node has it and no commit about it is in flight.

@@ -47,6 +47,7 @@ pub(super) fn judge(now: Now, run: &ActiveRun, process: &Process, ending: &Endin
         (Some(EndedBy::Order), Some(StopCause::LockLost)) => (Outcome::Interrupted, Some(Reason::Lock)),
         (Some(EndedBy::Order), Some(StopCause::Timeout)) => (Outcome::Timeout, None),
         (Some(EndedBy::Order), Some(StopCause::Killed(reason))) => (Outcome::Killed, Some(reason)),
+        (Some(EndedBy::Order), Some(StopCause::Superseded | StopCause::Settled)) => (Outcome::Interrupted, None),
         (Some(EndedBy::Order), _) => (Outcome::Interrupted, Some(Reason::Drain)),
         (None, _) => match ending.exit {
             Exit::Code(code) if is_success(code) => (Outcome::Success, None),

@@ -126,7 +126,7 @@ impl Runs {
                 (Change::ChangeOwner { at, run: record }, Purpose::ChangeOwner { run: run.clone() })
             }
             Some(Phase::Alive(process))
-                if process.needs_change_owner && process.stopped != Some(StopCause::Superseded) =>
+                if process.needs_change_owner && !process.stopped.is_some_and(StopCause::is_of_others) =>
             {
                 record.state = RunState::Running;
                 record.owner = Owner { node: cx.node.clone(), session };
@@ -252,7 +252,7 @@ impl Runs {
         let Some(active) = self.active.get(run) else { return };
         let process = active.process();
         let (stopped, is_cancelled) = process.map_or((None, false), |process| (process.stopped, process.is_cancelled));
-        if stopped == Some(StopCause::Superseded) {
+        if stopped.is_some_and(StopCause::is_of_others) {
             return self.leave_to_another(cx, run);
         }
         if active.record.kill.is_some() {
@@ -295,10 +295,10 @@ impl Runs {
         let Some(active) = self.active.get(run) else { return };
         let Some(process) = active.process() else { return };
         let stopped = process.stopped;
-        if stopped == Some(StopCause::Superseded) {
-            if process.started.is_some() {
+        if stopped.is_some_and(StopCause::is_of_others) {
+            if stopped == Some(StopCause::Settled) && process.started.is_some() {
                 let end = judge(cx.now, active, process, ending).end;
-                self.own_writes.note(OwnWrite::Superseded(Box::new(end)));
+                self.own_writes.note(OwnWrite::Settled(Box::new(end)));
             }
             return self.leave_to_another(cx, run);
         }
@@ -519,6 +519,11 @@ impl Runs {
                 self.report_rewound(cx, run);
                 self.commit_next(cx, run);
             }
+            None if is_unconfirmed && cx.leads() && active.put_back() => {
+                // The service has lost the run that was to be begun.
+                self.step(cx, run, RunStep::Disown);
+                self.look_up(cx, run);
+            }
             found if is_unconfirmed => {
                 self.leave(cx, run);
                 self.adopt_unknown(cx, run, found);
@@ -527,7 +532,7 @@ impl Runs {
             // Ended by a write that was not answered, or by another node; or the service has lost it.
             None => self.look_up(cx, run),
             found => {
-                self.supersede(cx, run);
+                self.supersede(cx, run, StopCause::Superseded);
                 if !self.active.contains_key(run) {
                     self.adopt_unknown(cx, run, found);
                 }
@@ -535,32 +540,31 @@ impl Runs {
         }
     }
 
-    /// Gives up an own run that another node has settled: kills its process, and writes nothing more about it.
-    pub(super) fn supersede(&mut self, cx: &mut Context, run: &RunId) {
-        let outcome = self.active.get(run).and_then(ActiveRun::ended).map(|ended| ended.end.outcome);
-        cx.report(Report::Superseded { run: run.clone(), outcome });
-        if self.active.get(run).is_some_and(|active| active.process().is_some()) {
-            self.kill(cx, run, StopCause::Superseded);
-        } else {
-            self.forget_own(cx, run);
+    /// Gives up an own run that other nodes have ended or begun again: kills its process, and writes nothing more about
+    /// it.
+    pub(super) fn supersede(&mut self, cx: &mut Context, run: &RunId, why: StopCause) {
+        let Some(active) = self.active.get(run) else { return };
+        let end = active.ended().map(|ended| ended.end.clone());
+        let has_process = active.process().is_some();
+        cx.report(Report::Superseded { run: run.clone(), outcome: end.as_ref().map(|end| end.outcome) });
+        if has_process {
+            return self.kill(cx, run, why);
         }
+        if let (StopCause::Settled, Some(end)) = (why, end) {
+            self.own_writes.note(OwnWrite::Settled(end));
+        }
+        self.forget_own(cx, run);
     }
 
     /// Forgets an own run, here and in the state directory.
     pub(super) fn forget_own(&mut self, cx: &mut Context, run: &RunId) {
-        self.remember_over(run);
+        if let Some(active) = self.active.get(run) {
+            self.over.remember(active.over());
+        }
         self.forget(cx, run);
         cx.forget(run);
         // An occurrence that was due meanwhile waits for what becomes of the run.
         cx.facts.push_back(Fact::JobReleased(run.job().clone()));
-    }
-
-    fn remember_over(&mut self, run: &RunId) {
-        let Some(active) = self.active.get(run) else { return };
-        self.over.remember(active.over());
-        if let Some(ended) = active.ended() {
-            self.own_writes.note(OwnWrite::Superseded(ended.end.clone()));
-        }
     }
 
     /// Leaves a superseded run, whose process is gone, to the node that has it now.
@@ -571,9 +575,9 @@ impl Runs {
         if !cx.leads() {
             return self.forget_own(cx, run);
         }
-        self.remember_over(run);
         cx.forget(run);
         if let Some(active) = self.active.get_mut(run) {
+            self.over.remember(active.over());
             debug_assert_eq!(active.commit, None, "nothing is written about a superseded run");
             // News that arrived while the process was dying are older than what will be read.
             active.news = None;
@@ -626,10 +630,10 @@ impl Runs {
         }
     }
 
-    /// Sends SIGKILL. The first cause counts, except that [`StopCause::Superseded`] replaces any other.
+    /// Sends SIGKILL. The first cause counts, except that any other is replaced once the run is the affair of others.
     pub(super) fn kill(&mut self, cx: &mut Context, run: &RunId, cause: StopCause) {
         let Some(process) = self.active.get_mut(run).and_then(ActiveRun::process_mut) else { return };
-        if process.stopped.is_none() || cause == StopCause::Superseded {
+        if process.stopped.is_none() || cause.is_of_others() {
             process.stopped = Some(cause);
         }
         let tree_id = process.tree_id;

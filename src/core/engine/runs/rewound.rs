@@ -1,8 +1,9 @@
 //! Runs of this node that the service has forgotten.
 //!
 //! A service can lose what it has acknowledged, and what it loses are its newest transactions. So after each change of
-//! its servers the node looks for its own newest ones: for the runs that it has in flight, and for the ends that it
-//! wrote last. What is gone is written again, as far as this node knows it.
+//! its servers the node looks for its own newest ones: for the runs that it has in flight, for the ends and releases
+//! that it wrote last, and for the runs that others have settled since it had them. What is gone is written again, as
+//! far as this node knows it.
 //!
 //! ```text
 //!   in flight here, and not there ─┐                ┌─ absent ───► restored, and goes on
@@ -13,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Runs;
-use super::active_run::{ActiveRun, ActiveRunState, Ended, News, Phase, Release};
+use super::active_run::{ActiveRun, ActiveRunState, Ended, News, Phase, Release, StopCause};
 use crate::engine::commits::Purpose;
 use crate::engine::context::Context;
 use crate::engine::report::Report;
@@ -38,27 +39,29 @@ pub(super) struct OwnWrites {
     /// The number of the next write.
     next: u64,
     /// The number of the next write when the connection was lost.
-    lost_at: Option<u64>,
+    first_after_loss: Option<u64>,
     /// The write from before the loss that is being looked up, and its number.
-    at: Option<(u64, RunId)>,
+    searching: Option<(u64, RunId)>,
     /// How many of those in a row are there.
     found: usize,
+    /// The connection was lost since the last term began or ended.
+    was_lost: bool,
 }
 
-/// The last that this node wrote about a run.
+/// The last that this node wrote about a run, or would have written.
 #[derive(Debug)]
 pub(super) enum OwnWrite {
     Ended(Box<RunEnd>),
     /// Released for another attempt.
     Released(Box<RunRecord>),
     /// Another node has settled it. This is how it ended here: it counts only if nothing else is on record.
-    Superseded(Box<RunEnd>),
+    Settled(Box<RunEnd>),
 }
 
 impl OwnWrite {
     fn run(&self) -> &RunRecord {
         match self {
-            Self::Ended(end) | Self::Superseded(end) => &end.run,
+            Self::Ended(end) | Self::Settled(end) => &end.run,
             Self::Released(run) => run,
         }
     }
@@ -66,7 +69,7 @@ impl OwnWrite {
     /// The phase in which it is written again.
     fn phase(&self) -> Phase {
         match self {
-            Self::Ended(end) | Self::Superseded(end) => {
+            Self::Ended(end) | Self::Settled(end) => {
                 Phase::Ended(Ended { was_written: true, ..Ended::new(RunEnd::clone(end), true) })
             }
             Self::Released(run) => Phase::Releasing(Release { state: run.state, report: None }),
@@ -91,7 +94,8 @@ impl OwnWrites {
 
     /// The connection is lost: it may come back with other servers.
     pub fn suspend(&mut self) {
-        self.lost_at.get_or_insert(self.next);
+        self.first_after_loss.get_or_insert(self.next);
+        self.was_lost = true;
     }
 
     /// The runs of the writes from this number on.
@@ -99,13 +103,21 @@ impl OwnWrites {
         self.order.range(number..).map(|(_, run)| run)
     }
 
+    /// Forgets how a run ended here: it goes on elsewhere.
+    fn drop_settled(&mut self, run: &RunId) {
+        if let Some((number, OwnWrite::Settled(_))) = self.written.get(run) {
+            self.order.remove(number);
+            self.written.remove(run);
+        }
+    }
+
     /// What was written of a run.
-    pub fn of(&self, run: &RunId) -> Option<&OwnWrite> {
-        self.restorable(run).filter(|write| !matches!(write, OwnWrite::Superseded(_)))
+    pub fn written_of(&self, run: &RunId) -> Option<&OwnWrite> {
+        self.known_of(run).filter(|write| !matches!(write, OwnWrite::Settled(_)))
     }
 
     /// What is written of a run if the service has nothing of it any more.
-    fn restorable(&self, run: &RunId) -> Option<&OwnWrite> {
+    fn known_of(&self, run: &RunId) -> Option<&OwnWrite> {
         self.written.get(run).map(|(_, write)| write)
     }
 
@@ -120,22 +132,20 @@ impl Runs {
     pub fn look_for_own_writes(&mut self, cx: &mut Context) {
         cx.ledger(Request::ReadInFlight);
         self.own_writes.found = 0;
-        let lost_at = self.own_writes.lost_at.take().unwrap_or(self.own_writes.next);
+        let first_after_loss = self.own_writes.first_after_loss.take().unwrap_or(self.own_writes.next);
         // A write after the loss proves nothing: the old servers may have accepted it, or the new ones.
-        let is_here = |run: &RunId| self.active.get(run).is_some_and(ActiveRun::is_local);
-        let later = self.own_writes.runs_from(lost_at).filter(|run| !is_here(run)).cloned();
+        let later = self.own_writes.runs_from(first_after_loss).filter(|run| !self.is_own(run)).cloned();
         later.collect::<Vec<_>>().iter().for_each(|run| self.look_up(cx, run));
-        self.look_up_before(cx, lost_at);
+        self.look_up_before(cx, first_after_loss);
     }
 
     /// Looks up the newest write before this number. Those of runs that are in flight here are compared with what is in
     /// flight there.
     fn look_up_before(&mut self, cx: &mut Context, number: u64) {
-        let is_here = |run: &RunId| self.active.get(run).is_some_and(ActiveRun::is_local);
-        let before = self.own_writes.before(number).find(|(_, run)| !is_here(run));
+        let before = self.own_writes.before(number).find(|(_, run)| !self.is_own(run));
         let at = before.map(|(&number, run)| (number, run.clone()));
         at.iter().for_each(|(_, run)| self.look_up(cx, run));
-        self.own_writes.at = at;
+        self.own_writes.searching = at;
     }
 
     /// The connection is lost.
@@ -156,15 +166,17 @@ impl Runs {
     /// Forgets a run that is another's now. What this node wrote of it before may be lost.
     pub(super) fn leave(&mut self, cx: &mut Context, run: &RunId) {
         self.forget(cx, run);
-        if cx.session.is_some() && self.own_writes.of(run).is_some() {
+        if cx.session.is_some() && self.own_writes.written_of(run).is_some() {
             self.look_up(cx, run);
         }
     }
 
-    /// Forgets the other runs.
+    /// Keeps these runs at the begin or the end of a term. Of the others, those that this node has released are looked
+    /// up, if the service may have lost something in the meantime.
     pub(super) fn retain(&mut self, cx: &mut Context, keep: impl Fn(&ActiveRun) -> bool) {
-        let others = self.active.iter().filter(|(_, run)| !keep(run)).map(|(id, _)| id.clone());
-        let others: Vec<RunId> = others.filter(|run| self.own_writes.of(run).is_some()).collect();
+        let was_lost = std::mem::take(&mut self.own_writes.was_lost);
+        let others = self.active.iter().filter(|(_, run)| was_lost && !keep(run)).map(|(id, _)| id.clone());
+        let others: Vec<RunId> = others.filter(|run| self.own_writes.written_of(run).is_some()).collect();
         self.active.retain(keep);
         if cx.session.is_some() {
             others.iter().for_each(|run| self.look_up(cx, run));
@@ -190,7 +202,7 @@ impl Runs {
             if self.active.contains_key(run) {
                 continue;
             }
-            if self.over.mentions(run) || self.own_writes.of(run).is_some() {
+            if self.over.mentions(run) || self.own_writes.written_of(run).is_some() {
                 self.look_up(cx, run);
             } else if cx.leads() {
                 // Its owner has restored it.
@@ -202,8 +214,14 @@ impl Runs {
     /// Handles what there is of a run: what was read before may be older than what this node has written since.
     pub fn on_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup) {
         self.own_writes.sought.remove(run);
-        let number = self.own_writes.at.take_if(|(_, at)| at == run).map(|(number, _)| number);
-        let is_there = matches!(found, RunLookup::Ended);
+        let number = self.own_writes.searching.take_if(|(_, at)| at == run).map(|(number, _)| number);
+        let is_there = match &found {
+            RunLookup::Ended => true,
+            RunLookup::InFlight(record, _) => !self.is_over_here(cx, record),
+            RunLookup::Absent(_) => false,
+        };
+        // Another node wrote what became of it, at an unknown time.
+        let is_proof = self.own_writes.written_of(run).is_some();
         match self.active.get(run) {
             // The answer to the commit is newer.
             Some(active) if active.commit.is_some() => {}
@@ -211,11 +229,15 @@ impl Runs {
             Some(_) => self.on_other_looked_up(cx, run, found),
             None => self.on_over_looked_up(cx, run, found),
         }
-        if let Some(number) = number {
-            self.own_writes.found = if is_there { self.own_writes.found + 1 } else { 0 };
-            if self.own_writes.found < ENOUGH {
-                self.look_up_before(cx, number);
-            }
+        let Some(number) = number else { return };
+        if !is_there {
+            // Something is lost: it is written again before another node can begin it.
+            let before = self.own_writes.before(number).map(|(_, run)| run.clone());
+            return before.collect::<Vec<_>>().iter().for_each(|run| self.look_up(cx, run));
+        }
+        self.own_writes.found += usize::from(is_proof);
+        if self.own_writes.found < ENOUGH {
+            self.look_up_before(cx, number);
         }
     }
 
@@ -233,7 +255,7 @@ impl Runs {
             _ if !active.is_begun() => self.on_own_read(cx, run, None),
             // The unanswered write has ended it.
             RunLookup::Ended if active.ended().is_some_and(|ended| ended.may_be_written) => self.forget_own(cx, run),
-            RunLookup::Ended => self.supersede(cx, run),
+            RunLookup::Ended => self.supersede(cx, run, StopCause::Settled),
             RunLookup::Absent(job) => {
                 self.report_rewound(cx, run);
                 self.restore(cx, run, job);
@@ -255,7 +277,7 @@ impl Runs {
                 self.report_rewound(cx, run);
                 self.write_again(cx, run, None);
             }
-            RunLookup::Absent(job) if self.own_writes.restorable(run).is_some() => {
+            RunLookup::Absent(job) if self.own_writes.written_of(run).is_some() => {
                 self.forget(cx, run);
                 self.restore_over(cx, run, job);
             }
@@ -275,7 +297,10 @@ impl Runs {
             RunLookup::InFlight(record, version) if self.is_over_here(cx, &record) => {
                 self.settle_again(cx, *record, version);
             }
-            RunLookup::InFlight(record, version) => self.adopt_unknown(cx, run, Some((*record, version))),
+            RunLookup::InFlight(record, version) => {
+                self.own_writes.drop_settled(run);
+                self.adopt_unknown(cx, run, Some((*record, version)));
+            }
             RunLookup::Absent(job) => self.restore_over(cx, run, job),
             RunLookup::Ended => {}
         }
@@ -287,7 +312,9 @@ impl Runs {
         if self.over.has_later(run) {
             return true;
         }
-        if !run.state.waits() && self.own_writes.of(&run.id()).is_some_and(|write| write.run().attempt >= run.attempt) {
+        if !run.state.waits()
+            && self.own_writes.written_of(&run.id()).is_some_and(|write| write.run().attempt >= run.attempt)
+        {
             return true;
         }
         let (is_ours, is_known) = (run.owner.node == cx.node, self.over.has(run));
@@ -298,7 +325,7 @@ impl Runs {
     /// Writes once more how the newest attempt of this process ended, or has another begun if it did not end the run.
     fn settle_again(&mut self, cx: &mut Context, record: RunRecord, version: Version) {
         let run = record.id();
-        match self.own_writes.of(&run).filter(|write| write.run().attempt >= record.attempt) {
+        match self.own_writes.written_of(&run).filter(|write| write.run().attempt >= record.attempt) {
             Some(write) => self.insert_over(version, write.run().clone(), write.phase()),
             None => {
                 let record = self.over.newest_of(record);
@@ -320,7 +347,7 @@ impl Runs {
 
     /// Restores a run that is gone, begin and all, so that what became of it can be written again.
     fn restore_over(&mut self, cx: &mut Context, run: &RunId, job: Option<Box<JobEntry>>) {
-        let Some(write) = self.own_writes.restorable(run) else { return };
+        let Some(write) = self.own_writes.known_of(run) else { return };
         let (record, phase) = (write.run().clone(), write.phase());
         self.insert_over(Version::FIRST, record, phase);
         self.report_rewound(cx, run);

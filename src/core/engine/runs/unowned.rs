@@ -52,7 +52,7 @@ impl Runs {
                         && own.record.attempt <= record.attempt
                         && !own.record.is_same_attempt(&record) =>
                 {
-                    self.supersede(cx, &run);
+                    self.supersede(cx, &run, StopCause::Superseded);
                     self.adopt(cx, &run, record, version, owner);
                 }
                 Some(_) => self.on_own_read(cx, &run, Some((record, version))),
@@ -137,7 +137,8 @@ impl Runs {
     /// Writes a run's new record: another attempt, or the run as cut off.
     fn update(&mut self, cx: &mut Context, run: &RunId, record: RunRecord) {
         let Some(active) = self.active.get_mut(run) else { return };
-        active.record = record.clone();
+        let before = std::mem::replace(&mut active.record, record.clone());
+        active.waiting = before.state.waits().then(|| Box::new(before));
         let at = active.version;
         let purpose = Purpose::UpdateRun { run: run.clone(), is_cut_off: record.state == RunState::CutOff };
         let id = cx.commit(Change::UpdateRun { at, run: record }, purpose);
@@ -186,6 +187,7 @@ impl Runs {
         match answer {
             Commit::Accepted => {
                 active.version = active.version.next();
+                active.waiting = None;
                 if is_own {
                     self.on_begun(cx, run);
                     return self.take_up_news(cx, run);
@@ -292,8 +294,9 @@ impl Runs {
 
     fn on_other_read(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
         let Some((record, version)) = found else {
-            // Ended by another node; or the service has lost it.
-            return if self.active.get(run).is_some_and(waits_for_leader) {
+            // Ended by another node; or the service has lost it, perhaps before this leader could begin it.
+            let is_lost = |active: &mut ActiveRun| active.put_back() || waits_for_leader(active);
+            return if self.active.get_mut(run).is_some_and(is_lost) {
                 self.look_up(cx, run)
             } else {
                 self.leave(cx, run)
@@ -308,7 +311,7 @@ impl Runs {
         let (state, request) = (record.state, active.record.kill.take());
         let is_unwritten = record.kill.is_none() && request.is_some();
         let is_other_attempt = !active.record.is_same_attempt(&record);
-        (active.record, active.version) = (record, version);
+        (active.record, active.version, active.waiting) = (record, version, None);
         active.record.kill = active.record.kill.take().or(request);
         match state {
             RunState::Queued => self.queue_again(cx, run),

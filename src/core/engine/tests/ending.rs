@@ -92,7 +92,7 @@ fn an_end_that_the_backend_has_written_is_recorded_once() {
     let mut fixture = Fixture::new("10:00:00", set([once()]));
     let run =
         RecoveredRun { record, version: Version(0), pid: None, traces: Traces::default(), end: Some(end.clone()) };
-    fixture.handle(Event::Recovered(vec![run]));
+    fixture.handle(recovered_runs(vec![run]));
     fixture.join();
     fixture.handle(written());
     fixture.accept_all();
@@ -376,7 +376,7 @@ fn an_earlier_process_of_the_node_leaves_ends_to_be_written() {
     let record = running(&once(), at("09:00:00"), OwnerState::Gone).record;
     let mut fixture = Fixture::new("10:00:00", set([once()]));
     let run = RecoveredRun { record, version: Version(0), pid: None, traces: Traces::default(), end: None };
-    fixture.handle(Event::Recovered(vec![run]));
+    fixture.handle(recovered_runs(vec![run]));
     assert!(fixture.commits().is_empty(), "there is no session yet");
     fixture.join();
     let end = end_of(&fixture.accept_all());

@@ -12,7 +12,10 @@ use crate::engine::{Command, Engine, Event, Report, Start};
 use crate::job::{Digest, Job, JobName, JobSet};
 use crate::ledger::{Change, Commit, CommitId, JobEntry, RunLookup, Running, Snapshot};
 use crate::process::{Ending, Exit, Notice, TreeId};
-use crate::run::{JobRecord, KnownBy, Nonce, OnLoss, Owner, Parameters, Past, RunId, RunRecord, RunState, Version};
+use crate::run::journal::RecoveredRun;
+use crate::run::{
+    JobRecord, KnownBy, Nonce, OnLoss, OverAttempts, Owner, Parameters, Past, RunId, RunRecord, RunState, Version,
+};
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId, Term};
 pub use crate::test_records::job;
 use crate::{election, ledger};
@@ -22,6 +25,11 @@ pub const LEASE: Duration = Duration::from_secs(5);
 
 pub fn at(text: &str) -> Timestamp {
     format!("2026-11-20T{text}Z").parse().unwrap()
+}
+
+/// The start of a process whose journal lists these runs as open.
+pub fn recovered_runs(runs: Vec<RecoveredRun>) -> Event {
+    Event::Recovered { runs, over: OverAttempts::default() }
 }
 
 pub fn name(job: &str) -> JobName {

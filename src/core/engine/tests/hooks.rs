@@ -227,7 +227,7 @@ fn a_node_that_is_back_runs_the_hook_of_what_its_death_ended() {
     let record = running(&minutely(), at("10:00:00"), OwnerState::Dead).record;
     let end = RunEnd::unseen(&record, Outcome::Interrupted, None, at("10:00:10"));
     let recovered = RecoveredRun { record, version: Version(0), pid: None, traces: Traces::default(), end: Some(end) };
-    fixture.handle(Event::Recovered(vec![recovered]));
+    fixture.handle(recovered_runs(vec![recovered]));
     fixture.join();
     assert_eq!(fixture.hooks_of_all(), ["on_failure a.20261120T100000Z interrupted"]);
 }
@@ -251,7 +251,7 @@ fn what_the_backend_ended_for_a_dead_process_is_followed_unless_the_own_end_says
         traces: Traces::default(),
         end: Some(end.clone()),
     };
-    successor.handle(Event::Recovered(vec![recovered]));
+    successor.handle(recovered_runs(vec![recovered]));
     successor.handle(ended());
     assert!(successor.hooks().is_empty());
     successor.join();

@@ -46,7 +46,7 @@ fn an_end_that_comes_too_late_hides_no_attempt_that_was_begun_since() {
     let mut fixture = Fixture::new("10:00:30", set([job.clone()]));
     let first = running(&job, at("10:00:00"), OwnerState::Gone).record;
     let end = Some(RunEnd::unseen(&first, Outcome::Success, None, at("10:00:10")));
-    fixture.handle(Event::Recovered(vec![RecoveredRun {
+    fixture.handle(recovered_runs(vec![RecoveredRun {
         record: first,
         version: Version(0),
         pid: None,

@@ -252,7 +252,7 @@ fn a_run_that_an_earlier_process_had_released_is_left_to_the_leader() {
     let begun = running(&tried_again(), at("10:00:01"), OwnerState::Gone).record;
     let mut fixture = Fixture::new("10:00:05", set([tried_again()]));
     let noted = RecoveredRun { record: begun, version: Version(0), pid: None, traces: Traces::default(), end: None };
-    fixture.handle(Event::Recovered(vec![noted]));
+    fixture.handle(recovered_runs(vec![noted]));
     fixture.join();
     let commits = fixture.commits();
     fixture.answer(commits[0].0, Commit::Superseded);

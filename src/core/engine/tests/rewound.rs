@@ -5,10 +5,12 @@ use std::time::Duration;
 use super::fixture::*;
 use crate::coordination::Request;
 use crate::engine::{Command, Event, Report, Start};
-use crate::job::{Interrupted, Job, OnLeaseEnd, Retries};
+use crate::job::{Interrupted, Job, OnLeaseEnd, Overlap, Retries};
 use crate::ledger::{Change, Commit, JobEntry, OwnerState, RunLookup, Running, Snapshot};
 use crate::process::{Exit, Order};
-use crate::run::{JobRecord, Nonce, Outcome, Owner, Recount, RunId, RunRecord, RunState, Version};
+use crate::run::{
+    JobRecord, Nonce, Outcome, OverAttempt, OverAttempts, Owner, Recount, RunId, RunRecord, RunState, Version,
+};
 use crate::term::{FencingToken, NodeName, SessionId, TermEnd};
 use crate::{election, ledger};
 
@@ -409,7 +411,7 @@ fn a_run_is_restored_if_its_next_attempt_cannot_be_begun_because_it_is_gone() {
     assert!(fixture.commands.contains(&asked), "{:?}", fixture.commands);
     fixture.looked_up(&run, RunLookup::Absent(None));
     let written = fixture.accept_all();
-    assert!(matches!(&written[..], [Change::Restore { .. }, Change::ChangeOwner { .. }, ..]), "{written:?}");
+    assert!(matches!(&written[..], [Change::Restore { .. }, Change::UpdateRun { .. }]), "{written:?}");
 }
 
 #[test]
@@ -425,4 +427,51 @@ fn a_run_that_is_restored_while_its_next_attempt_is_due_gets_it() {
     fixture.answer(*id, Commit::Accepted);
     fixture.accept_all();
     assert_eq!(fixture.starts().iter().map(|start| start.run.attempt).collect::<Vec<_>>(), [2]);
+}
+
+/// No node has had it yet.
+#[test]
+fn a_queued_run_that_is_gone_when_its_turn_comes_is_restored_and_begun() {
+    let queue = Job { overlap: Overlap::Queue, ..job("a", "* * * * * *") };
+    let mut fixture = Fixture::settled("10:00:00", vec![queue]);
+    fixture.pass(1);
+    fixture.accept_all();
+    let first = fixture.starts()[0].clone();
+    fixture.started(first.tree_id);
+    fixture.pass(1);
+    fixture.accept_all();
+    fixture.ended(first.tree_id, Exit::Code(0), None);
+    let commits = fixture.commits();
+    let [(end, Change::End { .. })] = &commits[..] else { panic!("{commits:?}") };
+    fixture.answer(*end, Commit::Accepted);
+    let commits = fixture.commits();
+    let begun = commits.iter().find_map(|(id, change)| match change {
+        Change::UpdateRun { run, .. } => Some((*id, run.id())),
+        _ => None,
+    });
+    let (id, run) = begun.expect("its turn has come");
+    fixture.answer(id, Commit::Superseded);
+    fixture.handle(Event::Ledger(ledger::Event::Run(run.clone(), None)));
+    fixture.looked_up(&run, RunLookup::Absent(None));
+    let written = fixture.accept_all();
+    let restored =
+        written.iter().filter(|change| matches!(change, Change::Restore { run: gone, .. } if gone.id() == run));
+    assert_eq!(restored.count(), 1, "{written:?}");
+    assert_eq!(fixture.starts().iter().filter(|start| start.run.id() == run).count(), 1);
+}
+
+/// An earlier process of this node had it, which nobody else knows.
+#[test]
+fn an_occurrence_that_the_journal_calls_over_is_not_begun_again_after_a_restart() {
+    let job = kinds()[0].clone();
+    let (_, start) = ended(&job, Exit::Code(0));
+    let mut over = OverAttempts::default();
+    over.remember(OverAttempt::of(&start.run, None));
+    let mut fixture = Fixture::new("10:00:02", set([job.clone()]));
+    fixture.handle(Event::Recovered { runs: Vec::new(), over });
+    fixture.join();
+    fixture.elect(10, Snapshot { jobs: [entry(&job, at("10:00:00"), 1)].into(), ..Snapshot::default() });
+    let changes = fixture.accept_all();
+    assert!(matches!(&changes[..], [Change::Advance { skip: None, .. }]), "{changes:?}");
+    assert!(fixture.starts().is_empty());
 }
