@@ -115,22 +115,42 @@ fn a_node_that_runs_jobs_is_notified_at_once_that_its_member_is_gone_though_it_l
     }
 }
 
+/// All connections of a node, both ways.
+fn lines_of(node: usize) -> impl Iterator<Item = (Host, Host)> {
+    (0..SERVERS).flat_map(move |server| {
+        let (node, server) = (Host::Node(node), Host::Server(server));
+        [(node, server), (server, node)]
+    })
+}
+
+/// Others that come back a little later write first what the servers have lost.
+#[test]
+fn a_node_that_has_just_come_back_leads_a_quarter_of_the_session_later() {
+    let mut testbed = Testbed::new(1, 2);
+    let mut line = in_line(&mut testbed, 2);
+    testbed.run(T);
+    lines_of(1).for_each(|(from, to)| testbed.executor.fault(Fault::Cut { from, to }));
+    await_event(&mut testbed, &mut line[1], |event| matches!(event, election::Event::Suspended { .. }).then_some(()));
+    ask(&line[0], election::Request::Resign);
+    await_event(&mut testbed, &mut line[0], |event| matches!(event, election::Event::Withdrawn).then_some(()));
+    lines_of(1).for_each(|(from, to)| testbed.executor.fault(Fault::Heal { from, to }));
+    await_event(&mut testbed, &mut line[1], |event| matches!(event, election::Event::Resumed { .. }).then_some(()));
+    let back = testbed.now();
+    elected(&mut testbed, &mut line[1]);
+    let took = testbed.now().since(back);
+    assert!((T / 4..T / 4 + SOON).contains(&took), "it leads {took:?} after it was back");
+}
+
 #[test]
 fn a_follower_whose_member_was_removed_while_it_was_away_reports_that_it_is_back() {
     let mut testbed = Testbed::new(1, 3);
     let mut line = in_line(&mut testbed, 2);
     let admin = operator(&mut testbed, 2);
     testbed.run(T);
-    let all_lines = || {
-        (0..SERVERS).flat_map(|server| {
-            let (node, server) = (Host::Node(1), Host::Server(server));
-            [(node, server), (server, node)]
-        })
-    };
-    all_lines().for_each(|(from, to)| testbed.executor.fault(Fault::Cut { from, to }));
+    lines_of(1).for_each(|(from, to)| testbed.executor.fault(Fault::Cut { from, to }));
     await_event(&mut testbed, &mut line[1], |event| matches!(event, election::Event::Suspended { .. }).then_some(()));
     testbed.on(2, async move { admin.delete("/cronkeeper/nodes/node-1", -1).await }).unwrap();
-    all_lines().for_each(|(from, to)| testbed.executor.fault(Fault::Heal { from, to }));
+    lines_of(1).for_each(|(from, to)| testbed.executor.fault(Fault::Heal { from, to }));
     await_event(&mut testbed, &mut line[1], |event| match event {
         election::Event::Expired { .. } => panic!("the session lasts longer than the outage"),
         event => matches!(event, election::Event::Session { .. }).then_some(()),
