@@ -504,7 +504,7 @@ const PLAN: Plan = Plan { faults: 6, peace: 3 };
 /// As many as the deliberate bug needs that is hardest to find: see tests/mutants.
 const SEEDS: Seeds = Seeds { each_run: 2_000, long_run: 5_000 };
 const WITH_SET_CLOCKS: Seeds = Seeds { each_run: 500, long_run: 4_000 };
-const WITH_REWINDS: Seeds = Seeds { each_run: 500, long_run: 12_000 };
+const WITH_REWINDS: Seeds = Seeds { each_run: 800, long_run: 12_000 };
 
 #[test]
 fn nodes_keep_the_promises_whatever_goes_wrong() {

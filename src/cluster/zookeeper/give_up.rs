@@ -177,7 +177,11 @@ pub(super) async fn give_up<C: Client, K: Clock>(
     end_runs(context, &left).await
 }
 
-async fn end_runs<C: Client, K: Clock>(context: &SessionContext<C, K>, left: &Leftover) -> Result<(), SessionError> {
+/// Settles the runs in flight of the dead processes.
+pub(super) async fn end_runs<C: Client, K: Clock>(
+    context: &SessionContext<C, K>,
+    left: &Leftover,
+) -> Result<(), SessionError> {
     if left.dead.is_empty() {
         return Ok(());
     }

@@ -47,6 +47,8 @@ pub struct Supervisor<C: Connect, K> {
     pub earlier: Vec<i64>,
     /// The last of this node's sessions whose entries are gone, unless the servers lose that.
     pub left: VecDeque<i64>,
+    /// Those of them that dead processes had, until the runs are settled that the servers may have given back to them.
+    pub left_by_dead: Vec<i64>,
     /// The newest reading of the servers' clock.
     pub time: Option<ServerTime>,
     /// The node has been in the queue, so what the servers refuse from now on is not a mistake in its setup.
@@ -106,7 +108,8 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
         service: Service,
         options: Options,
     ) -> Self {
-        let left = store.left().into();
+        let left_by_dead = store.left();
+        let left = left_by_dead.iter().copied().collect();
         Self {
             connect: Arc::new(connect),
             clock,
@@ -119,6 +122,7 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
             cluster: None,
             earlier: Vec::new(),
             left,
+            left_by_dead,
             time: None,
             has_joined: false,
             has_reported_open_paths: false,

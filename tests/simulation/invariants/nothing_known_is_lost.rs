@@ -15,8 +15,8 @@ use super::super::facts::Fact;
 use super::{Invariant, below, ops};
 use crate::ledger::txn::Txn;
 
-/// So long after it is back a node has found what is lost, and a run that was begun before is started.
-const SEARCH: Duration = Duration::from_secs(2);
+/// So long after it is back a node has written again what it knows, even if one packet was lost.
+const SEARCH: Duration = Duration::from_millis(1_300);
 
 #[derive(Default)]
 pub struct NothingKnownIsLost {

@@ -22,6 +22,7 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(600);
 pub enum Task {
     Prepare,
     Enter,
+    SettleLeft,
     Join,
     Look,
     Open,
@@ -48,6 +49,7 @@ impl Task {
         match self {
             Self::Prepare => "creating its paths",
             Self::Enter => "becoming a member",
+            Self::SettleLeft => "settling the runs of its earlier processes",
             Self::Join => "joining the queue",
             Self::Look => "reading its position in the queue",
             Self::Open => "taking over",
@@ -87,6 +89,7 @@ impl Task {
             | Self::Clear
             | Self::Leave => true,
             Self::Find
+            | Self::SettleLeft
             | Self::Verify
             | Self::ReadWanted
             | Self::Publish

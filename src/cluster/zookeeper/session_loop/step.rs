@@ -14,7 +14,7 @@ use super::{BoxFuture, SessionEnd, SessionLoop, reread};
 use crate::zookeeper::client::{Client, Connect, Error};
 use crate::zookeeper::context::{self, SessionError};
 use crate::zookeeper::damage::{Damage, Source};
-use crate::zookeeper::give_up::Leftover;
+use crate::zookeeper::give_up::{self, Leftover};
 use crate::zookeeper::place::{OpenAt, Proof};
 use crate::zookeeper::supervisor::Desired;
 use crate::zookeeper::{entry, paths, place, requests, session_id, transfer, wanted};
@@ -141,6 +141,11 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if let Some(step) = self.next_step(now) {
             return Some(step);
         }
+        if !self.supervisor.left_by_dead.is_empty() {
+            let left = self.left_by_dead();
+            let settling = async move { give_up::end_runs(&context, &left).await.map(|()| StepResult::LeftSettled) };
+            return Some((Task::SettleLeft, Box::pin(settling)));
+        }
         if std::mem::take(&mut self.membership.must_publish) {
             let member = self.supervisor.member(self.timeout);
             let publishing = async { entry::publish(context, member).await.map(StepResult::Published) };
@@ -242,6 +247,13 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             successor,
             ..Leftover::of_the_dead(self.supervisor.store.as_ref())
         }
+    }
+
+    /// What the servers may have given back to sessions that had left nothing. Not urgent, so it does not delay the start.
+    fn left_by_dead(&self) -> Leftover {
+        let successor = Some(self.supervisor.service.events.clone());
+        let dead = self.supervisor.left_by_dead.iter().copied().map(session_id).collect();
+        Leftover { dead, successor, ..Leftover::of_the_dead(self.supervisor.store.as_ref()) }
     }
 
     fn dead(&self) -> BTreeSet<SessionId> {

@@ -47,6 +47,7 @@ pub enum StepResult<W> {
     Left,
     Published(bool),
     Renumbered(bool),
+    LeftSettled,
     Survey(Survey<W>, RereadResult),
 }
 
@@ -92,6 +93,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             }
             // The member must not be recreated before the loss of the old one was handled.
             StepResult::Published(is_there) => self.membership.must_verify |= !is_there,
+            StepResult::LeftSettled => self.supervisor.left_by_dead.clear(),
             StepResult::Renumbered(is_done) => self.renumbered(is_done),
             StepResult::Survey(survey, reread) => {
                 self.finish_reread(reread);
