@@ -244,9 +244,13 @@ mod tests {
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
         says(&command, "program `dir/run.sh`: its first line ends with a carriage return");
         says(&format!("command: '{script_name} -x | cat'"), "its first line ends with a carriage return");
+        for first in ["#!/usr/bin/env sh\r\n", "#!/bin/sh -e\r\nexit 0\n", "#!/bin/sh -e\r"] {
+            fs::write(&script, first).unwrap();
+            says(&command, "program `dir/run.sh`: its first line ends with a carriage return, as on Windows, which is");
+        }
         fs::write(&script, "#!/bin/bsh\nexit 0\n").unwrap();
         says(&command, "program `dir/run.sh`: the interpreter that its first line names does not exist");
-        fs::write(&script, "#! /bin/sh -e\nexit 0\n").unwrap();
+        fs::write(&script, "#! /bin/sh -e\nexit 0\r\n").unwrap();
         for fit in [&command, "command: [run.sh]", "command: '$HOME/run.sh'", "command: 'cd /nowhere; ./run.sh'"] {
             assert_eq!(checked(fit, &[]), "", "{fit}");
         }

@@ -29,6 +29,12 @@ pub fn missing(program: &Path) -> Option<InterpreterFault> {
     (name.is_absolute() && !name.exists()).then(|| fault_in(&first[..length])).flatten()
 }
 
+/// True if the first line of a script ends with a carriage return. Where that belongs to an argument of the interpreter,
+/// as in `#!/usr/bin/env bash`, exec succeeds and only the interpreter fails, so nothing else names it.
+pub fn has_carriage_return(program: &Path) -> bool {
+    first_bytes(program).is_some_and(|(first, length)| is_carriage_return_in(&first[..length]))
+}
+
 fn first_bytes(program: impl rustix::path::Arg) -> Option<([u8; FIRST], usize)> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(program, flags, Mode::empty()).ok()?;
@@ -48,10 +54,19 @@ fn fault_in(first: &[u8]) -> Option<InterpreterFault> {
     }
 }
 
+fn is_carriage_return_in(first: &[u8]) -> bool {
+    line_in(first).is_some_and(|line| line.ends_with(b"\r"))
+}
+
+/// What follows `#!` in the first line of a script.
+fn line_in(first: &[u8]) -> Option<&[u8]> {
+    first.strip_prefix(b"#!")?.split(|byte| matches!(byte, b'\n' | 0)).next()
+}
+
 /// The interpreter's name in the first line of a script.
 fn name_in(first: &[u8]) -> Option<&[u8]> {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
-    let line = first.strip_prefix(b"#!")?.split(|byte| matches!(byte, b'\n' | 0)).next()?;
+    let line = line_in(first)?;
     Some(line.split(is_blank).find(|word| !word.is_empty()).unwrap_or_default())
 }
 
@@ -73,6 +88,21 @@ mod tests {
             (b"", None),
         ] {
             assert_eq!(fault_in(first), fault, "{}", String::from_utf8_lossy(first));
+        }
+    }
+
+    #[test]
+    fn a_carriage_return_is_seen_at_the_end_of_the_first_line_alone() {
+        for (first, is_there) in [
+            (&b"#!/usr/bin/env bash\r\necho x\r\n"[..], true),
+            (b"#!/bin/sh -e\r", true),
+            (b"#!/bin/sh\r\n", true),
+            (b"#!/bin/sh -e\necho x\r\n", false),
+            (b"#!/bin/sh\r -e\n", false),
+            (b"echo x\r\n", false),
+            (b"", false),
+        ] {
+            assert_eq!(is_carriage_return_in(first), is_there, "{}", String::from_utf8_lossy(first));
         }
     }
 

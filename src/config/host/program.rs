@@ -27,6 +27,8 @@ pub(super) fn unfit(own: &LocatedSettings, defaults: &LocatedSettings) -> Vec<Ob
 
 const NO_DIRECTORY: &str = "it is not a directory";
 const NOT_EXECUTABLE: &str = "it is not executable";
+const ENDS_WITH_CARRIAGE_RETURN: &str = "its first line ends with a carriage return, as on Windows, which is passed to \
+                                         its interpreter: its runs may fail; remove those with `sed -i 's/\\r$//'`";
 
 fn unfit_program(own: &LocatedSettings, defaults: &LocatedSettings) -> Option<Objection> {
     let command = own.settings.command.as_ref()?.as_ref()?;
@@ -40,8 +42,14 @@ fn unfit_program(own: &LocatedSettings, defaults: &LocatedSettings) -> Option<Ob
         let is_fit = found.is_file() && found.permissions().mode() & 0o111 != 0;
         Ok((!is_fit).then_some(NOT_EXECUTABLE))
     });
-    let why = why.or_else(|| interpreter::missing(path).map(|fault| about_interpreter(fault).to_owned()))?;
-    let message = format!("program `{}`: {why}: its runs would fail", shown(program));
+    let why = why.or_else(|| interpreter::missing(path).map(|fault| about_interpreter(fault).to_owned()));
+    let what = match why {
+        Some(why) => format!("{why}: its runs would fail"),
+        // Some interpreters, such as perl, take it.
+        None if path.is_absolute() && interpreter::has_carriage_return(path) => ENDS_WITH_CARRIAGE_RETURN.to_owned(),
+        None => return None,
+    };
+    let message = format!("program `{}`: {what}", shown(program));
     objection(own, defaults, &["command"], message, false)
 }
 
