@@ -78,6 +78,33 @@ fn a_failed_attempt_is_released_and_the_next_begins_at_its_time() {
     assert_eq!(fixture.starts()[0].run.attempt, 2);
 }
 
+/// The attempts that were reported as started, and whether each with its lateness.
+fn started(fixture: &Fixture) -> Vec<(u32, bool)> {
+    let started = fixture.reports().into_iter().filter_map(|report| match report {
+        Report::Started { attempt, lateness, .. } => Some((attempt, lateness.is_some())),
+        _ => None,
+    });
+    started.collect()
+}
+
+#[test]
+fn only_the_first_attempt_of_a_run_is_reported_with_a_lateness() {
+    let mut fixture = Fixture::settled("10:00:00", vec![tried_again()]);
+    fixture.pass(1);
+    fixture.accept_all();
+    let tree_id = fixture.starts()[0].tree_id;
+    fixture.started(tree_id);
+    assert_eq!(started(&fixture), [(1, true)]);
+    fixture.ended(tree_id, Exit::Code(3), None);
+    fixture.accept_all();
+    fixture.commands.clear();
+    fixture.pass(11);
+    fixture.accept_all();
+    let tree_id = fixture.starts()[0].tree_id;
+    fixture.started(tree_id);
+    assert_eq!(started(&fixture), [(2, false)], "it is due only since the first has failed");
+}
+
 #[test]
 fn after_the_last_retry_the_run_ends_with_all_its_attempts() {
     let (mut fixture, mut tree_id) = running_one(tried_again());
