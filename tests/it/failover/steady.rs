@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::cluster::{Place, again, in_line, is_long, job, jobs, run_id, token, usual};
-use crate::support::node::Node;
+use crate::support::node::{Event, Node};
 use crate::support::witness::{Mark, Witness};
 use crate::support::{LONG, until};
 
@@ -57,11 +57,25 @@ fn inject(fault: Fault, line: &mut VecDeque<Node>) {
             leader.cont();
             leader.await_after(seen, "node.stood_still", LONG, |_| true);
             leader.await_after(seen, "election.following", LONG, |_| true);
+            assert_standstill_is_told_first(&leader, seen);
             leader
         }
     };
     returned.await_event("election.following", LONG);
     line.push_back(returned);
+}
+
+/// Whoever reads the log learns why the session is gone before they learn that it is.
+fn assert_standstill_is_told_first(node: &Node, seen: usize) {
+    let is_due_to_it = |event: &Event| {
+        let name = event.name();
+        name.starts_with("coordination.") || ["leader.lost", "run.outlived", "warden.silent"].contains(&name)
+    };
+    let all = node.events().all();
+    let told = all[seen..].iter().filter(|event| event.name() == "node.stood_still" || is_due_to_it(event));
+    let names: Vec<&str> = told.map(Event::name).collect();
+    assert_eq!(names.first(), Some(&"node.stood_still"), "{names:?}");
+    assert!(names.contains(&"coordination.expired"), "{names:?}");
 }
 
 #[test]
@@ -87,6 +101,16 @@ fn a_job_of_every_second_is_run_once_for_every_second_over_many_failovers() {
     witness.assert_fine(&[]);
     assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
     assert_none_is_lost(&witness, &ledger);
+    assert_nonces_differ(&ledger);
+}
+
+/// Each process draws the random part of its nonces: in a copy of a process, all the rest may be the same.
+fn assert_nonces_differ(ledger: &BTreeMap<String, Value>) {
+    let nonces: Vec<&str> = ledger.values().filter_map(|record| record["run"]["nonce"].as_str()).collect();
+    let drawn: BTreeSet<&str> = nonces.iter().filter_map(|nonce| nonce.rsplit('-').next()).collect();
+    assert!(drawn.iter().all(|part| part.len() == 16 && u64::from_str_radix(part, 16).is_ok()), "{nonces:?}");
+    let writers: BTreeSet<&str> = ledger.values().filter_map(|record| record["run"]["node"].as_str()).collect();
+    assert!(writers.len() > 1 && drawn.len() == nonces.len(), "{writers:?}: {nonces:?}");
 }
 
 /// Waits until all missed occurrences are made up for, and a run of this term has ended.
