@@ -371,8 +371,12 @@ impl Zk {
     }
 
     pub fn json(&self, path: &str) -> Option<Value> {
+        self.data(path).map(|data| serde_json::from_slice(&data).expect("records are JSON"))
+    }
+
+    pub fn data(&self, path: &str) -> Option<Vec<u8>> {
         match self.runtime.block_on(self.client.get_data(path)) {
-            Ok((data, _)) => Some(serde_json::from_slice(&data).expect("records are JSON")),
+            Ok((data, _)) => Some(data),
             Err(Error::NoNode) => None,
             Err(error) => panic!("{path} cannot be read: {error}"),
         }
