@@ -3,7 +3,7 @@
 
 mod commands;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory as _, Parser as _};
 use cronkeeper::cli::{Cli, environment};
@@ -141,6 +141,37 @@ fn the_settings_in_the_texts_and_in_the_environment_file_exist() {
         let names = names.filter(|name| !TESTS.iter().any(|text| text.contains(name)));
         environment::check(&Cli::command(), names.map(str::to_owned)).unwrap();
     }
+}
+
+/// What lies in a folder and below it.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder can be listed").map(|entry| entry.expect("it can").path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+/// Without `-i` a line of a single dot, which a job may print, ends the mail.
+#[test]
+fn sendmail_is_shown_only_with_the_option_that_lets_a_single_dot_pass() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let of_folders = ["docs", "jobs", "systemd"].iter().flat_map(|folder| files(&root.join(folder)));
+    let mut shown = 0;
+    for path in of_folders.chain([root.join("README.md")]) {
+        // An image is no text. A manual page has a backslash before a hyphen.
+        let Ok(text) = std::fs::read_to_string(&path).map(|text| text.replace('\\', "")) else { continue };
+        for line in text.lines() {
+            for (at, name) in line.match_indices("sendmail") {
+                let (before, after) = (line[..at].trim_end(), &line[at + name.len()..]);
+                let words = after.split([' ', ',', ']', '`', '\'', '"', ')']).filter(|word| !word.is_empty());
+                let options: Vec<&str> = words.take_while(|word| word.starts_with('-')).collect();
+                // Elsewhere it is the subject of a sentence.
+                if before.ends_with(['/', '`', '|', '(', ':', '[', '\'', '"']) || !options.is_empty() {
+                    shown += 1;
+                    assert!(options.contains(&"-i"), "{}: {line}", path.display());
+                }
+            }
+        }
+    }
+    assert!(shown >= 4, "{shown}");
 }
 
 #[test]
