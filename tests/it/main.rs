@@ -4,6 +4,7 @@
 mod backends;
 mod borders;
 mod cli;
+mod deny;
 mod failover;
 mod harness;
 mod hostile;
