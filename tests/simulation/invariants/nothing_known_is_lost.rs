@@ -1,7 +1,7 @@
 //! Invariant: whatever the servers lose, what a living node knows counts.
 //!
 //! No run that is on record is begun again. No attempt is started that the same node has started before, or that another
-//! has whose process lives and is in touch with the servers. In peace, all runs that a living process has started are on
+//! has whose process lives, does not stall, and is in touch with the servers. In peace, all runs that a living process has started are on
 //! record.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,8 +88,12 @@ impl Invariant for NothingKnownIsLost {
                 self.known.remove(node);
                 self.in_touch.remove(node);
             }
-            Fact::InTouch { node, is: true } | Fact::Thawed { node } => drop(self.in_touch.insert(*node, at)),
-            Fact::InTouch { node, is: false } | Fact::Frozen { node } => drop(self.in_touch.remove(node)),
+            Fact::InTouch { node, is: true } | Fact::Thawed { node } | Fact::LoopResumed { node } => {
+                self.in_touch.insert(*node, at);
+            }
+            Fact::InTouch { node, is: false } | Fact::Frozen { node } | Fact::LoopStalled { node } => {
+                self.in_touch.remove(node);
+            }
             _ => {}
         }
         Ok(())
