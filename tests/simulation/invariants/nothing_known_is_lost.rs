@@ -1,8 +1,8 @@
 //! Invariant: whatever the servers lose, what a living node knows counts.
 //!
-//! No run that is on record is begun again. No attempt is started that the same node has started before, or that another
-//! has whose process lives, does not stall, and is in touch with the servers. In peace, all runs that a living process has started are on
-//! record.
+//! No run that is on record is begun again. No attempt is started that the same node has started before, or another whose
+//! process lives, does not stall, and is in touch with the servers. In peace, all runs that a living process has started
+//! are on record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
