@@ -180,11 +180,14 @@ impl<P: Ports> EventLoop<P> {
         let mut stopped = self.turn(now, Event::Recovered { runs: recovered.runs, over });
         self.publish();
         self.request(ElectionRequest::Campaign);
+        let mut turned = now.up;
         while stopped.is_none() {
             let latest = self.clock.now().up + self.heartbeat;
             let gathered = self.gather(latest, &mut controls).await;
             let now = self.clock.now();
-            let late = now.up.since(latest);
+            // From the last turn on: the process may have been stopped in the middle of it.
+            let late = now.up.since(turned + self.heartbeat);
+            turned = now.up;
             if late >= STOOD_STILL {
                 log::stood_still(late);
             }
