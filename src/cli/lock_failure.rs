@@ -30,7 +30,7 @@ pub enum LockFailure {
     #[error("cannot read the environment file {}", path.display())]
     EnvironmentFile { path: PathBuf, source: io::Error },
     /// The line is not quoted: it may be a secret.
-    #[error("{}:{line}: the line is not a setting, `NAME=value`", path.display())]
+    #[error("{}:{line}: the line is not a setting, `NAME=value` without `export`", path.display())]
     EnvironmentLine { path: PathBuf, line: usize },
     #[error("{}:{line}: {name}: {}", path.display(), escape::plain(why))]
     EnvironmentValue {

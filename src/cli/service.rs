@@ -21,6 +21,7 @@ use cronkeeper_cluster::zookeeper::{SessionError, check_chroot};
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::clock::{Clock as _, Uptime};
 use cronkeeper_core::duration;
+use cronkeeper_core::environment_file::is_variable_name;
 
 /// The settings of `cronkeeper.service`.
 const ENVIRONMENT_FILE: &str = "/etc/cronkeeper/cronkeeper.env";
@@ -157,12 +158,14 @@ fn settings(text: &str) -> Result<BTreeMap<String, Setting>, BadSetting> {
         .map(|(text, line)| {
             let bad = || BadSetting { line };
             let (name, value) = text.split_once('=').ok_or_else(bad)?;
+            // With `export` in front it would be another variable, and a lock without servers is one of this host.
+            let name = Some(name.trim()).filter(|name| is_variable_name(name)).ok_or_else(bad)?;
             let quoted = |quote| value.trim().strip_prefix(quote).and_then(|value| value.strip_suffix(quote));
             let value = quoted('"').or_else(|| quoted('\'')).unwrap_or_else(|| value.trim());
             if value.ends_with('\\') {
                 return Err(bad());
             }
-            Ok((name.trim().to_owned(), Setting { value: value.to_owned(), line }))
+            Ok((name.to_owned(), Setting { value: value.to_owned(), line }))
         })
         .collect()
 }
@@ -255,7 +258,9 @@ mod tests {
         assert_eq!((of("A"), of("B"), of("C")), (Some("b c"), Some("plain text"), Some("")));
         assert_eq!(settings.get("A").map(|setting| setting.line), Some(5));
         assert_eq!(super::settings("A=b\n\nnonsense\n"), Err(BadSetting { line: 3 }));
-        assert!(super::settings("A=b \\\n").is_err());
+        for bad in ["A=b \\\n", "export CRONKEEPER_ZOOKEEPER=a:1\n", "=a:1\n", "A B=c\n"] {
+            assert_eq!(super::settings(bad), Err(BadSetting { line: 1 }), "{bad}");
+        }
     }
 
     #[test]
