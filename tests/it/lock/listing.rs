@@ -108,3 +108,19 @@ async fn where_there_is_too_much_the_rest_is_counted_and_named() {
     let (_, text) = printed(&connect, &["locks"]);
     assert!(text.contains("znodes left, the first is `/big/n") && text.contains("name the path of a lock"), "{text}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_may_not_be_read_is_not_taken_for_a_free_one() {
+    let connect = shared();
+    let theirs = zookeeper(&connect).await;
+    theirs.auth("digest", b"they:secret").await.unwrap();
+    make(&theirs, "/closed", CreateMode::Persistent).await;
+    let closed = CreateMode::Persistent.with_acls(Acls::creator_all());
+    theirs.create("/closed/a", b"", &closed).await.unwrap();
+    for line in [&["locks", "/closed/a"][..], &["locks", "/closed/a", "--json"], &["lock", "--revoke", "/closed/a"]] {
+        let (code, text) = printed(&connect, line);
+        assert!(code == Some(78) && text.contains("/closed/a") && text.contains("not authorized"), "{line:?}: {text}");
+    }
+    let (code, text) = printed(&connect, &["locks"]);
+    assert_eq!(code, Some(0), "others are still listed: {text}");
+}

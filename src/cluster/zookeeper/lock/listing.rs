@@ -107,7 +107,9 @@ pub async fn list<C: Client>(client: &C, path: Option<&LockPath>) -> Result<List
             listing.cut = Some(Cut { left: left.len() + 1, first: place.path });
             break;
         }
-        let names = context::or_none(context::children(line(client)?, &place.path).await)?;
+        let names = context::children(line(client)?, &place.path).await;
+        // A lock that may not be read is not free, so it must not look so.
+        let names = if place.is_named { names? } else { context::or_none(names)? };
         let is_semaphore = SEMAPHORE.iter().all(|child| names.iter().any(|name| name == child));
         if is_semaphore {
             listing.locks.extend(semaphore(client, &place.path).await?);
