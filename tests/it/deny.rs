@@ -34,6 +34,7 @@ impl Tree {
         }
         tree.write("tests/run.sh", "echo 'the tests have run' >&2\n");
         tree.write(".ci/package", "");
+        tree.write(".ci/benches", "");
         Self(tree)
     }
 
