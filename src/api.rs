@@ -210,6 +210,11 @@ async fn limit_answer(request: Request, next: Next) -> Response {
     }
 }
 
+/// True for a value that an answer leaves out.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// An error answer.
 #[derive(Debug)]
 struct RefusedRequest {

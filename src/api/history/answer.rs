@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::api::is_default;
 use crate::archive::json_size;
 use crate::status::HistoryEntry;
 use cronkeeper_core::clock::stamp;
@@ -35,7 +36,7 @@ pub struct History {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<MissingNode>,
     /// How many more nodes are missing than are named.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub missing_more: usize,
     /// Of what ended before this, the archives of the nodes that are missing may have records that no other place has.
     /// Absent: nothing that the request wants is missing.
@@ -59,11 +60,6 @@ pub struct MissingNode {
     pub node: NodeName,
     /// The reason, with what to do about it.
     pub why: String,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(number: &usize) -> bool {
-    *number == 0
 }
 
 impl History {

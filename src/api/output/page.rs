@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::is_default;
 use crate::output::Line;
 use cronkeeper_core::run::RunId;
 use cronkeeper_core::term::NodeName;
@@ -15,7 +16,7 @@ pub struct OutputPage {
     pub run: RunId,
     pub lines: Vec<Line>,
     /// Bytes before the lines that were left out, because only the last are wanted.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub skipped: u64,
     /// The `from` of the next page.
     pub next: Cursor,
@@ -32,11 +33,6 @@ pub struct OutputPage {
     /// The attempts whose output this node keeps; only for `local=true`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<u32>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_none(skipped: &u64) -> bool {
-    *skipped == 0
 }
 
 /// What follows a page.

@@ -149,8 +149,7 @@ pub(super) async fn enter<C: Client, K: Clock>(
     left: Leftover,
     is_closed: bool,
 ) -> Result<Entered, SessionError> {
-    let former = left.left.clone();
-    give_up(&context, left).await?;
+    give_up(&context, &left).await?;
     let (path, data) = (context.member(), context::json(&member));
     if is_closed {
         remove_own(&context, &path).await?;
@@ -168,8 +167,8 @@ pub(super) async fn enter<C: Client, K: Clock>(
     let Some(stat) = context.line()?.stat(&path).await.at(&path)? else {
         return Err(SessionError::Again(format!("{path}: the node name has just become free")));
     };
-    if former.contains(&stat.ephemeral_owner) {
-        context.remove_entries(Vec::new(), &former).await?;
+    if left.left.contains(&stat.ephemeral_owner) {
+        context.remove_entries(Vec::new(), &left.left).await?;
         return Err(SessionError::Again(format!("{path}: it was back, although it had been removed")));
     }
     if stat.ephemeral_owner != context.me.owner {

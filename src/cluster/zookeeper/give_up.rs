@@ -46,7 +46,7 @@ impl Leftover {
     pub(super) fn of_the_dead(store: &dyn SessionStore) -> Self {
         let sessions = store.removable();
         let dead = sessions.iter().copied().map(session_id).collect();
-        Self { sessions, left: store.left(), dead, ends: store.open_ends(), noted: store.noted(), successor: None }
+        Self { sessions, left: Vec::new(), dead, ends: store.open_ends(), noted: store.noted(), successor: None }
     }
 
     /// Reports an end. The receiver may be gone.
@@ -125,9 +125,8 @@ pub async fn release<C: Connect, K: Clock>(
         candidate_data: Vec::new(),
     };
     let left = Leftover { successor: Some(successor), ..Leftover::of_the_dead(store) };
-    let sessions = left.sessions.clone();
-    give_up(&SessionContext::new(client, clock, me), left).await.map_err(|error| target.failed(error))?;
-    store.note_left(&sessions);
+    give_up(&SessionContext::new(client, clock, me), &left).await.map_err(|error| target.failed(error))?;
+    store.note_left(&left.sessions);
     Ok(())
 }
 
@@ -166,15 +165,15 @@ impl ReleaseTarget {
 /// Ends the runs, then removes the entries.
 pub(super) async fn give_up<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
-    left: Leftover,
+    left: &Leftover,
 ) -> Result<(), SessionError> {
     if left.sessions.is_empty() {
         return Ok(());
     }
-    end_runs(context, &left).await?;
+    end_runs(context, left).await?;
     remove_entries(context, &left.sessions).await?;
     // A begin still in flight may have arrived meanwhile. Without the candidate, no other can follow.
-    end_runs(context, &left).await
+    end_runs(context, left).await
 }
 
 /// Settles the runs in flight of the dead processes.

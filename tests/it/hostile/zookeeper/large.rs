@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::failover::cluster::{Place, in_line, job, jobs, usual};
+use crate::failover::cluster::{Place, Zk, in_line, job, jobs, usual};
 use crate::failover::records::{SELDOM, assert_answers, await_ticks, names, stranger};
 use crate::solo::fixture::{history, kib, status};
 use crate::support::node::Node;
@@ -70,14 +70,27 @@ fn assert_damage_is_shown(node: &Node) {
     assert!(shown["damaged"].as_array().is_some_and(|damaged| !damaged.is_empty()), "{shown}");
 }
 
+struct Scene {
+    place: Place,
+    witness: Witness,
+    stranger: Zk,
+    nodes: [Node; 2],
+}
+
+/// Two nodes that run a job every second, and have another that is seldom due.
+fn scene(ensemble: &Ensemble) -> Scene {
+    let (place, witness, stranger) = (Place::on(ensemble), Witness::new(), stranger(ensemble));
+    let tick = job("tick", "* * * * * *", &witness.command(&[]), "");
+    let file = jobs(&[tick, job("large-0", SELDOM, "['true']", "")]);
+    let nodes = in_line(["a", "b"].map(|name| usual(place.node(name)).jobs(&file)));
+    await_ticks(&witness, &nodes.each_ref());
+    Scene { place, witness, stranger, nodes }
+}
+
 #[test]
 fn records_that_are_larger_than_any_of_cronkeepers_are_named_and_never_read() {
     let ensemble = Ensemble::start(1);
-    let (place, witness, stranger) = (Place::on(&ensemble), Witness::new(), stranger(&ensemble));
-    let tick = job("tick", "* * * * * *", &witness.command(&[]), "");
-    let file = jobs(&[tick, job("large-0", SELDOM, "['true']", "")]);
-    let [a, b] = in_line(["a", "b"].map(|name| usual(place.node(name)).jobs(&file)));
-    await_ticks(&witness, &[&a, &b]);
+    let Scene { place, witness, stranger, nodes: [a, b] } = scene(&ensemble);
     [&a, &b].iter().for_each(|node| assert_answers(node.spec()));
     let before = [&a, &b].map(anonymous);
 
@@ -104,11 +117,7 @@ fn records_that_are_larger_than_any_of_cronkeepers_are_named_and_never_read() {
 #[test]
 fn what_is_read_in_parts_is_not_read_where_it_is_larger_than_any_of_cronkeepers() {
     let ensemble = Ensemble::start(1);
-    let (place, witness, stranger) = (Place::on(&ensemble), Witness::new(), stranger(&ensemble));
-    let tick = job("tick", "* * * * * *", &witness.command(&[]), "");
-    let file = jobs(&[tick, job("large-0", SELDOM, "['true']", "")]);
-    let [a, b] = in_line(["a", "b"].map(|name| usual(place.node(name)).jobs(&file)));
-    await_ticks(&witness, &[&a, &b]);
+    let Scene { place, witness, stranger, nodes: [a, b] } = scene(&ensemble);
     let no_records: [Value; 0] = [];
     [&a, &b].iter().for_each(|node| assert_eq!(history(node.spec(), "large-0"), no_records));
     let before = [&a, &b].map(anonymous);
