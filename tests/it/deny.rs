@@ -1,5 +1,5 @@
 //! `.ci/deny` and what `.ci/run` makes of it, with a cargo that stands in for the real one: no dependency passes
-//! unchecked without a word, and no machine that cannot reach the advisories fails for that.
+//! unchecked without a word, and no machine that cannot reach the advisories or build packages fails for that.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -33,7 +33,8 @@ impl Tree {
             std::fs::copy(from, tree.path().join(".ci").join(script)).unwrap();
         }
         tree.write("tests/run.sh", "echo 'the tests have run' >&2\n");
-        tree.write(".ci/package", "");
+        // Fails as `.ci/package --tools` does where the tools are missing.
+        tree.write(".ci/package", "[[ ! -e no-tools ]] || { echo 'missing: rpmbuild' >&2; exit 69; }\n");
         tree.write(".ci/benches", "");
         Self(tree)
     }
@@ -82,4 +83,13 @@ fn a_machine_without_the_advisories_passes_and_says_at_the_end_what_was_not_chec
         assert_eq!(code, Some(0), "{err}");
         assert!(last.starts_with("NOT CHECKED") && last.contains(what), "{err}");
     }
+}
+
+#[test]
+fn a_machine_without_the_tools_for_packages_passes_and_says_what_it_lacks() {
+    let tree = Tree::new();
+    tree.0.write("no-tools", "");
+    let (code, err) = tree.run("run", Deny::Complete);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(err.ends_with("NOT CHECKED: the packages: missing: rpmbuild\n"), "{err}");
 }
