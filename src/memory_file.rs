@@ -1,7 +1,7 @@
-//! Sealed in-memory files, used as standard input and for the secrets of processes.
+//! In-memory files, used as standard input, for the secrets of processes and for what processes note.
 //!
-//! The file is complete before the process starts, so neither side waits for the other. It is gone with the last process
-//! that has it.
+//! A file is gone with the last process that has it. Those that hold something are complete and sealed before a process
+//! starts, so neither side waits for the other.
 
 use std::os::fd::OwnedFd;
 
@@ -34,6 +34,14 @@ pub(crate) fn secret(bytes: &[u8], owner: Option<(Uid, Gid)>) -> Result<OwnedFd,
     fill(&file, bytes)?;
     fcntl_setfd(&file, FdFlags::empty())?;
     Ok(file)
+}
+
+/// An empty file that every process may write to that has it.
+///
+/// # Errors
+/// As for [`holding`].
+pub(crate) fn writable() -> Result<OwnedFd, Errno> {
+    create()
 }
 
 /// Writes the bytes and seals the file.

@@ -16,10 +16,12 @@
 //! that a job started. If the warden itself hangs, the daemon notices and kills the jobs without it ([`recover`]). If it
 //! is killed, its parent does ([`watcher`]), even if the daemon is dead too.
 //!
-//! It also keeps the descriptors of locked files, so that no lock is free before the trees are dead ([`custody`]).
+//! It also keeps the descriptors of locked files, so that no lock is free before the trees are dead ([`custody`]). The
+//! children note which programs have begun, so that the daemon knows that even of a warden that is dead ([`begins`]).
 //!
 //! The warden knows nothing about schedules, leadership or reasons. It obeys orders and clocks.
 
+mod begins;
 pub mod cgroup;
 mod child;
 mod codec;
@@ -113,7 +115,8 @@ pub fn reap_children_but(spared: u32) {
 }
 
 fn serve() -> io::Result<()> {
-    let custody = custody::take_socket(io::stdin().as_fd());
+    let mut descriptors = custody::take_descriptors(io::stdin().as_fd()).into_iter();
+    let (custody, begins) = (descriptors.next(), descriptors.next());
     let daemon = socket_on(io::stdin().as_fd())?;
     let order_socket = socket_on(io::stdout().as_fd())?;
     // Only a display name: failing to set it does no harm.
@@ -123,7 +126,7 @@ fn serve() -> io::Result<()> {
     // All that the warden creates in file systems are cgroups; each job gets its own umask.
     rustix::process::umask(cgroup::UMASK);
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let keeper = keeper::Keeper::new(daemon, order_socket, custody, timer_slack)?;
+    let keeper = keeper::Keeper::new(daemon, order_socket, custody, begins, timer_slack)?;
     spawn::release_file_pages();
     keeper.run()
 }

@@ -1,4 +1,5 @@
-//! `cronkeeper release`: releases what a dead daemon on this host still holds.
+//! `cronkeeper release`: releases what a dead daemon on this host still holds. A daemon that cannot go on releases it
+//! itself ([`on_zookeeper`]).
 //!
 //! Without it, the other nodes wait until the dead daemon's session times out. Meant for ExecStopPost, which delays the
 //! restart: it takes at most three seconds, and returns at once if there is nothing to release.
@@ -27,7 +28,7 @@ use cronkeeper_core::run::journal::{Journal as _, Recovered};
 use cronkeeper_core::term::NodeName;
 
 /// Time limit of the whole command.
-const TIME_LIMIT: Duration = Duration::from_millis(2_800);
+pub(super) const TIME_LIMIT: Duration = Duration::from_millis(2_800);
 /// Part of [`TIME_LIMIT`] for processes to die after SIGKILL.
 const KILL_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// Timeout of the command's own session. Any value does, because that session holds nothing.
@@ -46,67 +47,80 @@ impl Args {
         let until = system::uptime() + TIME_LIMIT;
         let node = self.node.node()?;
         let directories = self.node.directories(None);
-        let Some(state) = self.open(directories.state_dir(), &node)? else { return Ok(()) };
+        let Some(state) = open(directories.state_dir(), &self.node, &node)? else { return Ok(()) };
         match &self.node.zookeeper {
             None => {
                 let leftovers: Leftovers = Arc::new(|runs| leftovers::kill(runs, KILL_TIMEOUT));
                 Ok(solo::release(&state, &node, &leftovers)?)
             }
-            Some(connect) => self.on_zookeeper(connect, state, node, until, io),
-        }
-    }
-
-    /// Opens the state directory; `None` if no daemon has ever used it.
-    fn open(&self, path: &Path, node: &NodeName) -> Result<Option<StateDir>, Error> {
-        StateDir::open_existing(path, self.node.backend_identity(), node).map_err(|error| match error {
-            StateDirError::InUse { path, holder } => Error::StillRuns { path, holder },
-            error => error.into(),
-        })
-    }
-
-    fn on_zookeeper(
-        &self,
-        connect: &ConnectString,
-        state: StateDir,
-        node: NodeName,
-        until: Uptime,
-        io: &mut Io<'_>,
-    ) -> Result<(), Error> {
-        let (mut journal, recovered) = leftovers::settle(&state, &node, KILL_TIMEOUT, system::now().wall)?;
-        if state.earlier_sessions().is_empty() {
-            return Ok(());
-        }
-        let connector = self.node.connector(connect, SESSION_TIMEOUT)?;
-        let mut store = KeptSessions::new(Arc::new(state), &recovered);
-        let target = ReleaseTarget {
-            node: node.clone(),
-            service: connect.to_string(),
-            chroot: connect.shown_chroot().to_owned(),
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|source| Error::System { what: "the runtime cannot be started", source })?;
-        let (successor, mut inherited) = unbounded_channel();
-        let released = runtime.block_on(async {
-            let releasing = zookeeper::release(&connector, SystemClock::default(), target, &mut store, successor);
-            tokio::time::timeout(until.since(system::uptime()), releasing).await
-        });
-        // A name lookup that is still running must not delay the exit.
-        runtime.shutdown_background();
-        record_ends(&mut journal, &mut inherited);
-        let why = match released {
-            Ok(Ok(())) => {
-                writeln!(io.out, "released everything that node `{node}` held")?;
-                return Ok(());
+            Some(connect) => {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .map_err(|source| Error::System { what: "the runtime cannot be started", source })?;
+                let released = runtime.block_on(on_zookeeper(&self.node, connect, Arc::new(state), &node, until));
+                // A name lookup that is still running must not delay the exit.
+                runtime.shutdown_background();
+                match released? {
+                    Released::Nothing => {}
+                    Released::Everything => writeln!(io.out, "released everything that node `{node}` held")?,
+                    Released::Later(why) => writeln!(io.err, "cronkeeper: {why}")?,
+                }
+                Ok(())
             }
-            Ok(Err(ReleaseError::Failed(failure))) => return Err(Error::Release(failure)),
-            Ok(Err(ReleaseError::NotNow(why))) => why,
-            Err(_) => "no answer in time".to_owned(),
-        };
-        writeln!(io.err, "{}", postponed(&why, &node, &recovered, store.open_ends().len()))?;
-        Ok(())
+        }
     }
+}
+
+/// Opens the state directory; `None` if no daemon has ever used it.
+pub(super) fn open(path: &Path, args: &NodeArgs, node: &NodeName) -> Result<Option<StateDir>, Error> {
+    StateDir::open_existing(path, args.backend_identity(), node).map_err(|error| match error {
+        StateDirError::InUse { path, holder } => Error::StillRuns { path, holder },
+        error => error.into(),
+    })
+}
+
+/// What was released of a dead daemon.
+pub(super) enum Released {
+    /// It held nothing.
+    Nothing,
+    Everything,
+    /// The rest is released by the next start, or when the session ends; in the words of a message.
+    Later(String),
+}
+
+/// Releases what a dead daemon, to which the state directory belonged, has left in ZooKeeper.
+///
+/// Blocks for at most [`KILL_TIMEOUT`] while processes die.
+///
+/// # Errors
+/// If a process does not die, and then nothing was released, or an operator must change something.
+pub(super) async fn on_zookeeper(
+    args: &NodeArgs,
+    connect: &ConnectString,
+    state: Arc<StateDir>,
+    node: &NodeName,
+    until: Uptime,
+) -> Result<Released, Error> {
+    let (mut journal, recovered) = leftovers::settle(&state, node, KILL_TIMEOUT, system::now().wall)?;
+    if state.earlier_sessions().is_empty() {
+        return Ok(Released::Nothing);
+    }
+    let connector = args.connector(connect, SESSION_TIMEOUT)?;
+    let mut store = KeptSessions::new(state, &recovered);
+    let target =
+        ReleaseTarget { node: node.clone(), service: connect.to_string(), chroot: connect.shown_chroot().to_owned() };
+    let (successor, mut inherited) = unbounded_channel();
+    let releasing = zookeeper::release(&connector, SystemClock::default(), target, &mut store, successor);
+    let released = tokio::time::timeout(until.since(system::uptime()), releasing).await;
+    record_ends(&mut journal, &mut inherited);
+    let why = match released {
+        Ok(Ok(())) => return Ok(Released::Everything),
+        Ok(Err(ReleaseError::Failed(failure))) => return Err(Error::Release(failure)),
+        Ok(Err(ReleaseError::NotNow(why))) => why,
+        Err(_) => "no answer in time".to_owned(),
+    };
+    Ok(Released::Later(postponed(&why, node, &recovered, store.open_ends().len())))
 }
 
 /// Records in the journal the ends that were written to the ledger, so that the node's next start runs their hooks.
@@ -128,5 +142,5 @@ fn postponed(why: &str, node: &NodeName, recovered: &Recovered, ends: usize) -> 
         1 => "; the next start settles one run".to_owned(),
         runs => format!("; the next start settles {runs} runs"),
     };
-    format!("cronkeeper: node `{node}` keeps what it holds in ZooKeeper until its session ends: {why}{rest}")
+    format!("node `{node}` keeps what it holds in ZooKeeper until its session ends: {why}{rest}")
 }

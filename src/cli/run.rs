@@ -17,13 +17,15 @@ use std::time::Duration;
 use nix::sys::signal::SigSet;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, watch};
-use tracing::{error, info};
+use tokio::task::JoinHandle;
+use tracing::{error, info, warn};
 
 use self::backend::Backend;
 use self::listeners::Listeners;
 use self::start_jobs::{Rejected, StartJobs};
 use super::jobs::JobsFile;
 use super::node_args::NodeArgs;
+use super::release::{self, Released};
 use super::{Error, leftovers, listen};
 use crate::accounts::{Account, Accounts};
 use crate::api::network::Network;
@@ -43,6 +45,7 @@ use crate::systemd::{Notifier, Watchdog};
 use crate::telemetry::{self, Format, LogFilter};
 use crate::warden::cgroup::hierarchy::{self, Cgroups};
 use crate::warden::handle::Warden;
+use cronkeeper_cluster::state_dir::StateDir;
 use cronkeeper_core::clock::system::{self, SystemClock};
 use cronkeeper_core::clock::{Clock as _, Uptime};
 use cronkeeper_core::duration;
@@ -302,16 +305,43 @@ impl Args {
         archive.close();
         let reason = stopped.to_string();
         info!(target: TARGET, event = log_event::NODE_STOPPED, reason);
-        match stopped {
-            Stopped::Asked => Ok(()),
+        match &stopped {
+            Stopped::Asked => return Ok(()),
             Stopped::WardenGone(left) => {
                 // Nobody else kills what the warden left behind.
                 leftovers::kill(&left.runs, backend::KILL_TIMEOUT).map_err(Error::StillAlive)?;
                 leftovers::kill_hooks(&left.hooks, &node, backend::KILL_TIMEOUT).map_err(Error::StillAlive)?;
-                Err(Error::Stopped(Stopped::WardenGone(left)))
             }
-            stopped => Err(Error::Stopped(stopped)),
+            Stopped::BackendGone | Stopped::Failed(_) => {}
         }
+        if let (Stopped::WardenGone(_) | Stopped::BackendGone, Some(serving)) = (&stopped, started.serving) {
+            release(&self.node, &node, &state_dir, serving, started.state).await;
+        }
+        Err(Error::Stopped(stopped))
+    }
+}
+
+/// Releases what this process still holds in ZooKeeper, all of whose processes are dead.
+///
+/// Where nothing starts the daemon again or calls `cronkeeper release`, the others would else wait for the end of its
+/// session.
+async fn release(args: &NodeArgs, node: &NodeName, state_dir: &Path, serving: JoinHandle<()>, state: Arc<StateDir>) {
+    let Some(connect) = &args.zookeeper else { return };
+    let until = system::uptime() + release::TIME_LIMIT;
+    // It ends because nobody listens to it any more, and lets go of the state directory.
+    if tokio::time::timeout(release::TIME_LIMIT, serving).await.is_err() {
+        return;
+    }
+    drop(state);
+    let released = match release::open(state_dir, args, node) {
+        Ok(Some(state)) => release::on_zookeeper(args, connect, Arc::new(state), node, until).await,
+        Ok(None) => return,
+        Err(error) => Err(error),
+    };
+    match released {
+        Ok(Released::Everything | Released::Nothing) => {}
+        Ok(Released::Later(why)) => warn!("{why}"),
+        Err(error) => warn!("nothing was released: {error}"),
     }
 }
 

@@ -14,7 +14,7 @@ mod tests;
 mod trees;
 pub mod variables;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,9 +31,9 @@ use crate::coordination::{Coordination, Event as BackendEvent, Lease, Request};
 use crate::election::{ApiAddress, Defined, Event as Election, Failure, Published, Request as ElectionRequest};
 use crate::engine::hooks::HookStart;
 use crate::engine::{Engine, Event, Start};
-use crate::process::{Launch, Notice, Processes, WardenGone};
-use crate::run::OverAttempts;
+use crate::process::{Launch, Notice, Processes, TreeId, WardenGone};
 use crate::run::journal::{Journal, Recovered, Written};
+use crate::run::{OverAttempts, RunId};
 use crate::schedule;
 
 /// Maximum time between two turns of the loop: a longer gap means that it hangs.
@@ -200,9 +200,8 @@ impl<P: Ports> EventLoop<P> {
         }
         // The rest of `self`, with the channels to the backend, is dropped only after this: otherwise another node
         // could start a run again while its processes are still alive here.
-        if close(&self.clock, self.processes).await {
-            note_held(&self.clock, &mut self.journal);
-        }
+        let unbegun = close(&self.clock, self.processes, self.trees.ids_of_attempts()).await;
+        note_unbegun(&mut self.journal, unbegun.iter().filter_map(|tree_id| self.trees.attempt(*tree_id)));
         match (stopped, self.failure) {
             (None | Some(Stopped::Asked), Some(failure)) => Stopped::Failed(failure),
             (stopped, _) => stopped.unwrap_or(Stopped::Asked),
@@ -369,30 +368,36 @@ impl<P: Ports> EventLoop<P> {
     }
 }
 
-/// Returns true if everything is dead, and false if that takes too long.
-async fn close(clock: &impl Clock, processes: impl Processes) -> bool {
+/// Kills everything. Returns the trees whose programs certainly never began; none if it takes too long.
+async fn close(clock: &impl Clock, processes: impl Processes, trees: Vec<TreeId>) -> Vec<TreeId> {
     let until = clock.now().up + CLOSING;
-    let mut closed = pin!(processes.close());
+    let mut closed = pin!(processes.close(trees));
     while clock.now().up < until {
         // Cancellation safety: `closed` continues where it was, and the next turn starts a new sleep.
         tokio::select! {
             biased;
-            () = &mut closed => return true,
+            unbegun = &mut closed => return unbegun,
             () = clock.sleep_until(Wake { wall: None, up: Some(until) }) => {}
         }
     }
     log::left_running();
-    false
+    Vec::new()
 }
 
-/// Has the journal forget the runs whose time has not come, now that their processes are dead: they were never started.
+/// Has the journal forget attempts whose programs never began, so that they are begun again.
 ///
-/// The next process may come after their time, and could no longer know it.
-fn note_held(clock: &impl Clock, journal: &mut impl Journal) {
-    let mut left = Recovered { runs: journal.open_runs(), written: Written::Here, ..Recovered::default() };
-    for run in left.drop_held(clock.now().up) {
-        if let Err(error) = journal.unstarted(&run) {
-            log::state_failed(&run, "record that the run was never started", &error);
+/// The next process can no longer know it of those that the warden had not started, or whose time has come by then.
+fn note_unbegun<'a>(journal: &mut impl Journal, unbegun: impl Iterator<Item = (&'a RunId, u32)>) {
+    let unbegun: BTreeSet<(&RunId, u32)> = unbegun.collect();
+    if unbegun.is_empty() {
+        return;
+    }
+    for run in journal.open_runs().into_iter().filter(|run| run.end.is_none()) {
+        let run_id = run.record.id();
+        if unbegun.contains(&(&run_id, run.record.attempt))
+            && let Err(error) = journal.unstarted(&run_id)
+        {
+            log::state_failed(&run_id, "record that the run was never started", &error);
         }
     }
 }

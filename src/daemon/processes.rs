@@ -9,7 +9,7 @@ use crate::warden::CodecError;
 use crate::warden::handle::Handle;
 use crate::warden::recover::{self, Survivor};
 use cronkeeper_core::log_event::{self, TARGET};
-use cronkeeper_core::process::{Launch, NotSent, Notice, Order, Processes, Recorded, WardenGone};
+use cronkeeper_core::process::{Launch, NotSent, Notice, Order, Processes, Recorded, TreeId, WardenGone};
 use cronkeeper_core::term::NodeName;
 
 /// How long to wait for processes to die that the daemon kills itself.
@@ -57,10 +57,15 @@ impl Processes for Handle {
         }
     }
 
-    async fn close(self) {
-        if let Err(error) = Self::close(self).await {
-            error!(target: TARGET, event = log_event::WARDEN_FAILED, %error, "cannot wait for the warden to end: {error}");
+    async fn close(self, mut trees: Vec<TreeId>) -> Vec<TreeId> {
+        match Self::close(self).await {
+            Ok(closed) => trees.retain(|tree_id| closed.is_unbegun(*tree_id)),
+            Err(error) => {
+                error!(target: TARGET, event = log_event::WARDEN_FAILED, %error, "cannot wait for the warden to end: {error}");
+                trees.clear();
+            }
         }
+        trees
     }
 }
 

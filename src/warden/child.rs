@@ -8,7 +8,7 @@
 
 use std::convert::Infallible;
 use std::ffi::{CStr, CString, FromBytesWithNulError, NulError};
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use rustix::fs::{Gid, Mode, OFlags, Uid};
@@ -20,7 +20,7 @@ use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use super::given_files::{self, Given};
 use super::spawn::{ExecArray, Inherited, close_others, execute, join_own_keyring, unblock_signals};
 use super::start_report::{begin, failed, without};
-use super::{hold, interpreter, limits, program};
+use super::{begins, hold, interpreter, limits, program};
 use cronkeeper_core::clock::system::uptime;
 use cronkeeper_core::process::{Launch, StartFailure, StartStep, User};
 
@@ -92,6 +92,8 @@ pub(super) struct ChildStreams<'a> {
     /// Locked files that its program keeps open.
     pub(super) locks: &'a [BorrowedFd<'a>],
     pub(super) status: BorrowedFd<'a>,
+    /// See [`begins`].
+    pub(super) begins: Option<BorrowedFd<'a>>,
     /// What a child needs that is held until its time.
     pub(super) hold: Option<HoldEnd<'a>>,
 }
@@ -99,6 +101,7 @@ pub(super) struct ChildStreams<'a> {
 /// The child's own descriptors, where they leave the lowest numbers free.
 pub(super) struct MovedEnds {
     status: OwnedFd,
+    begins: Option<OwnedFd>,
     /// The token and the socket of a held child.
     hold: Option<(OwnedFd, OwnedFd)>,
 }
@@ -108,13 +111,15 @@ impl MovedEnds {
     pub(super) fn from(streams: &ChildStreams<'_>, lowest: RawFd) -> Result<Self, Error> {
         let moved = |descriptor: BorrowedFd<'_>| fcntl_dupfd_cloexec(descriptor, lowest);
         let hold = streams.hold.map(|hold| Ok::<_, Error>((moved(hold.token)?, moved(hold.daemon)?)));
-        Ok(Self { status: moved(streams.status)?, hold: hold.transpose()? })
+        let begins = streams.begins.map(moved).transpose()?;
+        Ok(Self { status: moved(streams.status)?, begins, hold: hold.transpose()? })
     }
 
     /// The streams of a child with these instead of its first descriptors.
     pub(super) fn of<'a>(&'a self, streams: &ChildStreams<'a>) -> ChildStreams<'a> {
         let hold = self.hold.as_ref().map(|(token, daemon)| HoldEnd { token: token.as_fd(), daemon: daemon.as_fd() });
-        ChildStreams { status: self.status.as_fd(), hold, ..*streams }
+        let begins = self.begins.as_ref().map(AsFd::as_fd);
+        ChildStreams { status: self.status.as_fd(), begins, hold, ..*streams }
     }
 }
 
@@ -168,6 +173,7 @@ pub(super) fn become_job(
     if now >= setup.launch.not_after {
         return Err(StartFailure::TooLate);
     }
+    prepare(streams.begins.map_or(Ok(()), |file| begins::note(file, setup.launch.tree_id)))?;
     prepare(rustix::io::write(streams.status, &begin(now)).map(drop))?;
     let (step, errno) = exec(setup, given.as_ref());
     Err(StartFailure::Step { step, errno: errno as i32 })
@@ -198,10 +204,12 @@ fn keep_locks(streams: &ChildStreams<'_>) -> Result<(), Error> {
 /// Closes all descriptors but the standard streams, the locks, and those that the child needs until its program begins.
 fn close_unneeded(streams: &ChildStreams<'_>, locks: &[RawFd]) {
     let status = streams.status.as_raw_fd();
+    // Without a file for begins it is the same number twice.
+    let begins = streams.begins.map_or(status, |file| file.as_raw_fd());
     match streams.hold {
-        Some(HoldEnd { token, daemon }) => close_others(&mut [status, token.as_raw_fd(), daemon.as_raw_fd()]),
-        None if locks.is_empty() => close_others(&mut [status]),
-        None => close_others(&mut [&[status][..], locks].concat()),
+        Some(HoldEnd { token, daemon }) => close_others(&mut [status, begins, token.as_raw_fd(), daemon.as_raw_fd()]),
+        None if locks.is_empty() => close_others(&mut [status, begins]),
+        None => close_others(&mut [&[status, begins][..], locks].concat()),
     }
 }
 

@@ -13,7 +13,7 @@
 //! sockets: so each thread of the daemon waits for its own answer, and a withdrawal always finds room. Until the warden
 //! has read the message, the kernel keeps the descriptors open in the queue of the warden's socket.
 //!
-//! The warden's end of the socket travels on the warden's standard input: see [`send_socket`].
+//! The warden's end of the socket travels on the warden's standard input: see [`send_descriptors`].
 
 #[cfg(test)]
 mod tests;
@@ -176,19 +176,20 @@ impl AsFd for Vault {
     }
 }
 
-/// Sends the warden's end on the socket that becomes its standard input, before it is started.
+/// Sends the warden its end, and what else it needs, on the socket that becomes its standard input, before it is
+/// started.
 ///
-/// The standard library can pass a child no other descriptor, and one that every child inherits could reach other
+/// The standard library can pass a child no other descriptors, and one that every child inherits could reach other
 /// children too.
-pub(super) fn send_socket(stdin: &UnixStream, custody: &OwnedFd) -> io::Result<()> {
-    Ok(send(stdin.as_fd(), &[custody.as_fd()])?)
+pub(super) fn send_descriptors(stdin: &UnixStream, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    Ok(send(stdin.as_fd(), descriptors)?)
 }
 
-/// Takes the socket that [`send_socket`] has sent; none if no such message is the first one.
-pub(super) fn take_socket(stdin: BorrowedFd<'_>) -> Option<OwnedFd> {
-    let found = receive(stdin, RecvFlags::DONTWAIT | RecvFlags::PEEK).ok()??.pop()?;
-    rustix::io::read(stdin, &mut [0]).ok()?;
-    Some(found)
+/// Takes what [`send_descriptors`] has sent; nothing if no such message is the first one.
+pub(super) fn take_descriptors(stdin: BorrowedFd<'_>) -> Vec<OwnedFd> {
+    let Ok(Some(found)) = receive(stdin, RecvFlags::DONTWAIT | RecvFlags::PEEK) else { return Vec::new() };
+    let is_message = !found.is_empty() && rustix::io::read(stdin, &mut [0]).is_ok();
+    if is_message { found } else { Vec::new() }
 }
 
 /// Sends a byte with the descriptors.

@@ -7,7 +7,7 @@
 //! start.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -20,12 +20,13 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 
 use super::SUBCOMMAND;
+use super::begins::{self, Begins};
 use super::codec::{CodecError, Decoder};
 use super::custody::{self, WardenCustody};
 use super::introduction::WardenProcess;
 use super::outbox::Outbox;
 use super::window::Receipts;
-use cronkeeper_core::process::{Custody, InheritedStreams, Launch, Notice, Order, SentOrder};
+use cronkeeper_core::process::{Custody, InheritedStreams, Launch, Notice, Order, SentOrder, TreeId};
 
 /// Read from the socket in one call, in bytes.
 const CHUNK: usize = 64 << 10;
@@ -66,6 +67,7 @@ pub struct Warden {
     socket: StdUnixStream,
     orders: StdUnixStream,
     custody: Arc<WardenCustody>,
+    begins: Option<Begins>,
 }
 
 impl Warden {
@@ -83,10 +85,11 @@ impl Warden {
     /// # Errors
     /// If no process can be started.
     pub fn spawn_from(program: &Path) -> io::Result<Self> {
-        Self::start(program)
+        Self::start(program, Some(Begins::new()?))
     }
 
-    /// Starts the warden with the standard streams of this process, for trees that inherit them.
+    /// Starts the warden with the standard streams of this process, for trees that inherit them. It notes no begins: the
+    /// user's limit of file sizes may forbid it.
     ///
     /// # Errors
     /// If no process can be started.
@@ -102,14 +105,15 @@ impl Warden {
             stderr: stderr.as_raw_fd(),
             locks: locks.iter().map(OwnedFd::as_raw_fd).collect(),
         };
-        Ok((Self::start(Path::new("/proc/self/exe"))?, inherited))
+        Ok((Self::start(Path::new("/proc/self/exe"), None)?, inherited))
     }
 
-    fn start(program: &Path) -> io::Result<Self> {
+    fn start(program: &Path, begins: Option<Begins>) -> io::Result<Self> {
         let (socket, theirs) = StdUnixStream::pair()?;
         let (orders, their_orders) = StdUnixStream::pair()?;
         let (custody, theirs_custody) = WardenCustody::pair()?;
-        custody::send_socket(&socket, &theirs_custody)?;
+        let for_warden = std::iter::once(theirs_custody.as_fd()).chain(begins.as_ref().map(Begins::as_fd));
+        custody::send_descriptors(&socket, &for_warden.collect::<Vec<_>>())?;
         drop(theirs_custody);
         socket.set_nonblocking(true)?;
         // The warden runs with all signals blocked. They are blocked already here, so that a signal to the whole group
@@ -133,7 +137,7 @@ impl Warden {
             Ok(process)
         });
         match introduced {
-            Ok(process) => Ok(Self { watcher, process, socket, orders, custody: Arc::new(custody) }),
+            Ok(process) => Ok(Self { watcher, process, socket, orders, custody: Arc::new(custody), begins }),
             Err(error) => {
                 // It has started nothing yet.
                 watcher.kill()?;
@@ -158,6 +162,7 @@ impl Warden {
             process: self.process,
             starts: Lane::over(self.socket)?,
             orders: Lane::over(self.orders)?,
+            begins: self.begins,
             starts_sent: 0,
             notices: Decoder::default(),
             receipts: Receipts::default(),
@@ -174,6 +179,8 @@ pub struct Handle {
     starts: Lane,
     /// For orders.
     orders: Lane,
+    /// Absent for the wardens of clients.
+    begins: Option<Begins>,
     /// Number of starts sent so far.
     starts_sent: u64,
     notices: Decoder,
@@ -202,6 +209,9 @@ impl Handle {
     /// Nothing was sent then.
     pub fn start(&mut self, launch: &Launch) -> Result<(), CodecError> {
         self.starts.push(launch)?;
+        if let Some(begins) = &mut self.begins {
+            begins.expect(launch.tree_id);
+        }
         self.starts_sent += 1;
         Ok(())
     }
@@ -224,6 +234,7 @@ impl Handle {
         loop {
             if let Some(notice) = self.notices.take()? {
                 self.acknowledge(&notice);
+                self.forget(&notice);
                 return Ok(notice);
             }
             // Cancellation safe: both wait only for readiness.
@@ -244,6 +255,16 @@ impl Handle {
             if ready.is_writable() {
                 self.starts.flush();
             }
+        }
+    }
+
+    /// Forgets a tree that is over by this notice.
+    fn forget(&mut self, notice: &Notice) {
+        let Some(begins) = &mut self.begins else { return };
+        match notice {
+            Notice::NotStarted { tree_id, .. } => begins.forget(*tree_id),
+            Notice::Ended(ending) => begins.forget(ending.tree_id),
+            _ => {}
         }
     }
 
@@ -272,15 +293,16 @@ impl Handle {
     ///
     /// # Errors
     /// If it cannot be waited for.
-    pub async fn close(self) -> io::Result<ExitStatus> {
-        let Self { mut watcher, process, starts, orders, .. } = self;
+    pub async fn close(self) -> io::Result<Closed> {
+        let Self { mut watcher, process, starts, orders, begins, .. } = self;
         drop((starts, orders));
         let wait = move || {
             // Also if somebody has killed the watcher.
             process.wait()?;
             watcher.wait()
         };
-        tokio::task::spawn_blocking(wait).await.map_err(io::Error::other)?
+        let status = tokio::task::spawn_blocking(wait).await.map_err(io::Error::other)??;
+        Ok(Closed { status, begins })
     }
 
     fn read(&mut self) -> Result<(), WardenGone> {
@@ -295,6 +317,21 @@ impl Handle {
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(WardenGone::Closed),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// A warden that has ended, and whose trees are dead.
+#[derive(Debug)]
+pub struct Closed {
+    /// Of the watcher.
+    pub status: ExitStatus,
+    begins: Option<Begins>,
+}
+
+impl Closed {
+    /// True if the program of a tree that was not reported as over is known not to have begun.
+    pub fn is_unbegun(&self, tree_id: TreeId) -> bool {
+        self.begins.as_ref().is_some_and(|begins| begins::is_unbegun(begins.as_fd(), tree_id))
     }
 }
 

@@ -87,14 +87,16 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// `custody`: the socket on which the daemon deposits descriptors. `timer_slack`: that of the jobs, in nanoseconds.
+    /// `custody`: the socket on which the daemon deposits descriptors. `begins`: where the children note the begins of
+    /// their programs. `timer_slack`: that of the jobs, in nanoseconds.
     pub(super) fn new(
         daemon: UnixStream,
         order_socket: UnixStream,
         custody: Option<OwnedFd>,
+        begins: Option<OwnedFd>,
         timer_slack: Option<NonZeroU64>,
     ) -> io::Result<Self> {
-        let spawner = Spawner::new(order_socket.as_fd(), timer_slack)?;
+        let spawner = Spawner::new(order_socket.as_fd(), begins, timer_slack)?;
         let vault = Vault::new(custody, spawner.last())?;
         Ok(Self {
             poller: Poller::new(&daemon, &order_socket, &vault)?,

@@ -106,6 +106,8 @@ pub(super) struct Spawner {
     oom_score: Option<OwnedFd>,
     /// A duplicate of the warden's end of a socket to the daemon.
     daemon: OwnedFd,
+    /// Where children note that their programs begin; absent if no daemon has started this process.
+    begins: Option<OwnedFd>,
     /// The highest descriptor that a job's pipes may have.
     last: RawFd,
 }
@@ -120,7 +122,11 @@ pub(super) struct Inherited {
 
 impl Spawner {
     /// Raises the limit of open files to the maximum: each tree needs three, and a held one four.
-    pub(super) fn new(daemon: BorrowedFd<'_>, timer_slack: Option<NonZeroU64>) -> io::Result<Self> {
+    pub(super) fn new(
+        daemon: BorrowedFd<'_>,
+        begins: Option<OwnedFd>,
+        timer_slack: Option<NonZeroU64>,
+    ) -> io::Result<Self> {
         let open_files = raise_open_files();
         let limit = open_files.maximum.and_then(|limit| RawFd::try_from(limit).ok()).unwrap_or(RawFd::MAX);
         Ok(Self {
@@ -128,6 +134,7 @@ impl Spawner {
             inherited: Inherited { open_files, timer_slack },
             oom_score: File::open("/proc/self/oom_score_adj").ok().map(OwnedFd::from),
             daemon: daemon.try_clone_to_owned()?,
+            begins,
             last: limit - RESERVE,
         })
     }
@@ -185,7 +192,8 @@ impl Spawner {
             }
         };
         let hold_end = hold.as_ref().map(|hold| HoldEnd { token: hold.as_fd(), daemon: self.daemon.as_fd() });
-        let ends = ChildStreams { stdin, stdout, stderr, locks: &locks, status: status_end.as_fd(), hold: hold_end };
+        let (status_end, begins) = (status_end.as_fd(), self.begins.as_ref().map(AsFd::as_fd));
+        let ends = ChildStreams { stdin, stdout, stderr, locks: &locks, status: status_end, begins, hold: hold_end };
         let (pid, forked_at) = fork(setup, &ends, directory.as_ref().map(AsFd::as_fd))?;
         let (stdout, stderr) = match streams {
             NewStreams::Inherited(_) => (None, None),

@@ -13,7 +13,7 @@ use cronkeeper_core::engine::Engine;
 use cronkeeper_core::event_loop::{self, EventLoop, Observer, Parts, Ports};
 use cronkeeper_core::job::JobSet;
 use cronkeeper_core::ledger;
-use cronkeeper_core::process::{Launch, NotSent, Notice, Order, Processes, Recorded, WardenGone};
+use cronkeeper_core::process::{Launch, NotSent, Notice, Order, Processes, Recorded, TreeId, WardenGone};
 use cronkeeper_core::run::journal::{Journal, JournalEntry, JournalState, RecoveredRun, Written};
 use cronkeeper_core::run::{ControlRecord, Note, OnLoss, RunId, RunRecord, RunState};
 use cronkeeper_core::term::{FencingToken, NodeName};
@@ -429,7 +429,9 @@ impl Processes for Wired {
     }
 
     /// The world ends the trees of a node whose daemon has ended.
-    async fn close(self) {}
+    async fn close(self, trees: Vec<TreeId>) -> Vec<TreeId> {
+        self.world.lock().wardens.unbegun(self.node, trees)
+    }
 }
 
 /// The journal of a host.

@@ -246,9 +246,28 @@ impl Wardens {
     /// Kills the warden, and everything that it has started.
     pub fn kill_warden(&mut self, env: &mut Env, node: usize) {
         env.note(|| format!("node-{node} has killed its warden"));
-        self.wardens[node].generation += 1;
-        self.wardens[node].daemon = None;
+        let warden = &mut self.wardens[node];
+        warden.generation += 1;
+        warden.daemon = None;
+        // What it held never begins, and nobody has said so yet.
+        let held = std::mem::take(&mut warden.held);
+        warden.starting.extend(held.into_keys().map(|tree_id| (tree_id, Early::default())));
         self.end_leftovers(env, node);
+    }
+
+    /// The daemon is about to end: those of its trees whose programs have not begun, and then never do.
+    pub fn unbegun(&mut self, node: usize, mut trees: Vec<TreeId>) -> Vec<TreeId> {
+        let warden = &mut self.wardens[node];
+        for action in warden.unsent.take().into_iter().flatten() {
+            if let Action::Start(launch) = action {
+                warden.starting.entry(launch.tree_id).or_default();
+            }
+        }
+        trees.retain(|tree_id| warden.held.remove(tree_id).is_some() || warden.starting.contains_key(tree_id));
+        for tree_id in &trees {
+            warden.starting.entry(*tree_id).or_default().is_over = true;
+        }
+        trees
     }
 
     /// The warden hangs; its jobs do not depend on it.

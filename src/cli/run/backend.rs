@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::{Args, Startup};
@@ -52,7 +53,9 @@ pub(super) struct Started {
     pub journal: FileJournal,
     pub recovered: Recovered,
     /// Keeps the state directory locked while the daemon is running.
-    pub _state: Arc<StateDir>,
+    pub state: Arc<StateDir>,
+    /// Serves ZooKeeper until the coordination is dropped. It shares the state directory.
+    pub serving: Option<JoinHandle<()>>,
     /// Keeps the locks of runs whose processes this process has to kill after its backend has ended.
     pub _locks: Option<HeldLocks>,
 }
@@ -111,8 +114,8 @@ impl Backend {
                 let (reader, operator) = (coordination.reader.clone(), coordination.operator.clone());
                 let remote = LedgerAccess { reader, operator };
                 let recovered = Recovered::default();
-                let (_state, _locks) = (Arc::from(state), Some(solo.locks));
-                Ok(Started { coordination, remote, journal, recovered, _state, _locks })
+                let (state, _locks) = (Arc::from(state), Some(solo.locks));
+                Ok(Started { coordination, remote, journal, recovered, state, serving: None, _locks })
             }
             Self::ZooKeeper(zookeeper) => Ok(zookeeper.start(node, forget_after)),
         }
@@ -140,8 +143,9 @@ impl ZooKeeper {
         };
         let store = Box::new(KeptSessions::new(self.state.clone(), &self.recovered));
         // When this task ends, the channel of events closes, and the daemon's loop notices.
-        tokio::spawn(zookeeper::serve(self.connector, SystemClock::default(), identity, store, service, options));
-        let (journal, recovered, _state) = (self.journal, self.recovered, self.state);
-        Started { coordination, remote, journal, recovered, _state, _locks: None }
+        let serving = zookeeper::serve(self.connector, SystemClock::default(), identity, store, service, options);
+        let serving = Some(tokio::spawn(serving));
+        let (journal, recovered, state) = (self.journal, self.recovered, self.state);
+        Started { coordination, remote, journal, recovered, state, serving, _locks: None }
     }
 }

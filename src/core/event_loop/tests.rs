@@ -19,8 +19,8 @@ use crate::ledger::{
 use crate::process::{NotSent, Order, Recorded};
 use crate::run::journal::{JournalEntry, JournalState, RecoveredRun};
 use crate::run::{
-    Drain, HandoverRequest, HistoryRecord, KillRequest, KnownBy, NotRecounted, Pause, RecountRequest, Recounted,
-    Resume, RunId, RunState, Traces, TriggerRecord, Version,
+    Drain, HandoverRequest, HistoryRecord, KillRequest, NotRecounted, Outcome, Pause, RecountRequest, Recounted,
+    Resume, RunEnd, RunId, RunState, Traces, TriggerRecord, Version,
 };
 use crate::term::NodeName;
 use crate::test_records::record;
@@ -64,6 +64,7 @@ struct SilentProcesses {
     leases: Arc<Mutex<Vec<Uptime>>>,
     closed: Arc<AtomicBool>,
     killed: Arc<AtomicBool>,
+    unbegun: Vec<TreeId>,
 }
 
 impl Processes for SilentProcesses {
@@ -95,11 +96,12 @@ impl Processes for SilentProcesses {
         self.killed.store(true, Ordering::Relaxed);
     }
 
-    async fn close(self) {
+    async fn close(self, trees: Vec<TreeId>) -> Vec<TreeId> {
         self.closed.store(true, Ordering::Relaxed);
         if !self.die {
             std::future::pending::<()>().await;
         }
+        trees.into_iter().filter(|tree_id| self.unbegun.contains(tree_id)).collect()
     }
 }
 
@@ -263,6 +265,7 @@ fn fixture(die: bool) -> Fixture {
             leases: leases.clone(),
             closed: closed.clone(),
             killed: killed.clone(),
+            unbegun: Vec::new(),
         },
         journal: journal.clone(),
         launcher: NoLauncher,
@@ -316,24 +319,29 @@ async fn a_silent_warden_is_killed_and_ends_the_daemon() {
     assert!(killed.load(Ordering::Relaxed) && clock.now().up >= Uptime::ZERO + Duration::from_secs(5));
 }
 
-/// The next process may come after the time of what the warden held, and could not know it any more.
+/// The next process could not know it: the journal has the start, and only a dead child proves what it was not.
 #[tokio::test]
-async fn the_journal_forgets_what_a_dead_warden_held_before_its_time() {
-    for (not_before, is_known, forgets) in
-        [(Some(1), true, true), (Some(1), false, false), (Some(0), true, false), (None, true, false)]
-    {
-        let Fixture { event_loop, service: _service, mut journal, is_warden_gone, .. } = fixture(true);
+async fn the_journal_forgets_what_never_began_before_everything_was_dead() {
+    for (die, is_unbegun, attempt, has_end, forgets) in [
+        (true, true, 1, false, true),
+        (true, false, 1, false, false),
+        (true, true, 2, false, false),
+        (true, true, 1, true, false),
+        (false, true, 1, false, false),
+    ] {
+        let Fixture { mut event_loop, service: _service, mut journal, is_warden_gone, .. } = fixture(die);
         let (_controls, controlled) = mpsc::unbounded_channel();
         is_warden_gone.store(true, Ordering::Relaxed);
-        let not_before = not_before.map(|seconds| Uptime::ZERO + Duration::from_secs(seconds));
-        let traces = Traces { not_before, ..Traces::default() };
         let run = record("a", 0, "s");
-        journal.begun(&run, Version::FIRST, &traces).unwrap();
-        if is_known {
-            journal.started(&run.id(), run.attempt, 7, 9, &KnownBy::default()).unwrap();
+        journal.begun(&run, Version::FIRST, &Traces::default()).unwrap();
+        if has_end {
+            let end = RunEnd::unseen(&run, Outcome::Success, None, Timestamp::UNIX_EPOCH);
+            journal.ended(&end, Version::FIRST).unwrap();
         }
+        event_loop.trees.insert_attempt(TreeId(7), run.id(), attempt, Traces::default());
+        event_loop.processes.unbegun.extend(is_unbegun.then_some(TreeId(7)));
         assert!(matches!(ended(event_loop, controlled).await, Stopped::WardenGone(_)));
-        assert_eq!(journal.open_runs().is_empty(), forgets, "{not_before:?} {is_known}");
+        assert_eq!(journal.open_runs().is_empty(), forgets, "{die} {is_unbegun} {attempt} {has_end}");
     }
 }
 

@@ -125,6 +125,12 @@ impl Trees {
         attempts.map(Tree::recorded).collect()
     }
 
+    /// The ids of all runs' trees.
+    pub fn ids_of_attempts(&self) -> Vec<TreeId> {
+        let attempts = self.0.iter().filter(|(_, tree)| matches!(tree.kind, TreeKind::Attempt(_)));
+        attempts.map(|(tree_id, _)| *tree_id).collect()
+    }
+
     pub fn get(&self, tree_id: TreeId) -> Option<&Tree> {
         self.0.get(&tree_id)
     }

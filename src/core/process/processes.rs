@@ -3,7 +3,7 @@
 //! The program uses the warden; tests and the simulation use models. Nothing here blocks the loop, not even when
 //! processes survive SIGKILL.
 
-use super::{Launch, Notice, Order};
+use super::{Launch, Notice, Order, TreeId};
 use crate::run::Traces;
 use crate::term::NodeName;
 
@@ -36,7 +36,9 @@ pub trait Processes: Send {
     fn kill_warden(&mut self);
 
     /// Kills everything that still runs, and returns when it is dead. The killing continues if the future is dropped.
-    fn close(self) -> impl Future<Output = ()> + Send;
+    ///
+    /// Returns those of `trees`, none of which was reported as over, whose programs certainly never began.
+    fn close(self, trees: Vec<TreeId>) -> impl Future<Output = Vec<TreeId>> + Send;
 }
 
 /// A message that cannot be sent to the warden, and why.

@@ -77,8 +77,8 @@ async fn all_trees_die_with_the_daemon() {
         fixture.line("ready").await;
         fixture.output.clear();
     }
-    let status = tokio::time::timeout(TIMEOUT, fixture.warden.close()).await.expect("an end in time").unwrap();
-    assert!(status.success());
+    let closed = tokio::time::timeout(TIMEOUT, fixture.warden.close()).await.expect("an end in time").unwrap();
+    assert!(closed.status.success());
     assert_eq!(living(&fixture.run), [0; 0]);
 }
 
@@ -174,6 +174,29 @@ async fn without_its_watcher_a_warden_goes_on_and_is_waited_for() {
     assert_eq!(fixture.run(again).await.exit, Exit::Code(0));
     fixture.warden.close().await.unwrap();
     assert_eq!(living(&fixture.run), [0; 0]);
+}
+
+/// Else their occurrences would be lost: the daemon has recorded all of them as started.
+#[tokio::test]
+async fn of_a_dead_warden_it_is_known_which_programs_never_began() {
+    for is_stopped in [true, false] {
+        let mut fixture = Fixture::new();
+        let began = fixture.sh("sleep 1000");
+        let held = fixture.launch(&["true"]);
+        let held = Launch { not_before: Some(uptime() + Duration::from_secs(600)), ..held };
+        let unread = fixture.launch(&["true"]);
+        let [began_id, held_id, unread_id] = [&began, &held, &unread].map(|launch| launch.tree_id);
+        fixture.start(began).await;
+        fixture.order_start(&held);
+        assert!(matches!(fixture.notice().await, Notice::Held { .. }));
+        if is_stopped {
+            fixture.stop();
+            fixture.order_start(&unread);
+        }
+        fixture.warden.kill().unwrap();
+        let closed = tokio::time::timeout(TIMEOUT, fixture.warden.close()).await.expect("an end in time").unwrap();
+        assert!(!closed.is_unbegun(began_id) && closed.is_unbegun(held_id) && closed.is_unbegun(unread_id));
+    }
 }
 
 /// Otherwise its daemon would wait for a warden that is dead, and for a watcher that cannot tell.

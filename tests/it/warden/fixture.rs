@@ -180,8 +180,8 @@ impl Fixture {
     pub async fn close(self) {
         assert_eq!(living(&self.run), [0; 0]);
         assert_eq!(children(self.warden.pid()), [0; 0]);
-        let status = tokio::time::timeout(TIMEOUT, self.warden.close()).await.expect("an end in time").unwrap();
-        assert!(status.success(), "{status}");
+        let closed = tokio::time::timeout(TIMEOUT, self.warden.close()).await.expect("an end in time").unwrap();
+        assert!(closed.status.success(), "{}", closed.status);
     }
 }
 
