@@ -124,6 +124,7 @@ fn a_daemon_that_hangs_for_longer_than_its_session() {
     scene.a.cont();
     scene.a.await_after(seen, "leader.lost", LONG, |_| true);
     scene.await_back(seen);
+    assert_eq!(scene.a.events().named("run.outlived"), [], "the warden has killed all in time");
     scene.finish();
 }
 
