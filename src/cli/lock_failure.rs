@@ -30,12 +30,12 @@ pub enum LockFailure {
     #[error("cannot read the environment file {}", path.display())]
     EnvironmentFile { path: PathBuf, source: io::Error },
     /// The line is not quoted: it may be a secret.
-    #[error("{}:{line}: the line is not a setting, `NAME=value` without `export`", path.display())]
-    EnvironmentLine { path: PathBuf, line: usize },
+    #[error("{}:{line}: {why}", path.display())]
+    EnvironmentLine { path: PathBuf, line: u32, why: String },
     #[error("{}:{line}: {name}: {}", path.display(), escape::plain(why))]
     EnvironmentValue {
         path: PathBuf,
-        line: usize,
+        line: u32,
         /// The variable.
         name: &'static str,
         why: String,

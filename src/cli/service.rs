@@ -21,7 +21,7 @@ use cronkeeper_cluster::zookeeper::{SessionError, check_chroot};
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::clock::{Clock as _, Uptime};
 use cronkeeper_core::duration;
-use cronkeeper_core::environment_file::is_variable_name;
+use cronkeeper_core::environment_file::{self, BadLine, Variable};
 
 /// The settings of `cronkeeper.service`.
 const ENVIRONMENT_FILE: &str = "/etc/cronkeeper/cronkeeper.env";
@@ -100,8 +100,8 @@ impl ServiceArgs {
 
     fn environment_file(&self) -> Result<BTreeMap<String, Setting>, Error> {
         match safe_path::read_text(&self.environment_file, Wanted::Trusted) {
-            Ok(text) => settings(&text).map_err(|BadSetting { line }| {
-                LockFailure::EnvironmentLine { path: self.environment_file.clone(), line }.into()
+            Ok(text) => settings(&text).map_err(|BadSetting { line, why }| {
+                LockFailure::EnvironmentLine { path: self.environment_file.clone(), line, why }.into()
             }),
             Err(Refusal::Io(error)) if error.kind() == ErrorKind::NotFound && self.is_default() => Ok(BTreeMap::new()),
             Err(Refusal::Io(source)) => {
@@ -138,36 +138,32 @@ const TIMEOUT: &str = "CRONKEEPER_SESSION_TIMEOUT";
 struct Setting {
     value: String,
     /// From 1.
-    line: usize,
+    line: u32,
 }
 
-/// A line of an environment file that is not an assignment. Its text may be a secret.
-#[derive(Debug, PartialEq, Eq)]
-struct BadSetting {
-    line: usize,
-}
-
-/// Parses an environment file as systemd does, but without continued lines.
+/// The settings of an environment file. In contrast to systemd, it refuses a line that is no assignment: a lock without
+/// servers is one of this host.
 ///
 /// # Errors
-/// The first line that is not an assignment.
+/// The first line that is not accepted. Its text may be a secret.
 fn settings(text: &str) -> Result<BTreeMap<String, Setting>, BadSetting> {
-    let lines =
-        text.lines().map(str::trim).zip(1..).filter(|(text, _)| !text.is_empty() && !text.starts_with(['#', ';']));
-    lines
-        .map(|(text, line)| {
-            let bad = || BadSetting { line };
-            let (name, value) = text.split_once('=').ok_or_else(bad)?;
-            // With `export` in front it would be another variable, and a lock without servers is one of this host.
-            let name = Some(name.trim()).filter(|name| is_variable_name(name)).ok_or_else(bad)?;
-            let quoted = |quote| value.trim().strip_prefix(quote).and_then(|value| value.strip_suffix(quote));
-            let value = quoted('"').or_else(|| quoted('\'')).unwrap_or_else(|| value.trim());
-            if value.ends_with('\\') {
-                return Err(bad());
-            }
-            Ok((name.to_owned(), Setting { value: value.to_owned(), line }))
-        })
-        .collect()
+    let lines = environment_file::parse_lines(text.as_bytes())
+        .map_err(|BadLine { line, fault }| BadSetting { line, why: fault.to_string() })?;
+    if let Some(line) = lines.ignored {
+        return Err(BadSetting { line, why: "the line is not a setting, `NAME=value`".to_owned() });
+    }
+    let setting = |((name, value), line): (Variable, u32)| {
+        (name, Setting { value: String::from_utf8_lossy(&value).into_owned(), line })
+    };
+    Ok(lines.variables.into_iter().map(setting).collect())
+}
+
+/// A line of an environment file that is not accepted.
+#[derive(Debug, PartialEq, Eq)]
+struct BadSetting {
+    /// From 1.
+    line: u32,
+    why: String,
 }
 
 /// A session that was just opened.
@@ -257,10 +253,19 @@ mod tests {
         assert_eq!(of("CRONKEEPER_ZOOKEEPER"), Some("a:2181,b:2181/x"));
         assert_eq!((of("A"), of("B"), of("C")), (Some("b c"), Some("plain text"), Some("")));
         assert_eq!(settings.get("A").map(|setting| setting.line), Some(5));
-        assert_eq!(super::settings("A=b\n\nnonsense\n"), Err(BadSetting { line: 3 }));
-        for bad in ["A=b \\\n", "export CRONKEEPER_ZOOKEEPER=a:1\n", "=a:1\n", "A B=c\n"] {
-            assert_eq!(super::settings(bad), Err(BadSetting { line: 1 }), "{bad}");
+        for (text, line, why) in [
+            ("A=b\n\nnonsense\n", 3, "the line is not a setting, `NAME=value`"),
+            ("A=b\nCRONKEEPER_ZOOKEEPER", 2, "the line is not a setting, `NAME=value`"),
+            ("export A=a:1\n", 1, "`export` belongs to a shell; leave it out: `NAME=value`"),
+            ("=a:1\n", 1, "what is before `=` is not a variable name"),
+            ("A B=c\n", 1, "what is before `=` is not a variable name"),
+            ("A='b\n", 1, "the quote is not closed"),
+        ] {
+            assert_eq!(super::settings(text), Err(BadSetting { line, why: why.to_owned() }), "{text}");
         }
+        let continued = super::settings("CRONKEEPER_ZOOKEEPER=a:1,\\\nb:1\nB=c\n").unwrap();
+        assert_eq!(continued["CRONKEEPER_ZOOKEEPER"], Setting { value: "a:1,b:1".to_owned(), line: 1 });
+        assert_eq!(continued["B"].line, 3);
     }
 
     #[test]

@@ -68,14 +68,31 @@ pub fn is_variable_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(|c: char| c == '=' || c.is_whitespace() || c.is_control())
 }
 
+/// The lines of a file.
+#[derive(Debug, Default)]
+pub struct Lines {
+    /// The variables in their order, each with its first line; of two with one name the later counts.
+    pub variables: Vec<(Variable, u32)>,
+    /// The first line that is neither a variable nor a comment.
+    pub ignored: Option<u32>,
+}
+
 /// The variables of a file in their order; of two with one name the later counts.
 ///
 /// # Errors
 /// If a line is not accepted.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Variable>, BadLine> {
+    Ok(parse_lines(bytes)?.variables.into_iter().map(|(variable, _)| variable).collect())
+}
+
+/// Like [`parse`], for callers to whom the place of a variable matters, and what is none.
+///
+/// # Errors
+/// If a line is not accepted.
+pub fn parse_lines(bytes: &[u8]) -> Result<Lines, BadLine> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let mut parser =
-        Parser { line: 1, began: 1, state: State::Before, name: vec![], value: vec![], kept: 0, all: vec![] };
+    let all = Lines::default();
+    let mut parser = Parser { line: 1, began: 1, state: State::Before, name: vec![], value: vec![], kept: 0, all };
     for &byte in bytes {
         parser.take(byte)?;
         parser.line = parser.line.saturating_add(u32::from(byte == b'\n'));
@@ -108,7 +125,7 @@ struct Parser {
     value: Vec<u8>,
     /// The length of the value without the blanks at its end, unless they are quoted or escaped.
     kept: usize,
-    all: Vec<Variable>,
+    all: Lines,
 }
 
 impl Parser {
@@ -122,7 +139,8 @@ impl Parser {
                 // Not in the name: `=x` has none.
                 if byte == b'=' { self.begin_value(0) } else { State::Name }
             }
-            (State::Name | State::Comment, b'\n' | b'\r') => State::Before,
+            (State::Name, b'\n' | b'\r') => self.ignore(),
+            (State::Comment, b'\n' | b'\r') => State::Before,
             (State::Name, b'=') => self.begin_value(self.name.len()),
             (State::Name, byte) => self.extend_name(byte),
             (State::BeforeValue | State::Value, b'\n' | b'\r') => return self.finish(),
@@ -176,8 +194,18 @@ impl Parser {
         match self.state {
             State::SingleQuotes | State::DoubleQuotes | State::EscapeInQuotes => Err(self.bad(LineFault::Unclosed)),
             State::BeforeValue | State::Value | State::Escape => self.finish(),
-            State::Before | State::Name | State::Comment => Ok(()),
+            State::Name => {
+                self.ignore();
+                Ok(())
+            }
+            State::Before | State::Comment => Ok(()),
         }
+    }
+
+    /// Ignores a line without `=`.
+    fn ignore(&mut self) -> State {
+        self.all.ignored.get_or_insert(self.began);
+        State::Before
     }
 
     /// Completes a variable at the end of its last line.
@@ -198,7 +226,7 @@ impl Parser {
         if name.len() + self.value.len() + 1 >= LONGEST_STRING {
             return Err(self.bad(LineFault::TooLong));
         }
-        self.all.push((name.to_owned(), std::mem::take(&mut self.value)));
+        self.all.variables.push(((name.to_owned(), std::mem::take(&mut self.value)), self.began));
         Ok(())
     }
 
