@@ -14,6 +14,7 @@ use crate::status::{AlarmStatus, RecordedEnds, RunStatus, Status};
 use cronkeeper_core::clock::{Uptime, system};
 use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
 use cronkeeper_core::election::{Defined, Queue};
+use cronkeeper_core::engine::MarkAhead;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Filter, JobEntry, Newest, Window};
 use cronkeeper_core::run::{HistoryRecord, Link, Pause, RunId};
@@ -36,12 +37,13 @@ pub(super) struct LeaderState {
     pub runs: Vec<RunStatus>,
     pub paused: BTreeMap<JobName, Pause>,
     pub alarms: BTreeMap<JobName, Vec<AlarmStatus>>,
+    pub marks_ahead: BTreeMap<JobName, MarkAhead>,
     /// Results of upstreams for jobs that still wait for other upstreams.
     pub links: Vec<Link>,
 }
 
 impl LeaderState {
-    /// What the leader's own status shows of it: all but the links.
+    /// What the leader's own status shows of it: all but the links and the marks.
     pub fn of(status: &Status) -> Self {
         let paused = status.jobs.iter().filter_map(|job| Some((job.name.clone(), job.paused.as_deref()?.clone())));
         let alarms = status.jobs.iter().filter(|job| !job.alarms.is_empty());
@@ -49,6 +51,7 @@ impl LeaderState {
             runs: status.runs.clone(),
             paused: paused.collect(),
             alarms: alarms.map(|job| (job.name.clone(), job.alarms.clone())).collect(),
+            marks_ahead: BTreeMap::new(),
             links: Vec::new(),
         }
     }
@@ -153,12 +156,17 @@ impl Reads {
                 let runs = snapshot.running.iter().map(|running| RunStatus::from(&running.record)).collect();
                 let paused = snapshot.requests.control.into_iter().map(|(job, entry)| (job, entry.record.paused));
                 let links = snapshot.requests.links.into_values().collect();
+                let now = system::now().wall;
+                let ahead = |(job, entry): (&JobName, &JobEntry)| {
+                    Some((job.clone(), MarkAhead::of(entry.record.as_ref()?, now)?))
+                };
+                let marks_ahead = snapshot.jobs.iter().filter_map(ahead).collect();
                 let standing = |(job, entry): (JobName, JobEntry)| {
                     let alarms = AlarmStatus::of(&entry.record?.alarms);
                     (!alarms.is_empty()).then_some((job, alarms))
                 };
                 let alarms = snapshot.jobs.into_iter().filter_map(standing).collect();
-                Ok(LeaderState { runs, paused: paused.collect(), alarms, links })
+                Ok(LeaderState { runs, paused: paused.collect(), alarms, marks_ahead, links })
             })
         };
         self.runs.get(self.change(), read).await

@@ -116,6 +116,8 @@ impl ApiState {
         // No await from here on, so at most one handler at a time holds an answer that is not yet counted against
         // limits.
         let mut status = self.sources.status_now();
+        let set = Arc::clone(&self.sources.jobs.borrow());
+        status.put_next(&set);
         let queue_failure = put_queue(&mut status, queue);
         let old = [queue_failure, runs.old(), lasts.old()];
         let failed = old.iter().flatten().next_back();
@@ -127,6 +129,10 @@ impl ApiState {
             status.put_paused(&leader_state.paused);
             status.put_alarms(&leader_state.alarms);
             status.put_links(leader_state.links.iter());
+            if state != status::NodeState::Leading {
+                status.put_marks_ahead(&leader_state.marks_ahead);
+                status.put_next_after(&leader_state.marks_ahead, &set);
+            }
         }
         if let Some((lasts, _)) = lasts.value {
             status.learned(LedgerPart::Ends);
@@ -137,8 +143,6 @@ impl ApiState {
             status.ready = false;
             status.awaiting = Some(awaits_turn(idle));
         }
-        let set = Arc::clone(&self.sources.jobs.borrow());
-        status.put_next(&set);
         if state == status::NodeState::Leading {
             self.reads.led_with(LeaderState::of(&status), status.at);
         }

@@ -21,7 +21,7 @@ pub(super) use self::jobs::{loaded, not_copied, rejected, warnings};
 pub(super) use self::outage::Outage;
 pub(super) use self::standing::AllDrained;
 use super::drift::DriftNews;
-use super::view::{self, NodeNews};
+use super::view::NodeNews;
 use crate::status::Status;
 use crate::telemetry::OUTPUT;
 use cronkeeper_core::clock::instant;
@@ -272,7 +272,7 @@ pub(super) fn report(report: &Report) {
             warn!(target: TARGET, event = log_event::JOB_EDITED, %job, %since, %until);
         }
         Report::MarkAhead { job, ahead } => {
-            error!(target: TARGET, event = log_event::JOB_MARK_AHEAD, %job, "{}", view::describe_mark_ahead(ahead));
+            error!(target: TARGET, event = log_event::JOB_MARK_AHEAD, %job, "{ahead}");
         }
         Report::Recounted { job, by, from, listed } => {
             let from = instant(*from);

@@ -21,7 +21,7 @@ use crate::status::{
 };
 use cronkeeper_core::clock::{Now, Uptime};
 use cronkeeper_core::election::{Event as Election, Member, Published};
-use cronkeeper_core::engine::{Engine, MarkAhead, Report};
+use cronkeeper_core::engine::{Engine, Report};
 use cronkeeper_core::job::{JobName, JobSet};
 use cronkeeper_core::ledger::LastEnd;
 use cronkeeper_core::run::Drain;
@@ -378,11 +378,7 @@ impl View {
             // The leader keeps them in memory.
             status.learned(LedgerPart::Runs);
         }
-        let ahead = engine.marks_ahead(now).map(|(job, ahead)| (job.clone(), describe_mark_ahead(&ahead))).collect();
-        let mut errors = InOrder::of(&ahead);
-        for job in &mut status.jobs {
-            job.error = errors.get(&job.name).cloned();
-        }
+        status.put_marks_ahead(&engine.marks_ahead(now).map(|(job, ahead)| (job.clone(), ahead)).collect());
         let unconfirmed: BTreeSet<_> = engine.unconfirmed_runs().collect();
         let over: BTreeMap<_, _> = engine.unwritten_releases().collect();
         let shown = engine.runs().map(RunStatus::from).map(|run| {
@@ -503,17 +499,6 @@ fn of_definition(job: &cronkeeper_core::job::Job) -> JobStatus {
 fn after(job: &cronkeeper_core::job::Job) -> BTreeMap<JobName, String> {
     let upstreams = job.upstreams().into_iter().flatten();
     upstreams.map(|(name, condition)| (name.clone(), condition.as_str().to_owned())).collect()
-}
-
-/// Explains why a mark in the future is a problem, and what the leader does about it.
-pub(super) fn describe_mark_ahead(ahead: &MarkAhead) -> String {
-    let mark = cronkeeper_core::clock::instant(ahead.mark);
-    if ahead.is_ignored {
-        return format!("last-scheduled time ({mark}) is in the future and no leader wrote it; ignoring it");
-    }
-    format!(
-        "last-scheduled time ({mark}) is in the future because the clocks went back; no occurrence is due before it"
-    )
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::{
 };
 use cronkeeper_core::clock::{Now, Uptime};
 use cronkeeper_core::election::{Member, Queue};
+use cronkeeper_core::engine::MarkAhead;
 use cronkeeper_core::job::{JobName, JobSet};
 use cronkeeper_core::run::{Link, Pause, RunId, RunState, millis};
 use cronkeeper_core::term::NodeName;
@@ -181,6 +182,26 @@ impl Status {
         let now = self.at;
         for status in self.jobs.iter_mut().filter(|status| status.next.is_some_and(|next| next <= now)) {
             status.next = jobs.jobs.get(&status.name).and_then(|job| job.next_after(now));
+        }
+    }
+
+    /// Sets which jobs have marks in the future.
+    pub fn put_marks_ahead(&mut self, ahead: &BTreeMap<JobName, MarkAhead>) {
+        let mut ahead = InOrder::of(ahead);
+        for job in &mut self.jobs {
+            job.error = ahead.get(&job.name).map(MarkAhead::to_string);
+        }
+    }
+
+    /// Computes the next occurrences of jobs of which nothing is due before their marks.
+    pub fn put_next_after(&mut self, ahead: &BTreeMap<JobName, MarkAhead>, jobs: &JobSet) {
+        let mut ahead = InOrder::of(ahead);
+        for status in self.jobs.iter_mut().filter(|status| status.next.is_some()) {
+            let counted = ahead.get(&status.name).filter(|ahead| !ahead.is_ignored);
+            let job = counted.and_then(|ahead| Some((jobs.jobs.get(&status.name)?, ahead.mark)));
+            if let Some((job, mark)) = job {
+                status.next = job.next_after(mark);
+            }
         }
     }
 

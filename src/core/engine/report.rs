@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::clock::instant;
 use crate::election::TransferError;
 use crate::job::{Alarm, JobName};
 use crate::lock::LockPath;
@@ -309,6 +310,17 @@ pub struct MarkAhead {
     pub mark: Timestamp,
     /// True if occurrences before the mark are decided on regardless: no leader wrote it.
     pub is_ignored: bool,
+}
+
+/// Says why it is a problem, and what the leader does about it.
+impl fmt::Display for MarkAhead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let then = match self.is_ignored {
+            true => "and no leader wrote it; ignoring it",
+            false => "because the clocks went back; no occurrence is due before it",
+        };
+        write!(f, "last-scheduled time ({}) is in the future {then}", instant(self.mark))
+    }
 }
 
 /// A step that the run's state does not allow: a bug. The state stays as it was.

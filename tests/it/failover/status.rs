@@ -1,7 +1,9 @@
 //! The status is true on every node: whoever asks, and whichever node ran the job.
 
 use std::path::Path;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::cluster::{Place, again, in_line, job, jobs, usual};
@@ -77,6 +79,32 @@ fn a_node_shows_at_once_what_was_requested_of_it() {
         }
     }
     witness.assert_fine(&[]);
+}
+
+/// Else whoever happens to ask another node than the leader would learn nothing of a job that does not run.
+#[test]
+fn every_node_shows_that_a_mark_is_in_the_future() {
+    let place = Place::shared();
+    let file = jobs(&[job("minutely", "* * * * *", "'true'", "")]);
+    let [a, b] = in_line(["a", "b"].map(|name| usual(place.node(name)).jobs(&file)));
+    let path = place.path("/cronkeeper/jobs/minutely");
+    until("the leader has written the job's mark", || place.zk.is_there(&path));
+    let mut record = place.zk.json(&path).expect("it is a record");
+    let minute = Timestamp::from_second(Timestamp::now().as_second() / 60 * 60).expect("it is a time");
+    let [mark, next] = [0, 1].map(|minutes| (minute + Duration::from_secs(24 * 3_600 + minutes * 60)).to_string());
+    (record["last_scheduled"], record["counted"]) = (json!(mark), json!(mark));
+    place.zk.put(&path, record.to_string().as_bytes());
+    asked(a.spec(), &["handover"]);
+    b.await_event("job.mark_ahead", LONG);
+    a.await_event("election.following", LONG);
+    for node in [&a, &b] {
+        until("it is shown", || status(node.spec())["jobs"][0]["error"].is_string());
+        let job = &status(node.spec())["jobs"][0];
+        assert_eq!(job["next"], json!(next), "{}", node.name());
+        let check = ask(node.spec(), &["status", "--check"]);
+        let problems = String::from_utf8_lossy(&check.stdout).into_owned();
+        assert!(check.status.code() == Some(1) && problems.contains("minutely"), "{}: {problems}", node.name());
+    }
 }
 
 #[test]

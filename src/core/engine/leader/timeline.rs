@@ -18,7 +18,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::clock::earlier;
+use crate::clock::{earlier, later};
+use crate::engine::clocks::AHEAD;
 use crate::engine::commits::UnreportedSkip;
 use crate::engine::misfire::{Missed, NANOSECOND};
 use crate::engine::report::MarkAhead;
@@ -198,13 +199,16 @@ impl Timeline {
         }
     }
 
-    /// The mark, if it is later than `limit`. After a recount only how far the job is counted tells something.
+    /// The mark, if it is later than `limit`.
     pub fn mark_ahead(&self, limit: Timestamp) -> Option<MarkAhead> {
-        let (mark, is_ignored) = match self.ahead {
-            Some(ahead) if ahead > self.mark && self.recount.is_none() => (ahead, true),
-            _ => (self.mark, false),
-        };
-        (mark > limit).then_some(MarkAhead { mark, is_ignored })
+        Counted { from: self.mark, ahead: self.ahead }.mark_ahead(self.recount.is_some(), limit)
+    }
+}
+
+impl MarkAhead {
+    /// The mark of a record that is in the future at `latest`, for one who does not lead.
+    pub fn of(record: &JobRecord, latest: Timestamp) -> Option<Self> {
+        Counted::of(record).mark_ahead(record.recount.is_some(), later(latest, AHEAD.unsigned_abs()))
     }
 }
 
@@ -222,5 +226,14 @@ impl Counted {
             Some(from) => Self { from, ahead: Some(mark) },
             None => Self { from: mark, ahead: None },
         }
+    }
+
+    /// The mark, if it is later than `limit`. After a recount only how far the job is counted tells something.
+    pub fn mark_ahead(self, is_recounted: bool, limit: Timestamp) -> Option<MarkAhead> {
+        let (mark, is_ignored) = match self.ahead {
+            Some(ahead) if ahead > self.from && !is_recounted => (ahead, true),
+            _ => (self.from, false),
+        };
+        (mark > limit).then_some(MarkAhead { mark, is_ignored })
     }
 }
