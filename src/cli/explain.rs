@@ -253,7 +253,8 @@ fn of_state_dir(error: &StateDirError) -> Option<String> {
         StateDirError::Unsafe { .. }
         | StateDirError::InUse { .. }
         | StateDirError::OtherBackend { .. }
-        | StateDirError::OtherCluster { .. } => None,
+        | StateDirError::OtherCluster { .. }
+        | StateDirError::OtherNode { .. } => None,
     }
 }
 

@@ -39,6 +39,11 @@ pub(super) fn servers(text: &str) -> Result<ConnectString, String> {
 }
 
 impl NodeArgs {
+    /// The node's name, if it was given.
+    pub(super) fn given_node(&self) -> Option<&NodeName> {
+        self.node.as_ref()
+    }
+
     pub(super) fn node(&self) -> Result<NodeName, Error> {
         match (&self.node, &self.zookeeper) {
             (Some(node), _) => Ok(node.clone()),

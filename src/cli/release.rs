@@ -45,9 +45,17 @@ impl Args {
     /// When the daemon is still running, a process does not die, or an operator must change something.
     pub fn run(self, io: &mut Io<'_>) -> Result<(), Error> {
         let until = system::uptime() + TIME_LIMIT;
-        let node = self.node.node()?;
+        let mut node = self.node.node()?;
+        if let Some(connect) = &self.node.zookeeper {
+            // What can never be right is refused even if there is nothing to release.
+            self.node.connector(connect, SESSION_TIMEOUT)?;
+        }
         let directories = self.node.directories(None);
         let Some(state) = open(directories.state_dir(), &self.node, &node)? else { return Ok(()) };
+        match state.node().filter(|_| self.node.given_node().is_none()) {
+            Some(owner) => node = owner,
+            None => state.check_node(&node)?,
+        }
         match &self.node.zookeeper {
             None => {
                 let leftovers: Leftovers = Arc::new(|runs| leftovers::kill(runs, KILL_TIMEOUT));

@@ -87,6 +87,17 @@ pub enum StateDirError {
         /// The cluster that ZooKeeper reports.
         theirs: String,
     },
+    #[error(
+        "state directory `{path}` belongs to node `{ours}`, not to `{asked}`: \
+         correct --node (CRONKEEPER_NODE) or --state-dir"
+    )]
+    OtherNode {
+        path: PathBuf,
+        /// The node that used the directory last.
+        ours: NodeName,
+        /// The node in the settings.
+        asked: NodeName,
+    },
     /// A file in it does not have the expected content.
     #[error("`{path}` in the state directory is damaged")]
     Damaged { path: PathBuf, source: serde_json::Error },
@@ -101,7 +112,11 @@ impl StateDirError {
     /// True if an operator must change a setting: exit code 78.
     pub fn is_configuration(&self) -> bool {
         match self {
-            Self::Unsafe { .. } | Self::OtherBackend { .. } | Self::OtherCluster { .. } | Self::InUse { .. } => true,
+            Self::Unsafe { .. }
+            | Self::OtherBackend { .. }
+            | Self::OtherCluster { .. }
+            | Self::OtherNode { .. }
+            | Self::InUse { .. } => true,
             Self::Read { source, .. } | Self::Write { source, .. } => safe_path::refused(source).is_some(),
             Self::Create { .. } | Self::Damaged { .. } => false,
         }
@@ -157,6 +172,30 @@ impl StateDir {
     /// [`StateDirError::OtherCluster`]; also if the id cannot be written.
     pub fn claim_cluster(&self, id: &str) -> Result<(), StateDirError> {
         locked(&self.identity).claim_cluster(&self.path, id)
+    }
+
+    /// Records the node that uses the directory from now on: for [`StateDir::check_node`].
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn note_node(&self, node: &NodeName) -> Result<(), StateDirError> {
+        locked(&self.identity).note_node(&self.path, node)
+    }
+
+    /// The node that used the directory last; `None` if that is not recorded.
+    pub fn node(&self) -> Option<NodeName> {
+        locked(&self.identity).node().cloned()
+    }
+
+    /// Checks that no other node used the directory last.
+    ///
+    /// # Errors
+    /// [`StateDirError::OtherNode`].
+    pub fn check_node(&self, asked: &NodeName) -> Result<(), StateDirError> {
+        match self.node().filter(|ours| ours != asked) {
+            Some(ours) => Err(StateDirError::OtherNode { path: self.path.clone(), ours, asked: asked.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// The cluster that the directory is bound to; `None` before [`StateDir::claim_cluster`].

@@ -1,7 +1,6 @@
 //! `.ci/deny` and what `.ci/run` makes of it, with a cargo that stands in for the real one: no dependency passes
 //! unchecked without a word, and no machine that cannot reach the advisories or build packages fails for that.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::support::command;
@@ -49,8 +48,7 @@ impl Tree {
         };
         // What is missing cannot be installed either: there is no network.
         let cargo = format!("#!/bin/bash\ncase $1 in deny) {of_deny} ;; install) exit 101 ;; esac\n");
-        let cargo = self.0.write("bin/cargo", &cargo);
-        std::fs::set_permissions(&cargo, PermissionsExt::from_mode(0o755)).unwrap();
+        let cargo = self.0.program("bin/cargo", &cargo);
         let path = format!("{}:{}", cargo.parent().unwrap().display(), std::env::var("PATH").unwrap());
         let script = self.0.path().join(".ci").join(script);
         let (code, _, err) = command::texts(&output("bash", |command| {

@@ -283,6 +283,36 @@ async fn an_end_is_sent_even_if_the_run_was_taken_over_from_an_earlier_session()
 }
 
 #[test]
+fn what_another_node_held_is_not_released() {
+    let connect = shared();
+    let spec = spec(&connect);
+    let (_killed, _) = killed(&spec);
+    let state = spec.state_dir();
+    let release = |more: &[&str]| {
+        let line = ["release", "--zookeeper", &connect, "--state-dir", state.to_str().unwrap()];
+        command::command(&[&line, more].concat()).output().unwrap()
+    };
+    let (code, out, err) = command::texts(&release(&["--node", "other"]));
+    assert_eq!((code, out.as_str()), (Some(78), ""));
+    assert!(err.contains(&format!("belongs to node `{}`, not to `other`: correct --node", spec.name())), "{err}");
+    assert_eq!(recorded_sessions(&spec), 1);
+    // Without a name, the directory knows it.
+    assert_released(&spec, &release(&[]));
+    assert_eq!(recorded_sessions(&spec), 0);
+}
+
+#[test]
+fn settings_that_are_wrong_for_ever_are_refused_even_if_nothing_is_to_be_released() {
+    let state = Scratch::new("state");
+    let missing = state.path().join("ca.pem");
+    let line = ["release", "--zookeeper", NOWHERE, "--node", "a", "--zookeeper-ca", missing.to_str().unwrap()];
+    let line = [&line[..], &["--state-dir", state.path().to_str().unwrap()]].concat();
+    let (code, out, err) = command::texts(&command::command(&line).output().unwrap());
+    assert_eq!((code, out.as_str()), (Some(78), ""), "{err}");
+    assert!(err.contains(missing.to_str().unwrap()), "{err}");
+}
+
+#[test]
 fn after_a_clean_end_nothing_is_left_to_release() {
     let connect = shared();
     let spec = spec(&connect);

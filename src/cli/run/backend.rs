@@ -78,6 +78,7 @@ impl Backend {
         let aside = || Aside::new(args.node.settings(connect, args.session_timeout)?).map_err(Error::ZooKeeperOptions);
         let asides = [aside()?, aside()?];
         let state = StateDir::open(state_dir, identity, node)?;
+        state.note_node(node)?;
         let (journal, recovered) = leftovers::settle(&state, node, KILL_TIMEOUT, system::now().wall)?;
         let state = Arc::new(state);
         let connect = connect.clone();

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::{StateDirError, file};
+use cronkeeper_core::term::NodeName;
 
 /// The backend that a state directory is used with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +38,9 @@ pub(super) struct Identity {
     belongs: BackendIdentity,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cluster: Option<String>,
+    /// The node that used it last; absent if several may share it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    node: Option<NodeName>,
     instance: String,
 }
 
@@ -52,7 +56,7 @@ impl Identity {
     /// A directory that never joined a cluster, because its path in ZooKeeper was misspelt, is bound again.
     pub(super) fn load_or_create(directory: &Path, belongs: BackendIdentity) -> Result<Self, StateDirError> {
         let path = directory.join("identity.json");
-        let new = Self { v: 1, belongs, cluster: None, instance: uuid::Uuid::new_v4().to_string() };
+        let new = Self { v: 1, belongs, cluster: None, node: None, instance: uuid::Uuid::new_v4().to_string() };
         let known = match file::read::<Self>(&path)? {
             Some(known) => known,
             None if file::create(&path, &new)? => return Ok(new),
@@ -85,6 +89,24 @@ impl Identity {
         self.cluster.clone()
     }
 
+    pub(super) fn node(&self) -> Option<&NodeName> {
+        self.node.as_ref()
+    }
+
+    /// Records the node that uses the directory from now on.
+    pub(super) fn note_node(&mut self, directory: &Path, node: &NodeName) -> Result<(), StateDirError> {
+        if self.node.as_ref() == Some(node) {
+            return Ok(());
+        }
+        self.replace(directory, Self { node: Some(node.clone()), ..self.clone() })
+    }
+
+    fn replace(&mut self, directory: &Path, with: Self) -> Result<(), StateDirError> {
+        file::replace(&directory.join("identity.json"), &with)?;
+        *self = with;
+        Ok(())
+    }
+
     pub(super) fn claim_cluster(&mut self, directory: &Path, id: &str) -> Result<(), StateDirError> {
         match &self.cluster {
             Some(ours) if ours == id => Ok(()),
@@ -93,12 +115,7 @@ impl Identity {
                 ours: ours.clone(),
                 theirs: id.to_owned(),
             }),
-            None => {
-                let claimed = Self { cluster: Some(id.to_owned()), ..self.clone() };
-                file::replace(&directory.join("identity.json"), &claimed)?;
-                *self = claimed;
-                Ok(())
-            }
+            None => self.replace(directory, Self { cluster: Some(id.to_owned()), ..self.clone() }),
         }
     }
 }

@@ -139,20 +139,16 @@ fn limits_and_nice_value_are_those_of_the_job() {
 
 #[test]
 fn a_script_without_a_shebang_runs_as_in_a_shell() {
-    use std::os::unix::fs::PermissionsExt as _;
     let context = context();
-    let script = context.dir.write("script", "echo $1; exit 9\n");
-    std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    context.dir.program("script", "echo $1; exit 9\n");
     assert_printed(&context.enter(&line("script")), "one\nexit 9");
 }
 
 #[test]
 fn a_script_that_is_there_is_not_called_missing() {
-    use std::os::unix::fs::PermissionsExt as _;
     let context = context();
     for (name, text) in [("dos", "#!/bin/sh\r\necho $1\r\n"), ("bsh", "#!/bin/bsh\necho $1\n")] {
-        let script = context.dir.write(name, text);
-        std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        context.dir.program(name, text);
     }
     assert_printed(
         &context.enter(&line("dos")),

@@ -24,10 +24,7 @@ while :; do sleep 0.1; done
 
 fn daemon() -> (Scratch, String) {
     let dir = Scratch::new("daemon");
-    let path = dir.write("daemon", DAEMON);
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&path, mode).unwrap();
-    let program = path.to_str().unwrap().to_owned();
+    let program = dir.program("daemon", DAEMON).to_str().unwrap().to_owned();
     (dir, program)
 }
 

@@ -6,8 +6,6 @@ mod crash;
 mod forging;
 mod huge;
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use crate::solo::fixture::{await_start, cli_text, status};
@@ -111,9 +109,7 @@ fn files(path: &std::path::Path) -> Vec<std::path::PathBuf> {
 }
 
 fn script(scripts: &Scratch, name: &str, text: &str) -> String {
-    let path = scripts.write(name, text);
-    std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-    path.to_str().unwrap().to_owned()
+    scripts.program(name, text).to_str().unwrap().to_owned()
 }
 
 /// Triggers a job; returns the run once it has started.

@@ -71,7 +71,7 @@ const WITH_CHILD: &str = "sh -c 'echo child $$; exec sleep 1000'; true";
 
 /// Kills processes of a client while it is stopped, so that it cannot clean up after the first.
 fn kill_together(client: &Client, others: &[u32]) {
-    client.process().signal(Signal::STOP);
+    client.process().stop();
     let pid = |pid: &u32| Pid::from_raw(pid.cast_signed()).unwrap();
     others.iter().for_each(|other| kill_process(pid(other), Signal::STOP).unwrap());
     others.iter().for_each(|other| kill_process(pid(other), Signal::KILL).unwrap());
@@ -142,7 +142,7 @@ fn a_stopped_client_loses_its_command_before_another_holds_the_lock() {
     let daemon = pid_in(&first.await_line("daemon"));
     first.await_line("held");
     let second = Client::start_with(&connect, &["/locks/a"], &format!("kill -0 {daemon} 2>&1 || echo it is dead"));
-    first.process().signal(Signal::STOP);
+    first.process().stop();
     second.await_line("it is dead");
     first.process().signal(Signal::CONT);
     first.await_line("the lock is lost");
@@ -162,7 +162,7 @@ fn the_end_of_the_hold_comes_while_the_client_is_stopped() {
         let client =
             Client::start_with(connect, &[&["--hold", "1s"], options].concat(), "echo command $$; exec sleep 1000");
         let command = pid_in(&client.await_line("command"));
-        client.process().signal(Signal::STOP);
+        client.process().stop();
         until("the command is dead", || !is_alive(command));
         client.process().signal(Signal::CONT);
         client.await_line("its `--hold` of 1s is over");

@@ -56,22 +56,42 @@ pub struct History {
     pub horizon: Timestamp,
 }
 
+/// The violations, for people.
+#[derive(Debug, Default)]
+pub struct Broken {
+    /// What the jobs themselves saw.
+    pub by_the_jobs: Vec<String>,
+    /// What the servers' logs say. If ZooKeeper has lost some of what they have, it says nothing: a run that it lost and
+    /// that a node has written again has ended twice there.
+    pub by_the_record: Vec<String>,
+}
+
+impl Broken {
+    /// All that counts, if the servers have lost something or not.
+    pub fn that_counts(self, is_lost: bool) -> Vec<String> {
+        let Self { mut by_the_jobs, by_the_record } = self;
+        if !is_lost {
+            by_the_jobs.extend(by_the_record);
+        }
+        by_the_jobs
+    }
+}
+
 impl History {
     pub fn new(seen: Vec<Entry>, txns: Vec<Txn>, nodes_stood_still: Vec<Span>, horizon: Timestamp) -> Self {
         let committed = txns;
         Self { seen, committed, nodes_stood_still, horizon }
     }
 
-    /// The violations, for people; empty if there are none.
-    pub fn broken(&self, work: &Work) -> Vec<String> {
-        let mut broken = self.broken_by_what_was_seen(&work.may_overlap());
-        broken.extend(self.broken_by_the_ledger(work));
-        broken.extend(self.starts_off_the_record());
-        broken.extend(self.starts_of_former_leaders());
-        broken.extend(self.successes_unseen());
-        broken.extend(self.unended());
-        broken.extend(self.missed(&work.make_up_for_all()));
-        broken
+    /// The violations; see [`Broken`].
+    pub fn broken(&self, work: &Work) -> Broken {
+        let mut by_the_record = self.starts_off_the_record();
+        by_the_record.extend(self.broken_by_the_ledger(work));
+        by_the_record.extend(self.starts_of_former_leaders());
+        by_the_record.extend(self.successes_unseen());
+        by_the_record.extend(self.unended());
+        by_the_record.extend(self.missed(&work.make_up_for_all()));
+        Broken { by_the_jobs: self.broken_by_what_was_seen(&work.may_overlap()), by_the_record }
     }
 
     /// What was committed about the runs that the violations name, for people.

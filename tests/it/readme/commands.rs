@@ -3,7 +3,6 @@
 //! What installs and starts the service (`dpkg`, `systemctl`, `install`) is run by `systemd::package`.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -56,10 +55,7 @@ impl Host {
         let jobs = JOBS.replace("LONG", dir.path().join("long").to_str().expect("a path is UTF-8"));
         let nodes = in_line(["host-a", "host-c"].map(|name| usual(place.node(name)).jobs(&jobs)));
         dir.write("crontab", "30 2 * * * root /usr/local/bin/backup\n");
-        let program = |name: &str, script: &str| {
-            let path = dir.write(name, script);
-            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("the mode can be set");
-        };
+        let program = |name: &str, script: &str| drop(dir.program(name, script));
         program("ship-orders", "#!/bin/sh\n");
         program("bin/crontab", "#!/bin/sh\necho '30 2 * * * /usr/local/bin/backup'\n");
         program("bin/cronkeeper", &format!("#!/bin/sh\nexec {CRONKEEPER} \"$@\"\n"));

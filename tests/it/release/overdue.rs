@@ -1,8 +1,5 @@
 //! Processes that outlive daemon and warden: nothing is released before they are dead.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
-
 use rustix::process::{Pid, kill_process};
 
 use super::*;
@@ -53,11 +50,7 @@ const HARMLESS: [&str; 4] = ["setpriv", "--bounding-set=-kill", "--inh-caps=-kil
 #[tokio::test]
 async fn while_a_process_does_not_die_nothing_is_given_up() {
     let scripts = Scratch::new("scripts");
-    let script = |name: &str, text: &str| {
-        let path = scripts.write(name, text);
-        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-        path.to_str().unwrap().to_owned()
-    };
+    let script = |name: &str, text: &str| scripts.program(name, text).to_str().unwrap().to_owned();
     let apart = script("apart", WITHOUT_CGROUPS);
     let can = Command::new(&apart).args(HARMLESS).arg("true").output().unwrap();
     if !can.status.success() {

@@ -50,7 +50,7 @@ fn nobody_to_ask_is_said_with_69() {
 fn a_socket_that_cannot_be_created_is_reported_once_and_served_as_soon_as_it_can() {
     let spec = node("only").jobs("jobs: {tick: {schedule: '* * * * * *', command: 'true'}}");
     std::fs::remove_dir(spec.runtime_dir()).unwrap();
-    let a = leading(&spec);
+    let a = spec.start();
     // Each run changes the status, and each change is another try.
     await_starts(&a, "tick", 3);
     let failures = a.events().count_where(|event| event.json()["message"].to_string().contains("cannot serve the API"));

@@ -3,7 +3,6 @@
 //! The node runs in a mount namespace of its own, so that no mount is left however the test ends. This needs root.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -31,8 +30,7 @@ export state
 exec unshare -m --propagation private sh -c 'mount -t tmpfs -o mode=700,{options} tmpfs "$state" && unset state && exec "$@"' sh {PROGRAM} "$@"
 "#
     );
-    let path = dir.write("cronkeeper", &script);
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = dir.program("cronkeeper", &script);
     let spec = Spec::new(path.to_str().unwrap(), "only");
     Some((dir, spec))
 }

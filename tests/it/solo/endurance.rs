@@ -53,7 +53,8 @@ impl Account {
             let outcome = self.runs.get(&at).map(|run| run["outcome"].as_str().unwrap());
             match outcome {
                 Some("success") => assert!(started.contains(&at) && ended.contains(&at), "{at} did not run"),
-                Some("interrupted") => assert!(may_be_interrupted && !ended.contains(&at), "{at} was not interrupted"),
+                // Its program may have ended just before the node was killed that was to record it.
+                Some("interrupted") => assert!(may_be_interrupted, "{at} was interrupted"),
                 None => assert!(self.is_skipped(at) && !started.contains(&at), "{at} is lost"),
                 Some(other) => panic!("{at}: {other}"),
             }

@@ -21,10 +21,11 @@ pub fn node(name: &str) -> Spec {
     Spec::new(PROGRAM, name)
 }
 
-/// Starts a node, and waits until it leads.
+/// Starts a node, and waits until it leads and can be asked.
 pub fn leading(spec: &Spec) -> Node {
     let node = spec.start();
     node.await_event("takeover.done", LONG);
+    node.await_event("api.listening", LONG);
     node
 }
 

@@ -3,12 +3,11 @@
 //! Every daemon kills what dead daemons left in the cgroups beside its own.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::command::CRONKEEPER;
-use super::scratch::Scratch;
+use super::scratch::{Scratch, write_program};
 use super::{LONG, poll};
 
 /// The cgroup. When dropped, it kills all its processes and is removed.
@@ -28,8 +27,7 @@ impl OwnCgroup {
         let program = scripts.path().join("cronkeeper").to_str().expect("a path of ours").to_owned();
         let text = format!("#!/bin/sh\necho 0 >{}/cgroup.procs && exec {CRONKEEPER} \"$@\"\n", path.display());
         let own = Self { path, program, _scripts: scripts };
-        fs::write(&own.program, text).map_err(|error| error.to_string())?;
-        fs::set_permissions(&own.program, fs::Permissions::from_mode(0o755)).map_err(|error| error.to_string())?;
+        write_program(Path::new(&own.program), &text);
         Ok(own)
     }
 

@@ -237,9 +237,9 @@ impl Node {
         self.process.kill();
     }
 
-    /// Stops the daemon with SIGSTOP.
+    /// Stops the daemon with SIGSTOP. Returns once it stands still.
     pub fn stop(&self) {
-        self.signal(Signal::STOP);
+        self.process.stop();
     }
 
     /// Continues a stopped daemon.

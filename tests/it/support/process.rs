@@ -16,8 +16,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 
-use super::LONG;
 use super::host::Host;
+use super::{LONG, until};
 
 /// A child process. Dropping it kills its process group.
 ///
@@ -83,6 +83,12 @@ impl Process {
         kill_process(self.pid, signal).expect("an own child takes a signal");
     }
 
+    /// Stops the child, and waits until none of its threads runs any more.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        until("it stands still", || self.status().is_some() || is_stopped(self.pid()));
+    }
+
     /// Kills the child, but not its group, and waits until it has ended.
     pub fn kill(&self) {
         self.signal(Signal::KILL);
@@ -117,6 +123,13 @@ impl Ended {
     fn lock(&self) -> MutexGuard<'_, Option<ExitStatus>> {
         self.how.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+/// True if all threads of a process are stopped, or if it is gone.
+fn is_stopped(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    let state = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+    threads.flatten().map(state).all(|stat| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['T', 't'])))
 }
 
 /// Runs a program to its end, which must come within [`LONG`]. It reads nothing.

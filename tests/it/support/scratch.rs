@@ -41,6 +41,32 @@ impl Scratch {
     }
 }
 
+impl Scratch {
+    /// Writes a program; see [`write_program`].
+    pub fn program(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path().join(name);
+        write_program(&path, text);
+        path
+    }
+}
+
+/// Writes an executable file, and creates its parent directories.
+///
+/// Another process writes it: a child that another thread forks meanwhile has a copy of this process's descriptors until
+/// its exec, and a file that is open for writing cannot be executed (ETXTBSY).
+pub fn write_program(path: &Path, text: &str) {
+    let mut install = Command::new("install")
+        .args(["-D", "-m", "755", "/dev/stdin"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("install(1) can be started");
+    let mut stdin = install.stdin.take().expect("it is piped");
+    stdin.write_all(text.as_bytes()).expect("it reads");
+    drop(stdin);
+    assert!(install.wait().expect("it ends").success(), "{} can be written", path.display());
+}
+
 impl Drop for Scratch {
     /// Keeps the files of a failed test that tell something: not those that fill a disk, and nothing that is mounted,
     /// which may answer no more.

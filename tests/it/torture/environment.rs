@@ -123,8 +123,7 @@ fn an_argv_is_not_given_to_a_shell_and_a_string_is() {
 #[test]
 fn a_program_is_searched_in_the_jobs_own_path() {
     let dir = Scratch::new("path");
-    let program = dir.write("greet", "#!/bin/sh\necho hello\n");
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    dir.program("greet", "#!/bin/sh\necho hello\n");
     let path = dir.path().display();
     assert_eq!(Trial::of(&format!("command: [greet]\nenvironment: {{PATH: '{path}'}}")).lines(), ["hello"]);
 }
@@ -145,8 +144,7 @@ fn a_job_killed_by_a_signal_fails_with_it() {
 #[test]
 fn a_script_without_a_shebang_is_run_by_the_shell_as_under_cron() {
     let dir = Scratch::new("script");
-    let script = dir.write("script", "echo \"$0 $1\"; exit 6\n");
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let script = dir.program("script", "echo \"$0 $1\"; exit 6\n");
     let script = script.display();
     let trial = Trial::of(&format!("command: ['{script}', one]"));
     assert_eq!((trial.outcome(), trial.lines()), (("failure", Some(6)), vec![format!("{script} one")]));
@@ -155,8 +153,7 @@ fn a_script_without_a_shebang_is_run_by_the_shell_as_under_cron() {
 #[test]
 fn a_program_whose_interpreter_is_missing_is_not_found() {
     let dir = Scratch::new("interpreter");
-    let script = dir.write("script", "#!/no/such/interpreter\n");
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let script = dir.program("script", "#!/no/such/interpreter\n");
     assert_eq!(Trial::of(&format!("command: ['{}']", script.display())).failure(), ("failure", "not-found"));
 }
 

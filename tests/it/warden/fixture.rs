@@ -14,6 +14,7 @@ use cronkeeper_core::process::{
 
 use crate::support::host::WITHOUT_AUDIT;
 use crate::support::process::environment;
+use crate::support::scratch::write_program;
 use crate::support::{Facility, skipped};
 
 /// Longer than anything takes on the slowest machine; only a failing test waits that long.
@@ -40,8 +41,7 @@ impl Fixture {
         let program = env!("CARGO_BIN_EXE_cronkeeper");
         let directory = tempfile::tempdir().unwrap();
         let script = directory.path().join("warden");
-        fs::write(&script, format!("#!/bin/sh\nexec {WITHOUT_AUDIT} {program} \"$@\"\n")).unwrap();
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(&script, &format!("#!/bin/sh\nexec {WITHOUT_AUDIT} {program} \"$@\"\n"));
         Self::of(&script, directory)
     }
 
@@ -171,7 +171,7 @@ impl Fixture {
 
     pub fn file(&self, name: &str, content: &str, mode: u32) -> PathBuf {
         let path = self.directory.path().join(name);
-        fs::write(&path, content).unwrap();
+        write_program(&path, content);
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         path
     }

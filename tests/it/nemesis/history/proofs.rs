@@ -43,6 +43,10 @@ impl SoundHistory {
     }
 
     fn broken(self) -> Vec<String> {
+        self.judged().that_counts(false)
+    }
+
+    fn judged(self) -> Broken {
         let horizon = at(10);
         History::new(self.seen, self.committed, self.still, horizon).broken(&self.work)
     }
@@ -201,6 +205,17 @@ fn a_run_with_two_ends_is_seen() {
     let mut history = SoundHistory::new();
     history.end(SECOND, 3);
     history.assert_broken("has 2 ends");
+}
+
+/// A node has written the end again, and no log tells which of the two was lost.
+#[test]
+fn of_what_the_servers_have_lost_only_the_jobs_can_tell() {
+    let mut history = SoundHistory::new();
+    history.end(SECOND, 3);
+    assert_eq!(history.judged().that_counts(true), [""; 0]);
+    let mut history = SoundHistory::new();
+    history.start(SECOND, 3);
+    assert!(!history.judged().that_counts(true).is_empty(), "an attempt began twice");
 }
 
 #[test]
