@@ -19,6 +19,9 @@ use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
 /// Session timeout of the nodes, unless a test sets another.
+///
+/// The servers give shorter ones, but a loaded machine does not keep them. And the tests would not be over sooner: they
+/// are bound by the processor, and wait beside each other.
 pub const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// True if the long tests are wanted.

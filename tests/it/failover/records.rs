@@ -5,7 +5,6 @@
 //! another. A closed parent hides its children, so each parent is tested on a cluster of its own.
 
 use std::thread;
-use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -16,7 +15,7 @@ use crate::support::command::run;
 use crate::support::node::{Event, Node, Spec};
 use crate::support::witness::{Mark, Witness};
 use crate::support::zookeeper::Ensemble;
-use crate::support::{LONG, poll, until};
+use crate::support::{LONG, poll, test_name, until};
 
 const GARBAGE: &[u8] = b"}{ no record \xff";
 /// A job that is never due.
@@ -292,13 +291,15 @@ fn folder(ensemble: &Ensemble, folder: &str) {
 
     stranger.set(path, GARBAGE).expect("it is open to all");
     stranger.seize(path, Permission::NONE);
+    let candidate =
+        stranger.children(&place.path("/leader")).into_iter().min_by_key(|name| name[name.len() - 10..].to_owned());
+    let candidate = candidate.expect("the leader is a candidate");
     a.kill9();
     // Nobody reads these while there is nothing new to write there.
     if !["/cronkeeper", "/cronkeeper/history"].contains(&folder) {
         until(&format!("{folder} is named"), || names(&[b.log()], folder));
     }
-    // Longer than the rest of the dead node's session.
-    thread::sleep(Duration::from_secs(6));
+    until("the dead node's session is over", || !stranger.children(&place.path("/leader")).contains(&candidate));
     assert!(b.status().is_none(), "{} ended:\n{}", b.name(), b.events().tail());
     stranger.give_back(path);
     await_ticks(&witness, &[&b]);
@@ -321,7 +322,9 @@ fn a_closed_folder_ends_no_node_and_all_goes_on_when_it_is_open_again() {
     let ensemble = Ensemble::start(1);
     // All at once: each waits most of the time.
     let failed: Vec<&str> = thread::scope(|scope| {
-        let each = FOLDERS.map(|path| (path, scope.spawn(|| folder(&ensemble, path))));
+        let named = || thread::Builder::new().name(test_name());
+        let each = FOLDERS
+            .map(|path| (path, named().spawn_scoped(scope, || folder(&ensemble, path)).expect("a thread can be had")));
         each.into_iter().filter_map(|(path, test)| test.join().is_err().then_some(path)).collect()
     });
     assert!(failed.is_empty(), "not as promised: {failed:?}");

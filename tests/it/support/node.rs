@@ -273,11 +273,12 @@ impl Drop for Node {
             eprintln!("the log of {}:\n{}", self.name(), self.events.tail());
         }
         self.kill9();
+        // Several processes of one node have one name. The test may fail later, and keeps its directories then.
+        let name = format!("{}.{}.log", self.name(), self.pid());
+        // Without the file, the tail above must do.
+        drop(std::fs::write(self.spec.home.path().join(&name), self.events.text()));
         if let Some(folder) = evidence() {
-            // Several processes of one node have one name.
-            let file = folder.join(format!("{}.{}.log", self.name(), self.pid()));
-            // Without the file, the tail above must do.
-            drop(std::fs::write(file, self.events.text()));
+            drop(std::fs::write(folder.join(name), self.events.text()));
         }
         if self.has_successor {
             return;
