@@ -72,3 +72,8 @@ mod fuzz;
 #[cfg(test)]
 #[path = "../tests/support/records.rs"]
 mod test_records;
+
+/// Tests that this machine cannot run.
+#[cfg(test)]
+#[path = "../tests/support/skips.rs"]
+mod skips;

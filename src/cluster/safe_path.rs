@@ -249,6 +249,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
+    use crate::skips::{Facility, skipped};
 
     fn mode(path: &Path, mode: u32) {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -337,8 +338,7 @@ mod tests {
             matches!(find(&dir.path().join("none")), Err(Refusal::Io(error)) if error.kind() == io::ErrorKind::NotFound)
         );
         if !rustix::process::geteuid().is_root() {
-            println!("skipped: only root can give a link to another user");
-            return;
+            return skipped(Facility::Root, "only root can give a link to another user");
         }
         std::fs::create_dir(dir.path().join("folder")).unwrap();
         symlink("folder", dir.path().join("way")).unwrap();

@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use super::record::{BLOCK, Header, Start, block, next_token};
 use super::*;
+use crate::skips::{Facility, skipped};
 
 /// Longer than anything takes that does not hang.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -171,7 +172,7 @@ impl Drop for Other {
 fn has_flock() -> bool {
     let found = Command::new("flock").arg("--version").output().is_ok();
     if !found {
-        println!("skipped: flock of util-linux is not installed");
+        skipped(Facility::Installed, "flock of util-linux is not installed");
     }
     found
 }
@@ -493,8 +494,7 @@ fn a_sidecar_that_others_could_have_made_is_refused() {
     fifo.unwrap();
     refused("regular file");
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can give a file to another user");
-        return;
+        return skipped(Facility::Root, "only root can give a file to another user");
     }
     fs::write(sidecar(&file), "").unwrap();
     chown(sidecar(&file), Some(4242), None).unwrap();
@@ -504,8 +504,7 @@ fn a_sidecar_that_others_could_have_made_is_refused() {
 #[test]
 fn root_and_the_owner_of_a_directory_share_its_locks() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can give a file to another user");
-        return;
+        return skipped(Facility::Root, "only root can give a file to another user");
     }
     let folder = Folder::new();
     let file = folder.path("lock");
@@ -545,14 +544,14 @@ fn as_user(uid: u32, file: &Path, kind: &str) -> Other {
 /// A directory like /tmp. Nobody but root can make files of several users.
 fn public_folder() -> Option<Folder> {
     if !rustix::process::geteuid().is_root() || Command::new("setpriv").arg("--version").output().is_err() {
-        println!("skipped: only root can become other users");
+        skipped(Facility::Root, "only root can become other users");
         return None;
     }
     // Other users must be able to run this program.
     let program = std::env::current_exe().unwrap();
     let is_open = |folder: &Path| fs::metadata(folder).unwrap().permissions().mode() & 0o005 == 0o005;
     if !program.ancestors().all(is_open) {
-        println!("skipped: other users cannot run {}", program.display());
+        skipped(Facility::Kernel, &format!("other users cannot run {}", program.display()));
         return None;
     }
     let folder = Folder::new();

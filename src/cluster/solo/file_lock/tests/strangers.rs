@@ -11,7 +11,7 @@ use crate::safe_path::{Fault, Unsafe};
 fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        println!("skipped: only root can give a link to another user");
+        skipped(Facility::Root, "only root can give a link to another user");
     }
     is_root
 }
