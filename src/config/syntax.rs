@@ -27,12 +27,12 @@ pub(super) fn explain(text: &str, at: Position, info: &str) -> Fault {
         .or_else(|| conflict(&lines, at))
         .or_else(|| tab(&lines, at))
         .or_else(|| tab_of(&lines, at, info))
-        .or_else(|| odd_space(&lines, at))
         .or_else(|| reserved(&lines, lines.from(at), at))
         .or_else(|| reserved_in_line(&lines, at.line))
         // The parser may detect the error only at the next token.
         .or_else(|| reserved_in_line(&lines, at.line.saturating_sub(1)))
         .or_else(|| misread(&lines, at))
+        .or_else(|| odd_space(&lines, at))
         .or_else(|| info.contains("quoted scalar").then(|| open_quote(&lines, at.line)).flatten())
         .or_else(|| bracket::explain(&lines, at, info))
         .or_else(|| no_key(&lines, at, info))
@@ -236,7 +236,7 @@ fn open_quote(lines: &Lines<'_>, number: usize) -> Option<Fault> {
     Some(Fault::new(written.at, "this quote is not closed"))
 }
 
-/// A value as it stands in a line.
+/// A value as it is written in a line.
 struct Written<'a> {
     key: &'a str,
     at: Position,

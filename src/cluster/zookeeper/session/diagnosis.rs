@@ -4,7 +4,7 @@
 //!  look the name up ─► connect ─► listen for a greeting ─► `srvr` ─► TLS
 //! ```
 //! Each server is asked in this order until it has shown what it is, all servers at once, and for a short time: it is a
-//! diagnosis for people. Only what was seen is told: a refusal, a certificate that is not accepted, a port with or
+//! diagnosis for people. It says only what was seen: a refusal, a certificate that is not accepted, a port with or
 //! without TLS, a server without a quorum, another service.
 
 use std::io::{Error, ErrorKind};
@@ -224,7 +224,7 @@ impl Probe<'_> {
 
 /// What to do about a server that does not accept this client.
 const OWN: &str = "check this client's certificate, `--zookeeper-cert`";
-/// The beginning of what is told of a server that has shown to be ZooKeeper.
+/// The beginning of what is said of a server that has shown to be ZooKeeper.
 const ZOOKEEPER: &str = "is ZooKeeper";
 
 /// What the answer to the question for the state says.
