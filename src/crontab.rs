@@ -17,6 +17,7 @@ mod environment;
 mod host_work;
 mod input;
 mod job;
+mod kind;
 mod line;
 mod name;
 mod setting;
@@ -51,6 +52,18 @@ pub struct Origin<'a> {
     pub missing: fn(&RunAs) -> Option<String>,
 }
 
+impl Kind {
+    /// What to do if a crontab is of this kind, and is imported as the other.
+    pub fn hint(self) -> &'static str {
+        match self {
+            Self::System => "this looks like a system crontab, with a user in each entry; if it is one, add --system",
+            Self::User => {
+                "this looks like a user's crontab, without a user in each entry; if it is one, leave out --system"
+            }
+        }
+    }
+}
+
 /// The result of an import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
@@ -58,6 +71,17 @@ pub struct Imported {
     pub yaml: String,
     /// Everything that was lost or changed, by line.
     pub notes: Vec<ImportNote>,
+    /// The kind that the crontab looks like, if that is not the kind it was imported as.
+    pub looks_like: Option<Kind>,
+}
+
+/// Whose crontab it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Each entry names a user.
+    System,
+    /// All entries are of one user.
+    User,
 }
 
 /// A report that something was lost or changed.
@@ -84,6 +108,8 @@ pub enum ImportError {
         /// The first line that is neither, from 1.
         line: usize,
         why: String,
+        /// The kind of crontab that has entries in these lines.
+        looks_like: Option<Kind>,
     },
     /// The settings, which are repeated in every job, make the result larger than a jobs file may be.
     #[error("the lines up to {line} make a jobs file that is too large; split the crontab")]
@@ -106,18 +132,22 @@ pub fn import(bytes: &[u8], origin: &Origin<'_>) -> Result<Imported, ImportError
         return Err(ImportError::Binary { line });
     }
     let lines = line::read(bytes, origin.system);
-    must_be_a_crontab(&lines)?;
-    write::jobs(&lines, origin)
+    must_be_a_crontab(bytes, &lines, origin.system)?;
+    let imported = write::jobs(&lines, origin)?;
+    Ok(Imported { looks_like: kind::other(bytes, &lines, origin), ..imported })
 }
 
-fn must_be_a_crontab(lines: &[Line]) -> Result<(), ImportError> {
+fn must_be_a_crontab(bytes: &[u8], lines: &[Line], system: bool) -> Result<(), ImportError> {
     let is_known = |line: &Line| matches!(line.kind, LineKind::Entry(_) | LineKind::Setting(_));
     let refused = lines.iter().find_map(|line| match &line.kind {
         LineKind::Refused(why) => Some((line.number, why.clone())),
         _ => None,
     });
     match refused {
-        Some((line, why)) if !lines.iter().any(is_known) => Err(ImportError::NoLine { line, why }),
+        Some((line, why)) if !lines.iter().any(is_known) => {
+            let looks_like = kind::other_of_refused(bytes, lines, system);
+            Err(ImportError::NoLine { line, why, looks_like })
+        }
         _ => Ok(()),
     }
 }

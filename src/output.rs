@@ -13,7 +13,7 @@
 //! left there.
 //!
 //! Nothing waits for the store. The daemon's loop adds lines to a bounded queue, and what does not fit is counted and
-//! told in the kept output. So is what a full disk refuses: no run depends on it. Nothing is synced, so a crash of the
+//! noted in the kept output. So is what a full disk refuses: no run depends on it. Nothing is synced, so a crash of the
 //! host may cost the last lines; a crash of the daemon costs what was in the queue.
 
 mod attempt_file;

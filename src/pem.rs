@@ -3,36 +3,24 @@
 //! The TLS library only says that it found nothing. People often have the right content in another format, or the right
 //! file at the wrong option, so this says what the file is and how to convert it. Reads no file itself.
 
+mod format;
+
 use std::fmt;
 use std::sync::Arc;
 
 use tokio_rustls::rustls::crypto::aws_lc_rs;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject as _};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::{ClientConfig, Error, RootCertStore};
+use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore};
+
+pub use format::{Content, Format};
+use format::{MARK, format, is_encrypted, sections};
 
 /// What a file must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Certificate,
     PrivateKey,
-}
-
-/// A format that is not PEM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    Empty,
-    /// A certificate or key as OpenSSL's `DER` has it.
-    Der,
-    /// Certificates with or without a key, as browsers and Windows export them.
-    Pkcs12,
-    /// Certificates only.
-    Pkcs7,
-    /// Java's key store.
-    Jks,
-    /// Text with two bytes for each character.
-    Utf16,
-    Other,
 }
 
 /// Why a file cannot be used. The text follows the file's name.
@@ -42,6 +30,8 @@ pub enum PemFault {
         wanted: Part,
         found: Format,
     },
+    /// It begins with a byte order mark.
+    Marked,
     /// The key has a password, which nobody could enter.
     Encrypted,
     /// There are sections, but not that one.
@@ -49,10 +39,14 @@ pub enum PemFault {
         wanted: Part,
         found: Vec<String>,
     },
+    /// The file ends before the section does.
+    Cut {
+        wanted: Part,
+    },
     /// The section is there and cannot be read.
     Damaged {
         wanted: Part,
-        why: String,
+        why: &'static str,
     },
     /// The TLS library refuses the content.
     Rejected {
@@ -75,11 +69,12 @@ pub enum IdentityFault {
 /// If there is none, or one cannot be read.
 pub fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemFault> {
     let wanted = Part::Certificate;
+    must_not_be_marked(bytes)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => Err(missing(bytes, wanted)),
-        Err(error) => Err(damaged(bytes, wanted, &error)),
+        Ok(_) => Err(unusable(bytes, wanted, &pem::Error::NoItemsFound)),
+        Err(error) => Err(unusable(bytes, wanted, &error)),
     }
 }
 
@@ -88,16 +83,16 @@ pub fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemFau
 /// # Errors
 /// If there is none, or it cannot be read.
 pub fn private_key(bytes: &[u8]) -> Result<PrivateKeyDer<'static>, PemFault> {
-    let wanted = Part::PrivateKey;
-    PrivateKeyDer::from_pem_slice(bytes).map_err(|error| {
-        if is_encrypted(bytes) {
-            PemFault::Encrypted
-        } else if sections(bytes).iter().any(|label| wanted.is(label)) {
-            damaged(bytes, wanted, &error)
-        } else {
-            missing(bytes, wanted)
-        }
+    must_not_be_marked(bytes)?;
+    PrivateKeyDer::from_pem_slice(bytes).map_err(|error| match is_encrypted(bytes) {
+        true => PemFault::Encrypted,
+        false => unusable(bytes, Part::PrivateKey, &error),
     })
+}
+
+fn must_not_be_marked(bytes: &[u8]) -> Result<(), PemFault> {
+    let is_marked = bytes.starts_with(MARK) && !sections(bytes).is_empty();
+    if is_marked { Err(PemFault::Marked) } else { Ok(()) }
 }
 
 /// The authorities of a file. Certificates that cannot be an authority do not count, as long as one can.
@@ -111,7 +106,12 @@ pub fn authorities(bytes: &[u8]) -> Result<RootCertStore, PemFault> {
         refused = roots.add(certificate).err().or(refused);
     }
     match refused {
-        Some(error) if roots.is_empty() => Err(PemFault::Rejected { why: error.to_string() }),
+        Some(error) if roots.is_empty() => Err(match error {
+            Error::InvalidCertificate(CertificateError::BadEncoding) => {
+                PemFault::Damaged { wanted: Part::Certificate, why: "what is between its lines is no certificate" }
+            }
+            error => PemFault::Rejected { why: error.to_string() },
+        }),
         _ => Ok(roots),
     }
 }
@@ -145,69 +145,22 @@ impl Part {
     }
 }
 
-fn missing(bytes: &[u8], wanted: Part) -> PemFault {
+/// Why a part is not in a file from which the TLS library could not take it.
+fn unusable(bytes: &[u8], wanted: Part, error: &pem::Error) -> PemFault {
     let found = sections(bytes);
-    match found.is_empty() {
-        true => PemFault::NotPem { wanted, found: format(bytes) },
-        false => PemFault::Missing { wanted, found },
+    if found.is_empty() {
+        return PemFault::NotPem { wanted, found: format(bytes) };
     }
-}
-
-fn damaged(bytes: &[u8], wanted: Part, error: &dyn fmt::Display) -> PemFault {
-    match format(bytes) {
-        Format::Other if !sections(bytes).is_empty() => PemFault::Damaged { wanted, why: error.to_string() },
-        found => PemFault::NotPem { wanted, found },
+    if !found.iter().any(|label| wanted.is(label)) {
+        return PemFault::Missing { wanted, found };
     }
-}
-
-/// The labels of the sections, each once.
-fn sections(bytes: &[u8]) -> Vec<String> {
-    let text = String::from_utf8_lossy(bytes);
-    let labels = text.lines().filter_map(|line| {
-        // An editor of Windows puts a mark in front of the first line.
-        line.trim_start_matches('\u{feff}').trim().strip_prefix("-----BEGIN ")?.strip_suffix("-----")
-    });
-    let mut found: Vec<String> = Vec::new();
-    for label in labels {
-        if found.iter().all(|known| known != label) {
-            found.push(label.to_owned());
-        }
-    }
-    found
-}
-
-fn is_encrypted(bytes: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(bytes);
-    text.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") || text.contains("Proc-Type: 4,ENCRYPTED")
-}
-
-const SEQUENCE: u8 = 0x30;
-const INTEGER: u8 = 0x02;
-const OBJECT: u8 = 0x06;
-
-/// The format of a file without sections, as its first bytes tell.
-fn format(bytes: &[u8]) -> Format {
-    match bytes {
-        [] => Format::Empty,
-        [0xfe, 0xed, 0xfe, 0xed, ..] | [0xce, 0xce, 0xce, 0xce, ..] => Format::Jks,
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => Format::Utf16,
-        [SEQUENCE, rest @ ..] => match inside(rest) {
-            // The version of the format: 3 is PKCS#12's, keys have 0 or 1.
-            Some([INTEGER, 1, 3, ..]) => Format::Pkcs12,
-            Some([OBJECT, ..]) => Format::Pkcs7,
-            Some([INTEGER | SEQUENCE, ..]) => Format::Der,
-            _ => Format::Other,
-        },
-        blank if blank.iter().all(u8::is_ascii_whitespace) => Format::Empty,
-        _ => Format::Other,
-    }
-}
-
-/// What is behind the length of a value in DER.
-fn inside(bytes: &[u8]) -> Option<&[u8]> {
-    let (&length, rest) = bytes.split_first()?;
-    // The highest bit: the other bits count the bytes of the length.
-    if length < 0x80 { Some(rest) } else { rest.get(usize::from(length & 0x7f)..) }
+    let why = match error {
+        pem::Error::MissingSectionEnd { .. } => return PemFault::Cut { wanted },
+        pem::Error::Base64Decode(_) => "what is between its lines is not base64",
+        pem::Error::NoItemsFound => "its line `-----BEGIN ...-----` must begin at the left margin",
+        _ => "its line `-----BEGIN ...-----` is not whole",
+    };
+    PemFault::Damaged { wanted, why }
 }
 
 impl fmt::Display for Part {
@@ -227,48 +180,108 @@ impl fmt::Display for PemFault {
                 "has a private key with a password, which nobody can enter; write one without it with \
                  `openssl pkey -in FILE -out FILE.pem`, for this user alone",
             ),
+            Self::Marked => f.write_str(
+                "begins with a byte order mark, which hides its first section; remove it with `sed -i \
+                 '1s/^\\xEF\\xBB\\xBF//' FILE`",
+            ),
             Self::Missing { wanted, found } => {
                 let section = match wanted {
                     Part::Certificate => "BEGIN CERTIFICATE",
                     Part::PrivateKey => "BEGIN PRIVATE KEY",
                 };
-                let found: Vec<String> = found.iter().map(|label| format!("`BEGIN {label}`")).collect();
-                write!(f, "has no {wanted}: it must be PEM, with a section `{section}`, and has {}", found.join(", "))
+                let shown: Vec<String> = found.iter().map(|label| format!("`BEGIN {label}`")).collect();
+                let shown = shown.join(", ");
+                write!(f, "has no {wanted}: it must be PEM, with a section `{section}`, and has {shown}")?;
+                found.iter().find_map(|label| remedy(*wanted, label)).map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
+            }
+            Self::Cut { wanted } => {
+                write!(f, "ends in the middle of a {wanted}: there is no line `-----END ...-----`; copy the file again")
             }
             Self::Damaged { wanted, why } => {
-                write!(f, "has a {wanted} that cannot be read ({why}); put the right file there")
+                write!(f, "has a {wanted} that cannot be read: {why}; copy the file again")
             }
             Self::Rejected { why } => write!(f, "cannot be used for TLS: {why}; put the right file there"),
         }
     }
 }
 
+/// What to do with a section in the place of another one.
+fn remedy(wanted: Part, label: &str) -> Option<&'static str> {
+    Some(match (wanted, label) {
+        (Part::Certificate, "PKCS7") => "convert it with `openssl pkcs7 -print_certs -in FILE -out FILE.pem`",
+        (Part::Certificate, "TRUSTED CERTIFICATE" | "X509 CERTIFICATE") => {
+            "convert it with `openssl x509 -in FILE -out FILE.pem`"
+        }
+        (Part::Certificate, "CERTIFICATE REQUEST" | "NEW CERTIFICATE REQUEST") => {
+            "a request is not a certificate yet: name the certificate that the authority made from it"
+        }
+        (Part::PrivateKey, "OPENSSH PRIVATE KEY") => "convert a copy of it with `ssh-keygen -p -N '' -m PKCS8 -f COPY`",
+        (Part::PrivateKey, "PUBLIC KEY" | "RSA PUBLIC KEY") => {
+            "a public key is the other half: name the file that the private key is in"
+        }
+        (Part::PrivateKey, "CERTIFICATE" | "PKCS7" | "CERTIFICATE REQUEST" | "NEW CERTIFICATE REQUEST") => {
+            "name the file that the private key is in"
+        }
+        (Part::Certificate, label) if label.ends_with(" KEY") => "name the file that the certificate is in",
+        _ => return None,
+    })
+}
+
 fn not_pem(wanted: Part, found: Format, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let (of_der, of_pkcs12) = match wanted {
-        Part::Certificate => ("openssl x509 -inform DER -in FILE -out FILE.pem", "-nokeys"),
-        Part::PrivateKey => ("openssl pkey -inform DER -in FILE -out FILE.pem", "-nocerts -nodes"),
+    let of_pkcs12 = match wanted {
+        Part::Certificate => "-nokeys",
+        Part::PrivateKey => "-nocerts -nodes",
     };
     let pkcs12 = format!("openssl pkcs12 -in FILE {of_pkcs12} -out FILE.pem");
-    match found {
-        Format::Empty => write!(f, "is empty: it must be PEM, with a {wanted}"),
-        Format::Der => write!(f, "is DER, not PEM; convert it with `{of_der}`"),
-        Format::Pkcs12 => write!(f, "is PKCS#12, not PEM; convert it with `{pkcs12}`"),
-        Format::Pkcs7 => write!(
-            f,
-            "is PKCS#7, not PEM; convert it with `openssl pkcs7 -inform DER -print_certs -in FILE -out FILE.pem`"
+    match (found, wanted) {
+        (Format::Empty, _) => write!(f, "is empty: it must be PEM, with a {wanted}"),
+        (Format::Der(content), _) => der(wanted, content, f),
+        (Format::Pkcs12, _) => write!(f, "is PKCS#12, not PEM; convert it with `{pkcs12}`"),
+        (Format::Pkcs7, Part::PrivateKey) => {
+            f.write_str("is PKCS#7, which has certificates only; name the file that the private key is in")
+        }
+        (Format::Pkcs7, Part::Certificate) => f.write_str(
+            "is PKCS#7, not PEM; convert it with `openssl pkcs7 -inform DER -print_certs -in FILE -out FILE.pem`",
         ),
-        Format::Jks => write!(
+        (Format::Jks, _) => write!(
             f,
             "is a Java key store, not PEM; convert it with `keytool -importkeystore -srckeystore FILE -destkeystore \
              FILE.p12 -deststoretype PKCS12`, then with `{}`",
             pkcs12.replace("-in FILE", "-in FILE.p12")
         ),
-        Format::Utf16 => write!(f, "is text in UTF-16; save it as UTF-8 or ASCII"),
-        Format::Other => write!(
+        (Format::OpenSshPublic, _) => {
+            write!(f, "is a public key of OpenSSH, not a {wanted}; name the file that the {wanted} is in")
+        }
+        (Format::Utf16, _) => {
+            f.write_str("is text in UTF-16; convert it with `iconv -f UTF-16 -t UTF-8 FILE > FILE.pem`")
+        }
+        (Format::Other, _) => write!(
             f,
             "is not PEM: it must be text with a {wanted} between lines `-----BEGIN ...-----` and `-----END ...-----`"
         ),
     }
+}
+
+fn der(wanted: Part, content: Content, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let what = match (wanted, content) {
+        (Part::Certificate, Content::Certificate) => {
+            return f.write_str("is DER, not PEM; convert it with `openssl x509 -inform DER -in FILE -out FILE.pem`");
+        }
+        (Part::PrivateKey, Content::PrivateKey) => {
+            return f.write_str("is DER, not PEM; convert it with `openssl pkey -inform DER -in FILE -out FILE.pem`");
+        }
+        (Part::PrivateKey, Content::EncryptedKey) => {
+            return f.write_str(
+                "is DER with a private key that has a password, which nobody can enter; write one without it with \
+                 `openssl pkcs8 -inform DER -in FILE -out FILE.pem`, for this user alone",
+            );
+        }
+        (_, Content::Certificate) => "certificate",
+        (_, Content::Request) => "certificate request",
+        (_, Content::PrivateKey | Content::EncryptedKey) => "private key",
+        (_, Content::PublicKey) => "public key",
+    };
+    write!(f, "is DER, not PEM, and has a {what}; name the file that the {wanted} is in")
 }
 
 #[cfg(test)]
@@ -329,8 +342,86 @@ mod tests {
         let garbled = b"-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----\n";
         assert!(matches!(certificates(garbled), Err(PemFault::Damaged { .. })));
         let no_authority = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        assert!(matches!(authorities(no_authority), Err(PemFault::Rejected { .. })));
+        assert!(matches!(authorities(no_authority), Err(PemFault::Damaged { .. })));
     }
+
+    #[test]
+    fn another_section_is_named_with_what_to_do() {
+        let of = |label: &str| format!("-----BEGIN {label}-----\nMIIB\n-----END {label}-----\n").into_bytes();
+        for (label, of_certificate, of_key) in [
+            ("PKCS7", "`openssl pkcs7 -print_certs -in FILE", "name the file that the private key is in"),
+            ("TRUSTED CERTIFICATE", "`openssl x509 -in FILE -out FILE.pem`", "`BEGIN TRUSTED CERTIFICATE`"),
+            ("CERTIFICATE REQUEST", "a request is not a certificate yet", "name the file that the private key is in"),
+            ("PUBLIC KEY", "name the file that the certificate is in", "a public key is the other half"),
+            (
+                "OPENSSH PRIVATE KEY",
+                "name the file that the certificate is in",
+                "`ssh-keygen -p -N '' -m PKCS8 -f COPY`",
+            ),
+        ] {
+            let certificate = text(&certificates(&of(label)).unwrap_err());
+            assert!(
+                certificate.contains("has no certificate") && certificate.contains(of_certificate),
+                "{certificate}"
+            );
+            let key = text(&private_key(&of(label)).map(drop).unwrap_err());
+            assert!(key.contains("has no private key") && key.contains(of_key), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_mark_a_cut_and_an_indentation_are_named() {
+        let pair = pair();
+        for (pem, wanted) in
+            [(pair.cert.pem(), Part::Certificate), (pair.signing_key.serialize_pem(), Part::PrivateKey)]
+        {
+            let fault = |pem: &str| match wanted {
+                Part::Certificate => certificates(pem.as_bytes()).map(drop).unwrap_err(),
+                Part::PrivateKey => private_key(pem.as_bytes()).map(drop).unwrap_err(),
+            };
+            // The TLS library would accept the second of two, and not say that it skipped the first.
+            assert_eq!(fault(&format!("\u{feff}{pem}{pem}")), PemFault::Marked);
+            assert!(text(&PemFault::Marked).contains(r"`sed -i '1s/^\xEF\xBB\xBF//' FILE`"));
+            assert_eq!(fault(&pem[..pem.len() / 2]), PemFault::Cut { wanted });
+            let indented = text(&fault(&pem.replace("-----BEGIN", " -----BEGIN")));
+            assert!(indented.contains("must begin at the left margin"), "{indented}");
+            let with_returns = pem.replace('\n', "\r\n");
+            assert!(certificates(with_returns.as_bytes()).is_ok() || private_key(with_returns.as_bytes()).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_key_is_not_part_of_a_message() {
+        // Each line ends with a carriage return, so the whole file is one line for some.
+        let key = pair().signing_key.serialize_pem().replace('\n', "\r");
+        let secret = key.split('\r').nth(1).unwrap_or_default();
+        assert!(secret.len() > 20);
+        let fault = text(&certificates(key.as_bytes()).unwrap_err());
+        assert!(fault.contains("`BEGIN PRIVATE KEY`") && !fault.contains(secret), "{fault}");
+        let joined = text(&certificates(key.replace('\r', "").as_bytes()).unwrap_err());
+        assert!(!joined.contains(secret), "{joined}");
+    }
+
+    #[test]
+    fn what_der_has_is_named() {
+        let pair = pair();
+        let certificate = text(&private_key(pair.cert.der()).map(drop).unwrap_err());
+        assert!(certificate.contains("has a certificate; name the file that the private key is in"), "{certificate}");
+        let key = text(&certificates(&pair.signing_key.serialize_der()).unwrap_err());
+        assert!(key.contains("has a private key; name the file that the certificate is in"), "{key}");
+        // The beginnings of real files: of a request, a public key, and a key with a password.
+        let request = [0x30, 0x82, 2, 0x50, 0x30, 0x82, 1, 0x38, 2, 1, 0, 0x30, 12];
+        assert!(text(&certificates(&request).unwrap_err()).contains("has a certificate request"));
+        let public = [0x30, 12, 0x30, 3, OBJECT, 1, 1, 3, 3, 0, 1, 1, 1, 1];
+        assert!(text(&private_key(&public).map(drop).unwrap_err()).contains("has a public key"));
+        let encrypted = [0x30, 9, 0x30, 3, OBJECT, 1, 1, 4, 2, 1, 1];
+        assert!(text(&private_key(&encrypted).map(drop).unwrap_err()).contains("`openssl pkcs8 -inform DER"));
+        for line in ["ssh-ed25519 AAAA x", "ecdsa-sha2-nistp256 AAAA"] {
+            assert!(text(&private_key(line.as_bytes()).map(drop).unwrap_err()).contains("a public key of OpenSSH"));
+        }
+    }
+
+    const OBJECT: u8 = 6;
 
     #[test]
     fn no_bytes_panic() {

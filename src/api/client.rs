@@ -119,7 +119,7 @@ pub struct Client {
     runtime: tokio::runtime::Runtime,
 }
 
-/// Whom to ask.
+/// Which daemons to ask.
 #[derive(Debug)]
 enum Target {
     /// The daemon of this host, on its socket.

@@ -58,7 +58,7 @@ pub(super) async fn readyz(
     (code, Json(Readiness { ready, state: status.state.as_str(), awaiting }))
 }
 
-/// What a node waits for whose loop has stood still for so long.
+/// What a node waits for whose loop has stalled for this long.
 pub(super) fn awaits_turn(idle: Duration) -> String {
     format!("the daemon's loop, whose last turn was {} ms ago", cronkeeper_core::run::millis(idle))
 }

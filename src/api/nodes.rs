@@ -351,7 +351,7 @@ fn may_follow(queue: &Queue, leader: &NodeName, to: &NodeName) -> Result<(), Tra
     }
 }
 
-/// Stands for the candidate of a leader whose published status is between two terms.
+/// Takes the place of the candidate of a leader whose published status is between two terms.
 fn no_candidate() -> CandidateName {
     CandidateName(String::new())
 }

@@ -124,7 +124,7 @@ impl Reads {
         }
     }
 
-    /// Records a change that the next answer must show: a request of an operator was written, or an answer has told
+    /// Records a change that the next answer must show: a request of an operator was written, or an answer has shown
     /// the end of a run.
     pub fn changed(&self) {
         self.changes.send_modify(|changes| {

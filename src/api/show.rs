@@ -123,9 +123,10 @@ impl ApiState {
         let failed = old.iter().flatten().next_back();
         status.unread = failed.map(|Old { error: ReadError(why), .. }| why.clone()).or(status.unread);
         status.read_at = old.iter().flatten().filter_map(|old| old.read_at).min();
+        let is_old = runs.old().is_some();
         if let Some((leader_state, _)) = runs.value {
             status.learned(LedgerPart::Runs);
-            status.put_runs(&leader_state.runs);
+            status.put_read_runs(&leader_state.runs, is_old);
             status.put_paused(&leader_state.paused);
             status.put_alarms(&leader_state.alarms);
             status.put_links(leader_state.links.iter());

@@ -39,7 +39,7 @@ pub(super) enum NoTurn {
 }
 
 impl SlowAnswers {
-    /// Does the work once it is its turn. It is told until when, and has to see to that itself: nothing can end it.
+    /// Does the work once it is its turn. It gets the time until when, and has to keep to that itself: nothing can end it.
     pub async fn compute<T: Send + 'static>(
         &self,
         work: impl FnOnce(Uptime) -> T + Send + 'static,

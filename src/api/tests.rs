@@ -21,9 +21,9 @@ use super::client::{AskError, Client, SocketSearch};
 use super::socket::NAME;
 use super::*;
 use crate::archive::{Archive, HistoryRetention};
-use crate::status::sample;
+use crate::status::{RunStatus, sample};
 use crate::test_records::{record, success};
-use cronkeeper_core::run::HistoryRecord;
+use cronkeeper_core::run::{HistoryRecord, Outcome, RunId};
 
 #[tokio::test]
 async fn a_status_joins_what_the_daemon_says_with_what_the_ledger_knows() {
@@ -71,6 +71,27 @@ async fn a_follower_that_cannot_read_the_queue_does_not_know_who_leads() {
     daemon.status.send_replace(Arc::new(daemon::follower()));
     let (_, status) = daemon.get("/v1/status").await;
     assert_eq!((&status["role"]["leader_node"], status.get("unknown")), (&"host-a".into(), None));
+}
+
+/// A leader that has lost its lease in an outage: what the ledger had is as old as its last question.
+#[tokio::test]
+async fn what_a_node_knows_of_its_own_runs_counts_more_than_an_old_reading() {
+    let daemon = Daemon::start(Behaviour::Away).await;
+    let leader = sample::leader();
+    let [running] = &leader.runs[..] else { panic!("{:?}", leader.runs) };
+    let (_, before) = daemon.get("/v1/status").await;
+    assert_eq!((&before["runs"][0]["run"], before["runs"][0].get("ended")), (&running.run.to_string().into(), None));
+    let begun = RunStatus { run: RunId::scheduled(sample::job("other"), running.since), ..running.clone() };
+    let mut status = daemon::follower();
+    status.node = leader.node.clone();
+    status.put_runs(&[RunStatus { ended: Some(Outcome::Killed), ..running.clone() }, begun.clone()]);
+    daemon.status.send_replace(Arc::new(status));
+    let (_, after) = daemon.get("/v1/status").await;
+    let runs: Vec<_> = after["runs"].as_array().unwrap().iter().map(|run| (&run["run"], run.get("ended"))).collect();
+    let killed = serde_json::json!("killed");
+    let expected = [running.run.to_string().into(), begun.run.to_string().into()];
+    assert_eq!(runs, [(&expected[0], Some(&killed)), (&expected[1], None)], "{after}");
+    assert!(after["unread"].is_string() && after["read_at"].is_string(), "{after}");
 }
 
 #[tokio::test]

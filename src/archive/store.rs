@@ -1,4 +1,4 @@
-//! The archive's file: its tables, and what SQLite is told.
+//! The archive's file: its tables, and the settings of SQLite.
 //!
 //! It uses WAL with `synchronous=NORMAL`: a host that loses power may forget the last transactions, which for a copy is
 //! fine, and no commit waits for the disk. Records are found by time, or by job and time; both indexes also have what

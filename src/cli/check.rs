@@ -19,7 +19,7 @@ use crate::config::{Content, LoadError, Loaded};
 use cronkeeper_core::clock::system;
 use cronkeeper_core::suggest::counted;
 
-/// Stands for the standard input.
+/// Means the standard input.
 const STDIN: &str = "-";
 
 #[derive(Debug, clap::Args)]

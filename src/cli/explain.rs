@@ -13,6 +13,7 @@ use crate::api::client::AskError;
 use crate::api::network::SecretError;
 use crate::api::socket::SocketError;
 use crate::config::LoadError;
+use crate::crontab::ImportError;
 use crate::telemetry;
 use cronkeeper_cluster::safe_path;
 use cronkeeper_cluster::solo::{SoloError, StoreError};
@@ -175,7 +176,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::CrontabFile { source, .. } if source.kind() == io::ErrorKind::IsADirectory => {
             "import its files one by one; `--jobs` takes a directory of jobs files"
         }
-        Error::NoCrontab { .. } => "for a system crontab, with a user in each entry, add `--system`",
+        Error::NoCrontab { source: ImportError::NoLine { looks_like, .. }, .. } => (*looks_like)?.hint(),
         Error::AuthFile(_) => "for the scheme `digest` a line is `digest:user:password`",
         Error::ZooKeeperOptions(_) => "check the options that begin with `--zookeeper`, and their files",
         Error::NodeName(_) => "name it with `--node NAME` or CRONKEEPER_NODE",
@@ -208,6 +209,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Stopped(Stopped::BackendGone) | Error::Panicked => "please report this, with the log before this line",
         // Printed with their hints by `print_jobs`.
         Error::Jobs(_)
+        | Error::NoCrontab { .. }
         | Error::NoGoodJobs { .. }
         | Error::UnsafeFile(_)
         | Error::Credential(_)

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Error, Io};
 use crate::accounts;
-use crate::crontab::{self, LARGEST, Origin};
+use crate::crontab::{self, Kind, LARGEST, Origin};
 use cronkeeper_core::job::RunAs;
 use cronkeeper_core::schedule::{Dst, Schedule};
 
@@ -45,9 +45,9 @@ impl Args {
         for note in &imported.notes {
             writeln!(io.err, "{name}:{}: {}", note.line, note.text)?;
         }
-        if !self.system && is_system_crontab(&self.path) {
-            let hint = "this looks like a system crontab, with a user in each entry; if it is one, add --system";
-            writeln!(io.err, "{name}: {hint}")?;
+        let of_path = (!self.system && is_system_crontab(&self.path)).then_some(Kind::System);
+        if let Some(kind) = of_path.or(imported.looks_like) {
+            writeln!(io.err, "{name}: {}", kind.hint())?;
         }
         io.out.write_all(imported.yaml.as_bytes())?;
         Ok(())
@@ -119,6 +119,33 @@ mod tests {
         );
         assert!(out.contains("  timezone: Europe/Berlin\n"), "{out}");
         assert!(out.contains("  backup:\n    schedule: \"30 2 * * *\"\n    command: backup\n"), "{out}");
+    }
+
+    #[test]
+    fn a_crontab_of_the_other_kind_is_named() {
+        let system = "this looks like a system crontab, with a user in each entry; if it is one, add --system";
+        let user = "this looks like a user's crontab, without a user in each entry; if it is one, leave out --system";
+        for (text, more, hint) in [
+            ("17 * * * * www-data cd / && x\n*/7 * * * * nobody /bin/x\n", &[][..], Some(system)),
+            ("MAILTO=x\n*/5 * * * * root:wheel/daemon /usr/libexec/atrun\n", &[], Some(system)),
+            ("@daily root x\n0 5 * * * y\n", &[], Some(system)),
+            ("0 5 * * * /usr/bin/backup --all\n@daily cd /x && make\n", &["--system"], Some(user)),
+            ("@daily backup\n", &["--system"], Some(user)),
+            ("0 5 * * * python3 /x.py\n", &["--system"], Some(user)),
+            ("0 5 * * * backup /srv\n1 5 * * * /bin/x\n2 5 * * * mail -s x y\n", &[], None),
+            ("0 5 * * * sync\n", &[], None),
+            ("0 5 * * * root /bin/x\n1 5 * * * nobody cd /x\n", &["--system"], None),
+            ("0 5 * * * root:wheel/daemon /bin/x\n", &["--system"], None),
+        ] {
+            let (_, _, err) = imported(text.as_bytes(), more);
+            let found = [system, user].into_iter().find(|hint| err.contains(hint));
+            assert_eq!(found, hint, "{text}: {err}");
+        }
+        // Nothing is an entry: the hint is for the other kind only if it has some.
+        let (exit, _, err) = imported(b"@daily backup\n", &["--system"]);
+        assert!(exit == Exit::Config && !err.contains("add `--system`"), "{err}");
+        let (_, _, err) = imported(b"jobs:\n  a: {}\n", &[]);
+        assert!(!err.contains("--system"), "{err}");
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl From<RecipeName> for Recipe {
     }
 }
 
-/// A lock that was taken: what the command is told about it.
+/// A lock that was taken: what the command learns about it.
 struct Taken {
     paths: Vec<String>,
     tokens: Vec<FencingToken>,

@@ -83,7 +83,7 @@ pub struct Args {
     /// Delete the history and pause of a job this long after it was removed from every node's jobs file, or `never`
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_FORGET_JOBS_AFTER", default_value = "30d", value_parser = forget_after)]
     forget_jobs_after: ForgetAfter,
-    /// Keep the output of this node's runs for so long, in so much disk space, the newest first; `none` keeps none
+    /// Keep the output of this node's runs for this long, in this much disk space, the newest first; `none` keeps none
     #[arg(long, value_name = "AGE,SIZE", env = "CRONKEEPER_OUTPUT_RETENTION", default_value_t)]
     output_retention: OutputRetention,
     /// Keep this node's own copy of the history this long, and at most 1 GiB of it; `never`: until it is that large;

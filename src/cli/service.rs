@@ -31,7 +31,7 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 /// The least time that the servers get to answer, also with `--timeout 0s`.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// Why no session was opened in time.
+/// Why a new session cannot be used.
 const NO_ANSWER: &str = "no server answered in time";
 /// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -212,7 +212,8 @@ impl Service {
                     return Err(LockFailure::Credentials { connect: self.shown(), why }.into());
                 }
                 Ok(Err(ConnectError::Unreachable(why))) => why,
-                Err(_) => NO_ANSWER.to_owned(),
+                // A server may keep the connection open and say nothing that ZooKeeper says.
+                Err(_) => self.connector.no_server(),
             };
             if clock.now().up + PAUSE >= until {
                 let why = self.connector.diagnose(why, Patience::LONG).await;

@@ -69,7 +69,7 @@ impl Content {
         Self { calendars: CalendarFiles::read_untrusted(&self.sources), ..self }
     }
 
-    /// Reads one file from a stream, without calendars; `name` stands for it in messages.
+    /// Reads one file from a stream, without calendars; messages call it `name`.
     ///
     /// # Errors
     /// If the stream cannot be read.

@@ -3,6 +3,7 @@
 use super::raw::Form;
 use super::schema::shown;
 use super::spanned::{MapEntry, Node, Value};
+use super::syntax::is_odd_space;
 use cronkeeper_core::suggest::nearest;
 
 /// Names that people expect, by the key that is meant. In lower case, with `_` for `-`.
@@ -57,6 +58,9 @@ pub(super) fn meant<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone)
 /// The end of a message about an unknown key: what to write instead, if that can be guessed.
 pub(super) fn about_key<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     let plain = plain(key);
+    if let Some(space) = key.chars().find(|c| is_odd_space(*c)) {
+        return format!("; it has a space of another kind (U+{:04X}): write ordinary spaces", u32::from(space));
+    }
     match INSTEAD.iter().find(|(_, others)| others.contains(&plain.as_str())) {
         Some((instead, _)) => format!("; {instead}"),
         None => meant(key, known).map(|key| format!(", did you mean `{key}`?")).unwrap_or_default(),

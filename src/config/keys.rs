@@ -248,13 +248,13 @@ job_keys! {
     /// The newest runs, and newest skips, that the ledger keeps. Default 20.
     history_limit: Form::Number { least: LEAST_HISTORY_LIMIT as u64, most: 1_000 }, u64 => u16,
         |c, key, given| c.value(key, given, values::history_limit), or(HISTORY_LIMIT) => u16;
-    /// Raises the alarm `late` when a run has not started so long after it was due. Default: never.
+    /// Raises the alarm `late` when a run has not started this long after it was due. Default: never.
     late_after: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, values::positive_duration), merged => Option<Duration>;
     /// Raises the alarm `long` when an attempt has been running for longer than this; it goes on. Default: never.
     long_after: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, values::positive_duration), merged => Option<Duration>;
-    /// Raises the alarm `stale` when no run has succeeded for so long. Default: never.
+    /// Raises the alarm `stale` when no run has succeeded for this long. Default: never.
     stale_after: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, values::positive_duration), merged => Option<Duration>;
     /// A command that runs once per run, when its program has begun for the first time.

@@ -90,7 +90,7 @@ impl LastGood {
     pub fn keep(&self, content: &Content, at: Timestamp) -> Result<(), StateDirError> {
         let kept = self.write(content, at);
         if kept.is_err() {
-            // What stands in the way of the new copy need not stand in the way of this.
+            // What prevents the new copy need not prevent this.
             let _ = fs::remove_file(&self.file);
         }
         kept

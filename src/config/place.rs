@@ -167,7 +167,7 @@ impl Hidden {
                     entry.value.entries().iter().for_each(|variable| self.entry(variable));
                 }
                 "environment" => self.entry(entry),
-                // A secret's file may be shown, but not what stands in its place.
+                // A secret's file may be shown, but not what is in its place.
                 "secrets" if !entry.value.entries().is_empty() => {
                     entry.value.entries().iter().for_each(|secret| self.secret(secret));
                 }

@@ -16,15 +16,25 @@ pub(super) fn text(bytes: &[u8]) -> Result<&str, Fault> {
     let text = utf8(bytes)?;
     match text.char_indices().find(|(_, c)| !is_allowed(*c)) {
         None => Ok(text),
-        Some((index, c)) => Err(Fault::new(
-            position_behind(&text[..index]),
-            format!(
-                "the character U+{:04X} is not allowed in a jobs file; in double quotes write `\\u{0:04x}`",
-                u32::from(c)
-            ),
-        )),
+        Some((index, c)) => Err(Fault::new(position_behind(&text[..index]), not_allowed(bytes, c))),
     }
 }
+
+fn not_allowed(bytes: &[u8], c: char) -> String {
+    match (c, bytes) {
+        // The text has two bytes for each character, and no mark that says so.
+        ('\0', [0, 1..=0xff, ..] | [1..=0xff, 0, ..]) => UTF_16.to_owned(),
+        ('\0', _) => "a NUL byte (U+0000), which no jobs file has; the file is damaged, restore it".to_owned(),
+        ('\u{feff}', _) => "a byte order mark (U+FEFF) inside the file; delete it".to_owned(),
+        _ => format!(
+            "the character U+{:04X} is not allowed in a jobs file; in double quotes write `\\u{0:04x}`",
+            u32::from(c)
+        ),
+    }
+}
+
+const UTF_16: &str = "the file is UTF-16; convert it with `iconv -f UTF-16 -t UTF-8 FILE`";
+const UTF_32: &str = "the file is UTF-32; convert it with `iconv -f UTF-32 -t UTF-8 FILE`";
 
 /// The text without its byte order mark.
 pub(super) fn utf8(bytes: &[u8]) -> Result<&str, Fault> {
@@ -35,7 +45,16 @@ pub(super) fn utf8(bytes: &[u8]) -> Result<&str, Fault> {
 fn not_utf8(bytes: &[u8], valid: usize) -> Fault {
     let before = String::from_utf8_lossy(&bytes[..valid]);
     let before = before.strip_prefix('\u{feff}').unwrap_or(&before);
-    Fault::new(position_behind(before), "the file is not UTF-8 from here on")
+    let (at, message) = match bytes {
+        [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => (Position::START, UTF_32),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => (Position::START, UTF_16),
+        [0x1f, 0x8b, ..] => (Position::START, "the file is compressed; unpack it with `gunzip`"),
+        _ => (
+            position_behind(before),
+            "the file is not UTF-8 from here on; if it is Latin-1, convert it with `iconv -f ISO-8859-1 -t UTF-8 FILE`",
+        ),
+    };
+    Fault::new(at, message)
 }
 
 fn is_allowed(c: char) -> bool {
@@ -61,6 +80,11 @@ const LONGEST_LINE: usize = 16 << 10;
 pub(super) struct Lines<'a>(Vec<&'a str>);
 
 impl<'a> Lines<'a> {
+    /// The number of the last line.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     pub fn of(text: &'a str) -> Self {
         let mut lines = Vec::new();
         let mut rest = text;

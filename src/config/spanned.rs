@@ -160,6 +160,9 @@ pub(super) struct Spanned {
 /// Reads a whole file. `text` must come from [`super::source::text`]: no byte order mark, and only allowed characters.
 pub(super) fn read(text: &str) -> Spanned {
     let mut builder = Builder::default();
+    if let Some(fault) = syntax::version(text) {
+        return Spanned { root: None, faults: vec![fault], dropped: Vec::new() };
+    }
     for event in Parser::new_from_str(text) {
         let step = match event {
             Ok((event, span)) => builder.take(event, span),

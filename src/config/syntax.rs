@@ -5,12 +5,17 @@
 //! YAML, so this module reads its layout, line by line. In doubt it explains nothing and quotes nothing: a value may be
 //! secret, and the message is logged and displayed.
 
+mod bracket;
+mod escape;
+mod words;
+
 use super::keys::KEYS;
 use super::source::Lines;
 use super::spanned::{Fault, Position};
 use cronkeeper_core::job::Hook;
 
 const IN_QUOTES: &str = "put this value in quotes";
+const A_TAB: &str = "a tab; YAML wants spaces here";
 
 /// Explains the error that the parser met at `at`; `info` is what it says.
 pub(super) fn explain(text: &str, at: Position, info: &str) -> Fault {
@@ -18,14 +23,118 @@ pub(super) fn explain(text: &str, at: Position, info: &str) -> Fault {
         return Fault::new(at, "nested too deep");
     }
     let lines = Lines::of(text);
-    tab(&lines, at)
+    escape::explain(&lines, at, info)
+        .or_else(|| conflict(&lines, at))
+        .or_else(|| tab(&lines, at))
+        .or_else(|| tab_of(&lines, at, info))
         .or_else(|| reserved(&lines, lines.from(at), at))
         .or_else(|| reserved_in_line(&lines, at.line))
         // The parser may detect the error only at the next token.
         .or_else(|| reserved_in_line(&lines, at.line.saturating_sub(1)))
         .or_else(|| misread(&lines, at))
+        .or_else(|| odd_space(&lines, at))
         .or_else(|| info.contains("quoted scalar").then(|| open_quote(&lines, at.line)).flatten())
-        .unwrap_or_else(|| Fault::new(at, format!("this is not YAML: {}", without_quotation(info))))
+        .or_else(|| bracket::explain(&lines, at, info))
+        .or_else(|| no_key(&lines, at, info))
+        .unwrap_or_else(|| not_yaml(at, words::of(info)))
+}
+
+fn not_yaml(at: Position, words: &str) -> Fault {
+    Fault::new(at, format!("this is not YAML: {words}"))
+}
+
+/// Explains a tab of a value that begins at a position: before it, or in the indentation of its next lines.
+fn tab_of(lines: &Lines<'_>, at: Position, info: &str) -> Option<Fault> {
+    if words::of(info) != A_TAB {
+        return None;
+    }
+    let ahead = lines.line(at.line).chars().enumerate().take(at.column - 1);
+    let before = ahead.filter(|(_, c)| *c == '\t').last().map(|(index, _)| (at.line, index + 1));
+    let in_indentation = |number: usize| {
+        let ahead = lines.line(number).chars().take_while(|c| c.is_whitespace());
+        ahead.enumerate().find(|(_, c)| *c == '\t').map(|(index, _)| (number, index + 1))
+    };
+    let is_value = info.contains("scalar");
+    let below = || (at.line + 1..=lines.count()).find_map(in_indentation).filter(|_| is_value);
+    let (line, column) = before.filter(|_| !is_value).or_else(below).or(before)?;
+    Some(Fault::new(Position { line, column }, A_TAB))
+}
+
+/// Explains what a version control system writes where two changes meet.
+fn conflict(lines: &Lines<'_>, at: Position) -> Option<Fault> {
+    let is_mark = |line: &str| {
+        let mark = line.get(..7).filter(|mark| ["<<<<<<<", "=======", ">>>>>>>"].contains(mark));
+        mark.is_some() && line.get(7..).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    };
+    let number = (1..=at.line).find(|number| is_mark(lines.line(*number)))?;
+    Some(Fault::new(Position { line: number, column: 1 }, "a merge conflict of a version control system; resolve it"))
+}
+
+/// Explains a space that YAML takes for a letter: before a key, or behind its colon.
+fn odd_space(lines: &Lines<'_>, at: Position) -> Option<Fault> {
+    let in_line = |number: usize| {
+        let line = lines.line(number);
+        let mut before = ' ';
+        let mut is_indentation = true;
+        for (index, c) in line.chars().enumerate() {
+            if is_odd_space(c) && (is_indentation || before == ':') {
+                let message = format!("a space of another kind (U+{:04X}); YAML wants ordinary spaces", u32::from(c));
+                return Some(Fault::new(Position { line: number, column: index + 1 }, message));
+            }
+            is_indentation &= c.is_whitespace();
+            before = c;
+        }
+        None
+    };
+    in_line(at.line).or_else(|| in_line(last_before(lines, at)?))
+}
+
+/// True for a space that is none for YAML, such as the one that does not break.
+pub(super) fn is_odd_space(c: char) -> bool {
+    c.is_whitespace() && !c.is_ascii()
+}
+
+/// The last line before a position that has more than a comment.
+fn last_before(lines: &Lines<'_>, at: Position) -> Option<usize> {
+    let is_blank = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
+    (1..at.line).rev().find(|number| !is_blank(lines.line(*number)))
+}
+
+/// Explains a line without a key, if the parser missed one. It may detect that only at the next line.
+fn no_key(lines: &Lines<'_>, at: Position, info: &str) -> Option<Fault> {
+    let number = match info {
+        info if info.contains("simple key") || info.contains("mapping values") => last_before(lines, at)?,
+        _ => return None,
+    };
+    let line = lines.line(number).trim_end();
+    let start = line.trim_start();
+    let has_key = start.contains(": ") || start.ends_with(':');
+    if has_key || start.starts_with(['-', '[', '{', ']', '}', '"', '\'']) {
+        return None;
+    }
+    let column = |index: usize| 1 + line[..index].chars().count();
+    let is_of_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let glued = start.split_once(':').filter(|(key, _)| !key.is_empty() && key.chars().all(is_of_key));
+    Some(match glued {
+        Some((key, _)) => {
+            let column = column(line.len() - start.len() + key.len() + 1);
+            Fault::new(Position { line: number, column }, "a space is missing behind the colon of this key")
+        }
+        None => not_yaml(Position { line: number, column: column(line.len() - start.len()) }, words::NO_KEY),
+    })
+}
+
+/// Explains a version of YAML that is not the one of a jobs file, which the parsers handle differently.
+pub(super) fn version(text: &str) -> Option<Fault> {
+    let lines = Lines::of(text);
+    let ahead = (1..=lines.count()).take_while(|number| !lines.line(*number).starts_with("---"));
+    let mut directives = ahead.filter(|number| lines.line(*number).starts_with("%YAML"));
+    let is_known = |number: &usize| {
+        let version = lines.line(*number).split_whitespace().nth(1);
+        version.is_none_or(|version| matches!(version, "1.1" | "1.2"))
+    };
+    let line = directives.find(|number| !is_known(number))?;
+    Some(Fault::new(Position { line, column: 1 }, "a jobs file is YAML 1.2; write `%YAML 1.2`, or delete this line"))
 }
 
 /// Explains a tab at a position, or in the indentation before it.
@@ -40,7 +149,7 @@ pub(super) fn tab(lines: &Lines<'_>, at: Position) -> Option<Fault> {
         rest.find(|step| !indents(step)).filter(|(_, (_, c))| *c == '\t').map(|(column, _)| column + 1);
     let here = || lines.from(at).starts_with('\t').then_some(at.column);
     let column = in_indentation.or_else(here)?;
-    Some(Fault::new(Position { column, ..at }, "a tab; YAML wants spaces here"))
+    Some(Fault::new(Position { column, ..at }, A_TAB))
 }
 
 fn reserved_in_line(lines: &Lines<'_>, number: usize) -> Option<Fault> {
@@ -111,11 +220,6 @@ fn value_of(line: &str) -> &str {
     rest
 }
 
-/// The parser's message without the part that quotes the file, which may be secret.
-fn without_quotation(info: &str) -> &str {
-    info.split_once(": `").map_or(info, |(words, _)| words)
-}
-
 /// Explains a value without quotes that YAML does not read as a text.
 fn misread(lines: &Lines<'_>, at: Position) -> Option<Fault> {
     let before = || Written::in_line(lines, at.line.checked_sub(1)?).filter(|written| is_known(written.key));
@@ -132,7 +236,7 @@ fn open_quote(lines: &Lines<'_>, number: usize) -> Option<Fault> {
     Some(Fault::new(written.at, "this quote is not closed"))
 }
 
-/// A value as it stands in a line.
+/// A value as it is written in a line.
 struct Written<'a> {
     key: &'a str,
     at: Position,
@@ -341,11 +445,11 @@ pub(super) struct Spot<'a> {
     pub key: &'a str,
 }
 
-/// The job and the key whose value begins at a position, if that is a schedule or a command in a line of its own: then
-/// the whole line may be shown.
+/// The job and the key whose value is at a position, if that is a schedule or a command in a line of its own: then the
+/// whole line may be shown.
 pub(super) fn spot<'a>(lines: &Lines<'a>, at: Position) -> Option<Spot<'a>> {
     let is_item = lines.line(at.line).trim_start().starts_with('-');
-    let written = Written::in_line(lines, at.line).filter(|written| written.at == at && !is_item)?;
+    let written = Written::in_line(lines, at.line).filter(|_| !is_item)?;
     let may_be_shown = written.key == "schedule" || is_command(written.key);
     let block = parent(lines, at.line).filter(|_| may_be_shown)?;
     let is_at_top = |written: &Written<'_>, key: &str| written.key == key && indent(lines.line(written.at.line)) == 0;

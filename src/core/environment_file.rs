@@ -85,7 +85,7 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Variable>, BadLine> {
     Ok(parse_lines(bytes)?.variables.into_iter().map(|(variable, _)| variable).collect())
 }
 
-/// Like [`parse`], for callers to whom the place of a variable matters, and what is none.
+/// Like [`parse`], for callers that need the place of a variable, and what is none.
 ///
 /// # Errors
 /// If a line is not accepted.

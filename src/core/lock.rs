@@ -96,7 +96,7 @@ impl fmt::Display for LockPath {
     }
 }
 
-/// Who may hold a lock beside whom.
+/// Who may hold a lock at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
     /// One holder.

@@ -1,7 +1,7 @@
 //! One entry of a crontab: times, user, command and input.
 
 use super::when::{self, EntryTimes, shown, word};
-use super::{Remark, host_work, input};
+use super::{Remark, host_work, input, kind};
 
 /// An entry as cron reads it.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(super) fn read(line: &str, system: bool) -> Result<CrontabEntry, String> {
         None => line,
     };
     let (when, rest) = when::take(line)?;
-    let (user, rest) = if system { user(rest)? } else { (None, rest) };
+    let (user, rest) = if system { user(rest, &mut remarks)? } else { (None, rest) };
     let (flags, rest) = flags(rest);
     let (command, input) = input::split(rest);
     must_be_a_command(&command)?;
@@ -51,23 +51,29 @@ pub(super) fn read(line: &str, system: bool) -> Result<CrontabEntry, String> {
     Ok(CrontabEntry { when, user, command, input, single: flags.contains('s'), remarks })
 }
 
-fn user(rest: &str) -> Result<(Option<EntryUser>, &str), String> {
-    let (name, command) = word(rest);
-    if name.is_empty() {
+/// Takes the user: `name`, or FreeBSD's `name:group/class`.
+fn user<'a>(rest: &'a str, remarks: &mut Vec<Remark>) -> Result<(Option<EntryUser>, &'a str), String> {
+    let (whole, command) = word(rest);
+    if whole.is_empty() {
         return Err("the user is missing".to_owned());
     }
-    let (name, group) = match name.split_once(':') {
-        Some((name, group)) => (name, Some(group)),
-        None => (name, None),
-    };
+    let (account, class) = split(whole, '/');
+    let (name, group) = split(account, ':');
     let is_name = |name: &str| {
         !name.is_empty() && name.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'-' | b'.' | b'$'))
     };
-    if !is_name(name) || !group.is_none_or(is_name) {
-        return Err(format!("`{}` is not a user name, which must follow the times in a system crontab", shown(name)));
+    if !is_name(name) || !group.is_none_or(is_name) || !class.is_none_or(is_name) {
+        return Err(format!("`{}` is not a user name, which must follow the times in a system crontab", shown(whole)));
     }
+    remarks.extend(class.map(|class| {
+        Remark::loss(format!("the login class `{class}` of FreeBSD is left out; set limits with `limits`"))
+    }));
     let user = EntryUser { name: name.to_owned(), group: group.map(str::to_owned) };
     Ok((Some(user), command))
+}
+
+fn split(text: &str, separator: char) -> (&str, Option<&str>) {
+    text.split_once(separator).map_or((text, None), |(text, behind)| (text, Some(behind)))
 }
 
 /// Splits the flags of OpenBSD and FreeBSD from a command. They are unambiguous, because no command begins with `-`.
@@ -112,9 +118,11 @@ fn about_command(command: &str, system: bool) -> Vec<Remark> {
             "the command leaves a process in the background, which is killed once the shell has exited",
         ));
     }
-    if !system && word(command).0 == "root" {
-        remarks
-            .push(Remark::loss("the command begins with `root`; if this is a system crontab, import it with --system"));
+    let name = word(command).0.split([':', '/']).next().unwrap_or_default();
+    if !system && kind::is_user(name) {
+        remarks.push(Remark::loss(format!(
+            "the command begins with the user `{name}`; if this is a system crontab, import it with --system"
+        )));
     }
     remarks
 }
@@ -130,6 +138,15 @@ mod tests {
         assert_eq!(entry.command, "cmd -x");
         let entry = read("0 5 * * * bob:staff cmd", true).unwrap();
         assert_eq!(entry.user, Some(EntryUser { name: "bob".into(), group: Some("staff".into()) }));
+        let entry = read("0 5 * * * root:wheel/daemon cmd", true).unwrap();
+        assert_eq!(entry.user, Some(EntryUser { name: "root".into(), group: Some("wheel".into()) }));
+        assert!(entry.remarks.len() == 1 && entry.remarks[0].text.contains("login class `daemon`"));
+        let entry = read("0 5 * * * bob/staff cmd", true).unwrap();
+        assert_eq!(entry.user, Some(EntryUser { name: "bob".into(), group: None }));
+        for user in ["bob:", "bob/", ":wheel", "/daemon", "bob:a:b", "bob/a/b", "bob:/x"] {
+            let refused = read(&format!("0 5 * * * {user} cmd"), true).unwrap_err();
+            assert!(refused.starts_with(&format!("`{user}` is not a user name")), "{refused}");
+        }
         assert!(read("0 5 * * * /usr/bin/cmd x", true).unwrap_err().contains("is not a user name"));
         assert_eq!(read("0 5 * * * root", true).unwrap_err(), "the command is missing");
         assert_eq!(read("0 5 * * *", true).unwrap_err(), "the user is missing");
@@ -149,7 +166,9 @@ mod tests {
         let remarks = |line: &str| read(line, false).unwrap().remarks.len();
         assert_eq!(remarks("0 5 * * * cmd &"), 1);
         assert_eq!(remarks("0 5 * * * a && b > x 2>&1"), 0);
-        assert_eq!(remarks("0 5 * * * root cmd"), 1);
+        for user in ["root", "root:wheel/daemon", "www-data"] {
+            assert_eq!(remarks(&format!("0 5 * * * {user} cmd")), 1, "{user}");
+        }
         assert!(read("0 5 * * * * cmd", false).unwrap_err().contains("too many fields"));
     }
 }

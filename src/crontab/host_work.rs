@@ -74,14 +74,31 @@ pub(super) fn remarks(command: &str) -> Vec<Remark> {
 
 /// True for a line of an anacrontab: a period in days, a delay in minutes, a name and the command.
 ///
-/// No line of a crontab looks like this: a day of month has no letters, and no command is a number.
+/// No line of a crontab looks like this: a day of month has no letters, and no command is a number. A line of five
+/// fields whose day of month is wrong, such as `0 5 L * * x`, has a field where an anacrontab has the command.
 pub(super) fn is_of_an_anacrontab(line: &str) -> bool {
     let is_number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
     let (period, rest) = word(line);
     let (delay, rest) = word(rest);
     let (name, command) = word(rest);
-    let is_period = is_number(period) || matches!(period, "@daily" | "@weekly" | "@monthly" | "@yearly" | "@annually");
-    is_period && is_number(delay) && name.starts_with(|c: char| c.is_ascii_alphabetic()) && !command.is_empty()
+    if !is_number(delay) || name.is_empty() || command.is_empty() {
+        return false;
+    }
+    let is_name = name.bytes().any(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+    match period {
+        "@daily" | "@weekly" | "@monthly" | "@yearly" | "@annually" => true,
+        period => is_number(period) && is_name && !is_time(word(command).0),
+    }
+}
+
+/// True for a month or weekday as crontabs of any program have it.
+fn is_time(field: &str) -> bool {
+    let names = "jan feb mar apr may jun jul aug sep oct nov dec sun mon tue wed thu fri sat";
+    let is_item = |item: &str| match item.bytes().all(|byte| !byte.is_ascii_alphabetic()) {
+        true => item.bytes().all(|byte| b"0123456789*?#~".contains(&byte)),
+        false => item.get(..3).is_some_and(|start| names.split(' ').any(|name| name.eq_ignore_ascii_case(start))),
+    };
+    field.split([',', '-', '/']).all(is_item)
 }
 
 /// The words of a command line, without what separates commands and without quotes.
@@ -131,10 +148,34 @@ mod tests {
 
     #[test]
     fn an_anacrontab_is_recognized() {
-        for line in ["1\t5\tcron.daily\tnice run-parts /etc/cron.daily", "@monthly 45 cron.monthly run-parts /x"] {
+        for line in [
+            "1\t5\tcron.daily\tnice run-parts /etc/cron.daily",
+            "@monthly 45 cron.monthly run-parts /x",
+            "@daily 10 9backup /bin/x",
+            "1 0 my-backup /usr/bin/x y z",
+            "1 10 _b /bin/x",
+            "30 5 2nd.backup /bin/x",
+            "7 25 a at x",
+        ] {
             assert!(is_of_an_anacrontab(line), "{line}");
         }
-        for line in ["1 5 * * * x", "@monthly backup 45", "@monthly 7z a x", "1 5 1 jan mon x", "1 5", "", "1 5 x"] {
+        for line in [
+            "1 5 * * * x",
+            "@monthly backup 45",
+            "@monthly 7z a x",
+            "1 5 1 jan mon x",
+            "1 5",
+            "",
+            "1 5 x",
+            "0 5 L * * x",
+            "0 5 LW * ? x",
+            "30 2 mon * * x",
+            "30 2 jan 1 * x",
+            "0 5 sun root x".get(..7).unwrap_or_default(),
+            "0 5 15W 1-5/2 mon-fri x",
+            "@daily 10 x",
+            "@hourly 10 x y",
+        ] {
             assert!(!is_of_an_anacrontab(line), "{line}");
         }
     }

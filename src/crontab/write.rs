@@ -184,7 +184,7 @@ impl<'a> Writer<'a> {
         file.text.push_str(self.body.text.trim_end());
         file.text.truncate(file.text.trim_end().len());
         file.line("");
-        Imported { yaml: file.text, notes: self.notes }
+        Imported { yaml: file.text, notes: self.notes, looks_like: None }
     }
 
     fn head(&self, file: &mut YamlKeys) {

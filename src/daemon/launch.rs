@@ -26,7 +26,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// Maximum number of bytes of a hook's output that are logged.
 const HOOK_OUTPUT: u64 = 64 << 10;
 
-/// As whom and where a process runs: a job's own, or as the daemon does.
+/// The user that a process runs as, and where: a job's own, or as the daemon does.
 #[derive(Clone, Copy)]
 struct Setting<'a> {
     run_as: Option<&'a RunAs>,

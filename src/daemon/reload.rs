@@ -4,7 +4,7 @@
 //! it was sent as valid is then copied to the state directory, for a start without a valid file.
 //!
 //! Calendars are read until two readings agree: a part of a calendar is a calendar too, so one that is being written
-//! cannot be told from a whole one. As time alone can make a calendar too short, the log says so once a day.
+//! looks like a whole one. As time alone can make a calendar too short, the log says so once a day.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

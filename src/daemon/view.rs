@@ -174,7 +174,7 @@ impl View {
         }
     }
 
-    /// Whom this node leads after; absent if it does not know.
+    /// Which node led before this one; absent if it does not know.
     pub(super) fn led_before(&self) -> Option<&NodeName> {
         self.led_before.as_ref()
     }

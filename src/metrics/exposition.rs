@@ -131,7 +131,7 @@ impl Scrape {
         families.one("clock_skew_seconds", help, skew.map(|skew| skew as f64 / 1_000.0))
     }
 
-    /// False while the daemon's loop stands still: the backend ends the term of such a node.
+    /// False while the daemon's loop stalls: the backend ends the term of such a node.
     fn leads(&self) -> bool {
         self.status.role.token.is_some() && self.is_turning
     }
@@ -191,7 +191,7 @@ impl Scrape {
         families.labelled("cut_off", help, "job", self.in_flight(cut_off))?;
         let help = "When a run of the job last succeeded, in seconds since 1970";
         families.labelled("last_success_timestamp_seconds", help, "job", self.last_successes())?;
-        let help = "1 for each alarm of a job that stands";
+        let help = "1 for each active alarm of a job";
         families.gauges("job_alarm", help, "alarm", self.alarms())?;
         let next = status.jobs.iter().filter_map(|job| Some((job.name.as_str(), timestamp(job.next?))));
         let help = "The job's next occurrence, in seconds since 1970";

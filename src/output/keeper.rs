@@ -1,7 +1,7 @@
 //! What the store does with its files: write, finish, sweep. Runs on the store's own thread.
 //!
 //! Nothing here may fill the disk: the journal of runs is on the same one, and without it no run starts. So some space
-//! is left free whatever the retention is, and what cannot be written is counted and told as a note.
+//! is left free whatever the retention is, and what cannot be written is counted and noted.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

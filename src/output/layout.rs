@@ -106,7 +106,7 @@ pub(super) fn lock_of(writer: &Path) -> PathBuf {
     writer.with_extension("lock")
 }
 
-/// True while the daemon that writes to this directory is alive. If that cannot be told, it counts as alive.
+/// True while the daemon that writes to this directory is alive. If that is unknown, it counts as alive.
 pub(super) fn is_alive(writer: &Path) -> bool {
     lock::is_held(&lock_of(writer)).unwrap_or(true)
 }

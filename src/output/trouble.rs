@@ -11,7 +11,7 @@ use cronkeeper_core::log_event::{self, TARGET};
 
 /// Time before a failure of the same kind is logged again.
 const QUIET: Duration = Duration::from_secs(600);
-/// Output is kept again once something was written and nothing was lost for so long. Otherwise a disk on the verge of
+/// Output is kept again once something was written and nothing was lost for this long. Otherwise a disk on the verge of
 /// being full would fill the log.
 const CALM: Duration = Duration::from_secs(10);
 
@@ -58,7 +58,7 @@ impl Trouble {
         }
     }
 
-    /// Notes that output was written, and that none waits to be told lost.
+    /// Notes that output was written, and that none waits to be reported as lost.
     pub fn kept(&mut self, root: &Path) {
         if self.is_over(Instant::now()) {
             let (event, path) = (log_event::OUTPUT_RECOVERED, root.display());

@@ -221,6 +221,31 @@ impl Status {
         }
     }
 
+    /// Sets the runs in flight as they were read from the ledger, now or, if `is_old`, before it could not be read.
+    ///
+    /// What this node knows of its own attempts counts more: the ledger learns later how they ended, and an old reading
+    /// lacks those that began since.
+    pub fn put_read_runs(&mut self, read: &[RunStatus], is_old: bool) {
+        let own = std::mem::take(&mut self.runs).into_iter().filter(|run| run.node == self.node);
+        let mut own: BTreeMap<RunId, RunStatus> = own.map(|run| (run.run.clone(), run)).collect();
+        let mut runs: Vec<RunStatus> = read
+            .iter()
+            .map(|read| match own.remove(&read.run) {
+                Some(known) if is_old && known.attempt >= read.attempt => known,
+                Some(known)
+                    if read.state == known.state && (&read.node, read.attempt) == (&known.node, known.attempt) =>
+                {
+                    RunStatus { ended: known.ended.or(read.ended), ..read.clone() }
+                }
+                _ => read.clone(),
+            })
+            .collect();
+        if is_old {
+            runs.extend(own.into_values());
+        }
+        self.put_runs(&runs);
+    }
+
     /// Sets which jobs are paused.
     pub fn put_paused(&mut self, paused: &BTreeMap<JobName, Pause>) {
         let mut paused = InOrder::of(paused);

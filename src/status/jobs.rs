@@ -51,7 +51,7 @@ pub struct JobStatus {
     pub alarms: Vec<AlarmStatus>,
 }
 
-/// An alarm that stands.
+/// An active alarm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AlarmStatus {
@@ -76,7 +76,7 @@ impl AlarmStatus {
 }
 
 impl JobStatus {
-    /// True if somebody should look at the job: its last run did not succeed, a run is cut off, an alarm stands, or the
+    /// True if somebody should look at the job: its last run did not succeed, a run is cut off, an alarm is active, or the
     /// leader has a problem with it.
     pub fn is_failing(&self) -> bool {
         self.error.is_some()

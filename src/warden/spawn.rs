@@ -162,7 +162,7 @@ impl Spawner {
     /// Forks, unless it is too late, and runs the child's part in the child. The cgroup is then the child's.
     ///
     /// The descriptors are opened here. If those of this start existed at the fork for another, its child would hold
-    /// the pipes open too, and the end of this one could not be told from its silence.
+    /// the pipes open too, and the end of this one would look like its silence.
     pub(super) fn fork(&self, prepared: &mut PreparedStart<'_>) -> Result<Child, StartFailure> {
         let PreparedStart { setup, cgroup } = prepared;
         let launch = setup.launch;

@@ -1,6 +1,6 @@
 //! A job's last runs as bars: one bar a run, oldest first, as high as the run was long.
 //!
-//! A run that failed hangs below the line, and any other end is short and stands on it: the shape tells them apart
+//! A run that failed hangs below the line, and any other end is short and above it: the shape tells them apart
 //! without the colour.
 
 use std::fmt::Write as _;

@@ -189,7 +189,8 @@ fn write_with_output(record: &HistoryEntry, out: &mut dyn Write) -> io::Result<(
         None => {}
     }
     if run.dropped_bytes > 0 {
-        writeln!(out, "    ({} bytes over `max_output` were not logged; this is the end)", run.dropped_bytes)?;
+        let (dropped, tail) = (run.dropped_bytes, run.tail.len());
+        writeln!(out, "    ({dropped} bytes over `max_output` were not logged; these are the last {tail} bytes)")?;
     }
     if let Some(why) = run.reason.and_then(Reason::prevented_start) {
         writeln!(out, "    (no output: {why})")?;

@@ -1,4 +1,4 @@
-//! The command under a lock: started by the warden, stopped in time, and told what concerns it.
+//! The command under a lock: started by the warden, stopped in time, and informed of what concerns it.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -115,7 +115,7 @@ pub(super) struct HeldCommand<'a, G> {
     is_started: bool,
     /// Signals that came before the command was started.
     early: Vec<i32>,
-    /// The command was told that the lease is over.
+    /// The command was informed that the lease is over.
     is_warned: bool,
     /// The end of the lease as the warden knows it.
     lease_until: Uptime,

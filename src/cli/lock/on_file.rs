@@ -44,7 +44,7 @@ pub(in crate::cli) fn files() -> LockFiles {
     LockFiles::of(SocketSearch::new(None, None).state_dir())
 }
 
-/// Runs the command while it holds these files. `names`: what the command is told that it holds.
+/// Runs the command while it holds these files. `names`: what the command learns that it holds.
 pub(super) fn run(
     args: &Args,
     settings: &CommandSettings,

@@ -79,7 +79,8 @@ pub(in crate::cli) enum Style {
     Json,
 }
 
-/// Prints pages: lines to stdout, everything else to stderr.
+/// Prints pages: lines to stdout, everything else to stderr. What says that something is missing is also at its place on
+/// stdout, unless that is a terminal: whoever reads the file later sees nothing else.
 pub(in crate::cli) struct Printer {
     style: Style,
     /// stdout is a terminal, which a job must not control.
@@ -121,11 +122,12 @@ impl Printer {
             if self.told.insert((missing.clone(), is_open)) {
                 let of = missing.attempt.map(|attempt| format!(" of attempt {attempt}")).unwrap_or_default();
                 let still = if is_open { " for now" } else { "" };
-                writeln!(io.err, "cronkeeper: the output{of} is missing{still}: {}", escape::plain(&missing.why))?;
+                let text = format!("the output{of} is missing{still}: {}", escape::plain(&missing.why));
+                self.remark(&text, !is_open, io)?;
             }
         }
         if let Some(tail) = &page.tail {
-            writeln!(io.err, "cronkeeper: its end, as the ledger has it:")?;
+            self.remark("its end, as the ledger has it:", true, io)?;
             for line in tail.lines() {
                 self.text(line, io)?;
                 writeln!(io.out)?;
@@ -160,7 +162,7 @@ impl Printer {
         if line.stream == Source::Note {
             self.is_complete = false;
             self.finish(io)?;
-            return writeln!(io.err, "cronkeeper: {}", escape::plain(&line.line));
+            return self.remark(&escape::plain(&line.line), true, io);
         }
         if self.open.is_some_and(|open| open != line.stream) {
             self.finish(io)?;
@@ -172,6 +174,15 @@ impl Printer {
         self.text(&line.line, io)?;
         self.open = line.continues.then_some(line.stream);
         if line.continues { Ok(()) } else { writeln!(io.out) }
+    }
+
+    /// Says that something is missing; for good, if `is_final`.
+    fn remark(&self, text: &str, is_final: bool, io: &mut Io<'_>) -> io::Result<()> {
+        let is_saved = !self.escapes && matches!(self.style, Style::Text { .. });
+        if is_saved && is_final {
+            writeln!(io.out, "cronkeeper: {text}")?;
+        }
+        writeln!(io.err, "cronkeeper: {text}")
     }
 
     fn text(&self, text: &str, io: &mut Io<'_>) -> io::Result<()> {
@@ -226,14 +237,19 @@ mod tests {
         let first = OutputPage { missing: vec![missing], ..page(vec![line(2, Source::Stdout, "x", false)]) };
         let second = page(vec![line(2, Source::Note, "1 line was not kept: the disk was too slow", false)]);
         let last = OutputPage { tail: Some("the\nend".into()), ..page(Vec::new()) };
-        let (out, err, is_complete) =
-            printed(Style::Text { times: false }, false, &[first.clone(), first, second, last]);
-        assert_eq!((out.as_str(), is_complete), ("x\nx\nthe\nend\n", false));
-        let expected = "cronkeeper: attempt 2:\n\
-            cronkeeper: the output of attempt 1 is missing: host-b is away\n\
-            cronkeeper: 1 line was not kept: the disk was too slow\n\
-            cronkeeper: its end, as the ledger has it:\n";
-        assert_eq!(err, expected);
+        let pages = [first.clone(), first, second, last];
+        let missing = "cronkeeper: the output of attempt 1 is missing: host-b is away\n";
+        let note = "cronkeeper: 1 line was not kept: the disk was too slow\n";
+        let end = "cronkeeper: its end, as the ledger has it:\n";
+        let text = Style::Text { times: false };
+        let expected = format!("cronkeeper: attempt 2:\n{missing}{note}{end}");
+        let on_a_terminal = printed(text, true, &pages);
+        assert_eq!(on_a_terminal, ("x\nx\nthe\nend\n".into(), expected.clone(), false));
+        // A file has the marks at their places.
+        let saved = printed(text, false, &pages);
+        assert_eq!(saved, (format!("x\n{missing}x\n{note}{end}the\nend\n"), expected, false));
+        let json = printed(Style::Json, false, &pages[..3]).0;
+        assert!(json.lines().all(|line| serde_json::from_str::<Line>(line).is_ok()), "{json}");
     }
 
     #[test]

@@ -47,7 +47,17 @@ fn problems(status: &Status) -> Vec<String> {
     let rejected = (!file.valid).then(|| format!("{path} was rejected{}{first}", used.unwrap_or_default()));
     let in_error = status.jobs.iter().filter_map(|job| Some((&job.name, job.error.as_deref()?)));
     let in_error = in_error.map(|(job, error)| format!("job {job}: {}", shown(error).unwrap_or(show::HIDDEN)));
-    ready.into_iter().chain(leader).chain(drained).chain(rejected).chain(in_error).collect()
+    ready.into_iter().chain(leader).chain(drained).chain(rejected).chain(in_error).chain(damaged(status)).collect()
+}
+
+/// One line, however many there are: `cronkeeper status` has them all.
+fn damaged(status: &Status) -> Option<String> {
+    let first = shown(status.damaged.first()?).map(|damage| format!(": {damage}")).unwrap_or_default();
+    let paths = match status.damaged.len() {
+        1 => "a path is damaged".to_owned(),
+        count => format!("{count} paths are damaged, the first"),
+    };
+    Some(format!("{paths}{first}; operations.md says under `coordination.damaged` what to do"))
 }
 
 #[cfg(test)]
@@ -86,6 +96,20 @@ mod tests {
         assert_eq!(checked(&status), (Exit::Failed, expected.into()));
         status.unread = None;
         assert!(checked(&status).1.starts_with("nobody leads: who leads is unknown since "));
+    }
+
+    #[test]
+    fn what_is_damaged_is_one_line() {
+        let remedy = "; operations.md says under `coordination.damaged` what to do\n";
+        let damages = ["/c/running/a: no record", "/c/jobs/b: not allowed"].map(str::to_owned);
+        let of = |damaged: &[String]| checked(&Status { damaged: damaged.to_vec(), ..sample::leader() });
+        let one = format!("a path is damaged: {}{remedy}", damages[0]);
+        assert_eq!(of(&damages[..1]), (Exit::Failed, one));
+        let two = format!("2 paths are damaged, the first: {}{remedy}", damages[0]);
+        assert_eq!(of(&damages), (Exit::Failed, two));
+        // What a status withholds from its reader counts too.
+        let withheld = format!("a path is damaged{remedy}");
+        assert_eq!(of(&[crate::status::outline::WITHHELD.to_owned()]), (Exit::Failed, withheld));
     }
 
     #[test]

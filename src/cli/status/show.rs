@@ -17,7 +17,7 @@ use cronkeeper_core::escape;
 use cronkeeper_core::suggest::counted;
 use cronkeeper_core::term::NodeName;
 
-/// Stands for a text that is left out for those who see only the outline.
+/// Replaces a text that is left out for those who see only the outline.
 pub(super) const HIDDEN: &str = "details only on the Unix socket, or with the token";
 
 /// Writes the status; on a terminal that is redrawn, as much of it as fits. `all`: the number of jobs there are, of which

@@ -33,9 +33,9 @@ impl<L: Lend> LedgerReader<L> {
         Self { lender, lasts: Mutex::default() }
     }
 
-    /// A connected session; an error if no server answers now.
+    /// A connected session; an error if no server gives one now. Servers without a quorum answer too, but give none.
     pub(super) async fn line(&self) -> Result<L::Client, SessionError> {
-        let none = |why: &str| SessionError::Again(format!("no ZooKeeper server answers{why}"));
+        let none = |why: &str| SessionError::Again(format!("ZooKeeper gives no session{why}"));
         match self.lender.session().await {
             Ok(session) if session.state() == State::Connected => Ok(session),
             Ok(_) => Err(none("")),

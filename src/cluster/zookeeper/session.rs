@@ -178,13 +178,13 @@ impl Connector {
         self.tls.is_some()
     }
 
-    /// The error if no server gave a session.
-    fn no_server(&self) -> String {
+    /// The error if no server gave a session, which [`Connector::diagnose`] explains.
+    pub fn no_server(&self) -> String {
         let servers: Vec<String> = self.servers.servers().iter().map(ToString::to_string).collect();
         let servers = servers.join(",");
         match self.is_secure() {
-            true => format!("none of the servers {servers} can be reached over TLS; {TLS_HINT}"),
-            false => format!("none of the servers {servers} can be reached"),
+            true => format!("none of the servers {servers} gives a session over TLS; {TLS_HINT}"),
+            false => format!("none of the servers {servers} gives a session"),
         }
     }
 

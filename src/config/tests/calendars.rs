@@ -126,7 +126,10 @@ fn an_error_in_a_calendar_has_its_position_and_quotes_nothing() {
                     year such as `12-25`";
     same(&reported_for(&directory), &format!("dir/x.txt:3:3: {expected}\ndir/x.txt:4:1: there is no such day"));
     fs::write(directory.path().join("x.txt"), b"12-25\n\xff\n").unwrap();
-    same(&reported_for(&directory), "dir/x.txt:2:1: the file is not UTF-8 from here on");
+    same(
+        &reported_for(&directory),
+        "dir/x.txt:2:1: the file is not UTF-8 from here on; if it is Latin-1, convert it with `iconv -f ISO-8859-1 -t UTF-8 FILE`",
+    );
     write(&directory, "x.txt", &"#".repeat((1 << 20) + 1));
     same(&reported_for(&directory), "dir/x.txt:1:1: the calendar is larger than 1 MiB");
 }

@@ -102,10 +102,13 @@ fn values_under_environment_are_never_quoted() {
 
 #[test]
 fn invalid_characters_are_reported_at_their_position() {
-    same(&reported(b"jobs: {}\n# \xc3\xa4 \xff\n"), "j:2:5: the file is not UTF-8 from here on");
+    same(
+        &reported(b"jobs: {}\n# \xc3\xa4 \xff\n"),
+        "j:2:5: the file is not UTF-8 from here on; if it is Latin-1, convert it with `iconv -f ISO-8859-1 -t UTF-8 FILE`",
+    );
     same(
         &reported("jobs: {}\r\n#ä\0\n"),
-        "j:2:3: the character U+0000 is not allowed in a jobs file; in double quotes write `\\u0000`",
+        "j:2:3: a NUL byte (U+0000), which no jobs file has; the file is damaged, restore it",
     );
     same(
         &reported("jobs: {}\n# a\u{2028}b"),

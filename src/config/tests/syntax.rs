@@ -131,6 +131,12 @@ fn a_tab_where_yaml_wants_spaces_is_named() {
         ("jobs:\n  a:\n    schedule: '@daily'\n   \tcommand: x\n", "4:4"),
         ("jobs:\n  a:\n  \tschedule: '@daily'\n  \tcommand: x\n", "3:3"),
         ("jobs:\r\n  a:\r\n    schedule: '@daily'\r\n\t\r\n    command: x\r\n", "4:1"),
+        // Behind a colon, the parser takes a tab only in front of some values.
+        ("jobs:\n  a:\n    schedule: '@daily'\n    command:\tx\n", "4:13"),
+        ("jobs:\n  a:\n    schedule: '@daily'\n    \"command\":\tx\n", "4:15"),
+        ("jobs:\n  a: {schedule: '@daily', command:\tx}\n", "2:35"),
+        ("jobs:\n  a:\n    schedule: '@daily'\n    command: |\n\tx\n", "5:1"),
+        ("jobs:\n  a:\n    schedule: '@daily'\n    command: x\n\ty\n", "5:1"),
     ] {
         same(&reported(text), &format!("j:{at}: {message}"));
     }
@@ -141,6 +147,106 @@ fn a_tab_where_yaml_wants_spaces_is_named() {
     ] {
         same(&reported(text), "");
     }
+}
+
+#[test]
+fn a_backslash_that_begins_no_escape_is_found() {
+    let advice = "a backslash in double quotes begins an escape, and YAML does not have this one; use single quotes or \
+                  `|`, or double the backslash";
+    for (value, at) in [
+        (r#""C:\dir""#, "4:17"),
+        (r#""C:\Users\x""#, "4:17"),
+        (r#""grep \. x""#, "4:20"),
+        (r#""a \\ \n \$HOME""#, "4:23"),
+        (r#""\xZZ""#, "4:15"),
+        (r#""\u12""#, "4:15"),
+        (r#""\ud800""#, "4:15"),
+        (r#"["grep", "\d+"]"#, "4:24"),
+        ("\"a\n      b \\d\"", "5:9"),
+        ("\"a \\\n      b \\d\"", "5:9"),
+    ] {
+        let text = format!("jobs:\n  a:\n    schedule: '@daily'\n    command: {value}\n");
+        same(&reported(text), &format!("j:{at}: {advice}"));
+    }
+    let secret = reported("jobs:\n  a:\n    command: x\n    environment:\n      A: \"hunter2\\d\"\n");
+    same(&secret, &format!("j:5:18: {advice}"));
+    same(&reported(r#"{"jobs": {"a": {"schedule": "@daily", "command": "a\d"}}}"#), &format!("j:1:52: {advice}"));
+    for value in [r#""a\tb \x41 \u00e4 \U0001F600 \/""#, r"'C:\dir'", r"C:\dir"] {
+        same(&reported(format!("jobs:\n  a:\n    schedule: '@daily'\n    command: {value}\n")), "");
+    }
+}
+
+#[test]
+fn a_bracket_that_is_not_closed_is_found() {
+    for (text, at, open) in [
+        ("jobs:\n  a:\n    schedule: '@daily'\n    command: [x\n", "4:14", '['),
+        ("jobs:\n  a:\n    schedule: '@daily'\n    command: [x, y\n    user: z\n", "4:14", '['),
+        ("jobs:\n  a:\n    schedule: '@daily'\n    command: [x}\n", "4:14", '['),
+        ("jobs: {a: {schedule: '@daily', command: x}\n", "1:7", '{'),
+        ("jobs:\n  a: {schedule: ['@daily', command: x}\n", "2:17", '['),
+    ] {
+        same(&reported(text), &format!("j:{at}: this is not YAML: this `{open}` is not closed"));
+    }
+}
+
+#[test]
+fn a_line_without_a_key_is_named() {
+    let missing = "a space is missing behind the colon of this key";
+    let expected = "this is not YAML: `key: value` is expected here; add the colon, or indent the line further if it \
+                    belongs to the value above";
+    for (text, at, message) in [
+        ("jobs:\n  a:\n    schedule: '@daily'\n    command:x\n", "4:13", missing),
+        ("jobs:\n  a:\n    schedule:'@daily'\n    command: x\n", "3:14", missing),
+        ("jobs:\n  a\n    schedule: '@daily'\n    command: x\n", "2:3", expected),
+        ("jobs:\n  a:\n    schedule: '@daily'\n    command\n", "4:5", expected),
+        ("jobs:\n  a:\n    schedule: '@daily'\n    command: |\n    x\n", "5:5", expected),
+    ] {
+        same(&reported(text), &format!("j:{at}: {message}"));
+    }
+}
+
+#[test]
+fn a_space_that_does_not_break_is_named() {
+    let message = "a space of another kind (U+00A0); YAML wants ordinary spaces";
+    same(&reported("jobs:\n  a:\n    schedule: '@daily'\n    command:\u{a0}x\n"), &format!("j:4:13: {message}"));
+    let key = reported("jobs:\n  a:\n    command: x\n    schedule: '@daily'\n    \u{a0}user: x\n");
+    assert!(key.contains("it has a space of another kind (U+00A0): write ordinary spaces"), "{key}");
+    same(&reported("jobs:\n  a:\n    schedule: '@daily'\n    command: echo\u{a0}x\n"), "");
+}
+
+#[test]
+fn what_else_is_not_yaml_has_plain_words() {
+    let job = |line: &str| format!("jobs:\n  a:\n    schedule: '@daily'\n{line}\n");
+    for (text, message) in [
+        (job("    command: x\n   user: y"), "5:4: this is not YAML: the indentation of this line fits none"),
+        (job("    command: !e!x y"), "4:14: this is not YAML: tags (`!…`) are not supported"),
+        (job("    %x: y"), "4:5: this is not YAML: a value cannot begin with this character"),
+        (job("    \"command: x"), "4:5: this is not YAML: this quote is not closed"),
+        (job("<<<<<<< HEAD\n    command: x\n=======\n    command: y\n>>>>>>> b"), "4:1: a merge conflict"),
+        ("%YAML x\n---\njobs: {}\n".to_owned(), "1:1: a jobs file is YAML 1.2"),
+        ("%YAML 3.0\n---\njobs: {}\n".to_owned(), "1:1: a jobs file is YAML 1.2"),
+        ("%YAML 1.2\njobs: {}\n".to_owned(), "2:1: this is not YAML: a line that begins with `%`"),
+    ] {
+        let reported = reported(&text);
+        assert!(reported.starts_with(&format!("j:{message}")) && reported.lines().count() == 1, "{text}: {reported}");
+    }
+    same(&reported("%YAML 1.1\n---\njobs: {}\n"), "");
+}
+
+#[test]
+fn another_encoding_is_named_with_the_command_that_converts_it() {
+    let utf16 = |order: fn(u16) -> [u8; 2]| "jobs: {}\n".encode_utf16().flat_map(order).collect::<Vec<u8>>();
+    let (little, big) = (utf16(u16::to_le_bytes), utf16(u16::to_be_bytes));
+    let marked = |mark: &[u8], text: &[u8]| [mark, text].concat();
+    for (bytes, at) in
+        [(marked(b"\xff\xfe", &little), "1:1"), (marked(b"\xfe\xff", &big), "1:1"), (little, "1:2"), (big, "1:1")]
+    {
+        same(&reported(bytes), &format!("j:{at}: the file is UTF-16; convert it with `iconv -f UTF-16 -t UTF-8 FILE`"));
+    }
+    let utf32 = reported(b"\xff\xfe\0\0j\0\0\0");
+    same(&utf32, "j:1:1: the file is UTF-32; convert it with `iconv -f UTF-32 -t UTF-8 FILE`");
+    same(&reported(b"\x1f\x8b\x08\0\xff"), "j:1:1: the file is compressed; unpack it with `gunzip`");
+    same(&reported("jobs: {}\n\u{feff}"), "j:2:1: a byte order mark (U+FEFF) inside the file; delete it");
 }
 
 /// What is shown of a file that is not YAML: the job, the key, and the line with its mark.

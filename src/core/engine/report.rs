@@ -237,7 +237,7 @@ pub enum Report {
 pub struct AlarmNews {
     pub job: JobName,
     pub alarm: Alarm,
-    /// The alarm as it stands, or as it stood until now.
+    /// The alarm as it is, or as it was until now.
     pub raised: RaisedAlarm,
     pub change: AlarmChange,
 }

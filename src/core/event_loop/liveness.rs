@@ -16,7 +16,7 @@ const PING_EVERY: Duration = Duration::from_secs(2);
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// The warden is dead after this many checks without an answer.
 ///
-/// No machine is so busy that a process does nothing at all for so long, and a leader that cannot start anything must
+/// No machine is so busy that a process does nothing at all for this long, and a leader that cannot start anything must
 /// not wait longer.
 const MISSED_CHECKS: u32 = 5;
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Hook;
 
-/// Something that is wrong with a job for as long as the alarm stands.
+/// Something that is wrong with a job while the alarm is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

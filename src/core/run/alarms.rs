@@ -21,7 +21,7 @@ pub struct StandingAlarms {
     stale: Option<Box<RaisedAlarm>>,
 }
 
-/// An alarm that stands.
+/// An active alarm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RaisedAlarm {
     /// When a leader raised it.
@@ -38,7 +38,7 @@ impl StandingAlarms {
         *self == Self::default()
     }
 
-    /// True while at least one alarm stands.
+    /// True while at least one alarm is active.
     pub fn stand(&self) -> bool {
         self.iter().next().is_some()
     }

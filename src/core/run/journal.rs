@@ -121,7 +121,7 @@ impl Noted {
         self.open.get(&run.id()).is_none_or(|&attempt| attempt < run.attempt) && !self.over.may_include(run)
     }
 
-    /// The end of an attempt that the ledger was told, and has forgotten since.
+    /// The end of an attempt that the ledger had, and has forgotten since.
     pub fn end_of(&self, run: &RunRecord) -> Option<RunEnd> {
         self.over.end_of(run)
     }

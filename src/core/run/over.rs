@@ -1,4 +1,4 @@
-//! The attempts of a node that are over, as far as the ledger was told.
+//! The attempts of a node that are over, as far as the ledger knows.
 //!
 //! A service can forget what it has acknowledged. Then it has a run in flight again whose end it had, and only the node
 //! that ran it can tell: the run must neither be taken for one that was never started, nor stay in flight. So the newest

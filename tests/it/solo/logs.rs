@@ -102,7 +102,9 @@ fn each_attempt_has_its_output_and_of_what_exceeds_max_output_the_end() {
         assert!(attempt.starts_with(begin) && attempt.ends_with("\n4999\n5000\nFATAL the real cause\n"), "{attempt}");
         assert!((1_000..5_000).contains(&attempt.len()), "{attempt}");
     }
-    assert_eq!(err.matches(" bytes left out: over `max_output`]").count(), 2, "{err}");
+    for saved in [&err, &out] {
+        assert_eq!(saved.matches(" bytes left out: over `max_output`]").count(), 2, "{saved}");
+    }
     assert!(err.contains("cronkeeper: attempt 2:\n"), "{err}");
     let (code, kept, _) = texts(&cli(&spec, &["logs", "seldom"]));
     assert_eq!((code, kept.as_str()), (Some(1), streamed));

@@ -4,7 +4,7 @@
 //!  look the name up ─► connect ─► listen for a greeting ─► `srvr` ─► TLS
 //! ```
 //! Each server is asked in this order until it has shown what it is, all servers at once, and for a short time: it is a
-//! diagnosis for people. Only what was seen is told: a refusal, a certificate that is not accepted, a port with or
+//! diagnosis for people. It says only what was seen: a refusal, a certificate that is not accepted, a port with or
 //! without TLS, a server without a quorum, another service.
 
 use std::io::{Error, ErrorKind};
@@ -31,6 +31,8 @@ const LONGEST: usize = 1024;
 const SHOWN: usize = 60;
 /// ZooKeeper's command for its state. Five bytes, because a server with TLS does not judge fewer.
 const STATE: &[u8] = b"srvr\n";
+/// Ends a request to a web server.
+const END_OF_REQUEST: &[u8] = b"\r\n\r\n";
 
 /// How long a server may take.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +47,7 @@ pub struct Patience {
 
 impl Patience {
     /// Less than the shortest pause between two attempts to open a session: the next must not wait for it.
-    pub const SHORT: Self = Self::new(200, 20, 90);
+    pub const SHORT: Self = Self::new(200, 15, 70);
     /// For a command that has given up.
     pub const LONG: Self = Self::new(500, 100, 500);
 
@@ -102,9 +104,7 @@ impl Probe<'_> {
             _ if self.speaks_tls().await => {
                 "speaks TLS: name the authority of its certificate with `--zookeeper-ca`, or its port without TLS"
             }
-            Seen::Silence => {
-                "accepts connections, but does not answer: it may be stopped, overloaded, or another service"
-            }
+            Seen::Silence => "accepts connections, but says nothing: it may be stopped, overloaded, or another service",
             Seen::HungUp | Seen::Bytes(_) => {
                 "hangs up on a question of ZooKeeper's: it may be another service, or not serve this host"
             }
@@ -141,7 +141,12 @@ impl Probe<'_> {
             }
             Seen::Bytes(greeting) => return Ok(other_service(&greeting)),
         }
-        match asked(&mut stream, self.patience.answer).await {
+        let seen = match asked(&mut stream, STATE, self.patience.answer).await {
+            // A web server waits for the end of what it takes for a request.
+            Seen::Silence => asked(&mut stream, END_OF_REQUEST, self.patience.greeting).await,
+            seen => seen,
+        };
+        match seen {
             Seen::Bytes(answer) if !is_tls(&answer) => Ok(of_answer(&answer)),
             seen => Err(seen),
         }
@@ -207,7 +212,7 @@ impl Probe<'_> {
 
     /// Asks for the state after a handshake: a server refuses a certificate only then.
     async fn inside_tls(&self, mut stream: tokio_rustls::client::TlsStream<TcpStream>) -> String {
-        match asked(&mut stream, self.patience.answer).await {
+        match asked(&mut stream, STATE, self.patience.answer).await {
             Seen::Bytes(answer) => of_answer(&answer),
             Seen::HungUp => format!("hangs up after the handshake of TLS: {OWN}"),
             Seen::Silence => {
@@ -219,7 +224,7 @@ impl Probe<'_> {
 
 /// What to do about a server that does not accept this client.
 const OWN: &str = "check this client's certificate, `--zookeeper-cert`";
-/// The beginning of what is told of a server that has shown to be ZooKeeper.
+/// The beginning of what is said of a server that has shown to be ZooKeeper.
 const ZOOKEEPER: &str = "is ZooKeeper";
 
 /// What the answer to the question for the state says.
@@ -268,9 +273,9 @@ async fn heard(stream: &mut (impl AsyncRead + Unpin), within: Duration) -> Seen 
     }
 }
 
-/// What the server says to the question for its state.
-async fn asked(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), within: Duration) -> Seen {
-    match stream.write_all(STATE).await {
+/// What the server says to these bytes.
+async fn asked(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), bytes: &[u8], within: Duration) -> Seen {
+    match stream.write_all(bytes).await {
         Ok(()) => heard(stream, within).await,
         Err(_) => Seen::HungUp,
     }
@@ -313,7 +318,7 @@ mod tests {
         let closed = at(&TcpListener::bind("127.0.0.1:0").await.unwrap());
         let told = told(&format!("{},{closed},no-such-host.invalid:2181/chroot", at(&open))).await;
         let [silent, refused, unknown] = told.split("; ").collect::<Vec<_>>()[..] else { panic!("{told}") };
-        assert!(silent.starts_with(&format!("{}: accepts connections, but does not answer", at(&open))), "{told}");
+        assert!(silent.starts_with(&format!("{}: accepts connections, but says nothing", at(&open))), "{told}");
         assert_eq!(refused, format!("{closed}: connection refused"));
         assert!(unknown.starts_with("no-such-host.invalid:2181: ") && unknown.contains("not found"), "{told}");
     }
@@ -334,6 +339,27 @@ mod tests {
             let told = says(greeting, answer).await;
             assert!(told.contains(part), "{greeting:?} {answer:?}: {told}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_web_server_that_waits_for_the_end_of_the_request_is_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let place = at(&listener);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let mut request = Vec::new();
+                    while !request.ends_with(b"\r\n\r\n")
+                        && stream.read_buf(&mut request).await.is_ok_and(|read| read > 0)
+                    {}
+                    let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n").await;
+                    // Keeps the connection open.
+                    let _ = stream.read(&mut [0; 64]).await;
+                });
+            }
+        });
+        let told = told(&place).await;
+        assert!(told.contains("is another service, not ZooKeeper: it says `HTTP/1.1 400 Bad Request`"), "{told}");
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@
 //!   clock, runs, successes ─► judged ─► jobs/<job> ─► accepted ─► event and hook
 //! ```
 //!
-//! An alarm is raised once. It stands in the job's record until the job is well again, so that a new leader neither
+//! An alarm is raised once. It is in the job's record until the job is well again, so that a new leader neither
 //! raises it again nor forgets it. Its event and its hook follow once the ledger has it, as those of runs do.
 //!
 //! - `late` is raised while a run waits to start, or when one has started too late. It ends when another starts in

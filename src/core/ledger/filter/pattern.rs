@@ -1,4 +1,4 @@
-//! A pattern for job names: `*` stands for any characters, `?` for one.
+//! A pattern for job names: `*` matches any characters, `?` one.
 
 use wildmatch::WildMatch;
 
