@@ -79,8 +79,8 @@ pub(in crate::cli) enum Style {
     Json,
 }
 
-/// Prints pages: lines to stdout, everything else to stderr. What says that something is missing is also at its place on
-/// stdout, unless that is a terminal: whoever reads the file later sees nothing else.
+/// Prints pages: lines to stdout, everything else to stderr. What says that something was left out between lines is also
+/// at its place on stdout, unless that is a terminal: whoever reads the file later sees nothing else.
 pub(in crate::cli) struct Printer {
     style: Style,
     /// stdout is a terminal, which a job must not control.
@@ -122,12 +122,11 @@ impl Printer {
             if self.told.insert((missing.clone(), is_open)) {
                 let of = missing.attempt.map(|attempt| format!(" of attempt {attempt}")).unwrap_or_default();
                 let still = if is_open { " for now" } else { "" };
-                let text = format!("the output{of} is missing{still}: {}", escape::plain(&missing.why));
-                self.remark(&text, !is_open, io)?;
+                writeln!(io.err, "cronkeeper: the output{of} is missing{still}: {}", escape::plain(&missing.why))?;
             }
         }
         if let Some(tail) = &page.tail {
-            self.remark("its end, as the ledger has it:", true, io)?;
+            writeln!(io.err, "cronkeeper: its end, as the ledger has it:")?;
             for line in tail.lines() {
                 self.text(line, io)?;
                 writeln!(io.out)?;
@@ -162,7 +161,7 @@ impl Printer {
         if line.stream == Source::Note {
             self.is_complete = false;
             self.finish(io)?;
-            return self.remark(&escape::plain(&line.line), true, io);
+            return self.note(&escape::plain(&line.line), io);
         }
         if self.open.is_some_and(|open| open != line.stream) {
             self.finish(io)?;
@@ -176,10 +175,9 @@ impl Printer {
         if line.continues { Ok(()) } else { writeln!(io.out) }
     }
 
-    /// Says that something is missing; for good, if `is_final`.
-    fn remark(&self, text: &str, is_final: bool, io: &mut Io<'_>) -> io::Result<()> {
-        let is_saved = !self.escapes && matches!(self.style, Style::Text { .. });
-        if is_saved && is_final {
+    /// Says what is left out at this place.
+    fn note(&self, text: &str, io: &mut Io<'_>) -> io::Result<()> {
+        if !self.escapes && matches!(self.style, Style::Text { .. }) {
             writeln!(io.out, "cronkeeper: {text}")?;
         }
         writeln!(io.err, "cronkeeper: {text}")
@@ -247,7 +245,7 @@ mod tests {
         assert_eq!(on_a_terminal, ("x\nx\nthe\nend\n".into(), expected.clone(), false));
         // A file has the marks at their places.
         let saved = printed(text, false, &pages);
-        assert_eq!(saved, (format!("x\n{missing}x\n{note}{end}the\nend\n"), expected, false));
+        assert_eq!(saved, (format!("x\nx\n{note}the\nend\n"), expected, false));
         let json = printed(Style::Json, false, &pages[..3]).0;
         assert!(json.lines().all(|line| serde_json::from_str::<Line>(line).is_ok()), "{json}");
     }
