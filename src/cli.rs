@@ -68,6 +68,7 @@ use cronkeeper_core::election::Failure;
 use cronkeeper_core::event_loop::Stopped;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::schedule::ScheduleError;
+use cronkeeper_core::term::NodeName;
 
 /// Path of the jobs file without `--jobs`.
 pub const DEFAULT_JOBS: &str = "/etc/cronkeeper/jobs.yaml";
@@ -207,6 +208,11 @@ pub enum Error {
         /// Process and node, as the holder recorded them.
         holder: String,
     },
+    /// `release` was called with the name of one node and the state directory of another.
+    #[error(
+        "state directory `{path}` has what node `{owner}` left, and `{node}` is another node: nothing was released"
+    )]
+    OtherNode { path: PathBuf, owner: NodeName, node: NodeName },
     /// `release` cannot do anything until an operator changes something.
     #[error("nothing was released: {0}")]
     Release(Failure),

@@ -115,6 +115,7 @@ fn exit(error: &Error) -> Exit {
         | Error::ZooKeeperOptions(_)
         | Error::Secret(_)
         | Error::Release(_)
+        | Error::OtherNode { .. }
         | Error::Solo(SoloError::Refused(_))
         | Error::Socket(SocketError::Unsafe(..))
         | Error::Stopped(Stopped::Failed(_)) => Exit::Config,
@@ -195,6 +196,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::NotStarted { is_missing: true, source, .. } if source.raw_os_error().is_some() => {
             "a program without a slash is searched for in the job's own PATH; \
              a script needs the interpreter that it names"
+        }
+        Error::OtherNode { owner, .. } => {
+            return Some(format!("name that node, `--node {owner}` or CRONKEEPER_NODE, or correct `--state-dir`"));
         }
         Error::StillRuns { .. } => "stop it with SIGTERM; it then releases everything itself",
         Error::StillAlive(_) | Error::Solo(SoloError::StillAlive(_)) => {

@@ -47,6 +47,11 @@ impl Args {
         let until = system::uptime() + TIME_LIMIT;
         let node = self.node.node()?;
         let directories = self.node.directories(None);
+        if let Some(connect) = &self.node.zookeeper {
+            // What can never be right is refused also when there is nothing to release.
+            self.node.connector(connect, SESSION_TIMEOUT)?;
+            refuse_others(directories.state_dir(), &node)?;
+        }
         let Some(state) = open(directories.state_dir(), &self.node, &node)? else { return Ok(()) };
         match &self.node.zookeeper {
             None => {
@@ -69,6 +74,14 @@ impl Args {
                 Ok(())
             }
         }
+    }
+}
+
+/// Refuses to settle what another node has left: its runs would be taken for those of this one.
+fn refuse_others(path: &Path, node: &NodeName) -> Result<(), Error> {
+    match StateDir::left_by(path)? {
+        Some(owner) if owner != *node => Err(Error::OtherNode { path: path.to_owned(), owner, node: node.clone() }),
+        _ => Ok(()),
     }
 }
 

@@ -126,6 +126,20 @@ impl StateDir {
         }
     }
 
+    /// The node whose dead process has left sessions in the directory; `None` if it has left none, or is not dead.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn left_by(path: &Path) -> Result<Option<NodeName>, StateDirError> {
+        let lock = path.join("lock");
+        let unread = |source| StateDirError::Read { path: lock.clone(), source };
+        if !Identity::exists(path)? || lock::is_held(&lock).map_err(unread)? {
+            return Ok(None);
+        }
+        let has_sessions = !Sessions::read(path)?.made_here().is_empty();
+        Ok(if has_sessions { named_by(&lock::holder(&lock)) } else { None })
+    }
+
     /// Opens a directory, creating it if it does not exist, and locks it for `belongs`.
     ///
     /// `node` describes the holder in error messages of other processes.
@@ -233,8 +247,19 @@ fn take_lock(directory: &Path, belongs: &BackendIdentity, node: &NodeName) -> Re
     let Some(lock) = FileLock::try_take(&path, kind).map_err(failed)? else {
         return Err(StateDirError::InUse { path: directory.to_owned(), holder: lock::holder(&path) });
     };
-    lock.set_text(&format!("process {} (node {node})\n", std::process::id())).map_err(failed)?;
+    lock.set_text(&description(node)).map_err(failed)?;
     Ok(lock)
+}
+
+/// How a holder describes itself in the lock file.
+fn description(node: &NodeName) -> String {
+    format!("process {} (node {node})\n", std::process::id())
+}
+
+/// The node of such a description.
+fn named_by(description: &str) -> Option<NodeName> {
+    let (_, rest) = description.trim().split_once(" (node ")?;
+    NodeName::parse(rest.strip_suffix(')')?).ok()
 }
 
 #[cfg(test)]
@@ -378,6 +403,32 @@ mod tests {
         drop(open(&path, BackendIdentity::Solo).unwrap());
         assert!(open_existing(BackendIdentity::Solo).unwrap().is_some());
         assert!(matches!(open_existing(zookeeper("")), Err(StateDirError::OtherBackend { .. })));
+    }
+
+    #[test]
+    fn it_is_known_whose_sessions_a_dead_process_has_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let left_by = || StateDir::left_by(dir.path()).unwrap();
+        assert_eq!(left_by(), None);
+        let state = open(dir.path(), zookeeper("")).unwrap();
+        let node = named_by(&lock::holder(&dir.path().join("lock")));
+        assert!(node.is_some());
+        drop(state);
+        assert_eq!(left_by(), None, "it has left nothing");
+        let state = open(dir.path(), zookeeper("")).unwrap();
+        state.record_session(&SessionId("1".into())).unwrap();
+        assert_eq!(left_by(), None, "it is not dead");
+        drop(state);
+        assert_eq!(left_by(), node);
+    }
+
+    #[test]
+    fn a_description_that_was_cut_names_no_node() {
+        let node = NodeName::new("a".repeat(253));
+        let whole = description(&node);
+        assert_eq!(named_by(&whole), Some(node));
+        assert_eq!(named_by(&whole[..256]), None);
+        assert_eq!(named_by("another process"), None);
     }
 
     #[test]

@@ -97,6 +97,39 @@ async fn what_a_killed_node_held_is_released_after_its_ends_are_written() {
     assert_eq!(recorded_sessions(&spec), 0);
 }
 
+#[tokio::test]
+async fn what_one_node_left_is_not_released_under_the_name_of_another() {
+    let connect = shared();
+    let spec = spec(&connect);
+    let (_killed, _) = killed(&spec);
+    let state = spec.state_dir();
+    let by_name = ["release", "--node", "another", "--zookeeper", &connect, "--state-dir", state.to_str().unwrap()];
+    let by_default: Vec<&str> = by_name.iter().copied().filter(|word| !["--node", "another"].contains(word)).collect();
+    // A refusal must not make the directory another's, so the second one is refused too.
+    for line in [&by_name[..], &by_name[..], &by_default[..]] {
+        let (code, out, err) = command::texts(&command::command(line).output().unwrap());
+        assert_eq!((code, out.as_str()), (Some(78), ""), "{err}");
+        let owner = format!("what node `{}` left", spec.name());
+        assert!(err.contains(&owner) && err.contains("nothing was released") && err.contains("--node"), "{err}");
+    }
+    assert_eq!(recorded_sessions(&spec), 1);
+    assert_released(&spec, &release(&spec, Some(&connect)));
+}
+
+#[test]
+fn settings_that_can_never_be_right_are_refused_with_nothing_to_release() {
+    let scratch = Scratch::new("nothing");
+    let state = scratch.path().join("state");
+    let line = ["release", "--zookeeper", NOWHERE, "--state-dir", state.to_str().unwrap()];
+    assert_quiet(&command::command(&line).output().unwrap());
+    for option in ["--zookeeper-auth-file", "--zookeeper-ca"] {
+        let missing = scratch.path().join("missing");
+        let line = [&line[..], &[option, missing.to_str().unwrap()]].concat();
+        let (code, _, err) = command::texts(&command::command(&line).output().unwrap());
+        assert!(code == Some(78) && err.contains(missing.to_str().unwrap()), "{option}: {code:?} {err}");
+    }
+}
+
 /// Deletes a path with all that is below it.
 async fn delete_all(client: &Client, path: &str) {
     let mut left = vec![path.to_owned()];
