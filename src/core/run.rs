@@ -31,7 +31,7 @@ pub use id::{BadRunId, RunId};
 pub use link::{Link, Note, Span, UpstreamResult};
 pub use node_control::{Drain, HandoverRequest, NodeControl};
 pub use over::{OverAttempt, OverAttempts, REMEMBERED};
-pub use parameters::{BadParameters, Parameters, UnreadableRecord, check_value};
+pub use parameters::{BadParameters, Parameters, UnreadableRecord};
 pub use recount::{Decisions, MOST_LISTED, NotRecounted, Recount, RecountRequest, Recounted};
 pub use skip::{Skip, SkipReason};
 pub use traces::{KnownBy, LONGEST_HOLD, Traces};

@@ -110,11 +110,7 @@ impl Parameters {
     }
 }
 
-/// Checks a value by itself, whatever the job takes.
-///
-/// # Errors
-/// If it is too long, or cannot be passed to a process.
-pub fn check_value(name: &str, value: &str) -> Result<(), BadParameters> {
+fn check_value(name: &str, value: &str) -> Result<(), BadParameters> {
     if value.len() > LONGEST {
         return Err(BadParameters::TooLong(name.to_owned()));
     }
