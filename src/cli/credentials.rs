@@ -48,6 +48,11 @@ const KEY: &str = "--zookeeper-key";
 const LARGEST: u64 = 4 << 20;
 
 impl Args {
+    /// The file with the identities.
+    pub(super) fn auth_file(&self) -> Option<&Path> {
+        self.zookeeper_auth_file.as_deref()
+    }
+
     /// Takes all options from the settings of an environment file. `of`: the value of a variable.
     pub(super) fn of_settings(of: impl Fn(&str) -> Option<String>) -> Self {
         let path = |option: &str| of(&format!("CRONKEEPER_ZOOKEEPER_{option}")).map(PathBuf::from);

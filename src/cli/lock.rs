@@ -24,6 +24,7 @@ use super::service::ServiceArgs;
 use super::{Error, Exit, Io};
 use cronkeeper_cluster::zookeeper::lock::Recipe;
 use cronkeeper_core::duration;
+use cronkeeper_core::environment_file::LONGEST_STRING;
 use cronkeeper_core::lock::{LockKey, LockKind, LockPath, MOST};
 use cronkeeper_core::term::FencingToken;
 
@@ -154,9 +155,11 @@ impl Args {
         }
         let settings = self.settings()?;
         if !self.file.is_empty() {
-            let names = self.file.iter().map(|file| file.display().to_string()).collect();
+            let names: Vec<String> = self.file.iter().map(|file| file.display().to_string()).collect();
+            check_length(&names)?;
             return on_file::run(&self, &settings, self.file.clone(), names, io);
         }
+        check_length(&self.paths)?;
         match self.service.service()? {
             Some(service) => on_zookeeper::run(&self, settings, &service, io),
             None => {
@@ -187,6 +190,16 @@ impl Args {
             on_revoke: self.on_revoke,
             on_lease_end: self.on_lease_end,
         })
+    }
+}
+
+/// Refuses names that together are longer than one variable may be, before anything is locked.
+fn check_length(names: &[impl ToString]) -> Result<(), LockFailure> {
+    // Each has a line break behind it, or the zero that ends the variable.
+    let bytes = PATH.len() + 1 + names.iter().map(|name| name.to_string().len() + 1).sum::<usize>();
+    match bytes > LONGEST_STRING {
+        true => Err(LockFailure::TooLong { names: names.len(), bytes }),
+        false => Ok(()),
     }
 }
 
@@ -242,4 +255,22 @@ fn conclude(
         cronkeeper_core::process::Exit::Signal { signal, .. } => 128 + signal,
     };
     Ok(Exit::Command(u8::try_from(code).unwrap_or(u8::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_may_be_as_long_as_one_variable() {
+        let longest = LONGEST_STRING - PATH.len() - 2;
+        assert!(check_length(&["x".repeat(longest)]).is_ok());
+        assert!(check_length(&["x".repeat(longest + 1)]).is_err());
+        assert!(check_length(&["x".repeat(longest - 2), "y".to_owned()]).is_ok());
+        assert!(check_length(&["x".repeat(longest - 1), "y".to_owned()]).is_err());
+        // The kernel has the same limit.
+        let start = |value: String| std::process::Command::new("true").env(PATH, value).status();
+        assert!(start("x".repeat(longest)).is_ok());
+        assert_eq!(start("x".repeat(longest + 1)).unwrap_err().raw_os_error(), Some(nix::errno::Errno::E2BIG as i32));
+    }
 }

@@ -1,7 +1,7 @@
 //! Failures of the commands around locks, and of the way to ZooKeeper that they share.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Exit;
@@ -18,13 +18,24 @@ pub enum LockFailure {
     /// Options that clap alone cannot check contradict each other.
     #[error("{0}")]
     Usage(&'static str),
+    /// The command could not be given the names of its locks.
+    #[error(
+        "the {names} names of locks have {bytes} bytes as CRONKEEPER_LOCK_PATH, more than the 128 KiB of one variable \
+         that can be passed to a process: nothing was locked"
+    )]
+    TooLong { names: usize, bytes: usize },
     /// A command that needs ZooKeeper has no servers.
     #[error("`{command}` needs ZooKeeper, and no servers are configured")]
     NoServers { command: &'static str },
     #[error("cannot reach ZooKeeper at {connect}: {why}")]
     Unreachable { connect: String, why: String },
-    #[error("ZooKeeper at {connect} refuses the credentials: {why}")]
-    Credentials { connect: String, why: String },
+    #[error("ZooKeeper at {connect} refuses the credentials{}: {why}", of_file(file.as_deref()))]
+    Credentials {
+        connect: String,
+        /// The file with the identities, if there is one.
+        file: Option<PathBuf>,
+        why: String,
+    },
     #[error("the path `{chroot}` does not exist in ZooKeeper")]
     NoChroot { chroot: String },
     #[error("cannot read the environment file {}", path.display())]
@@ -88,6 +99,7 @@ impl LockFailure {
     pub(super) fn exit(&self) -> Exit {
         match self {
             Self::Usage(_)
+            | Self::TooLong { .. }
             | Self::NoServers { .. }
             | Self::Upgrade { .. }
             | Self::Refused(LockError::OtherPermits { .. })
@@ -116,12 +128,16 @@ impl LockFailure {
     /// What to do about it.
     pub(super) fn hint(&self) -> Option<&'static str> {
         Some(match self {
+            Self::TooLong { .. } => "lock fewer at once, name them by shorter paths, or lock a directory above them",
             Self::NoServers { .. } => "name them with `--zookeeper`, CRONKEEPER_ZOOKEEPER or the environment file",
             Self::EnvironmentFile { .. } => {
                 "run as a user that can read it, name the servers with `--zookeeper`, or lock a file with `--file`"
             }
             Self::NoChroot { .. } => "create it with ZooKeeper's shell, or correct `--zookeeper`",
-            Self::Credentials { .. } => "check `--zookeeper-auth-file` and the certificates",
+            Self::Credentials { .. } => {
+                "check `--zookeeper-auth-file`, or the setting of that name, and the certificates: each line is \
+                 `scheme:credential`, such as `digest:user:password`, with a scheme that the servers know"
+            }
             Self::Refused(LockError::TooLarge { .. }) => {
                 "lock fewer paths or permits at once, or raise `jute.maxbuffer` on all servers"
             }
@@ -133,12 +149,22 @@ impl LockFailure {
                 "check `--zookeeper-auth-file` and the certificates"
             }
             Self::Upgrade { .. } => "take the lock with `--exclusive` outside",
+            Self::NotStarted { source, .. } if source.kind() == io::ErrorKind::ArgumentListTooLong => {
+                "one argument or variable can have 128 KiB, and all of them together a quarter of `ulimit -s`: the \
+                 command gets this process's variables and CRONKEEPER_LOCK_PATH, CRONKEEPER_FENCING_TOKEN and \
+                 CRONKEEPER_LOCK_KEYS"
+            }
             Self::NotStarted { is_missing: true, source, .. } if source.raw_os_error().is_some() => {
                 "a program without a slash is searched for in PATH; a script needs the interpreter that it names"
             }
             _ => return None,
         })
     }
+}
+
+/// Names the file of the credentials.
+fn of_file(file: Option<&Path>) -> String {
+    file.map(|file| format!(" of `{}`", file.display())).unwrap_or_default()
 }
 
 /// How long a lock was waited for.

@@ -17,8 +17,12 @@ use cronkeeper_cluster::zookeeper::lock::listing::{Cut, EntryRole, ListedEntry, 
 use cronkeeper_cluster::zookeeper::lock::{LockClient, LockError};
 use cronkeeper_core::clock::Clock as _;
 use cronkeeper_core::clock::system::SystemClock;
+use cronkeeper_core::escape;
 use cronkeeper_core::lock::{LockKind, LockPath};
 use cronkeeper_core::suggest::counted;
+
+/// Most characters of a foreign entry's name or data in the table.
+const MOST_SHOWN: usize = 60;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -52,7 +56,10 @@ impl Args {
                 Some(_) => "name a path further down",
             };
             let left = counted(*left, "znode");
-            writeln!(io.err, "cronkeeper: there is too much to search: {left} left, the first is `{first}`; {remedy}")?;
+            writeln!(
+                io.err,
+                "cronkeeper: there is too much to search: {left} not looked at, the first is `{first}`; {remedy}"
+            )?;
         }
         if self.json {
             json(&listing, io.out)?
@@ -141,7 +148,12 @@ fn table(listing: &Listing, out: &mut dyn Write) -> io::Result<()> {
             table.row([lock.path.clone(), format!("and {}", counted(lock.more, "entry"))]);
         }
     }
-    if table.is_empty() { writeln!(out, "no locks") } else { table.write(out) }
+    if !table.is_empty() {
+        return table.write(out);
+    }
+    // An incomplete search does not know that there are none.
+    let text = if listing.cut.is_some() { "nothing found as far as the search went" } else { "no locks" };
+    writeln!(out, "{text}")
 }
 
 fn row(path: &str, entry: &ListedEntry) -> [String; 7] {
@@ -155,7 +167,12 @@ fn row(path: &str, entry: &ListedEntry) -> [String; 7] {
     let since = entry.since.to_zoned(TimeZone::system()).strftime("%F %T").to_string();
     let (host, user, pid, program) = match &entry.client {
         Some(client) => (client.host.clone(), client.user.clone(), client.pid.to_string(), client.program.clone()),
-        None => (entry.data.clone(), String::new(), String::new(), String::new()),
+        // Whoever made it, its name is what an operator needs to look at it or to delete it.
+        None => {
+            let stays = if entry.is_persistent { ", goes with no session" } else { "" };
+            let name = format!("entry `{}`{stays}", escape::short(&entry.name, MOST_SHOWN));
+            (escape::short(&entry.data, MOST_SHOWN), String::new(), String::new(), name)
+        }
     };
     [path.to_owned(), role, since, host, user, pid, program]
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::lock_failure::LockFailure;
@@ -62,6 +62,8 @@ pub(super) struct Service {
     /// For messages.
     connect: ConnectString,
     pub session_timeout: Duration,
+    /// The file with the identities, for messages.
+    auth_file: Option<PathBuf>,
 }
 
 impl ServiceArgs {
@@ -89,8 +91,9 @@ impl ServiceArgs {
             auth: credentials.auth()?,
             tls: credentials.tls()?,
         };
+        let auth_file = credentials.auth_file().map(Path::to_owned);
         let connector = Connector::closing(settings).map_err(Error::ZooKeeperOptions)?;
-        Ok(Some(Service { connector, connect, session_timeout }))
+        Ok(Some(Service { connector, connect, session_timeout, auth_file }))
     }
 
     /// The ensemble, for commands that cannot do without.
@@ -191,6 +194,11 @@ impl Service {
                     close(connected.session).await;
                     return Err(LockFailure::NoChroot { chroot: self.chroot().to_owned() }.into());
                 }
+                Ok(Err(SessionError::NoAuth(why))) => {
+                    close(connected.session).await;
+                    let (connect, file) = (self.shown(), self.auth_file.clone());
+                    return Err(LockFailure::Credentials { connect, file, why }.into());
+                }
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => NO_ANSWER.to_owned(),
             };
@@ -209,7 +217,8 @@ impl Service {
             let why = match tokio::time::timeout(left, self.connector.connect()).await {
                 Ok(Ok(session)) => return Ok(Connected { session, requested }),
                 Ok(Err(ConnectError::AuthFailed(why))) => {
-                    return Err(LockFailure::Credentials { connect: self.shown(), why }.into());
+                    let (connect, file) = (self.shown(), self.auth_file.clone());
+                    return Err(LockFailure::Credentials { connect, file, why }.into());
                 }
                 Ok(Err(ConnectError::Unreachable(why))) => why,
                 // A server may keep the connection open and say nothing that ZooKeeper says.

@@ -81,15 +81,28 @@ pub(super) fn revoke(args: &Args, io: &mut Io<'_>) -> Result<Exit, Error> {
     let asked = runtime()?.block_on(async {
         let clock = SystemClock::default();
         let Connected { session, .. } = service.enter(&clock, clock.now().up + service.session_timeout).await?;
-        let mut asked = 0;
+        let mut asked = Vec::new();
         for path in &args.paths {
-            asked += listing::revoke(&session, path).await.map_err(|error| failed(error, &service))?;
+            asked.push((path, listing::revoke(&session, path).await.map_err(|error| failed(error, &service))?));
         }
         close(session).await;
         Ok::<_, Error>(asked)
     })?;
+    for (path, asked) in &asked {
+        if let Some(first) = asked.foreign.first() {
+            let (first, more) = (cronkeeper_core::escape::short(first, 200), asked.foreign.len() - 1);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            writeln!(io.err, "cronkeeper: `{path}` is blocked by `{first}`{more}: {}", lock::STAYS)?;
+        } else if asked.holders == 0 {
+            writeln!(io.err, "cronkeeper: nobody holds `{path}`")?;
+        }
+    }
+    let asked: usize = asked.iter().map(|(_, asked)| asked.holders).sum();
+    if asked == 0 {
+        return Ok(Exit::Failed);
+    }
     writeln!(io.out, "asked {} to release", cronkeeper_core::suggest::counted(asked, "holder"))?;
-    Ok(if asked == 0 { Exit::Failed } else { Exit::Fine })
+    Ok(Exit::Fine)
 }
 
 pub(in crate::cli) fn runtime() -> Result<Runtime, Error> {

@@ -235,7 +235,11 @@ pub fn held_by_key(file: &Path, keys: &[LockKey]) -> io::Result<Option<(LockKind
     if keys.is_empty() {
         return Ok(None);
     }
-    let (file, holders) = list(file)?;
+    let (file, holders) = match list(file) {
+        // Nothing here proves a hold. Whether the file can be locked all the same, `acquire` finds out.
+        Err(FileLockError::Unsafe { .. }) => return Ok(None),
+        listed => listed.map_err(into_io)?,
+    };
     let outer = holders.into_iter().filter(|holder| keys.iter().any(|key| holder.is_by(key, file)));
     let strongest = outer.max_by_key(|holder| (strength(holder.kind), holder.token));
     Ok(strongest.map(|holder| (holder.kind, holder.token)))
@@ -256,17 +260,20 @@ fn strength(kind: LockKind) -> u8 {
 /// # Errors
 /// If the record of the holders cannot be trusted or read.
 pub fn holders(file: &Path) -> io::Result<Vec<ListedHolder>> {
-    list(file).map(|(_, holders)| holders)
+    list(file).map(|(_, holders)| holders).map_err(into_io)
 }
 
 /// The same, with the file that its path names.
-fn list(file: &Path) -> io::Result<(FileId, Vec<ListedHolder>)> {
-    let listed = Place::find(file).and_then(|place| match place {
+fn list(file: &Path) -> Result<(FileId, Vec<ListedHolder>), FileLockError> {
+    match Place::find(file)? {
         Some(place) => Ok((place.id(), Sidecar::list(place)?)),
         None => Ok(((0, 0), Vec::new())),
-    });
-    listed.map_err(|error| match error {
+    }
+}
+
+fn into_io(error: FileLockError) -> io::Error {
+    match error {
         FileLockError::Io { source, .. } => source,
         other => io::Error::other(other),
-    })
+    }
 }

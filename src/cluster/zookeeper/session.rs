@@ -505,10 +505,11 @@ fn error(source: zk::Error) -> Error {
         E::NodeExists => Error::NodeExists,
         E::BadVersion => Error::BadVersion,
         E::NotEmpty => Error::NotEmpty,
-        E::NoAuth | E::AuthFailed => Error::NoAuth,
+        // Of all that a client here creates, only a znode of its own identities has an access list that can be invalid:
+        // none of them counts as one, such as an address.
+        E::NoAuth | E::AuthFailed | E::InvalidAcl => Error::NoAuth,
         E::SessionExpired | E::ClientClosed => Error::SessionOver,
         E::BadArguments(_)
-        | E::InvalidAcl
         | E::NoChildrenForEphemerals
         | E::QuotaExceeded
         | E::Throttled
@@ -530,6 +531,11 @@ mod tests {
         assert!(matches!(error(zk::Error::SessionMoved), Error::Unanswered(_)));
         assert!(matches!(error(zk::Error::Timeout), Error::Unanswered(_)));
         assert!(matches!(error(zk::Error::UnexpectedError("?".into())), Error::Unanswered(_)));
+    }
+
+    #[test]
+    fn identities_that_can_own_nothing_are_a_refusal_for_good() {
+        assert_eq!(error(zk::Error::InvalidAcl), Error::NoAuth);
     }
 
     #[test]

@@ -32,10 +32,15 @@ async fn an_entry_with_any_name_is_shown_if_a_lock_waits_for_it() {
         assert_eq!(code, Some(75), "it makes a lock wait");
         let (_, text) = printed(&connect, &["locks", path]);
         assert!(text.contains(path) && text.contains("holds") && text.contains("theirs"), "{text}");
+        let name =
+            if path == "/locks/a" { "entry `ex0000000000`, goes with no session" } else { "entry `mine0000000000`" };
+        assert!(text.contains(name), "{text}");
     }
     let (_, all) = printed(&connect, &["locks"]);
     assert!(all.contains("/locks/b") && !all.contains("/locks/a"), "a queue of messages is no lock: {all}");
-    assert_eq!(printed(&connect, &["lock", "--revoke", "/locks/a"]).0, Some(1), "nobody can be asked");
+    let (code, text) = printed(&connect, &["lock", "--revoke", "/locks/a"]);
+    assert_eq!(code, Some(1), "nobody can be asked: {text}");
+    assert!(text.contains("`/locks/a` is blocked by `/locks/a/ex0000000000`") && text.contains("deletes it"), "{text}");
     let (data, _) = theirs.get_data("/locks/a/ex0000000000").await.unwrap();
     assert_eq!(data, b"theirs", "and what is no client's is left as it is");
     let waiting = Client::start(&connect, &["/locks/a"]);
@@ -103,10 +108,30 @@ async fn where_there_is_too_much_the_rest_is_counted_and_named() {
     let (code, text) = printed(&connect, &["locks", "/big"]);
     assert_eq!(code, Some(0), "{text}");
     // `/big` itself and its first children are visited.
-    let expected = "10001 znodes left, the first is `/big/n09999`; name a path further down";
-    assert!(text.contains(expected) && text.contains("no locks"), "{text}");
+    let expected = "10001 znodes not looked at, the first is `/big/n09999`; name a path further down";
+    assert!(text.contains(expected) && !text.contains("no locks"), "{text}");
     let (_, text) = printed(&connect, &["locks"]);
-    assert!(text.contains("znodes left, the first is `/big/n") && text.contains("name the path of a lock"), "{text}");
+    assert!(
+        text.contains("znodes not looked at, the first is `/big/n") && text.contains("name the path of a lock"),
+        "{text}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn numbered_children_that_are_too_many_are_counted_and_named_too() {
+    let connect = shared();
+    let theirs = zookeeper(&connect).await;
+    make(&theirs, "/dates", CreateMode::Persistent).await;
+    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    let mut writer = theirs.new_multi_writer();
+    for number in 0..1_200 {
+        writer.add_create(&format!("/dates/{number:010}"), b"", &open).unwrap();
+    }
+    writer.commit().await.unwrap();
+    make(&theirs, "/dates/0000001100/x-lock-0000000000", CreateMode::Ephemeral).await;
+    let (_, text) = printed(&connect, &["locks"]);
+    assert!(text.contains("200 znodes not looked at, the first is `/dates/0000001000`"), "{text}");
+    assert!(!text.contains("no locks"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

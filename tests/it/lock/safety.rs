@@ -300,7 +300,10 @@ fn a_holder_is_asked_to_release_and_its_command_gets_the_signal_of_its_choice() 
     assert_eq!(printed(&connect, &["lock", "--revoke", "/locks/a"]).0, Some(0));
     asked.await_line("asked");
     assert_eq!(asked.await_exit(), Some(0));
-    assert_eq!(printed(&connect, &["lock", "--revoke", "/locks/a"]), (Some(1), "asked 0 holders to release".into()));
+    assert_eq!(
+        printed(&connect, &["lock", "--revoke", "/locks/a"]),
+        (Some(1), "cronkeeper: nobody holds `/locks/a`".into())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -171,6 +171,38 @@ fn of_servers(connect: &str, options: &[&str], what: &str) {
 }
 
 #[test]
+fn credentials_that_the_servers_refuse_are_no_busy_lock() {
+    let connect = shared();
+    let scratch = Scratch::new("credentials");
+    let refused = |credential: &str, line: &[&str], says: &[&str]| {
+        let file = scratch.write("auth", &format!("{credential}\n"));
+        let file = closed(&file);
+        let (line, command) = match line.iter().position(|word| *word == "--") {
+            Some(at) => line.split_at(at),
+            None => (line, &[][..]),
+        };
+        let line = [line, &["--zookeeper-auth-file", &file], command].concat();
+        let (code, text) = printed(&connect, &line);
+        assert_eq!(code, Some(78), "{credential}, {line:?}: {text}");
+        assert!(text.contains("--zookeeper-auth-file"), "{credential}, {line:?}: {text}");
+        says.iter().for_each(|said| assert!(text.contains(said), "{credential}, {line:?}: {text}"));
+    };
+    // A scheme that the servers do not know, and one whose identities they accept from servers only.
+    for credential in ["sesame:open", "x509:CN=a"] {
+        let file = scratch.path().join("auth").display().to_string();
+        CALLS.iter().for_each(|line| refused(credential, line, &["refuses the credentials of", &file]));
+    }
+    // One that the servers accept, and that can own nothing: what waits for a lock must not wait for that.
+    let lock = ["lock", "--timeout", "2s", "/locks/a", "--", "true"];
+    let several = ["lock", "--timeout", "2s", "/locks/a", "/locks/b", "--", "true"];
+    let latch = ["latch", "/latches/a", "--timeout", "2s", "--count", "1", "down"];
+    let barrier = ["barrier", "/barriers/a", "--timeout", "2s", "--parties", "2"];
+    for line in [&lock[..], &several, &latch, &barrier] {
+        refused("ip:10.0.0.1", line, &["not authorized"]);
+    }
+}
+
+#[test]
 fn what_was_seen_of_a_server_is_told() {
     let ensemble = Ensemble::builder(1).tls(ClientCertificate::NotAsked).property("maxClientCnxns", "1").start();
     let files = ensemble.certificates();

@@ -22,6 +22,9 @@
 //! pass for a holder of the lock, though: a record has a proof by the holder's secret key. The sidecar is accepted from
 //! root, from this user, from the owner of its directory, who could replace it anyway, and from whoever may write the
 //! file. Those who may only read the file lock it without a record, as do those who cannot create the sidecar.
+//!
+//! In a directory that everybody may write, a stranger can put anything under the sidecar's name. That must not keep
+//! others from the lock, which is flock(2) on the file itself: they take it without a record, and say what is in the way.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -95,15 +98,21 @@ impl Sidecar {
             Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => {
                 let newest = match open(OFlags::RDONLY) {
                     Err(_) => None,
-                    opened => Self::checked(opened, place, name, path.clone())?.newest()?,
+                    opened => match Self::checked(opened, place, name, path.clone()) {
+                        Err(planted @ FileLockError::Unsafe { .. }) => return Ok(Recording::Impossible(None, planted)),
+                        sidecar => sidecar?.newest()?,
+                    },
                 };
                 Ok(Recording::Impossible(newest, FileLockError::io(&path, "record the holder in", errno)))
             }
-            opened => {
-                let sidecar = Self::checked(opened, place, name, path)?;
-                sidecar.share();
-                Ok(Recording::Possible(Box::new(sidecar)))
-            }
+            opened => match Self::checked(opened, place, name, path) {
+                Err(planted @ FileLockError::Unsafe { .. }) => Ok(Recording::Impossible(None, planted)),
+                sidecar => {
+                    let sidecar = sidecar?;
+                    sidecar.share();
+                    Ok(Recording::Possible(Box::new(sidecar)))
+                }
+            },
         }
     }
 
@@ -203,8 +212,16 @@ impl Sidecar {
         path: PathBuf,
     ) -> Result<Self, FileLockError> {
         let file = match opened {
-            Err(Errno::LOOP) => return Err(FileLockError::unsafe_file(&path, "is a symbolic link")),
-            other => other.map_err(|errno| FileLockError::io(&path, "open", errno))?.into(),
+            Ok(file) => file.into(),
+            // A link, a directory, a socket, or a file on which its owner has a lease.
+            Err(errno) => {
+                let found = statat(&place.folder, &name, AtFlags::SYMLINK_NOFOLLOW).ok();
+                let why = found.and_then(|found| fault(&found, owner_of(&place.folder), &place.stat));
+                return Err(match why {
+                    Some(why) => FileLockError::unsafe_file(&path, why),
+                    None => FileLockError::io(&path, "open", errno),
+                });
+            }
         };
         let sidecar = Self { file, place, name, path };
         let own = fstat(&sidecar.file).map_err(|errno| sidecar.failed("examine", errno))?;
@@ -246,12 +263,21 @@ fn fault(stat: &Stat, folder_owner: Option<u32>, locked: &Stat) -> Option<String
     // Only its members can give a file to a group.
     let is_of_group = locked.st_mode & 0o020 != 0 && stat.st_gid == locked.st_gid;
     let is_shared = locked.st_mode & 0o002 != 0 || is_of_group;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        Some("is not a regular file".to_owned())
+    let uid = stat.st_uid;
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => None,
+        FileType::Symlink => Some("a symbolic link"),
+        FileType::Directory => Some("a directory"),
+        FileType::Fifo => Some("a FIFO"),
+        FileType::Socket => Some("a socket"),
+        _ => Some("a device"),
+    };
+    if let Some(kind) = kind {
+        Some(format!("is {kind} that belongs to uid {uid}, not a record of holders; remove it"))
     } else if stat.st_nlink > 1 {
-        Some("has another name (hard link)".to_owned())
+        Some(format!("has another name (hard link; owner: uid {uid}); remove it"))
     } else if !accepted.contains(&Some(stat.st_uid)) && !is_shared {
-        Some(format!("belongs to another user (uid {}), who may not write the locked file; remove it", stat.st_uid))
+        Some(format!("belongs to another user (uid {uid}), who may not write the locked file; remove it"))
     } else {
         None
     }

@@ -473,35 +473,6 @@ fn a_sidecar_with_foreign_content_is_refused_and_kept() {
 }
 
 #[test]
-fn a_sidecar_that_others_could_have_made_is_refused() {
-    let folder = Folder::new();
-    let file = folder.path("lock");
-    let refused = |why: &str| {
-        let refused = try_take(&file, LockKind::Mutex).unwrap_err();
-        assert!(matches!(&refused, FileLockError::Unsafe { why: found, .. } if found.contains(why)), "{refused}");
-        assert!(holders(&file).unwrap_err().to_string().contains(why));
-        fs::remove_file(sidecar(&file)).unwrap();
-    };
-    drop(take(&file, LockKind::Mutex));
-    fs::rename(sidecar(&file), folder.path("target")).unwrap();
-    let before = fs::read(folder.path("target")).unwrap();
-    symlink(folder.path("target"), sidecar(&file)).unwrap();
-    refused("symbolic link");
-    fs::hard_link(folder.path("target"), sidecar(&file)).unwrap();
-    refused("hard link");
-    assert_eq!(fs::read(folder.path("target")).unwrap(), before);
-    let fifo = nix::unistd::mkfifo(&sidecar(&file), nix::sys::stat::Mode::from_bits_truncate(0o600));
-    fifo.unwrap();
-    refused("regular file");
-    if !rustix::process::geteuid().is_root() {
-        return skipped(Facility::Root, "only root can give a file to another user");
-    }
-    fs::write(sidecar(&file), "").unwrap();
-    chown(sidecar(&file), Some(4242), None).unwrap();
-    refused("belongs to another user (uid 4242)");
-}
-
-#[test]
 fn root_and_the_owner_of_a_directory_share_its_locks() {
     if !rustix::process::geteuid().is_root() {
         return skipped(Facility::Root, "only root can give a file to another user");

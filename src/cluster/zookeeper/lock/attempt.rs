@@ -141,7 +141,7 @@ impl<C: Client, K: Clock> Attempt<C, K> {
     /// Creates the entry of a single lock and lists the queue, in one round trip: a session's requests are carried out
     /// in order.
     async fn create_one(&mut self, path: &LockPath) -> Result<Option<Vec<String>>, Error> {
-        let client = line(&self.client).map_err(|error| Error::Unanswered(error.to_string()))?;
+        let client = line(&self.client).map_err(not_sent)?;
         let created = client.create(&path.child(&self.prefix), self.request.data.clone(), Mode::EphemeralSequential);
         let listed = client.children(path.as_str());
         self.is_unclear = true;
@@ -155,7 +155,7 @@ impl<C: Client, K: Clock> Attempt<C, K> {
 
     /// Creates the entries of several locks in one transaction. Lists the first queue.
     async fn create_all(&mut self, all: &[LockPath]) -> Result<Option<Vec<String>>, Error> {
-        let client = line(&self.client).map_err(|error| Error::Unanswered(error.to_string()))?;
+        let client = line(&self.client).map_err(not_sent)?;
         let create = |path: &LockPath| Op::Create {
             path: path.child(&self.prefix),
             data: self.request.data.clone(),
@@ -283,6 +283,15 @@ impl Failures {
         }
         self.0 = if client.state() == State::Connected { self.0 + 1 } else { 0 };
         Ok(pause(client, clock).await?)
+    }
+}
+
+/// The failure of a request that was not sent. What does not pass must not look like what does.
+fn not_sent(error: SessionError) -> Error {
+    match error {
+        SessionError::NoAuth(_) => Error::NoAuth,
+        SessionError::SessionOver => Error::SessionOver,
+        error => Error::Unanswered(error.to_string()),
     }
 }
 

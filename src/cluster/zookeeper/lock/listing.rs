@@ -77,12 +77,31 @@ pub struct Listing {
     pub cut: Option<Cut>,
 }
 
+/// What a request to release a lock has come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Number of holders that were asked.
+    pub holders: usize,
+    /// Paths of entries that hold the lock and go with no session, so that nobody can be asked.
+    pub foreign: Vec<String>,
+}
+
 /// The znodes that a search has seen and not visited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cut {
     pub left: usize,
     /// The path of the first one.
     pub first: String,
+}
+
+impl Cut {
+    /// Both together; the first one names the first znode.
+    fn both(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        match (one, other) {
+            (Some(one), Some(other)) => Some(Self { left: one.left + other.left, first: one.first }),
+            (one, other) => one.or(other),
+        }
+    }
 }
 
 /// A znode to visit.
@@ -104,7 +123,8 @@ pub async fn list<C: Client>(client: &C, path: Option<&LockPath>) -> Result<List
     for visited in 0.. {
         let Some(place) = left.pop_front() else { break };
         if visited >= MOST_ZNODES {
-            listing.cut = Some(Cut { left: left.len() + 1, first: place.path });
+            let unvisited = Some(Cut { left: left.len() + 1, first: place.path });
+            listing.cut = Cut::both(unvisited, listing.cut);
             break;
         }
         let names = context::children(line(client)?, &place.path).await;
@@ -117,7 +137,9 @@ pub async fn list<C: Client>(client: &C, path: Option<&LockPath>) -> Result<List
             listing.locks.extend(kazoo_semaphore(client, &place.path, &names).await?);
         }
         listing.locks.extend(queue(client, &place, &names).await?);
-        left.extend(below(client, &place.path, &names, is_semaphore).await?);
+        let (children, skipped) = below(client, &place.path, &names, is_semaphore).await?;
+        left.extend(children);
+        listing.cut = Cut::both(listing.cut, skipped);
     }
     Ok(listing)
 }
@@ -136,7 +158,7 @@ fn queue_of_kazoo(path: &str) -> String {
     format!("{path}{KAZOO_QUEUE}")
 }
 
-/// The children to visit.
+/// The children to visit, and those that are too many to look at.
 ///
 /// A name that ends in a sequence number can be a lock's own, such as `/locks/20261126`: whatever has had children of
 /// its own is visited. Entries never have any.
@@ -145,13 +167,16 @@ async fn below<C: Client>(
     parent: &str,
     names: &[String],
     is_semaphore: bool,
-) -> Result<Vec<Place>, SessionError> {
+) -> Result<(Vec<Place>, Option<Cut>), SessionError> {
     let (numbered, plain): (Vec<&String>, Vec<&String>) = names.iter().partition(|name| sequence(name).is_some());
     let known: BTreeSet<&str> = plain.iter().map(|name| name.as_str()).collect();
     let is_queue = |name: &str| name.strip_suffix(KAZOO_QUEUE).is_some_and(|base| known.contains(base));
     let is_own = |name: &str| is_semaphore && SEMAPHORE.contains(&name);
     let mut visited: Vec<&String> = plain.iter().copied().filter(|name| !is_queue(name) && !is_own(name)).collect();
-    let numbered = numbered.into_iter().filter(|name| !is_entry(name)).take(MOST_ENTRIES).cloned().collect();
+    let mut numbered: Vec<String> = numbered.into_iter().filter(|name| !is_entry(name)).cloned().collect();
+    numbered.sort_unstable();
+    let skipped = numbered.split_off(numbered.len().min(MOST_ENTRIES));
+    let skipped = skipped.first().map(|first| Cut { left: skipped.len(), first: child(parent, first) });
     let found = context::stats(line(client)?, parent, numbered).await?;
     let parents = found.iter().filter(|(_, stat)| stat.ephemeral_owner == 0 && stat.cversion > 0);
     visited.extend(parents.map(|(name, _)| name));
@@ -160,7 +185,8 @@ async fn below<C: Client>(
         is_named: false,
         is_kazoo_semaphore: known.contains(queue_of_kazoo(name).as_str()),
     };
-    Ok(visited.into_iter().map(place).filter(|place| !is_reserved(&place.path)).collect())
+    let visited = visited.into_iter().map(place).filter(|place| !is_reserved(&place.path)).collect();
+    Ok((visited, skipped.filter(|skipped| !is_reserved(&skipped.first))))
 }
 
 fn child(parent: &str, name: &str) -> String {
@@ -272,23 +298,27 @@ fn entry(parent: &str, (name, data, stat): Found, role: EntryRole) -> ListedEntr
     ListedEntry { name, znode, is_persistent: false, role, since, client, data: text, is_revoked }
 }
 
-/// Asks the holders of a lock to release it, as Curator's `Revoker` does. Returns their number.
+/// Asks the holders of a lock to release it, as Curator's `Revoker` does.
 ///
 /// # Errors
 /// If the servers do not answer or refuse.
-pub async fn revoke<C: Client>(client: &C, path: &LockPath) -> Result<usize, LockError> {
+pub async fn revoke<C: Client>(client: &C, path: &LockPath) -> Result<Asked, LockError> {
     let listing = list(client, Some(path)).await?;
     let own = listing.locks.into_iter().filter(|lock| lock.path == path.as_str());
-    let mut asked = 0;
-    // What no client made as an entry, such as a message, keeps its data.
-    let may_ask = |entry: &ListedEntry| entry.role != EntryRole::Waits && !entry.is_persistent;
-    for entry in own.flat_map(|lock| lock.entries).filter(may_ask).map(|entry| entry.znode) {
-        let set = Op::Set { path: entry.clone(), data: REVOKE.to_vec(), version: -1 };
+    let holders = own.flat_map(|lock| lock.entries).filter(|entry| entry.role != EntryRole::Waits);
+    let mut asked = Asked::default();
+    for entry in holders {
+        // What no client made as an entry, such as a message, keeps its data.
+        if entry.is_persistent {
+            asked.foreign.push(entry.znode);
+            continue;
+        }
+        let set = Op::Set { path: entry.znode.clone(), data: REVOKE.to_vec(), version: -1 };
         match line(client)?.multi(vec![set]).await {
-            Ok(_) => asked += 1,
+            Ok(_) => asked.holders += 1,
             // It was released meanwhile.
             Err(failed) if failed.error == Error::NoNode => {}
-            Err(failed) => return Err(failed).at(&entry).map_err(LockError::from),
+            Err(failed) => return Err(failed).at(&entry.znode).map_err(LockError::from),
         }
     }
     Ok(asked)

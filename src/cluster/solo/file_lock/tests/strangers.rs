@@ -125,3 +125,61 @@ fn a_command_that_inherits_the_descriptor_keeps_the_lock_and_may_only_read() {
         }
     }
 }
+
+/// Whatever is under the sidecar's name: the file is locked without it, and it is left as it is.
+fn assert_locks_beside(file: &Path, why: &str) {
+    for kind in [LockKind::Mutex, LockKind::Shared, LockKind::Exclusive] {
+        let held = try_take(file, kind).unwrap_or_else(|error| panic!("{why}: {error}"));
+        assert!(is_busy(file, LockKind::Mutex), "{why}: others are excluded");
+        let told = held.unrecorded.as_ref().expect("it has no record").to_string();
+        assert!(told.contains(why) && told.contains("remove it"), "{told}");
+        assert_eq!(held_by_key(file, &[LockKey::draw()]).unwrap(), None);
+    }
+    let refused = try_take(file, permits(2, 1)).unwrap_err();
+    assert!(refused.to_string().contains(why), "permits are counted in the record only: {refused}");
+    assert!(is_unlocked(file));
+    assert!(holders(file).unwrap_err().to_string().contains(why));
+}
+
+#[test]
+fn what_others_put_in_place_of_the_sidecar_keeps_nobody_from_the_lock() {
+    let folder = Folder::new();
+    let file = folder.path("lock");
+    let beside = sidecar(&file);
+    drop(take(&file, LockKind::Mutex));
+    fs::rename(&beside, folder.path("target")).unwrap();
+    let before = fs::read(folder.path("target")).unwrap();
+    symlink(folder.path("target"), &beside).unwrap();
+    assert_locks_beside(&file, "is a symbolic link");
+    fs::remove_file(&beside).unwrap();
+    symlink(folder.path("nowhere"), &beside).unwrap();
+    assert_locks_beside(&file, "is a symbolic link");
+    assert!(!folder.path("nowhere").exists());
+    fs::remove_file(&beside).unwrap();
+    fs::hard_link(folder.path("target"), &beside).unwrap();
+    assert_locks_beside(&file, "hard link");
+    assert_eq!(fs::read(folder.path("target")).unwrap(), before);
+    fs::remove_file(&beside).unwrap();
+    nix::unistd::mkfifo(&beside, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    assert_locks_beside(&file, "is a FIFO");
+    fs::remove_file(&beside).unwrap();
+    let socket = UnixListener::bind(&beside).unwrap();
+    assert_locks_beside(&file, "is a socket");
+    drop(socket);
+    fs::remove_file(&beside).unwrap();
+    fs::create_dir(&beside).unwrap();
+    assert_locks_beside(&file, "is a directory");
+}
+
+#[test]
+fn a_file_of_a_stranger_in_place_of_the_sidecar_keeps_nobody_from_the_lock() {
+    if !is_root() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.path("lock");
+    fs::write(sidecar(&file), "").unwrap();
+    chown(sidecar(&file), Some(4242), None).unwrap();
+    assert_locks_beside(&file, "belongs to another user (uid 4242)");
+    assert_eq!(fs::read(sidecar(&file)).unwrap(), b"");
+}
