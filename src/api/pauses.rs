@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tracing::info;
@@ -17,13 +17,13 @@ use super::control::{
 };
 use super::show::job_name;
 use super::{ApiState, RefusedRequest};
-use cronkeeper_core::clock::system;
+use cronkeeper_core::clock::{later, system};
 use cronkeeper_core::duration;
 use cronkeeper_core::job::{Job, JobName, JobSet};
 use cronkeeper_core::ledger::filter::JobPattern;
 use cronkeeper_core::ledger::{ControlEntry, Each};
 use cronkeeper_core::log_event::TARGET;
-use cronkeeper_core::run::{Pause, Resume};
+use cronkeeper_core::run::{LONGEST_HOLD, Pause, Resume, RunId};
 use cronkeeper_core::suggest::{counted, nearest};
 
 /// Interval at which the pauses are read while the leader ends many of them.
@@ -187,7 +187,25 @@ impl ApiState {
         let (by, reason) = (&paused.by, paused.reason.as_deref());
         let request = "pause";
         info!(target: TARGET, event = REQUESTED, request, %job, by, reason, "{by} requested a pause of the job");
+        self.await_held(|of| *of == job).await;
         Ok(Paused { paused, replaced })
+    }
+
+    /// Waits until what was begun ahead of its time has begun or was cancelled: whoever has paused these jobs relies on
+    /// nothing of them beginning afterwards.
+    async fn await_held(&self, is_of: impl Fn(&JobName) -> bool) {
+        let now = system::now().wall;
+        // If it cannot be read, the longest hold is enough.
+        let until = match self.reads.runs().await {
+            Ok(state) => {
+                let runs = state.runs.iter().map(|run| &run.run);
+                runs.filter(|run| run.trigger().is_none() && is_of(run.job())).map(RunId::scheduled_at).max()
+            }
+            Err(_) => Some(later(now, LONGEST_HOLD)),
+        };
+        let held = until.map(|until| until.duration_since(now)).filter(SignedDuration::is_positive);
+        // Not longer, because a mark can be years ahead.
+        sleep(held.map_or(Duration::ZERO, SignedDuration::unsigned_abs).min(LONGEST_HOLD)).await;
     }
 
     pub(super) async fn resume(&self, by: String, job: JobName) -> Result<Resumed, RefusedRequest> {
@@ -231,6 +249,7 @@ impl ApiState {
         let Each { done, failed } = self.recorded(self.sources.operator.pause_all(asked, paused.clone())).await?;
         let (by, reason, request) = (&paused.by, paused.reason.as_deref(), "pause");
         info!(target: TARGET, event = REQUESTED, request, by, reason, "{by} requested a pause of {count}");
+        self.await_held(|job| done.contains_key(job)).await;
         let jobs = done.keys().cloned().collect();
         let replaced = done.into_iter().filter_map(|(job, was)| Some((job, was?))).collect();
         Ok(PausedMany { paused, jobs, replaced, failed })

@@ -99,7 +99,6 @@ impl LockFailure {
     pub(super) fn exit(&self) -> Exit {
         match self {
             Self::Usage(_)
-            | Self::TooLong { .. }
             | Self::NoServers { .. }
             | Self::Upgrade { .. }
             | Self::Refused(LockError::OtherPermits { .. })
@@ -121,14 +120,22 @@ impl LockFailure {
             }
             Self::WardenGone => Exit::Command(137),
             Self::NotStarted { is_missing, .. } => Exit::Command(if *is_missing { 127 } else { 126 }),
-            Self::Refused(_) | Self::Latch(_) | Self::File(_) | Self::Directory { .. } | Self::Lost => Exit::Failed,
+            Self::TooLong { .. }
+            | Self::Refused(_)
+            | Self::Latch(_)
+            | Self::File(_)
+            | Self::Directory { .. }
+            | Self::Lost => Exit::Failed,
         }
     }
 
     /// What to do about it.
     pub(super) fn hint(&self) -> Option<&'static str> {
         Some(match self {
-            Self::TooLong { .. } => "lock fewer at once, name them by shorter paths, or lock a directory above them",
+            Self::TooLong { .. } => {
+                "lock fewer at once, name them by shorter paths, or lock a directory above them; a ZooKeeper server, too, \
+                 takes only so many at once (`jute.maxbuffer`, about 1 MB by default)"
+            }
             Self::NoServers { .. } => "name them with `--zookeeper`, CRONKEEPER_ZOOKEEPER or the environment file",
             Self::EnvironmentFile { .. } => {
                 "run as a user that can read it, name the servers with `--zookeeper`, or lock a file with `--file`"
