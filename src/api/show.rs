@@ -88,7 +88,10 @@ pub(super) async fn job(
     let set = Arc::clone(&state.sources.jobs.borrow());
     let coming = match set.jobs.get(&name) {
         Some(job) if job.enabled => {
-            std::iter::successors(job.next_after(status.at), |at| job.next_after(*at)).take(COMING).collect()
+            // Nothing is due before the next time that the status shows.
+            let shown = status.jobs.iter().find(|job| job.name == name).and_then(|job| job.next);
+            let first = job.next_after(status.at).map(|next| shown.map_or(next, |shown| next.max(shown)));
+            std::iter::successors(first, |at| job.next_after(*at)).take(COMING).collect()
         }
         _ => Vec::new(),
     };

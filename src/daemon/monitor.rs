@@ -104,6 +104,7 @@ impl Observer for Monitor {
     type Reloaded = Reloaded;
 
     fn on_turn(&mut self, now: Now) {
+        self.outage.turn(now.up);
         self.shown.turned.send_replace(now.up);
     }
 

@@ -99,7 +99,11 @@ impl JobPage<'_> {
             None => Some(self.status.at),
             Some(until) => until.map(|until| until.max(self.status.at)),
         };
-        let first = from.and_then(|from| job.next_after(from));
+        // Nothing is due before the job's next time, which is later than usual if its mark is in the future.
+        let first = from.and_then(|from| {
+            let next = job.next_after(from)?;
+            Some(self.job.next.map_or(next, |shown| next.max(shown)))
+        });
         let times: Vec<Timestamp> = std::iter::successors(first, |at| job.next_after(*at)).take(COMING).collect();
         html! {
             section #coming data-live="" aria-labelledby="coming-title" {

@@ -10,14 +10,33 @@ use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::run::millis;
 
 const SECOND: Duration = Duration::from_secs(1);
+/// The daemon's loop turns more often than that, unless the process stands still.
+const STANDSTILL: Duration = Duration::from_secs(3);
 
 /// The current outage, if there is one.
 #[derive(Debug, Default)]
 pub(in crate::daemon) struct Outage {
     since: Option<Uptime>,
+    /// The newest turn of the loop.
+    turned: Option<Uptime>,
+    /// From when until when this process stood still last.
+    stood: Option<(Uptime, Uptime)>,
 }
 
 impl Outage {
+    /// Notes a turn of the daemon's loop.
+    pub fn turn(&mut self, now: Uptime) {
+        let before = self.turned.replace(now);
+        if let Some(before) = before.filter(|before| now.since(*before) > STANDSTILL) {
+            self.stood = Some((before, now));
+        }
+    }
+
+    /// When the connection was lost that is reported now: while this process stood still, nobody could notice.
+    fn lost_at(&self, now: Uptime) -> Uptime {
+        self.stood.filter(|(_, until)| now.since(*until) <= SECOND).map_or(now, |(from, _)| from)
+    }
+
     /// Notes an event of the election. Logs the end of an outage in which the session was lost, or which lasted since
     /// the start; `coordination.resumed` tells of any other.
     pub fn follow(&mut self, now: Uptime, event: &Event) {
@@ -40,7 +59,7 @@ impl Outage {
     fn ended(&mut self, now: Uptime, event: &Event) -> Option<Duration> {
         match event {
             Event::Suspended { .. } | Event::Expired { .. } | Event::Unreachable { .. } => {
-                self.since.get_or_insert(now);
+                self.since = self.since.or_else(|| Some(self.lost_at(now)));
                 None
             }
             Event::Resumed { .. } => {
@@ -71,5 +90,22 @@ mod tests {
         outage.ended(at(200), &Event::Suspended { session: id.clone() });
         outage.ended(at(201), &Event::Resumed { session: id });
         assert_eq!(outage.ended(at(300), &session), None);
+    }
+
+    #[test]
+    fn an_outage_that_a_standstill_hid_began_with_it() {
+        let at = |millis| Uptime::ZERO + Duration::from_millis(millis);
+        let id = SessionId("0x1".into());
+        let session = Event::Session { id: id.clone(), timeout: Duration::from_secs(10) };
+        let mut outage = Outage::default();
+        [0, 2_000, 24_000].into_iter().for_each(|millis| outage.turn(at(millis)));
+        outage.ended(at(24_001), &Event::Suspended { session: id.clone() });
+        outage.turn(at(24_020));
+        outage.ended(at(24_020), &Event::Expired { session: id.clone() });
+        assert_eq!(outage.ended(at(24_022), &session), Some(Duration::from_millis(22_022)));
+        // The next one has nothing to do with it.
+        outage.turn(at(26_000));
+        outage.ended(at(26_000), &Event::Expired { session: id });
+        assert_eq!(outage.ended(at(26_500), &session), Some(Duration::from_millis(500)));
     }
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::cluster::{Place, again, in_line, job, jobs, usual};
 use super::control::{ask, asked};
+use crate::solo::fixture::get_json;
 use crate::support::node::{Node, Spec};
 use crate::support::scratch::Scratch;
 use crate::support::witness::Witness;
@@ -101,6 +102,8 @@ fn every_node_shows_that_a_mark_is_in_the_future() {
         until("it is shown", || status(node.spec())["jobs"][0]["error"].is_string());
         let job = &status(node.spec())["jobs"][0];
         assert_eq!(job["next"], json!(next), "{}", node.name());
+        let coming = &get_json(node.spec(), "/v1/jobs/minutely")["coming"];
+        assert_eq!(coming[0], json!(next), "{}", node.name());
         let check = ask(node.spec(), &["status", "--check"]);
         let problems = String::from_utf8_lossy(&check.stdout).into_owned();
         assert!(check.status.code() == Some(1) && problems.contains("minutely"), "{}: {problems}", node.name());
