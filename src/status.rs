@@ -305,8 +305,23 @@ pub struct QueuedCandidate {
 mod tests {
     use cronkeeper_core::run::{HistoryRecord, RunRecord};
 
+    use std::time::Duration;
+
     use super::*;
     use crate::fuzz::{Fuzz, LEDGER_WORDS, is_read_back};
+
+    /// A start that is held until its time has its record before.
+    #[test]
+    fn a_run_runs_since_it_was_due_at_the_earliest() {
+        let mut run = crate::test_records::record("a", 60, "s");
+        let due = run.scheduled_at;
+        for (begun_at, since) in
+            [(due - Duration::from_millis(300), due), (due + Duration::from_secs(2), due + Duration::from_secs(2))]
+        {
+            run.begun_at = begun_at;
+            assert_eq!(RunStatus::from(&run).since, since);
+        }
+    }
 
     #[test]
     fn fuzz_shown_records() {

@@ -73,7 +73,10 @@ fn if_every_node_is_drained_nobody_leads_and_each_node_says_so() {
     let (place, witness) = (Place::shared(), Witness::new());
     let file = jobs(&[job("tick", "* * * * * *", &witness.command(&["true"]), "")]);
     let [a, b] = in_line(["a", "b"].map(|name| usual(place.node(name)).jobs(&file)));
-    asked(a.spec(), &["drain", b.name()]);
+    asked(a.spec(), &["drain", b.name(), "--reason", "disks"]);
+    // Whoever drains it once more without a reason does not take that back.
+    let again = json_of(a.spec(), &["drain", b.name()]);
+    assert_eq!(again["results"][0]["reason"], "disks", "{again}");
     let last = ask(a.spec(), &["drain"]);
     assert!(last.status.success(), "{last:?}");
     assert!(String::from_utf8_lossy(&last.stderr).contains("every node is drained now"), "{last:?}");

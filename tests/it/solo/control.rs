@@ -173,6 +173,16 @@ fn whoever_waits_for_a_run_that_waits_for_another_reads_so() {
 }
 
 #[test]
+fn waiting_for_a_run_that_outlasts_the_pause_fails() {
+    let spec = node("outlasted").jobs("jobs: {load: {schedule: '@every 1s', command: [sleep, '600']}}");
+    let node = leading(&spec);
+    node.await_event("run.started", LONG);
+    let waited = cli(&spec, &["pause", "load", "--for", "1s", "--wait"]);
+    let text = String::from_utf8_lossy(&waited.stderr).into_owned();
+    assert!(waited.status.code() == Some(1) && text.contains("the pause of load was over while 1 run"), "{waited:?}");
+}
+
+#[test]
 fn a_pause_stays_when_the_leader_dies() {
     let first = node("asked").jobs("jobs: {tick: {schedule: '* * * * * *', command: 'true'}}\n");
     let a = serving(&first);
