@@ -283,7 +283,13 @@ pub(super) fn limited_reason(reason: Option<String>) -> Result<Option<String>, R
 
 /// Parses a request's body. An empty one means `{}`.
 pub(super) fn parse_body<T: DeserializeOwned>(body: RequestBody) -> Result<T, RefusedRequest> {
-    let body = body.map_err(|bad| RefusedRequest::new(bad.status(), bad.body_text()))?;
+    let body = body.map_err(|bad| match bad.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            let error = format!("the request is longer than the {} KiB that one may be", MOST_BYTES >> 10);
+            RefusedRequest::new(StatusCode::PAYLOAD_TOO_LARGE, error)
+        }
+        other => RefusedRequest::new(other, bad.body_text()),
+    })?;
     let text: &[u8] = if body.is_empty() { b"{}" } else { &body };
     serde_json::from_slice(text)
         .map_err(|error| RefusedRequest::new(StatusCode::BAD_REQUEST, format!("invalid body: {error}")))

@@ -94,7 +94,8 @@ async fn an_invalid_request_is_refused_and_a_large_one_is_not_read() {
     let long = format!(r#"{{"reason":"{}"}}"#, "x".repeat(1_001));
     assert_eq!(daemon.post("/v1/jobs/load/pause", &long).await.0, 400);
     let large = format!(r#"{{"reason":"{}"}}"#, "x".repeat(1 << 20));
-    assert_eq!(daemon.post("/v1/jobs/load/pause", &large).await.0, 413);
+    let (code, refused) = daemon.post("/v1/jobs/load/pause", &large).await;
+    assert_eq!((code, &refused["error"]), (413, &"the request is longer than the 64 KiB that one may be".into()));
     assert_eq!(daemon.post("/v1/jobs/load/recount", r#"{"force":true}"#).await.0, 400);
     assert_eq!(daemon.get("/v1/jobs/load/pause").await.0, 405);
     assert!(daemon.requests().is_empty());
