@@ -108,6 +108,14 @@ fn when_a_daemon_is_killed_the_next_leads_at_once_and_systemd_restarts_it() {
     assert_eq!((&record["outcome"], &record["reason"]), (&"interrupted".into(), &"node-died".into()));
 }
 
+/// The memory of the daemon has its token and the secrets of jobs. A job may raise its own limit.
+#[test]
+fn both_units_keep_the_daemon_from_dumping_core() {
+    for unit in [include_str!("../../systemd/cronkeeper.service"), include_str!("../../systemd/cronkeeper@.service")] {
+        assert!(unit.lines().any(|line| line == "LimitCORE=0:infinity"), "{unit}");
+    }
+}
+
 #[test]
 fn when_a_daemon_hangs_the_watchdog_ends_it_before_its_session_ends() {
     let Some(cluster) = Cluster::or_skip("hung", SLEEPER, &["east"]) else { return };
