@@ -134,6 +134,11 @@ impl Runs {
         self.active.get(run).is_some_and(ActiveRun::is_begun)
     }
 
+    /// True if the ledger is known to have the run in flight, even if its next attempt is just being begun.
+    pub fn is_on_record(&self, run: &RunId) -> bool {
+        self.active.get(run).is_some_and(|active| active.is_begun() || active.waiting.is_some())
+    }
+
     /// Number of runs that this node has.
     pub fn own_count(&self) -> usize {
         self.active.own()

@@ -119,7 +119,7 @@ impl Triggers {
             return;
         }
         let run = RunId::manual(job.clone(), entry.record.at, seq);
-        if runs.contains(&run) && !runs.is_begun(&run) {
+        if runs.contains(&run) && !runs.is_on_record(&run) {
             // The list is outdated: its begin is not answered yet.
             return self.note_decided(seq, &entry.record);
         }
@@ -141,7 +141,7 @@ impl Triggers {
     fn judge(&self, cx: &Context, runs: &Runs, seq: TriggerSeq, entry: &TriggerEntry) -> TriggerVerdict {
         let request = &entry.record;
         let run = RunId::manual(request.job.clone(), request.at, seq);
-        if runs.is_begun(&run)
+        if runs.is_on_record(&run)
             || runs.is_over(&run)
             || entry.is_in_history
             || self.is_seen(seq, request.uuid)

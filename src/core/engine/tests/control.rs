@@ -13,7 +13,7 @@ use crate::ledger::{
 };
 use crate::process::Exit;
 use crate::run::{
-    ControlRecord, JobRecord, Nonce, Pause, Resume, RunRecord, Trigger, TriggerRecord, TriggerSeq, Version,
+    ControlRecord, JobRecord, Nonce, Pause, Resume, RunRecord, RunState, Trigger, TriggerRecord, TriggerSeq, Version,
 };
 
 fn request(job: &str, at_text: &str, uuid: u128) -> TriggerEntry {
@@ -148,6 +148,25 @@ fn a_trigger_beside_a_run_in_flight_is_skipped_where_overlap_says_so() {
         fixture.accept_all();
         fixture.receive(requests([(7, request("tick", "10:00:01", 1))]));
         assert_eq!(done(&fixture.accept_all()), [expected]);
+    }
+}
+
+/// The service had lost that the trigger was removed, and its run waits for its turn, which comes at once.
+#[test]
+fn a_trigger_whose_run_is_on_record_and_just_being_begun_is_removed() {
+    let backup = Job { overlap: Overlap::Queue, ..job("backup", "30 2 * * *") };
+    let trigger = Trigger { seq: TriggerSeq(7), uuid: Uuid::from_u128(1), by: "alice".into(), scheduled_at: None };
+    for state in [RunState::Queued, RunState::Unstarted] {
+        let mut found = running(&backup, at("10:00:00"), OwnerState::Gone);
+        (found.record.trigger, found.record.state) = (Some(trigger.clone()), state);
+        found.record.attempt = u32::from(state != RunState::Queued);
+        let jobs = [entry(&backup, at("10:00:00"), 0)].into();
+        let requests = requests([(7, request("backup", "10:00:00", 1))]);
+        let snapshot = Snapshot { jobs, running: vec![found], requests, ..Snapshot::default() };
+        let mut fixture = Fixture::leading("10:00:00", set([backup.clone()]), snapshot);
+        let changes = fixture.accept_all();
+        let begun = changes.iter().filter(|change| matches!(change, Change::UpdateRun { .. })).count();
+        assert_eq!((begun, done(&changes)), (1, vec!["drop 7".to_owned()]), "{changes:?}");
     }
 }
 
