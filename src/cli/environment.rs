@@ -29,27 +29,35 @@ const GIVEN_TO_HOOKS: [&str; 16] = [
     UNUSABLE_FILES,
 ];
 
-/// Rejects the first of `names` that starts with `CRONKEEPER_` and is unknown.
-///
-/// Known are the options of `command` and of all its subcommands, and the variables of jobs and hooks.
+/// Rejects the first of `names` that is [`unknown`].
 ///
 /// # Errors
 /// [`Error::UnknownVariable`].
 pub fn check(command: &clap::Command, names: impl Iterator<Item = String>) -> Result<(), Error> {
+    unknown(command, names).map_or(Ok(()), |Unknown { name, nearest }| Err(Error::UnknownVariable { name, nearest }))
+}
+
+/// A variable that nothing reads.
+pub(super) struct Unknown {
+    pub name: String,
+    /// The one that is probably meant.
+    pub nearest: Option<String>,
+}
+
+/// The first of `names` that starts with `CRONKEEPER_` and is unknown.
+///
+/// Known are the options of `command` and of all its subcommands, and the variables of jobs and hooks.
+pub(super) fn unknown(command: &clap::Command, names: impl Iterator<Item = String>) -> Option<Unknown> {
     let mut known: Vec<String> = GIVEN_TO_JOBS.iter().chain(&GIVEN_TO_HOOKS).map(|name| (*name).to_owned()).collect();
     let mut options = Vec::new();
     options_of(command, &mut options);
     known.extend(options.iter().cloned());
     // The smallest, because the environment has no order: the error must not depend on chance.
-    match names.filter(|name| name.starts_with(PREFIX) && !known.contains(name)).min() {
-        None => Ok(()),
-        Some(name) => {
-            let word = name.strip_prefix(PREFIX).unwrap_or_default();
-            let words = options.iter().filter_map(|option| option.strip_prefix(PREFIX));
-            let nearest = nearest(word, words).map(|word| format!("{PREFIX}{word}"));
-            Err(Error::UnknownVariable { name, nearest })
-        }
-    }
+    let name = names.filter(|name| name.starts_with(PREFIX) && !known.contains(name)).min()?;
+    let word = name.strip_prefix(PREFIX).unwrap_or_default();
+    let words = options.iter().filter_map(|option| option.strip_prefix(PREFIX));
+    let nearest = nearest(word, words).map(|word| format!("{PREFIX}{word}"));
+    Some(Unknown { name, nearest })
 }
 
 fn options_of(command: &clap::Command, names: &mut Vec<String>) {

@@ -8,10 +8,11 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::environment::{self, Unknown};
 use super::lock_failure::LockFailure;
 use super::node_args::servers;
 use super::progress::announced;
-use super::{Error, credentials};
+use super::{Error, credentials, guide};
 use cronkeeper_cluster::safe_path::{self, Refusal, Wanted};
 use cronkeeper_cluster::zookeeper::client::{Connect as _, ConnectError};
 use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
@@ -158,7 +159,15 @@ fn settings(text: &str) -> Result<BTreeMap<String, Setting>, BadSetting> {
     let setting = |((name, value), line): (Variable, u32)| {
         (name, Setting { value: String::from_utf8_lossy(&value).into_owned(), line })
     };
-    Ok(lines.variables.into_iter().map(setting).collect())
+    let settings: BTreeMap<String, Setting> = lines.variables.into_iter().map(setting).collect();
+    // As in the environment: a name that is misspelt must not go unnoticed.
+    match environment::unknown(&guide::command(), settings.keys().cloned()) {
+        None => Ok(settings),
+        Some(Unknown { name, nearest }) => {
+            let meant = nearest.map(|nearest| format!(", did you mean `{nearest}`?")).unwrap_or_default();
+            Err(BadSetting { line: settings[&name].line, why: format!("unknown variable `{name}`{meant}") })
+        }
+    }
 }
 
 /// A line of an environment file that is not accepted.
@@ -270,6 +279,11 @@ mod tests {
             ("=a:1\n", 1, "what is before `=` is not a variable name"),
             ("A B=c\n", 1, "what is before `=` is not a variable name"),
             ("A='b\n", 1, "the quote is not closed"),
+            (
+                "A=b\nCRONKEEPER_ZOKEEPER=a:1\n",
+                2,
+                "unknown variable `CRONKEEPER_ZOKEEPER`, did you mean `CRONKEEPER_ZOOKEEPER`?",
+            ),
         ] {
             assert_eq!(super::settings(text), Err(BadSetting { line, why: why.to_owned() }), "{text}");
         }
