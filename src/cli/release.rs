@@ -51,7 +51,12 @@ impl Args {
             self.node.connector(connect, SESSION_TIMEOUT)?;
         }
         let directories = self.node.directories(None);
-        let Some(state) = open(directories.state_dir(), &self.node, &node)? else { return Ok(()) };
+        let path = directories.state_dir();
+        let Some(state) = open(path, &self.node, &node)? else {
+            let path = path.display();
+            writeln!(io.err, "cronkeeper: nothing to release: no daemon has used the state directory `{path}`")?;
+            return Ok(());
+        };
         match state.node().filter(|_| self.node.given_node().is_none()) {
             Some(owner) => node = owner,
             None => state.check_node(&node)?,

@@ -302,6 +302,14 @@ fn what_another_node_held_is_not_released() {
 }
 
 #[test]
+fn a_state_directory_that_no_daemon_has_used_is_named() {
+    let state = Scratch::new("unused");
+    let line = ["release", "--zookeeper", NOWHERE, "--node", "a", "--state-dir", state.path().to_str().unwrap()];
+    let (code, _, err) = command::texts(&command::command(&line).output().unwrap());
+    assert!(code == Some(0) && err.contains(state.path().to_str().unwrap()), "{code:?} {err}");
+}
+
+#[test]
 fn settings_that_are_wrong_for_ever_are_refused_even_if_nothing_is_to_be_released() {
     let state = Scratch::new("state");
     let missing = state.path().join("ca.pem");
