@@ -3,8 +3,8 @@
 //! The ledger has the newest records of all nodes, a few of each job. The archive has what the ledger accepted from
 //! this node: the ends of its runs, those that it settled as leader, and the skips that it decided. So each record
 //! is in one node's archive. It is a copy, and treated as one: nothing waits for it, no decision depends on it, and
-//! what cannot be written is dropped, counted and logged. A file that SQLite finds damaged is moved aside and begun
-//! anew. On one host all replicas share the file, as they share the ledger.
+//! what cannot be written is dropped, counted and logged. What it may lack is copied from the ledger ([`copy`]). A file
+//! that SQLite finds damaged is moved aside and begun anew. On one host all replicas share the file, as they share the ledger.
 //!
 //! ```text
 //! daemon ──put──▶ queue of 4,096 ─▶ thread: one transaction per quarter second ─▶ archive.db
@@ -15,6 +15,7 @@
 //! Bounds: the queue by records, the file by [`MOST_BYTES`] and by time ([`HistoryRetention`]), the disk by what must stay
 //! free ([`RESERVE`](writer::RESERVE)), a read by time and by the window of its caller.
 
+mod copy;
 mod merge;
 mod store;
 #[cfg(test)]
@@ -31,11 +32,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
+use self::copy::Doubt;
 pub use self::merge::Merged;
 pub(crate) use self::merge::json_size;
 use self::writer::Writer;
+use cronkeeper_core::clock::system;
 use cronkeeper_core::log_event::TARGET;
 use cronkeeper_core::run::HistoryRecord;
+use cronkeeper_core::term::NodeName;
 
 /// The file's name in the state directory.
 const NAME: &str = "archive.db";
@@ -68,6 +72,7 @@ pub struct Archive(Option<Arc<Shared>>);
 struct Shared {
     path: PathBuf,
     items: SyncSender<Item>,
+    doubt: Arc<Doubt>,
     losses: Mutex<Losses>,
 }
 
@@ -82,12 +87,33 @@ struct Losses {
 #[derive(Debug)]
 enum Item {
     Record(Box<HistoryRecord>),
+    /// Write those that are missing, and answer with their number. No answer if that failed.
+    Copy {
+        records: Vec<HistoryRecord>,
+        copied: oneshot::Sender<usize>,
+    },
     /// Write what came before, then answer.
     Flush(oneshot::Sender<()>),
     /// A reader has found the file damaged.
     Damaged,
     /// Write what came before, answer, and end.
-    Close(SyncSender<()>),
+    Close(Closing),
+}
+
+/// How the thread ends.
+#[derive(Debug)]
+struct Closing {
+    /// Nothing is missing.
+    is_complete: bool,
+    closed: SyncSender<()>,
+}
+
+/// What is deleted.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Age at which records are deleted.
+    after: Option<Duration>,
+    most_bytes: u64,
 }
 
 impl Archive {
@@ -96,16 +122,16 @@ impl Archive {
         Self(None)
     }
 
-    /// Starts the archive in a state directory. The file is made when there is something to write; without an archive,
-    /// one that is there from before is removed.
+    /// Starts the archive in the state directory of this node. Without an archive, one that is there from before is
+    /// removed.
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn start(state_dir: &Path, retention: HistoryRetention) -> io::Result<Self> {
-        Self::start_with(state_dir, retention, MOST_BYTES)
+    pub fn start(state_dir: &Path, node: NodeName, retention: HistoryRetention) -> io::Result<Self> {
+        Self::start_with(state_dir, node, retention, MOST_BYTES)
     }
 
-    fn start_with(state_dir: &Path, retention: HistoryRetention, most_bytes: u64) -> io::Result<Self> {
+    fn start_with(state_dir: &Path, node: NodeName, retention: HistoryRetention, most_bytes: u64) -> io::Result<Self> {
         let path = state_dir.join(NAME);
         let after = match retention {
             HistoryRetention::None => {
@@ -116,14 +142,15 @@ impl Archive {
             HistoryRetention::Unlimited => None,
         };
         let (items, received) = mpsc::sync_channel(QUEUE);
-        let writer = Writer::new(path.clone(), after, most_bytes);
+        let doubt = Arc::new(Doubt::default());
+        let writer = Writer::new(path.clone(), node, Arc::clone(&doubt), Limits { after, most_bytes });
         let thread = thread::Builder::new().name("archive".to_owned()).stack_size(STACK);
         thread.spawn(move || writer.run(&received))?;
-        Ok(Self::sending(path, items))
+        Ok(Self::sending(path, items, doubt))
     }
 
-    fn sending(path: PathBuf, items: SyncSender<Item>) -> Self {
-        Self(Some(Arc::new(Shared { path, items, losses: Mutex::default() })))
+    fn sending(path: PathBuf, items: SyncSender<Item>, doubt: Arc<Doubt>) -> Self {
+        Self(Some(Arc::new(Shared { path, items, doubt, losses: Mutex::default() })))
     }
 
     /// False if it keeps nothing.
@@ -136,16 +163,17 @@ impl Archive {
         let Some(shared) = &self.0 else { return };
         if let Err(TrySendError::Full(_)) = shared.items.try_send(Item::Record(Box::new(record))) {
             shared.note_loss();
+            shared.doubt.raise(system::now().wall);
         }
     }
 
     /// Writes what is waiting, and ends the thread. Blocks for at most two seconds: a disk that hangs must not keep the
-    /// process alive.
-    pub fn close(&self) {
+    /// process alive. `has_left` says that the ledger has answered everything that this node had for it.
+    pub fn close(&self, has_left: bool) {
         let Some(shared) = &self.0 else { return };
         let (closed, is_closed) = mpsc::sync_channel(1);
         let until = Instant::now() + CLOSE;
-        let mut item = Item::Close(closed);
+        let mut item = Item::Close(Closing { is_complete: has_left && shared.doubt.is_none(), closed });
         while let Err(TrySendError::Full(back)) = shared.items.try_send(item) {
             if Instant::now() >= until {
                 return;

@@ -106,10 +106,13 @@ async fn a_node_whose_loop_stands_still_is_not_shown_as_ready() {
 #[tokio::test]
 async fn while_the_ledger_is_unreachable_the_history_is_that_of_the_archive() {
     let (directory, end) = (tempfile::tempdir().unwrap(), success(record("load", 60, "s")));
-    let archive = || Archive::start(directory.path(), HistoryRetention::Unlimited).unwrap();
+    let archive = || {
+        Archive::start(directory.path(), cronkeeper_core::term::NodeName::new("n"), HistoryRetention::Unlimited)
+            .unwrap()
+    };
     let written = archive();
     written.put(HistoryRecord::Run(end.clone()));
-    written.close();
+    written.close(true);
     let daemon = Daemon::start_with(Behaviour::Away, archive()).await;
     for path in ["/v1/history", "/v1/jobs/load/history"] {
         let (code, history) = daemon.get(path).await;

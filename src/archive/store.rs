@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Transaction, TransactionBehavior, params};
 
 use cronkeeper_cluster::safe_path;
 use cronkeeper_core::ledger::filter::{Ending, Kind, Position};
 use cronkeeper_core::run::HistoryRecord;
+use cronkeeper_core::term::NodeName;
 
 /// Version of the tables, in `user_version`.
 const SCHEMA: i64 = 1;
@@ -23,6 +24,8 @@ const SCHEMA: i64 = 1;
 const WRITE_WAIT: Duration = Duration::from_secs(2);
 /// Pause between two attempts to lock the directory.
 const LOCK_RETRY: Duration = Duration::from_millis(10);
+/// The newest record by time of a node's own runs and skips.
+const NEWEST: &str = "SELECT at FROM records INDEXED BY by_time WHERE node = ?1 ORDER BY at DESC LIMIT 1";
 /// Added to the name of a damaged file.
 const ASIDE: &str = ".damaged";
 /// Added to the name of the file for the files that SQLite keeps beside it.
@@ -121,11 +124,28 @@ impl Store {
         self.identity.is_some() && identity(&self.path) == self.identity
     }
 
-    /// Writes the records in one transaction.
-    pub fn write(&mut self, records: &[HistoryRecord]) -> Result<()> {
+    /// Writes the records in one transaction. Returns how many of them it did not have.
+    pub fn write(&mut self, records: &[HistoryRecord]) -> Result<usize> {
         let tx = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        records.iter().try_for_each(|record| insert(&tx, record))?;
-        Ok(tx.commit()?)
+        let added = records.iter().try_fold(0, |sum, record| Ok::<_, ArchiveError>(sum + insert(&tx, record)?))?;
+        tx.commit()?;
+        Ok(added)
+    }
+
+    /// Notes that a process of this node writes the archive. Returns true if an earlier one never noted its end.
+    pub fn enter(&mut self, node: &NodeName) -> Result<bool> {
+        Ok(self.db.execute("INSERT OR IGNORE INTO writers (node) VALUES (?1)", [node.as_str()])? == 0)
+    }
+
+    /// Notes that the archive has all that this node's process had to write.
+    pub fn leave(&mut self, node: &NodeName) -> Result<()> {
+        self.db.execute("DELETE FROM writers WHERE node = ?1", [node.as_str()])?;
+        Ok(())
+    }
+
+    /// When the newest of a node's records ended, in microseconds.
+    pub fn newest(&self, node: &NodeName) -> Result<Option<i64>> {
+        Ok(self.db.query_row(NEWEST, [node.as_str()], |row| row.get(0)).optional()?)
     }
 
     /// Deletes at most `most` of the records from before `until`, in microseconds, oldest first. Returns how many.
@@ -195,24 +215,28 @@ fn lock_folder(path: &Path) -> io::Result<File> {
     }
 }
 
-fn insert(tx: &Transaction<'_>, record: &HistoryRecord) -> Result<()> {
+/// Returns 1 if the record is new, or newer than the one that is there, else 0.
+fn insert(tx: &Transaction<'_>, record: &HistoryRecord) -> Result<usize> {
     let Position { at, run, kind } = Position::of(record);
     let text = serde_json::to_string(record).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
     let (job, ending, node) = (record.job().as_str(), Ending::of(record).as_str(), record.node().as_str());
     let values = params![run, kind.as_str(), job, at, ending, node, text];
-    tx.prepare_cached(match kind {
-        Kind::Run => {
-            "INSERT INTO records (run, kind, job, at, outcome, node, record) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)"
-        }
-        // A skip record grows as long as neighbouring occurrences are skipped for the same reason.
-        Kind::Skip => {
-            "INSERT INTO records (run, kind, job, at, outcome, node, record) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+    Ok(tx
+        .prepare_cached(match kind {
+            Kind::Run => {
+                "INSERT INTO records (run, kind, job, at, outcome, node, record) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7
+             WHERE NOT EXISTS (SELECT 1 FROM records INDEXED BY by_job
+                               WHERE job = ?3 AND at = ?4 AND outcome = ?5 AND run = ?1 AND kind = ?2)"
+            }
+            // A skip record grows as long as neighbouring occurrences are skipped for the same reason.
+            Kind::Skip => {
+                "INSERT INTO records (run, kind, job, at, outcome, node, record) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
              ON CONFLICT (run) WHERE kind = 'skip'
-             DO UPDATE SET at = excluded.at, node = excluded.node, record = excluded.record WHERE excluded.at >= at"
-        }
-    })?
-    .execute(values)?;
-    Ok(())
+             DO UPDATE SET at = excluded.at, node = excluded.node, record = excluded.record
+             WHERE excluded.at > at OR (excluded.at = at AND excluded.record <> record)"
+            }
+        })?
+        .execute(values)?)
 }
 
 fn limit_memory(db: &Connection) -> Result<()> {
@@ -224,6 +248,8 @@ fn format(db: &Connection) -> Result<i64> {
 }
 
 fn make_tables(tx: &Transaction<'_>) -> Result<()> {
+    // Versions that do not know this table leave it alone.
+    tx.execute_batch("CREATE TABLE IF NOT EXISTS writers (node TEXT PRIMARY KEY) WITHOUT ROWID;")?;
     match format(tx)? {
         SCHEMA => return Ok(()),
         0 => {}

@@ -1,5 +1,7 @@
 //! Tests of the archive: what comes back, what is dropped or deleted, and what a damaged file does.
 
+mod copying;
+
 use std::os::unix::fs::PermissionsExt as _;
 
 use jiff::Timestamp;
@@ -29,6 +31,14 @@ fn missed(job: &str, first: i64, count: u64) -> HistoryRecord {
     HistoryRecord::Skip(Skip { count, decided_at, ..skip(job, first) })
 }
 
+fn own() -> NodeName {
+    NodeName::new("n")
+}
+
+fn start(dir: &Path, retention: HistoryRetention) -> io::Result<Archive> {
+    Archive::start(dir, own(), retention)
+}
+
 struct Fixture {
     archive: Archive,
     dir: TempDir,
@@ -41,11 +51,11 @@ impl Fixture {
 
     /// An archive in a directory as it is: its thread looks at the file at once.
     fn at(dir: TempDir) -> Self {
-        Self { archive: Archive::start(dir.path(), HistoryRetention::Unlimited).unwrap(), dir }
+        Self { archive: start(dir.path(), HistoryRetention::Unlimited).unwrap(), dir }
     }
 
-    /// An archive whose thread has looked for the file already, and found none.
-    async fn without_file() -> Self {
+    /// An archive whose thread has made the file already, and closed it.
+    async fn idle() -> Self {
         let fixture = Self::new();
         assert_eq!(fixture.all().await, []);
         fixture
@@ -74,25 +84,24 @@ impl Fixture {
 async fn what_was_put_comes_back_newest_first_and_after_a_restart() {
     let mut fixture = Fixture::new();
     assert_eq!(fixture.all().await, []);
-    assert!(!fixture.path().exists(), "nothing to keep, no file");
     let records = [run("a", 10, Outcome::Success), run("b", 20, Outcome::Failure), missed("a", 30, 2)];
     fixture.put(records.clone());
     let newest_first: Vec<_> = records.into_iter().rev().collect();
     assert_eq!(fixture.all().await, newest_first);
     assert_eq!(std::fs::metadata(fixture.path()).unwrap().permissions().mode() & 0o777, 0o600);
-    fixture.archive.close();
-    fixture.archive = Archive::start(fixture.dir.path(), HistoryRetention::Unlimited).unwrap();
+    fixture.archive.close(true);
+    fixture.archive = start(fixture.dir.path(), HistoryRetention::Unlimited).unwrap();
     assert_eq!(fixture.all().await, newest_first);
 }
 
 #[tokio::test]
 async fn a_growing_skip_record_stays_one_and_two_processes_share_the_file() {
     let fixture = Fixture::new();
-    let other = Archive::start(fixture.dir.path(), HistoryRetention::Unlimited).unwrap();
+    let other = start(fixture.dir.path(), HistoryRetention::Unlimited).unwrap();
     fixture.put((1..5).map(|count| missed("a", 100, count)));
     other.put(run("b", 50, Outcome::Success));
     other.put(missed("a", 100, 2));
-    other.close();
+    other.close(true);
     assert_eq!(fixture.all().await, [missed("a", 100, 4), run("b", 50, Outcome::Success)]);
 }
 
@@ -121,7 +130,7 @@ async fn below_a_cut_ledger_nothing_is_shown() {
 
 #[tokio::test]
 async fn a_damaged_file_is_moved_aside_and_the_archive_begins_anew() {
-    let fixture = Fixture::without_file().await;
+    let fixture = Fixture::idle().await;
     std::fs::write(fixture.path(), "this is no database, and long enough to look like one".repeat(100)).unwrap();
     fixture.put([run("a", 10, Outcome::Success)]);
     assert_eq!(fixture.all().await, [run("a", 10, Outcome::Success)]);
@@ -133,12 +142,12 @@ async fn damage_that_a_reader_finds_is_repaired_too() {
     let fixture = Fixture::new();
     fixture.put((0..2_000).map(|second| run("a", second, Outcome::Success)));
     assert_eq!(fixture.all().await.len(), 2_000);
-    let damaged = Archive::start(fixture.dir.path(), HistoryRetention::Unlimited).unwrap();
+    let damaged = start(fixture.dir.path(), HistoryRetention::Unlimited).unwrap();
     // By then its thread has closed the file again.
     let (flushed, is_flushed) = oneshot::channel();
     damaged.0.as_ref().unwrap().items.try_send(Item::Flush(flushed)).unwrap();
     is_flushed.await.unwrap();
-    fixture.archive.close();
+    fixture.archive.close(true);
     damage(&fixture.path());
     let merged = damaged.merge(Newest::default(), Filter::default(), Window::of(10_000), ()).await;
     assert!(merged.error.as_ref().is_some_and(store::ArchiveError::is_damage), "{merged:?}");
@@ -157,7 +166,7 @@ fn damage(path: &Path) {
 
 #[tokio::test]
 async fn an_archive_of_another_version_is_moved_aside() {
-    let fixture = Fixture::without_file().await;
+    let fixture = Fixture::idle().await;
     let db = Connection::open(fixture.path()).unwrap();
     db.pragma_update(None, "user_version", 77).unwrap();
     drop(db);
@@ -178,7 +187,8 @@ async fn a_record_that_cannot_be_read_harms_no_other() {
 
 #[tokio::test]
 async fn a_link_in_place_of_the_file_is_not_followed() {
-    let fixture = Fixture::new();
+    let fixture = Fixture::idle().await;
+    std::fs::remove_file(fixture.path()).unwrap();
     let elsewhere = fixture.dir.path().join("elsewhere");
     std::fs::write(&elsewhere, "").unwrap();
     std::os::unix::fs::symlink(&elsewhere, fixture.path()).unwrap();
@@ -191,10 +201,11 @@ async fn a_link_in_place_of_the_file_is_not_followed() {
 #[test]
 fn a_full_queue_drops_and_counts_without_waiting() {
     let (items, received) = mpsc::sync_channel(2);
-    let archive = Archive::sending("/nowhere".into(), items);
+    let archive = Archive::sending("/nowhere".into(), items, Arc::default());
     (0..5).for_each(|second| archive.put(run("a", second, Outcome::Success)));
     let shared = archive.0.as_ref().unwrap();
     assert_eq!(shared.losses.lock().unwrap().count, 3);
+    assert!(!shared.doubt.is_none(), "the ledger has them");
     assert_eq!(received.try_iter().count(), 2);
     let begun = Instant::now();
     archive.put(run("a", 9, Outcome::Success));
@@ -206,7 +217,7 @@ async fn of_two_processes_that_find_the_file_damaged_the_second_leaves_the_new_o
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(NAME);
     std::fs::write(&path, "this is no database, and long enough to look like one".repeat(100)).unwrap();
-    let mut second = Writer::new(path.clone(), None, MOST_BYTES);
+    let mut second = Writer::new(path.clone(), own(), Arc::default(), Limits { after: None, most_bytes: MOST_BYTES });
     let seen = store::identity(&path);
     let Err(damage) = Store::open(&path) else { panic!("it is damaged") };
     let fixture = Fixture::at(dir);
@@ -222,19 +233,19 @@ async fn what_is_too_old_goes_although_nothing_is_written() {
     let now = system::now().wall.as_second();
     fixture.put((0..3_000).chain([now]).map(|second| run("a", second, Outcome::Success)));
     await_count(&fixture.archive, 3_001).await;
-    fixture.archive.close();
+    fixture.archive.close(true);
     let retention = HistoryRetention::For(Duration::from_secs(86_400));
-    await_count(&Archive::start(fixture.dir.path(), retention).unwrap(), 1).await;
+    await_count(&start(fixture.dir.path(), retention).unwrap(), 1).await;
 }
 
 #[tokio::test]
 async fn without_an_archive_the_old_one_is_removed() {
-    let fixture = Fixture::without_file().await;
+    let fixture = Fixture::idle().await;
     std::fs::write(fixture.path(), "this is no database, and long enough to look like one".repeat(100)).unwrap();
     fixture.put([run("a", 10, Outcome::Success)]);
     assert_eq!(fixture.all().await.len(), 1);
     let dir = fixture.dir.path();
-    Archive::start(dir, HistoryRetention::None).unwrap();
+    start(dir, HistoryRetention::None).unwrap();
     assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
     // Another process of the host, which keeps one, goes on with a new file.
     fixture.put([run("a", 20, Outcome::Success)]);
@@ -244,9 +255,9 @@ async fn without_an_archive_the_old_one_is_removed() {
 #[test]
 fn an_archive_that_is_off_takes_everything_and_has_no_file() {
     let dir = tempfile::tempdir().unwrap();
-    let archive = Archive::start(dir.path(), HistoryRetention::None).unwrap();
+    let archive = start(dir.path(), HistoryRetention::None).unwrap();
     archive.put(run("a", 1, Outcome::Success));
-    archive.close();
+    archive.close(true);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
@@ -267,7 +278,7 @@ fn old_records_are_deleted_in_batches() {
 #[tokio::test]
 async fn records_older_than_the_retention_go_and_younger_ones_stay() {
     let dir = tempfile::tempdir().unwrap();
-    let archive = Archive::start(dir.path(), HistoryRetention::For(Duration::from_secs(86_400))).unwrap();
+    let archive = start(dir.path(), HistoryRetention::For(Duration::from_secs(86_400))).unwrap();
     let now = system::now().wall.as_second();
     (0..2_500).for_each(|second| archive.put(run("a", second, Outcome::Success)));
     archive.put(run("a", now, Outcome::Success));
@@ -277,7 +288,7 @@ async fn records_older_than_the_retention_go_and_younger_ones_stay() {
 #[tokio::test]
 async fn the_oldest_records_go_when_the_file_is_too_large() {
     let dir = tempfile::tempdir().unwrap();
-    let archive = Archive::start_with(dir.path(), HistoryRetention::Unlimited, 1 << 20).unwrap();
+    let archive = Archive::start_with(dir.path(), own(), HistoryRetention::Unlimited, 1 << 20).unwrap();
     for second in 0..3_000 {
         archive.put(run("a", second, Outcome::Success));
     }

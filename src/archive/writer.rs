@@ -5,17 +5,21 @@
 //! What it cannot write is lost to the archive, and logged.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::Item;
+use super::copy::Doubt;
 use super::store::{self, ArchiveError, FileIdentity, Store};
+use super::{Closing, Item, Limits};
 use cronkeeper_core::clock::system;
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::run::HistoryRecord;
+use cronkeeper_core::term::NodeName;
 
 /// How long the first record waits for others to share its transaction.
 const GATHER: Duration = Duration::from_millis(250);
@@ -41,6 +45,11 @@ pub(super) const RESERVE: u64 = 64 << 20;
 
 pub(super) struct Writer {
     path: PathBuf,
+    /// The node that writes.
+    node: NodeName,
+    /// The file has the node's note that it writes.
+    has_entered: bool,
+    doubt: Arc<Doubt>,
     /// Age at which records are deleted.
     after: Option<Duration>,
     most_bytes: u64,
@@ -53,6 +62,7 @@ pub(super) struct Writer {
 
 /// Since the first record that could not be written.
 struct Failure {
+    since: Timestamp,
     lost: usize,
     /// Nothing is tried before this time.
     until: Instant,
@@ -63,24 +73,27 @@ struct Failure {
 #[derive(Default)]
 struct Batch {
     records: Vec<HistoryRecord>,
+    copies: Vec<(Vec<HistoryRecord>, oneshot::Sender<usize>)>,
     flushed: Vec<oneshot::Sender<()>>,
     is_damaged: bool,
-    closed: Option<SyncSender<()>>,
+    closed: Option<Closing>,
 }
 
 impl Batch {
     fn add(&mut self, item: Item) {
         match item {
             Item::Record(record) => self.records.push(*record),
+            Item::Copy { records, copied } => self.copies.push((records, copied)),
             Item::Flush(done) => self.flushed.push(done),
             Item::Damaged => self.is_damaged = true,
-            Item::Close(done) => self.closed = Some(done),
+            Item::Close(closing) => self.closed = Some(closing),
         }
     }
 
     /// True if somebody waits, or it is as large as it may become.
     fn is_due(&self) -> bool {
-        self.records.len() >= MOST_IN_BATCH || !self.flushed.is_empty() || self.is_damaged || self.closed.is_some()
+        let is_awaited = !self.copies.is_empty() || !self.flushed.is_empty() || self.closed.is_some();
+        self.records.len() >= MOST_IN_BATCH || self.is_damaged || is_awaited
     }
 
     fn gather(first: Item, items: &Receiver<Item>) -> Self {
@@ -96,19 +109,25 @@ impl Batch {
 }
 
 impl Writer {
-    pub fn new(path: PathBuf, after: Option<Duration>, most_bytes: u64) -> Self {
-        Self { path, after, most_bytes, store: None, has_surplus: false, checked: None, failure: None }
+    pub fn new(path: PathBuf, node: NodeName, doubt: Arc<Doubt>, limits: Limits) -> Self {
+        let Limits { after, most_bytes } = limits;
+        let (store, has_entered, has_surplus) = (None, false, false);
+        Self { path, node, has_entered, doubt, after, most_bytes, store, has_surplus, checked: None, failure: None }
     }
 
     /// Runs until the archive is closed, or nobody can put a record any more.
     pub fn run(mut self, items: &Receiver<Item>) {
-        // What became too old, or is too much, while the node was down.
-        self.sweep();
+        self.begin();
         loop {
             match items.recv_timeout(self.patience()) {
                 Ok(first) => {
                     let batch = Batch::gather(first, items);
-                    if let Some(closed) = self.take(batch) {
+                    if let Some(Closing { is_complete, closed }) = self.take(batch) {
+                        if is_complete && self.failure.is_none() {
+                            // If this fails, the next start looks for what is missing, and finds nothing.
+                            let node = self.node.clone();
+                            let _ = self.open().and_then(|store| store.leave(&node));
+                        }
                         // The file is closed first: then its log is gone, and the directory has a single file.
                         drop(self.store.take());
                         let _ = closed.send(());
@@ -122,6 +141,17 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) => self.sweep(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+        }
+    }
+
+    /// Notes that this node writes, and deletes what became too old, or is too much, while it was down.
+    fn begin(&mut self) {
+        if store::identity(&self.path).is_some() {
+            self.sweep();
+        } else if let Err(error) = has_space(&self.path).and_then(|()| self.open().map(drop)) {
+            self.failed(&error, 0);
+        } else {
+            self.store = None;
         }
     }
 
@@ -156,15 +186,20 @@ impl Writer {
         }
     }
 
-    /// Writes a batch. Returns whom to tell that the thread ends, if it ends.
-    fn take(&mut self, batch: Batch) -> Option<SyncSender<()>> {
+    /// Writes a batch. Returns how the thread is to end, if it is.
+    fn take(&mut self, batch: Batch) -> Option<Closing> {
         if batch.is_damaged {
             self.check_damage();
         }
         if !batch.records.is_empty() {
             // What is only written, but no longer deleted, has not recovered.
-            if self.keep(&batch.records) && self.delete(batch.records.len()) {
+            if self.keep(&batch.records).is_some() && self.delete(batch.records.len()) {
                 self.recovered();
+            }
+        }
+        for (records, copied) in batch.copies {
+            if let Some(added) = self.keep(&records) {
+                let _ = copied.send(added);
             }
         }
         for done in batch.flushed {
@@ -178,20 +213,20 @@ impl Writer {
         batch.closed
     }
 
-    /// Returns true if the records were written.
-    fn keep(&mut self, records: &[HistoryRecord]) -> bool {
+    /// Returns how many of the records were new; `None` if they were not written.
+    fn keep(&mut self, records: &[HistoryRecord]) -> Option<usize> {
         if let Some(failure) = self.failure.as_mut().filter(|failure| Instant::now() < failure.until) {
             failure.lost += records.len();
-            return false;
+            return None;
         }
         let written = self.write(records);
         if let Err(error) = &written {
             self.failed(error, records.len());
         }
-        written.is_ok()
+        written.ok()
     }
 
-    fn write(&mut self, records: &[HistoryRecord]) -> Result<(), ArchiveError> {
+    fn write(&mut self, records: &[HistoryRecord]) -> Result<usize, ArchiveError> {
         has_space(&self.path)?;
         let seen = store::identity(&self.path);
         match self.open().and_then(|store| store.write(records)) {
@@ -207,7 +242,14 @@ impl Writer {
     fn open(&mut self) -> Result<&mut Store, ArchiveError> {
         match self.store.take().filter(Store::is_in_place) {
             Some(store) => Ok(self.store.insert(store)),
-            None => Ok(self.store.insert(Store::open(&self.path)?)),
+            None => {
+                let mut store = Store::open(&self.path)?;
+                let was_written = store.enter(&self.node)?;
+                if !std::mem::replace(&mut self.has_entered, true) && was_written {
+                    self.doubt.after_death(store.newest(&self.node)?);
+                }
+                Ok(self.store.insert(store))
+            }
         }
     }
 
@@ -285,12 +327,16 @@ impl Writer {
                 "the archive of the history, {path}, cannot be written: {error}",
             );
         }
+        let since = known.as_ref().map_or_else(|| system::now().wall, |known| known.since);
         let told = known.filter(|_| is_told).map_or(now, |known| known.told);
-        self.failure = Some(Failure { lost, until: now + PAUSE, told });
+        self.failure = Some(Failure { since, lost, until: now + PAUSE, told });
     }
 
     fn recovered(&mut self) {
-        if let Some(Failure { lost, .. }) = self.failure.take() {
+        if let Some(Failure { lost, since, .. }) = self.failure.take() {
+            if lost > 0 {
+                self.doubt.raise(since);
+            }
             let (event, path) = (log_event::ARCHIVE_RECOVERED, self.path.display());
             info!(target: TARGET, event, %path, lost, "the archive of the history is written again");
         }

@@ -235,7 +235,7 @@ impl Args {
         let (defined, definitions) = watch::channel(Arc::new(jobs.set.clone()));
         let (handovers, requested) = mpsc::unbounded_channel();
         let metrics = Recorder::default();
-        let archive = Archive::start(&state_dir, self.history_retention)
+        let archive = Archive::start(&state_dir, node.clone(), self.history_retention)
             .map_err(|source| Error::System { what: "the archive of the history cannot be started", source })?;
         let sources = Sources {
             status: seen,
@@ -251,6 +251,8 @@ impl Args {
             wrong_tokens,
             output: OutputSources { kept, peers, is_shared: self.node.zookeeper.is_none() },
         };
+        let copying = archive.clone().keep_complete(node.clone(), sources.reader.clone(), sources.jobs.clone());
+        let _copying = AbortOnDrop(tokio::spawn(copying));
         let (reloads, reloaded) = watch::channel(0);
         let _api = listeners.serve(sources, started.remote, reloaded, runtime_dir);
         let (controls, controlled) = mpsc::unbounded_channel();
@@ -302,7 +304,7 @@ impl Args {
             cgroups.remove();
         }
         // Blocking is fine here and below: the node has left, and there is nothing else left to do.
-        archive.close();
+        archive.close(matches!(stopped, Stopped::Asked));
         let reason = stopped.to_string();
         info!(target: TARGET, event = log_event::NODE_STOPPED, reason);
         match &stopped {

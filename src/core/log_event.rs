@@ -131,6 +131,9 @@ events! {
     ARCHIVE_FAILED "archive.failed" "the archive of the history cannot be written; the ledger has the newest records"
         [path, error, lost];
     ARCHIVE_RECOVERED "archive.recovered" "the archive of the history is written again" [path, lost];
+    ARCHIVE_COPIED "archive.copied" "records of the history that the archive lacked were copied from the ledger"
+        [records];
+    ARCHIVE_INCOMPLETE "archive.incomplete" "the history may lack records of a process that was killed" [since, until];
     OUTPUT_FAILED "output.failed" "the output of runs cannot be kept; the runs do not depend on it" [path, error];
     OUTPUT_RECOVERED "output.recovered" "the output of runs is kept again" [path];
     OPERATOR_REQUESTED "operator.requested" "an operator asked for something" [request, job, run, to, by, reason, parameters];

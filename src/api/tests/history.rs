@@ -22,7 +22,7 @@ const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// An archive with runs that ended at these seconds.
 fn archive(dir: &TempDir, seconds: &[i64]) -> Archive {
-    let archive = Archive::start(dir.path(), HistoryRetention::Unlimited).unwrap();
+    let archive = Archive::start(dir.path(), NodeName::new("n"), HistoryRetention::Unlimited).unwrap();
     seconds.iter().for_each(|second| archive.put(HistoryRecord::Run(ended(*second))));
     archive
 }

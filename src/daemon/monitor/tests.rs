@@ -397,7 +397,7 @@ proptest! {
         steps in prop::collection::vec((step(), 0..1_500_u64), 0..40),
     ) {
         let dir = tempfile::tempdir().unwrap();
-        let archive = Archive::start(dir.path(), HistoryRetention::Unlimited).unwrap();
+        let archive = Archive::start(dir.path(), NodeName::new("n"), HistoryRetention::Unlimited).unwrap();
         let mut followed = Followed::new(archive.clone());
         for (step, millis) in steps {
             followed.node.now.up = followed.node.now.up + Duration::from_millis(millis);
@@ -415,6 +415,6 @@ proptest! {
                 assert_eq!(archive.record(run.clone(), ()).await.unwrap(), None);
             }
         });
-        archive.close();
+        archive.close(true);
     }
 }

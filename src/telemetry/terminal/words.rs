@@ -84,6 +84,8 @@ fn of_its_message(facts: &Facts<'_>) -> Option<String> {
             | log_event::JOB_RECOUNTED
             | log_event::ARCHIVE_FAILED
             | log_event::ARCHIVE_RECOVERED
+            | log_event::ARCHIVE_COPIED
+            | log_event::ARCHIVE_INCOMPLETE
             | log_event::OUTPUT_FAILED
             | log_event::OUTPUT_RECOVERED
             | log_event::OPERATOR_REQUESTED

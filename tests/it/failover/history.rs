@@ -75,6 +75,8 @@ fn any_node_shows_the_runs_of_all_and_says_whose_are_missing() {
 
     let (of_b, a) = (ran(&b), a.again());
     a.await_event("election.following", LONG);
+    let incomplete = a.await_event("archive.incomplete", LONG);
+    assert!(incomplete.text("since") < incomplete.text("until"), "{}", incomplete.json());
     let all: BTreeSet<_> = of_a.union(&of_b).cloned().collect();
     [&a, &b].into_iter().for_each(|node| await_shown(node.spec(), &all));
 }
@@ -136,4 +138,21 @@ fn while_zookeeper_is_away_a_node_shows_its_own_history_and_says_what_is_wrong()
     until("the log names the server and the cause", || {
         node.events().named("coordination.unreachable").iter().any(|event| event.text("message").contains(&refused))
     });
+}
+
+#[test]
+fn a_killed_node_copies_what_the_ledger_accepted_from_it_last() {
+    let a = Place::shared().node("a").jobs(TICK).start();
+    until("it has run something", || ran(&a).len() >= 2);
+    let before = ran(&a).len();
+    until("another run has just ended", || ran(&a).len() > before);
+    a.kill9();
+    let ended = ran(&a);
+    a.wait_exit(LONG);
+    let a = a.again();
+    until("its archive has the last run too", || {
+        let (_, out, _) = asked(a.spec(), &["tick", "-n", "1000", "--json", "--local", "--outcome", "success"]);
+        ended.iter().all(|run| out.contains(run.as_str()))
+    });
+    assert!(a.events().named("archive.incomplete").is_empty(), "{}", a.events().tail());
 }
