@@ -98,6 +98,8 @@ fn what_all_three_leave_is_dead_before_the_next_leads() {
     let killed = [a.pid(), watcher_of(&a), warden_of(&a)];
     kill_together(&a, &killed);
     until("they are gone", || !killed.iter().any(|pid| is_alive(*pid)));
+    // Its other threads hold its files for a moment longer than its main thread.
+    a.wait_exit(LONG);
     assert!(!a.job_processes().is_empty(), "nobody is left to kill them");
     let again = spec.start();
     again.await_event("leader.elected", LONG);

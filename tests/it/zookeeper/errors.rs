@@ -7,7 +7,7 @@ use cronkeeper_core::ledger::{Commit, OwnerState};
 use cronkeeper_core::run::Version;
 use cronkeeper_core::term::TermEnd;
 
-use super::fixture::{self, Fixture, Memory, begin, end, first_mark, job, leader, run};
+use super::fixture::{self, Fixture, Memory, begin, end, first_mark, job, lasting_leader, leader, run};
 use crate::support::LONG;
 use crate::support::proxy::{At, Proxy, opcode};
 use crate::support::zookeeper::Ensemble;
@@ -27,7 +27,7 @@ fn line() -> Line {
 #[tokio::test]
 async fn a_begin_whose_reply_was_lost_is_accepted_once_and_stands_once() {
     let line = line();
-    let (mut fixture, term, session) = leader(&line.proxy.connect_string()).await;
+    let (mut fixture, term, session) = lasting_leader(&line.proxy.connect_string()).await;
     fixture.commit(first_mark("backup", "1")).await;
     for (version, second) in [(0, 60), (1, 120), (2, 180)] {
         line.proxy.cut_at(At::ReplyTo(opcode::MULTI));
@@ -50,7 +50,7 @@ async fn a_begin_whose_reply_was_lost_is_accepted_once_and_stands_once() {
 #[tokio::test]
 async fn many_commits_under_way_when_the_line_is_cut_are_all_accepted() {
     let line = line();
-    let (mut fixture, term, session) = leader(&line.proxy.connect_string()).await;
+    let (mut fixture, term, session) = lasting_leader(&line.proxy.connect_string()).await;
     let names: Vec<String> = (0..300).map(|at| format!("job-{at}")).collect();
     for round in 0..5 {
         line.proxy.cut_at(At::Reply(2));

@@ -182,7 +182,18 @@ pub fn open(
 
 /// The node `a` as leader, with its term and its session.
 pub async fn leader(connect: &str) -> (Fixture, Term, SessionId) {
-    let mut fixture = Fixture::start(connect, "a");
+    leader_for(connect, TIMEOUT).await
+}
+
+/// The same with the longest session that the servers give, for a test in which no term may end: a loaded machine does
+/// not always renew the lease of a short one in time.
+pub async fn lasting_leader(connect: &str) -> (Fixture, Term, SessionId) {
+    leader_for(connect, LONG).await
+}
+
+async fn leader_for(connect: &str, session_timeout: Duration) -> (Fixture, Term, SessionId) {
+    let settings = ConnectionSettings { connect: connect.into(), session_timeout, ..ConnectionSettings::default() };
+    let mut fixture = Fixture::with(settings, "a", Memory::default());
     fixture.ask(election::Request::Campaign);
     let session = fixture.session().await;
     let (term, _) = fixture.elected().await;
