@@ -61,6 +61,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::admission::{Admitted, NoMemory};
 use self::nodes::Handover;
+pub use self::reads::LastReads;
 use self::slow_answers::SlowAnswers;
 use crate::archive::Archive;
 use crate::metrics::Metrics;
@@ -75,6 +76,8 @@ use cronkeeper_core::ledger::Operator;
 pub struct Sources {
     /// The status that the daemon publishes.
     pub status: watch::Receiver<Arc<Status>>,
+    /// The last status that it published while it led, if it ever did.
+    pub led: watch::Receiver<Option<Arc<Status>>>,
     /// When the lease ends; absent while the node keeps none.
     pub lease: watch::Receiver<Option<Uptime>>,
     /// Time of the daemon loop's last turn. Even when idle, it turns at least three times per `stall`.
@@ -84,6 +87,8 @@ pub struct Sources {
     /// The loop counts as stuck after this long without a turn.
     pub stall: Duration,
     pub reader: Arc<dyn Reader>,
+    /// What was read last, by whichever reader.
+    pub last_reads: LastReads,
     pub operator: Arc<dyn Operator>,
     /// Older history of this node.
     pub archive: Archive,
@@ -118,7 +123,7 @@ pub struct OutputSources {
 
 /// All routes of the API.
 pub fn router(sources: Sources) -> Router {
-    let reads = reads::Reads::new(Arc::clone(&sources.reader));
+    let reads = reads::Reads::new(Arc::clone(&sources.reader), sources.last_reads.clone());
     let state =
         Arc::new(ApiState { reads, page: page::PageState::default(), slow_answers: SlowAnswers::default(), sources });
     Router::new()

@@ -57,6 +57,16 @@ impl LeaderState {
     }
 }
 
+/// What was read last of the ledger, shared by all that read it for clients: a node tells each of them the same.
+#[derive(Clone, Default)]
+pub struct LastReads {
+    queue: Remembered<Queue>,
+    runs: Remembered<LeaderState>,
+    lasts: Remembered<RecordedEnds>,
+}
+
+type Remembered<T> = Arc<sync::Mutex<Memory<T>>>;
+
 /// The ledger's reader, with its cached answers.
 pub(super) struct Reads {
     reader: Arc<dyn Reader>,
@@ -113,13 +123,14 @@ struct Changes {
 }
 
 impl Reads {
-    pub fn new(reader: Arc<dyn Reader>) -> Self {
+    pub fn new(reader: Arc<dyn Reader>, last: LastReads) -> Self {
+        let LastReads { queue, runs, lasts } = last;
         Self {
             reader,
             // One listing costs little, and it says who leads.
-            queue: CachedRead::resting(0),
-            runs: CachedRead::resting(REST),
-            lasts: CachedRead::resting(REST),
+            queue: CachedRead::resting(0, queue),
+            runs: CachedRead::resting(REST, runs),
+            lasts: CachedRead::resting(REST, lasts),
             changes: watch::Sender::default(),
         }
     }
@@ -199,9 +210,12 @@ impl Reads {
         self.lasts.known(self.lasts().await)
     }
 
-    /// Remembers what the leader knew without reading. What was read before its term says nothing any more.
-    pub fn led_with(&self, state: LeaderState, at: Timestamp) {
-        self.runs.remember(Arc::new(state), at);
+    /// Takes what this node knew as leader without reading. What was read before says nothing any more.
+    pub fn led_with(&self, status: &Status) {
+        let mut memory = self.runs.memory();
+        if memory.last.as_ref().is_none_or(|(_, read_at)| *read_at < status.at) {
+            memory.last = Some((Arc::new(LeaderState::of(status)), status.at));
+        }
     }
 
     /// The newest records of ledger and archive; of the archive alone, which the answer says, if the ledger cannot be
@@ -298,17 +312,24 @@ impl Reads {
 struct CachedRead<T> {
     /// Held while reading.
     newest: Mutex<Option<CachedAnswer<T>>>,
-    memory: sync::Mutex<Memory<T>>,
+    memory: Remembered<T>,
     /// An answer is used for at least this many times as long as it took.
     rest: u32,
 }
 
 /// What is remembered of earlier reads.
+#[derive(Debug)]
 struct Memory<T> {
     /// The newest answer that was no failure, and when it was read.
     last: Option<(Arc<T>, Timestamp)>,
     /// When the first read since then failed.
     failing_since: Option<Timestamp>,
+}
+
+impl<T> Default for Memory<T> {
+    fn default() -> Self {
+        Self { last: None, failing_since: None }
+    }
 }
 
 /// The result of a read, and when it is used.
@@ -320,8 +341,7 @@ struct CachedAnswer<T> {
 }
 
 impl<T> CachedRead<T> {
-    fn resting(rest: u32) -> Self {
-        let memory = sync::Mutex::new(Memory { last: None, failing_since: None });
+    fn resting(rest: u32, memory: Remembered<T>) -> Self {
         Self { newest: Mutex::new(None), memory, rest }
     }
 
@@ -388,7 +408,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_fresh_answer_is_used_until_something_has_changed() {
-        let (cached, reads) = (CachedRead::resting(REST), AtomicUsize::new(0));
+        let (cached, reads) = (CachedRead::resting(REST, Remembered::default()), AtomicUsize::new(0));
         let first = cached.get(0, || counting(&reads)).await.unwrap();
         if let Some(answer) = &mut *cached.newest.lock().await {
             answer.until = system::uptime() + Duration::from_secs(3_600);
@@ -400,7 +420,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_cached_failure_is_soon_read_again() {
-        let cached = CachedRead::resting(REST);
+        let cached = CachedRead::resting(REST, Remembered::default());
         let failed = cached.get(0, || Box::pin(async { Err(ReadError("away".into())) })).await;
         assert_eq!(failed, Err(ReadError("away".into())));
         let back = async {
@@ -413,7 +433,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_read_last_is_known_while_nothing_can_be_read() {
-        let cached = CachedRead::resting(REST);
+        let cached = CachedRead::resting(REST, Remembered::default());
         let away = async |change| {
             let read = cached.get(change, || Box::pin(async { Err(ReadError("away".into())) })).await;
             cached.known(read)

@@ -114,6 +114,9 @@ impl ApiState {
     /// most when ZooKeeper is unreachable.
     pub(super) async fn full_status(&self, visibility: Visibility) -> Status {
         let state = self.sources.status.borrow().state;
+        if let Some(led) = &*self.sources.led.borrow() {
+            self.reads.led_with(led);
+        }
         let (queue, runs, lasts) =
             futures_util::join!(self.reads.known_queue(), self.leader_state(state), self.reads.known_lasts());
         // No await from here on, so at most one handler at a time holds an answer that is not yet counted against
@@ -146,9 +149,6 @@ impl ApiState {
         if let Some(idle) = self.standstill(&status) {
             status.ready = false;
             status.awaiting = Some(awaits_turn(idle));
-        }
-        if state == status::NodeState::Leading {
-            self.reads.led_with(LeaderState::of(&status), status.at);
         }
         match visibility {
             Visibility::All => status,

@@ -79,19 +79,18 @@ async fn what_a_node_knows_of_its_own_runs_counts_more_than_an_old_reading() {
     let daemon = Daemon::start(Behaviour::Away).await;
     let leader = sample::leader();
     let [running] = &leader.runs[..] else { panic!("{:?}", leader.runs) };
-    let (_, before) = daemon.get("/v1/status").await;
-    assert_eq!((&before["runs"][0]["run"], before["runs"][0].get("ended")), (&running.run.to_string().into(), None));
     let begun = RunStatus { run: RunId::scheduled(sample::job("other"), running.since), ..running.clone() };
     let mut status = daemon::follower();
     status.node = leader.node.clone();
     status.put_runs(&[RunStatus { ended: Some(Outcome::Killed), ..running.clone() }, begun.clone()]);
+    daemon.led.send_replace(Some(Arc::new(leader.clone())));
     daemon.status.send_replace(Arc::new(status));
     let (_, after) = daemon.get("/v1/status").await;
     let runs: Vec<_> = after["runs"].as_array().unwrap().iter().map(|run| (&run["run"], run.get("ended"))).collect();
     let killed = serde_json::json!("killed");
     let expected = [running.run.to_string().into(), begun.run.to_string().into()];
     assert_eq!(runs, [(&expected[0], Some(&killed)), (&expected[1], None)], "{after}");
-    assert!(after["unread"].is_string() && after["read_at"].is_string(), "{after}");
+    assert_eq!((after["unread"].is_string(), &after["read_at"]), (true, &leader.at.to_string().into()), "{after}");
 }
 
 #[tokio::test]
@@ -128,6 +127,11 @@ async fn while_the_ledger_is_unreachable_the_history_is_that_of_the_archive() {
     let (head, page) = daemon.get_text(&format!("/runs/{}", end.run.id()), "").await;
     assert!(head.starts_with("HTTP/1.1 200") && page.contains("success"), "{head} {page}");
     assert!(daemon.get_text("/runs/load.20261120T024000Z", "").await.0.starts_with("HTTP/1.1 503"));
+    let stale = Daemon::start_with(Behaviour::Stale, archive()).await;
+    for daemon in [&daemon, &stale] {
+        let (code, output) = daemon.get(&format!("/v1/runs/{}/output", end.run.id())).await;
+        assert_eq!((code, &output["state"]), (200, &"end".into()), "{output}");
+    }
 
     let daemon = Daemon::start_with(Behaviour::Well, archive()).await;
     let (_, history) = daemon.get("/v1/history").await;

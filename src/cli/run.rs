@@ -31,7 +31,7 @@ use crate::accounts::{Account, Accounts};
 use crate::api::network::Network;
 use crate::api::nodes::Handover;
 use crate::api::peers::Peers;
-use crate::api::{OutputSources, Sources};
+use crate::api::{LastReads, OutputSources, Sources};
 use crate::archive::{Archive, HistoryRetention};
 use crate::config::Loaded;
 use crate::daemon::launch::Launcher;
@@ -230,6 +230,7 @@ impl Args {
         let random = || uuid::Uuid::new_v4().as_u64_pair().0;
         let engine = Engine::new(node.clone(), jobs.set.clone()).with_priority(self.priority).with_random(random);
         let (status, seen) = watch::channel(Arc::new(view.status(now, &engine)));
+        let (led, last_led) = watch::channel(None);
         let (leased, lease) = watch::channel(None);
         let (turned, turns) = watch::channel(Uptime::ZERO);
         let (defined, definitions) = watch::channel(Arc::new(jobs.set.clone()));
@@ -239,11 +240,13 @@ impl Args {
             .map_err(|source| Error::System { what: "the archive of the history cannot be started", source })?;
         let sources = Sources {
             status: seen,
+            led: last_led,
             lease,
             turns,
             jobs: definitions,
             stall: STALL,
             reader: started.coordination.reader.clone(),
+            last_reads: LastReads::default(),
             operator: started.coordination.operator.clone(),
             archive: archive.clone(),
             handovers,
@@ -282,7 +285,7 @@ impl Args {
             output,
             hooks: self.hooks.hooks(),
             view,
-            shown: Shown { status, lease: leased, jobs: defined, turned, metrics },
+            shown: Shown { status, led, lease: leased, jobs: defined, turned, metrics },
         };
         let clock = SystemClock::default();
         let event_loop = EventLoop::<RealPorts>::new(event_loop::Parts {

@@ -169,10 +169,10 @@ impl Engine {
         self.parts.runs.unconfirmed()
     }
 
-    /// The runs whose attempt here is over, and that the ledger still has as running: how each ended, or `None` if it was
-    /// never started.
-    pub fn unwritten_releases(&self) -> impl Iterator<Item = (RunId, Option<Outcome>)> {
-        self.parts.runs.unwritten_releases()
+    /// The runs whose attempt here is over, and that the ledger may still have as running: how each ended, or `None` if it
+    /// was never started.
+    pub fn unwritten_ends(&self) -> impl Iterator<Item = (RunId, Option<Outcome>)> {
+        self.parts.runs.unwritten_ends()
     }
 
     /// Number of runs that this node has.

@@ -10,6 +10,7 @@ use super::shown::{Showing, Shown};
 use super::view::View;
 use crate::archive::Archive;
 use crate::output::{Lines, OutputKey, OutputQueue};
+use crate::status::NodeState;
 use crate::systemd::{Notifier, Watchdog};
 use cronkeeper_core::clock::{Clock, Now, Uptime};
 use cronkeeper_core::coordination::Request;
@@ -85,7 +86,11 @@ impl Monitor {
         if self.showing.is_due(now.up) {
             let began = clock.now().up;
             self.notifier.status(&self.view.summary(engine));
-            self.shown.status.send_replace(Arc::new(self.view.status(now, engine)));
+            let status = Arc::new(self.view.status(now, engine));
+            if status.state == NodeState::Leading {
+                self.shown.led.send_replace(Some(Arc::clone(&status)));
+            }
+            self.shown.status.send_replace(status);
             self.shown.lease.send_replace(self.view.lease_until(engine));
             self.showing = Showing::published(began, clock.now().up);
         }

@@ -380,7 +380,7 @@ impl View {
         }
         status.put_marks_ahead(&engine.marks_ahead(now).map(|(job, ahead)| (job.clone(), ahead)).collect());
         let unconfirmed: BTreeSet<_> = engine.unconfirmed_runs().collect();
-        let over: BTreeMap<_, _> = engine.unwritten_releases().collect();
+        let over: BTreeMap<_, _> = engine.unwritten_ends().collect();
         let shown = engine.runs().map(RunStatus::from).map(|run| {
             let unconfirmed = unconfirmed.contains(&run.run) || over.get(&run.run) == Some(&None);
             RunStatus { unconfirmed, ended: over.get(&run.run).copied().flatten(), ..run }

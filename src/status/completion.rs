@@ -224,20 +224,21 @@ impl Status {
     /// Sets the runs in flight as they were read from the ledger, now or, if `is_old`, before it could not be read.
     ///
     /// What this node knows of its own attempts counts more: the ledger learns later how they ended, and an old reading
-    /// lacks those that began since.
+    /// lacks those that began since, and still has those that have ended.
     pub fn put_read_runs(&mut self, read: &[RunStatus], is_old: bool) {
         let own = std::mem::take(&mut self.runs).into_iter().filter(|run| run.node == self.node);
         let mut own: BTreeMap<RunId, RunStatus> = own.map(|run| (run.run.clone(), run)).collect();
         let mut runs: Vec<RunStatus> = read
             .iter()
-            .map(|read| match own.remove(&read.run) {
-                Some(known) if is_old && known.attempt >= read.attempt => known,
+            .filter_map(|read| match own.remove(&read.run) {
+                Some(known) if is_old && known.attempt >= read.attempt => Some(known),
                 Some(known)
                     if read.state == known.state && (&read.node, read.attempt) == (&known.node, known.attempt) =>
                 {
-                    RunStatus { ended: known.ended.or(read.ended), ..read.clone() }
+                    Some(RunStatus { ended: known.ended.or(read.ended), ..read.clone() })
                 }
-                _ => read.clone(),
+                None if is_old && read.node == self.node && read.state == RunState::Running => None,
+                _ => Some(read.clone()),
             })
             .collect();
         if is_old {
@@ -348,6 +349,21 @@ mod tests {
         status.put_lasts(&RecordedEnds { lasts: BTreeMap::new(), read_at: later });
         status.mark_ended();
         assert_eq!((&status.jobs[1].last, status.runs[0].ended), (&None, None));
+    }
+
+    #[test]
+    fn an_old_reading_shows_no_run_of_this_node_that_it_no_longer_has() {
+        let (status, _) = with_end();
+        let own = RunStatus { node: status.node.clone(), state: RunState::Running, ..status.runs[0].clone() };
+        let others = RunStatus { node: NodeName::new("host-z"), ..own.clone() };
+        let cut_off = RunStatus { state: RunState::CutOff, ..own.clone() };
+        for (read, is_old, is_shown) in
+            [(&own, true, false), (&own, false, true), (&others, true, true), (&cut_off, true, true)]
+        {
+            let mut status = Status { runs: Vec::new(), ..status.clone() };
+            status.put_read_runs(std::slice::from_ref(read), is_old);
+            assert_eq!(!status.runs.is_empty(), is_shown, "{read:?}, old: {is_old}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::api::{ApiState, RefusedRequest};
 use crate::output::{LocalPage, OutputKey, PageEnd, Reader, Wanted};
 use crate::status::HistoryEntry;
 use cronkeeper_core::election::Member;
-use cronkeeper_core::ledger::{Followed, OperatorFuture};
+use cronkeeper_core::ledger::{Followed, OperatorError, OperatorFuture};
 use cronkeeper_core::run::{RunId, RunRecord};
 use cronkeeper_core::term::NodeName;
 
@@ -76,7 +76,7 @@ impl Gatherer<'_> {
             let mut page = tokio::select! {
                 page = self.gathered(&plan, from) => page,
                 ended = &mut followed, if !plan.is_over => {
-                    plan = self.ended(ended.map_err(unavailable)?).await?.0;
+                    plan = self.ended(ended).await?.0;
                     continue;
                 }
             };
@@ -105,23 +105,32 @@ impl Gatherer<'_> {
             Ok(Some(record)) => Ok((Plan::in_flight(&record), Vec::new())),
             // A client that waits gets the answer later; any other needs it now.
             Ok(None) => match timeout(if self.until > Instant::now() { PAUSE } else { LEDGER }, followed).await {
-                Ok(followed) => self.ended(followed.map_err(unavailable)?).await,
+                Ok(followed) => self.ended(followed).await,
                 // It was triggered, and has not begun.
                 Err(_) => Ok((Plan::default(), Vec::new())),
             },
-            // Without the ledger there is still what this node keeps itself.
             Err(refused) => self.own_plan(refused).await,
         }
     }
 
-    async fn ended(&self, followed: Followed) -> Result<Planned, RefusedRequest> {
-        match Plan::followed(followed) {
-            Some(plan) => Ok((plan, Vec::new())),
-            None => self.search().await,
+    async fn ended(&self, followed: Result<Followed, OperatorError>) -> Result<Planned, RefusedRequest> {
+        let found = match followed.map(Plan::followed) {
+            Ok(Some(plan)) => return Ok((plan, Vec::new())),
+            Ok(None) => self.search().await,
+            Err(error) => Err(unavailable(error)),
+        };
+        match found {
+            Err(refused) if refused.code == StatusCode::SERVICE_UNAVAILABLE => self.own_plan(refused).await,
+            found => found,
         }
     }
 
+    /// What this node knows and keeps itself, which is there without the ledger too.
     async fn own_plan(&self, refused: RefusedRequest) -> Result<Planned, RefusedRequest> {
+        // What the archive's own error is, its thread logs.
+        if let Some(record) = self.state.sources.archive.record(self.run.clone(), ()).await.ok().flatten() {
+            return Ok((Plan::over(record.into()), Vec::new()));
+        }
         let Some(kept) = &self.state.sources.output.kept else { return Err(refused) };
         let attempts = kept.attempts(self.run.clone()).await.unwrap_or_default();
         if attempts.is_empty() {

@@ -22,7 +22,7 @@ use crate::api::nodes::Handover;
 use crate::api::peers::Peers;
 use crate::api::serve::Serving;
 use crate::api::socket::{ApiSocket, Claim, NAME};
-use crate::api::{OutputSources, Sources, router};
+use crate::api::{LastReads, OutputSources, Sources, router};
 use crate::archive::Archive;
 use crate::metrics::Recorder;
 use crate::status::{LedgerPart, NodeState, Status, sample};
@@ -45,6 +45,8 @@ use cronkeeper_core::term::NodeName;
 pub enum Behaviour {
     Well,
     Away,
+    /// Reads are answered by a server that has lost its quorum, and nothing else is.
+    Stale,
     Hung,
     Broken,
 }
@@ -68,7 +70,7 @@ impl Ledger {
 
     fn write<T: Send + 'static>(&self, answer: T) -> OperatorFuture<'_, T> {
         match self.behaviour {
-            Behaviour::Away => Box::pin(async { Err(OperatorError("nobody answers".into())) }),
+            Behaviour::Away | Behaviour::Stale => Box::pin(async { Err(OperatorError("nobody answers".into())) }),
             Behaviour::Hung => Box::pin(std::future::pending()),
             Behaviour::Well | Behaviour::Broken => Box::pin(async { Ok(answer) }),
         }
@@ -76,7 +78,7 @@ impl Ledger {
 
     fn answer<T: Send + 'static>(&self, answer: T) -> ReadFuture<'_, T> {
         match self.behaviour {
-            Behaviour::Well => Box::pin(async { Ok(answer) }),
+            Behaviour::Well | Behaviour::Stale => Box::pin(async { Ok(answer) }),
             Behaviour::Away => Box::pin(async { Err(ReadError("nobody answers".into())) }),
             Behaviour::Hung => Box::pin(std::future::pending()),
             Behaviour::Broken => Box::pin(async { panic!("a bug of the reader") }),
@@ -209,6 +211,7 @@ pub struct Daemon {
     pub directory: tempfile::TempDir,
     pub ledger: Arc<Ledger>,
     pub status: watch::Sender<Arc<Status>>,
+    pub led: watch::Sender<Option<Arc<Status>>>,
     pub turns: watch::Sender<Uptime>,
     sources: Sources,
     pub handovers: mpsc::UnboundedReceiver<Handover>,
@@ -237,17 +240,20 @@ impl Daemon {
             requests: Mutex::default(),
         });
         let status = watch::Sender::new(Arc::new(published()));
+        let led = watch::Sender::default();
         let turns = watch::Sender::new(system::uptime());
         let (handovers, requested) = mpsc::unbounded_channel();
         let recorder = Recorder::default();
         let sources = Sources {
             status: status.subscribe(),
+            led: led.subscribe(),
             lease: watch::channel(Some(system::uptime() + Duration::from_secs(3_600))).1,
             turns: turns.subscribe(),
             jobs: watch::Sender::default().subscribe(),
             // So that a turn at boot counts as too long ago, but one at the start of a test does not.
             stall: system::uptime().since(Uptime::ZERO) / 2,
             reader: ledger.clone(),
+            last_reads: LastReads::default(),
             operator: ledger.clone(),
             archive,
             handovers,
@@ -257,7 +263,7 @@ impl Daemon {
         };
         let socket = ApiSocket::open(directory.path(), Claim::IfFree).await.unwrap();
         let serving = Serving::on_socket(socket, router(sources.clone()));
-        Self { directory, ledger, status, turns, sources, handovers: requested, recorder, _serving: serving }
+        Self { directory, ledger, status, led, turns, sources, handovers: requested, recorder, _serving: serving }
     }
 
     /// Also serves on TCP, at the returned address, until the returned value is dropped.

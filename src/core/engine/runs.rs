@@ -95,8 +95,8 @@ impl Runs {
 
     /// The runs whose attempt here is over, and whose release the ledger does not have yet, each with how it ended; `None`
     /// if it was never started.
-    pub fn unwritten_releases(&self) -> impl Iterator<Item = (RunId, Option<Outcome>)> {
-        self.active.values().filter_map(|run| Some((run.record.id(), run.unwritten_release()?)))
+    pub fn unwritten_ends(&self) -> impl Iterator<Item = (RunId, Option<Outcome>)> {
+        self.active.values().filter_map(|run| Some((run.record.id(), run.unwritten_end()?)))
     }
 
     /// The runs whose begin, or whose next attempt's, the ledger is not known to have.

@@ -64,6 +64,7 @@ impl Node {
             view,
             shown: Shown {
                 status,
+                led: watch::Sender::default(),
                 lease,
                 jobs: watch::Sender::default(),
                 turned: watch::channel(Uptime::ZERO).0,

@@ -477,9 +477,10 @@ impl ActiveRun {
         }
     }
 
-    /// How the attempt ended, while its release is not in the ledger yet; the inner `None`: it was never started.
-    pub fn unwritten_release(&self) -> Option<Option<Outcome>> {
+    /// How the attempt ended, while the ledger may not have that yet; the inner `None`: it was never started.
+    pub fn unwritten_end(&self) -> Option<Option<Outcome>> {
         match self.phase() {
+            Some(Phase::Ended(Ended { end, .. })) => Some(Some(end.outcome)),
             Some(Phase::Releasing(Release { report: Some(report), .. })) => Some(match report.as_ref() {
                 Report::Retrying { end, .. } => Some(end.outcome),
                 _ => None,

@@ -403,6 +403,6 @@ fn a_run_that_is_killed_because_the_lease_is_over_is_said_at_once_and_is_not_sho
     fixture.ended(tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
     let run = RunId::parse("a.20261120T100001Z").unwrap();
     assert!(fixture.reports().contains(&Report::Killed { run: run.clone(), attempt: 1, reason: Some(Reason::Lease) }));
-    let over: Vec<_> = fixture.engine.unwritten_releases().collect();
+    let over: Vec<_> = fixture.engine.unwritten_ends().collect();
     assert_eq!(over, [(run, Some(Outcome::Interrupted))]);
 }
