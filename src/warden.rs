@@ -21,7 +21,7 @@
 //!
 //! The warden knows nothing about schedules, leadership or reasons. It obeys orders and clocks.
 
-mod begins;
+pub mod begins;
 pub mod cgroup;
 mod child;
 mod codec;
@@ -53,7 +53,7 @@ mod window;
 use std::ffi::CStr;
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
@@ -122,13 +122,21 @@ fn serve() -> io::Result<()> {
     // Only a display name: failing to set it does no harm.
     let _ = rustix::thread::set_name(PROCESS_NAME);
     introduction::introduce(&order_socket)?;
+    // The daemon has opened its state directory by then.
+    let left = custody::await_descriptors(io::stdin().as_fd())?.into_iter().next();
     let timer_slack = be_on_time();
     // All that the warden creates in file systems are cgroups; each job gets its own umask.
     rustix::process::umask(cgroup::UMASK);
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let notes = begins.as_ref().map(OwnedFd::try_clone).transpose()?;
     let keeper = keeper::Keeper::new(daemon, order_socket, custody, begins, timer_slack)?;
     spawn::release_file_pages();
-    keeper.run()
+    keeper.run()?;
+    if let (Some(notes), Some(left)) = (notes, left) {
+        // If it fails, the next daemon knows less.
+        let _ = begins::leave(notes.as_fd(), left.as_fd());
+    }
+    Ok(())
 }
 
 /// Has the kernel wake this thread, and the children that it forks, as exactly as it can: by default it may be 50 µs

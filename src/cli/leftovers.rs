@@ -2,12 +2,14 @@
 //!
 //! Kills what is left of its runs, waits until it is dead, and records the ends of those runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::Error;
+use crate::warden::begins::LeftBegins;
 use crate::warden::cgroup::hierarchy;
 use crate::warden::recover;
 use cronkeeper_cluster::solo::StillAlive;
@@ -16,7 +18,11 @@ use cronkeeper_cluster::state_dir::journal::FileJournal;
 use cronkeeper_core::clock::system::uptime;
 use cronkeeper_core::process::Recorded;
 use cronkeeper_core::run::journal::{Journal as _, Recovered, RecoveredRun};
+use cronkeeper_core::run::{BeginNote, RunId};
 use cronkeeper_core::term::NodeName;
+
+/// How long to wait for the warden of a dead daemon whose trees are dead: it only has to copy its notes.
+const WARDEN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Opens the journal of a node and settles the runs that are open in it on this host.
 ///
@@ -33,10 +39,29 @@ pub(super) fn settle(
     let (mut journal, mut recovered) = state.journal()?;
     let unwritten = |source| Error::System { what: "cannot write the journal", source };
     recovered.keep_own(node, &mut journal).map_err(unwritten)?;
-    kill(&recovered.runs, within).map_err(Error::StillAlive)?;
-    recovered.drop_held(uptime()).iter().try_for_each(|run| journal.unstarted(run)).map_err(unwritten)?;
+    let unbegun = end(state.path(), &recovered.runs, within).map_err(Error::StillAlive)?;
+    recovered.drop_unbegun(uptime(), &unbegun).iter().try_for_each(|run| journal.unstarted(run)).map_err(unwritten)?;
     recovered.end_dead(&mut journal, now).map_err(unwritten)?;
     Ok((journal, recovered))
+}
+
+/// Kills what is left of runs whose node is dead, and waits until it is dead. Returns the runs whose programs are known
+/// not to have begun, by what the node's warden has left in the state directory.
+pub(super) fn end(state_dir: &Path, runs: &[RecoveredRun], within: Duration) -> Result<BTreeSet<RunId>, StillAlive> {
+    kill(runs, within)?;
+    let mut by_file: BTreeMap<&str, Vec<(&BeginNote, RunId)>> = BTreeMap::new();
+    for run in runs.iter().filter(|run| run.end.is_none()) {
+        if let Some(note) = &run.traces.begin {
+            by_file.entry(&note.file).or_default().push((note, run.record.id()));
+        }
+    }
+    let mut unbegun = BTreeSet::new();
+    for (file, noted) in by_file {
+        if let Some(left) = LeftBegins::read(state_dir, file, WARDEN_TIMEOUT) {
+            unbegun.extend(noted.into_iter().filter(|(note, _)| left.is_unbegun(note)).map(|(_, run)| run));
+        }
+    }
+    Ok(unbegun)
 }
 
 /// Kills what is left of runs whose node is dead, and waits until it is dead.

@@ -63,7 +63,8 @@ impl Args {
         }
         match &self.node.zookeeper {
             None => {
-                let leftovers: Leftovers = Arc::new(|runs| leftovers::kill(runs, KILL_TIMEOUT));
+                let path = path.to_owned();
+                let leftovers: Leftovers = Arc::new(move |runs| leftovers::end(&path, runs, KILL_TIMEOUT));
                 Ok(solo::release(&state, &node, &leftovers)?)
             }
             Some(connect) => {

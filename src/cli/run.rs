@@ -43,6 +43,7 @@ use crate::output::{self, OutputQueue, OutputRetention, OutputStore, Reader};
 use crate::status::Confinement;
 use crate::systemd::{Notifier, Watchdog};
 use crate::telemetry::{self, Format, LogFilter};
+use crate::warden::begins::BeginsFile;
 use crate::warden::cgroup::hierarchy::{self, Cgroups};
 use crate::warden::handle::Warden;
 use cronkeeper_cluster::state_dir::StateDir;
@@ -211,8 +212,14 @@ impl Args {
             watchdog.set(self.session_timeout, &mut notifier);
         }
         let custody = warden.custody();
+        // Without it a start that dies with this process may count as one that began.
+        let left = BeginsFile::create(&state_dir)
+            .inspect_err(|error| {
+                warn!("no file for the begins of programs can be made in the state directory: {error}")
+            })
+            .ok();
         let processes =
-            warden.into_async().map_err(|source| Error::System { what: "the warden cannot be reached", source })?;
+            warden.into_async(left).map_err(|source| Error::System { what: "the warden cannot be reached", source })?;
         let is_init = std::process::id() == 1;
         let _orphans = is_init.then(|| AbortOnDrop(tokio::spawn(log_error(orphans::reap(processes.watcher())))));
         let wrong_tokens = network.as_ref().map(|network| network.wrong_tokens()).unwrap_or_default();

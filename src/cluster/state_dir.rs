@@ -6,6 +6,7 @@
 //! sessions.json    sessions whose entries may still exist in ZooKeeper, or exist again
 //! journal          what was done about the runs of this node   (on solo, one for each member: see `solo`)
 //! last-good.json   the jobs files as last accepted   (the program's `config::last_good`)
+//! begins.<id>      which programs of a dead daemon had begun     (the program's `warden::begins`)
 //! output/          what the runs of this node wrote             (the program's `output`)
 //! ```
 //!

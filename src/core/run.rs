@@ -34,7 +34,7 @@ pub use over::{OverAttempt, OverAttempts, REMEMBERED};
 pub use parameters::{BadParameters, Parameters, UnreadableRecord};
 pub use recount::{Decisions, MOST_LISTED, NotRecounted, Recount, RecountRequest, Recounted};
 pub use skip::{Skip, SkipReason};
-pub use traces::{KnownBy, LONGEST_HOLD, Traces};
+pub use traces::{BeginNote, KnownBy, LONGEST_HOLD, Traces};
 pub use trigger::{Trigger, TriggerRecord, TriggerSeq};
 
 use crate::job::{Digest, Interrupted, Job, JobName, OnLeaseEnd};

@@ -31,6 +31,10 @@ impl Processes for Handle {
         })
     }
 
+    fn begins_file(&self) -> Option<&str> {
+        Self::begins_file(self)
+    }
+
     fn start_time(&self, pid: i32) -> Option<u64> {
         recover::start_time(pid)
     }

@@ -7,6 +7,10 @@
 //! The file has a byte for each tree. A daemon counts its trees for as long as it lives, so a tree shares its byte with
 //! those that come [`TREES`] later. A page is cleared before it is used again, unless a tree from the last time is still
 //! alive: then the trees there can no longer be proven not to have begun.
+//!
+//! If the daemon dies, the warden leaves the notes to the next one: see [`left`].
+
+mod left;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -16,6 +20,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
+pub(super) use self::left::leave;
+pub use self::left::{BeginsFile, LeftBegins, remove_left};
 use crate::memory_file;
 use cronkeeper_core::process::TreeId;
 

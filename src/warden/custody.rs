@@ -25,6 +25,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -176,8 +177,8 @@ impl AsFd for Vault {
     }
 }
 
-/// Sends the warden its end, and what else it needs, on the socket that becomes its standard input, before it is
-/// started.
+/// Sends the warden descriptors on the socket that is its standard input, before any other message: its end, and what
+/// else it needs, before it is started.
 ///
 /// The standard library can pass a child no other descriptors, and one that every child inherits could reach other
 /// children too.
@@ -192,11 +193,23 @@ pub(super) fn take_descriptors(stdin: BorrowedFd<'_>) -> Vec<OwnedFd> {
     if is_message { found } else { Vec::new() }
 }
 
+/// Waits for what [`send_descriptors`] sends once the warden has been started. Then it reads the first other message.
+pub(super) fn await_descriptors(stdin: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
+    loop {
+        let mut polled = [PollFd::from_borrowed_fd(stdin, PollFlags::IN)];
+        match poll(&mut polled, None).and_then(|_| receive(stdin, RecvFlags::DONTWAIT)) {
+            Ok(found) => return Ok(found.unwrap_or_default()),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
 /// Sends a byte with the descriptors.
 fn send(socket: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(Errno::TOOBIG);
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;

@@ -20,7 +20,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 
 use super::SUBCOMMAND;
-use super::begins::{self, Begins};
+use super::begins::{self, Begins, BeginsFile};
 use super::codec::{CodecError, Decoder};
 use super::custody::{self, WardenCustody};
 use super::introduction::WardenProcess;
@@ -152,17 +152,20 @@ impl Warden {
         self.custody.clone()
     }
 
-    /// Registers the warden's sockets with the running runtime.
+    /// Registers the warden's sockets with the running runtime, and lets the warden go on. If this process dies, it leaves
+    /// in `left` which programs have begun.
     ///
     /// # Errors
-    /// If the runtime accepts no more sockets.
-    pub fn into_async(self) -> io::Result<Handle> {
+    /// If the runtime accepts no more sockets, or the warden is gone.
+    pub fn into_async(self, left: Option<BeginsFile>) -> io::Result<Handle> {
+        custody::send_descriptors(&self.socket, &left.iter().map(BeginsFile::as_fd).collect::<Vec<_>>())?;
         Ok(Handle {
             watcher: self.watcher,
             process: self.process,
             starts: Lane::over(self.socket)?,
             orders: Lane::over(self.orders)?,
             begins: self.begins,
+            left,
             starts_sent: 0,
             notices: Decoder::default(),
             receipts: Receipts::default(),
@@ -181,6 +184,8 @@ pub struct Handle {
     orders: Lane,
     /// Absent for the wardens of clients.
     begins: Option<Begins>,
+    /// Where the warden leaves the notes if this process dies.
+    left: Option<BeginsFile>,
     /// Number of starts sent so far.
     starts_sent: u64,
     notices: Decoder,
@@ -192,6 +197,11 @@ impl Handle {
     /// The pid of the warden.
     pub fn pid(&self) -> u32 {
         self.process.pid()
+    }
+
+    /// The name of the file in which the warden leaves the notes on begins if this process dies.
+    pub fn begins_file(&self) -> Option<&str> {
+        self.left.as_ref().map(BeginsFile::name)
     }
 
     /// The pid of the watcher, the child of this process that [`Self::close`] waits for.
@@ -294,7 +304,7 @@ impl Handle {
     /// # Errors
     /// If it cannot be waited for.
     pub async fn close(self) -> io::Result<Closed> {
-        let Self { mut watcher, process, starts, orders, begins, .. } = self;
+        let Self { mut watcher, process, starts, orders, begins, left, .. } = self;
         drop((starts, orders));
         let wait = move || {
             // Also if somebody has killed the watcher.
@@ -302,6 +312,7 @@ impl Handle {
             watcher.wait()
         };
         let status = tokio::task::spawn_blocking(wait).await.map_err(io::Error::other)??;
+        left.into_iter().for_each(BeginsFile::remove);
         Ok(Closed { status, begins })
     }
 

@@ -18,6 +18,7 @@ mod history;
 mod hooks;
 mod hung;
 mod in_flight;
+mod killed;
 mod lease;
 mod logs;
 mod node_hooks;

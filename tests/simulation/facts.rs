@@ -35,8 +35,6 @@ pub enum Fact {
     InTouch { node: usize, is: bool },
     /// A session of a node is open.
     Connected { node: usize, session: i64 },
-    /// A node has noted in its state directory that an attempt was begun, and hands the attempt to its warden.
-    Noted { run: String, attempt: u32 },
     /// The loop of a node's daemon stalls, while the rest of the daemon continues.
     LoopStalled { node: usize },
     /// The loop continues.

@@ -195,16 +195,21 @@ impl<const STEADY: bool, const REWINDS: bool> Program for Nodes<STEADY, REWINDS>
 
     fn start(&mut self, world: &Shared, node: usize) -> Vec<Task> {
         let home = &self.homes[node];
-        let notices = {
+        let (notices, begins_file) = {
             let world = &mut *world.lock();
             world.wardens.end_leftovers(&mut world.env, node);
-            world.wardens.attach(node)
+            (world.wardens.attach(node), world.wardens.begins_file(node))
         };
         let clock = NodeClock { world: world.clone(), node };
         let mut recovered = guard(&home.book).recovered();
-        let mut noted = Noted { book: home.book.clone(), world: world.clone() };
+        let mut noted = Noted(home.book.clone());
         recovered.keep_own(&node_name(node), &mut noted).expect("it is kept in memory");
-        for run in recovered.drop_held(clock.now().up) {
+        let is_unbegun = |run: &RecoveredRun| {
+            let note = run.traces.begin.as_ref();
+            note.is_some_and(|note| world.lock().wardens.is_left_unbegun(node, note))
+        };
+        let unbegun = recovered.runs.iter().filter(|run| is_unbegun(run)).map(|run| run.record.id()).collect();
+        for run in recovered.drop_unbegun(clock.now().up, &unbegun) {
             noted.unstarted(&run).expect("it is kept in memory");
         }
         recovered.end_dead(&mut noted, clock.now().wall).expect("it is kept in memory");
@@ -230,8 +235,8 @@ impl<const STEADY: bool, const REWINDS: bool> Program for Nodes<STEADY, REWINDS>
             engine: Engine::new(node_name(node), self.jobs.set()),
             clock: clock.clone(),
             coordination,
-            processes: Wired { world: world.clone(), node, notices },
-            journal: Noted { book: home.book.clone(), world: world.clone() },
+            processes: Wired { world: world.clone(), node, begins_file, notices },
+            journal: Noted(home.book.clone()),
             launcher: SimulatedLauncher(node_name(node)),
             observer: NoObserver,
             drain_timeout: Duration::from_secs(10),
@@ -391,6 +396,7 @@ fn listen(world: &Shared, node: usize, said: &mut Said, event: &election::Event)
 struct Wired {
     world: Shared,
     node: usize,
+    begins_file: String,
     notices: UnboundedReceiver<Notice>,
 }
 
@@ -409,6 +415,10 @@ impl Processes for Wired {
 
     async fn notice(&mut self) -> Result<Notice, WardenGone> {
         self.notices.recv().await.ok_or(WardenGone)
+    }
+
+    fn begins_file(&self) -> Option<&str> {
+        Some(&self.begins_file)
     }
 
     /// None, because the machine's own processes have the same numbers.
@@ -435,23 +445,16 @@ impl Processes for Wired {
 }
 
 /// The journal of a host.
-struct Noted {
-    book: Arc<Mutex<JournalState>>,
-    world: Shared,
-}
+struct Noted(Arc<Mutex<JournalState>>);
 
 impl Journal for Noted {
     fn store(&mut self, entry: JournalEntry) -> std::io::Result<()> {
-        if let JournalEntry::Begun { record, .. } = &entry {
-            let (run, attempt) = (record.id().to_string(), record.attempt);
-            self.world.lock().env.facts.push(Fact::Noted { run, attempt });
-        }
-        guard(&self.book).take(entry);
+        guard(&self.0).take(entry);
         Ok(())
     }
 
     fn open_runs(&self) -> Vec<RecoveredRun> {
-        guard(&self.book).recovered().runs
+        guard(&self.0).recovered().runs
     }
 }
 

@@ -5,12 +5,12 @@
 //! kill everything. It freezes together with its host, and then its jobs freeze too; or it hangs alone, and the jobs
 //! continue.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::process::{Deadline, EndedBy, Ending, Exit, Launch, Notice, Order, StartFailure, TreeId};
-use cronkeeper_core::run::KnownBy;
+use cronkeeper_core::run::{BeginNote, KnownBy};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::facts::Fact;
@@ -82,6 +82,10 @@ struct Warden {
     /// Starts and orders that the daemon has not written to its sockets yet, while these are blocked.
     unsent: Option<Vec<Action>>,
     daemon: Option<UnboundedSender<Notice>>,
+    /// The generations whose daemon died while the warden lived, which then left its notes on begins.
+    left: BTreeSet<u64>,
+    /// The generation and tree of each program that has begun.
+    begun: BTreeSet<(u64, TreeId)>,
 }
 
 /// Orders that overtook their tree's start.
@@ -124,6 +128,8 @@ impl Wardens {
             held: BTreeMap::new(),
             unsent: None,
             daemon: None,
+            left: BTreeSet::new(),
+            begun: BTreeSet::new(),
         };
         Self { wardens: (0..nodes).map(warden).collect(), pids: 100, slow: None, ended: BTreeMap::new() }
     }
@@ -203,10 +209,24 @@ impl Wardens {
         }
     }
 
+    /// The file in which the warden of this node's daemon leaves its notes on begins.
+    pub fn begins_file(&self, node: usize) -> String {
+        self.wardens[node].generation.to_string()
+    }
+
+    /// True if the notes that a dead daemon's warden has left say that a program never began.
+    pub fn is_left_unbegun(&self, node: usize, note: &BeginNote) -> bool {
+        let (warden, generation) = (&self.wardens[node], note.file.parse().unwrap_or_default());
+        warden.left.contains(&generation) && !warden.begun.contains(&(generation, TreeId(note.tree)))
+    }
+
     /// The daemon's process is gone.
     pub fn daemon_gone(&mut self, env: &mut Env, node: usize, with_host: bool) {
-        self.wardens[node].daemon = None;
-        self.wardens[node].unsent = None;
+        let warden = &mut self.wardens[node];
+        if warden.daemon.take().is_some() && !with_host {
+            warden.left.insert(warden.generation);
+        }
+        warden.unsent = None;
         if !with_host {
             // systemd kills the rest of the control group, and that does not depend on the warden.
             self.go_on(env, node);
@@ -461,6 +481,8 @@ impl Wardens {
         let process = Process::of(node, pid, launch);
         env.note(|| format!("node-{node} pid {} is attempt {} of {}", process.pid, process.attempt, process.run));
         env.facts.push(Fact::Spawned(process.clone()));
+        let generation = self.wardens[node].generation;
+        self.wardens[node].begun.insert((generation, tree_id));
         self.emit(
             env,
             node,

@@ -55,7 +55,7 @@ pub(super) fn supervise(
     }
     let ended = runtime.block_on(async {
         let signals = Signals::new(SIGNALS).map_err(system("signals cannot be caught"))?;
-        let warden = warden.into_async().map_err(system("the warden cannot be reached"))?;
+        let warden = warden.into_async(None).map_err(system("the warden cannot be reached"))?;
         let tree_id = launch.tree_id;
         let mut supervisor = ExecSupervisor { warden, signals, tree_id, job, output, due: None, stopped: None };
         let ended = supervisor.run(launch).await;

@@ -310,7 +310,7 @@ pub(super) async fn run_command(
         launch(settings, environment, held_from, not_after).map_err(system("the working directory cannot be read"))?;
     warden::inherit_orphans().map_err(system("orphans cannot be inherited"))?;
     let (warden, streams) = Warden::spawn_with_streams(descriptors).map_err(system("the warden cannot be started"))?;
-    let warden = warden.into_async().map_err(system("the warden cannot be reached"))?;
+    let warden = warden.into_async(None).map_err(system("the warden cannot be reached"))?;
     let cgroups = Cgroups::make(false);
     launch.streams = Some(streams);
     launch.cgroup = cgroups.as_ref().map(|cgroups| cgroups.place(launch.tree_id, &launch.limits));

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::{Args, Startup};
 use crate::accounts::Account;
 use crate::cli::{Error, host, leftovers};
+use crate::warden::begins;
 use cronkeeper_cluster::solo::{self, HeldLocks, Leftovers, LocksOfJobs};
 use cronkeeper_cluster::state_dir::StateDir;
 use cronkeeper_cluster::state_dir::journal::FileJournal;
@@ -25,6 +26,9 @@ use cronkeeper_core::term::NodeName;
 
 /// Time for the processes of a dead node to die after SIGKILL.
 pub(super) const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Most notes of dead members that are kept for the one that leads next, which settles their runs.
+const MOST_LEFT: usize = 16;
 
 /// A backend that holds its state directory, not yet started.
 pub(super) enum Backend {
@@ -80,6 +84,7 @@ impl Backend {
         let state = StateDir::open(state_dir, identity, node)?;
         state.note_node(node)?;
         let (journal, recovered) = leftovers::settle(&state, node, KILL_TIMEOUT, system::now().wall)?;
+        begins::remove_left(state.path(), 0);
         let state = Arc::new(state);
         let connect = connect.clone();
         Ok(Self::ZooKeeper(Box::new(ZooKeeper { state, connector, asides, connect, journal, recovered })))
@@ -105,7 +110,9 @@ impl Backend {
                 let node = node.clone();
                 // On a blocking thread: it waits for a lock, for the disk, and perhaps for a directory service.
                 let started = tokio::task::spawn_blocking(move || {
-                    let leftovers: Leftovers = Arc::new(|runs| leftovers::kill(runs, KILL_TIMEOUT));
+                    let path = state.path().to_owned();
+                    let leftovers: Leftovers = Arc::new(move |runs| leftovers::end(&path, runs, KILL_TIMEOUT));
+                    begins::remove_left(state.path(), MOST_LEFT);
                     let locks = LocksOfJobs { user: Account::own().name, custody: Some(custody) };
                     solo::start(&state, &node, leftovers, forget_after, locks).map(|solo| (solo, state))
                 });

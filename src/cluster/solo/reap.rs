@@ -80,12 +80,10 @@ fn reap(
         traces: Traces::default(),
         end: None,
     }));
-    if !runs.is_empty() {
-        leftovers(&runs)?;
-    }
+    let unbegun = if runs.is_empty() { BTreeSet::new() } else { leftovers(&runs)? };
     let now = uptime();
     let reaped = journals.into_iter().map(|(name, mut open)| {
-        open.drop_held(now);
+        open.drop_unbegun(now, &unbegun);
         DeadMember { name, ends: open.ends(), noted: open.noted() }
     });
     Ok(reaped.collect())

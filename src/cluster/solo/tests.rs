@@ -9,6 +9,7 @@ mod requests;
 mod succession;
 mod writing;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -41,7 +42,7 @@ struct Node {
 
 impl Node {
     async fn start(dir: &Path, name: &str) -> Self {
-        Self::start_with(dir, name, Arc::new(|_| Ok(()))).await
+        Self::start_with(dir, name, Arc::new(|_| Ok(BTreeSet::new()))).await
     }
 
     async fn start_with(dir: &Path, name: &str, leftovers: Leftovers) -> Self {

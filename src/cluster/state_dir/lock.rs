@@ -12,6 +12,7 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -123,6 +124,13 @@ impl FileLock {
     fn open(path: &Path) -> io::Result<Self> {
         let file = open_own(path, Access::ReadWrite)?;
         Ok(Self { file, path: path.to_owned() })
+    }
+}
+
+impl AsFd for FileLock {
+    /// Who has a duplicate of it holds the lock too.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

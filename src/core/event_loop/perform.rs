@@ -8,7 +8,7 @@ use crate::engine::hooks::HookStart;
 use crate::engine::{Command, Event, Start};
 use crate::process::{Launch, Notice, Order, Processes as _, Recorded, StartFailure, StartStep, TreeId};
 use crate::run::journal::Journal as _;
-use crate::run::{KnownBy, Traces};
+use crate::run::{BeginNote, KnownBy, Traces};
 
 impl<P: Ports> EventLoop<P> {
     pub(super) fn perform(&mut self, now: Now, commands: Vec<Command>) -> Option<Stopped> {
@@ -70,7 +70,9 @@ impl<P: Ports> EventLoop<P> {
     fn start(&mut self, now: Now, start: Start) -> Option<Stopped> {
         let run = start.run.id();
         let launch = self.launcher.launch(&start);
-        let traces = launch.as_ref().map(|launch| traces(launch, now)).unwrap_or_default();
+        let mut traces = launch.as_ref().map(|launch| traces(launch, now)).unwrap_or_default();
+        let file = self.processes.begins_file().map(str::to_owned);
+        traces.begin = file.map(|file| BeginNote { file, tree: start.tree_id.0 });
         if let Err(error) = self.journal.begun(&start.run, start.version, &traces) {
             log::state_failed(&run, "record the run, so it is not started,", &error);
             return self.not_started(now, &start, error.raw_os_error());
@@ -114,5 +116,6 @@ impl<P: Ports> EventLoop<P> {
 fn traces(launch: &Launch, now: Now) -> Traces {
     let cgroup = launch.cgroup.as_ref().map(|cgroup| KnownBy::Cgroup(cgroup.path.clone()));
     let Launch { not_before, .. } = *launch;
-    Traces { uid: Some(launch.uid()), since: Some(now.up), not_before, known_by: cgroup.unwrap_or_default() }
+    let known_by = cgroup.unwrap_or_default();
+    Traces { uid: Some(launch.uid()), since: Some(now.up), not_before, begin: None, known_by }
 }

@@ -68,6 +68,10 @@ struct SilentProcesses {
 }
 
 impl Processes for SilentProcesses {
+    fn begins_file(&self) -> Option<&str> {
+        None
+    }
+
     fn start(&mut self, _: &Launch) -> Result<(), NotSent> {
         Ok(())
     }

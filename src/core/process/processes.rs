@@ -24,6 +24,10 @@ pub trait Processes: Send {
     /// Waits for the next notice. Cancel safe.
     fn notice(&mut self) -> impl Future<Output = Result<Notice, WardenGone>> + Send;
 
+    /// The file in the state directory in which the warden leaves, should the daemon die, which programs have begun;
+    /// `None` if nowhere.
+    fn begins_file(&self) -> Option<&str>;
+
     /// When the kernel started a process, in clock ticks since boot; absent once the process is gone.
     ///
     /// It distinguishes the process from a later one with the same PID.

@@ -10,7 +10,7 @@
 //! remembers the attempts that are over for a while: such a run is not taken for one that was never started, and gets
 //! the end that it had.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use jiff::Timestamp;
@@ -134,19 +134,21 @@ impl Recovered {
         (self.written == Written::Here).then(|| Noted { open: open.collect(), over: self.over.clone() })
     }
 
-    /// Drops the runs whose programs did not begin: their main processes are known and dead, and their time has not
-    /// come.
+    /// Drops the runs whose programs did not begin: `unbegun` has them, or their main processes are known and dead, and
+    /// their time has not come.
     ///
-    /// The caller must know that they were dead at `now`. Returns the dropped runs: as no journal records them any more,
-    /// they count as never started. A run whose process is not recorded stays: a warden that hangs may still hold it.
-    pub fn drop_held(&mut self, now: Uptime) -> Vec<RunId> {
+    /// The caller must know that their processes were dead at `now`. Returns the dropped runs: as no journal records them
+    /// any more, they count as never started. A run whose process is not recorded stays, unless `unbegun` has it: a
+    /// warden that hangs may still hold it.
+    pub fn drop_unbegun(&mut self, now: Uptime, unbegun: &BTreeSet<RunId>) -> Vec<RunId> {
         // An uptime further ahead is not of this host's clock.
         let is_to_come = |at: Uptime| at > now && at.since(now) <= LONGEST_HOLD;
         let is_to_come = |run: &RecoveredRun| run.traces.not_before.is_some_and(is_to_come);
-        let is_held = |run: &RecoveredRun| run.end.is_none() && run.pid.is_some() && is_to_come(run);
-        let (held, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.runs).into_iter().partition(is_held);
+        let is_held = |run: &RecoveredRun| run.pid.is_some() && is_to_come(run);
+        let is_unbegun = |run: &RecoveredRun| run.end.is_none() && (is_held(run) || unbegun.contains(&run.record.id()));
+        let (dropped, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.runs).into_iter().partition(is_unbegun);
         self.runs = others;
-        held.iter().map(|run| run.record.id()).collect()
+        dropped.iter().map(|run| run.record.id()).collect()
     }
 
     /// The ends that the ledger may not have yet.
@@ -398,7 +400,7 @@ mod tests {
         };
         let never_started = |state: &JournalState, now| {
             let mut recovered = state.recovered();
-            let dropped = recovered.drop_held(now).len();
+            let dropped = recovered.drop_unbegun(now, &BTreeSet::new()).len();
             assert_eq!(dropped + recovered.runs.len(), 1);
             recovered.noted().unwrap().never_started(&record("a", 0, "s"))
         };
@@ -408,7 +410,21 @@ mod tests {
         assert!(!never_started(&state(vec![held(None), started(1, 77)]), before), "it was not held");
         let mut elsewhere = known;
         elsewhere.found(Written::BeforeBoot);
-        assert!(elsewhere.recovered().drop_held(before).is_empty(), "uptimes of another boot mean nothing");
+        let dropped = elsewhere.recovered().drop_unbegun(before, &BTreeSet::new());
+        assert!(dropped.is_empty(), "uptimes of another boot mean nothing");
+    }
+
+    #[test]
+    fn a_run_of_which_it_is_noted_that_it_did_not_begin_never_started_unless_it_has_an_end() {
+        let run = record("a", 0, "s");
+        let is_dropped = |entries: Vec<JournalEntry>| {
+            let mut state = JournalState::default();
+            entries.into_iter().for_each(|entry| state.take(entry));
+            let dropped = state.recovered().drop_unbegun(Uptime::ZERO, &BTreeSet::from([run.id()]));
+            dropped == [run.id()]
+        };
+        assert!(is_dropped(vec![begun(1)]) && is_dropped(vec![begun(1), started(1, 77)]));
+        assert!(!is_dropped(vec![begun(1), ended(1)]));
     }
 
     #[test]

@@ -25,8 +25,20 @@ pub struct Traces {
     /// No program of the run began before this time; `None` means any time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Uptime>,
+    /// Where it is noted that the program has begun; `None` if nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begin: Option<BeginNote>,
     #[serde(default)]
     pub known_by: KnownBy,
+}
+
+/// Names the note that the program of a tree has begun, which outlives the daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BeginNote {
+    /// The file in the state directory that has the notes of one daemon.
+    pub file: String,
+    /// The tree's id in that daemon.
+    pub tree: u64,
 }
 
 /// The criterion that distinguishes a run's processes from all others. Exactly one applies.

@@ -1,5 +1,6 @@
 //! Several nodes in one state directory. They compete as separate processes would, because locks belong to open files.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cronkeeper_cluster::solo::{self, LocksOfJobs, SoloError};
@@ -25,7 +26,7 @@ impl Backend for OneHost {
         let node = NodeName::new(name);
         let state = StateDir::open(self.0.path(), BackendIdentity::Solo, &node).expect("the state directory is good");
         let locks = || LocksOfJobs { user: "ada".into(), custody: None };
-        let try_once = || match solo::start(&state, &node, Arc::new(|_| Ok(())), None, locks()) {
+        let try_once = || match solo::start(&state, &node, Arc::new(|_| Ok(BTreeSet::new())), None, locks()) {
             // An earlier process of the host is dying: its thread still has its lock.
             Err(SoloError::Refused(Failure::NameTaken { .. })) if host == Host::Own => None,
             other => Some(other),

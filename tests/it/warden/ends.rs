@@ -107,6 +107,8 @@ async fn an_undecodable_start_or_order_kills_all_trees() {
         let (first, second) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
         let (stdin, stdout) = (OwnedFd::from(first.1), OwnedFd::from(second.1));
         let warden = command(&["warden"]).stdin(stdin).stdout(stdout).spawn();
+        // The warden waits for this byte, with or without the file for its notes.
+        (&first.0).write_all(&[0]).unwrap();
         let mut daemon = if is_order { &second.0 } else { &first.0 };
         daemon.write_all(&[3, 0, 0, 0, b'{', b'"', b'x']).unwrap();
         assert!(warden.unwrap().wait().unwrap().success());

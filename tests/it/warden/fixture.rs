@@ -48,7 +48,7 @@ impl Fixture {
     fn of(program: &Path, directory: tempfile::TempDir) -> Self {
         let run = format!("torture-{}.20261120T023000Z", uuid::Uuid::new_v4());
         let warden = Warden::spawn_from(program).unwrap();
-        Self { warden: warden.into_async().unwrap(), run, directory, output: Vec::new(), next: 0 }
+        Self { warden: warden.into_async(None).unwrap(), run, directory, output: Vec::new(), next: 0 }
     }
 
     /// Stops the warden, so that it finds all later orders at once.

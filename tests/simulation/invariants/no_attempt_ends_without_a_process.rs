@@ -3,9 +3,8 @@
 //! The same holds for an attempt that counts as failed or interrupted. Only the end of a run's own window ends the run
 //! unstarted, and then it is recorded as missed.
 //!
-//! Somebody can know as long as the node that has the attempt is alive, keeps its session and its member, and has not
-//! noted in its state directory that it hands the attempt to its warden. A run that an operator ends may never have
-//! begun.
+//! The node that has the attempt knows it, as long as its host does not die; the others know it as long as that node is
+//! alive and keeps its session and its member. A run that an operator ends may never have begun.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,14 +40,13 @@ struct Attempt {
     record: RunRecord,
     owner: SessionId,
     node: String,
-    /// Its node hands it to the warden, or may have done so.
-    is_noted: bool,
+    /// Its host died, and with it the notes on what has begun.
+    is_unknown: bool,
     is_started: bool,
     /// This attempt or an earlier one had a process.
     run_is_started: bool,
     /// The node's process died, or its session or its member is gone.
     is_lost: bool,
-    has_died: bool,
 }
 
 impl NoAttemptEndsWithoutAProcess {
@@ -68,11 +66,10 @@ impl NoAttemptEndsWithoutAProcess {
             record: record.clone(),
             owner: record.owner.session.clone(),
             node: record.owner.node.to_string(),
-            is_noted: self.of_dead_hosts.contains(&record.owner.session),
+            is_unknown: self.of_dead_hosts.contains(&record.owner.session),
             is_started: false,
             run_is_started: self.attempts.get(run).is_some_and(|before| before.run_is_started),
             is_lost,
-            has_died: is_lost,
         };
         self.attempts.insert(run.to_owned(), attempt);
     }
@@ -83,9 +80,8 @@ impl NoAttemptEndsWithoutAProcess {
             return Ok(());
         }
         let Some(known) = self.attempts.get(run).filter(|known| known.number == attempt) else { return Ok(()) };
-        let is_handed_over = known.is_noted && known.has_died;
         let is_anothers = known.is_lost && writer != Some(known.node.as_str());
-        if known.is_started || is_handed_over || is_anothers {
+        if known.is_started || known.is_unknown || is_anothers {
             return Ok(());
         }
         Err(format!("attempt {attempt} of `{run}` ends as {}, and no process was ever started", outcome.as_str()))
@@ -178,11 +174,6 @@ impl Invariant for NoAttemptEndsWithoutAProcess {
     fn observe(&mut self, _at: Uptime, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Connected { node, session } => drop(self.sessions.insert(*session, *node)),
-            Fact::Noted { run, attempt } => {
-                if let Some(known) = self.attempts.get_mut(run).filter(|known| known.number == *attempt) {
-                    known.is_noted = true;
-                }
-            }
             Fact::Spawned(process) => {
                 if let Some(known) = self.attempts.get_mut(&process.run).filter(|at| at.number == process.attempt) {
                     (known.is_started, known.run_is_started) = (true, true);
@@ -192,15 +183,13 @@ impl Invariant for NoAttemptEndsWithoutAProcess {
                 let theirs = self.sessions_of(*node);
                 self.over.extend(theirs);
                 let name = format!("node-{node}");
-                for known in self.attempts.values_mut().filter(|known| known.node == name) {
-                    (known.is_lost, known.has_died) = (true, true);
-                }
+                self.attempts.values_mut().filter(|known| known.node == name).for_each(|known| known.is_lost = true);
             }
             Fact::HostDied { node } => {
                 let theirs = self.sessions_of(*node);
                 self.of_dead_hosts.extend(theirs);
                 let name = format!("node-{node}");
-                self.attempts.values_mut().filter(|known| known.node == name).for_each(|known| known.is_noted = true);
+                self.attempts.values_mut().filter(|known| known.node == name).for_each(|known| known.is_unknown = true);
             }
             Fact::Committed { txn, .. } if matches!(txn.change, Change::CloseSession) => {
                 let session = session_id(txn.session);

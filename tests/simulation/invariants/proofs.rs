@@ -472,15 +472,13 @@ fn over(session: i64, outcome: Outcome) -> Fact {
 fn an_attempt_that_ends_without_a_process_is_seen() {
     let connected = |node, session| Fact::Connected { node, session };
     let after = |facts: Vec<Fact>| [connected(0, 1), connected(1, 2), begun(1, RUN)].into_iter().chain(facts).collect();
-    let noted = || Fact::Noted { run: RUN.into(), attempt: 1 };
     let ended = |session| over(session, Outcome::Interrupted);
     assert_broken(after(vec![ended(1)]), "no process was ever started");
-    assert_broken(after(vec![noted(), ended(1)]), "no process was ever started");
     assert_broken(after(vec![ended(2)]), "no process was ever started");
     assert_eq!(verdict(after(vec![Fact::Spawned(process(0, 1, RUN, 1)), ended(1)])), Ok(()));
     assert_eq!(verdict(after(vec![over(1, Outcome::Killed)])), Ok(()), "somebody wanted it");
     let died = || Fact::Died { node: 0 };
-    assert_eq!(verdict(after(vec![noted(), died(), ended(1)])), Ok(()), "it may have been started");
+    assert_eq!(verdict(after(vec![Fact::HostDied { node: 0 }, died(), ended(1)])), Ok(()), "it may have been started");
     assert_eq!(verdict(after(vec![died(), ended(2)])), Ok(()), "another cannot know");
     assert_broken(after(vec![died(), ended(1)]), "no process was ever started");
 }

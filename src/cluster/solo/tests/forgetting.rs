@@ -115,8 +115,8 @@ fn publish(node: &Node, jobs: &[&str]) {
 async fn only_jobs_that_no_member_defines_are_forgotten() {
     let dir = tempfile::tempdir().unwrap();
     let after = Some(Duration::from_secs(1));
-    let mut a = Node::start_forgetting(dir.path(), "a", Arc::new(|_| Ok(())), after).await;
-    let b = Node::start_forgetting(dir.path(), "b", Arc::new(|_| Ok(())), after).await;
+    let mut a = Node::start_forgetting(dir.path(), "a", Arc::new(|_| Ok(BTreeSet::new())), after).await;
+    let b = Node::start_forgetting(dir.path(), "b", Arc::new(|_| Ok(BTreeSet::new())), after).await;
     a.lead().await;
     for job in ["old", "other"] {
         assert_eq!(a.commit(advance(job, None, 10, None)).await, Commit::Accepted);

@@ -13,7 +13,7 @@ fn recorded_leftovers() -> (Leftovers, Arc<Mutex<Vec<Reaped>>>) {
         let seen = seen.clone();
         move |runs: &[RecoveredRun]| {
             seen.lock().unwrap().extend(runs.iter().map(|run| (run.record.job.to_string(), run.pid)));
-            Ok(())
+            Ok(BTreeSet::new())
         }
     };
     (Arc::new(leftovers), seen)
@@ -89,7 +89,7 @@ async fn no_node_leads_while_a_leftover_process_is_alive() {
         move |_: &[RecoveredRun]| {
             let mut tries = tries.lock().unwrap();
             *tries += 1;
-            if *tries == 1 { Err(StillAlive("4242".into())) } else { Ok(()) }
+            if *tries == 1 { Err(StillAlive("4242".into())) } else { Ok(BTreeSet::new()) }
         }
     });
     let mut b = Node::start_with(dir.path(), "b", leftovers).await;
