@@ -48,7 +48,7 @@ const QUEUE: usize = 4_096;
 /// Size of the file above which the oldest records are deleted, in bytes.
 const MOST_BYTES: u64 = 1 << 30;
 /// Least time between two log lines about dropped records.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_secs(60);
 /// How long [`Archive::close`] waits for the last records.
 const CLOSE: Duration = Duration::from_secs(2);
 /// Stack of the thread: SQLite needs little.
@@ -80,7 +80,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Losses {
     count: u64,
-    told: Option<Instant>,
+    logged_at: Option<Instant>,
 }
 
 /// A message to the thread.
@@ -200,8 +200,8 @@ impl Shared {
     fn note_loss(&self) {
         let mut losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
         losses.count += 1;
-        if losses.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
-            losses.told = Some(Instant::now());
+        if losses.logged_at.is_none_or(|logged_at| logged_at.elapsed() >= LOG_EVERY) {
+            losses.logged_at = Some(Instant::now());
             let dropped = losses.count;
             let what = "the archive of the history is too slow; the ledger still has the newest records";
             warn!(target: TARGET, dropped, "{what}");

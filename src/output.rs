@@ -17,6 +17,7 @@
 //! host may cost the last lines; a crash of the daemon costs what was in the queue.
 
 mod attempt_file;
+mod failures;
 mod frames;
 mod keeper;
 mod layout;
@@ -27,7 +28,6 @@ mod reader;
 mod retention;
 mod store;
 mod sweep;
-mod trouble;
 
 pub use self::layout::OutputKey;
 pub use self::line::{Line, Lines, Source};

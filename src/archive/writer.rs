@@ -38,7 +38,7 @@ const REST: Duration = Duration::from_secs(3_600);
 /// How long nothing is written after a failure.
 const PAUSE: Duration = Duration::from_secs(10);
 /// Least time between two log lines about failures.
-const TELL_EVERY: Duration = Duration::from_secs(600);
+const LOG_EVERY: Duration = Duration::from_secs(600);
 /// Free space of the disk that the archive leaves to others, in bytes: above all to the state directory, without which
 /// no run starts.
 pub(super) const RESERVE: u64 = 64 << 20;
@@ -66,7 +66,7 @@ struct Failure {
     lost: usize,
     /// Nothing is tried before this time.
     until: Instant,
-    told: Instant,
+    logged_at: Instant,
 }
 
 /// What is written at once, and who waits for it.
@@ -314,9 +314,9 @@ impl Writer {
         (self.store, self.has_surplus) = (None, false);
         let now = Instant::now();
         let known = self.failure.take();
-        let is_told = known.as_ref().is_some_and(|known| now.duration_since(known.told) < TELL_EVERY);
+        let is_logged = known.as_ref().is_some_and(|known| now.duration_since(known.logged_at) < LOG_EVERY);
         let lost = lost + known.as_ref().map_or(0, |known| known.lost);
-        if !is_told {
+        if !is_logged {
             let path = self.path.display();
             warn!(
                 target: TARGET,
@@ -328,8 +328,8 @@ impl Writer {
             );
         }
         let since = known.as_ref().map_or_else(|| system::now().wall, |known| known.since);
-        let told = known.filter(|_| is_told).map_or(now, |known| known.told);
-        self.failure = Some(Failure { since, lost, until: now + PAUSE, told });
+        let logged_at = known.filter(|_| is_logged).map_or(now, |known| known.logged_at);
+        self.failure = Some(Failure { since, lost, until: now + PAUSE, logged_at });
     }
 
     fn recovered(&mut self) {

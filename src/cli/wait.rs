@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_request_that_is_repeated_tells_why_once() {
-        let (sent, told) = (Cell::new(0), RefCell::new(Vec::new()));
+        let (sent, said) = (Cell::new(0), RefCell::new(Vec::new()));
         let send = || {
             sent.set(sent.get() + 1);
             if sent.get() < 3 {
@@ -137,9 +137,9 @@ mod tests {
                 Ok(sent.get())
             }
         };
-        let tell = |error: &AskError| told.borrow_mut().push(error.to_string());
+        let tell = |error: &AskError| said.borrow_mut().push(error.to_string());
         assert_eq!(retried(ABSENCE_TIMEOUT, is_transient, tell, send).unwrap(), 3);
-        assert_eq!(*told.borrow(), ["failure 1"]);
+        assert_eq!(*said.borrow(), ["failure 1"]);
         let refused = || Err::<(), _>(AskError::Refused(Said::of("no")));
         let tell = |_: &AskError| panic!("it is not repeated");
         assert!(retried(ABSENCE_TIMEOUT, is_transient, tell, refused).is_err());

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use tracing::warn;
 
 use super::attempt_file::OpenFiles;
+use super::failures::{Failed, LoggedFailures};
 use super::frames;
 use super::layout::{Layout, OutputKey, make_folder};
 use super::line::{Line, Lines};
@@ -21,7 +22,6 @@ use super::live_files::LiveFiles;
 use super::queue::Message;
 use super::retention::{MOST_FILES, OutputRetention};
 use super::sweep::{self, BLOCK, Limits, Usage, before, space};
-use super::trouble::{Failed, Trouble};
 use cronkeeper_cluster::safe_path::{Access, open_own};
 use cronkeeper_core::log_event::TARGET;
 
@@ -54,7 +54,7 @@ pub(super) struct Keeper {
     swept_at: Option<Instant>,
     /// How long the last sweep took.
     sweep_took: Duration,
-    trouble: Trouble,
+    failures: LoggedFailures,
 }
 
 /// Lines that could not be written.
@@ -83,7 +83,7 @@ impl Keeper {
             lost: BTreeMap::new(),
             swept_at: None,
             sweep_took: Duration::ZERO,
-            trouble: Trouble::default(),
+            failures: LoggedFailures::default(),
         }
     }
 
@@ -129,7 +129,7 @@ impl Keeper {
             Ok(()) => {
                 self.lost.remove(key);
                 if self.lost.is_empty() {
-                    self.trouble.kept(self.layout.root());
+                    self.failures.kept(self.layout.root());
                 }
             }
             Err(error) => self.lose(key, &pending, &error),
@@ -298,7 +298,7 @@ impl Keeper {
     }
 
     pub fn complain(&mut self, what: Failed, error: &io::Error) {
-        self.trouble.tell(what, self.layout.root(), error);
+        self.failures.log(what, self.layout.root(), error);
     }
 }
 

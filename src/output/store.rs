@@ -10,12 +10,12 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
+use super::failures::Failed;
 use super::keeper::Keeper;
 use super::layout::{Layout, OutputKey, entries, is_alive, lock_of};
 use super::queue::{Backlog, Message, OutputQueue};
 use super::reader::Reader;
 use super::retention::OutputRetention;
-use super::trouble::Failed;
 use cronkeeper_cluster::state_dir::lock::{FileLock, Kind};
 
 /// Most messages that are handled at a time.

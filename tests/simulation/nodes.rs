@@ -528,7 +528,7 @@ fn nodes_keep_what_they_know_when_the_servers_lose_it() {
 }
 
 #[test]
-fn seeds_are_full_of_trouble() {
+fn seeds_have_faults_terms_and_starts() {
     const SEEDS: u64 = 100;
     let tally = tally::<Nodes<false>>(SEEDS, PLAN);
     let each = |counted: usize| counted as u64 / SEEDS;

@@ -195,9 +195,9 @@ mod tests {
     #[test]
     fn below_what_one_place_has_told_nothing_is_shown_yet() {
         let mut merge = Merge::new(Window { records: 10, bytes: usize::MAX });
-        let told = vec![run(1, 40), run(2, 30)];
-        let covered_to = told.last().map(HistoryEntry::position);
-        merge.add(told, covered_to.clone());
+        let newer = vec![run(1, 40), run(2, 30)];
+        let covered_to = newer.last().map(HistoryEntry::position);
+        merge.add(newer, covered_to.clone());
         merge.add(vec![run(3, 50), run(4, 20)], None);
         let page = merge.page();
         assert_eq!((positions(&page.records), page.next, page.is_cut), (vec![50, 40, 30], covered_to, false));

@@ -22,7 +22,7 @@ use cronkeeper_core::log_event::{self, TARGET};
 
 /// Wrong tokens of a caller in a minute that are answered at once.
 const AT_ONCE: u64 = 10;
-/// Most callers that are told apart, and so most lines in a minute, less one.
+/// Most callers that are distinguished, and so most lines in a minute, less one.
 const MOST_CALLERS: usize = 256;
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -53,7 +53,7 @@ impl WrongTokens {
         let counted = self.minutes().count(caller);
         if counted.is_first {
             log(&counted.sender, 1);
-            // There are as many of these tasks as callers that are told apart.
+            // There are as many of these tasks as callers that are distinguished.
             tokio::spawn(Arc::clone(self).log_each_minute(counted.sender));
         }
         if counted.in_minute > AT_ONCE { Answer::Late } else { Answer::AtOnce }

@@ -63,7 +63,7 @@ struct Follower {
     state: Arc<ApiState>,
     visibility: Visibility,
     /// The tag of the last event; absent before the first one.
-    told: Option<String>,
+    sent: Option<String>,
     has_begun: bool,
     end: Uptime,
     quiet_since: Uptime,
@@ -72,7 +72,7 @@ struct Follower {
 impl Follower {
     fn new(state: Arc<ApiState>, visibility: Visibility) -> Self {
         let (now, published) = (system::uptime(), state.sources.status.clone());
-        Self { published, state, visibility, told: None, has_begun: false, end: now + LIFETIME, quiet_since: now }
+        Self { published, state, visibility, sent: None, has_begun: false, end: now + LIFETIME, quiet_since: now }
     }
 
     /// What to send next; `None` at the end of the stream.
@@ -87,8 +87,8 @@ impl Follower {
             }
             self.published.borrow_and_update();
             let view = self.state.view(self.visibility).await;
-            if self.told.as_ref() != Some(&view.tag) {
-                self.told = Some(view.tag.clone());
+            if self.sent.as_ref() != Some(&view.tag) {
+                self.sent = Some(view.tag.clone());
                 self.quiet_since = now;
                 return Some(format!("event: status\ndata: {}\n\n", view.summary).into());
             }

@@ -167,7 +167,7 @@ mod tests {
         History { records: records.collect(), ..serde_json::from_str(json).unwrap() }
     }
 
-    fn told(pages: &[History]) -> (Option<i64>, String) {
+    fn said(pages: &[History]) -> (Option<i64>, String) {
         let (mut lacks, mut text) = (Lacks::default(), Vec::new());
         pages.iter().for_each(|page| lacks.add(page));
         lacks.write(&mut text).unwrap();
@@ -176,12 +176,12 @@ mod tests {
 
     #[test]
     fn an_answer_without_the_ledger_is_told_from_a_whole_one() {
-        assert_eq!(told(&[page(&[], r#"{"records": []}"#)]), (None, String::new()));
+        assert_eq!(said(&[page(&[], r#"{"records": []}"#)]), (None, String::new()));
         let without = r#"{"records": [], "ledger_error": "no answer within 3 s", "older_elsewhere": true,
                           "incomplete_before": "1970-01-01T00:01:00Z"}"#;
         let expected =
             "cronkeeper: the ledger was not reachable, so only what archives have is shown: no answer within 3 s\n";
-        assert_eq!(told(&[page(&[], without)]), (Some(60), expected.to_owned()));
+        assert_eq!(said(&[page(&[], without)]), (Some(60), expected.to_owned()));
     }
 
     const AWAY: &str = r#"{"records": [], "incomplete_before": "1970-01-01T00:01:00Z", "nodes": ["a"],
@@ -189,12 +189,12 @@ mod tests {
 
     #[test]
     fn nodes_that_were_not_asked_are_named_where_it_matters() {
-        let (gap, text) = told(&[page(&[50], AWAY)]);
+        let (gap, text) = said(&[page(&[50], AWAY)]);
         let expected = "cronkeeper: records from before 1970-01-01 00:01:00 may be missing that only b has: b is away\n\
                         cronkeeper: records from before 1970-01-01 00:01:00 may be missing that only c, d have: no token\n";
         assert_eq!((gap, text.as_str()), (Some(60), expected));
         let newer = History { next: Some("1.run.x".to_owned()), ..page(&[90, 80], AWAY) };
-        let (gap, text) = told(&[newer]);
+        let (gap, text) = said(&[newer]);
         assert!(gap.is_none() && text.contains("there are older records") && !text.contains("away"), "{text}");
     }
 
@@ -202,13 +202,13 @@ mod tests {
     fn a_gap_begins_where_the_pages_before_it_end() {
         let whole = History { next: Some("1.run.x".to_owned()), ..page(&[55, 40], r#"{"records": []}"#) };
         // The end of a run is one second after it was due.
-        assert_eq!(told(&[whole.clone(), page(&[30], AWAY)]).0, Some(41));
-        assert_eq!(told(&[page(&[90], AWAY), whole]).0, Some(60));
+        assert_eq!(said(&[whole.clone(), page(&[30], AWAY)]).0, Some(41));
+        assert_eq!(said(&[page(&[90], AWAY), whole]).0, Some(60));
     }
 
     #[test]
     fn without_the_token_it_is_said_that_there_may_be_more() {
-        let (_, text) = told(&[page(&[50], r#"{"records": [], "older_elsewhere": true}"#)]);
+        let (_, text) = said(&[page(&[50], r#"{"records": [], "older_elsewhere": true}"#)]);
         assert!(text.contains("older records of other nodes") && text.contains("with the token"), "{text}");
     }
 }

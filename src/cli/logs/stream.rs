@@ -89,14 +89,14 @@ pub(in crate::cli) struct Printer {
     open: Option<Source>,
     attempt: u32,
     /// What was reported as missing, and whether for now, so that it is reported once. Bounded by attempts and nodes.
-    told: BTreeSet<(Missing, bool)>,
+    shown: BTreeSet<(Missing, bool)>,
     is_complete: bool,
 }
 
 impl Printer {
     pub fn new(style: Style) -> Self {
         let escapes = io::stdout().is_terminal();
-        Self { style, escapes, open: None, attempt: 1, told: BTreeSet::new(), is_complete: true }
+        Self { style, escapes, open: None, attempt: 1, shown: BTreeSet::new(), is_complete: true }
     }
 
     /// Prints lines as the job wrote them.
@@ -119,7 +119,7 @@ impl Printer {
         let is_open = page.state == OutputState::Open;
         self.is_complete &= page.missing.is_empty() || is_open;
         for missing in &page.missing {
-            if self.told.insert((missing.clone(), is_open)) {
+            if self.shown.insert((missing.clone(), is_open)) {
                 let of = missing.attempt.map(|attempt| format!(" of attempt {attempt}")).unwrap_or_default();
                 let still = if is_open { " for now" } else { "" };
                 writeln!(io.err, "cronkeeper: the output{of} is missing{still}: {}", escape::plain(&missing.why))?;

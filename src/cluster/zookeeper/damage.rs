@@ -189,8 +189,8 @@ mod tests {
     fn a_reader_is_told_of_some_damages_and_of_the_number_of_the_others() {
         let many: Vec<_> = (0..1_000).map(|n| damage(&format!("/{n}"))).collect();
         assert_eq!(named(many[..2].to_vec()), ["/0: why", "/1: why"]);
-        let told = named(many);
-        assert_eq!((told.len(), told[MOST_NAMED].as_str()), (MOST_NAMED + 1, "and 800 more"));
+        let shown = named(many);
+        assert_eq!((shown.len(), shown[MOST_NAMED].as_str()), (MOST_NAMED + 1, "and 800 more"));
     }
 
     #[test]

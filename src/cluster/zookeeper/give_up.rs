@@ -67,8 +67,8 @@ impl Leftover {
             return end(known.clone());
         }
         // The servers have had this end, and lost it since.
-        if let Some(told) = self.noted.as_ref().and_then(|noted| noted.end_of(run)) {
-            return end(told);
+        if let Some(known) = self.noted.as_ref().and_then(|noted| noted.end_of(run)) {
+            return end(known);
         }
         if self.noted.as_ref().is_some_and(|noted| noted.never_started(run)) {
             return Some(Change::ChangeOwner { at, run: RunRecord { state: RunState::Unstarted, ..run.clone() } });

@@ -75,11 +75,11 @@ pub(super) async fn of_each(connect: &ConnectString, tls: Option<&Arc<ClientConf
     let servers = connect.servers();
     let asked = servers.iter().take(MOST);
     let asked = asked.map(|server| async move { format!("{server}: {}", Probe { server, patience }.run(tls).await) });
-    let mut told = join_all(asked).await;
+    let mut said = join_all(asked).await;
     if servers.len() > MOST {
-        told.push(format!("{} more", servers.len() - MOST));
+        said.push(format!("{} more", servers.len() - MOST));
     }
-    told.join("; ")
+    said.join("; ")
 }
 
 struct Probe<'a> {
@@ -100,7 +100,7 @@ impl Probe<'_> {
             Ok(found) => return found,
             Err(seen) => seen,
         };
-        let told = match seen {
+        let said = match seen {
             _ if self.speaks_tls().await => {
                 "speaks TLS: name the authority of its certificate with `--zookeeper-ca`, or its port without TLS"
             }
@@ -109,7 +109,7 @@ impl Probe<'_> {
                 "hangs up on a question of ZooKeeper's: it may be another service, or not serve this host"
             }
         };
-        told.to_owned()
+        said.to_owned()
     }
 
     /// Connects, or says why that is not possible.
@@ -291,7 +291,7 @@ mod tests {
         listener.local_addr().unwrap().to_string()
     }
 
-    async fn told(servers: &str) -> String {
+    async fn said(servers: &str) -> String {
         of_each(&servers.parse().unwrap(), None, Patience::LONG).await
     }
 
@@ -308,19 +308,19 @@ mod tests {
                 }
             }
         });
-        let told = told(&place).await;
-        told.strip_prefix(&format!("{place}: ")).expect("the server is named").to_owned()
+        let said = said(&place).await;
+        said.strip_prefix(&format!("{place}: ")).expect("the server is named").to_owned()
     }
 
     #[tokio::test]
     async fn each_server_is_named_with_what_it_does() {
         let open = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let closed = at(&TcpListener::bind("127.0.0.1:0").await.unwrap());
-        let told = told(&format!("{},{closed},no-such-host.invalid:2181/chroot", at(&open))).await;
-        let [silent, refused, unknown] = told.split("; ").collect::<Vec<_>>()[..] else { panic!("{told}") };
-        assert!(silent.starts_with(&format!("{}: accepts connections, but says nothing", at(&open))), "{told}");
+        let said = said(&format!("{},{closed},no-such-host.invalid:2181/chroot", at(&open))).await;
+        let [silent, refused, unknown] = said.split("; ").collect::<Vec<_>>()[..] else { panic!("{said}") };
+        assert!(silent.starts_with(&format!("{}: accepts connections, but says nothing", at(&open))), "{said}");
         assert_eq!(refused, format!("{closed}: connection refused"));
-        assert!(unknown.starts_with("no-such-host.invalid:2181: ") && unknown.contains("not found"), "{told}");
+        assert!(unknown.starts_with("no-such-host.invalid:2181: ") && unknown.contains("not found"), "{said}");
     }
 
     #[tokio::test]
@@ -336,8 +336,8 @@ mod tests {
             ("", "\u{15}\u{3}\u{3}", "hangs up on a question"),
         ];
         for (greeting, answer, part) in cases {
-            let told = says(greeting, answer).await;
-            assert!(told.contains(part), "{greeting:?} {answer:?}: {told}");
+            let said = says(greeting, answer).await;
+            assert!(said.contains(part), "{greeting:?} {answer:?}: {said}");
         }
     }
 
@@ -358,13 +358,13 @@ mod tests {
                 });
             }
         });
-        let told = told(&place).await;
-        assert!(told.contains("is another service, not ZooKeeper: it says `HTTP/1.1 400 Bad Request`"), "{told}");
+        let said = said(&place).await;
+        assert!(said.contains("is another service, not ZooKeeper: it says `HTTP/1.1 400 Bad Request`"), "{said}");
     }
 
     #[tokio::test]
     async fn many_servers_are_not_all_asked() {
-        let told = told(&vec!["127.0.0.1:1"; 20].join(",")).await;
-        assert_eq!((told.matches("127.0.0.1:1: ").count(), told.ends_with("; 4 more")), (16, true), "{told}");
+        let said = said(&vec!["127.0.0.1:1"; 20].join(",")).await;
+        assert_eq!((said.matches("127.0.0.1:1: ").count(), said.ends_with("; 4 more")), (16, true), "{said}");
     }
 }

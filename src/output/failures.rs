@@ -37,15 +37,15 @@ impl Failed {
 
 /// The failures that were logged.
 #[derive(Debug, Default)]
-pub(super) struct Trouble {
+pub(super) struct LoggedFailures {
     logged: BTreeMap<Failed, Instant>,
     /// When output was last lost, if it is not kept again.
     lost_at: Option<Instant>,
 }
 
-impl Trouble {
+impl LoggedFailures {
     /// Logs a failure in the directory `root`, unless one of its kind was logged a short while ago.
-    pub fn tell(&mut self, what: Failed, root: &Path, error: &io::Error) {
+    pub fn log(&mut self, what: Failed, root: &Path, error: &io::Error) {
         if self.is_news(what, Instant::now()) {
             let (path, word) = (root.display(), what.word());
             warn!(
@@ -91,28 +91,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_of_failure_is_told_once_and_again_after_ten_minutes() {
-        let (mut trouble, start) = (Trouble::default(), Instant::now());
-        let told = |trouble: &mut Trouble, what, second| trouble.is_news(what, start + Duration::from_secs(second));
-        let keep: Vec<u64> = (0..1_500).filter(|&second| told(&mut trouble, Failed::Keep, second)).collect();
+    fn each_kind_of_failure_is_logged_once_and_again_after_ten_minutes() {
+        let (mut failures, start) = (LoggedFailures::default(), Instant::now());
+        let is_news =
+            |failures: &mut LoggedFailures, what, second| failures.is_news(what, start + Duration::from_secs(second));
+        let keep: Vec<u64> = (0..1_500).filter(|&second| is_news(&mut failures, Failed::Keep, second)).collect();
         assert_eq!(keep, [0, 601, 1_202]);
-        assert!(told(&mut trouble, Failed::Remove, 1_500) && !told(&mut trouble, Failed::Remove, 1_501));
+        assert!(is_news(&mut failures, Failed::Remove, 1_500) && !is_news(&mut failures, Failed::Remove, 1_501));
     }
 
     #[test]
     fn output_is_kept_again_when_none_was_lost_for_a_while() {
-        let (mut trouble, start) = (Trouble::default(), Instant::now());
+        let (mut failures, start) = (LoggedFailures::default(), Instant::now());
         let at = |second| start + Duration::from_secs(second);
-        assert!(!trouble.is_over(at(0)), "nothing was lost");
-        assert!(trouble.is_news(Failed::Keep, at(0)));
+        assert!(!failures.is_over(at(0)), "nothing was lost");
+        assert!(failures.is_news(Failed::Keep, at(0)));
         // Every other second something is lost.
         assert!((1..60).all(|second| match second % 2 {
-            0 => !trouble.is_news(Failed::Keep, at(second)),
-            _ => !trouble.is_over(at(second)),
+            0 => !failures.is_news(Failed::Keep, at(second)),
+            _ => !failures.is_over(at(second)),
         }));
-        assert!(trouble.is_over(at(70)) && !trouble.is_over(at(90)), "said once");
-        assert!(trouble.is_news(Failed::Keep, at(91)), "the next one is new");
-        trouble.is_news(Failed::Remove, at(100));
-        assert!(trouble.is_over(at(200)) && !trouble.is_news(Failed::Remove, at(201)));
+        assert!(failures.is_over(at(70)) && !failures.is_over(at(90)), "said once");
+        assert!(failures.is_news(Failed::Keep, at(91)), "the next one is new");
+        failures.is_news(Failed::Remove, at(100));
+        assert!(failures.is_over(at(200)) && !failures.is_news(Failed::Remove, at(201)));
     }
 }
