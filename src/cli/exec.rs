@@ -14,8 +14,8 @@ use std::borrow::Cow;
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::sync::watch;
 
 use self::supervise::{OutputPiece, StartedOrFailed, supervise};
@@ -25,8 +25,8 @@ use crate::accounts::{Account, Accounts};
 use crate::daemon::launch::Launcher;
 use crate::warden::cgroup::hierarchy::Cgroups;
 use crate::warden::handle::Warden;
-use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::clock::system;
+use cronkeeper_core::clock::{Now, Uptime};
 use cronkeeper_core::duration;
 use cronkeeper_core::engine::Start;
 use cronkeeper_core::escape;
@@ -35,6 +35,9 @@ use cronkeeper_core::process::{self, Deadline, StartFailure, StartStep, Stream, 
 use cronkeeper_core::run::{Nonce, OnLoss, Owner, Parameters, Past, RunRecord, RunState, Version};
 use cronkeeper_core::start_problem::StartProblem;
 use cronkeeper_core::term::{FencingToken, NodeName, SessionId};
+
+/// How long a start may take at most before its `timeout` counts all the same.
+const LONGEST_START: Duration = Duration::from_secs(10);
 
 /// Exit code when the job exceeded its `timeout`, as with timeout(1).
 pub(super) const TIMED_OUT: u8 = 124;
@@ -61,7 +64,7 @@ impl Args {
             writeln!(io.err, "cronkeeper: `exec` does not take the locks of job `{name}`; `cronkeeper lock` does")?;
         }
         let launcher = launcher(&loaded.set);
-        let start = attempt(job, system::now().wall);
+        let start = attempt(job, system::now());
         let launch = launcher.launch(&start).map_err(|unknown| Error::NotStarted {
             job: job.name.clone(),
             what: "its user or group is missing".to_owned(),
@@ -96,8 +99,8 @@ fn launcher(set: &JobSet) -> Launcher {
 }
 
 /// The attempt that a leader would begin at this second, but without a term.
-fn attempt(job: &Arc<Job>, now: Timestamp) -> Start {
-    let scheduled_at = now - jiff::SignedDuration::new(0, now.subsec_nanosecond());
+fn attempt(job: &Arc<Job>, now: Now) -> Start {
+    let scheduled_at = now.wall - jiff::SignedDuration::new(0, now.wall.subsec_nanosecond());
     let run = RunRecord {
         v: 1,
         job: job.name.clone(),
@@ -109,7 +112,7 @@ fn attempt(job: &Arc<Job>, now: Timestamp) -> Start {
         token: FencingToken(0),
         attempt: 1,
         nonce: Nonce(String::new()),
-        begun_at: now,
+        begun_at: now.wall,
         on_loss: OnLoss::of(job),
         keep_until: None,
         ready_at: None,
@@ -126,8 +129,14 @@ fn attempt(job: &Arc<Job>, now: Timestamp) -> Start {
         lock: None,
         not_before: None,
         not_after: Uptime::NEVER,
-        deadline: Deadline::None,
+        deadline: latest_end(job, now.up),
     }
+}
+
+/// When the warden ends the job if this process is stopped before it learns when the program began. Then the exact time
+/// is set.
+fn latest_end(job: &Job, now: Uptime) -> Deadline {
+    job.timeout.map_or(Deadline::None, |timeout| Deadline::At(now + LONGEST_START + timeout + job.kill_grace))
 }
 
 /// Which of this process's streams are terminals.
