@@ -7,7 +7,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::api::client::{AskError, Client, HostUrl, RemoteAccess, SocketSearch};
-use cronkeeper_core::job::JobName;
 
 /// Options to find the daemon: on this host by its socket, or on another by its address.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -46,12 +45,12 @@ pub enum AskFailure {
     /// The daemon cannot be reached, or refuses the request.
     #[error(transparent)]
     Ask(#[from] AskError),
-    /// The pause of a job was over before its runs were.
-    #[error("the pause of {job} was over while {runs} in flight; pause it for longer, or without `--for`")]
+    /// The pause was over before it was certain that none of the jobs' runs is in flight.
+    #[error("the pause of {jobs} was over {when}; pause for longer, or without `--for`")]
     PauseOver {
-        job: JobName,
-        /// Their number: `1 run was`.
-        runs: String,
+        jobs: String,
+        /// `while 1 run was in flight`, or before what.
+        when: String,
     },
     #[error("cannot write the result")]
     Output(#[from] io::Error),

@@ -183,8 +183,18 @@ pub const GUIDES: &[Guide] = &[
                 "Skip the job on all nodes until it is resumed",
             ),
             ("cronkeeper pause 'backup-*' --for 2h", "Skip these jobs for two hours"),
+            ("cronkeeper pause --all --for 30m --wait && deploy", "Deploy while nothing runs, or not at all"),
         ],
-        exits: &[FINE, REFUSED, NO_SUCH_JOB, NO_NODE],
+        exits: &[
+            FINE,
+            (
+                "1",
+                "the node refused the request; with `--wait`, the pause was over before it was certain that no run was in \
+                 flight",
+            ),
+            NO_SUCH_JOB,
+            NO_NODE,
+        ],
         files: &[SOCKET],
         see_also: &["cronkeeper-resume(8)", "cronkeeper-status(8)"],
     },

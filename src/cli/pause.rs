@@ -203,23 +203,41 @@ struct PausedJobs<'a> {
 impl PausedJobs<'_> {
     /// What is awaited. Without the pause, the next run may be in flight at any moment, so it is in vain from then on.
     fn awaited(&mut self, status: &Status) -> Result<Option<String>, AskFailure> {
+        if let Some(text) = wait::unread(status) {
+            // The pause ends whether or not anybody can read how things are.
+            let when = || format!("before {} could read the ledger again", status.node);
+            return if self.is_ended(status) { Err(over(named(self.jobs), when())) } else { Ok(Some(text)) };
+        }
         let runs = runs_in_flight(status, self.jobs);
-        if let (false, Some(job)) = (runs.is_empty(), self.over(status)) {
-            let runs = format!("{} {}", counted(runs.len(), "run"), if runs.len() == 1 { "was" } else { "were" });
-            return Err(AskFailure::PauseOver { job, runs });
+        if let Some(job) = self.over(status) {
+            let when = match runs.len() {
+                0 => "before it was seen that no run was in flight".to_owned(),
+                1 => "while 1 run was in flight".to_owned(),
+                many => format!("while {many} runs were in flight"),
+            };
+            return Err(over(job.to_string(), when));
         }
         Ok((!runs.is_empty()).then(|| format!("{}: {}", counted(runs.len(), "run"), wait::listed(&runs))))
     }
 
+    /// The pause has ended by itself.
+    fn is_ended(&self, status: &Status) -> bool {
+        self.until.is_some_and(|until| status.at >= until)
+    }
+
     /// A job whose pause is over, by itself or because somebody resumed it.
     fn over(&mut self, status: &Status) -> Option<JobName> {
-        let is_over = self.until.is_some_and(|until| status.at >= until);
+        let is_over = self.is_ended(status);
         let jobs = status.jobs.iter().filter(|job| self.jobs.binary_search(&job.name).is_ok());
         let (paused, others): (Vec<_>, Vec<_>) = jobs.partition(|job| job.paused.is_some());
         let over = others.iter().find(|job| is_over || self.seen.contains(&job.name)).map(|job| job.name.clone());
         self.seen.extend(paused.into_iter().map(|job| job.name.clone()));
         over
     }
+}
+
+fn over(jobs: String, when: String) -> AskFailure {
+    AskFailure::PauseOver { jobs, when }
 }
 
 fn named(jobs: &[JobName]) -> String {
@@ -286,10 +304,26 @@ mod tests {
         let failed = waiting().awaited(&status(false, after));
         assert_eq!(
             failed.unwrap_err().to_string(),
-            "the pause of load was over while 1 run was in flight; pause it for longer, or without `--for`"
+            "the pause of load was over while 1 run was in flight; pause for longer, or without `--for`"
         );
-        let mut ended = status(false, after);
-        ended.runs.clear();
-        assert_eq!(waiting().awaited(&ended).unwrap(), None);
+        let ended = |at| Status { runs: Vec::new(), ..status(at == before, at) };
+        assert_eq!(waiting().awaited(&ended(before)).unwrap(), None);
+        assert!(over(waiting().awaited(&ended(after))), "another run may have begun since");
+    }
+
+    /// What was read before says nothing, and neither does what is read after the end of the pause.
+    #[test]
+    fn waiting_ends_with_the_pause_though_nobody_can_read_the_ledger() {
+        let jobs = [sample::job("load")];
+        let at = |at| Status { at: sample::at(at), ..sample::cut_off() };
+        let until = sample::at("2026-11-20T03:00:00Z") + MINUTE;
+        let mut waiting = PausedJobs { jobs: &jobs, until: Some(until), seen: BTreeSet::new() };
+        assert!(waiting.awaited(&at("2026-11-20T03:00:59Z")).unwrap().is_some());
+        assert_eq!(
+            waiting.awaited(&at("2026-11-20T03:01:00Z")).unwrap_err().to_string(),
+            "the pause of load was over before host-a could read the ledger again; pause for longer, or without `--for`"
+        );
+        let mut unlimited = PausedJobs { jobs: &jobs, until: None, seen: BTreeSet::new() };
+        assert!(unlimited.awaited(&at("2026-11-20T03:01:00Z")).unwrap().is_some());
     }
 }

@@ -27,10 +27,10 @@ pub(super) fn until(
     err: &mut dyn Write,
     awaited: impl Fn(&Status) -> Option<String>,
 ) -> Result<Status, AskFailure> {
-    until_done(client, err, |status| Ok(awaited(status)))
+    until_done(client, err, |status| Ok(unread(status).or_else(|| awaited(status))))
 }
 
-/// Like [`until`], where waiting may turn out to be in vain.
+/// Like [`until`], where waiting may turn out to be in vain. `awaited` must not rely on what is [`unread`].
 ///
 /// # Errors
 /// As [`until`], and what `awaited` returns.
@@ -42,14 +42,7 @@ pub(super) fn until_done(
     let mut said = None;
     loop {
         let status: Status = steadily(|| client.get("/v1/status"))?;
-        let text = match unread(&status) {
-            // Old or empty lists would say that it is done.
-            Some(text) => text,
-            None => match awaited(&status)? {
-                Some(text) => text,
-                None => return Ok(status),
-            },
-        };
+        let Some(text) = awaited(&status)? else { return Ok(status) };
         if said.as_ref() != Some(&text) {
             writeln!(err, "cronkeeper: waiting for {}", escape::plain(&text))?;
             said = Some(text);
@@ -58,8 +51,9 @@ pub(super) fn until_done(
     }
 }
 
-/// What has to be done first if the status does not show how things are now.
-fn unread(status: &Status) -> Option<String> {
+/// What has to be done first if the status does not show how things are now: old or empty lists would say that nothing
+/// is awaited any more.
+pub(super) fn unread(status: &Status) -> Option<String> {
     let why = status.unread.as_deref()?;
     let why = shown(why).map(|why| format!(": {why}")).unwrap_or_default();
     Some(format!("{} to read the ledger again{why}", status.node))

@@ -34,5 +34,6 @@ mod status;
 mod steady;
 mod succession;
 mod successor;
+mod thawed;
 mod unrecorded_ends;
 mod waiting;

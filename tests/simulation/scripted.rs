@@ -93,6 +93,35 @@ fn each_waits_for_the_one_before_it_and_the_end_of_a_leader_wakes_one() {
     assert!(woken <= 2, "the former leader and its successor are notified: {woken}");
 }
 
+/// Nobody notifies it, because one watch of all nodes on the leader would wake the whole queue.
+#[test]
+fn who_does_not_watch_the_leader_knows_of_another_within_seconds() {
+    const NODES: usize = 8;
+    const LATEST: Duration = Duration::from_secs(2);
+    let mut testbed = Testbed::new(1, NODES);
+    let mut line = in_line(&mut testbed, NODES);
+    // Long after the last change, when the queue is seldom read.
+    testbed.run(Duration::from_secs(60));
+    let counts = |testbed: &Testbed| {
+        let clients = &testbed.executor.world.lock().clients;
+        (clients.woken, clients.reads_of_queue)
+    };
+    let (woken, reads) = counts(&testbed);
+    let resigned = testbed.now();
+    ask(&line[0], election::Request::Resign);
+    for follower in &mut line[2..] {
+        await_event(&mut testbed, follower, |event| match event {
+            election::Event::Following { leader_node, .. } => (leader_node == Some(node_name(1))).then_some(()),
+            _ => None,
+        });
+        let took = testbed.now().since(resigned);
+        assert!(took < LATEST + SOON, "another leads for {took:?}");
+    }
+    let (woken, reads) = (counts(&testbed).0 - woken, counts(&testbed).1 - reads);
+    assert!(woken <= 2, "the former leader and its successor are notified: {woken}");
+    assert!(reads <= 6 * NODES, "each follower looks, lists the queue and reads two entries: {reads}");
+}
+
 #[test]
 fn a_node_that_runs_jobs_is_notified_at_once_that_its_member_is_gone_though_it_leads_no_more() {
     for seed in 0..10 {

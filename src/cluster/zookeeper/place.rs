@@ -35,6 +35,8 @@ pub struct Behind {
     pub predecessor: CandidateName,
     /// Absent if the predecessor is not cronkeeper's or cannot be read.
     pub predecessor_node: Option<NodeName>,
+    /// The first candidate.
+    pub leader: CandidateName,
     /// The node of the first candidate; absent on the same conditions.
     pub leader_node: Option<NodeName>,
 }
@@ -90,12 +92,17 @@ pub struct Verified<W> {
     pub watches: Vec<W>,
 }
 
-/// The queue and the members, as read from time to time.
-pub struct Survey<W> {
+/// The queue, as read without a watch.
+pub struct Ahead {
     /// The candidates ahead of this node's own, if there are any.
     pub behind: Option<Behind>,
     /// False if this node's candidate was not found.
     pub has_candidate: bool,
+}
+
+/// The queue and the members, as read from time to time.
+pub struct Survey<W> {
+    pub ahead: Ahead,
     /// False if this node's member was not found.
     pub has_member: bool,
     /// The nodes that are alive.
@@ -179,11 +186,10 @@ async fn behind<C: Client, K: Clock>(
     predecessor_node: Option<NodeName>,
     first: Option<String>,
 ) -> Result<Behind, SessionError> {
-    let leader_node = match first {
-        Some(first) if first != predecessor => context.node_of(&first).await?,
-        _ => predecessor_node.clone(),
-    };
-    Ok(Behind { candidate, predecessor: CandidateName(predecessor), predecessor_node, leader_node })
+    let leader = first.unwrap_or_else(|| predecessor.clone());
+    let leader_node = if leader == predecessor { predecessor_node.clone() } else { context.node_of(&leader).await? };
+    let (predecessor, leader) = (CandidateName(predecessor), CandidateName(leader));
+    Ok(Behind { candidate, predecessor, predecessor_node, leader, leader_node })
 }
 
 /// Finds this node's position in the queue and removes surplus candidates of its own.
@@ -377,15 +383,7 @@ pub async fn survey<C: Client, K: Clock>(
     context: SessionContext<C, K>,
     wants_watch: bool,
 ) -> Result<Survey<C::Watch>, SessionError> {
-    let place = queue::place(&read_order(&context).await?, &context.me.prefix);
-    let has_candidate = place.ours.is_some();
-    let behind = match (place.ours, place.predecessor) {
-        (Some(ours), Some(predecessor)) => {
-            let node = context.node_of(&predecessor).await?;
-            Some(behind(&context, CandidateName(ours), predecessor, node, place.first).await?)
-        }
-        _ => None,
-    };
+    let ahead = read_ahead(&context).await?;
     // The watch comes first, so that it fires for whatever the reading has missed.
     let changed = if wants_watch { watch_members(context.line()?).await? } else { None };
     let (members, damaged) = snapshot::members(context.line()?).await?;
@@ -393,7 +391,33 @@ pub async fn survey<C: Client, K: Clock>(
     // Compare sessions only: the member's data may have been overwritten.
     let own = context.line()?.stat(&path).await.at(&path)?;
     let has_member = own.is_some_and(|stat| stat.ephemeral_owner == context.me.owner);
-    Ok(Survey { behind, has_candidate, has_member, members, damaged, changed })
+    Ok(Survey { ahead, has_member, members, damaged, changed })
+}
+
+async fn read_ahead<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<Ahead, SessionError> {
+    let place = queue::place(&read_order(context).await?, &context.me.prefix);
+    let has_candidate = place.ours.is_some();
+    let behind = match (place.ours, place.predecessor) {
+        (Some(ours), Some(predecessor)) => {
+            let node = context.node_of(&predecessor).await?;
+            Some(behind(context, CandidateName(ours), predecessor, node, place.first).await?)
+        }
+        _ => None,
+    };
+    Ok(Ahead { behind, has_candidate })
+}
+
+/// Who is ahead now, if the leader has gone; `None` if it is still there. Does not watch the leader, because its end
+/// would wake the whole queue.
+pub async fn look_for_leader<C: Client, K: Clock>(
+    context: SessionContext<C, K>,
+    leader: CandidateName,
+) -> Result<Option<Ahead>, SessionError> {
+    let path = paths::candidate(&leader);
+    if context.line()?.stat(&path).await.at(&path)?.is_some() {
+        return Ok(None);
+    }
+    read_ahead(&context).await.map(Some)
 }
 
 /// A watch on which members there are; none if the server refuses it, since they are read from time to time anyway.

@@ -85,6 +85,9 @@ const SURVEY_EVERY: Duration = Duration::from_secs(15);
 /// the usual one: what changes the position of one often changes that of others.
 const FIRST_SURVEY: Duration = Duration::from_secs(1);
 
+/// Interval at which a follower looks whether the leader's entry is still there, if it does not watch that entry.
+const LEADER_EVERY: Duration = Duration::from_secs(2);
+
 /// An event that the loop handles.
 enum LoopEvent<W> {
     State(State),
@@ -322,7 +325,9 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
         }
         let is_postponed = self.step.retry.at() > self.now();
         let is_idle = self.step.under_way.is_none() && !self.is_out_of_cluster();
-        let next = self.candidacy.waits_to_open(self.now()).into_iter().chain([self.candidacy.survey_at]).min();
+        let looks_at = self.candidacy.distant_leader().map(|(at, _)| at);
+        let opens_at = self.candidacy.waits_to_open(self.now());
+        let next = [opens_at, looks_at, Some(self.candidacy.survey_at)].into_iter().flatten().min();
         let step = next.filter(|_| is_idle).map(|next| if is_postponed { self.step.retry.at() } else { next });
         let more = [
             self.committer.wake(),

@@ -262,6 +262,11 @@ impl Lines {
         self.proxies.iter().for_each(Proxy::swallow_events);
     }
 
+    /// Keeps the sessions of nodes that stand still.
+    pub fn ping(&self) {
+        self.proxies.iter().for_each(Proxy::ping);
+    }
+
     pub fn pass(&self) {
         self.proxies.iter().for_each(Proxy::pass);
     }

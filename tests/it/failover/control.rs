@@ -1,14 +1,17 @@
 //! Operators' requests to any node: run now, pause, resume.
 
-use std::process::Output;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Output, Stdio};
 use std::thread;
 
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::cluster::{Place, await_begun, in_line, job, jobs, usual};
+use super::cluster::{Lines, Place, await_begun, in_line, job, jobs, node, shared, usual};
+use crate::solo::fixture::Gate;
 use crate::support::command::{CRONKEEPER, run};
 use crate::support::node::{Node, Spec};
+use crate::support::process::Process;
 use crate::support::scratch::Scratch;
 use crate::support::witness::Witness;
 use crate::support::{LONG, poll, until};
@@ -126,6 +129,31 @@ fn a_pause_by_a_follower_holds_from_the_moment_the_command_returns() {
         assert_eq!(between, None, "paused at {paused}, resumed at {resumed}");
     }
     witness.assert_fine(&[]);
+}
+
+/// Until the servers are back nobody knows what runs, and then the jobs are not paused any more.
+#[test]
+fn waiting_within_a_pause_ends_with_it_though_the_servers_stay_away() {
+    let (place, gate) = (Place::shared(), Gate::new());
+    let lines = Lines::new(shared(), &place);
+    let file = jobs(&[job("seldom", SELDOM, &format!("{:?}", gate.command()), "")]);
+    let [only] = in_line([usual(node("a", &lines.connect())).jobs(&file)]);
+    let run = asked(only.spec(), &["trigger", "seldom"]);
+    only.await_where("run.started", LONG, |started| started.text("run") == run);
+    let mut waiting = Process::spawn(CRONKEEPER, |command| {
+        command.args(["pause", "seldom", "--for", "10s", "--wait", "--runtime-dir"]).arg(only.spec().runtime_dir());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    })
+    .unwrap();
+    let mut said = BufReader::new(waiting.take(|child| child.stderr.take())).lines().map(Result::unwrap);
+    assert!(said.next().unwrap().contains("waiting for 1 run"));
+    lines.part();
+    gate.open();
+    only.await_where("run.finished", LONG, |ended| ended.text("run") == run);
+    let status = waiting.wait_exit(LONG).expect("it ends before the servers are back");
+    let said: Vec<String> = said.collect();
+    assert_eq!(status.code(), Some(1), "{said:?}");
+    assert!(said.iter().any(|line| line.contains("the pause of seldom was over")), "{said:?}");
 }
 
 #[test]

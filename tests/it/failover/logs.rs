@@ -10,7 +10,7 @@ use std::thread;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::cluster::{Place, in_line, job, jobs, usual};
+use super::cluster::{Lines, Place, in_line, job, jobs, node, shared, usual};
 use crate::solo::fixture::Gate;
 use crate::support::command::{command, run, texts};
 use crate::support::node::Spec;
@@ -224,4 +224,23 @@ fn a_planted_member_gets_no_token_and_its_answers_are_bounded() {
         requests.iter().all(|head| head.contains("Cronkeeper-Peer to=evil, ") && !head.contains(TOKEN)),
         "{requests:#?}"
     );
+}
+
+/// It can read nothing but its own files, and has all that the run has written so far.
+#[test]
+fn a_node_that_is_cut_off_says_in_one_line_that_its_run_still_writes() {
+    let (place, gate) = (Place::shared(), Gate::new());
+    let lines = Lines::new(shared(), &place);
+    let file = jobs(&[job("seldom", SELDOM, &shell(&format!("echo begun; {}", gate.command())), "")]);
+    let [only] = in_line([usual(node("a", &lines.connect())).jobs(&file)]);
+    let (_, run, _) = ask(only.spec(), &["trigger", "seldom"]);
+    let run = run.trim();
+    until("it is kept", || ask(only.spec(), &["logs", run]).1 == "begun\n");
+    lines.part();
+    only.await_event("coordination.suspended", LONG);
+    for asked in ["seldom", run] {
+        let (code, out, err) = ask(only.spec(), &["logs", asked]);
+        assert_eq!((code, out.as_str()), (Some(0), "begun\n"), "{asked}: {err}");
+        assert_eq!(err, format!("cronkeeper: run `{run}`: {} is still writing it\n", only.name()), "{asked}");
+    }
 }

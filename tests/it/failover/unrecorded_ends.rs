@@ -1,10 +1,12 @@
 //! A node that ends while nobody can record its runs' ends: the runs go on, and their outcomes are not lost.
 
+use jiff::{SignedDuration, Timestamp};
 use rustix::process::Signal;
 
-use super::cluster::{Lines, Place, jobs, node, once, shared, soon, usual};
+use super::cluster::{Lines, Place, give, in_line, jobs, node, once, run_id, shared, soon, usual};
+use crate::solo::fixture::Gate;
 use crate::support::command;
-use crate::support::node::{Node, Spec};
+use crate::support::node::{Event, Node, Spec};
 use crate::support::scratch::Scratch;
 use crate::support::{LONG, until};
 
@@ -89,4 +91,53 @@ fn a_node_whose_name_is_taken_meanwhile_ends_when_its_runs_have() {
     held.place.zk.remove(&member);
     held.release();
     held.assert_written();
+}
+
+/// The time at which a node logged an event.
+fn logged_at(event: &Event) -> Timestamp {
+    event.text("timestamp").parse().expect("it is a time")
+}
+
+/// A run succeeds while nobody can record it, and can be kept no longer when its node is back, a moment after the next
+/// leader. Returns whether it was recorded as it ended; `None` if its node was back too late to be heard.
+fn is_success_recorded() -> Option<bool> {
+    let place = Place::shared();
+    let (lines_of_a, lines_of_b) = (Lines::new(shared(), &place), Lines::new(shared(), &place));
+    let gate = Gate::new();
+    let long = |spec: Spec| spec.option("--session-timeout", "10s");
+    let [a, b] = in_line([long(node("a", &lines_of_a.connect())), long(node("b", &lines_of_b.connect()))]);
+    let at = soon();
+    let next = at + SignedDuration::from_secs(15);
+    let twice = format!("  twice:\n    schedule: ['@at {at}', '@at {next}']\n    command: {:?}\n", gate.command());
+    give(&[&a, &b], &jobs(&[twice]));
+    let run = run_id("twice", at);
+    a.await_where("run.started", LONG, |started| started.text("run") == run);
+    [&lines_of_a, &lines_of_b].iter().for_each(|lines| lines.part());
+    gate.open();
+    let ended = a.await_where("run.finished", LONG, |ended| ended.text("run") == run);
+    assert_eq!(ended.text("outcome"), "success");
+    [&a, &b].iter().for_each(|node| drop(node.await_event("coordination.expired", LONG)));
+    until("the run can be kept no longer", || Timestamp::now() > next);
+    assert!(place.running(&run).is_some(), "its end is not recorded yet");
+
+    let (seen_by_a, seen_by_b) = (a.events().len(), b.events().len());
+    lines_of_b.pass();
+    b.await_after(seen_by_b, "election.joined", LONG, |_| true);
+    lines_of_a.pass();
+    let end = place.await_end(&run);
+    let led = b.await_after(seen_by_b, "leader.elected", LONG, |_| true);
+    let back = a.await_after(seen_by_a, "election.joined", LONG, |_| true);
+    let is_success = end["outcome"] == "success" && end["run"]["node"] == a.name();
+    let was_back = logged_at(&back) + SignedDuration::from_secs(1) < logged_at(&led);
+    (is_success || was_back).then_some(is_success)
+}
+
+/// Its next occurrence has come, so the next leader gives it up as `abandoned`, unless its node is heard before. Nobody
+/// leads before a quarter of the session timeout has passed since it came back, which is enough for that, except on a
+/// machine that is very busy.
+#[test]
+fn a_success_that_nobody_could_record_is_recorded_before_the_next_leader_gives_the_run_up() {
+    const TRIALS: usize = 3;
+    let recorded = (0..TRIALS).find_map(|_| is_success_recorded());
+    assert_eq!(recorded, Some(true), "its node was back in time, if it could be at all");
 }

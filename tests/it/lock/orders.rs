@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use rustix::process::Signal;
+use serde_json::Value;
 
-use super::fixture::call;
-use crate::support::LONG;
+use super::fixture::{call, printed};
 use crate::support::command::CRONKEEPER;
 use crate::support::process::Process;
 use crate::support::scratch::Scratch;
 use crate::support::zookeeper::Ensemble;
+use crate::support::{LONG, until};
 
 const CLIENTS: usize = 15;
 const ORDERS: usize = 10;
@@ -133,11 +134,13 @@ fn sell(ensemble: &Ensemble, shop: &Shop, fault: Fault, round: usize) {
         }
         Fault::Stop => {
             thread::sleep(moment);
-            for client in [&clients[victim], &clients[(victim + 5) % CLIENTS]] {
-                client.signal(Signal::STOP);
-            }
-            // Longer than the session lasts.
-            thread::sleep(Duration::from_secs(3));
+            let stopped = [&clients[victim], &clients[(victim + 5) % CLIENTS]];
+            stopped.iter().for_each(|client| client.stop());
+            let listed = |client: &&Process, entries: &[u32]| entries.contains(&client.pid());
+            until("the servers have ended the sessions of those that are stopped", || {
+                let entries = entries(ensemble);
+                entries.is_some_and(|entries| !stopped.iter().any(|client| listed(client, &entries)))
+            });
             clients.iter().for_each(|client| client.signal(Signal::CONT));
         }
         Fault::Server => {
@@ -151,6 +154,22 @@ fn sell(ensemble: &Ensemble, shop: &Shop, fault: Fault, round: usize) {
     for client in &clients {
         assert!(client.wait_exit(LONG * 2).is_some(), "round {round}, {fault:?}: a client waits forever");
     }
+}
+
+/// The clients that the servers know to hold the lock or to wait for it. `None` if they cannot be asked.
+fn entries(ensemble: &Ensemble) -> Option<Vec<u32>> {
+    let (code, text) = printed(&ensemble.connect_string(), &["locks", "--json", "/locks/orders"]);
+    let pid = |entry: &Value| entry["client"]["pid"].as_u64()?.try_into().ok();
+    let pids = |line: &str| -> Vec<u32> {
+        let lock: Value = serde_json::from_str(line).expect("each line is an object");
+        lock["entries"]
+            .as_array()
+            .expect("it has entries")
+            .iter()
+            .map(|entry| pid(entry).expect("all are ours"))
+            .collect()
+    };
+    (code == Some(0)).then(|| text.lines().filter(|line| line.starts_with('{')).flat_map(pids).collect())
 }
 
 fn client(ensemble: &Ensemble, shop: &Shop) -> Process {

@@ -12,7 +12,7 @@ use crate::support::tls::{Certificates, ClientCertificate};
 use crate::support::until;
 use crate::support::zookeeper::{Ensemble, shared};
 
-/// A call of each command that needs the servers, and of `release`.
+/// A call of each command that needs the servers.
 const CALLS: [&[&str]; 7] = [
     &["lock", "/locks/a", "--", "true"],
     &["lock", "--revoke", "/locks/a"],
@@ -122,14 +122,19 @@ fn a_certificate_or_key_that_can_never_be_right_is_named_with_its_option_at_once
         ([&ca, &cert, &cert], format!("`--zookeeper-key`: {cert} has no private key")),
         ([&empty, &cert, &key], format!("`--zookeeper-ca`: {empty} is empty")),
     ];
-    let der = dir.path().join("ca.der").display().to_string();
-    let store = dir.path().join("client.p12").display().to_string();
-    let made = openssl(&["x509", "-in", &ca, "-outform", "DER", "-out", &der]).is_some();
+    let [ca_der, cert_der, key_der, store] =
+        ["ca.der", "client.der", "key.der", "client.p12"].map(|name| dir.path().join(name).display().to_string());
+    let x509 = |pem: &str, der: &str| openssl(&["x509", "-in", pem, "-outform", "DER", "-out", der]).is_some();
+    let made = x509(&ca, &ca_der)
+        && x509(&cert, &cert_der)
+        && openssl(&["pkey", "-in", &key, "-outform", "DER", "-out", &key_der]).is_some();
     let pkcs12 = ["pkcs12", "-export", "-in", &cert, "-inkey", &key, "-passout", "pass:x", "-out", &store];
     if made && openssl(&pkcs12).is_some() {
         let named =
             |option: &str, path: &str, format: &str| format!("`{option}`: {path} is {format}, not PEM; convert it");
-        cases.push(([&der, &cert, &key], named("--zookeeper-ca", &der, "DER")));
+        cases.push(([&ca_der, &cert, &key], named("--zookeeper-ca", &ca_der, "DER")));
+        cases.push(([&ca, &cert_der, &key], named("--zookeeper-cert", &cert_der, "DER")));
+        cases.push(([&ca, &cert, &key_der], named("--zookeeper-key", &key_der, "DER")));
         cases.push(([&store, &cert, &key], named("--zookeeper-ca", &store, "PKCS#12")));
         cases.push(([&ca, &store, &key], named("--zookeeper-cert", &store, "PKCS#12")));
     }
@@ -137,7 +142,9 @@ fn a_certificate_or_key_that_can_never_be_right_is_named_with_its_option_at_once
         let options =
             ["--zookeeper", "127.0.0.1:1", "--zookeeper-ca", ca, "--zookeeper-cert", cert, "--zookeeper-key", key];
         let run = ["run", "--jobs", "jobs.yaml", "--state-dir", "state"];
-        for line in CALLS.iter().copied().chain([&run[..]]) {
+        // It delays each restart, so it must not find out only when there is something to release.
+        let release = ["release", "--state-dir", "state"];
+        for line in CALLS.iter().copied().chain([&run[..], &release]) {
             let (name, rest) = line.split_first().unwrap();
             let (code, _, text) = in_directory(&dir, &[&[*name], &options[..], rest].concat());
             assert!(code == Some(78) && text.contains(&why), "{line:?}: {code:?} {text}");

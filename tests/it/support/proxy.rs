@@ -148,6 +148,13 @@ impl Proxy {
         self.change(|state| state.swallows_events = true);
     }
 
+    /// Pings the server on every connection, which keeps the sessions of clients that stand still.
+    pub fn ping(&self) {
+        assert!(self.shared.frames, "an opaque line shows no replies");
+        let links = self.shared.lock().links.clone();
+        links.iter().for_each(|link| link.ping());
+    }
+
     /// Cuts all connections. New ones are accepted, unless refused.
     pub fn cut(&self) {
         self.change(|state| state.links.drain(..).for_each(|link| link.cut()));

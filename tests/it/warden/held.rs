@@ -1,6 +1,6 @@
 //! Processes that are prepared before their time, and held until it has come.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -222,36 +222,48 @@ async fn a_held_program_that_is_killed_after_its_time_has_an_end_and_no_start() 
     fixture.close().await;
 }
 
-/// The mark is the program's first act, so a child that was killed before its program has left none.
+/// Their times are spread so far that some have begun and others wait whenever the kills come, and so close at first that
+/// some are just about to.
 #[tokio::test]
 async fn whoever_is_killed_at_the_very_time_has_a_start_or_has_done_nothing() {
     const MANY: usize = 60;
     let mut fixture = Fixture::new();
     let at = uptime() + Duration::from_millis(500);
-    let (mut marks, mut pids) = (Vec::new(), Vec::new());
+    let (mut marks, mut times) = (BTreeMap::new(), BTreeMap::new());
     for number in 0..MANY {
         let (launch, mark) = fixture.marking(Duration::ZERO);
-        marks.push((launch.tree_id, mark));
-        let not_before = Some(at + Duration::from_micros(100) * number as u32);
-        fixture.order_start(&Launch { not_before, ..launch });
+        let not_before = at + Duration::from_micros(100).mul_f64(1.2_f64.powi(number as i32));
+        marks.insert(launch.tree_id, mark);
+        times.insert(launch.tree_id, not_before);
+        fixture.order_start(&Launch { not_before: Some(not_before), ..launch });
     }
-    let (mut began, mut ended) = (BTreeSet::new(), 0);
-    while ended < MANY {
+    let (mut pids, mut began, mut ended) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+    let mut killed_at = None;
+    while ended.len() < MANY {
         match fixture.notice().await {
-            Notice::Held { pid, .. } => pids.push(pid),
-            Notice::Started { tree_id, .. } => drop(began.insert(tree_id)),
-            Notice::Ended(_) => ended += 1,
+            Notice::Held { tree_id, pid } => drop(pids.insert(tree_id, pid)),
+            Notice::Started { tree_id, pid, .. } => {
+                pids.insert(tree_id, pid);
+                began.insert(tree_id);
+            }
+            Notice::Ended(ending) => drop(ended.insert(ending.tree_id)),
             other => panic!("{other:?}"),
         }
-        if pids.len() == MANY {
-            while uptime() < at {
-                tokio::task::yield_now().await;
-            }
-            std::mem::take(&mut pids).into_iter().for_each(|pid| kill(pid, Signal::KILL));
+        if pids.len() == MANY && killed_at.is_none() {
+            let first = marks.values().next().unwrap();
+            eventually("the first has begun", || first.exists()).await;
+            pids.iter().filter(|(tree_id, _)| !ended.contains(tree_id)).for_each(|(_, &pid)| kill(pid, Signal::KILL));
+            killed_at = Some(uptime());
         }
     }
-    let not_begun = marks.iter().filter(|(tree_id, _)| !began.contains(tree_id));
-    assert!(not_begun.clone().all(|(_, mark)| !mark.exists()), "{began:?}");
+    let killed_at = killed_at.expect("all were there");
+    for (tree_id, mark) in &marks {
+        assert!(began.contains(tree_id) || !mark.exists(), "{tree_id:?} has worked, and no start says so");
+        let is_too_late = times[tree_id] > killed_at;
+        assert!(!(is_too_late && began.contains(tree_id)), "{tree_id:?} was killed before its time, and has a start");
+    }
+    let waited = times.values().filter(|&&not_before| not_before > killed_at).count();
+    assert!(!began.is_empty() && waited > 0, "{} of {MANY} have begun, {waited} waited", began.len());
     fixture.close().await;
 }
 

@@ -37,6 +37,8 @@ pub struct Clients {
     by_conn: BTreeMap<Conn, ClientId>,
     /// How often a watch on a candidate has fired.
     pub woken: u64,
+    /// How many candidates were read, and how often they were listed.
+    pub reads_of_queue: usize,
 }
 
 struct Client {
@@ -189,6 +191,9 @@ impl Clients {
     /// Takes a request from the program.
     pub fn request(&mut self, env: &mut Env, id: ClientId, request: Request) -> oneshot::Receiver<Answered> {
         let (answer, answered) = oneshot::channel();
+        if !matches!(request, Request::Write(_)) {
+            self.reads_of_queue += request.paths().into_iter().filter(|path| path.starts_with("/leader")).count();
+        }
         match self.clients.get_mut(&id) {
             Some(client) if client.phase != Phase::Over => {
                 client.xid += 1;

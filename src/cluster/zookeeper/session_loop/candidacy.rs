@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::transfer::Transfer;
-use super::{BoxFuture, FIRST_SURVEY, SURVEY_EVERY};
+use super::{BoxFuture, FIRST_SURVEY, LEADER_EVERY, SURVEY_EVERY};
 use crate::zookeeper::place::Behind;
+use crate::zookeeper::queue;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::term::{CandidateName, Term, TermEnd};
 
@@ -39,6 +40,8 @@ pub(super) struct Candidacy {
     pub opens_at: Uptime,
     /// The predecessor last reported to the daemon.
     pub following: Option<Behind>,
+    /// When the leader's entry is looked for next, if that is not the watched predecessor.
+    pub leader_look_at: Uptime,
     /// When the queue and the members are read next.
     pub survey_at: Uptime,
     /// When they were read last.
@@ -65,6 +68,7 @@ impl Candidacy {
             role: Role::None,
             opens_at: Uptime::ZERO,
             following: None,
+            leader_look_at: Uptime::ZERO,
             survey_at,
             surveyed_at: Uptime::ZERO,
             survey_pause: SURVEY_EVERY,
@@ -83,6 +87,22 @@ impl Candidacy {
     /// When a term may be opened, if it may not be yet and this node is the first.
     pub fn waits_to_open(&self, now: Uptime) -> Option<Uptime> {
         Some(self.opens_at).filter(|&at| now < at && matches!(self.role, Role::First(_)))
+    }
+
+    /// Looks for the leader's entry within [`LEADER_EVERY`]. Those that found their positions at the same time, as after
+    /// an outage, look at different times, by their numbers in the queue.
+    pub fn look_for_leader_soon(&mut self, now: Uptime, own: &CandidateName) {
+        const TURNS: u8 = 16;
+        let number = queue::sequence(&own.0).unwrap_or_default().rem_euclid(TURNS.into());
+        let turn = u32::try_from(number).unwrap_or_default() + 1;
+        self.leader_look_at = now + LEADER_EVERY * turn / TURNS.into();
+    }
+
+    /// The leader's entry and when it is looked for next; `None` if the watch on the predecessor says enough.
+    pub fn distant_leader(&self) -> Option<(Uptime, CandidateName)> {
+        let is_waiting = matches!(self.role, Role::Waiting(_));
+        let behind = self.following.as_ref().filter(|behind| is_waiting && behind.leader != behind.predecessor)?;
+        Some((self.leader_look_at, behind.leader.clone()))
     }
 
     /// Reads the queue and the members soon, and then less and less often.

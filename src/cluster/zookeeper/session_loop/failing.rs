@@ -36,6 +36,7 @@ pub enum Task {
     ReadWanted,
     Publish,
     Survey,
+    LookForLeader,
     Renumber,
     Read,
     Listen,
@@ -62,6 +63,7 @@ impl Task {
             Self::ReadWanted => "reading whether it is drained",
             Self::Publish => "publishing its member record",
             Self::Survey => "reading the queue and the members",
+            Self::LookForLeader => "looking for the leader's entry",
             Self::Renumber => "restarting the sequence numbers of triggers",
             Self::Read => "reading the ledger",
             Self::Listen => "reading the requests of operators",
@@ -94,6 +96,7 @@ impl Task {
             | Self::ReadWanted
             | Self::Publish
             | Self::Survey
+            | Self::LookForLeader
             | Self::Renumber
             | Self::Read
             | Self::Listen

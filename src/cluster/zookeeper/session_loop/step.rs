@@ -10,7 +10,7 @@ use super::candidacy::{Leading, Role};
 use super::failing::Task;
 use super::membership::OwnMemberState;
 use super::step_result::StepResult;
-use super::{BoxFuture, SessionEnd, SessionLoop, reread};
+use super::{BoxFuture, LEADER_EVERY, SessionEnd, SessionLoop, reread};
 use crate::zookeeper::client::{Client, Connect, Error};
 use crate::zookeeper::context::{self, SessionError};
 use crate::zookeeper::damage::{Damage, Source};
@@ -155,7 +155,13 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             let counting = async { requests::renumber(context, candidate).await.map(StepResult::Renumbered) };
             return Some((Task::Renumber, Box::pin(counting)));
         }
-        (now >= self.candidacy.survey_at).then(|| (Task::Survey, self.survey()))
+        if now >= self.candidacy.survey_at {
+            return Some((Task::Survey, self.survey()));
+        }
+        let (_, leader) = self.candidacy.distant_leader().filter(|(at, _)| now >= *at)?;
+        self.candidacy.leader_look_at = now + LEADER_EVERY;
+        let looking = async move { place::look_for_leader(context, leader).await.map(StepResult::Leader) };
+        Some((Task::LookForLeader, Box::pin(looking)))
     }
 
     /// The next request on the way into the queue, to its front and into a term.

@@ -15,7 +15,7 @@ use crate::zookeeper::client::{Client, Connect};
 use crate::zookeeper::context::SessionError;
 use crate::zookeeper::damage::Source;
 use crate::zookeeper::entry::Entered;
-use crate::zookeeper::place::{Behind, Look, Opened, Survey, Verified, Written};
+use crate::zookeeper::place::{Ahead, Behind, Look, Opened, Survey, Verified, Written};
 use crate::zookeeper::store::ClaimError;
 use crate::zookeeper::transfer::Successor;
 use crate::zookeeper::wanted::Wanted;
@@ -48,6 +48,8 @@ pub enum StepResult<W> {
     Published(bool),
     Renumbered(bool),
     LeftSettled,
+    /// `None`: the leader's entry is still there.
+    Leader(Option<Ahead>),
     Survey(Survey<W>, RereadResult),
 }
 
@@ -95,6 +97,11 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             StepResult::Published(is_there) => self.membership.must_verify |= !is_there,
             StepResult::LeftSettled => self.supervisor.left_by_dead.clear(),
             StepResult::Renumbered(is_done) => self.renumbered(is_done),
+            StepResult::Leader(ahead) => {
+                if let Some(ahead) = ahead {
+                    self.read_ahead(ahead);
+                }
+            }
             StepResult::Survey(survey, reread) => {
                 self.finish_reread(reread);
                 self.surveyed(survey);
@@ -217,11 +224,13 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     fn report_following(&mut self, behind: Behind) {
-        if self.candidacy.following.as_ref() == Some(&behind) {
+        self.candidacy.look_for_leader_soon(self.now(), &behind.candidate);
+        let known = self.candidacy.following.replace(behind.clone());
+        // One entry of a stranger after another is the same to the daemon.
+        if known.is_some_and(|known| Behind { leader: behind.leader.clone(), ..known } == behind) {
             return;
         }
-        self.candidacy.following = Some(behind.clone());
-        let Behind { candidate, predecessor, predecessor_node, leader_node } = behind;
+        let Behind { candidate, predecessor, predecessor_node, leader: _, leader_node } = behind;
         self.supervisor.emit(Event::Following { candidate, predecessor, predecessor_node, leader_node });
     }
 
@@ -408,25 +417,9 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
         // Nobody overtakes a leader, unless the servers have lost that a candidate was removed.
         let is_overtaken =
-            self.candidacy.leads() && survey.behind.as_ref().is_some_and(|behind| behind.leader_node.is_some());
-        self.membership.must_verify |=
-            !survey.has_member || (self.candidacy.candidate.is_some() && !survey.has_candidate) || is_overtaken;
-        if let (Role::Waiting(_), true) = (&self.candidacy.role, survey.has_candidate) {
-            match survey.behind {
-                Some(behind)
-                    if self
-                        .candidacy
-                        .following
-                        .as_ref()
-                        .is_none_or(|known| known.predecessor == behind.predecessor) =>
-                {
-                    self.report_following(behind);
-                }
-                // Another predecessor than the watched one, or none. The watch has not fired yet, or never will: read
-                // the position again.
-                Some(_) | None => self.candidacy.role = Role::None,
-            }
-        }
+            self.candidacy.leads() && survey.ahead.behind.as_ref().is_some_and(|behind| behind.leader_node.is_some());
+        self.membership.must_verify |= !survey.has_member || is_overtaken;
+        self.read_ahead(survey.ahead);
         self.membership.must_publish |=
             self.membership.is_present() && !survey.members.iter().any(|member| member.node == self.context.me.node);
         self.reading.waiting.extend(self.reading.refused.drain(..));
@@ -436,5 +429,22 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.update_access_for(&survey.members);
         self.found_damage(Source::Members, survey.damaged);
         self.supervisor.emit(Event::Members(survey.members));
+    }
+
+    /// The queue was read without a watch.
+    fn read_ahead(&mut self, ahead: Ahead) {
+        self.membership.must_verify |= self.candidacy.candidate.is_some() && !ahead.has_candidate;
+        if !ahead.has_candidate || !matches!(self.candidacy.role, Role::Waiting(_)) {
+            return;
+        }
+        let watched = self.candidacy.following.as_ref().map(|known| &known.predecessor);
+        match ahead.behind {
+            Some(behind) if watched.is_none_or(|watched| *watched == behind.predecessor) => {
+                self.report_following(behind);
+            }
+            // Another predecessor than the watched one, or none. The watch has not fired yet, or never will: read the
+            // position again.
+            Some(_) | None => self.candidacy.role = Role::None,
+        }
     }
 }

@@ -5,6 +5,9 @@ use std::io::{self, Read};
 /// Pings, watch events and authentication have numbers below zero; requests are numbered from one.
 const FIRST_REQUEST: i32 = 1;
 const WATCH_EVENT: i32 = -1;
+const PING: i32 = -2;
+/// The request type of a ping.
+const PING_OPCODE: i32 = 11;
 
 /// A frame with its length prefix, or just some bytes.
 #[derive(Debug)]
@@ -27,6 +30,16 @@ impl Frame {
         let read = from.read(&mut bytes)?;
         bytes.truncate(read);
         if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(Self(bytes)) }
+    }
+
+    /// The request of a ping.
+    pub(super) fn ping() -> Self {
+        Self([8, PING, PING_OPCODE].into_iter().flat_map(i32::to_be_bytes).collect())
+    }
+
+    /// True for a ping and for its reply.
+    pub(super) fn is_ping(&self) -> bool {
+        self.word(1) == Some(PING)
     }
 
     /// The number of the request, or of the request that this replies to. Not valid for the first frame of a stream,

@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -19,6 +19,8 @@ pub(super) struct Link {
     cut: AtomicBool,
     /// Number of the request whose reply cuts this link; 0 for none.
     doomed: AtomicI32,
+    /// Pings sent in the client's place whose replies are still to come. Locked while something is sent to the server.
+    pings: Mutex<usize>,
 }
 
 type Queue<T> = (Sender<T>, Receiver<T>);
@@ -34,7 +36,8 @@ impl Link {
             // Nagle's algorithm would add delays.
             drop(stream.set_nodelay(true));
         }
-        let link = Arc::new(Self { client, server, cut: AtomicBool::new(false), doomed: AtomicI32::new(0) });
+        let (cut, doomed) = (AtomicBool::new(false), AtomicI32::new(0));
+        let link = Arc::new(Self { client, server, cut, doomed, pings: Mutex::new(0) });
         let threads = [Side::Requests, Side::Replies].into_iter().flat_map(|side| link.pipe(shared, side)).collect();
         (link, threads)
     }
@@ -48,6 +51,27 @@ impl Link {
 
     pub(super) fn is_cut(&self) -> bool {
         self.cut.load(SeqCst)
+    }
+
+    /// Sends a ping in the client's place. The client does not get its reply.
+    pub(super) fn ping(&self) {
+        let mut pings = self.pings();
+        // A link whose server is gone ends by itself.
+        if (&self.server).write_all(&Frame::ping().0).is_ok() {
+            *pings += 1;
+        }
+    }
+
+    fn pings(&self) -> MutexGuard<'_, usize> {
+        self.pings.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Counts a reply to a ping that the client has not sent.
+    fn is_reply_to_ping(&self) -> bool {
+        let mut pings = self.pings();
+        let is_ours = *pings > 0;
+        *pings -= usize::from(is_ours);
+        is_ours
     }
 
     fn pipe(self: &Arc<Self>, shared: &Arc<Shared>, side: Side) -> [JoinHandle<()>; 2] {
@@ -83,6 +107,9 @@ impl Link {
                 shared.count_cut();
                 break;
             }
+            if index > 0 && side == Side::Replies && frame.is_ping() && self.is_reply_to_ping() {
+                continue;
+            }
             let treatment = shared.treatment(side);
             let is_event = index > 0 && side == Side::Replies && frame.is_watch_event();
             if !(treatment.swallow || (is_event && shared.swallows_events()))
@@ -114,6 +141,7 @@ impl Link {
         };
         for (due, frame) in queued {
             thread::sleep(due.saturating_duration_since(Instant::now()));
+            let _sending = (side == Side::Requests).then(|| self.pings());
             to.write_all(&frame.0)?;
         }
         Ok(())
