@@ -78,7 +78,7 @@ events! {
     COORDINATION_FAILED "coordination.failed" "the node cannot take part until an operator acts" [error];
     COORDINATION_DAMAGED "coordination.damaged" "ignoring a path that cannot be read, written or trusted" [path];
     COORDINATION_REPAIRED "coordination.repaired" "a damaged path is written again" [path];
-    COORDINATION_EXPOSED "coordination.exposed" "cronkeeper's data in ZooKeeper stands open to others" [];
+    COORDINATION_EXPOSED "coordination.exposed" "cronkeeper's data in ZooKeeper is open to others" [];
     COORDINATION_SECURED "coordination.secured" "the access lists are as the authentication file says" [changed];
     COORDINATION_NUMBERS_LOW "coordination.numbers_low" "half of the sequence numbers of a path are used up" [path];
     COORDINATION_NUMBERS_RESTARTED "coordination.numbers_restarted" "the sequence numbers of a path restarted at 0"
