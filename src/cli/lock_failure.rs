@@ -39,7 +39,7 @@ pub enum LockFailure {
     },
     #[error("the path `{chroot}` does not exist in ZooKeeper")]
     NoChroot { chroot: String },
-    #[error("cannot read the environment file {}", path.display())]
+    #[error("`--environment-file`: cannot read {}", path.display())]
     EnvironmentFile { path: PathBuf, source: io::Error },
     /// The line is not quoted: it may be a secret.
     #[error("{}:{line}: {why}", path.display())]
