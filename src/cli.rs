@@ -60,6 +60,7 @@ use crate::api::network::SecretError;
 use crate::api::socket::SocketError;
 use crate::config::LoadError;
 use crate::crontab::ImportError;
+use crate::option_file::{NotAFolder, OptionFile, OptionName};
 use crate::telemetry;
 use cronkeeper_cluster::safe_path::Unsafe;
 use cronkeeper_cluster::solo::{SoloError, StillAlive};
@@ -143,6 +144,9 @@ pub enum Error {
         /// The most similar variable, if one is similar enough.
         nearest: Option<String>,
     },
+    /// A `CRONKEEPER_*` variable sets an option to nothing.
+    #[error("environment variable `{name}` is empty")]
+    EmptyVariable { name: String },
     #[error("cannot write the result")]
     Output(#[from] io::Error),
     /// The host's name, the default node name, is not a valid one.
@@ -153,19 +157,25 @@ pub enum Error {
     Ask(#[from] AskFailure),
     #[error(transparent)]
     Log(#[from] telemetry::InitError),
+    /// What an option names can never be a directory.
+    #[error(transparent)]
+    Folder(#[from] NotAFolder),
     #[error(transparent)]
     StateDir(#[from] StateDirError),
     #[error(transparent)]
     Solo(#[from] SoloError),
     /// A file with a secret or certificate cannot be read.
-    #[error("`{option}`: cannot read {}", path.display())]
-    CredentialFile { option: &'static str, path: PathBuf, source: io::Error },
-    /// A file with a secret or certificate is open to others.
+    #[error("{}: cannot read {}", file.option, file.path.display())]
+    CredentialFile { file: OptionFile, source: io::Error },
+    /// A file that an option names is open to others.
+    #[error("{option}: {found}")]
+    UnsafeOption { option: OptionName, found: Unsafe },
+    /// A file that no option names is open to others.
     #[error(transparent)]
     UnsafeFile(Unsafe),
     /// The file of `--zookeeper-auth-file` has another format.
-    #[error("{} must hold one `scheme:credential` per line", .0.display())]
-    AuthFile(PathBuf),
+    #[error("{}: {} must hold one `scheme:credential` per line", .0.option, .0.path.display())]
+    AuthFile(OptionFile),
     /// A certificate or key for ZooKeeper cannot be used.
     #[error(transparent)]
     Credential(#[from] CredentialError),
@@ -263,23 +273,23 @@ pub enum Command {
     /// Run a job now, on the leader
     ///
     /// While the node that is asked cannot reach ZooKeeper, or answers too late, the request is sent again for up to 20
-    /// seconds, after the first failure with a line on stderr; then the command fails. However often it is sent, it is one
-    /// request. After a failure, `cronkeeper history` shows whether the job has run all the same.
+    /// seconds, after the first failure with a line on stderr; then the command fails. However often it is sent, it counts
+    /// as one request. After a failure, `cronkeeper history` shows whether the job has run after all.
     Trigger(trigger::Args),
     /// Skip the occurrences of jobs until they are resumed, or for some time
     Pause(pause::PauseArgs),
     /// Resume paused jobs; what they skipped meanwhile is not run
     Resume(pause::ResumeArgs),
-    /// Count a job from now on again, which a clock that was ahead has left silent
+    /// Schedule a job from now on again, after a clock that was ahead has left it silent
     ///
-    /// When a job was decided on while the clock was ahead, nothing of it is due until that time comes: what was due before
-    /// it may have run already. `cronkeeper status` says so. Once the clock is right, this counts the job from now on. What
-    /// ran or was skipped while the clock was ahead has its record in the history, and is not run again when its time
-    /// comes. Where the history does not tell all of that, the job is left as it is.
+    /// If occurrences of a job were decided while the clock was ahead, the job is not due again before that time: what is
+    /// due earlier may have run already. `cronkeeper status` says so. Once the clock is right, this command schedules the
+    /// job from now on. What ran or was skipped while the clock was ahead is in the history, and does not run again when
+    /// its time comes. If the history does not show all of it, the command leaves the job as it is.
     Recount(recount::Args),
     /// Make the leader resign, whichever node is asked
     Handover(handover::Args),
-    /// Keep a node from leading, for maintenance; its runs in flight go on to their end
+    /// Keep a node from leading, for maintenance; its runs in flight finish
     Drain(drain::DrainArgs),
     /// Let a drained node lead again
     Undrain(drain::UndrainArgs),
@@ -344,14 +354,18 @@ pub fn run(
     io: &mut Io<'_>,
 ) -> Exit {
     let parsed = guide::command().try_get_matches_from(arguments).and_then(|found| Cli::from_arg_matches(&found));
-    let cli = match parsed {
-        Ok(cli) => cli,
-        Err(error) => return explain::usage(&error, io),
+    let text = |text: OsString| text.to_string_lossy().into_owned();
+    let variables = variables.into_iter().map(|(name, value)| (text(name), text(value)));
+    let checked = environment::check(&Cli::command(), variables);
+    let cli = match (parsed, &checked) {
+        (Ok(cli), _) => cli,
+        // clap would name the option, which nobody has typed.
+        (Err(error), Err(empty @ Error::EmptyVariable { .. })) if error.use_stderr() => {
+            return explain::error(empty, io);
+        }
+        (Err(error), _) => return explain::usage(&error, io),
     };
-    let names = variables.into_iter().map(|(name, _)| name.to_string_lossy().into_owned());
-    let done = environment::check(&Cli::command(), names)
-        .and_then(|()| dispatch(cli.command, io))
-        .and_then(|exit| flushed(exit, io.out));
+    let done = checked.and_then(|()| dispatch(cli.command, io)).and_then(|exit| flushed(exit, io.out));
     match done {
         Ok(exit) => exit,
         Err(error) => explain::error(&error, io),

@@ -21,6 +21,9 @@ mod job_files;
 /// Files in memory, for what a process reads from its standard input.
 mod memory_file;
 
+/// Files that options name.
+pub mod option_file;
+
 /// Certificates and keys, as people have them in files.
 pub mod pem;
 

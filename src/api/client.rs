@@ -26,6 +26,7 @@ pub use remote::{BadHostUrl, HostUrl, RemoteAccess};
 
 use self::remote::{Connection, Remote};
 use super::network::SecretError;
+use crate::option_file::NotAFolder;
 use cronkeeper_core::escape;
 
 /// Timeout of an answer. The daemon itself waits at most eight seconds for the ledger.
@@ -82,6 +83,9 @@ pub enum AskError {
     /// A file of the caller cannot be used.
     #[error(transparent)]
     Secret(#[from] SecretError),
+    /// What `--runtime-dir` or `--state-dir` names can never be a directory.
+    #[error(transparent)]
+    Folder(#[from] NotAFolder),
     /// The job or run does not exist.
     #[error("{0}")]
     NotFound(Said),
@@ -131,8 +135,9 @@ impl Client {
     /// Creates a client. It looks for the socket only when a request is sent.
     ///
     /// # Errors
-    /// If the async runtime cannot be created.
+    /// If the directory to search can never be one, or the async runtime cannot be created.
     pub fn new(search: SocketSearch) -> Result<Self, AskError> {
+        search.check_named()?;
         Self::of(Target::Local(search))
     }
 

@@ -21,7 +21,6 @@ mod wrong_tokens;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -50,6 +49,7 @@ use super::RefusedRequest;
 use super::admission::Admitted;
 use super::caller::{Caller, Grant};
 use super::serve::LocalAddress;
+use crate::option_file::OptionFile;
 use cronkeeper_core::clock::system;
 use cronkeeper_core::election::ApiAddress;
 use cronkeeper_core::log_event::{self, TARGET};
@@ -94,7 +94,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Visibility {
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     /// The token that callers must send to see everything.
-    pub token: Option<PathBuf>,
+    pub token: Option<OptionFile>,
     /// Without certificates, the address does not use TLS.
     pub tls: Option<TlsFiles>,
 }
@@ -103,10 +103,10 @@ pub struct Files {
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
     /// The server certificate with its intermediate certificates.
-    pub certificate: PathBuf,
-    pub key: PathBuf,
+    pub certificate: OptionFile,
+    pub key: OptionFile,
     /// Authorities that must have signed a client's certificate; absent: clients need none.
-    pub client_ca: Option<PathBuf>,
+    pub client_ca: Option<OptionFile>,
 }
 
 /// The contents of [`Files`].
@@ -118,7 +118,7 @@ struct Secrets {
 impl Secrets {
     fn read(files: &Files) -> Result<Self, SecretError> {
         Ok(Self {
-            token: files.token.as_deref().map(Token::read).transpose()?,
+            token: files.token.as_ref().map(Token::read).transpose()?,
             tls: files.tls.as_ref().map(tls::config).transpose()?.map(Arc::new),
         })
     }

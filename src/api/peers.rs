@@ -7,7 +7,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +27,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::ErrorBody;
 use super::network::proof::{self, Asked, ProofKey};
 use super::network::{Files, SecretError, read_token, tls_client};
+use crate::option_file::OptionFile;
 use cronkeeper_core::clock::system;
 use cronkeeper_core::election::{ApiAddress, Member};
 use cronkeeper_core::escape::short;
@@ -53,7 +53,7 @@ struct PeerFiles {
     /// This node's own token and certificates.
     own: Files,
     /// Authorities of the other nodes' certificates; absent: this node's own certificates.
-    ca: Option<PathBuf>,
+    ca: Option<OptionFile>,
 }
 
 /// What is read from the files for one request, so that renewed files count at once.
@@ -82,8 +82,8 @@ impl Peers {
     ///
     /// # Errors
     /// When a file cannot be used.
-    pub fn new(files: Files, ca: Option<PathBuf>) -> Result<Self, SecretError> {
-        tls_client(files.tls.as_ref(), ca.as_deref())?;
+    pub fn new(files: Files, ca: Option<OptionFile>) -> Result<Self, SecretError> {
+        tls_client(files.tls.as_ref(), ca.as_ref())?;
         Ok(Self { files: Arc::new(PeerFiles { own: files, ca }), permits: Semaphore::new(MOST_REQUESTS) })
     }
 
@@ -136,7 +136,7 @@ impl PeerFiles {
         let Some(token) = &self.own.token else {
             return Err("this node has no token for other nodes: set `--api-token-file`".to_owned());
         };
-        let tls = tls_client(self.own.tls.as_ref(), self.ca.as_deref()).map_err(|error| error.to_string())?;
+        let tls = tls_client(self.own.tls.as_ref(), self.ca.as_ref()).map_err(|error| error.to_string())?;
         let token = read_token(token).map_err(|error| error.to_string())?;
         Ok(Secrets { key: ProofKey::of(token.as_bytes()), tls })
     }
@@ -267,7 +267,7 @@ mod tests {
             let path = dir.path().join(name);
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-            path
+            OptionFile::given("--api-token-file", path)
         };
         let ca = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let token = Some(put("token", "0123456789abcdef\n"));
@@ -282,6 +282,6 @@ mod tests {
         let plain = Peers::new(files, None).unwrap();
         let away = plain.get::<OutputPage>(&member, "/", Duration::ZERO).await.unwrap_err();
         assert!(away.contains("cannot be reached at 127.0.0.1:1"), "{away}");
-        assert!(Peers::new(Files::default(), Some(dir.path().join("none"))).is_err());
+        assert!(Peers::new(Files::default(), Some(OptionFile::given("--peer-ca", dir.path().join("none")))).is_err());
     }
 }

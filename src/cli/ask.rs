@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::api::client::{AskError, Client, HostUrl, RemoteAccess, SocketSearch};
+use crate::option_file::OptionFile;
 
 /// Options to find the daemon: on this host by its socket, or on another by its address.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -69,7 +70,8 @@ impl HostArgs {
     /// The client of the node that is named; `None` if none is.
     pub(super) fn client(&self) -> Result<Option<Client>, AskError> {
         let Some(host) = &self.host else { return Ok(None) };
-        let (token, ca) = (self.token_file.clone(), self.cacert.clone());
+        let token = self.token_file.clone().map(|path| OptionFile::given("--token-file", path));
+        let ca = self.cacert.clone().map(|path| OptionFile::given("--cacert", path));
         Client::remote(host.clone(), &RemoteAccess { token, ca, token_in_clear: self.token_in_clear }).map(Some)
     }
 }

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::Error;
+use crate::option_file::OptionFile;
 use crate::pem::{self, IdentityFault, PemFault};
 use cronkeeper_cluster::safe_path::{self, Refusal, Wanted};
 use cronkeeper_cluster::zookeeper::session::{Auth, Tls};
@@ -25,16 +26,20 @@ pub struct Args {
     /// Private key of the client certificate (PEM file)
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_ZOOKEEPER_KEY", requires = "zookeeper_cert")]
     zookeeper_key: Option<PathBuf>,
+    /// They are settings of an environment file.
+    #[arg(skip)]
+    are_settings: bool,
 }
 
-/// Why credentials for ZooKeeper cannot be used. Each message names the option, or its setting, and the file.
+/// Why credentials for ZooKeeper cannot be used. Each message names the option, its variable if that has set it, and
+/// the file.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
-    #[error("`{option}`: {} {fault}", path.display())]
-    Pem { option: &'static str, path: PathBuf, fault: PemFault },
-    #[error("`{KEY}`: the key in {} does not match the certificate in {}; name the two files of one pair, or replace \
-             both together", key.display(), certificate.display())]
-    OtherKey { key: PathBuf, certificate: PathBuf },
+    #[error("{}: {} {fault}", file.option, file.path.display())]
+    Pem { file: OptionFile, fault: PemFault },
+    #[error("{}: the key in {} does not match the certificate in {}; name the two files of one pair, or replace \
+             both together", key.option, key.path.display(), certificate.path.display())]
+    OtherKey { key: OptionFile, certificate: OptionFile },
     /// Clap knows this rule, an environment file does not.
     #[error("`{option}` is set without `{without}`: set both or none")]
     Without { option: &'static str, without: &'static str },
@@ -61,15 +66,22 @@ impl Args {
             zookeeper_ca: path("CA"),
             zookeeper_cert: path("CERT"),
             zookeeper_key: path("KEY"),
+            are_settings: true,
         }
+    }
+
+    fn file(&self, option: &'static str, path: &Path) -> OptionFile {
+        let file = if self.are_settings { OptionFile::of_variable } else { OptionFile::given };
+        file(option, path.to_owned())
     }
 
     /// The identities to authenticate with; none without `--zookeeper-auth-file`.
     pub(super) fn auth(&self) -> Result<Auth, Error> {
         let Some(path) = &self.zookeeper_auth_file else { return Ok(Auth::default()) };
-        let bytes = read(AUTH_FILE, path, Wanted::Secret)?;
+        let file = self.file(AUTH_FILE, path);
+        let bytes = read(&file, Wanted::Secret)?;
         let text = str::from_utf8(&bytes).ok();
-        text.and_then(identities).ok_or_else(|| Error::AuthFile(path.clone()))
+        text.and_then(identities).ok_or(Error::AuthFile(file))
     }
 
     /// The TLS certificates; `None` without `--zookeeper-ca`, which means no TLS.
@@ -86,29 +98,24 @@ impl Args {
         let Some(ca) = &self.zookeeper_ca else {
             return if identity.is_some() { without(CERT, CA) } else { Ok(None) };
         };
-        let trusted = read(CA, ca, Wanted::Trusted)?;
-        pem::authorities(&trusted).map_err(of_file(CA, ca))?;
-        let identity = identity.map(|(certificate, key)| pair(certificate, key)).transpose()?;
+        let ca = self.file(CA, ca);
+        let trusted = read(&ca, Wanted::Trusted)?;
+        pem::authorities(&trusted).map_err(|fault| CredentialError::Pem { file: ca, fault })?;
+        let pair = |(certificate, key): (&PathBuf, &PathBuf)| pair(self.file(CERT, certificate), self.file(KEY, key));
+        let identity = identity.map(pair).transpose()?;
         Ok(Some(Tls { ca: Some(text(&trusted)), identity }))
     }
 }
 
 /// Reads a certificate and its key.
-fn pair(certificate: &Path, key: &Path) -> Result<(String, String), Error> {
-    let bytes = (read(CERT, certificate, Wanted::Trusted)?, read(KEY, key, Wanted::Secret)?);
+fn pair(certificate: OptionFile, key: OptionFile) -> Result<(String, String), Error> {
+    let bytes = (read(&certificate, Wanted::Trusted)?, read(&key, Wanted::Secret)?);
     pem::check_identity(&bytes.0, &bytes.1).map_err(|fault| match fault {
-        IdentityFault::Certificate(fault) => of_file(CERT, certificate)(fault),
-        IdentityFault::Key(fault) => of_file(KEY, key)(fault),
-        IdentityFault::OtherKey => {
-            CredentialError::OtherKey { key: key.to_owned(), certificate: certificate.to_owned() }
-        }
+        IdentityFault::Certificate(fault) => CredentialError::Pem { file: certificate, fault },
+        IdentityFault::Key(fault) => CredentialError::Pem { file: key, fault },
+        IdentityFault::OtherKey => CredentialError::OtherKey { key, certificate },
     })?;
     Ok((text(&bytes.0), text(&bytes.1)))
-}
-
-fn of_file(option: &'static str, path: &Path) -> impl FnOnce(PemFault) -> CredentialError {
-    let path = path.to_owned();
-    move |fault| CredentialError::Pem { option, path, fault }
 }
 
 /// The text of a PEM file. Only what is around its sections may be in another encoding.
@@ -134,10 +141,10 @@ fn identities(text: &str) -> Option<Auth> {
 }
 
 /// Reads a file that others cannot change nor, if it is secret, read.
-fn read(option: &'static str, path: &Path, wanted: Wanted) -> Result<Vec<u8>, Error> {
-    safe_path::read_bytes(path, wanted, LARGEST).map_err(|refusal| match refusal {
-        Refusal::Unsafe(found) => Error::UnsafeFile(found),
-        Refusal::Io(source) => Error::CredentialFile { option, path: path.to_owned(), source },
+fn read(file: &OptionFile, wanted: Wanted) -> Result<Vec<u8>, Error> {
+    safe_path::read_bytes(&file.path, wanted, LARGEST).map_err(|refusal| match refusal {
+        Refusal::Unsafe(found) => Error::UnsafeOption { option: file.option, found },
+        Refusal::Io(source) => Error::CredentialFile { file: file.clone(), source },
     })
 }
 

@@ -1,4 +1,5 @@
-//! Check for unknown `CRONKEEPER_*` variables, so that a misspelt setting does not go unnoticed.
+//! Check for `CRONKEEPER_*` variables that are unknown or empty, so that neither a misspelt setting nor one without a
+//! value goes unnoticed.
 
 use crate::cli::Error;
 use crate::config::GIVEN_TO_JOBS;
@@ -29,35 +30,50 @@ const GIVEN_TO_HOOKS: [&str; 16] = [
     UNUSABLE_FILES,
 ];
 
-/// Rejects the first of `names` that is [`unknown`].
+/// Rejects the first of these variables that is [`bad`].
 ///
 /// # Errors
-/// [`Error::UnknownVariable`].
-pub fn check(command: &clap::Command, names: impl Iterator<Item = String>) -> Result<(), Error> {
-    unknown(command, names).map_or(Ok(()), |Unknown { name, nearest }| Err(Error::UnknownVariable { name, nearest }))
+/// [`Error::UnknownVariable`] or [`Error::EmptyVariable`].
+pub fn check(command: &clap::Command, variables: impl Iterator<Item = (String, String)>) -> Result<(), Error> {
+    match bad(command, variables) {
+        None => Ok(()),
+        Some(BadVariable::Unknown { name, nearest }) => Err(Error::UnknownVariable { name, nearest }),
+        Some(BadVariable::Empty { name }) => Err(Error::EmptyVariable { name }),
+    }
 }
 
-/// A variable that nothing reads.
-pub(super) struct Unknown {
-    pub name: String,
-    /// The one that is probably meant.
-    pub nearest: Option<String>,
+/// A variable that cannot be meant as it is.
+pub(super) enum BadVariable {
+    /// Nothing reads it.
+    Unknown {
+        name: String,
+        /// The one that is probably meant.
+        nearest: Option<String>,
+    },
+    /// It sets an option to nothing. Every option with a variable needs a value: without the servers, a lock would be
+    /// one of this host.
+    Empty { name: String },
 }
 
-/// The first of `names` that starts with `CRONKEEPER_` and is unknown.
+/// The first of these variables that starts with `CRONKEEPER_` and is unknown, or else is empty and that of an option.
 ///
 /// Known are the options of `command` and of all its subcommands, and the variables of jobs and hooks.
-pub(super) fn unknown(command: &clap::Command, names: impl Iterator<Item = String>) -> Option<Unknown> {
-    let mut known: Vec<String> = GIVEN_TO_JOBS.iter().chain(&GIVEN_TO_HOOKS).map(|name| (*name).to_owned()).collect();
+pub(super) fn bad(command: &clap::Command, variables: impl Iterator<Item = (String, String)>) -> Option<BadVariable> {
+    let own: Vec<(String, String)> = variables.filter(|(name, _)| name.starts_with(PREFIX)).collect();
     let mut options = Vec::new();
     options_of(command, &mut options);
-    known.extend(options.iter().cloned());
+    let is_given = |name: &str| GIVEN_TO_JOBS.iter().chain(&GIVEN_TO_HOOKS).any(|given| *given == name);
+    let is_option = |name: &String| options.contains(name);
     // The smallest, because the environment has no order: the error must not depend on chance.
-    let name = names.filter(|name| name.starts_with(PREFIX) && !known.contains(name)).min()?;
-    let word = name.strip_prefix(PREFIX).unwrap_or_default();
-    let words = options.iter().filter_map(|option| option.strip_prefix(PREFIX));
-    let nearest = nearest(word, words).map(|word| format!("{PREFIX}{word}"));
-    Some(Unknown { name, nearest })
+    let unknown = own.iter().map(|(name, _)| name).filter(|name| !is_option(name) && !is_given(name)).min();
+    if let Some(name) = unknown {
+        let word = name.strip_prefix(PREFIX).unwrap_or_default();
+        let words = options.iter().filter_map(|option| option.strip_prefix(PREFIX));
+        let nearest = nearest(word, words).map(|word| format!("{PREFIX}{word}"));
+        return Some(BadVariable::Unknown { name: name.clone(), nearest });
+    }
+    let empty = own.iter().filter(|(name, value)| is_option(name) && value.trim().is_empty()).map(|(name, _)| name);
+    empty.min().map(|name| BadVariable::Empty { name: name.clone() })
 }
 
 fn options_of(command: &clap::Command, names: &mut Vec<String>) {
@@ -87,5 +103,29 @@ mod tests {
         let given: Vec<String> = given.collect();
         let given: Vec<(&str, &str)> = given.iter().map(|name| (name.as_str(), "x")).collect();
         assert_eq!(typed(&line, &given).0, Exit::Fine);
+    }
+
+    #[test]
+    fn an_empty_variable_of_an_option_is_wrong_usage_in_every_command() {
+        let mut options = Vec::new();
+        super::options_of(&crate::cli::guide::command(), &mut options);
+        assert!(options.len() > 30, "{options:?}");
+        for name in &options {
+            for value in ["", " "] {
+                let (exit, out, err) = typed(&["next", "--schedule", "@daily", "-n1"], &[(name, value), ("PATH", "")]);
+                assert_eq!((exit, out.as_str()), (Exit::Usage, ""), "{name}");
+                assert!(
+                    err.starts_with(&format!("cronkeeper: environment variable `{name}` is empty\nhint: ")),
+                    "{err}"
+                );
+            }
+        }
+        // Also where the value is the reason for another error, but not for help.
+        let (exit, _, err) = typed(&["next", "--schedule"], &[("CRONKEEPER_JOBS", "")]);
+        assert!(exit == Exit::Usage && err.contains("`CRONKEEPER_JOBS` is empty"), "{err}");
+        assert_eq!(typed(&["next", "--help"], &[("CRONKEEPER_JOBS", "")]).0, Exit::Fine);
+        // What jobs and hooks are given may be empty.
+        let given = [("CRONKEEPER_REASON", ""), ("CRONKEEPER_LOCK_KEYS", "")];
+        assert_eq!(typed(&["next", "--schedule", "@daily", "-n1"], &given).0, Exit::Fine);
     }
 }

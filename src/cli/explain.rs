@@ -110,15 +110,18 @@ fn exit(error: &Error) -> Exit {
         | Error::CrontabFile { .. }
         | Error::NoCrontab { .. }
         | Error::CredentialFile { .. }
+        | Error::UnsafeOption { .. }
         | Error::UnsafeFile(_)
         | Error::AuthFile(_)
         | Error::Credential(_)
         | Error::ZooKeeperOptions(_)
         | Error::Secret(_)
         | Error::Release(_)
+        | Error::Folder(_)
         | Error::Solo(SoloError::Refused(_))
-        | Error::Socket(SocketError::Unsafe(..))
+        | Error::Socket(SocketError::Unsafe(..) | SocketError::NoSocket(_))
         | Error::Stopped(Stopped::Failed(_)) => Exit::Config,
+        Error::Socket(SocketError::Failed(_, error)) if is_settled(error) => Exit::Config,
         Error::Solo(error) if is_refused(error) => Exit::Config,
         Error::StateDir(error) | Error::Solo(SoloError::StateDir(error)) if error.is_configuration() => Exit::Config,
         Error::NoSuchJob { .. }
@@ -127,8 +130,9 @@ fn exit(error: &Error) -> Exit {
         | Error::HashedWithoutName
         | Error::SeveralNames
         | Error::UnknownVariable { .. }
+        | Error::EmptyVariable { .. }
         | Error::NodeName(_) => Exit::Usage,
-        Error::Ask(AskFailure::Ask(AskError::Secret(_))) => Exit::Config,
+        Error::Ask(AskFailure::Ask(AskError::Secret(_) | AskError::Folder(_))) => Exit::Config,
         Error::Ask(AskFailure::Ask(AskError::NotFound(_) | AskError::NoAuthority(_) | AskError::TokenInClear(_))) => {
             Exit::Usage
         }
@@ -161,6 +165,10 @@ fn hint(error: &Error) -> Option<String> {
         Error::NoSuchJob { nearest, .. } | Error::UnknownVariable { nearest, .. } => {
             return nearest.as_ref().map(|nearest| format!("did you mean `{nearest}`?"));
         }
+        Error::EmptyVariable { .. } => {
+            "give it a value, or remove it; the service has it from its environment file, by default \
+             /etc/cronkeeper/cronkeeper.env"
+        }
         Error::Solo(SoloError::Refused(failure))
         | Error::Stopped(Stopped::Failed(failure))
         | Error::Release(failure) => return Some(remedy(failure)),
@@ -191,6 +199,10 @@ fn hint(error: &Error) -> Option<String> {
         // The text of the error names the remedy.
         Error::Solo(error) if is_refused(error) => return None,
         Error::Solo(SoloError::Ledger { .. } | SoloError::Unread { .. } | SoloError::System { .. }) => STATE_DIR_OWNER,
+        Error::Socket(SocketError::Failed(_, error)) if is_settled(error) => {
+            "`--runtime-dir` (CRONKEEPER_RUNTIME_DIR) must name a directory that exists and belongs to the user that \
+             cronkeeper runs as, by a path of less than 90 bytes"
+        }
         Error::Listen { .. } => "another process may use the port; choose another with `--listen`",
         Error::Page { .. } => "the directory must exist, and this user must be able to write to it",
         Error::NotStarted { is_missing: true, source, .. } if source.raw_os_error().is_some() => {
@@ -211,6 +223,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Jobs(_)
         | Error::NoCrontab { .. }
         | Error::NoGoodJobs { .. }
+        | Error::UnsafeOption { .. }
         | Error::UnsafeFile(_)
         | Error::Credential(_)
         | Error::TimeZone(_)
@@ -219,6 +232,7 @@ fn hint(error: &Error) -> Option<String> {
         | Error::Output(_)
         | Error::Ask(_)
         | Error::Log(_)
+        | Error::Folder(_)
         | Error::Secret(_)
         | Error::Socket(_)
         | Error::System { .. }
@@ -232,7 +246,7 @@ const UNREADABLE: &str = "the user that cronkeeper runs as must be able to read 
 
 fn of_unreadable_jobs(source: &io::Error) -> &'static str {
     match source.kind() {
-        io::ErrorKind::NotFound => {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
             "name the jobs file with `--jobs PATH` or CRONKEEPER_JOBS; `check` takes it as an argument"
         }
         _ => UNREADABLE,
@@ -242,8 +256,14 @@ fn of_unreadable_jobs(source: &io::Error) -> &'static str {
 const STATE_DIR_OWNER: &str = "the state directory must belong to the user that cronkeeper runs as, \
     on a disk with free space; choose another with `--state-dir`";
 
+/// True for a failure that lasts until an operator changes the path, or what is there.
+fn is_settled(error: &io::Error) -> bool {
+    safe_path::is_settled(error) || matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput)
+}
+
 fn of_state_dir(error: &StateDirError) -> Option<String> {
     match error {
+        StateDirError::Create { source, .. } if safe_path::is_settled(source) => Some(STATE_DIR_OWNER.to_owned()),
         error if error.is_configuration() => None,
         StateDirError::Create { .. } | StateDirError::Read { .. } | StateDirError::Write { .. } => {
             Some(STATE_DIR_OWNER.to_owned())

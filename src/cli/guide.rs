@@ -166,7 +166,7 @@ pub const GUIDES: &[Guide] = &[
             ("75", "--wait: the run was skipped"),
             (
                 "126, 127",
-                "--wait: the job could not be started, as without its environment file or a secret, or its program does \
+                "--wait: the job could not be started: its environment file or a secret is missing, or its program does \
                  not exist",
             ),
             ("130", "--wait: interrupted; the run goes on"),
@@ -223,11 +223,8 @@ pub const GUIDES: &[Guide] = &[
     Guide {
         command: "handover",
         examples: &[
-            (
-                "cronkeeper handover --wait",
-                "Have the leader give leadership to the next node in line, and say which it is",
-            ),
-            ("cronkeeper handover --to host-b", "Have it give leadership to this node"),
+            ("cronkeeper handover --wait", "Hand leadership to the next node in line, and print which it is"),
+            ("cronkeeper handover --to host-b", "Hand leadership to this node"),
         ],
         exits: &[FINE, ("1", "nobody leads, or the other cannot take over"), USAGE, NO_NODE],
         files: &[SOCKET],
@@ -277,7 +274,7 @@ pub const GUIDES: &[Guide] = &[
             ("124", "the job ran into its timeout"),
             (
                 "126, 127",
-                "it could not be started, as without its environment file or a secret, or its program does not exist",
+                "it could not be started: its environment file or a secret is missing, or its program does not exist",
             ),
             ("other", "the exit code of the job; 128 + signal if one ended it"),
         ],

@@ -45,7 +45,10 @@ impl Args {
         for note in &imported.notes {
             writeln!(io.err, "{name}:{}: {}", note.line, note.text)?;
         }
-        let of_path = (!self.system && is_system_crontab(&self.path)).then_some(Kind::System);
+        let of_path = match self.system {
+            false => is_system_crontab(&self.path).then_some(Kind::System),
+            true => owner.as_ref().map(|_| Kind::User),
+        };
         if let Some(kind) = of_path.or(imported.looks_like) {
             writeln!(io.err, "{name}: {}", kind.hint())?;
         }
@@ -136,6 +139,14 @@ mod tests {
             ("0 5 * * * sync\n", &[], None),
             ("0 5 * * * root /bin/x\n1 5 * * * nobody cd /x\n", &["--system"], None),
             ("0 5 * * * root:wheel/daemon /bin/x\n", &["--system"], None),
+            // One entry begins with a user's name.
+            ("0 5 * * * /usr/bin/backup --all\n1 5 * * * daemon /srv\n", &["--system"], Some(user)),
+            ("0 5 * * * backup /srv\n1 5 * * * /x\n2 5 * * * php x\n", &["--system"], Some(user)),
+            ("0 5 * * * mail -s x y\n1 5 * * * backup --all\n", &["--system"], Some(user)),
+            ("0 5 * * * tar czf /b /srv\n1 5 * * * daemon x\n", &["--system"], Some(user)),
+            ("0 5 * * * root /bin/x\n1 5 * * * /bin/y\n2 5 * * * www-data cd /x\n", &["--system"], None),
+            ("0 5 * * * deploy cd /srv && make\n", &[], Some(system)),
+            ("0 5 * * * nohup sh x\n1 5 * * * ./deploy.sh cd\n", &[], None),
         ] {
             let (_, _, err) = imported(text.as_bytes(), more);
             let found = [system, user].into_iter().find(|hint| err.contains(hint));

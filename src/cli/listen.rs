@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::Error;
 use crate::api::network::{Files, HostName, Network, TlsFiles};
 use crate::api::peers::Peers;
+use crate::option_file::OptionFile;
 use cronkeeper_core::term::NodeName;
 
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -51,12 +52,19 @@ impl Args {
         if self.listen.is_none() {
             return Ok(None);
         }
-        Ok(Some(Arc::new(Peers::new(self.files(), self.peer_ca.clone())?)))
+        Ok(Some(Arc::new(Peers::new(self.files(), given("--peer-ca", self.peer_ca.as_ref()))?)))
     }
 
     fn files(&self) -> Files {
-        let tls = self.listen_cert.clone().zip(self.listen_key.clone());
-        let tls = tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: self.listen_client_ca.clone() });
-        Files { token: self.api_token_file.clone(), tls }
+        let certificate = given("--listen-cert", self.listen_cert.as_ref());
+        let tls = certificate.zip(given("--listen-key", self.listen_key.as_ref())).map(|(certificate, key)| {
+            let client_ca = given("--listen-client-ca", self.listen_client_ca.as_ref());
+            TlsFiles { certificate, key, client_ca }
+        });
+        Files { token: given("--api-token-file", self.api_token_file.as_ref()), tls }
     }
+}
+
+fn given(option: &'static str, path: Option<&PathBuf>) -> Option<OptionFile> {
+    path.map(|path| OptionFile::given(option, path.clone()))
 }

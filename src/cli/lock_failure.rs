@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Exit;
+use cronkeeper_cluster::safe_path;
 use cronkeeper_cluster::solo::file_lock::FileLockError;
 use cronkeeper_cluster::zookeeper::SessionError;
 use cronkeeper_cluster::zookeeper::lock::LockError;
@@ -38,7 +39,7 @@ pub enum LockFailure {
     },
     #[error("the path `{chroot}` does not exist in ZooKeeper")]
     NoChroot { chroot: String },
-    #[error("cannot read the environment file {}", path.display())]
+    #[error("`--environment-file`: cannot read {}", path.display())]
     EnvironmentFile { path: PathBuf, source: io::Error },
     /// The line is not quoted: it may be a secret.
     #[error("{}:{line}: {why}", path.display())]
@@ -109,6 +110,13 @@ impl LockFailure {
             | Self::NotOpen { .. }
             | Self::Refused(LockError::Busy { .. })
             | Self::File(FileLockError::Occupied { .. }) => Exit::TempFail,
+            Self::Directory { source, .. } if safe_path::is_settled(source) => Exit::Config,
+            // Who may not open a file today may tomorrow.
+            Self::File(FileLockError::Io { source, .. })
+                if safe_path::is_settled(source) && source.kind() != io::ErrorKind::PermissionDenied =>
+            {
+                Exit::Config
+            }
             Self::Credentials { .. }
             | Self::NoChroot { .. }
             | Self::EnvironmentFile { .. }
@@ -140,6 +148,10 @@ impl LockFailure {
             Self::EnvironmentFile { .. } => {
                 "run as a user that can read it, name the servers with `--zookeeper`, or lock a file with `--file`"
             }
+            Self::Directory { source, .. } if safe_path::is_settled(source) => {
+                "without ZooKeeper, locks are in `locks` in the state directory of this user: $STATE_DIRECTORY, else \
+                 /var/lib/cronkeeper for root, else $XDG_STATE_HOME/cronkeeper"
+            }
             Self::NoChroot { .. } => "create it with ZooKeeper's shell, or correct `--zookeeper`",
             Self::Credentials { .. } => {
                 "check `--zookeeper-auth-file`, or the setting of that name, and the certificates: each line is \
@@ -154,6 +166,9 @@ impl LockFailure {
             Self::Latch(LatchError::OtherCount { .. }) => "all users of a latch must name the same `--count`",
             failure if matches!(failure.session(), Some(SessionError::NoAuth(_))) => {
                 "check `--zookeeper-auth-file` and the certificates"
+            }
+            Self::File(FileLockError::Io { source, .. }) if source.kind() == io::ErrorKind::NotADirectory => {
+                "what is above the file must be directories"
             }
             Self::Upgrade { .. } => "take the lock with `--exclusive` outside",
             Self::NotStarted { source, .. } if source.kind() == io::ErrorKind::ArgumentListTooLong => {

@@ -51,6 +51,7 @@ impl Args {
             self.node.connector(connect, SESSION_TIMEOUT)?;
         }
         let directories = self.node.directories(None);
+        directories.check()?;
         let path = directories.state_dir();
         let Some(state) = open(path, &self.node, &node)? else {
             let path = path.display();

@@ -187,6 +187,7 @@ impl Args {
         let node = self.node.node()?;
         let (network, peers) = (self.listen.network(&node)?, self.listen.peers()?);
         let directories = self.node.directories(self.runtime_dir.as_deref());
+        directories.check()?;
         let (state_dir, runtime_dir) = (directories.state_dir().to_owned(), directories.named_or_state().to_owned());
         let jobs = StartJobs::load(&self.jobs, &state_dir, self.strict)?;
         Ok(Startup { node, state_dir, runtime_dir, jobs, network, peers })

@@ -8,11 +8,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::environment::{self, Unknown};
+use super::environment::{self, BadVariable};
 use super::lock_failure::LockFailure;
 use super::node_args::servers;
 use super::progress::announced;
 use super::{Error, credentials, guide};
+use crate::option_file::OptionName;
 use cronkeeper_cluster::safe_path::{self, Refusal, Wanted};
 use cronkeeper_cluster::zookeeper::client::{Connect as _, ConnectError};
 use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
@@ -75,7 +76,7 @@ impl ServiceArgs {
             Some(connect) => (connect.clone(), self.credentials.clone(), None),
             None => {
                 let settings = self.environment_file()?;
-                let named = settings.get(SERVERS).filter(|setting| !setting.value.trim().is_empty());
+                let named = settings.get(SERVERS);
                 let Some(connect) = named.map(|setting| self.parsed(SERVERS, setting, servers)).transpose()? else {
                     return Ok(None);
                 };
@@ -111,7 +112,9 @@ impl ServiceArgs {
             Err(Refusal::Io(source)) => {
                 Err(LockFailure::EnvironmentFile { path: self.environment_file.clone(), source }.into())
             }
-            Err(Refusal::Unsafe(found)) => Err(Error::UnsafeFile(found)),
+            Err(Refusal::Unsafe(found)) => {
+                Err(Error::UnsafeOption { option: OptionName::without_variable("--environment-file"), found })
+            }
         }
     }
 
@@ -160,14 +163,20 @@ fn settings(text: &str) -> Result<BTreeMap<String, Setting>, BadSetting> {
         (name, Setting { value: String::from_utf8_lossy(&value).into_owned(), line })
     };
     let settings: BTreeMap<String, Setting> = lines.variables.into_iter().map(setting).collect();
-    // As in the environment: a name that is misspelt must not go unnoticed.
-    match environment::unknown(&guide::command(), settings.keys().cloned()) {
-        None => Ok(settings),
-        Some(Unknown { name, nearest }) => {
+    let variables = settings.iter().map(|(name, setting)| (name.clone(), setting.value.clone()));
+    let (name, why) = match environment::bad(&guide::command(), variables) {
+        None => return Ok(settings),
+        Some(BadVariable::Unknown { name, nearest }) => {
             let meant = nearest.map(|nearest| format!(", did you mean `{nearest}`?")).unwrap_or_default();
-            Err(BadSetting { line: settings[&name].line, why: format!("unknown variable `{name}`{meant}") })
+            let why = format!("unknown variable `{name}`{meant}");
+            (name, why)
         }
-    }
+        Some(BadVariable::Empty { name }) => {
+            let why = format!("`{name}` is empty; give it a value, or delete the line");
+            (name, why)
+        }
+    };
+    Err(BadSetting { line: settings.get(&name).map_or(0, |setting| setting.line), why })
 }
 
 /// A line of an environment file that is not accepted.
@@ -283,6 +292,13 @@ mod tests {
                 "A=b\nCRONKEEPER_ZOKEEPER=a:1\n",
                 2,
                 "unknown variable `CRONKEEPER_ZOKEEPER`, did you mean `CRONKEEPER_ZOOKEEPER`?",
+            ),
+            ("A=\nCRONKEEPER_ZOOKEEPER=\n", 2, "`CRONKEEPER_ZOOKEEPER` is empty; give it a value, or delete the line"),
+            ("CRONKEEPER_ZOOKEEPER='  '\n", 1, "`CRONKEEPER_ZOOKEEPER` is empty; give it a value, or delete the line"),
+            (
+                "CRONKEEPER_ZOOKEEPER=a:1\nCRONKEEPER_LISTEN=\n",
+                2,
+                "`CRONKEEPER_LISTEN` is empty; give it a value, or delete the line",
             ),
         ] {
             assert_eq!(super::settings(text), Err(BadSetting { line, why: why.to_owned() }), "{text}");

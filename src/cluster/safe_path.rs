@@ -186,6 +186,13 @@ pub fn refused(error: &io::Error) -> Option<&Unsafe> {
     error.get_ref().and_then(|inner| inner.downcast_ref())
 }
 
+/// True for an error that lasts until an operator changes the path, or what is on the way to it.
+pub fn is_settled(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    let settled = [Errno::ACCESS, Errno::PERM, Errno::NOTDIR, Errno::EXIST, Errno::LOOP, Errno::NAMETOOLONG];
+    errno.is_some_and(|errno| settled.contains(&errno))
+}
+
 fn rules() -> AccessRules {
     AccessRules { me: rustix::process::geteuid().as_raw(), user: None, are_only_links_checked: false }
 }

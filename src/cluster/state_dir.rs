@@ -119,7 +119,8 @@ impl StateDirError {
             | Self::OtherNode { .. }
             | Self::InUse { .. } => true,
             Self::Read { source, .. } | Self::Write { source, .. } => safe_path::refused(source).is_some(),
-            Self::Create { .. } | Self::Damaged { .. } => false,
+            Self::Create { source, .. } => safe_path::is_settled(source),
+            Self::Damaged { .. } => false,
         }
     }
 }

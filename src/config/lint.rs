@@ -5,6 +5,7 @@ use super::raw::merged;
 use super::schema::shown;
 use super::source::Lines;
 use super::spanned::{Fault, Node, Position};
+use super::syntax::unmeant;
 use super::validate::LocatedSettings;
 use jiff::Timestamp;
 
@@ -43,6 +44,7 @@ pub(super) fn about(
             warnings.extend(not_expanded(key, &command.value));
         }
     }
+    warnings.extend(unmeant_escapes(own, lines));
     warnings.extend(without_effect(own));
     warnings.extend(shell_of_a_list(own));
     warnings.extend(run_all_without_window(own, defaults));
@@ -52,6 +54,12 @@ pub(super) fn about(
     warnings.extend(schedule.and_then(|schedule| splay_beyond_the_next(own, defaults, schedule)));
     warnings.extend(schedule.into_iter().flat_map(|schedule| either_day(own, schedule)));
     warnings.into_iter().map(|(at, message)| Fault::new(at, format!("{title}: {message}"))).collect()
+}
+
+/// All warnings about the defaults by themselves.
+pub(super) fn about_defaults(defaults: &LocatedSettings, lines: &Lines<'_>) -> Vec<Fault> {
+    let escapes = unmeant_escapes(defaults, lines).into_iter();
+    escapes.map(|(at, message)| Fault::new(at, format!("defaults: {message}"))).collect()
 }
 
 type Warning = (Position, String);
@@ -82,6 +90,29 @@ fn lost_comment(key: &str, command: &Node, lines: &Lines<'_>) -> Option<Warning>
     comment
         .starts_with('#')
         .then_some((command.end.column_later(rest.chars().count() - comment.chars().count()), message))
+}
+
+/// `command: "C:\temp"` has a tab. In `environment` a tab may well be meant, as in `IFS`.
+fn unmeant_escapes(own: &LocatedSettings, lines: &Lines<'_>) -> Vec<Warning> {
+    let keys = ["command", "shell", "working_directory"].into_iter().chain(Hook::ALL.map(Hook::as_str));
+    let entries = keys.filter_map(|key| own.node.as_ref()?.entry(key));
+    let values = entries.flat_map(|entry| {
+        let value = entry.value.as_ref();
+        let items = value.items().iter().map(|item| (entry.key.as_str(), item.as_ref(), true));
+        std::iter::once((entry.key.as_str(), value, false)).chain(items)
+    });
+    values
+        .filter_map(|(key, value, is_item)| {
+            value.text()?;
+            let unmeant::Unmeant { at, letter, meaning } = unmeant::first(lines, value.at, value.end)?;
+            let block = if is_item { String::new() } else { format!(" or under `{key}: |`") };
+            let message = format!(
+                "`{key}`: in double quotes `\\{letter}` is {meaning}; for a backslash, put the text in single \
+                 quotes{block}, or double the backslash"
+            );
+            Some((at, message))
+        })
+        .collect()
 }
 
 /// `command: [ -f x ]` is a list of one item, `-f x`.

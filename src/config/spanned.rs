@@ -5,12 +5,15 @@
 //! pass would fail on or silently accept: a second document, duplicate keys, `<<`, tags, deep nesting, and aliases that
 //! multiply the text. `schema` and `validate` check the meaning.
 
+mod tabs;
+
 use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
+use self::tabs::TabsSeparate;
 use super::{schema, syntax};
 
 /// Maximum nesting. Deeper than any jobs file needs, and below the 128 levels at which serde_yaml gives up.
@@ -163,7 +166,7 @@ pub(super) fn read(text: &str) -> Spanned {
     if let Some(fault) = syntax::version(text) {
         return Spanned { root: None, faults: vec![fault], dropped: Vec::new() };
     }
-    for event in Parser::new_from_str(text) {
+    for event in Parser::new(TabsSeparate::of(text)) {
         let step = match event {
             Ok((event, span)) => builder.take(event, span),
             Err(error) => Err(syntax::explain(text, (*error.marker()).into(), error.info())),

@@ -7,6 +7,8 @@
 
 mod bracket;
 mod escape;
+mod quote;
+pub(super) mod unmeant;
 mod words;
 
 use super::keys::KEYS;
@@ -27,6 +29,7 @@ pub(super) fn explain(text: &str, at: Position, info: &str) -> Fault {
         .or_else(|| conflict(&lines, at))
         .or_else(|| tab(&lines, at))
         .or_else(|| tab_of(&lines, at, info))
+        .or_else(|| quote::explain(&lines, at))
         .or_else(|| reserved(&lines, lines.from(at), at))
         .or_else(|| reserved_in_line(&lines, at.line))
         // The parser may detect the error only at the next token.
@@ -138,7 +141,7 @@ pub(super) fn version(text: &str) -> Option<Fault> {
 }
 
 /// Explains a tab at a position, or in the indentation before it.
-pub(super) fn tab(lines: &Lines<'_>, at: Position) -> Option<Fault> {
+fn tab(lines: &Lines<'_>, at: Position) -> Option<Fault> {
     let line = lines.line(at.line);
     let mut rest = line.char_indices().enumerate();
     // What follows a dash is indented by it.
@@ -233,7 +236,7 @@ fn misread(lines: &Lines<'_>, at: Position) -> Option<Fault> {
 fn open_quote(lines: &Lines<'_>, number: usize) -> Option<Fault> {
     let opened = |number: usize| Written::in_line(lines, number).filter(|written| is_open_quote(written.text));
     let written = (1..=number).rev().find_map(opened)?;
-    Some(Fault::new(written.at, "this quote is not closed"))
+    Some(Fault::new(written.at, words::QUOTE))
 }
 
 /// A value as it is written in a line.
@@ -322,10 +325,10 @@ impl<'a> Written<'a> {
                 Some("an unquoted `|` or `>` begins a text of several lines")
             }
             '"' | '\'' => {
-                let has_more = closing_quote(text).is_some_and(|end| self.has_more_behind(end));
+                let has_more = closing_quote(text).is_some_and(|end| self.has_words_behind(end));
                 has_more.then_some("a text that begins with a quote ends with the next one")
             }
-            '[' if self.is_test() || closing_bracket(text).is_some_and(|end| self.has_more_behind(end)) => {
+            '[' if self.is_test() || closing_bracket(text).is_some_and(|end| self.has_words_behind(end)) => {
                 Some("an unquoted `[` begins a list")
             }
             '{' if self.is_command() => Some("an unquoted `{` begins a map"),
@@ -342,12 +345,12 @@ impl<'a> Written<'a> {
         self.is_command() && self.text.trim_start_matches('[').starts_with(' ')
     }
 
-    /// True if more than a comment follows.
-    fn has_more_behind(&self, length: usize) -> bool {
-        let rest = &self.text[length..];
-        let more = rest.trim_start();
-        let is_comment = more.starts_with('#') && more.len() < rest.len();
-        !(more.is_empty() || is_comment || self.is_in_braces && more.starts_with([',', '}', ']']))
+    /// True if more than a comment and closing brackets follow.
+    fn has_words_behind(&self, length: usize) -> bool {
+        let rest = self.text[length..].trim_end();
+        let more = rest.trim_start_matches([' ', ']', '}']);
+        let is_comment = more.starts_with('#') && rest[..rest.len() - more.len()].ends_with(' ');
+        !(more.is_empty() || is_comment || self.is_in_braces && more.starts_with(','))
     }
 
     /// True for an unquoted text with a colon that YAML takes for that of a key.

@@ -16,7 +16,6 @@ use super::schema::{self, shown};
 use super::settings::{CalendarSettings, MOST_SECRETS, Zones};
 use super::source::{self, Lines};
 use super::spanned::{self, Fault, MapEntry, Node, Position};
-use super::syntax;
 use cronkeeper_core::job::{Due, Interrupted, Job, JobName, OnLeaseEnd};
 use cronkeeper_core::schedule::{Calendar, FaultPosition, Patterns, Schedule};
 
@@ -69,22 +68,27 @@ fn names(root: &Node) -> Vec<String> {
 }
 
 /// Runs the second pass. A file with faults is never used; its sound part is parsed only to report all errors.
+///
+/// YAML has a tab separate two values as a space does. This parser does not take it everywhere, so a text that it
+/// cannot read and that has a tab is read as the first pass has understood it.
 fn typed(text: &str, sound: &Node, is_faultless: bool) -> Result<keys::File, Fault> {
-    let read = if is_faultless {
-        serde_yaml::from_str(text)
-    } else {
+    let of_tree = || {
         let mut rest = String::new();
         spanned::write(sound, &mut rest);
         serde_yaml::from_str(&rest)
     };
+    let read = match is_faultless {
+        true => serde_yaml::from_str(text).or_else(|error| {
+            let has_tab = text.contains('\t');
+            if has_tab { of_tree().map_err(|_| error) } else { Err(error) }
+        }),
+        false => of_tree(),
+    };
     read.map_err(|error: serde_yaml::Error| {
         let at = error.location().filter(|_| is_faultless);
         let at = at.map_or(Position::START, |at| Position { line: at.line(), column: at.column() });
-        // The first parser takes a tab in places where this one does not.
-        let tab = is_faultless.then(|| syntax::tab(&Lines::of(text), at)).flatten();
         // The error's own text would quote the value, which may be secret.
-        let message = "this value does not have the type that its key requires; put it in quotes";
-        tab.unwrap_or_else(|| Fault::new(at, message))
+        Fault::new(at, "this value does not have the type that its key requires; put it in quotes")
     })
 }
 
@@ -153,7 +157,9 @@ impl FileCheck<'_> {
             }
             _ => BlockSettings::default(),
         };
-        LocatedSettings { settings, node }
+        let defaults = LocatedSettings { settings, node };
+        self.checked.warnings.extend(lint::about_defaults(&defaults, &self.lines));
+        defaults
     }
 
     fn job(&mut self, entry: &MapEntry, block: keys::Block, defaults: &LocatedSettings) {

@@ -83,6 +83,12 @@ pub fn is_reserved(path: &str) -> bool {
     RESERVED.iter().any(|reserved| is_at_or_below(path, reserved))
 }
 
+impl AsRef<str> for LockPath {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
 impl FromStr for LockPath {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {

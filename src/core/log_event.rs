@@ -42,7 +42,7 @@ events! {
     NODE_STOPPING "node.stopping" "the node was asked again to stop: it kills its runs" [runs];
     NODE_STOPPED "node.stopped" "the node stopped" [reason];
     NODE_UNSETTLED "node.unsettled" "the node stops before the ledger has the ends of all its runs" [runs];
-    NODE_STUCK "node.stuck" "the daemon's loop stands still" [stood_ms];
+    NODE_STUCK "node.stuck" "the daemon's loop is stuck" [stood_ms];
     NODE_UNSTUCK "node.unstuck" "the daemon's loop turns again" [];
     NODE_STOOD_STILL "node.stood_still" "this process stood still" [stood_ms];
     JOBS_LOADED "jobs.loaded" "the jobs were loaded"
@@ -78,7 +78,7 @@ events! {
     COORDINATION_FAILED "coordination.failed" "the node cannot take part until an operator acts" [error];
     COORDINATION_DAMAGED "coordination.damaged" "ignoring a path that cannot be read, written or trusted" [path];
     COORDINATION_REPAIRED "coordination.repaired" "a damaged path is written again" [path];
-    COORDINATION_EXPOSED "coordination.exposed" "cronkeeper's data in ZooKeeper stands open to others" [];
+    COORDINATION_EXPOSED "coordination.exposed" "cronkeeper's data in ZooKeeper is open to others" [];
     COORDINATION_SECURED "coordination.secured" "the access lists are as the authentication file says" [changed];
     COORDINATION_NUMBERS_LOW "coordination.numbers_low" "half of the sequence numbers of a path are used up" [path];
     COORDINATION_NUMBERS_RESTARTED "coordination.numbers_restarted" "the sequence numbers of a path restarted at 0"
@@ -126,7 +126,7 @@ events! {
     ALARM_LATE "alarm.late" "a run did not start in time" [job, run, since, after_ms];
     ALARM_LONG "alarm.long" "a run takes longer than it should" [job, run, since, after_ms];
     ALARM_STALE "alarm.stale" "the job has not succeeded for too long" [job, since, after_ms];
-    ALARM_CLEARED "alarm.cleared" "an alarm of the job no longer stands" [job, alarm, run, raised_at];
+    ALARM_CLEARED "alarm.cleared" "an alarm of the job is over" [job, alarm, run, raised_at];
     HISTORY_UNTRIMMED "history.untrimmed" "the job's history cannot be trimmed, so it grows" [job];
     ARCHIVE_FAILED "archive.failed" "the archive of the history cannot be written; the ledger has the newest records"
         [path, error, lost];

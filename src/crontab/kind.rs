@@ -15,10 +15,79 @@ use cronkeeper_core::job::RunAs;
 const USERS: [&str; 8] = ["root", "www-data", "nobody", "postgres", "daemon", "operator", "apache", "munin"];
 
 /// Commands that are no users.
-const COMMANDS: [&str; 24] = [
-    "[", "[[", "bash", "cd", "curl", "docker", "echo", "env", "find", "flock", "if", "nice", "perl", "php", "psql",
-    "python", "python3", "rm", "rsync", "sh", "sleep", "sudo", "test", "wget",
+const COMMANDS: [&str; 68] = [
+    "[",
+    "[[",
+    "awk",
+    "bash",
+    "cat",
+    "cd",
+    "certbot",
+    "chronic",
+    "command",
+    "cp",
+    "curl",
+    "dash",
+    "date",
+    "docker",
+    "echo",
+    "env",
+    "eval",
+    "exec",
+    "find",
+    "flock",
+    "grep",
+    "gzip",
+    "if",
+    "ionice",
+    "java",
+    "logger",
+    "logrotate",
+    "ls",
+    "make",
+    "mkdir",
+    "mv",
+    "mysqldump",
+    "nice",
+    "node",
+    "nohup",
+    "npm",
+    "perl",
+    "pg_dump",
+    "php",
+    "printf",
+    "psql",
+    "python",
+    "python3",
+    "rm",
+    "rsync",
+    "ruby",
+    "run-parts",
+    "scp",
+    "sed",
+    "service",
+    "setsid",
+    "sh",
+    "sleep",
+    "ssh",
+    "stdbuf",
+    "su",
+    "sudo",
+    "systemctl",
+    "systemd-cat",
+    "tar",
+    "test",
+    "time",
+    "timeout",
+    "touch",
+    "true",
+    "wget",
+    "xargs",
+    "zsh",
 ];
+
+/// Commands that are hardly an argument of another.
+const OF_A_SHELL: [&str; 8] = ["[", "[[", "bash", "cd", "flock", "if", "sh", "sleep"];
 
 pub(super) fn is_user(name: &str) -> bool {
     USERS.contains(&name)
@@ -27,10 +96,34 @@ pub(super) fn is_user(name: &str) -> bool {
 /// The other kind, if the lines look more like it.
 pub(super) fn other(bytes: &[u8], lines: &[Line], origin: &Origin<'_>) -> Option<Kind> {
     if origin.system {
-        of_a_user(bytes, lines).then_some(Kind::User)
+        of_a_user(bytes, lines, origin).then_some(Kind::User)
     } else {
         of_the_system(lines, origin).then_some(Kind::System)
     }
+}
+
+/// The users of this host. Each is looked up once, because that may ask a server.
+struct HostUsers<'a> {
+    missing: fn(&RunAs) -> Option<String>,
+    known: BTreeMap<&'a str, bool>,
+}
+
+impl<'a> HostUsers<'a> {
+    fn of(origin: &Origin<'_>) -> Self {
+        Self { missing: origin.missing, known: BTreeMap::new() }
+    }
+
+    /// True if a word is a user, to whom a command with this first word belongs. Some users have the name of a command,
+    /// such as `mail` and `backup`.
+    fn has(&mut self, name: &'a str, first: &str) -> bool {
+        let is_known = |name: &&str| (self.missing)(&RunAs { user: Some((*name).to_owned()), group: None }).is_none();
+        is_user(name) || begins_command(first) && *self.known.entry(name).or_insert_with_key(is_known)
+    }
+}
+
+/// True for a word that a command begins with, and that is hardly an argument of another.
+fn begins_command(word: &str) -> bool {
+    word.starts_with('/') || COMMANDS.contains(&word)
 }
 
 /// The other kind, if lines that are none of this kind are entries of it.
@@ -47,36 +140,38 @@ fn entries(lines: &[Line]) -> impl Iterator<Item = &CrontabEntry> {
 }
 
 fn of_the_system(lines: &[Line], origin: &Origin<'_>) -> bool {
-    // Each is looked up once, because that may ask a server.
-    let mut known = BTreeMap::new();
-    let named = entries(lines).filter(|entry| names_user(entry, &mut known, origin)).count();
+    let mut users = HostUsers::of(origin);
+    let named = entries(lines).filter(|entry| names_user(entry, &mut users)).count();
     named > 0 && 2 * named >= entries(lines).count()
 }
 
-fn names_user(entry: &CrontabEntry, known: &mut BTreeMap<String, bool>, origin: &Origin<'_>) -> bool {
+fn names_user<'a>(entry: &'a CrontabEntry, users: &mut HostUsers<'a>) -> bool {
     let (first, rest) = word(&entry.command);
     let name = first.split([':', '/']).next().unwrap_or_default();
     let (second, _) = word(rest);
     if second.is_empty() || name.is_empty() || COMMANDS.contains(&name) {
         return false;
     }
-    if is_user(name) {
-        return true;
-    }
-    // Some users have the name of a command, such as `mail` and `backup`.
-    let has_command = second.starts_with('/') || COMMANDS.contains(&second);
-    let is_known = |name: &String| (origin.missing)(&RunAs { user: Some(name.clone()), group: None }).is_none();
-    has_command && *known.entry(name.to_owned()).or_insert_with_key(is_known)
+    // The crontab may be from a host with other users.
+    let is_bare = |word: &str| word.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'-'));
+    users.has(name, second) || OF_A_SHELL.contains(&second) && is_bare(name)
 }
 
-fn of_a_user(bytes: &[u8], lines: &[Line]) -> bool {
-    let is_command = |entry: &&CrontabEntry| {
-        let user = entry.user.as_ref();
-        user.is_some_and(|user| user.group.is_none() && COMMANDS.contains(&user.name.as_str()))
-    };
-    let commands = entries(lines).filter(is_command).count();
-    let wrong = commands + refused_only_here(bytes, lines, true);
-    wrong > 0 && wrong >= entries(lines).count() - commands
+fn of_a_user(bytes: &[u8], lines: &[Line], origin: &Origin<'_>) -> bool {
+    let mut users = HostUsers::of(origin);
+    let (mut right, mut wrong) = (0, refused_only_here(bytes, lines, true));
+    for entry in entries(lines) {
+        let Some(user) = &entry.user else { continue };
+        let (first, _) = word(&entry.command);
+        // No command begins with `-`: this is an option of the command that was taken for a user.
+        let has_option = first.starts_with('-') || entry.single && !is_user(&user.name);
+        if user.group.is_none() && (COMMANDS.contains(&user.name.as_str()) || has_option) {
+            wrong += 1;
+        } else if users.has(&user.name, first) {
+            right += 1;
+        }
+    }
+    wrong > 0 && wrong >= right
 }
 
 /// The number of lines that are only refused as this kind.

@@ -9,6 +9,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::api::socket::NAME;
+use crate::option_file::{NotAFolder, check_folder};
 
 /// Directory of the socket with the packaged systemd unit.
 const PACKAGED: &str = "/run/cronkeeper";
@@ -61,6 +62,24 @@ impl SocketSearch {
         let state = state_dir.map(Path::to_owned).or_else(|| set("STATE_DIRECTORY").map(|dirs| first(&dirs)));
         let state = state.unwrap_or_else(own_state);
         Self { named, packaged: PACKAGED.into(), state, is_state_named: state_dir.is_some() }
+    }
+
+    /// Checks that the directories that a daemon would use are some, or may become some.
+    ///
+    /// # Errors
+    /// If one can never be a directory.
+    pub fn check(&self) -> Result<(), NotAFolder> {
+        check_folder("--state-dir", &self.state)?;
+        self.named.as_deref().map_or(Ok(()), |named| check_folder("--runtime-dir", named))
+    }
+
+    /// Checks the directory that was named for the search, if one was.
+    pub(super) fn check_named(&self) -> Result<(), NotAFolder> {
+        match &self.named {
+            Some(named) => check_folder("--runtime-dir", named),
+            None if self.is_state_named => check_folder("--state-dir", &self.state),
+            None => Ok(()),
+        }
     }
 
     /// The daemon's state directory.

@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hyper::http::Uri;
@@ -17,6 +16,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::{AskError, Said};
 use crate::api::network::{read_token, tls_client};
+use crate::option_file::OptionFile;
 
 /// Where a node listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,9 +64,9 @@ impl fmt::Display for HostUrl {
 #[derive(Clone, Debug, Default)]
 pub struct RemoteAccess {
     /// The node's token; without it, the node shows names, times and outcomes only.
-    pub token: Option<PathBuf>,
+    pub token: Option<OptionFile>,
     /// The authorities of the node's certificate.
-    pub ca: Option<PathBuf>,
+    pub ca: Option<OptionFile>,
     /// The token may be sent unencrypted over the network.
     pub token_in_clear: bool,
 }
@@ -94,7 +94,7 @@ impl fmt::Debug for Remote {
 impl Remote {
     /// Reads the files.
     pub fn new(url: HostUrl, access: &RemoteAccess) -> Result<Self, AskError> {
-        let token = access.token.as_deref().map(read_token).transpose()?;
+        let token = access.token.as_ref().map(read_token).transpose()?;
         let tls = match (url.tls, &access.ca) {
             (false, _) => None,
             (true, Some(ca)) => tls(ca)?,
@@ -135,7 +135,7 @@ impl Remote {
     }
 }
 
-fn tls(ca: &Path) -> Result<Option<Arc<ClientConfig>>, AskError> {
+fn tls(ca: &OptionFile) -> Result<Option<Arc<ClientConfig>>, AskError> {
     Ok(tls_client(None, Some(ca))?.map(Arc::new))
 }
 
@@ -155,12 +155,12 @@ mod tests {
         }
     }
 
-    fn token(dir: &tempfile::TempDir) -> PathBuf {
+    fn token(dir: &tempfile::TempDir) -> OptionFile {
         use std::os::unix::fs::PermissionsExt as _;
         let path = dir.path().join("token");
         std::fs::write(&path, "0123456789abcdef\n").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-        path
+        OptionFile::given("--token-file", path)
     }
 
     #[tokio::test]

@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use super::proof::ProofKey;
+use crate::option_file::{OptionFile, OptionName};
 use crate::pem::PemFault;
 use cronkeeper_cluster::safe_path::{self, Refusal, Unsafe, Wanted};
 
@@ -16,45 +16,51 @@ const LARGEST: u64 = 1 << 20;
 /// Fewest characters of a token, so that nobody can guess it.
 const SHORTEST: usize = 16;
 
-/// Why a file cannot be used. Each message names the remedy.
+/// Why a file cannot be used. Each message names the option and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    #[error("cannot read {}", .0.display())]
-    Unreadable(PathBuf, #[source] io::Error),
+    #[error("{}: cannot read {}", .0.option, .0.path.display())]
+    Unreadable(OptionFile, #[source] io::Error),
     /// Others can read or change the file.
-    #[error(transparent)]
-    Unsafe(Unsafe),
-    #[error("{} must hold a token: one line of {SHORTEST} to 1000 visible characters, as `openssl rand -hex 32` writes it", .0.display())]
-    NoToken(PathBuf),
+    #[error("{0}: {1}")]
+    Unsafe(OptionName, Unsafe),
+    #[error("{}: {} must hold a token: one line of {SHORTEST} to 1000 visible characters, as `openssl rand -hex 32` writes it", .0.option, .0.path.display())]
+    NoToken(OptionFile),
     /// It contains no certificate or key that can be used.
-    #[error("{} {fault}", path.display())]
-    Pem { path: PathBuf, fault: PemFault },
+    #[error("{}: {} {fault}", file.option, file.path.display())]
+    Pem { file: OptionFile, fault: PemFault },
     /// The TLS library rejects a certificate, key or authority.
-    #[error("{} cannot be used for TLS: {why}; put the right file there", path.display())]
+    #[error("{}: {} cannot be used for TLS: {why}; put the right file there", file.option, file.path.display())]
     Unusable {
-        path: PathBuf,
+        file: OptionFile,
         /// The TLS library's message.
         why: String,
     },
-    #[error("the key in {} does not match the certificate in {}: replace both together", key.display(), certificate.display())]
-    OtherKey { key: PathBuf, certificate: PathBuf },
+    #[error(
+        "{}: the key in {} does not match the certificate of {} in {}: replace both together",
+        key.option,
+        key.path.display(),
+        certificate.option,
+        certificate.path.display()
+    )]
+    OtherKey { key: OptionFile, certificate: OptionFile },
 }
 
 /// Reads a file that others cannot change nor, if it is secret, read. At most [`LARGEST`] bytes.
-pub(super) fn read(path: &Path, wanted: Wanted) -> Result<Vec<u8>, SecretError> {
-    safe_path::read_bytes(path, wanted, LARGEST).map_err(|refusal| match refusal {
-        Refusal::Unsafe(found) => SecretError::Unsafe(found),
-        Refusal::Io(error) => SecretError::Unreadable(path.to_owned(), error),
+pub(super) fn read(file: &OptionFile, wanted: Wanted) -> Result<Vec<u8>, SecretError> {
+    safe_path::read_bytes(&file.path, wanted, LARGEST).map_err(|refusal| match refusal {
+        Refusal::Unsafe(found) => SecretError::Unsafe(file.option, found),
+        Refusal::Io(error) => SecretError::Unreadable(file.clone(), error),
     })
 }
 
 /// Reads a token, the only line of a file.
-pub(in crate::api) fn read_token(path: &Path) -> Result<String, SecretError> {
-    let bytes = read(path, Wanted::Secret)?;
+pub(in crate::api) fn read_token(file: &OptionFile) -> Result<String, SecretError> {
+    let bytes = read(file, Wanted::Secret)?;
     let token = bytes.trim_ascii();
     let is_token = (SHORTEST..=1_000).contains(&token.len()) && token.iter().all(u8::is_ascii_graphic);
     let token = str::from_utf8(token).ok().filter(|_| is_token);
-    token.map(str::to_owned).ok_or_else(|| SecretError::NoToken(path.to_owned()))
+    token.map(str::to_owned).ok_or_else(|| SecretError::NoToken(file.clone()))
 }
 
 /// A token, as far as it is kept.
@@ -75,8 +81,8 @@ impl fmt::Debug for Token {
 
 impl Token {
     /// Reads the token of a file.
-    pub fn read(path: &Path) -> Result<Self, SecretError> {
-        read_token(path).map(|token| Self::of(token.as_bytes()))
+    pub fn read(file: &OptionFile) -> Result<Self, SecretError> {
+        read_token(file).map(|token| Self::of(token.as_bytes()))
     }
 
     fn of(token: &[u8]) -> Self {
@@ -95,11 +101,15 @@ mod tests {
 
     use super::*;
 
-    fn file(dir: &tempfile::TempDir, text: &str, mode: u32) -> PathBuf {
+    fn named(path: std::path::PathBuf) -> OptionFile {
+        OptionFile::given("--api-token-file", path)
+    }
+
+    fn file(dir: &tempfile::TempDir, text: &str, mode: u32) -> OptionFile {
         let path = dir.path().join("token");
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        path
+        named(path)
     }
 
     #[test]
@@ -126,10 +136,13 @@ mod tests {
             assert!(matches!(Token::read(&file(&dir, text, 0o600)), Err(SecretError::NoToken(_))), "{text:?}");
         }
         let open = Token::read(&file(&dir, "0123456789abcdef\n", 0o644)).unwrap_err();
-        assert!(matches!(open, SecretError::Unsafe(_)), "{open}");
-        let gone = Token::read(&dir.path().join("gone")).unwrap_err();
+        assert!(matches!(open, SecretError::Unsafe(..)), "{open}");
+        let gone = Token::read(&named(dir.path().join("gone"))).unwrap_err();
         assert!(matches!(gone, SecretError::Unreadable(..)));
-        let directory = Token::read(dir.path()).unwrap_err();
-        assert!(matches!(directory, SecretError::Unreadable(..) | SecretError::Unsafe(_)));
+        let directory = Token::read(&named(dir.path().to_owned())).unwrap_err();
+        assert!(matches!(directory, SecretError::Unreadable(..) | SecretError::Unsafe(..)));
+        for error in [open, gone, directory] {
+            assert!(error.to_string().starts_with("`--api-token-file`: "), "{error}");
+        }
     }
 }

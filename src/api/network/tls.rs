@@ -1,6 +1,5 @@
 //! The TLS configuration of an address, and of a client for other nodes' addresses, read from files, for rustls.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use tokio_rustls::rustls::crypto::aws_lc_rs;
@@ -10,6 +9,7 @@ use tokio_rustls::rustls::{ClientConfig, Error, RootCertStore, ServerConfig};
 
 use super::TlsFiles;
 use super::secret::{SecretError, read};
+use crate::option_file::OptionFile;
 use crate::pem;
 use cronkeeper_cluster::safe_path::Wanted;
 
@@ -24,10 +24,10 @@ pub(super) fn config(files: &TlsFiles) -> Result<ServerConfig, SecretError> {
     let builder = builder.with_safe_default_protocol_versions().map_err(|error| unusable(certificate, error))?;
     let builder = match client_ca {
         None => builder.with_no_client_auth(),
-        Some(path) => {
-            let roots = Arc::new(authorities(path)?);
+        Some(file) => {
+            let roots = Arc::new(authorities(file)?);
             let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| unusable(path, error))?)
+            builder.with_client_cert_verifier(verifier.map_err(|error| unusable(file, error))?)
         }
     };
     let mut config = builder.with_single_cert(chain, private).map_err(|error| refused(error, certificate, key))?;
@@ -39,8 +39,11 @@ pub(super) fn config(files: &TlsFiles) -> Result<ServerConfig, SecretError> {
 /// itself. It shows the node's own certificate where a server requires one.
 ///
 /// `None` if there is nothing to trust.
-pub(in crate::api) fn client(own: Option<&TlsFiles>, ca: Option<&Path>) -> Result<Option<ClientConfig>, SecretError> {
-    let Some(trusted) = ca.or(own.map(|own| own.certificate.as_path())) else { return Ok(None) };
+pub(in crate::api) fn client(
+    own: Option<&TlsFiles>,
+    ca: Option<&OptionFile>,
+) -> Result<Option<ClientConfig>, SecretError> {
+    let Some(trusted) = ca.or(own.map(|own| &own.certificate)) else { return Ok(None) };
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
     let builder = builder.with_safe_default_protocol_versions().map_err(|error| unusable(trusted, error))?;
     let builder = builder.with_root_certificates(authorities(trusted)?);
@@ -49,50 +52,46 @@ pub(in crate::api) fn client(own: Option<&TlsFiles>, ca: Option<&Path>) -> Resul
     builder.with_client_auth_cert(chain, private).map(Some).map_err(|error| refused(error, certificate, key))
 }
 
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, SecretError> {
-    pem::private_key(&read(path, Wanted::Secret)?).map_err(|fault| SecretError::Pem { path: path.to_owned(), fault })
+fn private_key(file: &OptionFile) -> Result<PrivateKeyDer<'static>, SecretError> {
+    pem::private_key(&read(file, Wanted::Secret)?).map_err(|fault| SecretError::Pem { file: file.clone(), fault })
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, SecretError> {
-    pem::certificates(&read(path, Wanted::Trusted)?).map_err(|fault| SecretError::Pem { path: path.to_owned(), fault })
+fn certificates(file: &OptionFile) -> Result<Vec<CertificateDer<'static>>, SecretError> {
+    pem::certificates(&read(file, Wanted::Trusted)?).map_err(|fault| SecretError::Pem { file: file.clone(), fault })
 }
 
-fn authorities(path: &Path) -> Result<RootCertStore, SecretError> {
+fn authorities(file: &OptionFile) -> Result<RootCertStore, SecretError> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
-        roots.add(certificate).map_err(|error| unusable(path, error))?;
+    for certificate in certificates(file)? {
+        roots.add(certificate).map_err(|error| unusable(file, error))?;
     }
     Ok(roots)
 }
 
 /// Words why the TLS library refuses a certificate with its key.
-fn refused(error: Error, certificate: &Path, key: &Path) -> SecretError {
+fn refused(error: Error, certificate: &OptionFile, key: &OptionFile) -> SecretError {
     match error {
-        Error::InconsistentKeys(_) => {
-            SecretError::OtherKey { key: key.to_owned(), certificate: certificate.to_owned() }
-        }
+        Error::InconsistentKeys(_) => SecretError::OtherKey { key: key.clone(), certificate: certificate.clone() },
         Error::InvalidCertificate(_) => unusable(certificate, error),
         error => unusable(key, error),
     }
 }
 
-fn unusable(path: &Path, error: impl std::fmt::Display) -> SecretError {
-    SecretError::Unusable { path: path.to_owned(), why: error.to_string() }
+fn unusable(file: &OptionFile, error: impl std::fmt::Display) -> SecretError {
+    SecretError::Unusable { file: file.clone(), why: error.to_string() }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-    use std::path::PathBuf;
-
     use rcgen::{CertifiedKey, generate_simple_self_signed};
+    use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
 
     struct CertificateDir(tempfile::TempDir);
 
     impl CertificateDir {
-        fn file(&self, name: &str, text: &str, mode: u32) -> PathBuf {
+        fn file(&self, name: &str, text: &str, mode: u32) -> std::path::PathBuf {
             let path = self.0.path().join(name);
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -104,8 +103,20 @@ mod tests {
             let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
             let certificate = self.file(&format!("{name}.pem"), &cert.pem(), 0o644);
             let key = self.file(&format!("{name}.key"), &signing_key.serialize_pem(), 0o600);
-            TlsFiles { certificate, key, client_ca: None }
+            TlsFiles { certificate: certificate_of(&certificate), key: key_of(&key), client_ca: None }
         }
+    }
+
+    fn certificate_of(path: &std::path::Path) -> OptionFile {
+        OptionFile::given("--listen-cert", path.to_owned())
+    }
+
+    fn key_of(path: &std::path::Path) -> OptionFile {
+        OptionFile::given("--listen-key", path.to_owned())
+    }
+
+    fn authority_of(path: &std::path::Path) -> Option<OptionFile> {
+        Some(OptionFile::given("--listen-client-ca", path.to_owned()))
     }
 
     #[test]
@@ -113,31 +124,32 @@ mod tests {
         let dir = CertificateDir(tempfile::tempdir().unwrap());
         let good = dir.identity("good");
         assert!(config(&good).is_ok());
-        assert!(config(&TlsFiles { client_ca: Some(good.certificate.clone()), ..good }).is_ok());
+        assert!(config(&TlsFiles { client_ca: authority_of(&good.certificate.path), ..good }).is_ok());
     }
 
     #[test]
-    fn a_file_that_cannot_be_used_is_named() {
+    fn a_file_that_cannot_be_used_is_named_with_its_option() {
         let dir = CertificateDir(tempfile::tempdir().unwrap());
         let (good, other) = (dir.identity("good"), dir.identity("other"));
         let empty = dir.file("empty", "", 0o600);
         let garbled = dir.file("garbled", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", 0o600);
-        let open = dir.file("open.key", &std::fs::read_to_string(&good.key).unwrap(), 0o644);
+        let open = dir.file("open.key", &std::fs::read_to_string(&good.key.path).unwrap(), 0o644);
         let gone = dir.0.path().join("gone");
         let bad = [
-            (TlsFiles { certificate: empty.clone(), ..good.clone() }, &empty),
-            (TlsFiles { certificate: garbled.clone(), ..good.clone() }, &garbled),
-            (TlsFiles { certificate: gone.clone(), ..good.clone() }, &gone),
-            (TlsFiles { key: empty.clone(), ..good.clone() }, &empty),
-            (TlsFiles { key: good.certificate.clone(), ..good.clone() }, &good.certificate),
-            (TlsFiles { key: open.clone(), ..good.clone() }, &open),
-            (TlsFiles { key: other.key.clone(), ..good.clone() }, &other.key),
-            (TlsFiles { client_ca: Some(empty.clone()), ..good.clone() }, &empty),
-            (TlsFiles { client_ca: Some(garbled.clone()), ..good.clone() }, &garbled),
+            (TlsFiles { certificate: certificate_of(&empty), ..good.clone() }, &empty, "--listen-cert"),
+            (TlsFiles { certificate: certificate_of(&garbled), ..good.clone() }, &garbled, "--listen-cert"),
+            (TlsFiles { certificate: certificate_of(&gone), ..good.clone() }, &gone, "--listen-cert"),
+            (TlsFiles { key: key_of(&empty), ..good.clone() }, &empty, "--listen-key"),
+            (TlsFiles { key: key_of(&good.certificate.path), ..good.clone() }, &good.certificate.path, "--listen-key"),
+            (TlsFiles { key: key_of(&open), ..good.clone() }, &open, "--listen-key"),
+            (TlsFiles { key: other.key.clone(), ..good.clone() }, &other.key.path, "--listen-key"),
+            (TlsFiles { client_ca: authority_of(&empty), ..good.clone() }, &empty, "--listen-client-ca"),
+            (TlsFiles { client_ca: authority_of(&garbled), ..good.clone() }, &garbled, "--listen-client-ca"),
         ];
-        for (files, named) in bad {
+        for (files, named, option) in bad {
             let error = config(&files).unwrap_err().to_string();
             assert!(error.contains(named.to_str().unwrap()), "{error}");
+            assert!(error.starts_with(&format!("`{option}`: ")), "{error}");
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::api::socket::{ApiSocket, Claim, NAME};
 use crate::api::{LastReads, OutputSources, Sources, router};
 use crate::archive::Archive;
 use crate::metrics::Recorder;
+use crate::option_file::OptionFile;
 use crate::status::{LedgerPart, NodeState, Status, sample};
 use crate::test_records::skip;
 use cronkeeper_core::clock::{Uptime, system};
@@ -286,8 +287,8 @@ impl Daemon {
     }
 
     /// A file with this token, in the daemon's directory.
-    pub fn file_with(&self, token: &str) -> PathBuf {
-        private_file(&self.directory.path().join("token"), token)
+    pub fn file_with(&self, token: &str) -> OptionFile {
+        OptionFile::given("--api-token-file", private_file(&self.directory.path().join("token"), token))
     }
 
     fn socket(&self) -> PathBuf {

@@ -12,6 +12,7 @@ use crate::api::network::Files;
 use crate::api::peers::Peers;
 use crate::api::serve::Serving;
 use crate::archive::{Archive, HistoryRetention};
+use crate::option_file::OptionFile;
 use crate::status::sample;
 use crate::test_records::{record, success};
 use cronkeeper_core::election::{ApiAddress, Member};
@@ -53,7 +54,8 @@ struct Two {
 impl Two {
     async fn start(own: &[i64], others: &[i64]) -> Self {
         let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
-        let token = Some(private_file(&dirs[2].path().join("token"), TOKEN));
+        let token = private_file(&dirs[2].path().join("token"), TOKEN);
+        let token = Some(OptionFile::given("--api-token-file", token));
         let files = Files { token, tls: None };
         let other = Daemon::start_with(Behaviour::Well, archive(&dirs[1], others)).await;
         let (at, serving) = other.listen_as("host-b", files.clone()).await;

@@ -19,7 +19,8 @@ use crate::warden::{self, handle::HeldDescriptors};
 use cronkeeper_cluster::zookeeper::SessionError;
 use cronkeeper_cluster::zookeeper::client::Client as _;
 use cronkeeper_cluster::zookeeper::lock::{
-    self, HeldLock, KnownObstacles, LockClient, LockError, LockEvent, LockRequest, LockSession, held_by_key, listing,
+    self, AT_ONCE, HeldLock, KnownObstacles, LockClient, LockError, LockEvent, LockRequest, LockSession, held_by_key,
+    listing,
 };
 use cronkeeper_cluster::zookeeper::session::Session;
 use cronkeeper_core::clock::system::SystemClock;
@@ -222,8 +223,11 @@ impl Run<'_> {
         if outer.is_empty() || matches!(self.request.kind, LockKind::Permits { .. }) {
             return Ok(held);
         }
-        for path in &self.request.paths {
-            match held_by_key(session, path, outer).await.map_err(|error| failed(error, self.service))? {
+        let paths = futures_util::stream::iter(&self.request.paths);
+        let mut found =
+            paths.map(|path| async move { (path, held_by_key(session, path, outer).await) }).buffered(AT_ONCE);
+        while let Some((path, by_key)) = found.next().await {
+            match by_key.map_err(|error| failed(error, self.service))? {
                 Some((kind, token)) if kind.covers(self.request.kind) => held.push((path.clone(), token)),
                 Some(_) => return Err(LockFailure::Upgrade { path: path.to_string() }.into()),
                 None => {}

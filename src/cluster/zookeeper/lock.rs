@@ -28,6 +28,8 @@ mod permits;
 mod queue;
 mod session;
 mod size;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 
 use std::time::Duration;
@@ -44,6 +46,7 @@ pub use contender::Contender;
 pub use entries::Recipe;
 pub use entry_watches::{EntryNews, EntryWatches};
 pub use obstacles::{Known as KnownObstacles, STAYS};
+pub use queue::AT_ONCE;
 pub use session::LockSession;
 pub use upkeep::LockEvent;
 

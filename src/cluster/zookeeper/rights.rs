@@ -29,6 +29,9 @@ const REST: Duration = Duration::from_millis(20);
 /// Most paths that are shown for one identity.
 const MOST_SHOWN: usize = 20;
 
+/// The identities of a list that this node may not read.
+const UNLISTED: &str = "identities that this node may not list";
+
 /// The parents whose children are checked too. The history is not among them: it has one more level.
 const WITH_RECORDS: [&str; 6] =
     [paths::JOBS, paths::RUNNING, paths::CONTROL, paths::TRIGGERS, paths::GONE, paths::WANTED];
@@ -82,6 +85,8 @@ pub struct Open {
     pub base: OpenPaths,
     /// The locks of jobs.
     pub locks: OpenPaths,
+    /// The folders that the locks of jobs are in, where everybody may create or delete children.
+    pub folders: OpenPaths,
 }
 
 impl OpenPaths {
@@ -109,23 +114,41 @@ pub async fn look<C: Client, K: Clock>(
     locks: BTreeSet<LockPath>,
 ) -> Result<Open, SessionError> {
     let own = own(&context).await?;
-    let base = open_paths(&context, &own, base_paths().map(str::to_owned).collect()).await?;
-    let locks = open_paths(&context, &own, locks.iter().map(LockPath::to_string).collect()).await?;
-    Ok(Open { base, locks })
+    let is_other = |acl: &Acl| !own.iter().any(|own| own.is_of(acl));
+    let base = open_paths(&context, base_paths().map(str::to_owned).collect(), is_other, Some(UNLISTED)).await?;
+    let folders = folders_of(&locks).into_iter().map(str::to_owned).collect();
+    let folders = open_paths(&context, folders, lets_everybody_replace, None).await?;
+    let locks = open_paths(&context, locks.iter().map(LockPath::to_string).collect(), is_other, Some(UNLISTED)).await?;
+    Ok(Open { base, locks, folders })
 }
 
+/// The folders that these locks are in, at every level below the root, which is the whole service's.
+fn folders_of(locks: &BTreeSet<LockPath>) -> BTreeSet<&str> {
+    locks.iter().flat_map(|lock| paths::ancestors(lock.as_str())).collect()
+}
+
+/// True if an entry lets whoever can reach the servers put something else in place of a folder's child: create or
+/// delete children, or change who may. Other programs are named in the list of a folder on purpose.
+fn lets_everybody_replace(acl: &Acl) -> bool {
+    let (create, delete, admin) = (4, 8, 16);
+    let is_everybody = acl.scheme == "world" || (acl.scheme == "ip" && acl.id.ends_with("/0"));
+    is_everybody && acl.permissions & (create | delete | admin) != 0
+}
+
+/// The entries of these paths' access lists that are open; of a list that this node may not read, `unlisted`.
 async fn open_paths<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
-    own: &[Acl],
     paths: Vec<String>,
+    is_open: impl Fn(&Acl) -> bool,
+    unlisted: Option<&str>,
 ) -> Result<OpenPaths, SessionError> {
     let mut open = OpenPaths::default();
     for path in paths {
         let path = path.as_str();
         let others = match context.line()?.acl(path).await {
-            Ok((acl, _)) => acl.iter().filter(|one| !own.iter().any(|own| own.is_of(one))).map(describe).collect(),
+            Ok((acl, _)) => acl.iter().filter(|one| is_open(one)).map(describe).collect(),
             Err(Error::NoNode) => Vec::new(),
-            Err(error) if error.is_of_path() => vec!["identities that this node may not list".to_owned()],
+            Err(error) if error.is_of_path() => unlisted.map(str::to_owned).into_iter().collect(),
             Err(error) => return Err(error).at(path),
         };
         others.into_iter().for_each(|who| open.0.entry(who).or_default().push(path.to_owned()));
@@ -251,6 +274,23 @@ mod tests {
         {
             assert!(names_others(&left, &own), "{left:?}");
         }
+    }
+
+    #[test]
+    fn a_folder_is_open_where_everybody_may_replace_what_is_in_it() {
+        let everybody = |permissions| acl(permissions, "world", "anyone");
+        for open in [everybody(31), everybody(4), everybody(8), everybody(16), acl(31, "ip", "0.0.0.0/0")] {
+            assert!(lets_everybody_replace(&open), "{open:?}");
+        }
+        for closed in [everybody(1), everybody(3), acl(31, "digest", "app:b2xk"), acl(31, "ip", "10.0.0.0/8")] {
+            assert!(!lets_everybody_replace(&closed), "{closed:?}");
+        }
+    }
+
+    #[test]
+    fn the_folders_of_locks_are_found_once_at_every_level() {
+        let locks = ["/top", "/locks/a", "/locks/team/b", "/locks/team/c"].map(|path| path.parse().unwrap());
+        assert_eq!(folders_of(&locks.into()), ["/locks", "/locks/team"].into());
     }
 
     #[test]

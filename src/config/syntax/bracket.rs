@@ -1,18 +1,31 @@
 //! Brackets and braces that are not closed.
 
+use super::words;
 use crate::config::source::Lines;
 use crate::config::spanned::{Fault, Position};
 
 /// A list or map that a person writes in brackets has no more lines than this.
 const MOST_LINES: usize = 200;
+/// Most brackets that are followed to their ends, so that the cost of a file does not grow with its size squared.
+const MOST_FOLLOWED: usize = 20;
 
-/// Finds the bracket that the parser missed the end of, if it is about one.
+/// What the parser says about brackets; at the end of the file, it misses what a node has.
+const OF_BRACKETS: [&str; 3] = ["flow ", "illegal placement of ':'", "expected node content"];
+/// All that it says in a line that is indented less than the list.
+const INDENTED_LESS: &str = "invalid indentation";
+
+/// Finds the bracket that the parser missed the end of, if it is about one: the last that is open there. Or finds that it
+/// stopped behind a quoted text at one that closes none.
 pub(super) fn explain(lines: &Lines<'_>, at: Position, info: &str) -> Option<Fault> {
-    let is_of_flow = ["flow ", "illegal placement of ':'"].iter().any(|part| info.contains(part));
-    let first = (at.line.saturating_sub(MOST_LINES).max(1)..=at.line).rev().filter(|_| is_of_flow);
-    let start = first.filter_map(|number| opening(lines, number)).next()?;
-    let (open, at) = unclosed(lines, start, at.line + MOST_LINES)?;
-    Some(Fault::new(at, format!("this is not YAML: this `{open}` is not closed")))
+    if info.contains("after double-quoted scalar") && lines.from(at).starts_with([']', '}']) {
+        return Some(Fault::new(at, format!("this is not YAML: {}", words::STRAY)));
+    }
+    let is_of_flow = info == INDENTED_LESS || OF_BRACKETS.iter().any(|part| info.contains(part));
+    let ahead = (at.line.saturating_sub(MOST_LINES).max(1)..=at.line).rev().filter(|_| is_of_flow);
+    let mut opened = ahead.filter_map(|number| opening(lines, number)).take(MOST_FOLLOWED);
+    let (open, at) = opened.find_map(|start| unclosed(lines, start, at.line + MOST_LINES))?;
+    let close = if open == '[' { ']' } else { '}' };
+    Some(Fault::new(at, format!("this is not YAML: this `{open}` is not closed; its `{close}` is missing")))
 }
 
 /// The first bracket of a line that begins a value.

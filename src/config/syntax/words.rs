@@ -9,7 +9,8 @@ const DIRECTIVE: &str = "a line that begins with `%` is only allowed as `%YAML 1
 const TAG: &str = "tags (`!…`) are not supported; quote what is meant as text";
 const ANCHOR: &str = "an unquoted `&` begins an anchor and `*` an alias, which a name must follow; quote what is meant \
                       as text";
-const QUOTE: &str = "this quote is not closed";
+pub(super) const QUOTE: &str = "this quote is not closed";
+pub(super) const STRAY: &str = "this bracket closes none that is open";
 const IN_LINE: &str = "a list item (`- `) cannot begin here; put it in a line of its own";
 
 /// A part of the parser's message, and what to say in its place. The first that fits counts.
@@ -54,7 +55,7 @@ const WORDS: [(&str, &str); 43] = [
     ("anchor", ANCHOR),
     ("a tag", TAG),
     ("verbatim tag", TAG),
-    ("misplaced bracket", "this bracket closes none that is open"),
+    ("misplaced bracket", STRAY),
     ("unexpected character", "a value cannot begin with this character; put it in quotes"),
     ("indent", INDENTATION),
 ];

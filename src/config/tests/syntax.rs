@@ -112,40 +112,74 @@ fn a_quote_that_is_not_closed_is_found() {
         let text = format!("jobs:\n  a:\n    schedule: '@daily'\n    command: {value}\n{more}");
         same(&reported(text), "j:4:14: this quote is not closed");
     }
+    let quote = "this quote is not closed";
+    for (text, at) in [
+        ("jobs:\n  a:\n    command: x\n    schedule:\n      - \"@daily\n      - \"@hourly\"\n", "5:9"),
+        ("jobs:\n  a:\n    command: x\n    schedule:\n      - '@daily\n      - '@hourly'\n", "5:9"),
+        ("jobs:\n  a:\n    command: x\n    schedule: ['@daily, '@hourly']\n", "4:16"),
+        ("jobs:\n  a:\n    schedule: '@daily'\n    command: [\"echo, \"x\"]\n    user: y\n", "4:15"),
+        ("jobs:\n  a:\n    schedule: '@daily'\n    command: [\"echo\",\n      \"x,\n      \"y\"]\n", "5:7"),
+        ("jobs:\n  a:\n    \"schedule: \"@daily\"\n    command: x\n", "3:5"),
+        ("jobs:\n  a:\n    schedule: \"@daily\n    command: \"echo x\"\n", "3:15"),
+    ] {
+        same(&reported(text), &format!("j:{at}: {quote}"));
+    }
+    for (text, at) in [
+        ("jobs:\n  a:\n    schedule: '@daily'\n    command: [\"echo\", \"x]\n", "4:23"),
+        ("jobs:\n  a:\n    schedule: '@daily'\n    command: ['echo', 'x]\n    user: y\n", "4:23"),
+        ("jobs:\n  a:\n    schedule: '@daily'\n    command:\n      - echo\n      - \"x\n", "6:9"),
+    ] {
+        let reported = reported(text);
+        assert!(reported.starts_with(&format!("j:{at}: this is not YAML: {quote}")), "{text}: {reported}");
+    }
 }
 
 #[test]
 fn a_tab_where_yaml_wants_spaces_is_named() {
     let message = "a tab; YAML wants spaces here";
     for (text, at) in [
-        ("jobs:\n  a:\n    schedule: '@daily'\n\t\n    command: x\n", "4:1"),
-        ("jobs:\n  a:\n    schedule: '@daily'\n  \t  \n    command: x\n", "4:3"),
-        ("jobs:\n\t\n  a:\n    schedule: '@daily'\n    command: x\n", "2:1"),
-        ("\t\njobs: {}\n", "1:1"),
-        ("jobs: {}\n\t\n", "2:1"),
-        ("jobs:\n  a:\n    schedule: '@daily'\n    command:\n    -\tx\n", "5:6"),
-        ("jobs:\n  a:\n    schedule: '@daily'\n    command:\n    - \tx\n    - y\n", "5:7"),
-        ("jobs:\n  a:\n    schedule:\n    -\t'@daily'\n    command: x\n", "4:6"),
         ("jobs:\n\ta:\n\t\tschedule: '@daily'\n\t\tcommand: x\n", "2:1"),
         ("jobs:\n  a:\n    schedule: '@daily'\n\tcommand: x\n", "4:1"),
         ("jobs:\n  a:\n    schedule: '@daily'\n   \tcommand: x\n", "4:4"),
         ("jobs:\n  a:\n  \tschedule: '@daily'\n  \tcommand: x\n", "3:3"),
-        ("jobs:\r\n  a:\r\n    schedule: '@daily'\r\n\t\r\n    command: x\r\n", "4:1"),
-        // Behind a colon, the parser takes a tab only in front of some values.
-        ("jobs:\n  a:\n    schedule: '@daily'\n    command:\tx\n", "4:13"),
-        ("jobs:\n  a:\n    schedule: '@daily'\n    \"command\":\tx\n", "4:15"),
-        ("jobs:\n  a: {schedule: '@daily', command:\tx}\n", "2:35"),
         ("jobs:\n  a:\n    schedule: '@daily'\n    command: |\n\tx\n", "5:1"),
         ("jobs:\n  a:\n    schedule: '@daily'\n    command: x\n\ty\n", "5:1"),
     ] {
         same(&reported(text), &format!("j:{at}: {message}"));
     }
-    // Here a tab is part of a text, or only separates.
+}
+
+/// YAML 1.2, `s-separate-in-line`: spaces and tabs separate a value from what is before it, and a comment from a value.
+#[test]
+fn a_tab_separates_as_a_space_does() {
     for text in [
-        "jobs:\n  a:\n    schedule: '@daily'\n    command: |\n      x\n      \ty\n",
-        "jobs:\n  a:\n    schedule:\t'@daily'\n    command: a\tb\n",
+        "jobs:\n  a:\n    schedule:~'@daily'\n    command:~x\n    enabled:~true\n",
+        "jobs:\n  a:\n    schedule:~0 1 * * *\n    command:~[x, y]\n    description:~a b\n",
+        "jobs:\n  a:\n    schedule:~0 1 * * *~# why\n    command:~x~# c\n    nice:~-5\n",
+        "jobs:\n  a:\n    schedule: '@daily'\n    \"command\":~x\n    retries:~{limit:~3}\n",
+        "jobs:\n  a: {schedule: '@daily', command:~x,~user:~y~}\n",
+        "jobs:\n  a:\n    schedule: '@daily'\n    command:~|\n      x:~y\n    environment:\n      A:~'b:~c'\n",
+        "jobs:\n  a:\n    schedule:\n    -~'@daily'\n    - ~'@hourly'\n    command:\n    -~x\n    - ~y\n",
+        "jobs:\n~\n  a:\n    schedule: '@daily'\n~\n  ~  \n    command: x\n~\n",
+        "jobs:~\n  a:~# x\n    schedule: '@daily'\n    command:~\n      x\n",
     ] {
-        same(&reported(text), "");
+        // In a text under `|` and in quotes, a tab is a part of the text.
+        let inside = |text: &str| text.replace("x:~y", "x:\ty").replace("b:~c", "b:\tc");
+        let of = |text: &str| {
+            let (set, warnings) = parse("j", text.as_bytes()).unwrap_or_else(|all| panic!("{text:?}: {}", lines(&all)));
+            (set.jobs, lines(&warnings))
+        };
+        assert_eq!(of(&inside(text).replace('~', "\t")), of(&inside(text).replace('~', " ")), "{text}");
+    }
+    // What a space does not separate, a tab does not either.
+    for (text, why) in [
+        ("jobs:\n  a:~schedule: '@daily'\n", "this is not YAML"),
+        ("jobs:\n  a:\n    command:~- x\n", "an unquoted `- ` begins a list"),
+    ] {
+        for separator in [" ", "\t"] {
+            let reported = reported(text.replace('~', separator));
+            assert!(reported.contains(why), "{text}: {reported}");
+        }
     }
 }
 
@@ -171,8 +205,50 @@ fn a_backslash_that_begins_no_escape_is_found() {
     let secret = reported("jobs:\n  a:\n    command: x\n    environment:\n      A: \"hunter2\\d\"\n");
     same(&secret, &format!("j:5:18: {advice}"));
     same(&reported(r#"{"jobs": {"a": {"schedule": "@daily", "command": "a\d"}}}"#), &format!("j:1:52: {advice}"));
-    for value in [r#""a\tb \x41 \u00e4 \U0001F600 \/""#, r"'C:\dir'", r"C:\dir"] {
+    for value in [r#""a\n\\b \x41 \u00e4 \U0001F600 \/""#, r"'C:\dir'", r"C:\dir"] {
         same(&reported(format!("jobs:\n  a:\n    schedule: '@daily'\n    command: {value}\n")), "");
+    }
+}
+
+#[test]
+fn an_escape_that_changes_a_command_is_a_warning() {
+    let of = |keys: &str| reported(format!("jobs:\n  a:\n    schedule: '@daily'\n    command: {keys}\n"));
+    let warning = |key: &str, letter: char, meaning: &str, block: &str| {
+        format!(
+            "job `a`: `{key}`: in double quotes `\\{letter}` is {meaning}; for a backslash, put the text in single \
+             quotes{block}, or double the backslash"
+        )
+    };
+    let block = " or under `command: |`";
+    for (value, at, letter, meaning) in [
+        (r#""C:\temp""#, "4:17", 't', "a tab"),
+        (r#""dir C:\new""#, "4:21", 'n', "a line break"),
+        (r#""dir C:\\new\x41\net""#, "4:30", 'n', "a line break"),
+        (r#""dir \\\\host\new""#, "4:27", 'n', "a line break"),
+        (r#""grep '\bx\b' y""#, "4:21", 'b', "a backspace"),
+        (r#""printf '\e[1m'""#, "4:23", 'e', "an escape character (U+001B)"),
+        (r#""ls my\ file""#, "4:20", ' ', "a space"),
+        (r#""sed 's/a\/b/c/'""#, "4:23", '/', "a slash"),
+        (r#""x C:\Logs""#, "4:19", 'L', "a line separator (U+2028)"),
+        ("\"echo x\n      C:\\temp\"", "5:9", 't', "a tab"),
+    ] {
+        same(&of(value), &format!("j:{at}: {}", warning("command", letter, meaning, block)));
+    }
+    same(&of(r#"["dir", "C:\temp"]"#), &format!("j:4:25: {}", warning("command", 't', "a tab", "")));
+    let hook = of("x\n    on_failure: \"C:\\temp\"");
+    same(&hook, &format!("j:5:20: {}", warning("on_failure", 't', "a tab", " or under `on_failure: |`")));
+    let defaults = reported("defaults: {on_failure: \"C:\\temp\"}\njobs: {}\n");
+    assert!(defaults.starts_with("j:1:27: defaults: `on_failure`: in double quotes `\\t`"), "{defaults}");
+    for value in [
+        r#""cd x\nmake\n""#,
+        r#""echo \"a\" \\ \x1b""#,
+        r#""\/bin\/true""#,
+        r"'C:\temp'",
+        r"C:\temp",
+        "|\n      C:\\temp",
+        "x\n    environment: {IFS: \" \\t\\n\"}",
+    ] {
+        same(&of(value), "");
     }
 }
 
@@ -184,8 +260,39 @@ fn a_bracket_that_is_not_closed_is_found() {
         ("jobs:\n  a:\n    schedule: '@daily'\n    command: [x}\n", "4:14", '['),
         ("jobs: {a: {schedule: '@daily', command: x}\n", "1:7", '{'),
         ("jobs:\n  a: {schedule: ['@daily', command: x}\n", "2:17", '['),
+        ("jobs:\n  a:\n    schedule: [\"* * *\"\n    command: x\n", "3:15", '['),
+        ("jobs:\n  a:\n    schedule: [\"* * *\"  # why\n    # more\n    command: x\n", "3:15", '['),
+        ("jobs:\n  a:\n    schedule: ['@daily'\n    environment: {A: b}\n    command: x\n", "3:15", '['),
+        ("jobs:\n  a:\n    schedule: ['@daily']\n    environment: {A: b\n    command: x\n", "4:18", '{'),
+        ("jobs:\n  a:\n    command: x\n    environment: {A: b\n", "4:18", '{'),
+        ("jobs:\n  a:\n    command: x\n    schedule:\n      - [\"@daily\"\n      - \"@hourly\"\n", "5:9", '['),
+        ("jobs:\n  a:\n    command: [echo, x\n  b:\n    schedule: '@daily'\n    command: y\n", "3:14", '['),
+        ("jobs:\n  a:\n    command: [echo,\n      x,\n      y\n    user: z\n", "3:14", '['),
+        ("defaults:\n  lock: [/a\njobs:\n  a:\n    command: x\n", "2:9", '['),
+        ("{jobs: {a: {schedule: '@daily', command: x}}\n", "1:1", '{'),
+        ("jobs:\r\n  a:\r\n    schedule: ['@daily'\r\n    command: x\r\n", "3:15", '['),
+        ("jobs:\n  a:\n    command: x\n    schedule: ['@daily',\n", "4:15", '['),
+        ("jobs:\n  a:\n    command: x\n    schedule: [\n", "4:15", '['),
+        ("jobs:\n  a:\n    command: x\n    environment: {A: b,\n", "4:18", '{'),
     ] {
-        same(&reported(text), &format!("j:{at}: this is not YAML: this `{open}` is not closed"));
+        let close = if open == '[' { ']' } else { '}' };
+        let message = format!("this is not YAML: this `{open}` is not closed; its `{close}` is missing");
+        same(&reported(text), &format!("j:{at}: {message}"));
+    }
+}
+
+#[test]
+fn a_bracket_that_closes_none_is_named_and_not_the_value_before_it() {
+    for (value, at) in [("[echo]]", "4:20"), ("[echo]] # why", "4:20"), ("[echo, [x]]]", "4:25")] {
+        let text = format!("jobs:\n  a:\n    schedule: '@daily'\n    command: {value}\n    user: x\n");
+        same(&reported(text), &format!("j:{at}: this is not YAML: this bracket closes none that is open"));
+    }
+    for (text, at) in [
+        ("jobs:\n  a:\n    schedule: \"@daily\"]\n    command: x\n", "3:23"),
+        ("jobs:\n  a:\n    schedule: '@daily'  }\n    command: x\n", "3:25"),
+        ("jobs:\n  a:\n    command: x\n    environment: {A: b}}\n    user: y\n", "4:24"),
+    ] {
+        same(&reported(text), &format!("j:{at}: this is not YAML: this bracket closes none that is open"));
     }
 }
 

@@ -65,7 +65,7 @@ fn the_error_for_a_missing_or_invalid_secret_names_its_file() {
     assert_printed(
         &context.enter(&[&line[..], &["auth"]].concat()),
         "
-        | cronkeeper: auth must hold one `scheme:credential` per line
+        | cronkeeper: `--zookeeper-auth-file`: auth must hold one `scheme:credential` per line
         | hint: for the scheme `digest` a line is `digest:user:password`
         exit 78",
     );
@@ -95,13 +95,68 @@ fn the_error_for_an_address_in_use_names_it() {
 }
 
 #[test]
-fn the_error_for_a_directory_that_cannot_be_created_names_it() {
+fn a_path_that_can_never_be_a_directory_is_refused_by_every_command() {
+    use std::os::unix::fs::symlink;
     let context = WorkingDirectory::with("jobs.yaml", JOBS);
-    let printed = context.enter(&["run", "--jobs", "jobs.yaml", "--state-dir", "jobs.yaml/state"]);
-    assert_printed(&printed, "
-        | cronkeeper: state directory `jobs.yaml/state` cannot be created: Not a directory (os error 20)
-        | hint: the state directory must belong to the user that cronkeeper runs as, on a disk with free space; choose another with `--state-dir`
-        exit 1");
+    for (link, target) in [("dangling", "nowhere"), ("circle", "circle")] {
+        symlink(target, context.dir.path().join(link)).unwrap();
+    }
+    let run = &["run", "--jobs", "jobs.yaml"][..];
+    let asking = [&["status"][..], &["history"], &["logs", "tick"], &["trigger", "tick"], &["pause", "--all"]];
+    let asking = asking.into_iter().chain([&["check", "jobs.yaml", "--diff"][..], &["drain"], &["kill", "tick"]]);
+    for (path, why) in [
+        ("jobs.yaml", "is not a directory"),
+        ("jobs.yaml/state", "is below `jobs.yaml`, which is not a directory"),
+        ("dangling", "is a link to something that does not exist"),
+        ("circle", "is a link that leads in a circle"),
+    ] {
+        let refused = |line: &[&str], option: &str| {
+            let expected = format!(
+                "
+                | cronkeeper: `{option}`: `{path}` {why}; name a directory, or a path where one can be created
+                exit 78"
+            );
+            assert_printed(&context.enter(&[line, &[option, path]].concat()), &expected);
+        };
+        refused(run, "--state-dir");
+        refused(&["release"], "--state-dir");
+        refused(&[run, &["--state-dir", "state"]].concat(), "--runtime-dir");
+        for line in asking.clone() {
+            refused(line, "--state-dir");
+            refused(line, "--runtime-dir");
+        }
+    }
+    let mut line = context.line(&["release"]);
+    let printed = transcript(line.env("CRONKEEPER_STATE_DIR", "jobs.yaml"));
+    assert!(printed.contains("`--state-dir` (CRONKEEPER_STATE_DIR): `jobs.yaml` is not"), "{printed}");
+    assert!(!context.dir.path().join("nowhere").exists(), "what a link leads to is not created");
+}
+
+#[test]
+fn a_file_of_the_address_that_cannot_be_used_is_named_with_its_option() {
+    let context = WorkingDirectory::with("jobs.yaml", JOBS);
+    let empty = context.dir.write("empty", "");
+    std::fs::set_permissions(&empty, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let line = ["run", "--jobs", "jobs.yaml", "--state-dir", "state", "--listen", "127.0.0.1:0"];
+    let with = |more: &[&str]| context.enter(&[&line[..], more].concat());
+    for (options, option) in [
+        (&["--listen-cert", "empty", "--listen-key", "empty"][..], "--listen-cert"),
+        (&["--api-token-file", "empty"], "--api-token-file"),
+        (&["--api-token-file", "none"], "--api-token-file"),
+        (&["--peer-ca", "empty"], "--peer-ca"),
+        (&["--peer-ca", "/dev/null"], "--peer-ca"),
+    ] {
+        let printed = with(options);
+        assert!(printed.contains(&format!("| cronkeeper: `{option}`: ")), "{options:?}: {printed}");
+        assert!(printed.trim_end().ends_with("exit 78"), "{options:?}: {printed}");
+    }
+    let mut command = context.line(&line);
+    let printed = transcript(command.env("CRONKEEPER_PEER_CA", "empty"));
+    assert!(printed.contains("`--peer-ca` (CRONKEEPER_PEER_CA): empty is empty"), "{printed}");
+    for (options, option) in [(&["--token-file", "empty"][..], "--token-file"), (&["--cacert", "empty"], "--cacert")] {
+        let printed = context.enter(&[&["status", "--host", "https://127.0.0.1:1"], options].concat());
+        assert!(printed.contains(&format!("`{option}`")), "{printed}");
+    }
 }
 
 /// What a command writes to a stream that leads to the journal.

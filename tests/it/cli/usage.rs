@@ -58,9 +58,9 @@ fn help_lists_the_commands() {
         trigger      Run a job now, on the leader
         pause        Skip the occurrences of jobs until they are resumed, or for some time
         resume       Resume paused jobs; what they skipped meanwhile is not run
-        recount      Count a job from now on again, which a clock that was ahead has left silent
+        recount      Schedule a job from now on again, after a clock that was ahead has left it silent
         handover     Make the leader resign, whichever node is asked
-        drain        Keep a node from leading, for maintenance; its runs in flight go on to their end
+        drain        Keep a node from leading, for maintenance; its runs in flight finish
         undrain      Let a drained node lead again
         kill         End a run, on whichever node it is
         exec         Run a job here and now, without a cluster
@@ -127,8 +127,14 @@ fn an_empty_connect_string_is_wrong_usage_and_not_the_solo_backend() {
         | For more information, try '--help'.
         exit 2";
     assert_printed(&context.enter(&["run", "--zookeeper", ""]), expected);
-    assert_printed(&transcript(context.line(&["run"]).env("CRONKEEPER_ZOOKEEPER", "")), expected);
     assert_printed(&context.enter(&["release", "--zookeeper", ""]), expected);
+    let empty = "
+        | cronkeeper: environment variable `CRONKEEPER_ZOOKEEPER` is empty
+        | hint: give it a value, or remove it; the service has it from its environment file, by default /etc/cronkeeper/cronkeeper.env
+        exit 2";
+    for line in [&["run"][..], &["run", "--zookeeper", ""], &["release"], &["lock", "/a", "--", "true"], &["check"]] {
+        assert_printed(&transcript(context.line(line).env("CRONKEEPER_ZOOKEEPER", "")), empty);
+    }
 }
 
 #[test]

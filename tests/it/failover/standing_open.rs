@@ -10,20 +10,29 @@ use crate::support::witness::Witness;
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
-/// What a node has logged about it so far.
+/// What a node has logged about its own data so far.
 pub fn said(node: &Node) -> Vec<String> {
+    said_of(node, "cronkeeper's data")
+}
+
+fn said_of(node: &Node, what: &str) -> Vec<String> {
     let events = node.events().all();
-    let warnings = events.iter().filter(|event| event.text("message").contains("stands open"));
+    let warnings = events.iter().filter(|event| event.name() == "coordination.exposed");
     warnings
         .inspect(|event| assert_eq!(event.text("level"), "WARN"))
         .map(|event| event.text("message").to_owned())
+        .filter(|message| message.starts_with(what))
         .collect()
 }
 
 /// Waits until a node has logged it, exactly once.
 pub fn the_line_of(node: &Node) -> String {
-    until("it says what stands open", || !said(node).is_empty());
-    let [line] = <[String; 1]>::try_from(said(node)).expect("it says so once");
+    the_line_about(node, "cronkeeper's data")
+}
+
+fn the_line_about(node: &Node, what: &str) -> String {
+    until(&format!("it says that {what} can be written to"), || !said_of(node, what).is_empty());
+    let [line] = <[String; 1]>::try_from(said_of(node, what)).expect("it says so once");
     line
 }
 
@@ -72,4 +81,39 @@ fn what_somebody_made_beforehand_and_keeps_open_is_named_at_every_start() {
     is_named(&follower.again());
     until("jobs are run", || !witness.entries().is_empty());
     witness.assert_fine(&[]);
+}
+
+#[test]
+fn open_locks_of_jobs_and_the_open_folders_they_are_in_have_a_line_each() {
+    let ensemble = Ensemble::start(1);
+    let (place, stranger) = (Place::on(&ensemble), stranger(&ensemble));
+    let make = |paths: &[&str]| paths.iter().for_each(|path| stranger.create(&place.path(path)));
+    make(&["/locks", "/locks/shut", "/locks/shut/b", "/locks/team", "/locks/team/a", "/read", "/read/c"]);
+    // A stranger's, so the leader leaves it alone; everybody may use it.
+    stranger.seize(&place.path("/locks/team/a"), Permission::ALL);
+    stranger.seize(&place.path("/locks/shut"), Permission::NONE);
+    stranger.seize(&place.path("/read"), Permission::READ);
+    stranger.seize(&place.path("/read/c"), Permission::READ);
+    let locks = "lock: [/locks/team/a, /locks/shut/b, /read/c, /top]";
+    let file = jobs(&[job("tick", "0 0 1 1 *", "[\"true\"]", locks)]);
+    let specs = ["a", "b"].map(|name| with_credential(usual(place.node(name)).jobs(&file), "digest:cron:secret"));
+    let [leader, follower] = in_line(specs.each_ref().map(|(_, spec)| spec.clone()));
+    for node in [&leader, &follower] {
+        let folders = the_line_about(node, "folders of jobs' locks");
+        assert!(folders.contains("to everybody: to world:anyone (cdrwa) /locks, /locks/team."), "{folders}");
+        assert!(folders.contains("setAcl"), "{folders}");
+        let locks = the_line_about(node, "locks of jobs");
+        assert!(locks.contains("world:anyone (cdrwa) /locks/team/a"), "{locks}");
+        assert!(locks.contains("digest:other (cdrwa) /locks/team/a"), "{locks}");
+    }
+    leader.await_event("coordination.secured", LONG);
+    stranger.seize(&place.path("/locks"), Permission::READ);
+    stranger.seize(&place.path("/locks/team"), Permission::READ);
+    stranger.seize(&place.path("/locks/team/a"), Permission::NONE);
+    let follower = follower.again();
+    // The leader has closed what was open to everybody and named nobody else.
+    let locks = the_line_about(&follower, "locks of jobs");
+    assert!(!locks.contains("/locks/shut/b") && locks.contains("world:anyone (r) /read/c"), "{locks}");
+    // The folders would have been named before the locks.
+    assert_eq!(said_of(&follower, "folders"), [""; 0]);
 }

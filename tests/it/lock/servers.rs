@@ -91,6 +91,11 @@ fn a_wrong_setting_of_the_environment_file_is_named_with_its_line() {
         "cronkeeper.env:2: CRONKEEPER_SESSION_TIMEOUT",
     );
     refused("\n\nnonsense\n", "cronkeeper.env:3: the line is not a setting");
+    // Otherwise the lock would be one of this host, without a word.
+    refused("# servers\nCRONKEEPER_ZOOKEEPER=\n", "cronkeeper.env:2: `CRONKEEPER_ZOOKEEPER` is empty; give it a value");
+    let empty = file("CRONKEEPER_ZOOKEEPER=\n");
+    let (code, said) = printed("", &["lock", "--environment-file", &empty, "/locks/a", "--", "echo", "ran"]);
+    assert!(code == Some(78) && !said.contains("ran"), "{code:?} {said}");
     let (only_key, key) = (dir.write("key.pem", ""), "CRONKEEPER_ZOOKEEPER_KEY");
     refused(&format!("CRONKEEPER_ZOOKEEPER=h:1\n{key}={}\n", only_key.display()), "without `--zookeeper-cert`");
 }

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+
 use super::entries::{Turn, turn};
 use super::local::{HandOff, LocalQueue};
 use super::obstacles::Obstacles;
-use super::queue::{create_parents, line, ordered, remove, settle, sort, stat, watch};
+use super::queue::{AT_ONCE, create_all_parents, line, ordered, remove, settle, sort, stat, stats, watch};
 use super::size::SizeWatch;
 use super::{HeldLock, LOOK_AGAIN, LockError, LockRequest, PAUSE};
-use crate::zookeeper::client::{Client, Done, Error, Mode, Op, State, Watch as _};
+use crate::zookeeper::client::{Client, Done, Error, Mode, Op, Stat, State, Watch as _};
 use crate::zookeeper::context::{At as _, SessionError};
 use crate::zookeeper::paths;
 use cronkeeper_core::clock::{Clock, Wake};
@@ -77,12 +80,42 @@ impl<C: Client, K: Clock> Attempt<C, K> {
     }
 
     async fn try_acquire(&mut self) -> Result<(), LockError> {
-        let listed = self.join().await?;
-        let mut listed = listed;
-        for at in 0..self.entries.len() {
-            self.await_turn(at, listed.take()).await?;
+        let mut first = self.join().await?;
+        for from in (0..self.entries.len()).step_by(AT_ONCE) {
+            let listed = self.look(from, first.take()).await?;
+            for (at, listed) in (from..).zip(listed) {
+                self.await_turn(at, listed).await?;
+            }
         }
         self.verify().await
+    }
+
+    /// Reads the queues of the entries from this index on, up to [`AT_ONCE`] of them, and when the entries were created.
+    /// `first`: the queue of the first of them, if it was just read.
+    ///
+    /// Such a list may be old when it is used. Nobody gets in front of an entry, so one that was first still is unless it
+    /// was deleted, which [`Self::verify`] finds out; and who was in front may have gone, which `await_turn` sees when it
+    /// watches it.
+    async fn look(&mut self, from: usize, first: Option<Vec<String>>) -> Result<Vec<Option<Vec<String>>>, LockError> {
+        if self.entries.len() == 1 {
+            return Ok(vec![first]);
+        }
+        let client = line(&self.client)?;
+        let request = |OwnEntry { path, name, .. }: &OwnEntry| {
+            let created: BoxFuture<'static, Result<Option<Stat>, Error>> = client.stat(&path.child(name)).boxed();
+            let names: BoxFuture<'static, Result<Vec<String>, Error>> = client.children(path.as_str()).boxed();
+            (created, names)
+        };
+        // All are handed over before the first answer is awaited.
+        let requests: Vec<_> = self.entries.iter().skip(from).take(AT_ONCE).map(request).collect();
+        let mut listed = Vec::with_capacity(requests.len());
+        for (entry, (created, names)) in self.entries[from..].iter_mut().zip(requests) {
+            let created = created.await.at(entry.path.as_str())?;
+            entry.token = created.map(|stat| FencingToken(stat.czxid)).or(entry.token);
+            // What cannot be read is read again, and named then.
+            listed.push(names.await.ok());
+        }
+        Ok(listed)
     }
 
     /// Checks that of several entries none was deleted while the client waited for the others.
@@ -90,12 +123,12 @@ impl<C: Client, K: Clock> Attempt<C, K> {
         if self.entries.len() < 2 {
             return Ok(());
         }
-        for entry in self.entries() {
-            if stat(&self.client, &entry).await?.is_none() {
-                return self.give_up(entry).await;
-            }
+        let entries = self.entries();
+        let gone = stats(&self.client, entries.clone()).await?.iter().position(Option::is_none);
+        match gone {
+            Some(at) => self.give_up(entries[at].clone()).await,
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Removes all entries, because this one was deleted by somebody else.
@@ -124,9 +157,7 @@ impl<C: Client, K: Clock> Attempt<C, K> {
         };
         match made {
             Err(Error::NoNode) => {
-                for path in &self.request.paths {
-                    create_parents(&self.client, path.as_str()).await?;
-                }
+                create_all_parents(&self.client, &self.request.paths).await?;
                 Err(SessionError::Again("the lock was missing".into()).into())
             }
             Err(Error::Unanswered(_)) if self.sizes.is_too_large() => Err(self.sizes.error()),

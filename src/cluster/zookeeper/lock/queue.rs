@@ -1,15 +1,21 @@
 //! Requests on the queue of one lock: list it, watch an entry, create its parents.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::ready;
 
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 
 use super::entries::Recipe;
 use crate::zookeeper::client::{Client, Error, Mode, Op, Stat, State};
 use crate::zookeeper::context::{self, At as _, SessionError};
+use crate::zookeeper::paths;
 use crate::zookeeper::queue::{self, QueueEntry};
 use cronkeeper_core::lock::{LockKind, LockPath};
+
+/// Requests about many paths that are in flight at the same time: many paths must not take as many round trips, and not
+/// more memory than this many answers.
+pub const AT_ONCE: usize = 100;
 
 /// The session if it is connected. A request given up while disconnected would still be carried out afterwards.
 pub fn line<C: Client>(client: &C) -> Result<&C, SessionError> {
@@ -57,14 +63,50 @@ pub async fn stat<C: Client>(client: &C, path: &str) -> Result<Option<Stat>, Ses
     line(client)?.stat(path).await.at(path)
 }
 
+/// The metadata of entries in their order, [`AT_ONCE`] at a time; `None` of one that is gone.
+///
+/// All are read after this is called.
+pub async fn stats<C: Client>(client: &C, entries: Vec<String>) -> Result<Vec<Option<Stat>>, SessionError> {
+    for_each(client, entries, |client, entry| async move { stat(&client, &entry).await }).await
+}
+
+/// Asks about paths, [`AT_ONCE`] at a time.
+async fn for_each<C: Client, T, F: Future<Output = Result<T, SessionError>>>(
+    client: &C,
+    paths: Vec<String>,
+    ask: impl Fn(C, String) -> F,
+) -> Result<Vec<T>, SessionError> {
+    stream::iter(paths).map(|path| ask(client.clone(), path)).buffered(AT_ONCE).try_collect().await
+}
+
 /// Creates a path with its ancestors. The last component is a container, which the server removes once it is unused.
 ///
 /// A server before 3.5.3 knows no containers and gets a persistent znode.
 pub async fn create_parents<C: Client>(client: &C, path: &str) -> Result<(), SessionError> {
-    let ends = path.char_indices().skip(1).filter(|&(_, c)| c == '/').map(|(at, _)| at);
-    for ancestor in ends.map(|end| &path[..end]) {
-        create_parent(client, ancestor, Mode::Persistent).await?;
+    create_all_parents(client, &[path]).await
+}
+
+/// Creates several paths with their ancestors, as [`create_parents`] does: an ancestor before what is below it, and only
+/// once.
+pub async fn create_all_parents<C: Client>(client: &C, paths: &[impl AsRef<str>]) -> Result<(), SessionError> {
+    let paths: BTreeSet<&str> = paths.iter().map(AsRef::as_ref).collect();
+    let mut levels: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
+    for path in &paths {
+        for (level, ancestor) in paths::ancestors(path).enumerate() {
+            levels.entry(level).or_default().insert(ancestor);
+        }
     }
+    for level in levels.into_values() {
+        let level = level.into_iter().map(str::to_owned).collect();
+        let create = |client, path: String| async move { create_parent(&client, &path, Mode::Persistent).await };
+        for_each(client, level, create).await?;
+    }
+    let paths = paths.into_iter().map(str::to_owned).collect();
+    for_each(client, paths, |client, path| async move { create_container(&client, &path).await }).await?;
+    Ok(())
+}
+
+async fn create_container<C: Client>(client: &C, path: &str) -> Result<(), SessionError> {
     match create_parent(client, path, Mode::Container).await {
         Err(SessionError::Again(_)) => create_parent(client, path, Mode::Persistent).await,
         made => made,

@@ -157,13 +157,22 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if std::mem::replace(&mut self.supervisor.has_reported_open_paths, true) {
             return;
         }
-        let rights::Open { base, locks } = open;
+        let rights::Open { base, locks, folders } = open;
         if !base.is_nothing() {
             tracing::warn!(
                 target: TARGET,
                 event = log_event::COORDINATION_EXPOSED,
                 "{OPEN} to identities other than this node's: {base}. {RISK}. A leader with the same identities closes \
                  what it can"
+            );
+        }
+        if !folders.is_nothing() {
+            tracing::warn!(
+                target: TARGET,
+                event = log_event::COORDINATION_EXPOSED,
+                "folders of jobs' locks are open to everybody: {folders}. {RISK_OF_FOLDERS}. cronkeeper leaves them as \
+                 they are, because other programs may use them too; give each an access list (`setAcl` in ZooKeeper's \
+                 shell)"
             );
         }
         if !locks.is_nothing() {
@@ -177,11 +186,13 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 }
 
-const OPEN: &str = "cronkeeper's data in ZooKeeper stands open";
+const OPEN: &str = "cronkeeper's data in ZooKeeper is open";
 const RISK: &str = "Everybody who can write there can trigger, pause and kill any job and stop the cluster; everybody \
                     who can read there sees the output of jobs";
-const RISK_OF_LOCKS: &str = "Everybody who can write there can hold a lock for ever, so that its jobs wait or are \
+const RISK_OF_LOCKS: &str = "Everybody who can write there can hold a lock forever, so that its jobs wait or are \
                              skipped, and can delete the entry of a run, which kills the run";
+const RISK_OF_FOLDERS: &str = "Everybody who can reach the servers can put a znode of their own in place of a lock that \
+                               nobody uses, which keeps its jobs from running";
 const AS_CONFIGURED: &str = "who can reach the servers, because the authentication file contains `world:anyone`";
 
 fn describe(because: OpenReason) -> &'static str {

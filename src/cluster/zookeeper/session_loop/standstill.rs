@@ -122,7 +122,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 target: TARGET,
                 event = log_event::NODE_STUCK,
                 stood_ms,
-                "the daemon's loop stands still, perhaps because the state directory's disk does not respond; leaving \
+                "the daemon's loop is stuck, perhaps because the state directory's disk does not respond; leaving \
                  the queue until it turns again"
             ),
             (Standstill::None | Standstill::OutOfQueue, Standstill::OutOfCluster) => {
@@ -130,7 +130,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                     target: TARGET,
                     event = log_event::NODE_STUCK,
                     stood_ms,
-                    "the daemon's loop still stands still; removing this node's member, so that other nodes settle its \
+                    "the daemon's loop is still stuck; removing this node's member, so that other nodes settle its \
                      runs"
                 );
                 self.revoke_lease();
