@@ -1,16 +1,33 @@
-//! Admission control of a listener: limits for connections, history reads and answer bytes.
+//! Admission control of a listener: limits for connections, streams, history reads and answer bytes.
 //!
-//! Each limit also applies per caller, so that one caller who takes all it can get leaves enough for the others. When a
-//! connection ends, everything that it held is released. Who finds all connections taken takes the place of the oldest
-//! that has not sent a whole request: holding connections open shuts nobody out, however many addresses somebody has.
+//! Each limit also applies per caller. When a connection ends, everything that it held is released.
+//!
+//! Who finds no room gets it from others, and at once:
+//!
+//! - Any connection takes the place of one that has not sent a whole request, and so does any connection and any answer
+//!   of one whose answer has been unread for [`PATIENCE`], the oldest first.
+//! - If there is none, it takes the place of the oldest of whoever holds the most, if that is still more than it will
+//!   hold itself then: an answer that has been unread, or a request that has waited for the end of a run, for [`FAIR`];
+//!   or a stream of events.
+//!
+//! So who holds connections open, and does not read, shuts nobody out, and a few addresses cannot either.
 
+use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout};
 
 use super::caller::Caller;
+
+/// An answer that its client has not read for this long makes room for anybody.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// An answer that its client has not read for this long makes room for a caller who holds less: nobody on a usual
+/// network needs that long for an answer.
+pub(super) const FAIR: Duration = Duration::from_secs(1);
 
 /// The limits of one listener, in total and per caller.
 #[derive(Clone, Copy, Debug)]
@@ -63,40 +80,90 @@ pub(super) struct Admission {
 
 #[derive(Debug, Default)]
 struct Usage {
-    bytes: usize,
-    streams: usize,
+    /// What all callers hold together.
+    total: Held,
     callers: HashMap<Caller, CallerUsage>,
-    /// The connections that count, by their numbers, so the oldest first.
+    /// The connections and streams that count, by their numbers, so the oldest first.
     connections: BTreeMap<u64, Connection>,
+    /// Those that had to make room and have not ended yet, with the bytes that they still hold.
+    leaving: BTreeMap<u64, usize>,
     /// The number of the newest connection.
     newest: u64,
+}
+
+/// What one caller holds, or all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Held {
+    connections: usize,
+    streams: usize,
+    bytes: usize,
 }
 
 #[derive(Debug)]
 struct Connection {
     caller: Caller,
-    /// Its client has not sent a whole request, or has to wait: it may be closed to make room.
-    may_be_closed: bool,
+    state: State,
+    /// Bytes of its answer.
+    bytes: usize,
     closing: Arc<Notify>,
 }
 
-/// What the connections of one caller hold together.
-#[derive(Debug)]
-struct CallerUsage {
-    connections: usize,
-    streams: usize,
-    bytes: usize,
-    /// One permit: a caller reads one history at a time.
-    history: Arc<Semaphore>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Its client has not sent a whole request, or has to wait as a punishment.
+    Asking,
+    /// The request is being carried out.
+    Answering,
+    /// Since then the answer waits for something to happen, and nothing is lost if the client asks again.
+    Waiting { since: Instant },
+    /// Since then the client could have read the answer.
+    Unread { since: Instant },
+    /// It is a stream of events.
+    Stream,
 }
 
-impl CallerUsage {
-    fn new() -> Self {
-        Self { connections: 0, streams: 0, bytes: 0, history: Arc::new(Semaphore::new(1)) }
+impl Connection {
+    /// True if its answer has been there for this long.
+    fn is_unread_for(&self, time: Duration, now: Instant) -> bool {
+        matches!(self.state, State::Unread { since } if now.duration_since(since) >= time)
     }
 
-    fn is_idle(&self) -> bool {
-        self.connections + self.streams + self.bytes == 0
+    /// True if a caller who holds less may take its place.
+    fn makes_room_for_poorer(&self, now: Instant) -> bool {
+        let is_waiting = matches!(self.state, State::Waiting { since } if now.duration_since(since) >= FAIR);
+        is_waiting || self.is_unread_for(FAIR, now)
+    }
+
+    /// True if anybody may take its place.
+    fn makes_room(&self, now: Instant) -> bool {
+        self.state == State::Asking || self.is_unread_for(PATIENCE, now)
+    }
+
+    fn held(&self) -> Held {
+        let is_stream = self.state == State::Stream;
+        Held { connections: usize::from(!is_stream), streams: usize::from(is_stream), bytes: self.bytes }
+    }
+}
+
+/// What the connections of one caller hold together.
+#[derive(Debug, Default)]
+struct CallerUsage {
+    held: Held,
+    turns: Turns,
+}
+
+/// What a caller does one after the other, so that others get their turn between.
+#[derive(Clone, Debug)]
+struct Turns {
+    /// Reading a history.
+    history: Arc<Semaphore>,
+    /// Waiting for an answer that takes long to compute.
+    slow_answer: Arc<Semaphore>,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self { history: Arc::new(Semaphore::new(1)), slow_answer: Arc::new(Semaphore::new(1)) }
     }
 }
 
@@ -119,7 +186,7 @@ impl Admission {
     }
 
     /// Admits a connection; `None` if its caller is being answered on as many as allowed. If that is true of all callers
-    /// together, this waits until one of those ends.
+    /// together, this waits until one of those ends, or its client has had enough time to read the answer.
     ///
     /// Cancellation safety: if this future is dropped, the connection is not admitted.
     pub async fn admit(self: &Arc<Self>, caller: Caller) -> Option<Arc<Admitted>> {
@@ -128,32 +195,29 @@ impl Admission {
                 Attempt::Admitted(admitted) => return Some(admitted),
                 Attempt::Refused => return None,
                 // What is freed before this waits is not missed: the notification is kept.
-                Attempt::Full => self.freed.notified().await,
+                Attempt::Full => drop(timeout(FAIR, self.freed.notified()).await),
             }
         }
     }
 
     fn attempt(self: &Arc<Self>, caller: Caller) -> Attempt {
-        let limit = self.limits.connections;
+        let (limit, now) = (self.limits.connections, Instant::now());
         let mut usage = self.usage();
-        let own = usage.callers.get(&caller).map_or(0, |own| own.connections);
+        let own = usage.held_by(caller).connections;
         if own >= limit.per_caller {
-            if !usage.close_oldest(|connection| connection.caller == caller) {
-                return Attempt::Refused;
-            }
-        } else if usage.connections.len() >= limit.total && !usage.close_oldest(|_| true) {
-            return Attempt::Full;
+            let oldest = usage.first(|connection| connection.caller == caller && connection.makes_room(now));
+            let Some(oldest) = oldest else { return Attempt::Refused };
+            usage.close(oldest);
+        } else if usage.total.connections >= limit.total {
+            let oldest = usage.first(|connection| connection.makes_room(now));
+            let makes_room = |connection: &Connection| connection.makes_room_for_poorer(now);
+            let oldest = oldest.or_else(|| usage.first_of_richest(|held| held.connections, own + 1, makes_room));
+            let Some(oldest) = oldest else { return Attempt::Full };
+            usage.close(oldest);
         }
-        let caller_usage = usage.callers.entry(caller).or_insert_with(CallerUsage::new);
-        caller_usage.connections += 1;
-        let history = Arc::clone(&caller_usage.history);
-        usage.newest += 1;
-        let (number, closing) = (usage.newest, Arc::new(Notify::new()));
-        let connection = Connection { caller, may_be_closed: true, closing: Arc::clone(&closing) };
-        usage.connections.insert(number, connection);
+        let (number, closing, turns) = usage.add(caller);
         drop(usage);
-        let (admission, held) = (Arc::clone(self), Mutex::default());
-        Attempt::Admitted(Arc::new(Admitted { admission, caller, number, closing, history, held }))
+        Attempt::Admitted(Arc::new(Admitted { admission: Arc::clone(self), caller, number, closing, turns }))
     }
 
     fn usage(&self) -> MutexGuard<'_, Usage> {
@@ -162,24 +226,101 @@ impl Admission {
 }
 
 impl Usage {
-    /// Closes the oldest of these connections that may be closed. Its place is free at once. False if there is none.
-    fn close_oldest(&mut self, is_meant: impl Fn(&Connection) -> bool) -> bool {
-        let mut all = self.connections.iter();
-        let oldest = all.find(|&(_, connection)| connection.may_be_closed && is_meant(connection));
-        let oldest = oldest.map(|(number, _)| *number);
-        let Some(closed) = oldest.and_then(|number| self.connections.remove(&number)) else { return false };
-        closed.closing.notify_one();
-        self.release(closed.caller, |usage| usage.connections -= 1);
-        true
+    fn held_by(&self, caller: Caller) -> Held {
+        self.callers.get(&caller).map(|usage| usage.held).unwrap_or_default()
     }
 
-    /// Takes something off what a caller holds, and forgets the caller if that was all.
-    fn release(&mut self, caller: Caller, take_off: impl FnOnce(&mut CallerUsage)) {
-        if let Entry::Occupied(mut entry) = self.callers.entry(caller) {
-            take_off(entry.get_mut());
-            if entry.get().is_idle() {
-                entry.remove();
-            }
+    /// Counts a new connection.
+    fn add(&mut self, caller: Caller) -> (u64, Arc<Notify>, Turns) {
+        self.newest += 1;
+        let closing = Arc::new(Notify::new());
+        let connection = Connection { caller, state: State::Asking, bytes: 0, closing: Arc::clone(&closing) };
+        self.change(caller, |held| held.connections += 1);
+        self.connections.insert(self.newest, connection);
+        let turns = self.callers.get(&caller).map(|usage| usage.turns.clone()).unwrap_or_default();
+        (self.newest, closing, turns)
+    }
+
+    /// The oldest of these connections.
+    fn first(&self, is_meant: impl Fn(&Connection) -> bool) -> Option<u64> {
+        self.connections.iter().find(|&(_, connection)| is_meant(connection)).map(|(number, _)| *number)
+    }
+
+    /// The oldest of these connections of the caller who holds the most of something, if that is more than somebody
+    /// `wants` to have.
+    fn first_of_richest(
+        &self,
+        what: impl Fn(&Held) -> usize,
+        wants: usize,
+        is_meant: impl Fn(&Connection) -> bool,
+    ) -> Option<u64> {
+        let has = |connection: &Connection| what(&self.held_by(connection.caller));
+        let meant = self.connections.iter().filter(|&(_, connection)| is_meant(connection) && has(connection) > wants);
+        meant.min_by_key(|&(_, connection)| Reverse(has(connection))).map(|(number, _)| *number)
+    }
+
+    /// The answers that have to be closed so that a connection may have one of this size, none if there is room. `None`
+    /// if no answers make enough room, or the connection itself has to make room.
+    fn answers_in_the_way(&self, number: u64, bytes: usize, limit: Quota, now: Instant) -> Option<Vec<u64>> {
+        let caller = self.connections.get(&number)?.caller;
+        let mut total = self.total.bytes;
+        let mut held: HashMap<Caller, usize> =
+            self.callers.iter().map(|(caller, usage)| (*caller, usage.held.bytes)).collect();
+        let mut answers: Vec<_> = self.connections.iter().filter(|(other, _)| **other != number).collect();
+        answers.retain(|(_, answer)| answer.bytes > 0 && answer.is_unread_for(FAIR, now));
+        let mut closed = Vec::new();
+        loop {
+            let has = |caller: Caller| held.get(&caller).copied().unwrap_or_default();
+            let wants = has(caller) + bytes;
+            let mut old = answers.iter().enumerate().filter(|(_, (_, answer))| answer.is_unread_for(PATIENCE, now));
+            let next = if wants > limit.per_caller {
+                old.find(|(_, (_, answer))| answer.caller == caller)?.0
+            } else if total + bytes > limit.total {
+                let of_richest = || {
+                    let richer = answers.iter().enumerate().filter(|(_, (_, answer))| has(answer.caller) > wants);
+                    richer.min_by_key(|(_, (_, answer))| Reverse(has(answer.caller)))
+                };
+                old.next().or_else(of_richest)?.0
+            } else {
+                return Some(closed);
+            };
+            let (number, answer) = answers.remove(next);
+            total -= answer.bytes;
+            held.entry(answer.caller).and_modify(|held| *held -= answer.bytes);
+            closed.push(*number);
+        }
+    }
+
+    /// Closes a connection. What it holds is free at once, although it ends a moment later.
+    fn close(&mut self, number: u64) {
+        if let Some(closed) = self.remove(number) {
+            self.leaving.insert(number, closed.bytes);
+            closed.closing.notify_one();
+        }
+    }
+
+    /// Counts a connection no longer; `None` if that is so already.
+    fn remove(&mut self, number: u64) -> Option<Connection> {
+        let removed = self.connections.remove(&number)?;
+        let Held { connections, streams, bytes } = removed.held();
+        self.change(removed.caller, |held| {
+            held.connections -= connections;
+            held.streams -= streams;
+            held.bytes -= bytes;
+        });
+        Some(removed)
+    }
+
+    /// Changes what a caller holds, and forgets the caller if that is nothing.
+    fn change(&mut self, caller: Caller, change: impl Fn(&mut Held)) {
+        change(&mut self.total);
+        let mut entry = match self.callers.entry(caller) {
+            Entry::Occupied(entry) => entry,
+            Entry::Vacant(entry) => entry.insert_entry(CallerUsage::default()),
+        };
+        change(&mut entry.get_mut().held);
+        if entry.get().held == Held::default() {
+            entry.remove();
         }
     }
 }
@@ -191,15 +332,7 @@ pub(super) struct Admitted {
     caller: Caller,
     number: u64,
     closing: Arc<Notify>,
-    history: Arc<Semaphore>,
-    held: Mutex<Held>,
-}
-
-/// What one connection holds.
-#[derive(Debug, Default)]
-struct Held {
-    bytes: usize,
-    is_stream: bool,
+    turns: Turns,
 }
 
 /// Why an answer is refused for lack of memory.
@@ -213,20 +346,26 @@ pub(super) enum NoMemory {
 
 impl Admitted {
     /// Reserves memory for an answer until the connection ends.
+    ///
+    /// Nothing waits here: the answer is in memory already, and would be uncounted meanwhile.
     pub fn reserve(&self, bytes: usize) -> Result<(), NoMemory> {
         let quota = self.admission.limits.bytes;
         if bytes > quota.per_caller {
             return Err(NoMemory::TooLarge { limit: quota.per_caller });
         }
         let mut usage = self.admission.usage();
-        let total = usage.bytes + bytes;
-        let Some(caller_usage) = usage.callers.get_mut(&self.caller) else { return Err(NoMemory::Busy) };
-        if total > quota.total || caller_usage.bytes + bytes > quota.per_caller {
+        let in_the_way = usage.answers_in_the_way(self.number, bytes, quota, Instant::now()).ok_or(NoMemory::Busy)?;
+        // Those that leave use memory until they are gone: together with those that count, at most twice the limit.
+        let more = in_the_way.iter().filter_map(|number| usage.connections.get(number)).map(|answer| answer.bytes);
+        let leaving: usize = usage.leaving.values().copied().chain(more).sum();
+        if leaving > quota.total {
             return Err(NoMemory::Busy);
         }
-        caller_usage.bytes += bytes;
-        usage.bytes = total;
-        self.held().bytes += bytes;
+        in_the_way.into_iter().for_each(|number| usage.close(number));
+        usage.change(self.caller, |held| held.bytes += bytes);
+        if let Some(own) = usage.connections.get_mut(&self.number) {
+            own.bytes += bytes;
+        }
         Ok(())
     }
 
@@ -235,19 +374,31 @@ impl Admitted {
         self.closing.notified().await;
     }
 
-    /// The client has sent a whole request, and will be answered: the connection makes room for no other.
+    /// The client has sent a whole request, which is carried out now: the connection makes room for no other.
     pub fn keep_place(&self) {
-        self.set_may_be_closed(false);
+        self.change_state(|state| if state == State::Asking { State::Answering } else { state });
     }
 
     /// The connection makes room for another if there are too many.
     pub fn offer_place(&self) {
-        self.set_may_be_closed(true);
+        self.change_state(|state| if state == State::Answering { State::Asking } else { state });
     }
 
-    fn set_may_be_closed(&self, may_be_closed: bool) {
+    /// The answer waits for something to happen: the connection makes room for a caller who holds less.
+    pub fn wait(&self) {
+        let since = Instant::now();
+        self.change_state(|state| if state == State::Answering { State::Waiting { since } } else { state });
+    }
+
+    /// The answer is ready: from now on it is up to the client how long the connection lasts.
+    pub fn answered(&self) {
+        let since = Instant::now();
+        self.change_state(|state| if state == State::Stream { state } else { State::Unread { since } });
+    }
+
+    fn change_state(&self, change: impl Fn(State) -> State) {
         if let Some(connection) = self.admission.usage().connections.get_mut(&self.number) {
-            connection.may_be_closed = may_be_closed;
+            connection.state = change(connection.state);
         }
     }
 
@@ -255,34 +406,49 @@ impl Admitted {
     pub fn become_stream(&self) -> bool {
         let quota = self.admission.limits.streams;
         let mut usage = self.admission.usage();
-        let is_full = usage.streams >= quota.total;
-        let is_counted = usage.connections.contains_key(&self.number);
-        let Some(caller_usage) = usage.callers.get_mut(&self.caller).filter(|_| is_counted) else { return false };
-        if is_full || caller_usage.streams >= quota.per_caller {
+        match usage.connections.get(&self.number).map(|own| own.state) {
+            None => return false,
+            Some(State::Stream) => return true,
+            Some(_) => {}
+        }
+        let own = usage.held_by(self.caller).streams;
+        if own >= quota.per_caller {
             return false;
         }
-        caller_usage.streams += 1;
-        caller_usage.connections -= 1;
-        usage.streams += 1;
-        usage.connections.remove(&self.number);
-        self.held().is_stream = true;
+        if usage.total.streams >= quota.total {
+            let is_stream = |connection: &Connection| connection.state == State::Stream;
+            let of_richest = usage.first_of_richest(|held| held.streams, own + 1, is_stream);
+            // Among as many callers as there are streams, each has one for a while.
+            let oldest = of_richest.or_else(|| usage.first(is_stream).filter(|_| own == 0));
+            let Some(oldest) = oldest else { return false };
+            usage.close(oldest);
+        }
+        usage.change(self.caller, |held| {
+            held.connections -= 1;
+            held.streams += 1;
+        });
+        if let Some(connection) = usage.connections.get_mut(&self.number) {
+            connection.state = State::Stream;
+        }
+        drop(usage);
         self.admission.freed.notify_one();
         true
     }
 
     /// True for a stream of events.
     pub fn is_stream(&self) -> bool {
-        self.held().is_stream
-    }
-
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.admission.usage().connections.get(&self.number).is_some_and(|own| own.state == State::Stream)
     }
 
     /// Waits until this connection may read a history. The turn ends when the permits are dropped.
     pub async fn history_permits(&self) -> (Permit, Permit) {
-        let own = Arc::clone(&self.history).acquire_owned().await.ok();
+        let own = Arc::clone(&self.turns.history).acquire_owned().await.ok();
         (own, Arc::clone(&self.admission.histories).acquire_owned().await.ok())
+    }
+
+    /// Waits until no other connection of the caller waits for an answer that takes long to compute.
+    pub async fn slow_answer_permit(&self) -> Permit {
+        Arc::clone(&self.turns.slow_answer).acquire_owned().await.ok()
     }
 
     /// Most bytes of one history.
@@ -293,166 +459,13 @@ impl Admitted {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut usage = self.admission.usage();
-        usage.bytes -= held.bytes;
-        usage.streams -= usize::from(held.is_stream);
-        // One that had to make room counts no longer.
-        let is_counted = usage.connections.remove(&self.number).is_some();
-        usage.release(self.caller, |caller_usage| {
-            caller_usage.bytes -= held.bytes;
-            caller_usage.streams -= usize::from(held.is_stream);
-            caller_usage.connections -= usize::from(is_counted);
-        });
+        usage.leaving.remove(&self.number);
+        usage.remove(self.number);
         drop(usage);
         self.admission.freed.notify_one();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use futures_util::FutureExt as _;
-
-    use super::*;
-
-    const LIMITS: ListenerLimits = ListenerLimits {
-        connections: Quota { total: 8, per_caller: 2 },
-        streams: Quota { total: 3, per_caller: 2 },
-        bytes: Quota { total: 250, per_caller: 150 },
-        histories: 2,
-        history: 10,
-    };
-
-    fn caller(last: u8) -> Caller {
-        Caller::Remote([192, 0, 2, last].into())
-    }
-
-    /// A new connection; `None` if it is refused, or would have to wait.
-    fn admitted(admission: &Arc<Admission>, last: u8) -> Option<Arc<Admitted>> {
-        admission.admit(caller(last)).now_or_never().flatten()
-    }
-
-    /// The same, on which a whole request was sent.
-    fn answered(admission: &Arc<Admission>, last: u8) -> Option<Arc<Admitted>> {
-        admitted(admission, last).inspect(|admitted| admitted.keep_place())
-    }
-
-    fn is_closed(admitted: &Admitted) -> bool {
-        admitted.room_needed().now_or_never().is_some()
-    }
-
-    #[test]
-    fn one_caller_cannot_take_the_connections_of_the_others() {
-        let admission = Admission::new(LIMITS);
-        let (first, _second) = (answered(&admission, 1).unwrap(), answered(&admission, 1).unwrap());
-        assert!(admitted(&admission, 1).is_none());
-        let _other = admitted(&admission, 2).unwrap();
-        drop(first);
-        assert!(admitted(&admission, 1).is_some());
-    }
-
-    #[test]
-    fn the_oldest_without_a_whole_request_makes_room_for_another() {
-        let admission = Admission::new(LIMITS);
-        let _answered: Vec<_> = (1..=3).map(|last| answered(&admission, last).unwrap()).collect();
-        let asking: Vec<_> = [4, 4, 5, 5, 6].map(|last| admitted(&admission, last).unwrap()).into();
-        let newer: Vec<_> = (7..=10).map(|last| admitted(&admission, last).unwrap()).collect();
-        assert_eq!(asking.iter().map(|one| is_closed(one)).collect::<Vec<_>>(), [true, true, true, true, false]);
-        assert_eq!(admission.usage().connections.len(), LIMITS.connections.total);
-        // What still belongs to the closed ones takes nobody's place when it goes.
-        drop(asking);
-        assert_eq!(admission.usage().connections.len(), LIMITS.connections.total - 1);
-        drop(newer);
-        let usage = admission.usage();
-        assert_eq!((usage.connections.len(), usage.callers.len()), (3, 3));
-    }
-
-    #[test]
-    fn at_its_own_limit_a_caller_closes_its_own_oldest_and_nobody_elses() {
-        let admission = Admission::new(LIMITS);
-        let other = admitted(&admission, 1).unwrap();
-        let own: Vec<_> = (0..4).map(|_| admitted(&admission, 2).unwrap()).collect();
-        assert_eq!(own.iter().map(|one| is_closed(one)).collect::<Vec<_>>(), [true, true, false, false]);
-        assert!(!is_closed(&other));
-        own.iter().for_each(|own| own.keep_place());
-        assert!(admitted(&admission, 2).is_none(), "it is being answered on both");
-        own[3].offer_place();
-        assert!(admitted(&admission, 2).is_some() && is_closed(&own[3]));
-    }
-
-    #[tokio::test]
-    async fn where_all_are_being_answered_another_waits_until_one_is_done() {
-        let admission = Admission::new(LIMITS);
-        let mut all: Vec<_> = (1..=8).map(|last| answered(&admission, last).unwrap()).collect();
-        assert!(admitted(&admission, 9).is_none());
-        let waiting = tokio::spawn({
-            let admission = Arc::clone(&admission);
-            async move { admission.admit(caller(9)).await.is_some() }
-        });
-        tokio::task::yield_now().await;
-        drop(all.pop());
-        assert!(waiting.await.unwrap());
-    }
-
-    #[test]
-    fn a_caller_without_connections_is_forgotten() {
-        let admission = Admission::new(LIMITS);
-        let first = admitted(&admission, 1).unwrap();
-        first.reserve(100).unwrap();
-        drop(first);
-        let usage = admission.usage();
-        assert_eq!((usage.bytes, usage.callers.len(), usage.connections.len()), (0, 0, 0));
-    }
-
-    #[test]
-    fn what_a_closed_connection_holds_is_released_when_it_is_gone() {
-        let admission = Admission::new(LIMITS);
-        let first = admitted(&admission, 1).unwrap();
-        first.reserve(100).unwrap();
-        let _others = [1, 1].map(|last| admitted(&admission, last).unwrap());
-        assert!(is_closed(&first) && !first.become_stream());
-        assert_eq!(admission.usage().bytes, 100);
-        drop(first);
-        assert_eq!(admission.usage().bytes, 0);
-    }
-
-    #[test]
-    fn streams_take_no_connections_and_have_limits_of_their_own() {
-        let admission = Admission::new(LIMITS);
-        let mine: Vec<_> = (0..2).map(|_| admitted(&admission, 1).unwrap()).collect();
-        assert!(mine.iter().all(|stream| stream.become_stream() && stream.is_stream()));
-        assert_eq!(admission.usage().connections.len(), 0);
-        let third = admitted(&admission, 1).expect("streams are no connections");
-        assert!(!third.become_stream(), "a caller has at most two");
-        let others = [2, 3].map(|last| admitted(&admission, last).unwrap().become_stream());
-        assert_eq!(others, [true, true], "each has ended at once");
-        let [one, two] = [2, 3].map(|last| admitted(&admission, last).unwrap());
-        assert_eq!([one.become_stream(), two.become_stream()], [true, false], "there are at most three");
-        drop((mine, third, one, two));
-        let usage = admission.usage();
-        assert_eq!((usage.streams, usage.callers.len()), (0, 0));
-    }
-
-    #[test]
-    fn bytes_are_counted_per_caller_and_in_total() {
-        let admission = Admission::new(LIMITS);
-        let [a, b, c] = [1, 1, 2].map(|last| admitted(&admission, last).unwrap());
-        assert_eq!(a.reserve(151), Err(NoMemory::TooLarge { limit: 150 }));
-        assert_eq!((a.reserve(100), b.reserve(100), b.reserve(50)), (Ok(()), Err(NoMemory::Busy), Ok(())));
-        assert_eq!((c.reserve(150), c.reserve(100)), (Err(NoMemory::Busy), Ok(())));
-        drop(a);
-        assert_eq!(b.reserve(101), Err(NoMemory::Busy), "the other caller has reserved the rest");
-        assert_eq!(b.reserve(100), Ok(()));
-    }
-
-    #[test]
-    fn one_caller_reads_one_history_at_a_time_and_does_not_block_others() {
-        let admission = Admission::new(LIMITS);
-        let [a, b, c] = [1, 1, 2].map(|last| admitted(&admission, last).unwrap());
-        let first = a.history_permits().now_or_never().expect("it is free");
-        assert!(b.history_permits().now_or_never().is_none());
-        assert!(c.history_permits().now_or_never().is_some());
-        drop(first);
-        assert!(b.history_permits().now_or_never().is_some());
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 
@@ -41,7 +41,7 @@ pub(super) async fn refuse_foreign_pages(request: Request, next: Next) -> Respon
 
 /// Refuses requests on the socket under a name that somebody else can own. On TCP the listener checks names itself.
 pub(super) async fn refuse_rebound_names(request: Request, next: Next) -> Response {
-    if !is_rebound(request.headers()) {
+    if !is_rebound(request.headers(), request.uri()) {
         return next.run(request).await;
     }
     let error = "the request's `Host` is a name of the internet: open the socket under `localhost`";
@@ -59,8 +59,10 @@ fn is_of_foreign_page(headers: &HeaderMap) -> bool {
     is_foreign_site || origins.any(|origin| !origin.to_str().is_ok_and(is_own))
 }
 
-fn is_rebound(headers: &HeaderMap) -> bool {
-    let mut hosts = headers.get_all(header::HOST).iter().filter_map(|host| host.to_str().ok());
+/// The name in the URI, if there is one, is the one that counts by HTTP; the other one counts here too.
+fn is_rebound(headers: &HeaderMap, uri: &Uri) -> bool {
+    let hosts = headers.get_all(header::HOST).iter().filter_map(|host| host.to_str().ok());
+    let mut hosts = hosts.chain(uri.authority().map(|authority| authority.as_str()));
     hosts.any(|host| HostName::of_authority(host).is_some_and(|name| name.is_public()))
 }
 
@@ -96,10 +98,15 @@ mod tests {
     fn a_name_that_somebody_can_own_is_refused_on_the_socket() {
         for own in ["localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "cronkeeper", "x", "a.localhost", ""]
         {
-            assert!(!is_rebound(&headers(&[("host", own)])), "{own}");
+            assert!(!is_rebound(&headers(&[("host", own)]), &Uri::from_static("/")), "{own}");
         }
         for other in ["evil.example", "evil.example:8080", "EVIL.example."] {
-            assert!(is_rebound(&headers(&[("host", other)])), "{other}");
+            assert!(is_rebound(&headers(&[("host", other)]), &Uri::from_static("/")), "{other}");
+            let uri = format!("http://{other}/v1/status").parse().unwrap();
+            for host in [&[][..], &[("host", "localhost")]] {
+                assert!(is_rebound(&headers(host), &uri), "{uri} {host:?}");
+            }
         }
+        assert!(!is_rebound(&headers(&[("host", "localhost")]), &Uri::from_static("http://localhost/v1/status")));
     }
 }

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use tracing::info;
 use uuid::Uuid;
 
+use super::admission::Admitted;
 use super::caller::{self, Caller, Grant};
 use super::network::Visibility;
 use super::show::{job_name, no_such_job};
@@ -126,10 +127,12 @@ pub(super) async fn kill(
 /// `GET /v1/runs/{run}`. 404 if the ledger has no record of the run.
 pub(super) async fn run(
     State(state): State<Arc<ApiState>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
     visibility: Visibility,
     run: PathParam,
 ) -> Result<Json<RunAnswer>, RefusedRequest> {
     let run = run_id(run)?;
+    admitted.wait();
     let answer = match timeout(TIMEOUT, state.sources.operator.followed(run.clone())).await {
         Err(_) => RunAnswer::Pending,
         Ok(followed) => match followed.map_err(unavailable)? {
@@ -281,15 +284,20 @@ pub(super) fn limited_reason(reason: Option<String>) -> Result<Option<String>, R
     Ok(reason)
 }
 
-/// Parses a request's body. An empty one means `{}`.
-pub(super) fn parse_body<T: DeserializeOwned>(body: RequestBody) -> Result<T, RefusedRequest> {
-    let body = body.map_err(|bad| match bad.status() {
+/// The answer to a request whose body was not read, given the one that the extractor would give.
+pub(super) fn unread_body(code: StatusCode, error: String) -> RefusedRequest {
+    match code {
         StatusCode::PAYLOAD_TOO_LARGE => {
             let error = format!("the request is longer than the {} KiB that one may be", MOST_BYTES >> 10);
-            RefusedRequest::new(StatusCode::PAYLOAD_TOO_LARGE, error)
+            RefusedRequest::new(code, error)
         }
-        other => RefusedRequest::new(other, bad.body_text()),
-    })?;
+        _ => RefusedRequest::new(code, error),
+    }
+}
+
+/// Parses a request's body. An empty one means `{}`.
+pub(super) fn parse_body<T: DeserializeOwned>(body: RequestBody) -> Result<T, RefusedRequest> {
+    let body = body.map_err(|bad| unread_body(bad.status(), bad.body_text()))?;
     let text: &[u8] = if body.is_empty() { b"{}" } else { &body };
     serde_json::from_slice(text)
         .map_err(|error| RefusedRequest::new(StatusCode::BAD_REQUEST, format!("invalid body: {error}")))

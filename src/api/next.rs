@@ -4,12 +4,13 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::{Extension, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::admission::Admitted;
 use super::network::Visibility;
 use super::show::no_such_job;
 use super::slow_answers::LONGEST;
@@ -113,6 +114,7 @@ type Parameters = Result<Query<Vec<(String, String)>>, QueryRejection>;
 /// `GET /v1/next`.
 pub(super) async fn next(
     State(state): State<Arc<ApiState>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
     visibility: Visibility,
     parameters: Parameters,
 ) -> Result<Response, RefusedRequest> {
@@ -129,7 +131,7 @@ pub(super) async fn next(
         // The text of the answer is long too.
         serde_json::to_vec(&coming).ok()
     };
-    Ok(match state.slow_answers.compute(work).await {
+    Ok(match state.slow_answers.compute(admitted.slow_answer_permit(), work).await {
         Ok(Some(json)) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
         Ok(None) => {
             let limit = duration::format(LONGEST);

@@ -1,8 +1,7 @@
 //! HTTP listeners with limits: one request per connection, and bounds for size, time and number.
 //!
 //! A client that sends or reads too slowly, or sends too much, is disconnected. Until then
-//! [`admission`](super::admission) counts what it holds, and may close it for another as long as it has not sent a whole
-//! request. Each listener has its own limits, so clients on TCP cannot lock out the operator on the socket.
+//! [`admission`](super::admission) counts what it holds, and may close it for another who finds no room. Each listener has its own limits, so clients on TCP cannot lock out the operator on the socket.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -116,13 +115,16 @@ impl ListenerService {
         S: Endpoints + AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let mut serving = std::pin::pin!(self.serve(stream, Arc::clone(&admitted)));
-        // Cancellation safety: the connection is closed, unless it has become a stream, which goes on.
-        let is_over = tokio::select! {
-            () = admitted.room_needed() => true,
-            served = timeout(LIFETIME, &mut serving) => served.is_ok() || !admitted.is_stream(),
+        let lasting = async {
+            let served = timeout(LIFETIME, &mut serving).await;
+            if served.is_err() && admitted.is_stream() {
+                drop(timeout(STREAM_LIFETIME, serving).await);
+            }
         };
-        if !is_over {
-            drop(timeout(STREAM_LIFETIME, serving).await);
+        // Cancellation safety: the connection is closed, with all that it holds.
+        tokio::select! {
+            () = admitted.room_needed() => {}
+            () = lasting => {}
         }
     }
 
@@ -215,7 +217,7 @@ where
         async move {
             let answer = answering.await;
             // The rest of a request that is answered before its end is not waited for.
-            admitted.keep_place();
+            admitted.answered();
             answer
         }
     });
@@ -229,3 +231,6 @@ where
         .await;
     drop(served);
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,6 +27,8 @@ use cronkeeper_core::environment_file::{self, BadLine, Variable};
 
 /// The settings of `cronkeeper.service`.
 const ENVIRONMENT_FILE: &str = "/etc/cronkeeper/cronkeeper.env";
+/// Most bytes of the environment file.
+const MOST_BYTES: u64 = 1 << 20;
 /// The session timeout without `--session-timeout`.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time to wait until the servers have confirmed the end of a session.
@@ -104,7 +106,7 @@ impl ServiceArgs {
     }
 
     fn environment_file(&self) -> Result<BTreeMap<String, Setting>, Error> {
-        match safe_path::read_text(&self.environment_file, Wanted::Trusted) {
+        match safe_path::read_text(&self.environment_file, Wanted::Trusted, MOST_BYTES) {
             Ok(text) => settings(&text).map_err(|BadSetting { line, why }| {
                 LockFailure::EnvironmentLine { path: self.environment_file.clone(), line, why }.into()
             }),

@@ -16,7 +16,7 @@ mod refusal;
 mod walk;
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _};
+use std::io::{self, ErrorKind, Read as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -71,14 +71,13 @@ pub fn open_file_for(path: &Path, wanted: Wanted, user: u32) -> Result<File, Ref
     opened_file(&disk, &rules, &resolved, wanted)
 }
 
-/// Reads a text file that must be trusted or secret.
+/// Reads a text file that must be trusted or secret, at most so many bytes.
 ///
 /// # Errors
-/// As for [`open_file`]; also if it is not UTF-8.
-pub fn read_text(path: &Path, wanted: Wanted) -> Result<String, Refusal> {
-    let mut text = String::new();
-    open_file(path, wanted)?.read_to_string(&mut text)?;
-    Ok(text)
+/// As for [`open_file`]; also if it is larger, or not UTF-8.
+pub fn read_text(path: &Path, wanted: Wanted, most: u64) -> Result<String, Refusal> {
+    let bytes = read_bytes(path, wanted, most)?;
+    String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not UTF-8").into())
 }
 
 /// Reads a file that must be trusted or secret, at most so many bytes.
@@ -86,10 +85,18 @@ pub fn read_text(path: &Path, wanted: Wanted) -> Result<String, Refusal> {
 /// # Errors
 /// As for [`open_file`]; also if it is larger.
 pub fn read_bytes(path: &Path, wanted: Wanted, most: u64) -> Result<Vec<u8>, Refusal> {
+    Ok(read_whole(open_file(path, wanted)?, most)?)
+}
+
+/// Reads the rest of a file, at most so many bytes.
+///
+/// # Errors
+/// If it cannot be read, or is larger.
+pub fn read_whole(file: File, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open_file(path, wanted)?.take(most + 1).read_to_end(&mut bytes)?;
+    file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        return Err(io::Error::other(format!("it is larger than {most} bytes")).into());
+        return Err(io::Error::other(format!("it is larger than {most} bytes")));
     }
     Ok(bytes)
 }
@@ -286,9 +293,9 @@ mod tests {
         std::fs::create_dir(dir.path().join("sub")).unwrap();
         symlink(dir.path(), dir.path().join("sub/up")).unwrap();
         symlink("sub/up/file", dir.path().join("far")).unwrap();
-        assert_eq!(read_text(&file, Wanted::Secret).unwrap(), "text");
-        assert_eq!(read_text(&dir.path().join("far"), Wanted::Secret).unwrap(), "text");
-        assert_eq!(read_text(&dir.path().join("sub/../file"), Wanted::Secret).unwrap(), "text");
+        assert_eq!(read_text(&file, Wanted::Secret, 1 << 10).unwrap(), "text");
+        assert_eq!(read_text(&dir.path().join("far"), Wanted::Secret, 1 << 10).unwrap(), "text");
+        assert_eq!(read_text(&dir.path().join("sub/../file"), Wanted::Secret, 1 << 10).unwrap(), "text");
     }
 
     #[test]
@@ -318,7 +325,7 @@ mod tests {
         let (_dir, file) = with_file();
         for (given, is_accepted) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false)] {
             mode(&file, given);
-            assert_eq!(read_text(&file, Wanted::Secret).is_ok(), is_accepted, "{given:o}");
+            assert_eq!(read_text(&file, Wanted::Secret, 1 << 10).is_ok(), is_accepted, "{given:o}");
         }
     }
 

@@ -13,6 +13,7 @@
 
 mod bounded;
 pub mod client;
+mod cluster_id;
 mod committer;
 pub mod connect_string;
 mod context;

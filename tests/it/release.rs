@@ -123,6 +123,25 @@ async fn a_chroot_that_does_not_exist_is_an_error_of_the_settings() {
     assert!(err.contains("nothing was released") && err.contains(&format!("create `{chroot}`")), "{err}");
 }
 
+/// Whoever may write there may put anything in its place.
+#[tokio::test]
+async fn what_is_no_cluster_id_is_named_in_a_few_words_and_never_taken_for_one() {
+    let connect = shared();
+    let spec = spec(&connect);
+    let (_killed, _) = killed(&spec);
+    let client = Client::connect(&connect).await.unwrap();
+    let (id, _) = client.get_data("/cronkeeper/cluster").await.unwrap();
+    for (foreign, why) in [(vec![b'x'; 900_000], "it has 900000 bytes"), (b"pear".to_vec(), "`pear` is no UUID")] {
+        client.set_data("/cronkeeper/cluster", &foreign, None).await.unwrap();
+        let (code, _, err) = command::texts(&release(&spec, Some(&connect)));
+        assert_eq!(code, Some(0), "{err}");
+        assert!(err.contains(&format!("/cronkeeper/cluster holds no cluster id: {why}")), "{err}");
+        assert!(err.contains("keeps what it holds in ZooKeeper until its session ends") && err.len() < 1_000, "{err}");
+    }
+    client.set_data("/cronkeeper/cluster", &id, None).await.unwrap();
+    assert_released(&spec, &release(&spec, Some(&connect)));
+}
+
 /// Writes a begin that the ledger accepted but whose node died before it learned of it.
 ///
 /// Nothing was started, and only the next process of the node can prove that.

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::visitor::Visitor;
 use super::{Page, RefusedPage};
-use crate::api::control::{MOST_REASON, PathParam, TriggerBody, run_id};
+use crate::api::control::{MOST_REASON, PathParam, TriggerBody, run_id, unread_body};
 use crate::api::show::job_name;
 use crate::api::{ApiState, RefusedRequest};
 use cronkeeper_core::term::NodeName;
@@ -38,7 +38,7 @@ type ActionForm = Result<Form<Action>, FormRejection>;
 
 impl From<FormRejection> for RefusedPage {
     fn from(bad: FormRejection) -> Self {
-        Self(RefusedRequest::new(bad.status(), bad.body_text()))
+        Self(unread_body(bad.status(), bad.body_text()))
     }
 }
 

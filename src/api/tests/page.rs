@@ -17,9 +17,11 @@ pub async fn ask_on<S: std::io::Read + std::io::Write>(
 ) -> (String, String) {
     let asked = spawn_blocking(move || {
         let mut stream = connect().unwrap();
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
+        // Both may fail at the end: the daemon may refuse the request before all of it is sent.
+        drop(stream.write_all(request.as_bytes()));
+        let mut answer = Vec::new();
+        drop(stream.read_to_end(&mut answer));
+        let answer = String::from_utf8(answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         (head.to_owned(), body.to_owned())
     });
@@ -147,7 +149,16 @@ async fn a_page_from_elsewhere_can_neither_change_nor_read_anything_through_the_
     }
     let rebound = "GET /v1/status HTTP/1.1\r\nHost: evil.example:8080\r\n\r\n".to_owned();
     assert_eq!(code(&daemon.page(rebound).await.0), 421);
+    let absolute = "GET http://evil.example:8080/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned();
+    assert_eq!(code(&daemon.page(absolute).await.0), 421);
     assert!(daemon.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_form_that_is_too_long_is_refused_in_the_words_of_the_api() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let (head, page) = daemon.page(post("/session", FORM, &format!("token={}", "x".repeat(1 << 20)))).await;
+    assert!(code(&head) == 413 && page.contains("the request is longer than the 64 KiB that one may be"), "{page}");
 }
 
 #[tokio::test]

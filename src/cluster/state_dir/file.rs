@@ -3,7 +3,7 @@
 //! A file is written under a temporary name and then renamed. It is synced if it must survive a crash of the host.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -11,23 +11,24 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::StateDirError;
-use crate::safe_path::{Access, open_own};
+use crate::safe_path::{Access, open_own, read_whole};
+
+/// Most bytes of a JSON file. What a node writes has some hundred, and as many again for each session.
+const LARGEST: u64 = 1 << 20;
 
 /// Reads a JSON file; `None` if it does not exist.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StateDirError> {
-    let found = read_bytes(path).map_err(|source| StateDirError::Read { path: path.to_owned(), source })?;
+    let found = read_bytes(path, LARGEST).map_err(|source| StateDirError::Read { path: path.to_owned(), source })?;
     let Some(text) = found else { return Ok(None) };
     serde_json::from_slice(&text).map(Some).map_err(|source| StateDirError::Damaged { path: path.to_owned(), source })
 }
 
-/// Reads one of this process's own files; `None` if it does not exist.
-pub fn read_bytes(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let mut bytes = Vec::new();
+/// Reads one of this process's own files, at most so many bytes; `None` if it does not exist.
+pub fn read_bytes(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
     match open_own(path, Access::Read) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        opened => opened?.read_to_end(&mut bytes)?,
-    };
-    Ok(Some(bytes))
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        opened => read_whole(opened?, most).map(Some),
+    }
 }
 
 /// Replaces a JSON file.
@@ -95,5 +96,22 @@ impl TempFile {
 impl Drop for TempFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0); // does not exist any more if it was renamed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_longer_than_any_of_ours_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("identity.json");
+        let text = |bytes: u64| serde_json::to_vec(&"x".repeat(usize::try_from(bytes).unwrap() - 2)).unwrap();
+        replace_bytes(&path, &text(LARGEST)).unwrap();
+        assert_eq!(read::<String>(&path).unwrap().map(|text| text.len() as u64), Some(LARGEST - 2));
+        replace_bytes(&path, &text(LARGEST + 1)).unwrap();
+        let StateDirError::Read { path: named, source } = read::<String>(&path).unwrap_err() else { panic!() };
+        assert_eq!((named, source.to_string()), (path, "it is larger than 1048576 bytes".to_owned()));
     }
 }

@@ -15,6 +15,9 @@ use super::boot_scope::BootScope;
 use super::{StateDirError, file};
 use cronkeeper_core::run::journal::{Journal, JournalEntry, JournalState, Recovered, RecoveredRun, Written};
 
+/// No bound, because a run that is not read is one that this node does not know of. What the file has is bounded by the
+/// runs in flight.
+const UNBOUNDED: u64 = u64::MAX >> 1;
 /// A file with fewer lines than this is not compacted.
 const COMPACT_MIN_LINES: usize = 1024;
 
@@ -96,7 +99,7 @@ impl Journal for FileJournal {
 /// # Errors
 /// If it cannot be read.
 pub fn read(path: &Path) -> io::Result<JournalState> {
-    let Some(text) = file::read_bytes(path)? else {
+    let Some(text) = file::read_bytes(path, UNBOUNDED)? else {
         let mut state = JournalState::default();
         state.found(Written::Nowhere);
         return Ok(state);

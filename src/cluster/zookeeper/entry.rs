@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use super::bounded;
 use super::client::{Client, Error, Mode, Op};
+use super::cluster_id::{self, Recorded};
 use super::context::{self, At as _, SessionContext, SessionError};
 use super::give_up::{Leftover, give_up};
 use super::paths;
@@ -45,26 +44,30 @@ pub async fn prepare<C: Client, K: Clock>(
     let is_new = make_parents(&context).await?;
     let known = known.filter(|_| !is_new);
     let id = known.clone().unwrap_or(new_cluster);
-    let made = context.line()?.create(paths::CLUSTER, id.into_bytes(), Mode::Persistent).await;
-    match (made, &known) {
+    let client = context.line()?;
+    // Both requests are sent now, so that the size costs no round trip.
+    let making = client.create(paths::CLUSTER, id.into_bytes(), Mode::Persistent);
+    let sizing = client.stat(paths::CLUSTER);
+    match (making.await, &known) {
         (Ok(_) | Err(Error::NodeExists), _) => {}
         (Err(Error::NoAuth), Some(_)) => {}
         (Err(error), _) => return Err(error).at(paths::CLUSTER),
     }
-    let (found, stat) = match (context.line()?.get(paths::CLUSTER).await, known.clone()) {
-        (Ok(found), _) => found,
-        // A node that knows the id does not need to read it.
-        (Err(Error::NoAuth | Error::NoNode), Some(known)) => return Ok(known),
-        (Err(error), _) => return Err(error).at(paths::CLUSTER),
+    let found = match sizing.await {
+        Ok(Some(stat)) => cluster_id::read_known(context.line()?, &stat).await,
+        Ok(None) => Err(Error::NoNode),
+        Err(error) => Err(error),
     };
-    match (cluster_in(&found), known) {
-        (Some(found), _) => Ok(found),
-        (None, Some(known)) => {
-            write_cluster(&context, known.clone(), stat.version).await?;
+    match (found, known) {
+        (Ok(Recorded::Foreign { why, version }), Some(known)) => {
+            write_cluster(&context, known.clone(), &why, version).await?;
             Ok(known)
         }
         // Only a node that knows the id can write it again: wait for one.
-        (None, None) => Err(SessionError::Again(format!("{} holds no cluster id", paths::CLUSTER))),
+        (Ok(found), _) => found.id(),
+        // A node that knows the id does not need to read it.
+        (Err(Error::NoAuth | Error::NoNode), Some(known)) => Ok(known),
+        (Err(error), _) => Err(error).at(paths::CLUSTER),
     }
 }
 
@@ -96,31 +99,27 @@ pub async fn keep_cluster<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     known: String,
 ) -> Result<(), SessionError> {
-    match context.line()?.get(paths::CLUSTER).await {
-        Ok((found, stat)) if cluster_in(&found).is_none() => write_cluster(context, known, stat.version).await,
+    match cluster_id::read(context.line()?).await {
+        Ok(Recorded::Foreign { why, version }) => write_cluster(context, known, &why, version).await,
         Err(Error::NoNode) => {
             let made = context.line()?.create(paths::CLUSTER, known.into_bytes(), Mode::Persistent).await;
             made.map(drop).at(paths::CLUSTER)
         }
         Err(error) if !error.is_of_path() => Err(error).at(paths::CLUSTER),
-        Ok(_) | Err(_) => Ok(()),
+        Ok(Recorded::Id(_)) | Err(_) => Ok(()),
     }
 }
 
 async fn write_cluster<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     id: String,
+    why: &str,
     version: i32,
 ) -> Result<(), SessionError> {
     let (event, path) = (log_event::COORDINATION_REPAIRED, paths::CLUSTER);
-    tracing::warn!(target: TARGET, event, path, "{path} holds no cluster id; writing it again");
+    tracing::warn!(target: TARGET, event, path, "{path} holds no cluster id: {why}; writing it again");
     let set = Op::Set { path: paths::CLUSTER.into(), data: id.into_bytes(), version };
     context.line()?.multi(vec![set]).await.at(paths::CLUSTER).map(drop)
-}
-
-fn cluster_in(data: &[u8]) -> Option<String> {
-    let text = std::str::from_utf8(data).ok()?;
-    Uuid::parse_str(text).is_ok().then(|| text.to_owned())
 }
 
 /// Creates the parent znodes. Returns true if cronkeeper had no data here before.

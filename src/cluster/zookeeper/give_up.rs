@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::client::{Client, Connect, ConnectError, Error, Mode};
+use super::cluster_id::{self, Recorded};
 use super::context::{self, At as _, LocalNode, SessionContext, SessionError};
 use super::store::{ClaimError, SessionStore};
 use super::{paths, session_id, snapshot, transaction};
@@ -116,8 +117,9 @@ pub async fn release<C: Connect, K: Clock>(
 ) -> Result<(), ReleaseError> {
     let client = connect.connect().await.map_err(|error| target.not_connected(error))?;
     context::check_chroot(&client).await.map_err(|error| target.failed(error))?;
-    let (cluster, _) = client.get(paths::CLUSTER).await.at(paths::CLUSTER).map_err(|error| target.failed(error))?;
-    store.claim(&String::from_utf8_lossy(&cluster)).map_err(|error| target.refused(error, &cluster))?;
+    let recorded = cluster_id::read(&client).await.at(paths::CLUSTER);
+    let cluster = recorded.and_then(Recorded::id).map_err(|error| target.failed(error))?;
+    store.claim(&cluster).map_err(|error| target.refused(error, cluster))?;
     let me = LocalNode {
         node: target.node.clone(),
         owner: client.owner_id(),
@@ -151,10 +153,9 @@ impl ReleaseTarget {
         }
     }
 
-    fn refused(&self, error: ClaimError, cluster: &[u8]) -> ReleaseError {
+    fn refused(&self, error: ClaimError, theirs: String) -> ReleaseError {
         match error {
             ClaimError::OtherCluster { ours } => {
-                let theirs = String::from_utf8_lossy(cluster).into_owned();
                 Failure::OtherCluster { ours, theirs, service: self.service.clone() }.into()
             }
             ClaimError::Store(error) => Failure::StateDir(error.to_string()).into(),

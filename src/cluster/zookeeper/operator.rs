@@ -278,9 +278,14 @@ fn put_pause(job: &JobName, id: Uuid, pause: &Pause, was: Option<ControlEntry>) 
 }
 
 /// The write that leaves a job's record as read, but gives it a new version.
+///
+/// What is too large for a record is not sent back: the leader cannot read it either, and writes the record again.
 fn touch(job: &JobName, id: Uuid, record: Option<(Vec<u8>, i32)>) -> Op {
     match record {
-        Some((data, version)) => write(paths::job(job), data, Some(Version(version))),
+        Some((data, version)) => {
+            let data = if bounded::SMALL.check(data.len()).is_ok() { data } else { Vec::new() };
+            write(paths::job(job), data, Some(Version(version)))
+        }
         None => write(paths::job(job), json(&undecided(id)), None),
     }
 }
@@ -331,4 +336,22 @@ fn busy() -> SessionError {
 
 fn operator_result<T>(result: Result<T, SessionError>) -> Result<T, OperatorError> {
     result.map_err(|error| OperatorError(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_is_too_large_is_not_sent_back() {
+        let touched = |bytes: usize| {
+            let record = Some((vec![b'x'; bytes], 7));
+            let Op::Set { data, version, .. } = touch(&JobName::parse("load").unwrap(), Uuid::nil(), record) else {
+                panic!()
+            };
+            (data.len(), version)
+        };
+        let most = bounded::SMALL.bytes;
+        assert_eq!([touched(most), touched(most + 1), touched(1 << 20)], [(most, 7), (0, 7), (0, 7)]);
+    }
 }

@@ -1,11 +1,15 @@
 //! The resources that one client can take: never those that others need.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 
 use super::{apart, caller, dial, exchange, listening, remote, request, unused};
 use crate::failover::cluster::{Place, usual};
 use crate::solo::fixture::{get as get_local, leading, node};
+use crate::support::node::Spec;
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
@@ -53,6 +57,62 @@ fn streams_that_nobody_reads_shut_nobody_out() {
             drop(reader.get_ref().shutdown(Shutdown::Both));
         }
         until("there is room again", || stream(remote(1), at).1 == "200");
+    });
+}
+
+/// Four addresses have as many as there are.
+#[test]
+fn streams_of_a_few_addresses_leave_room_for_a_further_one() {
+    apart(|host, at| {
+        let _a = leading(&listening(node("a"), at).on(host).jobs(JOBS));
+        let mut held: Vec<_> = (1..=4).flat_map(|number| (0..32).map(move |_| stream(remote(number), at))).collect();
+        assert!(held.iter().all(|(_, code)| code == "200"));
+        let further: Vec<_> = (5..=20).map(|number| stream(remote(number), at)).collect();
+        let codes: Vec<&str> = further.iter().map(|(_, code)| code.as_str()).collect();
+        assert_eq!(codes, ["200"; 16]);
+        // It ends long before its time.
+        held[0].0.read_to_end(&mut Vec::new()).expect("the oldest is closed");
+        assert_eq!(stream(remote(1), at).1, "503", "it has its share");
+    });
+}
+
+/// The node with so many jobs that its status has some MiB.
+fn large(node: &Spec) -> Spec {
+    let job = |number| format!("  j{number:0>60}: {{schedule: '@at 2099-01-01T00:00:00Z', command: 'true'}}\n");
+    node.clone().jobs(&format!("jobs:\n{}", (0..9_000).map(job).collect::<String>()))
+}
+
+/// A connection whose client has asked for the status, got the first line, and reads no more.
+fn unread(from: Ipv4Addr, at: SocketAddrV4) -> (BufReader<TcpStream>, String) {
+    let mut stream = dial(from, at).expect("it listens");
+    set_socket_recv_buffer_size(&stream, 4 << 10).expect("it may be small");
+    stream.write_all(request("/v1/status", "").as_bytes()).expect("it is read");
+    let (mut reader, mut line) = (BufReader::with_capacity(64, stream), String::new());
+    reader.read_line(&mut line).expect("there is an answer");
+    (reader, line.split(' ').nth(1).unwrap_or_default().to_owned())
+}
+
+/// The longest answers of one address, and of all.
+const OF_ONE: usize = 8 << 20;
+const OF_ALL: usize = 24 << 20;
+
+#[test]
+fn answers_that_nobody_reads_shut_nobody_out() {
+    apart(|host, at| {
+        let spec = large(&listening(node("a"), at)).on(host);
+        let _a = leading(&spec);
+        let status = || exchange(dial(remote(99), at).ok()?, &request("/v1/status", ""));
+        let bytes = status().expect("there is an answer").body.len();
+        assert!((1 << 20..OF_ONE).contains(&bytes), "{bytes}");
+        let each = u16::try_from(OF_ONE / bytes).expect("it is small");
+        let addresses = u16::try_from(OF_ALL / (usize::from(each) * bytes) + 1).expect("it is small");
+        let began = Instant::now();
+        let held: Vec<_> = (0..addresses * each).map(|number| unread(remote(1 + number / each), at)).collect();
+        assert_eq!(held[0].1, "200");
+        until("the first has had time to be read", || began.elapsed() > Duration::from_secs(1));
+        // At once, and not only when those who hold all of it have had all their time.
+        assert_eq!(status().map(|answer| (answer.code, answer.body.ends_with('}'))), Some((200, true)));
+        assert_eq!(get_local(&spec, "/healthz").map(|(code, _)| code), Some(200));
     });
 }
 
