@@ -122,7 +122,7 @@ fn nothing_is_sold_twice_whatever_dies() {
 
 /// One round: all clients at once, and what happens to them.
 fn sell(ensemble: &Ensemble, shop: &Shop, fault: Fault, round: usize) {
-    let clients: Vec<Process> = (0..CLIENTS).map(|_| client(ensemble, shop)).collect();
+    let clients: Vec<Process> = (0..CLIENTS).map(|_| client(ensemble, shop, fault)).collect();
     // Different ones in each round, at different moments.
     let (victim, moment) = (round % CLIENTS, Duration::from_millis(20 * (round as u64 % 10)));
     match fault {
@@ -172,13 +172,18 @@ fn entries(ensemble: &Ensemble) -> Option<Vec<u32>> {
     (code == Some(0)).then(|| text.lines().filter(|line| line.starts_with('{')).flat_map(pids).collect())
 }
 
-fn client(ensemble: &Ensemble, shop: &Shop) -> Process {
+fn client(ensemble: &Ensemble, shop: &Shop, fault: Fault) -> Process {
+    let session = match fault {
+        // Where no client dies, none may lose the lock because the machine is busy.
+        Fault::None | Fault::Server => "10s",
+        Fault::Kill | Fault::Stop => "2s",
+    };
     let seller = seller(&shop.path());
     let mut line = vec!["lock", "/locks/orders", "--"];
     line.extend(seller.iter().map(String::as_str));
     let prepared = call(&ensemble.connect_string(), &line);
     Process::spawn(CRONKEEPER, |command| {
-        command.args(prepared.get_args()).env("CRONKEEPER_SESSION_TIMEOUT", "2s");
+        command.args(prepared.get_args()).env("CRONKEEPER_SESSION_TIMEOUT", session);
         // The program refuses variables that it does not know.
         command.env_remove("CRONKEEPER_LONG");
         command.env("CRONKEEPER_ZOOKEEPER", ensemble.connect_string()).stdin(Stdio::null());
