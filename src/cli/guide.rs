@@ -183,7 +183,7 @@ pub const GUIDES: &[Guide] = &[
                 "Skip the job on all nodes until it is resumed",
             ),
             ("cronkeeper pause 'backup-*' --for 2h", "Skip these jobs for two hours"),
-            ("cronkeeper pause --all --for 30m --wait && deploy", "Deploy while nothing runs, or not at all"),
+            ("cronkeeper pause --all --for 30m --wait", "Until 0 says that nothing runs, as before a deployment"),
         ],
         exits: &[
             FINE,

@@ -13,9 +13,10 @@ use super::{Error, Exit, Io};
 use crate::api::client::{AskError, Client};
 use crate::api::history::{History, path};
 use crate::api::output::OutputState;
-use crate::status::{HistoryEntry, RunStatus};
+use crate::status::{HistoryEntry, RunStatus, shown};
 use cronkeeper_core::clock::{earlier, system};
 use cronkeeper_core::duration;
+use cronkeeper_core::escape;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::Filter;
 use cronkeeper_core::ledger::filter::Ending;
@@ -68,7 +69,7 @@ impl Args {
         if let Some(run) = run {
             match self.show(&client, run, io) {
                 Err(Error::Ask(AskFailure::Ask(AskError::NotFound(why)))) => match newest_run(&client, &self.target) {
-                    Ok(Some(run)) => return self.show(&client, run, io),
+                    Ok(Newest::Known(run)) => return self.show(&client, run, io),
                     _ => {
                         writeln!(io.err, "cronkeeper: {why}")?;
                         return Ok(Exit::Failed);
@@ -78,9 +79,14 @@ impl Args {
             }
         }
         match newest_run(&client, &self.target)? {
-            Some(run) => self.show(&client, run, io),
-            None => {
-                writeln!(io.err, "cronkeeper: no run of job `{}` is known", self.target)?;
+            Newest::Known(run) => self.show(&client, run, io),
+            Newest::None { unread } => {
+                let but = unread.map(|why| {
+                    let why = shown(&why).map(|why| format!(": {}", escape::plain(why))).unwrap_or_default();
+                    format!(", but the ledger cannot be read{why}")
+                });
+                let but = but.unwrap_or_default();
+                writeln!(io.err, "cronkeeper: no run of job `{}` is known{but}", self.target)?;
                 Ok(Exit::Failed)
             }
         }
@@ -111,25 +117,37 @@ impl Args {
 #[derive(serde::Deserialize)]
 struct Runs {
     runs: Vec<RunStatus>,
+    #[serde(default)]
+    unread: Option<String>,
+}
+
+/// What is known of a job's newest run.
+enum Newest {
+    Known(RunId),
+    /// There is none, as far as it could be read; `unread` says why not all could.
+    None {
+        unread: Option<String>,
+    },
 }
 
 /// The job's newest run: one in flight, else the one that ended last.
-fn newest_run(client: &Client, job: &str) -> Result<Option<RunId>, AskFailure> {
+fn newest_run(client: &Client, job: &str) -> Result<Newest, AskFailure> {
     // A run's id may be longer than any job's name.
-    let Ok(of_job) = JobName::parse(job).map(Filter::of_job) else { return Ok(None) };
+    let Ok(of_job) = JobName::parse(job).map(Filter::of_job) else { return Ok(Newest::None { unread: None }) };
     // First, because it fails if there is no such job.
     let mut newest: History = client.get(&path(&of_job, 1, false))?;
-    let Runs { runs } = client.get("/v1/status")?;
+    let Runs { runs, unread } = client.get("/v1/status")?;
     let in_flight = runs.into_iter().filter(|run| run.run.job().as_str() == job).max_by_key(|run| run.since);
     if let Some(in_flight) = in_flight {
-        return Ok(Some(in_flight.run));
+        return Ok(Newest::Known(in_flight.run));
     }
     if let [HistoryEntry::Skip(_)] = newest.records.as_slice() {
         let endings = Ending::ALL.into_iter().filter(|ending| *ending != Ending::Skipped).collect();
         newest = client.get(&path(&Filter { endings, ..of_job }, 1, false))?;
     }
-    Ok(newest.records.into_iter().find_map(|record| match record {
+    let ended = newest.records.into_iter().find_map(|record| match record {
         HistoryEntry::Run(run) => Some(run.run),
         HistoryEntry::Skip(_) => None,
-    }))
+    });
+    Ok(ended.map_or(Newest::None { unread }, Newest::Known))
 }

@@ -231,11 +231,13 @@ fn a_planted_member_gets_no_token_and_its_answers_are_bounded() {
 fn a_node_that_is_cut_off_says_in_one_line_that_its_run_still_writes() {
     let (place, gate) = (Place::shared(), Gate::new());
     let lines = Lines::new(shared(), &place);
-    let file = jobs(&[job("seldom", SELDOM, &shell(&format!("echo begun; {}", gate.command())), "")]);
+    let writes = job("seldom", SELDOM, &shell(&format!("echo begun; {}", gate.command())), "");
+    let file = jobs(&[writes, job("never", SELDOM, "[\"true\"]", "")]);
     let [only] = in_line([usual(node("a", &lines.connect())).jobs(&file)]);
     let (_, run, _) = ask(only.spec(), &["trigger", "seldom"]);
     let run = run.trim();
-    until("it is kept", || ask(only.spec(), &["logs", run]).1 == "begun\n");
+    // The status is published a moment after what it shows.
+    until("it is kept and shown", || ask(only.spec(), &["logs", "seldom"]).1 == "begun\n");
     lines.part();
     only.await_event("coordination.suspended", LONG);
     for asked in ["seldom", run] {
@@ -243,4 +245,10 @@ fn a_node_that_is_cut_off_says_in_one_line_that_its_run_still_writes() {
         assert_eq!((code, out.as_str()), (Some(0), "begun\n"), "{asked}: {err}");
         assert_eq!(err, format!("cronkeeper: run `{run}`: {} is still writing it\n", only.name()), "{asked}");
     }
+    let but = "cronkeeper: no run of job `never` is known, but the ledger cannot be read: ";
+    // What was read a moment ago counts as read.
+    until("whoever asks for another job reads why", || {
+        let (code, _, err) = ask(only.spec(), &["logs", "never"]);
+        code == Some(1) && err.starts_with(but)
+    });
 }
