@@ -5,8 +5,9 @@
 //! the ledger trims them. So each of these raises a [`Doubt`], and while there is one, the newest records of the ledger
 //! are read and those of this node are written, as far as they are missing.
 //!
-//! A note in the file says that a process of the node writes it. A process that ends in order removes its note, so a
-//! note that is found at the start is that of a process that was killed.
+//! A note in the file says that a process of the node writes it, and until when it had everything, which it says anew
+//! once an hour while nothing else happens. A process that ends in order removes its note, so a note that is found at the
+//! start is that of a process that was killed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +48,7 @@ pub(super) struct Doubt(watch::Sender<Option<Missing>>);
 pub(super) struct Missing {
     /// In microseconds.
     since: i64,
-    /// When the newest record ended that a process had kept before it was killed; absent if none was killed.
+    /// Until when a process that was killed had kept everything; absent if none was killed.
     kept_until: Option<i64>,
 }
 
@@ -57,11 +58,10 @@ impl Doubt {
         self.add(Missing { since: since.as_microsecond(), kept_until: None });
     }
 
-    /// The process before was killed; `kept_until` is when its newest record ended, in microseconds.
-    pub fn after_death(&self, kept_until: Option<i64>) {
+    /// The process before was killed; until then it had kept everything, in microseconds.
+    pub fn after_death(&self, kept_until: i64) {
         let now = system::now().wall.as_microsecond();
-        let since = kept_until.map_or(i64::MIN, |at| at.min(now));
-        self.add(Missing { since, kept_until });
+        self.add(Missing { since: kept_until.min(now), kept_until: Some(kept_until) });
     }
 
     pub fn is_none(&self) -> bool {
@@ -227,7 +227,7 @@ mod tests {
         let doubt = Doubt::default();
         doubt.raise(at(70));
         let seen = doubt.0.borrow().unwrap();
-        doubt.after_death(Some(60_000_000));
+        doubt.after_death(60_000_000);
         let both = Missing { since: 60_000_000, kept_until: Some(60_000_000) };
         assert_eq!(*doubt.0.borrow(), Some(both));
         doubt.dispel(seen);

@@ -132,9 +132,22 @@ impl Store {
         Ok(added)
     }
 
-    /// Notes that a process of this node writes the archive. Returns true if an earlier one never noted its end.
-    pub fn enter(&mut self, node: &NodeName) -> Result<bool> {
-        Ok(self.db.execute("INSERT OR IGNORE INTO writers (node) VALUES (?1)", [node.as_str()])? == 0)
+    /// Notes that a process of this node writes the archive, and that nothing is missing at `now`. If an earlier one
+    /// never noted its end, returns until when nothing was missing then; both in microseconds.
+    pub fn enter(&mut self, node: &NodeName, now: i64) -> Result<Option<i64>> {
+        let known = "SELECT complete_until FROM writers WHERE node = ?1";
+        let known = self.db.query_row(known, [node.as_str()], |row| row.get(0)).optional()?;
+        if known.is_none() {
+            self.db
+                .execute("INSERT INTO writers (node, complete_until) VALUES (?1, ?2)", params![node.as_str(), now])?;
+        }
+        Ok(known)
+    }
+
+    /// Notes that nothing of this node is missing at `now`, in microseconds.
+    pub fn is_complete(&mut self, node: &NodeName, now: i64) -> Result<()> {
+        self.db.execute("UPDATE writers SET complete_until = ?2 WHERE node = ?1", params![node.as_str(), now])?;
+        Ok(())
     }
 
     /// Notes that the archive has all that this node's process had to write.
@@ -249,7 +262,7 @@ fn format(db: &Connection) -> Result<i64> {
 
 fn make_tables(tx: &Transaction<'_>) -> Result<()> {
     // Versions that do not know this table leave it alone.
-    tx.execute_batch("CREATE TABLE IF NOT EXISTS writers (node TEXT PRIMARY KEY) WITHOUT ROWID;")?;
+    tx.execute_batch("CREATE TABLE IF NOT EXISTS writers (node TEXT PRIMARY KEY, complete_until INTEGER NOT NULL);")?;
     match format(tx)? {
         SCHEMA => return Ok(()),
         0 => {}

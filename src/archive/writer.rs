@@ -175,7 +175,7 @@ impl Writer {
             Err(error) if error.is_damage() => self.begin_anew(&error, Some(seen)),
             opened => opened,
         };
-        match opened {
+        match opened.and_then(|()| self.note_complete()) {
             Ok(()) => {
                 self.delete(0);
             }
@@ -183,6 +183,14 @@ impl Writer {
         }
         if !self.has_surplus {
             self.store = None;
+        }
+    }
+
+    /// Notes from when on a process that is killed may miss something: else it would read all of the ledger for that.
+    fn note_complete(&mut self) -> Result<(), ArchiveError> {
+        match &mut self.store {
+            Some(store) if self.doubt.is_none() => store.is_complete(&self.node, system::now().wall.as_microsecond()),
+            _ => Ok(()),
         }
     }
 
@@ -244,10 +252,12 @@ impl Writer {
             Some(store) => Ok(self.store.insert(store)),
             None => {
                 let mut store = Store::open(&self.path)?;
-                let was_written = store.enter(&self.node)?;
-                if !std::mem::replace(&mut self.has_entered, true) && was_written {
-                    self.doubt.after_death(store.newest(&self.node)?);
+                let complete_until = store.enter(&self.node, system::now().wall.as_microsecond())?;
+                if let (false, Some(complete_until)) = (self.has_entered, complete_until) {
+                    let newest = store.newest(&self.node)?;
+                    self.doubt.after_death(newest.map_or(complete_until, |newest| newest.max(complete_until)));
                 }
+                self.has_entered = true;
                 Ok(self.store.insert(store))
             }
         }

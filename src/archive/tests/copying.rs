@@ -103,15 +103,16 @@ impl Archive {
 #[tokio::test]
 async fn what_a_killed_process_did_not_write_is_copied_at_the_next_start() {
     let mut fixture = Fixture::new();
-    let kept = of("n", run("a", 1_000, Outcome::Success));
+    let base = system::now().wall.as_second() - 60;
+    let kept = of("n", run("a", base, Outcome::Success));
     fixture.put([kept.clone()]);
     assert_eq!(fixture.all().await.len(), 1);
     // It is dropped as by a kill: nobody closes it.
     fixture.archive = start(fixture.dir.path(), HistoryRetention::Unlimited).unwrap();
-    let mine = [of("n", run("a", 1_001, Outcome::Failure)), of("n", missed("b", 1_002, 3))];
-    let settled = of("other", unseen(run("a", 1_003, Outcome::Interrupted)));
-    let others = [of("other", run("a", 1_004, Outcome::Success)), of("other", missed("c", 1_002, 3))];
-    let older = of("n", run("a", 10, Outcome::Success));
+    let mine = [of("n", run("a", base + 1, Outcome::Failure)), of("n", missed("b", base + 2, 3))];
+    let settled = of("other", unseen(run("a", base + 3, Outcome::Interrupted)));
+    let others = [of("other", run("a", base + 4, Outcome::Success)), of("other", missed("c", base + 2, 3))];
+    let older = of("n", run("a", base - 3_600, Outcome::Success));
     let records = [kept.clone(), older].into_iter().chain(mine.clone()).chain([settled.clone()]).chain(others);
     assert_eq!(fixture.all().await.len(), 1);
     assert!(fixture.archive.has_doubt());
@@ -152,4 +153,16 @@ async fn a_long_ledger_is_read_to_its_end_and_nothing_is_written_twice() {
     let count = |sql: &str| db.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
     let counts = ["SELECT count(*) FROM records", "SELECT count(DISTINCT run) FROM records"].map(count);
     assert_eq!(counts, [12_000, 12_000]);
+}
+
+#[tokio::test]
+async fn a_killed_process_that_had_written_nothing_looks_for_what_is_newer_than_its_note() {
+    let mut fixture = Fixture::new();
+    assert_eq!(fixture.all().await, []);
+    fixture.archive = start(fixture.dir.path(), HistoryRetention::Unlimited).unwrap();
+    assert_eq!(fixture.all().await, []);
+    let now = system::now().wall.as_second();
+    let [old, new] = [now - 3_600, now].map(|second| of("n", run("a", second, Outcome::Success)));
+    fixture.archive.copy_from(Ledger { records: vec![old, new.clone()], ..Ledger::default() }).await;
+    assert_eq!(fixture.all().await, [new]);
 }
