@@ -10,7 +10,7 @@
 //!   hold itself then: an answer that has been unread, or a request that has waited for the end of a run, for [`FAIR`];
 //!   or a stream of events.
 //!
-//! So who holds connections open, and does not read, shuts nobody out, and a few addresses cannot either.
+//! So clients that hold connections open, or do not read, shut nobody out, and a few addresses cannot either.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
@@ -212,7 +212,8 @@ impl Admission {
             let oldest = usage.first(|connection| connection.makes_room(now));
             let makes_room = |connection: &Connection| connection.makes_room_for_poorer(now);
             let oldest = oldest.or_else(|| usage.first_of_richest(|held| held.connections, own + 1, makes_room));
-            let Some(oldest) = oldest else { return Attempt::Full };
+            // Only a caller without a connection waits: nobody else has to wait behind one that has some.
+            let Some(oldest) = oldest else { return if own == 0 { Attempt::Full } else { Attempt::Refused } };
             usage.close(oldest);
         }
         let (number, closing, turns) = usage.add(caller);

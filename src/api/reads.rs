@@ -210,7 +210,7 @@ impl Reads {
         self.lasts.known(self.lasts().await)
     }
 
-    /// Takes what this node knew as leader without reading. What was read before says nothing any more.
+    /// Takes what this node knew as leader without reading. What was read before is out of date.
     pub fn led_with(&self, status: &Status) {
         let mut memory = self.runs.memory();
         if memory.last.as_ref().is_none_or(|(_, read_at)| *read_at < status.at) {
@@ -372,8 +372,13 @@ impl<T> CachedRead<T> {
         answer
     }
 
+    /// Another reader may have read later, and answered with that.
     fn remember(&self, value: Arc<T>, at: Timestamp) {
-        *self.memory() = Memory { last: Some((value, at)), failing_since: None };
+        let mut memory = self.memory();
+        memory.failing_since = None;
+        if memory.last.as_ref().is_none_or(|(_, read_at)| *read_at <= at) {
+            memory.last = Some((value, at));
+        }
     }
 
     /// What is known after this answer.

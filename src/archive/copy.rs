@@ -37,8 +37,8 @@ const WINDOW: Window = Window { records: 5_000, bytes: 8 << 20 };
 const MOST_READS: usize = 50;
 /// Time for one read, and for writing what it found.
 const STEP: Duration = Duration::from_secs(30);
-/// Pause after a read that failed.
-const RETRY: Duration = Duration::from_secs(2);
+/// Pauses after a failure: the first, and the longest.
+const RETRY: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(60)];
 
 /// Since when the archive may lack records that the ledger has accepted from this node.
 #[derive(Debug, Default)]
@@ -104,6 +104,8 @@ struct Copied {
     records: usize,
     /// Since when the ledger still has everything; absent if it has all there ever was.
     complete_since: Option<Timestamp>,
+    /// What ended before this was not read, because it is too much.
+    read_to: Option<Timestamp>,
 }
 
 impl Archive {
@@ -112,17 +114,19 @@ impl Archive {
     /// Dropping it loses nothing: what is not copied is looked for at the next start.
     pub async fn keep_complete(self, node: NodeName, reader: Arc<dyn Reader>, jobs: watch::Receiver<Arc<JobSet>>) {
         let Some(shared) = self.0 else { return };
-        let mut doubts = shared.doubt.watch();
+        let (mut doubts, mut pause) = (shared.doubt.watch(), RETRY[0]);
         while let Ok(Some(missing)) = doubts.wait_for(Option::is_some).await.map(|found| *found) {
             let defined = Arc::new(Defined::of(&Arc::clone(&jobs.borrow())));
             match shared.copy(&node, &*reader, &defined, missing).await {
                 Ok(copied) => {
                     copied.log(missing);
                     shared.doubt.dispel(missing);
+                    pause = RETRY[0];
                 }
                 Err(why) => {
                     debug!(target: TARGET, "the ledger cannot be compared with the archive of the history: {why}");
-                    sleep(RETRY).await;
+                    sleep(pause).await;
+                    pause = (pause * 2).min(RETRY[1]);
                 }
             }
         }
@@ -144,6 +148,8 @@ impl Shared {
         defined: &Arc<Defined>,
         missing: Missing,
     ) -> Result<Copied, String> {
+        // Else nothing that is read could be written.
+        self.write_missing(Vec::new()).await?;
         let (mut filter, mut copied) = (missing.filter(), Copied::default());
         for read in 0..MOST_READS {
             let reading = reader.history_since(filter.clone(), WINDOW, Arc::clone(defined));
@@ -159,9 +165,10 @@ impl Shared {
                 copied.records += self.write_missing(own).await?;
             }
             if is_last || filter.before.is_none() {
-                break;
+                return Ok(copied);
             }
         }
+        copied.read_to = filter.before.and_then(|last| Timestamp::from_microsecond(last.at).ok());
         Ok(copied)
     }
 
@@ -190,15 +197,17 @@ impl Copied {
             let event = log_event::ARCHIVE_INCOMPLETE;
             warn!(
                 target: TARGET, event, %since, %until,
-                "the history may lack runs and skips of this node that ended between {since} and {until}: its last process was killed, and the ledger no longer has them",
+                "the history may lack runs and skips of this node that ended between {since} and {until}: its last process did not write them to its archive, and the ledger has trimmed them since",
             );
         }
     }
 
-    /// The time in which records of a process that was killed may have ended that nobody has.
+    /// The time in which records may have ended that nobody has, or that are not copied.
     fn gap(&self, missing: Missing) -> Option<(Timestamp, Timestamp)> {
-        let kept_until = Timestamp::from_microsecond(missing.kept_until?).ok()?;
-        self.complete_since.filter(|since| kept_until < *since).map(|until| (kept_until, until))
+        let trimmed = self.complete_since.filter(|_| missing.kept_until.is_some());
+        let until = trimmed.max(self.read_to)?;
+        let since = Timestamp::from_microsecond(missing.kept_until.unwrap_or(missing.since)).ok()?;
+        (since < until).then_some((since, until))
     }
 }
 
@@ -211,15 +220,17 @@ mod tests {
     }
 
     #[test]
-    fn only_what_ended_between_the_last_record_and_the_oldest_of_the_ledger_may_be_lost() {
+    fn only_what_ended_after_all_was_kept_and_before_the_oldest_of_the_ledger_may_be_lost() {
         let missing = |kept_until: Option<i64>| Missing { since: 0, kept_until: kept_until.map(|at| at * 1_000_000) };
         let gap = |kept_until, complete_since: Option<i64>| {
-            Copied { records: 0, complete_since: complete_since.map(at) }.gap(missing(kept_until))
+            Copied { complete_since: complete_since.map(at), ..Copied::default() }.gap(missing(kept_until))
         };
         assert_eq!(gap(Some(50), Some(60)), Some((at(50), at(60))));
         assert_eq!(gap(Some(50), Some(50)), None);
         assert_eq!(gap(Some(50), None), None, "the ledger has all there ever was");
         assert_eq!(gap(None, Some(60)), None, "no process was killed");
+        let cut = Copied { read_to: Some(at(40)), ..Copied::default() };
+        assert_eq!(cut.gap(missing(None)), Some((at(0), at(40))), "there was too much to read");
     }
 
     #[test]

@@ -24,8 +24,6 @@ const SCHEMA: i64 = 1;
 const WRITE_WAIT: Duration = Duration::from_secs(2);
 /// Pause between two attempts to lock the directory.
 const LOCK_RETRY: Duration = Duration::from_millis(10);
-/// The newest record by time of a node's own runs and skips.
-const NEWEST: &str = "SELECT at FROM records INDEXED BY by_time WHERE node = ?1 ORDER BY at DESC LIMIT 1";
 /// Added to the name of a damaged file.
 const ASIDE: &str = ".damaged";
 /// Added to the name of the file for the files that SQLite keeps beside it.
@@ -124,10 +122,14 @@ impl Store {
         self.identity.is_some() && identity(&self.path) == self.identity
     }
 
-    /// Writes the records in one transaction. Returns how many of them it did not have.
-    pub fn write(&mut self, records: &[HistoryRecord]) -> Result<usize> {
+    /// Writes the records in one transaction; with `complete`, also that nothing of this node is missing at that time, in
+    /// microseconds. Returns how many of the records it did not have.
+    pub fn write(&mut self, records: &[HistoryRecord], complete: Option<(&NodeName, i64)>) -> Result<usize> {
         let tx = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let added = records.iter().try_fold(0, |sum, record| Ok::<_, ArchiveError>(sum + insert(&tx, record)?))?;
+        if let Some((node, now)) = complete {
+            note_complete(&tx, node, now)?;
+        }
         tx.commit()?;
         Ok(added)
     }
@@ -145,20 +147,14 @@ impl Store {
     }
 
     /// Notes that nothing of this node is missing at `now`, in microseconds.
-    pub fn is_complete(&mut self, node: &NodeName, now: i64) -> Result<()> {
-        self.db.execute("UPDATE writers SET complete_until = ?2 WHERE node = ?1", params![node.as_str(), now])?;
-        Ok(())
+    pub fn note_complete(&mut self, node: &NodeName, now: i64) -> Result<()> {
+        note_complete(&self.db, node, now)
     }
 
     /// Notes that the archive has all that this node's process had to write.
     pub fn leave(&mut self, node: &NodeName) -> Result<()> {
         self.db.execute("DELETE FROM writers WHERE node = ?1", [node.as_str()])?;
         Ok(())
-    }
-
-    /// When the newest of a node's records ended, in microseconds.
-    pub fn newest(&self, node: &NodeName) -> Result<Option<i64>> {
-        Ok(self.db.query_row(NEWEST, [node.as_str()], |row| row.get(0)).optional()?)
     }
 
     /// Deletes at most `most` of the records from before `until`, in microseconds, oldest first. Returns how many.
@@ -250,6 +246,12 @@ fn insert(tx: &Transaction<'_>, record: &HistoryRecord) -> Result<usize> {
             }
         })?
         .execute(values)?)
+}
+
+fn note_complete(db: &Connection, node: &NodeName, now: i64) -> Result<()> {
+    let sql = "UPDATE writers SET complete_until = ?2 WHERE node = ?1";
+    db.prepare_cached(sql)?.execute(params![node.as_str(), now])?;
+    Ok(())
 }
 
 fn limit_memory(db: &Connection) -> Result<()> {

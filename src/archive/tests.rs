@@ -266,7 +266,7 @@ fn old_records_are_deleted_in_batches() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::open(&dir.path().join(NAME)).unwrap();
     let records: Vec<_> = (0..50).map(|second| run("a", second, Outcome::Success)).collect();
-    store.write(&records).unwrap();
+    store.write(&records, None).unwrap();
     assert_eq!(store.delete_before(30_000_000, 20).unwrap(), 20);
     assert_eq!(store.delete_before(30_000_000, 20).unwrap(), 10);
     assert_eq!(store.delete_before(30_000_000, 20).unwrap(), 0);

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
@@ -62,7 +61,6 @@ pub(super) struct Writer {
 
 /// Since the first record that could not be written.
 struct Failure {
-    since: Timestamp,
     lost: usize,
     /// Nothing is tried before this time.
     until: Instant,
@@ -188,10 +186,15 @@ impl Writer {
 
     /// Notes from when on a process that is killed may miss something: else it would read all of the ledger for that.
     fn note_complete(&mut self) -> Result<(), ArchiveError> {
-        match &mut self.store {
-            Some(store) if self.doubt.is_none() => store.is_complete(&self.node, system::now().wall.as_microsecond()),
+        match (self.complete_at(), &mut self.store) {
+            (Some(now), Some(store)) => store.note_complete(&self.node, now),
             _ => Ok(()),
         }
+    }
+
+    /// Now, in microseconds, if nothing is missing.
+    fn complete_at(&self) -> Option<i64> {
+        self.doubt.is_none().then(|| system::now().wall.as_microsecond())
     }
 
     /// Writes a batch. Returns how the thread is to end, if it is.
@@ -206,7 +209,7 @@ impl Writer {
             }
         }
         for (records, copied) in batch.copies {
-            if let Some(added) = self.keep(&records) {
+            if let Some(added) = self.keep_copies(&records) {
                 let _ = copied.send(added);
             }
         }
@@ -234,16 +237,34 @@ impl Writer {
         written.ok()
     }
 
+    /// As [`keep`](Self::keep), for records that the ledger has too.
+    fn keep_copies(&mut self, records: &[HistoryRecord]) -> Option<usize> {
+        if self.failure.as_ref().is_some_and(|failure| Instant::now() < failure.until) {
+            return None;
+        }
+        let written = self.write(records);
+        match &written {
+            Ok(_) => self.recovered(),
+            Err(error) => self.failed(error, 0),
+        }
+        written.ok()
+    }
+
     fn write(&mut self, records: &[HistoryRecord]) -> Result<usize, ArchiveError> {
         has_space(&self.path)?;
         let seen = store::identity(&self.path);
-        match self.open().and_then(|store| store.write(records)) {
+        match self.write_to_open(records) {
             Err(error) if error.is_damage() => {
                 self.begin_anew(&error, seen)?;
-                self.open()?.write(records)
+                self.write_to_open(records)
             }
             result => result,
         }
+    }
+
+    fn write_to_open(&mut self, records: &[HistoryRecord]) -> Result<usize, ArchiveError> {
+        let (node, complete) = (self.node.clone(), self.complete_at());
+        self.open()?.write(records, complete.map(|now| (&node, now)))
     }
 
     /// The open archive, opened now if it was closed or moved aside.
@@ -254,8 +275,7 @@ impl Writer {
                 let mut store = Store::open(&self.path)?;
                 let complete_until = store.enter(&self.node, system::now().wall.as_microsecond())?;
                 if let (false, Some(complete_until)) = (self.has_entered, complete_until) {
-                    let newest = store.newest(&self.node)?;
-                    self.doubt.after_death(newest.map_or(complete_until, |newest| newest.max(complete_until)));
+                    self.doubt.after_death(complete_until);
                 }
                 self.has_entered = true;
                 Ok(self.store.insert(store))
@@ -337,16 +357,15 @@ impl Writer {
                 "the archive of the history, {path}, cannot be written: {error}",
             );
         }
-        let since = known.as_ref().map_or_else(|| system::now().wall, |known| known.since);
+        if lost > 0 {
+            self.doubt.raise(system::now().wall);
+        }
         let logged_at = known.filter(|_| is_logged).map_or(now, |known| known.logged_at);
-        self.failure = Some(Failure { since, lost, until: now + PAUSE, logged_at });
+        self.failure = Some(Failure { lost, until: now + PAUSE, logged_at });
     }
 
     fn recovered(&mut self) {
-        if let Some(Failure { lost, since, .. }) = self.failure.take() {
-            if lost > 0 {
-                self.doubt.raise(since);
-            }
+        if let Some(Failure { lost, .. }) = self.failure.take() {
             let (event, path) = (log_event::ARCHIVE_RECOVERED, self.path.display());
             info!(target: TARGET, event, %path, lost, "the archive of the history is written again");
         }

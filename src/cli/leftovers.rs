@@ -17,8 +17,8 @@ use cronkeeper_cluster::state_dir::StateDir;
 use cronkeeper_cluster::state_dir::journal::FileJournal;
 use cronkeeper_core::clock::system::uptime;
 use cronkeeper_core::process::Recorded;
+use cronkeeper_core::run::BeginNote;
 use cronkeeper_core::run::journal::{Journal as _, Recovered, RecoveredRun};
-use cronkeeper_core::run::{BeginNote, RunId};
 use cronkeeper_core::term::NodeName;
 
 /// How long to wait for the warden of a dead daemon whose trees are dead: it only has to copy its notes.
@@ -45,20 +45,24 @@ pub(super) fn settle(
     Ok((journal, recovered))
 }
 
-/// Kills what is left of runs whose node is dead, and waits until it is dead. Returns the runs whose programs are known
+/// Kills what is left of runs whose node is dead, and waits until it is dead. Returns the notes of programs that are known
 /// not to have begun, by what the node's warden has left in the state directory.
-pub(super) fn end(state_dir: &Path, runs: &[RecoveredRun], within: Duration) -> Result<BTreeSet<RunId>, StillAlive> {
+pub(super) fn end(
+    state_dir: &Path,
+    runs: &[RecoveredRun],
+    within: Duration,
+) -> Result<BTreeSet<BeginNote>, StillAlive> {
     kill(runs, within)?;
-    let mut by_file: BTreeMap<&str, Vec<(&BeginNote, RunId)>> = BTreeMap::new();
+    let mut by_file: BTreeMap<&str, Vec<&BeginNote>> = BTreeMap::new();
     for run in runs.iter().filter(|run| run.end.is_none()) {
         if let Some(note) = &run.traces.begin {
-            by_file.entry(&note.file).or_default().push((note, run.record.id()));
+            by_file.entry(&note.file).or_default().push(note);
         }
     }
     let mut unbegun = BTreeSet::new();
     for (file, noted) in by_file {
         if let Some(left) = LeftBegins::read(state_dir, file, WARDEN_TIMEOUT) {
-            unbegun.extend(noted.into_iter().filter(|(note, _)| left.is_unbegun(note)).map(|(_, run)| run));
+            unbegun.extend(noted.into_iter().filter(|note| left.is_unbegun(note)).cloned());
         }
     }
     Ok(unbegun)

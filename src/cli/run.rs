@@ -215,9 +215,7 @@ impl Args {
         let custody = warden.custody();
         // Without it a start that dies with this process may count as one that began.
         let left = BeginsFile::create(&state_dir)
-            .inspect_err(|error| {
-                warn!("no file for the begins of programs can be made in the state directory: {error}")
-            })
+            .inspect_err(|error| warn!("cannot create the file that records which programs have begun: {error}"))
             .ok();
         let processes =
             warden.into_async(left).map_err(|source| Error::System { what: "the warden cannot be reached", source })?;

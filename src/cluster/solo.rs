@@ -67,13 +67,13 @@ use cronkeeper_core::coordination::ReadError;
 use cronkeeper_core::coordination::{Coordination, channels};
 use cronkeeper_core::election::Failure;
 use cronkeeper_core::process::Custody;
-use cronkeeper_core::run::RunId;
+use cronkeeper_core::run::BeginNote;
 use cronkeeper_core::run::journal::RecoveredRun;
 use cronkeeper_core::term::NodeName;
 
 /// Makes sure that no process of these runs is alive, killing those that are. May block until that is certain. Returns
-/// the runs whose programs are known not to have begun.
-pub type Leftovers = Arc<dyn Fn(&[RecoveredRun]) -> Result<BTreeSet<RunId>, StillAlive> + Send + Sync>;
+/// the notes of those programs that are known not to have begun.
+pub type Leftovers = Arc<dyn Fn(&[RecoveredRun]) -> Result<BTreeSet<BeginNote>, StillAlive> + Send + Sync>;
 
 /// Processes of a dead node that cannot be killed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

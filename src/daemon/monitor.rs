@@ -124,7 +124,7 @@ impl Observer for Monitor {
             Election::Session { timeout, .. } => self.watchdog.set(*timeout, &mut self.notifier),
             Election::Members(members) => self.all_drained.follow(now.up, members),
             // The answers to what was requested last are lost.
-            Election::Expired { .. } => self.archive.doubt(now.wall),
+            Election::Suspended { .. } | Election::Expired { .. } => self.archive.doubt(now.wall),
             _ => {}
         }
     }

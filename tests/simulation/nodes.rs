@@ -204,11 +204,8 @@ impl<const STEADY: bool, const REWINDS: bool> Program for Nodes<STEADY, REWINDS>
         let mut recovered = guard(&home.book).recovered();
         let mut noted = Noted(home.book.clone());
         recovered.keep_own(&node_name(node), &mut noted).expect("it is kept in memory");
-        let is_unbegun = |run: &RecoveredRun| {
-            let note = run.traces.begin.as_ref();
-            note.is_some_and(|note| world.lock().wardens.is_left_unbegun(node, note))
-        };
-        let unbegun = recovered.runs.iter().filter(|run| is_unbegun(run)).map(|run| run.record.id()).collect();
+        let notes = recovered.runs.iter().filter_map(|run| run.traces.begin.clone());
+        let unbegun = notes.filter(|note| world.lock().wardens.is_left_unbegun(node, note)).collect();
         for run in recovered.drop_unbegun(clock.now().up, &unbegun) {
             noted.unstarted(&run).expect("it is kept in memory");
         }

@@ -269,7 +269,9 @@ impl Contender {
         };
         let (token, rows, ended) = store.open_term(reaped)?;
         // If files cannot be removed now, the next leader finds and removes them; there is nothing left to settle.
-        reaped.iter().try_for_each(|member| background.members.remove(&member.name)).ok();
+        for member in reaped.iter() {
+            let _ = background.members.remove(&member.name);
+        }
         let snapshot = Box::new(rows.with_owners(&background.members));
         let term = Term { token, candidate: position.entry().name() };
         let took = system::uptime().since(*since);

@@ -17,8 +17,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    KnownBy, LONGEST_HOLD, OnLoss, Outcome, OverAttempt, OverAttempts, Reason, RunEnd, RunId, RunRecord, Traces,
-    Version,
+    BeginNote, KnownBy, LONGEST_HOLD, OnLoss, Outcome, OverAttempt, OverAttempts, Reason, RunEnd, RunId, RunRecord,
+    Traces, Version,
 };
 use crate::clock::Uptime;
 use crate::term::NodeName;
@@ -134,18 +134,19 @@ impl Recovered {
         (self.written == Written::Here).then(|| Noted { open: open.collect(), over: self.over.clone() })
     }
 
-    /// Drops the runs whose programs did not begin: `unbegun` has them, or their main processes are known and dead, and
-    /// their time has not come.
+    /// Drops the runs whose programs did not begin: their notes are among those that `unbegun` has, or their main
+    /// processes are known and dead, and their time has not come.
     ///
     /// The caller must know that their processes were dead at `now`. Returns the dropped runs: as no journal records them
-    /// any more, they count as never started. A run whose process is not recorded stays, unless `unbegun` has it: a
+    /// any more, they count as never started. A run whose process is not recorded stays, unless `unbegun` has its note: a
     /// warden that hangs may still hold it.
-    pub fn drop_unbegun(&mut self, now: Uptime, unbegun: &BTreeSet<RunId>) -> Vec<RunId> {
+    pub fn drop_unbegun(&mut self, now: Uptime, unbegun: &BTreeSet<BeginNote>) -> Vec<RunId> {
         // An uptime further ahead is not of this host's clock.
         let is_to_come = |at: Uptime| at > now && at.since(now) <= LONGEST_HOLD;
         let is_to_come = |run: &RecoveredRun| run.traces.not_before.is_some_and(is_to_come);
         let is_held = |run: &RecoveredRun| run.pid.is_some() && is_to_come(run);
-        let is_unbegun = |run: &RecoveredRun| run.end.is_none() && (is_held(run) || unbegun.contains(&run.record.id()));
+        let is_noted = |run: &RecoveredRun| run.traces.begin.as_ref().is_some_and(|note| unbegun.contains(note));
+        let is_unbegun = |run: &RecoveredRun| run.end.is_none() && (is_held(run) || is_noted(run));
         let (dropped, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.runs).into_iter().partition(is_unbegun);
         self.runs = others;
         dropped.iter().map(|run| run.record.id()).collect()
@@ -416,15 +417,23 @@ mod tests {
 
     #[test]
     fn a_run_of_which_it_is_noted_that_it_did_not_begin_never_started_unless_it_has_an_end() {
-        let run = record("a", 0, "s");
-        let is_dropped = |entries: Vec<JournalEntry>| {
+        let note = |tree| BeginNote { file: "begins.7".into(), tree };
+        let noted = |attempt: u32| match begun(attempt) {
+            JournalEntry::Begun { record, version, traces } => {
+                let traces = Traces { begin: Some(note(attempt.into())), ..traces };
+                JournalEntry::Begun { record, version, traces }
+            }
+            entry => entry,
+        };
+        let is_dropped = |entries: Vec<JournalEntry>, unbegun| {
             let mut state = JournalState::default();
             entries.into_iter().for_each(|entry| state.take(entry));
-            let dropped = state.recovered().drop_unbegun(Uptime::ZERO, &BTreeSet::from([run.id()]));
-            dropped == [run.id()]
+            !state.recovered().drop_unbegun(Uptime::ZERO, &BTreeSet::from([note(unbegun)])).is_empty()
         };
-        assert!(is_dropped(vec![begun(1)]) && is_dropped(vec![begun(1), started(1, 77)]));
-        assert!(!is_dropped(vec![begun(1), ended(1)]));
+        assert!(is_dropped(vec![noted(1)], 1) && is_dropped(vec![noted(1), started(1, 77)], 1));
+        assert!(!is_dropped(vec![noted(1), ended(1)], 1));
+        assert!(!is_dropped(vec![noted(2), started(2, 77)], 1), "that was an earlier attempt");
+        assert!(!is_dropped(vec![begun(1)], 1), "it has no note");
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub struct Traces {
 }
 
 /// Names the note that the program of a tree has begun, which outlives the daemon.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BeginNote {
     /// The file in the state directory that has the notes of one daemon.
     pub file: String,

@@ -1,7 +1,7 @@
 //! How a new leader settles what earlier leaders left behind.
 
 use super::*;
-use cronkeeper_core::run::{KnownBy, RunState};
+use cronkeeper_core::run::{BeginNote, KnownBy, RunState};
 
 /// The job of a reaped run, and its main process if it was recorded.
 type Reaped = (String, Option<(i32, u64)>);
@@ -182,4 +182,22 @@ async fn a_removed_lock_file_does_not_prove_that_the_processes_are_dead() {
 async fn removed_member_files_do_not_prove_that_the_processes_are_dead() {
     let (seen, owner) = take_over_after_the_loss_of(&["lock", "journal", "json"]).await;
     assert_eq!((seen, owner), (vec![("j".to_owned(), None)], OwnerState::Dead));
+}
+
+/// The journal of one dead member may still name an earlier attempt of a run that another one has begun since.
+#[tokio::test]
+async fn an_attempt_that_did_not_begin_says_nothing_of_the_next_one_on_another_member() {
+    let note = |file: &str| BeginNote { file: file.to_owned(), tree: 1 };
+    let traces = |file| Traces { begin: Some(note(file)), ..Traces::default() };
+    let dir = tempfile::tempdir().unwrap();
+    let (mut a, mut b) = (Node::start(dir.path(), "a").await, Node::start(dir.path(), "b").await);
+    a.lead().await;
+    let run = a.begin("j", 60).await;
+    a.solo.journal.begun(&run, Version::FIRST, &traces("begins.a")).unwrap();
+    b.solo.journal.begun(&run, Version::FIRST, &traces("begins.b")).unwrap();
+    drop((a, b));
+    let mut c = Node::start_with(dir.path(), "c", Arc::new(move |_| Ok(BTreeSet::from([note("begins.b")])))).await;
+    let (_, snapshot) = c.lead().await;
+    let running: Vec<_> = snapshot.running.iter().map(|found| (&found.record, found.owner)).collect();
+    assert_eq!(running, [(&run, OwnerState::Dead)]);
 }

@@ -98,7 +98,16 @@ pub async fn create_all_parents<C: Client>(client: &C, paths: &[impl AsRef<str>]
     }
     for level in levels.into_values() {
         let level = level.into_iter().map(str::to_owned).collect();
-        let create = |client, path: String| async move { create_parent(&client, &path, Mode::Persistent).await };
+        let create = |client, path: String| {
+            // One that is itself among the paths is removed like them once it is unused.
+            let is_path = paths.contains(path.as_str());
+            async move {
+                match is_path {
+                    true => create_container(&client, &path).await,
+                    false => create_parent(&client, &path, Mode::Persistent).await,
+                }
+            }
+        };
         for_each(client, level, create).await?;
     }
     let paths = paths.into_iter().map(str::to_owned).collect();
