@@ -37,22 +37,31 @@ pub(super) struct LeaderState {
     pub runs: Vec<RunStatus>,
     pub paused: BTreeMap<JobName, Pause>,
     pub alarms: BTreeMap<JobName, Vec<AlarmStatus>>,
-    pub marks_ahead: BTreeMap<JobName, MarkAhead>,
-    /// Results of upstreams for jobs that still wait for other upstreams.
-    pub links: Vec<Link>,
+    pub rest: Rest,
+}
+
+/// What of the leader's state a leader shows only as what follows from it.
+#[derive(Debug, PartialEq)]
+pub(super) enum Rest {
+    Read {
+        marks_ahead: BTreeMap<JobName, MarkAhead>,
+        /// Results of upstreams for jobs that still wait for other upstreams.
+        links: Vec<Link>,
+    },
+    /// The jobs as this node showed them while it led.
+    Shown(Arc<Status>),
 }
 
 impl LeaderState {
-    /// What the leader's own status shows of it: all but the links and the marks.
-    pub fn of(status: &Status) -> Self {
+    /// What the leader's own status shows of it.
+    pub fn of(status: &Arc<Status>) -> Self {
         let paused = status.jobs.iter().filter_map(|job| Some((job.name.clone(), job.paused.as_deref()?.clone())));
         let alarms = status.jobs.iter().filter(|job| !job.alarms.is_empty());
         Self {
             runs: status.runs.clone(),
             paused: paused.collect(),
             alarms: alarms.map(|job| (job.name.clone(), job.alarms.clone())).collect(),
-            marks_ahead: BTreeMap::new(),
-            links: Vec::new(),
+            rest: Rest::Shown(Arc::clone(status)),
         }
     }
 }
@@ -177,7 +186,7 @@ impl Reads {
                     (!alarms.is_empty()).then_some((job, alarms))
                 };
                 let alarms = snapshot.jobs.into_iter().filter_map(standing).collect();
-                Ok(LeaderState { runs, paused: paused.collect(), alarms, marks_ahead, links })
+                Ok(LeaderState { runs, paused: paused.collect(), alarms, rest: Rest::Read { marks_ahead, links } })
             })
         };
         self.runs.get(self.change(), read).await
@@ -211,7 +220,7 @@ impl Reads {
     }
 
     /// Takes what this node knew as leader without reading. What was read before is out of date.
-    pub fn led_with(&self, status: &Status) {
+    pub fn led_with(&self, status: &Arc<Status>) {
         let mut memory = self.runs.memory();
         if memory.last.as_ref().is_none_or(|(_, read_at)| *read_at < status.at) {
             memory.last = Some((Arc::new(LeaderState::of(status)), status.at));

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::health::awaits_turn;
 use super::network::Visibility;
-use super::reads::{Known, LeaderState, Old};
+use super::reads::{Known, LeaderState, Old, Rest};
 use super::{ApiState, RefusedRequest};
 use crate::status::{self, HistoryEntry, JobStatus, LedgerPart, Status};
 use cronkeeper_core::coordination::ReadError;
@@ -135,10 +135,15 @@ impl ApiState {
             status.put_read_runs(&leader_state.runs, is_old);
             status.put_paused(&leader_state.paused);
             status.put_alarms(&leader_state.alarms);
-            status.put_links(leader_state.links.iter());
-            if state != status::NodeState::Leading {
-                status.put_marks_ahead(&leader_state.marks_ahead);
-                status.put_next_after(&leader_state.marks_ahead, &set);
+            match &leader_state.rest {
+                Rest::Read { marks_ahead, links } => {
+                    status.put_links(links.iter());
+                    if state != status::NodeState::Leading {
+                        status.put_marks_ahead(marks_ahead);
+                        status.put_next_after(marks_ahead, &set);
+                    }
+                }
+                Rest::Shown(led) => status.put_jobs_as_shown(&led.jobs),
             }
         }
         if let Some((lasts, _)) = lasts.value {

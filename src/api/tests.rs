@@ -80,16 +80,19 @@ async fn what_a_node_knows_of_its_own_runs_counts_more_than_an_old_reading() {
     let leader = sample::leader();
     let [running] = &leader.runs[..] else { panic!("{:?}", leader.runs) };
     let begun = RunStatus { run: RunId::scheduled(sample::job("other"), running.since), ..running.clone() };
+    let mut led = leader.clone();
+    led.jobs[0].error = Some("its mark is ahead".to_owned());
     let mut status = daemon::follower();
     status.node = leader.node.clone();
     status.put_runs(&[RunStatus { ended: Some(Outcome::Killed), ..running.clone() }, begun.clone()]);
-    daemon.led.send_replace(Some(Arc::new(leader.clone())));
+    daemon.led.send_replace(Some(Arc::new(led)));
     daemon.status.send_replace(Arc::new(status));
     let (_, after) = daemon.get("/v1/status").await;
     let runs: Vec<_> = after["runs"].as_array().unwrap().iter().map(|run| (&run["run"], run.get("ended"))).collect();
     let killed = serde_json::json!("killed");
     let expected = [running.run.to_string().into(), begun.run.to_string().into()];
     assert_eq!(runs, [(&expected[0], Some(&killed)), (&expected[1], None)], "{after}");
+    assert_eq!(after["jobs"][0]["error"], "its mark is ahead", "{after}");
     assert_eq!((after["unread"].is_string(), &after["read_at"]), (true, &leader.at.to_string().into()), "{after}");
 }
 

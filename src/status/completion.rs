@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::{
-    AlarmStatus, InOrder, LastLeader, LastRun, LedgerPart, MissingMember, NodeState, QueuedCandidate, RecordedEnds,
-    RunStatus, Status,
+    AlarmStatus, InOrder, JobStatus, LastLeader, LastRun, LedgerPart, MissingMember, NodeState, QueuedCandidate,
+    RecordedEnds, RunStatus, Status,
 };
 use cronkeeper_core::clock::{Now, Uptime};
 use cronkeeper_core::election::{Member, Queue};
@@ -260,6 +260,18 @@ impl Status {
         let mut alarms = InOrder::of(alarms);
         for job in &mut self.jobs {
             job.alarms = alarms.get(&job.name).cloned().unwrap_or_default();
+        }
+    }
+
+    /// Sets what was shown of jobs before: which upstreams they wait for, and that their marks are in the future.
+    pub fn put_jobs_as_shown(&mut self, shown: &[JobStatus]) {
+        let shown: BTreeMap<&JobName, &JobStatus> = shown.iter().map(|job| (&job.name, job)).collect();
+        for job in &mut self.jobs {
+            let Some(before) = shown.get(&job.name) else { continue };
+            job.waits_for.clone_from(&before.waits_for);
+            if before.error.is_some() {
+                (job.error, job.next) = (before.error.clone(), before.next);
+            }
         }
     }
 
