@@ -122,8 +122,9 @@ fn serve() -> io::Result<()> {
     // Only a display name: failing to set it does no harm.
     let _ = rustix::thread::set_name(PROCESS_NAME);
     introduction::introduce(&order_socket)?;
-    // The daemon has opened its state directory by then.
-    let left = custody::await_descriptors(io::stdin().as_fd())?.into_iter().next();
+    // The daemon has opened its state directory by then, or ended because it could not.
+    let Some(descriptors) = custody::await_descriptors(io::stdin().as_fd())? else { return Ok(()) };
+    let left = descriptors.into_iter().next();
     let timer_slack = be_on_time();
     // All that the warden creates in file systems are cgroups; each job gets its own umask.
     rustix::process::umask(cgroup::UMASK);

@@ -193,12 +193,14 @@ pub(super) fn take_descriptors(stdin: BorrowedFd<'_>) -> Vec<OwnedFd> {
     if is_message { found } else { Vec::new() }
 }
 
-/// Waits for what [`send_descriptors`] sends once the warden has been started. Then it reads the first other message.
-pub(super) fn await_descriptors(stdin: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
+/// Waits for what [`send_descriptors`] sends once the warden has been started, before any other message. `None` if the
+/// daemon has ended before.
+pub(super) fn await_descriptors(stdin: BorrowedFd<'_>) -> io::Result<Option<Vec<OwnedFd>>> {
     loop {
         let mut polled = [PollFd::from_borrowed_fd(stdin, PollFlags::IN)];
         match poll(&mut polled, None).and_then(|_| receive(stdin, RecvFlags::DONTWAIT)) {
-            Ok(found) => return Ok(found.unwrap_or_default()),
+            Ok(found) => return Ok(Some(found.unwrap_or_default())),
+            Err(Errno::PIPE | Errno::CONNRESET) => return Ok(None),
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
