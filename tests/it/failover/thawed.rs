@@ -165,17 +165,18 @@ fn a_node_is_thawed_after_its_lease(first: First) {
     // Those before it are decided then.
     let begun = |entry: &Entry| entry.mark == Mark::Start && entry.scheduled_at.parse().is_ok_and(|at| thawed < at);
     let last = poll(LONG, || witness.entries().into_iter().find(begun)).expect("what comes due is started");
-    let entries = witness.entries();
-    let starts = |run: &str| entries.iter().filter(|entry| entry.mark == Mark::Start && entry.run == run).count();
+    let is_start = |entry: &Entry, run: &str| entry.mark == Mark::Start && entry.run == run;
+    let starts = |run: &str| witness.entries().iter().filter(|entry| is_start(entry, run)).count();
     let instant = |entry: &Entry| entry.scheduled_at.parse::<Timestamp>().expect("it is a time");
-    let (mut at, last) = (entries.iter().map(instant).min().expect("some were started"), instant(&last));
+    let (mut at, last) = (witness.entries().iter().map(instant).min().expect("some were started"), instant(&last));
     while at <= last {
         let run = run_id("tick", at);
         assert_eq!(place.await_end(&run)["outcome"], "success", "{run}");
         assert_eq!(starts(&run), 1, "{run}");
         at += SignedDuration::from_secs(1);
     }
-    assert!(!entries.iter().any(|entry| entry.run == run && entry.attempt == 1), "its time had passed");
+    let first_attempt = |entry: &Entry| entry.run == run && entry.attempt == 1;
+    assert!(!witness.entries().iter().any(first_attempt), "its time had passed");
     let started = a.events().named("run.started");
     assert!(!started.iter().any(|event| event.text("run") == run), "and that is how it was reported");
     witness.assert_fine(&["tick"]);
