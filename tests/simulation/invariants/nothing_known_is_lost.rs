@@ -30,6 +30,8 @@ pub struct NothingKnownIsLost {
     known: BTreeMap<usize, BTreeSet<(String, u32)>>,
     /// The nodes that have been in touch with the servers since the last loss, and since when.
     in_touch: BTreeMap<usize, Uptime>,
+    /// The nodes whose loop stands still: their backend may connect, and yet they write nothing.
+    stalled: BTreeSet<usize>,
 }
 
 fn created(txn: &Txn) -> impl Iterator<Item = &str> {
@@ -87,11 +89,20 @@ impl Invariant for NothingKnownIsLost {
             Fact::Died { node } => {
                 self.known.remove(node);
                 self.in_touch.remove(node);
+                self.stalled.remove(node);
             }
-            Fact::InTouch { node, is: true } | Fact::Thawed { node } | Fact::LoopResumed { node } => {
+            Fact::LoopResumed { node } => {
+                self.stalled.remove(node);
                 self.in_touch.insert(*node, at);
             }
-            Fact::InTouch { node, is: false } | Fact::Frozen { node } | Fact::LoopStalled { node } => {
+            Fact::InTouch { node, is: true } | Fact::Thawed { node } if !self.stalled.contains(node) => {
+                self.in_touch.insert(*node, at);
+            }
+            Fact::LoopStalled { node } => {
+                self.stalled.insert(*node);
+                self.in_touch.remove(node);
+            }
+            Fact::InTouch { node, is: false } | Fact::Frozen { node } => {
                 self.in_touch.remove(node);
             }
             _ => {}

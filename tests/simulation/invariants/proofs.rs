@@ -23,6 +23,7 @@ use super::super::world::wall_at;
 use super::super::zookeeper::Change;
 use super::no_program_begins_early::NoProgramBeginsEarly;
 use super::no_two_processes_of_a_run::NoTwoProcesses;
+use super::nothing_known_is_lost::NothingKnownIsLost;
 use super::parameters_stay_with_the_run::ParametersStayWithTheRun;
 use super::{Invariant, Successors, all};
 use crate::ledger::txn::Txn;
@@ -586,4 +587,17 @@ fn a_leader_whose_loop_stands_still_is_seen() {
 #[test]
 fn a_misordered_event_is_found() {
     assert_broken(vec![Fact::Misordered { node: 1, rule: "tokens grow" }], "node-1: the order of events is broken");
+}
+
+#[test]
+fn a_node_whose_loop_stands_still_writes_nothing_that_it_knows_even_if_it_is_connected() {
+    let stalled = Fact::LoopStalled { node: 0 };
+    let back = Fact::InTouch { node: 0, is: true };
+    for (first, is_broken) in [(Fact::InTouch { node: 0, is: false }, true), (stalled, false)] {
+        let facts = [Fact::Spawned(process(0, 1, RUN, 1)), first, back.clone(), Fact::Spawned(process(1, 2, RUN, 1))];
+        let mut invariant = NothingKnownIsLost::default();
+        let mut seconds = (0..).map(|second| Uptime::ZERO + Duration::from_secs(2 * second));
+        let checked = facts.iter().try_for_each(|fact| invariant.observe(seconds.next().unwrap(), fact));
+        assert_eq!(checked.is_err(), is_broken, "{checked:?}");
+    }
 }
