@@ -54,12 +54,13 @@ impl<P: Ports> EventLoop<P> {
 
     fn end_trees(&mut self, tree_ids: &[TreeId]) {
         let orphans: Vec<Recorded> = tree_ids.iter().filter_map(|tree_id| self.trees.recorded(*tree_id)).collect();
-        // If this daemon was stopped, the warden has killed it, and has only not been heard yet.
-        let is_dead = |tree_id: &TreeId| {
+        // If this daemon was stopped, it has not read yet what the warden started and killed meanwhile. A tree whose main
+        // process it does not know may never have begun.
+        let lives = |tree_id: &TreeId| {
             let main = self.trees.recorded(*tree_id).and_then(|recorded| recorded.main);
-            main.is_some_and(|(pid, start_time)| self.processes.start_time(pid) != start_time)
+            main.is_some_and(|(pid, start_time)| self.processes.start_time(pid) == start_time)
         };
-        let living = tree_ids.iter().filter(|tree_id| !is_dead(tree_id));
+        let living = tree_ids.iter().filter(|tree_id| lives(tree_id));
         living.filter_map(|tree_id| self.trees.attempt(*tree_id)).for_each(|(run, _)| log::overdue(run));
         self.processes.kill_trees(orphans, self.engine.node());
     }

@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use zookeeper_client::{Client as ZooKeeper, CreateMode};
 
 use super::fixture::{Client, printed};
-use crate::support::process::watcher_and_warden_of;
+use crate::support::process::{stop_all, watcher_and_warden_of};
 use crate::support::scratch::Scratch;
 use crate::support::until;
 use crate::support::zookeeper::{Ensemble, shared};
@@ -71,9 +71,8 @@ const WITH_CHILD: &str = "sh -c 'echo child $$; exec sleep 1000'; true";
 
 /// Kills processes of a client while it is stopped, so that it cannot clean up after the first.
 fn kill_together(client: &Client, others: &[u32]) {
-    client.process().stop();
+    stop_all(&[others, &[client.process().pid()]].concat());
     let pid = |pid: &u32| Pid::from_raw(pid.cast_signed()).unwrap();
-    others.iter().for_each(|other| kill_process(pid(other), Signal::STOP).unwrap());
     others.iter().for_each(|other| kill_process(pid(other), Signal::KILL).unwrap());
     client.process().kill();
 }

@@ -4,7 +4,7 @@ use rustix::process::{Pid, kill_process};
 
 use super::*;
 use crate::support::cgroup::OwnCgroup;
-use crate::support::process::watcher_and_warden_of;
+use crate::support::process::{stop_all, watcher_and_warden_of};
 use crate::support::{Facility, skipped};
 
 /// A node whose daemon, watcher and warden are dead while a child of its run is alive; and the run.
@@ -12,10 +12,9 @@ fn overdue(spec: &Spec, jobs: &str) -> (Node, String) {
     let node = spec.clone().jobs(jobs).start();
     let run = node.await_event("run.started", LONG).text("run").to_owned();
     until("the job has its child", || node.job_processes().len() >= 3);
-    // Stopped first: otherwise the daemon would notice the end of the warden and kill the processes itself.
-    node.stop();
     let pids = watcher_and_warden_of(node.pid()).expect("they live");
-    // The watcher first: otherwise it would do the same.
+    // Stopped first: otherwise each of the three would notice the end of another and kill the processes itself.
+    stop_all(&[&pids[..], &[node.pid()]].concat());
     for pid in pids {
         kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
     }

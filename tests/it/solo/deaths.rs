@@ -3,6 +3,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::node::{Node, Spec};
+use crate::support::process::stop_all;
 use crate::support::{LONG, until};
 
 use super::fixture::{await_end, await_run, await_start, leading, node, warden_of, watcher_of};
@@ -63,7 +64,7 @@ fn a_daemon_without_its_warden_ends_the_trees_and_itself() {
 fn kill_together(a: &Node, killed: &[u32]) {
     let all = [a.pid(), watcher_of(a), warden_of(a)];
     let send = |pid: u32, signal| kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
-    all.iter().for_each(|&pid| send(pid, Signal::STOP));
+    stop_all(&all);
     killed.iter().for_each(|&pid| send(pid, Signal::KILL));
     all.iter().filter(|pid| !killed.contains(pid)).for_each(|&pid| send(pid, Signal::CONT));
 }

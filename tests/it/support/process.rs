@@ -125,6 +125,16 @@ impl Ended {
     }
 }
 
+/// Stops processes, and waits until none of their threads runs any more.
+///
+/// The signal alone is not enough: a process that runs on another processor may still see what happens next.
+pub fn stop_all(pids: &[u32]) {
+    for &pid in pids {
+        kill_process(Pid::from_raw(pid.cast_signed()).expect("it is no group"), Signal::STOP).expect("it lives");
+    }
+    until("they stand still", || pids.iter().all(|&pid| is_stopped(pid)));
+}
+
 /// True if all threads of a process are stopped, or if it is gone.
 fn is_stopped(pid: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };

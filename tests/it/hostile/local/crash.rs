@@ -12,7 +12,7 @@ use super::{Host, Known, WAYS, is_alive, quoted, stranger};
 use crate::solo::fixture::{leading, warden_of, watcher_of};
 use crate::support::command;
 use crate::support::node::{Node, Spec};
-use crate::support::process::Process;
+use crate::support::process::{Process, stop_all};
 use crate::support::{Facility, LONG, skipped, until};
 
 /// More than any process of cronkeeper needs, but less than the attacker's environment.
@@ -44,9 +44,8 @@ impl Crashed {
         let line = || std::fs::read(format!("/proc/{left}/cmdline")).unwrap_or_default();
         until("it is itself", || line().starts_with(b"sleep"));
         let (watcher, warden) = (watcher_of(&node), warden_of(&node));
-        // Stopped first: otherwise the daemon would notice the end of the warden and kill the processes itself, as would
-        // the watcher.
-        node.stop();
+        // Stopped first: otherwise each of the three would notice the end of another and kill the processes itself.
+        stop_all(&[node.pid(), watcher, warden]);
         for pid in [watcher, warden] {
             kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
         }
