@@ -14,7 +14,6 @@ use std::borrow::Cow;
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -35,9 +34,6 @@ use cronkeeper_core::process::{self, Deadline, StartFailure, StartStep, Stream, 
 use cronkeeper_core::run::{Nonce, OnLoss, Owner, Parameters, Past, RunRecord, RunState, Version};
 use cronkeeper_core::start_problem::StartProblem;
 use cronkeeper_core::term::{FencingToken, NodeName, SessionId};
-
-/// How long a start may take at most before its `timeout` counts all the same.
-const LONGEST_START: Duration = Duration::from_secs(10);
 
 /// Exit code when the job exceeded its `timeout`, as with timeout(1).
 pub(super) const TIMED_OUT: u8 = 124;
@@ -129,14 +125,8 @@ fn attempt(job: &Arc<Job>, now: Now) -> Start {
         lock: None,
         not_before: None,
         not_after: Uptime::NEVER,
-        deadline: latest_end(job, now.up),
+        deadline: Deadline::None,
     }
-}
-
-/// When the warden ends the job if this process is stopped before it learns when the program began. Then the exact time
-/// is set.
-fn latest_end(job: &Job, now: Uptime) -> Deadline {
-    job.timeout.map_or(Deadline::None, |timeout| Deadline::At(now + LONGEST_START + timeout + job.kill_grace))
 }
 
 /// Which of this process's streams are terminals.

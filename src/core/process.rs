@@ -13,6 +13,7 @@ mod output;
 mod processes;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -115,6 +116,11 @@ pub struct Launch {
     /// The process must not be started at or after this instant.
     pub not_after: Uptime,
     pub deadline: Deadline,
+    /// The longest time that the program may run: then the warden kills the tree, unless it was asked to end before.
+    ///
+    /// The daemon stops what has timed out. This is for one that is stopped itself by then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_limit: Option<Duration>,
     /// Bytes of output to send to the daemon, and less of very short lines; the rest is counted and dropped.
     pub max_output: u64,
 }
@@ -320,6 +326,8 @@ pub enum EndedBy {
     Order,
     /// Its deadline passed.
     Deadline,
+    /// It had run for its time limit.
+    TimeLimit,
 }
 
 /// How a main process ended.

@@ -102,7 +102,8 @@ impl Launcher {
         let setting = Setting { shell: job.command.shell(), ..Setting::of(job, Some(&start.run.parameters)) };
         let launch = self.process(start.tree_id, setting, job.command.argv(), self.limits(job), &own)?;
         let Start { not_before, not_after, deadline, .. } = *start;
-        Ok(Launch { nice: job.nice, not_before, not_after, deadline, max_output: job.max_output, ..launch })
+        let (time_limit, max_output) = (job.timeout.map(|timeout| timeout + job.kill_grace), job.max_output);
+        Ok(Launch { nice: job.nice, not_before, not_after, deadline, time_limit, max_output, ..launch })
     }
 
     /// The launch of a hook: as the job's user, in the job's environment and directory, without the job's limits. A hook
@@ -154,6 +155,7 @@ impl Launcher {
             not_before: None,
             not_after: Uptime::NEVER,
             deadline: Deadline::None,
+            time_limit: None,
             max_output: 0,
         })
     }

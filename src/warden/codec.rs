@@ -90,6 +90,8 @@ impl Decoder {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -170,6 +172,7 @@ mod tests {
                 not_before: Some(not_after),
                 not_after,
                 deadline,
+                time_limit: open_files.map(|_| Duration::from_nanos(at)),
                 max_output,
             }
         }

@@ -370,6 +370,7 @@ impl Keeper {
                     tree.known_by = session.map_or(KnownBy::Environment, KnownBy::AuditSession);
                 }
                 let (pid, known_by) = (tree.pid(), tree.known_by.clone());
+                self.trees.began(tree_id, at);
                 self.send(&Notice::Started { tree_id, pid, at, known_by });
             }
             StartOutcome::Failed(why) => {
@@ -419,13 +420,13 @@ impl Keeper {
 
     /// Starts to kill all trees that are due.
     fn kill_due(&mut self, now: Uptime) {
-        while let Some((_, tree_id)) = self.trees.next_due(self.lease_until).filter(|&(at, _)| at <= now) {
-            self.kill(tree_id, EndedBy::Deadline);
+        while let Some((_, tree_id, by)) = self.trees.next_due(self.lease_until).filter(|&(at, ..)| at <= now) {
+            self.kill(tree_id, by);
         }
     }
 
     fn next_wake(&self) -> Option<Uptime> {
-        let due = self.trees.next_due(self.lease_until).map(|(at, _)| at);
+        let due = self.trees.next_due(self.lease_until).map(|(at, ..)| at);
         let sweeps = self.trees.killing().map(|(_, tree)| tree.next_sweep);
         sweeps.chain(due).chain(self.reap_at).min().filter(|&at| at != Uptime::NEVER)
     }

@@ -29,6 +29,9 @@ pub(super) use self::owner::{Orphan, Owner, owner};
 /// The variable that every process of a run has in its environment, unless a job removes it.
 pub(super) const RUN_ID: &str = "CRONKEEPER_RUN_ID";
 
+/// How long the steps before the program may take, before its time limit counts all the same.
+const LONGEST_START: Duration = Duration::from_secs(10);
+
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) main: Pid,
@@ -55,6 +58,9 @@ pub(super) struct Tree {
     pub(super) ended_by: Option<EndedBy>,
     /// It was sent SIGTERM, to which it can respond.
     got_sigterm: bool,
+    time_limit: Option<Duration>,
+    /// When that is over. It does not count any more once the tree is asked to end.
+    limit_at: Option<Uptime>,
     /// When the grace period of a stop ends.
     kill_at: Option<Uptime>,
     /// All its processes are to be killed.
@@ -92,6 +98,10 @@ impl Tree {
             out_of_memory: false,
             ended_by: None,
             got_sigterm: false,
+            time_limit: launch.time_limit,
+            limit_at: launch
+                .time_limit
+                .map(|limit| launch.not_before.unwrap_or(child.forked_at) + LONGEST_START + limit),
             kill_at: None,
             is_killing: false,
             next_sweep: Uptime::ZERO,
@@ -149,6 +159,11 @@ impl Tree {
         self.exit.is_none()
     }
 
+    /// When it is killed, whatever its deadline is.
+    fn limit(&self) -> Option<Uptime> {
+        self.kill_at.or(self.limit_at)
+    }
+
     pub(super) fn is_killing(&self) -> bool {
         self.is_killing
     }
@@ -192,6 +207,7 @@ mod tests {
             not_before: None,
             not_after: Uptime::NEVER,
             deadline: Deadline::None,
+            time_limit: None,
             max_output: 0,
         };
         let pid = Pid::from_raw(main).unwrap();

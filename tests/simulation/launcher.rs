@@ -52,6 +52,8 @@ pub fn launch(tree_id: TreeId, environment: ExecStrings) -> Launch {
         not_before: None,
         not_after: Uptime::NEVER,
         deadline: Deadline::None,
+        // The models of daemons are stalled, but no run has a timeout that a stalled one would miss.
+        time_limit: None,
         max_output: 0,
     }
 }

@@ -14,9 +14,7 @@ use crate::warden::handle::{Handle, Warden, WardenGone};
 use cronkeeper_core::clock::system::{SystemClock, now};
 use cronkeeper_core::clock::{Clock as _, Uptime, Wake};
 use cronkeeper_core::job::Job;
-use cronkeeper_core::process::{
-    Deadline, EndedBy, Ending, Launch, Notice, Order, StartFailure, StartStep, Stream, TreeId,
-};
+use cronkeeper_core::process::{EndedBy, Ending, Launch, Notice, Order, StartFailure, StartStep, Stream, TreeId};
 use cronkeeper_core::run::millis;
 
 /// Output of the job: its stream, lines of it, and whether the last of them continues in the next piece.
@@ -116,9 +114,8 @@ impl ExecSupervisor<'_> {
             Notice::Ended(ending) => {
                 let timed_out = match ending.ended_by {
                     Some(EndedBy::Order) => self.stopped == Some(ExecStopCause::Timeout),
-                    // The only deadline is that of the timeout.
-                    Some(EndedBy::Deadline) => true,
-                    None => false,
+                    Some(EndedBy::TimeLimit) => true,
+                    Some(EndedBy::Deadline) | None => false,
                 };
                 return Some(Ok(SupervisedEnd { ending: *ending, timed_out }));
             }
@@ -127,12 +124,8 @@ impl ExecSupervisor<'_> {
         None
     }
 
-    /// The warden enforces the timeout too, in case this process is stopped by then.
     fn began(&mut self, at: Uptime) {
-        let Some(timeout) = self.job.timeout else { return };
-        self.due = Some(at + timeout);
-        let deadline = Deadline::At(at + timeout + self.job.kill_grace);
-        self.order(Order::Deadline { tree_id: self.tree_id, deadline });
+        self.due = self.job.timeout.map(|timeout| at + timeout);
     }
 
     fn check_timeout(&mut self) {

@@ -366,6 +366,7 @@ fn launch(
         not_before: None,
         not_after,
         deadline: settings.deadline(held_from),
+        time_limit: None,
         max_output: 0,
     })
 }

@@ -185,7 +185,7 @@ impl Hooks {
         self.timeouts.retain(|&(_, tree_id)| tree_id != ending.tree_id);
         let how = match ending.ended_by {
             None => HookOutcome::Exited(ending.exit),
-            Some(EndedBy::Order | EndedBy::Deadline) => HookOutcome::TimedOut,
+            Some(EndedBy::Order | EndedBy::Deadline | EndedBy::TimeLimit) => HookOutcome::TimedOut,
         };
         report(cx, &call, how, None);
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Tree;
 use cronkeeper_core::clock::Uptime;
-use cronkeeper_core::process::{Deadline, Exit, TreeId};
+use cronkeeper_core::process::{Deadline, EndedBy, Exit, TreeId};
 
 /// All fields of a tree that the indexes depend on are changed only by methods of this type.
 #[derive(Debug, Default)]
@@ -16,8 +16,8 @@ pub(in crate::warden) struct Trees {
     mains: BTreeSet<i32>,
     /// Live trees that are not being killed. For each kind of deadline only the earliest entry matters.
     by_deadline: BTreeSet<(Deadline, TreeId)>,
-    /// Live trees that are not being killed, by the time when the grace period of a stop ends.
-    by_grace: BTreeSet<(Uptime, TreeId)>,
+    /// Live trees that are not being killed, by the time when the grace period of a stop ends, or else the time limit.
+    by_limit: BTreeSet<(Uptime, TreeId)>,
     /// Trees that are being killed and may still have processes.
     killing: BTreeSet<TreeId>,
     /// Trees whose main process has ended and that may still have processes.
@@ -84,6 +84,11 @@ impl Trees {
         });
     }
 
+    /// Records when the program began: the time limit counts from then.
+    pub fn began(&mut self, tree_id: TreeId, at: Uptime) {
+        self.change(tree_id, |tree| tree.limit_at = tree.time_limit.map(|limit| at + limit));
+    }
+
     /// Marks the tree for killing with all its processes.
     pub fn set_killing(&mut self, tree_id: TreeId) {
         self.change(tree_id, |tree| tree.is_killing = true);
@@ -112,8 +117,8 @@ impl Trees {
         }
     }
 
-    /// The next tree to kill and when, if the lease ends at `lease_until`.
-    pub fn next_due(&self, lease_until: Uptime) -> Option<(Uptime, TreeId)> {
+    /// The next tree to kill, when, and why, if the lease ends at `lease_until`.
+    pub fn next_due(&self, lease_until: Uptime) -> Option<(Uptime, TreeId, EndedBy)> {
         let kinds = [
             Deadline::Lease,
             Deadline::LeaseAnd(Uptime::ZERO),
@@ -121,8 +126,10 @@ impl Trees {
             Deadline::At(Uptime::ZERO),
         ];
         let firsts = kinds.into_iter().filter_map(|kind| self.by_deadline.range((kind, TreeId(0))..).next());
-        let firsts = firsts.map(|&(deadline, tree_id)| (deadline.due(lease_until), tree_id));
-        firsts.chain(self.by_grace.first().copied()).min()
+        let firsts = firsts.map(|&(deadline, tree_id)| (deadline.due(lease_until), tree_id, EndedBy::Deadline));
+        // If this is the end of a grace period, the order to stop counts, because it came first.
+        let limit = self.by_limit.first().map(|&(at, tree_id)| (at, tree_id, EndedBy::TimeLimit));
+        firsts.chain(limit).min_by_key(|&(at, tree_id, _)| (at, tree_id))
     }
 
     /// Trees that are being killed and may still have processes.
@@ -164,15 +171,15 @@ impl Trees {
         if tree.deadline != Deadline::None {
             self.by_deadline.insert((tree.deadline, tree_id));
         }
-        self.by_grace.extend(tree.kill_at.map(|at| (at, tree_id)));
+        self.by_limit.extend(tree.limit().map(|at| (at, tree_id)));
     }
 
     fn remove_from_indexes(&mut self, tree_id: TreeId) {
         let Some(tree) = self.all.get(&tree_id) else { return };
         self.killing.remove(&tree_id);
         self.by_deadline.remove(&(tree.deadline, tree_id));
-        if let Some(at) = tree.kill_at {
-            self.by_grace.remove(&(at, tree_id));
+        if let Some(at) = tree.limit() {
+            self.by_limit.remove(&(at, tree_id));
         }
     }
 }
@@ -197,36 +204,59 @@ mod tests {
         trees
     }
 
+    fn due(trees: &Trees, lease_until: Uptime) -> Option<(Uptime, TreeId)> {
+        trees.next_due(lease_until).map(|(at, tree_id, _)| (at, tree_id))
+    }
+
     #[test]
     fn the_next_tree_to_kill_is_the_earliest_of_all_kinds() {
         let mut trees =
             of(&[Deadline::LeaseAnd(at(50)), Deadline::Lease, Deadline::At(at(30)), Deadline::None, Deadline::None]);
-        assert_eq!(trees.next_due(at(20)), Some((at(20), TreeId(1))));
-        assert_eq!(trees.next_due(at(40)), Some((at(30), TreeId(2))));
+        assert_eq!(due(&trees, at(20)), Some((at(20), TreeId(1))));
+        assert_eq!(due(&trees, at(40)), Some((at(30), TreeId(2))));
         trees.stop(TreeId(3), at(10));
         trees.stop(TreeId(3), at(15));
-        assert_eq!(trees.next_due(at(40)), Some((at(10), TreeId(3))));
+        assert_eq!(due(&trees, at(40)), Some((at(10), TreeId(3))));
         for tree_id in [3, 2, 1] {
             trees.set_killing(TreeId(tree_id));
         }
-        assert_eq!(trees.next_due(at(40)), Some((at(50), TreeId(0))), "a tree that is being killed is not due again");
+        assert_eq!(due(&trees, at(40)), Some((at(50), TreeId(0))), "a tree that is being killed is not due again");
         trees.set_deadline(TreeId(0), Deadline::None);
-        assert_eq!(trees.next_due(at(40)), None);
+        assert_eq!(due(&trees, at(40)), None);
         assert_eq!(trees.killing().map(|(tree_id, _)| tree_id.0).collect::<Vec<_>>(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_time_limit_counts_from_the_begin_and_not_once_the_tree_is_asked_to_end() {
+        let limit = Some(Duration::from_secs(20));
+        let mut trees = Trees::default();
+        for (tree_id, forked_at) in [(0, 5), (1, 6)] {
+            let limit_at = Some(at(forked_at + 30));
+            trees.insert(
+                TreeId(tree_id),
+                Tree { time_limit: limit, limit_at, ..tree(10 + tree_id as i32, "a", forked_at) },
+            );
+        }
+        assert_eq!(trees.next_due(at(90)), Some((at(35), TreeId(0), EndedBy::TimeLimit)), "it has not begun");
+        trees.began(TreeId(1), at(8));
+        assert_eq!(trees.next_due(at(90)), Some((at(28), TreeId(1), EndedBy::TimeLimit)));
+        trees.stop(TreeId(1), at(70));
+        trees.set_killing(TreeId(0));
+        assert_eq!(due(&trees, at(90)), Some((at(70), TreeId(1))));
     }
 
     #[test]
     fn a_tree_with_an_instant_and_the_lease_is_due_at_the_earlier_of_the_two() {
         let trees = of(&[Deadline::LeaseOr(at(50)), Deadline::LeaseOr(at(30)), Deadline::LeaseAnd(at(40))]);
-        assert_eq!(trees.next_due(at(20)).map(|(at, _)| at), Some(at(20)));
-        assert_eq!(trees.next_due(at(90)), Some((at(30), TreeId(1))));
+        assert_eq!(due(&trees, at(20)).map(|(at, _)| at), Some(at(20)));
+        assert_eq!(due(&trees, at(90)), Some((at(30), TreeId(1))));
     }
 
     #[test]
     fn an_ended_tree_is_not_due_and_leaves_all_indexes() {
         let mut trees = of(&[Deadline::Lease, Deadline::Lease]);
         trees.exited(TreeId(0), Exit::Code(0), at(1));
-        assert_eq!(trees.next_due(at(20)), Some((at(20), TreeId(1))));
+        assert_eq!(due(&trees, at(20)), Some((at(20), TreeId(1))));
         trees.set_killing(TreeId(0));
         assert_eq!((trees.killing().count(), trees.ended()), (1, vec![TreeId(0)]));
         trees.clear(TreeId(0));
@@ -234,7 +264,7 @@ mod tests {
         assert!(!trees.has_main(10) && trees.has_main(11));
         trees.remove(TreeId(0));
         trees.remove(TreeId(1));
-        assert!(trees.is_empty() && trees.next_due(at(20)).is_none() && trees.cleared().is_empty());
+        assert!(trees.is_empty() && due(&trees, at(20)).is_none() && trees.cleared().is_empty());
         assert!(trees.mains.is_empty() && trees.exited.is_empty());
     }
 

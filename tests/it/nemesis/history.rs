@@ -123,18 +123,30 @@ impl History {
             Fault::Twice(_) => true,
             Fault::Overlap(entry) => !self.is_excused(entry),
             // Two runs of two terms may run side by side there, and either may write first.
-            Fault::TokenWentBack { late, .. } => !may_overlap.contains(&late.job.as_str()),
+            Fault::TokenWentBack { late, .. } => {
+                !may_overlap.contains(&late.job.as_str()) && !self.may_have_begun_before_a_stop(late)
+            }
         };
         let faults = faults(&self.seen, may_overlap).into_iter().filter(is_broken);
         faults.map(|fault| format!("the runs saw: {fault:?}")).collect()
     }
 
     fn is_excused(&self, entry: &Entry) -> bool {
+        self.stops_at(entry).next().is_some()
+    }
+
+    /// A program may begin and be stopped with its node before it has written its first line. It writes the line as soon
+    /// as it goes on, and the warden kills it then. What became due only meanwhile must not begin any more.
+    fn may_have_begun_before_a_stop(&self, start: &Entry) -> bool {
+        let due = start.scheduled_at.parse::<Timestamp>().expect("a job is given a time");
+        self.stops_at(start).any(|span| due <= span.from)
+    }
+
+    /// The stops in which something happened, or just after which.
+    fn stops_at(&self, entry: &Entry) -> impl Iterator<Item = &Span> {
         let at = time_of(entry);
-        self.nodes_stood_still.iter().any(|span| {
-            let until = later(span.to, STARTING.unsigned_abs());
-            span.from <= at && at <= until
-        })
+        let is_in = move |span: &&Span| span.from <= at && at <= later(span.to, STARTING.unsigned_abs());
+        self.nodes_stood_still.iter().filter(is_in)
     }
 
     fn broken_by_the_ledger(&self, work: &Work) -> Option<String> {
@@ -165,7 +177,7 @@ impl History {
         let terms = self.terms();
         let late = self.starts().filter_map(|start| {
             let (token, opened) = terms.iter().find(|(token, _)| *token > start.token)?;
-            (time_of(start) > *opened + STARTING)
+            (time_of(start) > *opened + STARTING && !self.may_have_begun_before_a_stop(start))
                 .then(|| format!("the term {token} opened at {opened}, then began {start:?}"))
         });
         late.collect()

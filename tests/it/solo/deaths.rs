@@ -111,6 +111,18 @@ fn what_all_three_leave_is_dead_before_the_next_leads() {
 }
 
 #[test]
+fn a_timeout_comes_while_the_daemon_is_stopped() {
+    let job = r#"{schedule: "@every 1s", command: "trap '' TERM; sleep 1000", timeout: 2s, kill_grace: 1s}"#;
+    let a = leading(&node("only").jobs(&format!("jobs: {{slow: {job}}}")));
+    let run = await_start(&a, 0, "slow");
+    until("the job runs", || !a.job_processes().is_empty());
+    a.stop();
+    assert_eq!(a.await_no_job_processes(LONG), Vec::<u32>::new());
+    a.cont();
+    assert_eq!(await_end(&a, &run).text("outcome"), "timeout");
+}
+
+#[test]
 fn a_stopped_warden_is_no_dead_one() {
     let spec = node("only").jobs("jobs: {tick: {schedule: '* * * * * *', command: 'true'}}");
     let a = leading(&spec);

@@ -66,6 +66,18 @@ async fn a_tree_with_an_instant_of_its_own_is_killed_then_and_not_at_lease_end()
 }
 
 #[tokio::test]
+async fn a_tree_is_killed_at_its_time_limit() {
+    let limit = Duration::from_millis(400);
+    let mut fixture = Fixture::new();
+    let launch = Launch { time_limit: Some(limit), ..fixture.sh("trap '' TERM; while :; do sleep 1; done") };
+    let ordered = uptime();
+    let ending = fixture.run(launch).await;
+    assert_eq!((ending.exit, ending.ended_by), (Exit::Signal { signal: 9, core: false }, Some(EndedBy::TimeLimit)));
+    assert!(ending.at >= ordered + limit);
+    fixture.close().await;
+}
+
+#[tokio::test]
 async fn all_trees_die_with_the_daemon() {
     let mut fixture = Fixture::new();
     for script in [

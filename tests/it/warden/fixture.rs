@@ -88,6 +88,7 @@ impl Fixture {
             not_before: None,
             not_after: Uptime::NEVER,
             deadline: Deadline::None,
+            time_limit: None,
             max_output: 1 << 20,
         }
     }

@@ -35,7 +35,7 @@ pub(super) fn judge(now: Now, run: &ActiveRun, process: &Process, ending: &Endin
     // killed.
     let stopped = process.stopped;
     let lost = stopped.filter(|stopped| matches!(stopped, StopCause::Lease | StopCause::LockLost));
-    let by_sigkill = ended_by == Some(EndedBy::Deadline) || lost.is_some();
+    let by_sigkill = matches!(ended_by, Some(EndedBy::Deadline | EndedBy::TimeLimit)) || lost.is_some();
     let ended_by = ended_by.filter(|_| !(by_sigkill && matches!(ending.exit, Exit::Code(_))));
     let is_by_loss = ended_by == Some(EndedBy::Deadline) || (ended_by == Some(EndedBy::Order) && lost.is_some());
     let success = run.job().map(|job| &job.success_exit_codes);
@@ -45,7 +45,7 @@ pub(super) fn judge(now: Now, run: &ActiveRun, process: &Process, ending: &Endin
             (Outcome::Interrupted, Some(Reason::Lease))
         }
         (Some(EndedBy::Order), Some(StopCause::LockLost)) => (Outcome::Interrupted, Some(Reason::Lock)),
-        (Some(EndedBy::Order), Some(StopCause::Timeout)) => (Outcome::Timeout, None),
+        (Some(EndedBy::Order), Some(StopCause::Timeout)) | (Some(EndedBy::TimeLimit), _) => (Outcome::Timeout, None),
         (Some(EndedBy::Order), Some(StopCause::Killed(reason))) => (Outcome::Killed, Some(reason)),
         (Some(EndedBy::Order), Some(StopCause::Superseded | StopCause::Settled)) => (Outcome::Interrupted, None),
         (Some(EndedBy::Order), _) => (Outcome::Interrupted, Some(Reason::Drain)),

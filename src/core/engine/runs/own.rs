@@ -303,7 +303,8 @@ impl Runs {
             return self.leave_to_another(cx, run);
         }
         // The time for the steps before its program counts too.
-        if process.started.is_none() && stopped != Some(StopCause::Timeout) {
+        let has_timed_out = stopped == Some(StopCause::Timeout) || ending.ended_by == Some(EndedBy::TimeLimit);
+        if process.started.is_none() && !has_timed_out {
             return self.on_ended_before_its_program(cx, run, stopped, ending);
         }
         let verdict = judge(cx.now, active, process, ending);

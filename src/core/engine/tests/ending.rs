@@ -147,6 +147,20 @@ fn an_attempt_over_its_timeout_is_stopped_with_its_grace() {
     assert_eq!(end_of(&fixture.accept_all()).outcome, Outcome::Timeout);
 }
 
+/// The warden kills it if the daemon is stopped, which learns of that before or after it sees the timeout itself.
+#[test]
+fn a_run_killed_at_its_time_limit_has_timed_out() {
+    for seen_first in [false, true] {
+        let (mut fixture, tree_id) = running_one(Job { timeout: Some(MINUTE), ..once() });
+        if seen_first {
+            fixture.pass(61);
+        }
+        fixture.ended(tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::TimeLimit));
+        let end = end_of(&fixture.accept_all());
+        assert_eq!((end.outcome, end.reason), (Outcome::Timeout, None), "{seen_first}");
+    }
+}
+
 #[test]
 fn what_cannot_be_started_ends_with_its_reason() {
     let why = |step, errno| StartFailure::Step { step, errno };

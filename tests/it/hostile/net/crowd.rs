@@ -163,8 +163,12 @@ fn crowd_on(host: &Arc<Host>, at: SocketAddrV4) {
     if is_long() {
         assert!(worst < MOST_LATENESS_MS, "{worst} ms late: {late:?}");
     }
-    let answer = exchange(dial(remote(1), at).unwrap(), &request("/v1/history?limit=1000", ""));
-    let answer = answer.expect("it answers when they are gone");
-    assert!(answer.code == 200 && answer.body.len() <= 1 << 20, "{}: {} bytes", answer.code, answer.body.len());
-    assert!(answer.body.ends_with(r#""cut":true}"#), "it says that there was more");
+    // A busy machine may still need a moment to read the ledger.
+    until("it answers when they are gone, and says that there was more", || {
+        let answer = exchange(dial(remote(1), at).unwrap(), &request("/v1/history?limit=1000", ""));
+        answer.is_some_and(|answer| {
+            assert!(answer.body.len() <= 1 << 20, "{} bytes", answer.body.len());
+            answer.code == 200 && answer.body.ends_with(r#""cut":true}"#)
+        })
+    });
 }

@@ -251,6 +251,19 @@ fn a_start_after_the_end_of_its_nodes_lease_is_seen() {
 }
 
 #[test]
+fn a_program_that_stood_still_before_its_first_line_is_no_late_start_unless_it_was_due_only_then() {
+    let late = 2_500 + 6_000;
+    for (stood_from, is_fine) in [(500, true), (-500, false)] {
+        let mut history = SoundHistory::new();
+        let begin = |ms: i64| at(FIRST) + SignedDuration::from_millis(ms);
+        history.still.push(Span { from: begin(stood_from), to: begin(late - 10) });
+        history.first_start().at_ns = line(Mark::Start, FIRST, 0, late).at_ns;
+        let starts = history.broken().into_iter().filter(|what| what.contains("then began"));
+        assert_eq!(starts.count() == 0, is_fine, "{stood_from}");
+    }
+}
+
+#[test]
 fn a_start_that_is_not_on_record_is_seen() {
     type Change = fn(&mut Entry);
     let changes: [Change; 4] = [
