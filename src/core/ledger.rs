@@ -25,7 +25,7 @@ pub use self::newest::{Gathering, LastEnd, Newest, Window};
 pub use self::pipeline::Pipelines;
 pub use self::write::{Existing, Write};
 use crate::job::{JobName, LEAST_HISTORY_LIMIT};
-use crate::run::{JobRecord, Link, Outcome, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
+use crate::run::{HistoryRecord, JobRecord, Link, Outcome, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
 
 /// Identifies one of the commits in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -374,6 +374,32 @@ pub struct Snapshot {
     pub running: Vec<Running>,
     /// Open operator requests and links, read after the jobs' records.
     pub requests: OperatorRequests,
+    /// Of jobs whose records are unreadable: the newest occurrence that a run or the history shows as decided.
+    pub decided: BTreeMap<JobName, Timestamp>,
     /// Unreadable records and the reason for each, for display.
     pub damaged: Vec<String>,
+}
+
+/// Most jobs with unreadable records whose history is looked up for a takeover, which waits for it.
+pub const MOST_LOOKED_UP: usize = 100;
+/// How many of a job's newest records are looked up then: they are ordered by their ends, occurrences by their times.
+pub const RECORDS_LOOKED_UP: usize = 8;
+
+impl Snapshot {
+    /// The jobs whose records are unreadable.
+    pub fn unreadable(&self) -> impl Iterator<Item = &JobName> {
+        self.jobs.iter().filter(|(_, entry)| entry.record.is_none()).map(|(job, _)| job)
+    }
+
+    /// Notes what the newest records of such a job say.
+    pub fn note_decided(&mut self, job: &JobName, records: impl IntoIterator<Item = HistoryRecord>) {
+        let scheduled = |record: HistoryRecord| match record {
+            HistoryRecord::Run(end) => end.run.trigger.is_none().then_some(end.run.scheduled_at),
+            HistoryRecord::Skip(skip) => skip.trigger.is_none().then_some(skip.last),
+        };
+        let running = self.running.iter().map(|running| &running.record);
+        let running = running.filter(|record| record.job == *job && record.trigger.is_none());
+        let newest = records.into_iter().filter_map(scheduled).chain(running.map(|record| record.scheduled_at)).max();
+        self.decided.extend(newest.map(|newest| (job.clone(), newest)));
+    }
 }

@@ -555,6 +555,33 @@ fn many_jobs_that_are_due_at_once_are_each_begun_once_however_slowly_they_start(
     }
 }
 
+/// Its next process finds the notes of the warden on what had begun: nothing had.
+#[test]
+fn what_is_held_when_a_daemon_is_killed_is_begun_again_after_its_time() {
+    const JOBS: usize = 20;
+    let timing = Timing { tick: Duration::from_secs(1), session_timeout: Duration::from_secs(4), sync_limit: 5 };
+    let world = Shared::new(7, 1, timing, Transcript::on());
+    world.lock().env.network.calm();
+    let mut executor = Executor::new(world, Nodes::without_operators(7, 1, Cast::burst(JOBS)));
+    executor.start(0);
+    let limit = executor.now() + Duration::from_secs(120);
+    while executor.world.lock().wardens.held(0) < JOBS {
+        executor.step(limit).expect("all are held before their time");
+    }
+    executor.fault(Fault::Kill { node: 0, with_host: false });
+    let later = executor.now() + Duration::from_secs(2);
+    while executor.step(later).is_some() {}
+    executor.start(0);
+    let mut started = BTreeSet::new();
+    while started.len() < JOBS {
+        let facts = executor.step(limit).expect("what was held is begun again");
+        for process in facts.into_iter().filter_map(spawned) {
+            assert_eq!(process.attempt, 2, "`{}` was never started", process.run);
+            assert!(started.insert(process.run), "one is started twice");
+        }
+    }
+}
+
 fn spawned(fact: Fact) -> Option<Process> {
     match fact {
         Fact::Spawned(process) => Some(process),

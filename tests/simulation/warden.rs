@@ -209,6 +209,11 @@ impl Wardens {
         }
     }
 
+    /// How many processes a node's warden holds.
+    pub fn held(&self, node: usize) -> usize {
+        self.wardens[node].held.len()
+    }
+
     /// The file in which the warden of this node's daemon leaves its notes on begins.
     pub fn begins_file(&self, node: usize) -> String {
         self.wardens[node].generation.to_string()

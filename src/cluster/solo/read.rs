@@ -13,7 +13,8 @@ use super::members::{MemberName, Members};
 use super::requests;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{
-    Filter, Gathering, JobEntry, LastEnd, Newest, OperatorRequests, OwnerState, Running, Snapshot, Window,
+    Filter, Gathering, JobEntry, LastEnd, MOST_LOOKED_UP, Newest, OperatorRequests, OwnerState, RECORDS_LOOKED_UP,
+    Running, Snapshot, Window,
 };
 use cronkeeper_core::run::{HistoryRecord, Outcome, RunId, RunRecord, Version};
 
@@ -23,6 +24,8 @@ pub(super) struct Rows {
     jobs: BTreeMap<JobName, JobEntry>,
     running: Vec<(RunRecord, Version)>,
     requests: OperatorRequests,
+    /// The newest history of jobs whose records are damaged.
+    histories: BTreeMap<JobName, Vec<HistoryRecord>>,
     damaged: Vec<String>,
 }
 
@@ -38,7 +41,10 @@ impl Rows {
             Running { record, version, owner }
         };
         let running = self.running.into_iter().map(owned).collect();
-        Snapshot { jobs: self.jobs, running, requests: self.requests, damaged: self.damaged }
+        let (jobs, requests, damaged) = (self.jobs, self.requests, self.damaged);
+        let mut snapshot = Snapshot { jobs, running, requests, damaged, ..Snapshot::default() };
+        self.histories.into_iter().for_each(|(job, records)| snapshot.note_decided(&job, records));
+        snapshot
     }
 
     pub(super) fn running(self) -> Vec<(RunRecord, Version)> {
@@ -61,6 +67,11 @@ pub(super) fn rows(db: &Connection) -> rusqlite::Result<Rows> {
             }
             Err(why) => rows.damaged.push(format!("jobs/{key}: {why}")),
         }
+    }
+    let unreadable = rows.jobs.iter().filter(|(_, entry)| entry.record.is_none()).map(|(job, _)| job);
+    for job in unreadable.take(MOST_LOOKED_UP) {
+        let filter = Filter { job: Some(job.clone()), ..Filter::default() };
+        rows.histories.insert(job.clone(), history(db, &filter, Window::of(RECORDS_LOOKED_UP))?.records);
     }
     rows.running = running(db, &mut rows.damaged)?;
     rows.requests = requests::read(db, &mut rows.damaged)?;

@@ -12,10 +12,11 @@ use super::bounded;
 use super::client::{Client, Stat};
 use super::context::{self, Reads, SessionError, SizedChildren};
 use super::damage::{self, Damage};
+use super::newest_records::NewestRecords;
 use super::{paths, requests, session_id};
 use cronkeeper_core::election::Member;
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::ledger::{JobEntry, OwnerState, Running, Snapshot};
+use cronkeeper_core::ledger::{JobEntry, MOST_LOOKED_UP, OwnerState, RECORDS_LOOKED_UP, Running, Snapshot};
 use cronkeeper_core::run::{JobRecord, RunId, RunRecord, Version};
 use cronkeeper_core::term::{NodeName, SessionId};
 
@@ -23,7 +24,8 @@ use cronkeeper_core::term::{NodeName, SessionId};
 /// to be dead.
 ///
 /// A takeover waits for this. So requests that do not depend on each other's answers are sent together: first the
-/// names, then the sizes of the records, then the records, then, if there are runs, their owners.
+/// names, then the sizes of the records, then the records, then, if there are runs, their owners; and for jobs whose
+/// records are damaged, their newest history.
 pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(Snapshot, Vec<Damage>), SessionError> {
     let mut snapshot = Snapshot::default();
     let (mut damaged, mut more) = (Vec::new(), Vec::new());
@@ -54,6 +56,11 @@ pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(
         .into_iter()
         .map(|(record, version)| Running { owner: owner_state(&record, &living, dead), record, version })
         .collect();
+    let unreadable: Vec<JobName> = snapshot.unreadable().take(MOST_LOOKED_UP).cloned().collect();
+    for job in unreadable {
+        let records = NewestRecords::of(client, &job).await?.next(client, RECORDS_LOOKED_UP, |_| false).await?;
+        snapshot.note_decided(&job, records.into_iter().flatten().map(|(record, _)| record));
+    }
     Ok((snapshot, damaged))
 }
 
@@ -160,9 +167,13 @@ fn owner_state(record: &RunRecord, living: &BTreeMap<String, SessionId>, dead: &
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
-    use crate::test_records::record;
+    use crate::test_records::{record, skip, success};
     use crate::zookeeper::context::json;
+    use crate::zookeeper::tests_support::Server;
+    use cronkeeper_core::run::{HistoryRecord, Skip};
 
     /// A write in the first second of 1970, or a moment after.
     const STAMP: Stat = Stat {
@@ -184,6 +195,33 @@ mod tests {
         assert!(run_record("backup.19700101T000200Z", &json(&run), &STAMP).unwrap_err().contains("another run"));
         let ahead = record("backup", 200_000, "0x7");
         assert!(run_record(&ahead.id().to_string(), &json(&ahead), &STAMP).unwrap_err().contains("more than a day"));
+    }
+
+    #[test]
+    fn of_a_damaged_mark_the_newest_decided_occurrence_is_looked_up() {
+        let server = Server::new();
+        let name = |job: &str| JobName::parse(job).unwrap();
+        {
+            let mut tree = server.tree();
+            tree.time_ms = 1_000_000;
+            for job in ["damaged", "new", "fine"] {
+                tree.put(&paths::job(&name(job)), b"{".to_vec());
+            }
+            let mark = crate::zookeeper::transaction::tests::mark(60, "1-0");
+            tree.put(&paths::job(&name("fine")), json(&mark));
+            for second in [60, 120] {
+                let run = record("damaged", second, "0x1");
+                tree.put(&paths::history(&run.id()), json(&HistoryRecord::Run(success(run))));
+            }
+            let missed = Skip { last: Timestamp::from_second(240).unwrap(), count: 2, ..skip("damaged", 180) };
+            tree.put(&paths::history(&missed.id()), json(&HistoryRecord::Skip(missed)));
+            tree.put(&paths::history(&RunId::parse("fine.19700101T000100Z").unwrap()), b"{".to_vec());
+        }
+        let read = || read(&server, &BTreeSet::new()).now_or_never().unwrap().unwrap().0;
+        assert_eq!(read().decided, [(name("damaged"), Timestamp::from_second(240).unwrap())].into());
+        let run = record("damaged", 300, "0x1");
+        server.tree().put(&paths::running(&run.id()), json(&run));
+        assert_eq!(read().decided, [(name("damaged"), run.scheduled_at)].into());
     }
 
     #[test]

@@ -71,6 +71,8 @@ struct Recorded {
     marked_at: Timestamp,
     /// The job was added to this node's file since the record was written.
     is_new: bool,
+    /// What was due after this is recorded as missed; absent: nothing is.
+    missed_since: Option<Timestamp>,
     alarms: StandingAlarms,
     recount: Option<Box<Recount>>,
 }
@@ -416,14 +418,19 @@ impl Leader {
     ///
     /// Records of jobs that are not defined here are not changed: another node's file may define them, and if that node
     /// leads it must find the occurrences that passed meanwhile.
-    pub fn adopt_jobs(&mut self, cx: &mut Context, mut entries: BTreeMap<JobName, JobEntry>) {
+    pub fn adopt_jobs(
+        &mut self,
+        cx: &mut Context,
+        mut entries: BTreeMap<JobName, JobEntry>,
+        decided: &BTreeMap<JobName, Timestamp>,
+    ) {
         let jobs: Vec<Arc<Job>> = cx.jobs.jobs.values().cloned().collect();
         for job in jobs {
             let entry = entries.remove(&job.name);
             let name = job.name.clone();
             let job = Some(job).filter(|job| job.enabled);
             if job.is_some() || entry.is_some() {
-                self.adopt_job(cx, &name, job, entry, false);
+                self.adopt_job(cx, &name, job, entry, false, decided.get(&name).copied());
             }
         }
         self.book.undefined = entries;
@@ -432,6 +439,9 @@ impl Leader {
     /// Takes a job's record. A schedule that `is_new` to this node's file, or that differs from the recorded one,
     /// counts from now: what the new one had due until then is recorded as missed, and of what an edited one had due
     /// before its edit, which nobody knows here, a report tells.
+    ///
+    /// A record that cannot be read counts from now too, because nothing begins for what somebody else has written. What
+    /// was due since the newest occurrence that is `decided` as far as other records say is recorded as missed.
     fn adopt_job(
         &mut self,
         cx: &mut Context,
@@ -439,11 +449,15 @@ impl Leader {
         job: Option<Arc<Job>>,
         entry: Option<JobEntry>,
         is_new: bool,
+        decided: Option<Timestamp>,
     ) {
+        let limit = later(cx.latest, AHEAD.unsigned_abs());
+        let decided = decided.filter(|at| *at <= limit);
         let version = entry.as_ref().map(|entry| entry.version);
         let record = entry.and_then(|entry| entry.record);
         // A record that cannot be read does not have the job counted from earlier than what this leader knows of it.
-        let known = self.book.get(name).map_or(cx.due, |timeline| timeline.written.1.max(cx.due));
+        let known =
+            self.book.get(name).map(|timeline| timeline.written.1).max(decided).map_or(cx.due, |at| at.max(cx.due));
         let counted = record.as_ref().map_or(Counted { from: known, ahead: None }, Counted::of);
         let marked_at = record.as_ref().map_or(counted.from, JobRecord::digested_at);
         let fresh = record.as_ref().and_then(JobRecord::fresh_recount).map(|recount| Report::Recounted {
@@ -462,9 +476,8 @@ impl Leader {
         if let Some(fresh) = fresh {
             cx.report(fresh);
         }
-        let recorded = Recorded { version, schedule, marked_at, is_new, alarms, recount };
+        let recorded = Recorded { version, schedule, marked_at, is_new, missed_since: decided, alarms, recount };
         self.count_from(cx, name, job, counted, recorded);
-        let limit = later(cx.latest, AHEAD.unsigned_abs());
         if let Some(ahead) = self.book.get(name).and_then(|timeline| timeline.mark_ahead(limit)) {
             cx.report(Report::MarkAhead { job: name.clone(), ahead });
         }
@@ -476,7 +489,7 @@ impl Leader {
         name: &JobName,
         job: Option<Arc<Job>>,
         counted: Counted,
-        Recorded { version, schedule, marked_at, is_new, alarms, recount }: Recorded,
+        Recorded { version, schedule, marked_at, is_new, missed_since, alarms, recount }: Recorded,
     ) {
         let mark = counted.from;
         let is_edited = match (job.as_deref(), &schedule) {
@@ -498,8 +511,8 @@ impl Leader {
             cx.report(Report::Edited { job: name.clone(), since: mark, until: cx.due });
         }
         if is_new || (version.is_none() && job.is_some()) {
-            let gap = job.as_ref().filter(|_| is_new && schedule.is_some());
-            let gap = gap.and_then(|job| misfire::missed(job, mark, cx.due));
+            let since = missed_since.or_else(|| (is_new && schedule.is_some()).then_some(mark));
+            let gap = job.as_ref().zip(since).and_then(|(job, since)| misfire::missed(job, since, cx.due));
             let to = if is_new && job.is_some() { mark.max(cx.due) } else { mark };
             self.book.advance(cx, name, to, gap.map(|gap| (self.pauses.passing(name), gap)));
         }
@@ -557,7 +570,7 @@ impl Leader {
     fn define(&mut self, cx: &mut Context, runs: &mut Runs, name: &JobName, new: Option<Arc<Job>>) {
         let Some(job) = new else { return };
         let entry = self.book.undefined.remove(name);
-        self.adopt_job(cx, name, Some(job), entry, true);
+        self.adopt_job(cx, name, Some(job), entry, true, None);
         runs.changed(cx, name);
     }
 
@@ -591,11 +604,12 @@ impl Leader {
             // Somebody removed the record: recreate it as it was.
             let schedule = job.as_deref().map(|job| job.schedule_digest(written.1));
             let counted = Counted { from: written.1, ahead: None };
-            let recorded = Recorded { version: None, schedule, marked_at: written.1, is_new: false, alarms, recount };
+            let (marked_at, is_new, missed_since) = (written.1, false, None);
+            let recorded = Recorded { version: None, schedule, marked_at, is_new, missed_since, alarms, recount };
             return self.count_from(cx, name, job, counted, recorded);
         };
         let is_unchanged = Some(entry.version) == written.0 && !is_pause_new;
-        self.adopt_job(cx, name, job.clone(), Some(entry), is_new);
+        self.adopt_job(cx, name, job.clone(), Some(entry), is_new, None);
         if let (true, false, Some(job)) = (is_unchanged, self.pauses.has(name), job) {
             self.pass_over(cx, &job);
         }

@@ -342,7 +342,7 @@ impl Parts {
         let mut leader = Leader::new(snapshot.requests);
         hooks.forget_last_outcomes();
         runs.begin_term(cx, snapshot.running);
-        leader.adopt_jobs(cx, snapshot.jobs);
+        leader.adopt_jobs(cx, snapshot.jobs, &snapshot.decided);
         self.leader = Some(leader);
     }
 

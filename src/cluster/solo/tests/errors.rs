@@ -20,6 +20,24 @@ async fn a_damaged_record_is_reported_and_does_not_block_others() {
     assert!(snapshot.damaged[0].starts_with("running/bad.19700101T000100Z"), "{:?}", snapshot.damaged);
 }
 
+#[tokio::test]
+async fn of_a_job_whose_record_is_damaged_the_newest_decided_occurrence_is_looked_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    a.begin_recorded("fine", 60).await;
+    let run = a.begin_recorded("bad", 60).await;
+    a.commit(end(&run, 1, true)).await;
+    Connection::open(dir.path().join("ledger.db"))
+        .unwrap()
+        .execute("UPDATE jobs SET record = '{' WHERE job = 'bad'", [])
+        .unwrap();
+    drop(a);
+    let mut b = Node::start(dir.path(), "b").await;
+    let (_, snapshot) = b.lead().await;
+    assert_eq!(snapshot.decided, [(run.job.clone(), run.scheduled_at)].into());
+}
+
 #[test]
 fn a_file_that_is_not_a_ledger_is_refused() {
     let dir = tempfile::tempdir().unwrap();

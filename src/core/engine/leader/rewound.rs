@@ -67,7 +67,8 @@ impl Leader {
         cx.report(Report::MarkRewound { job: name.clone(), found, mark });
         let schedule = job.as_deref().map(|job| job.schedule_digest(mark));
         let version = Some(entry.version);
-        let recorded = Recorded { version, schedule, marked_at: mark, is_new: false, alarms, recount };
+        let (marked_at, is_new, missed_since) = (mark, false, None);
+        let recorded = Recorded { version, schedule, marked_at, is_new, missed_since, alarms, recount };
         self.count_from(cx, name, job, Counted { from: mark, ahead }, recorded);
         self.book.advance(cx, name, mark, None);
         self.book.schedule(name);

@@ -8,14 +8,38 @@ use super::fixture::*;
 use crate::engine::misfire;
 use crate::engine::{Event, Report};
 use crate::job::{Job, Misfire, Overlap};
-use crate::ledger::Snapshot;
+use crate::ledger::{JobEntry, Snapshot};
 use crate::process::Exit;
+use crate::run::Version;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn taken_over(job: Job, mark: &str, now: &str) -> Fixture {
     let entries = [entry(&job, at(mark), 3)].into();
     Fixture::leading(now, set([job]), Snapshot { jobs: entries, ..Snapshot::default() })
+}
+
+/// Nothing begins for a record that somebody else has written, but nothing vanishes either.
+#[test]
+fn what_was_due_while_a_record_was_unreadable_is_recorded_since_the_newest_occurrence_that_is_known() {
+    let led = |decided: Option<&str>| {
+        let jobs = [(name("a"), JobEntry { record: None, version: Version(4) })].into();
+        let decided = decided.map(|decided| (name("a"), at(decided))).into_iter().collect();
+        let all = Job { misfire: Misfire::RunAll, misfire_window: Some(HOUR), ..job("a", "* * * * * *") };
+        let mut fixture = Fixture::leading("10:00:09", set([all]), Snapshot { jobs, decided, ..Snapshot::default() });
+        let mut changes = fixture.accept_all();
+        fixture.pass(1);
+        changes.extend(fixture.accept_all());
+        (skipped(&changes), begun(&changes))
+    };
+    let (next, nothing) = (vec!["a.20261120T100010Z".to_owned()], Vec::<String>::new());
+    let missed = vec!["missed 2026-11-20T10:00:01Z 2026-11-20T10:00:09Z 9".to_owned()];
+    assert_eq!(led(Some("10:00:00")), (missed, next.clone()));
+    assert_eq!(led(Some("10:00:09")), (nothing.clone(), next.clone()));
+    assert_eq!(led(Some("10:00:10")), (nothing.clone(), nothing.clone()), "it was begun ahead of its time");
+    // No leader decides so far ahead.
+    assert_eq!(led(Some("23:00:00")), (nothing.clone(), next.clone()));
+    assert_eq!(led(None), (nothing, next));
 }
 
 #[test]

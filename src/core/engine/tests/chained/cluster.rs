@@ -133,7 +133,7 @@ impl FakeLedger {
                 .map(|(record, version)| Running { record: record.clone(), version: *version, owner })
                 .collect(),
             requests: self.requests(),
-            damaged: Vec::new(),
+            ..Snapshot::default()
         }
     }
 }
