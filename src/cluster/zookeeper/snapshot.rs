@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures_util::future::{try_join, try_join3};
+use futures_util::future::{try_join, try_join_all, try_join3};
 use jiff::Timestamp;
 
 use super::bounded;
@@ -57,9 +57,12 @@ pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(
         .map(|(record, version)| Running { owner: owner_state(&record, &living, dead), record, version })
         .collect();
     let unreadable: Vec<JobName> = snapshot.unreadable().take(MOST_LOOKED_UP).cloned().collect();
-    for job in unreadable {
-        let records = NewestRecords::of(client, &job).await?.next(client, RECORDS_LOOKED_UP, |_| false).await?;
-        snapshot.note_decided(&job, records.into_iter().flatten().map(|(record, _)| record));
+    let newest = unreadable.iter().map(async |job| {
+        let mut records = NewestRecords::of(client, job).await?;
+        records.next(client, RECORDS_LOOKED_UP, |_| false).await
+    });
+    for (job, records) in unreadable.iter().zip(try_join_all(newest).await?) {
+        snapshot.note_decided(job, records.into_iter().flatten().map(|(record, _)| record));
     }
     Ok((snapshot, damaged))
 }

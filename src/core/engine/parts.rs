@@ -110,6 +110,7 @@ impl Parts {
                     // Another node may have restored a run that waits for this one.
                     cx.ledger(ledger::Request::ReadInFlight);
                 }
+                runs.on_members(&members);
                 let giving_up = transfer.on_members(cx, &members);
                 self.give_up(cx, giving_up);
             }

@@ -19,7 +19,8 @@ fn opened(jobs: usize, runs: &[RunRecord], proof: Proof) -> (Snapshot, usize) {
         let mut tree = server.tree();
         tree.put_ephemeral(&paths::candidate(&candidate()), OWNER);
         tree.put_ephemeral(&context.member(), OWNER);
-        (0..jobs).for_each(|n| tree.put(&paths::under(paths::JOBS, &format!("job-{n}")), "{}"));
+        let record = json(&crate::zookeeper::transaction::tests::mark(0, "1-0"));
+        (0..jobs).for_each(|n| tree.put(&paths::under(paths::JOBS, &format!("job-{n}")), record.clone()));
         runs.iter().for_each(|run| tree.put(&paths::running(&run.id()), json(run)));
     }
     let opening = open(context, candidate(), BTreeSet::new(), proof, OpenAt::Queue);

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use crate::job::JobName;
 use crate::run::RunId;
+use crate::term::NodeName;
 
 /// Due instants of unowned and cut-off runs, and changes that waiting runs must be checked for.
 #[derive(Debug, Default)]
@@ -16,6 +17,8 @@ pub(super) struct Agenda {
     /// When unowned runs are begun again.
     pub retries: BTreeSet<(Timestamp, RunId)>,
     pub changed: Changed,
+    /// The nodes that are alive, as last read.
+    pub members: BTreeSet<NodeName>,
 }
 
 /// Changes that queued runs may have waited for.

@@ -21,6 +21,7 @@ use super::waiting::{margin, why_abandoned};
 use super::window::{self, Window};
 use super::{Runs, retry};
 use crate::clock::later;
+use crate::election::Member;
 use crate::engine::commits::{Purpose, UnreportedSkip};
 use crate::engine::context::{Context, Fact};
 use crate::engine::report::Report;
@@ -33,6 +34,10 @@ use crate::run::{
 
 /// Longest time that a run stays cut off. After that, a host that never comes back no longer blocks other runs.
 pub(super) const LONGEST_CUT_OFF: Duration = Duration::from_secs(24 * 3600);
+
+/// How long the leader waits for the report of a node that has just come back, before it gives up a run of it whose time
+/// is over. It is shorter than the second between that time and the next occurrence, which must find the job free.
+const REPORTING: Duration = Duration::from_millis(400);
 
 impl Runs {
     /// Begins a term with the runs in flight that earlier leaders left.
@@ -152,7 +157,8 @@ impl Runs {
     /// Ends a cut-off run whose time is over.
     fn abandon(&mut self, cx: &mut Context, run: &RunId) {
         let Some(active) = self.active.get(run) else { return };
-        let detail = Some(why_abandoned(cx, &active.record));
+        let is_back = self.agenda.members.contains(&active.record.owner.node);
+        let detail = Some(why_abandoned(cx, &active.record, is_back));
         let end = RunEnd { detail, ..RunEnd::unseen(&active.record, Outcome::Abandoned, None, cx.now.wall) };
         self.settle_as(cx, run, end);
     }
@@ -209,6 +215,11 @@ impl Runs {
         cx.ledger(Request::Watch(run.clone()));
     }
 
+    /// Takes the nodes that are alive.
+    pub fn on_members(&mut self, members: &[Member]) {
+        self.agenda.members = members.iter().map(|member| member.node.clone()).collect();
+    }
+
     fn give_up_at_its_time(&mut self, cx: &mut Context, run: &RunId) {
         if self.step(cx, run, RunStep::CutOff)
             && let Some(until) = self.active.get(run).and_then(|active| active.record.keep_until)
@@ -221,8 +232,15 @@ impl Runs {
     pub fn give_up_cut_off(&mut self, cx: &mut Context) {
         while cx.may_decide() {
             let Some(run) = pop_due(&mut self.agenda.keeps, cx.due) else { return };
-            if self.active.get(&run).is_some_and(|active| matches!(active.state(), ActiveRunState::CutOff)) {
-                self.abandon(cx, &run);
+            let Some(active) = self.active.get(&run) else { continue };
+            if !matches!(active.state(), ActiveRunState::CutOff) {
+                continue;
+            }
+            let record = &active.record;
+            let latest = record.keep_until.map(|until| later(later(until, margin(cx, &run)), REPORTING));
+            match latest.filter(|latest| cx.due < *latest && self.agenda.members.contains(&record.owner.node)) {
+                Some(latest) => drop(self.agenda.keeps.insert((latest, run))),
+                None => self.abandon(cx, &run),
             }
         }
     }

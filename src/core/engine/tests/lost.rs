@@ -1,6 +1,9 @@
 //! Runs that an earlier leader left behind.
 
+use std::time::Duration;
+
 use super::fixture::*;
+use super::transfer::member;
 use crate::coordination::Request;
 use crate::engine::runs::active_run::{ActiveRun, ActiveRunState, News};
 use crate::engine::{Command, Event, Report};
@@ -100,6 +103,32 @@ fn keep_is_cut_off_at_once_and_abandoned_before_the_next_occurrence() {
     assert_eq!(end.outcome, Outcome::Abandoned);
     assert_eq!(end.detail.as_deref(), Some("host-b did not come back before the next occurrence"));
     fixture.pass(1);
+    assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100100Z"]);
+}
+
+/// It needs a moment to read its run and to write the end.
+#[test]
+fn an_owner_that_comes_back_in_the_last_moment_reports_first() {
+    let back = || {
+        let mut fixture = found(&job("a", "* * * * *"), OwnerState::Gone);
+        fixture.accept_all();
+        fixture.handle(Event::Election(election::Event::Members(vec![member("host-b", 0)])));
+        fixture.pass(29);
+        assert!(fixture.commits().is_empty());
+        fixture
+    };
+    let mut fixture = back();
+    let run = RunId::parse("a.20261120T100000Z").unwrap();
+    fixture.handle(Event::Ledger(ledger::Event::Run(run, None)));
+    fixture.pass_by(Duration::from_millis(500));
+    assert!(!fixture.accept_all().iter().any(|change| matches!(change, Change::End { .. })), "it has reported");
+
+    let mut fixture = back();
+    fixture.pass_by(Duration::from_millis(400));
+    let accepted = fixture.accept_all();
+    let [Change::End { end, .. }] = accepted.as_slice() else { panic!("{accepted:?}") };
+    assert_eq!(end.detail.as_deref(), Some("host-b came back, but did not report the run in time"));
+    fixture.pass_by(Duration::from_millis(600));
     assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100100Z"]);
 }
 

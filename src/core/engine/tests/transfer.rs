@@ -18,7 +18,7 @@ fn quiet() -> Job {
     job("a", "0 0 0 1 1 *")
 }
 
-fn member(node: &str, priority: u32) -> Member {
+pub(super) fn member(node: &str, priority: u32) -> Member {
     Member {
         v: 1,
         node: NodeName::new(node),
