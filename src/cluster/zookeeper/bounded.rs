@@ -16,17 +16,23 @@ pub struct Records {
     pub bytes: usize,
     /// Records in one request.
     pub count: usize,
+    /// Bytes of all records of one folder together. Of more, the smallest are read: cronkeeper's own are small.
+    pub total: usize,
 }
 
 /// Records of at most half a KiB, or 6 KiB with the reason that an operator gave.
-pub const SMALL: Records = Records { bytes: 16 << 10, count: 500 };
+pub const SMALL: Records = Records { bytes: 16 << 10, count: 500, total: 16 << 20 };
+/// Records of jobs, of which there may be a hundred thousand.
+pub const JOBS: Records = Records { total: 64 << 20, ..SMALL };
+/// Records of nodes: members, candidates, and what operators want of a node.
+pub const NODES: Records = Records { total: 4 << 20, ..SMALL };
 /// Records of runs, triggers and links. They are small too, but at worst have some 20 KiB each: parameters, earlier
 /// attempts, and the names of the jobs that run after it.
-pub const RUNS: Records = Records { bytes: 32 << 10, count: 50 };
+pub const RUNS: Records = Records { bytes: 32 << 10, count: 50, total: 64 << 20 };
 /// History records: at worst some 45 KiB each, those of a run and the end of its output.
-pub const HISTORY: Records = Records { bytes: 64 << 10, count: 20 };
+pub const HISTORY: Records = Records { bytes: 64 << 10, count: 20, total: 64 << 20 };
 /// Records of any kind.
-pub const ANY: Records = Records { bytes: HISTORY.bytes, count: 200 };
+pub const ANY: Records = Records { count: 200, ..HISTORY };
 
 /// Most bytes of records in one answer: the protocol's limit is 1 MiB.
 const ANSWER: usize = 900 << 10;
@@ -84,12 +90,33 @@ impl Sized {
         Self { records, found: znodes.map(|(path, stat)| (path, Ok(stat.data_length))).collect() }
     }
 
+    /// The paths, of which the largest are not read if all of them together are too large.
+    fn within_total(mut self) -> Vec<(String, Result<usize, Error>)> {
+        let total = self.records.total;
+        let mut sizes: Vec<(usize, usize)> = Vec::new();
+        for (place, (_, size)) in self.found.iter().enumerate() {
+            sizes.extend(size.as_ref().ok().filter(|bytes| **bytes <= self.records.bytes).map(|bytes| (*bytes, place)));
+        }
+        if sizes.iter().map(|(bytes, _)| bytes).sum::<usize>() > total {
+            sizes.sort_unstable();
+            let mut sum = 0;
+            for (bytes, place) in sizes {
+                sum += bytes;
+                if sum > total {
+                    self.found[place].1 = Err(Error::Crowded { most: total });
+                }
+            }
+        }
+        self.found
+    }
+
     /// Reads the data. All requests are handed over before the first answer.
     ///
     /// # Errors
     /// If the servers do not answer.
     pub async fn get<C: Client>(self, client: &C) -> Result<Vec<Read>, Error> {
-        let Self { records, found } = self;
+        let records = self.records;
+        let found = self.within_total();
         let mut reads: Vec<Read> = Vec::with_capacity(found.len());
         let (mut requests, mut next) = (Vec::new(), Request::default());
         for (path, size) in found {
@@ -176,6 +203,19 @@ mod tests {
         assert_eq!(sizes, expected);
         let tree = server.tree();
         assert_eq!((tree.reads, tree.most_read_bytes), (2, SMALL.bytes + 1));
+    }
+
+    #[test]
+    fn of_too_many_records_the_smallest_are_read() {
+        let few = Records { total: 100, ..SMALL };
+        let server = Server::new();
+        for (index, bytes) in [50, 10, 45, 5, 30].into_iter().enumerate() {
+            server.tree().put(&path(index), "x".repeat(bytes));
+        }
+        let reads = read(&server, 5, few);
+        let sizes: Vec<_> = reads.iter().map(|read| read.as_ref().ok().map(|(data, _)| data.len())).collect();
+        assert_eq!(sizes, [None, Some(10), Some(45), Some(5), Some(30)]);
+        assert_eq!(reads[0].as_ref().unwrap_err(), &Error::Crowded { most: 100 });
     }
 
     #[test]

@@ -146,6 +146,9 @@ pub enum Error {
     /// This node does not read the znode.
     #[error("it has {bytes} bytes, and no such record of cronkeeper has more than {most}")]
     TooLarge { bytes: usize, most: usize },
+    /// This node does not read the znode, because those beside it take too much room.
+    #[error("it and the smaller ones beside it have more than {most} bytes")]
+    Crowded { most: usize },
     /// The server refuses the request for another reason; it was not carried out.
     #[error("refused: {0}")]
     Refused(String),
@@ -159,7 +162,8 @@ impl Error {
 
     /// True if the server has answered, and the answer concerns only the requested path.
     pub fn is_of_path(&self) -> bool {
-        self.is_of_state() || matches!(self, Self::NoAuth | Self::TooLarge { .. } | Self::Refused(_))
+        self.is_of_state()
+            || matches!(self, Self::NoAuth | Self::TooLarge { .. } | Self::Crowded { .. } | Self::Refused(_))
     }
 }
 

@@ -12,7 +12,7 @@ use super::paths;
 use cronkeeper_core::escape;
 
 /// A UUID in any of its usual forms.
-const ID: Records = Records { bytes: 45, count: 1 };
+const ID: Records = Records { bytes: 45, count: 1, total: 45 };
 
 /// What is on record as the id of the cluster.
 #[derive(Debug, PartialEq, Eq)]

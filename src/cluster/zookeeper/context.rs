@@ -218,7 +218,12 @@ impl SizedChildren {
 
 /// The records that cronkeeper has below this parent.
 fn kind(parent: &str) -> Records {
-    if [paths::RUNNING, paths::TRIGGERS].contains(&parent) { bounded::RUNS } else { bounded::SMALL }
+    match parent {
+        paths::RUNNING | paths::TRIGGERS => bounded::RUNS,
+        paths::JOBS => bounded::JOBS,
+        paths::NODES | paths::WANTED | paths::LEADER => bounded::NODES,
+        _ => bounded::SMALL,
+    }
 }
 
 /// Reads history records, one request after the other, so that few are in flight however many there are.

@@ -105,8 +105,8 @@ pub async fn members<C: Client>(client: &C) -> Result<(Vec<Member>, Vec<Damage>)
     let names = context::children_or_damaged(client, paths::NODES, &mut damaged).await?;
     let found = context::get_small(client, paths::NODES, names).await?.or_damaged(paths::NODES, &mut damaged);
     let mut members = Vec::with_capacity(found.len());
-    for (name, data, _) in found {
-        match member(&name, &data) {
+    for (name, data, stat) in found {
+        match member(&name, &data, &stat) {
             Ok(member) => members.push(member),
             Err(why) => damaged.push(Damage::new(paths::under(paths::NODES, &name), why)),
         }
@@ -114,7 +114,10 @@ pub async fn members<C: Client>(client: &C) -> Result<(Vec<Member>, Vec<Damage>)
     Ok((members, damaged))
 }
 
-fn member(name: &str, data: &[u8]) -> Result<Member, String> {
+fn member(name: &str, data: &[u8], stat: &Stat) -> Result<Member, String> {
+    if stat.ephemeral_owner == 0 {
+        return Err("it is not ephemeral, so it is no node that is alive".to_owned());
+    }
     let member: Member = bounded::SMALL.parse(data)?;
     if member.node.as_str() != name {
         return Err(format!("it names a different node, `{}`", member.node));
