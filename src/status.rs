@@ -282,7 +282,8 @@ pub fn former_drain_in_words(node: &NodeName, drain: &Drain) -> String {
 fn drain_facts(drain: &Drain) -> String {
     let by = shown(&drain.by).map(|by| format!(" by {by}")).unwrap_or_default();
     let reason = drain.reason.as_deref().and_then(shown).map(|reason| format!(": {reason}")).unwrap_or_default();
-    format!("{by}, since {}{reason}", drain.at)
+    let since = drain.since().map_or_else(|| "at an unknown time".to_owned(), |at| format!("since {at}"));
+    format!("{by}, {since}{reason}")
 }
 
 /// A text, unless it is left out for those who see only the outline.

@@ -351,7 +351,7 @@ impl ApiState {
 /// The answer without what is missing in it, and since when the ledger alone has everything, if there was more before.
 fn merged_history(local: Merged, elsewhere: Elsewhere, question: Question<'_>) -> (History, Option<Timestamp>) {
     let complete_since = question.complete_since(&local);
-    let Merged { records, is_cut, searched_to, error, ledger_error, .. } = local;
+    let Merged { records, is_cut, searched_to, error, ledger_error, unreadable, .. } = local;
     let covered_to = if is_cut { records.last().map(Position::of) } else { searched_to };
     let mut merge = Merge::new(question.window);
     merge.add(question.visibility.of_records(records), covered_to);
@@ -370,6 +370,7 @@ fn merged_history(local: Merged, elsewhere: Elsewhere, question: Question<'_>) -
         nodes: elsewhere.nodes,
         archive_error: error.map(|error| shown(error.to_string())),
         ledger_error: ledger_error.map(|ReadError(why)| shown(why)),
+        unreadable,
         cut: is_cut,
         ..History::default()
     };

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::{ApiState, RefusedRequest, show};
 use crate::metrics::{Format, Scrape};
 use crate::status::Status;
+use cronkeeper_core::clock::system;
 use cronkeeper_core::coordination::ReadError;
 
 /// Most time of one scrape to read last successes. The next scrape goes on where this one stopped.
@@ -55,7 +56,7 @@ impl ApiState {
         let unread = metrics.successes().unread(status);
         let reading = async {
             for batch in unread.chunks(BATCH) {
-                let found = self.sources.reader.last_successes(batch.to_vec()).await?;
+                let found = self.sources.reader.last_successes(batch.to_vec(), system::now().wall).await?;
                 metrics.successes().learn(status, batch, &found);
             }
             Ok::<(), ReadError>(())

@@ -248,11 +248,12 @@ impl Reads {
             Err(error) if !archive.is_kept() => return Err(error),
             Err(error) => ((Newest::default(), None), Some(error)),
         };
+        let unreadable = newest.unreadable;
         // The archive bounds its own search.
         let merged = archive.merge(newest, filter, window, turn).await;
         match ledger_error {
             Some(error) if merged.error.is_some() => Err(error),
-            ledger_error => Ok(Merged { ledger_error, complete_since, ..merged }),
+            ledger_error => Ok(Merged { ledger_error, complete_since, unreadable, ..merged }),
         }
     }
 

@@ -31,6 +31,8 @@ pub struct Merged {
     pub records: Vec<HistoryRecord>,
     /// Older records were left out, because there were too many bytes.
     pub is_cut: bool,
+    /// Records of the ledger that cannot be read.
+    pub unreadable: usize,
     /// Some of the records are in the archive only.
     pub has_archived: bool,
     /// The search of the archive took too long. Everything from here on is complete; for what is older, ask again.
@@ -161,7 +163,7 @@ impl Merging {
             Ok(to) => (to, None),
             Err(error) => (None, Some(error)),
         };
-        let Newest { mut records, is_cut } = self.gathering.newest();
+        let Newest { mut records, is_cut, .. } = self.gathering.newest();
         if let Some(to) = &searched_to {
             records.retain(|record| Position::of(record) >= *to);
         }

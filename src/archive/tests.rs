@@ -110,7 +110,7 @@ async fn records_of_the_ledger_are_not_shown_twice() {
     let fixture = Fixture::new();
     let runs: Vec<_> = (0..40).map(|second| run("a", second, Outcome::Success)).collect();
     fixture.put(runs.clone());
-    let ledger = Newest { records: runs[20..].iter().rev().cloned().collect(), is_cut: false };
+    let ledger = Newest { records: runs[20..].iter().rev().cloned().collect(), ..Newest::default() };
     let merged = fixture.merged(ledger.clone(), Filter::default(), Window::of(100)).await;
     assert_eq!(merged.records, runs.iter().rev().cloned().collect::<Vec<_>>());
     assert!(merged.has_archived);
@@ -122,7 +122,7 @@ async fn records_of_the_ledger_are_not_shown_twice() {
 async fn below_a_cut_ledger_nothing_is_shown() {
     let fixture = Fixture::new();
     fixture.put((0..40).map(|second| run("a", second, Outcome::Success)));
-    let ledger = Newest { records: vec![run("b", 30, Outcome::Success)], is_cut: true };
+    let ledger = Newest { records: vec![run("b", 30, Outcome::Success)], is_cut: true, unreadable: 0 };
     let merged = fixture.merged(ledger, Filter::default(), Window::of(100)).await;
     assert!(merged.is_cut);
     assert!(merged.records.iter().all(|record| record.at().as_second() >= 30), "{merged:?}");
@@ -370,7 +370,7 @@ proptest! {
                 let mut found: Vec<_> = ledger.iter().filter(|record| filter.matches(record)).cloned().collect();
                 found.sort_by_key(|record| std::cmp::Reverse(Position::of(record)));
                 found.truncate(limit);
-                let newest = Newest { records: found, is_cut: false };
+                let newest = Newest { records: found, ..Newest::default() };
                 let page = fixture.merged(newest, filter.clone(), Window::of(limit)).await.records;
                 let Some(last) = page.last().map(Position::of) else { break shown };
                 filter.before = Some(last);

@@ -53,7 +53,7 @@ impl Args {
         if let Some(Cut { left, first }) = &listing.cut {
             let remedy = match &self.path {
                 None => "name the path of a lock, as in `cronkeeper locks /locks/orders`",
-                Some(_) => "name a path further down",
+                Some(_) => "delete what belongs to no lock, or name a path further down",
             };
             let left = counted(*left, "znode");
             writeln!(

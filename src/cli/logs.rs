@@ -69,7 +69,7 @@ impl Args {
         if let Some(run) = run {
             match self.show(&client, run, io) {
                 Err(Error::Ask(AskFailure::Ask(AskError::NotFound(why)))) => match newest_run(&client, &self.target) {
-                    Ok(Newest::Known(run)) => return self.show(&client, run, io),
+                    Ok(Newest { run: Some(run), unread }) => return self.show_newest(&client, run, unread, io),
                     _ => {
                         writeln!(io.err, "cronkeeper: {why}")?;
                         return Ok(Exit::Failed);
@@ -78,18 +78,21 @@ impl Args {
                 shown => return shown,
             }
         }
-        match newest_run(&client, &self.target)? {
-            Newest::Known(run) => self.show(&client, run, io),
-            Newest::None { unread } => {
-                let but = unread.map(|why| {
-                    let why = shown(&why).map(|why| format!(": {}", escape::plain(why))).unwrap_or_default();
-                    format!(", but the ledger cannot be read{why}")
-                });
-                let but = but.unwrap_or_default();
-                writeln!(io.err, "cronkeeper: no run of job `{}` is known{but}", self.target)?;
-                Ok(Exit::Failed)
-            }
-        }
+        let Newest { run, unread } = newest_run(&client, &self.target)?;
+        let Some(run) = run else {
+            let but = unread.map(|why| format!(", but the ledger cannot be read{}", reason(&why)));
+            let but = but.unwrap_or_default();
+            writeln!(io.err, "cronkeeper: no run of job `{}` is known{but}", self.target)?;
+            return Ok(Exit::Failed);
+        };
+        self.show_newest(&client, run, unread, io)
+    }
+
+    fn show_newest(&self, client: &Client, run: RunId, unread: Option<String>, io: &mut Io<'_>) -> Result<Exit, Error> {
+        let Some(why) = unread else { return self.show(client, run, io) };
+        let why = reason(&why);
+        writeln!(io.err, "cronkeeper: the ledger cannot be read{why}; shown is {run}, and the job may have run since")?;
+        self.show(client, run, io).map(|_| Exit::Failed)
     }
 
     fn show(&self, client: &Client, run: RunId, io: &mut Io<'_>) -> Result<Exit, Error> {
@@ -121,25 +124,29 @@ struct Runs {
     unread: Option<String>,
 }
 
-/// What is known of a job's newest run.
-enum Newest {
-    Known(RunId),
-    /// There is none, as far as it could be read; `unread` says why not all could.
-    None {
-        unread: Option<String>,
-    },
+/// A job's newest run, as far as it could be read.
+struct Newest {
+    run: Option<RunId>,
+    /// Why not all could be read.
+    unread: Option<String>,
+}
+
+/// Why the ledger cannot be read, as the end of a sentence.
+fn reason(why: &str) -> String {
+    shown(why).map(|why| format!(": {}", escape::plain(why))).unwrap_or_default()
 }
 
 /// The job's newest run: one in flight, else the one that ended last.
 fn newest_run(client: &Client, job: &str) -> Result<Newest, AskFailure> {
     // A run's id may be longer than any job's name.
-    let Ok(of_job) = JobName::parse(job).map(Filter::of_job) else { return Ok(Newest::None { unread: None }) };
+    let Ok(of_job) = JobName::parse(job).map(Filter::of_job) else { return Ok(Newest { run: None, unread: None }) };
     // First, because it fails if there is no such job.
     let mut newest: History = client.get(&path(&of_job, 1, false))?;
     let Runs { runs, unread } = client.get("/v1/status")?;
     let in_flight = runs.into_iter().filter(|run| run.run.job().as_str() == job).max_by_key(|run| run.since);
+    let unread = unread.or_else(|| newest.ledger_error.take());
     if let Some(in_flight) = in_flight {
-        return Ok(Newest::Known(in_flight.run));
+        return Ok(Newest { run: Some(in_flight.run), unread });
     }
     if let [HistoryEntry::Skip(_)] = newest.records.as_slice() {
         let endings = Ending::ALL.into_iter().filter(|ending| *ending != Ending::Skipped).collect();
@@ -149,5 +156,5 @@ fn newest_run(client: &Client, job: &str) -> Result<Newest, AskFailure> {
         HistoryEntry::Run(run) => Some(run.run),
         HistoryEntry::Skip(_) => None,
     });
-    Ok(ended.map_or(Newest::None { unread }, Newest::Known))
+    Ok(Newest { run: ended, unread })
 }

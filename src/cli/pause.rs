@@ -250,7 +250,8 @@ fn named(jobs: &[JobName]) -> String {
 /// `by alice, since 2026-11-20 03:00:00Z: disks`.
 fn in_words(pause: &Pause) -> String {
     let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    format!("by {}, since {}Z{}{reason}", pause.by, stamp(pause.at), until(pause))
+    let since = pause.since().map_or_else(|| "at an unknown time".to_owned(), |at| format!("since {}Z", stamp(at)));
+    format!("by {}, {since}{}{reason}", pause.by, until(pause))
 }
 
 fn until(pause: &Pause) -> String {

@@ -177,8 +177,9 @@ pub trait Reader: Send + Sync {
     }
     /// The last end of each job, as far back as the backend searches.
     fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>>;
-    /// When these jobs last succeeded. A job is absent if no run in its history succeeded.
-    fn last_successes(&self, jobs: Vec<JobName>) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>>;
+    /// When these jobs last succeeded, not counting what ended after `until`: by a clock that was ahead. A job is absent
+    /// if no run in its history succeeded.
+    fn last_successes(&self, jobs: Vec<JobName>, until: Timestamp) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>>;
 }
 
 /// The reason why a read failed.

@@ -94,7 +94,8 @@ impl Counts {
         let Some(job) = self.job(&end.run.job, jobs) else { return };
         *job.outcomes.entry(end.outcome.as_str()).or_default() += 1;
         if end.outcome == Outcome::Success {
-            job.last_success = job.last_success.max(Some(end.ended_at));
+            // Not the latest: by a clock that was ahead, that is none.
+            job.last_success = Some(end.ended_at);
         }
     }
 
@@ -115,7 +116,7 @@ impl Counts {
             let job = self.jobs.entry(name).or_default();
             more.outcomes.into_iter().for_each(|(outcome, count)| *job.outcomes.entry(outcome).or_default() += count);
             more.skips.into_iter().for_each(|(reason, count)| *job.skips.entry(reason).or_default() += count);
-            job.last_success = job.last_success.max(more.last_success);
+            job.last_success = more.last_success.or(job.last_success);
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use prometheus_client::collector::Collector;
@@ -14,6 +15,7 @@ use prometheus_client::registry::Registry;
 
 use super::counts::{Counts, Histogram, JobCounts};
 use crate::status::{JobStatus, LedgerPart, RunStatus, Status};
+use cronkeeper_core::clock::later;
 use cronkeeper_core::job::{Alarm, JobName};
 use cronkeeper_core::run::RunState;
 
@@ -216,8 +218,11 @@ impl Scrape {
     }
 
     fn last_successes(&self) -> BTreeMap<&str, f64> {
-        let read = |name: &JobName| self.successes.get(name).copied();
-        let seen = |name: &JobName| self.counts.jobs.get(name)?.last_success;
+        // Of a clock that was ahead. A run may have ended just after the status was published.
+        let latest = later(self.status.at, Duration::from_secs(1));
+        let is_past = |at: &Timestamp| *at <= latest;
+        let read = |name: &JobName| self.successes.get(name).copied().filter(is_past);
+        let seen = |name: &JobName| self.counts.jobs.get(name)?.last_success.filter(is_past);
         let names = self.status.jobs.iter().map(|job| &job.name);
         names.filter_map(|name| Some((name.as_str(), timestamp(read(name).max(seen(name))?)))).collect()
     }
@@ -396,9 +401,10 @@ mod tests {
     }
 
     #[test]
-    fn the_later_of_the_seen_and_the_read_success_is_shown() {
+    fn the_later_of_the_seen_and_the_read_success_is_shown_but_none_of_the_future() {
         let jobs = crate::config::parse("jobs.yaml", b"jobs: {load: {schedule: '@daily', command: x}}").unwrap().0;
-        for (second, is_seen_later) in [(60, false), (4_000_000_000, true)] {
+        let now = scrape().status.at.as_second();
+        for (second, is_seen_later) in [(60, false), (now - 1, true), (now + 60, false)] {
             let mut scrape = scrape();
             let end = success(record("load", second, "0x1"));
             let seen = end.ended_at;

@@ -48,6 +48,9 @@ pub struct History {
     /// Why the ledger could not be read; the records are then those of the archives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ledger_error: Option<String>,
+    /// Records of the ledger that cannot be read, and are not in this answer unless an archive has them.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub unreadable: usize,
     /// Older records are missing, because the answer would have been too long.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,

@@ -99,6 +99,11 @@ pub(super) fn lacks(found: &History) -> Markup {
         @if found.ledger_error.is_some() {
             p role="alert" { "The ledger was not reachable. This is what the archive of " (archives(&found.nodes)) " has." }
         }
+        @if found.unreadable > 0 {
+            p role="alert" {
+                (counted(found.unreadable, "record")) " of the ledger cannot be read, and are missing unless an archive has them."
+            }
+        }
         @if let Some(before) = found.gap().filter(|_| !found.missing.is_empty()) {
             p { "Of what ended before " (stamp(before)) " UTC, the records of these nodes may be missing:" }
             ul {

@@ -58,7 +58,10 @@ impl JobPage<'_> {
                     @if let Some(paused) = &job.paused {
                         dt { "Paused" } dd {
                             @if let Some(by) = shown(&paused.by) { "by " (by) ", " }
-                            (words::time(paused.at, status.at)) " UTC"
+                            @match paused.since() {
+                                Some(at) => { (words::time(at, status.at)) " UTC" }
+                                None => { "at an unknown time" }
+                            }
                             @if let Some(until) = paused.until { ", until " (words::time(until, status.at)) " UTC" }
                             @if let Some(reason) = paused.reason.as_deref().and_then(shown) { ": " (reason) }
                         }

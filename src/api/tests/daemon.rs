@@ -108,7 +108,7 @@ impl Reader for Ledger {
         let missed = |age| HistoryRecord::Skip(Skip { node: NodeName::new("host-a"), ..skip("load", at - age) });
         let missed = (0..3).map(missed);
         let records = missed.filter(|record| filter.matches(record)).take(window.records).collect();
-        self.answer(Newest { records, is_cut: false })
+        self.answer(Newest { records, ..Newest::default() })
     }
 
     fn history_since(
@@ -125,7 +125,7 @@ impl Reader for Ledger {
         self.answer(BTreeMap::new())
     }
 
-    fn last_successes(&self, jobs: Vec<JobName>) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
+    fn last_successes(&self, jobs: Vec<JobName>, _: Timestamp) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
         self.successes.fetch_add(jobs.len(), Ordering::Relaxed);
         self.answer(jobs.into_iter().map(|job| (job, sample::at("2026-11-20T02:40:00Z"))).collect())
     }

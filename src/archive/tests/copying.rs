@@ -62,7 +62,7 @@ impl Reader for Ledger {
         never()
     }
 
-    fn last_successes(&self, _: Vec<JobName>) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
+    fn last_successes(&self, _: Vec<JobName>, _: Timestamp) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
         never()
     }
 }

@@ -13,6 +13,7 @@ use cronkeeper_core::clock::stamp;
 use cronkeeper_core::escape;
 use cronkeeper_core::ledger::Filter;
 use cronkeeper_core::ledger::filter::{Kind, Position};
+use cronkeeper_core::suggest::counted;
 use cronkeeper_core::term::NodeName;
 
 /// Most records of one answer.
@@ -82,6 +83,8 @@ pub(super) struct Lacks {
     has_more: bool,
     older_elsewhere: bool,
     ledger_error: Option<String>,
+    /// The most of any page, because they look at the same records again.
+    unreadable: usize,
     archive_error: Option<String>,
 }
 
@@ -99,6 +102,7 @@ impl Lacks {
         self.oldest = page.records.last().map(HistoryEntry::at).or(self.oldest);
         (self.has_more, self.older_elsewhere) = (page.next.is_some(), page.older_elsewhere);
         self.ledger_error = page.ledger_error.clone().or(self.ledger_error.take());
+        self.unreadable = self.unreadable.max(page.unreadable);
         self.archive_error = page.archive_error.clone().or(self.archive_error.take());
     }
 
@@ -117,6 +121,13 @@ impl Lacks {
         if let Some(error) = &self.ledger_error {
             let error = escape::plain(error);
             writeln!(err, "cronkeeper: the ledger was not reachable, so only what archives have is shown: {error}")?;
+        }
+        if self.unreadable > 0 {
+            let records = counted(self.unreadable, "record");
+            writeln!(
+                err,
+                "cronkeeper: {records} of the ledger cannot be read, and are missing unless an archive has them"
+            )?;
         }
         if let Some(error) = &self.archive_error {
             let error = escape::plain(error);

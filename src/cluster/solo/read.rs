@@ -151,7 +151,9 @@ pub(super) fn history_within(
         // Records of other jobs need not be parsed for that.
         if filter.wants_job(row.get_ref(1)?.as_str().unwrap_or_default()) {
             let text = row.get_ref(0)?.as_str().unwrap_or_default();
-            let wanted = parsed(text).ok().filter(|record| filter.matches(record));
+            let record = parsed(text).ok();
+            gathering.note_unreadable(usize::from(record.is_none()));
+            let wanted = record.filter(|record| filter.matches(record));
             gathering.extend(wanted.map(|record| (record, text.len())));
         }
         is_late = begun.elapsed() >= patience;
@@ -180,8 +182,12 @@ pub(super) fn lasts(db: &Connection) -> rusqlite::Result<BTreeMap<JobName, LastE
     Ok(lasts)
 }
 
-/// The newest end of each of these jobs' runs that succeeded. Records are read one at a time, newest first.
-pub(super) fn last_successes(db: &Connection, jobs: Vec<JobName>) -> rusqlite::Result<BTreeMap<JobName, Timestamp>> {
+/// The newest end of each of these jobs' runs that succeeded, not counting what ended after `until`. Records are read one at a time, newest first.
+pub(super) fn last_successes(
+    db: &Connection,
+    jobs: Vec<JobName>,
+    until: Timestamp,
+) -> rusqlite::Result<BTreeMap<JobName, Timestamp>> {
     let sql = "SELECT record FROM history WHERE job = ?1 AND kind = 'run' ORDER BY at DESC";
     let mut statement = db.prepare_cached(sql)?;
     let mut found = BTreeMap::new();
@@ -189,7 +195,7 @@ pub(super) fn last_successes(db: &Connection, jobs: Vec<JobName>) -> rusqlite::R
         let mut texts = statement.query([job.as_str()])?;
         while let Some(row) = texts.next()? {
             match parsed(&row.get::<_, String>(0)?) {
-                Ok(HistoryRecord::Run(end)) if end.outcome == Outcome::Success => {
+                Ok(HistoryRecord::Run(end)) if end.outcome == Outcome::Success && end.ended_at <= until => {
                     found.insert(job, end.ended_at);
                     break;
                 }

@@ -81,9 +81,9 @@ impl Reader for SoloReader {
         on_blocking_thread(move || read::lasts(&open(&ledger)?).map_err(read_error))
     }
 
-    fn last_successes(&self, jobs: Vec<JobName>) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
+    fn last_successes(&self, jobs: Vec<JobName>, until: Timestamp) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
         let ledger = self.ledger.clone();
-        on_blocking_thread(move || read::last_successes(&open(&ledger)?, jobs).map_err(read_error))
+        on_blocking_thread(move || read::last_successes(&open(&ledger)?, jobs, until).map_err(read_error))
     }
 }
 

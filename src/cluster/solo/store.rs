@@ -209,7 +209,7 @@ impl Store {
 
     /// The end of the job's last run that succeeded.
     pub(super) fn last_success(&self, job: &JobName) -> Result<Option<Timestamp>> {
-        Ok(read::last_successes(&self.db, vec![job.clone()])?.remove(job))
+        Ok(read::last_successes(&self.db, vec![job.clone()], Timestamp::MAX)?.remove(job))
     }
 
     /// A number that changes when another connection has written. Reading it is cheap: it is in shared memory.
@@ -363,7 +363,7 @@ mod tests {
         let lines = text.lines().filter(|line| put(tx, line)).count();
         let (rows, runs) = (read::rows(tx).unwrap(), read::running(tx, &mut Vec::new()).unwrap());
         let (_, _) = (read::history(tx, &Filter::default(), Window::of(10)).unwrap(), read::lasts(tx).unwrap());
-        read::last_successes(tx, runs.iter().map(|(run, _)| run.job.clone()).collect()).unwrap();
+        read::last_successes(tx, runs.iter().map(|(run, _)| run.job.clone()).collect(), Timestamp::MAX).unwrap();
         let (by, at) = ("root".to_owned(), Timestamp::MAX);
         for (run, version) in &runs {
             read::outcome_before(tx, &run.id()).unwrap();

@@ -8,7 +8,7 @@
 use std::vec::IntoIter;
 
 use super::client::{Client, Stat};
-use super::context::{self, SessionError};
+use super::context::{self, Reads, SessionError};
 use super::paths;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::run::HistoryRecord;
@@ -23,6 +23,8 @@ const AHEAD: i64 = 60_000_000;
 pub(super) struct NewestRecords {
     parent: String,
     rest: IntoIter<(String, Stat)>,
+    /// Records so far that cannot be read.
+    pub unreadable: usize,
 }
 
 impl NewestRecords {
@@ -31,7 +33,7 @@ impl NewestRecords {
         let names = context::or_none(context::newest_history(client, job, MOST_RECORDS).await)?;
         let mut found = context::stats(client, &parent, names).await?;
         found.sort_by(|(a, one), (b, other)| (other.mtime_ms, other.mzxid, b).cmp(&(one.mtime_ms, one.mzxid, a)));
-        Ok(Self { parent, rest: found.into_iter() })
+        Ok(Self { parent, rest: found.into_iter(), unreadable: 0 })
     }
 
     /// When the record at this place was last written, in milliseconds by the servers' clock; the newest is at 0.
@@ -42,7 +44,7 @@ impl NewestRecords {
     /// The next records, at most `most`, in any order, each with its size in bytes. `None` if `is_too_old` says that
     /// no record of that time, in microseconds, or an older one is wanted, and no newer one is left.
     ///
-    /// Leaves out records that cannot be read: the node that has to write to them reports them.
+    /// Leaves out records that cannot be read, and counts them.
     pub async fn next<C: Client>(
         &mut self,
         client: &C,
@@ -54,9 +56,12 @@ impl NewestRecords {
         let next: Vec<(String, Stat)> = next.cloned().collect();
         let Some(last) = next.len().checked_sub(1) else { return Ok(None) };
         self.rest.nth(last);
-        let found = context::get_known_history(client, &self.parent, next).await?.found;
+        let Reads { found, unread } = context::get_known_history(client, &self.parent, next).await?;
+        let listed = found.len() + unread.len();
         let read = |(_, data, _): context::Found| Some((serde_json::from_slice(&data).ok()?, data.len()));
-        Ok(Some(found.into_iter().filter_map(read).collect()))
+        let records: Vec<_> = found.into_iter().filter_map(read).collect();
+        self.unreadable += listed - records.len();
+        Ok(Some(records))
     }
 }
 

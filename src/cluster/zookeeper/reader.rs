@@ -97,8 +97,8 @@ impl<L: Lend> Reader for LedgerReader<L> {
         })
     }
 
-    fn last_successes(&self, jobs: Vec<JobName>) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
-        Box::pin(async move { last_successes(&self.client().await?, jobs).await.map_err(read_error) })
+    fn last_successes(&self, jobs: Vec<JobName>, until: Timestamp) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
+        Box::pin(async move { last_successes(&self.client().await?, jobs, until).await.map_err(read_error) })
     }
 }
 
@@ -175,22 +175,28 @@ async fn history_since<C: Client>(
         {
             gathering.extend(more.into_iter().filter(|(record, _)| filter.matches(record)));
         }
+        gathering.note_unreadable(records.unreadable);
     }
     let complete_since = complete_since.and_then(|at| Timestamp::from_millisecond(at).ok());
     Ok((gathering.newest(), complete_since))
 }
 
-/// The end of the job's last run that succeeded.
-pub(super) async fn last_success<C: Client>(client: &C, job: &JobName) -> Result<Option<Timestamp>, SessionError> {
-    let last = last_end(client, job, |end| end.outcome == Outcome::Success).await?;
+/// The end of the job's last run that succeeded, not counting what ended after `until`.
+pub(super) async fn last_success<C: Client>(
+    client: &C,
+    job: &JobName,
+    until: Timestamp,
+) -> Result<Option<Timestamp>, SessionError> {
+    let last = last_end(client, job, |end| end.outcome == Outcome::Success && end.ended_at <= until).await?;
     Ok(last.map(|end| end.at))
 }
 
 async fn last_successes<C: Client>(
     client: &C,
     jobs: Vec<JobName>,
+    until: Timestamp,
 ) -> Result<BTreeMap<JobName, Timestamp>, SessionError> {
-    let search = |job: JobName| async { last_success(client, &job).await.map(|at| at.map(|at| (job, at))) };
+    let search = |job: JobName| async move { last_success(client, &job, until).await.map(|at| at.map(|at| (job, at))) };
     let found = stream::iter(jobs).map(search).buffer_unordered(MOST_SEARCHES);
     found.try_filter_map(|found| std::future::ready(Ok(found))).try_collect().await
 }
@@ -291,8 +297,12 @@ mod tests {
 
     /// When the job last succeeded; another job without records is asked for too.
     fn last_success(server: &Server) -> Option<i64> {
+        last_success_until(server, Timestamp::MAX)
+    }
+
+    fn last_success_until(server: &Server, until: Timestamp) -> Option<i64> {
         let jobs = vec![JobName::parse("backup").unwrap(), JobName::parse("none").unwrap()];
-        let found = last_successes(server, jobs).now_or_never().unwrap().unwrap();
+        let found = last_successes(server, jobs, until).now_or_never().unwrap().unwrap();
         found.into_values().next().map(Timestamp::as_second)
     }
 
@@ -316,6 +326,29 @@ mod tests {
         let skip = HistoryRecord::Skip(crate::test_records::skip("backup", 36 * 2 * MINUTE));
         server.tree().put(&paths::history(&skip.id()), json(&skip));
         assert_eq!((last_success(&server), server.tree().reads), (found, 1 + 1 + NEXT_RECORDS));
+    }
+
+    #[test]
+    fn what_cannot_be_read_of_a_history_is_counted() {
+        let server = Server::new();
+        (0..3).for_each(|minute| drop(put(&server, minute * MINUTE, Outcome::Success)));
+        let name = |minute: i64| paths::history(&record("backup", minute * MINUTE, "s").id());
+        server.tree().put(&name(5), "{");
+        server.tree().put(&name(6), "x".repeat(900_000));
+        let filter = Filter::of_job(JobName::parse("backup").unwrap());
+        let defined = Defined::default();
+        let found = history_since(&server, &filter, Window::of(10), &defined);
+        let (found, _) = found.now_or_never().unwrap().unwrap();
+        assert_eq!((found.records.len(), found.unreadable), (3, 2));
+    }
+
+    #[test]
+    fn a_success_in_the_future_is_none() {
+        let server = Server::new();
+        [1, 2, 9].into_iter().for_each(|minute| drop(put(&server, minute * MINUTE, Outcome::Success)));
+        let until = |minute: i64| last_success_until(&server, Timestamp::from_second(minute * MINUTE).unwrap());
+        assert!(until(5).is_some_and(|at| at / MINUTE == 2) && until(10).is_some_and(|at| at / MINUTE == 9));
+        assert_eq!(until(0), None);
     }
 
     #[test]

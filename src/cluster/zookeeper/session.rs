@@ -34,8 +34,6 @@ pub use aside::Aside;
 
 /// If there is no session after this time, another attempt starts beside the first.
 const TIMEOUT: Duration = Duration::from_millis(300);
-/// Added when no server could be reached over TLS.
-const TLS_HINT: &str = "for more, see the log with `--log cronkeeper=info,zookeeper_client=debug`";
 /// Most attempts to open one session, including the first.
 const MOST_ATTEMPTS: u32 = 3;
 
@@ -169,7 +167,7 @@ impl Connector {
         }
         let found = diagnosis::of_each(&self.servers, self.tls.as_ref(), patience).await;
         match self.is_secure() {
-            true => format!("no server gives a session over TLS: {found}; {TLS_HINT}"),
+            true => format!("no server gives a session over TLS: {found}"),
             false => format!("no server gives a session: {found}"),
         }
     }
@@ -183,7 +181,7 @@ impl Connector {
         let servers: Vec<String> = self.servers.servers().iter().map(ToString::to_string).collect();
         let servers = servers.join(",");
         match self.is_secure() {
-            true => format!("none of the servers {servers} gives a session over TLS; {TLS_HINT}"),
+            true => format!("none of the servers {servers} gives a session over TLS"),
             false => format!("none of the servers {servers} gives a session"),
         }
     }

@@ -132,7 +132,7 @@ impl Reader for NoReader {
         Box::pin(async { Err(ReadError("nothing here".into())) })
     }
 
-    fn last_successes(&self, _: Vec<JobName>) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
+    fn last_successes(&self, _: Vec<JobName>, _: Timestamp) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
         Box::pin(async { Err(ReadError("nothing here".into())) })
     }
 }

@@ -30,6 +30,8 @@ pub struct Newest {
     pub records: Vec<HistoryRecord>,
     /// True if the byte limit left out older records.
     pub is_cut: bool,
+    /// Records that were looked at and cannot be read.
+    pub unreadable: usize,
 }
 
 /// The run of a job that ended last, without what takes much memory.
@@ -63,11 +65,17 @@ pub struct Gathering {
     kept: Vec<(Position, HistoryRecord, usize)>,
     /// The newest record that did not fit. Older records are left out too.
     cut: Option<Position>,
+    unreadable: usize,
 }
 
 impl Gathering {
     pub fn new(window: Window) -> Self {
-        Self { window, kept: Vec::new(), cut: None }
+        Self { window, kept: Vec::new(), cut: None, unreadable: 0 }
+    }
+
+    /// Counts records that cannot be read.
+    pub fn note_unreadable(&mut self, records: usize) {
+        self.unreadable += records;
     }
 
     /// Adds records, each with its size in bytes.
@@ -101,7 +109,8 @@ impl Gathering {
     pub fn newest(self) -> Newest {
         // If newer records have reached the maximum number since then, the byte limit left nothing out.
         let is_cut = self.cut.is_some() && self.kept.len() < self.window.records;
-        Newest { records: self.kept.into_iter().map(|(_, record, _)| record).collect(), is_cut }
+        let records = self.kept.into_iter().map(|(_, record, _)| record).collect();
+        Newest { records, is_cut, unreadable: self.unreadable }
     }
 }
 

@@ -19,6 +19,18 @@ pub struct Pause {
     pub until: Option<Timestamp>,
 }
 
+impl Pause {
+    /// The same as [`at`](Self::at); `None` if the record cannot be read, which stands for a pause.
+    pub fn since(&self) -> Option<Timestamp> {
+        known(self.at)
+    }
+}
+
+/// The time of a request; `None` if it is that of an unreadable record.
+pub(super) fn known(at: Timestamp) -> Option<Timestamp> {
+    Some(at).filter(|at| *at != Timestamp::UNIX_EPOCH)
+}
+
 /// An operator's request to end a pause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume {

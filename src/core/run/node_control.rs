@@ -18,6 +18,13 @@ pub struct Drain {
     pub reason: Option<String>,
 }
 
+impl Drain {
+    /// The same as [`at`](Self::at); `None` if the record cannot be read, which stands for a drain.
+    pub fn since(&self) -> Option<Timestamp> {
+        super::control::known(self.at)
+    }
+}
+
 /// An operator's request that the leader hand leadership over, written by another node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandoverRequest {

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use rustix::process::Signal;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -172,6 +173,26 @@ fn output_is_found_after_the_ledger_has_forgotten_the_run() {
         assert_eq!((code, out.as_str()), (Some(1), "here\n"), "{err}");
         assert!(err.contains("see `--output-retention`"), "{err}");
     }
+}
+
+#[test]
+fn without_the_ledger_it_is_said_that_the_job_may_have_run_since() {
+    let place = Place::shared();
+    let lines = Lines::new(shared(), &place);
+    let file = jobs(&[job("seldom", SELDOM, &shell("echo here"), "")]);
+    let spec = usual(node("a", &lines.connect())).jobs(&file);
+    let a = spec.start();
+    a.await_event("takeover.done", LONG);
+    let run = ended(&place, a.spec());
+    // In order, so that its archive has the run.
+    a.signal(Signal::TERM);
+    a.wait_exit(LONG);
+    lines.part();
+    let a = a.spec().start();
+    until("it can be asked", || ask(a.spec(), &["status"]).0 == Some(0));
+    let (code, out, err) = ask(a.spec(), &["logs", "seldom"]);
+    assert_eq!((code, out.as_str()), (Some(1), "here\n"), "{err}");
+    assert!(err.contains(&format!("shown is {run}, and the job may have run since")), "{err}");
 }
 
 /// Answers every request with the same text, and keeps the requests.

@@ -93,6 +93,24 @@ fn a_lock_whose_own_name_ends_in_a_number_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_makes_a_semaphore_wait_is_shown_although_no_client_has_used_it() {
+    let connect = shared();
+    let theirs = zookeeper(&connect).await;
+    for (lock, folder, entry) in [("/queued", "locks", "foo-0000000000"), ("/used", "leases", "foo")] {
+        make(&theirs, lock, CreateMode::Persistent).await;
+        make(&theirs, &format!("{lock}/{folder}"), CreateMode::Persistent).await;
+        make(&theirs, &format!("{lock}/{folder}/{entry}"), CreateMode::Persistent).await;
+        let waits = ["lock", "--permits", "1", "--timeout", "0s", lock, "--", "true"];
+        assert_eq!(printed(&connect, &waits).0, Some(75), "{lock}");
+        let other = if folder == "locks" { "leases" } else { "locks" };
+        // The client may have made it, or not have come that far.
+        let _absent = theirs.delete(&format!("{lock}/{other}"), None).await;
+        let (_, text) = printed(&connect, &["locks", lock]);
+        assert!(text.contains(entry), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn where_there_is_too_much_the_rest_is_counted_and_named() {
     let connect = shared();
     let theirs = zookeeper(&connect).await;
@@ -108,7 +126,7 @@ async fn where_there_is_too_much_the_rest_is_counted_and_named() {
     let (code, text) = printed(&connect, &["locks", "/big"]);
     assert_eq!(code, Some(0), "{text}");
     // `/big` itself and its first children are visited.
-    let expected = "10001 znodes not looked at, the first is `/big/n09999`; name a path further down";
+    let expected = "10001 znodes not looked at, the first is `/big/n09999`; delete what belongs to no lock, or name a path further down";
     assert!(text.contains(expected) && !text.contains("no locks"), "{text}");
     let (_, text) = printed(&connect, &["locks"]);
     assert!(

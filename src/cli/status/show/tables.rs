@@ -125,7 +125,10 @@ pub(super) fn paused(status: &Status) -> Table {
         let why = why.map_or_else(|| "-".to_owned(), |why| escape::plain(why).to_string());
         let end = has_ends.then(|| pause.until.map_or_else(|| "resumed".to_owned(), stamp));
         let by = shown(&pause.by).unwrap_or("-").to_owned();
-        let columns = [name.to_string(), stamp(pause.at)].into_iter().chain(end).chain([by, why]);
+        let columns = [name.to_string(), pause.since().map_or_else(|| "not known".to_owned(), stamp)]
+            .into_iter()
+            .chain(end)
+            .chain([by, why]);
         table.row(columns);
     }
     table

@@ -130,14 +130,16 @@ pub async fn list<C: Client>(client: &C, path: Option<&LockPath>) -> Result<List
         let names = context::children(line(client)?, &place.path).await;
         // A lock that may not be read is not free, so it must not look so.
         let names = if place.is_named { names? } else { context::or_none(names)? };
-        let is_semaphore = SEMAPHORE.iter().all(|child| names.iter().any(|name| name == child));
-        if is_semaphore {
+        let has = |child: &&str| names.iter().any(|name| name == child);
+        let is_semaphore = SEMAPHORE.iter().all(|child| has(&child));
+        // A client of the semaphore waits for what is in one of them, even if the other is not there.
+        if is_semaphore || (place.is_named && SEMAPHORE.iter().any(|child| has(&child))) {
             listing.locks.extend(semaphore(client, &place.path).await?);
         } else if place.is_kazoo_semaphore {
             listing.locks.extend(kazoo_semaphore(client, &place.path, &names).await?);
         }
         listing.locks.extend(queue(client, &place, &names).await?);
-        let (children, skipped) = below(client, &place.path, &names, is_semaphore).await?;
+        let (children, skipped) = below(client, &place, &names, is_semaphore).await?;
         left.extend(children);
         listing.cut = Cut::both(listing.cut, skipped);
     }
@@ -164,14 +166,19 @@ fn queue_of_kazoo(path: &str) -> String {
 /// its own is visited. Entries never have any.
 async fn below<C: Client>(
     client: &C,
-    parent: &str,
+    place: &Place,
     names: &[String],
     is_semaphore: bool,
 ) -> Result<(Vec<Place>, Option<Cut>), SessionError> {
+    let parent = place.path.as_str();
     let (numbered, plain): (Vec<&String>, Vec<&String>) = names.iter().partition(|name| sequence(name).is_some());
     let known: BTreeSet<&str> = plain.iter().map(|name| name.as_str()).collect();
     let is_queue = |name: &str| name.strip_suffix(KAZOO_QUEUE).is_some_and(|base| known.contains(base));
-    let is_own = |name: &str| is_semaphore && SEMAPHORE.contains(&name);
+    // Permits are no locks; but locks may be in a folder of that name.
+    let is_own = |name: &str| match is_semaphore {
+        true => SEMAPHORE.contains(&name),
+        false => place.is_named && name == SEMAPHORE[0],
+    };
     let mut visited: Vec<&String> = plain.iter().copied().filter(|name| !is_queue(name) && !is_own(name)).collect();
     let mut numbered: Vec<String> = numbered.into_iter().filter(|name| !is_entry(name)).cloned().collect();
     numbered.sort_unstable();

@@ -17,6 +17,7 @@ use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{self, Change, Commit, CommitId, Event, JobEntry, LastSuccess, RunLookup};
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::run::{RunId, RunState, Version};
+use jiff::Timestamp;
 
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -183,7 +184,7 @@ async fn read<C: Client, K: Clock>(
             Ok(Event::Before(run.clone(), reader::outcome_before(context.line()?, run).await?))
         }
         ledger::Request::ReadLastSuccess(job) => {
-            let found = match reader::last_success(context.line()?, job).await {
+            let found = match reader::last_success(context.line()?, job, Timestamp::MAX).await {
                 // Nothing is decided by it but an alarm, which is not worth holding up others.
                 Err(SessionError::NoAuth(_)) => LastSuccess::Unreadable,
                 read => read?.into(),
