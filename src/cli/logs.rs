@@ -21,6 +21,7 @@ use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::Filter;
 use cronkeeper_core::ledger::filter::Ending;
 use cronkeeper_core::run::RunId;
+use cronkeeper_core::term::NodeName;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -119,6 +120,7 @@ impl Args {
 /// What is read of the status.
 #[derive(serde::Deserialize)]
 struct Runs {
+    node: NodeName,
     runs: Vec<RunStatus>,
     #[serde(default)]
     unread: Option<String>,
@@ -142,10 +144,12 @@ fn newest_run(client: &Client, job: &str) -> Result<Newest, AskFailure> {
     let Ok(of_job) = JobName::parse(job).map(Filter::of_job) else { return Ok(Newest { run: None, unread: None }) };
     // First, because it fails if there is no such job.
     let mut newest: History = client.get(&path(&of_job, 1, false))?;
-    let Runs { runs, unread } = client.get("/v1/status")?;
+    let Runs { node, runs, unread } = client.get("/v1/status")?;
     let in_flight = runs.into_iter().filter(|run| run.run.job().as_str() == job).max_by_key(|run| run.since);
     let unread = unread.or_else(|| newest.ledger_error.take());
     if let Some(in_flight) = in_flight {
+        // What the asked node runs itself it knows, and says with its output that the ledger cannot be read.
+        let unread = unread.filter(|_| in_flight.node != node);
         return Ok(Newest { run: Some(in_flight.run), unread });
     }
     if let [HistoryEntry::Skip(_)] = newest.records.as_slice() {

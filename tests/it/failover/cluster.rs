@@ -329,6 +329,13 @@ impl Zk {
         made.unwrap_or_else(|error| panic!("they cannot be made: {error}"));
     }
 
+    /// Creates a znode that goes with this client's session, as a member does.
+    pub fn make_ephemeral(&self, path: &str, data: &[u8]) {
+        let options = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+        let made = self.runtime.block_on(self.client.create(path, data, &options));
+        made.unwrap_or_else(|error| panic!("{path} cannot be made: {error}"));
+    }
+
     /// Restricts a znode: full rights for this client's credential, only these for everybody else.
     pub fn seize(&self, path: &str, others: Permission) {
         let own = Acl::new(Permission::ALL, AuthId::authed());

@@ -229,7 +229,7 @@ fn a_planted_member_gets_no_token_and_its_answers_are_bounded() {
     let nodes = place.path("/cronkeeper/nodes");
     let mut member = place.zk.json(&format!("{nodes}/{}", a.name())).expect("it is alive");
     (member["node"], member["listen"]) = (json!("evil"), json!({"address": address.to_string(), "tls": false}));
-    place.zk.make(&format!("{nodes}/evil"), member.to_string().as_bytes());
+    place.zk.make_ephemeral(&format!("{nodes}/evil"), member.to_string().as_bytes());
     let mut shown = (None, String::new(), String::new());
     until("it is asked", || {
         shown = ask(a.spec(), &["logs", run]);

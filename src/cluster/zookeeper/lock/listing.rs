@@ -131,9 +131,9 @@ pub async fn list<C: Client>(client: &C, path: Option<&LockPath>) -> Result<List
         // A lock that may not be read is not free, so it must not look so.
         let names = if place.is_named { names? } else { context::or_none(names)? };
         let has = |child: &&str| names.iter().any(|name| name == child);
-        let is_semaphore = SEMAPHORE.iter().all(|child| has(child));
+        let is_semaphore = SEMAPHORE.iter().all(has);
         // A client of the semaphore waits for what is in one of them, even if the other is not there.
-        if is_semaphore || (place.is_named && SEMAPHORE.iter().any(|child| has(child))) {
+        if is_semaphore || (place.is_named && SEMAPHORE.iter().any(has)) {
             listing.locks.extend(semaphore(client, &place.path).await?);
         } else if place.is_kazoo_semaphore {
             listing.locks.extend(kazoo_semaphore(client, &place.path, &names).await?);
