@@ -110,7 +110,7 @@ pub fn authorities(bytes: &[u8]) -> Result<RootCertStore, PemFault> {
             Error::InvalidCertificate(CertificateError::BadEncoding) => {
                 PemFault::Damaged { wanted: Part::Certificate, why: "what is between its lines is no certificate" }
             }
-            error => PemFault::Rejected { why: error.to_string() },
+            error => PemFault::Rejected { why: why_refused(&error) },
         }),
         _ => Ok(roots),
     }
@@ -123,7 +123,7 @@ pub fn authorities(bytes: &[u8]) -> Result<RootCertStore, PemFault> {
 pub fn check_identity(certificate: &[u8], key: &[u8]) -> Result<(), IdentityFault> {
     let chain = certificates(certificate).map_err(IdentityFault::Certificate)?;
     let key = private_key(key).map_err(IdentityFault::Key)?;
-    let rejected = |error: Error| PemFault::Rejected { why: error.to_string() };
+    let rejected = |error: Error| PemFault::Rejected { why: why_refused(&error) };
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
     let builder =
         builder.with_safe_default_protocol_versions().map_err(|error| IdentityFault::Certificate(rejected(error)))?;
@@ -133,6 +133,20 @@ pub fn check_identity(certificate: &[u8], key: &[u8]) -> Result<(), IdentityFaul
         Error::InvalidCertificate(_) => IdentityFault::Certificate(rejected(error)),
         error => IdentityFault::Key(rejected(error)),
     })
+}
+
+/// Why the TLS library refuses a certificate or key.
+pub fn why_refused(error: &impl fmt::Display) -> String {
+    let text = error.to_string();
+    // The library has no kind of its own for it.
+    match text.contains("UnsupportedCertVersion") {
+        true => {
+            "its certificate is of version 1 of X.509, without extensions; issue one of version 3, as `openssl x509 \
+                 -req` does with `-extfile`"
+                .to_owned()
+        }
+        false => text,
+    }
 }
 
 impl Part {
@@ -309,6 +323,12 @@ mod tests {
         let swapped = check_identity(key.as_bytes(), certificate.as_bytes());
         let Err(IdentityFault::Certificate(fault)) = swapped else { panic!("{swapped:?}") };
         assert!(text(&fault).contains("has no certificate") && text(&fault).contains("`BEGIN PRIVATE KEY`"), "{fault}");
+    }
+
+    #[test]
+    fn a_certificate_without_extensions_is_named_with_the_command_that_adds_them() {
+        let error = Error::General("Other(OtherError(UnsupportedCertVersion))".to_owned());
+        assert!(why_refused(&error).contains("of version 1 of X.509") && why_refused(&error).contains("-extfile"));
     }
 
     #[test]

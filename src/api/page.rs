@@ -235,7 +235,7 @@ async fn one_run(
     });
     let known = match (&ended, &in_flight) {
         (Some(ended), _) => Known::Ended(ended),
-        (None, Some(in_flight)) => Known::InFlight(in_flight),
+        (None, Some(in_flight)) => Known::InFlight(in_flight, !is_read && in_flight.node != status.node),
         (None, None) if is_read => Known::Not,
         (None, None) => Known::Unread,
     };

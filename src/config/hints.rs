@@ -3,7 +3,7 @@
 use super::raw::Form;
 use super::schema::shown;
 use super::spanned::{MapEntry, Node, Value};
-use super::syntax::is_odd_space;
+use super::syntax::{is_command, is_odd_space};
 use cronkeeper_core::suggest::nearest;
 
 /// Names that people expect, by the key that is meant. In lower case, with `_` for `-`.
@@ -73,7 +73,15 @@ fn plain(key: &str) -> String {
 
 /// The end of a message about a value of the wrong form: how to write it.
 pub(super) fn about_form(form: Form, entry: &MapEntry) -> String {
-    right_form(form, entry).map(|right| format!("; write {right}")).unwrap_or_default()
+    match (form, entry.value.text()) {
+        (Form::TextOrTexts, None) => in_quotes(&entry.key).to_owned(),
+        _ => right_form(form, entry).map(|right| format!("; write {right}")).unwrap_or_default(),
+    }
+}
+
+/// The end of a message about a command, or an item of it, that YAML reads as something else than a text.
+pub(super) fn in_quotes(key: &str) -> &'static str {
+    if is_command(key) { "; put it in quotes" } else { "" }
 }
 
 fn right_form(form: Form, MapEntry { key, value, .. }: &MapEntry) -> Option<String> {

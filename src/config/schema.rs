@@ -183,7 +183,10 @@ fn wrong_form(form: Form, entry: &MapEntry) -> Vec<(Position, String)> {
 
 fn wrong_item(key: &str, item: &Node) -> Option<(Position, String)> {
     match item.text() {
-        None => Some((item.at, format!("an item of `{key}` must be a text, not {}", kind(item)))),
+        None => {
+            let right = hints::in_quotes(key);
+            Some((item.at, format!("an item of `{key}` must be a text, not {}{right}", kind(item))))
+        }
         Some("") if item.is_null() => {
             Some((item.at, format!("an item of `{key}` is missing; for an empty one write `\"\"`")))
         }

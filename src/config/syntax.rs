@@ -381,7 +381,8 @@ fn is_known(key: &str) -> bool {
     KEYS.of_jobs.iter().any(|known| known.name == key)
 }
 
-fn is_command(key: &str) -> bool {
+/// True for the keys whose values are commands.
+pub(super) fn is_command(key: &str) -> bool {
     key == "command" || Hook::ALL.iter().any(|hook| hook.as_str() == key)
 }
 

@@ -101,6 +101,11 @@ impl Status {
         self.unread.is_some() && self.state != NodeState::Leading
     }
 
+    /// True if the run was in flight when the ledger was last read, and may be over since.
+    pub fn is_old(&self, run: &RunStatus) -> bool {
+        self.has_old_runs() && run.node != self.node
+    }
+
     /// The time up to which this node knows of the others.
     pub fn known_until(&self) -> Timestamp {
         let unknown_since = self.role.last_leader.as_ref().map(|last| last.unknown_since);

@@ -78,7 +78,7 @@ fn refused(error: Error, certificate: &OptionFile, key: &OptionFile) -> SecretEr
 }
 
 fn unusable(file: &OptionFile, error: impl std::fmt::Display) -> SecretError {
-    SecretError::Unusable { file: file.clone(), why: error.to_string() }
+    SecretError::Unusable { file: file.clone(), why: pem::why_refused(&error) }
 }
 
 #[cfg(test)]

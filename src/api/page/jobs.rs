@@ -10,6 +10,7 @@ use super::words;
 use crate::status::{JobStatus, LedgerPart, RunStatus, Status, shown};
 use cronkeeper_core::clock::stamp;
 use cronkeeper_core::job::{Alarm, JobName};
+use cronkeeper_core::run::RunState;
 use cronkeeper_core::suggest::counted;
 
 /// Most jobs on one page, so that a page stays small however many jobs there are.
@@ -253,17 +254,19 @@ fn run_row(run: &RunStatus, status: &Status) -> Markup {
         tr data-key={ "run-" (run.run) } {
             th scope="row" { a href={ "/runs/" (run.run) } { (run.run) } }
             td data-label="Node" { (run.node) }
-            td data-label="State" { (run_state(run)) }
+            td data-label="State" { (run_state(run, status.is_old(run))) }
             td data-label="Since" { (words::time(run.since, status.at)) }
         }
     }
 }
 
-pub(super) fn run_state(run: &RunStatus) -> Markup {
+/// `is_old`: the run was in flight when the ledger was last read, and may be over.
+pub(super) fn run_state(run: &RunStatus, is_old: bool) -> Markup {
     html! {
         @match run.ended {
             Some(outcome) => { (words::outcome(outcome, "")) ", not recorded yet" },
             None if run.unconfirmed => "not begun yet, waits for the ledger",
+            None if is_old && run.state == RunState::Running => "was running",
             None => (words::run_state(run.state)),
         }
         @if run.attempt > 1 { ", attempt " (run.attempt) }
@@ -274,7 +277,7 @@ pub(super) fn run_state(run: &RunStatus) -> Markup {
 mod tests {
     use super::*;
     use crate::status::sample;
-    use cronkeeper_core::run::{Outcome, RunState};
+    use cronkeeper_core::run::Outcome;
 
     fn many(count: usize) -> Status {
         let mut status = sample::leader();

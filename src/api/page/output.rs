@@ -70,7 +70,7 @@ impl ApiState {
 
 /// The section with the output of a run. Without `newest`, it has the end that the history keeps.
 pub(super) fn section(run: &RunId, known: &Known<'_>, newest: Option<&NewestOutput>) -> Markup {
-    let is_in_flight = matches!(known, Known::InFlight(_));
+    let is_in_flight = matches!(known, Known::InFlight(..));
     html! {
         section #output data-live="" data-following[is_in_flight] aria-labelledby="output-title" {
             h2 #output-title { "Output" }
@@ -85,7 +85,7 @@ pub(super) fn section(run: &RunId, known: &Known<'_>, newest: Option<&NewestOutp
                         pre tabindex="0" aria-label="The end of the output" { (text(run.tail.lines())) }
                     }
                 },
-                (_, Known::InFlight(_)) => p { "It appears here when the run has ended." },
+                (_, Known::InFlight(..)) => p { "It appears here when the run has ended." },
                 (_, Known::Not) => p { "none" },
                 (_, Known::Unread) => p.unknown { "not known" },
             }

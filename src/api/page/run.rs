@@ -11,7 +11,8 @@ use cronkeeper_core::run::{Attempt, RunId};
 /// What is known of a run.
 #[derive(Debug)]
 pub(super) enum Known<'a> {
-    InFlight(&'a RunStatus),
+    /// The second is true if that is an old reading: see [`Status::is_old`].
+    InFlight(&'a RunStatus, bool),
     Ended(&'a EndedRun),
     /// It was triggered, and no leader has begun it yet; or its record is gone.
     Not,
@@ -33,8 +34,8 @@ pub(super) fn page(
             ", for " (words::time(run.scheduled_at(), now)) " UTC" }
         section #facts data-live="" aria-label="Facts" role="status" aria-live="polite" {
             @match known {
-                Known::InFlight(status) => {
-                    p { strong { (jobs::run_state(status)) } " on " (status.node) ", since "
+                Known::InFlight(status, is_old) => {
+                    p { strong { (jobs::run_state(status, *is_old)) } " on " (status.node) ", since "
                         (words::time(status.since, now)) " UTC." }
                 }
                 Known::Ended(ended) => (facts(ended, now)),
@@ -75,7 +76,7 @@ fn actions(run: &RunId, known: &Known<'_>) -> Markup {
             p.actions {
                 button #trigger form="act" formaction={ "/jobs/" (run.job()) "/trigger" } { "Run the job now" }
             }
-            @if matches!(known, Known::InFlight(_)) {
+            @if matches!(known, Known::InFlight(..)) {
                 details #kill {
                     summary { "Kill this run…" }
                     p { "Its processes get SIGTERM, and after the job's grace period SIGKILL. "

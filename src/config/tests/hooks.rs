@@ -43,7 +43,10 @@ fn an_invalid_hook_is_reported_at_its_position() {
         ("on_failure: []", "j:5:17: job `a`: `on_failure`: the first item must name a program"),
         ("on_success: [\"\"]", "j:5:18: job `a`: `on_success`: the first item must name a program"),
         ("on_recovery: \" \"", "j:5:18: job `a`: `on_recovery`: must not be empty"),
-        ("on_missed: {a: b}", "j:5:16: job `a`: `on_missed` must be a text or a list of texts, not a map"),
+        (
+            "on_missed: {a: b}",
+            "j:5:16: job `a`: `on_missed` must be a text or a list of texts, not a map; put it in quotes",
+        ),
         ("on_missed: [a, \"b\\0\"]", "j:5:20: job `a`: `on_missed`: a NUL character cannot be passed to a process"),
         ("on_faliure: x", "j:5:5: job `a`: `on_faliure` is not a key of a job, did you mean `on_failure`?"),
     ] {

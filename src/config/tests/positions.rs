@@ -38,7 +38,7 @@ job: {}
         j:4:3: defaults: `command` belongs to a job, not to `defaults`
         j:5:3: defaults: `comand` is not a key of a job
         j:8:5: job `backup`: `shedule` is not a key of a job, did you mean `schedule`?
-        j:9:26: job `backup`: an item of `command` must be a text, not a map
+        j:9:26: job `backup`: an item of `command` must be a text, not a map; put it in quotes
         j:10:14: job `backup`: `timeout`: `5min` has the unknown unit `min`, did you mean `m`?
         j:11:14: job `backup`: `overlap`: `queued` is not one of `skip`, `queue`, `allow`, `replace`, did you mean `queue`?
         j:12:38: job `backup`: `retries`: `backof` is not one of its keys, did you mean `backoff`?

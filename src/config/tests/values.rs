@@ -253,8 +253,8 @@ fn invalid_commands_are_rejected() {
         ("\"\"", "j:4:14: job `a`: `command`: must not be empty"),
         ("\"  \"", "j:4:14: job `a`: `command`: must not be empty"),
         ("", "j:2:3: job `a`: `command` is missing"),
-        ("{a: b}", "j:4:14: job `a`: `command` must be a text or a list of texts, not a map"),
-        ("[a, [b]]", "j:4:18: job `a`: an item of `command` must be a text, not a list"),
+        ("{a: b}", "j:4:14: job `a`: `command` must be a text or a list of texts, not a map; put it in quotes"),
+        ("[a, [b]]", "j:4:18: job `a`: an item of `command` must be a text, not a list; put it in quotes"),
         ("\n      - a\n      -", "j:6:8: job `a`: an item of `command` is missing; for an empty one write `\"\"`"),
         (
             "1.10",

@@ -74,10 +74,16 @@ pub(super) fn runs(status: &Status) -> Table {
     let begun: BTreeMap<&JobName, &RunId> = begun.map(|run| (run.run.job(), &run.run)).collect();
     for run in &status.runs {
         let before = begun.get(run.run.job()).copied();
-        let state = run.ended.map_or_else(|| state_in_words(run, before, status.at), ended);
+        let is_old = status.is_old(run);
+        let state = match run.ended {
+            Some(outcome) => ended(outcome),
+            None if is_old && run.state == RunState::Running => "was running".to_owned(),
+            None => state_in_words(run, before, status.at),
+        };
+        let known_at = status.read_at.filter(|_| is_old).unwrap_or(status.at);
         // A run that waits for its turn has had no attempt.
         let attempt = if run.attempt == 0 { "-".to_owned() } else { run.attempt.to_string() };
-        table.row([run.run.to_string(), run.node.to_string(), attempt, span(run.since, status.at), state]);
+        table.row([run.run.to_string(), run.node.to_string(), attempt, span(run.since, known_at), state]);
     }
     table
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fuzz::{Fuzz, LEDGER_WORDS, is_read_back};
-use crate::status::{AlarmStatus, JobStatus, MissingMember, sample};
+use crate::status::{AlarmStatus, JobStatus, MissingMember, RunStatus, sample};
 use cronkeeper_core::job::{Alarm, JobName};
 use cronkeeper_core::run::{Link, Outcome, RunId, RunState, Span, UpstreamResult};
 
@@ -202,6 +202,20 @@ fn what_could_be_read_last_is_shown_as_old() {
     assert!(!shown.contains("leads"), "{shown}");
     let shown = text_of(&status.outlined());
     assert!(shown.contains("\nLEDGER   NOT READ, shown is what it held at 2026-11-20 02:59:30Z\n"), "{shown}");
+}
+
+/// They may have ended since, unlike what the node runs itself.
+#[test]
+fn what_other_nodes_ran_when_the_ledger_was_last_read_was_running_then() {
+    let mut status = sample::leader();
+    status.state = NodeState::Joining;
+    let own = status.runs[0].clone();
+    status.runs.push(RunStatus { node: NodeName::new("host-z"), ..own });
+    (status.unread, status.read_at) = (Some("no answer within 3 s".into()), Some(sample::at("2026-11-20T02:59:30Z")));
+    let shown = text_of(&status);
+    let states = shown.lines().skip_while(|line| !line.starts_with("RUNNING")).skip(1).take(2);
+    let states: Vec<Vec<&str>> = states.map(|line| line.split_whitespace().skip(1).collect()).collect();
+    assert_eq!(states, [vec!["host-a", "1", "1m", "running"], vec!["host-z", "1", "30s", "was", "running"]]);
 }
 
 #[test]
