@@ -34,6 +34,8 @@ pub use aside::Aside;
 
 /// If there is no session after this time, another attempt starts beside the first.
 const TIMEOUT: Duration = Duration::from_millis(300);
+/// Added by a daemon that can reach no server over TLS. Other commands have no such log.
+const TLS_HINT: &str = "for more, see the log with `--log cronkeeper=info,zookeeper_client=debug`";
 /// Most attempts to open one session, including the first.
 const MOST_ATTEMPTS: u32 = 3;
 
@@ -155,7 +157,11 @@ impl Connect for Connector {
 
     fn explain(&self, error: String) -> impl Future<Output = String> + Send + 'static {
         let this = self.clone();
-        async move { this.diagnose(error, Patience::SHORT).await }
+        let is_by_tls = this.is_secure() && error == this.no_server();
+        async move {
+            let found = this.diagnose(error, Patience::SHORT).await;
+            if is_by_tls { format!("{found}; {TLS_HINT}") } else { found }
+        }
     }
 }
 
