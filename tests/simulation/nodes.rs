@@ -572,6 +572,8 @@ fn what_is_held_when_a_daemon_is_killed_is_begun_again_after_its_time() {
     let later = executor.now() + Duration::from_secs(2);
     while executor.step(later).is_some() {}
     executor.start(0);
+    // Before the jobs are due again.
+    let limit = executor.now() + Duration::from_secs(30);
     let mut started = BTreeSet::new();
     while started.len() < JOBS {
         let facts = executor.step(limit).expect("what was held is begun again");
