@@ -385,12 +385,12 @@ pub const MOST_LOOKED_UP: usize = 100;
 /// How many of a job's newest records are looked up then: they are ordered by their ends, occurrences by their times.
 pub const RECORDS_LOOKED_UP: usize = 8;
 
-impl Snapshot {
-    /// The jobs whose records are unreadable.
-    pub fn unreadable(&self) -> impl Iterator<Item = &JobName> {
-        self.jobs.iter().filter(|(_, entry)| entry.record.is_none()).map(|(job, _)| job)
-    }
+/// The jobs whose records are unreadable.
+pub fn unreadable(jobs: &BTreeMap<JobName, JobEntry>) -> impl Iterator<Item = &JobName> {
+    jobs.iter().filter(|(_, entry)| entry.record.is_none()).map(|(job, _)| job)
+}
 
+impl Snapshot {
     /// Notes what the newest records of such a job say.
     pub fn note_decided(&mut self, job: &JobName, records: impl IntoIterator<Item = HistoryRecord>) {
         let scheduled = |record: HistoryRecord| match record {

@@ -537,32 +537,17 @@ fn seeds_have_faults_terms_and_starts() {
 #[test]
 fn many_jobs_that_are_due_at_once_are_each_begun_once_however_slowly_they_start() {
     const JOBS: usize = 300;
-    let timeout = Duration::from_secs(4);
-    let timing = Timing { tick: Duration::from_secs(1), session_timeout: timeout, sync_limit: 5 };
-    let world = Shared::new(7, 1, timing, Transcript::on());
-    world.lock().env.network.calm();
-    world.lock().wardens.slow(Some(timeout / 250));
-    let mut executor = Executor::new(world, Nodes::without_operators(7, 1, Cast::burst(JOBS)));
+    let mut executor = alone_with_burst(JOBS);
+    executor.world.lock().wardens.slow(Some(BURST_SESSION / 250));
     executor.start(0);
-    let mut started = BTreeSet::new();
-    let limit = executor.now() + Duration::from_secs(120);
-    while started.len() < JOBS {
-        let facts = executor.step(limit).expect("they are started one after the other");
-        for process in facts.into_iter().filter_map(spawned) {
-            assert_eq!(process.attempt, 1, "`{}` was begun and not started", process.run);
-            assert!(started.insert(process.run), "one is started twice");
-        }
-    }
+    await_each_started(&mut executor, JOBS, Duration::from_secs(120), 1, "they are started one after the other");
 }
 
 /// Its next process finds the notes of the warden on what had begun: nothing had.
 #[test]
 fn what_is_held_when_a_daemon_is_killed_is_begun_again_after_its_time() {
     const JOBS: usize = 20;
-    let timing = Timing { tick: Duration::from_secs(1), session_timeout: Duration::from_secs(4), sync_limit: 5 };
-    let world = Shared::new(7, 1, timing, Transcript::on());
-    world.lock().env.network.calm();
-    let mut executor = Executor::new(world, Nodes::without_operators(7, 1, Cast::burst(JOBS)));
+    let mut executor = alone_with_burst(JOBS);
     executor.start(0);
     let limit = executor.now() + Duration::from_secs(120);
     while executor.world.lock().wardens.held(0) < JOBS {
@@ -573,12 +558,26 @@ fn what_is_held_when_a_daemon_is_killed_is_begun_again_after_its_time() {
     while executor.step(later).is_some() {}
     executor.start(0);
     // Before the jobs are due again.
-    let limit = executor.now() + Duration::from_secs(30);
-    let mut started = BTreeSet::new();
-    while started.len() < JOBS {
-        let facts = executor.step(limit).expect("what was held is begun again");
+    await_each_started(&mut executor, JOBS, Duration::from_secs(30), 2, "what was held is begun again");
+}
+
+const BURST_SESSION: Duration = Duration::from_secs(4);
+
+/// A node that is alone, not started yet, with this many jobs that are due at once.
+fn alone_with_burst(jobs: usize) -> Executor<Nodes<true>> {
+    let timing = Timing { tick: Duration::from_secs(1), session_timeout: BURST_SESSION, sync_limit: 5 };
+    let world = Shared::new(7, 1, timing, Transcript::on());
+    world.lock().env.network.calm();
+    Executor::new(world, Nodes::without_operators(7, 1, Cast::burst(jobs)))
+}
+
+/// Waits until each job's run has been started once, by this attempt.
+fn await_each_started(executor: &mut Executor<Nodes<true>>, jobs: usize, within: Duration, attempt: u32, what: &str) {
+    let (mut started, limit) = (BTreeSet::new(), executor.now() + within);
+    while started.len() < jobs {
+        let facts = executor.step(limit).expect(what);
         for process in facts.into_iter().filter_map(spawned) {
-            assert_eq!(process.attempt, 2, "`{}` was never started", process.run);
+            assert_eq!(process.attempt, attempt, "`{}` was begun and not started", process.run);
             assert!(started.insert(process.run), "one is started twice");
         }
     }

@@ -14,7 +14,7 @@ use super::requests;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{
     Filter, Gathering, JobEntry, LastEnd, MOST_LOOKED_UP, Newest, OperatorRequests, OwnerState, RECORDS_LOOKED_UP,
-    Running, Snapshot, Window,
+    Running, Snapshot, Window, unreadable,
 };
 use cronkeeper_core::run::{HistoryRecord, Outcome, RunId, RunRecord, Version};
 
@@ -68,15 +68,20 @@ pub(super) fn rows(db: &Connection) -> rusqlite::Result<Rows> {
             Err(why) => rows.damaged.push(format!("jobs/{key}: {why}")),
         }
     }
-    let unreadable = rows.jobs.iter().filter(|(_, entry)| entry.record.is_none()).map(|(job, _)| job);
-    for job in unreadable.take(MOST_LOOKED_UP) {
-        let filter = Filter { job: Some(job.clone()), ..Filter::default() };
-        rows.histories.insert(job.clone(), history(db, &filter, Window::of(RECORDS_LOOKED_UP))?.records);
-    }
     rows.running = running(db, &mut rows.damaged)?;
     rows.requests = requests::read(db, &mut rows.damaged)?;
     // Oldest first: a new leader settles them in this order.
     rows.running.sort_by(|(a, _), (b, _)| (a.scheduled_at, &a.job).cmp(&(b.scheduled_at, &b.job)));
+    Ok(rows)
+}
+
+/// What [`rows`] reads, and the newest history of jobs whose records are damaged: only a new leader needs that.
+pub(super) fn rows_for_takeover(db: &Connection) -> rusqlite::Result<Rows> {
+    let mut rows = rows(db)?;
+    for job in unreadable(&rows.jobs).take(MOST_LOOKED_UP) {
+        let newest = history(db, &Filter::of_job(job.clone()), Window::of(RECORDS_LOOKED_UP))?;
+        rows.histories.insert(job.clone(), newest.records);
+    }
     Ok(rows)
 }
 
@@ -182,7 +187,8 @@ pub(super) fn lasts(db: &Connection) -> rusqlite::Result<BTreeMap<JobName, LastE
     Ok(lasts)
 }
 
-/// The newest end of each of these jobs' runs that succeeded, not counting what ended after `until`. Records are read one at a time, newest first.
+/// The newest end of each of these jobs' runs that succeeded, not counting what ended after `until`. Records are read
+/// one at a time, newest first.
 pub(super) fn last_successes(
     db: &Connection,
     jobs: Vec<JobName>,

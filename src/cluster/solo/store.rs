@@ -129,7 +129,7 @@ impl Store {
         let token = FencingToken(newest_token(&tx)?.0 + 1);
         tx.execute("UPDATE term SET token = ?1", [token.0])?;
         let ended = settle_dead(&tx, dead)?;
-        let rows = read::rows(&tx)?;
+        let rows = read::rows_for_takeover(&tx)?;
         tx.commit()?;
         Ok((token, rows, ended))
     }
@@ -361,7 +361,7 @@ mod tests {
 
     fn is_read(tx: &Transaction<'_>, text: &str) -> bool {
         let lines = text.lines().filter(|line| put(tx, line)).count();
-        let (rows, runs) = (read::rows(tx).unwrap(), read::running(tx, &mut Vec::new()).unwrap());
+        let (rows, runs) = (read::rows_for_takeover(tx).unwrap(), read::running(tx, &mut Vec::new()).unwrap());
         let (_, _) = (read::history(tx, &Filter::default(), Window::of(10)).unwrap(), read::lasts(tx).unwrap());
         read::last_successes(tx, runs.iter().map(|(run, _)| run.job.clone()).collect(), Timestamp::MAX).unwrap();
         let (by, at) = ("root".to_owned(), Timestamp::MAX);

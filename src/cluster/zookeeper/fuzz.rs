@@ -32,7 +32,7 @@ fn fuzz_ledger_in_zookeeper() {
             server.tree().put(&format!("{}/{path}", paths::LEADER), data);
             lines += 1;
         }
-        let (found, damaged) = done(snapshot::read(&server, &BTreeSet::new()));
+        let (found, damaged) = done(snapshot::read_for_takeover(&server, &BTreeSet::new()));
         let _ = (done(place::ordered(&server)), done(snapshot::members(&server)));
         for running in &found.running {
             let _ = done(reader::outcome_before(&server, &running.record.id()));

@@ -253,7 +253,7 @@ pub async fn open<C: Client, K: Clock>(
             None => Ok(Some(None)),
         }
     };
-    let (written, standing, snapshot) = join3(writing, standing, snapshot::read(line, &dead)).await;
+    let (written, standing, snapshot) = join3(writing, standing, snapshot::read_for_takeover(line, &dead)).await;
     let Some(written) = written? else { return Ok(None) };
     let ((stat, candidate_watch), (member, member_watch)) = standing?;
     let (snapshot, damaged) = snapshot?;

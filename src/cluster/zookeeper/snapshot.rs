@@ -16,7 +16,7 @@ use super::newest_records::NewestRecords;
 use super::{paths, requests, session_id};
 use cronkeeper_core::election::Member;
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::ledger::{JobEntry, MOST_LOOKED_UP, OwnerState, RECORDS_LOOKED_UP, Running, Snapshot};
+use cronkeeper_core::ledger::{JobEntry, MOST_LOOKED_UP, OwnerState, RECORDS_LOOKED_UP, Running, Snapshot, unreadable};
 use cronkeeper_core::run::{JobRecord, RunId, RunRecord, Version};
 use cronkeeper_core::term::{NodeName, SessionId};
 
@@ -24,8 +24,7 @@ use cronkeeper_core::term::{NodeName, SessionId};
 /// to be dead.
 ///
 /// A takeover waits for this. So requests that do not depend on each other's answers are sent together: first the
-/// names, then the sizes of the records, then the records, then, if there are runs, their owners; and for jobs whose
-/// records are damaged, their newest history.
+/// names, then the sizes of the records, then the records, then, if there are runs, their owners.
 pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(Snapshot, Vec<Damage>), SessionError> {
     let mut snapshot = Snapshot::default();
     let (mut damaged, mut more) = (Vec::new(), Vec::new());
@@ -56,7 +55,16 @@ pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(
         .into_iter()
         .map(|(record, version)| Running { owner: owner_state(&record, &living, dead), record, version })
         .collect();
-    let unreadable: Vec<JobName> = snapshot.unreadable().take(MOST_LOOKED_UP).cloned().collect();
+    Ok((snapshot, damaged))
+}
+
+/// What [`read`] reads, and the newest history of jobs whose records are damaged: only a new leader needs that.
+pub async fn read_for_takeover<C: Client>(
+    client: &C,
+    dead: &BTreeSet<SessionId>,
+) -> Result<(Snapshot, Vec<Damage>), SessionError> {
+    let (mut snapshot, damaged) = read(client, dead).await?;
+    let unreadable: Vec<JobName> = unreadable(&snapshot.jobs).take(MOST_LOOKED_UP).cloned().collect();
     let newest = unreadable.iter().map(async |job| {
         let mut records = NewestRecords::of(client, job).await?;
         records.next(client, RECORDS_LOOKED_UP, |_| false).await
@@ -116,7 +124,7 @@ pub async fn members<C: Client>(client: &C) -> Result<(Vec<Member>, Vec<Damage>)
 
 fn member(name: &str, data: &[u8], stat: &Stat) -> Result<Member, String> {
     if stat.ephemeral_owner == 0 {
-        return Err("it is not ephemeral, so it is no node that is alive".to_owned());
+        return Err("it is not ephemeral, so it is not the member of a living node".to_owned());
     }
     let member: Member = bounded::SMALL.parse(data)?;
     if member.node.as_str() != name {
@@ -223,7 +231,7 @@ mod tests {
             tree.put(&paths::history(&missed.id()), json(&HistoryRecord::Skip(missed)));
             tree.put(&paths::history(&RunId::parse("fine.19700101T000100Z").unwrap()), b"{".to_vec());
         }
-        let read = || read(&server, &BTreeSet::new()).now_or_never().unwrap().unwrap().0;
+        let read = || read_for_takeover(&server, &BTreeSet::new()).now_or_never().unwrap().unwrap().0;
         assert_eq!(read().decided, [(name("damaged"), Timestamp::from_second(240).unwrap())].into());
         let run = record("damaged", 300, "0x1");
         server.tree().put(&paths::running(&run.id()), json(&run));

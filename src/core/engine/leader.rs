@@ -77,6 +77,16 @@ struct Recorded {
     recount: Option<Box<Recount>>,
 }
 
+impl Recorded {
+    /// The record as this leader wrote or read it, with which it is written again.
+    fn as_written(timeline: &Timeline, version: Option<Version>) -> Self {
+        let marked_at = timeline.written.1;
+        let schedule = timeline.job.as_deref().map(|job| job.schedule_digest(marked_at));
+        let (alarms, recount) = (timeline.written_alarms.clone(), timeline.recount.clone());
+        Self { version, schedule, marked_at, is_new: false, missed_since: None, alarms, recount }
+    }
+}
+
 impl Leader {
     /// Creates the leader's state, with the requests that operators made before the term. Pauses among them are not
     /// reported again.
@@ -599,13 +609,10 @@ impl Leader {
         }
         let Some(timeline) = self.book.get(name).filter(|timeline| timeline.is_in_conflict) else { return };
         let (written, is_new, job) = (timeline.written, timeline.is_new, timeline.job.clone());
-        let (alarms, recount) = (timeline.written_alarms.clone(), timeline.recount.clone());
         let Some(entry) = entry else {
             // Somebody removed the record: recreate it as it was.
-            let schedule = job.as_deref().map(|job| job.schedule_digest(written.1));
             let counted = Counted { from: written.1, ahead: None };
-            let (marked_at, is_new, missed_since) = (written.1, false, None);
-            let recorded = Recorded { version: None, schedule, marked_at, is_new, missed_since, alarms, recount };
+            let recorded = Recorded::as_written(timeline, None);
             return self.count_from(cx, name, job, counted, recorded);
         };
         let is_unchanged = Some(entry.version) == written.0 && !is_pause_new;

@@ -61,14 +61,10 @@ impl Leader {
         // Nothing is written to a job in conflict, so what is read then is not older.
         let known = timeline.written.0.filter(|_| timeline.is_in_conflict).max(sought);
         let Some(entry) = entry.filter(|entry| Some(entry.version) < known) else { return false };
-        let (job, alarms, ahead) = (timeline.job.clone(), timeline.written_alarms.clone(), timeline.ahead);
-        let recount = timeline.recount.clone();
+        let (job, ahead) = (timeline.job.clone(), timeline.ahead);
+        let recorded = Recorded::as_written(timeline, Some(entry.version));
         let found = entry.record.as_ref().map(|record| record.last_scheduled);
         cx.report(Report::MarkRewound { job: name.clone(), found, mark });
-        let schedule = job.as_deref().map(|job| job.schedule_digest(mark));
-        let version = Some(entry.version);
-        let (marked_at, is_new, missed_since) = (mark, false, None);
-        let recorded = Recorded { version, schedule, marked_at, is_new, missed_since, alarms, recount };
         self.count_from(cx, name, job, Counted { from: mark, ahead }, recorded);
         self.book.advance(cx, name, mark, None);
         self.book.schedule(name);

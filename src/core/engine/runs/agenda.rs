@@ -21,6 +21,13 @@ pub(super) struct Agenda {
     pub members: BTreeSet<NodeName>,
 }
 
+impl Agenda {
+    /// True if the node is alive, as far as was read.
+    pub fn is_alive(&self, node: &NodeName) -> bool {
+        self.members.contains(node)
+    }
+}
+
 /// Changes that queued runs may have waited for.
 #[derive(Debug, Default)]
 pub(super) struct Changed {

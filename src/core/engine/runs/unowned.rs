@@ -157,7 +157,7 @@ impl Runs {
     /// Ends a cut-off run whose time is over.
     fn abandon(&mut self, cx: &mut Context, run: &RunId) {
         let Some(active) = self.active.get(run) else { return };
-        let is_back = self.agenda.members.contains(&active.record.owner.node);
+        let is_back = self.agenda.is_alive(&active.record.owner.node);
         let detail = Some(why_abandoned(cx, &active.record, is_back));
         let end = RunEnd { detail, ..RunEnd::unseen(&active.record, Outcome::Abandoned, None, cx.now.wall) };
         self.settle_as(cx, run, end);
@@ -238,7 +238,7 @@ impl Runs {
             }
             let record = &active.record;
             let latest = record.keep_until.map(|until| later(later(until, margin(cx, &run)), REPORTING));
-            match latest.filter(|latest| cx.due < *latest && self.agenda.members.contains(&record.owner.node)) {
+            match latest.filter(|latest| cx.due < *latest && self.agenda.is_alive(&record.owner.node)) {
                 Some(latest) => drop(self.agenda.keeps.insert((latest, run))),
                 None => self.abandon(cx, &run),
             }

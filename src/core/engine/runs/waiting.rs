@@ -124,10 +124,12 @@ pub(in crate::engine) fn keep_until(
 /// Why a cut-off run is not waited for any longer.
 pub(super) fn why_abandoned(cx: &Context, record: &RunRecord, is_back: bool) -> String {
     let owner = &record.owner.node;
+    if is_back {
+        return format!("{owner} came back, but did not report the run in time");
+    }
     let own_limit =
         cx.job(&record.job).and_then(|job| keep_until(job, cx.root_of(job), record.scheduled_at, record.begun_at));
     match record.keep_until {
-        _ if is_back => format!("{owner} came back, but did not report the run in time"),
         Some(until) if own_limit != Some(until) => format!("{owner} did not come back by {}Z", stamp(until)),
         Some(_) | None => format!("{owner} did not come back before the next occurrence"),
     }
