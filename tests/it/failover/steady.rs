@@ -134,8 +134,10 @@ fn assert_none_is_lost(witness: &Witness, ledger: &BTreeMap<String, Value>) {
     let lost: Vec<(String, Option<&Value>)> = (*first..=*last)
         .filter(|second| !ended.contains(second))
         .map(|second| run_id("tick", Timestamp::from_second(second).expect("it is a time")))
-        .map(|run| (run.clone(), ledger.get(&run).map(|record| &record["outcome"])))
+        .map(|run| (run.clone(), ledger.get(&run).map(|record| record.get("outcome").unwrap_or(&record["reason"]))))
         .collect();
-    let is_explained = |said: &Option<&Value>| said.is_some_and(|said| said == "interrupted" || said == "abandoned");
+    // On a loaded machine a run takes longer than the second until the next.
+    let explanations = ["interrupted", "abandoned", "overlap"];
+    let is_explained = |said: &Option<&Value>| said.is_some_and(|said| explanations.iter().any(|one| said == one));
     assert!(lost.iter().all(|(_, said)| is_explained(said)), "neither run nor explained: {lost:?}");
 }

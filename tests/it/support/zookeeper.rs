@@ -158,6 +158,12 @@ impl Ensemble {
         assert!(self.mode(i).is_some(), "{}", self.report(i));
     }
 
+    /// Waits until this server has noticed that it has no quorum.
+    pub fn await_alone(&self, i: usize) {
+        let has_noticed = || self.four_letter(i, "srvr").contains("not currently serving").then_some(());
+        assert!(poll(LONG, has_noticed).is_some(), "{}", self.report(i));
+    }
+
     /// Waits until a server leads, and returns its number. A single server always leads.
     pub fn leader(&self) -> usize {
         self.leader_other_than(usize::MAX)

@@ -97,7 +97,7 @@ fn assert_the_warden_takes_no_notice(host: &Host, spec: &Spec) {
     // By environment alone, they may belong to one of two runs of this user, and the warden reads each of them once.
     if host.known != Known::Environment {
         assert_eq!(end.number("leftovers"), Some(ORPHANS as i64));
-        assert!(bytes_read(warden) - before < 256 << 10, "no environment is read");
+        assert!(bytes_read(warden) - before < BYTES / 16, "no environment is read");
     }
     assert!(kib(warden, "VmHWM") < 64 << 10, "{} KiB at most", kib(warden, "VmHWM"));
     node.signal(Signal::TERM);
