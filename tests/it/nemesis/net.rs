@@ -63,6 +63,15 @@ impl Network {
         }
     }
 
+    /// How many packets the rules that cut a host off from others have dropped there.
+    #[cfg(test)]
+    pub fn dropped(&self, host: &Host) -> usize {
+        let rules = host.output(&["nft", "list", "ruleset"], "").expect("nftables lists its rules");
+        let counted =
+            rules.split("counter packets ").skip(1).filter_map(|rest| rest.split(' ').next()?.parse::<usize>().ok());
+        counted.sum()
+    }
+
     /// Checks that nftables supports everything the tests need.
     pub fn is_possible_on(&self, host: &Arc<Host>) -> Result<(), String> {
         let some = vec![host.address()];
@@ -113,7 +122,7 @@ fn rules(link_rules: &[&LinkRule], slow: &[SlowLine]) -> String {
 
 fn drop_all(chain: &mut String, which: &str, addresses: &[Ipv4Addr]) {
     for address in addresses {
-        line(chain, &format!("ip {which} {address} drop"));
+        line(chain, &format!("ip {which} {address} counter drop"));
     }
 }
 

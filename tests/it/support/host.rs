@@ -89,6 +89,14 @@ impl Host {
     /// # Errors
     /// The command's error output.
     pub fn run(&self, command: &[&str], input: &str) -> Result<(), String> {
+        self.output(command, input).map(drop)
+    }
+
+    /// The same; returns what the command printed.
+    ///
+    /// # Errors
+    /// The command's error output.
+    pub fn output(&self, command: &[&str], input: &str) -> Result<String, String> {
         let line = command.join(" ");
         let enter = self.enter();
         let mut child = Command::new(&enter[0])
@@ -97,7 +105,7 @@ impl Host {
             // After `su`, PATH may lack the directories of system programs.
             .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()))
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| format!("nsenter cannot be run: {error}"))?;
@@ -105,7 +113,7 @@ impl Host {
         drop(child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes())));
         let output = child.wait_with_output().map_err(|error| format!("{line}: {error}"))?;
         match output.status.code() {
-            Some(0) => Ok(()),
+            Some(0) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             // Distinguishes a refusal of the kernel from a missing program.
             Some(127) => panic!("{} is not to be had; tests/run.sh installs it", command[0]),
             _ => Err(format!("{line}: {}", String::from_utf8_lossy(&output.stderr).trim())),
