@@ -165,11 +165,19 @@ impl Reads {
 
     /// The queue of candidates and the members.
     pub async fn queue(&self) -> Result<Arc<Queue>, ReadError> {
+        self.read_queue().await.map(|(queue, _)| queue)
+    }
+
+    async fn read_queue(&self) -> Answer<Queue> {
         self.queue.get(self.change(), || self.reader.queue()).await
     }
 
     /// The runs in flight on all nodes, the paused jobs, the alarms, and the results that dependents wait with.
     pub async fn runs(&self) -> Result<Arc<LeaderState>, ReadError> {
+        self.read_runs().await.map(|(runs, _)| runs)
+    }
+
+    async fn read_runs(&self) -> Answer<LeaderState> {
         let read = || -> ReadFuture<'_, LeaderState> {
             Box::pin(async {
                 let snapshot = self.reader.snapshot().await?;
@@ -193,7 +201,7 @@ impl Reads {
     }
 
     /// The last end of each job that still has one in the history.
-    pub async fn lasts(&self) -> Result<Arc<RecordedEnds>, ReadError> {
+    async fn read_lasts(&self) -> Answer<RecordedEnds> {
         let read = || -> ReadFuture<'_, RecordedEnds> {
             Box::pin(async {
                 let read_at = system::uptime();
@@ -206,17 +214,17 @@ impl Reads {
 
     /// The queue, as far as it is known.
     pub async fn known_queue(&self) -> Known<Queue> {
-        self.queue.known(self.queue().await)
+        self.queue.known(self.read_queue().await)
     }
 
     /// What [`Reads::runs`] returns, as far as it is known.
     pub async fn known_runs(&self) -> Known<LeaderState> {
-        self.runs.known(self.runs().await)
+        self.runs.known(self.read_runs().await)
     }
 
     /// What [`Reads::lasts`] returns, as far as it is known.
     pub async fn known_lasts(&self) -> Known<RecordedEnds> {
-        self.lasts.known(self.lasts().await)
+        self.lasts.known(self.read_lasts().await)
     }
 
     /// Takes what this node knew as leader without reading. What was read before is out of date.
@@ -342,9 +350,12 @@ impl<T> Default for Memory<T> {
     }
 }
 
-/// The result of a read, and when it is used.
+/// What a read has found, and when it began: what has changed while it was read may be missing.
+type Answer<T> = Result<(Arc<T>, Timestamp), ReadError>;
+
+/// The result of a read, and until when it is used.
 struct CachedAnswer<T> {
-    answer: Result<Arc<T>, ReadError>,
+    answer: Answer<T>,
     until: Uptime,
     /// The newest change that the read can have seen.
     change: u64,
@@ -358,7 +369,7 @@ impl<T> CachedRead<T> {
     /// Returns the cached answer if it is fresh and shows the change, else reads. Concurrent callers wait for one read.
     ///
     /// If this future is dropped while reading, nothing is cached, and the next caller reads.
-    async fn get<'a>(&self, change: u64, read: impl FnOnce() -> ReadFuture<'a, T>) -> Result<Arc<T>, ReadError> {
+    async fn get<'a>(&self, change: u64, read: impl FnOnce() -> ReadFuture<'a, T>) -> Answer<T> {
         let mut cached = self.newest.lock().await;
         let (began, began_at) = (system::uptime(), system::now().wall);
         if let Some(CachedAnswer { answer, until, change: seen }) = &*cached
@@ -367,13 +378,12 @@ impl<T> CachedRead<T> {
         {
             return answer.clone();
         }
-        let answer = bounded(read()).await.map(Arc::new);
+        let answer = bounded(read()).await.map(|value| (Arc::new(value), began_at));
         let took = system::uptime().since(began);
         // A recovery shows up soon, however long the failure took.
         let rest = if answer.is_ok() { took.saturating_mul(self.rest).max(took + FRESH) } else { took + FRESH };
         match &answer {
-            // What has changed while it was read may be missing.
-            Ok(value) => self.remember(Arc::clone(value), began_at),
+            Ok((value, read_at)) => self.remember(Arc::clone(value), *read_at),
             Err(_) => {
                 self.memory().failing_since.get_or_insert(began_at);
             }
@@ -391,14 +401,18 @@ impl<T> CachedRead<T> {
         }
     }
 
-    /// What is known after this answer.
-    fn known(&self, answer: Result<Arc<T>, ReadError>) -> Known<T> {
+    /// What is known after this answer: what it says, or else what is remembered.
+    ///
+    /// What is remembered can be newer than what was just read and lack a change that this shows: what this node led
+    /// with is as new as its publication, but a leader learns of a change only after it was written.
+    fn known(&self, answer: Answer<T>) -> Known<T> {
+        let error = match answer {
+            Ok(found) => return Known { value: Some(found), failure: None },
+            Err(error) => error,
+        };
         let memory = self.memory();
-        let failure = answer.err().map(|error| {
-            let since = memory.failing_since.unwrap_or_else(|| system::now().wall);
-            ReadFailure { error, since }
-        });
-        Known { value: memory.last.clone(), failure }
+        let since = memory.failing_since.unwrap_or_else(|| system::now().wall);
+        Known { value: memory.last.clone(), failure: Some(ReadFailure { error, since }) }
     }
 
     fn memory(&self) -> sync::MutexGuard<'_, Memory<T>> {
@@ -430,7 +444,17 @@ mod tests {
         }
         let second = cached.get(0, || counting(&reads)).await.unwrap();
         let third = cached.get(1, || counting(&reads)).await.unwrap();
-        assert_eq!([*first, *second, *third], [0, 0, 1]);
+        assert_eq!([first, second, third].map(|(value, _)| *value), [0, 0, 1]);
+    }
+
+    #[tokio::test]
+    async fn what_was_just_read_is_known_whatever_else_is_remembered() {
+        let cached = CachedRead::resting(REST, Remembered::default());
+        let read = cached.get(0, || Box::pin(async { Ok(1) })).await;
+        cached.remember(Arc::new(2), Timestamp::MAX);
+        assert_eq!(cached.known(read).value.map(|(value, _)| *value), Some(1));
+        let failed = cached.get(1, || Box::pin(async { Err(ReadError("away".into())) })).await;
+        assert_eq!(cached.known(failed).value.map(|(value, _)| *value), Some(2));
     }
 
     #[tokio::test]

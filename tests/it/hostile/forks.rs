@@ -51,7 +51,7 @@ impl Unit {
     }
 
     fn leading(&self, jobs: &str) -> Node {
-        leading(&Spec::new(self.cgroup.program(), "unit").jobs(jobs))
+        leading(&Spec::new(OwnCgroup::program(Some(&self.cgroup)), "unit").jobs(jobs))
     }
 
     fn number(&self, file: &str) -> u64 {

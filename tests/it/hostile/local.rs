@@ -9,6 +9,7 @@ mod huge;
 use std::process::{Command, Stdio};
 
 use crate::solo::fixture::{await_start, cli_text, status};
+use crate::support::cgroup::OwnCgroup;
 use crate::support::command::CRONKEEPER;
 use crate::support::host::WITHOUT_AUDIT;
 use crate::support::node::{Node, Spec};
@@ -60,6 +61,8 @@ struct Host {
     known: Known,
     program: String,
     _scripts: Scratch,
+    /// Daemons of other tests kill what dead ones have left in the cgroups beside their own.
+    _apart: Option<OwnCgroup>,
 }
 
 impl Host {
@@ -71,14 +74,16 @@ impl Host {
         }
         let scripts = Scratch::new("host");
         let words = known.words();
-        let text = format!("#!/bin/sh\n{before}\nexec {words} {CRONKEEPER} \"$@\"\n");
+        let apart = if known == Known::Cgroup { OwnCgroup::if_possible() } else { None };
+        let enter = apart.as_ref().map(OwnCgroup::enter).unwrap_or_default();
+        let text = format!("#!/bin/sh\n{enter}{before}\nexec {words} {CRONKEEPER} \"$@\"\n");
         let program = script(&scripts, "cronkeeper", &text);
         let trial = Command::new("sh").args(["-c", &format!("exec {words} true")]).output().unwrap();
         if !trial.status.success() {
             skipped(Facility::Namespaces, &format!("no host where runs are known {known:?}: {trial:?}"));
             return None;
         }
-        Some(Self { known, program, _scripts: scripts })
+        Some(Self { known, program, _scripts: scripts, _apart: apart })
     }
 
     fn node(&self) -> Spec {

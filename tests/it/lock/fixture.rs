@@ -51,14 +51,17 @@ impl Client {
 
     /// The same, with a shell script as the command. Its standard error arrives as lines too.
     pub fn start_with(connect: &str, options: &[&str], script: &str) -> Self {
+        Self::start_as(CRONKEEPER, connect, options, script)
+    }
+
+    /// The same, by another name of the program.
+    pub fn start_as(program: &str, connect: &str, options: &[&str], script: &str) -> Self {
         let line = [&["lock"], options, &["--", "sh", "-c", script]].concat();
         let prepared = call(connect, &line);
         let process = Process::spawn("env", |command| {
             // A test that runs in the background is started with signals ignored, and the program keeps that. The shell
             // joins both streams and becomes the program.
-            command
-                .args(["--default-signal", "sh", "-c", "exec \"$@\" 2>&1", "sh", CRONKEEPER])
-                .args(prepared.get_args());
+            command.args(["--default-signal", "sh", "-c", "exec \"$@\" 2>&1", "sh", program]).args(prepared.get_args());
             for (key, value) in prepared.get_envs() {
                 match value {
                     Some(value) => command.env(key, value),

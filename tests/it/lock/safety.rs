@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use zookeeper_client::{Client as ZooKeeper, CreateMode};
 
 use super::fixture::{Client, printed};
+use crate::support::cgroup::OwnCgroup;
 use crate::support::process::{stop_all, watcher_and_warden_of};
 use crate::support::scratch::Scratch;
 use crate::support::until;
@@ -97,7 +98,9 @@ fn the_death_of_client_and_warden_kills_the_command_before_the_lock_is_free() {
 fn a_file_stays_locked_while_a_process_runs_that_nobody_is_left_to_kill() {
     let dir = Scratch::new("flock");
     let file = dir.path().join("a.lock").display().to_string();
-    let first = Client::start_with("", &["--file", &file], WITH_CHILD);
+    // Without a cgroup of its own, a daemon of another test could find the dead client's and kill the child.
+    let apart = OwnCgroup::if_possible();
+    let first = Client::start_as(OwnCgroup::program(apart.as_ref()), "", &["--file", &file], WITH_CHILD);
     let child = pid_in(&first.await_line("child"));
     let own = watcher_and_warden_of(first.process().pid()).expect("it has a warden");
     kill_together(&first, &own);

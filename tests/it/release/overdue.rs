@@ -26,10 +26,8 @@ fn overdue(spec: &Spec, jobs: &str) -> (Node, String) {
 #[test]
 fn on_one_host_the_processes_that_overdue_daemon_and_warden_are_killed() {
     // Without a cgroup of its own, a daemon of another test could find the dead one's and kill its processes first.
-    // Where there can be none, no daemon has cgroups.
-    let or_say = |why: &String| skipped(Facility::Cgroups, &format!("the node has no cgroup: {why}"));
-    let apart = OwnCgroup::new().inspect_err(or_say).ok();
-    let spec = Spec::new(apart.as_ref().map_or(CRONKEEPER, OwnCgroup::program), "solo");
+    let apart = OwnCgroup::if_possible();
+    let spec = Spec::new(OwnCgroup::program(apart.as_ref()), "solo");
     let (node, _) = overdue(&spec, "jobs: {parent: {schedule: '@every 1s', command: 'sleep 1000 & sleep 1000'}}");
     assert_quiet(&release(&spec, None));
     assert_eq!(node.job_processes(), Vec::<u32>::new());

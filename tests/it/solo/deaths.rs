@@ -2,6 +2,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::support::cgroup::OwnCgroup;
 use crate::support::node::{Node, Spec};
 use crate::support::process::stop_all;
 use crate::support::{LONG, until};
@@ -13,7 +14,11 @@ const PROCESSES: &str =
     r#"trap "" TERM; setsid sleep 1000 & (setsid sh -c "sleep 1000 & sleep 1000" &); echo up; sleep 1000"#;
 
 fn process_table() -> (Spec, Node, String) {
-    let spec = node("only").jobs(&format!("jobs: {{trees: {{schedule: '* * * * * *', command: {PROCESSES:?}}}}}"));
+    process_table_of(node("only"))
+}
+
+fn process_table_of(spec: Spec) -> (Spec, Node, String) {
+    let spec = spec.jobs(&format!("jobs: {{trees: {{schedule: '* * * * * *', command: {PROCESSES:?}}}}}"));
     let a = leading(&spec);
     let run = await_start(&a, 0, "trees");
     until("the whole tree stands", || a.job_processes().len() >= 5);
@@ -95,7 +100,9 @@ fn a_child_of_a_command_string_dies_with_daemon_and_warden() {
 
 #[test]
 fn what_all_three_leave_is_dead_before_the_next_leads() {
-    let (spec, a, run) = process_table();
+    // Without a cgroup of its own, a daemon of another test could find the dead one's and kill its processes first.
+    let apart = OwnCgroup::if_possible();
+    let (spec, a, run) = process_table_of(Spec::new(OwnCgroup::program(apart.as_ref()), "only"));
     let killed = [a.pid(), watcher_of(&a), warden_of(&a)];
     kill_together(&a, &killed);
     until("they are gone", || !killed.iter().any(|pid| is_alive(*pid)));

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use super::command::CRONKEEPER;
 use super::scratch::{Scratch, write_program};
-use super::{LONG, poll};
+use super::{Facility, LONG, poll, skipped};
 
 /// The cgroup. When dropped, it kills all its processes and is removed.
 pub struct OwnCgroup {
@@ -25,9 +25,8 @@ impl OwnCgroup {
         let path = parent.join(format!("cronkeeper-it-{name}"));
         fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let program = scripts.path().join("cronkeeper").to_str().expect("a path of ours").to_owned();
-        let text = format!("#!/bin/sh\necho 0 >{}/cgroup.procs && exec {CRONKEEPER} \"$@\"\n", path.display());
         let own = Self { path, program, _scripts: scripts };
-        write_program(Path::new(&own.program), &text);
+        write_program(Path::new(&own.program), &format!("#!/bin/sh\n{}exec {CRONKEEPER} \"$@\"\n", own.enter()));
         Ok(own)
     }
 
@@ -38,13 +37,24 @@ impl OwnCgroup {
         Self::below(&mounted().ok_or("no cgroup2 file system is mounted here")?.join(own))
     }
 
+    /// The same, or none where there can be none: no daemon has cgroups there.
+    pub fn if_possible() -> Option<Self> {
+        let or_say = |why: &String| skipped(Facility::Cgroups, &format!("a test has no cgroup of its own: {why}"));
+        Self::new().inspect_err(or_say).ok()
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A program that runs cronkeeper in this cgroup.
-    pub fn program(&self) -> &str {
-        &self.program
+    /// The lines by which a shell moves into this cgroup.
+    pub fn enter(&self) -> String {
+        format!("echo 0 >{}/cgroup.procs || exit\n", self.path.display())
+    }
+
+    /// A program that runs cronkeeper in this cgroup; without one, cronkeeper itself.
+    pub fn program(apart: Option<&Self>) -> &str {
+        apart.map_or(CRONKEEPER, |own| &own.program)
     }
 }
 
