@@ -13,7 +13,8 @@ fn what_waits_when_the_leader_drains_is_begun_by_the_next_after_the_end_of_the_o
         .option("--drain-timeout", "2m")
         .jobs(&format!("jobs: {{load: {{schedule: '* * * * * *', command: {command}, overlap: queue}}}}"));
     let a = leading(&first);
-    let b = following(&node("second").beside(&first));
+    let second = node("second").beside(&first);
+    let b = following(&second);
     let older = await_start(&a, 0, "load");
     // From the next second on one run waits, and further ones are skipped.
     let skipped = a.await_where("run.skipped", LONG, of("load")).text("run").to_owned();
@@ -25,7 +26,7 @@ fn what_waits_when_the_leader_drains_is_begun_by_the_next_after_the_end_of_the_o
     let waited = await_start(&b, 0, "load");
     assert!(older < waited && waited < skipped, "{older} {waited} {skipped}");
     assert_eq!(await_end(&a, &older).text("outcome"), "success");
-    assert_eq!(await_run(&first, &waited)["outcome"], "success");
+    assert_eq!(await_run(&second, &waited)["outcome"], "success");
     a.wait_exit(LONG);
     witness.assert_fine(&[]);
 }
