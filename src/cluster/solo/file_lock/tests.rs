@@ -70,7 +70,7 @@ fn is_busy(file: &Path, kind: LockKind) -> bool {
 /// Waits until a lock that was dropped is free.
 ///
 /// When another test starts a process, that process has copies of all descriptors until it executes its program.
-fn becomes(is_so: impl Fn() -> bool) -> bool {
+fn becomes(mut is_so: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !is_so() {
         if start.elapsed() > TIMEOUT {
@@ -92,7 +92,22 @@ fn loses_its_holders(file: &Path) -> bool {
 /// True as soon as nobody has a lock on the file itself.
 fn is_unlocked(file: &Path) -> bool {
     let file = File::open(file).unwrap();
-    becomes(|| rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok())
+    let is_free = becomes(|| rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok());
+    // Also for copies of the descriptor.
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::Unlock).unwrap();
+    is_free
+}
+
+/// Takes a lock as [`try_take`] does, once those that were dropped are free.
+fn try_take_free(file: &Path, kind: LockKind) -> Result<HeldFileLock, FileLockError> {
+    let mut taken = try_take(file, kind);
+    becomes(|| {
+        if matches!(taken, Err(FileLockError::Busy { .. })) {
+            taken = try_take(file, kind);
+        }
+        !matches!(taken, Err(FileLockError::Busy { .. }))
+    });
+    taken
 }
 
 fn permits(of: u32, count: u32) -> LockKind {

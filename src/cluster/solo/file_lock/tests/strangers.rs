@@ -33,7 +33,7 @@ fn a_reader_who_keeps_the_turn_hangs_nobody_who_does_not_wait() {
     // A listing only reads: it shares the turn.
     assert_eq!(holders(&file).unwrap(), []);
     for kind in [LockKind::Mutex, LockKind::Shared, permits(2, 1)] {
-        let refused = try_take(&file, kind).unwrap_err();
+        let refused = try_take_free(&file, kind).unwrap_err();
         assert!(matches!(&refused, FileLockError::Occupied { file: path } if *path == sidecar(&file)), "{refused}");
         assert!(is_unlocked(&file), "nothing is held");
     }
@@ -129,13 +129,13 @@ fn a_command_that_inherits_the_descriptor_keeps_the_lock_and_may_only_read() {
 /// Whatever is under the sidecar's name: the file is locked without it, and it is left as it is.
 fn assert_locks_beside(file: &Path, why: &str) {
     for kind in [LockKind::Mutex, LockKind::Shared, LockKind::Exclusive] {
-        let held = try_take(file, kind).unwrap_or_else(|error| panic!("{why}: {error}"));
+        let held = try_take_free(file, kind).unwrap_or_else(|error| panic!("{why}: {error}"));
         assert!(is_busy(file, LockKind::Mutex), "{why}: others are excluded");
         let told = held.unrecorded.as_ref().expect("it has no record").to_string();
         assert!(told.contains(why) && told.contains("remove it"), "{told}");
         assert_eq!(held_by_key(file, &[LockKey::draw()]).unwrap(), None);
     }
-    let refused = try_take(file, permits(2, 1)).unwrap_err();
+    let refused = try_take_free(file, permits(2, 1)).unwrap_err();
     assert!(refused.to_string().contains(why), "permits are counted in the record only: {refused}");
     assert!(is_unlocked(file));
     assert!(holders(file).unwrap_err().to_string().contains(why));
