@@ -262,8 +262,9 @@ impl Node {
     /// Waits until no process of the node's jobs is alive. Returns those that still are.
     pub fn await_no_job_processes(&self, timeout: Duration) -> Vec<u32> {
         // They are not children of the test, and are only found in /proc, so polling is the only way to wait.
-        poll(timeout, || self.job_processes().is_empty().then_some(()));
-        self.job_processes()
+        let are_gone = poll(timeout, || self.job_processes().is_empty().then_some(()));
+        // Read once: whoever is killed just then may have begun a run meanwhile, which its warden ends.
+        are_gone.map_or_else(|| self.job_processes(), |()| Vec::new())
     }
 }
 
