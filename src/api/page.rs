@@ -217,7 +217,8 @@ async fn one_run(
     let (in_flight, note, is_read) = {
         let status = state.full_status(visitor.visibility).await;
         let (note, is_read) = (cluster::unread_note(&status), status.knows(LedgerPart::Runs));
-        (status.runs.into_iter().find(|in_flight| in_flight.run == run), note, is_read)
+        let in_flight = status.runs.iter().find(|in_flight| in_flight.run == run);
+        (in_flight.map(|in_flight| (in_flight.clone(), status.is_old(in_flight))), note, is_read)
     };
     let read = state.reads.record(&connection, &state.sources.archive, &run).await;
     let failure = read.as_ref().err().map(unread);
@@ -235,7 +236,7 @@ async fn one_run(
     });
     let known = match (&ended, &in_flight) {
         (Some(ended), _) => Known::Ended(ended),
-        (None, Some(in_flight)) => Known::InFlight(in_flight, !is_read && in_flight.node != status.node),
+        (None, Some((in_flight, is_old))) => Known::InFlight(in_flight, *is_old),
         (None, None) if is_read => Known::Not,
         (None, None) => Known::Unread,
     };

@@ -6,6 +6,8 @@ use std::os::unix::net::UnixStream;
 use super::daemon::{Behaviour, Daemon};
 use super::*;
 use crate::api::network::Files;
+use crate::status::NodeState;
+use cronkeeper_core::term::NodeName;
 
 pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 pub const FORM: &str = "Content-Type: application/x-www-form-urlencoded\r\n";
@@ -235,4 +237,18 @@ async fn an_event_follows_each_change() {
         (&"host-a".into(), &"leading".into(), &"joining".into())
     );
     assert_ne!(first["version"], second["version"]);
+}
+
+/// Its node may have ended it since, and only that node knows.
+#[tokio::test]
+async fn in_an_outage_the_page_of_another_nodes_run_says_what_it_was() {
+    let daemon = Daemon::start(Behaviour::Away).await;
+    let of_page = async || daemon.get_text("/runs/load.20261120T025900Z", "").await.1;
+    let led = of_page().await;
+    assert!(led.contains("running") && !led.contains("was running"), "{led}");
+    let mut follower = Status::clone(&daemon.status.borrow());
+    (follower.node, follower.state) = (NodeName::new("host-b"), NodeState::Following);
+    daemon.status.send_replace(Arc::new(follower));
+    let followed = of_page().await;
+    assert!(followed.contains("was running"), "{followed}");
 }
