@@ -200,7 +200,6 @@ impl Reads {
         self.runs.get(self.change(), read).await
     }
 
-    /// The last end of each job that still has one in the history.
     async fn read_lasts(&self) -> Answer<RecordedEnds> {
         let read = || -> ReadFuture<'_, RecordedEnds> {
             Box::pin(async {
@@ -222,7 +221,7 @@ impl Reads {
         self.runs.known(self.read_runs().await)
     }
 
-    /// What [`Reads::lasts`] returns, as far as it is known.
+    /// The last end of each job that still has one in the history, as far as it is known.
     pub async fn known_lasts(&self) -> Known<RecordedEnds> {
         self.lasts.known(self.read_lasts().await)
     }

@@ -25,7 +25,7 @@ mod ranges;
 mod record;
 mod sidecar;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::fs::File;
 use std::io;

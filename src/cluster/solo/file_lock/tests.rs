@@ -70,7 +70,7 @@ fn is_busy(file: &Path, kind: LockKind) -> bool {
 /// Waits until a lock that was dropped is free.
 ///
 /// When another test starts a process, that process has copies of all descriptors until it executes its program.
-fn becomes(mut is_so: impl FnMut() -> bool) -> bool {
+pub(in crate::solo) fn becomes(mut is_so: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !is_so() {
         if start.elapsed() > TIMEOUT {
@@ -100,14 +100,9 @@ fn is_unlocked(file: &Path) -> bool {
 
 /// Takes a lock as [`try_take`] does, once those that were dropped are free.
 fn try_take_free(file: &Path, kind: LockKind) -> Result<HeldFileLock, FileLockError> {
-    let mut taken = try_take(file, kind);
-    becomes(|| {
-        if matches!(taken, Err(FileLockError::Busy { .. })) {
-            taken = try_take(file, kind);
-        }
-        !matches!(taken, Err(FileLockError::Busy { .. }))
-    });
-    taken
+    let mut taken = None;
+    becomes(|| !matches!(taken.insert(try_take(file, kind)), Err(FileLockError::Busy { .. })));
+    taken.unwrap()
 }
 
 fn permits(of: u32, count: u32) -> LockKind {

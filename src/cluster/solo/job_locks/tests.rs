@@ -11,6 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
 use crate::solo::background::BackendNotice;
+use crate::solo::file_lock::tests::becomes;
 use crate::solo::file_lock::{self, FileLockError, FileLockRequest, HeldFileLock, Holder};
 use crate::solo::members::Members;
 use cronkeeper_core::lock::LockKind;
@@ -137,17 +138,9 @@ fn script(file: &Path, waits: bool) -> Result<HeldFileLock, FileLockError> {
     file_lock::acquire(&request).map(|mut held| held.remove(0))
 }
 
-/// Waits until a lock that was dropped is free: a process that another test starts has copies of all descriptors until it
-/// executes its program.
+/// Waits until a lock that was dropped, not released, is free.
 fn gets_free(file: &Path) -> bool {
-    let start = std::time::Instant::now();
-    while !is_free(file) {
-        if start.elapsed() > Duration::from_secs(60) {
-            return false;
-        }
-        std::thread::yield_now();
-    }
-    true
+    becomes(|| is_free(file))
 }
 
 fn is_free(file: &Path) -> bool {
@@ -171,7 +164,7 @@ fn a_job_keeps_scripts_out_and_they_see_who_holds_the_lock() {
     let inside = file_lock::held_by_key(&file, std::slice::from_ref(&grant.key)).unwrap();
     assert_eq!(inside, Some((LockKind::Mutex, grant.held[0].1)));
     node.release(1);
-    assert!(gets_free(&file), "whenever the warden closes its part");
+    assert!(is_free(&file), "at once, whenever the warden closes its part");
     assert_eq!(file_lock::holders(&file).unwrap(), []);
 }
 
@@ -312,5 +305,5 @@ fn a_backend_that_has_failed_keeps_what_it_holds_and_waits_for_nothing() {
     assert_eq!(node.next(), None);
     assert!(gets_free(&node.file(Y)) && !is_free(&node.file(X)));
     node.release(1);
-    assert!(gets_free(&node.file(X)));
+    assert!(is_free(&node.file(X)));
 }
