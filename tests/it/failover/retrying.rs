@@ -4,6 +4,7 @@ use rustix::process::Signal;
 
 use super::cluster::{Place, await_begun, give, in_line, jobs, once, run_id, soon, usual};
 use crate::support::LONG;
+use crate::support::scratch::Scratch;
 use crate::support::witness::Witness;
 
 /// A job that fails at its first attempt.
@@ -37,11 +38,15 @@ fn a_run_that_fails_on_a_draining_node_is_tried_again_by_the_leader() {
     let witness = Witness::new();
     let [a, b] = in_line(["a", "b"].map(|name| usual(place.node(name))));
     let at = soon();
-    let slow = witness.command(&["sh", "-c", "[ $CRONKEEPER_ATTEMPT -gt 1 ] || { sleep 3; exit 4; }"]);
+    let gate = Scratch::new("gate");
+    let open = gate.path().join("open");
+    let wait = format!("until [ -e {} ]; do sleep 0.1; done", open.display());
+    let slow = witness.command(&["sh", "-c", &format!("[ $CRONKEEPER_ATTEMPT -gt 1 ] || {{ {wait}; exit 4; }}")]);
     give(&[&a, &b], &jobs(&[once("flaky", at, &slow, "retries: {limit: 1, delay: 0s}")]));
     await_begun(&witness, "flaky", 1);
     a.signal(Signal::TERM);
     b.await_event("takeover.done", LONG);
+    std::fs::write(&open, "").expect("a file can be written");
     assert_eq!(a.await_event("run.retrying", LONG).number("exit_code"), Some(4));
     assert_eq!(a.wait_exit(LONG).code(), Some(0));
     let end = place.await_end(&run_id("flaky", at));

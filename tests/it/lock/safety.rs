@@ -15,7 +15,7 @@ use crate::support::until;
 use crate::support::zookeeper::{Ensemble, shared};
 
 /// A script that leaves a process behind, in a session of its own, and prints its pid.
-const DAEMON: &str = "setsid sh -c 'echo daemon $$; exec sleep 1000' & sleep 0.2; echo held; read line; exit 3";
+const DAEMON: &str = "setsid sh -c 'echo daemon $$; exec sleep 1000' & read line; exit 3";
 
 fn pid_in(line: &str) -> i32 {
     line.split(' ').next_back().and_then(|pid| pid.parse().ok()).expect("a pid is a number")
@@ -31,7 +31,6 @@ fn what_the_command_left_behind_is_dead_before_the_lock_is_free() {
     let connect = shared();
     let first = Client::start_with(&connect, &["/locks/a"], DAEMON);
     let daemon = pid_in(&first.await_line("daemon"));
-    first.await_line("held");
     let second = Client::start_with(&connect, &["/locks/a"], &format!("kill -0 {daemon} 2>&1 || echo it is dead"));
     assert!(is_alive(daemon));
     first.finish();
@@ -45,7 +44,6 @@ fn the_death_of_the_client_kills_the_command() {
     let connect = shared();
     let first = Client::start_with(&connect, &["/locks/a"], DAEMON);
     let daemon = pid_in(&first.await_line("daemon"));
-    first.await_line("held");
     let second = Client::start(&connect, &["/locks/a"]);
     first.process().kill();
     until("the command is dead", || !is_alive(daemon));
@@ -58,7 +56,6 @@ fn the_death_of_the_warden_kills_the_command_before_the_lock_is_free() {
     let connect = shared();
     let first = Client::start_with(&connect, &["/locks/a"], DAEMON);
     let daemon = pid_in(&first.await_line("daemon"));
-    first.await_line("held");
     let second = Client::start_with(&connect, &["/locks/a"], &format!("kill -0 {daemon} 2>&1 || echo it is dead"));
     let [_, warden] = watcher_and_warden_of(first.process().pid()).expect("the client has a warden");
     kill_process(Pid::from_raw(warden.cast_signed()).unwrap(), Signal::KILL).unwrap();
@@ -142,7 +139,6 @@ fn a_stopped_client_loses_its_command_before_another_holds_the_lock() {
     let connect = shared();
     let first = Client::start_with(&connect, &["/locks/a"], DAEMON);
     let daemon = pid_in(&first.await_line("daemon"));
-    first.await_line("held");
     let second = Client::start_with(&connect, &["/locks/a"], &format!("kill -0 {daemon} 2>&1 || echo it is dead"));
     first.process().stop();
     second.await_line("it is dead");
@@ -352,7 +348,6 @@ fn a_file_is_locked_as_flock_locks_it_and_its_command_dies_with_the_client() {
     let file = dir.path().join("backup.lock").display().to_string();
     let first = Client::start_with("", &["--file", &file], DAEMON);
     let daemon = pid_in(&first.await_line("daemon"));
-    first.await_line("held");
     let (code, text) = printed("", &["lock", "--timeout", "0s", "--file", &file, "--", "true"]);
     assert_eq!((code, text), (Some(75), format!("cronkeeper: `{file}` was not free at once")));
     let flock = |options: &[&str]| Command::new("flock").args(options).args([&file, "true"]).status().unwrap();

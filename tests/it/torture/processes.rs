@@ -21,7 +21,7 @@ fn leftovers(trial: &Trial) -> Option<i64> {
 fn a_daemon_that_a_job_leaves_behind_is_killed_and_counted() {
     let trial = Trial::of(&format!(
         "{}\noverlap: skip",
-        sh("(setsid sh -c 'sleep 1000 & sleep 1000' </dev/null >/dev/null 2>&1 &); sleep 0.2; echo done")
+        sh("(setsid sh -c 'sleep 1000 & sleep 1000 & echo up; wait' </dev/null 2>&1 &) | read up; echo done")
     ));
     assert_eq!(trial.outcome(), ("success", Some(0)));
     assert_eq!(leftovers(&trial), Some(3), "the shell and its two");
@@ -42,7 +42,8 @@ fn a_job_that_closes_its_output_goes_on() {
 
 #[test]
 fn a_run_ends_with_its_main_process_even_if_another_one_still_writes() {
-    let trial = Trial::of(&sh("(while :; do echo x; done) & sleep 0.2; exit 0"));
+    let writes = "exec 4>&1; (echo x >&4; echo up; exec >&4; while :; do echo x; done &) | read up; exit 0";
+    let trial = Trial::of(&sh(writes));
     assert_eq!(trial.outcome(), ("success", Some(0)));
     assert_eq!(leftovers(&trial), Some(1));
     assert!(trial.lines().iter().any(|line| line == "x"));
@@ -58,7 +59,8 @@ fn a_run_ends_with_its_main_process_even_if_another_one_holds_the_pipe() {
 #[test]
 fn all_generations_of_a_jobs_processes_are_killed() {
     // Each generation starts two of the next; when the job ends, all of them must be killed.
-    let breed = r#"breed() { [ $1 = 0 ] && exec sleep 1000; breed $(($1 - 1)) & breed $(($1 - 1)) & wait; }; breed 4 & sleep 0.5"#;
+    let breed = r#"breed() { [ $1 = 0 ] && { echo up; exec sleep 1000; }; breed $(($1 - 1)) & breed $(($1 - 1)) & wait; }
+        (breed 4 &) | head -n 16 >/dev/null"#;
     let trial = Trial::of(&sh(breed));
     assert_eq!(trial.outcome(), ("success", Some(0)));
     assert!(leftovers(&trial).unwrap() >= 16, "{:?}", leftovers(&trial));

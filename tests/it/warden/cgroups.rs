@@ -100,8 +100,7 @@ async fn a_fork_storm_in_a_cgroup_is_killed_at_once() {
 async fn a_cgroup_that_the_job_created_below_its_own_is_removed_too() {
     let Some(wanted) = cgroup() else { return };
     let mut fixture = Fixture::new();
-    let mut launch =
-        fixture.sh(&format!("mkdir -p {0}/a/b && sleep 1000 & sleep 0.1; echo $! >{0}/a/b/cgroup.procs", wanted.path));
+    let mut launch = fixture.sh(&format!("mkdir -p {0}/a/b; sleep 1000 & echo $! >{0}/a/b/cgroup.procs", wanted.path));
     launch.cgroup = Some(wanted.clone());
     let ending = fixture.run(launch).await;
     assert_eq!((ending.exit, ending.leftovers), (Exit::Code(0), 1));

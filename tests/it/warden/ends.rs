@@ -195,7 +195,8 @@ async fn without_its_watcher_a_warden_goes_on_and_is_waited_for() {
 async fn of_a_dead_warden_it_is_known_which_programs_never_began() {
     for is_stopped in [true, false] {
         let mut fixture = Fixture::new();
-        let began = fixture.sh("sleep 1000");
+        // Without a child, which would outlive it.
+        let began = fixture.launch(&["sleep", "1000"]);
         let held = fixture.launch(&["true"]);
         let held = Launch { not_before: Some(uptime() + Duration::from_secs(600)), ..held };
         let unread = fixture.launch(&["true"]);

@@ -28,8 +28,8 @@ async fn left_behind(known: Known, older: User, leaves: &str) -> (u32, bool) {
     fixture.line("ready").await;
     // Start times have a resolution of a hundredth of a second: the process must be younger than both runs by more than
     // that. When the run ends, it has printed its pid and lost its parent.
-    let script =
-        "sleep 0.1; (setsid LEAVES sh -c 'trap \"\" TERM; echo $$; exec sleep 1000 2>&-' &); sleep 0.5; exit 0";
+    let script = "exec 4>&1; sleep 0.1; \
+        (setsid LEAVES sh -c 'trap \"\" TERM; echo $$; echo up >&3; exec sleep 1000 2>&- 3>&- 4>&-' 3>&1 >&4 &) | read up";
     let script = script.replace("LEAVES", leaves).replace("OTHER", &other);
     let mut launch = fixture.sh(&script);
     replace(&mut launch.environment, "CRONKEEPER_RUN_ID", &format!("another-{other}"));
