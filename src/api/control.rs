@@ -27,7 +27,7 @@ use super::{ApiState, RefusedRequest};
 use crate::status::{HistoryEntry, Status};
 use cronkeeper_core::clock::system;
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::ledger::{Followed, OperatorFuture};
+use cronkeeper_core::ledger::{Followed, OperatorError, OperatorFuture};
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::run::{KillRequest, Parameters, Reason, RunId, RunState, TriggerRecord};
 
@@ -242,15 +242,15 @@ impl ApiState {
 
     /// Waits for a write to the ledger, with a timeout.
     ///
-    /// After the timeout the request may still be written. Sending it again is harmless.
+    /// After the timeout the request may have been written, or may be later. Sending it again is harmless.
     pub(super) async fn recorded<T>(&self, writing: OperatorFuture<'_, T>) -> Result<T, RefusedRequest> {
         let written = timeout(TIMEOUT, writing).await;
         self.reads.changed();
         match written {
             Ok(done) => done.map_err(unavailable),
             Err(_) => {
-                let error = format!("the ledger did not answer within {} s", TIMEOUT.as_secs());
-                Err(RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, error))
+                let late = format!("no answer within {} s", TIMEOUT.as_secs());
+                Err(unavailable(OperatorError::Unclear(late)))
             }
         }
     }

@@ -71,7 +71,9 @@ impl Ledger {
 
     fn write<T: Send + 'static>(&self, answer: T) -> OperatorFuture<'_, T> {
         match self.behaviour {
-            Behaviour::Away | Behaviour::Stale => Box::pin(async { Err(OperatorError("nobody answers".into())) }),
+            Behaviour::Away | Behaviour::Stale => {
+                Box::pin(async { Err(OperatorError::Unwritten("nobody answers".into())) })
+            }
             Behaviour::Hung => Box::pin(std::future::pending()),
             Behaviour::Well | Behaviour::Broken => Box::pin(async { Ok(answer) }),
         }

@@ -158,8 +158,8 @@ async fn changed(written: &mut watch::Receiver<u64>) {
 async fn on_blocking_thread<T: Send + 'static>(
     work: impl FnOnce() -> rusqlite::Result<T> + Send + 'static,
 ) -> Result<T, OperatorError> {
-    let done = tokio::task::spawn_blocking(work).await.map_err(|error| OperatorError(error.to_string()))?;
-    done.map_err(|error| OperatorError(error.to_string()))
+    let done = tokio::task::spawn_blocking(work).await.map_err(|error| OperatorError::Unclear(error.to_string()))?;
+    done.map_err(|error| OperatorError::Unwritten(error.to_string()))
 }
 
 fn open(ledger: &Path) -> rusqlite::Result<Connection> {

@@ -1,13 +1,14 @@
 //! Requests of operators, written on sessions lent to people.
 //!
-//! If the fate of a request stays unknown, the caller sends it again. A second pause is harmless. Before a trigger is
-//! written, its uuid is searched; if the server lags behind and does not find the first one, the leader recognizes the
-//! duplicate.
+//! A write that is not answered is written again once the connection is back: a second pause is harmless. Before a
+//! trigger is written, its uuid is searched; if the server lags behind and does not find the first one, the leader
+//! recognizes the duplicate. If the fate of a request stays unknown, its error says so, and the caller may send it again.
 
 mod many;
 mod recount;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::{BoxFuture, select_all};
 use futures_util::{FutureExt as _, join};
@@ -27,111 +28,181 @@ use cronkeeper_core::run::{
 };
 use cronkeeper_core::term::NodeName;
 
-/// Most tries of a write whose base others keep changing. That is enough for a job that is decided on every second.
+/// Most tries of a write whose base others keep changing, or that is not answered. That is enough for a job that is decided on every second.
 const TRIES: usize = 100;
 
 impl<L: Lend> Operator for LedgerReader<L> {
     fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> OperatorFuture<'_, Option<Pause>> {
-        Box::pin(async move { operator_result(self.paused(&job, id, &pause).await) })
+        Box::pin(async move {
+            let doubt = Doubt::default();
+            doubt.judge(self.paused(&job, id, &pause, None, &doubt).await)
+        })
     }
 
     fn pause_all(&self, jobs: Vec<(JobName, Uuid)>, pause: Pause) -> OperatorFuture<'_, Each<Option<Pause>>> {
-        Box::pin(async move { operator_result(self.paused_all(&jobs, &pause).await) })
+        Box::pin(async move {
+            let doubt = Doubt::default();
+            doubt.judge(self.paused_all(&jobs, &pause, &doubt).await)
+        })
     }
 
     fn pauses(&self) -> OperatorFuture<'_, BTreeMap<JobName, ControlEntry>> {
-        Box::pin(async move { operator_result(async { requests::pauses(&self.line().await?).await }.await) })
+        Box::pin(async move { read(async { requests::pauses(&self.line().await?).await }.await) })
     }
 
     fn request_resumes(&self, jobs: Vec<JobName>, resume: Resume) -> OperatorFuture<'_, Each<Option<Uuid>>> {
-        Box::pin(async move { operator_result(self.resumes_requested(&jobs, &resume).await) })
+        Box::pin(async move {
+            let doubt = Doubt::default();
+            doubt.judge(self.resumes_requested(&jobs, &resume, &doubt).await)
+        })
     }
 
     fn request_resume(&self, job: JobName, resume: Resume) -> OperatorFuture<'_, Option<Uuid>> {
-        Box::pin(async move { operator_result(self.resume_requested(&job, &resume).await) })
+        Box::pin(async move {
+            let doubt = Doubt::default();
+            doubt.judge(self.resume_requested(&job, &resume, None, &doubt).await)
+        })
     }
 
     fn resumed(&self, job: JobName, pause: Uuid) -> OperatorFuture<'_, ()> {
-        Box::pin(async move { operator_result(self.gone(&job, pause).await) })
+        Box::pin(async move { read(self.gone(&job, pause).await) })
     }
 
     fn recount(&self, job: JobName, request: RecountRequest) -> OperatorFuture<'_, Result<Recounted, NotRecounted>> {
-        Box::pin(async move { operator_result(self.recounted(&job, &request).await) })
+        Box::pin(async move {
+            let doubt = Doubt::default();
+            doubt.judge(self.recounted(&job, &request, &doubt).await)
+        })
     }
 
     fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId> {
-        Box::pin(async move { operator_result(self.requested(request).await) })
+        Box::pin(async move {
+            let doubt = Doubt::default();
+            doubt.judge(self.requested(request, &doubt).await)
+        })
     }
 
     fn triggered(&self, job: JobName, uuid: Uuid) -> OperatorFuture<'_, Option<RunId>> {
-        Box::pin(async move { operator_result(async { known(&self.line().await?, &job, uuid).await }.await) })
+        Box::pin(async move { read(async { known(&self.line().await?, &job, uuid).await }.await) })
     }
 
     fn kill(&self, run: RunId, request: KillRequest) -> OperatorFuture<'_, Option<RunState>> {
-        Box::pin(async move { operator_result(self.killed(&run, request).await) })
+        Box::pin(async move {
+            let doubt = Doubt::default();
+            doubt.judge(self.killed(&run, request, &doubt).await)
+        })
     }
 
     fn drain(&self, node: NodeName, drain: Drain) -> OperatorFuture<'_, Option<Drain>> {
         Box::pin(async move {
             let was = self.wanted(&node, |control| NodeControl { drained: Some(drain.clone()), ..control });
-            operator_result(was.await.map(|was| was.drained))
+            was.await.map(|was| was.drained)
         })
     }
 
     fn undrain(&self, node: NodeName) -> OperatorFuture<'_, Option<Drain>> {
         Box::pin(async move {
             // A handover that was requested earlier is no longer wanted either.
-            operator_result(self.wanted(&node, |_| NodeControl::default()).await.map(|was| was.drained))
+            self.wanted(&node, |_| NodeControl::default()).await.map(|was| was.drained)
         })
     }
 
     fn request_handover(&self, node: NodeName, request: HandoverRequest) -> OperatorFuture<'_, ()> {
         Box::pin(async move {
             let was = self.wanted(&node, |control| NodeControl { handover: Some(request.clone()), ..control });
-            operator_result(was.await.map(drop))
+            was.await.map(drop)
         })
     }
 
     fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed> {
-        Box::pin(async move { operator_result(self.ended(&run).await) })
+        Box::pin(async move { read(self.ended(&run).await) })
+    }
+}
+
+/// Whether a write of a request was sent and not answered.
+#[derive(Debug, Default)]
+struct Doubt(AtomicBool);
+
+impl Doubt {
+    fn stands(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn judge<T>(&self, result: Result<T, SessionError>) -> Result<T, OperatorError> {
+        match self.stands() {
+            true => result.map_err(|error| OperatorError::Unclear(error.to_string())),
+            false => read(result),
+        }
+    }
+
+    /// Returns `None` if the write was not answered.
+    fn answered(&self, answer: Result<Vec<Done>, MultiError>) -> Option<Result<Vec<Done>, MultiError>> {
+        let is_answered = !matches!(&answer, Err(MultiError { error: Error::Unanswered(_) | Error::SessionOver, .. }));
+        self.0.fetch_or(!is_answered, Ordering::Relaxed);
+        is_answered.then_some(answer)
+    }
+
+    /// Returns `None` if the write is to be tried again: another writer changed its base, or it was not answered.
+    fn done(&self, answer: Result<Vec<Done>, MultiError>, path: &str) -> Result<Option<Vec<Done>>, SessionError> {
+        match self.answered(answer) {
+            Some(Ok(done)) => Ok(Some(done)),
+            None | Some(Err(MultiError { error: Error::BadVersion | Error::NodeExists | Error::NoNode, .. })) => {
+                Ok(None)
+            }
+            Some(Err(failed)) => Err(failed).at(path),
+        }
     }
 }
 
 impl<L: Lend> LedgerReader<L> {
     /// Writes the job's record unchanged along with the pause. Its new version rejects whatever a leader has in flight
-    /// for the job.
-    async fn paused(&self, job: &JobName, id: Uuid, pause: &Pause) -> Result<Option<Pause>, SessionError> {
+    /// for the job. `replaced`: what an earlier try has replaced, if it was carried out.
+    async fn paused(
+        &self,
+        job: &JobName,
+        id: Uuid,
+        pause: &Pause,
+        mut replaced: Option<Pause>,
+        doubt: &Doubt,
+    ) -> Result<Option<Pause>, SessionError> {
         for _ in 0..TRIES {
             let client = self.line().await?;
             let (record, control) = join!(client.get(&paths::job(job)), requests::control(&client, job));
             let (control, was) = put_pause(job, id, pause, control?);
+            // An earlier try may have written this pause.
+            if was.as_ref() != Some(pause) {
+                replaced = was;
+            }
             let touch = match record {
                 Ok((data, stat)) => touch(job, id, Some((data, stat.version))),
                 Err(Error::NoNode) => touch(job, id, None),
                 Err(error) => return Err(error).at(&paths::job(job)),
             };
-            if done(
-                client.multi(vec![control, touch, requests::notify_leader(paths::CONTROL)]).await,
-                &paths::control(job),
-            )?
-            .is_some()
-            {
-                return Ok(was);
+            let multi = client.multi(vec![control, touch, requests::notify_leader(paths::CONTROL)]).await;
+            if doubt.done(multi, &paths::control(job))?.is_some() {
+                return Ok(replaced);
             }
         }
         Err(busy())
     }
 
-    async fn resume_requested(&self, job: &JobName, resume: &Resume) -> Result<Option<Uuid>, SessionError> {
+    /// `asked`: the pause whose end an earlier try has requested, if it was carried out.
+    async fn resume_requested(
+        &self,
+        job: &JobName,
+        resume: &Resume,
+        mut asked: Option<Uuid>,
+        doubt: &Doubt,
+    ) -> Result<Option<Uuid>, SessionError> {
         for _ in 0..TRIES {
             let client = self.line().await?;
-            let Some(entry) = requests::control(&client, job).await? else { return Ok(None) };
+            let Some(entry) = requests::control(&client, job).await? else { return Ok(asked) };
             let (set, id) = put_resume(job, resume, entry);
-            if done(client.multi(vec![set, requests::notify_leader(paths::CONTROL)]).await, &paths::control(job))?
-                .is_some()
-            {
+            let multi = client.multi(vec![set, requests::notify_leader(paths::CONTROL)]).await;
+            if doubt.done(multi, &paths::control(job))?.is_some() {
                 return Ok(Some(id));
             }
+            asked = Some(id).filter(|_| doubt.stands());
         }
         Err(busy())
     }
@@ -147,20 +218,24 @@ impl<L: Lend> LedgerReader<L> {
         }
     }
 
-    async fn requested(&self, request: TriggerRecord) -> Result<RunId, SessionError> {
-        let client = self.line().await?;
-        if let Some(known) = known(&client, &request.job, request.uuid).await? {
-            return Ok(known);
+    async fn requested(&self, request: TriggerRecord, doubt: &Doubt) -> Result<RunId, SessionError> {
+        for _ in 0..TRIES {
+            let client = self.line().await?;
+            if let Some(known) = known(&client, &request.job, request.uuid).await? {
+                return Ok(known);
+            }
+            let path = paths::under(paths::TRIGGERS, "");
+            let create = Op::Create { path, data: json(&request), mode: Mode::PersistentSequential };
+            let multi = client.multi(vec![create, requests::notify_leader(paths::TRIGGERS)]).await;
+            let Some(made) = doubt.answered(multi) else { continue };
+            let seq = made.at(paths::TRIGGERS)?.first().and_then(|made| match made {
+                Done::Created(path) => paths::trigger_seq(paths::name(path)),
+                Done::Nothing | Done::Set(_) => None,
+            });
+            let seq = seq.ok_or_else(|| SessionError::Again("the server's answer names no trigger".to_owned()))?;
+            return Ok(RunId::manual(request.job, request.at, seq));
         }
-        let path = paths::under(paths::TRIGGERS, "");
-        let create = Op::Create { path, data: json(&request), mode: Mode::PersistentSequential };
-        let made = client.multi(vec![create, requests::notify_leader(paths::TRIGGERS)]).await.at(paths::TRIGGERS)?;
-        let seq = made.first().and_then(|made| match made {
-            Done::Created(path) => paths::trigger_seq(paths::name(path)),
-            Done::Nothing | Done::Set(_) => None,
-        });
-        let seq = seq.ok_or_else(|| SessionError::Again("the server's answer names no trigger".to_owned()))?;
-        Ok(RunId::manual(request.job, request.at, seq))
+        Err(busy())
     }
 
     /// Changes what is wanted of a node, which watches its record. Returns what was wanted before.
@@ -168,25 +243,36 @@ impl<L: Lend> LedgerReader<L> {
         &self,
         node: &NodeName,
         change: impl Fn(NodeControl) -> NodeControl,
-    ) -> Result<NodeControl, SessionError> {
-        for _ in 0..TRIES {
-            let client = self.line().await?;
-            let (was, stat) = wanted::read(&client, node).await?;
-            let control = change(was.clone());
-            if stat.is_none() && control == NodeControl::default() {
-                return Ok(was);
+    ) -> Result<NodeControl, OperatorError> {
+        let doubt = Doubt::default();
+        let changed = async {
+            let mut before: Option<NodeControl> = None;
+            for _ in 0..TRIES {
+                let client = self.line().await?;
+                let (was, stat) = wanted::read(&client, node).await?;
+                let control = change(was.clone());
+                // An earlier try may have written this.
+                let before = match &before {
+                    Some(before) if was == control => before.clone(),
+                    _ => before.insert(was.clone()).clone(),
+                };
+                if stat.is_none() && control == NodeControl::default() {
+                    return Ok(before);
+                }
+                let write = wanted::replace(node, &control, stat.as_ref());
+                if doubt.done(client.multi(vec![write]).await, &paths::wanted(node))?.is_some() {
+                    return Ok(before);
+                }
             }
-            let write = wanted::replace(node, &control, stat.as_ref());
-            if done(client.multi(vec![write]).await, &paths::wanted(node))?.is_some() {
-                return Ok(was);
-            }
-        }
-        Err(busy())
+            Err(busy())
+        };
+        let changed = changed.await;
+        doubt.judge(changed)
     }
 
     /// Writes at the version read. The run's owner watches its record.
-    async fn killed(&self, run: &RunId, request: KillRequest) -> Result<Option<RunState>, SessionError> {
-        let mut is_caught_up = false;
+    async fn killed(&self, run: &RunId, request: KillRequest, doubt: &Doubt) -> Result<Option<RunState>, SessionError> {
+        let (mut is_caught_up, mut asked) = (false, None);
         for _ in 0..TRIES {
             let client = self.line().await?;
             let path = paths::running(run);
@@ -198,7 +284,8 @@ impl<L: Lend> LedgerReader<L> {
                     is_caught_up = true;
                     continue;
                 }
-                Err(Error::NoNode) => return Ok(None),
+                // An earlier try may have ended it.
+                Err(Error::NoNode) => return Ok(asked),
                 Err(error) => return Err(error).at(&path),
             };
             let (mut record, version) =
@@ -207,9 +294,10 @@ impl<L: Lend> LedgerReader<L> {
                 return Ok(Some(record.state));
             }
             let set = write(paths::running(run), json(&record), Some(version));
-            if done(client.multi(vec![set]).await, &path)?.is_some() {
+            if doubt.done(client.multi(vec![set]).await, &path)?.is_some() {
                 return Ok(Some(record.state));
             }
+            asked = Some(record.state).filter(|_| doubt.stands());
         }
         Err(busy())
     }
@@ -321,21 +409,13 @@ fn write(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
     }
 }
 
-/// Returns `None` if another writer changed the base of the write.
-fn done(answer: Result<Vec<Done>, MultiError>, path: &str) -> Result<Option<Vec<Done>>, SessionError> {
-    match answer {
-        Ok(done) => Ok(Some(done)),
-        Err(MultiError { error: Error::BadVersion | Error::NodeExists | Error::NoNode, .. }) => Ok(None),
-        Err(failed) => Err(failed).at(path),
-    }
-}
-
 fn busy() -> SessionError {
     SessionError::Again("other writers keep changing this record".to_owned())
 }
 
-fn operator_result<T>(result: Result<T, SessionError>) -> Result<T, OperatorError> {
-    result.map_err(|error| OperatorError(error.to_string()))
+/// The result of a request that writes nothing.
+fn read<T>(result: Result<T, SessionError>) -> Result<T, OperatorError> {
+    result.map_err(|error| OperatorError::Unwritten(error.to_string()))
 }
 
 #[cfg(test)]

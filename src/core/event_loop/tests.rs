@@ -139,59 +139,59 @@ impl Reader for NoReader {
 
 impl Operator for NoReader {
     fn pause(&self, _: JobName, _: Uuid, _: Pause) -> OperatorFuture<'_, Option<Pause>> {
-        Box::pin(async { Err(OperatorError("nothing here".into())) })
+        Box::pin(async { Err(OperatorError::Unwritten("nothing here".into())) })
     }
 
     fn pause_all(&self, _: Vec<(JobName, Uuid)>, _: Pause) -> OperatorFuture<'_, Each<Option<Pause>>> {
-        Box::pin(async { Err(OperatorError("nothing here".into())) })
+        Box::pin(async { Err(OperatorError::Unwritten("nothing here".into())) })
     }
 
     fn pauses(&self) -> OperatorFuture<'_, BTreeMap<JobName, ControlEntry>> {
-        Box::pin(async { Err(OperatorError("nothing here".into())) })
+        Box::pin(async { Err(OperatorError::Unwritten("nothing here".into())) })
     }
 
     fn request_resumes(&self, _: Vec<JobName>, _: Resume) -> OperatorFuture<'_, Each<Option<Uuid>>> {
-        Box::pin(async { Err(OperatorError("nothing here".into())) })
+        Box::pin(async { Err(OperatorError::Unwritten("nothing here".into())) })
     }
 
     fn drain(&self, _: NodeName, _: Drain) -> OperatorFuture<'_, Option<Drain>> {
-        Box::pin(async { Err(OperatorError("nothing here".into())) })
+        Box::pin(async { Err(OperatorError::Unwritten("nothing here".into())) })
     }
 
     fn undrain(&self, _: NodeName) -> OperatorFuture<'_, Option<Drain>> {
-        Box::pin(async { Err(OperatorError("nothing here".into())) })
+        Box::pin(async { Err(OperatorError::Unwritten("nothing here".into())) })
     }
 
     fn request_handover(&self, _: NodeName, _: HandoverRequest) -> OperatorFuture<'_, ()> {
-        Box::pin(async { Err(OperatorError("nothing here".into())) })
+        Box::pin(async { Err(OperatorError::Unwritten("nothing here".into())) })
     }
 
     fn request_resume(&self, _: JobName, _: Resume) -> OperatorFuture<'_, Option<Uuid>> {
-        Box::pin(async { Err(OperatorError("nothing here".into())) })
+        Box::pin(async { Err(OperatorError::Unwritten("nothing here".into())) })
     }
 
     fn resumed(&self, _: JobName, _: Uuid) -> OperatorFuture<'_, ()> {
-        Box::pin(async { Err(OperatorError("nothing here".into())) })
+        Box::pin(async { Err(OperatorError::Unwritten("nothing here".into())) })
     }
 
     fn recount(&self, _: JobName, _: RecountRequest) -> OperatorFuture<'_, Result<Recounted, NotRecounted>> {
-        Box::pin(async { Err(OperatorError("nothing here".into())) })
+        Box::pin(async { Err(OperatorError::Unwritten("nothing here".into())) })
     }
 
     fn trigger(&self, _: TriggerRecord) -> OperatorFuture<'_, RunId> {
-        Box::pin(async { Err(OperatorError("nothing here".into())) })
+        Box::pin(async { Err(OperatorError::Unwritten("nothing here".into())) })
     }
 
     fn triggered(&self, _: JobName, _: Uuid) -> OperatorFuture<'_, Option<RunId>> {
-        Box::pin(async { Err(OperatorError("nothing here".into())) })
+        Box::pin(async { Err(OperatorError::Unwritten("nothing here".into())) })
     }
 
     fn kill(&self, _: RunId, _: KillRequest) -> OperatorFuture<'_, Option<RunState>> {
-        Box::pin(async { Err(OperatorError("nothing here".into())) })
+        Box::pin(async { Err(OperatorError::Unwritten("nothing here".into())) })
     }
 
     fn followed(&self, _: RunId) -> OperatorFuture<'_, Followed> {
-        Box::pin(async { Err(OperatorError("nothing here".into())) })
+        Box::pin(async { Err(OperatorError::Unwritten("nothing here".into())) })
     }
 }
 

@@ -100,7 +100,13 @@ pub trait Operator: Send + Sync {
     fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed>;
 }
 
-/// The reason why a request could not be written.
+/// The reason why a request was not answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the request cannot be written to the ledger: {0}")]
-pub struct OperatorError(pub String);
+pub enum OperatorError {
+    /// Nothing was written.
+    #[error("the request cannot be written to the ledger: {0}")]
+    Unwritten(String),
+    /// A write was sent and not answered: it may have been carried out, or may be later.
+    #[error("the request may or may not have been written to the ledger: {0}")]
+    Unclear(String),
+}

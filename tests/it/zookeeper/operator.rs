@@ -1,13 +1,18 @@
 //! Requests that an operator writes at one node and the leader carries out at another.
 
+use cronkeeper_cluster::zookeeper::LedgerReader;
+use cronkeeper_cluster::zookeeper::session::{Aside, ConnectionSettings};
 use cronkeeper_core::election::Request;
-use cronkeeper_core::ledger::{Change, Commit};
-use cronkeeper_core::run::{Pause, RunRecord, TriggerRecord};
+use cronkeeper_core::ledger::{Change, Commit, Operator as _, OperatorError};
+use cronkeeper_core::run::{Drain, Pause, Resume, RunRecord, TriggerRecord};
+use cronkeeper_core::term::NodeName;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::fixture::{Fixture, end, first_mark, job, leader, run};
-use crate::support::zookeeper::shared;
+use super::fixture::{Fixture, admin, end, first_mark, job, lasting_leader, leader, run};
+use crate::support::LONG;
+use crate::support::proxy::{At, Proxy, opcode};
+use crate::support::zookeeper::{Ensemble, shared};
 
 fn pause(reason: &str) -> Pause {
     Pause { by: "alice".into(), at: Timestamp::UNIX_EPOCH, reason: Some(reason.into()), until: None }
@@ -45,7 +50,7 @@ async fn a_uuid_in_the_history_is_known_to_the_next_leader() {
     leader.commit(Change::BeginTriggered { run: run.clone() }).await;
     leader.commit(end(0, &run)).await;
     // Written as by a second node that did not know of the first request.
-    let admin = super::fixture::admin(&connect).await;
+    let admin = admin(&connect).await;
     let options = zookeeper_client::CreateMode::PersistentSequential.with_acls(zookeeper_client::Acls::anyone_all());
     let again = serde_json::to_vec(&request("backup", 7)).unwrap();
     admin.create("/cronkeeper/triggers/", &again, &options).await.unwrap();
@@ -53,4 +58,72 @@ async fn a_uuid_in_the_history_is_known_to_the_next_leader() {
     let (_, snapshot) = follower.elected().await;
     let triggers: Vec<_> = snapshot.requests.triggers.values().map(|entry| entry.is_in_history).collect();
     assert_eq!(triggers, [true]);
+}
+
+/// Requests over a connection that can be cut, to servers that have a cluster.
+struct Line {
+    _ensemble: Ensemble,
+    _leader: Fixture,
+    direct: String,
+    proxy: Proxy,
+    operator: LedgerReader<Aside>,
+}
+
+async fn line() -> Line {
+    let ensemble = Ensemble::start(1);
+    let proxy = Proxy::to(ensemble.address_of(0));
+    let direct = ensemble.connect_string();
+    let (leader, ..) = lasting_leader(&direct).await;
+    let connect = proxy.connect_string();
+    // No session may end while a test waits for its connection.
+    let settings = ConnectionSettings { connect, session_timeout: LONG, ..ConnectionSettings::default() };
+    let operator = LedgerReader::new(Aside::new(settings).expect("plain settings are good"));
+    operator.pauses().await.expect("the servers serve");
+    Line { _ensemble: ensemble, _leader: leader, direct, proxy, operator }
+}
+
+#[tokio::test]
+async fn a_request_whose_answer_is_lost_is_answered_as_if_it_had_been_written_once() {
+    let line = line().await;
+    let operator = &line.operator;
+    let (a, b) = (Uuid::from_u128(1), Uuid::from_u128(2));
+    let resume = Resume { by: "alice".into(), at: Timestamp::UNIX_EPOCH };
+    let drain = |reason: &str| Drain { by: "alice".into(), at: Timestamp::UNIX_EPOCH, reason: Some(reason.into()) };
+    let cut = || line.proxy.cut_at(At::ReplyTo(opcode::MULTI));
+
+    cut();
+    assert_eq!(operator.pause(job("a"), a, pause("disks")).await, Ok(None));
+    cut();
+    assert_eq!(operator.pause(job("a"), b, pause("more disks")).await, Ok(Some(pause("disks"))));
+    cut();
+    let both = operator.pause_all(vec![(job("a"), b), (job("b"), b)], pause("all")).await.expect("both are paused");
+    assert_eq!(both.done, [(job("a"), Some(pause("more disks"))), (job("b"), None)].into());
+    cut();
+    assert_eq!(operator.request_resume(job("a"), resume.clone()).await, Ok(Some(a)));
+    cut();
+    let both = operator.request_resumes(vec![job("a"), job("b"), job("c")], resume).await.expect("they are asked");
+    assert_eq!(both.done, [(job("a"), Some(a)), (job("b"), Some(b)), (job("c"), None)].into());
+    cut();
+    let run = operator.trigger(request("a", 7)).await.expect("it is requested");
+    assert_eq!(operator.triggered(job("a"), Uuid::from_u128(7)).await, Ok(Some(run)));
+    assert_eq!(admin(&line.direct).await.list_children("/cronkeeper/triggers").await.unwrap().len(), 1);
+    cut();
+    assert_eq!(operator.drain(NodeName::new("a"), drain("disks")).await, Ok(None));
+    cut();
+    assert_eq!(operator.drain(NodeName::new("a"), drain("more disks")).await, Ok(Some(drain("disks"))));
+    assert!(line.proxy.await_cuts(8, LONG));
+}
+
+/// Whoever is told that nothing was written goes on as if the job would run.
+#[tokio::test]
+async fn a_request_without_an_answer_is_reported_as_unclear_and_one_that_was_never_sent_as_unwritten() {
+    let line = line().await;
+    line.proxy.cut_at(At::ReplyTo(opcode::MULTI));
+    line.proxy.refuse();
+    let paused = line.operator.pause(job("a"), Uuid::from_u128(1), pause("disks")).await;
+    assert!(matches!(paused, Err(OperatorError::Unclear(_))), "{paused:?}");
+    let is_paused = admin(&line.direct).await.check_stat("/cronkeeper/control/a").await.unwrap().is_some();
+    assert!(is_paused, "the servers have it");
+    let paused = line.operator.pause(job("b"), Uuid::from_u128(1), pause("disks")).await;
+    assert!(matches!(paused, Err(OperatorError::Unwritten(_))), "{paused:?}");
 }

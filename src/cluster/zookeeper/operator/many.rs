@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use uuid::Uuid;
 
-use super::{LedgerReader, done, put_pause, put_resume, touch};
+use super::{Doubt, LedgerReader, put_pause, put_resume, touch};
 use crate::zookeeper::client::{Client as _, Lend};
 use crate::zookeeper::context::{self, SessionError};
 use crate::zookeeper::{paths, requests};
@@ -25,15 +25,17 @@ impl<L: Lend> LedgerReader<L> {
         &self,
         jobs: &[(JobName, Uuid)],
         pause: &Pause,
+        doubt: &Doubt,
     ) -> Result<Each<Option<Pause>>, SessionError> {
         let chunks = jobs.chunks(AT_ONCE).map(<[_]>::to_vec).collect::<Vec<_>>();
-        joined(stream::iter(chunks).map(|jobs| self.paused_together(jobs, pause))).await
+        joined(stream::iter(chunks).map(|jobs| self.paused_together(jobs, pause, doubt))).await
     }
 
     async fn paused_together(
         &self,
         jobs: Vec<(JobName, Uuid)>,
         pause: &Pause,
+        doubt: &Doubt,
     ) -> Result<Each<Option<Pause>>, SessionError> {
         let client = self.line().await?;
         let names = || jobs.iter().map(|(job, _)| job.to_string()).collect::<Vec<_>>();
@@ -49,12 +51,13 @@ impl<L: Lend> LedgerReader<L> {
             ops.extend([control, touch(job, *id, records.remove(job.as_str()))]);
             each.done.insert(job.clone(), was);
         }
-        if let Ok(Some(_)) = done(client.multi(ops).await, paths::CONTROL) {
+        if let Ok(Some(_)) = doubt.done(client.multi(ops).await, paths::CONTROL) {
             return Ok(each);
         }
-        let mut each = Each::default();
+        let (mut first, mut each) = (each.done, Each::default());
         for (job, id) in &jobs {
-            put(&mut each, job, self.paused(job, *id, pause).await)?;
+            let replaced = first.remove(job).flatten();
+            put(&mut each, job, self.paused(job, *id, pause, replaced, doubt).await)?;
         }
         Ok(each)
     }
@@ -63,15 +66,17 @@ impl<L: Lend> LedgerReader<L> {
         &self,
         jobs: &[JobName],
         resume: &Resume,
+        doubt: &Doubt,
     ) -> Result<Each<Option<Uuid>>, SessionError> {
         let chunks = jobs.chunks(AT_ONCE).map(<[_]>::to_vec).collect::<Vec<_>>();
-        joined(stream::iter(chunks).map(|jobs| self.resumes_requested_together(jobs, resume))).await
+        joined(stream::iter(chunks).map(|jobs| self.resumes_requested_together(jobs, resume, doubt))).await
     }
 
     async fn resumes_requested_together(
         &self,
         jobs: Vec<JobName>,
         resume: &Resume,
+        doubt: &Doubt,
     ) -> Result<Each<Option<Uuid>>, SessionError> {
         let client = self.line().await?;
         let mut controls: BTreeMap<JobName, ControlEntry> =
@@ -82,12 +87,13 @@ impl<L: Lend> LedgerReader<L> {
             each.done.insert(job.clone(), asked.as_ref().map(|(_, id)| *id));
             ops.extend(asked.map(|(op, _)| op));
         }
-        if ops.len() == 1 || matches!(done(client.multi(ops).await, paths::CONTROL), Ok(Some(_))) {
+        if ops.len() == 1 || matches!(doubt.done(client.multi(ops).await, paths::CONTROL), Ok(Some(_))) {
             return Ok(each);
         }
-        let mut each = Each::default();
+        let (mut first, mut each) = (each.done, Each::default());
         for job in &jobs {
-            put(&mut each, job, self.resume_requested(job, resume).await)?;
+            let asked = first.remove(job).flatten().filter(|_| doubt.stands());
+            put(&mut each, job, self.resume_requested(job, resume, asked, doubt).await)?;
         }
         Ok(each)
     }

@@ -3,7 +3,7 @@
 //! What else decides is read after the record: a leader that decides on another occurrence meanwhile changes the record,
 //! and the write fails. A run moves to the history when it ends, so the runs in flight are read before the history.
 
-use super::{LedgerReader, TRIES, busy, done, write};
+use super::{Doubt, LedgerReader, TRIES, busy, write};
 use crate::zookeeper::client::{Client, Error, Lend};
 use crate::zookeeper::context::{self, At as _, SessionError, json};
 use crate::zookeeper::{bounded, paths, requests};
@@ -17,6 +17,7 @@ impl<L: Lend> LedgerReader<L> {
         &self,
         job: &JobName,
         request: &RecountRequest,
+        doubt: &Doubt,
     ) -> Result<Result<Recounted, NotRecounted>, SessionError> {
         let path = paths::job(job);
         for _ in 0..TRIES {
@@ -37,7 +38,10 @@ impl<L: Lend> LedgerReader<L> {
                 Err(why) => return Ok(Err(why)),
             };
             let set = write(path.clone(), json(&record), Some(Version(stat.version)));
-            if done(client.multi(vec![set, requests::notify_leader(paths::CONTROL)]).await, &path)?.is_some() {
+            let multi = client.multi(vec![set, requests::notify_leader(paths::CONTROL)]).await;
+            // Written once, it would be refused the second time.
+            let answered = doubt.answered(multi).ok_or_else(|| SessionError::Again("no answer".to_owned()))?;
+            if doubt.done(answered, &path)?.is_some() {
                 return Ok(Ok(recounted));
             }
         }

@@ -49,8 +49,23 @@ impl Aside {
 impl Lend for Aside {
     type Client = Session;
 
-    /// The first caller opens the session; the others wait for it.
+    /// The first caller opens the session; the others wait for it. If it has lost its connection, waits a moment for
+    /// another: a server that restarts, or a leader that the servers elect, must not fail a request.
     async fn session(&self) -> Result<Session, ConnectError> {
+        let mut session = self.opened().await?;
+        let regained = async {
+            while session.state() == State::Disconnected {
+                session.state_changed().await;
+            }
+        };
+        // Then the caller finds it disconnected.
+        let _ = timeout(TIMEOUT, regained).await;
+        Ok(session)
+    }
+}
+
+impl Aside {
+    async fn opened(&self) -> Result<Session, ConnectError> {
         let mut held = self.0.held.lock().await;
         held.used = Instant::now();
         held.session.take_if(|session| matches!(session.state(), State::Expired | State::AuthFailed));
