@@ -39,9 +39,9 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use self::admin::Admin;
-use self::history::{Broken, History};
+use self::history::History;
 use self::injector::FaultInjector;
-use self::losses::losses;
+use self::losses::Losses;
 use self::plan::{Plan, ROUND};
 use self::supervisors::Supervisors;
 use self::testbed::{SERVERS, Testbed};
@@ -105,25 +105,30 @@ fn run_seed(testbed: &mut Testbed, seed: u64) -> bool {
     let committed = logs().into_committed();
     let horizon = peace.as_ref().copied().unwrap_or(Timestamp::MAX);
     let history = History::new(seen, committed, still, horizon);
-    let (broken, missing) = match peace {
-        Ok(_) => (history.broken(&work), Vec::new()),
-        Err(missing) => (Broken::default(), missing),
-    };
+    let mut broken = history.broken(&work);
+    let missing = peace.err().unwrap_or_default();
+    if !missing.is_empty() {
+        // What is not settled yet cannot be judged by its record.
+        broken.by_the_record.clear();
+    }
     let (story, ends) = (supervisors.story(), supervisors.accepted_ends());
     let panics = story.iter().filter_map(|event| event.json().as_str()).filter(|line| line.contains("panicked"));
-    let mut others: Vec<String> = missing.into_iter().map(|what| format!("no peace: {what}")).collect();
-    others.extend(elected_twice(&story).into_iter().chain(panics.map(str::to_owned)));
+    let mut others: Vec<String> = elected_twice(&story).into_iter().chain(panics.map(str::to_owned)).collect();
     if ends.is_empty() {
         others.push("no node logs that the end of a run is written".into());
     }
-    if broken.by_the_jobs.is_empty() && broken.by_the_record.is_empty() && others.is_empty() {
+    if broken.by_the_jobs.is_empty() && broken.by_the_record.is_empty() && others.is_empty() && missing.is_empty() {
         return true;
     }
     // The trees first: the logs must have everything that a server has carried out.
     let trees = admin.trees(&testbed.ensemble);
-    let lost: String = losses(&logs(), &trees, &ends).iter().map(|loss| format!("{loss}\n")).collect();
+    let losses = Losses::of(&logs(), &trees, &ends);
+    let lost: String = losses.all().map(|loss| format!("{loss}\n")).collect();
     let mut broken = broken.that_counts(!lost.is_empty());
     broken.extend(others);
+    if losses.unshown.is_empty() {
+        broken.extend(missing.into_iter().map(|what| format!("no peace: {what}")));
+    }
     if broken.is_empty() {
         eprintln!("seed {seed}: only what the jobs saw is judged\n{lost}");
         return false;

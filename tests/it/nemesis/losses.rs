@@ -31,10 +31,26 @@ pub struct AcceptedEnd {
     pub run: String,
 }
 
-/// The losses, for people; empty if ZooKeeper is not to blame.
-pub fn losses(logs: &Logs, trees: &[Tree], ends: &[AcceptedEnd]) -> Vec<String> {
-    let unshown = trees.iter().flat_map(|tree| unshown(logs, tree));
-    unshown.chain(ends.iter().filter_map(|end| undone(logs, trees, end))).collect()
+/// What ZooKeeper has lost, for people; empty if it is not to blame.
+pub struct Losses {
+    /// What a majority of the logs has, and a server does not show. Such a server does not get it any more: from then on
+    /// nodes read something else than what their writes are compared with, and no cluster works on that.
+    pub unshown: Vec<String>,
+    /// What nodes were told is written, and no majority has.
+    pub undone: Vec<String>,
+}
+
+impl Losses {
+    pub fn of(logs: &Logs, trees: &[Tree], ends: &[AcceptedEnd]) -> Self {
+        Self {
+            unshown: trees.iter().flat_map(|tree| unshown(logs, tree)).collect(),
+            undone: ends.iter().filter_map(|end| undone(logs, trees, end)).collect(),
+        }
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &String> {
+        self.unshown.iter().chain(&self.undone)
+    }
 }
 
 /// What a majority of the logs has, and the server does not show.

@@ -8,14 +8,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use cronkeeper_core::job::Splay;
 use jiff::{SignedDuration, Timestamp, ToSpan as _};
 
 use super::node::{Event, Node};
 use super::scratch::Scratch;
-use super::{LONG, poll, until};
+use super::{LONG, until};
 
 /// The job that runs until it is released.
 const HELD: &str = "held";
@@ -136,18 +136,22 @@ impl Burst {
         Timestamp::now() < self.at
     }
 
-    /// Waits until each job's run has ended or was skipped. [`Self::faults`] reports those that did not in time.
+    /// Waits until each job's run has ended or was skipped, as long as some still do. [`Self::faults`] reports those that
+    /// did not.
     pub fn await_ends(&self, nodes: &[Node]) {
         let last = self.at + SignedDuration::from_secs(self.seconds as i64 - 1);
         let early = last.duration_since(Timestamp::now());
         std::thread::sleep(Duration::try_from(early).unwrap_or_default());
-        let bound = LONG + Duration::from_millis(20) * u32::try_from(self.jobs).expect("it is small");
-        poll(bound, || {
+        let is_end = |event: &Event| ["run.finished", "run.skipped"].contains(&event.name()) && is_of_burst(event);
+        let (mut ends, mut until) = (0, Instant::now() + LONG);
+        while ends < self.jobs && Instant::now() < until {
             // Polls rarely, because polling takes CPU time from the nodes.
             std::thread::sleep(Duration::from_millis(500));
-            let over = |event: &Event| ["run.finished", "run.skipped"].contains(&event.name()) && is_of_burst(event);
-            (nodes.iter().map(|node| node.events().count_where(over)).sum::<usize>() >= self.jobs).then_some(())
-        });
+            let now = nodes.iter().map(|node| node.events().count_where(is_end)).sum();
+            if now > ends {
+                (ends, until) = (now, Instant::now() + LONG);
+            }
+        }
     }
 
     /// The lateness of the runs due every second that began after the first time and before the second.
