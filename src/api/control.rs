@@ -39,8 +39,11 @@ const LATELY: SignedDuration = SignedDuration::from_secs(5);
 pub(super) const MOST_BYTES: usize = 64 << 10;
 /// Most characters of the reason for a pause or a drain.
 pub(super) const MOST_REASON: usize = 1_000;
-/// Longest wait for a write to the ledger, and for the end of a run in one request. Below the client's timeout.
+/// Longest wait for what a request asks for, such as the end of a run. Below the client's timeout.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(8);
+/// Longest wait for a read of the ledger, and for a write to it. Below the client's timeout together.
+pub(super) const READ: Duration = Duration::from_secs(3);
+const WRITE: Duration = Duration::from_secs(5);
 
 /// The body of `POST /v1/jobs/{job}/trigger`.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -189,7 +192,7 @@ impl ApiState {
     /// The run of an earlier request with this uuid.
     async fn known_run(&self, job: &JobName, uuid: Option<Uuid>) -> Result<Option<RunId>, RefusedRequest> {
         let Some(uuid) = uuid else { return Ok(None) };
-        self.recorded(self.sources.operator.triggered(job.clone(), uuid)).await
+        self.found(self.sources.operator.triggered(job.clone(), uuid)).await
     }
 
     /// Checks the variables of a trigger by this node's jobs file. The leader checks them by its own.
@@ -240,19 +243,23 @@ impl ApiState {
         now.checked_sub(ahead).unwrap_or(now)
     }
 
-    /// Waits for a write to the ledger, with a timeout.
-    ///
-    /// After the timeout the request may have been written, or may be later. Sending it again is harmless.
+    /// Waits for a write to the ledger, with a timeout. After that the request may have been written, or may be later.
     pub(super) async fn recorded<T>(&self, writing: OperatorFuture<'_, T>) -> Result<T, RefusedRequest> {
-        let written = timeout(TIMEOUT, writing).await;
+        let written = timeout(WRITE, writing).await;
         self.reads.changed();
         match written {
             Ok(done) => done.map_err(unavailable),
             Err(_) => {
-                let late = format!("no answer within {} s", TIMEOUT.as_secs());
+                let late = format!("no answer within {} s", WRITE.as_secs());
                 Err(unavailable(OperatorError::Unclear(late)))
             }
         }
+    }
+
+    /// Waits for a read of the ledger, with a timeout.
+    pub(super) async fn found<T>(&self, reading: OperatorFuture<'_, T>) -> Result<T, RefusedRequest> {
+        let late = |_| unavailable(OperatorError::Unread(format!("no answer within {} s", READ.as_secs())));
+        timeout(READ, reading).await.map_err(late)?.map_err(unavailable)
     }
 
     pub(super) fn known_job(&self, job: PathParam) -> Result<JobName, RefusedRequest> {

@@ -16,7 +16,8 @@ use tracing::info;
 use uuid::Uuid;
 
 use super::control::{
-    ApiOperator, PathParam, REQUESTED, RequestBody, TIMEOUT, limited_reason, parse_body, unavailable, whole_second,
+    ApiOperator, PathParam, READ, REQUESTED, RequestBody, TIMEOUT, limited_reason, parse_body, unavailable,
+    whole_second,
 };
 use super::{ApiState, RefusedRequest};
 use crate::status::Status;
@@ -29,9 +30,6 @@ use cronkeeper_core::term::{CandidateName, NodeName};
 
 /// Interval at which the queue is read while a request takes effect. Nothing notifies a node of the whole queue.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-
-/// How long a read of the queue may take.
-const READ: Duration = Duration::from_secs(3);
 /// How long to wait for the successor of a leader that has resigned.
 const SUCCESSION: Duration = Duration::from_secs(2);
 
@@ -368,7 +366,7 @@ fn conflict(to: Option<&NodeName>, why: &TransferError) -> RefusedRequest {
 fn refusal(to: Option<&str>, reason: &str) -> String {
     let why = reason.strip_prefix("no handover").and_then(|rest| rest.split_once(": ")).map_or(reason, |(_, why)| why);
     let to = to.map(|to| format!(" to {to}")).unwrap_or_default();
-    format!("handover{to} refused: {why}")
+    format!("no handover{to} so far: {why}")
 }
 
 fn late(leader: &NodeName) -> RefusedRequest {
@@ -390,11 +388,11 @@ mod tests {
     #[test]
     fn a_refusal_in_the_log_says_what_was_refused() {
         let away = "the ledger cannot be read: no answer";
-        assert_eq!(refusal(None, away), "handover refused: the ledger cannot be read: no answer");
+        assert_eq!(refusal(None, away), "no handover so far: the ledger cannot be read: no answer");
         let refused = conflict(Some(&NodeName::new("host-b")), &TransferError::NotQueued).error;
-        assert_eq!(refusal(Some("host-b"), &refused), "handover to host-b refused: it is not in the queue");
+        assert_eq!(refusal(Some("host-b"), &refused), "no handover to host-b so far: it is not in the queue");
         let refused = conflict(None, &TransferError::NotLeading).error;
-        assert_eq!(refusal(None, &refused), "handover refused: this node does not lead");
+        assert_eq!(refusal(None, &refused), "no handover so far: this node does not lead");
     }
 
     #[test]

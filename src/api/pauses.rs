@@ -8,12 +8,12 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use tokio::time::{Duration, Instant, sleep, timeout};
+use tokio::time::{Duration, Instant, sleep, timeout, timeout_at};
 use tracing::info;
 use uuid::Uuid;
 
 use super::control::{
-    ApiOperator, PathParam, REQUESTED, RequestBody, TIMEOUT, limited_reason, parse_body, unavailable, whole_second,
+    ApiOperator, PathParam, REQUESTED, RequestBody, TIMEOUT, limited_reason, parse_body, whole_second,
 };
 use super::show::job_name;
 use super::{ApiState, RefusedRequest};
@@ -209,7 +209,7 @@ impl ApiState {
     }
 
     pub(super) async fn resume(&self, by: String, job: JobName) -> Result<Resumed, RefusedRequest> {
-        let operator = &self.sources.operator;
+        let (operator, until) = (&self.sources.operator, Instant::now() + TIMEOUT);
         let resume = Resume { by: by.clone(), at: whole_second(system::now().wall) };
         let Some(pause) = self.recorded(operator.request_resume(job.clone(), resume)).await? else {
             self.require_job(&job)?;
@@ -217,16 +217,16 @@ impl ApiState {
         };
         let request = "resume";
         info!(target: TARGET, event = REQUESTED, request, %job, by, "{by} requested that the job be resumed");
-        let resumed = timeout(TIMEOUT, operator.resumed(job.clone(), pause)).await;
+        let resumed = timeout_at(until, operator.resumed(job.clone(), pause)).await;
         self.reads.changed();
-        match resumed {
-            Ok(done) => done.map_err(unavailable).map(|()| Resumed { was_paused: true }),
-            Err(_) => {
-                let error =
-                    format!("no leader resumed job `{job}` within {} s; one will do so later", TIMEOUT.as_secs());
-                Err(RefusedRequest::new(StatusCode::GATEWAY_TIMEOUT, error))
+        let error = match resumed {
+            Ok(Ok(())) => return Ok(Resumed { was_paused: true }),
+            Ok(Err(error)) => {
+                format!("the request is written, but it is not known whether job `{job}` is resumed: {error}")
             }
-        }
+            Err(_) => format!("no leader resumed job `{job}` within {} s; one will do so later", TIMEOUT.as_secs()),
+        };
+        Err(RefusedRequest::new(StatusCode::GATEWAY_TIMEOUT, error))
     }
 
     async fn pause_many(
@@ -261,7 +261,7 @@ impl ApiState {
         let set = Arc::clone(&self.sources.jobs.borrow());
         let selected = Selected::of(select, &set)?;
         let operator = &self.sources.operator;
-        let paused = self.recorded(operator.pauses()).await?;
+        let paused = self.found(operator.pauses()).await?;
         let jobs: Vec<JobName> = paused.into_keys().filter(|job| selected.has(job)).collect();
         if jobs.is_empty() {
             return Ok(ResumedMany { jobs, pending: Vec::new(), failed: BTreeMap::new() });

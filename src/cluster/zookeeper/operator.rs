@@ -8,7 +8,7 @@ mod many;
 mod recount;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::{BoxFuture, select_all};
 use futures_util::{FutureExt as _, join};
@@ -119,90 +119,102 @@ impl<L: Lend> Operator for LedgerReader<L> {
     }
 }
 
-/// Whether a write of a request was sent and not answered.
+/// How many writes of a request may have been carried out.
 #[derive(Debug, Default)]
-struct Doubt(AtomicBool);
+struct Doubt(AtomicUsize);
+
+/// What became of a write.
+enum Written {
+    Done(Vec<Done>),
+    /// Another writer changed what it depends on: nothing was written.
+    Superseded,
+    /// It may have been carried out, or may be later.
+    Unanswered,
+}
 
 impl Doubt {
-    fn stands(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
     fn judge<T>(&self, result: Result<T, SessionError>) -> Result<T, OperatorError> {
-        match self.stands() {
-            true => result.map_err(|error| OperatorError::Unclear(error.to_string())),
-            false => read(result),
-        }
+        result.map_err(|error| match self.0.load(Ordering::Relaxed) {
+            0 => OperatorError::Unwritten(error.to_string()),
+            _ => OperatorError::Unclear(error.to_string()),
+        })
     }
 
-    /// Returns `None` if the write was not answered.
-    fn answered(&self, answer: Result<Vec<Done>, MultiError>) -> Option<Result<Vec<Done>, MultiError>> {
-        let is_answered = !matches!(&answer, Err(MultiError { error: Error::Unanswered(_) | Error::SessionOver, .. }));
-        self.0.fetch_or(!is_answered, Ordering::Relaxed);
-        is_answered.then_some(answer)
-    }
-
-    /// Returns `None` if the write is to be tried again: another writer changed its base, or it was not answered.
-    fn done(&self, answer: Result<Vec<Done>, MultiError>, path: &str) -> Result<Option<Vec<Done>>, SessionError> {
-        match self.answered(answer) {
-            Some(Ok(done)) => Ok(Some(done)),
-            None | Some(Err(MultiError { error: Error::BadVersion | Error::NodeExists | Error::NoNode, .. })) => {
-                Ok(None)
-            }
-            Some(Err(failed)) => Err(failed).at(path),
+    /// Carries out a write. If the future is dropped, the doubt stays.
+    async fn write<C: Client>(&self, client: &C, ops: Vec<Op>, path: &str) -> Result<Written, SessionError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        let failed = match client.multi(ops).await {
+            Ok(done) => return Ok(Written::Done(done)),
+            Err(MultiError { error: Error::Unanswered(_) | Error::SessionOver, .. }) => return Ok(Written::Unanswered),
+            Err(failed) => failed,
+        };
+        self.0.fetch_sub(1, Ordering::Relaxed);
+        match failed.error {
+            Error::BadVersion | Error::NodeExists | Error::NoNode => Ok(Written::Superseded),
+            _ => Err(failed).at(path),
         }
     }
 }
 
 impl<L: Lend> LedgerReader<L> {
     /// Writes the job's record unchanged along with the pause. Its new version rejects whatever a leader has in flight
-    /// for the job. `replaced`: what an earlier try has replaced, if it was carried out.
+    /// for the job. `tried`: an earlier try was not answered; what it would have replaced.
     async fn paused(
         &self,
         job: &JobName,
         id: Uuid,
         pause: &Pause,
-        mut replaced: Option<Pause>,
+        mut tried: Option<Option<Pause>>,
         doubt: &Doubt,
     ) -> Result<Option<Pause>, SessionError> {
         for _ in 0..TRIES {
             let client = self.line().await?;
             let (record, control) = join!(client.get(&paths::job(job)), requests::control(&client, job));
             let (control, was) = put_pause(job, id, pause, control?);
-            // An earlier try may have written this pause.
-            if was.as_ref() != Some(pause) {
-                replaced = was;
+            match tried {
+                Some(before) if was.as_ref() == Some(pause) => return Ok(before),
+                Some(before) if was != before => return Err(overtaken()),
+                Some(_) | None => {}
             }
             let touch = match record {
                 Ok((data, stat)) => touch(job, id, Some((data, stat.version))),
                 Err(Error::NoNode) => touch(job, id, None),
                 Err(error) => return Err(error).at(&paths::job(job)),
             };
-            let multi = client.multi(vec![control, touch, requests::notify_leader(paths::CONTROL)]).await;
-            if doubt.done(multi, &paths::control(job))?.is_some() {
-                return Ok(replaced);
-            }
+            let ops = vec![control, touch, requests::notify_leader(paths::CONTROL)];
+            tried = match doubt.write(&client, ops, &paths::control(job)).await? {
+                Written::Done(_) => return Ok(was),
+                Written::Superseded => None,
+                Written::Unanswered => Some(was),
+            };
         }
         Err(busy())
     }
 
-    /// `asked`: the pause whose end an earlier try has requested, if it was carried out.
+    /// `tried`: an earlier try was not answered; the pause that it would have ended, and its version.
     async fn resume_requested(
         &self,
         job: &JobName,
         resume: &Resume,
-        mut asked: Option<Uuid>,
+        mut tried: Option<(Uuid, Version)>,
         doubt: &Doubt,
     ) -> Result<Option<Uuid>, SessionError> {
         for _ in 0..TRIES {
             let client = self.line().await?;
-            let Some(entry) = requests::control(&client, job).await? else { return Ok(asked) };
-            let (set, id) = put_resume(job, resume, entry);
-            let multi = client.multi(vec![set, requests::notify_leader(paths::CONTROL)]).await;
-            if doubt.done(multi, &paths::control(job))?.is_some() {
-                return Ok(Some(id));
+            let Some(entry) = requests::control(&client, job).await? else { return Ok(tried.map(|(id, _)| id)) };
+            let found = (entry.record.id, entry.version);
+            match tried {
+                Some((id, _)) if found.0 == id && entry.record.resume.as_ref() == Some(resume) => return Ok(Some(id)),
+                Some(tried) if tried != found => return Err(overtaken()),
+                Some(_) | None => {}
             }
-            asked = Some(id).filter(|_| doubt.stands());
+            let (set, id) = put_resume(job, resume, entry);
+            let ops = vec![set, requests::notify_leader(paths::CONTROL)];
+            tried = match doubt.write(&client, ops, &paths::control(job)).await? {
+                Written::Done(_) => return Ok(Some(id)),
+                Written::Superseded => None,
+                Written::Unanswered => Some(found),
+            };
         }
         Err(busy())
     }
@@ -219,16 +231,27 @@ impl<L: Lend> LedgerReader<L> {
     }
 
     async fn requested(&self, request: TriggerRecord, doubt: &Doubt) -> Result<RunId, SessionError> {
+        let mut is_unclear = false;
         for _ in 0..TRIES {
             let client = self.line().await?;
+            if is_unclear {
+                context::catch_up(&client).await?;
+            }
             if let Some(known) = known(&client, &request.job, request.uuid).await? {
                 return Ok(known);
             }
             let path = paths::under(paths::TRIGGERS, "");
             let create = Op::Create { path, data: json(&request), mode: Mode::PersistentSequential };
-            let multi = client.multi(vec![create, requests::notify_leader(paths::TRIGGERS)]).await;
-            let Some(made) = doubt.answered(multi) else { continue };
-            let seq = made.at(paths::TRIGGERS)?.first().and_then(|made| match made {
+            let ops = vec![create, requests::notify_leader(paths::TRIGGERS)];
+            let made = match doubt.write(&client, ops, paths::TRIGGERS).await? {
+                Written::Done(made) => made,
+                Written::Superseded => return Err(SessionError::Again(format!("{} is missing", paths::TRIGGERS))),
+                Written::Unanswered => {
+                    is_unclear = true;
+                    continue;
+                }
+            };
+            let seq = made.first().and_then(|made| match made {
                 Done::Created(path) => paths::trigger_seq(paths::name(path)),
                 Done::Nothing | Done::Set(_) => None,
             });
@@ -246,23 +269,26 @@ impl<L: Lend> LedgerReader<L> {
     ) -> Result<NodeControl, OperatorError> {
         let doubt = Doubt::default();
         let changed = async {
-            let mut before: Option<NodeControl> = None;
+            // What a try that was not answered would have changed.
+            let mut tried: Option<NodeControl> = None;
             for _ in 0..TRIES {
                 let client = self.line().await?;
                 let (was, stat) = wanted::read(&client, node).await?;
+                match tried {
+                    Some(before) if was == change(before.clone()) => return Ok(before),
+                    Some(before) if was != before => return Err(overtaken()),
+                    Some(_) | None => {}
+                }
                 let control = change(was.clone());
-                // An earlier try may have written this.
-                let before = match &before {
-                    Some(before) if was == control => before.clone(),
-                    _ => before.insert(was.clone()).clone(),
-                };
                 if stat.is_none() && control == NodeControl::default() {
-                    return Ok(before);
+                    return Ok(was);
                 }
                 let write = wanted::replace(node, &control, stat.as_ref());
-                if doubt.done(client.multi(vec![write]).await, &paths::wanted(node))?.is_some() {
-                    return Ok(before);
-                }
+                tried = match doubt.write(&client, vec![write], &paths::wanted(node)).await? {
+                    Written::Done(_) => return Ok(was),
+                    Written::Superseded => None,
+                    Written::Unanswered => Some(was),
+                };
             }
             Err(busy())
         };
@@ -272,7 +298,8 @@ impl<L: Lend> LedgerReader<L> {
 
     /// Writes at the version read. The run's owner watches its record.
     async fn killed(&self, run: &RunId, request: KillRequest, doubt: &Doubt) -> Result<Option<RunState>, SessionError> {
-        let (mut is_caught_up, mut asked) = (false, None);
+        // The state of the run that a try which was not answered would have ended.
+        let (mut is_caught_up, mut tried) = (false, None);
         for _ in 0..TRIES {
             let client = self.line().await?;
             let path = paths::running(run);
@@ -284,8 +311,7 @@ impl<L: Lend> LedgerReader<L> {
                     is_caught_up = true;
                     continue;
                 }
-                // An earlier try may have ended it.
-                Err(Error::NoNode) => return Ok(asked),
+                Err(Error::NoNode) => return Ok(tried),
                 Err(error) => return Err(error).at(&path),
             };
             let (mut record, version) =
@@ -294,10 +320,11 @@ impl<L: Lend> LedgerReader<L> {
                 return Ok(Some(record.state));
             }
             let set = write(paths::running(run), json(&record), Some(version));
-            if doubt.done(client.multi(vec![set]).await, &path)?.is_some() {
-                return Ok(Some(record.state));
+            match doubt.write(&client, vec![set], &path).await? {
+                Written::Done(_) => return Ok(Some(record.state)),
+                Written::Superseded => {}
+                Written::Unanswered => (is_caught_up, tried) = (false, Some(record.state)),
             }
-            asked = Some(record.state).filter(|_| doubt.stands());
         }
         Err(busy())
     }
@@ -410,12 +437,17 @@ fn write(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
 }
 
 fn busy() -> SessionError {
-    SessionError::Again("other writers keep changing this record".to_owned())
+    SessionError::Again("other writers keep changing this record, or no write is answered".to_owned())
+}
+
+/// After a try that was not answered, the record is neither as it was nor as the try would have made it.
+fn overtaken() -> SessionError {
+    SessionError::Again("no answer, and somebody has changed the record since".to_owned())
 }
 
 /// The result of a request that writes nothing.
 fn read<T>(result: Result<T, SessionError>) -> Result<T, OperatorError> {
-    result.map_err(|error| OperatorError::Unwritten(error.to_string()))
+    result.map_err(|error| OperatorError::Unread(error.to_string()))
 }
 
 #[cfg(test)]

@@ -100,13 +100,16 @@ pub trait Operator: Send + Sync {
     fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed>;
 }
 
-/// The reason why a request was not answered.
+/// Failure of a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OperatorError {
+    /// The request only reads.
+    #[error("the ledger cannot be read: {0}")]
+    Unread(String),
     /// Nothing was written.
     #[error("the request cannot be written to the ledger: {0}")]
     Unwritten(String),
-    /// A write was sent and not answered: it may have been carried out, or may be later.
+    /// A write was sent and not answered, so it may have been carried out, or may be later; or some jobs' writes were.
     #[error("the request may or may not have been written to the ledger: {0}")]
     Unclear(String),
 }

@@ -7,6 +7,7 @@ use cronkeeper_core::ledger::{Change, Commit, Operator as _, OperatorError};
 use cronkeeper_core::run::{Drain, Pause, Resume, RunRecord, TriggerRecord};
 use cronkeeper_core::term::NodeName;
 use jiff::Timestamp;
+use tokio::time::{Duration, sleep};
 use uuid::Uuid;
 
 use super::fixture::{Fixture, admin, end, first_mark, job, lasting_leader, leader, run};
@@ -74,12 +75,16 @@ async fn line() -> Line {
     let proxy = Proxy::to(ensemble.address_of(0));
     let direct = ensemble.connect_string();
     let (leader, ..) = lasting_leader(&direct).await;
-    let connect = proxy.connect_string();
+    let operator = operator_at(proxy.connect_string()).await;
+    Line { _ensemble: ensemble, _leader: leader, direct, proxy, operator }
+}
+
+async fn operator_at(connect: String) -> LedgerReader<Aside> {
     // No session may end while a test waits for its connection.
     let settings = ConnectionSettings { connect, session_timeout: LONG, ..ConnectionSettings::default() };
     let operator = LedgerReader::new(Aside::new(settings).expect("plain settings are good"));
     operator.pauses().await.expect("the servers serve");
-    Line { _ensemble: ensemble, _leader: leader, direct, proxy, operator }
+    operator
 }
 
 #[tokio::test]
@@ -126,4 +131,25 @@ async fn a_request_without_an_answer_is_reported_as_unclear_and_one_that_was_nev
     assert!(is_paused, "the servers have it");
     let paused = line.operator.pause(job("b"), Uuid::from_u128(1), pause("disks")).await;
     assert!(matches!(paused, Err(OperatorError::Unwritten(_))), "{paused:?}");
+}
+
+#[tokio::test]
+async fn what_somebody_else_has_asked_for_since_is_not_taken_back_by_another_try() {
+    let line = line().await;
+    let (id, other) = (Uuid::from_u128(1), operator_at(line.direct.clone()).await);
+    assert_eq!(other.pause(job("a"), id, pause("disks")).await, Ok(None));
+    line.proxy.cut_at(At::ReplyTo(opcode::MULTI));
+    line.proxy.refuse();
+    let resume = Resume { by: "alice".into(), at: Timestamp::UNIX_EPOCH };
+    let since = async {
+        while !line.proxy.await_cuts(1, Duration::ZERO) {
+            sleep(Duration::from_millis(10)).await;
+        }
+        other.pause(job("a"), id, pause("bob needs it")).await.expect("it is paused again");
+        line.proxy.pass();
+    };
+    let (asked, ()) = tokio::join!(line.operator.request_resume(job("a"), resume), since);
+    assert!(matches!(asked, Err(OperatorError::Unclear(_))), "{asked:?}");
+    let paused = other.pauses().await.expect("the servers serve").remove(&job("a")).expect("it is paused").record;
+    assert_eq!((paused.paused.reason.as_deref(), paused.resume), (Some("bob needs it"), None));
 }

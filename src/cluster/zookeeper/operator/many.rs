@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use uuid::Uuid;
 
-use super::{Doubt, LedgerReader, put_pause, put_resume, touch};
-use crate::zookeeper::client::{Client as _, Lend};
+use super::{Doubt, LedgerReader, Written, put_pause, put_resume, touch};
+use crate::zookeeper::client::Lend;
 use crate::zookeeper::context::{self, SessionError};
 use crate::zookeeper::{paths, requests};
 use cronkeeper_core::job::JobName;
@@ -51,13 +51,15 @@ impl<L: Lend> LedgerReader<L> {
             ops.extend([control, touch(job, *id, records.remove(job.as_str()))]);
             each.done.insert(job.clone(), was);
         }
-        if let Ok(Some(_)) = doubt.done(client.multi(ops).await, paths::CONTROL) {
+        let written = doubt.write(&client, ops, paths::CONTROL).await;
+        if let Ok(Written::Done(_)) = written {
             return Ok(each);
         }
+        let is_unclear = matches!(written, Ok(Written::Unanswered));
         let (mut first, mut each) = (each.done, Each::default());
         for (job, id) in &jobs {
-            let replaced = first.remove(job).flatten();
-            put(&mut each, job, self.paused(job, *id, pause, replaced, doubt).await)?;
+            let tried = first.remove(job).filter(|_| is_unclear);
+            put(&mut each, job, self.paused(job, *id, pause, tried, doubt).await)?;
         }
         Ok(each)
     }
@@ -82,18 +84,26 @@ impl<L: Lend> LedgerReader<L> {
         let mut controls: BTreeMap<JobName, ControlEntry> =
             requests::pauses_of(&client, jobs.iter().map(JobName::to_string).collect()).await?;
         let (mut ops, mut each) = (vec![requests::notify_leader(paths::CONTROL)], Each::default());
+        let mut found = BTreeMap::new();
         for job in &jobs {
-            let asked = controls.remove(job).map(|was| put_resume(job, resume, was));
+            let control = controls.remove(job);
+            found.extend(control.as_ref().map(|was| (job.clone(), (was.record.id, was.version))));
+            let asked = control.map(|was| put_resume(job, resume, was));
             each.done.insert(job.clone(), asked.as_ref().map(|(_, id)| *id));
             ops.extend(asked.map(|(op, _)| op));
         }
-        if ops.len() == 1 || matches!(doubt.done(client.multi(ops).await, paths::CONTROL), Ok(Some(_))) {
+        if found.is_empty() {
             return Ok(each);
         }
-        let (mut first, mut each) = (each.done, Each::default());
+        let written = doubt.write(&client, ops, paths::CONTROL).await;
+        if let Ok(Written::Done(_)) = written {
+            return Ok(each);
+        }
+        let is_unclear = matches!(written, Ok(Written::Unanswered));
+        let mut each = Each::default();
         for job in &jobs {
-            let asked = first.remove(job).flatten().filter(|_| doubt.stands());
-            put(&mut each, job, self.resume_requested(job, resume, asked, doubt).await)?;
+            let tried = found.remove(job).filter(|_| is_unclear);
+            put(&mut each, job, self.resume_requested(job, resume, tried, doubt).await)?;
         }
         Ok(each)
     }

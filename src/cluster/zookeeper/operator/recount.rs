@@ -3,7 +3,7 @@
 //! What else decides is read after the record: a leader that decides on another occurrence meanwhile changes the record,
 //! and the write fails. A run moves to the history when it ends, so the runs in flight are read before the history.
 
-use super::{Doubt, LedgerReader, TRIES, busy, write};
+use super::{Doubt, LedgerReader, TRIES, Written, busy, write};
 use crate::zookeeper::client::{Client, Error, Lend};
 use crate::zookeeper::context::{self, At as _, SessionError, json};
 use crate::zookeeper::{bounded, paths, requests};
@@ -38,11 +38,11 @@ impl<L: Lend> LedgerReader<L> {
                 Err(why) => return Ok(Err(why)),
             };
             let set = write(path.clone(), json(&record), Some(Version(stat.version)));
-            let multi = client.multi(vec![set, requests::notify_leader(paths::CONTROL)]).await;
-            // Written once, it would be refused the second time.
-            let answered = doubt.answered(multi).ok_or_else(|| SessionError::Again("no answer".to_owned()))?;
-            if doubt.done(answered, &path)?.is_some() {
-                return Ok(Ok(recounted));
+            match doubt.write(&client, vec![set, requests::notify_leader(paths::CONTROL)], &path).await? {
+                Written::Done(_) => return Ok(Ok(recounted)),
+                Written::Superseded => {}
+                // Written once, it would be refused the second time.
+                Written::Unanswered => return Err(SessionError::Again("no answer".to_owned())),
             }
         }
         Err(busy())

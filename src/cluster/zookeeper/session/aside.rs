@@ -7,12 +7,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{ConnectionSettings, Connector, Session};
 use crate::zookeeper::client::{Client as _, Connect as _, ConnectError, Lend, State};
 
-/// Longest time to open a session: shorter than any caller's own limit.
+/// Longest time to open a session, or to wait for its connection: shorter than any caller's own limit.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause after a failure. Calls during the pause return the same error.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -50,22 +50,27 @@ impl Lend for Aside {
     type Client = Session;
 
     /// The first caller opens the session; the others wait for it. If it has lost its connection, waits a moment for
-    /// another: a server that restarts, or a leader that the servers elect, must not fail a request.
+    /// another: a server that restarts, or an election among the servers, must not fail a request.
     async fn session(&self) -> Result<Session, ConnectError> {
-        let mut session = self.opened().await?;
-        let regained = async {
-            while session.state() == State::Disconnected {
-                session.state_changed().await;
+        let until = Instant::now() + TIMEOUT;
+        loop {
+            let mut session = self.opened(until).await?;
+            let regained = async {
+                while session.state() == State::Disconnected {
+                    session.state_changed().await;
+                }
+            };
+            let is_late = timeout_at(until, regained).await.is_err();
+            // One that has ended meanwhile is replaced; one that is still disconnected is of no use to the caller.
+            if is_late || session.state() == State::Connected {
+                return Ok(session);
             }
-        };
-        // Then the caller finds it disconnected.
-        let _ = timeout(TIMEOUT, regained).await;
-        Ok(session)
+        }
     }
 }
 
 impl Aside {
-    async fn opened(&self) -> Result<Session, ConnectError> {
+    async fn opened(&self, until: Instant) -> Result<Session, ConnectError> {
         let mut held = self.0.held.lock().await;
         held.used = Instant::now();
         held.session.take_if(|session| matches!(session.state(), State::Expired | State::AuthFailed));
@@ -78,7 +83,7 @@ impl Aside {
             return Err(error.clone());
         }
         let late = || ConnectError::Unreachable(format!("no session within {} s", TIMEOUT.as_secs()));
-        match timeout(TIMEOUT, self.0.connector.connect()).await.unwrap_or_else(|_| Err(late())) {
+        match timeout_at(until, self.0.connector.connect()).await.unwrap_or_else(|_| Err(late())) {
             Ok(session) => {
                 held.failed = None;
                 held.session = Some(session.clone());
