@@ -6,9 +6,9 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -55,21 +55,39 @@ fn take(file: &Path, kind: LockKind) -> HeldFileLock {
     acquire(&request(&[file], kind)).unwrap().remove(0)
 }
 
+/// Held while a process is started: until it executes its program, it has copies of all descriptors, also of those that
+/// another test has opened and closes meanwhile.
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// Does something while no process is started. Locks that are taken for a moment in it are free afterwards.
+fn while_none_starts<T>(act: impl FnOnce() -> T) -> T {
+    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    act()
+}
+
+fn started(command: &mut Command) -> io::Result<Child> {
+    while_none_starts(|| command.spawn())
+}
+
+/// Takes locks if they are free now.
+fn acquire_now(wanted: &FileLockRequest) -> Result<Vec<HeldFileLock>, FileLockError> {
+    while_none_starts(|| acquire(&FileLockRequest { waits: false, ..wanted.clone() }))
+}
+
 fn try_take(file: &Path, kind: LockKind) -> Result<HeldFileLock, FileLockError> {
-    acquire(&FileLockRequest { waits: false, ..request(&[file], kind) }).map(|mut held| held.remove(0))
+    acquire_now(&request(&[file], kind)).map(|mut held| held.remove(0))
 }
 
 fn is_busy(file: &Path, kind: LockKind) -> bool {
-    match try_take(file, kind) {
+    let wanted = FileLockRequest { waits: false, ..request(&[file], kind) };
+    while_none_starts(|| match acquire(&wanted) {
         Err(FileLockError::Busy { file: busy }) => busy == file,
         Err(error) => panic!("{error}"),
         Ok(_) => false,
-    }
+    })
 }
 
-/// Waits until a lock that was dropped is free.
-///
-/// When another test starts a process, that process has copies of all descriptors until it executes its program.
+/// Waits until a lock that was held for longer and is dropped is free: see [`STARTING`].
 pub(in crate::solo) fn becomes(mut is_so: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !is_so() {
@@ -154,7 +172,7 @@ impl Other {
     }
 
     fn spawn(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = started(command.stdin(Stdio::piped()).stdout(Stdio::piped())).unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = output.find_map(|line| line.unwrap().strip_prefix("held").map(str::to_owned)).unwrap();
         Self { input: child.stdin.take(), child, output, line }
@@ -179,8 +197,13 @@ impl Drop for Other {
     }
 }
 
+fn is_installed(program: &str) -> bool {
+    let started = started(Command::new(program).arg("--version").stdout(Stdio::null()));
+    started.and_then(|mut child| child.wait()).is_ok()
+}
+
 fn has_flock() -> bool {
-    let found = Command::new("flock").arg("--version").output().is_ok();
+    let found = is_installed("flock");
     if !found {
         skipped(Facility::Installed, "flock of util-linux is not installed");
     }
@@ -268,7 +291,7 @@ fn a_directory_and_a_running_program_can_be_locked() {
     fs::copy("/bin/sleep", &program).unwrap();
     let mut child = loop {
         // Another test may be forking: then its child has the copy open for writing for a moment.
-        match Command::new(&program).arg("1000").spawn() {
+        match started(Command::new(&program).arg("1000")) {
             Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => thread::yield_now(),
             child => break child.unwrap(),
         }
@@ -325,7 +348,7 @@ fn several_files_are_all_held_or_none() {
     let wanted = request(&files.each_ref().map(PathBuf::as_path), LockKind::Mutex);
     for file in &files {
         let held = take(file, LockKind::Mutex);
-        let refused = acquire(&FileLockRequest { waits: false, ..wanted.clone() }).unwrap_err();
+        let refused = acquire_now(&wanted).unwrap_err();
         assert!(matches!(&refused, FileLockError::Busy { file: busy } if busy == file), "{refused}");
         drop(held);
         assert!(files.iter().all(|file| loses_its_holders(file) && gets_free(file, LockKind::Mutex)));
@@ -368,7 +391,10 @@ fn flock_and_this_lock_exclude_each_other() {
     other.release();
     let held = taken(&waiter);
 
-    let flock = |option| Command::new("flock").args(["-n", option]).arg(&file).arg("true").status().unwrap().success();
+    let flock = |option| {
+        let mut flock = started(Command::new("flock").args(["-n", option]).arg(&file).arg("true")).unwrap();
+        flock.wait().unwrap().success()
+    };
     assert!(!flock("-x") && !flock("-s"));
     drop(held);
     for kind in [LockKind::Shared, permits(2, 1)] {
@@ -524,7 +550,7 @@ fn as_user(uid: u32, file: &Path, kind: &str) -> Other {
 
 /// A directory like /tmp. Nobody but root can make files of several users.
 fn public_folder() -> Option<Folder> {
-    if !rustix::process::geteuid().is_root() || Command::new("setpriv").arg("--version").output().is_err() {
+    if !rustix::process::geteuid().is_root() || !is_installed("setpriv") {
         skipped(Facility::Root, "only root can become other users");
         return None;
     }
