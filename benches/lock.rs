@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 
 use cronkeeper_cluster::zookeeper::client::Connect as _;
 use cronkeeper_cluster::zookeeper::lock::{LockEvent, LockRequest, LockSession, Recipe};
-use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector, Session};
+use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector};
+use cronkeeper_cluster::zookeeper::{ServerSession, ZnodeSession};
 use cronkeeper_core::clock::Clock as _;
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::lock::{LockKey, LockKind, LockPath};
@@ -134,7 +135,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be had")
 }
 
-async fn session(connect: &str) -> LockSession<Session, SystemClock> {
+async fn session(connect: &str) -> LockSession<ServerSession, SystemClock> {
     let settings = ConnectionSettings {
         connect: connect.to_owned(),
         session_timeout: Duration::from_secs(10),
@@ -142,7 +143,7 @@ async fn session(connect: &str) -> LockSession<Session, SystemClock> {
     };
     let (connector, clock) = (Connector::closing(settings).expect("the settings are fine"), SystemClock::default());
     let requested = clock.now().up;
-    LockSession::new(connector.connect().await.expect("the servers serve"), clock, requested)
+    LockSession::new(ZnodeSession::of(connector.connect().await.expect("the servers serve")), clock, requested)
 }
 
 fn request(path: &str) -> LockRequest {

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cronkeeper_cluster::zookeeper::session::{Aside, ConnectionSettings, Connector};
-use cronkeeper_cluster::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
+use cronkeeper_cluster::zookeeper::{
+    ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, Znodes, serve,
+};
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::coordination::{Coordination, Event as BackendEvent, Request, channels};
 use cronkeeper_core::election::{Event, Request as Ask};
-use cronkeeper_core::term::NodeName;
+use cronkeeper_core::term::{NodeName, SessionId};
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -34,11 +36,11 @@ impl SessionStore for NoStore {
         Ok(())
     }
 
-    fn record(&mut self, _owner: i64) -> Result<(), StoreError> {
+    fn record(&mut self, _session: &SessionId) -> Result<(), StoreError> {
         Ok(())
     }
 
-    fn removable(&self) -> Vec<i64> {
+    fn removable(&self) -> Vec<SessionId> {
         Vec::new()
     }
 }
@@ -156,11 +158,11 @@ impl Contender {
             ..ConnectionSettings::default()
         };
         let aside = Aside::new(settings.clone()).expect("plain settings are good");
-        let (coordination, service) = channels(Arc::new(LedgerReader::new(aside)));
+        let (coordination, service) = channels(Arc::new(LedgerReader::new(Znodes(aside))));
         let options =
             Options { service: connect.into(), chroot: "/".into(), uuid: Box::new(Uuid::new_v4), forget_after: None };
         let connector = Connector::new(settings).expect("plain settings are good");
-        let serving = serve(connector, SystemClock::default(), identity, Box::new(NoStore), service, options);
+        let serving = serve(Znodes(connector), SystemClock::default(), identity, Box::new(NoStore), service, options);
         let contender = Self { coordination, backend: tokio::spawn(serving) };
         contender.ask(Ask::Campaign);
         contender

@@ -8,10 +8,10 @@ use super::lock_failure::LockFailure;
 use super::progress::announced;
 use super::service::{self, Connected, ServiceArgs, close};
 use super::{Error, Exit};
+use cronkeeper_cluster::zookeeper::ServerSession;
 use cronkeeper_cluster::zookeeper::SessionError;
 use cronkeeper_cluster::zookeeper::lock::barrier::Visit;
 use cronkeeper_cluster::zookeeper::lock::{LockError, data};
-use cronkeeper_cluster::zookeeper::session::Session;
 use cronkeeper_core::clock::Clock as _;
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::duration;
@@ -62,7 +62,7 @@ impl Args {
         Ok(Exit::Fine)
     }
 
-    async fn visit(&self, session: Session, clock: &SystemClock) -> Result<(), SessionError> {
+    async fn visit(&self, session: ServerSession, clock: &SystemClock) -> Result<(), SessionError> {
         let own = data(&client_data(&[]));
         let mut visit = Visit::new(session, clock.clone(), self.path.clone(), self.parties, own);
         let awaited = format!("all {} parties at {}", self.parties, self.path);

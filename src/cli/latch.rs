@@ -11,9 +11,9 @@ use super::lock_failure::LockFailure;
 use super::progress::announced;
 use super::service::{self, Connected, ServiceArgs, close};
 use super::{Error, Exit, Io};
+use cronkeeper_cluster::zookeeper::ServerSession;
 use cronkeeper_cluster::zookeeper::SessionError;
 use cronkeeper_cluster::zookeeper::lock::latch::{self, LatchError};
-use cronkeeper_cluster::zookeeper::session::Session;
 use cronkeeper_core::clock::Clock as _;
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::duration;
@@ -82,7 +82,7 @@ impl Args {
     }
 
     /// Returns how many counts are still missing, after a count.
-    async fn act(&self, session: Session, clock: &SystemClock, id: Uuid) -> Result<Option<u32>, LatchError> {
+    async fn act(&self, session: ServerSession, clock: &SystemClock, id: Uuid) -> Result<Option<u32>, LatchError> {
         let Some(count) = self.count.filter(|_| !self.reset) else {
             return latch::reset(session, clock, &self.path).await.map(|()| None);
         };

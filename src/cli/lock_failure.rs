@@ -123,7 +123,7 @@ impl LockFailure {
             | Self::EnvironmentLine { .. }
             | Self::EnvironmentValue { .. }
             | Self::File(FileLockError::Unsafe { .. } | FileLockError::Misled(_)) => Exit::Config,
-            failure if matches!(failure.session(), Some(SessionError::NoAuth(_) | SessionError::NoChroot)) => {
+            failure if matches!(failure.session(), Some(SessionError::NoAuth(_) | SessionError::NoRoot)) => {
                 Exit::Config
             }
             Self::WardenGone => Exit::Command(137),

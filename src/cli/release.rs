@@ -19,7 +19,7 @@ use cronkeeper_cluster::solo::{self, Leftovers};
 use cronkeeper_cluster::state_dir::journal::FileJournal;
 use cronkeeper_cluster::state_dir::{StateDir, StateDirError};
 use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
-use cronkeeper_cluster::zookeeper::{self, KeptSessions, ReleaseError, ReleaseTarget, SessionStore as _};
+use cronkeeper_cluster::zookeeper::{self, KeptSessions, ReleaseError, ReleaseTarget, SessionStore as _, Znodes};
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::clock::system::{self, SystemClock};
 use cronkeeper_core::coordination::Event;
@@ -121,7 +121,7 @@ pub(super) async fn on_zookeeper(
     if state.earlier_sessions().is_empty() {
         return Ok(Released::Nothing);
     }
-    let connector = args.connector(connect, SESSION_TIMEOUT)?;
+    let connector = Znodes(args.connector(connect, SESSION_TIMEOUT)?);
     let mut store = KeptSessions::new(state, &recovered);
     let target =
         ReleaseTarget { node: node.clone(), service: connect.to_string(), chroot: connect.shown_chroot().to_owned() };

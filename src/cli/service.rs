@@ -15,11 +15,11 @@ use super::progress::announced;
 use super::{Error, credentials, guide};
 use crate::option_file::OptionName;
 use cronkeeper_cluster::safe_path::{self, Refusal, Wanted};
-use cronkeeper_cluster::zookeeper::client::{Connect as _, ConnectError};
+use cronkeeper_cluster::tree::{self, Connect as _, ConnectError, Session as _};
 use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
 use cronkeeper_cluster::zookeeper::session::diagnosis::Patience;
-use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector, Session};
-use cronkeeper_cluster::zookeeper::{SessionError, check_chroot};
+use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector};
+use cronkeeper_cluster::zookeeper::{ServerSession, Znodes};
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::clock::{Clock as _, Uptime};
 use cronkeeper_core::duration;
@@ -62,7 +62,7 @@ pub(super) fn give_up_at(now: Uptime, timeout: Option<Duration>) -> Uptime {
 
 /// A ZooKeeper ensemble, not yet connected.
 pub(super) struct Service {
-    connector: Connector,
+    connector: Znodes<Connector>,
     /// For messages.
     connect: ConnectString,
     pub session_timeout: Duration,
@@ -96,7 +96,7 @@ impl ServiceArgs {
             tls: credentials.tls()?,
         };
         let auth_file = credentials.auth_file().map(Path::to_owned);
-        let connector = Connector::closing(settings).map_err(Error::ZooKeeperOptions)?;
+        let connector = Znodes(Connector::closing(settings).map_err(Error::ZooKeeperOptions)?);
         Ok(Some(Service { connector, connect, session_timeout, auth_file }))
     }
 
@@ -191,7 +191,7 @@ struct BadSetting {
 
 /// A session that was just opened.
 pub(super) struct Connected {
-    pub session: Session,
+    pub session: ServerSession,
     /// When its connection was requested.
     pub requested: Uptime,
 }
@@ -208,18 +208,19 @@ impl Service {
         loop {
             let connected = self.connect(clock, until).await?;
             let left = until.since(clock.now().up).max(ANSWER_WITHIN);
-            let why = match tokio::time::timeout(left, check_chroot(&connected.session)).await {
+            let why = match tokio::time::timeout(left, connected.session.check_root()).await {
                 Ok(Ok(())) => return Ok(connected),
-                Ok(Err(SessionError::NoChroot)) => {
+                Ok(Err(tree::Error::NoRoot)) => {
                     close(connected.session).await;
                     return Err(LockFailure::NoChroot { chroot: self.chroot().to_owned() }.into());
                 }
-                Ok(Err(SessionError::NoAuth(why))) => {
+                Ok(Err(error @ tree::Error::Denied)) => {
                     close(connected.session).await;
                     let (connect, file) = (self.shown(), self.auth_file.clone());
+                    let why = format!("/: {error}");
                     return Err(LockFailure::Credentials { connect, file, why }.into());
                 }
-                Ok(Err(error)) => error.to_string(),
+                Ok(Err(error)) => format!("/: {error}"),
                 Err(_) => NO_ANSWER.to_owned(),
             };
             close(connected.session).await;
@@ -242,10 +243,10 @@ impl Service {
                 }
                 Ok(Err(ConnectError::Unreachable(why))) => why,
                 // A server may keep the connection open and say nothing that ZooKeeper says.
-                Err(_) => self.connector.no_server(),
+                Err(_) => self.connector.0.no_server(),
             };
             if clock.now().up + PAUSE >= until {
-                let why = self.connector.diagnose(why, Patience::LONG).await;
+                let why = self.connector.0.diagnose(why, Patience::LONG).await;
                 return Err(LockFailure::Unreachable { connect: self.shown(), why }.into());
             }
             tokio::time::sleep(PAUSE).await;
@@ -264,8 +265,8 @@ impl Service {
 }
 
 /// Closes a session and waits for the servers' confirmation, so that they need not keep it until it expires.
-pub(super) async fn close(session: Session) {
-    let mut closing = session.close();
+pub(super) async fn close(session: ServerSession) {
+    let mut closing = session.into_client().close();
     // Without confirmation the session expires by itself.
     let _ = tokio::time::timeout(CLOSE_WITHIN, closing.over()).await;
 }

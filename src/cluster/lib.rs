@@ -19,6 +19,9 @@ pub mod safe_path;
 /// The state directory: its lock, its owner, and what it remembers.
 pub mod state_dir;
 
+/// The port to a coordination service: sessions, and records below folders.
+pub mod tree;
+
 /// The backend on ZooKeeper.
 pub mod zookeeper;
 

@@ -7,9 +7,10 @@
 //!                                                           └ trim        old history
 //! ```
 //!
-//! Everything here except [`session`] is generic over [`client`] and the clock, spawns nothing, and draws no random
-//! number but the uuid it is given. So the same code runs against real servers and in the simulation, where the future
-//! that [`serve`] returns is a node's whole backend.
+//! The recipes are generic over the port [`tree`](crate::tree), which [`znodes`] implements, itself generic over
+//! [`client`]. Everything here except [`session`] spawns nothing, and draws no random number but the uuid it is given. So
+//! the same code runs against real servers and in the simulation, where the future that [`serve`] returns is a node's
+//! whole backend.
 
 mod bounded;
 pub mod client;
@@ -19,6 +20,7 @@ pub mod connect_string;
 mod context;
 mod damage;
 mod entry;
+mod folders;
 mod forget;
 #[cfg(test)]
 mod fuzz;
@@ -27,8 +29,10 @@ mod lasts;
 pub mod lock;
 mod newest_records;
 mod operator;
+mod parents;
 pub mod paths;
 mod place;
+mod proof;
 pub mod queue;
 mod reader;
 mod requests;
@@ -46,20 +50,23 @@ mod transfer;
 mod trim;
 mod wanted;
 mod watcher;
+mod znodes;
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use crate::tree::Connect;
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::coordination::Service;
 use cronkeeper_core::term::{NodeName, SessionId};
 
-pub use context::{SessionError, check_chroot};
+pub use context::SessionError;
 pub use give_up::{ReleaseError, ReleaseTarget, release};
 pub use reader::LedgerReader;
 pub use store::{ClaimError, KeptSessions, SessionStore, StoreError};
+pub use znodes::{ZnodeSession, Znodes};
 
 /// This node's identity, as published in its member and its candidate.
 #[derive(Clone, Debug)]
@@ -95,7 +102,7 @@ pub struct Options {
 ///
 /// [`Request::Leave`]: cronkeeper_core::election::Request::Leave
 /// [`Event::Failed`]: cronkeeper_core::election::Event::Failed
-pub async fn serve<C: client::Connect, K: Clock>(
+pub async fn serve<C: Connect, K: Clock>(
     connect: C,
     clock: K,
     identity: NodeIdentity,
@@ -105,6 +112,9 @@ pub async fn serve<C: client::Connect, K: Clock>(
 ) {
     supervisor::Supervisor::new(connect, clock, identity, store, service, options).serve().await;
 }
+
+/// A session with real servers, as the recipes use it.
+pub type ServerSession = ZnodeSession<session::Session>;
 
 /// The name of a session, from the owner id that the stat of its entries shows.
 pub fn session_id(owner: i64) -> SessionId {

@@ -41,7 +41,7 @@ use crate::job::{Digest, Interrupted, Job, JobName, OnLeaseEnd};
 use crate::term::{FencingToken, NodeName, SessionId};
 
 /// The version of a record in the ledger: 0 when created, incremented by every change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Version(pub i32);
 

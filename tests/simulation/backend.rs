@@ -8,7 +8,7 @@ use std::time::Duration;
 use cronkeeper_cluster::state_dir::KEPT_SESSIONS;
 use cronkeeper_cluster::zookeeper::client::{Connect, ConnectError, Lend};
 use cronkeeper_cluster::zookeeper::{
-    ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve, session_id,
+    ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, Znodes, serve,
 };
 use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::coordination::{self, Coordination, Request};
@@ -35,9 +35,9 @@ use super::zookeeper::{Connector, SimClient};
 #[derive(Default)]
 pub struct Disk {
     /// Those whose entries may exist.
-    sessions: Vec<i64>,
+    sessions: Vec<SessionId>,
     /// Those whose entries are gone, unless the servers lose that.
-    left: Vec<i64>,
+    left: Vec<SessionId>,
     cluster: Option<String>,
     /// Number of processes so far.
     processes: u32,
@@ -50,8 +50,8 @@ pub struct Disk {
 pub struct StateDir {
     disk: Arc<Mutex<Disk>>,
     /// Sessions of earlier processes of this boot. They are dead, because otherwise this process would not run.
-    removable: Vec<i64>,
-    left: Vec<i64>,
+    removable: Vec<SessionId>,
+    left: Vec<SessionId>,
     open_ends: Vec<RunEnd>,
     noted: Option<Noted>,
 }
@@ -60,7 +60,7 @@ impl Disk {
     /// The host has booted again, so nothing on the disk proves that earlier processes are dead.
     pub fn reboot(&mut self) {
         self.rebooted = true;
-        self.lost.extend(self.sessions.iter().copied().map(session_id));
+        self.lost.extend(self.sessions.iter().cloned());
     }
 
     /// True if the session's process died with its host.
@@ -98,23 +98,23 @@ impl SessionStore for StateDir {
         }
     }
 
-    fn record(&mut self, owner: i64) -> Result<(), StoreError> {
-        on(&self.disk).sessions.push(owner);
+    fn record(&mut self, session: &SessionId) -> Result<(), StoreError> {
+        on(&self.disk).sessions.push(session.clone());
         Ok(())
     }
 
-    fn removable(&self) -> Vec<i64> {
+    fn removable(&self) -> Vec<SessionId> {
         self.removable.clone()
     }
 
-    fn left(&self) -> Vec<i64> {
+    fn left(&self) -> Vec<SessionId> {
         self.left.clone()
     }
 
-    fn note_left(&mut self, owners: &[i64]) {
+    fn note_left(&mut self, gone: &[SessionId]) {
         let mut disk = on(&self.disk);
         let (left, sessions) =
-            std::mem::take(&mut disk.sessions).into_iter().partition::<Vec<_>, _>(|session| owners.contains(session));
+            std::mem::take(&mut disk.sessions).into_iter().partition::<Vec<_>, _>(|session| gone.contains(session));
         disk.sessions = sessions;
         disk.left.extend(left);
         let kept = disk.left.len().saturating_sub(KEPT_SESSIONS);
@@ -145,7 +145,7 @@ pub fn backend(
     mut rng: Rng,
 ) -> (Task, Coordination) {
     let lent = Lent::default();
-    let (coordination, service) = coordination::channels(Arc::new(LedgerReader::new(lent.clone())));
+    let (coordination, service) = coordination::channels(Arc::new(LedgerReader::new(Znodes(lent.clone()))));
     let clock = NodeClock { world: world.clone(), node };
     let identity = NodeIdentity {
         node: name,
@@ -163,7 +163,7 @@ pub fn backend(
     };
     let connector = Lending { connector: Connector { world: world.clone(), node }, lent };
     let store = Box::new(StateDir::open(disk, recovered));
-    (Box::pin(serve(connector, clock, identity, store, service, options)), coordination)
+    (Box::pin(serve(Znodes(connector), clock, identity, store, service, options)), coordination)
 }
 
 /// The client that serves reads for people. It uses the node's own session, because people read seldom.

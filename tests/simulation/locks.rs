@@ -3,11 +3,11 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use cronkeeper_cluster::zookeeper::SessionError;
-use cronkeeper_cluster::zookeeper::client::{Client as _, Connect};
+use cronkeeper_cluster::zookeeper::client::{Client as _, Connect as _};
 use cronkeeper_cluster::zookeeper::lock::{
     Contender as LockContender, HeldLock, LockError, LockEvent, LockRequest, LockSession, Recipe,
 };
+use cronkeeper_cluster::zookeeper::{SessionError, ZnodeSession};
 use cronkeeper_core::clock::{Clock as _, Uptime, Wake};
 use cronkeeper_core::lock::{LockKind, LockPath};
 use cronkeeper_core::term::FencingToken;
@@ -19,7 +19,7 @@ use super::executor::{Program, Task};
 use super::facts::Fact;
 use super::trial::{Length, Plan, Seeds, Subject, many};
 use super::world::{Shared, World};
-use super::zookeeper::Connector;
+use super::zookeeper::{Connector, SimClient};
 
 const PATH: &str = "/locks/a";
 /// How long a client waits before it gives up every fourth attempt.
@@ -55,8 +55,8 @@ struct Contender {
     connector: Connector,
 }
 
-type Session = LockSession<<Connector as Connect>::Client, NodeClock>;
-type SharedContender = LockContender<<Connector as Connect>::Client, NodeClock>;
+type Session = LockSession<ZnodeSession<SimClient>, NodeClock>;
+type SharedContender = LockContender<ZnodeSession<SimClient>, NodeClock>;
 
 /// What the clients of one session share.
 struct SharedLease {
@@ -83,7 +83,7 @@ impl Contender {
             };
             // A session's own, and drawn from the seed.
             request.uuid = Uuid::from_u64_pair(self.node as u64, client.owner_id().cast_unsigned());
-            let session = LockSession::new(client, self.clock.clone(), requested);
+            let session = LockSession::new(ZnodeSession::of(client), self.clock.clone(), requested);
             // Half of the nodes have two clients that share the session.
             if self.node.is_multiple_of(2) {
                 self.use_alone(session, &request).await;

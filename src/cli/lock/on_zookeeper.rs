@@ -16,13 +16,13 @@ use crate::cli::service::{Connected, Service, close};
 use crate::cli::wait;
 use crate::cli::{Error, Exit, Io, host};
 use crate::warden::{self, handle::HeldDescriptors};
+use cronkeeper_cluster::tree::Session as _;
+use cronkeeper_cluster::zookeeper::ServerSession;
 use cronkeeper_cluster::zookeeper::SessionError;
-use cronkeeper_cluster::zookeeper::client::Client as _;
 use cronkeeper_cluster::zookeeper::lock::{
     self, AT_ONCE, HeldLock, KnownObstacles, LockClient, LockError, LockEvent, LockRequest, LockSession, held_by_key,
     listing,
 };
-use cronkeeper_cluster::zookeeper::session::Session;
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::clock::{Clock as _, Uptime, Wake};
 use cronkeeper_core::lock::{LockKey, LockKind, LockPath};
@@ -33,7 +33,7 @@ const LONG_WAIT: Duration = Duration::from_secs(1);
 /// Longest time for the servers to confirm a release. The lock is free at the latest when the session ends.
 const RELEASE_WITHIN: Duration = Duration::from_secs(5);
 
-type ZooKeeperLock = LockSession<Session, SystemClock>;
+type ZooKeeperLock = LockSession<ServerSession, SystemClock>;
 
 impl Guard for ZooKeeperLock {
     fn event(&mut self) -> impl Future<Output = LockEvent> {
@@ -127,7 +127,7 @@ pub(in crate::cli) fn client_data(argv: &[String]) -> LockClient {
 /// Words a failure of the session.
 pub(in crate::cli) fn failed(failure: impl Into<LockFailure>, service: &Service) -> Error {
     let failure = failure.into();
-    if failure.session() == Some(&SessionError::NoChroot) {
+    if failure.session() == Some(&SessionError::NoRoot) {
         return LockFailure::NoChroot { chroot: service.chroot().to_owned() }.into();
     }
     failure.into()
@@ -218,7 +218,11 @@ impl Run<'_> {
     }
 
     /// The paths that processes around this one hold, with their tokens.
-    async fn held_outside(&self, session: &Session, outer: &[LockKey]) -> Result<Vec<(LockPath, FencingToken)>, Error> {
+    async fn held_outside(
+        &self,
+        session: &ServerSession,
+        outer: &[LockKey],
+    ) -> Result<Vec<(LockPath, FencingToken)>, Error> {
         let mut held = Vec::new();
         if outer.is_empty() || matches!(self.request.kind, LockKind::Permits { .. }) {
             return Ok(held);

@@ -15,7 +15,7 @@ use cronkeeper_cluster::state_dir::StateDir;
 use cronkeeper_cluster::state_dir::journal::FileJournal;
 use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
 use cronkeeper_cluster::zookeeper::session::{Aside, Connector};
-use cronkeeper_cluster::zookeeper::{self, KeptSessions, LedgerReader, NodeIdentity, Options};
+use cronkeeper_cluster::zookeeper::{self, KeptSessions, LedgerReader, NodeIdentity, Options, Znodes};
 use cronkeeper_core::clock::system::{self, SystemClock};
 use cronkeeper_core::coordination::Reader;
 use cronkeeper_core::coordination::{Coordination, channels};
@@ -140,7 +140,7 @@ impl ZooKeeper {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: system::now().wall,
         };
-        let [local, remote] = self.asides.map(|aside| Arc::new(LedgerReader::new(aside)));
+        let [local, remote] = self.asides.map(|aside| Arc::new(LedgerReader::new(Znodes(aside))));
         let (coordination, service) = channels(local);
         let remote = LedgerAccess { reader: remote.clone(), operator: remote };
         let options = Options {
@@ -151,7 +151,8 @@ impl ZooKeeper {
         };
         let store = Box::new(KeptSessions::new(self.state.clone(), &self.recovered));
         // When this task ends, the channel of events closes, and the daemon's loop notices.
-        let serving = zookeeper::serve(self.connector, SystemClock::default(), identity, store, service, options);
+        let serving =
+            zookeeper::serve(Znodes(self.connector), SystemClock::default(), identity, store, service, options);
         let serving = Some(tokio::spawn(serving));
         let (journal, recovered, state) = (self.journal, self.recovered, self.state);
         Started { coordination, remote, journal, recovered, state, serving, _locks: None }

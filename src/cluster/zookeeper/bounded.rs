@@ -6,8 +6,8 @@
 
 use serde::de::DeserializeOwned;
 
-use super::client::{Client, Data, Error, Read, Stat};
 use super::damage;
+use crate::tree::{Error, Read, Record, Session, Stat};
 
 /// What the records of one kind take at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,15 +50,15 @@ impl Records {
     }
 }
 
-/// Reads znodes in as few requests as the bounds allow, each with its own result, in the given order.
+/// Reads records in as few requests as the bounds allow, each with its own result, in the given order.
 ///
 /// # Errors
 /// If the servers do not answer.
-pub async fn get<C: Client>(client: &C, paths: Vec<String>, records: Records) -> Result<Vec<Read>, Error> {
+pub async fn get<C: Session>(client: &C, paths: Vec<String>, records: Records) -> Result<Vec<Read>, Error> {
     Sized::of(client, paths, records).await?.get(client).await
 }
 
-/// Znodes whose sizes are known.
+/// Records whose sizes are known.
 #[derive(Debug)]
 pub struct Sized {
     records: Records,
@@ -71,12 +71,12 @@ impl Sized {
     ///
     /// # Errors
     /// If the servers do not answer.
-    pub async fn of<C: Client>(client: &C, paths: Vec<String>, records: Records) -> Result<Self, Error> {
+    pub async fn of<C: Session>(client: &C, paths: Vec<String>, records: Records) -> Result<Self, Error> {
         let requests: Vec<_> = paths.iter().map(|path| Box::pin(client.stat(path))).collect();
         let mut found = Vec::with_capacity(paths.len());
         for (path, request) in paths.into_iter().zip(requests) {
             let size = match request.await {
-                Ok(stat) => stat.map(|stat| stat.data_length).ok_or(Error::NoNode),
+                Ok(stat) => stat.map(|stat| stat.bytes).ok_or(Error::Missing),
                 Err(error) if error.is_of_path() => Err(error),
                 Err(error) => return Err(error),
             };
@@ -86,8 +86,8 @@ impl Sized {
     }
 
     /// Takes the sizes from metadata that was read before.
-    pub fn known(znodes: impl Iterator<Item = (String, Stat)>, records: Records) -> Self {
-        Self { records, found: znodes.map(|(path, stat)| (path, Ok(stat.data_length))).collect() }
+    pub fn known(found: impl Iterator<Item = (String, Stat)>, records: Records) -> Self {
+        Self { records, found: found.map(|(path, stat)| (path, Ok(stat.bytes))).collect() }
     }
 
     /// The paths, of which the largest are not read if all of them together are too large.
@@ -114,7 +114,7 @@ impl Sized {
     ///
     /// # Errors
     /// If the servers do not answer.
-    pub async fn get<C: Client>(self, client: &C) -> Result<Vec<Read>, Error> {
+    pub async fn get<C: Session>(self, client: &C) -> Result<Vec<Read>, Error> {
         let records = self.records;
         let found = self.within_total();
         let mut reads: Vec<Read> = Vec::with_capacity(found.len());
@@ -127,7 +127,7 @@ impl Sized {
                     }
                     next.add(reads.len(), path, bytes);
                     // The answer takes this place.
-                    reads.push(Err(Error::NoNode));
+                    reads.push(Err(Error::Missing));
                 }
                 Err(error) => reads.push(Err(error)),
             }
@@ -136,7 +136,7 @@ impl Sized {
             requests.push(next.send(client));
         }
         // It may have grown since its size was read.
-        let checked = |(data, stat): Data| records.check(data.len()).map(|()| (data, stat));
+        let checked = |(data, stat): Record| records.check(data.len()).map(|()| (data, stat));
         for (places, answer) in requests {
             for (place, read) in places.into_iter().zip(answer.await?) {
                 reads[place] = read.and_then(checked);
@@ -146,7 +146,7 @@ impl Sized {
     }
 }
 
-/// A request for some of the znodes.
+/// A request for some of the records.
 #[derive(Debug, Default)]
 struct Request {
     /// The places of their results.
@@ -168,7 +168,7 @@ impl Request {
         self.bytes += bytes;
     }
 
-    fn send<C: Client>(self, client: &C) -> (Vec<usize>, Answer) {
+    fn send<C: Session>(self, client: &C) -> (Vec<usize>, Answer) {
         (self.places, Box::pin(client.get_many(self.paths)))
     }
 }
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn what_is_larger_than_a_record_is_not_read_and_the_others_are() {
-        let server = Server::new();
+        let server = Server::default();
         for (index, bytes) in [1, SMALL.bytes + 1, SMALL.bytes, 1 << 20].into_iter().enumerate() {
             server.tree().put(&path(index), "x".repeat(bytes));
         }
@@ -199,7 +199,7 @@ mod tests {
         let sizes: Vec<_> = reads.iter().map(|read| read.as_ref().map(|(data, _)| data.len())).collect();
         let large = |bytes| Error::TooLarge { bytes, most: SMALL.bytes };
         let expected =
-            [Ok(1), Err(&large(SMALL.bytes + 1)), Ok(SMALL.bytes), Err(&large(1 << 20)), Err(&Error::NoNode)];
+            [Ok(1), Err(&large(SMALL.bytes + 1)), Ok(SMALL.bytes), Err(&large(1 << 20)), Err(&Error::Missing)];
         assert_eq!(sizes, expected);
         let tree = server.tree();
         assert_eq!((tree.reads, tree.most_read_bytes), (2, SMALL.bytes + 1));
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn of_too_many_records_the_smallest_are_read() {
         let few = Records { total: 100, ..SMALL };
-        let server = Server::new();
+        let server = Server::default();
         for (index, bytes) in [50, 10, 45, 5, 30].into_iter().enumerate() {
             server.tree().put(&path(index), "x".repeat(bytes));
         }
@@ -230,10 +230,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 32, ..crate::fuzz::proptest_config() })]
         #[test]
-        fn each_znode_has_its_own_result_and_no_answer_is_larger_than_the_protocol_allows(
+        fn each_record_has_its_own_result_and_no_answer_is_larger_than_the_protocol_allows(
             sizes in prop::collection::vec(0usize..80_000, 0..90),
         ) {
-            let server = Server::new();
+            let server = Server::default();
             for (index, bytes) in sizes.iter().enumerate() {
                 server.tree().put(&path(index), format!("{index:04}").repeat(bytes.div_ceil(4)));
             }

@@ -1,4 +1,4 @@
-//! ZooKeeper client interface: sessions and requests, as far as this backend needs them.
+//! ZooKeeper client interface: sessions and requests, as far as [`znodes`](super::znodes) needs them.
 //!
 //! [`session`](super::session) implements it with the crate `zookeeper-client`, the simulation with a model of an
 //! ensemble on virtual time. A request is handed over when the method is *called*, not when its future is first polled,
@@ -8,6 +8,8 @@ use std::future::ready;
 use std::time::Duration;
 
 use cronkeeper_core::term::SessionId;
+
+pub use crate::tree::{ConnectError, State};
 
 /// A change inside a multi.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,12 +145,6 @@ pub enum Error {
     /// No answer came: the request may have been carried out, or may be later.
     #[error("no answer: {0}")]
     Unanswered(String),
-    /// This node does not read the znode.
-    #[error("it has {bytes} bytes, and no such record of cronkeeper has more than {most}")]
-    TooLarge { bytes: usize, most: usize },
-    /// This node does not read the znode, because those beside it take too much room.
-    #[error("it and the smaller ones beside it have more than {most} bytes")]
-    Crowded { most: usize },
     /// The server refuses the request for another reason; it was not carried out.
     #[error("refused: {0}")]
     Refused(String),
@@ -162,8 +158,7 @@ impl Error {
 
     /// True if the server has answered, and the answer concerns only the requested path.
     pub fn is_of_path(&self) -> bool {
-        self.is_of_state()
-            || matches!(self, Self::NoAuth | Self::TooLarge { .. } | Self::Crowded { .. } | Self::Refused(_))
+        self.is_of_state() || matches!(self, Self::NoAuth | Self::Refused(_))
     }
 }
 
@@ -184,29 +179,6 @@ pub enum Done {
     Created(String),
     /// Of a set: the new metadata.
     Set(Stat),
-}
-
-/// State of a session's connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    Connected,
-    /// No server answers; the client is looking for one.
-    Disconnected,
-    /// The session is over, according to the server or to the client's own clock.
-    Expired,
-    /// The servers do not accept this client's credentials.
-    AuthFailed,
-}
-
-/// Failure to open a session.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConnectError {
-    /// No server answered in time.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The servers do not accept this client's credentials.
-    #[error("{0}")]
-    AuthFailed(String),
 }
 
 /// Opens sessions.
@@ -283,7 +255,7 @@ pub trait Client: Clone + Send + Sync + 'static {
     /// The names of a znode's children, in no order.
     fn children(&self, path: &str) -> impl Future<Output = Result<Vec<String>, Error>> + Send + 'static;
     /// Reads many znodes in one request, each with its own result. The caller limits the number and the bytes of the
-    /// answer (1 MiB is the protocol's limit): see [`bounded`](super::bounded).
+    /// answer: 1 MiB is the protocol's limit.
     fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Read>, Error>> + Send + 'static;
 
     /// The names of a znode's children, in no order, and a watch on the set of names.

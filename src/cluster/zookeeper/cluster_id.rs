@@ -1,4 +1,4 @@
-//! The id of the cluster, in a znode of its own.
+//! The id of the cluster, in a record of its own.
 //!
 //! Whoever may write there may put anything in its place, of any size. What is longer than an id is not read, and what
 //! is no id is never taken for one: a state directory that recorded it would belong to a cluster that does not exist.
@@ -6,10 +6,11 @@
 use uuid::Uuid;
 
 use super::bounded::Records;
-use super::client::{Client, Error, Stat};
 use super::context::SessionError;
 use super::paths;
+use crate::tree::{Error, Session, Stat};
 use cronkeeper_core::escape;
+use cronkeeper_core::run::Version;
 
 /// A UUID in any of its usual forms.
 const ID: Records = Records { bytes: 45, count: 1, total: 45 };
@@ -21,8 +22,7 @@ pub enum Recorded {
     /// Something that cronkeeper did not write.
     Foreign {
         why: String,
-        /// The version of the znode.
-        version: i32,
+        version: Version,
     },
 }
 
@@ -41,7 +41,7 @@ impl Recorded {
         }
     }
 
-    fn of(data: &[u8], version: i32) -> Self {
+    fn of(data: &[u8], version: Version) -> Self {
         let text = String::from_utf8_lossy(data);
         let why = match ID.check(data.len()) {
             Err(error) => error.to_string(),
@@ -57,8 +57,8 @@ impl Recorded {
 ///
 /// # Errors
 /// If there is nothing on record, or it cannot be read.
-pub async fn read<C: Client>(client: &C) -> Result<Recorded, Error> {
-    let stat = client.stat(paths::CLUSTER).await?.ok_or(Error::NoNode)?;
+pub async fn read<C: Session>(client: &C) -> Result<Recorded, Error> {
+    let stat = client.stat(paths::CLUSTER).await?.ok_or(Error::Missing)?;
     read_known(client, &stat).await
 }
 
@@ -66,8 +66,8 @@ pub async fn read<C: Client>(client: &C) -> Result<Recorded, Error> {
 ///
 /// # Errors
 /// As for [`read`].
-pub async fn read_known<C: Client>(client: &C, stat: &Stat) -> Result<Recorded, Error> {
-    if let Err(error) = ID.check(stat.data_length) {
+pub async fn read_known<C: Session>(client: &C, stat: &Stat) -> Result<Recorded, Error> {
+    if let Err(error) = ID.check(stat.bytes) {
         return Ok(Recorded::Foreign { why: error.to_string(), version: stat.version });
     }
     let (data, stat) = client.get(paths::CLUSTER).await?;
@@ -84,7 +84,7 @@ mod tests {
     const UUID: &str = "5f5b6a0e-3b1d-4c53-9a6e-0d9f0b7f5a11";
 
     fn found(data: &str) -> (Result<String, String>, usize) {
-        let server = Server::new();
+        let server = Server::default();
         server.tree().put(paths::CLUSTER, data);
         let found = read(&server).now_or_never().unwrap().unwrap();
         let id = found.id().map_err(|error| error.to_string());
@@ -119,10 +119,10 @@ mod tests {
     #[test]
     fn what_is_longer_than_an_id_is_not_read() {
         assert_eq!([ID.bytes, ID.bytes + 1].map(|bytes| found(&"x".repeat(bytes)).1), [1, 0]);
-        let server = Server::new();
+        let server = Server::default();
         server.tree().put(paths::CLUSTER, "x".repeat(ID.bytes + 1));
         // It has grown since its size was read.
-        let stat = Stat { data_length: 36, ..Stat::default() };
+        let stat = Stat { bytes: 36, ..Stat::default() };
         let read = read_known(&server, &stat).now_or_never().unwrap().unwrap();
         assert!(matches!(read, Recorded::Foreign { .. }), "{read:?}");
     }

@@ -20,11 +20,10 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use super::bounded;
-use super::client::{Client, Done, Error, Mode, MultiError, Op, Read};
 use super::context::{SessionContext, SessionError};
 use super::damage::Damage;
-use super::paths;
 use super::trim::WrittenRecord;
+use crate::tree::{CommitError, Committed, Error, Op, Read, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Change, Commit, CommitId, Pipelines};
@@ -32,8 +31,6 @@ use cronkeeper_core::run::{RunRecord, Version};
 use group::{Group, GroupFailure, PendingCommit, TraceVerdict};
 use queue::CommitQueue;
 
-/// Groups in flight at once: enough to keep the servers busy, few enough that later requests gather.
-const MOST_GROUPS: usize = 8;
 /// First pause before a refused change is tried again. The pauses double up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -52,22 +49,16 @@ type PendingRequest = Pin<Box<dyn Future<Output = Completed> + Send>>;
 /// The result of one of the committer's requests to ZooKeeper.
 pub enum Completed {
     /// The answer to a group's multi.
-    Multi { group: u64, sent: Uptime, result: Result<Vec<Done>, MultiError> },
+    Multi { group: u64, sent: Uptime, result: Result<Committed, CommitError> },
     /// The nodes in which a group whose fate is unknown would have left its traces.
-    Traces { group: u64, failed: MultiError, found: Result<Vec<Read>, Error> },
-    /// The znode that holds a job's history was created, or (without a job) a missing parent was created again.
-    Parent { job: Option<JobName>, is_there: bool },
-    /// The names of the jobs that have a history; absent if they could not be read.
-    Histories(Option<Vec<String>>),
+    Traces { group: u64, failed: CommitError, found: Result<Vec<Read>, Error> },
 }
 
 impl Completed {
     /// The group that the request was for.
-    fn group(&self) -> Option<u64> {
-        match self {
-            Self::Multi { group, .. } | Self::Traces { group, .. } => Some(*group),
-            Self::Parent { .. } | Self::Histories(_) => None,
-        }
+    fn group(&self) -> u64 {
+        let (Self::Multi { group, .. } | Self::Traces { group, .. }) = self;
+        *group
     }
 }
 
@@ -114,8 +105,6 @@ pub struct Committer<C, K> {
     /// Groups to send, with the earliest time for each.
     due: BTreeMap<u64, Uptime>,
     requests: FuturesUnordered<PendingRequest>,
-    /// The jobs whose history has its znode, as far as is known.
-    histories: BTreeSet<JobName>,
     /// Changes that the server refuses, by job. Other changes of the job wait behind them.
     deferred: BTreeMap<JobName, DeferredCommit>,
     /// The last refusal of each job, until a change of that job is accepted.
@@ -127,7 +116,7 @@ pub struct Committer<C, K> {
     last_sent: Uptime,
 }
 
-impl<C: Client, K: Clock> Committer<C, K> {
+impl<C: Session, K: Clock> Committer<C, K> {
     pub fn new(context: SessionContext<C, K>) -> Self {
         Self {
             context,
@@ -135,7 +124,6 @@ impl<C: Client, K: Clock> Committer<C, K> {
             groups: BTreeMap::new(),
             due: BTreeMap::new(),
             requests: FuturesUnordered::new(),
-            histories: BTreeSet::new(),
             deferred: BTreeMap::new(),
             refusals: BTreeMap::new(),
             held: None,
@@ -178,21 +166,11 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// Starts a new term. Its leader has read every job, so no pipeline is broken any more.
     pub fn start_term(&mut self) {
         self.pipelines = Pipelines::default();
-        // Without an answer, histories are found to exist when they are to be created.
-        if let Ok(client) = self.context.line() {
-            let names = client.children(paths::HISTORY);
-            self.requests.push(Box::pin(async move { Completed::Histories(names.await.ok()) }));
-        }
     }
 
     /// The leader reads this job again, so its pipeline of writes starts afresh.
     pub fn read(&mut self, job: &JobName) {
         self.pipelines.read(job);
-    }
-
-    /// Notes that the znode that holds the job's history is gone.
-    pub fn forget(&mut self, job: &JobName) {
-        self.histories.remove(job);
     }
 
     pub fn last_sent(&self) -> Uptime {
@@ -294,17 +272,18 @@ impl<C: Client, K: Clock> Committer<C, K> {
         self.groups.get(&group).is_some_and(|group| group.fence.is_some() && group.fence == self.held)
     }
 
-    /// Forms groups from waiting changes, in order, until [`MOST_GROUPS`] exist. Skips changes whose job is held.
+    /// Forms groups from waiting changes, in order, until there are as many as the service takes at once. Skips changes
+    /// whose job is held.
     fn gather(&mut self) {
-        while self.groups.len() < MOST_GROUPS
-            && let Some(group) = self.waiting.next_group()
+        let limits = self.context.limits();
+        while self.groups.len() < limits.in_flight
+            && let Some(group) = self.waiting.next_group(limits)
         {
             self.open(group);
         }
     }
 
-    fn open(&mut self, mut group: Group) {
-        group.create_histories(|job| self.histories.contains(job));
+    fn open(&mut self, group: Group) {
         group.jobs().iter().for_each(|job| self.waiting.hold(job));
         self.last_group += 1;
         self.groups.insert(self.last_group, group);
@@ -317,17 +296,8 @@ impl<C: Client, K: Clock> Committer<C, K> {
             self.due.insert(id, Uptime::ZERO);
             return;
         };
-        // Requests of a session are carried out in order: what is handed over before the multi exists when the multi
-        // runs.
-        for job in group.histories_before().filter(|job| !self.histories.contains(job)) {
-            let create = client.create(&paths::job_history(&job), Vec::new(), Mode::Persistent);
-            self.requests.push(Box::pin(async move {
-                let is_there = matches!(create.await, Ok(_) | Err(Error::NodeExists));
-                Completed::Parent { job: Some(job), is_there }
-            }));
-        }
         let sent = self.context.clock.now().up;
-        let multi = client.multi(group.ops());
+        let multi = client.commit(group.ops());
         self.last_sent = sent;
         self.requests.push(Box::pin(async move { Completed::Multi { group: id, sent, result: multi.await } }));
     }
@@ -336,17 +306,8 @@ impl<C: Client, K: Clock> Committer<C, K> {
     pub fn complete(&mut self, completed: Completed) -> CommitEffects {
         let mut outcome = CommitEffects::default();
         let group = completed.group();
-        let jobs = group.and_then(|group| self.groups.get(&group)).map(Group::jobs).unwrap_or_default();
+        let jobs = self.groups.get(&group).map(Group::jobs).unwrap_or_default();
         match completed {
-            Completed::Parent { job, is_there } => {
-                if is_there {
-                    self.histories.extend(job);
-                }
-            }
-            Completed::Histories(None) => {}
-            Completed::Histories(Some(names)) => {
-                self.histories = names.iter().filter_map(|name| JobName::parse(name).ok()).collect();
-            }
             Completed::Multi { group, sent, result: Ok(_) } => {
                 outcome.acknowledged = Some(sent);
                 self.accept(group, &mut outcome);
@@ -354,12 +315,12 @@ impl<C: Client, K: Clock> Committer<C, K> {
             Completed::Multi { group, result: Err(failed), .. } => self.refused(group, failed, &mut outcome),
             Completed::Traces { group, failed, found: Ok(found) } => self.judge(group, failed, &found, &mut outcome),
             Completed::Traces { group, found: Err(error), .. } => match error {
-                Error::SessionOver => self.refused(group, MultiError { index: None, error }, &mut outcome),
+                Error::SessionOver => self.refused(group, CommitError { index: None, error }, &mut outcome),
                 // Sending the multi again leads back here: it needs another answer anyway.
                 _ => drop(self.due.insert(group, self.context.clock.now().up + RESEND_PAUSE)),
             },
         }
-        let rest = group.and_then(|group| self.groups.get(&group)).map(Group::jobs).unwrap_or_default();
+        let rest = self.groups.get(&group).map(Group::jobs).unwrap_or_default();
         rest.iter().for_each(|job| self.waiting.hold(job));
         jobs.iter().for_each(|job| self.waiting.free(job));
         outcome
@@ -367,7 +328,6 @@ impl<C: Client, K: Clock> Committer<C, K> {
 
     fn accept(&mut self, id: u64, outcome: &mut CommitEffects) {
         let Some(group) = self.groups.remove(&id) else { return };
-        self.histories.extend(group.histories());
         if !self.refusals.is_empty() {
             let jobs = group.members.iter().map(|pending| pending.change.job());
             outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.damage.path)));
@@ -377,7 +337,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         outcome.answers.extend(group.members.into_iter().map(|pending| (pending.id, Commit::Accepted)));
     }
 
-    fn refused(&mut self, id: u64, failed: MultiError, outcome: &mut CommitEffects) {
+    fn refused(&mut self, id: u64, failed: CommitError, outcome: &mut CommitEffects) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         match failed.error {
             Error::Unanswered(_) => {
@@ -398,7 +358,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// carried out.
     ///
     /// An end may also have been sent by an earlier process that died before the answer.
-    fn read_traces(&mut self, id: u64, failed: MultiError) {
+    fn read_traces(&mut self, id: u64, failed: CommitError) {
         let (Some(group), Ok(client)) = (self.groups.get(&id), self.context.line()) else {
             self.due.insert(id, Uptime::ZERO);
             return;
@@ -410,7 +370,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         }));
     }
 
-    fn judge(&mut self, id: u64, failed: MultiError, found: &[Read], outcome: &mut CommitEffects) {
+    fn judge(&mut self, id: u64, failed: CommitError, found: &[Read], outcome: &mut CommitEffects) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let was_in_doubt = std::mem::take(&mut group.is_in_doubt);
         match group.judge(found) {
@@ -430,7 +390,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
     }
 
     /// Handles a multi that was certainly not carried out: answers the change that failed and sends the others again.
-    fn settle(&mut self, id: u64, failed: &MultiError, outcome: &mut CommitEffects) {
+    fn settle(&mut self, id: u64, failed: &CommitError, outcome: &mut CommitEffects) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         match group.drop_failed(failed) {
             GroupFailure::Fence(fenced) => {
@@ -446,16 +406,6 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 self.send_again(id);
             }
             GroupFailure::Rewritten => self.send_again(id),
-            GroupFailure::NoHistory => {
-                // If one is gone, the others may be gone as well.
-                let is_of_group: BTreeSet<JobName> = group.histories().collect();
-                self.histories.retain(|job| !is_of_group.contains(job));
-                self.send_again(id);
-            }
-            GroupFailure::NoParent(path) => {
-                self.make_parents(&path);
-                self.send_again(id);
-            }
             GroupFailure::Refused { pending, path } => {
                 self.defer(id, pending, Damage::unwritten(path, &failed.error), outcome);
                 self.send_again(id);
@@ -472,12 +422,11 @@ impl<C: Client, K: Clock> Committer<C, K> {
 
     /// Sends a group again that was certainly not carried out, and may have changed since.
     fn send_again(&mut self, id: u64) {
-        let Some(group) = self.groups.get_mut(&id) else { return };
+        let Some(group) = self.groups.get(&id) else { return };
         if group.members.is_empty() {
             self.groups.remove(&id);
             return;
         }
-        group.create_histories(|job| self.histories.contains(job));
         self.due.insert(id, Uptime::ZERO);
     }
 
@@ -514,23 +463,11 @@ impl<C: Client, K: Clock> Committer<C, K> {
         outcome.refused.push(damage);
         pause
     }
-
-    /// Creates the missing ancestors of a path. They are handed over now, so they exist before what is sent next.
-    fn make_parents(&mut self, path: &str) {
-        let Ok(client) = self.context.line() else { return };
-        for parent in paths::ancestors(path) {
-            let create = client.create(parent, Vec::new(), Mode::Persistent);
-            self.requests.push(Box::pin(async move {
-                let _ = create.await;
-                Completed::Parent { job: None, is_there: true }
-            }));
-        }
-    }
 }
 
 /// The fence of a group: the candidate must exist and be unchanged since it was created.
 pub(super) fn check(candidate: &str) -> Op {
-    Op::Check { path: candidate.to_owned(), version: 0 }
+    Op::Check { path: candidate.to_owned(), at: Version::FIRST.into() }
 }
 
 #[cfg(test)]

@@ -10,13 +10,13 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 
 use super::bounded::{self, Records, Sized};
-use super::client::{Client, Error, MultiError, Op, Stat, State};
 use super::damage::Damage;
 use super::paths;
+use crate::tree::{AtVersion, CommitError, Error, Limits, Op, Session, Stat, State};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::run::RunId;
-use cronkeeper_core::term::NodeName;
+use cronkeeper_core::term::{NodeName, SessionId};
 
 /// A session, and this node's identity in it.
 #[derive(Clone)]
@@ -30,8 +30,7 @@ pub struct SessionContext<C, K> {
 /// This node under one session.
 pub struct LocalNode {
     pub node: NodeName,
-    /// The session's id, as stats show it.
-    pub owner: i64,
+    pub session: SessionId,
     /// Prefix of the names of this session's candidates.
     pub prefix: String,
     /// The data of this session's candidates.
@@ -49,10 +48,11 @@ pub enum SessionError {
     /// This client lacks the right. The text names the path.
     #[error("{0}")]
     NoAuth(String),
-    #[error("the chroot does not exist")]
-    NoChroot,
-    #[error("the chroot is in the data of the cluster at {cluster}")]
-    ChrootInCluster { cluster: String },
+    /// The root that the service's address names does not exist.
+    #[error("the root does not exist")]
+    NoRoot,
+    #[error("the root is among the data of the cluster at {cluster}")]
+    RootInCluster { cluster: String },
 }
 
 impl SessionError {
@@ -60,7 +60,9 @@ impl SessionError {
     pub fn of(error: &Error, path: &str) -> Self {
         match error {
             Error::SessionOver => Self::SessionOver,
-            Error::NoAuth => Self::NoAuth(format!("{path}: {error}")),
+            Error::Denied => Self::NoAuth(format!("{path}: {error}")),
+            Error::NoRoot => Self::NoRoot,
+            Error::RootInCluster { cluster } => Self::RootInCluster { cluster: cluster.clone() },
             error => Self::Again(format!("{path}: {error}")),
         }
     }
@@ -78,15 +80,19 @@ impl<T> At<T> for Result<T, Error> {
     }
 }
 
-impl<T> At<T> for Result<T, MultiError> {
+impl<T> At<T> for Result<T, CommitError> {
     fn at(self, path: &str) -> Result<T, SessionError> {
         self.map_err(|failed| SessionError::of(&failed.error, path))
     }
 }
 
-impl<C: Client, K: Clock> SessionContext<C, K> {
+impl<C: Session, K: Clock> SessionContext<C, K> {
     pub fn new(client: C, clock: K, me: LocalNode) -> Self {
         Self { client, clock, me: Arc::new(me) }
+    }
+
+    pub fn limits(&self) -> Limits {
+        self.client.limits()
     }
 
     /// The session if it is connected.
@@ -119,42 +125,25 @@ impl<C: Client, K: Clock> SessionContext<C, K> {
         }
     }
 
-    /// Removes these candidates, and the member if it belongs to one of these sessions. It uses one multi, so that
+    /// Removes these candidates, and the member if it belongs to one of these sessions. It uses one commit, so that
     /// nobody sees one without the other.
-    pub async fn remove_entries(&self, candidates: Vec<String>, sessions: &[i64]) -> Result<(), SessionError> {
-        let remove = |name: &String| Op::Delete { path: paths::under(paths::LEADER, name), version: -1 };
+    pub async fn remove_entries(&self, candidates: Vec<String>, sessions: &[SessionId]) -> Result<(), SessionError> {
+        let remove = |name: &String| Op::Delete { path: paths::under(paths::LEADER, name), at: AtVersion::Any };
         let mut ops: Vec<Op> = candidates.iter().map(remove).collect();
         let member = self.member();
         if let Some(stat) = self.line()?.stat(&member).await.at(&member)?
-            && sessions.contains(&stat.ephemeral_owner)
+            && stat.session.as_ref().is_some_and(|session| sessions.contains(session))
         {
-            ops.push(Op::Delete { path: member.clone(), version: stat.version });
+            ops.push(Op::Delete { path: member.clone(), at: stat.version.into() });
         }
         if !ops.is_empty() {
-            self.line()?.multi(ops).await.at(&member)?;
+            self.line()?.commit(ops).await.at(&member)?;
         }
         Ok(())
     }
 }
 
-/// Checks that the chroot exists.
-///
-/// A server that lags behind may not know a new one yet, so a write confirms that it is missing.
-///
-/// # Errors
-/// [`SessionError::NoChroot`], or if the servers do not answer.
-pub async fn check_chroot<C: Client>(client: &C) -> Result<(), SessionError> {
-    if client.chroot().is_empty() || client.stat("/").await.at("/")?.is_some() {
-        return Ok(());
-    }
-    match client.multi(vec![Op::Check { path: "/".to_owned(), version: -1 }]).await {
-        Ok(_) => Ok(()),
-        Err(MultiError { error: Error::NoNode, .. }) => Err(SessionError::NoChroot),
-        Err(failed) => Err(failed).at("/"),
-    }
-}
-
-/// A znode's name, data and metadata.
+/// A record's name, its data, and what is known of it.
 pub type Found = (String, Vec<u8>, Stat);
 
 /// Result of reading many children.
@@ -174,19 +163,19 @@ impl Reads {
 }
 
 /// Children whose sizes are known.
-pub struct SizedChildren {
+pub struct SizedRecords {
     parent: String,
     names: Vec<String>,
     sizes: Sized,
 }
 
-impl SizedChildren {
+impl SizedRecords {
     /// Reads the sizes of children.
-    pub async fn of<C: Client>(client: &C, parent: &str, names: Vec<String>) -> Result<Self, SessionError> {
+    pub async fn of<C: Session>(client: &C, parent: &str, names: Vec<String>) -> Result<Self, SessionError> {
         Self::of_kind(client, parent, names, kind(parent)).await
     }
 
-    async fn of_kind<C: Client>(
+    async fn of_kind<C: Session>(
         client: &C,
         parent: &str,
         names: Vec<String>,
@@ -200,14 +189,14 @@ impl SizedChildren {
     /// Reads them, all requests handed over before the first answer. Leaves out those that are gone by now.
     ///
     /// A child that cannot be read does not affect the others.
-    pub async fn get<C: Client>(self, client: &C) -> Result<Reads, SessionError> {
+    pub async fn get<C: Session>(self, client: &C) -> Result<Reads, SessionError> {
         let Self { parent, names, sizes } = self;
         let answers = sizes.get(client).await.at(&parent)?;
         let mut reads = Reads::default();
         for (name, answer) in names.into_iter().zip(answers) {
             match answer {
                 Ok((data, stat)) => reads.found.push((name, data, stat)),
-                Err(Error::NoNode) => {}
+                Err(Error::Missing) => {}
                 Err(error) if error.is_of_path() => reads.unread.push((name, error)),
                 Err(error) => return Err(error).at(&paths::under(&parent, &name)),
             }
@@ -227,10 +216,10 @@ fn kind(parent: &str) -> Records {
 }
 
 /// Reads history records, one request after the other, so that few are in flight however many there are.
-pub async fn get_history<C: Client>(client: &C, parent: &str, names: Vec<String>) -> Result<Reads, SessionError> {
+pub async fn get_history<C: Session>(client: &C, parent: &str, names: Vec<String>) -> Result<Reads, SessionError> {
     let mut reads = Reads::default();
     for names in names.chunks(bounded::HISTORY.count) {
-        let sized = SizedChildren::of_kind(client, parent, names.to_vec(), bounded::HISTORY).await?;
+        let sized = SizedRecords::of_kind(client, parent, names.to_vec(), bounded::HISTORY).await?;
         let more = sized.get(client).await?;
         reads.found.extend(more.found);
         reads.unread.extend(more.unread);
@@ -239,19 +228,19 @@ pub async fn get_history<C: Client>(client: &C, parent: &str, names: Vec<String>
 }
 
 /// Reads history records whose metadata is known.
-pub async fn get_known_history<C: Client>(
+pub async fn get_known_history<C: Session>(
     client: &C,
     parent: &str,
     known: Vec<(String, Stat)>,
 ) -> Result<Reads, SessionError> {
     let names = known.iter().map(|(name, _)| name.clone()).collect();
-    let znodes = known.into_iter().map(|(name, stat)| (paths::under(parent, &name), stat));
-    let sizes = Sized::known(znodes, bounded::HISTORY);
-    SizedChildren { parent: parent.to_owned(), names, sizes }.get(client).await
+    let records = known.into_iter().map(|(name, stat)| (paths::under(parent, &name), stat));
+    let sizes = Sized::known(records, bounded::HISTORY);
+    SizedRecords { parent: parent.to_owned(), names, sizes }.get(client).await
 }
 
 /// Reads the metadata of children, which needs no right to read them. Leaves out those that are gone.
-pub async fn stats<C: Client>(
+pub async fn stats<C: Session>(
     client: &C,
     parent: &str,
     names: Vec<String>,
@@ -276,28 +265,28 @@ pub async fn stats<C: Client>(
 pub const MOST_RECENT: usize = 60;
 
 /// The names of a job's newest records, at most `most`, in the order of the times they carry. Leaves out other names.
-pub async fn newest_history<C: Client>(client: &C, job: &JobName, most: usize) -> Result<Vec<String>, SessionError> {
-    let mut names = children(client, &paths::job_history(job)).await?;
+pub async fn newest_history<C: Session>(client: &C, job: &JobName, most: usize) -> Result<Vec<String>, SessionError> {
+    let mut names = names(client, &paths::job_history(job)).await?;
     names.retain(|name| RunId::parse(name).is_ok_and(|run| run.job() == job));
     Ok(names.split_off(names.len().saturating_sub(most)))
 }
 
 /// Waits until the server knows the newest runs: one that lags behind does once it has answered a write.
-pub async fn catch_up<C: Client>(client: &C) -> Result<(), SessionError> {
-    match client.multi(vec![Op::Check { path: paths::RUNNING.to_owned(), version: -1 }]).await {
-        Ok(_) | Err(MultiError { error: Error::NoNode | Error::NoAuth, .. }) => Ok(()),
+pub async fn catch_up<C: Session>(client: &C) -> Result<(), SessionError> {
+    match client.commit(vec![Op::Check { path: paths::RUNNING.to_owned(), at: AtVersion::Any }]).await {
+        Ok(_) | Err(CommitError { error: Error::Missing | Error::Denied, .. }) => Ok(()),
         Err(failed) => Err(failed).at(paths::RUNNING),
     }
 }
 
-/// The names of a znode's children; empty if it does not exist.
-pub async fn children<C: Client>(client: &C, parent: &str) -> Result<Vec<String>, SessionError> {
-    match client.children(parent).await {
+/// The names of the records below a folder, sorted; empty if there is no such folder.
+pub async fn names<C: Session>(client: &C, parent: &str) -> Result<Vec<String>, SessionError> {
+    match client.names(parent).await {
         Ok(mut names) => {
             names.sort_unstable();
             Ok(names)
         }
-        Err(Error::NoNode) => Ok(Vec::new()),
+        Err(Error::Missing) => Ok(Vec::new()),
         Err(error) => Err(error).at(parent),
     }
 }
@@ -310,15 +299,15 @@ pub fn or_none(names: Result<Vec<String>, SessionError>) -> Result<Vec<String>, 
     }
 }
 
-/// The names of a znode's children; if they cannot be read, empty, and the parent is added to `damaged`.
-pub async fn children_or_damaged<C: Client>(
+/// The names of the records below a folder; if they cannot be read, empty, and the folder is added to `damaged`.
+pub async fn names_or_damaged<C: Session>(
     client: &C,
     parent: &str,
     damaged: &mut Vec<Damage>,
 ) -> Result<Vec<String>, SessionError> {
-    match children(client, parent).await {
+    match names(client, parent).await {
         Err(SessionError::NoAuth(_)) => {
-            damaged.push(Damage::unread(parent, &Error::NoAuth));
+            damaged.push(Damage::unread(parent, &Error::Denied));
             Ok(Vec::new())
         }
         names => names,
@@ -326,8 +315,8 @@ pub async fn children_or_damaged<C: Client>(
 }
 
 /// Reads children that have small records.
-pub async fn get_small<C: Client>(client: &C, parent: &str, names: Vec<String>) -> Result<Reads, SessionError> {
-    SizedChildren::of(client, parent, names).await?.get(client).await
+pub async fn get_small<C: Session>(client: &C, parent: &str, names: Vec<String>) -> Result<Reads, SessionError> {
+    SizedRecords::of(client, parent, names).await?.get(client).await
 }
 
 /// The node named in the data of a queue entry.

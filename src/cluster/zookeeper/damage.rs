@@ -1,11 +1,11 @@
-//! Damaged paths: znodes that cannot be read, written or trusted.
+//! Damaged paths: records that cannot be read, written or trusted.
 //!
 //! The backend ignores each such path and reports it once for as long as it stays damaged.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::client::Error;
+use crate::tree::Error;
 use cronkeeper_core::escape;
 
 /// Most paths that are reported. If a parent is full of damaged children, a few of them are enough.

@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use futures_util::future::try_join3;
 
-use super::client::{Client, Error, Mode, MultiError, Op};
 use super::committer::check;
 use super::context::{self, At as _, SessionContext, SessionError};
 use super::paths;
+use crate::tree::{AtVersion, CommitError, Error, Life, Op, Session};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::election::{Defined, Member};
 use cronkeeper_core::job::JobName;
@@ -53,14 +53,14 @@ pub struct ForgetLook {
 }
 
 /// Checks the next jobs that are gone, and removes those that are due.
-pub async fn look<C: Client, K: Clock>(
+pub async fn look<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     order: ForgetOrder,
 ) -> Result<ForgetLook, SessionError> {
     if !all_define_the_same(&context, &order.defined).await? {
         return Ok(ForgetLook::default());
     }
-    let noted = context::children(context.line()?, paths::GONE).await?;
+    let noted = context::names(context.line()?, paths::GONE).await?;
     let back = noted.iter().filter(|name| JobName::parse(name).is_ok_and(|job| order.defined.jobs.contains(&job)));
     remove(&context, &order, back.map(|name| paths::under(paths::GONE, name)).collect()).await?;
 
@@ -87,11 +87,11 @@ pub async fn look<C: Client, K: Clock>(
 }
 
 /// True if every living node has the same jobs as this one. A member that cannot be read may have others.
-async fn all_define_the_same<C: Client, K: Clock>(
+async fn all_define_the_same<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     defined: &Defined,
 ) -> Result<bool, SessionError> {
-    let names = context::children(context.line()?, paths::NODES).await?;
+    let names = context::names(context.line()?, paths::NODES).await?;
     let members = context.get_small(paths::NODES, names).await?;
     let has_the_same = |data: &[u8]| {
         serde_json::from_slice::<Member>(data).is_ok_and(|member| member.published.defines(&defined.digest))
@@ -100,21 +100,21 @@ async fn all_define_the_same<C: Client, K: Clock>(
 }
 
 /// The jobs that have a mark, a history or a pause.
-async fn kept<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<BTreeSet<JobName>, SessionError> {
+async fn kept<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<BTreeSet<JobName>, SessionError> {
     let client = context.line()?;
     let (jobs, history, control) = try_join3(
-        context::children(client, paths::JOBS),
-        context::children(client, paths::HISTORY),
-        context::children(client, paths::CONTROL),
+        context::names(client, paths::JOBS),
+        context::names(client, paths::HISTORY),
+        context::names(client, paths::CONTROL),
     )
     .await?;
     Ok(jobs.iter().chain(&history).chain(&control).filter_map(|name| JobName::parse(name).ok()).collect())
 }
 
 /// The jobs that have a run in flight or a requested run.
-async fn busy<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<BTreeSet<JobName>, SessionError> {
-    let running = context::children(context.line()?, paths::RUNNING).await?;
-    let names = context::children(context.line()?, paths::TRIGGERS).await?;
+async fn busy<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<BTreeSet<JobName>, SessionError> {
+    let running = context::names(context.line()?, paths::RUNNING).await?;
+    let names = context::names(context.line()?, paths::TRIGGERS).await?;
     let triggers = context.get_small(paths::TRIGGERS, names).await?;
     let wanted = triggers.found.iter().filter_map(|(_, data, _)| Note::read(data).ok().map(Note::into_job));
     let running = running.iter().filter_map(|name| Some(RunId::parse(name).ok()?.job().clone()));
@@ -122,7 +122,7 @@ async fn busy<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<BTr
 }
 
 /// Notes that a job is gone. If it has been gone long enough, removes it and returns the number of its history records.
-async fn forget_if_due<C: Client, K: Clock>(
+async fn forget_if_due<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     order: &ForgetOrder,
     job: &JobName,
@@ -138,63 +138,58 @@ async fn forget_if_due<C: Client, K: Clock>(
     let history_stat = context.line()?.stat(&history).await.at(&history)?;
     let newest = context::newest_history(context.line()?, job, context::MOST_RECENT).await?;
     let newest = context::stats(context.line()?, &history, newest).await?;
-    let stats = [Some(noted), record_stat, control_stat].into_iter().flatten();
-    let newest = stats.chain(newest.into_iter().map(|(_, stat)| stat)).map(|stat| stat.mtime_ms).max();
+    let stats = [Some(&noted), record_stat.as_ref(), control_stat.as_ref()].into_iter().flatten();
+    let newest = stats.chain(newest.iter().map(|(_, stat)| stat)).map(|stat| stat.changed_at.as_millisecond()).max();
     let after = i64::try_from(order.after.as_millis()).unwrap_or(i64::MAX);
     if newest.is_none_or(|newest| order.now_ms.saturating_sub(newest) < after) {
         return Ok(None);
     }
-    let names = context::children(context.line()?, &history).await?;
+    let names = context::names(context.line()?, &history).await?;
     let records = names.len();
     if !remove(context, order, names.iter().map(|name| paths::under(&history, name)).collect()).await? {
         return Ok(None);
     }
     // Delete the mark last: as long as it exists, a later pass finds the rest of the job.
-    let parts = [(history, history_stat.map(|_| -1)), (control, control_stat.map(|stat| stat.version))];
-    let parts = parts.into_iter().chain([(note, Some(-1)), (record, record_stat.map(|stat| stat.version))]);
-    let deletes = parts.filter_map(|(path, version)| Some(Op::Delete { path, version: version? }));
+    let parts =
+        [(history, history_stat.map(|_| AtVersion::Any)), (control, control_stat.map(|stat| stat.version.into()))];
+    let parts =
+        parts.into_iter().chain([(note, Some(AtVersion::Any)), (record, record_stat.map(|stat| stat.version.into()))]);
+    let deletes = parts.filter_map(|(path, at)| Some(Op::Delete { path, at: at? }));
     let ops = std::iter::once(check(&order.fence)).chain(deletes).collect();
-    Ok(done(context.line()?.multi(ops).await, job.as_str())?.then_some(records))
+    Ok(done(context.line()?.commit(ops).await, job.as_str())?.then_some(records))
 }
 
-async fn make_note<C: Client, K: Clock>(
+async fn make_note<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     order: &ForgetOrder,
     note: &str,
 ) -> Result<(), SessionError> {
-    let create = |path: &str| Op::Create { path: path.to_owned(), data: Vec::new(), mode: Mode::Persistent };
-    let ops = vec![check(&order.fence), create(note)];
-    match context.line()?.multi(ops).await {
-        Err(MultiError { index: Some(1), error: Error::NoNode }) => {
-            let with_parent = vec![check(&order.fence), create(paths::GONE), create(note)];
-            done(context.line()?.multi(with_parent).await, note).map(drop)
-        }
-        answer => done(answer, note).map(drop),
-    }
+    let create = Op::Create { path: note.to_owned(), data: Vec::new(), life: Life::Lasting };
+    done(context.line()?.commit(vec![check(&order.fence), create]).await, note).map(drop)
 }
 
-/// Removes these znodes, some at a time. Returns false if one was changed meanwhile: the next pass tries again.
-async fn remove<C: Client, K: Clock>(
+/// Removes these records, some at a time. Returns false if one was changed meanwhile: the next pass tries again.
+async fn remove<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     order: &ForgetOrder,
     paths: Vec<String>,
 ) -> Result<bool, SessionError> {
-    for paths in paths.chunks(MOST_DELETES) {
-        let deletes = paths.iter().map(|path| Op::Delete { path: path.clone(), version: -1 });
+    for paths in paths.chunks(MOST_DELETES.min(context.limits().jobs(1))) {
+        let deletes = paths.iter().map(|path| Op::Delete { path: path.clone(), at: AtVersion::Any });
         let ops = std::iter::once(check(&order.fence)).chain(deletes).collect();
-        if !done(context.line()?.multi(ops).await, &paths[0])? {
+        if !done(context.line()?.commit(ops).await, &paths[0])? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-/// Returns false if a znode was not in the expected state. If that is the candidate, the term is over: returns an
+/// Returns false if a record was not in the expected state. If that is the candidate, the term is over: returns an
 /// error.
-fn done<T>(answer: Result<T, MultiError>, path: &str) -> Result<bool, SessionError> {
+fn done<T>(answer: Result<T, CommitError>, path: &str) -> Result<bool, SessionError> {
     match answer {
         Ok(_) => Ok(true),
-        Err(MultiError { index: Some(0), error: Error::NoNode | Error::BadVersion }) => {
+        Err(CommitError { index: Some(0), error: Error::Missing | Error::Changed }) => {
             Err(SessionError::Again("this node no longer leads".into()))
         }
         Err(failed) if failed.error.is_of_state() => Ok(false),

@@ -22,7 +22,7 @@ fn done<T>(future: impl Future<Output = Result<T, context::SessionError>>) -> T 
 #[test]
 fn fuzz_ledger_in_zookeeper() {
     Fuzz { longest: 16 << 10, ..Fuzz::of("ledger", LEDGER_WORDS) }.run(|input| {
-        let server = Server::new();
+        let server = Server::default();
         // 2026-11-20T10:00:00Z, or servers without a clock.
         server.tree().time_ms = if input.len() % 2 == 0 { 1_795_168_800_000 } else { 0 };
         let text = text(input);

@@ -11,11 +11,11 @@ use futures_util::future::join_all;
 use jiff::Timestamp;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::client::{Client, Connect, ConnectError, Error, Mode};
 use super::cluster_id::{self, Recorded};
 use super::context::{self, At as _, LocalNode, SessionContext, SessionError};
 use super::store::{ClaimError, SessionStore};
-use super::{paths, session_id, snapshot, transaction};
+use super::{paths, snapshot, transaction};
+use crate::tree::{Connect, ConnectError, Error, Life, Session};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::coordination::Event;
 use cronkeeper_core::election::Failure;
@@ -28,10 +28,10 @@ use cronkeeper_core::term::{NodeName, SessionId};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Leftover {
     /// Sessions whose entries are removed.
-    pub(super) sessions: Vec<i64>,
+    pub(super) sessions: Vec<SessionId>,
     /// Sessions that had left nothing. If one of them holds the node's name again, the member is removed. The rest is left
     /// to the servers, which expire the session: until then this node restores what it knows.
-    pub(super) left: Vec<i64>,
+    pub(super) left: Vec<SessionId>,
     /// Those of `sessions` whose processes are dead: their runs end here. A living process ends its own runs itself.
     pub(super) dead: BTreeSet<SessionId>,
     /// Ends that the dead processes could not send.
@@ -46,7 +46,7 @@ impl Leftover {
     /// What the state directory knows of dead processes.
     pub(super) fn of_the_dead(store: &dyn SessionStore) -> Self {
         let sessions = store.removable();
-        let dead = sessions.iter().copied().map(session_id).collect();
+        let dead = sessions.iter().cloned().collect();
         Self { sessions, left: Vec::new(), dead, ends: store.open_ends(), noted: store.noted(), successor: None }
     }
 
@@ -116,13 +116,13 @@ pub async fn release<C: Connect, K: Clock>(
     successor: UnboundedSender<Event>,
 ) -> Result<(), ReleaseError> {
     let client = connect.connect().await.map_err(|error| target.not_connected(error))?;
-    context::check_chroot(&client).await.map_err(|error| target.failed(error))?;
+    client.check_root().await.at("/").map_err(|error| target.failed(error))?;
     let recorded = cluster_id::read(&client).await.at(paths::CLUSTER);
     let cluster = recorded.and_then(Recorded::id).map_err(|error| target.failed(error))?;
     store.claim(&cluster).map_err(|error| target.refused(error, cluster))?;
     let me = LocalNode {
         node: target.node.clone(),
-        owner: client.owner_id(),
+        session: client.id(),
         prefix: String::new(),
         candidate_data: Vec::new(),
     };
@@ -146,8 +146,8 @@ impl ReleaseTarget {
             SessionError::Again(error) => ReleaseError::NotNow(error),
             SessionError::SessionOver => ReleaseError::NotNow(Error::SessionOver.to_string()),
             SessionError::NoAuth(detail) => Failure::Refused { service, detail }.into(),
-            SessionError::NoChroot => Failure::NoChroot { chroot: self.chroot.clone(), service }.into(),
-            SessionError::ChrootInCluster { cluster } => {
+            SessionError::NoRoot => Failure::NoChroot { chroot: self.chroot.clone(), service }.into(),
+            SessionError::RootInCluster { cluster } => {
                 Failure::ChrootInCluster { chroot: self.chroot.clone(), cluster, service }.into()
             }
         }
@@ -164,7 +164,7 @@ impl ReleaseTarget {
 }
 
 /// Ends the runs, then removes the entries.
-pub(super) async fn give_up<C: Client, K: Clock>(
+pub(super) async fn give_up<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     left: &Leftover,
 ) -> Result<(), SessionError> {
@@ -178,7 +178,7 @@ pub(super) async fn give_up<C: Client, K: Clock>(
 }
 
 /// Settles the runs in flight of the dead processes.
-pub(super) async fn end_runs<C: Client, K: Clock>(
+pub(super) async fn end_runs<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     left: &Leftover,
 ) -> Result<(), SessionError> {
@@ -187,7 +187,7 @@ pub(super) async fn end_runs<C: Client, K: Clock>(
     }
     context::catch_up(context.line()?).await?;
     // Records that cannot be read stay; the leader reports them.
-    let names = context::or_none(context::children(context.line()?, paths::RUNNING).await)?;
+    let names = context::or_none(context::names(context.line()?, paths::RUNNING).await)?;
     let found = context.get_small(paths::RUNNING, names).await?.found;
     let runs = found.into_iter().filter_map(|(name, data, stat)| snapshot::run_record(&name, &data, &stat).ok());
     // Wait for all, whatever the first one returns: a request that was handed over is never dropped.
@@ -198,7 +198,7 @@ pub(super) async fn end_runs<C: Client, K: Clock>(
 /// Ends a run of a dead process, or marks it as unstarted, unless somebody else has settled it.
 ///
 /// Changes that the servers refuse are left to the daemon: its committer retries and reports them.
-async fn settle_run<C: Client, K: Clock>(
+async fn settle_run<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     left: &Leftover,
     mut run: RunRecord,
@@ -207,15 +207,15 @@ async fn settle_run<C: Client, K: Clock>(
     let path = paths::running(&run.id());
     while let Some(change) = left.settle(&run, version, &context.me.node, context.clock.now().wall) {
         // It exists in most cases. If this fails for another reason, the multi fails too.
-        let _ = context.line()?.create(&paths::job_history(&run.job), Vec::new(), Mode::Persistent).await;
-        match context.line()?.multi(transaction::ops(&change)).await.map_err(|failed| failed.error) {
+        let _ = context.line()?.create(&paths::job_history(&run.job), Vec::new(), Life::Lasting).await;
+        match context.line()?.commit(transaction::ops(&change)).await.map_err(|failed| failed.error) {
             Ok(_) => {
                 if let Change::End { end, .. } = change {
                     left.report(end, version);
                 }
                 return Ok(());
             }
-            Err(Error::BadVersion) => {}
+            Err(Error::Changed) => {}
             Err(error) if error.is_of_path() => return Ok(()),
             Err(error) => return Err(error).at(&path),
         }
@@ -230,12 +230,13 @@ async fn settle_run<C: Client, K: Clock>(
     Ok(())
 }
 
-async fn remove_entries<C: Client, K: Clock>(
+async fn remove_entries<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
-    sessions: &[i64],
+    sessions: &[SessionId],
 ) -> Result<(), SessionError> {
-    let names = context::children(context.line()?, paths::LEADER).await?;
+    let names = context::names(context.line()?, paths::LEADER).await?;
     let found = context::stats(context.line()?, paths::LEADER, names).await?;
-    let theirs = found.into_iter().filter(|(_, stat)| sessions.contains(&stat.ephemeral_owner));
+    let theirs =
+        found.into_iter().filter(|(_, stat)| stat.session.as_ref().is_some_and(|session| sessions.contains(session)));
     context.remove_entries(theirs.map(|(name, _)| name).collect(), sessions).await
 }

@@ -1,6 +1,6 @@
 //! The last end of each job, kept up to date by reading only what has changed.
 //!
-//! A job's history is a znode with a child for each record, and the znode's metadata counts the children that were
+//! A job's history is a folder with a record for each run, and the folder's metadata counts the records that were
 //! created and removed. So one small read a job tells whether a run of it has ended since, and only then the records
 //! are read. The metadata of all jobs is requested at once: with 10,000 jobs that takes a fraction of a second.
 
@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
-use super::client::{Client, Stat};
 use super::context::{self, SessionError};
 use super::{paths, reader};
+use crate::tree::{Revision, Session, Stat};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::LastEnd;
 
@@ -28,13 +28,13 @@ struct KnownEnd {
 /// Changes whenever a record is added to a history or removed, and when the history is removed and created again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HistoryVersion {
-    czxid: i64,
-    cversion: i32,
+    created: Revision,
+    below: i64,
 }
 
 impl From<Stat> for HistoryVersion {
     fn from(stat: Stat) -> Self {
-        Self { czxid: stat.czxid, cversion: stat.cversion }
+        Self { created: stat.created, below: stat.below }
     }
 }
 
@@ -42,7 +42,7 @@ impl KnownEnds {
     /// Reads the histories that have changed, and forgets those that are gone.
     ///
     /// If this future is dropped or fails, what was read until then is kept: each entry is complete.
-    pub async fn refresh<C: Client>(&mut self, client: &C) -> Result<(), SessionError> {
+    pub async fn refresh<C: Session>(&mut self, client: &C) -> Result<(), SessionError> {
         let names = reader::jobs_with_history(client).await?;
         let names = names.iter().map(|job| job.as_str().to_owned()).collect();
         let found = context::stats(client, paths::HISTORY, names).await?;
@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
     use crate::test_records::{record, success};
-    use crate::zookeeper::client::Op;
+    use crate::tree::{AtVersion, Op};
     use crate::zookeeper::context::json;
     use crate::zookeeper::tests_support::Server;
     use cronkeeper_core::run::{HistoryRecord, Outcome, RunEnd};
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn only_the_histories_that_have_changed_are_read_again() {
-        let (server, mut known) = (Server::new(), KnownEnds::default());
+        let (server, mut known) = (Server::default(), KnownEnds::default());
         for job in ["a", "b"] {
             (0..20).for_each(|second| put(&server, job, second, Outcome::Success));
         }
@@ -110,11 +110,11 @@ mod tests {
 
     #[test]
     fn a_history_that_is_gone_is_forgotten_and_a_new_one_is_read() {
-        let (server, mut known) = (Server::new(), KnownEnds::default());
+        let (server, mut known) = (Server::default(), KnownEnds::default());
         put(&server, "a", 1, Outcome::Success);
         assert_eq!(refresh(&mut known, &server).0, [Outcome::Success]);
         let (run, job) = (known.0.values().next().and_then(|known| known.end.clone()).expect("read").run, "a");
-        let delete = |path: String| Op::Delete { path, version: -1 };
+        let delete = |path: String| Op::Delete { path, at: AtVersion::Any };
         let gone = vec![delete(paths::history(&run)), delete(format!("{}/{job}", paths::HISTORY))];
         server.tree().apply(gone);
         assert_eq!(refresh(&mut known, &server).0, []);

@@ -9,7 +9,7 @@
 //!  entry_watches         notice lost entries and requests to release
 //! ```
 //!
-//! An entry is ephemeral and sequential. Each client waits for one other entry, and each release wakes one client. All
+//! An entry is appended, and ends with its session. Each client waits for one other entry, and each release wakes one client. All
 //! entries of a client on several paths are created in one transaction. So of two clients, the same one is first on
 //! every path that both want, and no circle of clients can wait for each other: the order of transactions is total.
 //!
@@ -37,8 +37,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::client::Client;
 use super::context::{SessionError, json};
+use crate::tree::Session;
 use cronkeeper_core::lock::{LockKey, LockKind, LockPath};
 use cronkeeper_core::term::FencingToken;
 
@@ -133,7 +133,7 @@ impl LockError {
 ///
 /// # Errors
 /// If the queue cannot be read.
-pub async fn held_by_key<C: Client>(
+pub async fn held_by_key<C: Session>(
     client: &C,
     path: &LockPath,
     keys: &[LockKey],
@@ -146,7 +146,7 @@ pub async fn held_by_key<C: Client>(
             continue;
         }
         if let Some(stat) = queue::stat(client, &path.child(own)).await? {
-            return Ok(Some((kind, FencingToken(stat.czxid))));
+            return Ok(Some((kind, stat.created.token())));
         }
     }
     Ok(None)

@@ -1,15 +1,15 @@
 //! A job's history records, the newest end first, without reading all of them.
 //!
 //! A record's name tells when its run was due, not when it ended: a run that took a day ended after hundreds of runs
-//! with later names. But a record is written after its run has ended, and the metadata of a znode tells when it was
+//! with later names. But a record is written after its run has ended, and the metadata of a record tells when it was
 //! written. So the metadata of all records is read, which is a tenth of their size, and then records are read in the
 //! order of their writes, until none that is left can have ended late enough.
 
 use std::vec::IntoIter;
 
-use super::client::{Client, Stat};
 use super::context::{self, Reads, SessionError};
 use super::paths;
+use crate::tree::{Session, Stat};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::run::HistoryRecord;
 
@@ -28,30 +28,32 @@ pub(super) struct NewestRecords {
 }
 
 impl NewestRecords {
-    pub async fn of<C: Client>(client: &C, job: &JobName) -> Result<Self, SessionError> {
+    pub async fn of<C: Session>(client: &C, job: &JobName) -> Result<Self, SessionError> {
         let parent = paths::job_history(job);
         let names = context::or_none(context::newest_history(client, job, MOST_RECORDS).await)?;
         let mut found = context::stats(client, &parent, names).await?;
-        found.sort_by(|(a, one), (b, other)| (other.mtime_ms, other.mzxid, b).cmp(&(one.mtime_ms, one.mzxid, a)));
+        found.sort_by(|(a, one), (b, other)| {
+            (other.changed_at, other.changed, b).cmp(&(one.changed_at, one.changed, a))
+        });
         Ok(Self { parent, rest: found.into_iter(), unreadable: 0 })
     }
 
     /// When the record at this place was last written, in milliseconds by the servers' clock; the newest is at 0.
     pub fn written_at(&self, place: usize) -> Option<i64> {
-        self.rest.as_slice().get(place).map(|(_, stat)| stat.mtime_ms)
+        self.rest.as_slice().get(place).map(|(_, stat)| stat.changed_at.as_millisecond())
     }
 
     /// The next records, at most `most`, in any order, each with its size in bytes. `None` if `is_too_old` says that
     /// no record of that time, in microseconds, or an older one is wanted, and no newer one is left.
     ///
     /// Leaves out records that cannot be read, and counts them.
-    pub async fn next<C: Client>(
+    pub async fn next<C: Session>(
         &mut self,
         client: &C,
         most: usize,
         is_too_old: impl Fn(i64) -> bool,
     ) -> Result<Option<Vec<(HistoryRecord, usize)>>, SessionError> {
-        let latest_end = |stat: &Stat| stat.mtime_ms.saturating_mul(1_000).saturating_add(AHEAD);
+        let latest_end = |stat: &Stat| stat.changed_at.as_microsecond().saturating_add(AHEAD);
         let next = self.rest.as_slice().iter().take(most).take_while(|(_, stat)| !is_too_old(latest_end(stat)));
         let next: Vec<(String, Stat)> = next.cloned().collect();
         let Some(last) = next.len().checked_sub(1) else { return Ok(None) };
@@ -87,7 +89,7 @@ mod tests {
             runs in prop::collection::btree_map(0_i64..5_000, (0_i64..5_000, -60_i64..600), 0..90),
             limit in 1_usize..30, until in prop::option::of(0_i64..5_000),
         ) {
-            let server = Server::new();
+            let server = Server::default();
             let mut ends = Vec::new();
             for (due, (took, late)) in runs {
                 let ended_at = Timestamp::from_second(due + took).unwrap();

@@ -16,9 +16,9 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::bounded;
-use super::client::{Client, Done, Error, Lend, Mode, MultiError, Op, Watch};
 use super::context::{self, At as _, SessionError, json};
 use super::{LedgerReader, paths, requests, snapshot, wanted};
+use crate::tree::{CommitError, Committed, Error, Lend, Life, Op, Session, Watch};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{ControlEntry, Each, Followed, Operator, OperatorError, OperatorFuture};
 use cronkeeper_core::run::{
@@ -125,7 +125,7 @@ struct Doubt(AtomicUsize);
 
 /// What became of a write.
 enum Written {
-    Done(Vec<Done>),
+    Done(Committed),
     /// Another writer changed what it depends on: nothing was written.
     Superseded,
     /// It may have been carried out, or may be later.
@@ -141,16 +141,18 @@ impl Doubt {
     }
 
     /// Carries out a write. If the future is dropped, the doubt stays.
-    async fn write<C: Client>(&self, client: &C, ops: Vec<Op>, path: &str) -> Result<Written, SessionError> {
+    async fn write<C: Session>(&self, client: &C, ops: Vec<Op>, path: &str) -> Result<Written, SessionError> {
         self.0.fetch_add(1, Ordering::Relaxed);
-        let failed = match client.multi(ops).await {
+        let failed = match client.commit(ops).await {
             Ok(done) => return Ok(Written::Done(done)),
-            Err(MultiError { error: Error::Unanswered(_) | Error::SessionOver, .. }) => return Ok(Written::Unanswered),
+            Err(CommitError { error: Error::Unanswered(_) | Error::SessionOver, .. }) => {
+                return Ok(Written::Unanswered);
+            }
             Err(failed) => failed,
         };
         self.0.fetch_sub(1, Ordering::Relaxed);
         match failed.error {
-            Error::BadVersion | Error::NodeExists | Error::NoNode => Ok(Written::Superseded),
+            Error::Changed | Error::Exists | Error::Missing => Ok(Written::Superseded),
             _ => Err(failed).at(path),
         }
     }
@@ -178,7 +180,7 @@ impl<L: Lend> LedgerReader<L> {
             }
             let touch = match record {
                 Ok((data, stat)) => touch(job, id, Some((data, stat.version))),
-                Err(Error::NoNode) => touch(job, id, None),
+                Err(Error::Missing) => touch(job, id, None),
                 Err(error) => return Err(error).at(&paths::job(job)),
             };
             let ops = vec![control, touch, requests::notify_leader(paths::CONTROL)];
@@ -222,7 +224,7 @@ impl<L: Lend> LedgerReader<L> {
     async fn gone(&self, job: &JobName, pause: Uuid) -> Result<(), SessionError> {
         loop {
             match self.line().await?.get_and_watch(&paths::control(job)).await {
-                Err(Error::NoNode) => return Ok(()),
+                Err(Error::Missing) => return Ok(()),
                 Ok((data, ..)) if is_another(&data, pause) => return Ok(()),
                 Ok((_, _, watch)) => watch.fired().await,
                 Err(error) => return Err(error).at(&paths::control(job)),
@@ -240,8 +242,8 @@ impl<L: Lend> LedgerReader<L> {
             if let Some(known) = known(&client, &request.job, request.uuid).await? {
                 return Ok(known);
             }
-            let path = paths::under(paths::TRIGGERS, "");
-            let create = Op::Create { path, data: json(&request), mode: Mode::PersistentSequential };
+            let (folder, prefix) = (paths::TRIGGERS.to_owned(), String::new());
+            let create = Op::Append { folder, prefix, data: json(&request), life: Life::Lasting };
             let ops = vec![create, requests::notify_leader(paths::TRIGGERS)];
             let made = match doubt.write(&client, ops, paths::TRIGGERS).await? {
                 Written::Done(made) => made,
@@ -251,10 +253,7 @@ impl<L: Lend> LedgerReader<L> {
                     continue;
                 }
             };
-            let seq = made.first().and_then(|made| match made {
-                Done::Created(path) => paths::trigger_seq(paths::name(path)),
-                Done::Nothing | Done::Set(_) => None,
-            });
+            let seq = made.created.first().and_then(|path| paths::trigger_seq(paths::name(path)));
             let seq = seq.ok_or_else(|| SessionError::Again("the server's answer names no trigger".to_owned()))?;
             return Ok(RunId::manual(request.job, request.at, seq));
         }
@@ -306,12 +305,12 @@ impl<L: Lend> LedgerReader<L> {
             let (data, stat) = match client.get(&path).await {
                 Ok(found) => found,
                 // It may have begun a moment ago.
-                Err(Error::NoNode) if !is_caught_up => {
+                Err(Error::Missing) if !is_caught_up => {
                     context::catch_up(&client).await?;
                     is_caught_up = true;
                     continue;
                 }
-                Err(Error::NoNode) => return Ok(tried),
+                Err(Error::Missing) => return Ok(tried),
                 Err(error) => return Err(error).at(&path),
             };
             let (mut record, version) =
@@ -352,8 +351,8 @@ impl<L: Lend> LedgerReader<L> {
 }
 
 /// The run that belongs to a trigger's uuid, be it waiting, in flight or ended. `job`: whose runs are searched.
-async fn known<C: Client>(client: &C, job: &JobName, uuid: Uuid) -> Result<Option<RunId>, SessionError> {
-    let names = context::children(client, paths::TRIGGERS).await?;
+async fn known<C: Session>(client: &C, job: &JobName, uuid: Uuid) -> Result<Option<RunId>, SessionError> {
+    let names = context::names(client, paths::TRIGGERS).await?;
     let waiting = context::get_small(client, paths::TRIGGERS, names).await?.found;
     let waiting = waiting.into_iter().filter_map(|(name, data, _)| {
         let record: TriggerRecord = serde_json::from_slice(&data).ok()?;
@@ -363,7 +362,7 @@ async fn known<C: Client>(client: &C, job: &JobName, uuid: Uuid) -> Result<Optio
     if let Some(first) = waiting.min_by_key(RunId::trigger) {
         return Ok(Some(first));
     }
-    let names = context::children(client, paths::RUNNING).await?;
+    let names = context::names(client, paths::RUNNING).await?;
     let is_manual = |name: &String| RunId::parse(name).is_ok_and(|run| run.job() == job && run.trigger().is_some());
     let running = names.into_iter().filter(is_manual).collect();
     let running = context::get_small(client, paths::RUNNING, running).await?.found;
@@ -376,11 +375,11 @@ async fn known<C: Client>(client: &C, job: &JobName, uuid: Uuid) -> Result<Optio
     Ok(record.map(HistoryRecord::id))
 }
 
-async fn ended<C: Client>(client: &C, run: &RunId) -> Result<Option<HistoryRecord>, SessionError> {
+async fn ended<C: Session>(client: &C, run: &RunId) -> Result<Option<HistoryRecord>, SessionError> {
     let path = paths::history(run);
     match client.get(&path).await {
         Ok((data, _)) => bounded::HISTORY.parse(&data).map(Some).map_err(SessionError::Again),
-        Err(Error::NoNode) => Ok(None),
+        Err(Error::Missing) => Ok(None),
         Err(error) => Err(error).at(&path),
     }
 }
@@ -395,11 +394,11 @@ fn put_pause(job: &JobName, id: Uuid, pause: &Pause, was: Option<ControlEntry>) 
 /// The write that leaves a job's record as read, but gives it a new version.
 ///
 /// What is too large for a record is not sent back: the leader cannot read it either, and writes the record again.
-fn touch(job: &JobName, id: Uuid, record: Option<(Vec<u8>, i32)>) -> Op {
+fn touch(job: &JobName, id: Uuid, record: Option<(Vec<u8>, Version)>) -> Op {
     match record {
         Some((data, version)) => {
             let data = if bounded::SMALL.check(data.len()).is_ok() { data } else { Vec::new() };
-            write(paths::job(job), data, Some(Version(version)))
+            write(paths::job(job), data, Some(version))
         }
         None => write(paths::job(job), json(&undecided(id)), None),
     }
@@ -431,8 +430,8 @@ fn undecided(pause: Uuid) -> JobRecord {
 
 fn write(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
     match at {
-        Some(Version(version)) => Op::Set { path, data, version },
-        None => Op::Create { path, data, mode: Mode::Persistent },
+        Some(version) => Op::Set { path, data, at: version.into() },
+        None => Op::Create { path, data, life: Life::Lasting },
     }
 }
 
@@ -457,13 +456,16 @@ mod tests {
     #[test]
     fn a_record_that_is_too_large_is_not_sent_back() {
         let touched = |bytes: usize| {
-            let record = Some((vec![b'x'; bytes], 7));
-            let Op::Set { data, version, .. } = touch(&JobName::parse("load").unwrap(), Uuid::nil(), record) else {
+            let record = Some((vec![b'x'; bytes], Version(7)));
+            let Op::Set { data, at, .. } = touch(&JobName::parse("load").unwrap(), Uuid::nil(), record) else {
                 panic!()
             };
-            (data.len(), version)
+            (data.len(), at)
         };
         let most = bounded::SMALL.bytes;
-        assert_eq!([touched(most), touched(most + 1), touched(1 << 20)], [(most, 7), (0, 7), (0, 7)]);
+        assert_eq!(
+            [touched(most), touched(most + 1), touched(1 << 20)],
+            [most, 0, 0].map(|bytes| (bytes, Version(7).into()))
+        );
     }
 }

@@ -99,9 +99,9 @@ pub fn trigger(seq: TriggerSeq) -> String {
 }
 
 /// The sequence number in a trigger's name. Only names that servers make have one: [`trigger`] must lead back to the
-/// same znode, or the leader could never remove it.
+/// same record, or the leader could never remove it.
 pub fn trigger_seq(name: &str) -> Option<TriggerSeq> {
-    let number: i32 = name.parse().ok()?;
+    let number: i64 = name.parse().ok()?;
     let seq = TriggerSeq(u64::try_from(number).ok()?);
     (self::name(&trigger(seq)) == name).then_some(seq)
 }
@@ -149,8 +149,8 @@ mod tests {
     #[test]
     fn only_a_name_that_a_server_makes_is_a_trigger() {
         assert_eq!(trigger_seq("0000000007"), Some(TriggerSeq(7)));
-        assert_eq!(trigger_seq("2147483647"), Some(TriggerSeq(2_147_483_647)));
-        for bad in ["7", "+000000007", "00000000007", "2147483648", "18446744073709551615", "-000000007", ""] {
+        assert_eq!(trigger_seq("9223372036854775807"), Some(TriggerSeq(i64::MAX.unsigned_abs())));
+        for bad in ["7", "+000000007", "00000000007", "18446744073709551615", "-000000007", ""] {
             assert_eq!(trigger_seq(bad), None, "{bad}");
         }
     }

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use futures_util::future::join3;
 
-use super::client::{Client, Error, Mode, Op, Stat};
 use super::committer::check;
 use super::context::{self, At as _, SessionContext, SessionError};
 use super::damage::Damage;
-use super::queue::{self, QueueEntry, QueuePosition};
-use super::{paths, snapshot, time};
+use super::queue::{self, QueuePosition};
+use super::{paths, snapshot};
+use crate::tree::{AtVersion, Error, Life, Op, Session, Stat};
 use cronkeeper_core::clock::server::ServerTime;
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::Member;
@@ -117,7 +117,7 @@ pub struct Survey<W> {
 ///
 /// After a create without an answer (`is_unclear`), commits a write first: afterwards a listing shows what the create
 /// has made.
-pub async fn join<C: Client, K: Clock>(
+pub async fn join<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     is_unclear: bool,
 ) -> Result<CandidateName, SessionError> {
@@ -127,13 +127,12 @@ pub async fn join<C: Client, K: Clock>(
             return Ok(CandidateName(ours));
         }
     }
-    let path = paths::under(paths::LEADER, &context.me.prefix);
-    let made = context.line()?.create(&path, context.me.candidate_data.clone(), Mode::EphemeralSequential).await;
-    match made {
+    let data = context.me.candidate_data.clone();
+    match context.line()?.append(paths::LEADER, &context.me.prefix, data, Life::OfSession).await {
         Ok((path, _)) => Ok(CandidateName(paths::name(&path).to_owned())),
-        Err(Error::NoNode) => {
+        Err(Error::Missing) => {
             // Somebody removed the parent with everything in it.
-            let _ = context.line()?.create(paths::LEADER, Vec::new(), Mode::Persistent).await;
+            let _ = context.line()?.create(paths::LEADER, Vec::new(), Life::Lasting).await;
             Err(SessionError::Again(format!("{} was missing", paths::LEADER)))
         }
         Err(error) => Err(error).at(paths::LEADER),
@@ -141,13 +140,13 @@ pub async fn join<C: Client, K: Clock>(
 }
 
 /// Commits a write: afterwards every earlier request of this session has been carried out, or never will be.
-async fn settle<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<(), SessionError> {
+async fn settle<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<(), SessionError> {
     let member = context.member();
-    context.line()?.multi(vec![Op::Check { path: member.clone(), version: -1 }]).await.at(&member).map(drop)
+    context.line()?.commit(vec![Op::Check { path: member.clone(), at: AtVersion::Any }]).await.at(&member).map(drop)
 }
 
 /// Finds this node's predecessor and watches only that one, so that a removal wakes a single node.
-pub async fn look<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<Look<C::Watch>, SessionError> {
+pub async fn look<C: Session, K: Clock>(context: SessionContext<C, K>) -> Result<Look<C::Watch>, SessionError> {
     loop {
         let place = find_own(&context).await?;
         let Some(ours) = place.ours else { return Ok(Look::Gone) };
@@ -157,21 +156,21 @@ pub async fn look<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<
         let Some((node, stat, watch)) = watch_entry(&context, &path).await? else { continue };
         let behind = behind(&context, candidate, predecessor, node, place.first).await?;
         let lasts = "it precedes this node in the queue and is not ephemeral: it stays until somebody deletes it";
-        let damage = (stat.ephemeral_owner == 0).then(|| Damage::new(path, lasts));
+        let damage = stat.session.is_none().then(|| Damage::new(path, lasts));
         return Ok(Look::Behind(behind, watch, damage));
     }
 }
 
 /// The node and stat of an entry, with a watch on it; `None` if it is gone. An entry that cannot be read is not
 /// cronkeeper's.
-async fn watch_entry<C: Client, K: Clock>(
+async fn watch_entry<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     path: &str,
 ) -> Result<Option<(Option<NodeName>, Stat, C::Watch)>, SessionError> {
     // A read of data leaves no watch behind if the node does not exist; a check for existence would.
     match context.line()?.get_and_watch(path).await {
         Ok((data, stat, watch)) => return Ok(Some((context::node_in(&data), stat, watch))),
-        Err(Error::NoNode) => return Ok(None),
+        Err(Error::Missing) => return Ok(None),
         Err(error) if error.is_of_path() => {}
         Err(error) => return Err(error).at(path),
     }
@@ -179,7 +178,7 @@ async fn watch_entry<C: Client, K: Clock>(
     Ok(stat.map(|stat| (None, stat, watch)))
 }
 
-async fn behind<C: Client, K: Clock>(
+async fn behind<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     candidate: CandidateName,
     predecessor: String,
@@ -193,7 +192,7 @@ async fn behind<C: Client, K: Clock>(
 }
 
 /// Finds this node's position in the queue and removes surplus candidates of its own.
-async fn find_own<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<QueuePosition, SessionError> {
+async fn find_own<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<QueuePosition, SessionError> {
     let place = queue::place(&read_order(context).await?, &context.me.prefix);
     for surplus in &place.surplus {
         remove(context, surplus).await?;
@@ -201,26 +200,20 @@ async fn find_own<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result
     Ok(place)
 }
 
-async fn read_order<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<Vec<String>, SessionError> {
+async fn read_order<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<Vec<String>, SessionError> {
     ordered(context.line()?).await
 }
 
 /// The names of the candidates, first to last.
-pub async fn ordered<C: Client>(client: &C) -> Result<Vec<String>, SessionError> {
-    let names = context::children(client, paths::LEADER).await?;
-    let entries = if queue::needs_age(&names) {
-        let found = context::stats(client, paths::LEADER, names).await?;
-        found.into_iter().map(|(name, stat)| QueueEntry { name, czxid: stat.czxid }).collect()
-    } else {
-        names.into_iter().map(|name| QueueEntry { name, czxid: 0 }).collect()
-    };
-    Ok(queue::order(entries))
+pub async fn ordered<C: Session>(client: &C) -> Result<Vec<String>, SessionError> {
+    let names = context::names(client, paths::LEADER).await?;
+    client.in_order(paths::LEADER, names).await.at(paths::LEADER)
 }
 
-async fn remove<C: Client, K: Clock>(context: &SessionContext<C, K>, candidate: &str) -> Result<(), SessionError> {
+async fn remove<C: Session, K: Clock>(context: &SessionContext<C, K>, candidate: &str) -> Result<(), SessionError> {
     let path = paths::under(paths::LEADER, candidate);
-    match context.line()?.delete(&path, -1).await {
-        Ok(()) | Err(Error::NoNode) => Ok(()),
+    match context.line()?.delete(&path, AtVersion::Any).await {
+        Ok(()) | Err(Error::Missing) => Ok(()),
         Err(error) => Err(error).at(&path),
     }
 }
@@ -232,7 +225,7 @@ async fn remove<C: Client, K: Clock>(context: &SessionContext<C, K>, candidate: 
 /// This session has read the queue and found its own candidate first. So this server has already carried out the
 /// removal of every earlier candidate, and all writes that those guarded: its answers from now on are complete, with or
 /// without a write before them. The write proves that the session is alive; a lease that holds proves it too.
-pub async fn open<C: Client, K: Clock>(
+pub async fn open<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     candidate: CandidateName,
     dead: BTreeSet<SessionId>,
@@ -257,13 +250,13 @@ pub async fn open<C: Client, K: Clock>(
     let Some(written) = written? else { return Ok(None) };
     let ((stat, candidate_watch), (member, member_watch)) = standing?;
     let (snapshot, damaged) = snapshot?;
-    let is_ours = |stat: &Stat| stat.ephemeral_owner == context.me.owner;
+    let is_ours = |stat: &Stat| stat.session.as_ref() == Some(&context.me.session);
     let Some(stat) = stat.filter(is_ours) else { return Ok(None) };
     if !member.as_ref().is_some_and(is_ours) {
         return Ok(None);
     }
     let watches = vec![candidate_watch, member_watch];
-    Ok(Some(Opened { token: FencingToken(stat.czxid), written, snapshot: Box::new(snapshot), damaged, watches }))
+    Ok(Some(Opened { token: stat.created.token(), written, snapshot: Box::new(snapshot), damaged, watches }))
 }
 
 /// The target of a term's opening write, beside the check of the own candidate.
@@ -276,7 +269,7 @@ pub enum OpenAt {
 }
 
 /// Records who leads, guarded by the own candidate. `None`: the candidate is gone.
-pub async fn write_opening<C: Client, K: Clock>(
+pub async fn write_opening<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     candidate: CandidateName,
     at: OpenAt,
@@ -285,7 +278,7 @@ pub async fn write_opening<C: Client, K: Clock>(
 }
 
 /// Sends the opening write before it returns; the future waits for the answer.
-fn send_opening<C: Client, K: Clock>(
+fn send_opening<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     line: &C,
     candidate: &str,
@@ -295,16 +288,16 @@ fn send_opening<C: Client, K: Clock>(
         OpenAt::Queue => (paths::LEADER.to_owned(), context.me.candidate_data.clone()),
         OpenAt::Member(data) => (context.member(), data),
     };
-    let ops = vec![check(candidate), Op::Set { path: path.clone(), data, version: -1 }];
+    let ops = vec![check(candidate), Op::Set { path: path.clone(), data, at: AtVersion::Any }];
     let (clock, candidate) = (context.clock.clone(), candidate.to_owned());
     let sent = clock.now().up;
-    let multi = line.multi(ops);
+    let multi = line.commit(ops);
     async move {
         match multi.await {
-            Ok(done) => Ok(Some(Written { sent, time: time::of(&done, sent, clock.now().up) })),
+            Ok(done) => Ok(Some(Written { sent, time: done.time(sent, clock.now().up) })),
             Err(failed) => match (failed.index, &failed.error) {
                 // A candidate whose rights exclude its own node no longer guards anything: another is needed.
-                (Some(0), Error::NoNode | Error::BadVersion | Error::NoAuth) => Ok(None),
+                (Some(0), Error::Missing | Error::Changed | Error::Denied) => Ok(None),
                 (Some(0), _) => Err(failed).at(&candidate),
                 _ => Err(failed).at(&path),
             },
@@ -314,7 +307,7 @@ fn send_opening<C: Client, K: Clock>(
 
 /// Checks that the own entries still exist and belong to this session, and watches them on request. Of a leader also
 /// that no candidate precedes its own: the servers may have lost that one was removed.
-pub async fn verify<C: Client, K: Clock>(
+pub async fn verify<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     candidate: Option<CandidateName>,
     is_leader: bool,
@@ -336,7 +329,7 @@ pub async fn verify<C: Client, K: Clock>(
     Ok(Verified { has_candidate, is_preceded, has_member, watches })
 }
 
-async fn is_own<C: Client, K: Clock>(
+async fn is_own<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     path: &str,
     watch: bool,
@@ -349,11 +342,11 @@ async fn is_own<C: Client, K: Clock>(
     } else {
         context.line()?.stat(path).await.at(path)?
     };
-    Ok(stat.is_some_and(|stat| stat.ephemeral_owner == context.me.owner))
+    Ok(stat.is_some_and(|stat| stat.session.as_ref() == Some(&context.me.session)))
 }
 
 /// Leaves the queue.
-pub async fn withdraw<C: Client, K: Clock>(
+pub async fn withdraw<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     candidate: CandidateName,
 ) -> Result<(), SessionError> {
@@ -361,7 +354,7 @@ pub async fn withdraw<C: Client, K: Clock>(
 }
 
 /// Removes this node's candidate, also one that a create without an answer may have left.
-pub async fn clear<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<(), SessionError> {
+pub async fn clear<C: Session, K: Clock>(context: SessionContext<C, K>) -> Result<(), SessionError> {
     settle(&context).await?;
     let place = find_own(&context).await?;
     match place.ours {
@@ -372,14 +365,14 @@ pub async fn clear<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result
 
 /// Removes the member and all candidates of this session in one multi, also those that a create without an answer may
 /// have left.
-pub async fn leave<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<(), SessionError> {
-    let mut names = context::children(context.line()?, paths::LEADER).await?;
+pub async fn leave<C: Session, K: Clock>(context: SessionContext<C, K>) -> Result<(), SessionError> {
+    let mut names = context::names(context.line()?, paths::LEADER).await?;
     names.retain(|name| name.starts_with(&context.me.prefix));
-    context.remove_entries(names, &[context.me.owner]).await
+    context.remove_entries(names, std::slice::from_ref(&context.me.session)).await
 }
 
 /// Reads the queue and the members, for the log and for status. Watches which members there are, on request.
-pub async fn survey<C: Client, K: Clock>(
+pub async fn survey<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     wants_watch: bool,
 ) -> Result<Survey<C::Watch>, SessionError> {
@@ -390,11 +383,11 @@ pub async fn survey<C: Client, K: Clock>(
     let path = context.member();
     // Compare sessions only: the member's data may have been overwritten.
     let own = context.line()?.stat(&path).await.at(&path)?;
-    let has_member = own.is_some_and(|stat| stat.ephemeral_owner == context.me.owner);
+    let has_member = own.is_some_and(|stat| stat.session.as_ref() == Some(&context.me.session));
     Ok(Survey { ahead, has_member, members, damaged, changed })
 }
 
-async fn read_ahead<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<Ahead, SessionError> {
+async fn read_ahead<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<Ahead, SessionError> {
     let place = queue::place(&read_order(context).await?, &context.me.prefix);
     let has_candidate = place.ours.is_some();
     let behind = match (place.ours, place.predecessor) {
@@ -409,7 +402,7 @@ async fn read_ahead<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Resu
 
 /// Who is ahead now, if the leader has gone; `None` if it is still there. Does not watch the leader, because its end
 /// would wake the whole queue.
-pub async fn look_for_leader<C: Client, K: Clock>(
+pub async fn look_for_leader<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     leader: CandidateName,
 ) -> Result<Option<Ahead>, SessionError> {
@@ -421,8 +414,8 @@ pub async fn look_for_leader<C: Client, K: Clock>(
 }
 
 /// A watch on which members there are; none if the server refuses it, since they are read from time to time anyway.
-async fn watch_members<C: Client>(client: &C) -> Result<Option<C::Watch>, SessionError> {
-    match client.children_and_watch(paths::NODES).await {
+async fn watch_members<C: Session>(client: &C) -> Result<Option<C::Watch>, SessionError> {
+    match client.names_and_watch(paths::NODES).await {
         Ok((_, watch)) => Ok(Some(watch)),
         Err(error) if error.is_of_path() => Ok(None),
         Err(error) => Err(error).at(paths::NODES),

@@ -9,11 +9,11 @@ use jiff::Timestamp;
 use tokio::sync::Mutex;
 
 use super::bounded;
-use super::client::{Client, ConnectError, Error, Lend, State};
 use super::context::{self, At as _, SessionError};
 use super::lasts::KnownEnds;
 use super::newest_records::NewestRecords;
 use super::{damage, paths, place, snapshot, wanted};
+use crate::tree::{ConnectError, Error, Lend, Session, State};
 use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
 use cronkeeper_core::election::{Candidate, Defined, Queue};
 use cronkeeper_core::job::JobName;
@@ -34,7 +34,7 @@ impl<L: Lend> LedgerReader<L> {
     }
 
     /// A connected session; an error if no server gives one now. Servers without a quorum answer too, but give none.
-    pub(super) async fn line(&self) -> Result<L::Client, SessionError> {
+    pub(super) async fn line(&self) -> Result<L::Session, SessionError> {
         let none = |why: &str| SessionError::Again(format!("ZooKeeper gives no session{why}"));
         match self.lender.session().await {
             Ok(session) if session.state() == State::Connected => Ok(session),
@@ -46,7 +46,7 @@ impl<L: Lend> LedgerReader<L> {
         }
     }
 
-    async fn client(&self) -> Result<L::Client, ReadError> {
+    async fn client(&self) -> Result<L::Session, ReadError> {
         self.line().await.map_err(read_error)
     }
 }
@@ -102,7 +102,7 @@ impl<L: Lend> Reader for LedgerReader<L> {
     }
 }
 
-async fn queue<C: Client>(client: &C) -> Result<Queue, SessionError> {
+async fn queue<C: Session>(client: &C) -> Result<Queue, SessionError> {
     let order = place::ordered(client).await?;
     let entries = context::get_small(client, paths::LEADER, order.clone()).await?;
     let nodes: BTreeMap<_, _> =
@@ -117,20 +117,20 @@ async fn queue<C: Client>(client: &C) -> Result<Queue, SessionError> {
 }
 
 /// The record of a run in flight.
-async fn in_flight<C: Client>(client: &C, run: &RunId) -> Result<Option<RunRecord>, SessionError> {
+async fn in_flight<C: Session>(client: &C, run: &RunId) -> Result<Option<RunRecord>, SessionError> {
     let path = paths::running(run);
     match client.get(&path).await {
         Ok((data, stat)) => {
             let read = snapshot::run_record(paths::name(&path), &data, &stat).map_err(SessionError::Again)?;
             Ok(Some(read.0))
         }
-        Err(Error::NoNode) => Ok(None),
+        Err(Error::Missing) => Ok(None),
         Err(error) => Err(error).at(&path),
     }
 }
 
 /// The history's record of a run. One that cannot be read counts as none.
-async fn record<C: Client>(client: &C, run: &RunId) -> Result<Option<HistoryRecord>, SessionError> {
+async fn record<C: Session>(client: &C, run: &RunId) -> Result<Option<HistoryRecord>, SessionError> {
     let path = paths::history(run);
     match client.get(&path).await {
         Ok((data, _)) => Ok(bounded::HISTORY.parse(&data).ok()),
@@ -148,7 +148,7 @@ const NEXT_RECORDS: usize = 8;
 ///
 /// Trimming deletes what was written first, and leaves each kind as many records as are kept. Which kind a record is of
 /// is known only to who reads it, so both count together: the time may be later than it has to be, never earlier.
-async fn history_since<C: Client>(
+async fn history_since<C: Session>(
     client: &C,
     filter: &Filter,
     window: Window,
@@ -182,7 +182,7 @@ async fn history_since<C: Client>(
 }
 
 /// The end of the job's last run that succeeded, not counting what ended after `until`.
-pub(super) async fn last_success<C: Client>(
+pub(super) async fn last_success<C: Session>(
     client: &C,
     job: &JobName,
     until: Timestamp,
@@ -191,7 +191,7 @@ pub(super) async fn last_success<C: Client>(
     Ok(last.map(|end| end.at))
 }
 
-async fn last_successes<C: Client>(
+async fn last_successes<C: Session>(
     client: &C,
     jobs: Vec<JobName>,
     until: Timestamp,
@@ -202,7 +202,7 @@ async fn last_successes<C: Client>(
 }
 
 /// The last end of a job's runs that `is_wanted`. Drops each record's output as soon as it is read, to save memory.
-pub(super) async fn last_end<C: Client>(
+pub(super) async fn last_end<C: Session>(
     client: &C,
     job: &JobName,
     is_wanted: impl Fn(&RunEnd) -> bool,
@@ -223,8 +223,8 @@ pub(super) async fn last_end<C: Client>(
     Ok(last)
 }
 
-pub(super) async fn jobs_with_history<C: Client>(client: &C) -> Result<Vec<JobName>, SessionError> {
-    let names = context::children(client, paths::HISTORY).await?;
+pub(super) async fn jobs_with_history<C: Session>(client: &C) -> Result<Vec<JobName>, SessionError> {
+    let names = context::names(client, paths::HISTORY).await?;
     Ok(names.iter().filter_map(|name| JobName::parse(name).ok()).collect())
 }
 
@@ -232,7 +232,7 @@ pub(super) async fn jobs_with_history<C: Client>(client: &C) -> Result<Vec<JobNa
 ///
 /// The servers' order of writes decides, not the nodes' clocks. In an untrimmed history only the newest records are
 /// considered.
-pub(super) async fn outcome_before<C: Client>(client: &C, run: &RunId) -> Result<Option<Outcome>, SessionError> {
+pub(super) async fn outcome_before<C: Session>(client: &C, run: &RunId) -> Result<Option<Outcome>, SessionError> {
     let parent = paths::job_history(run.job());
     let mut names = context::or_none(context::newest_history(client, run.job(), context::MOST_RECENT).await)?;
     let own = run.to_string();
@@ -242,7 +242,7 @@ pub(super) async fn outcome_before<C: Client>(client: &C, run: &RunId) -> Result
     let found = context::get_history(client, &parent, names).await?.found;
     let ends = found.into_iter().filter_map(|(_, data, stat)| match serde_json::from_slice(&data) {
         // Ends written in the same transaction are ordered by their time.
-        Ok(HistoryRecord::Run(end)) => Some(((stat.czxid, end.ended_at), end)),
+        Ok(HistoryRecord::Run(end)) => Some(((stat.created, end.ended_at), end)),
         _ => None,
     });
     let mut ends: Vec<_> = ends.collect();
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn the_end_before_is_found_among_the_newest_of_ten_thousand() {
-        let server = Server::new();
+        let server = Server::default();
         (0..9_998).for_each(|second| drop(put(&server, second, Outcome::Success)));
         put(&server, 20_000, Outcome::Failure);
         let own = put(&server, 10_000, Outcome::Success);
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn the_last_success_is_found_behind_failures_and_skips_without_reading_the_rest() {
-        let server = Server::new();
+        let server = Server::default();
         (0..30).for_each(|minute| drop(put(&server, minute * 2 * MINUTE, Outcome::Success)));
         let found = last_success(&server);
         assert!(found.is_some() && server.tree().reads == 1, "{found:?} {}", server.tree().reads);
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_of_a_history_is_counted() {
-        let server = Server::new();
+        let server = Server::default();
         (0..3).for_each(|minute| drop(put(&server, minute * MINUTE, Outcome::Success)));
         let name = |minute: i64| paths::history(&record("backup", minute * MINUTE, "s").id());
         server.tree().put(&name(5), "{");
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_success_in_the_future_is_none() {
-        let server = Server::new();
+        let server = Server::default();
         [1, 2, 9].into_iter().for_each(|minute| drop(put(&server, minute * MINUTE, Outcome::Success)));
         let until = |minute: i64| last_success_until(&server, Timestamp::from_second(minute * MINUTE).unwrap());
         assert!(until(5).is_some_and(|at| at / MINUTE == 2) && until(10).is_some_and(|at| at / MINUTE == 9));
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_success_behind_hundreds_of_failures_is_found() {
-        let server = Server::new();
+        let server = Server::default();
         put(&server, 0, Outcome::Success);
         (1..500).for_each(|minute| drop(put(&server, minute * MINUTE, Outcome::Failure)));
         assert!(last_success(&server).is_some());
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_run_that_ended_last_is_the_newest_however_many_were_due_after_it() {
-        let server = Server::new();
+        let server = Server::default();
         (1..200).for_each(|minute| drop(put(&server, minute * MINUTE, Outcome::Success)));
         put_long(&server, 0, 250 * MINUTE, Outcome::Success);
         assert_eq!(newest(&server, 3), [0, 199 * MINUTE, 198 * MINUTE]);
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn the_history_is_complete_since_the_oldest_record_of_as_many_as_are_kept() {
-        let server = Server::new();
+        let server = Server::default();
         let since = |defined: &Defined, filter: &Filter| {
             let found = history_since(&server, filter, Window::of(0), defined).now_or_never().unwrap().unwrap();
             found.1.map(Timestamp::as_second)
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn of_ten_thousand_records_only_the_wanted_ones_are_read() {
-        let server = Server::new();
+        let server = Server::default();
         (0..10_000).for_each(|second| drop(put(&server, second, Outcome::Success)));
         assert_eq!(newest(&server, 200), (9_800..10_000).rev().collect::<Vec<_>>());
         let tree = server.tree();

@@ -9,11 +9,11 @@ use futures_util::future::{join_all, try_join};
 use uuid::Uuid;
 
 use super::bounded;
-use super::client::{Client, Error, Mode, Op, Stat};
 use super::committer::check;
 use super::context::{self, At as _, Reads, SessionContext, SessionError};
 use super::damage::Damage;
 use super::{paths, queue, snapshot};
+use crate::tree::{AtVersion, Error, Life, Op, Session, Stat};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{ControlEntry, OperatorRequests, TriggerEntry};
@@ -21,24 +21,24 @@ use cronkeeper_core::run::{ControlRecord, HistoryRecord, Note, RunId, TriggerRec
 
 /// Notifies the leader. Every multi that writes a request must include this operation.
 pub fn notify_leader(parent: &str) -> Op {
-    Op::Set { path: parent.to_owned(), data: Vec::new(), version: -1 }
+    Op::Set { path: parent.to_owned(), data: Vec::new(), at: AtVersion::Any }
 }
 
 /// Recreates the parent of the triggers, so that their sequence numbers start again at zero.
 ///
 /// The servers count all children ever created and stop at 2^31 - 1. The own candidate guards the write. Returns false
 /// if the parent is not empty.
-pub async fn renumber<C: Client, K: Clock>(
+pub async fn renumber<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     candidate: String,
 ) -> Result<bool, SessionError> {
     let path = || paths::TRIGGERS.to_owned();
     let ops = vec![
         check(&candidate),
-        Op::Delete { path: path(), version: -1 },
-        Op::Create { path: path(), data: Vec::new(), mode: Mode::Persistent },
+        Op::Delete { path: path(), at: AtVersion::Any },
+        Op::Create { path: path(), data: Vec::new(), life: Life::Lasting },
     ];
-    match context.line()?.multi(ops).await {
+    match context.line()?.commit(ops).await {
         Ok(_) => Ok(true),
         Err(failed) if failed.error == Error::NotEmpty => Ok(false),
         Err(failed) => Err(failed).at(paths::TRIGGERS),
@@ -66,10 +66,10 @@ pub fn answered_in(requests: &OperatorRequests) -> Answered {
 /// Reads all requests, and names what could not be read. Reads no history for triggers that are `known`.
 ///
 /// Call it after the jobs' records were read: then every pause that their versions reflect is among the requests.
-pub async fn read<C: Client>(client: &C, known: &Answered) -> Result<(OperatorRequests, Vec<Damage>), SessionError> {
+pub async fn read<C: Session>(client: &C, known: &Answered) -> Result<(OperatorRequests, Vec<Damage>), SessionError> {
     let (mut damaged, mut more) = (Vec::new(), Vec::new());
-    let control = context::children_or_damaged(client, paths::CONTROL, &mut damaged);
-    let triggers = context::children_or_damaged(client, paths::TRIGGERS, &mut more);
+    let control = context::names_or_damaged(client, paths::CONTROL, &mut damaged);
+    let triggers = context::names_or_damaged(client, paths::TRIGGERS, &mut more);
     let (jobs, numbers) = try_join(control, triggers).await?;
     damaged.append(&mut more);
     if jobs.is_empty() && numbers.is_empty() {
@@ -92,7 +92,7 @@ pub async fn read<C: Client>(client: &C, known: &Answered) -> Result<(OperatorRe
 }
 
 /// Parses pauses. One that cannot be read or parsed still counts as a pause, because that is what an operator meant.
-async fn control_entries<C: Client>(
+async fn control_entries<C: Session>(
     client: &C,
     control: Reads,
     damaged: &mut Vec<Damage>,
@@ -115,13 +115,13 @@ async fn control_entries<C: Client>(
 }
 
 /// Reads the pauses of all jobs.
-pub async fn pauses<C: Client>(client: &C) -> Result<BTreeMap<JobName, ControlEntry>, SessionError> {
-    let names = context::children(client, paths::CONTROL).await?;
+pub async fn pauses<C: Session>(client: &C) -> Result<BTreeMap<JobName, ControlEntry>, SessionError> {
+    let names = context::names(client, paths::CONTROL).await?;
     pauses_of(client, names).await
 }
 
 /// Reads the pauses of these jobs, as far as they are paused.
-pub async fn pauses_of<C: Client>(
+pub async fn pauses_of<C: Session>(
     client: &C,
     names: Vec<String>,
 ) -> Result<BTreeMap<JobName, ControlEntry>, SessionError> {
@@ -130,26 +130,26 @@ pub async fn pauses_of<C: Client>(
 }
 
 /// Reads a job's pause.
-pub async fn control<C: Client>(client: &C, job: &JobName) -> Result<Option<ControlEntry>, SessionError> {
+pub async fn control<C: Session>(client: &C, job: &JobName) -> Result<Option<ControlEntry>, SessionError> {
     let path = paths::control(job);
     match client.get(&path).await {
         Ok((data, stat)) => Ok(Some(control_entry(job.as_str(), &data, stat.version, &mut Vec::new()))),
-        Err(Error::NoNode) => Ok(None),
+        Err(Error::Missing) => Ok(None),
         Err(error) if error.is_of_path() => Ok(client.stat(&path).await.at(&path)?.as_ref().map(unreadable)),
         Err(error) => Err(error).at(&path),
     }
 }
 
 fn unreadable(stat: &Stat) -> ControlEntry {
-    ControlEntry { record: ControlRecord::unreadable(), version: Version(stat.version) }
+    ControlEntry { record: ControlRecord::unreadable(), version: stat.version }
 }
 
-fn control_entry(name: &str, data: &[u8], version: i32, damaged: &mut Vec<Damage>) -> ControlEntry {
+fn control_entry(name: &str, data: &[u8], version: Version, damaged: &mut Vec<Damage>) -> ControlEntry {
     let record = bounded::SMALL.parse(data).unwrap_or_else(|error| {
         damaged.push(Damage::new(paths::under(paths::CONTROL, name), error));
         ControlRecord::unreadable()
     });
-    ControlEntry { record, version: Version(version) }
+    ControlEntry { record, version }
 }
 
 fn note(name: &str, data: &[u8], stat: &Stat, damaged: &mut Vec<Damage>) -> Option<(TriggerSeq, Note)> {
@@ -170,7 +170,7 @@ fn note(name: &str, data: &[u8], stat: &Stat, damaged: &mut Vec<Damage>) -> Opti
 /// Finds out for each trigger whether its job's history answers it.
 ///
 /// Leaves out triggers whose history cannot be read: they may have led to a run already.
-async fn with_history<C: Client>(
+async fn with_history<C: Session>(
     client: &C,
     known: &Answered,
     mut triggers: BTreeMap<TriggerSeq, TriggerRecord>,
@@ -189,7 +189,7 @@ async fn with_history<C: Client>(
             match found {
                 Ok(found) => answered.extend(found),
                 Err(SessionError::NoAuth(_)) => {
-                    damaged.push(Damage::unread(paths::job_history(job), &Error::NoAuth));
+                    damaged.push(Damage::unread(paths::job_history(job), &Error::Denied));
                     triggers.retain(|seq, request| request.job != *job || known_of(seq, request).is_some());
                 }
                 Err(error) => return Err(error),
@@ -203,14 +203,14 @@ async fn with_history<C: Client>(
     Ok(triggers.into_iter().map(entry).collect())
 }
 
-async fn uuids<C: Client>(client: &C, job: &JobName) -> Result<Vec<Uuid>, SessionError> {
+async fn uuids<C: Session>(client: &C, job: &JobName) -> Result<Vec<Uuid>, SessionError> {
     let history = triggered(client, job).await?;
     Ok(history.iter().filter_map(|record| Some(record.trigger()?.uuid)).collect())
 }
 
 /// The newest history records of a job that come from triggers; their ids say so. Leaves out records that cannot be
 /// read.
-pub async fn triggered<C: Client>(client: &C, job: &JobName) -> Result<Vec<HistoryRecord>, SessionError> {
+pub async fn triggered<C: Session>(client: &C, job: &JobName) -> Result<Vec<HistoryRecord>, SessionError> {
     let mut names = context::newest_history(client, job, usize::MAX).await?;
     names.retain(|name| RunId::parse(name).is_ok_and(|run| run.trigger().is_some()));
     let names = names.split_off(names.len().saturating_sub(context::MOST_RECENT));
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_trigger_is_searched_once_and_only_among_the_newest_of_its_jobs_triggers() {
-        let server = Server::new();
+        let server = Server::default();
         server.tree().put("/cronkeeper/history/backup", "");
         for second in 0..10_000_i64 {
             let uuid = Uuid::from_u128(u128::from(second.unsigned_abs()));

@@ -14,10 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use super::client::{Acl, Client, Error};
-use super::context::{self, At as _, SessionContext, SessionError};
-use super::damage::Damage;
-use super::paths;
+use super::client::{Acl, Client, Error, OpenReason, Ownership};
+use super::{folders, paths};
+use crate::tree::{self, Failed, Secured};
 use cronkeeper_core::clock::{Clock, Wake};
 use cronkeeper_core::lock::LockPath;
 
@@ -41,23 +40,41 @@ pub(super) fn base_paths() -> impl Iterator<Item = &'static str> {
     paths::PARENTS.into_iter().chain([paths::CLUSTER, paths::GONE])
 }
 
-/// Result of setting access lists.
-#[derive(Debug, Default)]
-pub struct Taken {
-    /// Number of paths whose access list was changed.
-    pub changed: usize,
-    /// Paths whose access list could not be changed.
-    pub refused: Vec<Damage>,
+/// Whose the znodes are that a session creates.
+pub fn ownership(belongs: Ownership) -> tree::Ownership {
+    match belongs {
+        Ownership::Own => tree::Ownership::Own,
+        Ownership::OwnAndEverybody => tree::Ownership::OwnAndEverybody(AS_CONFIGURED),
+        Ownership::Everybody(reason) => tree::Ownership::Everybody(match reason {
+            OpenReason::NoIdentity => NO_IDENTITY,
+            OpenReason::NotIdentified => NOT_IDENTIFIED,
+            OpenReason::CannotBeAsked => CANNOT_BE_ASKED,
+            OpenReason::OpenBefore => OPEN_BEFORE,
+        }),
+    }
 }
 
-/// Sets the access list of every persistent path that differs from the own member's, and of those of these locks that
-/// are not shared with others by name.
-pub async fn take<C: Client, K: Clock>(
-    context: SessionContext<C, K>,
+const AS_CONFIGURED: &str = "who can reach the servers, because the authentication file contains `world:anyone`";
+const NO_IDENTITY: &str =
+    "who can reach the servers, because this node has no identity there (`--zookeeper-auth-file`)";
+const NOT_IDENTIFIED: &str = "who can reach the servers, because they do not accept this node's certificate as an \
+                              identity (x509 authentication)";
+const CANNOT_BE_ASKED: &str = "who can reach the servers: servers before ZooKeeper 3.7 do not report whether they \
+                               accept this node's certificate as an identity, so the authentication file has to (a \
+                               line `x509:`)";
+const OPEN_BEFORE: &str = "who can reach the servers, as before: a line `x509:` in the authentication file limits it \
+                           to this node's certificate";
+
+/// Sets the access list of every persistent path that differs from that of the entry `own`, and of those of these locks
+/// that are not shared with others by name.
+pub async fn secure<C: Client, K: Clock>(
+    client: C,
+    own: String,
     locks: BTreeSet<LockPath>,
-) -> Result<Taken, SessionError> {
-    let own = own(&context).await?;
-    let mut taking = AclUpdate { context, own, checked: 0, taken: Taken::default() };
+    clock: K,
+) -> Result<Secured, Failed> {
+    let own = acl_of(&client, &own).await?;
+    let mut taking = AclUpdate { client, clock, own, checked: 0, secured: Secured::default() };
     for path in base_paths() {
         taking.take(path.to_owned()).await?;
     }
@@ -72,26 +89,16 @@ pub async fn take<C: Client, K: Clock>(
         taking.take(parent.clone()).await?;
         taking.take_children(&parent).await?;
     }
-    Ok(taking.taken)
+    Ok(taking.secured)
 }
 
 /// Paths that are open to identities other than this node's: by identity and rights.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct OpenPaths(BTreeMap<String, Vec<String>>);
-
-/// What is open to identities other than this node's.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Open {
-    pub base: OpenPaths,
-    /// The locks of jobs.
-    pub locks: OpenPaths,
-    /// The folders that the locks of jobs are in, where everybody may create or delete children.
-    pub folders: OpenPaths,
-}
+struct OpenPaths(BTreeMap<String, Vec<String>>);
 
 impl OpenPaths {
     /// True if nothing is open to others.
-    pub fn is_nothing(&self) -> bool {
+    fn is_nothing(&self) -> bool {
         self.0.is_empty()
     }
 }
@@ -108,19 +115,46 @@ impl fmt::Display for OpenPaths {
     }
 }
 
-/// Finds out which of the base paths and of these locks are open to others.
-pub async fn look<C: Client, K: Clock>(
-    context: SessionContext<C, K>,
-    locks: BTreeSet<LockPath>,
-) -> Result<Open, SessionError> {
-    let own = own(&context).await?;
+/// Finds out which of the base paths and of these locks are open to identities other than those of the entry `own`, and
+/// in which folders of locks everybody may create or delete children.
+pub async fn exposed<C: Client>(client: C, own: String, locks: BTreeSet<LockPath>) -> Result<Vec<String>, Failed> {
+    let own = acl_of(&client, &own).await?;
     let is_other = |acl: &Acl| !own.iter().any(|own| own.is_of(acl));
-    let base = open_paths(&context, base_paths().map(str::to_owned).collect(), is_other, Some(UNLISTED)).await?;
+    let base = open_paths(&client, base_paths().map(str::to_owned).collect(), is_other, Some(UNLISTED)).await?;
     let folders = folders_of(&locks).into_iter().map(str::to_owned).collect();
-    let folders = open_paths(&context, folders, lets_everybody_replace, None).await?;
-    let locks = open_paths(&context, locks.iter().map(LockPath::to_string).collect(), is_other, Some(UNLISTED)).await?;
-    Ok(Open { base, locks, folders })
+    let folders = open_paths(&client, folders, lets_everybody_replace, None).await?;
+    let locks = open_paths(&client, locks.iter().map(LockPath::to_string).collect(), is_other, Some(UNLISTED)).await?;
+    Ok(exposures(&base, &folders, &locks))
 }
+
+fn exposures(base: &OpenPaths, folders: &OpenPaths, locks: &OpenPaths) -> Vec<String> {
+    let base = (!base.is_nothing()).then(|| {
+        format!(
+            "cronkeeper's data in ZooKeeper is open to identities other than this node's: {base}. {}. A leader with \
+             the same identities closes what it can",
+            tree::RISK
+        )
+    });
+    let folders = (!folders.is_nothing()).then(|| {
+        format!(
+            "folders of jobs' locks are open to everybody: {folders}. {RISK_OF_FOLDERS}. cronkeeper leaves them as \
+             they are, because other programs may use them too; give each an access list (`setAcl` in ZooKeeper's \
+             shell)"
+        )
+    });
+    let locks = (!locks.is_nothing()).then(|| {
+        format!(
+            "locks of jobs are open to identities other than this node's: {locks}. {RISK_OF_LOCKS}. A leader with the \
+             same identities closes those that name nobody else"
+        )
+    });
+    [base, folders, locks].into_iter().flatten().collect()
+}
+
+const RISK_OF_LOCKS: &str = "Everybody who can write there can hold a lock forever, so that its jobs wait or are \
+                             skipped, and can delete the entry of a run, which kills the run";
+const RISK_OF_FOLDERS: &str = "Everybody who can reach the servers can put a znode of their own in place of a lock that \
+                               nobody uses, which keeps its jobs from running";
 
 /// The folders that these locks are in, at every level below the root, which is the whole service's.
 fn folders_of(locks: &BTreeSet<LockPath>) -> BTreeSet<&str> {
@@ -136,20 +170,20 @@ fn lets_everybody_replace(acl: &Acl) -> bool {
 }
 
 /// The entries of these paths' access lists that are open; of a list that this node may not read, `unlisted`.
-async fn open_paths<C: Client, K: Clock>(
-    context: &SessionContext<C, K>,
+async fn open_paths<C: Client>(
+    client: &C,
     paths: Vec<String>,
     is_open: impl Fn(&Acl) -> bool,
     unlisted: Option<&str>,
-) -> Result<OpenPaths, SessionError> {
+) -> Result<OpenPaths, Failed> {
     let mut open = OpenPaths::default();
     for path in paths {
         let path = path.as_str();
-        let others = match context.line()?.acl(path).await {
+        let others = match line(client, path)?.acl(path).await {
             Ok((acl, _)) => acl.iter().filter(|one| is_open(one)).map(describe).collect(),
             Err(Error::NoNode) => Vec::new(),
             Err(error) if error.is_of_path() => unlisted.map(str::to_owned).into_iter().collect(),
-            Err(error) => return Err(error).at(path),
+            Err(error) => return Err(failed(path, error)),
         };
         others.into_iter().for_each(|who| open.0.entry(who).or_default().push(path.to_owned()));
     }
@@ -167,66 +201,75 @@ fn describe(acl: &Acl) -> String {
     format!("{}:{id} ({may})", acl.scheme)
 }
 
-/// The access list that the servers have given to this node's member.
-async fn own<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<Vec<Acl>, SessionError> {
-    let member = context.member();
-    let (own, _) = context.line()?.acl(&member).await.at(&member)?;
-    Ok(sorted(own))
+/// The access list that the servers have given to an entry of this session.
+async fn acl_of<C: Client>(client: &C, path: &str) -> Result<Vec<Acl>, Failed> {
+    let (acl, _) = line(client, path)?.acl(path).await.map_err(|error| failed(path, error))?;
+    Ok(sorted(acl))
+}
+
+fn line<'c, C: Client>(client: &'c C, path: &str) -> Result<&'c C, Failed> {
+    folders::line(client).map_err(|error| (path.to_owned(), error))
+}
+
+fn failed(path: &str, error: Error) -> Failed {
+    (path.to_owned(), error.into())
 }
 
 struct AclUpdate<C, K> {
-    context: SessionContext<C, K>,
+    client: C,
+    clock: K,
     own: Vec<Acl>,
     checked: usize,
-    taken: Taken,
+    secured: Secured,
 }
 
 impl<C: Client, K: Clock> AclUpdate<C, K> {
-    async fn children(&mut self, parent: &str) -> Result<Vec<String>, SessionError> {
-        // A parent that this node must not read is reported when its own access list cannot be set.
-        context::or_none(context::children(self.context.line()?, parent).await)
+    async fn children(&mut self, parent: &str) -> Result<Vec<String>, Failed> {
+        match line(&self.client, parent)?.children(parent).await {
+            Ok(names) => Ok(names),
+            // A parent that this node must not read is reported when its own access list cannot be set.
+            Err(Error::NoNode | Error::NoAuth) => Ok(Vec::new()),
+            Err(error) => Err(failed(parent, error)),
+        }
     }
 
-    async fn take_children(&mut self, parent: &str) -> Result<(), SessionError> {
+    async fn take_children(&mut self, parent: &str) -> Result<(), Failed> {
         for name in self.children(parent).await? {
             self.take(paths::under(parent, &name)).await?;
         }
         Ok(())
     }
 
-    async fn take(&mut self, path: String) -> Result<(), SessionError> {
+    async fn take(&mut self, path: String) -> Result<(), Failed> {
         self.take_unless(path, |_, _| false).await
     }
 
     /// Sets the access list unless it is right, or may stay as it is: that depends on it and on the own one.
-    async fn take_unless(&mut self, path: String, may_stay: fn(&[Acl], &[Acl]) -> bool) -> Result<(), SessionError> {
+    async fn take_unless(&mut self, path: String, may_stay: fn(&[Acl], &[Acl]) -> bool) -> Result<(), Failed> {
         self.rest().await;
-        let taken = match self.context.line()?.acl(&path).await {
+        let taken = match line(&self.client, &path)?.acl(&path).await {
             Ok((acl, stat)) if stat.is_of_session() || sorted(acl.clone()) == self.own || may_stay(&acl, &self.own) => {
                 return Ok(());
             }
-            Ok(_) => self.context.line()?.set_acl(&path, self.own.clone()).await,
+            Ok(_) => line(&self.client, &path)?.set_acl(&path, self.own.clone()).await,
             Err(error) => Err(error),
         };
         match taken {
-            Ok(()) => {
-                self.taken.changed += 1;
-                Ok(())
-            }
-            Err(Error::NoNode) => Ok(()),
+            Ok(()) => self.secured.changed += 1,
+            Err(Error::NoNode) => {}
             Err(error) if error.is_of_path() => {
-                self.taken.refused.push(Damage::new(path, format_args!("its access list cannot be set: {error}")));
-                Ok(())
+                self.secured.refused.push((path, format!("its access list cannot be set: {error}")));
             }
-            Err(error) => Err(error).at(&path),
+            Err(error) => return Err(failed(&path, error)),
         }
+        Ok(())
     }
 
     async fn rest(&mut self) {
         self.checked += 1;
         if self.checked.is_multiple_of(AT_ONCE) {
-            let until = self.context.clock.now().up + REST;
-            self.context.clock.sleep_until(Wake { wall: None, up: Some(until) }).await;
+            let until = self.clock.now().up + REST;
+            self.clock.sleep_until(Wake { wall: None, up: Some(until) }).await;
         }
     }
 }

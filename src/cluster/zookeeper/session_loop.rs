@@ -46,13 +46,13 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::client::{Client, Connect, Done, MultiError, State, Watch};
 use super::committer::{Committer, Completed};
 use super::context::{self, LocalNode, SessionContext, SessionError};
 use super::supervisor::{Deferred, Supervisor};
 use super::trim::{CompletedTrim, Trimmer};
 use super::watcher::{CompletedWatch, Watcher};
-use super::{forget, queue, session_id};
+use super::{forget, queue};
+use crate::tree::{CommitError, Committed, Connect, Session, State, Watch};
 use candidacy::{Candidacy, Role};
 use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::coordination::Request;
@@ -75,7 +75,7 @@ pub use ending::SessionEnd;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// When a lease renewal was sent, and its result.
-type Renewed = (Uptime, Result<Vec<Done>, MultiError>);
+type Renewed = (Uptime, Result<Committed, CommitError>);
 /// A read and its result.
 type ReadDone = (ledger::Request, Result<ledger::Event, SessionError>);
 
@@ -112,26 +112,26 @@ enum LoopEvent<W> {
 /// A node under one session.
 pub struct SessionLoop<'n, C: Connect, K> {
     supervisor: &'n mut Supervisor<C, K>,
-    context: SessionContext<C::Client, K>,
+    context: SessionContext<C::Session, K>,
     id: SessionId,
     timeout: Duration,
-    link: Link<C::Client>,
-    step: step::CurrentStep<<C::Client as Client>::Watch>,
+    link: Link<C::Session>,
+    step: step::CurrentStep<<C::Session as Session>::Watch>,
     membership: Membership,
     candidacy: Candidacy,
-    lease: LeaseKeeper,
+    lease: LeaseKeeper<<C::Session as Session>::Proof>,
     standstill: StandstillGuard,
-    committer: Committer<C::Client, K>,
-    watcher: Watcher<C::Client, K>,
+    committer: Committer<C::Session, K>,
+    watcher: Watcher<C::Session, K>,
     operators: Operators,
     wanted: WantedOfNode,
     reading: Reading,
-    job_locks: JobLocks<C::Client, K>,
-    housekeeping: Housekeeping<C::Client, K>,
+    job_locks: JobLocks<C::Session, K>,
+    housekeeping: Housekeeping<C::Session, K>,
 }
 
 /// Background work of a node, and the tasks that keep failing.
-struct Housekeeping<C: Client, K> {
+struct Housekeeping<C: Session, K> {
     rights: rights::AccessUpdates,
     trimmer: Trimmer<C, K>,
     forgetting: Forgetting,
@@ -139,7 +139,7 @@ struct Housekeeping<C: Client, K> {
     failing: Failing,
 }
 
-impl<C: Client, K: Clock> Housekeeping<C, K> {
+impl<C: Session, K: Clock> Housekeeping<C, K> {
     fn new(context: SessionContext<C, K>) -> Self {
         Self {
             rights: rights::AccessUpdates::default(),
@@ -153,11 +153,11 @@ impl<C: Client, K: Clock> Housekeeping<C, K> {
 
 impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
     /// Creates the loop of a session whose connection was started at `requested`.
-    pub fn new(supervisor: &'n mut Supervisor<C, K>, client: C::Client, requested: Uptime) -> Self {
+    pub fn new(supervisor: &'n mut Supervisor<C, K>, client: C::Session, requested: Uptime) -> Self {
         let uuid = (supervisor.options.uuid)();
         let local = LocalNode {
             node: supervisor.identity.node.clone(),
-            owner: client.owner_id(),
+            session: client.id(),
             prefix: queue::prefix(uuid),
             candidate_data: candidate_data(supervisor),
         };
@@ -165,12 +165,12 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
         let context = SessionContext::new(client.clone(), supervisor.clock.clone(), local);
         let (now, turned) = (supervisor.clock.now().up, *supervisor.service.turned.borrow());
         let mut session = Self {
-            id: session_id(client.owner_id()),
+            id: client.id(),
             timeout,
             step: step::CurrentStep::new(),
             membership: Membership::new(),
             candidacy: Candidacy::new(now + SURVEY_EVERY),
-            lease: LeaseKeeper::new(timeout, requested),
+            lease: LeaseKeeper::new(timeout, requested, client.proof()),
             standstill: StandstillGuard::new(now, turned),
             committer: Committer::new(context.clone()),
             watcher: Watcher::new(context.clone()),
@@ -218,7 +218,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
     }
 
     /// Waits for the next event.
-    async fn next_event(&mut self) -> LoopEvent<<C::Client as Client>::Watch> {
+    async fn next_event(&mut self) -> LoopEvent<<C::Session as Session>::Watch> {
         let wake = Wake { wall: None, up: self.wake() };
         let stands_still = !self.loop_turns();
         let predecessor = match &mut self.candidacy.role {
@@ -252,7 +252,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
         }
     }
 
-    fn handle(&mut self, event: LoopEvent<<C::Client as Client>::Watch>) {
+    fn handle(&mut self, event: LoopEvent<<C::Session as Session>::Watch>) {
         let now = self.now();
         match event {
             LoopEvent::State(state) => self.note_state(state),

@@ -6,14 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::{try_join, try_join_all, try_join3};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::bounded;
-use super::client::{Client, Stat};
-use super::context::{self, Reads, SessionError, SizedChildren};
+use super::context::{self, Reads, SessionError, SizedRecords};
 use super::damage::{self, Damage};
 use super::newest_records::NewestRecords;
-use super::{paths, requests, session_id};
+use super::{paths, requests};
+use crate::tree::{Session, Stat};
 use cronkeeper_core::election::Member;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{JobEntry, MOST_LOOKED_UP, OwnerState, RECORDS_LOOKED_UP, Running, Snapshot, unreadable};
@@ -25,14 +25,14 @@ use cronkeeper_core::term::{NodeName, SessionId};
 ///
 /// A takeover waits for this. So requests that do not depend on each other's answers are sent together: first the
 /// names, then the sizes of the records, then the records, then, if there are runs, their owners.
-pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(Snapshot, Vec<Damage>), SessionError> {
+pub async fn read<C: Session>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(Snapshot, Vec<Damage>), SessionError> {
     let mut snapshot = Snapshot::default();
     let (mut damaged, mut more) = (Vec::new(), Vec::new());
-    let jobs = context::children_or_damaged(client, paths::JOBS, &mut damaged);
-    let runs = context::children_or_damaged(client, paths::RUNNING, &mut more);
+    let jobs = context::names_or_damaged(client, paths::JOBS, &mut damaged);
+    let runs = context::names_or_damaged(client, paths::RUNNING, &mut more);
     let (jobs, runs) = try_join(jobs, runs).await?;
-    let jobs = SizedChildren::of(client, paths::JOBS, jobs);
-    let runs = SizedChildren::of(client, paths::RUNNING, runs);
+    let jobs = SizedRecords::of(client, paths::JOBS, jobs);
+    let runs = SizedRecords::of(client, paths::RUNNING, runs);
     let (jobs, runs) = try_join(jobs, runs).await?;
     let (jobs, runs) = (jobs.get(client), runs.get(client));
     // Read the requests after the jobs' records. A pause changes the job's record too: if these reads miss a pause, the
@@ -59,7 +59,7 @@ pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(
 }
 
 /// What [`read`] reads, and the newest history of jobs whose records are damaged: only a new leader needs that.
-pub async fn read_for_takeover<C: Client>(
+pub async fn read_for_takeover<C: Session>(
     client: &C,
     dead: &BTreeSet<SessionId>,
 ) -> Result<(Snapshot, Vec<Damage>), SessionError> {
@@ -75,7 +75,7 @@ pub async fn read_for_takeover<C: Client>(
     Ok((snapshot, damaged))
 }
 
-async fn job_entries<C: Client>(
+async fn job_entries<C: Session>(
     client: &C,
     jobs: Reads,
     damaged: &mut Vec<Damage>,
@@ -84,7 +84,7 @@ async fn job_entries<C: Client>(
     let unread: Vec<String> = jobs.unread.iter().map(|(name, _)| name.clone()).collect();
     // Their content is unknown, but their versions are not.
     let versions = context::stats(client, paths::JOBS, unread).await?;
-    let versions = versions.into_iter().map(|(name, stat)| (name, Version(stat.version)));
+    let versions = versions.into_iter().map(|(name, stat)| (name, stat.version));
     let unread = versions.filter_map(|(name, version)| Some((JobName::parse(&name).ok()?, version)));
     entries.extend(unread.map(|(job, version)| (job, JobEntry { record: None, version })));
     for (name, data, stat) in jobs.or_damaged(paths::JOBS, damaged) {
@@ -97,20 +97,20 @@ async fn job_entries<C: Client>(
 }
 
 /// The sessions that are alive among those of the nodes that own these runs, by node.
-async fn living_owners<C: Client>(
+async fn living_owners<C: Session>(
     client: &C,
     runs: &[(RunRecord, Version)],
 ) -> Result<BTreeMap<String, SessionId>, SessionError> {
     let nodes: BTreeSet<&NodeName> = runs.iter().map(|(record, _)| &record.owner.node).collect();
     let names = nodes.into_iter().map(|node| node.as_str().to_owned()).collect();
     let found = context::stats(client, paths::NODES, names).await?;
-    Ok(found.into_iter().map(|(name, stat)| (name, session_id(stat.ephemeral_owner))).collect())
+    Ok(found.into_iter().filter_map(|(name, stat)| Some((name, stat.session?))).collect())
 }
 
 /// The members, which are the nodes that are alive, and those of them that cannot be read.
-pub async fn members<C: Client>(client: &C) -> Result<(Vec<Member>, Vec<Damage>), SessionError> {
+pub async fn members<C: Session>(client: &C) -> Result<(Vec<Member>, Vec<Damage>), SessionError> {
     let mut damaged = Vec::new();
-    let names = context::children_or_damaged(client, paths::NODES, &mut damaged).await?;
+    let names = context::names_or_damaged(client, paths::NODES, &mut damaged).await?;
     let found = context::get_small(client, paths::NODES, names).await?.or_damaged(paths::NODES, &mut damaged);
     let mut members = Vec::with_capacity(found.len());
     for (name, data, stat) in found {
@@ -123,7 +123,7 @@ pub async fn members<C: Client>(client: &C) -> Result<(Vec<Member>, Vec<Damage>)
 }
 
 fn member(name: &str, data: &[u8], stat: &Stat) -> Result<Member, String> {
-    if stat.ephemeral_owner == 0 {
+    if stat.session.is_none() {
         return Err("it is not ephemeral, so it is not the member of a living node".to_owned());
     }
     let member: Member = bounded::SMALL.parse(data)?;
@@ -143,15 +143,15 @@ pub fn run_record(name: &str, data: &[u8], stat: &Stat) -> Result<(RunRecord, Ve
     if id != name {
         return Err(format!("it holds the record of another run, `{id}`"));
     }
-    Ok((record, Version(stat.version)))
+    Ok((record, stat.version))
 }
 
 /// Rejects records whose time is more than a day ahead of the servers' time of the write.
 ///
 /// No leader decides more than a minute ahead of the servers' clock, so such a record was not written by a leader.
 pub fn not_ahead(at: Timestamp, stat: &Stat) -> Result<(), String> {
-    const A_DAY_MS: i64 = 86_400_000;
-    if stat.mtime_ms > 0 && at.as_millisecond() > stat.mtime_ms.saturating_add(A_DAY_MS) {
+    const A_DAY: SignedDuration = SignedDuration::from_hours(24);
+    if stat.changed_at > Timestamp::UNIX_EPOCH && at.duration_since(stat.changed_at) > A_DAY {
         return Err(format!("its time, {at}, is more than a day after it was written"));
     }
     Ok(())
@@ -166,7 +166,7 @@ pub fn job_entry(name: &str, data: &[u8], stat: &Stat, damaged: &mut Vec<Damage>
     };
     let record =
         read(data).inspect_err(|why: &String| damaged.push(Damage::new(paths::under(paths::JOBS, name), why))).ok();
-    JobEntry { record, version: Version(stat.version) }
+    JobEntry { record, version: stat.version }
 }
 
 fn owner_state(record: &RunRecord, living: &BTreeMap<String, SessionId>, dead: &BTreeSet<SessionId>) -> OwnerState {
@@ -190,30 +190,23 @@ mod tests {
     use cronkeeper_core::run::{HistoryRecord, Skip};
 
     /// A write in the first second of 1970, or a moment after.
-    const STAMP: Stat = Stat {
-        czxid: 1,
-        mzxid: 1,
-        mtime_ms: 1_000,
-        ctime_ms: 1_000,
-        version: 0,
-        cversion: 0,
-        ephemeral_owner: 0,
-        data_length: 0,
-    };
+    fn stamp() -> Stat {
+        Stat { changed_at: Timestamp::from_second(1).unwrap(), ..Stat::default() }
+    }
 
     #[test]
     fn a_run_under_another_runs_name_or_far_in_the_future_is_rejected() {
         let run = record("backup", 60, "0x7");
         let name = run.id().to_string();
-        assert_eq!(run_record(&name, &json(&run), &STAMP), Ok((run.clone(), Version(0))));
-        assert!(run_record("backup.19700101T000200Z", &json(&run), &STAMP).unwrap_err().contains("another run"));
+        assert_eq!(run_record(&name, &json(&run), &stamp()), Ok((run.clone(), Version(0))));
+        assert!(run_record("backup.19700101T000200Z", &json(&run), &stamp()).unwrap_err().contains("another run"));
         let ahead = record("backup", 200_000, "0x7");
-        assert!(run_record(&ahead.id().to_string(), &json(&ahead), &STAMP).unwrap_err().contains("more than a day"));
+        assert!(run_record(&ahead.id().to_string(), &json(&ahead), &stamp()).unwrap_err().contains("more than a day"));
     }
 
     #[test]
     fn of_a_damaged_mark_the_newest_decided_occurrence_is_looked_up() {
-        let server = Server::new();
+        let server = Server::default();
         let name = |job: &str| JobName::parse(job).unwrap();
         {
             let mut tree = server.tree();
@@ -243,7 +236,7 @@ mod tests {
         let mut damaged = Vec::new();
         let mut entry = |second| {
             let record = crate::zookeeper::transaction::tests::mark(second, "1-0");
-            job_entry("backup", &json(&record), &STAMP, &mut damaged).record
+            job_entry("backup", &json(&record), &stamp(), &mut damaged).record
         };
         assert!(entry(60).is_some());
         assert!(entry(200_000).is_none());

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{owner_of, session_id};
 use crate::state_dir::{StateDir, StateDirError};
 use cronkeeper_core::log_event::TARGET;
 use cronkeeper_core::run::RunEnd;
 use cronkeeper_core::run::journal::{Noted, Recovered};
+use cronkeeper_core::term::SessionId;
 
 /// Persists sessions and the cluster beyond the process.
 ///
@@ -24,26 +24,26 @@ pub trait SessionStore: Send {
         None
     }
 
-    /// Records a session before its first entry is created. `owner` is the id that the stat of its entries shows.
+    /// Records a session before its first entry is created.
     ///
     /// # Errors
     /// If it cannot be written; the backend then creates nothing.
-    fn record(&mut self, owner: i64) -> Result<(), StoreError>;
+    fn record(&mut self, session: &SessionId) -> Result<(), StoreError>;
 
     /// Sessions of earlier processes whose entries may be removed at once.
     ///
     /// Their processes are known to be dead: the directory's lock was free, and they ran on this boot. Empty if any of
     /// this is unknown.
-    fn removable(&self) -> Vec<i64>;
+    fn removable(&self) -> Vec<SessionId>;
 
     /// The last sessions of earlier processes whose entries are gone, unless the servers lose that. The conditions of
     /// [`removable`](Self::removable) apply.
-    fn left(&self) -> Vec<i64> {
+    fn left(&self) -> Vec<SessionId> {
         Vec::new()
     }
 
     /// Records that the entries of these sessions are gone. Nothing depends on it, so a failure is not reported.
-    fn note_left(&mut self, _owners: &[i64]) {}
+    fn note_left(&mut self, _sessions: &[SessionId]) {}
 
     /// Ends of runs that earlier processes of this node may not have written to the ledger.
     ///
@@ -101,21 +101,20 @@ impl SessionStore for KeptSessions {
         self.state.cluster()
     }
 
-    fn record(&mut self, owner: i64) -> Result<(), StoreError> {
-        self.state.record_session(&session_id(owner)).map_err(|error| StoreError(describe(&error)))
+    fn record(&mut self, session: &SessionId) -> Result<(), StoreError> {
+        self.state.record_session(session).map_err(|error| StoreError(describe(&error)))
     }
 
-    fn removable(&self) -> Vec<i64> {
-        self.state.earlier_sessions().iter().filter_map(owner_of).collect()
+    fn removable(&self) -> Vec<SessionId> {
+        self.state.earlier_sessions().to_vec()
     }
 
-    fn left(&self) -> Vec<i64> {
-        self.state.left_sessions().iter().filter_map(owner_of).collect()
+    fn left(&self) -> Vec<SessionId> {
+        self.state.left_sessions().to_vec()
     }
 
-    fn note_left(&mut self, owners: &[i64]) {
-        let ids: Vec<_> = owners.iter().copied().map(session_id).collect();
-        if let Err(error) = self.state.note_left(&ids) {
+    fn note_left(&mut self, sessions: &[SessionId]) {
+        if let Err(error) = self.state.note_left(sessions) {
             tracing::debug!(target: TARGET, error = describe(&error), "cannot record which sessions have no entries any more");
         }
     }

@@ -8,18 +8,18 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client::{Client, Connect, ConnectError, State};
 use super::damage::Damages;
 use super::session_loop::{SessionEnd, SessionLoop};
 use super::{NodeIdentity, Options, SessionStore};
 use crate::state_dir::KEPT_SESSIONS;
+use crate::tree::{Connect, ConnectError, Session, State};
 use cronkeeper_core::clock::server::ServerTime;
 use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::coordination::{self, Service};
 use cronkeeper_core::election::{self, Defined, Failure, Member, Published};
 use cronkeeper_core::ledger::{self, Change, Commit, CommitId};
 use cronkeeper_core::run::millis;
-use cronkeeper_core::term::FencingToken;
+use cronkeeper_core::term::{FencingToken, SessionId};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// Short, because nobody leads after an outage until the nodes are back: a refused connection costs little, another
@@ -43,12 +43,12 @@ pub struct Supervisor<C: Connect, K> {
     pub backlog: VecDeque<Deferred>,
     /// The cluster's id; absent until a session has read it.
     pub cluster: Option<String>,
-    /// The owner ids of this process's own earlier sessions, whose entries may be removed.
-    pub earlier: Vec<i64>,
+    /// This process's own earlier sessions, whose entries may be removed.
+    pub earlier: Vec<SessionId>,
     /// The last of this node's sessions whose entries are gone, unless the servers lose that.
-    pub left: VecDeque<i64>,
+    pub left: VecDeque<SessionId>,
     /// Those of them that dead processes had, until the runs are settled that the servers may have given back to them.
-    pub left_by_dead: Vec<i64>,
+    pub left_by_dead: Vec<SessionId>,
     /// The newest reading of the servers' clock.
     pub time: Option<ServerTime>,
     /// The node has been in the queue, so what the servers refuse from now on is not a mistake in its setup.
@@ -109,7 +109,7 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
         options: Options,
     ) -> Self {
         let left_by_dead = store.left();
-        let left = left_by_dead.iter().copied().collect();
+        let left = left_by_dead.iter().cloned().collect();
         Self {
             connect: Arc::new(connect),
             clock,
@@ -134,14 +134,14 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
     /// Runs sessions until the daemon is done, or an operator must act.
     pub async fn serve(mut self) {
         while let Some((client, requested)) = self.connect().await {
-            let owner = client.owner_id();
+            let id = client.id();
             match self.record(&client).await {
                 Some(true) => {}
                 Some(false) => continue,
                 None => return,
             }
             match SessionLoop::new(&mut self, client, requested).run().await {
-                SessionEnd::Expired => self.earlier.push(owner),
+                SessionEnd::Expired => self.earlier.push(id),
                 SessionEnd::Done => return,
                 SessionEnd::Failed(failure) => return self.emit(election::Event::Failed(failure)),
             }
@@ -149,16 +149,16 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
     }
 
     /// Records that the entries of these sessions are gone.
-    pub fn note_left(&mut self, sessions: &[i64]) {
+    pub fn note_left(&mut self, sessions: &[SessionId]) {
         self.store.note_left(sessions);
         self.earlier.retain(|session| !sessions.contains(session));
-        self.left.extend(sessions);
+        self.left.extend(sessions.iter().cloned());
         self.left.drain(..self.left.len().saturating_sub(KEPT_SESSIONS));
     }
 
     /// Establishes a session. Returns it with the instant at which it was requested; `None` if the daemon is done or an
     /// operator must act.
-    async fn connect(&mut self) -> Option<(C::Client, Uptime)> {
+    async fn connect(&mut self) -> Option<(C::Session, Uptime)> {
         let mut backoff = Backoff::new();
         loop {
             let connect = Arc::clone(&self.connect);
@@ -185,10 +185,10 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
     ///
     /// A full disk may have room again later. Until then this session is kept, so that no others pile up. Returns false
     /// if the session is over, `None` if the daemon is done.
-    async fn record(&mut self, client: &C::Client) -> Option<bool> {
+    async fn record(&mut self, client: &C::Session) -> Option<bool> {
         let mut backoff = Backoff::new();
         while matches!(client.state(), State::Connected | State::Disconnected) {
-            let Err(error) = self.store.record(client.owner_id()) else { return Some(true) };
+            let Err(error) = self.store.record(&client.id()) else { return Some(true) };
             self.pause(&mut backoff, error.to_string()).await?;
         }
         Some(false)

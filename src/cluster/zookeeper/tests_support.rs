@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use super::client::{Client, Data, Done, Error, Mode, MultiError, Op, Read, Stat, State, Watch};
 use super::context::{LocalNode, SessionContext};
-use super::{paths, session_id};
+use super::{ZnodeSession, paths, session_id};
 use cronkeeper_core::clock::{Clock, Now, Uptime, Wake};
 use cronkeeper_core::term::{NodeName, SessionId};
 pub use tree::{Fate, Right, Tree};
@@ -32,27 +32,38 @@ pub const OWNER: i64 = 1;
 /// Most round trips that a future may take.
 const MOST_ROUNDS: usize = 100;
 
+/// A session with the server, as the recipes use it.
+pub type Server = ZnodeSession<Served>;
+
 /// The server and its client in one.
 #[derive(Clone)]
-pub struct Server(Arc<Mutex<Tree>>);
+pub struct Served(Arc<Mutex<Tree>>);
 
-impl Server {
-    /// A server with the znodes that every cluster has.
-    pub fn new() -> Self {
+impl Served {
+    fn tree(&self) -> MutexGuard<'_, Tree> {
+        self.0.lock().unwrap()
+    }
+}
+
+/// A server with the znodes that every cluster has.
+impl Default for Server {
+    fn default() -> Self {
         let mut tree = Tree::new();
         paths::PARENTS.iter().for_each(|parent| tree.put(parent, ""));
-        Self(Arc::new(Mutex::new(tree)))
+        Self::of(Served(Arc::new(Mutex::new(tree))))
     }
+}
 
+impl Server {
     pub fn tree(&self) -> MutexGuard<'_, Tree> {
-        self.0.lock().unwrap()
+        self.client.tree()
     }
 
     /// A context for a node with the server's session.
     pub fn context<K: Clock>(&self, clock: K) -> SessionContext<Self, K> {
         let me = LocalNode {
             node: NodeName::new("host-a"),
-            owner: OWNER,
+            session: session_id(OWNER),
             prefix: "_c_1-lock-".into(),
             candidate_data: Vec::new(),
         };
@@ -83,7 +94,7 @@ impl Watch for Fires {
     }
 }
 
-impl Client for Server {
+impl Client for Served {
     type Watch = Fires;
 
     fn id(&self) -> SessionId {

@@ -5,30 +5,19 @@
 
 use std::time::Duration;
 
-use super::client::{Done, Op};
 use super::paths;
-use cronkeeper_core::clock::Uptime;
-use cronkeeper_core::clock::server::ServerTime;
+use crate::tree::{AtVersion, Op};
 
 /// How often a node reads the servers' time.
 pub const EVERY: Duration = Duration::from_secs(60);
 
 /// A write that changes nothing, made for its stamp.
 pub fn touch() -> Op {
-    Op::Set { path: paths::NODES.into(), data: Vec::new(), version: -1 }
+    Op::Set { path: paths::NODES.into(), data: Vec::new(), at: AtVersion::Any }
 }
 
 /// A replacement for [`touch`] if the parent of the members must not be written. It fires the watches on this node's
 /// member, which makes the watchers read it again.
 pub fn touch_member(path: String, data: Vec<u8>) -> Op {
-    Op::Set { path, data, version: -1 }
-}
-
-/// The stamp on a set inside a multi. The stamp on a create does not work: inside a multi 3.8.0 fills in garbage.
-pub fn of(done: &[Done], sent: Uptime, received: Uptime) -> Option<ServerTime> {
-    let stamp = done.iter().find_map(|done| match done {
-        Done::Set(stat) => Some(stat.mtime_ms),
-        Done::Created(_) | Done::Nothing => None,
-    });
-    ServerTime::new(stamp?, sent, received)
+    Op::Set { path, data, at: AtVersion::Any }
 }

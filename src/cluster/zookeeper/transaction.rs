@@ -7,9 +7,9 @@ pub(super) mod tests;
 
 use serde::de::DeserializeOwned;
 
-use super::client::{Mode, Op};
 use super::context::json;
 use super::{paths, requests};
+use crate::tree::{AtVersion, Life, Op};
 use cronkeeper_core::ledger::{Change, Write};
 use cronkeeper_core::run::{HistoryRecord, JobRecord, Nonce, RunRecord, RunState, Version};
 
@@ -25,19 +25,19 @@ fn op(write: &Write<'_>) -> Vec<Op> {
     let op = match write {
         Write::Job { job, at, record } => put(paths::job(job), json(record), *at),
         Write::Run { at, record } => put(paths::running(&record.id()), json(record), *at),
-        Write::RemoveRun { run, at } => Op::Delete { path: paths::running(run), version: at.0 },
-        Write::RemoveTrigger(seq) => Op::Delete { path: paths::trigger(*seq), version: -1 },
-        Write::RemovePause { job, at } => Op::Delete { path: paths::control(job), version: at.0 },
+        Write::RemoveRun { run, at } => Op::Delete { path: paths::running(run), at: (*at).into() },
+        Write::RemoveTrigger(seq) => Op::Delete { path: paths::trigger(*seq), at: AtVersion::Any },
+        Write::RemovePause { job, at } => Op::Delete { path: paths::control(job), at: (*at).into() },
         // A record that stays is found by the refusal, and checked for then.
         Write::History { at, record, .. } => put(paths::history(&Write::history_id(record)), json(record), *at),
-        // No operation checks that a znode is absent, but a create fails if it is not.
+        // No operation checks that a record is absent, but a create fails if it is not.
         Write::NotEnded(run) => {
             let path = paths::history(run);
-            return vec![put(path.clone(), Vec::new(), None), Op::Delete { path, version: -1 }];
+            return vec![put(path.clone(), Vec::new(), None), Op::Delete { path, at: AtVersion::Any }];
         }
         Write::Link(link) => {
-            let path = paths::under(paths::TRIGGERS, "");
-            Op::Create { path, data: json(link), mode: Mode::PersistentSequential }
+            let (folder, prefix) = (paths::TRIGGERS.to_owned(), String::new());
+            Op::Append { folder, prefix, data: json(link), life: Life::Lasting }
         }
     };
     vec![op]
@@ -45,8 +45,8 @@ fn op(write: &Write<'_>) -> Vec<Op> {
 
 fn put(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
     match at {
-        Some(Version(version)) => Op::Set { path, data, version },
-        None => Op::Create { path, data, mode: Mode::Persistent },
+        Some(version) => Op::Set { path, data, at: version.into() },
+        None => Op::Create { path, data, life: Life::Lasting },
     }
 }
 
@@ -74,7 +74,7 @@ pub fn is_of_another_term(change: &Change, token: i64) -> bool {
 pub struct Trace {
     pub path: String,
     pub mark: Evidence,
-    /// The version that the write is based on. Absent if the znode may be removed and recreated: then a different
+    /// The version that the write is based on. Absent if the record may be removed and recreated: then a different
     /// content proves nothing.
     pub base: Option<Base>,
 }
@@ -82,9 +82,9 @@ pub struct Trace {
 /// The state that a write expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
-    /// The znode does not exist yet.
+    /// The record does not exist yet.
     Absent,
-    /// The znode has this version.
+    /// The record has this version.
     Version(Version),
 }
 
@@ -134,7 +134,7 @@ fn traces_of(write: &Write<'_>, moves_mark: bool) -> Vec<Trace> {
 impl Base {
     /// True if the version found, whose content is not this write's, proves that the write was never carried out.
     ///
-    /// That is so if the znode has not reached the version that the write would have made, or somebody else made that
+    /// That is so if the record has not reached the version that the write would have made, or somebody else made that
     /// version. A later version proves nothing, because the write may have been overwritten.
     pub fn is_unwritten(self, found: Option<Version>) -> bool {
         match (self, found) {

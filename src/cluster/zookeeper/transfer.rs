@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use super::client::{Client, Error, Op};
 use super::context::{self, At as _, SessionContext, SessionError};
 use super::{paths, place};
+use crate::tree::{AtVersion, Error, Op, Session};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::election::TransferError;
-use cronkeeper_core::term::{CandidateName, NodeName};
+use cronkeeper_core::term::{CandidateName, NodeName, SessionId};
 
 /// A queue entry, as far as a transfer needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ struct TransferEntry {
     /// `None` if the entry is not cronkeeper's.
     node: Option<NodeName>,
     /// The session that it belongs to.
-    owner: i64,
+    session: Option<SessionId>,
 }
 
 /// The node to lead next, and the queue entries that the transfer depends on.
@@ -32,7 +32,7 @@ pub struct Successor {
 }
 
 /// Checks whether the holder of `own` can give leadership to `to`.
-pub async fn find<C: Client, K: Clock>(
+pub async fn find<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     own: CandidateName,
     to: NodeName,
@@ -44,11 +44,11 @@ pub async fn find<C: Client, K: Clock>(
     let nodes: BTreeMap<_, _> = found.into_iter().map(|(name, data, _)| (name, context::node_in(&data))).collect();
     let queue = stats.into_iter().map(|(name, stat)| {
         let node = nodes.get(&name).cloned().flatten();
-        TransferEntry { name, node, owner: stat.ephemeral_owner }
+        TransferEntry { name, node, session: stat.session }
     });
     let path = paths::member(&to);
     let member = match context.line()?.stat(&path).await {
-        Ok(stat) => stat.map(|stat| stat.ephemeral_owner),
+        Ok(stat) => stat.and_then(|stat| stat.session),
         // An invalid name stays invalid: report that there is no such member, and let the term go on.
         Err(error) if error.is_of_path() => None,
         Err(error) => return Err(error).at(&path),
@@ -61,7 +61,7 @@ fn successor(
     queue: &[TransferEntry],
     own: &CandidateName,
     to: NodeName,
-    member: Option<i64>,
+    member: Option<SessionId>,
 ) -> Result<Successor, TransferError> {
     let Some(at) = queue.iter().position(|entry| entry.name == own.0) else {
         return Err(TransferError::NotLeading);
@@ -73,7 +73,7 @@ fn successor(
     let Some(place) = behind.iter().position(|entry| entry.node.as_ref() == Some(&to)) else {
         return Err(TransferError::NotQueued);
     };
-    if member != Some(behind[place].owner) {
+    if member.is_none() || member != behind[place].session {
         return Err(TransferError::NotAlive);
     }
     let between = &behind[..place];
@@ -87,22 +87,22 @@ fn successor(
 /// Gives up the own place in favour of the successor.
 ///
 /// Returns false if the queue had changed: then whoever is next leads. Repeating it after a lost answer does no harm.
-pub async fn hand_over<C: Client, K: Clock>(
+pub async fn hand_over<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     own: CandidateName,
     successor: Successor,
 ) -> Result<bool, SessionError> {
-    let delete = |name: &String| Op::Delete { path: paths::under(paths::LEADER, name), version: -1 };
-    let check = |path| Op::Check { path, version: -1 };
+    let delete = |name: &String| Op::Delete { path: paths::under(paths::LEADER, name), at: AtVersion::Any };
+    let check = |path| Op::Check { path, at: AtVersion::Any };
     let mut ops = vec![
         delete(&own.0),
         check(paths::under(paths::LEADER, &successor.candidate)),
         check(paths::member(&successor.node)),
     ];
     ops.extend(successor.between.iter().map(delete));
-    match context.line()?.multi(ops).await {
+    match context.line()?.commit(ops).await {
         Ok(_) => Ok(true),
-        Err(failed) if failed.error == Error::NoNode => {
+        Err(failed) if failed.error == Error::Missing => {
             if failed.index == Some(0) {
                 return Ok(true);
             }
@@ -117,16 +117,21 @@ pub async fn hand_over<C: Client, K: Clock>(
 mod tests {
     use super::*;
 
+    fn session(at: usize) -> SessionId {
+        SessionId(format!("0x{at}"))
+    }
+
     fn queue(entries: &[(&str, Option<&str>)]) -> Vec<TransferEntry> {
-        let entry = |(at, &(name, node)): (usize, &(&str, Option<&str>))| {
-            let owner = i64::try_from(at).unwrap();
-            TransferEntry { name: name.into(), node: node.map(NodeName::new), owner }
+        let entry = |(at, &(name, node)): (usize, &(&str, Option<&str>))| TransferEntry {
+            name: name.into(),
+            node: node.map(NodeName::new),
+            session: Some(session(at)),
         };
         entries.iter().enumerate().map(entry).collect()
     }
 
-    fn transfer(entries: &[(&str, Option<&str>)], to: &str, member: Option<i64>) -> Result<Successor, TransferError> {
-        successor(&queue(entries), &CandidateName("own".into()), NodeName::new(to), member)
+    fn transfer(entries: &[(&str, Option<&str>)], to: &str, member: Option<usize>) -> Result<Successor, TransferError> {
+        successor(&queue(entries), &CandidateName("own".into()), NodeName::new(to), member.map(session))
     }
 
     #[test]

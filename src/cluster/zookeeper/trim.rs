@@ -39,9 +39,9 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 
 use super::bounded;
-use super::client::{Client, Error, MultiError, Op};
 use super::context::{self, SessionContext, SessionError};
 use super::paths;
+use crate::tree::{AtVersion, CommitError, Error, Op, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::Defined;
 use cronkeeper_core::job::JobName;
@@ -93,7 +93,7 @@ enum TrimResult {
 struct Delete {
     job: JobName,
     key: RecordKey,
-    version: i32,
+    at: AtVersion,
 }
 
 /// The leader's slow round through the histories of all jobs.
@@ -133,7 +133,7 @@ pub struct Trimmer<C, K> {
     steps: FuturesUnordered<Pin<Box<dyn Future<Output = CompletedTrim> + Send>>>,
 }
 
-impl<C: Client, K: Clock> Trimmer<C, K> {
+impl<C: Session, K: Clock> Trimmer<C, K> {
     pub fn new(context: SessionContext<C, K>) -> Self {
         Self {
             context,
@@ -240,7 +240,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
         {
             self.list(job);
         }
-        let is_gathered = now >= self.gather_until || self.surplus.len() >= MOST_DELETES;
+        let is_gathered = now >= self.gather_until || self.surplus.len() >= self.most_deletes();
         while is_gathered && self.deleting < MOST_MULTIS && !self.surplus.is_empty() {
             self.delete();
         }
@@ -306,19 +306,22 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
         }
     }
 
+    fn most_deletes(&self) -> usize {
+        MOST_DELETES.min(self.context.limits().jobs(1))
+    }
+
     /// Sends one multi of deletes, for the jobs that have waited longest.
     fn delete(&mut self) {
-        let mut deletes = Vec::new();
-        while deletes.len() < MOST_DELETES
+        let (mut deletes, most) = (Vec::new(), self.most_deletes());
+        while deletes.len() < most
             && let Some(job) = self.surplus.pop()
         {
             // A job no longer known is being listed again.
             let Some(history) = self.known.get_mut(&job) else { continue };
-            let room = MOST_OF_A_JOB.min(MOST_DELETES - deletes.len());
+            let room = MOST_OF_A_JOB.min(most - deletes.len());
             let before = history.len();
             let kept = self.defined.history_limit(&job);
-            let taken =
-                history.take_surplus(kept, room).map(|(key, version)| Delete { job: job.clone(), key, version });
+            let taken = history.take_surplus(kept, room).map(|(key, at)| Delete { job: job.clone(), key, at });
             deletes.extend(taken);
             self.records -= before - history.len();
             if history.is_longer_than(kept) {
@@ -331,7 +334,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
         self.deleting += 1;
         let context = self.context.clone();
         // Hand the multi over now, so that commits requested later are carried out after it.
-        let multi = context.line().ok().map(|client| client.multi(deletes.iter().map(Delete::op).collect()));
+        let multi = context.line().ok().map(|client| client.commit(deletes.iter().map(Delete::op).collect()));
         self.steps.push(Box::pin(async move {
             let answer = match multi {
                 Some(multi) => multi.await.map(drop),
@@ -347,7 +350,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
             match result {
                 Ok(()) => drop(self.refused.remove(&job)),
                 // Another node trims it too, or a skip record has grown: our knowledge of the job is stale.
-                Err(Error::NoNode | Error::BadVersion) => {
+                Err(Error::Missing | Error::Changed) => {
                     self.forget(&job);
                     if !self.listing.contains_key(&job) {
                         self.unlisted.push(job);
@@ -436,7 +439,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
 
 impl Delete {
     fn op(&self) -> Op {
-        Op::Delete { path: self.path(), version: self.version }
+        Op::Delete { path: self.path(), at: self.at }
     }
 
     fn path(&self) -> String {
@@ -444,31 +447,31 @@ impl Delete {
     }
 }
 
-fn unanswered() -> MultiError {
-    MultiError { index: None, error: Error::Unanswered("the connection is lost".into()) }
+fn unanswered() -> CommitError {
+    CommitError { index: None, error: Error::Unanswered("the connection is lost".into()) }
 }
 
 /// Returns the result of each delete. One that fails makes the whole multi fail, so each is then sent alone.
-async fn delete_singly<C: Client, K: Clock>(
+async fn delete_singly<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     deletes: Vec<Delete>,
-    answer: Result<(), MultiError>,
+    answer: Result<(), CommitError>,
 ) -> Vec<(Delete, Result<(), Error>)> {
     let error = match answer {
         Ok(()) => return deletes.into_iter().map(|delete| (delete, Ok(()))).collect(),
-        Err(MultiError { error, .. }) => error,
+        Err(CommitError { error, .. }) => error,
     };
     let client = match context.line() {
         Ok(client) if !matches!(error, Error::Unanswered(_) | Error::SessionOver) => client,
         _ => return deletes.into_iter().map(|delete| (delete, Err(unanswered().error))).collect(),
     };
     let paths: Vec<String> = deletes.iter().map(Delete::path).collect();
-    let answers = join_all(deletes.iter().zip(&paths).map(|(delete, path)| client.delete(path, delete.version))).await;
+    let answers = join_all(deletes.iter().zip(&paths).map(|(delete, path)| client.delete(path, delete.at))).await;
     deletes.into_iter().zip(answers).collect()
 }
 
 /// Lists a job's records, in no order. Keeps only names, kinds and transaction ids of what it reads.
-async fn list<C: Client, K: Clock>(
+async fn list<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     job: &JobName,
 ) -> Result<Vec<ListedRecord>, SessionError> {
@@ -483,15 +486,15 @@ async fn list<C: Client, K: Clock>(
 }
 
 /// The names of a job's records. Nodes with any other name are not cronkeeper's and must not be removed.
-async fn record_names<C: Client, K: Clock>(
+async fn record_names<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     job: &JobName,
 ) -> Result<Vec<String>, SessionError> {
-    let mut names = context::children(context.line()?, &paths::job_history(job)).await?;
+    let mut names = context::names(context.line()?, &paths::job_history(job)).await?;
     names.retain(|name| RecordKey::in_name(job, name).is_some());
     Ok(names)
 }
 
-async fn jobs<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<Vec<String>, SessionError> {
-    context::children(context.line()?, paths::HISTORY).await
+async fn jobs<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<Vec<String>, SessionError> {
+    context::names(context.line()?, paths::HISTORY).await
 }

@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 
 use super::bounded;
-use super::client::{Client, Error, Mode, Op, Stat};
 use super::context::{self, At as _, SessionContext, SessionError, json};
 use super::damage::Damage;
 use super::paths;
+use crate::tree::{Error, Life, Op, Session, Stat};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::run::{Drain, NodeControl};
 use cronkeeper_core::term::NodeName;
@@ -21,7 +21,7 @@ pub struct Wanted<W> {
 }
 
 /// Reads what is wanted of this node.
-pub async fn read_own<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<Wanted<C::Watch>, SessionError> {
+pub async fn read_own<C: Session, K: Clock>(context: SessionContext<C, K>) -> Result<Wanted<C::Watch>, SessionError> {
     let path = paths::wanted(&context.me.node);
     let line = context.line()?;
     // In this order, so that no change is missed; both are sent before the first answer. The check for existence needs
@@ -30,7 +30,7 @@ pub async fn read_own<C: Client, K: Clock>(context: SessionContext<C, K>) -> Res
     let (_, watch) = watching.await.at(&path)?;
     let (control, damage) = match reading.await {
         Ok((data, _)) => parsed(&path, &data),
-        Err(Error::NoNode) => (NodeControl::default(), None),
+        Err(Error::Missing) => (NodeControl::default(), None),
         Err(error) if error.is_of_path() => (NodeControl::unreadable(), Some(Damage::unread(path, &error))),
         Err(error) => return Err(error).at(&path),
     };
@@ -45,8 +45,8 @@ fn parsed(path: &str, data: &[u8]) -> (NodeControl, Option<Damage>) {
 }
 
 /// The nodes that are drained. A record that cannot be read counts, as it does for its node.
-pub async fn drained<C: Client>(client: &C) -> Result<BTreeMap<NodeName, Drain>, SessionError> {
-    let names = context::or_none(context::children(client, paths::WANTED).await)?;
+pub async fn drained<C: Session>(client: &C) -> Result<BTreeMap<NodeName, Drain>, SessionError> {
+    let names = context::or_none(context::names(client, paths::WANTED).await)?;
     let records = context::get_small(client, paths::WANTED, names).await?;
     let unread = records.unread.into_iter().map(|(name, _)| (name, NodeControl::unreadable()));
     let found = records.found.into_iter().map(|(name, data, _)| (name, NodeControl::read(&data)));
@@ -56,11 +56,11 @@ pub async fn drained<C: Client>(client: &C) -> Result<BTreeMap<NodeName, Drain>,
 }
 
 /// What is wanted of a node, and the record's stat if there is one.
-pub(super) async fn read<C: Client>(client: &C, node: &NodeName) -> Result<(NodeControl, Option<Stat>), SessionError> {
+pub(super) async fn read<C: Session>(client: &C, node: &NodeName) -> Result<(NodeControl, Option<Stat>), SessionError> {
     let path = paths::wanted(node);
     match client.get(&path).await {
         Ok((data, stat)) => Ok((parsed(&path, &data).0, Some(stat))),
-        Err(Error::NoNode) => Ok((NodeControl::default(), None)),
+        Err(Error::Missing) => Ok((NodeControl::default(), None)),
         Err(error) if error.is_of_path() => Ok((NodeControl::unreadable(), client.stat(&path).await.at(&path)?)),
         Err(error) => Err(error).at(&path),
     }
@@ -70,8 +70,8 @@ pub(super) async fn read<C: Client>(client: &C, node: &NodeName) -> Result<(Node
 pub(super) fn replace(node: &NodeName, control: &NodeControl, was: Option<&Stat>) -> Op {
     let path = paths::wanted(node);
     match was.map(|stat| stat.version) {
-        Some(version) if *control == NodeControl::default() => Op::Delete { path, version },
-        Some(version) => Op::Set { path, data: json(control), version },
-        None => Op::Create { path, data: json(control), mode: Mode::Persistent },
+        Some(version) if *control == NodeControl::default() => Op::Delete { path, at: version.into() },
+        Some(version) => Op::Set { path, data: json(control), at: version.into() },
+        None => Op::Create { path, data: json(control), life: Life::Lasting },
     }
 }

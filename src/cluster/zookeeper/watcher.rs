@@ -20,9 +20,9 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::oneshot;
 
 use super::bounded;
-use super::client::{Client, Error, Read, Watch};
 use super::context::{self, At as _, SessionContext, SessionError};
-use super::{paths, session_id, snapshot};
+use super::{paths, snapshot};
+use crate::tree::{Error, Read, Revision, Session, Watch};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::ledger::{Event, OwnerState};
 use cronkeeper_core::run::{Owner, RunId, RunRecord, Version};
@@ -41,7 +41,7 @@ const IDLE_MEMBERS: usize = 64;
 #[derive(Clone, Debug, Default)]
 struct ReportedRun {
     /// The transaction that wrote it. Its version alone could be that of another record, after the service had lost some.
-    written: Option<i64>,
+    written: Option<Revision>,
     owner: Option<Owner>,
     /// The session of the owner that was reported as gone.
     gone: Option<SessionId>,
@@ -142,7 +142,7 @@ pub struct Watcher<C, K> {
     steps: FuturesUnordered<Pin<Box<dyn Future<Output = CompletedWatch> + Send>>>,
 }
 
-impl<C: Client, K: Clock> Watcher<C, K> {
+impl<C: Session, K: Clock> Watcher<C, K> {
     pub fn new(context: SessionContext<C, K>) -> Self {
         Self {
             context,
@@ -426,7 +426,7 @@ impl<C: Client, K: Clock> Watcher<C, K> {
     }
 }
 
-async fn read_and_watch_member<C: Client, K: Clock>(
+async fn read_and_watch_member<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     node: &NodeName,
     member: &Latest<WatchedMemberState>,
@@ -435,13 +435,13 @@ async fn read_and_watch_member<C: Client, K: Clock>(
     let (stat, watch) = context.line()?.stat_and_watch(&path).await.at(&path)?;
     // Publish also an unchanged state: the member may have gone and come back between two reads, and a run's reader has
     // seen that.
-    member.publish(WatchedMemberState::Session(stat.map(|stat| session_id(stat.ephemeral_owner))));
+    member.publish(WatchedMemberState::Session(stat.and_then(|stat| stat.session)));
     watch.fired().await;
     Ok(())
 }
 
 /// Reads a run; if nothing is new, waits until something may be.
-async fn read_and_watch_run<C: Client, K: Clock>(
+async fn read_and_watch_run<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     run: &RunId,
     reported: &mut ReportedRun,
@@ -450,16 +450,16 @@ async fn read_and_watch_run<C: Client, K: Clock>(
     let path = paths::running(run);
     let (data, stat, watch) = match context.line()?.get_and_watch(&path).await {
         Ok(found) => found,
-        Err(Error::NoNode) => return Ok(RunReading::News(Event::Run(run.clone(), None))),
-        Err(Error::NoAuth) => return Ok(RunReading::Closed),
+        Err(Error::Missing) => return Ok(RunReading::News(Event::Run(run.clone(), None))),
+        Err(Error::Denied) => return Ok(RunReading::Closed),
         Err(error) => return Err(error).at(&path),
     };
     let Ok((record, version)) = snapshot::run_record(paths::name(&path), &data, &stat) else {
         watch.fired().await;
         return Ok(RunReading::Changed);
     };
-    if reported.written != Some(stat.mzxid) {
-        (reported.written, reported.owner) = (Some(stat.mzxid), Some(record.owner.clone()));
+    if reported.written != Some(stat.changed) {
+        (reported.written, reported.owner) = (Some(stat.changed), Some(record.owner.clone()));
         return Ok(RunReading::News(Event::Run(run.clone(), Some((record, version)))));
     }
     let owner = &record.owner;
@@ -483,10 +483,10 @@ fn is_without(member: &WatchedMemberState, session: &SessionId) -> bool {
     matches!(member, WatchedMemberState::Session(current) if current.as_ref() != Some(session))
 }
 
-async fn is_alive<C: Client, K: Clock>(context: &SessionContext<C, K>, owner: &Owner) -> Result<bool, SessionError> {
+async fn is_alive<C: Session, K: Clock>(context: &SessionContext<C, K>, owner: &Owner) -> Result<bool, SessionError> {
     let path = paths::member(&owner.node);
     let stat = context.line()?.stat(&path).await.at(&path)?;
-    Ok(stat.is_some_and(|stat| session_id(stat.ephemeral_owner) == owner.session))
+    Ok(stat.is_some_and(|stat| stat.session.as_ref() == Some(&owner.session)))
 }
 
 /// Returns when the run or its owner's member may have changed.
@@ -502,7 +502,7 @@ async fn changed<W: Watch>(watch: W, member: Option<Subscriber<WatchedMemberStat
 }
 
 /// Reads runs without a watch and fills in what is new of each.
-async fn poll<C: Client, K: Clock>(
+async fn poll<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     mut polled: Vec<Polled>,
     members: &BTreeMap<NodeName, WatchedMemberState>,
@@ -512,7 +512,7 @@ async fn poll<C: Client, K: Clock>(
     for (index, (polled, found)) in polled.iter_mut().zip(found).enumerate() {
         let (data, stat) = match found {
             Ok(found) => found,
-            Err(Error::NoNode) => {
+            Err(Error::Missing) => {
                 polled.event = Some(Event::Run(polled.run.clone(), None));
                 continue;
             }
@@ -521,8 +521,8 @@ async fn poll<C: Client, K: Clock>(
         };
         let Ok((record, version)) = snapshot::run_record(&polled.run.to_string(), &data, &stat) else { continue };
         let (owner, reported) = (record.owner.clone(), &mut polled.reported);
-        if reported.written != Some(stat.mzxid) {
-            (reported.written, reported.owner) = (Some(stat.mzxid), Some(owner));
+        if reported.written != Some(stat.changed) {
+            (reported.written, reported.owner) = (Some(stat.changed), Some(owner));
             polled.event = Some(Event::Run(polled.run.clone(), Some((record, version))));
         } else if reported.gone.as_ref() != Some(&owner.session)
             && members.get(&owner.node).is_some_and(|member| is_without(member, &owner.session))
@@ -534,7 +534,7 @@ async fn poll<C: Client, K: Clock>(
     let nodes: BTreeSet<&NodeName> = lost.values().map(|owner| &owner.node).collect();
     let names = nodes.iter().map(|node| node.as_str().to_owned()).collect();
     let living = context::stats(context.line()?, paths::NODES, names).await?;
-    let living: BTreeSet<SessionId> = living.iter().map(|(_, stat)| session_id(stat.ephemeral_owner)).collect();
+    let living: BTreeSet<SessionId> = living.into_iter().filter_map(|(_, stat)| stat.session).collect();
     lost.retain(|_, owner| !living.contains(&owner.session));
     let found = read_runs(context, lost.keys().map(|&index| &polled[index].run)).await?;
     for ((index, owner), found) in lost.into_iter().zip(found) {
@@ -548,7 +548,7 @@ async fn poll<C: Client, K: Clock>(
     Ok(polled)
 }
 
-async fn read_runs<'r, C: Client, K: Clock>(
+async fn read_runs<'r, C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     runs: impl Iterator<Item = &'r RunId>,
 ) -> Result<Vec<Read>, SessionError> {
@@ -557,14 +557,14 @@ async fn read_runs<'r, C: Client, K: Clock>(
 }
 
 /// Reads a run. A record that cannot be parsed counts as absent, because nothing can be decided on it.
-pub async fn read_run<C: Client, K: Clock>(
+pub async fn read_run<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     run: &RunId,
 ) -> Result<Option<(RunRecord, Version)>, SessionError> {
     let path = paths::running(run);
     match context.line()?.get(&path).await {
         Ok((data, stat)) => Ok(snapshot::run_record(paths::name(&path), &data, &stat).ok()),
-        Err(Error::NoNode) => Ok(None),
+        Err(Error::Missing) => Ok(None),
         Err(error) => Err(error).at(&path),
     }
 }

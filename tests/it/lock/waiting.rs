@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use cronkeeper_cluster::zookeeper::client::Connect as _;
 use cronkeeper_cluster::zookeeper::lock::{LockRequest, LockSession, Recipe};
-use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector, Session};
+use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector};
+use cronkeeper_cluster::zookeeper::{ServerSession, ZnodeSession};
 use cronkeeper_core::clock::Clock as _;
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::lock::{LockKey, LockKind, LockPath};
@@ -17,7 +18,7 @@ use crate::support::zookeeper::Ensemble;
 
 const CLIENTS: usize = 300;
 
-async fn session(connect: &str) -> LockSession<Session, SystemClock> {
+async fn session(connect: &str) -> LockSession<ServerSession, SystemClock> {
     let settings = ConnectionSettings {
         connect: connect.to_owned(),
         session_timeout: Duration::from_secs(10),
@@ -26,7 +27,7 @@ async fn session(connect: &str) -> LockSession<Session, SystemClock> {
     let clock = SystemClock::default();
     let requested = clock.now().up;
     let session = Connector::closing(settings).unwrap().connect().await.unwrap();
-    LockSession::new(session, clock, requested)
+    LockSession::new(ZnodeSession::of(session), clock, requested)
 }
 
 fn request(kind: LockKind) -> LockRequest {

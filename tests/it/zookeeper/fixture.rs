@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cronkeeper_cluster::zookeeper::session::{Aside, ConnectionSettings, Connector};
-use cronkeeper_cluster::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
+use cronkeeper_cluster::zookeeper::{
+    ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, Znodes, serve,
+};
 use cronkeeper_core::clock::system::uptime;
 use cronkeeper_core::clock::{Clock, Now, Wake};
 use cronkeeper_core::coordination::{Coordination, channels};
@@ -46,8 +48,8 @@ pub struct Memory(pub Arc<Mutex<Remembered>>);
 #[derive(Default)]
 pub struct Remembered {
     pub cluster: Option<String>,
-    pub sessions: Vec<i64>,
-    pub removable: Vec<i64>,
+    pub sessions: Vec<SessionId>,
+    pub removable: Vec<SessionId>,
     /// If set, the disk is full: no session can be recorded.
     pub is_full: bool,
     /// If set, the disk becomes full when the cluster is to be recorded.
@@ -78,17 +80,17 @@ impl SessionStore for Memory {
         self.with(|remembered| remembered.cluster.clone())
     }
 
-    fn record(&mut self, owner: i64) -> Result<(), StoreError> {
+    fn record(&mut self, session: &SessionId) -> Result<(), StoreError> {
         self.with(|remembered| match remembered.is_full {
             true => Err(StoreError(FULL.into())),
             false => {
-                remembered.sessions.push(owner);
+                remembered.sessions.push(session.clone());
                 Ok(())
             }
         })
     }
 
-    fn removable(&self) -> Vec<i64> {
+    fn removable(&self) -> Vec<SessionId> {
         self.with(|remembered| remembered.removable.clone())
     }
 }
@@ -164,7 +166,7 @@ pub fn open(
     forget_after: Option<Duration>,
 ) -> (Coordination, Process) {
     let aside = Aside::new(settings.clone()).expect("plain settings are good");
-    let (coordination, service) = channels(Arc::new(LedgerReader::new(aside)));
+    let (coordination, service) = channels(Arc::new(LedgerReader::new(Znodes(aside))));
     let identity = NodeIdentity {
         node: NodeName::new(node),
         host: "localhost".into(),
@@ -176,7 +178,7 @@ pub fn open(
     let chroot = settings.connect.find('/').map_or("/".into(), |at| settings.connect[at..].to_owned());
     let options = Options { service: settings.connect.clone(), chroot, uuid: Box::new(Uuid::new_v4), forget_after };
     let connector = Connector::new(settings).expect("plain settings are good");
-    let task = tokio::spawn(serve(connector, System, identity, Box::new(memory), service, options));
+    let task = tokio::spawn(serve(Znodes(connector), System, identity, Box::new(memory), service, options));
     (coordination, Process::new(move || task.abort()))
 }
 

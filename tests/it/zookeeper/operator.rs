@@ -1,7 +1,7 @@
 //! Requests that an operator writes at one node and the leader carries out at another.
 
-use cronkeeper_cluster::zookeeper::LedgerReader;
 use cronkeeper_cluster::zookeeper::session::{Aside, ConnectionSettings};
+use cronkeeper_cluster::zookeeper::{LedgerReader, Znodes};
 use cronkeeper_core::election::Request;
 use cronkeeper_core::ledger::{Change, Commit, Operator as _, OperatorError};
 use cronkeeper_core::run::{Drain, Pause, Resume, RunRecord, TriggerRecord};
@@ -67,7 +67,7 @@ struct Line {
     _leader: Fixture,
     direct: String,
     proxy: Proxy,
-    operator: LedgerReader<Aside>,
+    operator: LedgerReader<Znodes<Aside>>,
 }
 
 async fn line() -> Line {
@@ -79,10 +79,10 @@ async fn line() -> Line {
     Line { _ensemble: ensemble, _leader: leader, direct, proxy, operator }
 }
 
-async fn operator_at(connect: String) -> LedgerReader<Aside> {
+async fn operator_at(connect: String) -> LedgerReader<Znodes<Aside>> {
     // No session may end while a test waits for its connection.
     let settings = ConnectionSettings { connect, session_timeout: LONG, ..ConnectionSettings::default() };
-    let operator = LedgerReader::new(Aside::new(settings).expect("plain settings are good"));
+    let operator = LedgerReader::new(Znodes(Aside::new(settings).expect("plain settings are good")));
     operator.pauses().await.expect("the servers serve");
     operator
 }

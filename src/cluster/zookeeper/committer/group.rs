@@ -1,21 +1,12 @@
 //! A group of changes that share a multi. Pure: builds the multi and interprets its answer.
 
-use std::collections::BTreeSet;
-
-use crate::zookeeper::client::{Error, Mode, MultiError, Op, Read};
+use crate::tree::{AtVersion, CommitError, Error, Life, Limits, Op, Read};
 use crate::zookeeper::paths;
 use crate::zookeeper::transaction::{self, Evidence, Trace};
 use crate::zookeeper::trim::{RecordKind, WrittenRecord};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Change, Commit, CommitId, Existing, Write};
 use cronkeeper_core::run::{RunId, RunRecord, Version};
-
-/// Most operations of a multi, besides those that create the znodes of histories.
-const MOST_OPS: usize = 200;
-const MOST_BYTES: usize = 128 * 1024;
-/// Most times that a group creates missing parents again. If they keep disappearing, somebody removes them on purpose:
-/// the change then counts as refused.
-const MOST_PARENTS_MADE: u32 = 3;
 
 /// A change that waits for its answer.
 pub struct PendingCommit {
@@ -38,9 +29,6 @@ pub struct Group {
     pub members: Vec<PendingCommit>,
     /// True while an earlier try has no answer.
     pub is_in_doubt: bool,
-    /// The multi creates no znode that holds a job's history, because one that it was to create exists.
-    has_histories_before: bool,
-    parents_made: u32,
 }
 
 /// Interpretation of a multi that failed.
@@ -51,10 +39,6 @@ pub enum GroupFailure {
     Superseded(Vec<PendingCommit>),
     /// The state of a history, or of a record in it, was not as assumed. The multi is adapted and can be sent again.
     Rewritten,
-    /// A parent of this path is missing.
-    NoParent(String),
-    /// The znode that holds a job's history is missing.
-    NoHistory,
     /// The server refuses an operation of a change for any other reason.
     Refused {
         /// The change, and those of its job that were requested after it.
@@ -106,8 +90,8 @@ impl PendingCommit {
     pub fn written(&self) -> Option<WrittenRecord> {
         let is_end = matches!(self.change, Change::End { .. });
         let (path, version) = self.ops.iter().find_map(|op| match op {
-            Op::Create { path, .. } if is_history(path) && !checks_absence(op) => Some((path, 0)),
-            Op::Set { path, version, .. } if is_history(path) => Some((path, version.wrapping_add(1))),
+            Op::Create { path, .. } if is_history(path) && !checks_absence(op) => Some((path, Version::FIRST)),
+            Op::Set { path, at, .. } if is_history(path) => Some((path, at.next())),
             _ => None,
         })?;
         Some(WrittenRecord {
@@ -118,14 +102,6 @@ impl PendingCommit {
         })
     }
 
-    fn adds_history(&self) -> bool {
-        self.ops.iter().any(|op| matches!(op, Op::Create { path, .. } if is_history(path)))
-    }
-
-    fn leave_out_history(&mut self) {
-        self.ops.retain(|op| !creates_job_history(op));
-    }
-
     fn bytes(&self) -> usize {
         self.ops.iter().map(bytes).sum()
     }
@@ -133,9 +109,9 @@ impl PendingCommit {
 
 impl Group {
     /// True if the change may share this multi: there is room, and no different candidate guards it.
-    pub fn fits(&self, pending: &PendingCommit) -> bool {
-        let has_room =
-            1 + self.operations() + pending.ops.len() <= MOST_OPS && self.bytes() + pending.bytes() <= MOST_BYTES;
+    pub fn fits(&self, pending: &PendingCommit, limits: Limits) -> bool {
+        let has_room = 1 + self.operations() + pending.ops.len() <= limits.operations
+            && self.bytes() + pending.bytes() <= limits.bytes;
         let is_of_another = self.fence.is_some() && pending.fence.is_some() && self.fence != pending.fence;
         self.members.is_empty() || (has_room && !is_of_another)
     }
@@ -165,34 +141,6 @@ impl Group {
         fence.into_iter().chain(self.members.iter().flat_map(|pending| pending.ops.iter().cloned())).collect()
     }
 
-    /// The jobs whose history this group adds to.
-    pub fn histories(&self) -> impl Iterator<Item = JobName> {
-        self.members.iter().filter(|pending| pending.adds_history()).map(|pending| pending.change.job().clone())
-    }
-
-    /// Has the multi create the znodes that hold the histories of jobs, unless they are known to exist.
-    ///
-    /// A transaction for each of them alone would cost the servers as much as all that a multi of fifty changes writes.
-    pub fn create_histories(&mut self, is_known: impl Fn(&JobName) -> bool) {
-        if self.has_histories_before {
-            return;
-        }
-        let mut created = BTreeSet::new();
-        for pending in &mut self.members {
-            pending.leave_out_history();
-            let job = pending.change.job();
-            if pending.adds_history() && !is_known(job) && created.insert(job.clone()) {
-                let path = paths::job_history(job);
-                pending.ops.insert(0, Op::Create { path, data: Vec::new(), mode: Mode::Persistent });
-            }
-        }
-    }
-
-    /// The jobs whose histories have to be created before the multi, unless they are known to exist.
-    pub fn histories_before(&self) -> impl Iterator<Item = JobName> {
-        self.histories().filter(|_| self.has_histories_before)
-    }
-
     /// The places of the group's traces, change by change.
     pub fn traces(&self) -> impl Iterator<Item = Trace> {
         self.members.iter().flat_map(|pending| transaction::traces(&pending.change))
@@ -211,7 +159,7 @@ impl Group {
             for trace in transaction::traces(&pending.change) {
                 let found = match found.next() {
                     Some(Ok(found)) => Some(found),
-                    None | Some(Err(Error::NoNode)) => None,
+                    None | Some(Err(Error::Missing)) => None,
                     // A node that cannot be read proves nothing.
                     Some(Err(_)) => {
                         has_base = true;
@@ -223,7 +171,7 @@ impl Group {
                     return TraceVerdict::All;
                 }
                 is_here |= hit;
-                let version = found.map(|(_, stat)| Version(stat.version));
+                let version = found.map(|(_, stat)| stat.version);
                 has_base |= trace.base.is_some();
                 is_unwritten |= !hit && trace.base.is_some_and(|base| base.is_unwritten(version));
             }
@@ -247,7 +195,7 @@ impl Group {
     }
 
     /// True if the multi failed at an end, and an earlier try of that end may be the cause.
-    pub fn is_end_refused(&self, failed: &MultiError) -> bool {
+    pub fn is_end_refused(&self, failed: &CommitError) -> bool {
         let first = usize::from(self.fence.is_some());
         let member = failed.index.and_then(|index| self.locate(index.checked_sub(first)?)).map(|(member, _)| member);
         let is_end = |member: usize| matches!(self.members[member].change, Change::End { .. });
@@ -255,25 +203,16 @@ impl Group {
     }
 
     /// Removes the change that made the multi fail, and says what follows.
-    pub fn drop_failed(&mut self, failed: &MultiError) -> GroupFailure {
+    pub fn drop_failed(&mut self, failed: &CommitError) -> GroupFailure {
         let first = usize::from(self.fence.is_some());
         // If the server does not name the operation, each change is tried alone: start with the first.
         let Some(index) = failed.index else { return self.refuse(0, 0) };
         // A candidate whose rights exclude its own node no longer guards anything.
-        if index < first && (failed.error.is_of_state() || failed.error == Error::NoAuth) {
+        if index < first && (failed.error.is_of_state() || failed.error == Error::Denied) {
             self.fence = None;
             return GroupFailure::Fence(self.take(PendingCommit::is_fenced));
         }
         match index.checked_sub(first).and_then(|index| self.locate(index)) {
-            Some((member, op))
-                if failed.error != Error::NoNode && creates_job_history(&self.members[member].ops[op]) =>
-            {
-                // It exists, or this node may only write below it. The others may be like it, and each would make the
-                // multi fail once.
-                self.members.iter_mut().for_each(PendingCommit::leave_out_history);
-                self.has_histories_before = true;
-                GroupFailure::Rewritten
-            }
             Some((member, op)) if failed.error.is_of_state() => self.drop_member(member, op, &failed.error),
             Some((member, op)) => self.refuse(member, op),
             None => self.refuse(0, 0),
@@ -295,16 +234,11 @@ impl Group {
         let index = op;
         let PendingCommit { change, ops, .. } = &mut self.members[member];
         let op = &mut ops[index];
-        match (&mut *op, error) {
-            (Op::Create { path, .. }, Error::NoNode) if self.parents_made < MOST_PARENTS_MADE => {
-                self.parents_made += 1;
-                return if is_history(path) { GroupFailure::NoHistory } else { GroupFailure::NoParent(path.clone()) };
-            }
-            (Op::Create { .. }, Error::NoNode) => return self.refuse(member, index),
-            // The parent znode has used up its sequence numbers; no other writer caused this.
-            (Op::Create { mode: Mode::PersistentSequential, .. }, Error::NodeExists) => {
-                return self.refuse(member, index);
-            }
+        match (&*op, error) {
+            // The service could not make what it lies below.
+            (Op::Create { .. } | Op::Append { .. }, Error::Missing)
+            // The folder has used up its numbers; no other writer caused this.
+            | (Op::Append { .. }, Error::Exists) => return self.refuse(member, index),
             _ => {}
         }
         if keeps_history(change) && keep_record(op, error) {
@@ -360,6 +294,7 @@ fn closed_by(op: &Op) -> String {
         Op::Create { path, .. } | Op::Delete { path, .. } => {
             path.rsplit_once('/').map_or_else(String::new, |(parent, _)| parent.to_owned())
         }
+        Op::Append { folder, .. } => folder.clone(),
     }
 }
 
@@ -371,10 +306,10 @@ fn keeps_history(change: &Change) -> bool {
 /// Replaces the creation of a history record by a check, if the record exists already.
 fn keep_record(op: &mut Op, error: &Error) -> bool {
     let existing = match (&*op, error) {
-        (Op::Create { path, .. }, Error::NodeExists) if is_history(path) && !checks_absence(op) => path.clone(),
+        (Op::Create { path, .. }, Error::Exists) if is_history(path) && !checks_absence(op) => path.clone(),
         _ => return false,
     };
-    *op = Op::Check { path: existing, version: -1 };
+    *op = Op::Check { path: existing, at: AtVersion::Any };
     true
 }
 
@@ -384,14 +319,14 @@ fn keep_record(op: &mut Op, error: &Error) -> bool {
 /// No version protects a history record. The mark, or the run, in the same multi guards it.
 fn rewrite_history(op: &mut Op, error: &Error) -> bool {
     let rewritten = match (&*op, error) {
-        (Op::Create { path, data, .. }, Error::NodeExists) if is_history(path) && !checks_absence(op) => {
-            Op::Set { path: path.clone(), data: data.clone(), version: -1 }
+        (Op::Create { path, data, .. }, Error::Exists) if is_history(path) && !checks_absence(op) => {
+            Op::Set { path: path.clone(), data: data.clone(), at: AtVersion::Any }
         }
-        (Op::Set { path, data, .. }, Error::NoNode) if is_history(path) => {
-            Op::Create { path: path.clone(), data: data.clone(), mode: Mode::Persistent }
+        (Op::Set { path, data, .. }, Error::Missing) if is_history(path) => {
+            Op::Create { path: path.clone(), data: data.clone(), life: Life::Lasting }
         }
-        (Op::Set { path, data, .. }, Error::BadVersion) if is_history(path) => {
-            Op::Set { path: path.clone(), data: data.clone(), version: -1 }
+        (Op::Set { path, data, .. }, Error::Changed) if is_history(path) => {
+            Op::Set { path: path.clone(), data: data.clone(), at: AtVersion::Any }
         }
         _ => return false,
     };
@@ -399,28 +334,20 @@ fn rewrite_history(op: &mut Op, error: &Error) -> bool {
     true
 }
 
-/// True for the create of a znode that the same multi removes: its only purpose is to fail.
+/// True for the create of a record that the same commit removes: its only purpose is to fail.
 fn checks_absence(op: &Op) -> bool {
     matches!(op, Op::Create { path, data, .. } if is_history(path) && data.is_empty())
 }
 
 /// True for the path of a history record.
 fn is_history(path: &str) -> bool {
-    below_history(path).is_some_and(|rest| rest.contains('/'))
-}
-
-/// True if the operation creates the znode that holds a job's history.
-fn creates_job_history(op: &Op) -> bool {
-    matches!(op, Op::Create { path, .. } if below_history(path).is_some_and(|rest| !rest.contains('/')))
-}
-
-fn below_history(path: &str) -> Option<&str> {
-    path.strip_prefix(paths::HISTORY)?.strip_prefix('/')
+    path.strip_prefix(paths::HISTORY).is_some_and(|rest| rest.starts_with('/'))
 }
 
 fn bytes(op: &Op) -> usize {
     match op {
         Op::Create { path, data, .. } | Op::Set { path, data, .. } => path.len() + data.len(),
+        Op::Append { folder, prefix, data, .. } => folder.len() + prefix.len() + data.len(),
         Op::Check { path, .. } | Op::Delete { path, .. } => path.len(),
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use super::group::{Group, PendingCommit};
+use crate::tree::Limits;
 use cronkeeper_core::job::JobName;
 
 type ByNumber = BTreeMap<u64, PendingCommit>;
@@ -57,14 +58,14 @@ impl CommitQueue {
     }
 
     /// The next changes that fit into one multi.
-    pub fn next_group(&mut self) -> Option<Group> {
+    pub fn next_group(&mut self, limits: Limits) -> Option<Group> {
         let mut group = Group::default();
         while let Some(first) = self.waiting.first_entry() {
             let job = first.get().change.job();
             if self.held.contains_key(job) {
                 let aside = self.aside.entry(job.clone()).or_default();
                 aside.insert(*first.key(), first.remove());
-            } else if group.fits(first.get()) {
+            } else if group.fits(first.get(), limits) {
                 group.add(first.remove());
             } else {
                 break;
@@ -103,7 +104,8 @@ mod tests {
     }
 
     fn group(queue: &mut CommitQueue) -> Vec<u64> {
-        queue.next_group().into_iter().flat_map(|group| group.members).map(|pending| pending.number).collect()
+        let limits = Limits { operations: 200, bytes: 128 * 1024, in_flight: 1 };
+        queue.next_group(limits).into_iter().flat_map(|group| group.members).map(|pending| pending.number).collect()
     }
 
     #[test]

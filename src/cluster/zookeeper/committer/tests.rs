@@ -6,7 +6,8 @@ mod refusals;
 use proptest::prelude::*;
 
 use super::*;
-use crate::zookeeper::tests_support::{Fate, Right};
+use crate::zookeeper::paths;
+use crate::zookeeper::tests_support::Fate;
 use crate::zookeeper::transaction::ops;
 use crate::zookeeper::transaction::tests::{begin, end, mark, name, skip};
 use cronkeeper_core::ledger::{Commit, CommitId, SkipWrite};
@@ -228,84 +229,6 @@ fn the_loss_of_the_session_leaves_what_was_sent_unknown_and_keeps_what_was_not()
 
 fn fate() -> impl Strategy<Value = Fate> {
     prop_oneof![3 => Just(Fate::Answered), 1 => Just(Fate::AnswerLost), 1 => Just(Fate::RequestLost)]
-}
-
-const JOBS: usize = 20;
-
-/// Many jobs with a run in flight. `with_history`: they have run before.
-fn in_flight(with_history: bool) -> (Fixture, Vec<String>) {
-    let mut fixture = Fixture::new();
-    let jobs: Vec<String> = (0..JOBS).map(|at| format!("job-{at}")).collect();
-    for job in &jobs {
-        fixture.put(paths::job(&name(job)), &mark(0, "1-0"));
-        if with_history {
-            fixture.server.tree().put(&paths::job_history(&name(job)), "");
-        }
-        fixture.request(begin(job, 0, 60, &format!("7-{job}")));
-    }
-    fixture.settle();
-    (fixture, jobs)
-}
-
-/// Ends all of these runs; returns how many requests that took.
-fn requests_of_ends((mut fixture, jobs): (Fixture, Vec<String>)) -> usize {
-    for job in &jobs {
-        fixture.request(end(job, 0, 60, &format!("7-{job}")));
-    }
-    let requests = std::iter::repeat_with(|| fixture.turn()).take_while(|&is_one| is_one).count();
-    assert_eq!(fixture.answers.values().filter(|&&answer| answer == Commit::Accepted).count(), 2 * JOBS);
-    requests
-}
-
-#[test]
-fn the_first_ends_of_many_jobs_need_one_multi() {
-    assert_eq!(requests_of_ends(in_flight(false)), 1);
-}
-
-#[test]
-fn a_new_leader_knows_which_jobs_have_run() {
-    let (mut fixture, jobs) = in_flight(true);
-    fixture.committer.start_term();
-    fixture.settle();
-    assert_eq!(requests_of_ends((fixture, jobs)), 1);
-}
-
-#[test]
-fn histories_that_nobody_knew_of_make_a_multi_fail_once() {
-    let (multi, look_for_traces) = (1, 1);
-    assert_eq!(requests_of_ends(in_flight(true)), multi + look_for_traces + JOBS + multi);
-}
-
-#[test]
-fn histories_that_are_gone_are_created_again_all_at_once() {
-    let (mut fixture, jobs) = in_flight(true);
-    fixture.committer.start_term();
-    fixture.settle();
-    jobs.iter().for_each(|job| fixture.server.tree().remove(&paths::job_history(&name(job))));
-    let (multi, look_for_traces) = (1, 1);
-    assert_eq!(requests_of_ends((fixture, jobs)), multi + look_for_traces + multi);
-}
-
-#[test]
-fn a_node_that_may_write_only_below_the_histories_ends_its_runs() {
-    let (fixture, jobs) = in_flight(true);
-    fixture.server.tree().close(paths::HISTORY, Right::Write);
-    let multi = 1;
-    assert_eq!(requests_of_ends((fixture, jobs)), multi + JOBS + multi);
-}
-
-/// The create belongs to one change, which may leave the group.
-#[test]
-fn ends_create_their_histories_when_the_changes_before_them_are_fenced() {
-    let (mut fixture, jobs) = in_flight(false);
-    fixture.server.tree().remove(CANDIDATE);
-    for job in &jobs {
-        let record = mark(120, &format!("8-{job}"));
-        let skip = Some(SkipWrite { at: None, skip: skip(job, 120), links: Vec::new() });
-        fixture.request(Change::Advance { job: name(job), at: Some(Version(1)), record, skip });
-    }
-    let (fenced, multi) = (1, 1);
-    assert_eq!(requests_of_ends((fixture, jobs)), fenced + multi);
 }
 
 #[test]

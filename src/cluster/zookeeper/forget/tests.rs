@@ -24,7 +24,7 @@ struct Fixture {
 impl Fixture {
     /// A leader whose jobs file has only the job `kept`.
     fn new() -> Self {
-        let server = Server::new();
+        let server = Server::default();
         server.tree().put(CANDIDATE, "");
         let defined = Defined { digest: Digest::of(b"now"), jobs: [name("kept")].into(), ..Defined::default() };
         let fixture = Self { server, defined: Arc::new(defined), behind: None };

@@ -8,10 +8,10 @@ use futures_util::future::BoxFuture;
 use super::entries::{Turn, turn};
 use super::local::{HandOff, LocalQueue};
 use super::obstacles::Obstacles;
-use super::queue::{AT_ONCE, create_all_parents, line, ordered, remove, settle, sort, stat, stats, watch};
+use super::queue::{AT_ONCE, line, make_queues, ordered, remove, settle, sort, stat, stats, watch};
 use super::size::SizeWatch;
 use super::{HeldLock, LOOK_AGAIN, LockError, LockRequest, PAUSE};
-use crate::zookeeper::client::{Client, Done, Error, Mode, Op, Stat, State, Watch as _};
+use crate::tree::{Error, Life, Op, Session, Stat, State, Watch as _};
 use crate::zookeeper::context::{At as _, SessionError};
 use crate::zookeeper::paths;
 use cronkeeper_core::clock::{Clock, Wake};
@@ -48,7 +48,7 @@ pub(super) struct Attempt<C, K> {
     obstacles: Obstacles,
 }
 
-impl<C: Client, K: Clock> Attempt<C, K> {
+impl<C: Session, K: Clock> Attempt<C, K> {
     pub fn new(client: C, clock: K, local: Arc<LocalQueue>, obstacles: Obstacles, request: LockRequest) -> Self {
         let prefix = request.recipe.prefix(request.kind, request.uuid);
         let (entries, sizes) = (Vec::new(), SizeWatch::default());
@@ -103,7 +103,7 @@ impl<C: Client, K: Clock> Attempt<C, K> {
         let client = line(&self.client)?;
         let request = |OwnEntry { path, name, .. }: &OwnEntry| {
             let created: BoxFuture<'static, Result<Option<Stat>, Error>> = client.stat(&path.child(name)).boxed();
-            let names: BoxFuture<'static, Result<Vec<String>, Error>> = client.children(path.as_str()).boxed();
+            let names: BoxFuture<'static, Result<Vec<String>, Error>> = client.names(path.as_str()).boxed();
             (created, names)
         };
         // All are handed over before the first answer is awaited.
@@ -111,7 +111,7 @@ impl<C: Client, K: Clock> Attempt<C, K> {
         let mut listed = Vec::with_capacity(requests.len());
         for (entry, (created, names)) in self.entries[from..].iter_mut().zip(requests) {
             let created = created.await.at(entry.path.as_str())?;
-            entry.token = created.map(|stat| FencingToken(stat.czxid)).or(entry.token);
+            entry.token = created.map(|stat| stat.created.token()).or(entry.token);
             // What cannot be read is read again, and named then.
             listed.push(names.await.ok());
         }
@@ -156,8 +156,9 @@ impl<C: Client, K: Clock> Attempt<C, K> {
             paths => self.create_all(paths).await,
         };
         match made {
-            Err(Error::NoNode) => {
-                create_all_parents(&self.client, &self.request.paths).await?;
+            Err(Error::Missing) => {
+                let paths = self.request.paths.iter().map(LockPath::to_string).collect();
+                make_queues(&self.client, paths).await?;
                 Err(SessionError::Again("the lock was missing".into()).into())
             }
             Err(Error::Unanswered(_)) if self.sizes.is_too_large() => Err(self.sizes.error()),
@@ -173,13 +174,13 @@ impl<C: Client, K: Clock> Attempt<C, K> {
     /// in order.
     async fn create_one(&mut self, path: &LockPath) -> Result<Option<Vec<String>>, Error> {
         let client = line(&self.client).map_err(not_sent)?;
-        let created = client.create(&path.child(&self.prefix), self.request.data.clone(), Mode::EphemeralSequential);
-        let listed = client.children(path.as_str());
+        let created = client.append(path.as_str(), &self.prefix, self.request.data.clone(), Life::OfSession);
+        let listed = client.names(path.as_str());
         self.is_unclear = true;
         let created = created.await;
         self.is_unclear = created.as_ref().is_err_and(|error| !error.is_of_path());
         let (created, stat) = created?;
-        let (name, token) = (paths::name(&created).to_owned(), Some(FencingToken(stat.czxid)));
+        let (name, token) = (paths::name(&created).to_owned(), Some(stat.created.token()));
         self.entries = vec![OwnEntry { path: path.clone(), name, token }];
         Ok(listed.await.ok())
     }
@@ -187,23 +188,21 @@ impl<C: Client, K: Clock> Attempt<C, K> {
     /// Creates the entries of several locks in one transaction. Lists the first queue.
     async fn create_all(&mut self, all: &[LockPath]) -> Result<Option<Vec<String>>, Error> {
         let client = line(&self.client).map_err(not_sent)?;
-        let create = |path: &LockPath| Op::Create {
-            path: path.child(&self.prefix),
+        let append = |path: &LockPath| Op::Append {
+            folder: path.to_string(),
+            prefix: self.prefix.clone(),
             data: self.request.data.clone(),
-            mode: Mode::EphemeralSequential,
+            life: Life::OfSession,
         };
-        let ops: Vec<Op> = all.iter().map(create).collect();
+        let ops: Vec<Op> = all.iter().map(append).collect();
         self.sizes.expect(&ops);
-        let created = client.multi(ops);
-        let listed = client.children(all[0].as_str());
+        let created = client.commit(ops);
+        let listed = client.names(all[0].as_str());
         self.is_unclear = true;
         let created = created.await;
         self.is_unclear = created.as_ref().is_err_and(|failed| !failed.error.is_of_path());
         let created = created.map_err(|failed| failed.error)?;
-        let names = created.iter().filter_map(|done| match done {
-            Done::Created(path) => Some(paths::name(path).to_owned()),
-            Done::Nothing | Done::Set(_) => None,
-        });
+        let names = created.created.iter().map(|path| paths::name(path).to_owned());
         // Their transaction is read from their metadata, because the answer of a multi does not state it reliably.
         let entry = |(path, name): (&LockPath, String)| OwnEntry { path: path.clone(), name, token: None };
         self.entries = all.iter().zip(names).map(entry).collect();
@@ -220,9 +219,9 @@ impl<C: Client, K: Clock> Attempt<C, K> {
             if let Some(name) = own.next()
                 && let Some(stat) = stat(&self.client, &path.child(&name)).await?
                 // The entry of an earlier session does not last as long as this one.
-                && stat.ephemeral_owner == self.client.owner_id()
+                && stat.session == Some(self.client.id())
             {
-                found.push(OwnEntry { path: path.clone(), name, token: Some(FencingToken(stat.czxid)) });
+                found.push(OwnEntry { path: path.clone(), name, token: Some(stat.created.token()) });
             }
             surplus.extend(own.map(|name| path.child(&name)));
         }
@@ -250,7 +249,7 @@ impl<C: Client, K: Clock> Attempt<C, K> {
             self.obstacles.listed(path.as_str(), &ordered);
             if let Some(created) = created {
                 let stat = created.await.at(path.as_str())?;
-                self.entries[at].token = stat.map(|stat| FencingToken(stat.czxid));
+                self.entries[at].token = stat.map(|stat| stat.created.token());
             }
             let awaited = match turn(&ordered, &name) {
                 Turn::Held if self.entries[at].token.is_some() => {
@@ -303,7 +302,7 @@ impl Failures {
     ///
     /// # Errors
     /// The failure itself if it is one too many, or if the session is over.
-    pub async fn wait_after<C: Client, K: Clock, E: From<SessionError>>(
+    pub async fn wait_after<C: Session, K: Clock, E: From<SessionError>>(
         &mut self,
         error: E,
         client: &mut C,
@@ -320,7 +319,7 @@ impl Failures {
 /// The failure of a request that was not sent. What does not pass must not look like what does.
 fn not_sent(error: SessionError) -> Error {
     match error {
-        SessionError::NoAuth(_) => Error::NoAuth,
+        SessionError::NoAuth(_) => Error::Denied,
         SessionError::SessionOver => Error::SessionOver,
         error => Error::Unanswered(error.to_string()),
     }
@@ -330,7 +329,7 @@ fn not_sent(error: SessionError) -> Error {
 ///
 /// # Errors
 /// If the session is over.
-pub(super) async fn pause<C: Client, K: Clock>(client: &mut C, clock: &K) -> Result<(), SessionError> {
+pub(super) async fn pause<C: Session, K: Clock>(client: &mut C, clock: &K) -> Result<(), SessionError> {
     if client.state() == State::Connected {
         let until = clock.now().up + PAUSE;
         while clock.now().up < until {

@@ -11,13 +11,13 @@
 use uuid::Uuid;
 
 use super::attempt::{Failures, fired_or_late};
-use super::queue::{create_parents, line};
-use crate::zookeeper::client::{Client, Error, Mode, Watch as _};
+use super::queue::{line, make_queues};
+use crate::tree::{AtVersion, Error, Life, Session, Watch as _};
 use crate::zookeeper::context::{self, At as _, SessionError};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::lock::LockPath;
 
-/// Name of the znode that opens the barrier.
+/// Name of the record that opens the barrier.
 const READY: &str = "ready";
 
 /// A client's visit to a barrier.
@@ -26,12 +26,12 @@ pub struct Visit<C, K> {
     clock: K,
     path: LockPath,
     parties: usize,
-    /// The path of its own znode.
+    /// The path of its own entry.
     own: String,
     data: Vec<u8>,
 }
 
-impl<C: Client, K: Clock> Visit<C, K> {
+impl<C: Session, K: Clock> Visit<C, K> {
     /// A visit that has not begun. `data`: who it is.
     pub fn new(client: C, clock: K, path: LockPath, parties: u32, data: Vec<u8>) -> Self {
         let own = path.child(&Uuid::new_v4().simple().to_string());
@@ -65,13 +65,13 @@ impl<C: Client, K: Clock> Visit<C, K> {
                     fired_or_late(watch.fired(), &self.clock).await;
                     continue;
                 }
-                Err(Error::NoNode) => {}
+                Err(Error::Missing) => {}
                 Err(error) => return Err(error).at(&ready),
             }
-            match line(&self.client)?.create(&self.own, self.data.clone(), Mode::Ephemeral).await {
+            match line(&self.client)?.create(&self.own, self.data.clone(), Life::OfSession).await {
                 // An earlier attempt without an answer has created it.
-                Ok(_) | Err(Error::NodeExists) => *is_in = true,
-                Err(Error::NoNode) => create_parents(&self.client, self.path.as_str()).await?,
+                Ok(_) | Err(Error::Exists) => *is_in = true,
+                Err(Error::Missing) => make_queues(&self.client, vec![self.path.to_string()]).await?,
                 Err(error) => return Err(error).at(&self.own),
             }
         }
@@ -82,8 +82,8 @@ impl<C: Client, K: Clock> Visit<C, K> {
             }
             fired_or_late(watch.fired(), &self.clock).await;
         }
-        match line(&self.client)?.create(&ready, Vec::new(), Mode::Persistent).await {
-            Ok(_) | Err(Error::NodeExists) => Ok(()),
+        match line(&self.client)?.create(&ready, Vec::new(), Life::Lasting).await {
+            Ok(_) | Err(Error::Exists) => Ok(()),
             Err(error) => Err(error).at(&ready),
         }
     }
@@ -91,7 +91,7 @@ impl<C: Client, K: Clock> Visit<C, K> {
     /// Leaves, without waiting for the others. The last one to leave removes `ready`.
     ///
     /// # Errors
-    /// If the session ends, or if the servers refuse. The own znode then goes with the session.
+    /// If the session ends, or if the servers refuse. The own entry then goes with the session.
     pub async fn leave(&mut self) -> Result<(), SessionError> {
         let mut failures = Failures::default();
         loop {
@@ -110,15 +110,15 @@ impl<C: Client, K: Clock> Visit<C, K> {
     }
 
     async fn remove(&self, path: &str) -> Result<(), SessionError> {
-        match line(&self.client)?.delete(path, -1).await {
-            Ok(()) | Err(Error::NoNode) => Ok(()),
+        match line(&self.client)?.delete(path, AtVersion::Any).await {
+            Ok(()) | Err(Error::Missing) => Ok(()),
             Err(error) => Err(error).at(path),
         }
     }
 
     /// The names of the other clients inside.
     async fn others(&self) -> Result<Vec<String>, SessionError> {
-        let mut names = context::children(line(&self.client)?, self.path.as_str()).await?;
+        let mut names = context::names(line(&self.client)?, self.path.as_str()).await?;
         names.retain(|name| name != READY && !self.own.ends_with(name.as_str()));
         Ok(names)
     }

@@ -11,7 +11,7 @@ use super::local::LocalQueue;
 use super::obstacles::{Known, Obstacles};
 use super::queue::{Layout, remove, send_removal, settle};
 use super::{HeldLock, LockError, LockRequest, permits};
-use crate::zookeeper::client::Client;
+use crate::tree::Session;
 use crate::zookeeper::context::SessionError;
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::lock::LockKind;
@@ -25,7 +25,7 @@ pub struct Contender<C, K> {
     pub(super) obstacles: Obstacles,
 }
 
-impl<C: Client, K: Clock> Contender<C, K> {
+impl<C: Session, K: Clock> Contender<C, K> {
     /// The first contender of a session. The others are its clones, so that they hand locks over to each other.
     pub fn new(client: C, clock: K) -> Self {
         Self { client, clock, local: Arc::default(), obstacles: Obstacles::default() }

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use cronkeeper_core::lock::LockKind;
 
-/// Whose names and layout of znodes a lock uses. Clients that use the same share a queue.
+/// Whose names and layout of entries a lock uses. Clients that use the same share a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recipe {
     /// Apache Curator's, for Java.

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
 use super::{LockClient, PAUSE, REVOKE};
-use crate::zookeeper::client::{Client, Error, Op, State, Watch as _};
+use crate::tree::{AtVersion, Error, Op, Session, State, Watch as _};
 use crate::zookeeper::context::json;
 use cronkeeper_core::clock::{Clock, Wake};
 
@@ -42,7 +42,7 @@ enum Found {
     Revoked,
 }
 
-impl<C: Client, K: Clock> EntryWatches<C, K> {
+impl<C: Session, K: Clock> EntryWatches<C, K> {
     pub fn new(client: C, clock: K) -> Self {
         Self { client, clock, looks: FuturesUnordered::new() }
     }
@@ -73,9 +73,9 @@ impl<C: Client, K: Clock> EntryWatches<C, K> {
                 None
             }
             Found::Revoked => {
-                let set = Op::Set { path: entry.clone(), data: self.revoked(&data), version: -1 };
+                let set = Op::Set { path: entry.clone(), data: self.revoked(&data), at: AtVersion::Any };
                 // Restores who holds the lock, and shows that it has noticed. If that fails, the request stays visible.
-                let restored = self.client.multi(vec![set]);
+                let restored = self.client.commit(vec![set]);
                 let (client, watched) = (self.client.clone(), entry.clone());
                 self.looks.push(Box::pin(async move {
                     let _ = restored.await;
@@ -98,7 +98,7 @@ impl<C: Client, K: Clock> EntryWatches<C, K> {
 }
 
 /// Reads an entry until something is to be reported.
-async fn look<C: Client>(client: C, entry: String, written: Vec<u8>) -> EntryState {
+async fn look<C: Session>(client: C, entry: String, written: Vec<u8>) -> EntryState {
     loop {
         let found = match client.get_and_watch(&entry).await {
             Ok((data, _, _)) if data == REVOKE => Found::Revoked,
@@ -106,7 +106,7 @@ async fn look<C: Client>(client: C, entry: String, written: Vec<u8>) -> EntrySta
                 watch.fired().await;
                 continue;
             }
-            Err(Error::NoNode) => Found::Gone,
+            Err(Error::Missing) => Found::Gone,
             Err(_) => Found::Unknown,
         };
         return EntryState { entry, data: written, found };
@@ -114,7 +114,7 @@ async fn look<C: Client>(client: C, entry: String, written: Vec<u8>) -> EntrySta
 }
 
 /// Reads an entry again after a failure, once the connection may be back.
-async fn look_later<C: Client, K: Clock>(client: C, clock: K, entry: String, written: Vec<u8>) -> EntryState {
+async fn look_later<C: Session, K: Clock>(client: C, clock: K, entry: String, written: Vec<u8>) -> EntryState {
     let until = clock.now().up + PAUSE.max(Duration::from_millis(1));
     while clock.now().up < until || client.state() == State::Disconnected {
         clock.sleep_until(Wake { wall: None, up: Some(clock.now().up + PAUSE) }).await;

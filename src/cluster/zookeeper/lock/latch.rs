@@ -13,11 +13,12 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::attempt::{Failures, fired_or_late, pause};
-use super::queue::{create_parents, line, remove, settle};
-use crate::zookeeper::client::{Client, Error, Mode, Op, Watch as _};
+use super::queue::{line, make_queues, remove, settle};
+use crate::tree::{AtVersion, Error, Life, Op, Session, Watch as _};
 use crate::zookeeper::context::{self, At as _, SessionError, json};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::lock::LockPath;
+use cronkeeper_core::run::Version;
 
 /// Records of one request: a multi with more would exceed the protocol's limit.
 const CHUNK: usize = 1_000;
@@ -50,7 +51,7 @@ pub enum LatchError {
 ///
 /// # Errors
 /// If the path is not such a latch, if the session ends, or if the servers refuse.
-pub async fn down<C: Client, K: Clock>(
+pub async fn down<C: Session, K: Clock>(
     mut client: C,
     clock: &K,
     path: &LockPath,
@@ -66,7 +67,7 @@ pub async fn down<C: Client, K: Clock>(
     }
 }
 
-async fn try_down<C: Client>(client: &C, path: &LockPath, count: u32, id: Uuid) -> Result<Latch, LatchError> {
+async fn try_down<C: Session>(client: &C, path: &LockPath, count: u32, id: Uuid) -> Result<Latch, LatchError> {
     settle(client, path.as_str()).await?;
     let (latch, version) = open(client, path, count).await?;
     let own = path.child(&format!("down-{id}"));
@@ -75,13 +76,13 @@ async fn try_down<C: Client>(client: &C, path: &LockPath, count: u32, id: Uuid) 
     }
     let counted = Latch { remaining: latch.remaining - 1, ..latch };
     let mut ops = vec![
-        Op::Set { path: path.to_string(), data: json(&counted), version },
-        Op::Create { path: own, data: Vec::new(), mode: Mode::Persistent },
+        Op::Set { path: path.to_string(), data: json(&counted), at: version.into() },
+        Op::Create { path: own, data: Vec::new(), life: Life::Lasting },
     ];
     if counted.remaining == 0 {
-        ops.push(Op::Delete { path: path.child(CLOSED), version: -1 });
+        ops.push(Op::Delete { path: path.child(CLOSED), at: AtVersion::Any });
     }
-    match line(client)?.multi(ops).await {
+    match line(client)?.commit(ops).await {
         Ok(_) => Ok(counted),
         // Another count came first.
         Err(failed) if failed.error.is_of_state() => Err(LatchError::Changed { path: path.clone() }),
@@ -91,7 +92,7 @@ async fn try_down<C: Client>(client: &C, path: &LockPath, count: u32, id: Uuid) 
 
 impl Failures {
     /// Waits until another attempt makes sense after this failure, if there is any sense in it.
-    async fn pass<C: Client, K: Clock>(
+    async fn pass<C: Session, K: Clock>(
         &mut self,
         error: LatchError,
         client: &mut C,
@@ -110,7 +111,7 @@ impl Failures {
 ///
 /// # Errors
 /// If the path is not such a latch, if the session ends, or if the servers refuse.
-pub async fn wait<C: Client, K: Clock>(
+pub async fn wait<C: Session, K: Clock>(
     mut client: C,
     clock: &K,
     path: &LockPath,
@@ -125,7 +126,7 @@ pub async fn wait<C: Client, K: Clock>(
     }
 }
 
-async fn try_wait<C: Client, K: Clock>(client: &C, clock: &K, path: &LockPath, count: u32) -> Result<(), LatchError> {
+async fn try_wait<C: Session, K: Clock>(client: &C, clock: &K, path: &LockPath, count: u32) -> Result<(), LatchError> {
     let closed = path.child(CLOSED);
     loop {
         let (latch, _) = open(client, path, count).await?;
@@ -135,7 +136,7 @@ async fn try_wait<C: Client, K: Clock>(client: &C, clock: &K, path: &LockPath, c
         match line(client)?.get_and_watch(&closed).await {
             Ok((_, _, watch)) => fired_or_late(watch.fired(), clock).await,
             // It was opened, or removed, since it was read.
-            Err(Error::NoNode) => {}
+            Err(Error::Missing) => {}
             Err(error) => return Err(SessionError::of(&error, &closed).into()),
         }
     }
@@ -145,7 +146,7 @@ async fn try_wait<C: Client, K: Clock>(client: &C, clock: &K, path: &LockPath, c
 ///
 /// # Errors
 /// If the path is not a latch, if the session ends, or if the servers refuse.
-pub async fn reset<C: Client, K: Clock>(mut client: C, clock: &K, path: &LockPath) -> Result<(), LatchError> {
+pub async fn reset<C: Session, K: Clock>(mut client: C, clock: &K, path: &LockPath) -> Result<(), LatchError> {
     let mut failures = Failures::default();
     loop {
         match try_reset(&client, path).await {
@@ -155,17 +156,17 @@ pub async fn reset<C: Client, K: Clock>(mut client: C, clock: &K, path: &LockPat
     }
 }
 
-async fn try_reset<C: Client>(client: &C, path: &LockPath) -> Result<(), LatchError> {
+async fn try_reset<C: Session>(client: &C, path: &LockPath) -> Result<(), LatchError> {
     if read(client, path).await?.is_none() {
         return Ok(());
     }
-    let names = context::children(line(client)?, path.as_str()).await?;
+    let names = context::names(line(client)?, path.as_str()).await?;
     for names in names.chunks(CHUNK) {
         let children: Vec<String> = names.iter().map(|name| path.child(name)).collect();
         remove(client, children).await?;
     }
-    match line(client)?.delete(path.as_str(), -1).await {
-        Ok(()) | Err(Error::NoNode) => Ok(()),
+    match line(client)?.delete(path.as_str(), AtVersion::Any).await {
+        Ok(()) | Err(Error::Missing) => Ok(()),
         Err(error) => Err(SessionError::of(&error, path.as_str()).into()),
     }
 }
@@ -174,7 +175,7 @@ async fn try_reset<C: Client>(client: &C, path: &LockPath) -> Result<(), LatchEr
 const CLOSED: &str = "closed";
 
 /// The latch with the version of its data. Creates it if it does not exist.
-async fn open<C: Client>(client: &C, path: &LockPath, count: u32) -> Result<(Latch, i32), LatchError> {
+async fn open<C: Session>(client: &C, path: &LockPath, count: u32) -> Result<(Latch, Version), LatchError> {
     if let Some((latch, version)) = read(client, path).await? {
         return match latch.count == count {
             true => Ok((latch, version)),
@@ -183,30 +184,30 @@ async fn open<C: Client>(client: &C, path: &LockPath, count: u32) -> Result<(Lat
     }
     let latch = Latch { count, remaining: count };
     if let Some((parent, _)) = path.as_str().rsplit_once('/').filter(|(parent, _)| !parent.is_empty()) {
-        create_parents(client, parent).await?;
+        make_queues(client, vec![parent.to_owned()]).await?;
     }
     let ops = vec![
-        Op::Create { path: path.to_string(), data: json(&latch), mode: Mode::Persistent },
-        Op::Create { path: path.child(CLOSED), data: Vec::new(), mode: Mode::Persistent },
+        Op::Create { path: path.to_string(), data: json(&latch), life: Life::Lasting },
+        Op::Create { path: path.child(CLOSED), data: Vec::new(), life: Life::Lasting },
     ];
-    match line(client)?.multi(ops).await {
-        Ok(_) => Ok((latch, 0)),
+    match line(client)?.commit(ops).await {
+        Ok(_) => Ok((latch, Version::FIRST)),
         // The parents of all others were created just before.
-        Err(failed) if failed.error == Error::NoNode && path.as_str().rfind('/') == Some(0) => {
-            Err(SessionError::NoChroot.into())
+        Err(failed) if failed.error == Error::Missing && path.as_str().rfind('/') == Some(0) => {
+            Err(SessionError::NoRoot.into())
         }
         Err(failed) if failed.error.is_of_state() => Err(LatchError::Changed { path: path.clone() }),
         Err(failed) => Err(SessionError::of(&failed.error, path.as_str()).into()),
     }
 }
 
-async fn read<C: Client>(client: &C, path: &LockPath) -> Result<Option<(Latch, i32)>, LatchError> {
+async fn read<C: Session>(client: &C, path: &LockPath) -> Result<Option<(Latch, Version)>, LatchError> {
     match line(client)?.get(path.as_str()).await {
         Ok((data, stat)) => match serde_json::from_slice::<Latch>(&data) {
             Ok(latch) => Ok(Some((latch, stat.version))),
             Err(_) => Err(LatchError::NoLatch { path: path.clone() }),
         },
-        Err(Error::NoNode) => Ok(None),
+        Err(Error::Missing) => Ok(None),
         Err(error) => Err(SessionError::of(&error, path.as_str()).into()),
     }
 }

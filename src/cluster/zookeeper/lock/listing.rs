@@ -8,12 +8,12 @@ use serde::Serialize;
 use super::entries::{self, Turn, turn};
 use super::queue::{line, ordered};
 use super::{LockClient, LockError, REVOKE};
-use crate::zookeeper::client::{Client, Error, Op};
+use crate::tree::{AtVersion, Error, Op, Session};
 use crate::zookeeper::context::{self, At as _, Found, SessionError};
 use crate::zookeeper::queue::sequence;
 use cronkeeper_core::lock::{LockPath, is_reserved};
 
-/// Most znodes to visit in a search for locks.
+/// Most records to visit in a search for locks.
 const MOST_ZNODES: usize = 10_000;
 /// Most entries of one lock to show.
 const MOST_ENTRIES: usize = 1_000;
@@ -35,9 +35,9 @@ pub struct ListedLock {
 /// An entry of a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ListedEntry {
-    /// The name of its znode.
+    /// The name of its record.
     pub name: String,
-    /// The path of its znode; empty for a lock that has none.
+    /// The path of its record; empty for a lock that has none.
     #[serde(skip)]
     pub znode: String,
     /// It is known not to go with its session, so no client holds anything with it. It makes others wait all the same.
@@ -73,7 +73,7 @@ pub enum EntryRole {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Listing {
     pub locks: Vec<ListedLock>,
-    /// There are more znodes than a search visits.
+    /// There are more records than a search visits.
     pub cut: Option<Cut>,
 }
 
@@ -86,7 +86,7 @@ pub struct Asked {
     pub foreign: Vec<String>,
 }
 
-/// The znodes that a search has seen and not visited.
+/// The records that a search has seen and not visited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cut {
     pub left: usize,
@@ -95,7 +95,7 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Both together; the first one names the first znode.
+    /// Both together; the first one names the first record.
     fn both(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         match (one, other) {
             (Some(one), Some(other)) => Some(Self { left: one.left + other.left, first: one.first }),
@@ -104,7 +104,7 @@ impl Cut {
     }
 }
 
-/// A znode to visit.
+/// A record to visit.
 struct Place {
     path: String,
     /// Somebody names it as a lock, so whatever is in its queue is shown, whoever made it.
@@ -117,7 +117,7 @@ struct Place {
 ///
 /// # Errors
 /// If the servers do not answer or refuse.
-pub async fn list<C: Client>(client: &C, path: Option<&LockPath>) -> Result<Listing, SessionError> {
+pub async fn list<C: Session>(client: &C, path: Option<&LockPath>) -> Result<Listing, SessionError> {
     let mut listing = Listing::default();
     let mut left = VecDeque::from([first(client, path).await?]);
     for visited in 0.. {
@@ -127,7 +127,7 @@ pub async fn list<C: Client>(client: &C, path: Option<&LockPath>) -> Result<List
             listing.cut = Cut::both(unvisited, listing.cut);
             break;
         }
-        let names = context::children(line(client)?, &place.path).await;
+        let names = context::names(line(client)?, &place.path).await;
         // A lock that may not be read is not free, so it must not look so.
         let names = if place.is_named { names? } else { context::or_none(names)? };
         let has = |child: &&str| names.iter().any(|name| name == child);
@@ -146,7 +146,7 @@ pub async fn list<C: Client>(client: &C, path: Option<&LockPath>) -> Result<List
     Ok(listing)
 }
 
-async fn first<C: Client>(client: &C, path: Option<&LockPath>) -> Result<Place, SessionError> {
+async fn first<C: Session>(client: &C, path: Option<&LockPath>) -> Result<Place, SessionError> {
     let Some(path) = path else {
         return Ok(Place { path: "/".to_owned(), is_named: false, is_kazoo_semaphore: false });
     };
@@ -164,7 +164,7 @@ fn queue_of_kazoo(path: &str) -> String {
 ///
 /// A name that ends in a sequence number can be a lock's own, such as `/locks/20261126`: whatever has had children of
 /// its own is visited. Entries never have any.
-async fn below<C: Client>(
+async fn below<C: Session>(
     client: &C,
     place: &Place,
     names: &[String],
@@ -185,7 +185,7 @@ async fn below<C: Client>(
     let skipped = numbered.split_off(numbered.len().min(MOST_ENTRIES));
     let skipped = skipped.first().map(|first| Cut { left: skipped.len(), first: child(parent, first) });
     let found = context::stats(line(client)?, parent, numbered).await?;
-    let parents = found.iter().filter(|(_, stat)| stat.ephemeral_owner == 0 && stat.cversion > 0);
+    let parents = found.iter().filter(|(_, stat)| stat.session.is_none() && stat.below > 0);
     visited.extend(parents.map(|(name, _)| name));
     let place = |name: &String| Place {
         path: child(parent, name),
@@ -201,7 +201,7 @@ fn child(parent: &str, name: &str) -> String {
 }
 
 /// The entries with a sequence number: each of them makes those behind it wait, whatever its name is.
-async fn queue<C: Client>(client: &C, place: &Place, names: &[String]) -> Result<Option<ListedLock>, SessionError> {
+async fn queue<C: Session>(client: &C, place: &Place, names: &[String]) -> Result<Option<ListedLock>, SessionError> {
     let path = &place.path;
     if path == "/" || !names.iter().any(|name| sequence(name).is_some()) {
         return Ok(None);
@@ -225,13 +225,13 @@ async fn queue<C: Client>(client: &C, place: &Place, names: &[String]) -> Result
 
 /// True if the first of the entries goes with its session: such as of a client that gives them names of its own. A queue
 /// of messages is persistent, and no lock.
-async fn begins_with_entry<C: Client>(client: &C, path: &str, ordered: &[String]) -> Result<bool, SessionError> {
+async fn begins_with_entry<C: Session>(client: &C, path: &str, ordered: &[String]) -> Result<bool, SessionError> {
     let first = ordered.iter().take(1).cloned().collect();
     let found = context::stats(line(client)?, path, first).await?;
-    Ok(found.iter().any(|(_, stat)| stat.ephemeral_owner != 0))
+    Ok(found.iter().any(|(_, stat)| stat.session.is_some()))
 }
 
-/// True for the names that the recipes give entries. Other sequential znodes, such as a queue of messages, are no lock.
+/// True for the names that the recipes give entries. Other appended records, such as a queue of messages, are no lock.
 fn is_entry(name: &str) -> bool {
     const ENDS: [&str; 5] = ["-lock-", "__lock__", "__rlock__", "__READ__", "__WRIT__"];
     let Some(kind) = name.len().checked_sub(10).and_then(|end| name.get(..end)) else { return false };
@@ -239,14 +239,14 @@ fn is_entry(name: &str) -> bool {
 }
 
 /// The users of one of Curator's semaphores. Every child counts as a permit in use.
-async fn semaphore<C: Client>(client: &C, path: &str) -> Result<Option<ListedLock>, SessionError> {
+async fn semaphore<C: Session>(client: &C, path: &str) -> Result<Option<ListedLock>, SessionError> {
     let [permits, queue] = SEMAPHORE.map(|name| format!("{path}/{name}"));
-    let names = context::or_none(context::children(line(client)?, &permits).await)?;
+    let names = context::or_none(context::names(line(client)?, &permits).await)?;
     with_queue(client, path, (&permits, names), &queue).await
 }
 
 /// The users of one of kazoo's semaphores, whose children are these. Those with a sequence number are in a queue.
-async fn kazoo_semaphore<C: Client>(
+async fn kazoo_semaphore<C: Session>(
     client: &C,
     path: &str,
     names: &[String],
@@ -256,7 +256,7 @@ async fn kazoo_semaphore<C: Client>(
 }
 
 /// A semaphore: those of `permits`, names below a parent, then those in the queue.
-async fn with_queue<C: Client>(
+async fn with_queue<C: Session>(
     client: &C,
     path: &str,
     permits: (&str, Vec<String>),
@@ -277,7 +277,7 @@ fn listed(path: &str, entries: Vec<ListedEntry>, more: usize) -> Option<ListedLo
     (!entries.is_empty()).then(|| ListedLock { path: path.to_owned(), entries, more })
 }
 
-async fn read<C: Client>(
+async fn read<C: Session>(
     client: &C,
     parent: &str,
     roles: &[(String, EntryRole)],
@@ -289,7 +289,7 @@ async fn read<C: Client>(
     let unread = context::stats(line(client)?, parent, unread).await?;
     let all = reads.found.into_iter().chain(unread.into_iter().map(|(name, stat)| (name, Vec::new(), stat)));
     let listed = |found: Found| {
-        let is_persistent = found.2.ephemeral_owner == 0;
+        let is_persistent = found.2.session.is_none();
         let role = role_of(&found.0)?;
         Some(ListedEntry { is_persistent, ..entry(parent, found, role) })
     };
@@ -300,7 +300,7 @@ fn entry(parent: &str, (name, data, stat): Found, role: EntryRole) -> ListedEntr
     let client = serde_json::from_slice::<LockClient>(&data).ok();
     let is_revoked = data == REVOKE || client.as_ref().is_some_and(|client| client.revoked_at_ms.is_some());
     let text = if client.is_some() || data == REVOKE { String::new() } else { String::from_utf8_lossy(&data).into() };
-    let since = Timestamp::from_millisecond(stat.ctime_ms).unwrap_or(Timestamp::UNIX_EPOCH);
+    let since = stat.created_at;
     let znode = child(parent, &name);
     ListedEntry { name, znode, is_persistent: false, role, since, client, data: text, is_revoked }
 }
@@ -309,7 +309,7 @@ fn entry(parent: &str, (name, data, stat): Found, role: EntryRole) -> ListedEntr
 ///
 /// # Errors
 /// If the servers do not answer or refuse.
-pub async fn revoke<C: Client>(client: &C, path: &LockPath) -> Result<Asked, LockError> {
+pub async fn revoke<C: Session>(client: &C, path: &LockPath) -> Result<Asked, LockError> {
     let listing = list(client, Some(path)).await?;
     let own = listing.locks.into_iter().filter(|lock| lock.path == path.as_str());
     let holders = own.flat_map(|lock| lock.entries).filter(|entry| entry.role != EntryRole::Waits);
@@ -320,11 +320,11 @@ pub async fn revoke<C: Client>(client: &C, path: &LockPath) -> Result<Asked, Loc
             asked.foreign.push(entry.znode);
             continue;
         }
-        let set = Op::Set { path: entry.znode.clone(), data: REVOKE.to_vec(), version: -1 };
-        match line(client)?.multi(vec![set]).await {
+        let set = Op::Set { path: entry.znode.clone(), data: REVOKE.to_vec(), at: AtVersion::Any };
+        match line(client)?.commit(vec![set]).await {
             Ok(_) => asked.holders += 1,
             // It was released meanwhile.
-            Err(failed) if failed.error == Error::NoNode => {}
+            Err(failed) if failed.error == Error::Missing => {}
             Err(failed) => return Err(failed).at(&entry.znode).map_err(LockError::from),
         }
     }

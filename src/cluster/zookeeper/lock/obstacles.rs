@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::zookeeper::client::Stat;
+use crate::tree::Stat;
 
 /// Most queues whose obstacles are remembered.
 const MOST: usize = 1_000;
@@ -45,7 +45,7 @@ impl Obstacles {
 
     /// Remembers an entry that others wait for, if it is persistent.
     pub fn awaited(&self, queue: &str, name: &str, stat: &Stat) {
-        if stat.is_of_session() {
+        if stat.session.is_some() {
             return;
         }
         self.0.send_if_modified(|known| {
@@ -65,17 +65,19 @@ fn path(queue: &str, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cronkeeper_core::term::SessionId;
 
     #[test]
     fn a_persistent_entry_is_known_until_it_is_gone_from_its_queue() {
         let obstacles = Obstacles::default();
         let mut seen = obstacles.watch();
-        let entry = |owner| Stat { ephemeral_owner: owner, ..Stat::default() };
-        obstacles.awaited("/a", "x-1", &entry(7));
+        let persistent = Stat::default();
+        let own = Stat { session: Some(SessionId("0x7".into())), ..Stat::default() };
+        obstacles.awaited("/a", "x-1", &own);
         assert!(!seen.has_changed().unwrap(), "a client's own");
-        obstacles.awaited("/a", "x-1", &entry(0));
-        obstacles.awaited("/a", "x-2", &entry(0));
-        obstacles.awaited("/b", "x-1", &entry(i64::MIN));
+        obstacles.awaited("/a", "x-1", &persistent);
+        obstacles.awaited("/a", "x-2", &persistent);
+        obstacles.awaited("/b", "x-1", &persistent);
         let known = seen.borrow_and_update().clone();
         assert_eq!(known.into_values().collect::<Vec<_>>(), ["/a/x-1", "/b/x-1"]);
         obstacles.listed("/a", &["x-1".into(), "y-3".into()]);
@@ -83,7 +85,7 @@ mod tests {
         assert!(!seen.has_changed().unwrap());
         obstacles.listed("/a", &["x-2".into()]);
         assert_eq!(seen.borrow_and_update().len(), 1);
-        obstacles.awaited("/a", "x-2", &entry(0));
+        obstacles.awaited("/a", "x-2", &persistent);
         assert!(seen.has_changed().unwrap(), "the next one");
     }
 

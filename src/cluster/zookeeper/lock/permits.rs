@@ -1,6 +1,6 @@
 //! Semaphores: whoever is first in a queue takes the permits.
 //!
-//! Curator's users create an ephemeral znode for each permit and then wait until no more than the permitted number
+//! Curator's users create an entry for each permit and then wait until no more than the permitted number
 //! exist. kazoo's wait first and then create. In both cases, only the first of the queue waits for permits, and wakes
 //! when one is given back.
 
@@ -10,20 +10,20 @@ use super::attempt::{Failures, fired_or_late};
 use super::contender::Contender;
 use super::entries::{self, Recipe};
 use super::obstacles::Obstacles;
-use super::queue::{Layout, create_parents, line, remove, settle};
+use super::queue::{Layout, line, make_queues, remove, settle};
 use super::size::SizeWatch;
 use super::{HeldLock, LockError, LockRequest};
-use crate::zookeeper::client::{Client, Error, Mode, MultiError, Op, Watch as _};
+use crate::tree::{CommitError, Error, Life, Op, Revision, Session, Watch as _};
 use crate::zookeeper::context::{self, At as _, SessionError};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::lock::{LockKind, LockPath};
-use cronkeeper_core::term::FencingToken;
+use cronkeeper_core::run::Version;
 
 /// Most permits in use to examine while there are too few free ones.
 const MOST_EXAMINED: usize = 1_000;
 
 /// Takes `count` of the `of` permits at the request's only path.
-pub async fn acquire<C: Client, K: Clock>(
+pub async fn acquire<C: Session, K: Clock>(
     contender: &Contender<C, K>,
     request: &LockRequest,
     of: u32,
@@ -47,9 +47,9 @@ pub async fn acquire<C: Client, K: Clock>(
     Ok(vec![held])
 }
 
-/// The paths of the znodes below `parent` that this client has made.
-pub async fn own<C: Client>(client: &C, parent: &str, uuid: Uuid) -> Result<Vec<String>, SessionError> {
-    let names = context::children(line(client)?, parent).await?;
+/// The paths of the entries below `parent` that this client has made.
+pub async fn own<C: Session>(client: &C, parent: &str, uuid: Uuid) -> Result<Vec<String>, SessionError> {
+    let names = context::names(line(client)?, parent).await?;
     let own = names.into_iter().filter(|name| entries::is_of(name, uuid));
     Ok(own.map(|name| format!("{parent}/{name}")).collect())
 }
@@ -68,7 +68,7 @@ struct Semaphore<'a, C, K> {
     obstacles: Obstacles,
 }
 
-impl<C: Client, K: Clock> Semaphore<'_, C, K> {
+impl<C: Session, K: Clock> Semaphore<'_, C, K> {
     /// Compares the number of permits with that in the data of the path, where kazoo keeps it. Writes it there if this
     /// client creates the path.
     async fn check_permits(&self) -> Result<(), LockError> {
@@ -85,19 +85,19 @@ impl<C: Client, K: Clock> Semaphore<'_, C, K> {
         let path = self.path.as_str();
         let (data, version) = match line(&self.client)?.get(path).await {
             Ok((data, stat)) => (data, stat.version),
-            Err(Error::NoNode) => {
-                create_parents(&self.client, path).await?;
-                create_parents(&self.client, &self.parent).await?;
-                (Vec::new(), 0)
+            Err(Error::Missing) => {
+                make_queues(&self.client, vec![path.to_owned()]).await?;
+                make_queues(&self.client, vec![self.parent.clone()]).await?;
+                (Vec::new(), Version::FIRST)
             }
             Err(error) => return Err(error).at(path)?,
         };
         if data.is_empty() {
-            let set = Op::Set { path: path.to_owned(), data: self.of.to_string().into_bytes(), version };
-            return match line(&self.client)?.multi(vec![set]).await {
+            let set = Op::Set { path: path.to_owned(), data: self.of.to_string().into_bytes(), at: version.into() };
+            return match line(&self.client)?.commit(vec![set]).await {
                 Ok(_) => Ok(()),
                 // Somebody else has written it meanwhile.
-                Err(failed) if failed.error == Error::BadVersion => {
+                Err(failed) if failed.error == Error::Changed => {
                     Err(SessionError::Again("the semaphore has changed".into()).into())
                 }
                 Err(failed) => Err(failed).at(path)?,
@@ -132,7 +132,7 @@ impl<C: Client, K: Clock> Semaphore<'_, C, K> {
             self.create(count - own.len()).await?;
         }
         loop {
-            let (names, watch) = line(&self.client)?.children_and_watch(&self.parent).await.at(&self.parent)?;
+            let (names, watch) = line(&self.client)?.names_and_watch(&self.parent).await.at(&self.parent)?;
             let others = names.iter().filter(|name| !entries::is_of(name, self.request.uuid)).count();
             if others + count <= self.of as usize {
                 break;
@@ -171,25 +171,31 @@ impl<C: Client, K: Clock> Semaphore<'_, C, K> {
         }
     }
 
-    /// Creates znodes for this many permits in one transaction.
+    /// Creates entries for this many permits in one commit.
     async fn create(&mut self, permits: usize) -> Result<(), LockError> {
         let create = |_| {
-            let (name, mode) = match self.request.recipe {
-                Recipe::Curator => (format!("_c_{}-lease-", self.request.uuid), Mode::EphemeralSequential),
-                // kazoo's names are not sequential; only their number counts.
-                Recipe::Kazoo => {
-                    (format!("{}-{}", self.request.uuid.simple(), Uuid::new_v4().simple()), Mode::Ephemeral)
+            let (data, life) = (self.request.data.clone(), Life::OfSession);
+            match self.request.recipe {
+                Recipe::Curator => {
+                    let prefix = format!("_c_{}-lease-", self.request.uuid);
+                    Op::Append { folder: self.parent.clone(), prefix, data, life }
                 }
-            };
-            Op::Create { path: format!("{}/{name}", self.parent), data: self.request.data.clone(), mode }
+                // kazoo's names have no number; only how many there are counts.
+                Recipe::Kazoo => {
+                    let name = format!("{}-{}", self.request.uuid.simple(), Uuid::new_v4().simple());
+                    Op::Create { path: format!("{}/{name}", self.parent), data, life }
+                }
+            }
         };
         let ops: Vec<Op> = (0..permits).map(create).collect();
         self.sizes.expect(&ops);
-        match line(&self.client)?.multi(ops).await {
+        match line(&self.client)?.commit(ops).await {
             Ok(_) => Ok(()),
-            Err(MultiError { error: Error::Unanswered(_), .. }) if self.sizes.is_too_large() => Err(self.sizes.error()),
-            Err(failed) if failed.error == Error::NoNode => {
-                create_parents(&self.client, &self.parent).await?;
+            Err(CommitError { error: Error::Unanswered(_), .. }) if self.sizes.is_too_large() => {
+                Err(self.sizes.error())
+            }
+            Err(failed) if failed.error == Error::Missing => {
+                make_queues(&self.client, vec![self.parent.clone()]).await?;
                 Err(SessionError::Again("the semaphore was missing".into()).into())
             }
             Err(failed) => Err(failed).at(&self.parent)?,
@@ -201,13 +207,13 @@ impl<C: Client, K: Clock> Semaphore<'_, C, K> {
         if entries.len() != self.count as usize {
             return Err(LockError::EntryGone { entry: self.parent.clone() });
         }
-        let mut token = i64::MAX;
+        let mut first = Revision(i64::MAX);
         for entry in &entries {
             let stat = line(&self.client)?.stat(entry).await.at(entry)?;
             let gone = || LockError::EntryGone { entry: entry.clone() };
-            token = token.min(stat.ok_or_else(gone)?.czxid);
+            first = first.min(stat.ok_or_else(gone)?.created);
         }
-        Ok(HeldLock { path: self.path.clone(), entries, token: FencingToken(token) })
+        Ok(HeldLock { path: self.path.clone(), entries, token: first.token() })
     }
 }
 

@@ -5,18 +5,18 @@ use tokio::sync::watch;
 use super::contender::Contender;
 use super::upkeep::{LockEvent, Upkeep};
 use super::{HeldLock, KnownObstacles, LockError, LockRequest};
-use crate::zookeeper::client::Client;
+use crate::tree::Session;
 use crate::zookeeper::context::SessionError;
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::lock::LockPath;
 
 /// A session that acquires locks. Dropping it releases nothing: the server removes its entries with the session.
-pub struct LockSession<C: Client, K: Clock> {
+pub struct LockSession<C: Session, K: Clock> {
     contender: Contender<C, K>,
     upkeep: Upkeep<C, K>,
 }
 
-impl<C: Client, K: Clock> LockSession<C, K> {
+impl<C: Session, K: Clock> LockSession<C, K> {
     /// Takes over a session whose connection was requested at `requested`.
     pub fn new(client: C, clock: K, requested: Uptime) -> Self {
         let upkeep = Upkeep::new(client.clone(), clock.clone(), requested);

@@ -1,7 +1,7 @@
 //! The size of requests. Servers close the connection over one that is too large for them, and do not say why.
 
 use super::LockError;
-use crate::zookeeper::client::Op;
+use crate::tree::Op;
 
 /// Requests with fewer bytes are never suspected: no server takes so little.
 const SUSPICIOUS: usize = 32 << 10;
@@ -44,15 +44,17 @@ fn bytes(op: &Op) -> usize {
         + match op {
             Op::Check { path, .. } | Op::Delete { path, .. } => path.len(),
             Op::Create { path, data, .. } | Op::Set { path, data, .. } => path.len() + data.len(),
+            Op::Append { folder, prefix, data, .. } => folder.len() + prefix.len() + data.len(),
         }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree::AtVersion;
 
     fn ops(count: usize) -> Vec<Op> {
-        vec![Op::Check { path: "/locks/orders".to_owned(), version: -1 }; count]
+        vec![Op::Check { path: "/locks/orders".to_owned(), at: AtVersion::Any }; count]
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Round trips that locks take. What they promise is shown by the simulation and on real servers.
 
-use super::queue::create_all_parents;
+use super::queue::make_queues;
 use super::*;
 use crate::zookeeper::tests_support::{ByHand, Server};
 
@@ -10,10 +10,14 @@ fn request(count: usize) -> LockRequest {
     LockRequest { paths, kind: LockKind::Exclusive, recipe: Recipe::Curator, uuid, data: Vec::new(), waits: false }
 }
 
+fn queues(request: &LockRequest) -> Vec<String> {
+    request.paths.iter().map(LockPath::to_string).collect()
+}
+
 #[test]
 fn many_paths_take_few_round_trips() {
-    let (server, request) = (Server::new(), request(1_500));
-    let (made, rounds) = server.round_trips(create_all_parents(&server, &request.paths));
+    let (server, request) = (Server::default(), request(1_500));
+    let (made, rounds) = server.round_trips(make_queues(&server, queues(&request)));
     assert_eq!((made, rounds), (Ok(()), 1 + 15), "the folder, then a hundred paths at a time");
     let contender = Contender::new(server.clone(), ByHand::default());
     let (held, rounds) = server.round_trips(contender.acquire(&request));
@@ -27,8 +31,8 @@ fn many_paths_take_few_round_trips() {
 
 #[test]
 fn of_many_paths_one_that_is_held_is_named() {
-    let (server, request) = (Server::new(), request(250));
-    let (made, _) = server.round_trips(create_all_parents(&server, &request.paths));
+    let (server, request) = (Server::default(), request(250));
+    let (made, _) = server.round_trips(make_queues(&server, queues(&request)));
     made.unwrap();
     let held = &request.paths[180];
     server.tree().put(&held.child("_c_00000000-0000-0000-0000-000000000000-lock-0000000000"), "");

@@ -5,7 +5,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
 use super::entry_watches::{EntryNews, EntryWatches};
-use crate::zookeeper::client::{Client, Op, State};
+use crate::tree::{AtVersion, Op, Session, State};
 use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::lease::Lease;
 use cronkeeper_core::lock::LockPath;
@@ -31,10 +31,10 @@ pub enum LockEvent {
 }
 
 /// The lease of a session and the watches on its entries.
-pub struct Upkeep<C: Client, K: Clock> {
+pub struct Upkeep<C: Session, K: Clock> {
     client: C,
     clock: K,
-    lease: Lease,
+    lease: Lease<C::Proof>,
     /// Where to write: a check of this path needs a quorum and changes nothing.
     path: Option<String>,
     renewals: FuturesUnordered<BoxFuture<'static, Option<Renewal>>>,
@@ -49,11 +49,11 @@ struct Renewal {
     sent: Uptime,
 }
 
-impl<C: Client, K: Clock> Upkeep<C, K> {
+impl<C: Session, K: Clock> Upkeep<C, K> {
     pub fn new(client: C, clock: K, requested: Uptime) -> Self {
         Self {
             entries: EntryWatches::new(client.clone(), clock.clone()),
-            lease: Lease::of_session(client.timeout(), requested),
+            lease: Lease::of_session(client.timeout(), requested, client.proof()),
             renewed_at: clock.now().up,
             client,
             clock,
@@ -127,7 +127,7 @@ impl<C: Client, K: Clock> Upkeep<C, K> {
         let due = self.renew_at().is_some_and(|at| at <= now);
         let Some(path) = self.path.clone().filter(|_| due) else { return };
         self.renewed_at = now;
-        let write = self.client.multi(vec![Op::Check { path, version: -1 }]);
+        let write = self.client.commit(vec![Op::Check { path, at: AtVersion::Any }]);
         self.renewals.push(Box::pin(async move {
             match write.await {
                 Ok(_) => Some(Renewal { sent: now }),

@@ -8,15 +8,17 @@ use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use uuid::Uuid;
 
 use super::{Doubt, LedgerReader, Written, put_pause, put_resume, touch};
-use crate::zookeeper::client::Lend;
+use crate::tree::{Lend, Session as _};
 use crate::zookeeper::context::{self, SessionError};
 use crate::zookeeper::{paths, requests};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{ControlEntry, Each};
 use cronkeeper_core::run::{Pause, Resume};
 
-/// Jobs in a multi: two writes each, which are far below the limits of a multi.
+/// Most jobs in a commit.
 const AT_ONCE: usize = 50;
+/// Writes for each of them.
+const WRITES: usize = 2;
 /// Multis in flight: few, because commits share the servers.
 const IN_FLIGHT: usize = 4;
 
@@ -27,7 +29,8 @@ impl<L: Lend> LedgerReader<L> {
         pause: &Pause,
         doubt: &Doubt,
     ) -> Result<Each<Option<Pause>>, SessionError> {
-        let chunks = jobs.chunks(AT_ONCE).map(<[_]>::to_vec).collect::<Vec<_>>();
+        let most = AT_ONCE.min(self.line().await?.limits().jobs(WRITES));
+        let chunks = jobs.chunks(most).map(<[_]>::to_vec).collect::<Vec<_>>();
         joined(stream::iter(chunks).map(|jobs| self.paused_together(jobs, pause, doubt))).await
     }
 
@@ -70,7 +73,8 @@ impl<L: Lend> LedgerReader<L> {
         resume: &Resume,
         doubt: &Doubt,
     ) -> Result<Each<Option<Uuid>>, SessionError> {
-        let chunks = jobs.chunks(AT_ONCE).map(<[_]>::to_vec).collect::<Vec<_>>();
+        let most = AT_ONCE.min(self.line().await?.limits().jobs(WRITES));
+        let chunks = jobs.chunks(most).map(<[_]>::to_vec).collect::<Vec<_>>();
         joined(stream::iter(chunks).map(|jobs| self.resumes_requested_together(jobs, resume, doubt))).await
     }
 

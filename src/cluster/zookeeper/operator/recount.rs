@@ -4,13 +4,11 @@
 //! and the write fails. A run moves to the history when it ends, so the runs in flight are read before the history.
 
 use super::{Doubt, LedgerReader, TRIES, Written, busy, write};
-use crate::zookeeper::client::{Client, Error, Lend};
+use crate::tree::{Error, Lend, Session};
 use crate::zookeeper::context::{self, At as _, SessionError, json};
 use crate::zookeeper::{bounded, paths, requests};
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::run::{
-    Decisions, HistoryRecord, JobRecord, NotRecounted, RecountRequest, Recounted, RunId, Version,
-};
+use cronkeeper_core::run::{Decisions, HistoryRecord, JobRecord, NotRecounted, RecountRequest, Recounted, RunId};
 
 impl<L: Lend> LedgerReader<L> {
     pub(super) async fn recounted(
@@ -26,7 +24,7 @@ impl<L: Lend> LedgerReader<L> {
             context::catch_up(&client).await?;
             let (data, stat) = match client.get(&path).await {
                 Ok(found) => found,
-                Err(Error::NoNode) => return Ok(Err(NotRecounted::Uncounted)),
+                Err(Error::Missing) => return Ok(Err(NotRecounted::Uncounted)),
                 Err(error) => return Err(error).at(&path),
             };
             let record: JobRecord = match bounded::SMALL.parse(&data) {
@@ -37,7 +35,7 @@ impl<L: Lend> LedgerReader<L> {
                 Ok(counted) => counted,
                 Err(why) => return Ok(Err(why)),
             };
-            let set = write(path.clone(), json(&record), Some(Version(stat.version)));
+            let set = write(path.clone(), json(&record), Some(stat.version));
             match doubt.write(&client, vec![set, requests::notify_leader(paths::CONTROL)], &path).await? {
                 Written::Done(_) => return Ok(Ok(recounted)),
                 Written::Superseded => {}
@@ -49,9 +47,9 @@ impl<L: Lend> LedgerReader<L> {
     }
 }
 
-async fn decisions<C: Client>(client: &C, job: &JobName) -> Result<Decisions, SessionError> {
+async fn decisions<C: Session>(client: &C, job: &JobName) -> Result<Decisions, SessionError> {
     let mut decisions = Decisions::default();
-    let running = context::children(client, paths::RUNNING).await?;
+    let running = context::names(client, paths::RUNNING).await?;
     let running = running.iter().filter_map(|name| RunId::parse(name).ok());
     running.filter(|run| run.job() == job).for_each(|run| decisions.add_in_flight(run));
     let parent = paths::job_history(job);

@@ -13,7 +13,7 @@ fn candidate() -> CandidateName {
 
 /// Opens a term on a ledger with these jobs and runs. Returns the snapshot and the number of round trips.
 fn opened(jobs: usize, runs: &[RunRecord], proof: Proof) -> (Snapshot, usize) {
-    let server = Server::new();
+    let server = Server::default();
     let context = server.context(ByHand::default());
     {
         let mut tree = server.tree();

@@ -49,7 +49,7 @@ pub(super) struct Candidacy {
     /// From the next time until the one after it.
     pub survey_pause: Duration,
     pub is_high_sequence_reported: bool,
-    /// The parent znode of the queue is not writable for this node.
+    /// The folder of the queue is not writable for this node.
     pub is_queue_closed: bool,
     /// Deadline for in-flight commits before the node resigns anyway.
     pub resign_by: Option<Uptime>,

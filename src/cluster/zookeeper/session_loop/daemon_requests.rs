@@ -7,7 +7,7 @@ use futures_util::stream::FuturesUnordered;
 
 use super::failing::Task;
 use super::{BoxFuture, ReadDone, SessionLoop};
-use crate::zookeeper::client::{Client, Connect, Error, Stat};
+use crate::tree::{Connect, Error, Session, Stat};
 use crate::zookeeper::context::{self, At as _, SessionContext, SessionError};
 use crate::zookeeper::{paths, reader, requests, snapshot, transaction, watcher};
 use cronkeeper_core::clock::{Clock, Uptime};
@@ -16,7 +16,7 @@ use cronkeeper_core::election;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{self, Change, Commit, CommitId, Event, JobEntry, LastSuccess, RunLookup};
 use cronkeeper_core::log_event::{self, TARGET};
-use cronkeeper_core::run::{RunId, RunState, Version};
+use cronkeeper_core::run::{RunId, RunState};
 use jiff::Timestamp;
 
 const PAUSE: Duration = Duration::from_millis(200);
@@ -166,7 +166,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 }
 
-async fn read<C: Client, K: Clock>(
+async fn read<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     request: &ledger::Request,
 ) -> Result<Event, SessionError> {
@@ -176,7 +176,7 @@ async fn read<C: Client, K: Clock>(
         // Reads start once this session has created the member, or found its own, so this server knows what the node has
         // written before.
         ledger::Request::ReadInFlight => {
-            let names = context::or_none(context::children(context.line()?, paths::RUNNING).await)?;
+            let names = context::or_none(context::names(context.line()?, paths::RUNNING).await)?;
             Ok(Event::InFlight(names.iter().filter_map(|name| RunId::parse(name).ok()).collect()))
         }
         ledger::Request::ReadAgain(run) => Ok(Event::Again(run.clone(), look_up(context, run).await?)),
@@ -197,18 +197,18 @@ async fn read<C: Client, K: Clock>(
     }
 }
 
-async fn read_job<C: Client, K: Clock>(context: &SessionContext<C, K>, job: &JobName) -> Result<Event, SessionError> {
+async fn read_job<C: Session, K: Clock>(context: &SessionContext<C, K>, job: &JobName) -> Result<Event, SessionError> {
     let client = context.line()?;
     // Both requests are sent now, in this order: a pause written between them has changed the record too.
     let path = paths::job(job);
     let (found, control) = futures_util::join!(client.get(&path), requests::control(client, job));
     let entry = match found {
         Ok((data, stat)) => Some(job_entry(job, &data, &stat)),
-        Err(Error::NoNode) => None,
+        Err(Error::Missing) => None,
         // The record cannot be read, but its version can, and the leader needs it to write the record again.
         Err(error) if error.is_of_path() => {
             let stat = client.stat(&path).await.at(&path)?;
-            stat.map(|stat| JobEntry { record: None, version: Version(stat.version) })
+            stat.map(|stat| JobEntry { record: None, version: stat.version })
         }
         Err(error) => return Err(error).at(&path),
     };
@@ -227,7 +227,7 @@ fn job_entry(job: &JobName, data: &[u8], stat: &Stat) -> JobEntry {
 }
 
 /// Looks for a run among those in flight, and then in the history.
-async fn look_up<C: Client, K: Clock>(context: &SessionContext<C, K>, run: &RunId) -> Result<RunLookup, SessionError> {
+async fn look_up<C: Session, K: Clock>(context: &SessionContext<C, K>, run: &RunId) -> Result<RunLookup, SessionError> {
     let line = context.line()?;
     let path = paths::running(run);
     match line.get(&path).await {
@@ -238,20 +238,20 @@ async fn look_up<C: Client, K: Clock>(context: &SessionContext<C, K>, run: &RunI
                 record.map_or(RunLookup::Ended, |(record, version)| RunLookup::InFlight(Box::new(record), version))
             );
         }
-        Err(Error::NoNode) => {}
+        Err(Error::Missing) => {}
         Err(error) => return Err(error).at(&path),
     }
-    let names = context::children(line, &paths::job_history(run.job())).await?;
+    let names = context::names(line, &paths::job_history(run.job())).await?;
     let recorded: Vec<RunId> = names.iter().filter_map(|name| RunId::parse(name).ok()).collect();
     let path = paths::job(run.job());
     let job = match line.get(&path).await {
         Ok((data, stat)) => Some(job_entry(run.job(), &data, &stat)),
-        Err(error) if error == Error::NoNode || error.is_of_path() => None,
+        Err(error) if error == Error::Missing || error.is_of_path() => None,
         Err(error) => return Err(error).at(&path),
     };
     Ok(RunLookup::not_in_flight(run, &recorded, job))
 }
 
-async fn read_run<C: Client, K: Clock>(context: &SessionContext<C, K>, run: &RunId) -> Result<Event, SessionError> {
+async fn read_run<C: Session, K: Clock>(context: &SessionContext<C, K>, run: &RunId) -> Result<Event, SessionError> {
     Ok(Event::Run(run.clone(), watcher::read_run(context, run).await?))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::SessionLoop;
 use super::link::ReportedLink;
-use crate::zookeeper::client::Connect;
+use crate::tree::Connect;
 use crate::zookeeper::committer::Committer;
 use crate::zookeeper::context::SessionError;
 use crate::zookeeper::supervisor::Deferred;
@@ -34,11 +34,11 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             SessionError::Again(_) | SessionError::NoAuth(_) => {}
             // The server reports it; the client may not know yet.
             SessionError::SessionOver => self.link.ended = Some(SessionEnd::Expired),
-            SessionError::NoChroot => {
+            SessionError::NoRoot => {
                 let (chroot, service) = self.service_path();
                 self.link.ended = Some(SessionEnd::Failed(Failure::NoChroot { chroot, service }));
             }
-            SessionError::ChrootInCluster { cluster } => {
+            SessionError::RootInCluster { cluster } => {
                 let (chroot, service) = self.service_path();
                 self.link.ended = Some(SessionEnd::Failed(Failure::ChrootInCluster { chroot, cluster, service }));
             }
@@ -65,7 +65,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// none of them has entries any more.
     pub(super) fn forget_own(&mut self) {
         let mut gone = if self.membership.is_present() { self.removable() } else { Vec::new() };
-        gone.push(self.context.me.owner);
+        gone.push(self.id.clone());
         self.supervisor.note_left(&gone);
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::SessionLoop;
-use crate::zookeeper::client::Connect;
+use crate::tree::Connect;
 use crate::zookeeper::damage::{Damage, NewDamage, Source};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::Event;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::SessionLoop;
-use crate::zookeeper::client::Connect;
+use crate::tree::Connect;
 use crate::zookeeper::context::SessionError;
 use crate::zookeeper::forget::{self, ForgetLook, ForgetOrder};
 use cronkeeper_core::clock::{Clock, Uptime};
@@ -66,7 +66,6 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.housekeeping.forgetting.behind = behind;
         for (job, records) in forgotten {
             self.housekeeping.trimmer.forget(&job);
-            self.committer.forget(&job);
             self.supervisor.emit_ledger(ledger::Event::Forgotten { job, records });
         }
     }

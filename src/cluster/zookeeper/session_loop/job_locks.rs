@@ -11,7 +11,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{oneshot, watch};
 
 use super::{BoxFuture, SessionLoop};
-use crate::zookeeper::client::{Client, Connect};
+use crate::tree::{Connect, Session};
 use crate::zookeeper::context::SessionError;
 use crate::zookeeper::damage::{Damage, Source};
 use crate::zookeeper::lock::{
@@ -78,7 +78,7 @@ pub(super) enum TaskEnd {
     Done,
 }
 
-impl<C: Client, K: Clock> JobLocks<C, K> {
+impl<C: Session, K: Clock> JobLocks<C, K> {
     pub fn new(client: C, clock: K) -> Self {
         let contender = Contender::new(client.clone(), clock.clone());
         Self {
@@ -314,7 +314,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 }
 
-async fn withdraw<C: Client, K: Clock>(contender: &Contender<C, K>, clock: &K, request: &LockRequest) {
+async fn withdraw<C: Session, K: Clock>(contender: &Contender<C, K>, clock: &K, request: &LockRequest) {
     loop {
         match contender.withdraw(request).await {
             Ok(()) | Err(SessionError::SessionOver) => return,

@@ -11,14 +11,14 @@ use super::operator_requests::Listening;
 use super::rights::AccessUpdates;
 use super::standstill::Standstill;
 use super::{BoxFuture, Renewed, SessionLoop};
-use crate::zookeeper::client::{Client, Connect, Done, Error, MultiError, Op};
+use crate::tree::{AtVersion, CommitError, Committed, Connect, Error, Op, Session};
 use crate::zookeeper::committer::Completed;
 use crate::zookeeper::context::{self, SessionError};
 use crate::zookeeper::damage::{Damage, Source};
 use crate::zookeeper::{paths, time};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::Event;
-use cronkeeper_core::lease::Lease;
+use cronkeeper_core::lease::{Lease, Proof};
 use cronkeeper_core::ledger::{self, Commit, CommitId};
 use cronkeeper_core::term::TermEnd;
 
@@ -28,8 +28,8 @@ const RESIGN_WITHIN: Duration = Duration::from_secs(5);
 const RENEWALS: usize = 5;
 
 /// The lease of this session, and the writes that renew it.
-pub(super) struct LeaseKeeper {
-    pub lease: Lease,
+pub(super) struct LeaseKeeper<P> {
+    pub lease: Lease<P>,
     /// The lease has held in this term, so the term is over as soon as it no longer holds.
     pub has_acted: bool,
     /// A lease that ends at or before this instant does not count: it was nearly over when the term was opened.
@@ -46,11 +46,11 @@ pub(super) struct LeaseKeeper {
     pub has_time: bool,
 }
 
-impl LeaseKeeper {
+impl<P: Proof> LeaseKeeper<P> {
     /// The lease of a session whose connection was started at `requested`.
-    pub fn new(timeout: Duration, requested: Uptime) -> Self {
+    pub fn new(timeout: Duration, requested: Uptime, proof: P) -> Self {
         Self {
-            lease: Lease::of_session(timeout, requested),
+            lease: Lease::of_session(timeout, requested, proof),
             has_acted: false,
             acts_beyond: Uptime::ZERO,
             reported: Uptime::ZERO,
@@ -129,12 +129,12 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if self.renew_at().is_none_or(|at| now < at) {
             return;
         }
-        let check = Op::Check { path: self.context.member(), version: -1 };
+        let check = Op::Check { path: self.context.member(), at: AtVersion::Any };
         let Ok(line) = self.context.line() else { return };
         let asks_for_time = self.lease.timed_at.is_none_or(|at| now >= at + time::EVERY);
         let ops = if asks_for_time { vec![check, self.touch()] } else { vec![check] };
         let sent = self.supervisor.clock.now().up;
-        let multi = line.multi(ops);
+        let multi = line.commit(ops);
         self.lease.renewed_at = sent;
         if asks_for_time {
             self.lease.timed_at = Some(sent);
@@ -149,10 +149,10 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    pub(super) fn renewed(&mut self, sent: Uptime, result: Result<Vec<Done>, MultiError>) {
+    pub(super) fn renewed(&mut self, sent: Uptime, result: Result<Committed, CommitError>) {
         match result {
             Ok(done) => {
-                if let Some(time) = time::of(&done, sent, self.now()) {
+                if let Some(time) = done.time(sent, self.now()) {
                     self.lease.has_time = true;
                     self.supervisor.time = Some(time);
                     self.supervisor.emit(Event::Time(time));
@@ -160,13 +160,13 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 self.succeeded(Task::Renew);
                 self.acknowledge(sent);
             }
-            Err(MultiError { error: Error::NoNode | Error::BadVersion, .. }) => self.membership.must_verify = true,
-            Err(MultiError { error: Error::NoAuth, index: Some(0) }) => self.lose_member(),
+            Err(CommitError { error: Error::Missing | Error::Changed, .. }) => self.membership.must_verify = true,
+            Err(CommitError { error: Error::Denied, index: Some(0) }) => self.lose_member(),
             // The next renewal reads the time by writing to the member instead; the lease must not wait for that.
-            Err(MultiError { error: Error::NoAuth, index: Some(_) }) if !self.membership.is_parent_closed => {
+            Err(CommitError { error: Error::Denied, index: Some(_) }) if !self.membership.is_parent_closed => {
                 (self.membership.is_parent_closed, self.lease.timed_at) = (true, None);
                 self.lease.renewed_at = Uptime::ZERO;
-                self.damaged(Source::Renewals, Damage::unwritten(paths::NODES, &Error::NoAuth));
+                self.damaged(Source::Renewals, Damage::unwritten(paths::NODES, &Error::Denied));
             }
             Err(failed) => {
                 let error = SessionError::of(&failed.error, &self.context.member());

@@ -8,7 +8,7 @@ use cronkeeper_core::clock::Uptime;
 /// State of the node's own member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OwnMemberState {
-    /// The parent znodes have not been checked yet.
+    /// The folders have not been checked yet.
     Unprepared,
     Absent,
     /// It exists, but its access list excludes this node: it must be recreated.
@@ -30,7 +30,7 @@ pub(super) struct Membership {
     pub is_watched: bool,
     /// On the leader, resolves when a member has come or gone. One node alone is woken, so this is no herd.
     pub of_others: Option<BoxFuture<()>>,
-    /// The parent znode of the members is not writable for this node.
+    /// The folder of the members is not writable for this node.
     pub is_parent_closed: bool,
 }
 
@@ -52,7 +52,7 @@ impl Membership {
         self.state == OwnMemberState::Present
     }
 
-    /// Records that the parent znodes exist.
+    /// Records that the folders exist.
     pub fn prepared(&mut self) {
         if self.state == OwnMemberState::Unprepared {
             self.state = OwnMemberState::Absent;

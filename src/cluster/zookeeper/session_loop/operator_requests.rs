@@ -11,7 +11,7 @@ use futures_util::future::{BoxFuture, select};
 use super::SessionLoop;
 use super::candidacy::Role;
 use super::failing::Task;
-use crate::zookeeper::client::{Client, Connect, Watch};
+use crate::tree::{Connect, Session, Watch};
 use crate::zookeeper::context::{At as _, SessionContext, SessionError};
 use crate::zookeeper::damage::{Damage, Source};
 use crate::zookeeper::{paths, requests};
@@ -155,7 +155,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 }
 
-async fn read_and_watch<C: Client, K: Clock>(context: SessionContext<C, K>, known: requests::Answered) -> ReadResult {
+async fn read_and_watch<C: Session, K: Clock>(context: SessionContext<C, K>, known: requests::Answered) -> ReadResult {
     let client = context.line()?;
     let watches = (client.stat_and_watch(paths::CONTROL), client.stat_and_watch(paths::TRIGGERS));
     let ((_, control), (_, triggers)) = (watches.0.await.at(paths::CONTROL)?, watches.1.await.at(paths::TRIGGERS)?);

@@ -1,7 +1,7 @@
 //! Reads the damaged paths again that a leader could not read at its takeover.
 
 use super::SessionLoop;
-use crate::zookeeper::client::{Client, Connect, Error};
+use crate::tree::{Connect, Error, Session};
 use crate::zookeeper::context::{self, SessionContext, SessionError};
 use crate::zookeeper::damage::{Damage, Source};
 use crate::zookeeper::{paths, snapshot};
@@ -20,7 +20,7 @@ pub struct RereadResult {
 }
 
 /// Reads these paths again.
-pub(super) async fn reread<C: Client, K: Clock>(
+pub(super) async fn reread<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     damaged: Vec<String>,
 ) -> Result<RereadResult, SessionError> {
@@ -43,7 +43,7 @@ pub(super) async fn reread<C: Client, K: Clock>(
 type PathResult = Result<Result<(), Damage>, SessionError>;
 
 /// Reads one record per request: damaged ones are few, and nothing waits for them.
-async fn reread_run<C: Client, K: Clock>(
+async fn reread_run<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     path: &str,
     name: &str,
@@ -60,7 +60,7 @@ async fn reread_run<C: Client, K: Clock>(
     Ok(damaged.pop().map_or(Ok(()), Err))
 }
 
-async fn reread_job<C: Client, K: Clock>(context: &SessionContext<C, K>, path: &str, name: &str) -> PathResult {
+async fn reread_job<C: Session, K: Clock>(context: &SessionContext<C, K>, path: &str, name: &str) -> PathResult {
     let mut damaged = Vec::new();
     if let Err(bad) = cronkeeper_core::job::JobName::parse(name) {
         let is_there = context.line()?.stat(path).await;
@@ -73,13 +73,13 @@ async fn reread_job<C: Client, K: Clock>(context: &SessionContext<C, K>, path: &
     Ok(damaged.pop().map_or(Ok(()), Err))
 }
 
-/// Reads the parent znode of the runs: all runs in it were unknown.
-async fn reread_runs_parent<C: Client, K: Clock>(
+/// Reads the folder of the runs: all runs in it were unknown.
+async fn reread_runs_parent<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     events: &mut Vec<Event>,
 ) -> PathResult {
     let mut damaged = Vec::new();
-    let names = context::children_or_damaged(context.line()?, paths::RUNNING, &mut damaged).await?;
+    let names = context::names_or_damaged(context.line()?, paths::RUNNING, &mut damaged).await?;
     if let Some(damage) = damaged.pop() {
         return Ok(Err(damage));
     }
@@ -91,10 +91,10 @@ async fn reread_runs_parent<C: Client, K: Clock>(
     Ok(Ok(()))
 }
 
-async fn reread_parent<C: Client, K: Clock>(context: &SessionContext<C, K>, path: &str) -> PathResult {
+async fn reread_parent<C: Session, K: Clock>(context: &SessionContext<C, K>, path: &str) -> PathResult {
     let mut damaged = Vec::new();
-    match context.line()?.children(path).await {
-        Ok(_) | Err(Error::NoNode) => {}
+    match context.line()?.names(path).await {
+        Ok(_) | Err(Error::Missing) => {}
         Err(error) => damaged.push(Damage::unread(path, &error)),
     }
     Ok(damaged.pop().map_or(Ok(()), Err))

@@ -11,10 +11,9 @@ use jiff::Timestamp;
 
 use super::candidacy::Role;
 use super::{BoxFuture, SessionLoop};
-use crate::zookeeper::client::{Client, Connect, OpenReason, Ownership};
+use crate::tree::{Connect, Ownership, RISK, Secured, Session};
 use crate::zookeeper::context::{SessionContext, SessionError};
-use crate::zookeeper::damage::Source;
-use crate::zookeeper::rights;
+use crate::zookeeper::damage::{Damage, Source};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::Member;
 use cronkeeper_core::lock::LockPath;
@@ -29,9 +28,9 @@ const AGAIN_AFTER: Duration = Duration::from_secs(300);
 /// The result of a finished pass.
 pub enum PassResult {
     /// All access lists that this node may change are set.
-    Updated(rights::Taken),
-    /// The paths that are open to others.
-    Checked(rights::Open),
+    Updated(Secured),
+    /// What is open to others.
+    Checked(Vec<String>),
 }
 
 pub type Finished = Result<PassResult, SessionError>;
@@ -63,25 +62,25 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     fn has_identity(&self) -> bool {
-        !matches!(self.link.client.belongs(), Ownership::Everybody(_))
+        !matches!(self.link.client.ownership(), Ownership::Everybody(_))
     }
 
     /// Warns if what this node creates is open to everybody. Known as soon as the node has a member.
     pub(super) fn warn_if_open_to_everybody(&mut self) {
-        let to_whom = match self.link.client.belongs() {
+        let to_whom = match self.link.client.ownership() {
             Ownership::Own => return,
-            Ownership::OwnAndEverybody => AS_CONFIGURED,
-            Ownership::Everybody(because) => describe(because),
+            Ownership::OwnAndEverybody(everybody) | Ownership::Everybody(everybody) => everybody,
         };
         if !std::mem::replace(&mut self.supervisor.has_reported_open_paths, true) {
             let event = log_event::COORDINATION_EXPOSED;
-            tracing::warn!(target: TARGET, event, "{OPEN} to everybody {to_whom}. {RISK}");
+            let service = C::Session::SERVICE;
+            tracing::warn!(target: TARGET, event, "cronkeeper's data in {service} is open to everybody {to_whom}. {RISK}");
         }
     }
 
     /// Schedules a check for open paths. A follower changes none; the leader may be able to close them.
     pub(super) fn schedule_open_check(&mut self) {
-        if !self.supervisor.has_reported_open_paths && self.link.client.belongs() == Ownership::Own {
+        if !self.supervisor.has_reported_open_paths && self.link.client.ownership() == Ownership::Own {
             self.housekeeping.rights.at = Some(self.now());
         }
     }
@@ -102,8 +101,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.housekeeping.rights.at = None;
         let (context, locks) = (self.context.clone(), self.locks_of_jobs());
         self.housekeeping.rights.under_way = match self.candidacy.role {
-            Role::Leading(_) => Some(Box::pin(async { rights::take(context, locks).await.map(PassResult::Updated) })),
-            Role::None | Role::Waiting(_) | Role::First(_) => Some(check_open(context, locks)),
+            Role::Leading(_) => Some(secure(context, locks)),
+            Role::None | Role::Waiting(_) | Role::First(_) => Some(check_exposure(context, locks)),
         };
     }
 
@@ -121,23 +120,26 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     pub(super) fn finish_access_update(&mut self, finished: Finished) {
         self.housekeeping.rights.under_way = None;
         let is_done = match finished {
-            Ok(PassResult::Checked(open)) => {
-                self.warn_of_open_paths(&open);
+            Ok(PassResult::Checked(exposed)) => {
+                self.warn_of_exposure(&exposed);
                 true
             }
-            Ok(PassResult::Updated(rights::Taken { changed, refused })) => {
+            Ok(PassResult::Updated(Secured { changed, refused })) => {
                 let is_done = refused.is_empty();
                 if is_done && !std::mem::replace(&mut self.housekeeping.rights.is_reported, changed == 0) {
                     tracing::info!(
                         target: TARGET,
                         event = log_event::COORDINATION_SECURED,
                         changed,
-                        "ZooKeeper's access lists are as the authentication file here says",
+                        "{}'s access lists are as the authentication file here says",
+                        C::Session::SERVICE,
                     );
                 }
+                let refused: Vec<_> = refused.into_iter().map(|(path, why)| Damage::new(path, why)).collect();
                 self.found_damage(Source::Rights, refused);
                 if !self.supervisor.has_reported_open_paths {
-                    self.housekeeping.rights.under_way = Some(check_open(self.context.clone(), self.locks_of_jobs()));
+                    self.housekeeping.rights.under_way =
+                        Some(check_exposure(self.context.clone(), self.locks_of_jobs()));
                 }
                 is_done
             }
@@ -153,68 +155,29 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    fn warn_of_open_paths(&mut self, open: &rights::Open) {
+    fn warn_of_exposure(&mut self, exposed: &[String]) {
         if std::mem::replace(&mut self.supervisor.has_reported_open_paths, true) {
             return;
         }
-        let rights::Open { base, locks, folders } = open;
-        if !base.is_nothing() {
-            tracing::warn!(
-                target: TARGET,
-                event = log_event::COORDINATION_EXPOSED,
-                "{OPEN} to identities other than this node's: {base}. {RISK}. A leader with the same identities closes \
-                 what it can"
-            );
-        }
-        if !folders.is_nothing() {
-            tracing::warn!(
-                target: TARGET,
-                event = log_event::COORDINATION_EXPOSED,
-                "folders of jobs' locks are open to everybody: {folders}. {RISK_OF_FOLDERS}. cronkeeper leaves them as \
-                 they are, because other programs may use them too; give each an access list (`setAcl` in ZooKeeper's \
-                 shell)"
-            );
-        }
-        if !locks.is_nothing() {
-            tracing::warn!(
-                target: TARGET,
-                event = log_event::COORDINATION_EXPOSED,
-                "locks of jobs are open to identities other than this node's: {locks}. {RISK_OF_LOCKS}. A leader \
-                 with the same identities closes those that name nobody else"
-            );
+        for exposure in exposed {
+            tracing::warn!(target: TARGET, event = log_event::COORDINATION_EXPOSED, "{exposure}");
         }
     }
 }
 
-const OPEN: &str = "cronkeeper's data in ZooKeeper is open";
-const RISK: &str = "Everybody who can write there can trigger, pause and kill any job and stop the cluster; everybody \
-                    who can read there sees the output of jobs";
-const RISK_OF_LOCKS: &str = "Everybody who can write there can hold a lock forever, so that its jobs wait or are \
-                             skipped, and can delete the entry of a run, which kills the run";
-const RISK_OF_FOLDERS: &str = "Everybody who can reach the servers can put a znode of their own in place of a lock that \
-                               nobody uses, which keeps its jobs from running";
-const AS_CONFIGURED: &str = "who can reach the servers, because the authentication file contains `world:anyone`";
-
-fn describe(because: OpenReason) -> &'static str {
-    match because {
-        OpenReason::NoIdentity => {
-            "who can reach the servers, because this node has no identity there (`--zookeeper-auth-file`)"
-        }
-        OpenReason::NotIdentified => {
-            "who can reach the servers, because they do not accept this node's certificate as an identity (x509 \
-             authentication)"
-        }
-        OpenReason::CannotBeAsked => {
-            "who can reach the servers: servers before ZooKeeper 3.7 do not report whether they accept this node's \
-             certificate as an identity, so the authentication file has to (a line `x509:`)"
-        }
-        OpenReason::OpenBefore => {
-            "who can reach the servers, as before: a line `x509:` in the authentication file limits it to this node's \
-             certificate"
-        }
-    }
+fn check_exposure<C: Session, K: Clock>(
+    context: SessionContext<C, K>,
+    locks: BTreeSet<LockPath>,
+) -> BoxFuture<Finished> {
+    Box::pin(async move {
+        let exposed = context.line()?.exposed(context.member(), locks).await;
+        exposed.map(PassResult::Checked).map_err(|(path, error)| SessionError::of(&error, &path))
+    })
 }
 
-fn check_open<C: Client, K: Clock>(context: SessionContext<C, K>, locks: BTreeSet<LockPath>) -> BoxFuture<Finished> {
-    Box::pin(async { rights::look(context, locks).await.map(PassResult::Checked) })
+fn secure<C: Session, K: Clock>(context: SessionContext<C, K>, locks: BTreeSet<LockPath>) -> BoxFuture<Finished> {
+    Box::pin(async move {
+        let secured = context.line()?.secure(context.member(), locks, context.clock.clone()).await;
+        secured.map(PassResult::Updated).map_err(|(path, error)| SessionError::of(&error, &path))
+    })
 }

@@ -25,7 +25,7 @@ use std::time::Duration;
 use super::SessionLoop;
 use super::step::{Request, Retry};
 use super::step_result::StepResult;
-use crate::zookeeper::client::{Client, Connect};
+use crate::tree::{Connect, Session};
 use crate::zookeeper::place;
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::lease::longest_standstill;
@@ -175,7 +175,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     /// The request that removes the node's own entries but keeps the session; `None` if it is not needed.
-    pub(super) fn leave_cluster(&mut self) -> Option<Request<<C::Client as Client>::Watch>> {
+    pub(super) fn leave_cluster(&mut self) -> Option<Request<<C::Session as Session>::Watch>> {
         let is_wanted = self.standstill.watch.is == Standstill::OutOfCluster
             && self.membership.is_present()
             && self.candidacy.retired.is_none();

@@ -11,13 +11,13 @@ use super::failing::Task;
 use super::membership::OwnMemberState;
 use super::step_result::StepResult;
 use super::{BoxFuture, LEADER_EVERY, SessionEnd, SessionLoop, reread};
-use crate::zookeeper::client::{Client, Connect, Error};
+use crate::tree::{Connect, Error, Session};
 use crate::zookeeper::context::{self, SessionError};
 use crate::zookeeper::damage::{Damage, Source};
 use crate::zookeeper::give_up::{self, Leftover};
 use crate::zookeeper::place::{OpenAt, Proof};
 use crate::zookeeper::supervisor::Desired;
-use crate::zookeeper::{entry, paths, place, requests, session_id, transfer, wanted};
+use crate::zookeeper::{entry, paths, place, requests, transfer, wanted};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::Event;
 use cronkeeper_core::log_event::TARGET;
@@ -83,7 +83,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    fn next_request(&mut self, now: Uptime) -> Option<(Task, Request<<C::Client as Client>::Watch>)> {
+    fn next_request(&mut self, now: Uptime) -> Option<(Task, Request<<C::Session as Session>::Watch>)> {
         let context = self.context.clone();
         if self.supervisor.desired.leave.is_some() {
             return Some((Task::Leave, Box::pin(async { place::leave(context).await.map(|()| StepResult::Left) })));
@@ -165,7 +165,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     /// The next request on the way into the queue, to its front and into a term.
-    fn next_step(&mut self, now: Uptime) -> Option<(Task, Request<<C::Client as Client>::Watch>)> {
+    fn next_step(&mut self, now: Uptime) -> Option<(Task, Request<<C::Session as Session>::Watch>)> {
         let context = self.context.clone();
         let Desired { campaign, resign, .. } = self.supervisor.desired;
         // The daemon is notified of the end of a term before it is of a new candidate.
@@ -206,7 +206,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     /// Reads the queue and the members. A leader also reads the damaged paths again.
-    fn survey(&mut self) -> Request<<C::Client as Client>::Watch> {
+    fn survey(&mut self) -> Request<<C::Session as Session>::Watch> {
         let context = self.context.clone();
         let is_leader = self.candidacy.leads();
         if !is_leader {
@@ -224,7 +224,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         })
     }
 
-    fn verify(&mut self) -> Request<<C::Client as Client>::Watch> {
+    fn verify(&mut self) -> Request<<C::Session as Session>::Watch> {
         self.membership.must_verify = false;
         let (context, candidate) = (self.context.clone(), self.candidacy.candidate.clone());
         let (is_leader, wants_watch) = (self.candidacy.leads(), self.wants_watch());
@@ -240,13 +240,13 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     /// Sessions whose entries may be removed at once: this process's own earlier ones, and those of dead processes.
-    pub(super) fn removable(&self) -> Vec<i64> {
-        self.supervisor.store.removable().into_iter().chain(self.supervisor.earlier.iter().copied()).collect()
+    pub(super) fn removable(&self) -> Vec<SessionId> {
+        self.supervisor.store.removable().into_iter().chain(self.supervisor.earlier.iter().cloned()).collect()
     }
 
     fn leftover(&self) -> Leftover {
         let successor = Some(self.supervisor.service.events.clone());
-        let left = self.supervisor.left.iter().copied().collect();
+        let left = self.supervisor.left.iter().cloned().collect();
         Leftover {
             sessions: self.removable(),
             left,
@@ -258,12 +258,12 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// What the servers may have given back to sessions that had left nothing. Not urgent, so it does not delay the start.
     fn left_by_dead(&self) -> Leftover {
         let successor = Some(self.supervisor.service.events.clone());
-        let dead = self.supervisor.left_by_dead.iter().copied().map(session_id).collect();
+        let dead = self.supervisor.left_by_dead.iter().cloned().collect();
         Leftover { dead, successor, ..Leftover::of_the_dead(self.supervisor.store.as_ref()) }
     }
 
     fn dead(&self) -> BTreeSet<SessionId> {
-        self.supervisor.store.removable().into_iter().map(session_id).collect()
+        self.supervisor.store.removable().into_iter().collect()
     }
 
     pub(super) fn retry_step(&mut self, error: SessionError) {
@@ -275,14 +275,14 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.wanted.must_read |= self.wanted.watch.is_none();
         match error {
             SessionError::SessionOver => self.note_error(error),
-            SessionError::NoChroot | SessionError::ChrootInCluster { .. } if !self.supervisor.has_joined => {
+            SessionError::NoRoot | SessionError::RootInCluster { .. } if !self.supervisor.has_joined => {
                 self.note_error(error)
             }
             SessionError::NoAuth(detail) if !self.supervisor.has_joined && self.step.task.is_of_the_start() => {
                 self.fail_auth(detail)
             }
             SessionError::NoAuth(detail) => self.not_allowed(&detail),
-            SessionError::Again(_) | SessionError::NoChroot | SessionError::ChrootInCluster { .. } => {
+            SessionError::Again(_) | SessionError::NoRoot | SessionError::RootInCluster { .. } => {
                 self.failed(self.step.task, &error.to_string());
             }
         }
@@ -294,12 +294,12 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         match self.step.task {
             Task::Open | Task::WriteOpening => {
                 self.candidacy.is_queue_closed = true;
-                self.damaged(Source::Renewals, Damage::unwritten(paths::LEADER, &Error::NoAuth));
+                self.damaged(Source::Renewals, Damage::unwritten(paths::LEADER, &Error::Denied));
             }
             Task::Publish => {
                 self.membership.must_publish = false;
                 let path = self.context.member();
-                self.damaged(Source::Renewals, Damage::unwritten(path, &Error::NoAuth));
+                self.damaged(Source::Renewals, Damage::unwritten(path, &Error::Denied));
             }
             // A candidate that its own node cannot remove would block all behind it. Ending the session removes it.
             Task::Withdraw | Task::HandOver => {

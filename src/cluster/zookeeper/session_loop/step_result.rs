@@ -11,7 +11,7 @@ use super::membership::OwnMemberState;
 use super::reread::RereadResult;
 use super::step::Retry;
 use super::{FIRST_SURVEY, SessionEnd, SessionLoop, fired};
-use crate::zookeeper::client::{Client, Connect};
+use crate::tree::{Connect, Session};
 use crate::zookeeper::context::SessionError;
 use crate::zookeeper::damage::Source;
 use crate::zookeeper::entry::Entered;
@@ -23,6 +23,7 @@ use crate::zookeeper::{paths, queue};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::{Event, Failure, TransferError};
 use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::term::SessionId;
 use cronkeeper_core::term::{CandidateName, Term, TermEnd};
 
 /// The longest session timeout that servers grant by default, at their usual tick of 2 s.
@@ -55,7 +56,7 @@ pub enum StepResult<W> {
 
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// Applies the result of the request in flight.
-    pub(super) fn finish_step(&mut self, found: Result<StepResult<<C::Client as Client>::Watch>, SessionError>) {
+    pub(super) fn finish_step(&mut self, found: Result<StepResult<<C::Session as Session>::Watch>, SessionError>) {
         self.step.under_way = None;
         let task = self.step.task;
         self.standstill.is_leaving = false;
@@ -145,7 +146,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 self.report_resumed();
                 self.warn_if_open_to_everybody();
             }
-            Entered::NameHeld { by, owner, timeout } => self.wait_for_name(by, owner, timeout),
+            Entered::NameHeld { by, session, timeout } => self.wait_for_name(by, session.as_ref(), timeout),
         }
     }
 
@@ -156,13 +157,14 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// allow; a member without a session is removed with none. The wait counts from the newest connection, because an
     /// ensemble that was away gives every session its full timeout again. A session of this node's own dead processes
     /// does not count as a holder: the next try removes it.
-    fn wait_for_name(&mut self, holder: String, owner: i64, timeout: Option<Duration>) {
+    fn wait_for_name(&mut self, holder: String, session: Option<&SessionId>, timeout: Option<Duration>) {
         let now = self.now();
-        let unknown = if owner == 0 { self.timeout } else { LONGEST_TIMEOUT };
+        let unknown = if session.is_none() { self.timeout } else { LONGEST_TIMEOUT };
         let timeout = timeout.unwrap_or(unknown).clamp(self.timeout, LONGEST_WAIT);
         let until = *self.membership.name_wanted_until.get_or_insert(now + timeout * 2);
         let node = self.supervisor.identity.node.clone();
-        if now >= until && !self.removable().contains(&owner) && !self.supervisor.left.contains(&owner) {
+        let is_own = |id: &SessionId| self.removable().contains(id) || self.supervisor.left.contains(id);
+        if now >= until && !session.is_some_and(is_own) {
             self.link.ended = Some(SessionEnd::Failed(Failure::NameTaken { node, holder }));
             return;
         }
@@ -189,7 +191,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.supervisor.emit(Event::Joined { candidate });
     }
 
-    fn on_position(&mut self, look: Look<<C::Client as Client>::Watch>) {
+    fn on_position(&mut self, look: Look<<C::Session as Session>::Watch>) {
         match look {
             Look::First(candidate) => {
                 self.found_damage(Source::Queue, None);
@@ -234,7 +236,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.supervisor.emit(Event::Following { candidate, predecessor, predecessor_node, leader_node });
     }
 
-    fn opened(&mut self, opened: Option<Opened<<C::Client as Client>::Watch>>) {
+    fn opened(&mut self, opened: Option<Opened<<C::Session as Session>::Watch>>) {
         let (&Role::First(since), Some(candidate)) = (&self.candidacy.role, self.candidacy.candidate.clone()) else {
             return;
         };
@@ -351,7 +353,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    fn verified(&mut self, verified: Verified<<C::Client as Client>::Watch>) {
+    fn verified(&mut self, verified: Verified<<C::Session as Session>::Watch>) {
         self.membership.watches = verified.watches.into_iter().map(fired).collect();
         if !verified.has_candidate {
             self.candidacy.candidate = None;
@@ -409,7 +411,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.candidacy.survey_at = self.candidacy.survey_at.min(soonest);
     }
 
-    fn surveyed(&mut self, survey: Survey<<C::Client as Client>::Watch>) {
+    fn surveyed(&mut self, survey: Survey<<C::Session as Session>::Watch>) {
         self.candidacy.surveyed(self.now());
         match survey.changed {
             Some(watch) if self.candidacy.leads() => self.membership.of_others = Some(fired(watch)),

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::SessionLoop;
-use crate::zookeeper::client::Connect;
+use crate::tree::Connect;
 use crate::zookeeper::transfer::Successor;
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::{self, Event, TransferError};

@@ -1,7 +1,7 @@
 //! What operators want of this node: a watch on its record, and when to read it again.
 
 use super::{BoxFuture, SessionLoop, fired};
-use crate::zookeeper::client::{Client, Connect};
+use crate::tree::{Connect, Session};
 use crate::zookeeper::damage::Source;
 use crate::zookeeper::wanted::Wanted;
 use cronkeeper_core::clock::Clock;
@@ -29,7 +29,7 @@ impl WantedOfNode {
 }
 
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
-    pub(super) fn read_wanted(&mut self, wanted: Wanted<<C::Client as Client>::Watch>) {
+    pub(super) fn read_wanted(&mut self, wanted: Wanted<<C::Session as Session>::Watch>) {
         self.wanted.watch = Some(fired(wanted.watch));
         self.found_damage(Source::Wanted, wanted.damage);
         if self.wanted.known.as_ref() != Some(&wanted.control) {

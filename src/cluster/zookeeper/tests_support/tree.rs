@@ -79,7 +79,8 @@ impl Tree {
     }
 
     /// Carries out a multi of another session, which must succeed.
-    pub fn apply(&mut self, ops: Vec<Op>) {
+    pub fn apply(&mut self, ops: Vec<impl Into<Op>>) {
+        let ops = ops.into_iter().map(Into::into).collect();
         self.commit(OTHER, Change::Ops(ops)).expect("the other session's multi is carried out");
     }
 

@@ -59,12 +59,20 @@ pub fn skip(job: &str, second: i64) -> Skip {
     Skip { token: FencingToken(7), node: NodeName::new("host-a"), ..test_records::skip(job, second) }
 }
 
+fn version(at: AtVersion) -> String {
+    match at {
+        AtVersion::Any => "any".to_owned(),
+        AtVersion::Version(version) => version.0.to_string(),
+    }
+}
+
 fn shape(op: &Op) -> String {
     match op {
-        Op::Check { path, version } => format!("check {path} {version}"),
+        Op::Check { path, at } => format!("check {path} {}", version(*at)),
         Op::Create { path, .. } => format!("create {path}"),
-        Op::Set { path, version, .. } => format!("set {path} {version}"),
-        Op::Delete { path, version } => format!("delete {path} {version}"),
+        Op::Append { folder, prefix, .. } => format!("append {folder}/{prefix}"),
+        Op::Set { path, at, .. } => format!("set {path} {}", version(*at)),
+        Op::Delete { path, at } => format!("delete {path} {}", version(*at)),
     }
 }
 
@@ -123,8 +131,8 @@ fn a_triggers_run_is_made_in_the_triggers_place_and_moves_no_mark() {
     let expected = [
         "create /cronkeeper/running/backup.19700101T000100Z.m3",
         "create /cronkeeper/history/backup/backup.19700101T000100Z.m3",
-        "delete /cronkeeper/history/backup/backup.19700101T000100Z.m3 -1",
-        "delete /cronkeeper/triggers/0000000003 -1",
+        "delete /cronkeeper/history/backup/backup.19700101T000100Z.m3 any",
+        "delete /cronkeeper/triggers/0000000003 any",
     ];
     assert_eq!(shapes(&begin_triggered("backup", 60, "7-1")), expected);
 }
@@ -151,7 +159,7 @@ fn a_trigger_that_leads_to_no_run_leaves_its_reason() {
         ..skip("backup", 60)
     };
     let expected =
-        ["delete /cronkeeper/triggers/0000000003 -1", "create /cronkeeper/history/backup/backup.19700101T000100Z.m3"];
+        ["delete /cronkeeper/triggers/0000000003 any", "create /cronkeeper/history/backup/backup.19700101T000100Z.m3"];
     assert_eq!(
         shapes(&Change::DropTrigger { job: name("backup"), seq, skip: Some(skip), links: Vec::new() }),
         expected
@@ -184,12 +192,12 @@ fn an_end_leaves_a_link_for_each_job_that_runs_after_it_and_rings() {
     let expected = [
         "delete /cronkeeper/running/backup.19700101T000100Z 2",
         "create /cronkeeper/history/backup/backup.19700101T000100Z",
-        "create /cronkeeper/triggers/",
-        "create /cronkeeper/triggers/",
-        "set /cronkeeper/triggers -1",
+        "append /cronkeeper/triggers/",
+        "append /cronkeeper/triggers/",
+        "set /cronkeeper/triggers any",
     ];
     assert_eq!(shapes(&change), expected);
-    let Op::Create { data, mode: Mode::PersistentSequential, .. } = &ops(&change)[3] else { panic!("{change:?}") };
+    let Op::Append { data, .. } = &ops(&change)[3] else { panic!("{change:?}") };
     let Ok(Note::Link(link)) = Note::read(data) else { panic!("{data:?}") };
     assert_eq!(link.run().to_string(), "report.19700101T000100Z");
     assert_eq!((link.upstream, link.result), (name("backup"), UpstreamResult::Success));
@@ -205,9 +213,9 @@ fn a_run_that_follows_others_is_made_in_the_place_of_their_links_and_known_by_it
         "create /cronkeeper/running/report.19700101T000100Z",
         // It has not ended before: see `Write::NotEnded`.
         "create /cronkeeper/history/report/report.19700101T000100Z",
-        "delete /cronkeeper/history/report/report.19700101T000100Z -1",
-        "delete /cronkeeper/triggers/0000000003 -1",
-        "delete /cronkeeper/triggers/0000000004 -1",
+        "delete /cronkeeper/history/report/report.19700101T000100Z any",
+        "delete /cronkeeper/triggers/0000000003 any",
+        "delete /cronkeeper/triggers/0000000004 any",
     ];
     assert_eq!(shapes(&follow(mark.clone())), expected);
     assert_eq!(shapes(&follow(None)), expected[1..]);
@@ -224,10 +232,10 @@ fn a_run_that_is_given_up_records_why_and_leaves_links_for_its_dependents() {
     let dependents = Link::of_skip(&skip, skip.first, 1, UpstreamResult::Skipped, &[name("mail")]);
     let links = vec![TriggerSeq(3)];
     let expected = [
-        "delete /cronkeeper/triggers/0000000003 -1",
+        "delete /cronkeeper/triggers/0000000003 any",
         "create /cronkeeper/history/report/report.19700101T000100Z",
-        "create /cronkeeper/triggers/",
-        "set /cronkeeper/triggers -1",
+        "append /cronkeeper/triggers/",
+        "set /cronkeeper/triggers any",
     ];
     assert_eq!(shapes(&Change::DropLinks { job: name("report"), links, skip: Some(skip), dependents }), expected);
 }
@@ -272,6 +280,7 @@ fn records_with_the_largest_parameters_fit_the_requests_that_write_and_read_them
 fn op_bytes(op: &Op) -> usize {
     match op {
         Op::Create { path, data, .. } | Op::Set { path, data, .. } => path.len() + data.len(),
+        Op::Append { folder, prefix, data, .. } => folder.len() + prefix.len() + data.len(),
         Op::Check { path, .. } | Op::Delete { path, .. } => path.len(),
     }
 }

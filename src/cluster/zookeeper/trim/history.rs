@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 
 use jiff::Timestamp;
 
-use crate::zookeeper::client::Stat;
+use crate::tree::{AtVersion, Revision, Stat};
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::run::{RunId, TriggerSeq};
+use cronkeeper_core::run::{RunId, TriggerSeq, Version};
 
 /// Name of a record within its job's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,7 +35,7 @@ pub struct WrittenRecord {
     pub run: RunId,
     pub kind: RecordKind,
     /// The version after the write.
-    pub version: i32,
+    pub version: Version,
 }
 
 /// A record found in a listing.
@@ -43,16 +43,16 @@ pub struct WrittenRecord {
 pub(super) struct ListedRecord {
     key: RecordKey,
     kind: RecordKind,
-    /// The transaction that counts for its age.
-    written: i64,
-    version: i32,
+    /// The write that counts for its age.
+    written: Revision,
+    version: Version,
 }
 
 /// A job's records, each kind oldest first.
 #[derive(Debug, Default)]
 pub(super) struct JobHistory {
-    runs: VecDeque<(RecordKey, i32)>,
-    skips: VecDeque<(RecordKey, i32)>,
+    runs: VecDeque<(RecordKey, Version)>,
+    skips: VecDeque<(RecordKey, Version)>,
     /// When the history grew last, as a count of the growths of all jobs.
     pub grown: u64,
 }
@@ -81,7 +81,7 @@ impl ListedRecord {
     pub fn new(job: &JobName, name: &str, data: &[u8], stat: &Stat) -> Option<Self> {
         let key = RecordKey::in_name(job, name)?;
         let kind = if is_skip(data) { RecordKind::Skip } else { RecordKind::Run };
-        let written = if kind == RecordKind::Skip { stat.mzxid } else { stat.czxid };
+        let written = if kind == RecordKind::Skip { stat.changed } else { stat.created };
         Some(Self { key, kind, written, version: stat.version })
     }
 }
@@ -97,7 +97,7 @@ impl JobHistory {
         history
     }
 
-    fn of_kind(&mut self, kind: RecordKind) -> &mut VecDeque<(RecordKey, i32)> {
+    fn of_kind(&mut self, kind: RecordKind) -> &mut VecDeque<(RecordKey, Version)> {
         match kind {
             RecordKind::Run => &mut self.runs,
             RecordKind::Skip => &mut self.skips,
@@ -108,7 +108,7 @@ impl JobHistory {
     pub fn grew(&mut self, written: &WrittenRecord) {
         let key = RecordKey::new(&written.run);
         // Overwritten records are usually recent ones, so search from the newest.
-        let position = |records: &VecDeque<(RecordKey, i32)>| records.iter().rposition(|(known, _)| *known == key);
+        let position = |records: &VecDeque<(RecordKey, Version)>| records.iter().rposition(|(known, _)| *known == key);
         match (position(&self.runs), written.kind) {
             (Some(at), RecordKind::Run) => return self.runs[at].1 = written.version,
             (Some(at), RecordKind::Skip) => drop(self.runs.remove(at)),
@@ -131,13 +131,14 @@ impl JobHistory {
 
     /// Removes the oldest records beyond the newest `kept` of each kind, at most `most`, and returns them with the
     /// version to delete.
-    pub fn take_surplus(&mut self, kept: usize, most: usize) -> impl Iterator<Item = (RecordKey, i32)> {
+    pub fn take_surplus(&mut self, kept: usize, most: usize) -> impl Iterator<Item = (RecordKey, AtVersion)> {
         let runs = self.runs.len().saturating_sub(kept).min(most);
         let skips = self.skips.len().saturating_sub(kept).min(most - runs);
         // A run's record is not written again, so any version will do. A skip record that has grown meanwhile is no
         // longer old.
-        let runs: Vec<_> = self.runs.drain(..runs).map(|(key, _)| (key, -1)).collect();
-        runs.into_iter().chain(self.skips.drain(..skips).collect::<Vec<_>>())
+        let runs: Vec<_> = self.runs.drain(..runs).map(|(key, _)| (key, AtVersion::Any)).collect();
+        let skips: Vec<_> = self.skips.drain(..skips).map(|(key, version)| (key, version.into())).collect();
+        runs.into_iter().chain(skips)
     }
 }
 
@@ -164,13 +165,13 @@ mod tests {
             RecordKind::Run => b"a run".to_vec(),
         };
         let run = RunId::scheduled(name("backup"), at(second)).to_string();
-        let stat = Stat { czxid: written, mzxid: written, ..Stat::default() };
+        let stat = Stat { created: Revision(written), changed: Revision(written), ..Stat::default() };
         ListedRecord::new(&name("backup"), &run, &data, &stat).unwrap()
     }
 
     fn written(second: i64, kind: RecordKind, version: i32) -> WrittenRecord {
         let run = RunId::scheduled(name("backup"), at(second));
-        WrittenRecord { job: name("backup"), run, kind, version }
+        WrittenRecord { job: name("backup"), run, kind, version: Version(version) }
     }
 
     fn surplus(history: &mut JobHistory) -> Vec<i64> {

@@ -6,6 +6,7 @@ use super::*;
 use crate::zookeeper::context::json;
 use crate::zookeeper::tests_support::{ByHand, Right, Server};
 use crate::zookeeper::transaction::tests::{at, name, skip};
+use cronkeeper_core::run::Version;
 use cronkeeper_core::run::{HistoryRecord, RunId};
 
 struct Fixture {
@@ -17,7 +18,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        let (server, clock) = (Server::new(), ByHand::default());
+        let (server, clock) = (Server::default(), ByHand::default());
         let trimmer = Trimmer::new(server.context(clock.clone()));
         Self { server, clock, trimmer, leads: false }
     }
@@ -37,7 +38,7 @@ impl Fixture {
         tree.put(&paths::job_history(run.job()), "");
         let path = paths::history(&run);
         tree.put(&path, data);
-        let version = tree.stat(&path).unwrap().version;
+        let version = Version(tree.stat(&path).unwrap().version);
         WrittenRecord { job: name(job), run, kind, version }
     }
 

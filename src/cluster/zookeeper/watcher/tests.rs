@@ -17,14 +17,14 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        let (server, clock) = (Server::new(), ByHand::default());
+        let (server, clock) = (Server::default(), ByHand::default());
         server.tree().put_ephemeral(MEMBER, OWNER);
         let watcher = Watcher::new(server.context(clock.clone()));
         Self { server, clock, watcher }
     }
 
     fn put(&self, second: i64, attempt: u32) -> RunId {
-        let run = RunRecord { attempt, ..record("backup", second, &session_id(OWNER).0) };
+        let run = RunRecord { attempt, ..record("backup", second, &super::super::session_id(OWNER).0) };
         self.server.tree().put(&paths::running(&run.id()), json(&run));
         run.id()
     }

@@ -1,7 +1,7 @@
 //! The second line of defence behind the warden: trees that it should have killed.
 //!
 //! The warden kills what must not outlive the lease, but the warden can hang. If it has not reported in time that a
-//! tree is dead, the daemon kills the tree itself, [`Lease::timeout`] after the deadline: still before another node may
+//! tree is dead, the daemon kills the tree itself, [`lease::kill_timeout`] after the deadline: still before another node may
 //! act. This covers trees that another node may start again, and trees that a kill order was sent for. The warden
 //! receives the order too, so that it knows the cause of the end if it resumes.
 
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::clock::Uptime;
-use crate::lease::Lease;
+use crate::lease;
 use crate::process::{Deadline, TreeId};
 
 /// Trees with a deadline, and the instants at which the daemon must kill them.
@@ -34,7 +34,7 @@ impl Default for OverdueKills {
 
 impl OverdueKills {
     pub fn under(&mut self, session_timeout: Duration) {
-        self.timeout = Lease::timeout(session_timeout);
+        self.timeout = lease::kill_timeout(session_timeout);
     }
 
     /// Takes the end of the lease. A revoked lease ends now, unless it had ended before.
@@ -112,7 +112,7 @@ mod tests {
 
     /// The instant at which a deadline at `seconds` is overdue.
     fn late(seconds: u64) -> Uptime {
-        at(seconds) + Lease::timeout(T)
+        at(seconds) + lease::kill_timeout(T)
     }
 
     fn overdue() -> OverdueKills {

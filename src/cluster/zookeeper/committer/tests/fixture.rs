@@ -27,7 +27,7 @@ pub struct Fixture {
 
 impl Fixture {
     pub fn new() -> Self {
-        let server = Server::new();
+        let server = Server::default();
         server.tree().put_ephemeral(CANDIDATE, OWNER);
         let committer = Committer::new(server.context(Ticks::default()));
         Self {

@@ -134,7 +134,7 @@ fn a_parent_without_free_sequence_numbers_causes_no_busy_loop_of_ends_that_leave
     let mut fixture = Fixture::new();
     fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
     fixture.commit(begin("a", 0, 60, "7-1"));
-    // The name that the next sequence number makes: this znode's own creation counts as number 0.
+    // The name that the next number makes: this record's own creation counts as number 0.
     let stuck = paths::trigger(TriggerSeq(1));
     fixture.server.tree().put(&stuck, "");
     let mut change = end("a", 0, 60, "7-1");

@@ -1,0 +1,212 @@
+//! The parents of the cluster's records, which the servers want to be there before the first record below them.
+//!
+//! Every job has a znode of its own that holds its history, made with the first record below it. A transaction for
+//! each of them alone would cost the servers as much as all that a multi of fifty changes writes. So the multi that
+//! needs some of them creates them itself. Which ones exist is remembered for a session: the session lists them as soon
+//! as it needs one that it does not know, in the same round trip as the first try of the multi.
+//!
+//! A multi is sent again only if the servers have refused it, so it is carried out once at most. But it may then take
+//! effect later than requests that were handed over after it.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, join_all};
+
+use super::client::{Client, Done, Error, Mode, MultiError, Op, State};
+use super::paths;
+
+/// Most times that a multi makes parents again which are gone. If they keep disappearing, somebody removes them on
+/// purpose.
+const MOST_MADE: usize = 3;
+
+/// The znodes that hold the histories of jobs, as far as a session knows them.
+#[derive(Clone, Debug, Default)]
+pub struct Parents(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    histories: BTreeSet<String>,
+    /// A listing of all of them has been answered since one was found to be gone.
+    is_listed: bool,
+}
+
+impl Parents {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listed(&self, names: &[String]) {
+        let mut known = self.known();
+        known.histories.extend(names.iter().map(|name| paths::under(paths::HISTORY, name)));
+        known.is_listed = true;
+    }
+
+    /// Carries out a multi, and creates the parents that it needs. The first try is handed over before this returns.
+    pub fn multi<C: Client>(
+        &self,
+        client: &C,
+        ops: Vec<Op>,
+    ) -> impl Future<Output = Result<Vec<Done>, MultiError>> + Send + 'static + use<C> {
+        let multi = Multi { client: client.clone(), parents: self.clone(), ops };
+        let first = multi.send(None);
+        multi.answer(first)
+    }
+}
+
+/// A multi of the caller's operations.
+struct Multi<C> {
+    client: C,
+    parents: Parents,
+    ops: Vec<Op>,
+}
+
+/// A try of a multi that is on its way.
+struct Sent {
+    /// Parents that are created before it, because they were gone.
+    before: Vec<BoxFuture<'static, Result<(), Error>>>,
+    listing: Option<BoxFuture<'static, Result<Vec<String>, Error>>>,
+    /// What each of its operations is for.
+    origins: Vec<Origin>,
+    multi: BoxFuture<'static, Result<Vec<Done>, MultiError>>,
+}
+
+/// What an operation of a multi is for.
+enum Origin {
+    /// It is the caller's operation with this index.
+    Caller(usize),
+    /// It creates this parent for the caller's operation with this index.
+    Parent(usize, String),
+}
+
+impl Origin {
+    fn callers(&self) -> usize {
+        let (Self::Caller(index) | Self::Parent(index, _)) = self;
+        *index
+    }
+}
+
+/// What follows from the refusal of a multi.
+enum Next {
+    /// Parents are gone: it is sent again, after creates of what this path lies below.
+    Make(String),
+    /// It is sent again, with the creates that are now known to be needed.
+    Adapt,
+    /// It stays refused.
+    Fail,
+}
+
+impl<C: Client> Multi<C> {
+    fn send(&self, missing: Option<&str>) -> Sent {
+        let create = |path| self.client.create(path, Vec::new(), Mode::Persistent).map(|made| made.map(drop)).boxed();
+        // Requests of a session are carried out in order: these exist when the multi runs.
+        let before = missing.into_iter().flat_map(paths::ancestors).map(create).collect();
+        let mut known = self.parents.known();
+        let (mut ops, mut origins, mut inside) = (Vec::new(), Vec::new(), BTreeSet::new());
+        for (index, op) in self.ops.iter().enumerate() {
+            if let Op::Delete { path, .. } = op {
+                known.histories.remove(path);
+            }
+            if let Some(parent) = history_of(op)
+                && !known.histories.contains(parent)
+                && inside.insert(parent)
+            {
+                ops.push(Op::Create { path: parent.to_owned(), data: Vec::new(), mode: Mode::Persistent });
+                origins.push(Origin::Parent(index, parent.to_owned()));
+            }
+            ops.push(op.clone());
+            origins.push(Origin::Caller(index));
+        }
+        let needs_listing = !inside.is_empty() && !known.is_listed;
+        let listing = needs_listing.then(|| self.client.children(paths::HISTORY).boxed());
+        Sent { before, listing, origins, multi: self.client.multi(ops).boxed() }
+    }
+
+    async fn answer(self, mut sent: Sent) -> Result<Vec<Done>, MultiError> {
+        let mut made = 0;
+        loop {
+            join_all(sent.before).await;
+            if let Some(listing) = sent.listing
+                && let Ok(names) = listing.await
+            {
+                self.parents.listed(&names);
+            }
+            let failed = match sent.multi.await {
+                Ok(done) => return Ok(self.accepted(sent.origins, done)),
+                Err(failed) => failed,
+            };
+            let Some(origin) = failed.index.and_then(|index| sent.origins.get(index)) else { return Err(failed) };
+            let next = self.next(origin, &failed.error);
+            let failed = MultiError { index: Some(origin.callers()), ..failed };
+            let missing = match next {
+                Next::Adapt => None,
+                Next::Make(path) if made < MOST_MADE => {
+                    made += 1;
+                    Some(path)
+                }
+                Next::Make(_) | Next::Fail => return Err(failed),
+            };
+            // A request that is given up while disconnected would still be carried out later.
+            if self.client.state() != State::Connected {
+                return Err(MultiError { index: None, error: Error::Unanswered("the connection is lost".to_owned()) });
+            }
+            sent = self.send(missing.as_deref());
+        }
+    }
+
+    fn next(&self, origin: &Origin, error: &Error) -> Next {
+        match (origin, error) {
+            (_, Error::Unanswered(_) | Error::SessionOver) => Next::Fail,
+            (Origin::Parent(_, parent), Error::NoNode) => Next::Make(parent.clone()),
+            // It exists, or this node may only write below it.
+            (Origin::Parent(_, parent), _) => {
+                self.parents.known().histories.insert(parent.clone());
+                Next::Adapt
+            }
+            (Origin::Caller(index), Error::NoNode) => match self.ops.get(*index) {
+                Some(op) if history_of(op).is_some() => {
+                    // If one is gone, the others may be gone as well.
+                    let mut known = self.parents.known();
+                    for parent in self.histories() {
+                        known.histories.remove(parent);
+                    }
+                    known.is_listed = false;
+                    Next::Make(paths::HISTORY.to_owned())
+                }
+                Some(Op::Create { path, .. }) if is_of_cluster(path) => Next::Make(path.clone()),
+                _ => Next::Fail,
+            },
+            (Origin::Caller(_), _) => Next::Fail,
+        }
+    }
+
+    /// The parents of the history records that it creates.
+    fn histories(&self) -> impl Iterator<Item = &str> {
+        self.ops.iter().filter_map(history_of)
+    }
+
+    /// The results of the caller's operations.
+    fn accepted(&self, origins: Vec<Origin>, done: Vec<Done>) -> Vec<Done> {
+        self.parents.known().histories.extend(self.histories().map(str::to_owned));
+        let of_caller = |(origin, done)| matches!(origin, Origin::Caller(_)).then_some(done);
+        origins.into_iter().zip(done).filter_map(of_caller).collect()
+    }
+}
+
+/// The znode that holds the job's history, if the operation creates a record of it.
+fn history_of(op: &Op) -> Option<&str> {
+    let Op::Create { path, .. } = op else { return None };
+    let (parent, _) = path.rsplit_once('/')?;
+    let job = parent.strip_prefix(paths::HISTORY)?.strip_prefix('/')?;
+    (!job.contains('/')).then_some(parent)
+}
+
+/// True if the path lies directly below one of the znodes that every cluster has.
+fn is_of_cluster(path: &str) -> bool {
+    let parent = path.rsplit_once('/').map(|(parent, _)| parent);
+    parent.is_some_and(|parent| paths::PARENTS.contains(&parent) || parent == paths::GONE)
+}
+
+#[cfg(test)]
+mod tests;
