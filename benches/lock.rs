@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cronkeeper_cluster::recipes::lock::{LockEvent, LockRequest, LockSession, Recipe};
 use cronkeeper_cluster::zookeeper::client::Connect as _;
-use cronkeeper_cluster::zookeeper::lock::{LockEvent, LockRequest, LockSession, Recipe};
 use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector};
 use cronkeeper_cluster::zookeeper::{ServerSession, ZnodeSession};
 use cronkeeper_core::clock::Clock as _;

@@ -7,10 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cronkeeper_cluster::recipes::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
+use cronkeeper_cluster::zookeeper::Znodes;
 use cronkeeper_cluster::zookeeper::session::{Aside, ConnectionSettings, Connector};
-use cronkeeper_cluster::zookeeper::{
-    ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, Znodes, serve,
-};
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::coordination::{Coordination, Event as BackendEvent, Request, channels};
 use cronkeeper_core::election::{Event, Request as Ask};
@@ -160,7 +159,7 @@ impl Contender {
         let aside = Aside::new(settings.clone()).expect("plain settings are good");
         let (coordination, service) = channels(Arc::new(LedgerReader::new(Znodes(aside))));
         let options =
-            Options { service: connect.into(), chroot: "/".into(), uuid: Box::new(Uuid::new_v4), forget_after: None };
+            Options { service: connect.into(), root: "/".into(), uuid: Box::new(Uuid::new_v4), forget_after: None };
         let connector = Connector::new(settings).expect("plain settings are good");
         let serving = serve(Znodes(connector), SystemClock::default(), identity, Box::new(NoStore), service, options);
         let contender = Self { coordination, backend: tokio::spawn(serving) };

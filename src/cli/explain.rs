@@ -299,10 +299,10 @@ fn remedy(failure: &Failure) -> String {
              need the same subject), and the ACL of the path in the connect string"
                 .to_owned()
         }
-        Failure::NoChroot { chroot, .. } => {
-            format!("create `{chroot}` with ZooKeeper's shell, or correct `--zookeeper`")
+        Failure::NoRoot { root, .. } => {
+            format!("create `{root}` with ZooKeeper's shell, or correct `--zookeeper`")
         }
-        Failure::ChrootInCluster { cluster, .. } => {
+        Failure::RootInCluster { cluster, .. } => {
             let beside = cluster.trim_end_matches('/');
             let join = match beside {
                 "" => "leave the path out to join that cluster".to_owned(),

@@ -22,7 +22,7 @@ use self::signal::SignalName;
 use super::lock_failure::LockFailure;
 use super::service::ServiceArgs;
 use super::{Error, Exit, Io};
-use cronkeeper_cluster::zookeeper::lock::Recipe;
+use cronkeeper_cluster::recipes::lock::Recipe;
 use cronkeeper_core::duration;
 use cronkeeper_core::environment_file::LONGEST_STRING;
 use cronkeeper_core::lock::{LockKey, LockKind, LockPath, MOST};

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Exit;
+use cronkeeper_cluster::recipes::SessionError;
+use cronkeeper_cluster::recipes::lock::LockError;
+use cronkeeper_cluster::recipes::lock::latch::LatchError;
 use cronkeeper_cluster::safe_path;
 use cronkeeper_cluster::solo::file_lock::FileLockError;
-use cronkeeper_cluster::zookeeper::SessionError;
-use cronkeeper_cluster::zookeeper::lock::LockError;
-use cronkeeper_cluster::zookeeper::lock::latch::LatchError;
 use cronkeeper_core::escape;
 use cronkeeper_core::lock::LockPath;
 

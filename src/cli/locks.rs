@@ -11,10 +11,10 @@ use super::lock_failure::LockFailure;
 use super::service::{Connected, Service, ServiceArgs, close};
 use super::table::Table;
 use super::{Error, Io, host};
+use cronkeeper_cluster::recipes::lock::listing::{Cut, EntryRole, ListedEntry, ListedLock, Listing, list};
+use cronkeeper_cluster::recipes::lock::{LockClient, LockError};
 use cronkeeper_cluster::solo::file_lock::{self, FileLockError, ListedHolder};
 use cronkeeper_cluster::solo::lock_files;
-use cronkeeper_cluster::zookeeper::lock::listing::{Cut, EntryRole, ListedEntry, ListedLock, Listing, list};
-use cronkeeper_cluster::zookeeper::lock::{LockClient, LockError};
 use cronkeeper_core::clock::Clock as _;
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::escape;
@@ -121,7 +121,7 @@ fn entry_of(holder: ListedHolder) -> ListedEntry {
     let client = Some(LockClient { host: host::name(), pid, user, program, revoked_at_ms: None });
     ListedEntry {
         name: token.to_string(),
-        znode: String::new(),
+        path: String::new(),
         is_persistent: false,
         role,
         since,

@@ -15,11 +15,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::node_args::NodeArgs;
 use super::{Error, Io, leftovers};
+use cronkeeper_cluster::recipes::{self, KeptSessions, ReleaseError, ReleaseTarget, SessionStore as _};
 use cronkeeper_cluster::solo::{self, Leftovers};
 use cronkeeper_cluster::state_dir::journal::FileJournal;
 use cronkeeper_cluster::state_dir::{StateDir, StateDirError};
+use cronkeeper_cluster::zookeeper::Znodes;
 use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
-use cronkeeper_cluster::zookeeper::{self, KeptSessions, ReleaseError, ReleaseTarget, SessionStore as _, Znodes};
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::clock::system::{self, SystemClock};
 use cronkeeper_core::coordination::Event;
@@ -124,9 +125,9 @@ pub(super) async fn on_zookeeper(
     let connector = Znodes(args.connector(connect, SESSION_TIMEOUT)?);
     let mut store = KeptSessions::new(state, &recovered);
     let target =
-        ReleaseTarget { node: node.clone(), service: connect.to_string(), chroot: connect.shown_chroot().to_owned() };
+        ReleaseTarget { node: node.clone(), service: connect.to_string(), root: connect.shown_chroot().to_owned() };
     let (successor, mut inherited) = unbounded_channel();
-    let releasing = zookeeper::release(&connector, SystemClock::default(), target, &mut store, successor);
+    let releasing = recipes::release(&connector, SystemClock::default(), target, &mut store, successor);
     let released = tokio::time::timeout(until.since(system::uptime()), releasing).await;
     record_ends(&mut journal, &mut inherited);
     let why = match released {

@@ -1,7 +1,7 @@
 //! What makes several nodes one cluster: the backends of the ports `election`, `ledger` and `run_lock`, the locks of
 //! scripts on the same services, and the files that a node keeps for them.
 //!
-//! Where to begin: [`zookeeper`] for a cluster of hosts, [`solo`] for one host. Knows nothing of jobs files, processes,
+//! Where to begin: [`recipes`] for a cluster of hosts, which [`zookeeper`] serves; [`solo`] for one host. Knows nothing of jobs files, processes,
 //! commands and pages.
 //!
 //! A module uses those declared above it, never those below; `tests/it/borders.rs` holds it to that. The blank lines
@@ -22,8 +22,17 @@ pub mod state_dir;
 /// The port to a coordination service: sessions, and records below folders.
 pub mod tree;
 
-/// The backend on ZooKeeper.
+/// The paths of a cluster's records.
+pub mod paths;
+
+/// The order of a queue by the names of its entries.
+pub mod queue;
+
+/// The port on ZooKeeper.
 pub mod zookeeper;
+
+/// The recipes of a cluster: election, ledger, requests of operators, locks.
+pub mod recipes;
 
 /// The backend on one host: file locks and SQLite.
 pub mod solo;

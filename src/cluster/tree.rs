@@ -4,9 +4,10 @@
 //! - A request is handed over when the method is *called*, not when its future is first polled, and the requests of a
 //!   session take effect in the order of the calls, its reads among them. A read sees whatever this session has had
 //!   answered, but may miss what others have written since.
-//! - A commit happens as a whole or not at all, and all its conditions hold at that moment.
-//! - A record has a path, `/folder/…/name`, and is created below a folder that exists: another record, or one that
-//!   [`Session::make_folders`] has made.
+//! - A commit happens as a whole or not at all, and all its conditions hold at that moment. One that creates records may
+//!   take effect later than requests that were handed over after it, if the service has to make their folders first.
+//! - A record has a path, `/folder/…/name`. The folders of a cluster ([`paths`](super::paths)) need no creation, except
+//!   for entries; others are made by [`Session::make_folders`].
 //! - An *entry* is a record that ends with its session. Entries of a session that is over are gone for everybody.
 //! - The service makes the names of *appended* records, and [`Session::in_order`] tells the order in which they were
 //!   appended.

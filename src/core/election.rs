@@ -325,18 +325,18 @@ pub enum Failure {
         /// The service's error.
         detail: String,
     },
-    /// The chroot of the connect string does not exist.
-    #[error("path `{chroot}` does not exist on {service}")]
-    NoChroot {
-        chroot: String,
+    /// The root that the service's address names does not exist.
+    #[error("path `{root}` does not exist on {service}")]
+    NoRoot {
+        root: String,
         /// The service's address, as configured.
         service: String,
     },
-    /// The chroot of the connect string is a path where another cluster keeps its data, or below one.
-    #[error("path `{chroot}` on {service} is in the data of another cluster, whose path is `{cluster}`")]
-    ChrootInCluster {
-        chroot: String,
-        /// The other cluster's chroot; `/` if it has none.
+    /// The root that the service's address names is a path where another cluster keeps its data, or below one.
+    #[error("path `{root}` on {service} is in the data of another cluster, whose path is `{cluster}`")]
+    RootInCluster {
+        root: String,
+        /// The other cluster's root; `/` if it has none.
         cluster: String,
         /// The service's address, as configured.
         service: String,

@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cronkeeper_cluster::recipes::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
 use cronkeeper_cluster::state_dir::KEPT_SESSIONS;
+use cronkeeper_cluster::zookeeper::Znodes;
 use cronkeeper_cluster::zookeeper::client::{Connect, ConnectError, Lend};
-use cronkeeper_cluster::zookeeper::{
-    ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, Znodes, serve,
-};
 use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::coordination::{self, Coordination, Request};
 use cronkeeper_core::election;
@@ -157,7 +156,7 @@ pub fn backend(
     };
     let options = Options {
         service: "simulated".into(),
-        chroot: "/".into(),
+        root: "/".into(),
         uuid: Box::new(move || Uuid::from_u128(rng.u128(..))),
         forget_after: None,
     };

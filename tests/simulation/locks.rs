@@ -3,11 +3,12 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use cronkeeper_cluster::zookeeper::client::{Client as _, Connect as _};
-use cronkeeper_cluster::zookeeper::lock::{
+use cronkeeper_cluster::recipes::SessionError;
+use cronkeeper_cluster::recipes::lock::{
     Contender as LockContender, HeldLock, LockError, LockEvent, LockRequest, LockSession, Recipe,
 };
-use cronkeeper_cluster::zookeeper::{SessionError, ZnodeSession};
+use cronkeeper_cluster::zookeeper::ZnodeSession;
+use cronkeeper_cluster::zookeeper::client::{Client as _, Connect as _};
 use cronkeeper_core::clock::{Clock as _, Uptime, Wake};
 use cronkeeper_core::lock::{LockKind, LockPath};
 use cronkeeper_core::term::FencingToken;

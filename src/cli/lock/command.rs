@@ -14,7 +14,7 @@ use crate::cli::lock_failure::LockFailure;
 use crate::warden;
 use crate::warden::cgroup::hierarchy::Cgroups;
 use crate::warden::handle::{Handle, HeldDescriptors, Warden, WardenGone};
-use cronkeeper_cluster::zookeeper::lock::LockEvent;
+use cronkeeper_cluster::recipes::lock::LockEvent;
 use cronkeeper_core::clock::system::{SystemClock, now};
 use cronkeeper_core::clock::{Clock as _, Uptime, Wake};
 use cronkeeper_core::process::{

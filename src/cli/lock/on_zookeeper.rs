@@ -16,13 +16,13 @@ use crate::cli::service::{Connected, Service, close};
 use crate::cli::wait;
 use crate::cli::{Error, Exit, Io, host};
 use crate::warden::{self, handle::HeldDescriptors};
-use cronkeeper_cluster::tree::Session as _;
-use cronkeeper_cluster::zookeeper::ServerSession;
-use cronkeeper_cluster::zookeeper::SessionError;
-use cronkeeper_cluster::zookeeper::lock::{
+use cronkeeper_cluster::recipes::SessionError;
+use cronkeeper_cluster::recipes::lock::{
     self, AT_ONCE, HeldLock, KnownObstacles, LockClient, LockError, LockEvent, LockRequest, LockSession, held_by_key,
     listing,
 };
+use cronkeeper_cluster::tree::Session as _;
+use cronkeeper_cluster::zookeeper::ServerSession;
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::clock::{Clock as _, Uptime, Wake};
 use cronkeeper_core::lock::{LockKey, LockKind, LockPath};

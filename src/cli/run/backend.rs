@@ -10,12 +10,13 @@ use super::{Args, Startup};
 use crate::accounts::Account;
 use crate::cli::{Error, host, leftovers};
 use crate::warden::begins;
+use cronkeeper_cluster::recipes::{self, KeptSessions, LedgerReader, NodeIdentity, Options};
 use cronkeeper_cluster::solo::{self, HeldLocks, Leftovers, LocksOfJobs};
 use cronkeeper_cluster::state_dir::StateDir;
 use cronkeeper_cluster::state_dir::journal::FileJournal;
+use cronkeeper_cluster::zookeeper::Znodes;
 use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
 use cronkeeper_cluster::zookeeper::session::{Aside, Connector};
-use cronkeeper_cluster::zookeeper::{self, KeptSessions, LedgerReader, NodeIdentity, Options, Znodes};
 use cronkeeper_core::clock::system::{self, SystemClock};
 use cronkeeper_core::coordination::Reader;
 use cronkeeper_core::coordination::{Coordination, channels};
@@ -144,15 +145,14 @@ impl ZooKeeper {
         let (coordination, service) = channels(local);
         let remote = LedgerAccess { reader: remote.clone(), operator: remote };
         let options = Options {
-            chroot: self.connect.shown_chroot().to_owned(),
+            root: self.connect.shown_chroot().to_owned(),
             service: self.connect.to_string(),
             uuid: Box::new(Uuid::new_v4),
             forget_after,
         };
         let store = Box::new(KeptSessions::new(self.state.clone(), &self.recovered));
         // When this task ends, the channel of events closes, and the daemon's loop notices.
-        let serving =
-            zookeeper::serve(Znodes(self.connector), SystemClock::default(), identity, store, service, options);
+        let serving = recipes::serve(Znodes(self.connector), SystemClock::default(), identity, store, service, options);
         let serving = Some(tokio::spawn(serving));
         let (journal, recovered, state) = (self.journal, self.recovered, self.state);
         Started { coordination, remote, journal, recovered, state, serving, _locks: None }

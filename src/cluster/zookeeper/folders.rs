@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::client::{Client, Error, Mode, State};
-use super::paths;
+use crate::paths;
 use crate::tree::{self, Failed};
 
 /// Creates that are in flight at the same time: many paths must not take as many round trips.

@@ -15,7 +15,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 
 use super::client::{Client, Done, Error, Mode, MultiError, Op, State};
-use super::paths;
+use crate::paths;
 
 /// Most times that a multi makes parents again which are gone. If they keep disappearing, somebody removes them on
 /// purpose.

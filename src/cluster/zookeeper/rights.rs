@@ -15,7 +15,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::client::{Acl, Client, Error, OpenReason, Ownership};
-use super::{folders, paths};
+use super::folders;
+use crate::paths;
 use crate::tree::{self, Failed, Secured};
 use cronkeeper_core::clock::{Clock, Wake};
 use cronkeeper_core::lock::LockPath;

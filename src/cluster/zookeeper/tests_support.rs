@@ -21,10 +21,10 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use super::client::{Client, Data, Done, Error, Mode, MultiError, Op, Read, Stat, State, Watch};
-use super::context::{LocalNode, SessionContext};
-use super::{ZnodeSession, paths, session_id};
+use super::{ZnodeSession, session_id};
+use crate::paths;
 use cronkeeper_core::clock::{Clock, Now, Uptime, Wake};
-use cronkeeper_core::term::{NodeName, SessionId};
+use cronkeeper_core::term::SessionId;
 pub use tree::{Fate, Right, Tree};
 
 /// The server's session.
@@ -57,17 +57,6 @@ impl Default for Server {
 impl Server {
     pub fn tree(&self) -> MutexGuard<'_, Tree> {
         self.client.tree()
-    }
-
-    /// A context for a node with the server's session.
-    pub fn context<K: Clock>(&self, clock: K) -> SessionContext<Self, K> {
-        let me = LocalNode {
-            node: NodeName::new("host-a"),
-            session: session_id(OWNER),
-            prefix: "_c_1-lock-".into(),
-            candidate_data: Vec::new(),
-        };
-        SessionContext::new(self.clone(), clock, me)
     }
 
     /// Completes a future that has sent nothing yet, and counts its round trips.

@@ -12,8 +12,9 @@ use jiff::Timestamp;
 use super::client::{self, Client, Done, Mode};
 use super::parents::Parents;
 use super::proof::PairedWrites;
-use super::queue::{self, QueueEntry};
-use super::{folders, paths, rights, session_id};
+use super::{chroot, folders, rights, session_id};
+use crate::paths;
+use crate::queue::{self, QueueEntry};
 use crate::tree::{
     AtVersion, CommitError, Committed, Connect, ConnectError, Error, Failed, Lend, Life, Limits, Op, Ownership, Read,
     Record, Revision, Secured, Session, Stat, State, Watch,
@@ -232,11 +233,11 @@ impl<C: Client> Session for ZnodeSession<C> {
     }
 
     fn check_root(&self) -> impl Future<Output = Result<(), Error>> + Send + 'static {
-        check_chroot(self.client.clone())
+        chroot::check(self.client.clone())
     }
 
     fn check_founding(&self, record: &str) -> impl Future<Output = Result<(), Error>> + Send + 'static {
-        check_around(self.client.clone(), record.to_owned())
+        chroot::check_around(self.client.clone(), record.to_owned())
     }
 
     fn ownership(&self) -> Ownership {
@@ -259,39 +260,6 @@ impl<C: Client> Session for ZnodeSession<C> {
     ) -> impl Future<Output = Result<Vec<String>, Failed>> + Send + 'static {
         rights::exposed(self.client.clone(), own, locks)
     }
-}
-
-/// Checks that the chroot exists.
-///
-/// A server that lags behind may not know a new one yet, so a write confirms that it is missing.
-async fn check_chroot<C: Client>(client: C) -> Result<(), Error> {
-    if client.chroot().is_empty() || client.stat("/").await.map_err(Error::from)?.is_some() {
-        return Ok(());
-    }
-    match client.multi(vec![client::Op::Check { path: "/".to_owned(), version: -1 }]).await {
-        Ok(_) => Ok(()),
-        Err(client::MultiError { error: client::Error::NoNode, .. }) => Err(Error::NoRoot),
-        Err(failed) => Err(failed.error.into()),
-    }
-}
-
-/// Refuses a chroot among the data of another cluster: of one without a path, that is below `/leader` and
-/// `/cronkeeper`, which is also the first name that comes to mind for a path.
-async fn check_around<C: Client>(client: C, record: String) -> Result<(), Error> {
-    let chroot = client.chroot();
-    for root in paths::clusters_around(&chroot) {
-        let is_cluster = match client.stat_outside(&format!("{root}{record}")).await {
-            Ok(found) => found.is_some(),
-            // What lies outside the chroot may be closed to this node.
-            Err(client::Error::NoAuth) => false,
-            Err(failed) => return Err(failed.into()),
-        };
-        if is_cluster && client.stat(&record).await.map_err(Error::from)?.is_none() {
-            let cluster = if root.is_empty() { "/" } else { root };
-            return Err(Error::RootInCluster { cluster: cluster.to_owned() });
-        }
-    }
-    Ok(())
 }
 
 impl From<Op> for client::Op {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use cronkeeper_cluster::recipes::lock::{LockRequest, LockSession, Recipe};
 use cronkeeper_cluster::zookeeper::client::Connect as _;
-use cronkeeper_cluster::zookeeper::lock::{LockRequest, LockSession, Recipe};
 use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector};
 use cronkeeper_cluster::zookeeper::{ServerSession, ZnodeSession};
 use cronkeeper_core::clock::Clock as _;

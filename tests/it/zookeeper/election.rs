@@ -153,7 +153,7 @@ async fn a_chroot_that_does_not_exist_is_refused_by_name() {
     let connect = shared() + "/absent";
     let mut fixture = Fixture::start(&connect, "a");
     let failure = fixture.election("failed", failed).await;
-    assert!(matches!(failure, Failure::NoChroot { ref chroot, .. } if chroot.ends_with("/absent")), "{failure}");
+    assert!(matches!(failure, Failure::NoRoot { ref root, .. } if root.ends_with("/absent")), "{failure}");
 }
 
 #[tokio::test]

@@ -4,10 +4,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use cronkeeper_cluster::recipes::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
+use cronkeeper_cluster::zookeeper::Znodes;
 use cronkeeper_cluster::zookeeper::session::{Aside, ConnectionSettings, Connector};
-use cronkeeper_cluster::zookeeper::{
-    ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, Znodes, serve,
-};
 use cronkeeper_core::clock::system::uptime;
 use cronkeeper_core::clock::{Clock, Now, Wake};
 use cronkeeper_core::coordination::{Coordination, channels};
@@ -175,8 +174,8 @@ pub fn open(
         version: "test".into(),
         started_at: Timestamp::now(),
     };
-    let chroot = settings.connect.find('/').map_or("/".into(), |at| settings.connect[at..].to_owned());
-    let options = Options { service: settings.connect.clone(), chroot, uuid: Box::new(Uuid::new_v4), forget_after };
+    let root = settings.connect.find('/').map_or("/".into(), |at| settings.connect[at..].to_owned());
+    let options = Options { service: settings.connect.clone(), root, uuid: Box::new(Uuid::new_v4), forget_after };
     let connector = Connector::new(settings).expect("plain settings are good");
     let task = tokio::spawn(serve(Znodes(connector), System, identity, Box::new(memory), service, options));
     (coordination, Process::new(move || task.abort()))

@@ -1,7 +1,8 @@
 //! Requests that an operator writes at one node and the leader carries out at another.
 
+use cronkeeper_cluster::recipes::LedgerReader;
+use cronkeeper_cluster::zookeeper::Znodes;
 use cronkeeper_cluster::zookeeper::session::{Aside, ConnectionSettings};
-use cronkeeper_cluster::zookeeper::{LedgerReader, Znodes};
 use cronkeeper_core::election::Request;
 use cronkeeper_core::ledger::{Change, Commit, Operator as _, OperatorError};
 use cronkeeper_core::run::{Drain, Pause, Resume, RunRecord, TriggerRecord};

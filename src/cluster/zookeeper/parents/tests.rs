@@ -1,7 +1,7 @@
 //! What a multi creates besides what it was asked for, and how many round trips that takes.
 
+use crate::paths;
 use crate::tree::{AtVersion, CommitError, Committed, Error, Life, Op, Session as _};
-use crate::zookeeper::paths;
 use crate::zookeeper::tests_support::{Right, Server};
 
 const JOBS: usize = 20;

@@ -7,8 +7,8 @@ use tokio::sync::oneshot;
 use super::OWNER;
 use super::simulated;
 use super::txn::{Change, Session, Txn};
+use crate::paths;
 use crate::zookeeper::client::{Data, Done, Error, Mode, MultiError, Op, Read, Stat};
-use crate::zookeeper::paths;
 
 /// A session of somebody else.
 const OTHER: Session = 2;

@@ -1,0 +1,130 @@
+//! The paths of a cluster's records, below its root.
+
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::run::{RunId, TriggerSeq};
+use cronkeeper_core::term::{CandidateName, NodeName};
+
+/// The queue.
+pub const LEADER: &str = "/leader";
+/// Parent of everything except the queue.
+pub const ROOT: &str = "/cronkeeper";
+/// Holds the cluster id.
+pub const CLUSTER: &str = "/cronkeeper/cluster";
+/// Parent of the members.
+pub const NODES: &str = "/cronkeeper/nodes";
+/// Parent of the marks.
+pub const JOBS: &str = "/cronkeeper/jobs";
+/// Parent of the runs in flight.
+pub const RUNNING: &str = "/cronkeeper/running";
+/// Runs that ended and occurrences that were skipped, by job.
+pub const HISTORY: &str = "/cronkeeper/history";
+/// Pauses, by job.
+pub const CONTROL: &str = "/cronkeeper/control";
+/// Requested runs, and links to downstream jobs.
+pub const TRIGGERS: &str = "/cronkeeper/triggers";
+
+/// What operators want of nodes, by node.
+pub const WANTED: &str = "/cronkeeper/wanted";
+
+/// Jobs that are absent from every node's files. Created with the first such job.
+pub const GONE: &str = "/cronkeeper/gone";
+
+/// The folders of a cluster, outer ones first.
+pub const PARENTS: [&str; 9] = [LEADER, ROOT, NODES, JOBS, RUNNING, HISTORY, CONTROL, TRIGGERS, WANTED];
+
+/// The path of a child.
+pub fn under(parent: &str, name: &str) -> String {
+    format!("{parent}/{name}")
+}
+
+pub fn candidate(name: &CandidateName) -> String {
+    under(LEADER, &name.0)
+}
+
+pub fn member(node: &NodeName) -> String {
+    under(NODES, node.as_str())
+}
+
+/// The job's mark.
+pub fn job(job: &JobName) -> String {
+    under(JOBS, job.as_str())
+}
+
+pub fn running(run: &RunId) -> String {
+    under(RUNNING, &run.to_string())
+}
+
+/// The parent of a job's history records.
+pub fn job_history(job: &JobName) -> String {
+    under(HISTORY, job.as_str())
+}
+
+/// The history record of a run, or of skipped occurrences.
+pub fn history(run: &RunId) -> String {
+    under(&job_history(run.job()), &run.to_string())
+}
+
+/// The job's pause.
+pub fn control(job: &JobName) -> String {
+    under(CONTROL, job.as_str())
+}
+
+/// What operators want of the node.
+pub fn wanted(node: &NodeName) -> String {
+    under(WANTED, node.as_str())
+}
+
+/// The note that the job is absent from every node's files. Its age shows since when.
+pub fn gone(job: &JobName) -> String {
+    under(GONE, job.as_str())
+}
+
+pub fn trigger(seq: TriggerSeq) -> String {
+    format!("{TRIGGERS}/{:010}", seq.0)
+}
+
+/// The number in a trigger's name. Only names that servers make have one: [`trigger`] must lead back to the
+/// same record, or the leader could never remove it.
+pub fn trigger_seq(name: &str) -> Option<TriggerSeq> {
+    let number: i64 = name.parse().ok()?;
+    let seq = TriggerSeq(u64::try_from(number).ok()?);
+    (self::name(&trigger(seq)) == name).then_some(seq)
+}
+
+/// The last part of a path.
+pub fn name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// The ancestors of a path, highest first.
+pub fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(at, _)| &path[..at]).filter(|ancestor| !ancestor.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ancestors_of_a_record_are_listed_from_the_top() {
+        let found: Vec<_> = ancestors("/cronkeeper/history/backup/backup.20261120T023000Z").collect();
+        assert_eq!(found, ["/cronkeeper", "/cronkeeper/history", "/cronkeeper/history/backup"]);
+        assert_eq!(ancestors("/leader").count(), 0);
+    }
+
+    #[test]
+    fn only_a_name_that_a_server_makes_is_a_trigger() {
+        assert_eq!(trigger_seq("0000000007"), Some(TriggerSeq(7)));
+        assert_eq!(trigger_seq("9223372036854775807"), Some(TriggerSeq(i64::MAX.unsigned_abs())));
+        for bad in ["7", "+000000007", "00000000007", "18446744073709551615", "-000000007", ""] {
+            assert_eq!(trigger_seq(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn parents_come_before_their_children() {
+        for (index, path) in PARENTS.iter().enumerate() {
+            assert!(ancestors(path).all(|parent| PARENTS[..index].contains(&parent)), "{path}");
+        }
+    }
+}

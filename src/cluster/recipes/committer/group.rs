@@ -1,0 +1,353 @@
+//! A group of changes that share a multi. Pure: builds the multi and interprets its answer.
+
+use crate::paths;
+use crate::recipes::transaction::{self, Evidence, Trace};
+use crate::recipes::trim::{RecordKind, WrittenRecord};
+use crate::tree::{AtVersion, CommitError, Error, Life, Limits, Op, Read};
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::{Change, Commit, CommitId, Existing, Write};
+use cronkeeper_core::run::{RunId, RunRecord, Version};
+
+/// A change that waits for its answer.
+pub struct PendingCommit {
+    pub id: CommitId,
+    /// Position among all requested changes.
+    pub number: u64,
+    pub change: Change,
+    /// True once it can no longer be found out whether an earlier try was carried out.
+    pub is_untraceable: bool,
+    fence: Option<String>,
+    ops: Vec<Op>,
+}
+
+/// Changes that share a multi.
+#[derive(Default)]
+pub struct Group {
+    /// The candidate that guards those changes that only a leader may write.
+    pub fence: Option<String>,
+    /// In the order requested.
+    pub members: Vec<PendingCommit>,
+    /// True while an earlier try has no answer.
+    pub is_in_doubt: bool,
+}
+
+/// Interpretation of a multi that failed.
+pub enum GroupFailure {
+    /// The candidate is gone, and these changes needed it.
+    Fence(Vec<PendingCommit>),
+    /// Somebody else wrote what the first of these changes depends on; the others depend on the first.
+    Superseded(Vec<PendingCommit>),
+    /// The state of a history, or of a record in it, was not as assumed. The multi is adapted and can be sent again.
+    Rewritten,
+    /// The server refuses an operation of a change for any other reason.
+    Refused {
+        /// The change, and those of its job that were requested after it.
+        pending: Vec<PendingCommit>,
+        /// The path whose rights or state stand in the way.
+        path: String,
+    },
+}
+
+/// Conclusion from the traces of an earlier try.
+pub enum TraceVerdict {
+    /// It was carried out.
+    All,
+    /// These changes are on record, whoever wrote them; the others left no trace.
+    Some(Vec<PendingCommit>),
+    /// It was not carried out.
+    None,
+    /// Others have since written to the places of its traces, so it is unknown.
+    Untraceable,
+}
+
+impl PendingCommit {
+    pub fn new(id: CommitId, number: u64, change: Change, fence: Option<String>) -> Self {
+        let ops = transaction::ops(&change);
+        Self { id, number, change, is_untraceable: false, fence, ops }
+    }
+
+    /// True if only the holder of the candidate may write this change.
+    pub fn is_fenced(&self) -> bool {
+        self.fence.is_some()
+    }
+
+    /// The answer to report when `answer` is the reason why the change is not written now.
+    ///
+    /// For an end it only matters that another end is on record, so that answer holds even if the change is
+    /// untraceable.
+    pub fn refused_as(&self, answer: Commit) -> Commit {
+        let is_end = matches!(self.change, Change::End { .. } | Change::SkipRun { .. });
+        let is_known = !self.is_untraceable || (is_end && answer == Commit::Superseded);
+        if is_known { answer } else { Commit::Unknown }
+    }
+
+    /// The attempt that this change begins, and the version of its record afterwards.
+    pub fn begun(&self) -> Option<(RunRecord, Version)> {
+        self.change.begun().map(|(run, version)| (run.clone(), version))
+    }
+
+    /// The history record that this change creates or extends.
+    pub fn written(&self) -> Option<WrittenRecord> {
+        let is_end = matches!(self.change, Change::End { .. });
+        let (path, version) = self.ops.iter().find_map(|op| match op {
+            Op::Create { path, .. } if is_history(path) && !checks_absence(op) => Some((path, Version::FIRST)),
+            Op::Set { path, at, .. } if is_history(path) => Some((path, at.next())),
+            _ => None,
+        })?;
+        Some(WrittenRecord {
+            job: self.change.job().clone(),
+            run: RunId::parse(paths::name(path)).ok()?,
+            kind: if is_end { RecordKind::Run } else { RecordKind::Skip },
+            version,
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        self.ops.iter().map(bytes).sum()
+    }
+}
+
+impl Group {
+    /// True if the change may share this multi: there is room, and no different candidate guards it.
+    pub fn fits(&self, pending: &PendingCommit, limits: Limits) -> bool {
+        let has_room = 1 + self.operations() + pending.ops.len() <= limits.operations
+            && self.bytes() + pending.bytes() <= limits.bytes;
+        let is_of_another = self.fence.is_some() && pending.fence.is_some() && self.fence != pending.fence;
+        self.members.is_empty() || (has_room && !is_of_another)
+    }
+
+    /// Adds a change. Call [`Group::fits`] first.
+    pub fn add(&mut self, pending: PendingCommit) {
+        self.fence = self.fence.take().or_else(|| pending.fence.clone());
+        self.members.push(pending);
+    }
+
+    /// The job of each change.
+    pub fn jobs(&self) -> Vec<JobName> {
+        self.members.iter().map(|pending| pending.change.job().clone()).collect()
+    }
+
+    fn operations(&self) -> usize {
+        self.members.iter().map(|pending| pending.ops.len()).sum()
+    }
+
+    fn bytes(&self) -> usize {
+        self.members.iter().map(PendingCommit::bytes).sum()
+    }
+
+    /// The multi: the fence first, if any change needs it.
+    pub fn ops(&self) -> Vec<Op> {
+        let fence = self.fence.as_deref().map(super::check);
+        fence.into_iter().chain(self.members.iter().flat_map(|pending| pending.ops.iter().cloned())).collect()
+    }
+
+    /// The places of the group's traces, change by change.
+    pub fn traces(&self) -> impl Iterator<Item = Trace> {
+        self.members.iter().flat_map(|pending| transaction::traces(&pending.change))
+    }
+
+    /// Decides from what was found at the paths of [`Group::traces`] whether an earlier try was carried out.
+    ///
+    /// A nonce proves the whole multi, because it belongs to one decision only. A record proves only itself, because
+    /// somebody else may have written the same.
+    pub fn judge(&mut self, found: &[Read]) -> TraceVerdict {
+        let mut found = found.iter();
+        let mut is_written = Vec::with_capacity(self.members.len());
+        let (mut is_unwritten, mut has_base) = (false, false);
+        for pending in &self.members {
+            let mut is_here = false;
+            for trace in transaction::traces(&pending.change) {
+                let found = match found.next() {
+                    Some(Ok(found)) => Some(found),
+                    None | Some(Err(Error::Missing)) => None,
+                    // A node that cannot be read proves nothing.
+                    Some(Err(_)) => {
+                        has_base = true;
+                        continue;
+                    }
+                };
+                let hit = found.is_some_and(|(data, _)| trace.mark.is_in(data));
+                if hit && matches!(trace.mark, Evidence::Nonce(_)) {
+                    return TraceVerdict::All;
+                }
+                is_here |= hit;
+                let version = found.map(|(_, stat)| stat.version);
+                has_base |= trace.base.is_some();
+                is_unwritten |= !hit && trace.base.is_some_and(|base| base.is_unwritten(version));
+            }
+            is_written.push(is_here);
+        }
+        if is_written.iter().all(|&written| written) {
+            return TraceVerdict::All;
+        }
+        let mut index = 0;
+        let written = self.take(|_| {
+            index += 1;
+            is_written[index - 1]
+        });
+        match written.is_empty() {
+            false => TraceVerdict::Some(written),
+            // A multi is all or nothing: proof that one change was not carried out is proof for all. An end leaves no
+            // base to compare with, but then somebody else has settled the run.
+            true if is_unwritten || !has_base => TraceVerdict::None,
+            true => TraceVerdict::Untraceable,
+        }
+    }
+
+    /// True if the multi failed at an end, and an earlier try of that end may be the cause.
+    pub fn is_end_refused(&self, failed: &CommitError) -> bool {
+        let first = usize::from(self.fence.is_some());
+        let member = failed.index.and_then(|index| self.locate(index.checked_sub(first)?)).map(|(member, _)| member);
+        let is_end = |member: usize| matches!(self.members[member].change, Change::End { .. });
+        failed.error.is_of_state() && member.is_some_and(is_end)
+    }
+
+    /// Removes the change that made the multi fail, and says what follows.
+    pub fn drop_failed(&mut self, failed: &CommitError) -> GroupFailure {
+        let first = usize::from(self.fence.is_some());
+        // If the server does not name the operation, each change is tried alone: start with the first.
+        let Some(index) = failed.index else { return self.refuse(0, 0) };
+        // A candidate whose rights exclude its own node no longer guards anything.
+        if index < first && (failed.error.is_of_state() || failed.error == Error::Denied) {
+            self.fence = None;
+            return GroupFailure::Fence(self.take(PendingCommit::is_fenced));
+        }
+        match index.checked_sub(first).and_then(|index| self.locate(index)) {
+            Some((member, op)) if failed.error.is_of_state() => self.drop_member(member, op, &failed.error),
+            Some((member, op)) => self.refuse(member, op),
+            None => self.refuse(0, 0),
+        }
+    }
+
+    /// Removes a change that the server refuses, together with the later ones of its job.
+    fn refuse(&mut self, member: usize, op: usize) -> GroupFailure {
+        let path = self.members[member].ops.get(op).map(closed_by).unwrap_or_default();
+        let job = self.members[member].change.job().clone();
+        let after = self.members.split_off(member);
+        let (pending, others): (Vec<_>, Vec<_>) = after.into_iter().partition(|pending| *pending.change.job() == job);
+        self.members.extend(others);
+        self.forget_fence();
+        GroupFailure::Refused { pending, path }
+    }
+
+    fn drop_member(&mut self, member: usize, op: usize, error: &Error) -> GroupFailure {
+        let index = op;
+        let PendingCommit { change, ops, .. } = &mut self.members[member];
+        let op = &mut ops[index];
+        match (&*op, error) {
+            // The service could not make what it lies below.
+            (Op::Create { .. } | Op::Append { .. }, Error::Missing)
+            // The folder has used up its numbers; no other writer caused this.
+            | (Op::Append { .. }, Error::Exists) => return self.refuse(member, index),
+            _ => {}
+        }
+        if keeps_history(change) && keep_record(op, error) {
+            return GroupFailure::Rewritten;
+        }
+        if rewrite_history(op, error) {
+            return GroupFailure::Rewritten;
+        }
+        let superseded = self.take_chain(member);
+        self.forget_fence();
+        GroupFailure::Superseded(superseded)
+    }
+
+    /// Removes the change that failed and the later ones that depend on it.
+    fn take_chain(&mut self, member: usize) -> Vec<PendingCommit> {
+        let (failed, after) = (self.members.remove(member), self.members.split_off(member));
+        let depends_on_it = |pending: &PendingCommit| {
+            failed.change.moves_mark() && pending.change.moves_mark() && pending.change.job() == failed.change.job()
+        };
+        let (rest, others): (Vec<_>, Vec<_>) = after.into_iter().partition(depends_on_it);
+        self.members.extend(others);
+        std::iter::once(failed).chain(rest).collect()
+    }
+
+    fn locate(&self, mut index: usize) -> Option<(usize, usize)> {
+        for (member, pending) in self.members.iter().enumerate() {
+            if index < pending.ops.len() {
+                return Some((member, index));
+            }
+            index -= pending.ops.len();
+        }
+        None
+    }
+
+    fn take(&mut self, mut which: impl FnMut(&PendingCommit) -> bool) -> Vec<PendingCommit> {
+        let (taken, kept) = std::mem::take(&mut self.members).into_iter().partition(|pending| which(pending));
+        self.members = kept;
+        self.forget_fence();
+        taken
+    }
+
+    fn forget_fence(&mut self) {
+        if !self.members.iter().any(PendingCommit::is_fenced) {
+            self.fence = None;
+        }
+    }
+}
+
+/// The path whose rights or state decide on an operation: creating and deleting a node depend on its parent.
+fn closed_by(op: &Op) -> String {
+    match op {
+        Op::Check { path, .. } | Op::Set { path, .. } => path.clone(),
+        Op::Create { path, .. } | Op::Delete { path, .. } => {
+            path.rsplit_once('/').map_or_else(String::new, |(parent, _)| parent.to_owned())
+        }
+        Op::Append { folder, .. } => folder.clone(),
+    }
+}
+
+/// True if an existing history record wins.
+fn keeps_history(change: &Change) -> bool {
+    change.writes().iter().any(|write| matches!(write, Write::History { existing: Existing::Stays, .. }))
+}
+
+/// Replaces the creation of a history record by a check, if the record exists already.
+fn keep_record(op: &mut Op, error: &Error) -> bool {
+    let existing = match (&*op, error) {
+        (Op::Create { path, .. }, Error::Exists) if is_history(path) && !checks_absence(op) => path.clone(),
+        _ => return false,
+    };
+    *op = Op::Check { path: existing, at: AtVersion::Any };
+    true
+}
+
+/// Adapts the write of a history record to the record's actual state: recreates a trimmed one, overwrites an existing
+/// one.
+///
+/// No version protects a history record. The mark, or the run, in the same multi guards it.
+fn rewrite_history(op: &mut Op, error: &Error) -> bool {
+    let rewritten = match (&*op, error) {
+        (Op::Create { path, data, .. }, Error::Exists) if is_history(path) && !checks_absence(op) => {
+            Op::Set { path: path.clone(), data: data.clone(), at: AtVersion::Any }
+        }
+        (Op::Set { path, data, .. }, Error::Missing) if is_history(path) => {
+            Op::Create { path: path.clone(), data: data.clone(), life: Life::Lasting }
+        }
+        (Op::Set { path, data, .. }, Error::Changed) if is_history(path) => {
+            Op::Set { path: path.clone(), data: data.clone(), at: AtVersion::Any }
+        }
+        _ => return false,
+    };
+    *op = rewritten;
+    true
+}
+
+/// True for the create of a record that the same commit removes: its only purpose is to fail.
+fn checks_absence(op: &Op) -> bool {
+    matches!(op, Op::Create { path, data, .. } if is_history(path) && data.is_empty())
+}
+
+/// True for the path of a history record.
+fn is_history(path: &str) -> bool {
+    path.strip_prefix(paths::HISTORY).is_some_and(|rest| rest.starts_with('/'))
+}
+
+fn bytes(op: &Op) -> usize {
+    match op {
+        Op::Create { path, data, .. } | Op::Set { path, data, .. } => path.len() + data.len(),
+        Op::Append { folder, prefix, data, .. } => folder.len() + prefix.len() + data.len(),
+        Op::Check { path, .. } | Op::Delete { path, .. } => path.len(),
+    }
+}

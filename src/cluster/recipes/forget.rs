@@ -1,0 +1,201 @@
+//! Removes the records of jobs that are gone from every node's jobs files.
+//!
+//! The leader checks now and then, and only while every living node has published the same valid jobs as the leader
+//! itself: then a job that is not among them is in nobody's file. The leader notes such a job in `gone/<job>`. Its time
+//! counts, by the servers' clock, from that note and from the newest of its records. When the time is up, the leader
+//! removes the job's history, pause and mark, and a later job of the same name is a new one. If the job comes back
+//! earlier, the leader removes the note.
+//!
+//! Every multi is guarded by the candidate and holds few operations. Jobs with a run in flight or a requested run are
+//! left alone. Each pass covers at most [`MOST_JOBS`] jobs; the next one continues behind them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::try_join3;
+
+use super::committer::check;
+use super::context::{self, At as _, SessionContext, SessionError};
+use crate::paths;
+use crate::tree::{AtVersion, CommitError, Error, Life, Op, Session};
+use cronkeeper_core::clock::Clock;
+use cronkeeper_core::election::{Defined, Member};
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::run::{Note, RunId};
+
+/// Most jobs per pass.
+const MOST_JOBS: usize = 100;
+/// Most records that one multi removes.
+const MOST_DELETES: usize = 100;
+
+/// Input of a pass.
+pub struct ForgetOrder {
+    /// The candidate that guards the removals.
+    pub fence: String,
+    /// The jobs of this node's files.
+    pub defined: Arc<Defined>,
+    /// How long a job must be gone before its records are removed.
+    pub after: Duration,
+    /// The servers' time, in milliseconds since the epoch.
+    pub now_ms: i64,
+    /// The last job of the previous pass, if that pass did not reach the end.
+    pub behind: Option<JobName>,
+}
+
+/// Result of a pass.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ForgetLook {
+    /// The jobs that were removed, with the number of their history records.
+    pub forgotten: Vec<(JobName, usize)>,
+    /// The last job of this pass; `None` if it reached the end.
+    pub behind: Option<JobName>,
+}
+
+/// Checks the next jobs that are gone, and removes those that are due.
+pub async fn look<C: Session, K: Clock>(
+    context: SessionContext<C, K>,
+    order: ForgetOrder,
+) -> Result<ForgetLook, SessionError> {
+    if !all_define_the_same(&context, &order.defined).await? {
+        return Ok(ForgetLook::default());
+    }
+    let noted = context::names(context.line()?, paths::GONE).await?;
+    let back = noted.iter().filter(|name| JobName::parse(name).is_ok_and(|job| order.defined.jobs.contains(&job)));
+    remove(&context, &order, back.map(|name| paths::under(paths::GONE, name)).collect()).await?;
+
+    let mut gone = kept(&context).await?;
+    gone.retain(|job| !order.defined.jobs.contains(job));
+    let after = |job: &&JobName| order.behind.as_ref().is_none_or(|behind| *job > behind);
+    let here: Vec<JobName> = gone.iter().filter(after).take(MOST_JOBS).cloned().collect();
+    if here.is_empty() {
+        return Ok(ForgetLook::default());
+    }
+    let is_all = gone.last() == here.last();
+    let busy = busy(&context).await?;
+    let mut look = ForgetLook { forgotten: Vec::new(), behind: here.last().filter(|_| !is_all).cloned() };
+    for job in here.into_iter().filter(|job| !busy.contains(job)) {
+        match forget_if_due(&context, &order, &job).await {
+            Ok(Some(records)) => look.forgotten.push((job, records)),
+            Ok(None) => {}
+            // This job stays. Nodes that have to write to it report the damage.
+            Err(SessionError::NoAuth(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(look)
+}
+
+/// True if every living node has the same jobs as this one. A member that cannot be read may have others.
+async fn all_define_the_same<C: Session, K: Clock>(
+    context: &SessionContext<C, K>,
+    defined: &Defined,
+) -> Result<bool, SessionError> {
+    let names = context::names(context.line()?, paths::NODES).await?;
+    let members = context.get_small(paths::NODES, names).await?;
+    let has_the_same = |data: &[u8]| {
+        serde_json::from_slice::<Member>(data).is_ok_and(|member| member.published.defines(&defined.digest))
+    };
+    Ok(members.unread.is_empty() && members.found.iter().all(|(_, data, _)| has_the_same(data)))
+}
+
+/// The jobs that have a mark, a history or a pause.
+async fn kept<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<BTreeSet<JobName>, SessionError> {
+    let client = context.line()?;
+    let (jobs, history, control) = try_join3(
+        context::names(client, paths::JOBS),
+        context::names(client, paths::HISTORY),
+        context::names(client, paths::CONTROL),
+    )
+    .await?;
+    Ok(jobs.iter().chain(&history).chain(&control).filter_map(|name| JobName::parse(name).ok()).collect())
+}
+
+/// The jobs that have a run in flight or a requested run.
+async fn busy<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<BTreeSet<JobName>, SessionError> {
+    let running = context::names(context.line()?, paths::RUNNING).await?;
+    let names = context::names(context.line()?, paths::TRIGGERS).await?;
+    let triggers = context.get_small(paths::TRIGGERS, names).await?;
+    let wanted = triggers.found.iter().filter_map(|(_, data, _)| Note::read(data).ok().map(Note::into_job));
+    let running = running.iter().filter_map(|name| Some(RunId::parse(name).ok()?.job().clone()));
+    Ok(running.chain(wanted).collect())
+}
+
+/// Notes that a job is gone. If it has been gone long enough, removes it and returns the number of its history records.
+async fn forget_if_due<C: Session, K: Clock>(
+    context: &SessionContext<C, K>,
+    order: &ForgetOrder,
+    job: &JobName,
+) -> Result<Option<usize>, SessionError> {
+    let note = paths::gone(job);
+    let Some(noted) = context.line()?.stat(&note).await.at(&note)? else {
+        make_note(context, order, &note).await?;
+        return Ok(None);
+    };
+    let (record, control, history) = (paths::job(job), paths::control(job), paths::job_history(job));
+    let record_stat = context.line()?.stat(&record).await.at(&record)?;
+    let control_stat = context.line()?.stat(&control).await.at(&control)?;
+    let history_stat = context.line()?.stat(&history).await.at(&history)?;
+    let newest = context::newest_history(context.line()?, job, context::MOST_RECENT).await?;
+    let newest = context::stats(context.line()?, &history, newest).await?;
+    let stats = [Some(&noted), record_stat.as_ref(), control_stat.as_ref()].into_iter().flatten();
+    let newest = stats.chain(newest.iter().map(|(_, stat)| stat)).map(|stat| stat.changed_at.as_millisecond()).max();
+    let after = i64::try_from(order.after.as_millis()).unwrap_or(i64::MAX);
+    if newest.is_none_or(|newest| order.now_ms.saturating_sub(newest) < after) {
+        return Ok(None);
+    }
+    let names = context::names(context.line()?, &history).await?;
+    let records = names.len();
+    if !remove(context, order, names.iter().map(|name| paths::under(&history, name)).collect()).await? {
+        return Ok(None);
+    }
+    // Delete the mark last: as long as it exists, a later pass finds the rest of the job.
+    let parts =
+        [(history, history_stat.map(|_| AtVersion::Any)), (control, control_stat.map(|stat| stat.version.into()))];
+    let parts =
+        parts.into_iter().chain([(note, Some(AtVersion::Any)), (record, record_stat.map(|stat| stat.version.into()))]);
+    let deletes = parts.filter_map(|(path, at)| Some(Op::Delete { path, at: at? }));
+    let ops = std::iter::once(check(&order.fence)).chain(deletes).collect();
+    Ok(done(context.line()?.commit(ops).await, job.as_str())?.then_some(records))
+}
+
+async fn make_note<C: Session, K: Clock>(
+    context: &SessionContext<C, K>,
+    order: &ForgetOrder,
+    note: &str,
+) -> Result<(), SessionError> {
+    let create = Op::Create { path: note.to_owned(), data: Vec::new(), life: Life::Lasting };
+    done(context.line()?.commit(vec![check(&order.fence), create]).await, note).map(drop)
+}
+
+/// Removes these records, some at a time. Returns false if one was changed meanwhile: the next pass tries again.
+async fn remove<C: Session, K: Clock>(
+    context: &SessionContext<C, K>,
+    order: &ForgetOrder,
+    paths: Vec<String>,
+) -> Result<bool, SessionError> {
+    for paths in paths.chunks(MOST_DELETES.min(context.limits().jobs(1))) {
+        let deletes = paths.iter().map(|path| Op::Delete { path: path.clone(), at: AtVersion::Any });
+        let ops = std::iter::once(check(&order.fence)).chain(deletes).collect();
+        if !done(context.line()?.commit(ops).await, &paths[0])? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns false if a record was not in the expected state. If that is the candidate, the term is over: returns an
+/// error.
+fn done<T>(answer: Result<T, CommitError>, path: &str) -> Result<bool, SessionError> {
+    match answer {
+        Ok(_) => Ok(true),
+        Err(CommitError { index: Some(0), error: Error::Missing | Error::Changed }) => {
+            Err(SessionError::Again("this node no longer leads".into()))
+        }
+        Err(failed) if failed.error.is_of_state() => Ok(false),
+        Err(failed) => Err(failed).at(path).map(|()| false),
+    }
+}
+
+#[cfg(test)]
+mod tests;

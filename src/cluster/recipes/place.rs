@@ -1,0 +1,427 @@
+//! Operations on a node's place in the queue: join, check the predecessor, open a term, withdraw.
+
+use std::collections::BTreeSet;
+
+use futures_util::future::join3;
+
+use super::committer::check;
+use super::context::{self, At as _, SessionContext, SessionError};
+use super::damage::Damage;
+use super::snapshot;
+use crate::paths;
+use crate::queue::{self, QueuePosition};
+use crate::tree::{AtVersion, Error, Life, Op, Session, Stat};
+use cronkeeper_core::clock::server::ServerTime;
+use cronkeeper_core::clock::{Clock, Uptime};
+use cronkeeper_core::election::Member;
+use cronkeeper_core::ledger::Snapshot;
+use cronkeeper_core::term::{CandidateName, FencingToken, NodeName, SessionId};
+
+/// This node's position in the queue.
+pub enum Look<W> {
+    /// This node's candidate is first.
+    First(CandidateName),
+    /// Another candidate precedes it: with a watch on that one, and what is wrong with it, if anything.
+    Behind(Behind, W, Option<Damage>),
+    /// This node has no candidate in the queue.
+    Gone,
+}
+
+/// The candidates ahead of this node's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Behind {
+    /// This node's candidate.
+    pub candidate: CandidateName,
+    /// The candidate just ahead of it.
+    pub predecessor: CandidateName,
+    /// Absent if the predecessor is not cronkeeper's or cannot be read.
+    pub predecessor_node: Option<NodeName>,
+    /// The first candidate.
+    pub leader: CandidateName,
+    /// The node of the first candidate; absent on the same conditions.
+    pub leader_node: Option<NodeName>,
+}
+
+/// Proof that the session of the first node in the queue is alive, and hence that nobody else leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Its lease: the opening write follows the start of the term, and nothing waits for its answer.
+    Lease,
+    /// The opening write, which must be acknowledged before the term begins.
+    Write,
+}
+
+/// A term's opening write, acknowledged by a quorum.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// Read just before the write was handed over.
+    pub sent: Uptime,
+    /// The servers' time of the write, if they have stated one.
+    pub time: Option<ServerTime>,
+}
+
+/// A term as opened in the ledger.
+pub struct Opened<W> {
+    /// The transaction that created the candidate.
+    pub token: FencingToken,
+    /// The opening write, if the term needed it as proof.
+    pub written: Option<Written>,
+    /// The ledger, as all former terms left it.
+    pub snapshot: Box<Snapshot>,
+    /// Parts of the ledger that could not be read.
+    pub damaged: Vec<Damage>,
+    /// Watches on this node's candidate and member.
+    pub watches: Vec<W>,
+}
+
+impl<W> Opened<W> {
+    /// True if the jobs or the runs could not even be listed.
+    pub fn is_blind(&self) -> bool {
+        self.damaged.iter().any(|damage| [paths::JOBS, paths::RUNNING].contains(&damage.path.as_str()))
+    }
+}
+
+/// Which of this node's own entries still exist.
+pub struct Verified<W> {
+    /// The candidate exists and belongs to this session.
+    pub has_candidate: bool,
+    /// It is a leader's, and another candidate precedes it.
+    pub is_preceded: bool,
+    /// The member exists and belongs to this session.
+    pub has_member: bool,
+    /// The watches that were requested.
+    pub watches: Vec<W>,
+}
+
+/// The queue, as read without a watch.
+pub struct Ahead {
+    /// The candidates ahead of this node's own, if there are any.
+    pub behind: Option<Behind>,
+    /// False if this node's candidate was not found.
+    pub has_candidate: bool,
+}
+
+/// The queue and the members, as read from time to time.
+pub struct Survey<W> {
+    pub ahead: Ahead,
+    /// False if this node's member was not found.
+    pub has_member: bool,
+    /// The nodes that are alive.
+    pub members: Vec<Member>,
+    /// Members that cannot be read.
+    pub damaged: Vec<Damage>,
+    /// Fires when a member has come or gone; absent unless it was asked for.
+    pub changed: Option<W>,
+}
+
+/// Joins the queue.
+///
+/// After a create without an answer (`is_unclear`), commits a write first: afterwards a listing shows what the create
+/// has made.
+pub async fn join<C: Session, K: Clock>(
+    context: SessionContext<C, K>,
+    is_unclear: bool,
+) -> Result<CandidateName, SessionError> {
+    if is_unclear {
+        settle(&context).await?;
+        if let Some(ours) = find_own(&context).await?.ours {
+            return Ok(CandidateName(ours));
+        }
+    }
+    let data = context.me.candidate_data.clone();
+    match context.line()?.append(paths::LEADER, &context.me.prefix, data, Life::OfSession).await {
+        Ok((path, _)) => Ok(CandidateName(paths::name(&path).to_owned())),
+        Err(Error::Missing) => {
+            // Somebody removed the parent with everything in it.
+            let _ = context.line()?.create(paths::LEADER, Vec::new(), Life::Lasting).await;
+            Err(SessionError::Again(format!("{} was missing", paths::LEADER)))
+        }
+        Err(error) => Err(error).at(paths::LEADER),
+    }
+}
+
+/// Commits a write: afterwards every earlier request of this session has been carried out, or never will be.
+async fn settle<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<(), SessionError> {
+    let member = context.member();
+    context.line()?.commit(vec![Op::Check { path: member.clone(), at: AtVersion::Any }]).await.at(&member).map(drop)
+}
+
+/// Finds this node's predecessor and watches only that one, so that a removal wakes a single node.
+pub async fn look<C: Session, K: Clock>(context: SessionContext<C, K>) -> Result<Look<C::Watch>, SessionError> {
+    loop {
+        let place = find_own(&context).await?;
+        let Some(ours) = place.ours else { return Ok(Look::Gone) };
+        let candidate = CandidateName(ours);
+        let Some(predecessor) = place.predecessor else { return Ok(Look::First(candidate)) };
+        let path = paths::under(paths::LEADER, &predecessor);
+        let Some((node, stat, watch)) = watch_entry(&context, &path).await? else { continue };
+        let behind = behind(&context, candidate, predecessor, node, place.first).await?;
+        let lasts = "it precedes this node in the queue and is not ephemeral: it stays until somebody deletes it";
+        let damage = stat.session.is_none().then(|| Damage::new(path, lasts));
+        return Ok(Look::Behind(behind, watch, damage));
+    }
+}
+
+/// The node and stat of an entry, with a watch on it; `None` if it is gone. An entry that cannot be read is not
+/// cronkeeper's.
+async fn watch_entry<C: Session, K: Clock>(
+    context: &SessionContext<C, K>,
+    path: &str,
+) -> Result<Option<(Option<NodeName>, Stat, C::Watch)>, SessionError> {
+    // A read of data leaves no watch behind if the node does not exist; a check for existence would.
+    match context.line()?.get_and_watch(path).await {
+        Ok((data, stat, watch)) => return Ok(Some((context::node_in(&data), stat, watch))),
+        Err(Error::Missing) => return Ok(None),
+        Err(error) if error.is_of_path() => {}
+        Err(error) => return Err(error).at(path),
+    }
+    let (stat, watch) = context.line()?.stat_and_watch(path).await.at(path)?;
+    Ok(stat.map(|stat| (None, stat, watch)))
+}
+
+async fn behind<C: Session, K: Clock>(
+    context: &SessionContext<C, K>,
+    candidate: CandidateName,
+    predecessor: String,
+    predecessor_node: Option<NodeName>,
+    first: Option<String>,
+) -> Result<Behind, SessionError> {
+    let leader = first.unwrap_or_else(|| predecessor.clone());
+    let leader_node = if leader == predecessor { predecessor_node.clone() } else { context.node_of(&leader).await? };
+    let (predecessor, leader) = (CandidateName(predecessor), CandidateName(leader));
+    Ok(Behind { candidate, predecessor, predecessor_node, leader, leader_node })
+}
+
+/// Finds this node's position in the queue and removes surplus candidates of its own.
+async fn find_own<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<QueuePosition, SessionError> {
+    let place = queue::place(&read_order(context).await?, &context.me.prefix);
+    for surplus in &place.surplus {
+        remove(context, surplus).await?;
+    }
+    Ok(place)
+}
+
+async fn read_order<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<Vec<String>, SessionError> {
+    ordered(context.line()?).await
+}
+
+/// The names of the candidates, first to last.
+pub async fn ordered<C: Session>(client: &C) -> Result<Vec<String>, SessionError> {
+    let names = context::names(client, paths::LEADER).await?;
+    client.in_order(paths::LEADER, names).await.at(paths::LEADER)
+}
+
+async fn remove<C: Session, K: Clock>(context: &SessionContext<C, K>, candidate: &str) -> Result<(), SessionError> {
+    let path = paths::under(paths::LEADER, candidate);
+    match context.line()?.delete(&path, AtVersion::Any).await {
+        Ok(()) | Err(Error::Missing) => Ok(()),
+        Err(error) => Err(error).at(&path),
+    }
+}
+
+/// Opens a term: reads what former terms left, after the opening write if that is the proof.
+///
+/// Returns `None` if the own candidate or member is gone.
+///
+/// This session has read the queue and found its own candidate first. So this server has already carried out the
+/// removal of every earlier candidate, and all writes that those guarded: its answers from now on are complete, with or
+/// without a write before them. The write proves that the session is alive; a lease that holds proves it too.
+pub async fn open<C: Session, K: Clock>(
+    context: SessionContext<C, K>,
+    candidate: CandidateName,
+    dead: BTreeSet<SessionId>,
+    proof: Proof,
+    at: OpenAt,
+) -> Result<Option<Opened<C::Watch>>, SessionError> {
+    let (path, own) = (paths::candidate(&candidate), context.member());
+    let line = context.line()?;
+    // Send everything before the first answer, because a takeover lasts as long as its round trips. A session's
+    // requests are carried out in order, so the reads come after the write. If the write fails, the reads are
+    // discarded.
+    let writing = (proof == Proof::Write).then(|| send_opening(&context, line, &path, at));
+    let (standing, member) = (line.stat_and_watch(&path), line.stat_and_watch(&own));
+    let standing = async { Ok((standing.await.at(&path)?, member.await.at(&own)?)) };
+    let writing = async {
+        match writing {
+            Some(writing) => writing.await.map(|written| written.map(Some)),
+            None => Ok(Some(None)),
+        }
+    };
+    let (written, standing, snapshot) = join3(writing, standing, snapshot::read_for_takeover(line, &dead)).await;
+    let Some(written) = written? else { return Ok(None) };
+    let ((stat, candidate_watch), (member, member_watch)) = standing?;
+    let (snapshot, damaged) = snapshot?;
+    let is_ours = |stat: &Stat| stat.session.as_ref() == Some(&context.me.session);
+    let Some(stat) = stat.filter(is_ours) else { return Ok(None) };
+    if !member.as_ref().is_some_and(is_ours) {
+        return Ok(None);
+    }
+    let watches = vec![candidate_watch, member_watch];
+    Ok(Some(Opened { token: stat.created.token(), written, snapshot: Box::new(snapshot), damaged, watches }))
+}
+
+/// The target of a term's opening write, beside the check of the own candidate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenAt {
+    /// The parent of the queue, where everybody can see who led last.
+    Queue,
+    /// This node's member, with this data, if the parent of the queue must not be written.
+    Member(Vec<u8>),
+}
+
+/// Records who leads, guarded by the own candidate. `None`: the candidate is gone.
+pub async fn write_opening<C: Session, K: Clock>(
+    context: SessionContext<C, K>,
+    candidate: CandidateName,
+    at: OpenAt,
+) -> Result<Option<Written>, SessionError> {
+    send_opening(&context, context.line()?, &paths::candidate(&candidate), at).await
+}
+
+/// Sends the opening write before it returns; the future waits for the answer.
+fn send_opening<C: Session, K: Clock>(
+    context: &SessionContext<C, K>,
+    line: &C,
+    candidate: &str,
+    at: OpenAt,
+) -> impl Future<Output = Result<Option<Written>, SessionError>> + Send {
+    let (path, data) = match at {
+        OpenAt::Queue => (paths::LEADER.to_owned(), context.me.candidate_data.clone()),
+        OpenAt::Member(data) => (context.member(), data),
+    };
+    let ops = vec![check(candidate), Op::Set { path: path.clone(), data, at: AtVersion::Any }];
+    let (clock, candidate) = (context.clock.clone(), candidate.to_owned());
+    let sent = clock.now().up;
+    let multi = line.commit(ops);
+    async move {
+        match multi.await {
+            Ok(done) => Ok(Some(Written { sent, time: done.time(sent, clock.now().up) })),
+            Err(failed) => match (failed.index, &failed.error) {
+                // A candidate whose rights exclude its own node no longer guards anything: another is needed.
+                (Some(0), Error::Missing | Error::Changed | Error::Denied) => Ok(None),
+                (Some(0), _) => Err(failed).at(&candidate),
+                _ => Err(failed).at(&path),
+            },
+        }
+    }
+}
+
+/// Checks that the own entries still exist and belong to this session, and watches them on request. Of a leader also
+/// that no candidate precedes its own: the servers may have lost that one was removed.
+pub async fn verify<C: Session, K: Clock>(
+    context: SessionContext<C, K>,
+    candidate: Option<CandidateName>,
+    is_leader: bool,
+    watch_member: bool,
+) -> Result<Verified<C::Watch>, SessionError> {
+    let mut watches = Vec::new();
+    let has_candidate = match &candidate {
+        Some(name) => is_own(&context, &paths::candidate(name), is_leader, &mut watches).await?,
+        None => false,
+    };
+    let has_member = is_own(&context, &context.member(), watch_member, &mut watches).await?;
+    let is_preceded = is_leader && has_candidate && {
+        match read_order(&context).await {
+            Ok(order) => order.first() != candidate.as_ref().map(|candidate| &candidate.0),
+            Err(SessionError::NoAuth(_)) => false,
+            Err(error) => return Err(error),
+        }
+    };
+    Ok(Verified { has_candidate, is_preceded, has_member, watches })
+}
+
+async fn is_own<C: Session, K: Clock>(
+    context: &SessionContext<C, K>,
+    path: &str,
+    watch: bool,
+    watches: &mut Vec<C::Watch>,
+) -> Result<bool, SessionError> {
+    let stat = if watch {
+        let (stat, watch) = context.line()?.stat_and_watch(path).await.at(path)?;
+        watches.push(watch);
+        stat
+    } else {
+        context.line()?.stat(path).await.at(path)?
+    };
+    Ok(stat.is_some_and(|stat| stat.session.as_ref() == Some(&context.me.session)))
+}
+
+/// Leaves the queue.
+pub async fn withdraw<C: Session, K: Clock>(
+    context: SessionContext<C, K>,
+    candidate: CandidateName,
+) -> Result<(), SessionError> {
+    remove(&context, &candidate.0).await
+}
+
+/// Removes this node's candidate, also one that a create without an answer may have left.
+pub async fn clear<C: Session, K: Clock>(context: SessionContext<C, K>) -> Result<(), SessionError> {
+    settle(&context).await?;
+    let place = find_own(&context).await?;
+    match place.ours {
+        Some(ours) => remove(&context, &ours).await,
+        None => Ok(()),
+    }
+}
+
+/// Removes the member and all candidates of this session in one multi, also those that a create without an answer may
+/// have left.
+pub async fn leave<C: Session, K: Clock>(context: SessionContext<C, K>) -> Result<(), SessionError> {
+    let mut names = context::names(context.line()?, paths::LEADER).await?;
+    names.retain(|name| name.starts_with(&context.me.prefix));
+    context.remove_entries(names, std::slice::from_ref(&context.me.session)).await
+}
+
+/// Reads the queue and the members, for the log and for status. Watches which members there are, on request.
+pub async fn survey<C: Session, K: Clock>(
+    context: SessionContext<C, K>,
+    wants_watch: bool,
+) -> Result<Survey<C::Watch>, SessionError> {
+    let ahead = read_ahead(&context).await?;
+    // The watch comes first, so that it fires for whatever the reading has missed.
+    let changed = if wants_watch { watch_members(context.line()?).await? } else { None };
+    let (members, damaged) = snapshot::members(context.line()?).await?;
+    let path = context.member();
+    // Compare sessions only: the member's data may have been overwritten.
+    let own = context.line()?.stat(&path).await.at(&path)?;
+    let has_member = own.is_some_and(|stat| stat.session.as_ref() == Some(&context.me.session));
+    Ok(Survey { ahead, has_member, members, damaged, changed })
+}
+
+async fn read_ahead<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<Ahead, SessionError> {
+    let place = queue::place(&read_order(context).await?, &context.me.prefix);
+    let has_candidate = place.ours.is_some();
+    let behind = match (place.ours, place.predecessor) {
+        (Some(ours), Some(predecessor)) => {
+            let node = context.node_of(&predecessor).await?;
+            Some(behind(context, CandidateName(ours), predecessor, node, place.first).await?)
+        }
+        _ => None,
+    };
+    Ok(Ahead { behind, has_candidate })
+}
+
+/// Who is ahead now, if the leader has gone; `None` if it is still there. Does not watch the leader, because its end
+/// would wake the whole queue.
+pub async fn look_for_leader<C: Session, K: Clock>(
+    context: SessionContext<C, K>,
+    leader: CandidateName,
+) -> Result<Option<Ahead>, SessionError> {
+    let path = paths::candidate(&leader);
+    if context.line()?.stat(&path).await.at(&path)?.is_some() {
+        return Ok(None);
+    }
+    read_ahead(&context).await.map(Some)
+}
+
+/// A watch on which members there are; none if the server refuses it, since they are read from time to time anyway.
+async fn watch_members<C: Session>(client: &C) -> Result<Option<C::Watch>, SessionError> {
+    match client.names_and_watch(paths::NODES).await {
+        Ok((_, watch)) => Ok(Some(watch)),
+        Err(error) if error.is_of_path() => Ok(None),
+        Err(error) => Err(error).at(paths::NODES),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! Translates a [`Change`] into the operations of a multi and into the traces that prove that it was written.
+//!
+//! Pure. The fence, a check of the own candidate, is not among the operations, because a group of changes shares one.
+
+#[cfg(test)]
+pub(super) mod tests;
+
+use serde::de::DeserializeOwned;
+
+use super::context::json;
+use super::requests;
+use crate::paths;
+use crate::tree::{AtVersion, Life, Op};
+use cronkeeper_core::ledger::{Change, Write};
+use cronkeeper_core::run::{HistoryRecord, JobRecord, Nonce, RunRecord, RunState, Version};
+
+pub fn ops(change: &Change) -> Vec<Op> {
+    let writes = change.writes();
+    let leaves_links = writes.iter().any(|write| matches!(write, Write::Link(_)));
+    let mut ops: Vec<Op> = writes.iter().flat_map(op).collect();
+    ops.extend(leaves_links.then(|| requests::notify_leader(paths::TRIGGERS)));
+    ops
+}
+
+fn op(write: &Write<'_>) -> Vec<Op> {
+    let op = match write {
+        Write::Job { job, at, record } => put(paths::job(job), json(record), *at),
+        Write::Run { at, record } => put(paths::running(&record.id()), json(record), *at),
+        Write::RemoveRun { run, at } => Op::Delete { path: paths::running(run), at: (*at).into() },
+        Write::RemoveTrigger(seq) => Op::Delete { path: paths::trigger(*seq), at: AtVersion::Any },
+        Write::RemovePause { job, at } => Op::Delete { path: paths::control(job), at: (*at).into() },
+        // A record that stays is found by the refusal, and checked for then.
+        Write::History { at, record, .. } => put(paths::history(&Write::history_id(record)), json(record), *at),
+        // No operation checks that a record is absent, but a create fails if it is not.
+        Write::NotEnded(run) => {
+            let path = paths::history(run);
+            return vec![put(path.clone(), Vec::new(), None), Op::Delete { path, at: AtVersion::Any }];
+        }
+        Write::Link(link) => {
+            let (folder, prefix) = (paths::TRIGGERS.to_owned(), String::new());
+            Op::Append { folder, prefix, data: json(link), life: Life::Lasting }
+        }
+    };
+    vec![op]
+}
+
+fn put(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
+    match at {
+        Some(version) => Op::Set { path, data, at: version.into() },
+        None => Op::Create { path, data, life: Life::Lasting },
+    }
+}
+
+/// True if the token in the change's record shows that it was decided in a term other than that of `token`.
+pub fn is_of_another_term(change: &Change, token: i64) -> bool {
+    match change {
+        Change::Begin { run, .. } | Change::BeginTriggered { run } | Change::BeginDownstream { run, .. } => {
+            run.token.0 != token
+        }
+        Change::UpdateRun { run, .. } => run.state == RunState::Running && run.token.0 != token,
+        Change::Advance { .. }
+        | Change::DropTrigger { .. }
+        | Change::DropLinks { .. }
+        | Change::Resume { .. }
+        | Change::SkipRun { .. }
+        | Change::ChangeOwner { .. }
+        | Change::Restore { .. }
+        | Change::Kill { .. }
+        | Change::End { .. } => false,
+    }
+}
+
+/// A place where a write of this node leaves evidence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trace {
+    pub path: String,
+    pub mark: Evidence,
+    /// The version that the write is based on. Absent if the record may be removed and recreated: then a different
+    /// content proves nothing.
+    pub base: Option<Base>,
+}
+
+/// The state that a write expects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// The record does not exist yet.
+    Absent,
+    /// The record has this version.
+    Version(Version),
+}
+
+/// Evidence by which a write of this node is distinguished from others.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Evidence {
+    /// A nonce drawn for this one decision. It proves the whole multi.
+    Nonce(Nonce),
+    /// The record as written. Somebody else may have written the same, so it proves only this change.
+    Record(Vec<u8>),
+}
+
+/// The traces of a change. Each is sufficient by itself.
+pub fn traces(change: &Change) -> Vec<Trace> {
+    let writes = change.writes();
+    // The nonce of a mark proves the whole multi, so the history record of a skip beside it adds nothing.
+    let moves_mark = writes.iter().any(|write| matches!(write, Write::Job { .. }));
+    writes.iter().flat_map(|write| traces_of(write, moves_mark)).collect()
+}
+
+fn traces_of(write: &Write<'_>, moves_mark: bool) -> Vec<Trace> {
+    let nonce = |path, nonce: &Nonce, base| Trace { path, mark: Evidence::Nonce(nonce.clone()), base };
+    let record = |path, record, base| Trace { path, mark: Evidence::Record(record), base };
+    match write {
+        Write::Job { job, at, record } => {
+            vec![nonce(paths::job(job), &record.nonce, Some(at.map_or(Base::Absent, Base::Version)))]
+        }
+        Write::Run { at: None, record } => {
+            let (run, nonced) = (record.id(), &record.nonce);
+            vec![nonce(paths::running(&run), nonced, None), nonce(paths::history(&run), nonced, None)]
+        }
+        Write::Run { at: Some(at), record: run } => {
+            vec![record(paths::running(&run.id()), json(run), Some(Base::Version(*at)))]
+        }
+        Write::History { record: written, .. } if !moves_mark => {
+            vec![record(paths::history(&Write::history_id(written)), json(written), None)]
+        }
+        Write::History { .. }
+        | Write::RemoveRun { .. }
+        | Write::RemoveTrigger(_)
+        | Write::RemovePause { .. }
+        | Write::NotEnded(_)
+        | Write::Link(_) => Vec::new(),
+    }
+}
+
+impl Base {
+    /// True if the version found, whose content is not this write's, proves that the write was never carried out.
+    ///
+    /// That is so if the record has not reached the version that the write would have made, or somebody else made that
+    /// version. A later version proves nothing, because the write may have been overwritten.
+    pub fn is_unwritten(self, found: Option<Version>) -> bool {
+        match (self, found) {
+            (Self::Absent, None) => true,
+            (Self::Absent, Some(found)) => found == Version::FIRST,
+            (Self::Version(at), Some(found)) => found <= at.next(),
+            (Self::Version(_), None) => false,
+        }
+    }
+}
+
+impl Evidence {
+    /// True if this data was written by the write in question.
+    pub fn is_in(&self, data: &[u8]) -> bool {
+        match self {
+            Self::Record(record) => record == data,
+            Self::Nonce(nonce) => nonces(data).contains(nonce),
+        }
+    }
+}
+
+fn nonces(data: &[u8]) -> Vec<Nonce> {
+    fn read<T: DeserializeOwned>(data: &[u8]) -> Option<T> {
+        serde_json::from_slice(data).ok()
+    }
+    let job = read::<JobRecord>(data).map(|record| record.nonce);
+    let run = read::<RunRecord>(data).map(|record| record.nonce);
+    let ended = match read::<HistoryRecord>(data) {
+        Some(HistoryRecord::Run(end)) => Some(end.run.nonce),
+        Some(HistoryRecord::Skip(_)) | None => None,
+    };
+    [job, run, ended].into_iter().flatten().collect()
+}

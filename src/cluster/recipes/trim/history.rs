@@ -1,0 +1,227 @@
+//! The known records of one job, in the order in which they were written.
+//!
+//! A run's record counts from its creation, a skip record from its last change, in the servers' order of writes. What
+//! this session writes is newer than everything it has listed or written before.
+
+use std::collections::VecDeque;
+
+use jiff::Timestamp;
+
+use crate::tree::{AtVersion, Revision, Stat};
+use cronkeeper_core::job::JobName;
+use cronkeeper_core::run::{RunId, TriggerSeq, Version};
+
+/// Name of a record within its job's history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RecordKey {
+    at: Timestamp,
+    manual: Option<TriggerSeq>,
+}
+
+/// Kind of a history record. Each kind has its own limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    /// A run that ended.
+    Run,
+    /// Skipped occurrences.
+    Skip,
+}
+
+/// A record that this session wrote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenRecord {
+    pub job: JobName,
+    /// The id that names the record.
+    pub run: RunId,
+    pub kind: RecordKind,
+    /// The version after the write.
+    pub version: Version,
+}
+
+/// A record found in a listing.
+#[derive(Clone, Debug)]
+pub(super) struct ListedRecord {
+    key: RecordKey,
+    kind: RecordKind,
+    /// The write that counts for its age.
+    written: Revision,
+    version: Version,
+}
+
+/// A job's records, each kind oldest first.
+#[derive(Debug, Default)]
+pub(super) struct JobHistory {
+    runs: VecDeque<(RecordKey, Version)>,
+    skips: VecDeque<(RecordKey, Version)>,
+    /// When the history grew last, as a count of the growths of all jobs.
+    pub grown: u64,
+}
+
+impl RecordKey {
+    fn new(run: &RunId) -> Self {
+        Self { at: run.scheduled_at(), manual: run.trigger() }
+    }
+
+    /// `None` if the name is not that of a record of this job.
+    pub fn in_name(job: &JobName, name: &str) -> Option<Self> {
+        RunId::parse(name).ok().filter(|run| run.job() == job).map(|run| Self::new(&run))
+    }
+
+    /// The id of the record, for the job whose history it is in.
+    pub fn of(self, job: &JobName) -> RunId {
+        match self.manual {
+            Some(seq) => RunId::manual(job.clone(), self.at, seq),
+            None => RunId::scheduled(job.clone(), self.at),
+        }
+    }
+}
+
+impl ListedRecord {
+    /// `None` if the name is not that of a record of this job.
+    pub fn new(job: &JobName, name: &str, data: &[u8], stat: &Stat) -> Option<Self> {
+        let key = RecordKey::in_name(job, name)?;
+        let kind = if is_skip(data) { RecordKind::Skip } else { RecordKind::Run };
+        let written = if kind == RecordKind::Skip { stat.changed } else { stat.created };
+        Some(Self { key, kind, written, version: stat.version })
+    }
+}
+
+impl JobHistory {
+    pub fn new(mut listed: Vec<ListedRecord>) -> Self {
+        // Records written in the same transaction are ordered by their time.
+        listed.sort_by_key(|record| (record.written, record.key));
+        let mut history = Self::default();
+        for ListedRecord { key, kind, version, .. } in listed {
+            history.of_kind(kind).push_back((key, version));
+        }
+        history
+    }
+
+    fn of_kind(&mut self, kind: RecordKind) -> &mut VecDeque<(RecordKey, Version)> {
+        match kind {
+            RecordKind::Run => &mut self.runs,
+            RecordKind::Skip => &mut self.skips,
+        }
+    }
+
+    /// Notes a record that was created or overwritten.
+    pub fn grew(&mut self, written: &WrittenRecord) {
+        let key = RecordKey::new(&written.run);
+        // Overwritten records are usually recent ones, so search from the newest.
+        let position = |records: &VecDeque<(RecordKey, Version)>| records.iter().rposition(|(known, _)| *known == key);
+        match (position(&self.runs), written.kind) {
+            (Some(at), RecordKind::Run) => return self.runs[at].1 = written.version,
+            (Some(at), RecordKind::Skip) => drop(self.runs.remove(at)),
+            (None, _) => {}
+        }
+        if let Some(at) = position(&self.skips) {
+            self.skips.remove(at);
+        }
+        self.of_kind(written.kind).push_back((key, written.version));
+    }
+
+    pub fn len(&self) -> usize {
+        self.runs.len() + self.skips.len()
+    }
+
+    /// True if there are more than `kept` records of a kind.
+    pub fn is_longer_than(&self, kept: usize) -> bool {
+        self.runs.len() > kept || self.skips.len() > kept
+    }
+
+    /// Removes the oldest records beyond the newest `kept` of each kind, at most `most`, and returns them with the
+    /// version to delete.
+    pub fn take_surplus(&mut self, kept: usize, most: usize) -> impl Iterator<Item = (RecordKey, AtVersion)> {
+        let runs = self.runs.len().saturating_sub(kept).min(most);
+        let skips = self.skips.len().saturating_sub(kept).min(most - runs);
+        // A run's record is not written again, so any version will do. A skip record that has grown meanwhile is no
+        // longer old.
+        let runs: Vec<_> = self.runs.drain(..runs).map(|(key, _)| (key, AtVersion::Any)).collect();
+        let skips: Vec<_> = self.skips.drain(..skips).map(|(key, version)| (key, version.into())).collect();
+        runs.into_iter().chain(skips)
+    }
+}
+
+/// Reads the kind only: an end's whole record, which holds the run's last output, is not needed.
+fn is_skip(data: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct KindField<'a> {
+        #[serde(borrow)]
+        kind: &'a str,
+    }
+    matches!(serde_json::from_slice(data), Ok(KindField { kind: "skip" }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipes::context::json;
+    use crate::recipes::transaction::tests::{at, name, skip};
+    use cronkeeper_core::run::HistoryRecord;
+
+    fn listed(second: i64, kind: RecordKind, written: i64) -> ListedRecord {
+        let data = match kind {
+            RecordKind::Skip => json(&HistoryRecord::Skip(skip("backup", second))),
+            RecordKind::Run => b"a run".to_vec(),
+        };
+        let run = RunId::scheduled(name("backup"), at(second)).to_string();
+        let stat = Stat { created: Revision(written), changed: Revision(written), ..Stat::default() };
+        ListedRecord::new(&name("backup"), &run, &data, &stat).unwrap()
+    }
+
+    fn written(second: i64, kind: RecordKind, version: i32) -> WrittenRecord {
+        let run = RunId::scheduled(name("backup"), at(second));
+        WrittenRecord { job: name("backup"), run, kind, version: Version(version) }
+    }
+
+    fn surplus(history: &mut JobHistory) -> Vec<i64> {
+        history.take_surplus(20, 100).map(|(key, _)| key.at.as_second()).collect()
+    }
+
+    #[test]
+    fn the_newest_twenty_of_each_kind_stay() {
+        let runs = (0..25).map(|second| listed(second, RecordKind::Run, 100 - second));
+        let skips = (100..121).map(|second| listed(second, RecordKind::Skip, second));
+        let mut history = JobHistory::new(runs.chain(skips).collect());
+        assert_eq!(surplus(&mut history), [24, 23, 22, 21, 20, 100]);
+        assert!(!history.is_longer_than(20));
+    }
+
+    #[test]
+    fn written_records_are_newer_than_listed_ones() {
+        let mut history = JobHistory::new((0..20).map(|second| listed(second, RecordKind::Run, second)).collect());
+        history.grew(&written(60, RecordKind::Run, 0));
+        history.grew(&written(30, RecordKind::Run, 0));
+        assert_eq!(surplus(&mut history), [0, 1]);
+    }
+
+    #[test]
+    fn a_skip_record_that_grows_is_new_again_and_an_overwritten_run_is_not() {
+        let kinds = [RecordKind::Run, RecordKind::Skip];
+        let records = kinds.into_iter().flat_map(|kind| (0..20).map(move |second| (second, kind)));
+        let mut history =
+            JobHistory::new(records.map(|(at, kind)| listed(at + 100 * (kind as i64), kind, at)).collect());
+        history.grew(&written(0, RecordKind::Run, 1));
+        history.grew(&written(100, RecordKind::Skip, 1));
+        assert_eq!(history.len(), 40);
+        history.grew(&written(50, RecordKind::Run, 0));
+        history.grew(&written(150, RecordKind::Skip, 0));
+        assert_eq!(surplus(&mut history), [0, 101]);
+    }
+
+    #[test]
+    fn a_skip_record_overwritten_by_a_run_counts_as_a_run() {
+        let mut history = JobHistory::new((0..20).map(|second| listed(second, RecordKind::Skip, second)).collect());
+        history.grew(&written(3, RecordKind::Run, 1));
+        assert_eq!((history.runs.len(), history.skips.len()), (1, 19));
+    }
+
+    #[test]
+    fn other_names_are_not_records_of_the_job() {
+        for other in ["backup", "other.19700101T000100Z", "notes", "backup.19700101T000100Z.x"] {
+            assert_eq!(RecordKey::in_name(&name("backup"), other), None, "{other}");
+        }
+        let manual = "backup.19700101T000100Z.m7";
+        assert_eq!(RecordKey::in_name(&name("backup"), manual).unwrap().of(&name("backup")).to_string(), manual);
+    }
+}
