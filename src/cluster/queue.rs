@@ -12,8 +12,8 @@ pub const HIGH_SEQUENCE: i64 = 1 << 30;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueEntry {
     pub name: String,
-    /// The transaction that created it; 0 if it was not read because [`needs_age`] was false.
-    pub czxid: i64,
+    /// When it was created, among all of the service's writes; 0 if it was not read because [`needs_age`] was false.
+    pub created: i64,
 }
 
 /// A session's position in the queue.
@@ -64,7 +64,7 @@ pub fn order(entries: Vec<QueueEntry>) -> Vec<String> {
         .filter_map(|entry| {
             let sequence = sequence(&entry.name)?;
             // Negative numbers come after the largest positive one; only the creation orders them among themselves.
-            Some(((sequence < 0, sequence.max(0), entry.czxid), entry.name))
+            Some(((sequence < 0, sequence.max(0), entry.created), entry.name))
         })
         .collect();
     keyed.sort_unstable();
@@ -94,7 +94,7 @@ mod tests {
     use crate::fuzz::{Fuzz, text};
 
     fn ordered(names: &[&str]) -> Vec<String> {
-        order(names.iter().map(|&name| QueueEntry { name: name.into(), czxid: 0 }).collect())
+        order(names.iter().map(|&name| QueueEntry { name: name.into(), created: 0 }).collect())
     }
 
     const CURATOR: &str = "_c_5f5b6a0e-3b1d-4c53-9a6e-0d9f0b7f5a11-lock-0000000002";
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn equal_and_negative_sequences_are_ordered_by_age() {
-        let entry = |name: &str, czxid| QueueEntry { name: name.into(), czxid };
+        let entry = |name: &str, created| QueueEntry { name: name.into(), created };
         let stuck = vec![entry("b-2147483647", 9), entry("a-2147483647", 10), entry("c-2147483646", 8)];
         assert!(needs_age(&stuck.iter().map(|entry| entry.name.clone()).collect::<Vec<_>>()));
         assert_eq!(order(stuck), ["c-2147483646", "b-2147483647", "a-2147483647"]);
@@ -153,10 +153,10 @@ mod tests {
         #[test]
         fn the_order_does_not_depend_on_the_listing(sequences in prop::collection::vec((any::<i32>(), "[a-z]{1,4}-"), 0..30), seed in any::<u64>()) {
             let entries: Vec<QueueEntry> = sequences.iter().enumerate()
-                .map(|(age, (sequence, prefix))| QueueEntry { name: format!("{prefix}{sequence:010}"), czxid: age as i64 })
+                .map(|(age, (sequence, prefix))| QueueEntry { name: format!("{prefix}{sequence:010}"), created: age as i64 })
                 .collect();
             let mut shuffled = entries.clone();
-            shuffled.sort_by_key(|entry| (entry.czxid as u64).wrapping_mul(seed | 1));
+            shuffled.sort_by_key(|entry| (entry.created as u64).wrapping_mul(seed | 1));
             prop_assert_eq!(order(entries), order(shuffled));
         }
 
@@ -187,7 +187,7 @@ mod tests {
             &["-lock-", "_c_", "__lock__", "0000000001", "2147483647", "-2147483648", "-", "\n", "me-lock-0000000005"];
         Fuzz { longest: 16 << 10, ..Fuzz::of("queue-names", words) }.run(|input| {
             let text = text(input);
-            let entry = |(age, name): (usize, &str)| QueueEntry { name: name.to_owned(), czxid: age as i64 };
+            let entry = |(age, name): (usize, &str)| QueueEntry { name: name.to_owned(), created: age as i64 };
             let entries: Vec<QueueEntry> = text.lines().enumerate().map(entry).collect();
             let listed: Vec<String> = entries.iter().map(|entry| entry.name.clone()).collect();
             let _ = needs_age(&listed);

@@ -18,6 +18,9 @@ use cronkeeper_core::job::JobName;
 use cronkeeper_core::run::RunId;
 use cronkeeper_core::term::{NodeName, SessionId};
 
+/// Most records that one commit in the background removes, so that no other commit waits long behind it.
+pub const MOST_DELETES: usize = 100;
+
 /// A session, and this node's identity in it.
 #[derive(Clone)]
 pub struct SessionContext<C, K> {
@@ -93,6 +96,11 @@ impl<C: Session, K: Clock> SessionContext<C, K> {
 
     pub fn limits(&self) -> Limits {
         self.client.limits()
+    }
+
+    /// [`MOST_DELETES`], or as many as the service takes at once.
+    pub fn most_deletes(&self) -> usize {
+        MOST_DELETES.min(self.limits().jobs(1))
     }
 
     /// The session if it is connected.

@@ -26,8 +26,6 @@ use cronkeeper_core::run::{Note, RunId};
 
 /// Most jobs per pass.
 const MOST_JOBS: usize = 100;
-/// Most records that one multi removes.
-const MOST_DELETES: usize = 100;
 
 /// Input of a pass.
 pub struct ForgetOrder {
@@ -174,7 +172,7 @@ async fn remove<C: Session, K: Clock>(
     order: &ForgetOrder,
     paths: Vec<String>,
 ) -> Result<bool, SessionError> {
-    for paths in paths.chunks(MOST_DELETES.min(context.limits().jobs(1))) {
+    for paths in paths.chunks(context.most_deletes()) {
         let deletes = paths.iter().map(|path| Op::Delete { path: path.clone(), at: AtVersion::Any });
         let ops = std::iter::once(check(&order.fence)).chain(deletes).collect();
         if !done(context.line()?.commit(ops).await, &paths[0])? {

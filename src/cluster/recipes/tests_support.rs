@@ -1,4 +1,4 @@
-//! What the recipes' unit tests share: a node's context on ZooKeeper's simulated znodes.
+//! What the recipes' unit tests share: a node's context on the simulated service.
 
 use super::context::{LocalNode, SessionContext};
 pub use crate::zookeeper::tests_support::{ByHand, Fate, OWNER, Right, Server};

@@ -39,7 +39,7 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 
 use super::bounded;
-use super::context::{self, SessionContext, SessionError};
+use super::context::{self, MOST_DELETES, SessionContext, SessionError};
 use crate::paths;
 use crate::tree::{AtVersion, CommitError, Error, Op, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
@@ -54,8 +54,6 @@ use line::JobLine;
 const MOST_LISTINGS: usize = 8;
 /// Multis in flight at once: enough to keep the servers busy, few enough that a commit never waits long behind them.
 const MOST_MULTIS: usize = 3;
-/// Most deletes in one multi.
-const MOST_DELETES: usize = 100;
 /// Most deletes of one job in a multi, so that other jobs get their turn.
 const MOST_OF_A_JOB: usize = 25;
 /// Most known records, of about forty bytes each.
@@ -240,7 +238,7 @@ impl<C: Session, K: Clock> Trimmer<C, K> {
         {
             self.list(job);
         }
-        let is_gathered = now >= self.gather_until || self.surplus.len() >= self.most_deletes();
+        let is_gathered = now >= self.gather_until || self.surplus.len() >= self.context.most_deletes();
         while is_gathered && self.deleting < MOST_MULTIS && !self.surplus.is_empty() {
             self.delete();
         }
@@ -306,13 +304,9 @@ impl<C: Session, K: Clock> Trimmer<C, K> {
         }
     }
 
-    fn most_deletes(&self) -> usize {
-        MOST_DELETES.min(self.context.limits().jobs(1))
-    }
-
     /// Sends one multi of deletes, for the jobs that have waited longest.
     fn delete(&mut self) {
-        let (mut deletes, most) = (Vec::new(), self.most_deletes());
+        let (mut deletes, most) = (Vec::new(), self.context.most_deletes());
         while deletes.len() < most
             && let Some(job) = self.surplus.pop()
         {

@@ -19,6 +19,14 @@ fn clusters_around(chroot: &str) -> impl Iterator<Item = &str> {
     around.take(MOST_AROUND)
 }
 
+/// The failure to create this znode: what is missing above the first level is the chroot.
+pub fn of_create(path: &str, error: client::Error) -> Error {
+    match error {
+        client::Error::NoNode if path.rfind('/') == Some(0) => Error::NoRoot,
+        error => error.into(),
+    }
+}
+
 /// Checks that the chroot exists.
 ///
 /// A server that lags behind may not know a new one yet, so a write confirms that it is missing.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cronkeeper_core::term::SessionId;
 
-pub use crate::tree::{ConnectError, State};
+pub use crate::tree::{ConnectError, State, Watch};
 
 /// A change inside a multi.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,13 +201,6 @@ pub trait Lend: Send + Sync + 'static {
 
     /// Returns a session, which may have lost its connection. Bounded in time; dropping the future gives up.
     fn session(&self) -> impl Future<Output = Result<Self::Client, ConnectError>> + Send;
-}
-
-/// A one-time watch. Dropping it removes it.
-pub trait Watch: Send + 'static {
-    /// Returns when the znode was created, changed or removed, or the session is over. The caller must read the znode
-    /// again.
-    fn fired(self) -> impl Future<Output = ()> + Send;
 }
 
 /// One session.

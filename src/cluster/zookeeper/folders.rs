@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
+use super::chroot;
 use super::client::{Client, Error, Mode, State};
 use crate::paths;
 use crate::tree::{self, Failed};
@@ -53,9 +54,7 @@ async fn create<C: Client>(client: &C, path: &str, mode: Mode) -> Result<(), tre
         Ok(_) | Err(Error::NodeExists) => Ok(()),
         // Somebody else's, in which this client may still be allowed to queue.
         Err(Error::NoAuth) if line(client)?.stat(path).await?.is_some() => Ok(()),
-        // Only the chroot itself has no parent that was created just before.
-        Err(Error::NoNode) if path.rfind('/') == Some(0) => Err(tree::Error::NoRoot),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(chroot::of_create(path, error)),
     }
 }
 

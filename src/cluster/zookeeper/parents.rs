@@ -73,24 +73,18 @@ struct Sent {
 }
 
 /// What an operation of a multi is for.
+#[derive(Clone, Copy)]
 enum Origin {
     /// It is the caller's operation with this index.
     Caller(usize),
-    /// It creates this parent for the caller's operation with this index.
-    Parent(usize, String),
-}
-
-impl Origin {
-    fn callers(&self) -> usize {
-        let (Self::Caller(index) | Self::Parent(index, _)) = self;
-        *index
-    }
+    /// It creates the history for the caller's operation with this index.
+    History(usize),
 }
 
 /// What follows from the refusal of a multi.
-enum Next {
-    /// Parents are gone: it is sent again, after creates of what this path lies below.
-    Make(String),
+enum Next<'a> {
+    /// Parents are gone: it is sent again, after creates of what this path lies below, if one is named.
+    Make(Option<&'a str>),
     /// It is sent again, with the creates that are now known to be needed.
     Adapt,
     /// It stays refused.
@@ -113,7 +107,7 @@ impl<C: Client> Multi<C> {
                 && inside.insert(parent)
             {
                 ops.push(Op::Create { path: parent.to_owned(), data: Vec::new(), mode: Mode::Persistent });
-                origins.push(Origin::Parent(index, parent.to_owned()));
+                origins.push(Origin::History(index));
             }
             ops.push(op.clone());
             origins.push(Origin::Caller(index));
@@ -136,61 +130,64 @@ impl<C: Client> Multi<C> {
                 Ok(done) => return Ok(self.accepted(sent.origins, done)),
                 Err(failed) => failed,
             };
-            let Some(origin) = failed.index.and_then(|index| sent.origins.get(index)) else { return Err(failed) };
-            let next = self.next(origin, &failed.error);
-            let failed = MultiError { index: Some(origin.callers()), ..failed };
-            let missing = match next {
+            let Some(&origin) = failed.index.and_then(|index| sent.origins.get(index)) else { return Err(failed) };
+            let missing = match self.next(origin, &failed.error) {
                 Next::Adapt => None,
                 Next::Make(path) if made < MOST_MADE => {
                     made += 1;
-                    Some(path)
+                    path
                 }
-                Next::Make(_) | Next::Fail => return Err(failed),
+                Next::Make(_) | Next::Fail => {
+                    let (Origin::Caller(index) | Origin::History(index)) = origin;
+                    return Err(MultiError { index: Some(index), ..failed });
+                }
             };
             // A request that is given up while disconnected would still be carried out later.
             if self.client.state() != State::Connected {
                 return Err(MultiError { index: None, error: Error::Unanswered("the connection is lost".to_owned()) });
             }
-            sent = self.send(missing.as_deref());
+            sent = self.send(missing);
         }
     }
 
-    fn next(&self, origin: &Origin, error: &Error) -> Next {
-        match (origin, error) {
-            (_, Error::Unanswered(_) | Error::SessionOver) => Next::Fail,
-            (Origin::Parent(_, parent), Error::NoNode) => Next::Make(parent.clone()),
+    fn next(&self, origin: Origin, error: &Error) -> Next<'_> {
+        let (Origin::Caller(index) | Origin::History(index)) = origin;
+        let Some(op @ Op::Create { path, .. }) = self.ops.get(index) else { return Next::Fail };
+        match (origin, history_of(op), error) {
+            (_, _, Error::Unanswered(_) | Error::SessionOver) => Next::Fail,
+            (Origin::History(_), history, Error::NoNode) => Next::Make(history),
             // It exists, or this node may only write below it.
-            (Origin::Parent(_, parent), _) => {
-                self.parents.known().histories.insert(parent.clone());
+            (Origin::History(_), history, _) => {
+                self.parents.known().histories.extend(history.map(str::to_owned));
                 Next::Adapt
             }
-            (Origin::Caller(index), Error::NoNode) => match self.ops.get(*index) {
-                Some(op) if history_of(op).is_some() => {
-                    // If one is gone, the others may be gone as well.
-                    let mut known = self.parents.known();
-                    for parent in self.histories() {
-                        known.histories.remove(parent);
-                    }
-                    known.is_listed = false;
-                    Next::Make(paths::HISTORY.to_owned())
+            (Origin::Caller(_), Some(_), Error::NoNode) => {
+                // If one is gone, the others may be gone as well.
+                let mut known = self.parents.known();
+                for history in self.ops.iter().filter_map(history_of) {
+                    known.histories.remove(history);
                 }
-                Some(Op::Create { path, .. }) if is_of_cluster(path) => Next::Make(path.clone()),
-                _ => Next::Fail,
-            },
-            (Origin::Caller(_), _) => Next::Fail,
+                known.is_listed = false;
+                Next::Make(None)
+            }
+            (Origin::Caller(_), None, Error::NoNode) if is_of_cluster(path) => Next::Make(Some(path)),
+            (Origin::Caller(_), ..) => Next::Fail,
         }
-    }
-
-    /// The parents of the history records that it creates.
-    fn histories(&self) -> impl Iterator<Item = &str> {
-        self.ops.iter().filter_map(history_of)
     }
 
     /// The results of the caller's operations.
     fn accepted(&self, origins: Vec<Origin>, done: Vec<Done>) -> Vec<Done> {
-        self.parents.known().histories.extend(self.histories().map(str::to_owned));
-        let of_caller = |(origin, done)| matches!(origin, Origin::Caller(_)).then_some(done);
-        origins.into_iter().zip(done).filter_map(of_caller).collect()
+        let mut of_caller = Vec::with_capacity(self.ops.len());
+        for (origin, done) in origins.into_iter().zip(done) {
+            match origin {
+                Origin::Caller(_) => of_caller.push(done),
+                Origin::History(index) => {
+                    let history = self.ops.get(index).and_then(history_of);
+                    self.parents.known().histories.extend(history.map(str::to_owned));
+                }
+            }
+        }
+        of_caller
     }
 }
 

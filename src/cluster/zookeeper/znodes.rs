@@ -17,7 +17,7 @@ use crate::paths;
 use crate::queue::{self, QueueEntry};
 use crate::tree::{
     AtVersion, CommitError, Committed, Connect, ConnectError, Error, Failed, Lend, Life, Limits, Op, Ownership, Read,
-    Record, Revision, Secured, Session, Stat, State, Watch,
+    Record, Revision, Secured, Session, Stat, State,
 };
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::lock::LockPath;
@@ -69,18 +69,9 @@ impl<L: client::Lend> Lend for Znodes<L> {
     }
 }
 
-/// A watch on a znode.
-pub struct ZnodeWatch<W>(W);
-
-impl<W: client::Watch> Watch for ZnodeWatch<W> {
-    async fn fired(self) {
-        self.0.fired().await;
-    }
-}
-
 impl<C: Client> Session for ZnodeSession<C> {
     const SERVICE: &'static str = "ZooKeeper";
-    type Watch = ZnodeWatch<C::Watch>;
+    type Watch = C::Watch;
     type Proof = PairedWrites;
 
     fn id(&self) -> SessionId {
@@ -130,16 +121,8 @@ impl<C: Client> Session for ZnodeSession<C> {
         data: Vec<u8>,
         life: Life,
     ) -> impl Future<Output = Result<Stat, Error>> + Send + 'static {
-        // The root is the chroot.
-        let is_below_root = path.rfind('/') == Some(0);
-        let create = self.client.create(path, data, named(life));
-        async move {
-            match create.await {
-                Ok((_, made)) => Ok(stat(made)),
-                Err(client::Error::NoNode) if is_below_root => Err(Error::NoRoot),
-                Err(failed) => Err(failed.into()),
-            }
-        }
+        let (create, path) = (self.client.create(path, data, named(life)), path.to_owned());
+        async move { create.await.map(|(_, made)| stat(made)).map_err(|error| chroot::of_create(&path, error)) }
     }
 
     fn append(
@@ -170,7 +153,7 @@ impl<C: Client> Session for ZnodeSession<C> {
         path: &str,
     ) -> impl Future<Output = Result<(Option<Stat>, Self::Watch), Error>> + Send + 'static {
         let found = self.client.stat_and_watch(path);
-        async move { found.await.map(|(found, watch)| (found.map(stat), ZnodeWatch(watch))).map_err(Error::from) }
+        async move { found.await.map(|(found, watch)| (found.map(stat), watch)).map_err(Error::from) }
     }
 
     fn get_and_watch(
@@ -178,7 +161,7 @@ impl<C: Client> Session for ZnodeSession<C> {
         path: &str,
     ) -> impl Future<Output = Result<(Vec<u8>, Stat, Self::Watch), Error>> + Send + 'static {
         let found = self.client.get_and_watch(path);
-        async move { found.await.map(|(data, found, watch)| (data, stat(found), ZnodeWatch(watch))).map_err(Error::from) }
+        async move { found.await.map(|(data, found, watch)| (data, stat(found), watch)).map_err(Error::from) }
     }
 
     fn names(&self, folder: &str) -> impl Future<Output = Result<Vec<String>, Error>> + Send + 'static {
@@ -189,8 +172,7 @@ impl<C: Client> Session for ZnodeSession<C> {
         &self,
         folder: &str,
     ) -> impl Future<Output = Result<(Vec<String>, Self::Watch), Error>> + Send + 'static {
-        let found = self.client.children_and_watch(folder);
-        async move { found.await.map(|(names, watch)| (names, ZnodeWatch(watch))).map_err(Error::from) }
+        self.client.children_and_watch(folder).map(|found| found.map_err(Error::from))
     }
 
     fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Read>, Error>> + Send + 'static {
@@ -215,11 +197,11 @@ impl<C: Client> Session for ZnodeSession<C> {
             let mut entries = Vec::with_capacity(requested.len());
             for (name, found) in requested {
                 let Some(found) = found else {
-                    entries.push(QueueEntry { name, czxid: 0 });
+                    entries.push(QueueEntry { name, created: 0 });
                     continue;
                 };
                 match found.await.map_err(Error::from) {
-                    Ok(found) => entries.extend(found.map(|stat| QueueEntry { name, czxid: stat.czxid })),
+                    Ok(found) => entries.extend(found.map(|stat| QueueEntry { name, created: stat.czxid })),
                     Err(error) if error.is_of_path() => {}
                     Err(error) => return Err(error),
                 }

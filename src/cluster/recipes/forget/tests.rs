@@ -3,6 +3,7 @@
 use futures_util::FutureExt;
 
 use super::*;
+use crate::recipes::context::MOST_DELETES;
 use crate::recipes::context::json;
 use crate::recipes::tests_support::{ByHand, Right, Server};
 use crate::recipes::transaction::tests::{at, mark, name};
