@@ -1,9 +1,10 @@
 //! What ZooKeeper itself has lost, so that a failure says who is to blame.
 //!
 //! A server that crashes while it catches up with a new leader may forget transactions that were acknowledged
-//! (ZOOKEEPER-4643, 4646, 4685), and a cluster that relies on them then breaks its promises. Two comparisons show it:
+//! (ZOOKEEPER-4643, 4646, 4685), and a cluster that relies on them then breaks its promises. Three comparisons show it:
 //!
 //! - what a majority of the logs has, with what each server shows;
+//! - what a write found, with what a majority of the logs had written before;
 //! - what nodes count as written, with both. This rests on the nodes' word, so it is asked only about the ends of runs
 //!   that are still in flight: that no process starts on a mere belief is what the nemesis is there to find out.
 
@@ -36,6 +37,8 @@ pub struct Losses {
     /// What a majority of the logs has, and a server does not show. Such a server does not get it any more: from then on
     /// nodes read something else than what their writes are compared with, and no cluster works on that.
     pub unshown: Vec<String>,
+    /// What a majority of the logs has, and a later write did not find.
+    pub unfound: Vec<String>,
     /// What nodes were told is written, and no majority has.
     pub undone: Vec<String>,
 }
@@ -44,12 +47,13 @@ impl Losses {
     pub fn of(logs: &Logs, trees: &[Tree], ends: &[AcceptedEnd]) -> Self {
         Self {
             unshown: trees.iter().flat_map(|tree| unshown(logs, tree)).collect(),
+            unfound: unfound(logs),
             undone: ends.iter().filter_map(|end| undone(logs, trees, end)).collect(),
         }
     }
 
     pub fn all(&self) -> impl Iterator<Item = &String> {
-        self.unshown.iter().chain(&self.undone)
+        self.unshown.iter().chain(&self.unfound).chain(&self.undone)
     }
 }
 
@@ -80,6 +84,34 @@ fn unshown(logs: &Logs, tree: &Tree) -> Vec<String> {
         Some(format!("ZooKeeper lost {}: {what}", described(logs, logged)))
     });
     wrong.collect()
+}
+
+/// What a majority of the logs has, and a later write did not find: the log has the version that it made.
+fn unfound(logs: &Logs) -> Vec<String> {
+    // The last write of each record, and its version; absent: it deleted the record.
+    let mut known = BTreeMap::<&str, (&LoggedTxn, Option<i32>)>::new();
+    let mut unfound = Vec::new();
+    for logged in logs.of_majority() {
+        for op in ops(&logged.txn) {
+            let (path, found, made) = match op {
+                Op::Create { path, .. } => (path, None, Some(0)),
+                Op::Set { path, version, .. } => (path, Some(*version), Some(version + 1)),
+                // The log does not have the version.
+                Op::Delete { path, .. } => (path, known.get(&**path).and_then(|(_, version)| *version), None),
+                Op::Check { .. } => continue,
+            };
+            if !is_lasting(path) {
+                continue;
+            }
+            if let Some((lost, version)) = known.insert(path, (logged, made))
+                && version != found
+            {
+                let (lost, at) = (described(logs, lost), logged.txn.zxid);
+                unfound.push(format!("ZooKeeper lost {lost}: {at:#x} writes {path} and found it otherwise"));
+            }
+        }
+    }
+    unfound
 }
 
 /// Members end with their sessions, and the queue is not in the tree.

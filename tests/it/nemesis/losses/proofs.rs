@@ -90,6 +90,31 @@ fn an_end_that_a_node_was_told_is_written_and_that_no_majority_has_is_lost() {
     assert_eq!(lost_by(&[]), [format!("ZooKeeper lost a transaction (none of 3 servers has it in its log): {told}")]);
 }
 
+/// A server that has forgotten them came to lead, and has carried out what came later.
+#[test]
+fn what_a_majority_has_and_a_later_write_did_not_find_is_lost() {
+    const MARK: &str = "/cronkeeper/jobs/tick";
+    let set = |version| Op::Set { path: MARK.into(), data: b"{}".to_vec(), version };
+    let with = |writes: &[Op]| {
+        let mut scene = Scene::with_end_at(&[0, 1, 2]);
+        for (zxid, op) in (END + 1..).zip(writes) {
+            scene.log(&[0, 1, 2], zxid, || vec![op.clone()]);
+        }
+        scene.losses()
+    };
+    assert_eq!(with(&[create(MARK), set(0), set(1), delete(MARK), create(MARK), set(0)]), [""; 0]);
+    assert_eq!(with(&[set(7), set(8), delete(MARK)]), [""; 0], "it was made before these logs");
+    let lost = |zxid: i64, at: i64| {
+        format!(
+            "ZooKeeper lost {zxid:#x} (servers 0, 1, 2 of 3 have it in their logs): {at:#x} writes {MARK} and found it otherwise"
+        )
+    };
+    assert_eq!(with(&[create(MARK), set(0), set(0)]), [lost(END + 2, END + 3)]);
+    assert_eq!(with(&[set(7), set(3)]), [lost(END + 1, END + 2)]);
+    assert_eq!(with(&[create(MARK), set(0), create(MARK)]), [lost(END + 2, END + 3)]);
+    assert_eq!(with(&[create(MARK), delete(MARK), set(0)]), [lost(END + 2, END + 3)]);
+}
+
 #[test]
 fn a_run_that_does_not_end_is_not_zookeepers_fault_if_nobody_was_told_of_its_end() {
     let unended = |servers: &[usize]| Scene::with_end_at(servers).shown(END, &[RUNNING]);
