@@ -14,14 +14,12 @@
 
 mod counts;
 mod exposition;
-mod successes;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 pub use self::counts::{Counts, Histogram, JobCounts};
 pub use self::exposition::{Format, Scrape};
-pub use self::successes::Successes;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::coordination::Request;
 use cronkeeper_core::engine::Report;
@@ -78,7 +76,7 @@ impl Recorder {
         if self.pending == Counts::default() && self.removed.is_empty() {
             return;
         }
-        let mut shared = match self.metrics.0.counts.try_lock() {
+        let mut shared = match self.metrics.0.try_lock() {
             Ok(shared) => shared,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
@@ -90,30 +88,12 @@ impl Recorder {
 
 /// The end of those who show the metrics. Clones share the numbers.
 #[derive(Clone, Debug, Default)]
-pub struct Metrics(Arc<Shared>);
-
-#[derive(Debug, Default)]
-struct Shared {
-    counts: Mutex<Counts>,
-    successes: Mutex<Successes>,
-    /// Held while the ledger is read for `successes`.
-    reading: tokio::sync::Mutex<()>,
-}
+pub struct Metrics(Arc<Mutex<Counts>>);
 
 impl Metrics {
     /// The numbers as of now.
     pub fn counts(&self) -> Counts {
-        self.0.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// What the ledger says about the last successes. The daemon does not use this lock.
-    pub fn successes(&self) -> MutexGuard<'_, Successes> {
-        self.0.successes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The turn of the one caller that reads the last successes; `None` while another has it.
-    pub fn reading_turn(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
-        self.0.reading.try_lock().ok()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -145,7 +125,7 @@ mod tests {
         let mut recorder = Recorder::default();
         let metrics = recorder.metrics();
         let jobs = jobs(&["a"]);
-        let scrape = metrics.0.counts.lock().unwrap();
+        let scrape = metrics.0.lock().unwrap();
         for _ in 0..2 {
             recorder.reported(&recorded("a"), &jobs);
             recorder.share();
@@ -168,7 +148,7 @@ mod tests {
         assert_eq!(metrics.counts().jobs.len(), 2);
         assert_eq!(metrics.counts().durations.count(), 3, "the histogram has no labels and counts them all");
 
-        let scrape = metrics.0.counts.lock().unwrap();
+        let scrape = metrics.0.lock().unwrap();
         recorder.dropped(vec![job("a")]);
         recorder.share();
         recorder.reported(&recorded("a"), &jobs(&["a", "b"]));
@@ -186,7 +166,7 @@ mod tests {
         let request = ledger::Request::Commit { id: CommitId(1), change };
         recorder.requested(at(1_000), &Request::Ledger(request));
         for id in [CommitId(2), CommitId(1), CommitId(1)] {
-            recorder.answered(at(1_250), &ledger::Event::Answered { id, answer: Commit::Unknown });
+            recorder.answered(at(1_250), &ledger::Event::Answered { id, answer: Commit::Unknown, before: None });
         }
         recorder.share();
         let commits = recorder.metrics().counts().commits;

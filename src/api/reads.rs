@@ -204,8 +204,7 @@ impl Reads {
         let read = || -> ReadFuture<'_, RecordedEnds> {
             Box::pin(async {
                 let read_at = system::uptime();
-                let lasts = self.reader.lasts().await?;
-                Ok(RecordedEnds { lasts: lasts.into_iter().map(|(job, last)| (job, last.into())).collect(), read_at })
+                Ok(RecordedEnds::read(self.reader.lasts().await?, read_at))
             })
         };
         self.lasts.get(self.change(), read).await
@@ -221,7 +220,7 @@ impl Reads {
         self.runs.known(self.read_runs().await)
     }
 
-    /// The last end of each job that still has one in the history, as far as it is known.
+    /// How the runs of each job ended last, as far as it is known.
     pub async fn known_lasts(&self) -> Known<RecordedEnds> {
         self.lasts.known(self.read_lasts().await)
     }

@@ -145,7 +145,7 @@ pub(super) async fn on_zookeeper(
 /// ledger and treats them as its own.
 fn record_ends(journal: &mut FileJournal, inherited: &mut UnboundedReceiver<Event>) {
     while let Ok(event) = inherited.try_recv() {
-        let Event::Ledger(ledger::Event::Ended { end, at }) = event else { continue };
+        let Event::Ledger(ledger::Event::Ended { end, at, .. }) = event else { continue };
         if let Err(error) = journal.ended(&end, at) {
             tracing::debug!(%error, "cannot record the end of a run; its hooks will not run");
         }

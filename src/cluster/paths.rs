@@ -18,6 +18,8 @@ pub const JOBS: &str = "/cronkeeper/jobs";
 pub const RUNNING: &str = "/cronkeeper/running";
 /// Runs that ended and occurrences that were skipped, by job.
 pub const HISTORY: &str = "/cronkeeper/history";
+/// How each job's runs ended last, by job.
+pub const LAST: &str = "/cronkeeper/last";
 /// Pauses, by job.
 pub const CONTROL: &str = "/cronkeeper/control";
 /// Requested runs, and links to downstream jobs.
@@ -30,7 +32,7 @@ pub const WANTED: &str = "/cronkeeper/wanted";
 pub const GONE: &str = "/cronkeeper/gone";
 
 /// The folders of a cluster, outer ones first.
-pub const PARENTS: [&str; 9] = [LEADER, ROOT, NODES, JOBS, RUNNING, HISTORY, CONTROL, TRIGGERS, WANTED];
+pub const PARENTS: [&str; 10] = [LEADER, ROOT, NODES, JOBS, RUNNING, HISTORY, LAST, CONTROL, TRIGGERS, WANTED];
 
 /// The path of a child.
 pub fn under(parent: &str, name: &str) -> String {
@@ -62,6 +64,11 @@ pub fn job_history(job: &JobName) -> String {
 /// The history record of a run, or of skipped occurrences.
 pub fn history(run: &RunId) -> String {
     under(&job_history(run.job()), &run.to_string())
+}
+
+/// How the job's runs ended last.
+pub fn last(job: &JobName) -> String {
+    under(LAST, job.as_str())
 }
 
 /// The job's pause.

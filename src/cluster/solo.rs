@@ -34,6 +34,7 @@ mod contender;
 pub mod file_lock;
 mod forget;
 mod job_locks;
+mod last;
 pub mod lock_files;
 mod members;
 mod operator;

@@ -44,7 +44,7 @@ use tokio::sync::watch;
 use crate::clock::Uptime;
 use crate::election::{Defined, Queue};
 use crate::job::JobName;
-use crate::ledger::{Filter, LastEnd, Newest, Operator, Snapshot, Window};
+use crate::ledger::{Filter, Last, Newest, Operator, Snapshot, Window};
 use crate::run::{HistoryRecord, RunId, RunRecord};
 use crate::{election, ledger, run_lock};
 
@@ -175,11 +175,8 @@ pub trait Reader: Send + Sync {
     ) -> ReadFuture<'_, (Newest, Option<Timestamp>)> {
         Box::pin(async move { Ok((self.history(filter, window).await?, None)) })
     }
-    /// The last end of each job, as far back as the backend searches.
-    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>>;
-    /// When these jobs last succeeded, not counting what ended after `until`: by a clock that was ahead. A job is absent
-    /// if no run in its history succeeded.
-    fn last_successes(&self, jobs: Vec<JobName>, until: Timestamp) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>>;
+    /// How the runs of each job ended last. A job is absent if none has ended, or its record cannot be read.
+    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, Last>>;
 }
 
 /// The reason why a read failed.

@@ -7,12 +7,13 @@
 
 pub mod filter;
 pub mod forgetting;
+mod last;
 mod newest;
 mod operator;
 mod pipeline;
 mod write;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -21,7 +22,8 @@ pub use operator::{
 };
 
 pub use self::filter::Filter;
-pub use self::newest::{Gathering, LastEnd, Newest, Window};
+pub use self::last::{Last, LastEnd, WrittenEnd};
+pub use self::newest::{Gathering, Newest, Window};
 pub use self::pipeline::Pipelines;
 pub use self::write::{Existing, Write};
 use crate::job::{JobName, LEAST_HISTORY_LIMIT};
@@ -51,11 +53,8 @@ pub enum Request {
     ReadInFlight,
     /// Read what there is of a run, after everything that was answered before. Answered by [`Event::Again`].
     ReadAgain(RunId),
-    /// Read the outcome of the same job's previous run, in the order in which the ends were written. Answered by
-    /// [`Event::Before`].
-    ReadBefore(RunId),
-    /// Read when the job's last run that succeeded ended. Answered by [`Event::LastSuccess`].
-    ReadLastSuccess(JobName),
+    /// Read when the last run of each of these jobs that succeeded ended. Answered by [`Event::LastSuccesses`].
+    ReadLastSuccesses(BTreeSet<JobName>),
     /// Watch a run and its owner for the leader. [`Event::Run`] reports every change and the removal of
     /// `running/<run>`; [`Event::OwnerGone`] reports that the owner's member is gone. Both also report what happened
     /// before the request. The watch ends when the run is removed or the term ends.
@@ -261,14 +260,14 @@ pub enum Commit {
     Unknown,
 }
 
-/// When a job last succeeded, as far as its history says.
+/// When a job last succeeded, as far as the ledger says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastSuccess {
     /// The end of the last run that succeeded.
     At(Timestamp),
-    /// No record of a success is kept.
+    /// No success is on record.
     Never,
-    /// The history may not be read.
+    /// The record may not be read.
     Unreadable,
 }
 
@@ -282,7 +281,13 @@ impl From<Option<Timestamp>> for LastSuccess {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A commit has a result.
-    Answered { id: CommitId, answer: Commit },
+    Answered {
+        id: CommitId,
+        answer: Commit,
+        /// Of an end that was accepted: the outcome of the job's run whose end was written before it. `None` if there was
+        /// none or it is unknown.
+        before: Option<Outcome>,
+    },
     /// The service refused a commit for a reason that [`Commit`] does not cover. Nothing was written; the backend
     /// retries and answers when it can. Sent once for each commit.
     Deferred(CommitId),
@@ -302,11 +307,11 @@ pub enum Event {
         end: Box<RunEnd>,
         /// The version of the run's record before it was removed.
         at: Version,
+        /// As in [`Event::Answered`].
+        before: Option<Outcome>,
     },
-    /// The outcome of the run whose end was written before this run's; `None` if there was none or it is unknown.
-    Before(RunId, Option<Outcome>),
-    /// When the job last succeeded.
-    LastSuccess(JobName, LastSuccess),
+    /// When each of the jobs asked for last succeeded.
+    LastSuccesses(BTreeMap<JobName, LastSuccess>),
     /// The job is gone from every node's files, and all its records have been removed.
     Forgotten {
         job: JobName,

@@ -324,7 +324,7 @@ mod tests {
     }
 
     fn recorded(last: &LastRun, read_at: Uptime) -> RecordedEnds {
-        RecordedEnds { lasts: [(last.run.job().clone(), last.clone())].into(), read_at }
+        RecordedEnds { lasts: [(last.run.job().clone(), last.clone())].into(), successes: BTreeMap::new(), read_at }
     }
 
     #[test]
@@ -350,7 +350,7 @@ mod tests {
         let own = LastRun { outcome: Outcome::Interrupted, reported_at: Some(Uptime::ZERO), ..last };
         status.jobs[1].last = Some(Box::new(own.clone()));
         let later = Uptime::ZERO + std::time::Duration::from_secs(9);
-        status.put_lasts(&RecordedEnds { lasts: BTreeMap::new(), read_at: later });
+        status.put_lasts(&RecordedEnds::read(BTreeMap::new(), later));
         status.mark_ended();
         assert_eq!((status.jobs[1].last.as_deref(), status.runs[0].ended), (Some(&own), Some(Outcome::Interrupted)));
         assert_eq!(status.jobs[0].last, None, "the ledger has no end of that job");
@@ -363,7 +363,7 @@ mod tests {
         let (run, node) = (status.runs[0].run.clone(), status.runs[0].node.clone());
         status.jobs[1].last = Some(Box::new(LastRun { run, node, reported_at: Some(Uptime::ZERO), ..last }));
         let later = Uptime::ZERO + std::time::Duration::from_secs(9);
-        status.put_lasts(&RecordedEnds { lasts: BTreeMap::new(), read_at: later });
+        status.put_lasts(&RecordedEnds::read(BTreeMap::new(), later));
         status.mark_ended();
         assert_eq!((&status.jobs[1].last, status.runs[0].ended), (&None, None));
     }

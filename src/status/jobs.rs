@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::job::{Alarm, JobName};
-use cronkeeper_core::ledger::LastEnd;
+use cronkeeper_core::ledger::{Last, LastEnd};
 use cronkeeper_core::run::{Outcome, Pause, RaisedAlarm, Reason, RunId, RunRecord, RunState, StandingAlarms};
 use cronkeeper_core::term::NodeName;
 
@@ -124,8 +124,19 @@ impl From<LastEnd> for LastRun {
 #[derive(Debug, PartialEq)]
 pub struct RecordedEnds {
     pub lasts: BTreeMap<JobName, LastRun>,
+    /// When the last run of each job that succeeded ended.
+    pub successes: BTreeMap<JobName, Timestamp>,
     /// When the ledger was read. What ended later may be missing.
     pub read_at: Uptime,
+}
+
+impl RecordedEnds {
+    /// What the ledger had when it was read at this time.
+    pub fn read(recorded: BTreeMap<JobName, Last>, read_at: Uptime) -> Self {
+        let successes = recorded.iter().filter_map(|(job, last)| Some((job.clone(), last.success?))).collect();
+        let lasts = recorded.into_iter().map(|(job, last)| (job, last.end.into())).collect();
+        Self { lasts, successes, read_at }
+    }
 }
 
 /// A run in flight.

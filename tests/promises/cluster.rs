@@ -8,7 +8,7 @@ use cronkeeper_core::ledger::{
     RunLookup, Snapshot, Window,
 };
 use cronkeeper_core::run::journal::Journal;
-use cronkeeper_core::run::{HistoryRecord, KnownBy, RunId, RunRecord, Skip, SkipReason, Traces, Version};
+use cronkeeper_core::run::{HistoryRecord, KnownBy, Outcome, RunId, RunRecord, Skip, SkipReason, Traces, Version};
 use cronkeeper_core::term::{FencingToken, NodeName, SessionId, Term};
 
 use crate::port::daemon_end::DaemonEnd;
@@ -155,10 +155,18 @@ impl Node {
 
     /// Ends a run that this node has, whose record nobody has changed.
     pub async fn end(&mut self, run: &RunRecord) {
-        assert_eq!(self.commit(records::end(0, run)).await, Commit::Accepted);
+        self.end_as(run, Outcome::Success).await;
+    }
+
+    /// The same with this outcome. Returns the outcome of the end that was written before.
+    pub async fn end_as(&mut self, run: &RunRecord, outcome: Outcome) -> Option<Outcome> {
+        let id = self.request(records::end_as(run, outcome));
+        let (answer, before) = self.answer_with_before(id).await;
+        assert_eq!(answer, Commit::Accepted);
         if let Some(journal) = &mut self.journal {
             journal.settled(&run.id()).expect("the journal can be written");
         }
+        before
     }
 
     pub async fn read_job(&mut self, job: &str) -> (Option<JobEntry>, Option<ControlEntry>) {

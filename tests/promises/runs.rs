@@ -6,7 +6,7 @@ use cronkeeper_core::ledger::{Change, Commit, Event, LastSuccess, OwnerState, Re
 use cronkeeper_core::run::{HistoryRecord, KillRequest, Outcome, Reason, RunId, RunRecord, RunState, Version};
 
 use super::cluster::{Cluster, Node};
-use crate::port::records::{begin, end};
+use crate::port::records::{begin, end, end_as, job};
 
 on_every_backend! {
     a_killed_leaders_run_is_settled_once_by_the_next,
@@ -15,7 +15,9 @@ on_every_backend! {
     the_death_of_an_owner_is_reported_with_its_run,
     an_owner_that_leaves_its_run_behind_is_reported,
     a_run_is_read_as_it_is,
-    the_outcome_of_the_run_before_is_read,
+    an_accepted_end_says_how_the_one_written_before_ended,
+    ends_that_are_written_at_the_same_time_follow_one_another,
+    how_the_runs_of_each_job_ended_last_is_on_record,
     a_run_that_is_not_on_record_can_be_restored_once,
     only_one_of_two_writers_changes_a_run,
 }
@@ -129,36 +131,73 @@ async fn in_flight(node: &mut Node) -> Vec<RunId> {
     node.ledger("the runs in flight", found).await
 }
 
-async fn the_outcome_of_the_run_before_is_read(mut cluster: Cluster) {
+/// Also if another node has ended a run since this one did.
+async fn an_accepted_end_says_how_the_one_written_before_ended(mut cluster: Cluster) {
+    let (mut a, left, mut b, _) = drained(&mut cluster).await;
+    let mut version = 0;
+    let mut begun = async |b: &mut Node| {
+        version += 1;
+        let run = b.run("j", 60 * (i64::from(version) + 1));
+        assert_eq!(b.commit(begin(version, &run)).await, Commit::Accepted);
+        run
+    };
+    let (first, second, third) = (begun(&mut b).await, begun(&mut b).await, begun(&mut b).await);
+    assert_eq!(b.end_as(&first, Outcome::Failure).await, None);
+    assert_eq!(b.end_as(&second, Outcome::Killed).await, Some(Outcome::Failure));
+    assert_eq!(a.end_as(&left, Outcome::Success).await, Some(Outcome::Killed));
+    assert_eq!(b.end_as(&third, Outcome::Timeout).await, Some(Outcome::Success));
+}
+
+async fn ends_that_are_written_at_the_same_time_follow_one_another(mut cluster: Cluster) {
     let mut a = cluster.leader("a").await;
-    let first = a.begin("j", 60).await;
-    a.end(&first).await;
-    let second = a.run("j", 120);
-    assert_eq!(a.commit(begin(1, &second)).await, Commit::Accepted);
-    a.end(&second).await;
-    for (run, expected) in [(&first, None), (&second, Some(Outcome::Success))] {
-        a.ask_ledger(LedgerRequest::ReadBefore(run.id()));
-        let before = a
-            .ledger("the outcome before", |event| match event {
-                Event::Before(id, before) if *id == run.id() => Some(*before),
-                _ => None,
-            })
-            .await;
-        assert_eq!(before, expected);
+    a.mark("j").await;
+    let mut runs = Vec::new();
+    for version in 0..20 {
+        let run = a.run("j", 60 * (i64::from(version) + 1));
+        assert_eq!(a.commit(begin(version, &run)).await, Commit::Accepted);
+        runs.push(run);
     }
-    for (job, expected) in [("j", true), ("unknown", false)] {
-        let name = JobName::parse(job).unwrap();
-        a.ask_ledger(LedgerRequest::ReadLastSuccess(name.clone()));
-        let success = a
-            .ledger("the last success", |event| match event {
-                Event::LastSuccess(of, at) if *of == name => Some(*at),
-                _ => None,
-            })
-            .await;
-        assert_eq!(matches!(success, LastSuccess::At(_)), expected, "{job}: {success:?}");
+    let outcome = |place: usize| if place.is_multiple_of(2) { Outcome::Failure } else { Outcome::Success };
+    let ids: Vec<_> = (0..).zip(&runs).map(|(place, run)| a.request(end_as(run, outcome(place)))).collect();
+    for (place, id) in (0..).zip(ids) {
+        let before = (place > 0).then(|| outcome(place - 1));
+        assert_eq!(a.answer_with_before(id).await, (Commit::Accepted, before), "end {place}");
     }
-    let history = a.history("j").await;
-    assert!(matches!(&history[..], [HistoryRecord::Run(newest), _] if newest.run == second), "{history:?}");
+    let last = a.reader().lasts().await.expect("they can be read").remove(&job("j")).expect("runs of it have ended");
+    assert_eq!((last.end.run, last.end.outcome), (runs[19].id(), Outcome::Success));
+}
+
+async fn how_the_runs_of_each_job_ended_last_is_on_record(mut cluster: Cluster) {
+    let (mut a, left, mut b, _) = drained(&mut cluster).await;
+    let run = b.run("j", 120);
+    assert_eq!(b.commit(begin(1, &run)).await, Commit::Accepted);
+    b.end_as(&run, Outcome::Failure).await;
+    let failed = b.begin("k", 60).await;
+    b.end_as(&failed, Outcome::Failure).await;
+    assert_eq!(last_success(&mut b, "j").await, LastSuccess::Never);
+    // It was due before the other and is written after it.
+    a.end(&left).await;
+    for node in [&mut a, &mut b] {
+        let lasts = node.reader().lasts().await.expect("they can be read");
+        assert_eq!(lasts.keys().map(JobName::as_str).collect::<Vec<_>>(), ["j", "k"]);
+        let of_j = &lasts[&job("j")];
+        assert_eq!((of_j.end.run.clone(), of_j.end.outcome), (run.id(), Outcome::Failure));
+        assert_eq!(of_j.success, Some(left.begun_at));
+        assert_eq!(lasts[&job("k")].success, None);
+    }
+    assert_eq!(last_success(&mut b, "j").await, LastSuccess::At(left.begun_at));
+    assert_eq!(last_success(&mut b, "unknown").await, LastSuccess::Never);
+    let history = b.history("j").await;
+    assert!(matches!(&history[..], [HistoryRecord::Run(newest), _] if newest.run == run), "{history:?}");
+}
+
+async fn last_success(node: &mut Node, of: &str) -> LastSuccess {
+    node.ask_ledger(LedgerRequest::ReadLastSuccesses([job(of)].into()));
+    node.ledger("the last success", |event| match event {
+        Event::LastSuccesses(found) => found.get(&job(of)).copied(),
+        _ => None,
+    })
+    .await
 }
 
 /// A run that is gone looks like one that was never begun.

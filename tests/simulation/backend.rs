@@ -383,7 +383,7 @@ impl MarkWriter {
         }
         match event {
             coordination::Event::Election(event) => self.election(event),
-            coordination::Event::Ledger(ledger::Event::Answered { id, answer }) => self.answered(id, answer),
+            coordination::Event::Ledger(ledger::Event::Answered { id, answer, .. }) => self.answered(id, answer),
             coordination::Event::Ledger(_) | coordination::Event::Lock(_) => {}
         }
     }

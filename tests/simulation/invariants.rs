@@ -8,6 +8,7 @@ mod attempts_are_accounted_for;
 mod chains_go_on;
 mod events_keep_their_order;
 mod hooks_follow_what_is_written;
+mod lasts_follow_the_ends;
 mod no_attempt_ends_without_a_process;
 mod no_program_begins_early;
 mod no_two_processes_of_a_run;
@@ -51,6 +52,13 @@ pub trait Invariant {
 
 /// All invariants, for `nodes` nodes whose sessions last `timeout`.
 pub fn all(nodes: usize, timeout: Duration, successors: Successors) -> Vec<Box<dyn Invariant>> {
+    let mut all = besides_lasts(nodes, timeout, successors);
+    all.push(Box::<lasts_follow_the_ends::LastsFollowTheEnds>::default());
+    all
+}
+
+/// All invariants but that of `last/<job>`, which facts that are made by hand leave out.
+fn besides_lasts(nodes: usize, timeout: Duration, successors: Successors) -> Vec<Box<dyn Invariant>> {
     let of_ledger = rules(Cow::Borrowed(jobs::schedules())).map(|rule| Box::new(OfLedger(rule)) as Box<dyn Invariant>);
     let others: [Box<dyn Invariant>; 15] = [
         Box::new(one_acting_term::OneActingTerm::new(nodes)),

@@ -33,7 +33,7 @@ use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
 use cronkeeper_core::election::{Defined, Member, Queue};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{
-    ControlEntry, Each, Filter, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, Snapshot, Window,
+    ControlEntry, Each, Filter, Followed, Last, Newest, Operator, OperatorError, OperatorFuture, Snapshot, Window,
 };
 use cronkeeper_core::run::{
     Drain, HandoverRequest, HistoryRecord, KillRequest, NotRecounted, Pause, RecountRequest, Recounted, Resume, RunId,
@@ -59,8 +59,9 @@ pub struct Ledger {
     /// The nodes that are alive, if they are not the usual ones.
     pub members: Mutex<Option<Vec<Member>>>,
     pub queues: AtomicUsize,
-    /// Number of jobs whose last success was read.
-    pub successes: AtomicUsize,
+    /// How each job's runs ended last, and how often that was read.
+    pub lasts: Mutex<BTreeMap<JobName, Last>>,
+    pub reads_of_lasts: AtomicUsize,
     requests: Mutex<Vec<String>>,
 }
 
@@ -123,13 +124,9 @@ impl Reader for Ledger {
         Box::pin(async move { Ok((newest.await?, *self.complete_since.lock().unwrap())) })
     }
 
-    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>> {
-        self.answer(BTreeMap::new())
-    }
-
-    fn last_successes(&self, jobs: Vec<JobName>, _: Timestamp) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
-        self.successes.fetch_add(jobs.len(), Ordering::Relaxed);
-        self.answer(jobs.into_iter().map(|job| (job, sample::at("2026-11-20T02:40:00Z"))).collect())
+    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, Last>> {
+        self.reads_of_lasts.fetch_add(1, Ordering::Relaxed);
+        self.answer(self.lasts.lock().unwrap().clone())
     }
 }
 
@@ -239,7 +236,8 @@ impl Daemon {
             complete_since: Mutex::default(),
             members: Mutex::default(),
             queues: AtomicUsize::new(0),
-            successes: AtomicUsize::new(0),
+            lasts: Mutex::default(),
+            reads_of_lasts: AtomicUsize::new(0),
             requests: Mutex::default(),
         });
         let status = watch::Sender::new(Arc::new(published()));

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use super::daemon::{Behaviour, Daemon};
 use crate::status::{NodeState, sample};
+use crate::test_records::{record, success};
 use cronkeeper_core::engine::Report;
-use cronkeeper_core::run::RunId;
+use cronkeeper_core::ledger::Last;
+use cronkeeper_core::run::{Outcome, RunEnd, RunId};
 use cronkeeper_core::term::FencingToken;
 
 const OPEN_METRICS: &str = "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.3\r\n";
@@ -51,24 +53,26 @@ async fn what_the_daemon_counts_is_shown() {
 }
 
 #[tokio::test]
-async fn a_leader_reads_each_last_success_once_and_a_follower_none() {
+async fn a_leader_shows_the_last_successes_that_are_on_record_and_a_follower_none() {
     let daemon = Daemon::start(Behaviour::Well).await;
-    let success = "cronkeeper_last_success_timestamp_seconds{job=\"load\"}";
-    let mut status = super::daemon::published();
-    status.runs.clear();
-    daemon.status.send_replace(Arc::new(status.clone()));
+    let series = "cronkeeper_last_success_timestamp_seconds{job=\"load\"}";
+    let end = success(record("load", 60, "0x1"));
+    let failed = RunEnd { outcome: Outcome::Failure, ..success(record("load", 120, "0x1")) };
+    let last = Last::after(Some(&Last::after(None, &end, end.ended_at)), &failed, failed.ended_at);
+    daemon.ledger.lasts.lock().unwrap().insert(sample::job("load"), last);
     for _ in 0..3 {
         let (_, body) = daemon.get_text("/metrics", "").await;
-        assert!(value(&body, success).is_some(), "{body}");
+        assert_eq!(value(&body, series), Some(end.ended_at.as_second() as f64), "{body}");
     }
-    assert_eq!(daemon.ledger.successes.load(Ordering::Relaxed), status.jobs.len());
+    let reads = daemon.ledger.reads_of_lasts.load(Ordering::Relaxed);
 
+    let mut status = super::daemon::published();
     status.role.token = None;
     status.state = NodeState::Following;
     daemon.status.send_replace(Arc::new(status.clone()));
     let (_, body) = daemon.get_text("/metrics", "").await;
-    assert!(value(&body, success).is_none() && value(&body, "cronkeeper_leader") == Some(0.0), "{body}");
-    assert_eq!(daemon.ledger.successes.load(Ordering::Relaxed), status.jobs.len());
+    assert!(value(&body, series).is_none() && value(&body, "cronkeeper_leader") == Some(0.0), "{body}");
+    assert_eq!(daemon.ledger.reads_of_lasts.load(Ordering::Relaxed), reads);
 }
 
 #[tokio::test]

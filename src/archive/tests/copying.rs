@@ -9,7 +9,7 @@ use super::*;
 use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
 use cronkeeper_core::election::{Defined, Queue};
 use cronkeeper_core::job::JobSet;
-use cronkeeper_core::ledger::{Gathering, LastEnd, Snapshot};
+use cronkeeper_core::ledger::{Gathering, Last, Snapshot};
 use cronkeeper_core::run::RunId;
 
 /// A ledger that has some records, at first cannot be read, and lost what is older than this.
@@ -58,11 +58,7 @@ impl Reader for Ledger {
         Box::pin(async move { Ok((self.history(filter, window).await?, self.complete_since)) })
     }
 
-    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>> {
-        never()
-    }
-
-    fn last_successes(&self, _: Vec<JobName>, _: Timestamp) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
+    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, Last>> {
         never()
     }
 }

@@ -22,12 +22,13 @@ use futures_util::stream::FuturesUnordered;
 use super::bounded;
 use super::context::{SessionContext, SessionError};
 use super::damage::Damage;
+use super::lasts::{self, KnownLasts, ReadLast};
 use super::trim::WrittenRecord;
 use crate::tree::{CommitError, Committed, Error, Op, Read, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Change, Commit, CommitId, Pipelines};
-use cronkeeper_core::run::{RunRecord, Version};
+use cronkeeper_core::run::{Outcome, RunRecord, Version};
 use group::{Group, GroupFailure, PendingCommit, TraceVerdict};
 use queue::CommitQueue;
 
@@ -50,6 +51,8 @@ type PendingRequest = Pin<Box<dyn Future<Output = Completed> + Send>>;
 pub enum Completed {
     /// The answer to a group's multi.
     Multi { group: u64, sent: Uptime, result: Result<Committed, CommitError> },
+    /// The records of jobs whose ends a group writes.
+    Lasts { group: u64, read: Result<BTreeMap<JobName, ReadLast>, SessionError> },
     /// The nodes in which a group whose fate is unknown would have left its traces.
     Traces { group: u64, failed: CommitError, found: Result<Vec<Read>, Error> },
 }
@@ -57,7 +60,7 @@ pub enum Completed {
 impl Completed {
     /// The group that the request was for.
     fn group(&self) -> u64 {
-        let (Self::Multi { group, .. } | Self::Traces { group, .. }) = self;
+        let (Self::Multi { group, .. } | Self::Lasts { group, .. } | Self::Traces { group, .. }) = self;
         *group
     }
 }
@@ -67,6 +70,8 @@ impl Completed {
 pub struct CommitEffects {
     /// Results to report to the daemon.
     pub answers: Vec<CommitResult>,
+    /// Of ends that were accepted: the outcome of the end that was written before.
+    pub before: BTreeMap<CommitId, Outcome>,
     /// When the write was sent that a quorum has just acknowledged.
     pub acknowledged: Option<Uptime>,
     /// A group found that this node's candidate is gone.
@@ -111,6 +116,7 @@ pub struct Committer<C, K> {
     refusals: BTreeMap<JobName, RefusedChange>,
     /// The candidate of a term that is over: groups with this fence are not sent.
     held: Option<String>,
+    lasts: KnownLasts,
     pipelines: Pipelines,
     last_group: u64,
     last_sent: Uptime,
@@ -127,6 +133,7 @@ impl<C: Session, K: Clock> Committer<C, K> {
             deferred: BTreeMap::new(),
             refusals: BTreeMap::new(),
             held: None,
+            lasts: KnownLasts::default(),
             pipelines: Pipelines::default(),
             last_group: 0,
             last_sent: Uptime::ZERO,
@@ -291,15 +298,25 @@ impl<C: Session, K: Clock> Committer<C, K> {
     }
 
     fn send(&mut self, id: u64) {
-        let Some(group) = self.groups.get(&id) else { return };
+        let Some(group) = self.groups.get_mut(&id) else { return };
         let Ok(client) = self.context.line() else {
             self.due.insert(id, Uptime::ZERO);
             return;
         };
-        let sent = self.context.clock.now().up;
+        let now = self.context.clock.now();
+        if !group.is_in_doubt {
+            let jobs = group.ends().map(|(_, end)| &end.run.job);
+            let unknown: BTreeSet<JobName> = jobs.filter(|job| !self.lasts.knows(job)).cloned().collect();
+            if !unknown.is_empty() {
+                let client = client.clone();
+                let read = async move { Completed::Lasts { group: id, read: lasts::read(&client, unknown).await } };
+                return self.requests.push(Box::pin(read));
+            }
+            group.lasts = self.lasts.writes(group.ends(), now.wall);
+        }
         let multi = client.commit(group.ops());
-        self.last_sent = sent;
-        self.requests.push(Box::pin(async move { Completed::Multi { group: id, sent, result: multi.await } }));
+        self.last_sent = now.up;
+        self.requests.push(Box::pin(async move { Completed::Multi { group: id, sent: now.up, result: multi.await } }));
     }
 
     /// Applies a completed request and returns its effects.
@@ -313,6 +330,16 @@ impl<C: Session, K: Clock> Committer<C, K> {
                 self.accept(group, &mut outcome);
             }
             Completed::Multi { group, result: Err(failed), .. } => self.refused(group, failed, &mut outcome),
+            Completed::Lasts { group, read: Ok(read) } => {
+                self.lasts.learn(read);
+                self.due.insert(group, Uptime::ZERO);
+            }
+            Completed::Lasts { group, read: Err(SessionError::SessionOver) } => {
+                self.refused(group, CommitError { index: None, error: Error::SessionOver }, &mut outcome);
+            }
+            Completed::Lasts { group, read: Err(_) } => {
+                self.due.insert(group, self.context.clock.now().up + RESEND_PAUSE);
+            }
             Completed::Traces { group, failed, found: Ok(found) } => self.judge(group, failed, &found, &mut outcome),
             Completed::Traces { group, found: Err(error), .. } => match error {
                 Error::SessionOver => self.refused(group, CommitError { index: None, error }, &mut outcome),
@@ -334,7 +361,10 @@ impl<C: Session, K: Clock> Committer<C, K> {
         }
         outcome.grown.extend(group.members.iter().filter_map(PendingCommit::written));
         outcome.begun.extend(group.members.iter().filter_map(PendingCommit::begun));
+        let before = group.ends().filter_map(|(id, _)| Some((id, group.lasts.before(id)?)));
+        outcome.before.extend(before);
         outcome.answers.extend(group.members.into_iter().map(|pending| (pending.id, Commit::Accepted)));
+        self.lasts.written(group.lasts);
     }
 
     fn refused(&mut self, id: u64, failed: CommitError, outcome: &mut CommitEffects) {
@@ -373,9 +403,17 @@ impl<C: Session, K: Clock> Committer<C, K> {
     fn judge(&mut self, id: u64, failed: CommitError, found: &[Read], outcome: &mut CommitEffects) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let was_in_doubt = std::mem::take(&mut group.is_in_doubt);
+        let moved: Vec<JobName> = group.lasts.jobs().cloned().collect();
         match group.judge(found) {
-            TraceVerdict::All => self.accept(id, outcome),
+            TraceVerdict::All => {
+                self.accept(id, outcome);
+                // Another may have written the ends.
+                moved.iter().for_each(|job| self.lasts.forget(job));
+            }
             TraceVerdict::Some(written) => {
+                let before = written.iter().filter_map(|pending| Some((pending.id, group.lasts.before(pending.id)?)));
+                outcome.before.extend(before);
+                moved.iter().for_each(|job| self.lasts.forget(job));
                 outcome.grown.extend(written.iter().filter_map(PendingCommit::written));
                 outcome.begun.extend(written.iter().filter_map(PendingCommit::begun));
                 outcome.answers.extend(written.into_iter().map(|pending| (pending.id, Commit::Accepted)));
@@ -406,6 +444,10 @@ impl<C: Session, K: Clock> Committer<C, K> {
                 self.send_again(id);
             }
             GroupFailure::Rewritten => self.send_again(id),
+            GroupFailure::LastMoved(job) => {
+                self.lasts.forget(&job);
+                self.send_again(id);
+            }
             GroupFailure::Refused { pending, path } => {
                 self.defer(id, pending, Damage::unwritten(path, &failed.error), outcome);
                 self.send_again(id);

@@ -217,7 +217,7 @@ impl SizedRecords {
 fn kind(parent: &str) -> Records {
     match parent {
         paths::RUNNING | paths::TRIGGERS => bounded::RUNS,
-        paths::JOBS => bounded::JOBS,
+        paths::JOBS | paths::LAST => bounded::JOBS,
         paths::NODES | paths::WANTED | paths::LEADER => bounded::NODES,
         _ => bounded::SMALL,
     }

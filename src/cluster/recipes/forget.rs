@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::try_join3;
+use futures_util::future::try_join_all;
 
 use super::committer::check;
 use super::context::{self, At as _, SessionContext, SessionError};
@@ -97,16 +97,12 @@ async fn all_define_the_same<C: Session, K: Clock>(
     Ok(members.unread.is_empty() && members.found.iter().all(|(_, data, _)| has_the_same(data)))
 }
 
-/// The jobs that have a mark, a history or a pause.
+/// The jobs that have a mark, a history, a last end or a pause.
 async fn kept<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<BTreeSet<JobName>, SessionError> {
     let client = context.line()?;
-    let (jobs, history, control) = try_join3(
-        context::names(client, paths::JOBS),
-        context::names(client, paths::HISTORY),
-        context::names(client, paths::CONTROL),
-    )
-    .await?;
-    Ok(jobs.iter().chain(&history).chain(&control).filter_map(|name| JobName::parse(name).ok()).collect())
+    let folders = [paths::JOBS, paths::HISTORY, paths::LAST, paths::CONTROL];
+    let names = try_join_all(folders.map(|folder| context::names(client, folder))).await?;
+    Ok(names.iter().flatten().filter_map(|name| JobName::parse(name).ok()).collect())
 }
 
 /// The jobs that have a run in flight or a requested run.
@@ -131,9 +127,11 @@ async fn forget_if_due<C: Session, K: Clock>(
         return Ok(None);
     };
     let (record, control, history) = (paths::job(job), paths::control(job), paths::job_history(job));
+    let last = paths::last(job);
     let record_stat = context.line()?.stat(&record).await.at(&record)?;
     let control_stat = context.line()?.stat(&control).await.at(&control)?;
     let history_stat = context.line()?.stat(&history).await.at(&history)?;
+    let last_stat = context.line()?.stat(&last).await.at(&last)?;
     let newest = context::newest_history(context.line()?, job, context::MOST_RECENT).await?;
     let newest = context::stats(context.line()?, &history, newest).await?;
     let stats = [Some(&noted), record_stat.as_ref(), control_stat.as_ref()].into_iter().flatten();
@@ -148,11 +146,14 @@ async fn forget_if_due<C: Session, K: Clock>(
         return Ok(None);
     }
     // Delete the mark last: as long as it exists, a later pass finds the rest of the job.
-    let parts =
-        [(history, history_stat.map(|_| AtVersion::Any)), (control, control_stat.map(|stat| stat.version.into()))];
-    let parts =
-        parts.into_iter().chain([(note, Some(AtVersion::Any)), (record, record_stat.map(|stat| stat.version.into()))]);
-    let deletes = parts.filter_map(|(path, at)| Some(Op::Delete { path, at: at? }));
+    let parts = [
+        (history, history_stat.map(|_| AtVersion::Any)),
+        (last, last_stat.map(|stat| stat.version.into())),
+        (control, control_stat.map(|stat| stat.version.into())),
+        (note, Some(AtVersion::Any)),
+        (record, record_stat.map(|stat| stat.version.into())),
+    ];
+    let deletes = parts.into_iter().filter_map(|(path, at)| Some(Op::Delete { path, at: at? }));
     let ops = std::iter::once(check(&order.fence)).chain(deletes).collect();
     Ok(done(context.line()?.commit(ops).await, job.as_str())?.then_some(records))
 }

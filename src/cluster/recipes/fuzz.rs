@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use jiff::Timestamp;
 
 use super::tests_support::{ByHand, Server};
-use super::{context, forget, place, reader, requests, snapshot};
+use super::{context, forget, lasts, place, requests, snapshot};
 use crate::fuzz::{Fuzz, LEDGER_WORDS, text};
 use crate::paths;
 use cronkeeper_core::election::Defined;
 use cronkeeper_core::job::Digest;
+use cronkeeper_core::run::{Outcome, RunEnd};
 use cronkeeper_core::term::SessionId;
 
 fn done<T>(future: impl Future<Output = Result<T, context::SessionError>>) -> T {
@@ -36,8 +38,10 @@ fn fuzz_ledger_in_zookeeper() {
         let (found, damaged) = done(snapshot::read_for_takeover(&server, &BTreeSet::new()));
         let _ = (done(place::ordered(&server)), done(snapshot::members(&server)));
         for running in &found.running {
-            let _ = done(reader::outcome_before(&server, &running.record.id()));
+            let end = RunEnd::unseen(&running.record, Outcome::Success, None, Timestamp::UNIX_EPOCH);
+            let _ = done(lasts::write_of(&server, &end, Timestamp::UNIX_EPOCH));
         }
+        done(lasts::AllLasts::default().refresh(&server));
         for job in found.jobs.keys() {
             let _ = (done(requests::triggered(&server, job)), done(requests::control(&server, job)));
         }

@@ -14,9 +14,9 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::cluster_id::{self, Recorded};
 use super::context::{self, At as _, LocalNode, SessionContext, SessionError};
 use super::store::{ClaimError, SessionStore};
-use super::{snapshot, transaction};
+use super::{lasts, snapshot, transaction};
 use crate::paths;
-use crate::tree::{Connect, ConnectError, Error, Life, Session};
+use crate::tree::{CommitError, Connect, ConnectError, Error, Life, Session};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::coordination::Event;
 use cronkeeper_core::election::Failure;
@@ -52,9 +52,9 @@ impl Leftover {
     }
 
     /// Reports an end. The receiver may be gone.
-    fn report(&self, end: RunEnd, version: Version) {
+    fn report(&self, end: RunEnd, version: Version, before: Option<Outcome>) {
         if let Some(successor) = &self.successor {
-            let _ = successor.send(Event::Ledger(ledger::Event::Ended { end: Box::new(end), at: version }));
+            let _ = successor.send(Event::Ledger(ledger::Event::Ended { end: Box::new(end), at: version, before }));
         }
     }
 
@@ -209,16 +209,26 @@ async fn settle_run<C: Session, K: Clock>(
     while let Some(change) = left.settle(&run, version, &context.me.node, context.clock.now().wall) {
         // It exists in most cases. If this fails for another reason, the multi fails too.
         let _ = context.line()?.create(&paths::job_history(&run.job), Vec::new(), Life::Lasting).await;
-        match context.line()?.commit(transaction::ops(&change)).await.map_err(|failed| failed.error) {
+        let mut ops = transaction::ops(&change);
+        let own = ops.len();
+        let mut before = None;
+        if let Change::End { end, .. } = &change {
+            let (last, outcome) = lasts::write_of(context.line()?, end, context.clock.now().wall).await?;
+            ops.push(last);
+            before = outcome;
+        }
+        match context.line()?.commit(ops).await {
             Ok(_) => {
                 if let Change::End { end, .. } = change {
-                    left.report(end, version);
+                    left.report(end, version, before);
                 }
                 return Ok(());
             }
-            Err(Error::Changed) => {}
-            Err(error) if error.is_of_path() => return Ok(()),
-            Err(error) => return Err(error).at(&path),
+            Err(CommitError { error: Error::Changed, .. }) => {}
+            // Another node has written an end of the job.
+            Err(CommitError { error: Error::Exists | Error::Missing, index: Some(index) }) if index == own => {}
+            Err(CommitError { error, .. }) if error.is_of_path() => return Ok(()),
+            Err(failed) => return Err(failed).at(&path),
         }
         let (data, stat) = match context.line()?.get(&path).await {
             Ok(found) => found,

@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 
 use super::bounded;
 use super::context::{self, At as _, SessionError};
-use super::lasts::KnownEnds;
+use super::lasts::AllLasts;
 use super::newest_records::NewestRecords;
 use super::{damage, place, snapshot, wanted};
 use crate::paths;
@@ -18,15 +18,15 @@ use crate::tree::{ConnectError, Error, Lend, Session, State};
 use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
 use cronkeeper_core::election::{Candidate, Defined, Queue};
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::ledger::{Filter, Gathering, LastEnd, Newest, Snapshot, Window};
-use cronkeeper_core::run::{HistoryRecord, Outcome, RunEnd, RunId, RunRecord};
+use cronkeeper_core::ledger::{Filter, Gathering, Last, Newest, Snapshot, Window};
+use cronkeeper_core::run::{HistoryRecord, RunId, RunRecord};
 use cronkeeper_core::term::CandidateName;
 
 /// Reads the ledger on sessions borrowed from a lender. The caller bounds the wait.
 pub struct LedgerReader<L> {
     lender: L,
     /// The last ends as of the last read, so that the next one reads only what has changed.
-    lasts: Mutex<KnownEnds>,
+    lasts: Mutex<AllLasts>,
 }
 
 impl<L: Lend> LedgerReader<L> {
@@ -89,17 +89,13 @@ impl<L: Lend> Reader for LedgerReader<L> {
         )
     }
 
-    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>> {
+    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, Last>> {
         Box::pin(async move {
             let client = self.client().await?;
             let mut known = self.lasts.lock().await;
             known.refresh(&client).await.map_err(read_error)?;
-            Ok(known.ends().collect())
+            Ok(known.lasts().collect())
         })
-    }
-
-    fn last_successes(&self, jobs: Vec<JobName>, until: Timestamp) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
-        Box::pin(async move { last_successes(&self.client().await?, jobs, until).await.map_err(read_error) })
     }
 }
 
@@ -141,9 +137,7 @@ async fn record<C: Session>(client: &C, run: &RunId) -> Result<Option<HistoryRec
 }
 
 /// Jobs whose records are looked for at the same time: few, because commits share the servers.
-pub(super) const MOST_SEARCHES: usize = 8;
-/// Records of a job to read at a time, after the newest, which is nearly always enough.
-const NEXT_RECORDS: usize = 8;
+const MOST_SEARCHES: usize = 8;
 
 /// The newest records that the filter wants, and since when there is every record that it may want.
 ///
@@ -182,74 +176,9 @@ async fn history_since<C: Session>(
     Ok((gathering.newest(), complete_since))
 }
 
-/// The end of the job's last run that succeeded, not counting what ended after `until`.
-pub(super) async fn last_success<C: Session>(
-    client: &C,
-    job: &JobName,
-    until: Timestamp,
-) -> Result<Option<Timestamp>, SessionError> {
-    let last = last_end(client, job, |end| end.outcome == Outcome::Success && end.ended_at <= until).await?;
-    Ok(last.map(|end| end.at))
-}
-
-async fn last_successes<C: Session>(
-    client: &C,
-    jobs: Vec<JobName>,
-    until: Timestamp,
-) -> Result<BTreeMap<JobName, Timestamp>, SessionError> {
-    let search = |job: JobName| async move { last_success(client, &job, until).await.map(|at| at.map(|at| (job, at))) };
-    let found = stream::iter(jobs).map(search).buffer_unordered(MOST_SEARCHES);
-    found.try_filter_map(|found| std::future::ready(Ok(found))).try_collect().await
-}
-
-/// The last end of a job's runs that `is_wanted`. Drops each record's output as soon as it is read, to save memory.
-pub(super) async fn last_end<C: Session>(
-    client: &C,
-    job: &JobName,
-    is_wanted: impl Fn(&RunEnd) -> bool,
-) -> Result<Option<LastEnd>, SessionError> {
-    let mut records = NewestRecords::of(client, job).await?;
-    let mut last: Option<LastEnd> = None;
-    let mut most = 1;
-    while let Some(more) =
-        records.next(client, most, |at| last.as_ref().is_some_and(|last| at < last.at.as_microsecond())).await?
-    {
-        let ends = more.iter().filter_map(|(record, _)| match record {
-            HistoryRecord::Run(end) if is_wanted(end) => Some(LastEnd::from(end)),
-            HistoryRecord::Run(_) | HistoryRecord::Skip(_) => None,
-        });
-        last = ends.chain(last.take()).max_by_key(|end| end.at);
-        most = NEXT_RECORDS;
-    }
-    Ok(last)
-}
-
-pub(super) async fn jobs_with_history<C: Session>(client: &C) -> Result<Vec<JobName>, SessionError> {
+async fn jobs_with_history<C: Session>(client: &C) -> Result<Vec<JobName>, SessionError> {
     let names = context::names(client, paths::HISTORY).await?;
     Ok(names.iter().filter_map(|name| JobName::parse(name).ok()).collect())
-}
-
-/// The outcome of the run whose end was written just before this one's.
-///
-/// The servers' order of writes decides, not the nodes' clocks. In an untrimmed history only the newest records are
-/// considered.
-pub(super) async fn outcome_before<C: Session>(client: &C, run: &RunId) -> Result<Option<Outcome>, SessionError> {
-    let parent = paths::job_history(run.job());
-    let mut names = context::or_none(context::newest_history(client, run.job(), context::MOST_RECENT).await)?;
-    let own = run.to_string();
-    if !names.contains(&own) {
-        names.push(own);
-    }
-    let found = context::get_history(client, &parent, names).await?.found;
-    let ends = found.into_iter().filter_map(|(_, data, stat)| match serde_json::from_slice(&data) {
-        // Ends written in the same transaction are ordered by their time.
-        Ok(HistoryRecord::Run(end)) => Some(((stat.created, end.ended_at), end)),
-        _ => None,
-    });
-    let mut ends: Vec<_> = ends.collect();
-    ends.sort_by_key(|(order, _)| *order);
-    let own = ends.iter().position(|(_, end)| end.run.id() == *run);
-    Ok(own.and_then(|own| own.checked_sub(1)).map(|before| ends[before].1.outcome))
 }
 
 fn read_error(error: SessionError) -> ReadError {
@@ -265,46 +194,21 @@ mod tests {
     use crate::recipes::context::json;
     use crate::recipes::tests_support::Server;
     use crate::test_records::{record, success};
+    use cronkeeper_core::run::RunEnd;
 
-    fn put(server: &Server, second: i64, outcome: Outcome) -> RunId {
-        put_long(server, second, 0, outcome)
+    fn put(server: &Server, second: i64) {
+        put_long(server, second, 0);
     }
 
     /// A run that took this many seconds, written as soon as it had ended.
-    fn put_long(server: &Server, second: i64, took: i64, outcome: Outcome) -> RunId {
+    fn put_long(server: &Server, second: i64, took: i64) {
         let end = success(record("backup", second, "0x1"));
-        let end = RunEnd { outcome, ended_at: end.ended_at + SignedDuration::from_secs(took), ..end };
+        let end = RunEnd { ended_at: end.ended_at + SignedDuration::from_secs(took), ..end };
         let id = end.run.id();
         let mut tree = server.tree();
         tree.time_ms = end.ended_at.as_millisecond();
         tree.put(&paths::job_history(id.job()), "");
         tree.put(&paths::history(&id), json(&HistoryRecord::Run(end)));
-        id
-    }
-
-    #[test]
-    fn the_end_before_is_found_among_the_newest_of_ten_thousand() {
-        let server = Server::default();
-        (0..9_998).for_each(|second| drop(put(&server, second, Outcome::Success)));
-        put(&server, 20_000, Outcome::Failure);
-        let own = put(&server, 10_000, Outcome::Success);
-        let old = put(&server, 9_999, Outcome::Success);
-        let before = |run: &RunId| outcome_before(&server, run).now_or_never().unwrap().unwrap();
-        assert_eq!(before(&own), Some(Outcome::Failure));
-        assert_eq!(before(&old), Some(Outcome::Success));
-        let tree = server.tree();
-        assert!(tree.reads <= 2 * (context::MOST_RECENT + 1), "{}", tree.reads);
-    }
-
-    /// When the job last succeeded; another job without records is asked for too.
-    fn last_success(server: &Server) -> Option<i64> {
-        last_success_until(server, Timestamp::MAX)
-    }
-
-    fn last_success_until(server: &Server, until: Timestamp) -> Option<i64> {
-        let jobs = vec![JobName::parse("backup").unwrap(), JobName::parse("none").unwrap()];
-        let found = last_successes(server, jobs, until).now_or_never().unwrap().unwrap();
-        found.into_values().next().map(Timestamp::as_second)
     }
 
     fn newest(server: &Server, records: usize) -> Vec<i64> {
@@ -318,21 +222,9 @@ mod tests {
     const MINUTE: i64 = 60;
 
     #[test]
-    fn the_last_success_is_found_behind_failures_and_skips_without_reading_the_rest() {
-        let server = Server::default();
-        (0..30).for_each(|minute| drop(put(&server, minute * 2 * MINUTE, Outcome::Success)));
-        let found = last_success(&server);
-        assert!(found.is_some() && server.tree().reads == 1, "{found:?} {}", server.tree().reads);
-        (30..35).for_each(|minute| drop(put(&server, minute * 2 * MINUTE, Outcome::Failure)));
-        let skip = HistoryRecord::Skip(crate::test_records::skip("backup", 36 * 2 * MINUTE));
-        server.tree().put(&paths::history(&skip.id()), json(&skip));
-        assert_eq!((last_success(&server), server.tree().reads), (found, 1 + 1 + NEXT_RECORDS));
-    }
-
-    #[test]
     fn what_cannot_be_read_of_a_history_is_counted() {
         let server = Server::default();
-        (0..3).for_each(|minute| drop(put(&server, minute * MINUTE, Outcome::Success)));
+        (0..3).for_each(|minute| put(&server, minute * MINUTE));
         let name = |minute: i64| paths::history(&record("backup", minute * MINUTE, "s").id());
         server.tree().put(&name(5), "{");
         server.tree().put(&name(6), "x".repeat(900_000));
@@ -344,32 +236,11 @@ mod tests {
     }
 
     #[test]
-    fn a_success_in_the_future_is_none() {
-        let server = Server::default();
-        [1, 2, 9].into_iter().for_each(|minute| drop(put(&server, minute * MINUTE, Outcome::Success)));
-        let until = |minute: i64| last_success_until(&server, Timestamp::from_second(minute * MINUTE).unwrap());
-        assert!(until(5).is_some_and(|at| at / MINUTE == 2) && until(10).is_some_and(|at| at / MINUTE == 9));
-        assert_eq!(until(0), None);
-    }
-
-    #[test]
-    fn a_success_behind_hundreds_of_failures_is_found() {
-        let server = Server::default();
-        put(&server, 0, Outcome::Success);
-        (1..500).for_each(|minute| drop(put(&server, minute * MINUTE, Outcome::Failure)));
-        assert!(last_success(&server).is_some());
-    }
-
-    #[test]
     fn a_run_that_ended_last_is_the_newest_however_many_were_due_after_it() {
         let server = Server::default();
-        (1..200).for_each(|minute| drop(put(&server, minute * MINUTE, Outcome::Success)));
-        put_long(&server, 0, 250 * MINUTE, Outcome::Success);
+        (1..200).for_each(|minute| put(&server, minute * MINUTE));
+        put_long(&server, 0, 250 * MINUTE);
         assert_eq!(newest(&server, 3), [0, 199 * MINUTE, 198 * MINUTE]);
-        let last = last_end(&server, &JobName::parse("backup").unwrap(), |_| true).now_or_never().unwrap().unwrap();
-        let last = last.unwrap();
-        assert_eq!(last.run.scheduled_at().as_second(), 0);
-        assert_eq!(last_success(&server), Some(last.at.as_second()));
         assert!(server.tree().reads < 60, "{}", server.tree().reads);
     }
 
@@ -383,22 +254,22 @@ mod tests {
         let (all, defined) = (Filter::default(), Defined::default());
         assert_eq!(since(&defined, &all), None);
         let written_at = |second| success(record("backup", second, "0x1")).ended_at.as_second();
-        (1..20).for_each(|second| drop(put(&server, second, Outcome::Success)));
+        (1..20).for_each(|second| put(&server, second));
         assert_eq!(since(&defined, &all), None, "none can have been trimmed");
-        (20..31).for_each(|second| drop(put(&server, second, Outcome::Success)));
+        (20..31).for_each(|second| put(&server, second));
         assert_eq!(since(&defined, &all), Some(written_at(11)), "the twentieth newest");
         let five = Defined { history_limits: [(JobName::parse("backup").unwrap(), 5)].into(), ..Defined::default() };
         assert_eq!(since(&five, &all), Some(written_at(26)));
         assert_eq!(since(&five, &Filter::of_job(JobName::parse("other").unwrap())), None);
         // Which run was due last says nothing: the one that was written last is the newest.
-        put_long(&server, 0, 100, Outcome::Success);
+        put_long(&server, 0, 100);
         assert_eq!(since(&five, &all), Some(written_at(27)));
     }
 
     #[test]
     fn of_ten_thousand_records_only_the_wanted_ones_are_read() {
         let server = Server::default();
-        (0..10_000).for_each(|second| drop(put(&server, second, Outcome::Success)));
+        (0..10_000).for_each(|second| put(&server, second));
         assert_eq!(newest(&server, 200), (9_800..10_000).rev().collect::<Vec<_>>());
         let tree = server.tree();
         // Besides the wanted ones, those that a node whose clock is a minute ahead may have written.

@@ -296,8 +296,9 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
         self.service.emit(coordination::Event::Ledger(event));
     }
 
+    /// Answers a commit that was not accepted, as far as is known.
     pub fn answer(&self, id: CommitId, answer: Commit) {
-        self.emit_ledger(ledger::Event::Answered { id, answer });
+        self.emit_ledger(ledger::Event::Answered { id, answer, before: None });
     }
 
     /// The data of the node's member.

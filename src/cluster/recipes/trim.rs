@@ -40,6 +40,7 @@ use futures_util::stream::FuturesUnordered;
 
 use super::bounded;
 use super::context::{self, MOST_DELETES, SessionContext, SessionError};
+use super::lasts;
 use crate::paths;
 use crate::tree::{AtVersion, CommitError, Error, Op, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
@@ -397,7 +398,7 @@ impl<C: Session, K: Clock> Trimmer<C, K> {
         self.steps.push(match left.pop_front() {
             None => Box::pin(async move { CompletedTrim(TrimResult::Jobs(jobs(&context).await)) }),
             Some(job) => Box::pin(async move {
-                let result = record_names(&context, &job).await.map(|names| names.len());
+                let result = sweep(&context, &job).await;
                 CompletedTrim(TrimResult::Swept { job, result })
             }),
         });
@@ -477,6 +478,15 @@ async fn list<C: Session, K: Clock>(
         listed.extend(found.found.iter().filter_map(|(name, data, stat)| ListedRecord::new(job, name, data, stat)));
     }
     Ok(listed)
+}
+
+/// Counts a job's records, and writes `last/<job>` if there is none.
+async fn sweep<C: Session, K: Clock>(context: &SessionContext<C, K>, job: &JobName) -> Result<usize, SessionError> {
+    let records = record_names(context, job).await?.len();
+    if records > 0 {
+        lasts::fill_in(context.line()?, job).await?;
+    }
+    Ok(records)
 }
 
 /// The names of a job's records. Nodes with any other name are not cronkeeper's and must not be removed.

@@ -6,24 +6,29 @@ use rusqlite::types::ToSqlOutput;
 use rusqlite::{OptionalExtension, ToSql, Transaction, params};
 use serde::Serialize;
 
-use super::{read, requests};
+use super::{last, read, requests};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Change, Commit, Existing, Write};
-use cronkeeper_core::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, RunState, Version};
+use cronkeeper_core::run::{HistoryRecord, JobRecord, Outcome, RunEnd, RunId, RunRecord, RunState, Version};
 
 /// Most records of a kind that one call of [`trim`] deletes: other processes wait for its transaction.
 const MOST_DELETES: u32 = 500;
 
-/// Applies a change. The caller has checked the term's token and the change's pipeline.
-pub(super) fn apply(tx: &Transaction<'_>, change: &Change) -> rusqlite::Result<Commit> {
+/// Applies a change. The caller has checked the term's token and the change's pipeline. Of an end that is written, also
+/// returns the outcome of the end before it.
+pub(super) fn apply(tx: &Transaction<'_>, change: &Change) -> rusqlite::Result<(Commit, Option<Outcome>)> {
     let writes = change.writes();
     for write in &writes {
         if !holds(tx, write)? {
-            return Ok(Commit::Superseded);
+            return Ok((Commit::Superseded, None));
         }
     }
     writes.iter().try_for_each(|write| carry_out(tx, write))?;
-    Ok(Commit::Accepted)
+    let before = match change {
+        Change::End { end, .. } => last::note(tx, end)?,
+        _ => None,
+    };
+    Ok((Commit::Accepted, before))
 }
 
 /// True if the write's precondition holds.
@@ -61,12 +66,17 @@ fn carry_out(tx: &Transaction<'_>, write: &Write<'_>) -> rusqlite::Result<()> {
     }
 }
 
-/// Writes an end that a dead member left, if the run is still that member's attempt. Returns the run's last version.
-pub(super) fn end_left_open(tx: &Transaction<'_>, end: &RunEnd) -> rusqlite::Result<Option<Version>> {
+/// Writes an end that a dead member left, if the run is still that member's attempt. Returns the run's last version, and
+/// the outcome of the end before it.
+pub(super) fn end_left_open(
+    tx: &Transaction<'_>,
+    end: &RunEnd,
+) -> rusqlite::Result<Option<(Version, Option<Outcome>)>> {
     match read::run(tx, &end.run.id())? {
         Some((run, at)) if run.owner == end.run.owner && run.attempt == end.run.attempt => {
             let end = Change::End { at, end: end.clone(), as_leader: false };
-            Ok((apply(tx, &end)? == Commit::Accepted).then_some(at))
+            let (answer, before) = apply(tx, &end)?;
+            Ok((answer == Commit::Accepted).then_some((at, before)))
         }
         _ => Ok(None), // another node has settled the run
     }

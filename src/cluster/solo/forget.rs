@@ -50,7 +50,8 @@ pub(super) fn all(
 }
 
 /// All jobs with records.
-const RECORDED_JOBS: &str = "SELECT job FROM jobs UNION SELECT DISTINCT job FROM history UNION SELECT job FROM control";
+const RECORDED_JOBS: &str = "SELECT job FROM jobs UNION SELECT DISTINCT job FROM history
+                             UNION SELECT job FROM last UNION SELECT job FROM control";
 /// The jobs that have been missing since before an instant and have no history after it.
 const DUE_JOBS: &str = "SELECT job FROM gone WHERE since <= ?1
                     AND NOT EXISTS (SELECT 1 FROM history WHERE history.job = gone.job AND history.at > ?1)";
@@ -79,9 +80,12 @@ fn busy(db: &Connection) -> rusqlite::Result<BTreeSet<JobName>> {
 
 fn remove(tx: &Transaction<'_>, job: &JobName) -> rusqlite::Result<usize> {
     let records = tx.prepare_cached("DELETE FROM history WHERE job = ?1")?.execute([job.as_str()])?;
-    for sql in
-        ["DELETE FROM control WHERE job = ?1", "DELETE FROM jobs WHERE job = ?1", "DELETE FROM gone WHERE job = ?1"]
-    {
+    for sql in [
+        "DELETE FROM last WHERE job = ?1",
+        "DELETE FROM control WHERE job = ?1",
+        "DELETE FROM jobs WHERE job = ?1",
+        "DELETE FROM gone WHERE job = ?1",
+    ] {
         tx.prepare_cached(sql)?.execute([job.as_str()])?;
     }
     Ok(records)

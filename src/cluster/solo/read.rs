@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::de::DeserializeOwned;
 
@@ -13,10 +12,10 @@ use super::members::{MemberName, Members};
 use super::requests;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{
-    Filter, Gathering, JobEntry, LastEnd, MOST_LOOKED_UP, Newest, OperatorRequests, OwnerState, RECORDS_LOOKED_UP,
-    Running, Snapshot, Window, unreadable,
+    Filter, Gathering, JobEntry, MOST_LOOKED_UP, Newest, OperatorRequests, OwnerState, RECORDS_LOOKED_UP, Running,
+    Snapshot, Window, unreadable,
 };
-use cronkeeper_core::run::{HistoryRecord, Outcome, RunId, RunRecord, Version};
+use cronkeeper_core::run::{HistoryRecord, RunId, RunRecord, Version};
 
 /// The ledger without the history, and without the state of the runs' owners.
 #[derive(Debug, Default)]
@@ -165,63 +164,6 @@ pub(super) fn history_within(
     }
     let newest = gathering.newest();
     Ok(Newest { is_cut: newest.is_cut || is_late, ..newest })
-}
-
-/// The newest readable end of each job's runs. Records are read one at a time, newest first.
-pub(super) fn lasts(db: &Connection) -> rusqlite::Result<BTreeMap<JobName, LastEnd>> {
-    // The index has the names; a record is read only for the newest.
-    let mut names = db.prepare_cached("SELECT DISTINCT job FROM history WHERE kind = 'run'")?;
-    let names: Vec<String> = names.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-    let sql = "SELECT record FROM history WHERE job = ?1 AND kind = 'run' ORDER BY at DESC";
-    let mut statement = db.prepare_cached(sql)?;
-    let mut lasts = BTreeMap::new();
-    for name in names {
-        let mut texts = statement.query([&name])?;
-        while let Some(row) = texts.next()? {
-            if let Ok(HistoryRecord::Run(end)) = parsed(&row.get::<_, String>(0)?) {
-                lasts.insert(end.run.job.clone(), LastEnd::from(&end));
-                break;
-            }
-        }
-    }
-    Ok(lasts)
-}
-
-/// The newest end of each of these jobs' runs that succeeded, not counting what ended after `until`. Records are read
-/// one at a time, newest first.
-pub(super) fn last_successes(
-    db: &Connection,
-    jobs: Vec<JobName>,
-    until: Timestamp,
-) -> rusqlite::Result<BTreeMap<JobName, Timestamp>> {
-    let sql = "SELECT record FROM history WHERE job = ?1 AND kind = 'run' ORDER BY at DESC";
-    let mut statement = db.prepare_cached(sql)?;
-    let mut found = BTreeMap::new();
-    for job in jobs {
-        let mut texts = statement.query([job.as_str()])?;
-        while let Some(row) = texts.next()? {
-            match parsed(&row.get::<_, String>(0)?) {
-                Ok(HistoryRecord::Run(end)) if end.outcome == Outcome::Success && end.ended_at <= until => {
-                    found.insert(job, end.ended_at);
-                    break;
-                }
-                _ => {}
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// The outcome of the job's run that ended before this one. Row ids increase in the order of writing.
-pub(super) fn outcome_before(db: &Connection, run: &RunId) -> rusqlite::Result<Option<Outcome>> {
-    let sql = "SELECT record FROM history WHERE job = ?1 AND kind = 'run'
-               AND rowid < (SELECT rowid FROM history WHERE run = ?2) ORDER BY rowid DESC LIMIT 1";
-    let found = params![run.job().as_str(), run.to_string()];
-    let text: Option<String> = db.prepare_cached(sql)?.query_row(found, |row| row.get(0)).optional()?;
-    Ok(text.and_then(|text| match parsed(&text) {
-        Ok(HistoryRecord::Run(end)) => Some(end.outcome),
-        _ => None,
-    }))
 }
 
 pub(super) fn versioned(db: &Connection, sql: &str, key: &str) -> rusqlite::Result<Option<(Version, String)>> {

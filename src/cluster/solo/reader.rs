@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
@@ -12,11 +11,11 @@ use tokio::sync::watch;
 use super::background::BackendNotice;
 use super::members::Members;
 use super::queue::{Queue, QueueEntry};
-use super::{read, requests, wanted};
+use super::{last, read, requests, wanted};
 use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
 use cronkeeper_core::election;
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::ledger::{Filter, LastEnd, Newest, Snapshot, Window};
+use cronkeeper_core::ledger::{Filter, Last, Newest, Snapshot, Window};
 use cronkeeper_core::run::{HistoryRecord, RunId, RunRecord, Version};
 
 /// How long a read of the history may take: its caller waits no longer, and cannot stop it.
@@ -76,14 +75,9 @@ impl Reader for SoloReader {
         on_blocking_thread(move || read::history_within(&open(&ledger)?, &filter, window, HISTORY).map_err(read_error))
     }
 
-    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>> {
+    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, Last>> {
         let ledger = self.ledger.clone();
-        on_blocking_thread(move || read::lasts(&open(&ledger)?).map_err(read_error))
-    }
-
-    fn last_successes(&self, jobs: Vec<JobName>, until: Timestamp) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
-        let ledger = self.ledger.clone();
-        on_blocking_thread(move || read::last_successes(&open(&ledger)?, jobs, until).map_err(read_error))
+        on_blocking_thread(move || last::all(&open(&ledger)?).map_err(read_error))
     }
 }
 

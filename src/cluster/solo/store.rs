@@ -17,13 +17,16 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
 use super::commit;
 use super::forget;
+use super::last;
 use super::read::{self, Rows};
 use super::reap::DeadMember;
 use super::requests;
 use super::wanted;
 use crate::safe_path;
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::ledger::{Change, Commit, ControlEntry, Event, JobEntry, OperatorRequests, Pipelines};
+use cronkeeper_core::ledger::{
+    Change, Commit, ControlEntry, Event, JobEntry, LastSuccess, OperatorRequests, Pipelines,
+};
 use cronkeeper_core::run::{NodeControl, Outcome, RunEnd, RunId, RunRecord, Version};
 use cronkeeper_core::term::{FencingToken, NodeName};
 
@@ -91,29 +94,31 @@ impl Store {
             make_tables(&tx)?;
             forget::make_table(&tx)?;
             wanted::make_table(&tx)?;
+            last::make_table(&tx)?;
             tx.commit()?;
         }
         Ok(Self { db })
     }
 
-    /// Writes the changes in order, each as a whole or not at all. On an error none is written.
+    /// Writes the changes in order, each as a whole or not at all. On an error none is written. Of an end that was written,
+    /// also returns the outcome of the end before it.
     pub(super) fn commit<'a>(
         &mut self,
         term: Option<FencingToken>,
         pipelines: &mut Pipelines,
         changes: impl IntoIterator<Item = &'a Change>,
-    ) -> Result<Vec<Commit>> {
+    ) -> Result<Vec<(Commit, Option<Outcome>)>> {
         let tx = self.write()?;
         let leads = term.is_some() && term == Some(newest_token(&tx)?);
         let answers = changes
             .into_iter()
             .map(|change| {
                 let answer = match (leads || !change.is_fenced(), pipelines.is_broken(change)) {
-                    (false, _) => Commit::Fenced,
-                    (true, true) => Commit::Superseded,
+                    (false, _) => (Commit::Fenced, None),
+                    (true, true) => (Commit::Superseded, None),
                     (true, false) => commit::apply(&tx, change)?,
                 };
-                pipelines.answered(change, answer);
+                pipelines.answered(change, answer.0);
                 Ok(answer)
             })
             .collect::<rusqlite::Result<_>>()?;
@@ -203,13 +208,8 @@ impl Store {
         Ok(read::recorded(&self.db, job)?)
     }
 
-    pub(super) fn outcome_before(&self, run: &RunId) -> Result<Option<Outcome>> {
-        Ok(read::outcome_before(&self.db, run)?)
-    }
-
-    /// The end of the job's last run that succeeded.
-    pub(super) fn last_success(&self, job: &JobName) -> Result<Option<Timestamp>> {
-        Ok(read::last_successes(&self.db, vec![job.clone()], Timestamp::MAX)?.remove(job))
+    pub(super) fn last_success(&self, job: &JobName) -> Result<LastSuccess> {
+        Ok(last::success(&self.db, job)?)
     }
 
     /// A number that changes when another connection has written. Reading it is cheap: it is in shared memory.
@@ -230,8 +230,8 @@ impl Store {
 
 fn settle_dead(tx: &Transaction<'_>, dead: &[DeadMember]) -> rusqlite::Result<Vec<Event>> {
     let ended = |end: &RunEnd| {
-        let at = commit::end_left_open(tx, end).transpose()?;
-        Some(at.map(|at| Event::Ended { end: Box::new(end.clone()), at }))
+        let written = commit::end_left_open(tx, end).transpose()?;
+        Some(written.map(|(at, before)| Event::Ended { end: Box::new(end.clone()), at, before }))
     };
     let events = dead.iter().flat_map(|member| &member.ends).filter_map(ended).collect::<rusqlite::Result<_>>()?;
     if dead.iter().all(|member| member.noted.is_none()) {
@@ -272,7 +272,7 @@ fn newest_token(tx: &Transaction<'_>) -> rusqlite::Result<FencingToken> {
 /// True if all tables are there, in the format of this version.
 fn is_complete(db: &Connection) -> rusqlite::Result<bool> {
     let format: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    Ok(format == SCHEMA && forget::has_table(db)? && wanted::has_table(db)?)
+    Ok(format == SCHEMA && forget::has_table(db)? && wanted::has_table(db)? && last::has_table(db)?)
 }
 
 fn make_tables(tx: &Transaction<'_>) -> Result<()> {
@@ -323,6 +323,7 @@ mod tests {
         make_tables(&tx).unwrap();
         forget::make_table(&tx).unwrap();
         wanted::make_table(&tx).unwrap();
+        last::make_table(&tx).unwrap();
         tx.commit().unwrap();
         Store { db }
     }
@@ -341,6 +342,7 @@ mod tests {
                 let sql = "INSERT OR REPLACE INTO history VALUES (?1, ?2, 'run', 1, 0, ?3)";
                 tx.execute(sql, params![key.rsplit('/').next(), job, record])
             }
+            "last" => tx.execute("INSERT OR REPLACE INTO last VALUES (?1, ?2)", params![key, record]),
             _ => Ok(0),
         };
         written.unwrap() > 0
@@ -362,11 +364,11 @@ mod tests {
     fn is_read(tx: &Transaction<'_>, text: &str) -> bool {
         let lines = text.lines().filter(|line| put(tx, line)).count();
         let (rows, runs) = (read::rows_for_takeover(tx).unwrap(), read::running(tx, &mut Vec::new()).unwrap());
-        let (_, _) = (read::history(tx, &Filter::default(), Window::of(10)).unwrap(), read::lasts(tx).unwrap());
-        read::last_successes(tx, runs.iter().map(|(run, _)| run.job.clone()).collect(), Timestamp::MAX).unwrap();
+        let (_, _) = (read::history(tx, &Filter::default(), Window::of(10)).unwrap(), last::all(tx).unwrap());
         let (by, at) = ("root".to_owned(), Timestamp::MAX);
         for (run, version) in &runs {
-            read::outcome_before(tx, &run.id()).unwrap();
+            last::success(tx, &run.job).unwrap();
+            last::note(tx, &RunEnd::unseen(run, Outcome::Failure, None, at)).unwrap();
             let request = KillRequest { reason: Reason::Operator, by: by.clone(), at, force: true };
             requests::kill(tx, &run.id(), request).unwrap();
             commit::release_unstarted(tx, run.clone(), *version).unwrap();

@@ -23,7 +23,9 @@ use crate::state_dir::BackendIdentity;
 use crate::test_records::{self, record, success};
 use cronkeeper_core::coordination::{Event, Request};
 use cronkeeper_core::job::{Digest, JobName};
-use cronkeeper_core::ledger::{Change, Commit, CommitId, OwnerState, Pipelines, SkipWrite, Snapshot, Window};
+use cronkeeper_core::ledger::{
+    Change, Commit, CommitId, LastSuccess, OwnerState, Pipelines, SkipWrite, Snapshot, Window,
+};
 use cronkeeper_core::run::journal::Journal as _;
 use cronkeeper_core::run::{HistoryRecord, JobRecord, Nonce, Outcome, Owner, RunId, RunRecord, Skip, Traces, Version};
 use cronkeeper_core::term::{FencingToken, SessionId, Term};
@@ -104,7 +106,7 @@ impl Node {
     async fn commit(&mut self, change: Change) -> Commit {
         let sent = self.send(change);
         self.until(|event| match event {
-            Event::Ledger(ledger::Event::Answered { id, answer }) if id == sent => Some(answer),
+            Event::Ledger(ledger::Event::Answered { id, answer, .. }) if id == sent => Some(answer),
             _ => None,
         })
         .await

@@ -33,8 +33,8 @@ const MOST_SHOWN: usize = 20;
 const UNLISTED: &str = "identities that this node may not list";
 
 /// The parents whose children are checked too. The history is not among them: it has one more level.
-const WITH_RECORDS: [&str; 6] =
-    [paths::JOBS, paths::RUNNING, paths::CONTROL, paths::TRIGGERS, paths::GONE, paths::WANTED];
+const WITH_RECORDS: [&str; 7] =
+    [paths::JOBS, paths::RUNNING, paths::LAST, paths::CONTROL, paths::TRIGGERS, paths::GONE, paths::WANTED];
 
 /// The paths that everything else depends on. Some of them may not exist.
 pub(super) fn base_paths() -> impl Iterator<Item = &'static str> {

@@ -17,7 +17,7 @@ use crate::coordination::Request;
 use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{Change, Commit, CommitId};
 use crate::process::Order;
-use crate::run::{Nonce, RunEnd, RunId};
+use crate::run::{Nonce, Outcome, RunEnd, RunId};
 use crate::term::{FencingToken, NodeName, SessionId, Term};
 use crate::{election, ledger, run_lock};
 
@@ -28,10 +28,16 @@ pub(super) enum Fact {
     JobChanged(JobName),
     /// A commit about this job was answered, so the job can be decided on again.
     JobReleased(JobName),
-    /// A run ended and this node did not write its end, so the outcome of the job's last run is unknown from now on.
+    /// A run of this job ended and this node did not write its end, so it does not know how.
     OutcomeUnknown(JobName),
-    /// The ledger accepted this end from this node. The job is the definition that the run used, if known.
-    Ended(Option<Arc<Job>>, Box<RunEnd>),
+    /// The ledger accepted this end from this node.
+    Ended {
+        /// The definition that the run used, if known.
+        job: Option<Arc<Job>>,
+        end: Box<RunEnd>,
+        /// The outcome of the job's end that was written before it.
+        before: Option<Outcome>,
+    },
     /// The ledger accepted this skip from this node.
     Skipped(UnreportedSkip),
     /// The ledger accepted that this alarm was raised or ended.

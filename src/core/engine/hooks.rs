@@ -4,8 +4,10 @@
 //! ```text
 //!   first program began ────────► on_start ───┐
 //!   end, skip or alarm accepted ─► which hooks ─► waits ─► RunHook ─► ended ─► reported
-//!                                     └─ on_recovery: how did the run before end? ─┘
 //! ```
+//!
+//! `on_recovery` runs after a success if the end that was written before it was none. The ledger says which that was when
+//! it accepts an end, whichever node wrote the one before.
 //!
 //! `on_start` runs on the node of the first attempt whose program begins, beside it. A later attempt finds that one in its
 //! record, whichever node has it, so the hook is not run again.
@@ -19,7 +21,6 @@
 
 pub(super) mod call;
 mod queue;
-mod recovery;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,17 +31,15 @@ pub use self::queue::AT_ONCE;
 use self::queue::{HookQueue, Load};
 #[cfg(test)]
 pub(super) use self::queue::{LARGEST, LONGEST, ROUTINE_AT_ONCE};
-use self::recovery::Recovery;
 use super::command::Command;
 use super::commits::UnreportedSkip;
 use super::context::Context;
 pub use super::report::HookOutcome;
 use super::report::{AlarmChange, AlarmNews, Report};
 use crate::clock::Uptime;
-use crate::job::{Hook, Job, JobName};
-use crate::ledger::Request;
+use crate::job::{Hook, Job};
 use crate::process::{EndedBy, Ending, Order, StartFailure, TreeId, UnusableFile};
-use crate::run::{Outcome, RunEnd, RunId, RunRecord, SkipReason, millis};
+use crate::run::{Outcome, RunEnd, RunRecord, SkipReason, millis};
 use crate::start_problem::StartProblem;
 
 /// Timeout of a hook: then SIGTERM, and SIGKILL after the job's `kill_grace`.
@@ -48,19 +47,18 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// The warden kills a hook by itself this long after the engine should have stopped it.
 const SLACK: Duration = Duration::from_secs(10);
 
-/// The hooks of this node: waiting, running, and possible recoveries.
+/// The hooks of this node, waiting and running.
 #[derive(Debug, Default)]
 pub(super) struct Hooks {
     queue: HookQueue,
-    recovery: Recovery,
     /// When running hooks time out.
     timeouts: BTreeSet<(Uptime, TreeId)>,
 }
 
 impl Hooks {
-    /// True while no hook runs, waits, or depends on a pending history read.
+    /// True while no hook runs or waits.
     pub fn is_idle(&self) -> bool {
-        self.queue.is_idle() && self.recovery.is_idle()
+        self.queue.is_idle()
     }
 
     /// When the next hook times out.
@@ -75,14 +73,17 @@ impl Hooks {
         }
     }
 
-    /// Handles an end that the ledger accepted from this node. `sees_all`: this node leads, and no other node has a run
-    /// of the job.
-    pub fn follow_end(&mut self, cx: &mut Context, job: Option<Arc<Job>>, end: RunEnd, sees_all: bool) {
+    /// Handles an end that the ledger accepted from this node. `before` is the outcome of the job's end that was written
+    /// before it.
+    pub fn follow_end(&mut self, cx: &mut Context, job: Option<Arc<Job>>, end: RunEnd, before: Option<Outcome>) {
         let Some(job) = job.or_else(|| cx.job(&end.run.job).cloned()) else { return };
         let end = Arc::new(end);
-        let hook = if end.outcome == Outcome::Success { Hook::Success } else { Hook::Failure };
+        let has_succeeded = end.outcome == Outcome::Success;
+        let hook = if has_succeeded { Hook::Success } else { Hook::Failure };
         self.call(cx, hook, &job, Cause::Ended(Arc::clone(&end)));
-        self.check_recovery(cx, &job, end, sees_all);
+        if has_succeeded && before.is_some_and(|before| before != Outcome::Success) {
+            self.call(cx, Hook::Recovery, &job, Cause::Ended(end));
+        }
     }
 
     /// Handles a skip that the ledger accepted from this node.
@@ -117,14 +118,14 @@ impl Hooks {
         if !call.is_routine() {
             self.make_room(cx, Load::of(call.bytes()));
         }
-        if let Err(call) = self.queue.wait(call, self.recovery.load()) {
+        if let Err(call) = self.queue.wait(call) {
             report(cx, &call, HookOutcome::Dropped, None);
         }
     }
 
     /// Drops routine hooks, as far as another one needs their room.
     fn make_room(&mut self, cx: &mut Context, load: Load) {
-        while let Some(dropped) = self.queue.give_way(load, self.recovery.load()) {
+        while let Some(dropped) = self.queue.give_way(load) {
             report(cx, &dropped, HookOutcome::Dropped, None);
         }
     }
@@ -197,77 +198,9 @@ impl Hooks {
             cx.order(Order::Kill { tree_id });
             report(cx, &call, HookOutcome::Killed, None);
         }
-        let recoveries = self.recovery.close().into_iter().map(HookCall::OfJob);
-        for call in waiting.into_iter().chain(recoveries) {
+        for call in waiting {
             report(cx, &call, HookOutcome::Dropped, None);
         }
-    }
-
-    /// Finds out if an end that this node has written is a recovery.
-    fn check_recovery(&mut self, cx: &mut Context, job: &Arc<Job>, end: Arc<RunEnd>, sees_all: bool) {
-        let before = self.recovery.take_last(&job.name);
-        let sees_all = !self.recovery.was_overtaken(&job.name) && sees_all;
-        if !job.hooks.contains_key(&Hook::Recovery) {
-            return;
-        }
-        if sees_all {
-            self.recovery.note_last(&job.name, end.outcome);
-        }
-        if end.outcome != Outcome::Success {
-            return;
-        }
-        match before.filter(|_| sees_all) {
-            Some(before) => self.recover(cx, job, end, Some(before)),
-            None => self.request_previous_outcome(
-                cx,
-                JobHookCall { hook: Hook::Recovery, job: Arc::clone(job), cause: Cause::Ended(end) },
-            ),
-        }
-    }
-
-    fn recover(&mut self, cx: &mut Context, job: &Arc<Job>, end: Arc<RunEnd>, before: Option<Outcome>) {
-        if before.is_some_and(|before| before != Outcome::Success) {
-            self.call(cx, Hook::Recovery, job, Cause::Ended(end));
-        }
-    }
-
-    fn request_previous_outcome(&mut self, cx: &mut Context, call: JobHookCall) {
-        let load = Load::of(call.bytes());
-        self.make_room(cx, load);
-        if !self.queue.has_room(load, self.recovery.load()) {
-            return report(cx, &HookCall::OfJob(call), HookOutcome::Dropped, None);
-        }
-        if self.recovery.push(call) {
-            self.repeat_request(cx);
-        }
-    }
-
-    /// Reads the outcome before the first possible recovery. Repeated under a new session, because a read requested
-    /// under an earlier one may never be answered.
-    pub fn repeat_request(&self, cx: &mut Context) {
-        if let (Some(run), true) = (self.recovery.requested_run(), cx.session.is_some()) {
-            cx.ledger(Request::ReadBefore(run));
-        }
-    }
-
-    /// Handles the outcome of the run that ended before this one; `None`: there was no such run.
-    pub fn on_before_read(&mut self, cx: &mut Context, run: &RunId, before: Option<Outcome>) {
-        let Some(call) = self.recovery.answered(run) else { return };
-        if let JobHookCall { job, cause: Cause::Ended(end), .. } = call {
-            self.recover(cx, &job, end, before);
-        }
-        self.repeat_request(cx);
-    }
-
-    /// Forgets the outcome of the job's last run: another run has ended since, and this node did not see how. Of this
-    /// node's own runs, the ends of so many are `unanswered`.
-    pub fn forget_last_outcome(&mut self, job: &JobName, unanswered: usize) {
-        self.recovery.overtake(job, unanswered);
-    }
-
-    /// Forgets all last outcomes: other leaders have ended runs, or will, so each must be read from the ledger.
-    pub fn forget_last_outcomes(&mut self) {
-        self.recovery.forget_all();
     }
 }
 

@@ -178,9 +178,9 @@ impl Leader {
         self.alarms.read_again(job, &self.book);
     }
 
-    /// Takes the end of the job's last run that succeeded, as read.
-    pub fn on_success_read(&mut self, cx: &Context, job: &JobName, found: LastSuccess) {
-        self.alarms.on_success_read(cx, job, found);
+    /// Takes when jobs last succeeded, as read.
+    pub fn on_successes_read(&mut self, cx: &Context, found: BTreeMap<JobName, LastSuccess>) {
+        self.alarms.on_successes_read(cx, found);
     }
 
     /// Raises and ends alarms.

@@ -13,6 +13,7 @@ use crate::clock::Uptime;
 use crate::job::JobSet;
 use crate::ledger::{Commit, CommitId, Snapshot};
 use crate::process::Notice;
+use crate::run::Outcome;
 use crate::term::{Term, TermEnd};
 use crate::{election, ledger};
 
@@ -73,14 +74,13 @@ impl Parts {
 
     fn on_election(&mut self, cx: &mut Context, event: election::Event) {
         use election::Event as E;
-        let Self { runs, leader, hooks, shutdown, transfer, .. } = self;
+        let Self { runs, leader, shutdown, transfer, .. } = self;
         match event {
             E::Session { id, timeout } => {
                 runs.under(timeout);
                 cx.begin_session(id);
                 runs.on_session(cx);
                 runs.look_for_own_writes(cx);
-                hooks.repeat_request(cx);
             }
             E::Elected { term, lease_until, snapshot, took } => {
                 self.renew(cx, lease_until);
@@ -136,9 +136,9 @@ impl Parts {
 
     fn on_ledger(&mut self, cx: &mut Context, event: ledger::Event) {
         use ledger::Event as E;
-        let Self { runs, leader, hooks, .. } = self;
+        let Self { runs, leader, .. } = self;
         match (event, leader) {
-            (E::Answered { id, answer }, _) => self.on_answer(cx, id, answer),
+            (E::Answered { id, answer, before }, _) => self.on_answer(cx, id, answer, before),
             (E::Deferred(id), leader) => {
                 // Nothing more is decided about its job: due occurrences wait undecided.
                 if let Some(job) = cx.refused(id) {
@@ -152,8 +152,8 @@ impl Parts {
             }
             (E::Job(job, entry, control), Some(leader)) => leader.on_job_read(cx, runs, &job, entry, control),
             (E::OperatorRequests(requests), Some(leader)) => leader.on_requests(cx, runs, requests),
-            (E::LastSuccess(job, found), Some(leader)) => leader.on_success_read(cx, &job, found),
-            (E::Job(..) | E::OperatorRequests(_) | E::LastSuccess(..), None) => {}
+            (E::LastSuccesses(found), Some(leader)) => leader.on_successes_read(cx, found),
+            (E::Job(..) | E::OperatorRequests(_) | E::LastSuccesses(_), None) => {}
             (E::InFlight(all), _) => runs.on_in_flight(cx, &all),
             (E::Again(run, found), leader) => {
                 leader.iter_mut().for_each(|leader| leader.on_looked_up(cx, &run, &found));
@@ -161,11 +161,10 @@ impl Parts {
             }
             (E::Run(run, found), _) => runs.on_read(cx, &run, found),
             (E::OwnerGone(run, owner, found), _) => runs.on_news(cx, &run, News::OwnerGone(owner, found)),
-            (E::Before(run, before), _) => hooks.on_before_read(cx, &run, before),
             // The backend has ended a run of a dead process. If this process has taken the run over, it writes the same
             // end itself.
             (E::Ended { end, .. }, _) if runs.is_own(&end.run.id()) => {}
-            (E::Ended { end, .. }, _) => cx.facts.push_back(Fact::Ended(None, end)),
+            (E::Ended { end, before, .. }, _) => cx.facts.push_back(Fact::Ended { job: None, end, before }),
         }
     }
 
@@ -194,7 +193,7 @@ impl Parts {
         }
     }
 
-    fn on_answer(&mut self, cx: &mut Context, id: CommitId, answer: Commit) {
+    fn on_answer(&mut self, cx: &mut Context, id: CommitId, answer: Commit, before: Option<Outcome>) {
         let Self { runs, leader, .. } = self;
         let Some((requested, is_of_this_term)) = cx.answered(id, answer) else { return };
         let mut leader = leader.as_mut().filter(|_| is_of_this_term);
@@ -253,8 +252,10 @@ impl Parts {
             Purpose::Kill { run } => runs.on_kill_answer(cx, &run, id, answer),
             Purpose::ChangeOwner { run } => runs.on_change_owner_answer(cx, &run, id, answer),
             Purpose::Restore { run } => runs.on_restore_answer(cx, &run, id, answer),
-            Purpose::End { run, settled: None } => runs.on_own_end_answer(cx, &run, id, answer),
-            Purpose::End { run, settled: Some(end) } => runs.on_settled_end_answer(cx, &run, id, end, answer),
+            Purpose::End { run, settled: None } => runs.on_own_end_answer(cx, &run, id, answer, before),
+            Purpose::End { run, settled: Some(end) } => {
+                runs.on_settled_end_answer(cx, &run, id, end, answer, before);
+            }
         }
         runs.answered(cx, &requested.job, id);
         cx.facts.push_back(Fact::JobReleased(requested.job));
@@ -271,14 +272,12 @@ impl Parts {
                     runs.changed(cx, &job);
                 }
                 Fact::OutcomeUnknown(job) => {
-                    hooks.forget_last_outcome(&job, runs.unanswered_ends(&job));
                     leader.iter_mut().for_each(|leader| leader.on_outcome_unknown(&job));
                 }
-                Fact::Ended(job, end) => {
+                Fact::Ended { job, end, before } => {
                     cx.report(Report::Recorded(end.clone()));
-                    let sees_all = cx.leads() && !runs.has_other_nodes_runs(&end.run.job);
                     leader.iter_mut().for_each(|leader| leader.on_ended(cx, &end));
-                    hooks.follow_end(cx, job, *end, sees_all);
+                    hooks.follow_end(cx, job, *end, before);
                 }
                 Fact::Skipped(UnreportedSkip { skip, first, count }) => {
                     cx.report(Report::Skipped { skip: skip.clone(), first, count });
@@ -335,26 +334,24 @@ impl Parts {
 
     /// Begins a term, with the ledger as earlier leaders left it.
     fn take_over(&mut self, cx: &mut Context, term: Term, snapshot: Snapshot) {
-        let Self { runs, hooks, .. } = self;
+        let runs = &mut self.runs;
         for damage in snapshot.damaged {
             cx.report(Report::Damaged(damage));
         }
         cx.begin_term(term);
         let mut leader = Leader::new(snapshot.requests);
-        hooks.forget_last_outcomes();
         runs.begin_term(cx, snapshot.running);
         leader.adopt_jobs(cx, snapshot.jobs, &snapshot.decided);
         self.leader = Some(leader);
     }
 
     fn on_term_over(&mut self, cx: &mut Context, term: &Term, why: TermEnd) {
-        let Self { runs, hooks, .. } = self;
+        let runs = &mut self.runs;
         if cx.token() != Some(term.token) {
             return;
         }
         self.leader = None;
         cx.end_term();
-        hooks.forget_last_outcomes();
         runs.end_term(cx);
         cx.report(Report::TermOver { token: term.token, why });
         runs.kill_for_lease(cx, why);

@@ -185,11 +185,6 @@ impl Runs {
         self.active.group_of(job).cloned()
     }
 
-    /// True if another node has or may have a run of the job. That node knows its outcome before this one does.
-    pub fn has_other_nodes_runs(&self, job: &JobName) -> bool {
-        self.active.runs_of(job).any(|run| matches!(run.state(), ActiveRunState::Remote | ActiveRunState::CutOff))
-    }
-
     /// The run of the job that is due first among those that have not had a process, and when it was due.
     pub fn first_to_start(&self, job: &Job) -> Option<(Timestamp, RunId)> {
         let to_start = self.active.of_job(&job.name).filter(|(_, run)| run.has_not_run());
@@ -199,11 +194,6 @@ impl Runs {
     /// The run of the job whose attempt has been running for longest, and since when.
     pub fn longest_running(&self, job: &JobName) -> Option<(Timestamp, RunId)> {
         self.active.of_job(job).filter_map(|(id, run)| Some((run.running_since()?, id.clone()))).min()
-    }
-
-    /// Number of the node's own runs of the job that have ended, and whose ends the ledger has not accepted yet.
-    pub fn unanswered_ends(&self, job: &JobName) -> usize {
-        self.active.runs_of(job).filter(|run| run.ended().is_some()).count()
     }
 
     /// The run that a process tree belongs to; `None` for a hook's.

@@ -13,7 +13,7 @@ use crate::coordination::{ReadError, ReadFuture, Reader, Service, channels};
 use crate::election::Queue;
 use crate::job::{JobName, JobSet};
 use crate::ledger::{
-    Commit, CommitId, ControlEntry, Each, Filter, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture,
+    Commit, CommitId, ControlEntry, Each, Filter, Followed, Last, Newest, Operator, OperatorError, OperatorFuture,
     Snapshot, Window,
 };
 use crate::process::{NotSent, Order, Recorded};
@@ -53,7 +53,7 @@ impl Clock for Flying {
 
 /// An event that changes nothing.
 fn answer() -> BackendEvent {
-    BackendEvent::Ledger(crate::ledger::Event::Answered { id: CommitId(0), answer: Commit::Unknown })
+    BackendEvent::Ledger(crate::ledger::Event::Answered { id: CommitId(0), answer: Commit::Unknown, before: None })
 }
 
 /// Processes that send no notices; only the end of the warden is reported.
@@ -128,11 +128,7 @@ impl Reader for NoReader {
         Box::pin(async { Err(ReadError("nothing here".into())) })
     }
 
-    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>> {
-        Box::pin(async { Err(ReadError("nothing here".into())) })
-    }
-
-    fn last_successes(&self, _: Vec<JobName>, _: Timestamp) -> ReadFuture<'_, BTreeMap<JobName, Timestamp>> {
+    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, Last>> {
         Box::pin(async { Err(ReadError("nothing here".into())) })
     }
 }

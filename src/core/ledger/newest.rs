@@ -1,10 +1,7 @@
 //! The newest records of a history, limited in number and bytes.
 
-use jiff::Timestamp;
-
 use super::filter::Position;
-use crate::run::{HistoryRecord, Outcome, Reason, RunEnd, RunId};
-use crate::term::NodeName;
+use crate::run::HistoryRecord;
 
 /// Limits for a read of the history.
 ///
@@ -32,29 +29,6 @@ pub struct Newest {
     pub is_cut: bool,
     /// Records that were looked at and cannot be read.
     pub unreadable: usize,
-}
-
-/// The run of a job that ended last, without what takes much memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LastEnd {
-    pub run: RunId,
-    /// The node that owned the run.
-    pub node: NodeName,
-    /// The number of the last attempt, from 1.
-    pub attempt: u32,
-    pub outcome: Outcome,
-    pub reason: Option<Reason>,
-    pub exit_code: Option<i32>,
-    pub signal: Option<i32>,
-    pub at: Timestamp,
-}
-
-impl From<&RunEnd> for LastEnd {
-    fn from(end: &RunEnd) -> Self {
-        let RunEnd { outcome, reason, exit_code, signal, ended_at: at, .. } = *end;
-        let (node, attempt) = (end.run.owner.node.clone(), end.run.attempt);
-        Self { run: end.run.id(), node, attempt, outcome, reason, exit_code, signal, at }
-    }
 }
 
 /// Collects the newest records, in whatever order they are read, and never holds more than the window allows.

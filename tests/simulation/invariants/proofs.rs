@@ -1,4 +1,5 @@
-//! Tests that every invariant detects the violations it is meant for, on facts made by hand.
+//! Tests that every invariant detects the violations it is meant for, on facts made by hand. That of `last/<job>` has its
+//! own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,12 +26,12 @@ use super::no_program_begins_early::NoProgramBeginsEarly;
 use super::no_two_processes_of_a_run::NoTwoProcesses;
 use super::nothing_known_is_lost::NothingKnownIsLost;
 use super::parameters_stay_with_the_run::ParametersStayWithTheRun;
-use super::{Invariant, Successors, all};
+use super::{Invariant, Successors, besides_lasts};
 use crate::ledger::txn::Txn;
 
 /// The verdict of all invariants on these facts, in order.
 fn verdict(facts: Vec<Fact>) -> Result<(), String> {
-    let mut invariants = all(2, Duration::from_secs(4), Successors::Never);
+    let mut invariants = besides_lasts(2, Duration::from_secs(4), Successors::Never);
     facts.iter().try_for_each(|fact| invariants.iter_mut().try_for_each(|one| one.observe(Uptime::from_nanos(1), fact)))
 }
 
@@ -446,7 +447,7 @@ fn a_chain_that_does_not_go_on_or_runs_ahead_is_seen() {
 
 #[test]
 fn a_link_that_nobody_takes_is_seen_at_the_end() {
-    let mut invariants = all(2, Duration::from_secs(4), Successors::Never);
+    let mut invariants = besides_lasts(2, Duration::from_secs(4), Successors::Never);
     let late = Uptime::from_nanos(3_600_000_000_000);
     for (at, fact) in
         [(Uptime::from_nanos(1), chain_end(1, "chain-a", "chain-b", true)), (late, Fact::Died { node: 0 })]
@@ -534,7 +535,7 @@ fn a_run_that_is_missed_before_its_window_is_over_is_seen() {
 }
 
 fn conclusion(facts: Vec<(u64, Fact)>) -> Result<(), String> {
-    let mut invariants = all(2, Duration::from_secs(4), Successors::Never);
+    let mut invariants = besides_lasts(2, Duration::from_secs(4), Successors::Never);
     for (second, fact) in facts {
         let at = Uptime::ZERO + Duration::from_secs(second);
         invariants.iter_mut().try_for_each(|one| one.observe(at, &fact)).unwrap();

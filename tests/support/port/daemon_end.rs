@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use cronkeeper_core::coordination::{self, Coordination, Request};
 use cronkeeper_core::ledger::{Change, Commit, CommitId, Snapshot};
+use cronkeeper_core::run::Outcome;
 use cronkeeper_core::term::{FencingToken, NodeName, SessionId, Term, TermEnd};
 use cronkeeper_core::{election, ledger, run_lock};
 
@@ -184,11 +185,16 @@ impl DaemonEnd {
 
     /// The answer to a commit, if it has come already.
     pub fn known_answer(&self, id: CommitId) -> Option<Commit> {
-        self.seen.iter().find_map(|event| answer_to(id, event))
+        self.seen.iter().find_map(|event| answer_to(id, event)).map(|(answer, _)| answer)
     }
 
     pub async fn answer(&mut self, id: CommitId) -> Commit {
-        match self.known_answer(id) {
+        self.answer_with_before(id).await.0
+    }
+
+    /// The answer to the commit of an end, with the outcome of the end that was written before.
+    pub async fn answer_with_before(&mut self, id: CommitId) -> (Commit, Option<Outcome>) {
+        match self.seen.iter().find_map(|event| answer_to(id, event)) {
             Some(answer) => answer,
             None => self.until("an answer", |event| answer_to(id, event)).await,
         }
@@ -200,9 +206,11 @@ impl DaemonEnd {
     }
 }
 
-fn answer_to(id: CommitId, event: &coordination::Event) -> Option<Commit> {
+fn answer_to(id: CommitId, event: &coordination::Event) -> Option<(Commit, Option<Outcome>)> {
     match event {
-        coordination::Event::Ledger(ledger::Event::Answered { id: of, answer }) => (*of == id).then_some(*answer),
+        coordination::Event::Ledger(ledger::Event::Answered { id: of, answer, before }) => {
+            (*of == id).then_some((*answer, *before))
+        }
         _ => None,
     }
 }

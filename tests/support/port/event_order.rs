@@ -63,7 +63,7 @@ impl EventOrder {
         check(!self.has_ended, "after `Left` and `Failed` no further event comes")?;
         match event {
             coordination::Event::Election(event) => self.election(event),
-            coordination::Event::Ledger(LedgerEvent::Answered { id, answer }) => match self.open.remove(id) {
+            coordination::Event::Ledger(LedgerEvent::Answered { id, answer, .. }) => match self.open.remove(id) {
                 None => Err("a commit has one answer"),
                 Some(Writer::Nobody) => {
                     check(*answer != Commit::Accepted, "after `Over` no leader's commit is accepted")
@@ -204,7 +204,7 @@ mod tests {
     }
 
     fn answered(answer: Commit) -> coordination::Event {
-        coordination::Event::Ledger(LedgerEvent::Answered { id: CommitId(1), answer })
+        coordination::Event::Ledger(LedgerEvent::Answered { id: CommitId(1), answer, before: None })
     }
 
     fn wanted(drained: Option<Drain>) -> ElectionEvent {

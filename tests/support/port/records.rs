@@ -75,6 +75,11 @@ pub fn success(run: &RunRecord) -> RunEnd {
     }
 }
 
+/// The end of a run whose record nobody has changed.
+pub fn end_as(run: &RunRecord, outcome: Outcome) -> Change {
+    Change::End { at: Version::FIRST, end: RunEnd { outcome, ..success(run) }, as_leader: false }
+}
+
 pub fn end(version: i32, run: &RunRecord) -> Change {
     Change::End { at: Version(version), end: success(run), as_leader: false }
 }

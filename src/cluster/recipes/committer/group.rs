@@ -1,12 +1,16 @@
 //! A group of changes that share a multi. Pure: builds the multi and interprets its answer.
 
 use crate::paths;
+use crate::recipes::lasts::LastWrites;
 use crate::recipes::transaction::{self, Evidence, Trace};
 use crate::recipes::trim::{RecordKind, WrittenRecord};
 use crate::tree::{AtVersion, CommitError, Error, Life, Limits, Op, Read};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Change, Commit, CommitId, Existing, Write};
-use cronkeeper_core::run::{RunId, RunRecord, Version};
+use cronkeeper_core::run::{RunEnd, RunId, RunRecord, Version};
+
+/// More than a record `last/<job>` takes.
+const LAST_BYTES: usize = 1 << 10;
 
 /// A change that waits for its answer.
 pub struct PendingCommit {
@@ -27,6 +31,8 @@ pub struct Group {
     pub fence: Option<String>,
     /// In the order requested.
     pub members: Vec<PendingCommit>,
+    /// What the ends among them write to `last/<job>`. As long as a try is in doubt, the same is sent again.
+    pub lasts: LastWrites,
     /// True while an earlier try has no answer.
     pub is_in_doubt: bool,
 }
@@ -39,6 +45,8 @@ pub enum GroupFailure {
     Superseded(Vec<PendingCommit>),
     /// The state of a history, or of a record in it, was not as assumed. The multi is adapted and can be sent again.
     Rewritten,
+    /// Another node has written an end of this job.
+    LastMoved(JobName),
     /// The server refuses an operation of a change for any other reason.
     Refused {
         /// The change, and those of its job that were requested after it.
@@ -102,15 +110,28 @@ impl PendingCommit {
         })
     }
 
+    /// The end that this change writes.
+    fn end(&self) -> Option<(CommitId, &RunEnd)> {
+        match &self.change {
+            Change::End { end, .. } => Some((self.id, end)),
+            _ => None,
+        }
+    }
+
+    /// The operations of this change, with that on `last/<job>`.
+    fn operations(&self) -> usize {
+        self.ops.len() + usize::from(self.end().is_some())
+    }
+
     fn bytes(&self) -> usize {
-        self.ops.iter().map(bytes).sum()
+        self.ops.iter().map(bytes).sum::<usize>() + self.end().map_or(0, |_| LAST_BYTES)
     }
 }
 
 impl Group {
     /// True if the change may share this multi: there is room, and no different candidate guards it.
     pub fn fits(&self, pending: &PendingCommit, limits: Limits) -> bool {
-        let has_room = 1 + self.operations() + pending.ops.len() <= limits.operations
+        let has_room = 1 + self.operations() + pending.operations() <= limits.operations
             && self.bytes() + pending.bytes() <= limits.bytes;
         let is_of_another = self.fence.is_some() && pending.fence.is_some() && self.fence != pending.fence;
         self.members.is_empty() || (has_room && !is_of_another)
@@ -128,17 +149,24 @@ impl Group {
     }
 
     fn operations(&self) -> usize {
-        self.members.iter().map(|pending| pending.ops.len()).sum()
+        self.members.iter().map(PendingCommit::operations).sum()
     }
 
     fn bytes(&self) -> usize {
         self.members.iter().map(PendingCommit::bytes).sum()
     }
 
-    /// The multi: the fence first, if any change needs it.
+    /// The ends among the changes, in the order requested.
+    pub fn ends(&self) -> impl Iterator<Item = (CommitId, &RunEnd)> {
+        self.members.iter().filter_map(PendingCommit::end)
+    }
+
+    /// The multi: the fence first, if any change needs it, and `last/<job>` at the end: what an earlier try has done shows
+    /// in the changes themselves.
     pub fn ops(&self) -> Vec<Op> {
         let fence = self.fence.as_deref().map(super::check);
-        fence.into_iter().chain(self.members.iter().flat_map(|pending| pending.ops.iter().cloned())).collect()
+        let changes = self.members.iter().flat_map(|pending| pending.ops.iter().cloned());
+        fence.into_iter().chain(changes).chain(self.lasts.ops()).collect()
     }
 
     /// The places of the group's traces, change by change.
@@ -212,16 +240,36 @@ impl Group {
             self.fence = None;
             return GroupFailure::Fence(self.take(PendingCommit::is_fenced));
         }
-        match index.checked_sub(first).and_then(|index| self.locate(index)) {
+        let Some(index) = index.checked_sub(first) else { return self.refuse(0, 0) };
+        match self.locate(index) {
             Some((member, op)) if failed.error.is_of_state() => self.drop_member(member, op, &failed.error),
             Some((member, op)) => self.refuse(member, op),
-            None => self.refuse(0, 0),
+            None => self.drop_failed_last(index, &failed.error),
         }
+    }
+
+    /// Says what follows if this operation behind the changes failed.
+    fn drop_failed_last(&mut self, index: usize, error: &Error) -> GroupFailure {
+        let before: usize = self.members.iter().map(|pending| pending.ops.len()).sum();
+        let failed = index.checked_sub(before).and_then(|index| self.lasts.ops().zip(self.lasts.jobs()).nth(index));
+        let Some((op, job)) = failed.map(|(op, job)| (op, job.clone())) else { return self.refuse(0, 0) };
+        // The service could not make what it lies below.
+        let is_homeless = matches!((&op, error), (Op::Create { .. }, Error::Missing));
+        if error.is_of_state() && !is_homeless {
+            return GroupFailure::LastMoved(job);
+        }
+        let writes_it = |pending: &PendingCommit| pending.end().is_some_and(|(_, end)| end.run.job == job);
+        let member = self.members.iter().position(writes_it).unwrap_or_default();
+        self.refuse_for(member, closed_by(&op))
     }
 
     /// Removes a change that the server refuses, together with the later ones of its job.
     fn refuse(&mut self, member: usize, op: usize) -> GroupFailure {
         let path = self.members[member].ops.get(op).map(closed_by).unwrap_or_default();
+        self.refuse_for(member, path)
+    }
+
+    fn refuse_for(&mut self, member: usize, path: String) -> GroupFailure {
         let job = self.members[member].change.job().clone();
         let after = self.members.split_off(member);
         let (pending, others): (Vec<_>, Vec<_>) = after.into_iter().partition(|pending| *pending.change.job() == job);

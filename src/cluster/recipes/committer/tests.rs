@@ -1,6 +1,7 @@
 //! Tests of the committer against a server that loses requests and answers on schedule.
 
 mod fixture;
+mod lasts;
 mod refusals;
 
 use proptest::prelude::*;
@@ -8,9 +9,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::paths;
 use crate::recipes::tests_support::Fate;
-use crate::recipes::transaction::ops;
 use crate::recipes::transaction::tests::{begin, end, mark, name, skip};
-use cronkeeper_core::ledger::{Commit, CommitId, SkipWrite};
+use crate::recipes::transaction::{self, ops};
+use cronkeeper_core::ledger::{Commit, CommitId, Last, SkipWrite};
 use cronkeeper_core::run::Version;
 use fixture::{CANDIDATE, Fixture};
 
@@ -283,6 +284,10 @@ proptest! {
             prop_assert_eq!(ended.len() as i32, runs);
             let version = |path: &String| tree.stat(path).map(|stat| stat.version);
             prop_assert!(ended.iter().all(|path| version(path) == Some(0)), "an end was written twice");
+            let last = tree.data(&paths::last(&name(job))).map(|data| serde_json::from_slice::<Last>(&data).unwrap());
+            let written = last.map(|last| (last.end.run, last.written.run));
+            let newest = transaction::tests::run(job, 60 * i64::from(runs), "").id();
+            prop_assert_eq!(written, Some((newest.clone(), newest)));
         }
     }
 

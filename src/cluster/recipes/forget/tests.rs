@@ -10,6 +10,7 @@ use crate::recipes::transaction::tests::{at, mark, name};
 use crate::test_records::{record, success};
 use cronkeeper_core::election::Published;
 use cronkeeper_core::job::Digest;
+use cronkeeper_core::ledger::Last;
 use cronkeeper_core::run::{HistoryRecord, TriggerRecord, TriggerSeq};
 use cronkeeper_core::term::NodeName;
 
@@ -58,6 +59,7 @@ impl Fixture {
         tree.put(&paths::job_history(&job), "");
         for second in 0..records {
             let end = success(record(job.as_str(), second, "0x1"));
+            tree.put(&paths::last(&job), json(&Last::after(None, &end, at(second))));
             tree.put(&paths::history(&end.run.id()), json(&HistoryRecord::Run(end)));
         }
     }

@@ -9,16 +9,15 @@ use super::failing::Task;
 use super::{BoxFuture, ReadDone, SessionLoop};
 use crate::paths;
 use crate::recipes::context::{self, At as _, SessionContext, SessionError};
-use crate::recipes::{reader, requests, snapshot, transaction, watcher};
+use crate::recipes::{lasts, requests, snapshot, transaction, watcher};
 use crate::tree::{Connect, Error, Session, Stat};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::coordination::Request;
 use cronkeeper_core::election;
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::ledger::{self, Change, Commit, CommitId, Event, JobEntry, LastSuccess, RunLookup};
+use cronkeeper_core::ledger::{self, Change, Commit, CommitId, Event, JobEntry, RunLookup};
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::run::{RunId, RunState};
-use jiff::Timestamp;
 
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -71,7 +70,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                     self.committer.read(job);
                 }
                 // The engine requests it again with each session; only one copy must wait.
-                if let ledger::Request::ReadBefore(_) | ledger::Request::ReadInFlight = &read {
+                if let ledger::Request::ReadInFlight = &read {
                     self.reading.waiting.retain(|waiting| *waiting != read);
                 }
                 self.reading.waiting.push_back(read);
@@ -181,16 +180,9 @@ async fn read<C: Session, K: Clock>(
             Ok(Event::InFlight(names.iter().filter_map(|name| RunId::parse(name).ok()).collect()))
         }
         ledger::Request::ReadAgain(run) => Ok(Event::Again(run.clone(), look_up(context, run).await?)),
-        ledger::Request::ReadBefore(run) => {
-            Ok(Event::Before(run.clone(), reader::outcome_before(context.line()?, run).await?))
-        }
-        ledger::Request::ReadLastSuccess(job) => {
-            let found = match reader::last_success(context.line()?, job, Timestamp::MAX).await {
-                // Nothing is decided by it but an alarm, which is not worth holding up others.
-                Err(SessionError::NoAuth(_)) => LastSuccess::Unreadable,
-                read => read?.into(),
-            };
-            Ok(Event::LastSuccess(job.clone(), found))
+        ledger::Request::ReadLastSuccesses(jobs) => {
+            let read = lasts::read(context.line()?, jobs.iter().cloned()).await?;
+            Ok(Event::LastSuccesses(read.into_iter().map(|(job, read)| (job, read.success())).collect()))
         }
         // Watches and commits are handled elsewhere and never reach this function.
         ledger::Request::Watch(run) | ledger::Request::WatchOwn(run) => read_run(context, run).await,

@@ -73,7 +73,10 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
         self.standstill.unreceived.begun(outcome.begun, self.now());
         for (id, answer) in outcome.answers {
-            self.answer(id, answer);
+            let before = outcome.before.get(&id).copied();
+            if !self.standstill.unreceived.is_done(id) {
+                self.supervisor.emit_ledger(ledger::Event::Answered { id, answer, before });
+            }
         }
         for path in outcome.mended {
             self.mended(Source::Writes, &path);

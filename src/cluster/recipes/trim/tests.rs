@@ -6,6 +6,7 @@ use super::*;
 use crate::recipes::context::json;
 use crate::recipes::tests_support::{ByHand, Right, Server};
 use crate::recipes::transaction::tests::{at, name, skip};
+use crate::test_records::{record, success};
 use cronkeeper_core::run::Version;
 use cronkeeper_core::run::{HistoryRecord, RunId};
 
@@ -36,6 +37,7 @@ impl Fixture {
         };
         let mut tree = self.server.tree();
         tree.put(&paths::job_history(run.job()), "");
+        tree.put(&paths::last(run.job()), "");
         let path = paths::history(&run);
         tree.put(&path, data);
         let version = Version(tree.stat(&path).unwrap().version);
@@ -261,6 +263,8 @@ fn a_leader_finds_what_nobody_trimmed() {
         (0..40).for_each(|second| drop(fixture.put(&format!("job-{job}"), second, RecordKind::Run)));
     }
     fixture.server.tree().put("/cronkeeper/history/not a job", "");
+    let of_before = HistoryRecord::Run(success(record("older", 60, "0x1")));
+    fixture.server.tree().put(&paths::history(&of_before.id()), json(&of_before));
     fixture.pass(SWEEP_AFTER[0] * 2);
     assert_eq!(fixture.server.tree().listings, 0, "a follower does not check");
     fixture.leads = true;
@@ -270,13 +274,14 @@ fn a_leader_finds_what_nobody_trimmed() {
         fixture.pass(SWEEP_EVERY);
     }
     assert!((0..30).all(|job| fixture.left(&format!("job-{job}")).len() == 20));
+    assert!(fixture.server.tree().has("/cronkeeper/last/older"), "it writes what was not written by then");
     let listings = fixture.server.tree().listings;
     assert!(fixture.trimmer.wake() > Some(fixture.now() + SWEEP_AFTER[0] * 10), "all jobs were checked");
     fixture.pass(SWEEP_AFTER[1]);
     for _ in 0..40 {
         fixture.pass(SWEEP_EVERY);
     }
-    assert_eq!(fixture.server.tree().listings, listings + 31, "known jobs are not listed again");
+    assert_eq!(fixture.server.tree().listings, listings + 32, "known jobs are not listed again");
 }
 
 fn limits(limits: &[(&str, u16)]) -> Arc<Defined> {

@@ -45,13 +45,13 @@ impl Backend {
         let token = self.contender.token(&self.service.events);
         let waiting = self.pending.iter().map_while(as_commit).take(MAX_CHANGES);
         let answers = self.store.commit(token, &mut self.pipelines, waiting.map(|(_, change)| change))?;
-        let fenced = token.is_some() && answers.contains(&Commit::Fenced);
-        for answer in answers {
+        let fenced = token.is_some() && answers.iter().any(|(answer, _)| *answer == Commit::Fenced);
+        for (answer, before) in answers {
             if let Some(Request::Ledger(ledger::Request::Commit { id, change })) = self.pending.pop_front() {
                 self.note_history(&change, answer);
                 // The daemon receives new links together with the operators' requests.
                 self.has_operator_requests |= answer == Commit::Accepted && !change.links().is_empty();
-                self.emit_ledger(ledger::Event::Answered { id, answer });
+                self.emit_ledger(ledger::Event::Answered { id, answer, before });
             }
         }
         self.watch.note_own_write();
@@ -118,13 +118,10 @@ impl Backend {
                 };
                 self.emit_ledger(ledger::Event::Again(run, found));
             }
-            ledger::Request::ReadBefore(run) => {
-                let before = self.store.outcome_before(&run)?;
-                self.emit_ledger(ledger::Event::Before(run, before));
-            }
-            ledger::Request::ReadLastSuccess(job) => {
-                let found = self.store.last_success(&job)?.into();
-                self.emit_ledger(ledger::Event::LastSuccess(job, found));
+            ledger::Request::ReadLastSuccesses(jobs) => {
+                let read = |job: JobName| self.store.last_success(&job).map(|found| (job, found));
+                let found = jobs.into_iter().map(read).collect::<Result<_, _>>()?;
+                self.emit_ledger(ledger::Event::LastSuccesses(found));
             }
             ledger::Request::Watch(run) => self.watch.add(&run, &self.store, &self.background, &self.service.events)?,
             ledger::Request::WatchOwn(run) => {

@@ -79,7 +79,7 @@ fn a_group_of_changes_is_written_as_a_whole_or_not_at_all_on_a_full_disk() {
     assert_eq!(store.job(&JobName::parse("j0").unwrap()).unwrap(), None);
     store.limit_pages(None);
     let answers = store.commit(Some(token), &mut Pipelines::default(), &changes).unwrap();
-    assert!(answers.iter().all(|answer| *answer == Commit::Accepted));
+    assert!(answers.iter().all(|(answer, _)| *answer == Commit::Accepted));
 }
 
 #[tokio::test]
@@ -99,7 +99,7 @@ async fn a_commit_that_cannot_be_written_yet_is_answered_once_it_is_written() {
     .await;
     db.execute_batch("ROLLBACK").unwrap();
     let answer = a.until(|event| match event {
-        Event::Ledger(ledger::Event::Answered { id, answer }) if id == sent => Some(answer),
+        Event::Ledger(ledger::Event::Answered { id, answer, .. }) if id == sent => Some(answer),
         _ => None,
     });
     assert_eq!(answer.await, Commit::Accepted);
@@ -134,7 +134,7 @@ async fn a_node_whose_member_files_were_removed_commits_nothing() {
     let sent = a.send(advance("j", None, 10, None));
     // The commit has no answer if the loss was noticed before it came.
     let answer = a.until(|event| match event {
-        Event::Ledger(ledger::Event::Answered { id, answer }) if id == sent => Some(Some(answer)),
+        Event::Ledger(ledger::Event::Answered { id, answer, .. }) if id == sent => Some(Some(answer)),
         Event::Election(election::Event::Failed(_)) => Some(None),
         _ => None,
     });

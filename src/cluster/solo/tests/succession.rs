@@ -37,7 +37,7 @@ async fn ends_that_a_dead_leader_could_not_commit_are_committed_before_the_next_
     assert_eq!(running, [(open, Version::FIRST, OwnerState::Dead)]);
     assert_eq!(b.history("ended").await, [HistoryRecord::Run(success(ended.clone()))]);
     let ended_event = b.until(|event| match event {
-        Event::Ledger(ledger::Event::Ended { end, at }) => Some((*end, at)),
+        Event::Ledger(ledger::Event::Ended { end, at, .. }) => Some((*end, at)),
         _ => None,
     });
     assert_eq!(ended_event.await, (success(ended), Version::FIRST), "the new leader runs its hooks");

@@ -5,6 +5,7 @@ use rusqlite::params;
 use super::*;
 use cronkeeper_core::election::Defined;
 use cronkeeper_core::ledger::Filter;
+use cronkeeper_core::run::RunEnd;
 
 #[tokio::test]
 async fn a_node_that_does_not_lead_is_fenced() {
@@ -45,7 +46,7 @@ fn the_newest_twenty_runs_and_the_newest_twenty_skips_are_kept() {
         changes.push(advance("j", Some(2 * n as i32 + 1), 2000 + n, Some(skip("j", 2000 + n, 1, None))));
     }
     let answers = store.commit(Some(token), &mut Pipelines::default(), &changes).unwrap();
-    assert!(answers.iter().all(|answer| *answer == Commit::Accepted), "{answers:?}");
+    assert!(answers.iter().all(|(answer, _)| *answer == Commit::Accepted), "{answers:?}");
     let left = store.trim([(JobName::parse("j").unwrap(), 20)].into_iter()).unwrap();
     assert_eq!(left, []);
     let kept = read::history(&Connection::open(&path).unwrap(), &Filter::default(), Window::of(1000)).unwrap().records;
@@ -62,6 +63,32 @@ fn the_newest_twenty_runs_and_the_newest_twenty_skips_are_kept() {
     });
     assert_eq!(runs, (1010..1030).rev().collect::<Vec<_>>());
     assert_eq!(skips, (2010..2030).rev().collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn what_an_earlier_version_has_written_to_the_history_says_how_runs_ended_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = dir.path().join("ledger.db");
+    drop(Store::open(&ledger).unwrap());
+    let db = Connection::open(&ledger).unwrap();
+    db.execute_batch("DROP TABLE last").unwrap();
+    // The run that was due first has ended, and was written, last.
+    for (second, took, outcome) in [(120, 0, Outcome::Success), (180, 0, Outcome::Killed), (60, 600, Outcome::Failure)]
+    {
+        let end = success(record("j", second, "s"));
+        let end = RunEnd { outcome, ended_at: end.ended_at + Duration::from_secs(took), ..end };
+        let text = serde_json::to_string(&HistoryRecord::Run(end.clone())).unwrap();
+        let sql = "INSERT INTO history VALUES (?1, 'j', 'run', ?2, 0, ?3)";
+        db.execute(sql, params![end.run.id().to_string(), end.ended_at.as_microsecond(), text]).unwrap();
+    }
+    db.execute("INSERT INTO history VALUES ('j.x', 'j', 'run', 0, 0, '{')", []).unwrap();
+    drop(Store::open(&ledger).unwrap());
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let j = JobName::parse("j").unwrap();
+    let last = a.solo.coordination.reader.lasts().await.unwrap().remove(&j).unwrap();
+    assert_eq!((last.end.outcome, last.written.before), (Outcome::Failure, Some(Outcome::Killed)));
+    assert_eq!(last.success, Some(success(record("j", 120, "s")).ended_at));
 }
 
 #[tokio::test]

@@ -120,6 +120,11 @@ impl Tree {
         self.znodes.stat(path)
     }
 
+    /// A znode's data.
+    pub fn data(&self, path: &str) -> Option<Vec<u8>> {
+        self.znodes.get(path).map(|(data, _)| data)
+    }
+
     /// The sorted names of a znode's children.
     pub fn names(&self, parent: &str) -> Vec<String> {
         let mut names = self.znodes.children(parent).unwrap_or_default();

@@ -72,13 +72,13 @@ pub(super) struct HookQueue {
 }
 
 impl HookQueue {
-    /// Puts a hook at the end of the queue. Possible `recoveries` count as waiting.
+    /// Puts a hook at the end of the queue.
     ///
     /// # Errors
     /// Returns the hook if there is no room.
-    pub fn wait(&mut self, mut call: HookCall, recoveries: Load) -> Result<(), HookCall> {
+    pub fn wait(&mut self, mut call: HookCall) -> Result<(), HookCall> {
         let load = Load::of(call.bytes());
-        if !self.has_room(load, recoveries) {
+        if !self.has_room(load) {
             return Err(call);
         }
         // The other half is for those that tell what went wrong.
@@ -93,18 +93,17 @@ impl HookQueue {
         Ok(())
     }
 
-    /// True if so much more may wait, beside possible `recoveries`.
-    pub fn has_room(&self, mut load: Load, recoveries: Load) -> bool {
+    /// True if so much more may wait.
+    fn has_room(&self, mut load: Load) -> bool {
         load += self.load;
-        load += recoveries;
         !self.is_closed && load.hooks <= LONGEST && load.bytes <= LARGEST
     }
 
     /// Removes the routine hook that has waited longest, if a hook that is not routine needs its room.
     ///
     /// The oldest, because a start without its success would look like a run that hangs.
-    pub fn give_way(&mut self, to: Load, recoveries: Load) -> Option<HookCall> {
-        if self.is_closed || self.has_room(to, recoveries) {
+    pub fn give_way(&mut self, to: Load) -> Option<HookCall> {
+        if self.is_closed || self.has_room(to) {
             return None;
         }
         let call = self.routine.pop_front()?;

@@ -17,7 +17,7 @@
 
 mod verdict;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -49,10 +49,10 @@ pub(super) struct Alarms {
     changed: BTreeSet<JobName>,
     /// Jobs whose alarms are being written.
     open: BTreeSet<JobName>,
-    /// Jobs whose last success is to be read, each once, and some that are not watched any more.
-    unread: VecDeque<JobName>,
-    /// The job whose last success is being read: one at a time, so that a new leader does not flood the ledger.
-    reading: Option<JobName>,
+    /// Jobs whose last success is to be read.
+    unread: BTreeSet<JobName>,
+    /// Jobs whose last success is being read, in one request. The next one follows its answer.
+    reading: BTreeSet<JobName>,
 }
 
 /// What is known of a job beyond its record and its runs in flight.
@@ -66,8 +66,6 @@ struct Watched {
     /// Since when the job's mark has been in the future, because the clock was set back: what is due before the mark has
     /// no run.
     hidden_since: Option<Timestamp>,
-    /// Its last success is to be read.
-    is_unread: bool,
 }
 
 impl Watched {
@@ -75,13 +73,6 @@ impl Watched {
     fn note_mark(&mut self, mark: Timestamp, now: Timestamp) {
         let is_hiding = mark > later(now, LONGEST_HOLD);
         self.hidden_since = is_hiding.then(|| self.hidden_since.map_or(now, |since| since.min(now)));
-    }
-
-    /// Has the last success read, once, however often that is wanted.
-    fn queue(&mut self, name: &JobName, unread: &mut VecDeque<JobName>) {
-        if !std::mem::replace(&mut self.is_unread, true) {
-            unread.push_back(name.clone());
-        }
     }
 }
 
@@ -104,7 +95,7 @@ impl FirstStart {
 #[derive(Clone, Copy, Debug, Default)]
 struct KnownSuccess {
     at: Option<Timestamp>,
-    /// The history was read, and no other node has ended a run of the job since.
+    /// It was read, and no other node has ended a run of the job since.
     is_current: bool,
 }
 
@@ -118,7 +109,7 @@ impl Alarms {
         }
         let watched = self.watched.entry(name.clone()).or_default();
         if limits.stale_after.is_some() && !watched.success.is_current {
-            watched.queue(name, &mut self.unread);
+            self.unread.insert(name.clone());
         }
         self.changed.insert(name.clone());
     }
@@ -127,6 +118,7 @@ impl Alarms {
         if let Some(Watched { next: Some(at), .. }) = self.watched.remove(name) {
             self.agenda.remove(&(at, name.clone()));
         }
+        self.unread.remove(name);
         self.changed.remove(name);
     }
 
@@ -163,23 +155,25 @@ impl Alarms {
         let Some(watched) = self.watched.get_mut(name) else { return };
         watched.success.is_current = false;
         if book.get(name).is_some_and(|timeline| limits(timeline).stale_after.is_some()) {
-            watched.queue(name, &mut self.unread);
+            self.unread.insert(name.clone());
         }
     }
 
-    /// Takes when the job last succeeded, as read.
-    pub fn on_success_read(&mut self, cx: &Context, name: &JobName, found: LastSuccess) {
-        self.reading.take_if(|reading| reading == name);
-        let Some(watched) = self.watched.get_mut(name) else { return };
-        match found {
-            // Further ahead than any node's clock may be, it says nothing: the clocks have gone back since.
-            LastSuccess::At(at) if at <= later(cx.due, AHEAD.unsigned_abs()) => watched.success.learn(at, cx.due),
-            LastSuccess::At(_) | LastSuccess::Never => {}
-            // Then nothing says that the job is stale.
-            LastSuccess::Unreadable => return,
+    /// Takes when jobs last succeeded, as read.
+    pub fn on_successes_read(&mut self, cx: &Context, found: BTreeMap<JobName, LastSuccess>) {
+        self.reading.clear();
+        for (name, found) in found {
+            let Some(watched) = self.watched.get_mut(&name) else { continue };
+            match found {
+                // Further ahead than any node's clock may be, it says nothing: the clocks have gone back since.
+                LastSuccess::At(at) if at <= later(cx.due, AHEAD.unsigned_abs()) => watched.success.learn(at, cx.due),
+                LastSuccess::At(_) | LastSuccess::Never => {}
+                // Then nothing says that the job is stale.
+                LastSuccess::Unreadable => continue,
+            }
+            watched.success.is_current = !self.unread.contains(&name);
+            self.changed.insert(name);
         }
-        watched.success.is_current = !watched.is_unread;
-        self.changed.insert(name.clone());
     }
 
     /// Handles the answer to a write of the job's alarms, or that the service refuses it for now.
@@ -215,13 +209,9 @@ impl Alarms {
     }
 
     fn read_next(&mut self, cx: &mut Context) {
-        while self.reading.is_none()
-            && let Some(name) = self.unread.pop_front()
-        {
-            let Some(watched) = self.watched.get_mut(&name) else { continue };
-            watched.is_unread = false;
-            cx.ledger(Request::ReadLastSuccess(name.clone()));
-            self.reading = Some(name);
+        if self.reading.is_empty() && !self.unread.is_empty() {
+            self.reading = std::mem::take(&mut self.unread);
+            cx.ledger(Request::ReadLastSuccesses(self.reading.clone()));
         }
     }
 
@@ -291,7 +281,7 @@ fn change(
     Some(AlarmNews { job: name.clone(), alarm, raised, change })
 }
 
-/// From when `stale_after` counts: the last success or, if none is known once the history was read, now.
+/// From when `stale_after` counts: the last success or, if none is known once it was read, now.
 fn stale_from(timeline: &Timeline, success: KnownSuccess, now: Timestamp) -> Option<Timestamp> {
     limits(timeline).stale_after?;
     let known = timeline.alarms.stale_from.map(|from| from.min(now)).max(success.at(now));

@@ -453,8 +453,15 @@ impl Runs {
         }
     }
 
-    /// Handles the answer to the end of an own run.
-    pub fn on_own_end_answer(&mut self, cx: &mut Context, run: &RunId, id: CommitId, answer: Commit) {
+    /// Handles the answer to the end of an own run. `before` is the outcome of the job's end that was written before it.
+    pub fn on_own_end_answer(
+        &mut self,
+        cx: &mut Context,
+        run: &RunId,
+        id: CommitId,
+        answer: Commit,
+        before: Option<Outcome>,
+    ) {
         let Some(active) = self.answered_run(run, id) else { return };
         match answer {
             Commit::Accepted => {
@@ -475,7 +482,7 @@ impl Runs {
                 if !ended.is_reported {
                     cx.report(Report::Finished(ended.end.clone()));
                 }
-                cx.facts.push_back(Fact::Ended(job, ended.end));
+                cx.facts.push_back(Fact::Ended { job, end: ended.end, before });
             }
             Commit::Superseded | Commit::Fenced => cx.ledger(Request::ReadRun(run.clone())),
             Commit::Unknown => {

@@ -253,6 +253,7 @@ impl Runs {
         id: CommitId,
         end: Box<RunEnd>,
         answer: Commit,
+        before: Option<Outcome>,
     ) {
         let is_awaited = self.answered_run(run, id).is_some();
         match answer {
@@ -262,7 +263,7 @@ impl Runs {
                 }
                 // Also if the term is over and the run forgotten: nobody else will report this end.
                 cx.report(Report::Finished(end.clone()));
-                cx.facts.push_back(Fact::Ended(None, end));
+                cx.facts.push_back(Fact::Ended { job: None, end, before });
             }
             _ if !is_awaited => {}
             Commit::Superseded | Commit::Unknown => self.on_settled_by_another(cx, run),

@@ -60,10 +60,10 @@ impl Fixture {
 
     /// Answers the read of the last success, which must have been requested.
     fn last_success(&mut self, success: Option<&str>) {
-        let asked = Command::Ask(Request::Ledger(ledger::Request::ReadLastSuccess(name("a"))));
+        let asked = Command::Ask(Request::Ledger(ledger::Request::ReadLastSuccesses([name("a")].into())));
         assert!(self.commands.contains(&asked), "{:?}", self.commands);
         self.commands.retain(|command| *command != asked);
-        self.handle(Event::Ledger(ledger::Event::LastSuccess(name("a"), success.map(at).into())));
+        self.succeeded("a", success.map(at).into());
     }
 
     /// The newest start that was ordered.
@@ -386,13 +386,10 @@ fn what_is_about_to_be_skipped_as_missed_is_not_late() {
 }
 
 #[test]
-fn while_one_history_may_not_be_read_the_next_is() {
-    let jobs = ["a", "b"].map(|name| Job { name: super::fixture::name(name), ..stale() });
-    let mut fixture = Fixture::leading("10:00:00", set(jobs), Snapshot::default());
+fn nothing_is_called_stale_whose_last_success_may_not_be_read() {
+    let mut fixture = Fixture::leading("10:00:00", set([stale()]), Snapshot::default());
     fixture.accept_all();
-    fixture.handle(Event::Ledger(ledger::Event::LastSuccess(name("a"), LastSuccess::Unreadable)));
-    let asked = Command::Ask(Request::Ledger(ledger::Request::ReadLastSuccess(name("b"))));
-    assert!(fixture.commands.contains(&asked));
+    fixture.succeeded("a", LastSuccess::Unreadable);
     fixture.pass(600);
     assert!(fixture.alarms().iter().all(|said| !said.starts_with("stale")), "nothing says so");
 }
@@ -406,16 +403,13 @@ fn many_alarms_at_once_are_written_a_few_at_a_time() {
     let jobs: JobSet = set((0..500).map(named));
     let mut fixture = Fixture::leading("10:00:00", jobs, Snapshot::default());
     fixture.accept_all();
-    for number in 0..500 {
-        // Each is read once, one after the other.
-        fixture.accept_all();
-        let asked = fixture.take().into_iter().find_map(|command| match command {
-            Command::Ask(Request::Ledger(ledger::Request::ReadLastSuccess(job))) => Some(job),
-            _ => None,
-        });
-        let job = asked.unwrap_or_else(|| panic!("number {number} is not read"));
-        fixture.handle(Event::Ledger(ledger::Event::LastSuccess(job, LastSuccess::Never)));
-    }
+    let asked = fixture.take().into_iter().find_map(|command| match command {
+        Command::Ask(Request::Ledger(ledger::Request::ReadLastSuccesses(jobs))) => Some(jobs),
+        _ => None,
+    });
+    let never: BTreeMap<_, _> = asked.unwrap().into_iter().map(|job| (job, LastSuccess::Never)).collect();
+    assert_eq!(never.len(), 500, "all are read at once");
+    fixture.handle(Event::Ledger(ledger::Event::LastSuccesses(never)));
     fixture.accept_all();
     fixture.take();
     fixture.pass(10);

@@ -274,7 +274,7 @@ impl Fixture {
 #[test]
 fn a_clock_that_was_ahead_for_a_while_leaves_no_silence() {
     let mut fixture = Fixture::settled("10:00:00", vec![watched()]);
-    fixture.handle(Event::Ledger(ledger::Event::LastSuccess(name("a"), ledger::LastSuccess::Never)));
+    fixture.succeeded("a", ledger::LastSuccess::Never);
     for _ in 0..3 {
         assert_eq!(fixture.second(), [""; 0]);
     }
@@ -297,7 +297,7 @@ fn a_clock_that_was_ahead_for_a_while_leaves_no_silence() {
 fn an_alarm_that_was_raised_by_a_clock_ahead_ends_with_the_next_success() {
     let stale = AlarmLimits { stale_after: watched().alarms.stale_after, ..AlarmLimits::default() };
     let mut fixture = Fixture::settled("10:00:00", vec![Job { alarms: stale, ..job("a", "* * * * * *") }]);
-    fixture.handle(Event::Ledger(ledger::Event::LastSuccess(name("a"), ledger::LastSuccess::Never)));
+    fixture.succeeded("a", ledger::LastSuccess::Never);
     fixture.set_clock(MINUTE * 5);
     fixture.second();
     fixture.pass(25);
@@ -314,11 +314,11 @@ fn an_alarm_that_was_raised_by_a_clock_ahead_ends_with_the_next_success() {
 fn a_success_in_a_future_that_the_clocks_have_left_counts_as_none() {
     let mut fixture = Fixture::settled("10:00:00", vec![watched()]);
     let success = ledger::LastSuccess::At(at("10:00:00") + MINUTE * 5);
-    fixture.handle(Event::Ledger(ledger::Event::LastSuccess(name("a"), success)));
+    fixture.succeeded("a", success);
     fixture.pass(10);
     fixture.accept_all();
     fixture.commands.clear();
-    fixture.handle(Event::Ledger(ledger::Event::LastSuccess(name("a"), success)));
+    fixture.succeeded("a", success);
     fixture.pass(10);
     fixture.accept_all();
     assert!(fixture.said().contains(&"stale Raised since 10:00:00Z".to_owned()));

@@ -82,7 +82,7 @@ fn a_superseded_end_is_never_recorded() {
 fn an_end_that_the_backend_has_written_is_recorded_once() {
     let record = running(&once(), at("09:00:00"), OwnerState::Gone).record;
     let end = RunEnd::unseen(&record, Outcome::Interrupted, Some(Reason::NodeDied), at("09:59:00"));
-    let written = || Event::Ledger(ledger::Event::Ended { end: Box::new(end.clone()), at: Version(0) });
+    let written = || Event::Ledger(ledger::Event::Ended { end: Box::new(end.clone()), at: Version(0), before: None });
     let mut fixture = Fixture::new("10:00:00", set([once()]));
     fixture.join();
     fixture.handle(written());

@@ -10,7 +10,7 @@ use crate::coordination::Request;
 use crate::engine::runs::keep_until;
 use crate::engine::{Command, Engine, Event, Report, Start};
 use crate::job::{Digest, Job, JobName, JobSet};
-use crate::ledger::{Change, Commit, CommitId, JobEntry, RunLookup, Running, Snapshot};
+use crate::ledger::{Change, Commit, CommitId, JobEntry, LastSuccess, RunLookup, Running, Snapshot};
 use crate::process::{Ending, Exit, Notice, TreeId};
 use crate::run::journal::RecoveredRun;
 use crate::run::{
@@ -172,7 +172,12 @@ impl Fixture {
     }
 
     pub fn answer(&mut self, id: CommitId, answer: Commit) {
-        self.handle(Event::Ledger(ledger::Event::Answered { id, answer }));
+        self.handle(Event::Ledger(ledger::Event::Answered { id, answer, before: None }));
+    }
+
+    /// The answer to a read of a job's last success.
+    pub fn succeeded(&mut self, job: &str, success: LastSuccess) {
+        self.handle(Event::Ledger(ledger::Event::LastSuccesses([(name(job), success)].into())));
     }
 
     /// Accepts all requested commits, until no more are requested.

@@ -2,7 +2,6 @@
 
 mod crowd;
 mod ending;
-mod recovery;
 mod start;
 
 use std::sync::Arc;
@@ -11,8 +10,8 @@ use std::time::Duration;
 use super::fixture::*;
 use crate::engine::hooks::{AT_ONCE, Cause, HookCall, HookOutcome, HookStart, JobHookCall, TIMEOUT};
 use crate::engine::{Command, Event, Report};
-use crate::job::{CommandLine, Hook, Hooks, Job, Misfire, OnLeaseEnd, Overlap, Retries};
-use crate::ledger::{Commit, OwnerState, RunLookup, Snapshot};
+use crate::job::{CommandLine, Hook, Hooks, Job, Misfire, OnLeaseEnd, Retries};
+use crate::ledger::{Change, Commit, OwnerState, RunLookup, Snapshot};
 use crate::process::{
     EndedBy, Exit, FileFault, FileProblem, Notice, Order, StartFailure, StartStep, TreeId, UnusableFile,
 };
@@ -236,7 +235,7 @@ fn a_node_that_is_back_runs_the_hook_of_what_its_death_ended() {
 fn what_the_backend_ended_for_a_dead_process_is_followed_unless_the_own_end_says_the_same() {
     let record = running(&minutely(), at("10:00:00"), OwnerState::Dead).record;
     let end = RunEnd::unseen(&record, Outcome::Interrupted, None, at("10:00:10"));
-    let ended = || Event::Ledger(ledger::Event::Ended { end: Box::new(end.clone()), at: Version(0) });
+    let ended = || Event::Ledger(ledger::Event::Ended { end: Box::new(end.clone()), at: Version(0), before: None });
     let follows = ["on_failure a.20261120T100000Z interrupted"];
 
     let mut stranger = Fixture::new("10:00:30", set([minutely()]));
@@ -256,6 +255,37 @@ fn what_the_backend_ended_for_a_dead_process_is_followed_unless_the_own_end_says
     assert!(successor.hooks().is_empty());
     successor.join();
     assert_eq!(successor.hooks_of_all(), follows);
+}
+
+#[test]
+fn a_success_after_any_other_outcome_is_a_recovery() {
+    for (before, code, expected) in [
+        (
+            Some(Outcome::Timeout),
+            0,
+            &["on_recovery a.20261120T100001Z success", "on_success a.20261120T100001Z success"][..],
+        ),
+        (Some(Outcome::Success), 0, &["on_success a.20261120T100001Z success"]),
+        (None, 0, &["on_success a.20261120T100001Z success"]),
+        (Some(Outcome::Failure), 1, &["on_failure a.20261120T100001Z failure"]),
+    ] {
+        let (mut fixture, tree_id) = running_one(once());
+        fixture.ended(tree_id, Exit::Code(code), None);
+        let (id, change) = fixture.commits().remove(0);
+        assert!(matches!(change, Change::End { .. }), "{change:?}");
+        fixture.handle(Event::Ledger(ledger::Event::Answered { id, answer: Commit::Accepted, before }));
+        assert_eq!(fixture.hooks(), expected, "{before:?}");
+    }
+}
+
+#[test]
+fn what_the_backend_ended_for_a_dead_process_may_be_a_recovery() {
+    let record = running(&minutely(), at("10:00:00"), OwnerState::Dead).record;
+    let end = RunEnd::unseen(&record, Outcome::Success, None, at("10:00:10"));
+    let ended = ledger::Event::Ended { end: Box::new(end), at: Version(0), before: Some(Outcome::Abandoned) };
+    let mut fixture = Fixture::new("10:00:30", set([minutely()]));
+    fixture.handle(Event::Ledger(ended));
+    assert_eq!(fixture.hooks()[0], "on_recovery a.20261120T100000Z success");
 }
 
 #[test]

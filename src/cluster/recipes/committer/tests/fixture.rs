@@ -18,6 +18,7 @@ pub struct Fixture {
     pub server: Server,
     pub committer: Committer<Server, Ticks>,
     pub answers: BTreeMap<CommitId, Commit>,
+    pub before: BTreeMap<CommitId, Outcome>,
     pub is_fenced: bool,
     pub deferred: Vec<CommitId>,
     pub refused: Vec<Damage>,
@@ -34,6 +35,7 @@ impl Fixture {
             server,
             committer,
             answers: BTreeMap::new(),
+            before: BTreeMap::new(),
             is_fenced: false,
             deferred: Vec::new(),
             refused: Vec::new(),
@@ -66,6 +68,7 @@ impl Fixture {
         self.deferred.extend(outcome.deferred);
         self.refused.extend(outcome.refused);
         self.mended.extend(outcome.mended);
+        self.before.extend(outcome.before);
         for (id, answer) in outcome.answers {
             assert!(self.answers.insert(id, answer).is_none(), "{id:?} was answered twice");
         }
