@@ -4,6 +4,7 @@
 //! leader how each job's runs ended last. It does not read the ledger's runs, of which there may be thousands.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -13,6 +14,9 @@ use super::reads::Known;
 use super::{ApiState, RefusedRequest, show};
 use crate::metrics::{Format, Scrape};
 use crate::status::{NodeState, RecordedEnds};
+
+/// How old that may be which other nodes have written: with thousands of jobs, to read it is work.
+const OF_OTHERS: Duration = Duration::from_secs(60);
 
 /// `GET /metrics`: OpenMetrics for those who ask for it, else the older text format.
 pub(super) async fn metrics(State(state): State<Arc<ApiState>>, headers: HeaderMap) -> Response {
@@ -35,12 +39,12 @@ pub(super) async fn metrics(State(state): State<Arc<ApiState>>, headers: HeaderM
 }
 
 impl ApiState {
-    /// How each job's runs ended last. Nothing on a node that does not lead, or takes over, when the servers have other
+    /// How each job's runs ended last: what the node has seen itself, it has counted. Nothing on a node that does not lead, or takes over, when the servers have other
     /// things to do.
     async fn leaders_lasts(&self) -> Known<RecordedEnds> {
         let state = self.sources.status.borrow().state;
         match state {
-            NodeState::Leading => self.reads.known_lasts().await,
+            NodeState::Leading => self.reads.lasts_within(OF_OTHERS).await,
             _ => Known::NOT_ASKED,
         }
     }

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::admission::Admitted;
 use crate::archive::{Archive, Merged};
 use crate::status::{AlarmStatus, RecordedEnds, RunStatus, Status};
-use cronkeeper_core::clock::{Uptime, system};
+use cronkeeper_core::clock::{Uptime, earlier, system};
 use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
 use cronkeeper_core::election::{Defined, Queue};
 use cronkeeper_core::engine::MarkAhead;
@@ -223,6 +223,16 @@ impl Reads {
     /// How the runs of each job ended last, as far as it is known.
     pub async fn known_lasts(&self) -> Known<RecordedEnds> {
         self.lasts.known(self.read_lasts().await)
+    }
+
+    /// The same as it was read at most this long ago.
+    pub async fn lasts_within(&self, age: Duration) -> Known<RecordedEnds> {
+        let last = self.lasts.memory().last.clone();
+        let since = earlier(system::now().wall, age);
+        match last.filter(|(_, read_at)| *read_at > since) {
+            Some(read) => Known { value: Some(read), failure: None },
+            None => self.known_lasts().await,
+        }
     }
 
     /// Takes what this node knew as leader without reading. What was read before is out of date.

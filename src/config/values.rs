@@ -165,8 +165,8 @@ pub(super) fn group_limit(text: String) -> Result<usize, String> {
 }
 
 /// How many records of a kind a job may keep in the ledger. Fewer would weaken what relies on them: a repeated trigger is
-/// recognized by the record of its run, and `on_recovery` looks at the run before. Each is a znode, which every ZooKeeper
-/// server keeps in memory.
+/// recognized by the record of its run, and a run that the service has lost by later ones. Each is a znode, which every
+/// ZooKeeper server keeps in memory.
 const HISTORY: std::ops::RangeInclusive<u64> = 5..=1_000;
 
 pub(super) fn history_limit(limit: u64) -> Result<u16, String> {

@@ -51,17 +51,19 @@ type PendingRequest = Pin<Box<dyn Future<Output = Completed> + Send>>;
 pub enum Completed {
     /// The answer to a group's multi.
     Multi { group: u64, sent: Uptime, result: Result<Committed, CommitError> },
-    /// The records of jobs whose ends a group writes.
-    Lasts { group: u64, read: Result<BTreeMap<JobName, ReadLast>, SessionError> },
+    /// The records of jobs whose ends a group writes, or whose runs have begun.
+    Lasts { group: Option<u64>, read: Result<BTreeMap<JobName, ReadLast>, SessionError> },
     /// The nodes in which a group whose fate is unknown would have left its traces.
     Traces { group: u64, failed: CommitError, found: Result<Vec<Read>, Error> },
 }
 
 impl Completed {
     /// The group that the request was for.
-    fn group(&self) -> u64 {
-        let (Self::Multi { group, .. } | Self::Lasts { group, .. } | Self::Traces { group, .. }) = self;
-        *group
+    fn group(&self) -> Option<u64> {
+        match self {
+            Self::Multi { group, .. } | Self::Traces { group, .. } => Some(*group),
+            Self::Lasts { group, .. } => *group,
+        }
     }
 }
 
@@ -173,6 +175,12 @@ impl<C: Session, K: Clock> Committer<C, K> {
     /// Starts a new term. Its leader has read every job, so no pipeline is broken any more.
     pub fn start_term(&mut self) {
         self.pipelines = Pipelines::default();
+        self.read_lasts_again();
+    }
+
+    /// Other nodes have written ends since, or the service may have lost some: what is known of `last/<job>` is old.
+    pub fn read_lasts_again(&mut self) {
+        self.lasts.forget_all();
     }
 
     /// The leader reads this job again, so its pipeline of writes starts afresh.
@@ -218,7 +226,8 @@ impl<C: Session, K: Clock> Committer<C, K> {
 
     /// The paths whose refusal holds up changes that are still to be written.
     pub fn refusals(&self) -> impl Iterator<Item = Damage> {
-        self.refusals.values().map(|refusal| refusal.damage.clone())
+        let lasts = self.lasts.closed().map(|path| Damage::unwritten(path, &Error::Denied));
+        self.refusals.values().map(|refusal| refusal.damage.clone()).chain(lasts)
     }
 
     /// Puts deferred changes that are due by `now` back into the queue.
@@ -306,40 +315,62 @@ impl<C: Session, K: Clock> Committer<C, K> {
         let now = self.context.clock.now();
         if !group.is_in_doubt {
             let jobs = group.ends().map(|(_, end)| &end.run.job);
-            let unknown: BTreeSet<JobName> = jobs.filter(|job| !self.lasts.knows(job)).cloned().collect();
+            let unknown: Vec<JobName> = jobs.filter(|job| !self.lasts.knows(job)).cloned().collect();
             if !unknown.is_empty() {
-                let client = client.clone();
-                let read = async move { Completed::Lasts { group: id, read: lasts::read(&client, unknown).await } };
-                return self.requests.push(Box::pin(read));
+                return self.read_lasts(Some(id), unknown);
             }
-            group.lasts = self.lasts.writes(group.ends(), now.wall);
+            group.lasts = self.lasts.writes(group.ends(), now);
         }
         let multi = client.commit(group.ops());
         self.last_sent = now.up;
         self.requests.push(Box::pin(async move { Completed::Multi { group: id, sent: now.up, result: multi.await } }));
     }
 
+    /// Reads `last/<job>` of these jobs, for a group that waits for it, or ahead of the jobs' ends.
+    fn read_lasts(&mut self, group: Option<u64>, jobs: Vec<JobName>) {
+        let Ok(client) = self.context.line() else { return };
+        let client = client.clone();
+        self.requests.push(Box::pin(async move { Completed::Lasts { group, read: lasts::read(&client, jobs).await } }));
+    }
+
+    fn lasts_read(
+        &mut self,
+        group: Option<u64>,
+        read: Result<BTreeMap<JobName, ReadLast>, SessionError>,
+        outcome: &mut CommitEffects,
+    ) {
+        let now = self.context.clock.now().up;
+        let again_at = match read {
+            Ok(mut read) => {
+                // What was read ahead may be older than what was written since.
+                read.retain(|job, _| group.is_some() || !self.lasts.knows(job));
+                self.lasts.learn(read);
+                Uptime::ZERO
+            }
+            Err(SessionError::SessionOver) => {
+                let over = CommitError { index: None, error: Error::SessionOver };
+                return group.into_iter().for_each(|group| self.refused(group, over.clone(), outcome));
+            }
+            Err(_) if self.context.line().is_err() => now + RESEND_PAUSE,
+            Err(_) => now + PAUSE,
+        };
+        if let Some(group) = group.filter(|group| self.groups.contains_key(group)) {
+            self.due.insert(group, again_at);
+        }
+    }
+
     /// Applies a completed request and returns its effects.
     pub fn complete(&mut self, completed: Completed) -> CommitEffects {
         let mut outcome = CommitEffects::default();
         let group = completed.group();
-        let jobs = self.groups.get(&group).map(Group::jobs).unwrap_or_default();
+        let jobs = group.and_then(|group| self.groups.get(&group)).map(Group::jobs).unwrap_or_default();
         match completed {
             Completed::Multi { group, sent, result: Ok(_) } => {
                 outcome.acknowledged = Some(sent);
                 self.accept(group, &mut outcome);
             }
             Completed::Multi { group, result: Err(failed), .. } => self.refused(group, failed, &mut outcome),
-            Completed::Lasts { group, read: Ok(read) } => {
-                self.lasts.learn(read);
-                self.due.insert(group, Uptime::ZERO);
-            }
-            Completed::Lasts { group, read: Err(SessionError::SessionOver) } => {
-                self.refused(group, CommitError { index: None, error: Error::SessionOver }, &mut outcome);
-            }
-            Completed::Lasts { group, read: Err(_) } => {
-                self.due.insert(group, self.context.clock.now().up + RESEND_PAUSE);
-            }
+            Completed::Lasts { group, read } => self.lasts_read(group, read, &mut outcome),
             Completed::Traces { group, failed, found: Ok(found) } => self.judge(group, failed, &found, &mut outcome),
             Completed::Traces { group, found: Err(error), .. } => match error {
                 Error::SessionOver => self.refused(group, CommitError { index: None, error }, &mut outcome),
@@ -347,7 +378,7 @@ impl<C: Session, K: Clock> Committer<C, K> {
                 _ => drop(self.due.insert(group, self.context.clock.now().up + RESEND_PAUSE)),
             },
         }
-        let rest = self.groups.get(&group).map(Group::jobs).unwrap_or_default();
+        let rest = group.and_then(|group| self.groups.get(&group)).map(Group::jobs).unwrap_or_default();
         rest.iter().for_each(|job| self.waiting.hold(job));
         jobs.iter().for_each(|job| self.waiting.free(job));
         outcome
@@ -363,8 +394,13 @@ impl<C: Session, K: Clock> Committer<C, K> {
         outcome.begun.extend(group.members.iter().filter_map(PendingCommit::begun));
         let before = group.ends().filter_map(|(id, _)| Some((id, group.lasts.before(id)?)));
         outcome.before.extend(before);
+        let begun = group.members.iter().filter_map(PendingCommit::begun).map(|(run, _)| run.job);
+        let unknown: Vec<JobName> = begun.filter(|job| !self.lasts.knows(job)).collect();
         outcome.answers.extend(group.members.into_iter().map(|pending| (pending.id, Commit::Accepted)));
-        self.lasts.written(group.lasts);
+        outcome.mended.extend(self.lasts.written(group.lasts));
+        if !unknown.is_empty() {
+            self.read_lasts(None, unknown);
+        }
     }
 
     fn refused(&mut self, id: u64, failed: CommitError, outcome: &mut CommitEffects) {
@@ -406,13 +442,18 @@ impl<C: Session, K: Clock> Committer<C, K> {
         let moved: Vec<JobName> = group.lasts.jobs().cloned().collect();
         match group.judge(found) {
             TraceVerdict::All => {
+                // Without a try in doubt another has written the ends, perhaps long ago.
+                let before = group.ends().filter_map(|(id, _)| Some((id, group.lasts.before_as_read(id)?)));
+                let before: BTreeMap<_, _> = before.collect();
                 self.accept(id, outcome);
-                // Another may have written the ends.
+                if !was_in_doubt {
+                    outcome.before = before;
+                }
                 moved.iter().for_each(|job| self.lasts.forget(job));
             }
             TraceVerdict::Some(written) => {
-                let before = written.iter().filter_map(|pending| Some((pending.id, group.lasts.before(pending.id)?)));
-                outcome.before.extend(before);
+                let before = |id| Some((id, group.lasts.before_as_read(id)?));
+                outcome.before.extend(written.iter().filter_map(|pending| before(pending.id)));
                 moved.iter().for_each(|job| self.lasts.forget(job));
                 outcome.grown.extend(written.iter().filter_map(PendingCommit::written));
                 outcome.begun.extend(written.iter().filter_map(PendingCommit::begun));
@@ -444,8 +485,13 @@ impl<C: Session, K: Clock> Committer<C, K> {
                 self.send_again(id);
             }
             GroupFailure::Rewritten => self.send_again(id),
-            GroupFailure::LastMoved(job) => {
-                self.lasts.forget(&job);
+            GroupFailure::LastMoved(jobs) => {
+                jobs.iter().for_each(|job| self.lasts.forget(job));
+                self.send_again(id);
+            }
+            GroupFailure::LastClosed(path) => {
+                outcome.refused.push(Damage::unwritten(&path, &failed.error));
+                self.lasts.close(path, self.context.clock.now().up);
                 self.send_again(id);
             }
             GroupFailure::Refused { pending, path } => {

@@ -3,7 +3,7 @@
 //! The leader checks now and then, and only while every living node has published the same valid jobs as the leader
 //! itself: then a job that is not among them is in nobody's file. The leader notes such a job in `gone/<job>`. Its time
 //! counts, by the servers' clock, from that note and from the newest of its records. When the time is up, the leader
-//! removes the job's history, pause and mark, and a later job of the same name is a new one. If the job comes back
+//! removes the job's history, last end, pause and mark, and a later job of the same name is a new one. If the job comes back
 //! earlier, the leader removes the note.
 //!
 //! Every multi is guarded by the candidate and holds few operations. Jobs with a run in flight or a requested run are

@@ -5,6 +5,9 @@
 //! started; only this node knows, so it marks the run as unstarted and the leader starts it. The caller must know that
 //! these processes are dead.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
@@ -206,13 +209,16 @@ async fn settle_run<C: Session, K: Clock>(
     mut version: Version,
 ) -> Result<(), SessionError> {
     let path = paths::running(&run.id());
+    let mut moves_last = true;
     while let Some(change) = left.settle(&run, version, &context.me.node, context.clock.now().wall) {
         // It exists in most cases. If this fails for another reason, the multi fails too.
         let _ = context.line()?.create(&paths::job_history(&run.job), Vec::new(), Life::Lasting).await;
         let mut ops = transaction::ops(&change);
         let own = ops.len();
         let mut before = None;
-        if let Change::End { end, .. } = &change {
+        if let Change::End { end, .. } = &change
+            && moves_last
+        {
             let (last, outcome) = lasts::write_of(context.line()?, end, context.clock.now().wall).await?;
             ops.push(last);
             before = outcome;
@@ -225,8 +231,9 @@ async fn settle_run<C: Session, K: Clock>(
                 return Ok(());
             }
             Err(CommitError { error: Error::Changed, .. }) => {}
-            // Another node has written an end of the job.
-            Err(CommitError { error: Error::Exists | Error::Missing, index: Some(index) }) if index == own => {}
+            // Another node has written an end of the job, or nobody can write its record: the end must not wait for that.
+            Err(CommitError { error: Error::Exists, index: Some(index) }) if index == own => {}
+            Err(CommitError { error, index: Some(index) }) if index == own && error.is_of_path() => moves_last = false,
             Err(CommitError { error, .. }) if error.is_of_path() => return Ok(()),
             Err(failed) => return Err(failed).at(&path),
         }

@@ -2,15 +2,18 @@
 //!
 //! Every end also moves its job's record, in the same commit and at the version that was read. So a session reads a
 //! record before the first end that it writes for a job, and knows it from then on. If another node has written an end
-//! of the job since, the commit is refused, and the record is read again.
+//! of the job since, the commit is refused, and the record is read again. No end waits for a record that cannot be
+//! written: it is written without.
 //!
-//! Versions of cronkeeper before these records wrote ends without them. Where a job has a history and no record, what the
-//! record would say is found in the history; the leader writes it as it goes through all histories.
+//! Versions of cronkeeper before these records wrote ends without them. Where a job has a history and no record, or a
+//! damaged one, what the record would say is found in the history. The leader writes it as it goes through all histories,
+//! also where an earlier version has written an end since.
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
@@ -19,8 +22,10 @@ use super::bounded;
 use super::context::{self, At as _, SessionError, json};
 use super::damage::Damage;
 use super::newest_records::NewestRecords;
+use super::reader::MOST_SEARCHES;
 use crate::paths;
-use crate::tree::{Life, Op, Revision, Session, Stat};
+use crate::tree::{Life, Op, Revision, Session, Stat, State};
+use cronkeeper_core::clock::{Now, Uptime};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{CommitId, Last, LastSuccess};
 use cronkeeper_core::log_event::{self, TARGET};
@@ -28,23 +33,26 @@ use cronkeeper_core::run::{HistoryRecord, Outcome, RunEnd, Version};
 
 /// Records that one session keeps, of some 300 bytes each. With more it forgets all and reads again what it needs.
 const MOST_KNOWN: usize = 20_000;
-/// Jobs whose histories are searched at the same time: few, because commits share the servers.
-const MOST_SEARCHES: usize = 8;
+/// How long ends do without a record that cannot be written, before that is tried again.
+const CLOSED_FOR: Duration = Duration::from_secs(60);
 
 /// A job's record as read.
 #[derive(Clone, Debug)]
 pub(super) struct ReadLast {
-    /// `None` if no run of the job has ended.
-    last: Result<Option<Last>, Damage>,
+    /// What it says; what the history says if there is no record, or it is damaged. `None` if no run of the job has ended,
+    /// as far as that is known.
+    last: Option<Last>,
     /// Absent if there is no record.
     at: Option<Version>,
+    damage: Option<Damage>,
 }
 
 impl ReadLast {
     pub fn success(&self) -> LastSuccess {
-        match &self.last {
-            Ok(last) => last.as_ref().and_then(|last| last.success).into(),
-            Err(_) => LastSuccess::Unreadable,
+        match (&self.last, &self.damage) {
+            (Some(last), _) => last.success.into(),
+            (None, Some(_)) => LastSuccess::Unreadable,
+            (None, None) => LastSuccess::Never,
         }
     }
 }
@@ -58,10 +66,12 @@ pub(super) async fn read<C: Session>(
     let names = jobs.iter().map(ToString::to_string).collect();
     let records = context::get_small(client, paths::LAST, names).await?;
     let mut read = BTreeMap::new();
+    let mut damaged = BTreeMap::new();
     for (name, data, stat) in records.found {
-        if let Ok(job) = JobName::parse(&name) {
-            let last = parse(&job, &data);
-            read.insert(job, ReadLast { last: last.map(Some), at: Some(stat.version) });
+        let Ok(job) = JobName::parse(&name) else { continue };
+        match parse(&job, &data) {
+            Ok(last) => drop(read.insert(job, ReadLast { last: Some(last), at: Some(stat.version), damage: None })),
+            Err(damage) => drop(damaged.insert(job, (damage, stat.version))),
         }
     }
     // Their content is unknown, but their versions are not.
@@ -70,16 +80,16 @@ pub(super) async fn read<C: Session>(
     for (name, error) in records.unread {
         if let (Ok(job), Some(stat)) = (JobName::parse(&name), versions.get(&name)) {
             let damage = Damage::unread(paths::last(&job), &error);
-            read.insert(job, ReadLast { last: Err(damage), at: Some(stat.version) });
+            damaged.insert(job, (damage, stat.version));
         }
     }
-    let absent: Vec<JobName> = jobs.into_iter().filter(|job| !read.contains_key(job)).collect();
-    let search = |job: JobName| async move {
-        let last = in_history(client, &job).await?;
-        Ok::<_, SessionError>((job, ReadLast { last: Ok(last), at: None }))
-    };
-    let found: Vec<_> = stream::iter(absent).map(search).buffer_unordered(MOST_SEARCHES).try_collect().await?;
-    read.extend(found);
+    let others: Vec<JobName> = jobs.into_iter().filter(|job| !read.contains_key(job)).collect();
+    let search = |job: JobName| async move { Ok::<_, SessionError>((in_history(client, &job).await?, job)) };
+    let found: Vec<_> = stream::iter(others).map(search).buffer_unordered(MOST_SEARCHES).try_collect().await?;
+    for (last, job) in found {
+        let (damage, at) = damaged.remove(&job).unzip();
+        read.insert(job, ReadLast { last, at, damage });
+    }
     Ok(read)
 }
 
@@ -90,27 +100,52 @@ fn parse(job: &JobName, data: &[u8]) -> Result<Last, Damage> {
     if is_of_job { Ok(last) } else { Err(damage("it is about another job")) }
 }
 
-/// What the job's record would say, by the newest records of its history.
+/// What the job's record would say, by its history: by the newest records, and by as many older ones as it takes to find a
+/// success. A history that cannot be read says nothing: no end waits for that.
 async fn in_history<C: Session>(client: &C, job: &JobName) -> Result<Option<Last>, SessionError> {
-    let mut records = NewestRecords::of(client, job).await?;
-    let newest = records.next(client, context::MOST_RECENT, |_| false).await?.unwrap_or_default();
-    // Those written last come first.
-    Ok(newest.iter().rev().fold(None, |last, (record, _)| match record {
-        HistoryRecord::Run(end) => Some(Last::after(last.as_ref(), end, Timestamp::MAX)),
-        HistoryRecord::Skip(_) => last,
-    }))
+    match ends_in_history(client, job).await {
+        Ok(ends) => Ok(ends.iter().rev().fold(None, |last, end| Some(Last::after(last.as_ref(), end, Timestamp::MAX)))),
+        Err(SessionError::SessionOver) => Err(SessionError::SessionOver),
+        Err(error) if client.state() != State::Connected => Err(error),
+        Err(error) => {
+            tracing::debug!(target: TARGET, %job, %error, "cannot read how the runs of a job ended");
+            Ok(None)
+        }
+    }
 }
 
-/// Writes the record of a job that has none, by what its history says.
+/// The ends that were written last, the newest first.
+async fn ends_in_history<C: Session>(client: &C, job: &JobName) -> Result<Vec<RunEnd>, SessionError> {
+    let mut records = NewestRecords::of(client, job).await?;
+    let mut ends: Vec<RunEnd> = Vec::new();
+    while !ends.iter().any(|end| end.outcome == Outcome::Success)
+        && let Some(more) = records.next(client, context::MOST_RECENT, |_| false).await?
+    {
+        ends.extend(more.into_iter().filter_map(|(record, _)| match record {
+            HistoryRecord::Run(end) => Some(RunEnd { tail: String::new(), ..end }),
+            HistoryRecord::Skip(_) => None,
+        }));
+    }
+    Ok(ends)
+}
+
+/// Writes the record of a job anew, by what its history says, if there is none, if it is damaged, or if a node of an
+/// earlier version has written an end since.
 pub(super) async fn fill_in<C: Session>(client: &C, job: &JobName) -> Result<(), SessionError> {
     let path = paths::last(job);
-    if client.stat(&path).await.at(&path)?.is_some() {
+    let Some(ReadLast { last: known, at, damage }) = read(client, [job.clone()]).await?.remove(job) else {
+        return Ok(());
+    };
+    let Some(found) = in_history(client, job).await? else { return Ok(()) };
+    let is_right = known.as_ref().is_some_and(|known| known.written.run == found.written.run);
+    if at.is_some() && damage.is_none() && is_right {
         return Ok(());
     }
-    let Some(last) = in_history(client, job).await? else { return Ok(()) };
-    match client.create(&path, json(&last), Life::Lasting).await {
-        Err(error) if !error.is_of_state() => Err(error).at(&path),
+    let success = found.success.max(known.and_then(|known| known.success));
+    let written = op(job, &Last { success, ..found }, at);
+    match client.commit(vec![written]).await {
         // Somebody else has written it.
+        Err(failed) if !failed.error.is_of_state() => Err(failed).at(&path),
         _ => Ok(()),
     }
 }
@@ -121,6 +156,10 @@ pub(super) struct LastWrites {
     writes: BTreeMap<JobName, LastWrite>,
     /// The outcome before each end.
     before: BTreeMap<CommitId, Outcome>,
+    /// Ends that the records, as read, say are written already.
+    written: BTreeSet<CommitId>,
+    /// Jobs whose records are left as they are, because they cannot be written.
+    left_out: BTreeSet<JobName>,
 }
 
 #[derive(Debug)]
@@ -145,6 +184,11 @@ impl LastWrites {
     pub fn before(&self, end: CommitId) -> Option<Outcome> {
         self.before.get(&end).copied()
     }
+
+    /// The same for an end that another has written: others may have been written since.
+    pub fn before_as_read(&self, end: CommitId) -> Option<Outcome> {
+        self.before(end).filter(|_| self.written.contains(&end))
+    }
 }
 
 fn op(job: &JobName, last: &Last, at: Option<Version>) -> Op {
@@ -163,14 +207,18 @@ pub(super) async fn write_of<C: Session>(
 ) -> Result<(Op, Option<Outcome>), SessionError> {
     let job = &end.run.job;
     let read = read(client, [job.clone()]).await?.remove(job);
-    let (last, at) = read.map_or((None, None), |read| (read.last.ok().flatten(), read.at));
+    let (last, at) = read.map_or((None, None), |read| (read.last, read.at));
     let next = Last::after(last.as_ref(), end, now);
     Ok((op(job, &next, at), next.written.before))
 }
 
 /// The records as one session has read or written them.
 #[derive(Debug, Default)]
-pub(super) struct KnownLasts(BTreeMap<JobName, KnownLast>);
+pub(super) struct KnownLasts {
+    known: BTreeMap<JobName, KnownLast>,
+    /// Paths that cannot be written, records or their folder, and until when that is not tried again.
+    closed: BTreeMap<String, Uptime>,
+}
 
 #[derive(Debug)]
 struct KnownLast {
@@ -180,49 +228,81 @@ struct KnownLast {
 
 impl KnownLasts {
     pub fn knows(&self, job: &JobName) -> bool {
-        self.0.contains_key(job)
+        self.known.contains_key(job)
     }
 
     /// Takes what was read. A damaged record is written anew with the job's next end.
     pub fn learn(&mut self, read: BTreeMap<JobName, ReadLast>) {
-        if self.0.len() + read.len() > MOST_KNOWN {
-            self.0.clear();
+        if self.known.len() + read.len() > MOST_KNOWN {
+            self.known.clear();
         }
-        for (job, ReadLast { last, at }) in read {
-            let last = last.unwrap_or_else(|damage| {
+        for (job, ReadLast { last, at, damage }) in read {
+            if let Some(damage) = damage {
                 let event = log_event::COORDINATION_REPAIRED;
                 tracing::warn!(target: TARGET, event, path = damage.path, "rewriting the damaged record of a job: {damage}");
-                None
-            });
-            self.0.insert(job, KnownLast { last, at });
+            }
+            self.known.insert(job, KnownLast { last, at });
         }
     }
 
     /// The record must be read before it is written again.
     pub fn forget(&mut self, job: &JobName) {
-        self.0.remove(job);
+        self.known.remove(job);
+    }
+
+    /// All records must be read before they are written again.
+    pub fn forget_all(&mut self) {
+        self.known.clear();
+    }
+
+    /// A record, or their folder, cannot be written: ends do without it for a while.
+    pub fn close(&mut self, path: String, now: Uptime) {
+        self.closed.insert(path, now + CLOSED_FOR);
+    }
+
+    /// The paths that could not be written when that was tried last.
+    pub fn closed(&self) -> impl Iterator<Item = &String> {
+        self.closed.keys()
     }
 
     /// What these ends, in their order, write. Each end's job must be known.
-    pub fn writes<'a>(&self, ends: impl Iterator<Item = (CommitId, &'a RunEnd)>, now: Timestamp) -> LastWrites {
+    pub fn writes<'a>(&self, ends: impl Iterator<Item = (CommitId, &'a RunEnd)>, now: Now) -> LastWrites {
         let mut writes = LastWrites::default();
+        let is_closed = |path: &str| self.closed.get(path).is_some_and(|&until| now.up < until);
         for (id, end) in ends {
             let job = &end.run.job;
-            let known = self.0.get(job);
+            let known = self.known.get(job);
             let previous = writes.writes.get(job).map(|write| &write.last);
-            let next = Last::after(previous.or(known.and_then(|known| known.last.as_ref())), end, now);
+            let previous = previous.or(known.and_then(|known| known.last.as_ref()));
+            if previous.is_some_and(|last| last.written.run == end.run.id()) {
+                writes.written.insert(id);
+            }
+            let next = Last::after(previous, end, now.wall);
             writes.before.extend(next.written.before.map(|before| (id, before)));
-            writes.writes.insert(job.clone(), LastWrite { last: next, at: known.and_then(|known| known.at) });
+            let at = known.and_then(|known| known.at);
+            if is_closed(&paths::last(job)) || at.is_none() && is_closed(paths::LAST) {
+                writes.left_out.insert(job.clone());
+            }
+            writes.writes.insert(job.clone(), LastWrite { last: next, at });
         }
+        writes.writes.retain(|job, _| !writes.left_out.contains(job));
         writes
     }
 
-    /// Takes what was written.
-    pub fn written(&mut self, writes: LastWrites) {
-        for (job, LastWrite { last, at }) in writes.writes {
-            let at = Some(at.map_or(Version::FIRST, Version::next));
-            self.0.insert(job, KnownLast { last: Some(last), at });
+    /// Takes what was written. Returns the paths that could not be written before.
+    pub fn written(&mut self, writes: LastWrites) -> Vec<String> {
+        let mut mended = Vec::new();
+        for job in writes.left_out {
+            self.forget(&job);
         }
+        for (job, LastWrite { last, at }) in writes.writes {
+            let folder = at.is_none().then(|| paths::LAST.to_owned());
+            let paths = std::iter::once(paths::last(&job)).chain(folder);
+            mended.extend(paths.filter(|path| self.closed.remove(path).is_some()));
+            let at = Some(at.map_or(Version::FIRST, Version::next));
+            self.known.insert(job, KnownLast { last: Some(last), at });
+        }
+        mended
     }
 }
 
@@ -252,11 +332,14 @@ impl AllLasts {
         }
         self.0.retain(|job, _| seen.contains_key(job));
         let is_changed = |(job, seen): &(JobName, Seen)| self.0.get(job).is_none_or(|(known, _)| known != seen);
-        let changed: Vec<_> = seen.into_iter().filter(is_changed).collect();
-        for changed in changed.chunks(bounded::JOBS.count) {
+        let changed = seen.into_iter().filter(is_changed);
+        let (records, histories): (Vec<_>, Vec<_>) = changed.partition(|(_, seen)| matches!(seen, Seen::Record(_)));
+        // Histories take long, and what was read of them must be kept if the caller waits no longer.
+        let histories = histories.chunks(MOST_SEARCHES);
+        for changed in records.chunks(bounded::JOBS.count).chain(histories) {
             let mut read = read(client, changed.iter().map(|(job, _)| job.clone())).await?;
             for (job, seen) in changed {
-                let last = read.remove(job).and_then(|read| read.last.ok().flatten());
+                let last = read.remove(job).and_then(|read| read.last);
                 self.0.insert(job.clone(), (*seen, last));
             }
         }

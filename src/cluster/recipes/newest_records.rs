@@ -43,7 +43,7 @@ impl NewestRecords {
         self.rest.as_slice().get(place).map(|(_, stat)| stat.changed_at.as_millisecond())
     }
 
-    /// The next records, at most `most`, in any order, each with its size in bytes. `None` if `is_too_old` says that
+    /// The next records, at most `most`, those written last first, each with its size in bytes. `None` if `is_too_old` says that
     /// no record of that time, in microseconds, or an older one is wanted, and no newer one is left.
     ///
     /// Leaves out records that cannot be read, and counts them.

@@ -137,7 +137,7 @@ async fn record<C: Session>(client: &C, run: &RunId) -> Result<Option<HistoryRec
 }
 
 /// Jobs whose records are looked for at the same time: few, because commits share the servers.
-const MOST_SEARCHES: usize = 8;
+pub(super) const MOST_SEARCHES: usize = 8;
 
 /// The newest records that the filter wants, and since when there is every record that it may want.
 ///

@@ -355,6 +355,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
                 self.membership.must_verify = self.membership.is_present() || self.candidacy.candidate.is_some();
                 self.step.retry = step::Retry::default();
                 self.membership.name_wanted_until = None;
+                self.committer.read_lasts_again();
                 self.wanted_changed();
             }
             State::Disconnected => {

@@ -81,7 +81,7 @@ enum TrimResult {
     Deleted(Vec<(Delete, Result<(), Error>)>),
     /// The jobs that have a history, by name.
     Jobs(Result<Vec<String>, SessionError>),
-    /// Number of records found in a job's history.
+    /// Number of records found in a job's history. Its `last/<job>` is as it says.
     Swept {
         job: JobName,
         result: Result<usize, SessionError>,
@@ -480,11 +480,13 @@ async fn list<C: Session, K: Clock>(
     Ok(listed)
 }
 
-/// Counts a job's records, and writes `last/<job>` if there is none.
+/// Counts a job's records, and writes `last/<job>` if it is not what they say.
 async fn sweep<C: Session, K: Clock>(context: &SessionContext<C, K>, job: &JobName) -> Result<usize, SessionError> {
     let records = record_names(context, job).await?.len();
-    if records > 0 {
-        lasts::fill_in(context.line()?, job).await?;
+    if records > 0
+        && let Err(error) = lasts::fill_in(context.line()?, job).await
+    {
+        tracing::debug!(target: TARGET, %job, %error, "cannot write how the runs of a job ended");
     }
     Ok(records)
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 
 use super::commit::Json;
 use super::read;
@@ -55,8 +55,9 @@ fn put(tx: &Transaction<'_>, job: &JobName, last: &Last) -> rusqlite::Result<()>
 /// A job's record, or why it cannot be read.
 fn of(db: &Connection, job: &JobName) -> rusqlite::Result<Option<Result<Last, String>>> {
     let sql = "SELECT record FROM last WHERE job = ?1";
-    let text: Option<String> = db.prepare_cached(sql)?.query_row([job.as_str()], |row| row.get(0)).optional()?;
-    Ok(text.map(|text| read::parsed(&text)))
+    // Whatever it is, no text is a record that cannot be read.
+    let parsed = |row: &Row<'_>| Ok(read::parsed(row.get_ref(0)?.as_str().unwrap_or_default()));
+    db.prepare_cached(sql)?.query_row([job.as_str()], parsed).optional()
 }
 
 /// When the job last succeeded.
@@ -74,8 +75,8 @@ pub(super) fn all(db: &Connection) -> rusqlite::Result<BTreeMap<JobName, Last>> 
     let mut rows = statement.query([])?;
     let mut lasts = BTreeMap::new();
     while let Some(row) = rows.next()? {
-        let (job, text): (String, String) = (row.get(0)?, row.get(1)?);
-        if let (Ok(job), Ok(last)) = (JobName::parse(&job), read::parsed(&text)) {
+        let text = |index| Ok::<_, rusqlite::Error>(row.get_ref(index)?.as_str().unwrap_or_default());
+        if let (Ok(job), Ok(last)) = (JobName::parse(text(0)?), read::parsed(text(1)?)) {
             lasts.insert(job, last);
         }
     }

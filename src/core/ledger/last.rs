@@ -6,6 +6,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::clock::{AHEAD, later};
 use crate::run::{Outcome, Reason, RunEnd, RunId};
 use crate::term::NodeName;
 
@@ -54,10 +55,11 @@ pub struct WrittenEnd {
 impl Last {
     /// The record once this end is written too. `now` is the writer's time.
     ///
-    /// A time in the future was written by a clock that was ahead, so whatever is written now is newer.
+    /// A time further in the future than clocks may differ was written by one that was ahead, so whatever is written now
+    /// is newer.
     #[must_use]
     pub fn after(previous: Option<&Self>, end: &RunEnd, now: Timestamp) -> Self {
-        let is_past = |at: Timestamp| at <= now.max(end.ended_at);
+        let is_past = |at: Timestamp| at <= later(now.max(end.ended_at), AHEAD.unsigned_abs());
         let newer = previous.map(|last| &last.end).filter(|last| is_past(last.at) && last.at > end.ended_at);
         let before = previous.and_then(|last| last.success).filter(|&at| is_past(at));
         let own = (end.outcome == Outcome::Success).then_some(end.ended_at);
@@ -126,6 +128,8 @@ mod tests {
         assert_eq!((right.end.at, right.success), (at(20), Some(at(20))));
         let failed = Last::after(Some(&ahead), &end(20, Outcome::Failure), at(21));
         assert_eq!((failed.end.at, failed.success), (at(20), None), "a success in the future is none");
+        let a_little = Last::after(Some(&ahead), &end(870, Outcome::Failure), at(871));
+        assert_eq!((a_little.end.at, a_little.success), (at(900), Some(at(900))), "as clocks may differ");
     }
 
     #[test]
@@ -146,7 +150,7 @@ mod tests {
             serde_json::json!({
                 "v": 1,
                 "end": {
-                    "run": "backup.19700101T000020Z", "node": "a", "attempt": 1, "outcome": "success",
+                    "run": "backup.19700101T000020Z", "node": "n", "attempt": 1, "outcome": "success",
                     "exit_code": 0, "at": "1970-01-01T00:00:20Z",
                 },
                 "success": "1970-01-01T00:00:20Z",

@@ -12,6 +12,9 @@ use cronkeeper_core::run::{RunEnd, RunId, RunRecord, Version};
 /// More than a record `last/<job>` takes.
 const LAST_BYTES: usize = 1 << 10;
 
+/// How often others may move the records `last/<job>` of a group before one of them is left out.
+const MOST_MOVES: u32 = 5;
+
 /// A change that waits for its answer.
 pub struct PendingCommit {
     pub id: CommitId,
@@ -33,6 +36,8 @@ pub struct Group {
     pub members: Vec<PendingCommit>,
     /// What the ends among them write to `last/<job>`. As long as a try is in doubt, the same is sent again.
     pub lasts: LastWrites,
+    /// How often others have moved those meanwhile.
+    pub moved: u32,
     /// True while an earlier try has no answer.
     pub is_in_doubt: bool,
 }
@@ -45,8 +50,10 @@ pub enum GroupFailure {
     Superseded(Vec<PendingCommit>),
     /// The state of a history, or of a record in it, was not as assumed. The multi is adapted and can be sent again.
     Rewritten,
-    /// Another node has written an end of this job.
-    LastMoved(JobName),
+    /// Another node has written an end of the first of these jobs, and perhaps of the others.
+    LastMoved(Vec<JobName>),
+    /// The record `last/<job>` with this path, or their folder, cannot be written.
+    LastClosed(String),
     /// The server refuses an operation of a change for any other reason.
     Refused {
         /// The change, and those of its job that were requested after it.
@@ -251,25 +258,27 @@ impl Group {
     /// Says what follows if this operation behind the changes failed.
     fn drop_failed_last(&mut self, index: usize, error: &Error) -> GroupFailure {
         let before: usize = self.members.iter().map(|pending| pending.ops.len()).sum();
-        let failed = index.checked_sub(before).and_then(|index| self.lasts.ops().zip(self.lasts.jobs()).nth(index));
-        let Some((op, job)) = failed.map(|(op, job)| (op, job.clone())) else { return self.refuse(0, 0) };
+        let Some(index) = index.checked_sub(before) else { return self.refuse(0, 0) };
+        let Some(op) = self.lasts.ops().nth(index) else { return self.refuse(0, 0) };
         // The service could not make what it lies below.
         let is_homeless = matches!((&op, error), (Op::Create { .. }, Error::Missing));
-        if error.is_of_state() && !is_homeless {
-            return GroupFailure::LastMoved(job);
+        if !error.is_of_state() || is_homeless {
+            return GroupFailure::LastClosed(closed_by(&op));
         }
-        let writes_it = |pending: &PendingCommit| pending.end().is_some_and(|(_, end)| end.run.job == job);
-        let member = self.members.iter().position(writes_it).unwrap_or_default();
-        self.refuse_for(member, closed_by(&op))
+        self.moved += 1;
+        match &op {
+            // Whoever does that all the time must not hold up the others.
+            Op::Create { path, .. } | Op::Set { path, .. } if self.moved > MOST_MOVES => {
+                GroupFailure::LastClosed(path.clone())
+            }
+            // Those before were as they are known.
+            _ => GroupFailure::LastMoved(self.lasts.jobs().skip(index).cloned().collect()),
+        }
     }
 
     /// Removes a change that the server refuses, together with the later ones of its job.
     fn refuse(&mut self, member: usize, op: usize) -> GroupFailure {
         let path = self.members[member].ops.get(op).map(closed_by).unwrap_or_default();
-        self.refuse_for(member, path)
-    }
-
-    fn refuse_for(&mut self, member: usize, path: String) -> GroupFailure {
         let job = self.members[member].change.job().clone();
         let after = self.members.split_off(member);
         let (pending, others): (Vec<_>, Vec<_>) = after.into_iter().partition(|pending| *pending.change.job() == job);

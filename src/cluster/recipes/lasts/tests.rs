@@ -7,9 +7,14 @@ use crate::recipes::tests_support::{Right, Server};
 use crate::recipes::transaction::tests::{at, name};
 use crate::test_records::{record, skip, success};
 use crate::tree::AtVersion;
+use cronkeeper_core::clock::Now;
 
 fn end(job: &str, second: i64, outcome: Outcome) -> RunEnd {
     RunEnd { outcome, ..success(record(job, second, "0x1")) }
+}
+
+fn moment(second: i64) -> Now {
+    Now { wall: at(second), up: Uptime::ZERO }
 }
 
 /// Writes the record of a job whose runs have ended like this.
@@ -65,7 +70,7 @@ fn a_job_without_a_record_has_the_one_that_its_history_makes() {
     assert_eq!(refresh(&mut known, &server).0, [Outcome::Success, Outcome::Failure]);
     assert_eq!(refresh(&mut known, &server).1, 0);
     let found = read_one(&server, "old");
-    let last = found.last.clone().unwrap().unwrap();
+    let last = found.last.clone().unwrap();
     assert_eq!((found.at, found.success()), (None, LastSuccess::At(end("old", 60, Outcome::Success).ended_at)));
     assert_eq!((last.written.outcome, last.written.before), (Outcome::Failure, Some(Outcome::Success)));
     // An earlier version goes on writing there.
@@ -83,9 +88,17 @@ fn the_record_that_a_history_makes_is_written_unless_there_is_one() {
     server.tree().put(&paths::history(&missed.id()), json(&missed));
     fill_in("old");
     assert_eq!(read_one(&server, "old").at, Some(Version::FIRST));
-    put_history(&server, "old", &[(180, Outcome::Success)]);
     fill_in("old");
-    assert_eq!(read_one(&server, "old").last.unwrap().unwrap().end.outcome, Outcome::Failure, "its writer moves it");
+    assert_eq!(read_one(&server, "old").at, Some(Version::FIRST), "it is right");
+    // An earlier version has written an end since, and none of a success.
+    put_history(&server, "old", &[(180, Outcome::Killed)]);
+    fill_in("old");
+    let found = read_one(&server, "old");
+    assert_eq!((found.at, found.last.unwrap().end.outcome), (Some(Version(1)), Outcome::Killed));
+    server.tree().put("/cronkeeper/last/old", "{");
+    fill_in("old");
+    let found = read_one(&server, "old");
+    assert!(found.damage.is_none() && found.last.unwrap().written.before == Some(Outcome::Failure), "it is mended");
     fill_in("skipped");
     assert!(!server.tree().has("/cronkeeper/last/skipped"), "no run of it has ended");
 }
@@ -109,13 +122,37 @@ fn what_cannot_be_a_record_of_the_job_is_damaged_and_is_written_anew_at_its_vers
         server.tree().touch("/cronkeeper/last/backup");
         let found = read_one(&server, "backup");
         let version = server.tree().stat("/cronkeeper/last/backup").map(|stat| Version(stat.version));
-        assert!(found.last.is_err() && found.at == version && version.is_some(), "{found:?}");
+        assert!(found.damage.is_some() && found.last.is_none(), "{found:?}");
+        assert!(found.at == version && version.is_some(), "{found:?}");
         assert_eq!(found.success(), LastSuccess::Unreadable);
     }
     server.tree().close("/cronkeeper/last/other", Right::Read);
     assert_eq!(read_one(&server, "other").success(), LastSuccess::Unreadable);
     let mut known = AllLasts::default();
     assert_eq!(refresh(&mut known, &server).0, []);
+    put_history(&server, "backup", &[(60, Outcome::Success)]);
+    put_history(&server, "other", &[(60, Outcome::Killed)]);
+    assert!(matches!(read_one(&server, "backup").success(), LastSuccess::At(_)), "the history has it");
+    assert_eq!(refresh(&mut known, &server).0, [], "until the record changes");
+}
+
+#[test]
+fn a_success_behind_hundreds_of_failures_is_found() {
+    let server = Server::default();
+    put_history(&server, "old", &[(60, Outcome::Success)]);
+    let failures: Vec<_> = (2..300).map(|minute| (minute * 60, Outcome::Failure)).collect();
+    put_history(&server, "old", &failures);
+    assert_eq!(read_one(&server, "old").success(), LastSuccess::At(end("old", 60, Outcome::Success).ended_at));
+}
+
+#[test]
+fn a_history_that_cannot_be_read_holds_up_nobody() {
+    let server = Server::default();
+    put_history(&server, "old", &[(60, Outcome::Success)]);
+    server.tree().close("/cronkeeper/history/old", Right::Read);
+    server.tree().close("/cronkeeper/history/old/old.19700101T000100Z", Right::Read);
+    let found = read_one(&server, "old");
+    assert_eq!((found.last, found.at), (None, None));
 }
 
 #[test]
@@ -126,7 +163,7 @@ fn several_ends_of_a_job_move_its_record_once_and_each_knows_the_one_before() {
     known.learn(read(&server, [name("a"), name("b")]).now_or_never().unwrap().unwrap());
     let ends = [end("a", 120, Outcome::Success), end("b", 60, Outcome::Failure), end("a", 180, Outcome::Timeout)];
     let numbered = (0..).map(CommitId).zip(&ends);
-    let writes = known.writes(numbered, at(1_000));
+    let writes = known.writes(numbered, moment(1_000));
     let ops: Vec<Op> = writes.ops().collect();
     assert!(
         matches!(&ops[..], [Op::Set { path: a, at: AtVersion::Version(Version(0)), .. }, Op::Create { path: b, .. }]
@@ -136,7 +173,7 @@ fn several_ends_of_a_job_move_its_record_once_and_each_knows_the_one_before() {
     let before: Vec<_> = (0..3).map(|id| writes.before(CommitId(id))).collect();
     assert_eq!(before, [Some(Outcome::Killed), None, Some(Outcome::Success)]);
     known.written(writes);
-    let next = known.writes([(CommitId(3), &end("b", 120, Outcome::Success))].into_iter(), at(1_000));
+    let next = known.writes([(CommitId(3), &end("b", 120, Outcome::Success))].into_iter(), moment(1_000));
     assert!(matches!(next.ops().next(), Some(Op::Set { at: AtVersion::Version(Version(0)), .. })));
     assert_eq!(next.before(CommitId(3)), Some(Outcome::Failure));
 }

@@ -7,6 +7,7 @@ use crate::recipes::context::json;
 use crate::recipes::tests_support::{ByHand, Right, Server};
 use crate::recipes::transaction::tests::{at, name, skip};
 use crate::test_records::{record, success};
+use cronkeeper_core::ledger::Last;
 use cronkeeper_core::run::Version;
 use cronkeeper_core::run::{HistoryRecord, RunId};
 
@@ -32,12 +33,13 @@ impl Fixture {
     fn put(&self, job: &str, second: i64, kind: RecordKind) -> WrittenRecord {
         let run = RunId::scheduled(name(job), at(second));
         let data = match kind {
-            RecordKind::Run => b"a run".to_vec(),
+            RecordKind::Run => json(&HistoryRecord::Run(success(record(job, second, "0x1")))),
             RecordKind::Skip => json(&HistoryRecord::Skip(skip(job, second))),
         };
         let mut tree = self.server.tree();
         tree.put(&paths::job_history(run.job()), "");
-        tree.put(&paths::last(run.job()), "");
+        let last = Last::after(None, &success(record(job, second, "0x1")), at(second));
+        tree.put(&paths::last(run.job()), json(&last));
         let path = paths::history(&run);
         tree.put(&path, data);
         let version = Version(tree.stat(&path).unwrap().version);
@@ -281,7 +283,11 @@ fn a_leader_finds_what_nobody_trimmed() {
     for _ in 0..40 {
         fixture.pass(SWEEP_EVERY);
     }
-    assert_eq!(fixture.server.tree().listings, listings + 32, "known jobs are not listed again");
+    assert_eq!(
+        fixture.server.tree().listings,
+        listings + 63,
+        "each job's records are counted, and looked at for how they ended last"
+    );
 }
 
 fn limits(limits: &[(&str, u16)]) -> Arc<Defined> {

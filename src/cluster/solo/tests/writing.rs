@@ -92,6 +92,22 @@ async fn what_an_earlier_version_has_written_to_the_history_says_how_runs_ended_
 }
 
 #[tokio::test]
+async fn no_row_of_last_that_cannot_be_read_holds_up_an_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let db = Connection::open(dir.path().join("ledger.db")).unwrap();
+    for (job, what) in [("j", "'{'"), ("k", "x'ff00'"), ("l", "7")] {
+        let run = a.begin(job, 60).await;
+        db.execute(&format!("INSERT INTO last VALUES ('{job}', {what})"), []).unwrap();
+        assert!(!a.solo.coordination.reader.lasts().await.unwrap().contains_key(&run.job), "it says nothing");
+        assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Accepted, "{job}");
+    }
+    let lasts = a.solo.coordination.reader.lasts().await.unwrap();
+    assert_eq!(lasts.values().map(|last| last.end.outcome).collect::<Vec<_>>(), [Outcome::Success; 3]);
+}
+
+#[tokio::test]
 async fn a_lowered_limit_trims_a_job_that_does_not_run() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;

@@ -110,18 +110,87 @@ fn a_record_that_somebody_has_removed_or_damaged_holds_up_no_end() {
     fixture.server.tree().put(LAST, "{");
     fixture.server.tree().touch(LAST);
     assert_eq!(fixture.commit(ended(2, Outcome::Success)), Commit::Accepted);
-    assert_eq!((last(&fixture).end.outcome, last(&fixture).written.before), (Outcome::Success, None));
+    let before = Some(Outcome::Failure);
+    assert_eq!(
+        (last(&fixture).end.outcome, last(&fixture).written.before),
+        (Outcome::Success, before),
+        "by the history"
+    );
 }
 
 #[test]
-fn an_end_whose_record_may_not_be_written_waits_and_the_path_is_named() {
+fn an_end_does_not_wait_for_a_record_that_may_not_be_written_and_the_path_is_named() {
+    for (is_there, closed) in [(false, "/cronkeeper/last"), (true, LAST)] {
+        let mut fixture = begun(3);
+        if is_there {
+            fixture.commit(ended(2, Outcome::Failure));
+        }
+        fixture.server.tree().close(closed, Right::Write);
+        assert_eq!(fixture.commit(ended(0, Outcome::Success)), Commit::Accepted);
+        assert_eq!(fixture.version(LAST), is_there.then_some(0));
+        assert_eq!(fixture.refused[0].path, closed);
+        assert!(fixture.deferred.is_empty() && fixture.mended.is_empty());
+        fixture.server.tree().open(closed, Right::Write);
+        // The clock of these tests goes on by a second with each look.
+        (0..70).for_each(|_| _ = fixture.committer.context.clock.now());
+        assert_eq!(fixture.commit(ended(1, Outcome::Success)), Commit::Accepted);
+        assert_eq!(
+            (fixture.mended.clone(), last(&fixture).written.outcome),
+            (vec![closed.to_owned()], Outcome::Success)
+        );
+    }
+}
+
+/// Somebody who touches the record of one job again and again.
+#[test]
+fn a_record_that_is_moved_all_the_time_is_left_out() {
     let mut fixture = begun(1);
-    fixture.server.tree().close("/cronkeeper/last", Right::Write);
-    let id = fixture.request(ended(0, Outcome::Success));
+    end_elsewhere(&fixture, 600, Outcome::Success);
+    let id = fixture.request(ended(0, Outcome::Failure));
+    for _ in 0..200 {
+        if !fixture.turn() {
+            break;
+        }
+        fixture.server.tree().touch(LAST);
+    }
     fixture.settle();
-    assert_eq!((fixture.answers.get(&id), fixture.deferred.clone()), (None, vec![id]));
-    assert_eq!(fixture.refused[0].path, "/cronkeeper/last");
-    fixture.server.tree().open("/cronkeeper/last", Right::Write);
-    assert_eq!(fixture.await_answer(id), Some(Commit::Accepted));
-    assert_eq!(fixture.mended, ["/cronkeeper/last"]);
+    assert_eq!(fixture.answers.get(&id), Some(&Commit::Accepted));
+}
+
+#[test]
+fn many_records_that_others_have_moved_are_read_again_at_once() {
+    let mut fixture = Fixture::new();
+    let jobs: Vec<String> = (0..40).map(|at| format!("job-{at}")).collect();
+    for job in &jobs {
+        fixture.put(paths::job(&name(job)), &mark(0, "1-0"));
+        fixture.request(begin(job, 0, 60, &format!("7-{job}")));
+    }
+    fixture.settle();
+    for job in &jobs {
+        let elsewhere = success(record(job, 30, "0x2"));
+        fixture.server.tree().put(&paths::last(&name(job)), json(&Last::after(None, &elsewhere, Timestamp::MAX)));
+    }
+    let multis = fixture.server.tree().multis.len();
+    for job in &jobs {
+        fixture.request(end(job, 0, 60, &format!("7-{job}")));
+    }
+    fixture.settle();
+    assert!(fixture.answers.values().all(|answer| *answer == Commit::Accepted));
+    assert_eq!(fixture.before.len(), 40, "each knows of the one elsewhere");
+    assert_eq!(fixture.server.tree().multis.len(), multis + 2);
+}
+
+/// As `release` does before this process has started: others may have ended runs since.
+#[test]
+fn what_was_before_an_end_that_another_has_written_is_known_only_while_nothing_followed() {
+    let mut fixture = begun(2);
+    fixture.commit(ended(0, Outcome::Failure));
+    assert_eq!(fixture.commit(ended(1, Outcome::Success)), Commit::Accepted);
+    let again = fixture.request(ended(1, Outcome::Success));
+    fixture.settle();
+    assert_eq!((fixture.answers[&again], fixture.before.get(&again)), (Commit::Accepted, Some(&Outcome::Failure)));
+    end_elsewhere(&fixture, 600, Outcome::Failure);
+    let late = fixture.request(ended(1, Outcome::Success));
+    fixture.settle();
+    assert_eq!((fixture.answers[&late], fixture.before.get(&late)), (Commit::Accepted, None));
 }
