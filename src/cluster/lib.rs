@@ -1,8 +1,8 @@
 //! What makes several nodes one cluster: the backends of the ports `election`, `ledger` and `run_lock`, the locks of
 //! scripts on the same services, and the files that a node keeps for them.
 //!
-//! Where to begin: [`recipes`] for a cluster of hosts, which [`zookeeper`] serves; [`solo`] for one host. Knows nothing of jobs files, processes,
-//! commands and pages.
+//! Where to begin: [`recipes`] for a cluster of hosts, which [`zookeeper`] serves, or [`observed`] on a [`store`];
+//! [`solo`] for one host. Knows nothing of jobs files, processes, commands and pages.
 //!
 //! A module uses those declared above it, never those below; `tests/it/borders.rs` holds it to that. The blank lines
 //! between the modules keep rustfmt from sorting them.
@@ -27,6 +27,18 @@ pub mod paths;
 
 /// The order of a queue by the names of its entries.
 pub mod queue;
+
+/// The port to a store of records that are compared and written.
+pub mod store;
+
+/// A store in memory, the model for others.
+pub mod memory;
+
+/// A store in a file of SQLite.
+pub mod sqlite;
+
+/// The port on any store: sessions by observation, order of arrival, watches.
+pub mod observed;
 
 /// The port on ZooKeeper.
 pub mod zookeeper;

@@ -195,6 +195,8 @@ pub struct Limits {
     pub bytes: usize,
     /// Commits on their way at the same time: enough to keep the servers busy, few enough that later changes gather.
     pub in_flight: usize,
+    /// A commit may change a record several times, each change at the version that the one before has made.
+    pub repeats: bool,
 }
 
 impl Limits {

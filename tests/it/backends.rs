@@ -1,12 +1,14 @@
 //! The real backends, for the promises.
 
 pub mod solo;
+pub mod sqlite;
 pub mod zookeeper;
 
 /// Makes a test of each promise on each backend of this binary.
 macro_rules! on_every_backend {
     ($($promise:ident),+ $(,)?) => {
         on_backend!(solo: $($promise),+);
+        on_backend!(sqlite: $($promise),+);
         on_backend!(zookeeper: $($promise),+);
     };
 }

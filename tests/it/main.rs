@@ -23,6 +23,7 @@ mod promises;
 mod readme;
 mod release;
 mod solo;
+mod store;
 mod support;
 mod systemd;
 mod torture;

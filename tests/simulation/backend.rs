@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cronkeeper_cluster::observed::{Observed, Spawn};
 use cronkeeper_cluster::recipes::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
 use cronkeeper_cluster::state_dir::KEPT_SESSIONS;
+use cronkeeper_cluster::tree::{Connect, ConnectError, Lend, Session};
 use cronkeeper_cluster::zookeeper::Znodes;
-use cronkeeper_cluster::zookeeper::client::{Connect, ConnectError, Lend};
 use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::coordination::{self, Coordination, Request};
 use cronkeeper_core::election;
@@ -27,8 +28,9 @@ use super::facts::Fact;
 use super::faults::Fault;
 use super::foreign_entries::FOREIGN_JOB;
 use super::trial::{Length, Plan, Seeds, Subject, many};
+use super::weak_store::SimStore;
 use super::world::{Event, Shared, World};
-use super::zookeeper::{Connector, SimClient};
+use super::zookeeper::Connector;
 
 /// The disk of a node.
 #[derive(Default)]
@@ -141,10 +143,55 @@ pub fn backend(
     name: NodeName,
     disk: &Arc<Mutex<Disk>>,
     recovered: &Recovered,
+    rng: Rng,
+) -> (Task, Coordination) {
+    backend_on(Znodes(Connector { world: world.clone(), node }), world, node, name, disk, recovered, rng)
+}
+
+/// The same on the weakest store.
+pub fn backend_on_store(
+    world: &Shared,
+    node: usize,
+    name: NodeName,
+    disk: &Arc<Mutex<Disk>>,
+    recovered: &Recovered,
     mut rng: Rng,
 ) -> (Task, Coordination) {
-    let lent = Lent::default();
-    let (coordination, service) = coordination::channels(Arc::new(LedgerReader::new(Znodes(lent.clone()))));
+    let ids = Mutex::new(rng.fork());
+    let observed = Observed {
+        store: SimStore { world: world.clone(), node },
+        clock: NodeClock { world: world.clone(), node },
+        spawn: SimSpawn { world: world.clone(), node },
+        timeout: world.lock().env.timing.session_timeout,
+        uuid: Arc::new(move || Uuid::from_u128(ids.lock().unwrap_or_else(PoisonError::into_inner).u128(..))),
+    };
+    backend_on(observed, world, node, name, disk, recovered, rng)
+}
+
+/// Adds tasks to a node's process.
+#[derive(Clone)]
+struct SimSpawn {
+    world: Shared,
+    node: usize,
+}
+
+impl Spawn for SimSpawn {
+    fn spawn(&self, task: Task) {
+        self.world.lock().spawned.push((self.node, task));
+    }
+}
+
+fn backend_on<C: Connect>(
+    connector: C,
+    world: &Shared,
+    node: usize,
+    name: NodeName,
+    disk: &Arc<Mutex<Disk>>,
+    recovered: &Recovered,
+    mut rng: Rng,
+) -> (Task, Coordination) {
+    let lent = Lent::<C::Session>::default();
+    let (coordination, service) = coordination::channels(Arc::new(LedgerReader::new(lent.clone())));
     let clock = NodeClock { world: world.clone(), node };
     let identity = NodeIdentity {
         node: name,
@@ -160,34 +207,40 @@ pub fn backend(
         uuid: Box::new(move || Uuid::from_u128(rng.u128(..))),
         forget_after: None,
     };
-    let connector = Lending { connector: Connector { world: world.clone(), node }, lent };
+    let connector = Lending { connector, lent };
     let store = Box::new(StateDir::open(disk, recovered));
-    (Box::pin(serve(Znodes(connector), clock, identity, store, service, options)), coordination)
+    (Box::pin(serve(connector, clock, identity, store, service, options)), coordination)
 }
 
 /// The client that serves reads for people. It uses the node's own session, because people read seldom.
-#[derive(Clone, Default)]
-struct Lent(Arc<Mutex<Option<SimClient>>>);
+#[derive(Clone)]
+struct Lent<S>(Arc<Mutex<Option<S>>>);
 
-impl Lend for Lent {
-    type Client = SimClient;
+impl<S> Default for Lent<S> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
 
-    async fn session(&self) -> Result<SimClient, ConnectError> {
+impl<S: Session> Lend for Lent<S> {
+    type Session = S;
+
+    async fn session(&self) -> Result<S, ConnectError> {
         let lent = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         lent.ok_or_else(|| ConnectError::Unreachable("there was none yet".into()))
     }
 }
 
 /// Creates a node's sessions, and lends the newest one to readers.
-struct Lending {
-    connector: Connector,
-    lent: Lent,
+struct Lending<C: Connect> {
+    connector: C,
+    lent: Lent<C::Session>,
 }
 
-impl Connect for Lending {
-    type Client = SimClient;
+impl<C: Connect> Connect for Lending<C> {
+    type Session = C::Session;
 
-    async fn connect(&self) -> Result<SimClient, ConnectError> {
+    async fn connect(&self) -> Result<C::Session, ConnectError> {
         let session = self.connector.connect().await?;
         *self.lent.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(session.clone());
         Ok(session)
@@ -233,7 +286,7 @@ impl Subject for Contenders {
         if leaders.len() != 1 {
             return Err(format!("in peace the nodes {leaders:?} lead: {views:?}"));
         }
-        let tree = world.ensemble.leader().ok_or("in peace the ensemble has no leader")?.tree();
+        let tree = world.tree().ok_or("in peace the ensemble has no leader")?;
         let entries = |folder: &str| -> BTreeSet<String> {
             let names =
                 tree.children(folder).unwrap_or_default().into_iter().filter(|name| !name.starts_with(FOREIGN_JOB));

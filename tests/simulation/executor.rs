@@ -83,8 +83,19 @@ impl<P: Program> Executor<P> {
             Some(Event::Fault(fault)) => self.fault(fault),
             _ => {}
         }
+        self.add_spawned();
         self.schedule_ready();
         Some(take(&mut self.world.lock().env.facts))
+    }
+
+    /// Takes over what processes have spawned, unless they are gone.
+    fn add_spawned(&mut self) {
+        let spawned = take(&mut self.world.lock().spawned);
+        for (node, task) in spawned {
+            if self.world.lock().nodes[node].health != Health::Down {
+                self.add(node, task, false);
+            }
+        }
     }
 
     fn schedule_ready(&mut self) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::ledger::Commit;
-use cronkeeper_core::term::FencingToken;
+use cronkeeper_core::term::{FencingToken, SessionId};
 use jiff::SignedDuration;
 
 use super::ledger::txn::Txn;
@@ -34,7 +34,7 @@ pub enum Fact {
     /// A node reports that it is connected, after it was not, or that it is not any more.
     InTouch { node: usize, is: bool },
     /// A session of a node is open.
-    Connected { node: usize, session: i64 },
+    Connected { node: usize, session: i64, id: SessionId },
     /// The loop of a node's daemon stalls, while the rest of the daemon continues.
     LoopStalled { node: usize },
     /// The loop continues.

@@ -357,7 +357,10 @@ impl World {
             Fault::StartServer { server } => self.ensemble.servers[server].start(&mut self.env),
             Fault::PauseServer { server } => self.ensemble.servers[server].pause(),
             Fault::PauseLeadingServer { lasts } => self.pause_leading_server(lasts),
-            Fault::StallDisks => self.ensemble.servers.iter_mut().for_each(Server::stall_disk),
+            Fault::StallDisks => {
+                self.store.is_stalled = true;
+                self.ensemble.servers.iter_mut().for_each(Server::stall_disk);
+            }
             Fault::Rewind { lost } => self.ensemble.rewind(&mut self.env, lost),
             Fault::ResumeDisks => self.resume_disks(),
             Fault::StallLoop { node } => self.stall_loop(node),
@@ -399,6 +402,7 @@ impl World {
     }
 
     fn resume_disks(&mut self) {
+        self.store.is_stalled = false;
         for server in &mut self.ensemble.servers {
             server.resume_disk(&mut self.env);
         }

@@ -51,14 +51,14 @@ pub trait Invariant {
 }
 
 /// All invariants, for `nodes` nodes whose sessions last `timeout`.
-pub fn all(nodes: usize, timeout: Duration, successors: Successors) -> Vec<Box<dyn Invariant>> {
-    let mut all = besides_lasts(nodes, timeout, successors);
+pub fn all(nodes: usize, timeout: Duration, successors: Successors, on_store: bool) -> Vec<Box<dyn Invariant>> {
+    let mut all = besides_lasts(nodes, timeout, successors, on_store);
     all.push(Box::<lasts_follow_the_ends::LastsFollowTheEnds>::default());
     all
 }
 
 /// All invariants but that of `last/<job>`, which facts that are made by hand leave out.
-fn besides_lasts(nodes: usize, timeout: Duration, successors: Successors) -> Vec<Box<dyn Invariant>> {
+fn besides_lasts(nodes: usize, timeout: Duration, successors: Successors, on_store: bool) -> Vec<Box<dyn Invariant>> {
     let of_ledger = rules(Cow::Borrowed(jobs::schedules())).map(|rule| Box::new(OfLedger(rule)) as Box<dyn Invariant>);
     let others: [Box<dyn Invariant>; 15] = [
         Box::new(one_acting_term::OneActingTerm::new(nodes)),
@@ -73,7 +73,7 @@ fn besides_lasts(nodes: usize, timeout: Duration, successors: Successors) -> Vec
         Box::<alarms_are_told_once::AlarmsAreToldOnce>::default(),
         Box::<hooks_follow_what_is_written::HooksFollowWhatIsWritten>::default(),
         Box::<chains_go_on::ChainsGoOn>::default(),
-        Box::new(a_stalled_loop_leads_no_more::AStalledLoopLeadsNoMore::new(nodes, timeout)),
+        Box::new(a_stalled_loop_leads_no_more::AStalledLoopLeadsNoMore::new(nodes, timeout, on_store)),
         Box::<no_attempt_ends_without_a_process::NoAttemptEndsWithoutAProcess>::default(),
         Box::new(what_is_due_has_had_its_process::WhatIsDueHasHadItsProcess::new()),
     ];

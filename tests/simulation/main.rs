@@ -47,5 +47,6 @@ mod transcript;
 mod trial;
 mod triggered_stall;
 mod warden;
+mod weak_store;
 mod world;
 mod zookeeper;

@@ -86,6 +86,11 @@ impl Network {
         Some(packet)
     }
 
+    /// How long something takes that is no part of a connection.
+    pub fn delay(&self, rng: &mut Rng, from: Host, to: Host) -> Duration {
+        delay(rng, self.slow.contains(&(from, to)), self.is_calm)
+    }
+
     pub fn calm(&mut self) {
         self.is_calm = true;
     }

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cronkeeper_cluster::zookeeper::session_id;
 use cronkeeper_core::clock::{Clock, Now, Uptime, Wake};
 use cronkeeper_core::coordination::{Coordination, Event as BackendEvent, Request};
 use cronkeeper_core::election::{self, TransferError};
@@ -20,7 +19,7 @@ use cronkeeper_core::term::{FencingToken, NodeName};
 use fastrand::Rng;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::backend::{Disk, backend, node_name};
+use super::backend::{Disk, backend, backend_on_store, node_name};
 use super::clock::NodeClock;
 use super::executor::{Executor, Program, Task};
 use super::facts::Fact;
@@ -64,7 +63,7 @@ const MOMENT: jiff::SignedDuration = jiff::SignedDuration::from_secs(5);
 
 /// Nodes with an engine, as programs for the executor. With `STEADY` the clocks agree, and then even a run that is kept
 /// while cut off never overlaps its successor.
-pub struct Nodes<const STEADY: bool, const REWINDS: bool = false> {
+pub struct Nodes<const STEADY: bool, const REWINDS: bool = false, const ON_STORE: bool = false> {
     rng: Rng,
     homes: Vec<Home>,
     said: Arc<Mutex<Vec<Said>>>,
@@ -81,9 +80,10 @@ impl Nodes<true> {
     }
 }
 
-impl<const STEADY: bool, const REWINDS: bool> Subject for Nodes<STEADY, REWINDS> {
+impl<const STEADY: bool, const REWINDS: bool, const ON_STORE: bool> Subject for Nodes<STEADY, REWINDS, ON_STORE> {
     const CLOCKS_STEP: bool = !STEADY;
     const SERVERS_REWIND: bool = REWINDS;
+    const ON_STORE: bool = ON_STORE;
 
     fn new(seed: u64, nodes: usize, length: Length) -> Self {
         let mut rng = Rng::with_seed(seed ^ 0x0de5);
@@ -110,7 +110,7 @@ impl<const STEADY: bool, const REWINDS: bool> Subject for Nodes<STEADY, REWINDS>
         if leaders.len() != 1 {
             return Err(format!("in peace the nodes {leaders:?} lead: {said:?}"));
         }
-        let tree = world.ensemble.leader().ok_or("in peace the ensemble has no leader")?.tree();
+        let tree = world.tree().ok_or("in peace the ensemble has no leader")?;
         let alive: BTreeSet<String> = world.wardens.alive().map(|process| process.run.clone()).collect();
         let names = ours(tree, "/cronkeeper/running");
         for name in names.clone() {
@@ -130,7 +130,8 @@ impl<const STEADY: bool, const REWINDS: bool> Subject for Nodes<STEADY, REWINDS>
                 && (alive.iter().any(|run| is_locked(run)) || is_just_now(world.wardens.last_end(is_locked)));
             // A run that is begun again after a loss stays as it was until it has its locks.
             let member = tree.get(&format!("/cronkeeper/nodes/{}", record.owner.node));
-            let is_alive = member.is_some_and(|(_, stat)| session_id(stat.ephemeral_owner) == record.owner.session);
+            let is_alive =
+                member.is_some_and(|(_, stat)| world.store.id_of(stat.ephemeral_owner) == record.owner.session);
             let is_begun_again = record.on_loss == OnLoss::Rerun && !is_alive;
             let waits = match record.state {
                 _ if awaits_lock => record.state.waits() || is_begun_again,
@@ -190,7 +191,7 @@ fn left_waiting(tree: &Tree, now: jiff::Timestamp) -> Result<(), String> {
     Ok(())
 }
 
-impl<const STEADY: bool, const REWINDS: bool> Program for Nodes<STEADY, REWINDS> {
+impl<const STEADY: bool, const REWINDS: bool, const ON_STORE: bool> Program for Nodes<STEADY, REWINDS, ON_STORE> {
     const LOOP: Option<usize> = Some(2);
 
     fn start(&mut self, world: &Shared, node: usize) -> Vec<Task> {
@@ -212,6 +213,7 @@ impl<const STEADY: bool, const REWINDS: bool> Program for Nodes<STEADY, REWINDS>
         recovered.end_dead(&mut noted, clock.now().wall).expect("it is kept in memory");
         guard(&home.book).found(Written::Here);
         let rng = self.rng.fork();
+        let backend = if ON_STORE { backend_on_store } else { backend };
         let (backend, coordination) = backend(world, node, node_name(node), &home.disk, &recovered, rng);
         guard(&self.said)[node] = NOTHING;
         let (coordination, tap) = tapped(world, node, coordination, self.said.clone());
@@ -522,6 +524,12 @@ fn nodes_keep_the_promises_when_clocks_are_set_too() {
 #[test]
 fn nodes_keep_what_they_know_when_the_servers_lose_it() {
     many::<Nodes<true, true>>("nodes_keep_what_they_know_when_the_servers_lose_it", WITH_REWINDS, PLAN);
+}
+
+/// On a store that does all that its port allows.
+#[test]
+fn nodes_keep_the_promises_on_the_weakest_store() {
+    many::<Nodes<true, false, true>>("nodes_keep_the_promises_on_the_weakest_store", SEEDS, PLAN);
 }
 
 #[test]

@@ -52,11 +52,11 @@ impl World {
 
     /// The nodes in the queue, the leader first.
     fn in_line(&self) -> Vec<usize> {
-        let Some(tree) = self.ensemble.leader().map(|leader| leader.tree()) else { return Vec::new() };
+        let Some(tree) = self.tree() else { return Vec::new() };
         let names = tree.children("/leader").unwrap_or_default();
         let owners =
             names.iter().filter_map(|name| tree.stat(&format!("/leader/{name}"))).map(|stat| stat.ephemeral_owner);
-        owners.filter_map(|session| self.clients.node_of(session)).collect()
+        owners.filter_map(|session| self.node_of_session(session)).collect()
     }
 
     fn later(&mut self, delay: Duration, fault: Fault) {

@@ -25,6 +25,9 @@ pub trait Subject: Program + Sized {
     /// True if the servers lose transactions that they have committed. Then only what the nodes still know is judged.
     const SERVERS_REWIND: bool = false;
 
+    /// True if the nodes use the weakest store in place of the ensemble.
+    const ON_STORE: bool = false;
+
     fn new(seed: u64, nodes: usize, length: Length) -> Self;
 
     /// Called when peace begins; from then on the program causes no more faults.
@@ -168,7 +171,7 @@ pub fn attempt<S: Subject>(seed: u64, plan: Plan, transcript: Transcript) -> Res
     let invariants = if S::SERVERS_REWIND {
         invariants::under_rewinds()
     } else {
-        invariants::all(nodes, timing.session_timeout, Successors::Named(beside))
+        invariants::all(nodes, timing.session_timeout, Successors::Named(beside), S::ON_STORE)
     };
     let executor = Executor::new(world, S::new(seed, nodes, length));
     let mut trial = Trial { executor, invariants, tally: Tally::default() };

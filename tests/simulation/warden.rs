@@ -458,6 +458,10 @@ impl Wardens {
         if self.wardens[node].held.remove(&tree_id).is_some() {
             env.note(|| format!("node-{node}: a process is killed before its program begins"));
             self.end_before_program(env, node, tree_id, 15);
+            // A warden that hangs may never report it. Then the daemon finds out when it ends.
+            if self.wardens[node].hangs {
+                self.wardens[node].starting.entry(tree_id).or_default();
+            }
         }
     }
 

@@ -14,6 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::oneshot;
 
 use super::clock::{TimerId, Timers};
+use super::executor::Task;
 use super::facts::Fact;
 use super::faults::Fault;
 use super::network::{Conn, Host, Network, Packet};
@@ -21,8 +22,9 @@ use super::queue::Queue;
 use super::transcript::Transcript;
 use super::triggered_stall::TriggeredStalls;
 use super::warden::{self, Wardens};
+use super::weak_store::{StoreEvent, WeakStore};
 use super::zookeeper::wire::{Body, Request};
-use super::zookeeper::{Answered, ClientId, Clients, Ensemble, Input, States};
+use super::zookeeper::{Answered, ClientId, Clients, Ensemble, Input, Server, States, Tree};
 
 /// The events of the world.
 pub enum Event {
@@ -34,6 +36,7 @@ pub enum Event {
     /// A timer of a client; the number identifies stale alarms.
     Client(ClientId, u64),
     Timer(TimerId),
+    Store(StoreEvent),
     Warden(warden::Step),
     /// A task has a reason to run.
     Run(TaskId),
@@ -72,11 +75,14 @@ pub struct Env {
 pub struct World {
     pub env: Env,
     pub ensemble: Ensemble,
+    pub store: WeakStore,
     pub clients: Clients,
     pub nodes: Vec<Node>,
     pub timers: Timers,
     pub wardens: Wardens,
     pub triggered_stalls: TriggeredStalls,
+    /// Tasks that processes have spawned, for the executor.
+    pub spawned: Vec<(usize, Task)>,
 }
 
 /// A node: a host with one process and its warden.
@@ -119,11 +125,13 @@ impl Shared {
         let world = World {
             env,
             ensemble,
+            store: WeakStore::default(),
             clients: Clients::default(),
             nodes: (0..nodes).map(node).collect(),
             timers: Timers::default(),
             wardens: Wardens::new(nodes),
             triggered_stalls: TriggeredStalls::default(),
+            spawned: Vec::new(),
         };
         Self(Arc::new(Mutex::new(world)))
     }
@@ -197,6 +205,7 @@ impl World {
             Event::Elect => self.ensemble.elect(&mut self.env),
             Event::Client(id, count) => self.clients.alarm(&mut self.env, id, count),
             Event::Timer(id) => self.timers.fire(id),
+            Event::Store(event) => self.take_store_event(event),
             Event::Warden(step) => self.wardens.step(&mut self.env, step),
             Event::Run(_) | Event::Fault(_) => return Some(event),
         }
@@ -209,6 +218,7 @@ impl World {
             Event::Packet(Packet { to: Host::Node(node), .. }) => Some(*node),
             Event::Client(id, _) => self.clients.node(*id),
             Event::Timer(id) => self.timers.node(*id),
+            Event::Store(StoreEvent::Answers { node, .. } | StoreEvent::GivesUp { node, .. }) => Some(*node),
             _ => None,
         }
     }
@@ -301,6 +311,16 @@ impl World {
     pub fn request(&mut self, id: ClientId, request: Request) -> oneshot::Receiver<Answered> {
         self.look_at(id, &request);
         self.clients.request(&mut self.env, id, request)
+    }
+
+    /// What the service has: the store if it is used, otherwise what the ensemble's leader has.
+    pub fn tree(&self) -> Option<&Tree> {
+        self.store.tree().or_else(|| self.ensemble.leader().map(Server::tree))
+    }
+
+    /// The node that a session is of.
+    pub fn node_of_session(&self, session: i64) -> Option<usize> {
+        self.clients.node_of(session).or_else(|| self.store.node_of(session))
     }
 
     pub fn release(&mut self, id: ClientId) {

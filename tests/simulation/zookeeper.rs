@@ -22,6 +22,6 @@ pub use crate::ledger::txn::{Change, STRANGER};
 pub use client::{Answered, ClientId, Clients};
 pub use ensemble::{Ensemble, SERVERS};
 pub use port::{Connector, SimClient};
-pub use server::{Input, Server};
+pub use server::{Health as ServerHealth, Input, Server};
 pub use states::States;
 pub use tree::{CLOSED, Tree};

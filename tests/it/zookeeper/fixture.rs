@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cronkeeper_cluster::recipes::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
+use cronkeeper_cluster::tree::{Connect, Lend};
 use cronkeeper_cluster::zookeeper::Znodes;
 use cronkeeper_cluster::zookeeper::session::{Aside, ConnectionSettings, Connector};
 use cronkeeper_core::clock::system::uptime;
@@ -165,7 +166,26 @@ pub fn open(
     forget_after: Option<Duration>,
 ) -> (Coordination, Process) {
     let aside = Aside::new(settings.clone()).expect("plain settings are good");
-    let (coordination, service) = channels(Arc::new(LedgerReader::new(Znodes(aside))));
+    let root = settings.connect.find('/').map_or("/".into(), |at| settings.connect[at..].to_owned());
+    let options = Options { root, forget_after, ..options(settings.connect.clone()) };
+    let connector = Connector::new(settings).expect("plain settings are good");
+    open_on(Znodes(connector), Znodes(aside), node, memory, options)
+}
+
+/// The settings of a backend on this service.
+pub fn options(service: String) -> Options {
+    Options { service, root: "/".into(), uuid: Box::new(Uuid::new_v4), forget_after: None }
+}
+
+/// Starts a backend for `node` on any service.
+pub fn open_on(
+    connect: impl Connect,
+    lend: impl Lend,
+    node: &str,
+    memory: Memory,
+    options: Options,
+) -> (Coordination, Process) {
+    let (coordination, service) = channels(Arc::new(LedgerReader::new(lend)));
     let identity = NodeIdentity {
         node: NodeName::new(node),
         host: "localhost".into(),
@@ -174,10 +194,7 @@ pub fn open(
         version: "test".into(),
         started_at: Timestamp::now(),
     };
-    let root = settings.connect.find('/').map_or("/".into(), |at| settings.connect[at..].to_owned());
-    let options = Options { service: settings.connect.clone(), root, uuid: Box::new(Uuid::new_v4), forget_after };
-    let connector = Connector::new(settings).expect("plain settings are good");
-    let task = tokio::spawn(serve(Znodes(connector), System, identity, Box::new(memory), service, options));
+    let task = tokio::spawn(serve(connect, System, identity, Box::new(memory), service, options));
     (coordination, Process::new(move || task.abort()))
 }
 

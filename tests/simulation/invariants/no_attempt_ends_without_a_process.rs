@@ -27,7 +27,7 @@ pub struct NoAttemptEndsWithoutAProcess {
     /// The newest attempt of each run in flight.
     attempts: BTreeMap<String, Attempt>,
     /// The node of each living session whose process is alive.
-    sessions: BTreeMap<i64, usize>,
+    sessions: BTreeMap<i64, (usize, SessionId)>,
     /// Sessions that are over, or whose process is dead.
     over: BTreeSet<SessionId>,
     /// Sessions whose process died with its host.
@@ -88,11 +88,11 @@ impl NoAttemptEndsWithoutAProcess {
     }
 
     fn sessions_of(&self, node: usize) -> Vec<SessionId> {
-        self.sessions.iter().filter(|(_, of)| **of == node).map(|(session, _)| session_id(*session)).collect()
+        self.sessions.values().filter(|(of, _)| *of == node).map(|(_, id)| id.clone()).collect()
     }
 
     fn writer(&self, txn: &Txn) -> Option<String> {
-        Some(format!("node-{}", self.sessions.get(&txn.session)?))
+        Some(format!("node-{}", self.sessions.get(&txn.session)?.0))
     }
 
     fn write(&mut self, txn: &Txn) -> Result<(), String> {
@@ -173,7 +173,7 @@ fn history(op: &Op) -> Option<HistoryRecord> {
 impl Invariant for NoAttemptEndsWithoutAProcess {
     fn observe(&mut self, _at: Uptime, fact: &Fact) -> Result<(), String> {
         match fact {
-            Fact::Connected { node, session } => drop(self.sessions.insert(*session, *node)),
+            Fact::Connected { node, session, id } => drop(self.sessions.insert(*session, (*node, id.clone()))),
             Fact::Spawned(process) => {
                 if let Some(known) = self.attempts.get_mut(&process.run).filter(|at| at.number == process.attempt) {
                     (known.is_started, known.run_is_started) = (true, true);
@@ -192,7 +192,8 @@ impl Invariant for NoAttemptEndsWithoutAProcess {
                 self.attempts.values_mut().filter(|known| known.node == name).for_each(|known| known.is_unknown = true);
             }
             Fact::Committed { txn, .. } if matches!(txn.change, Change::CloseSession) => {
-                let session = session_id(txn.session);
+                let known = self.sessions.get(&txn.session).map(|(_, id)| id.clone());
+                let session = known.unwrap_or_else(|| session_id(txn.session));
                 for known in self.attempts.values_mut().filter(|known| known.owner == session) {
                     known.is_lost = true;
                 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cronkeeper_cluster::zookeeper::client::{Mode, Op};
+use cronkeeper_cluster::zookeeper::session_id;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::job::{Alarm, JobName};
 use cronkeeper_core::ledger::Commit;
@@ -31,7 +32,7 @@ use crate::ledger::txn::Txn;
 
 /// The verdict of all invariants on these facts, in order.
 fn verdict(facts: Vec<Fact>) -> Result<(), String> {
-    let mut invariants = besides_lasts(2, Duration::from_secs(4), Successors::Never);
+    let mut invariants = besides_lasts(2, Duration::from_secs(4), Successors::Never, false);
     facts.iter().try_for_each(|fact| invariants.iter_mut().try_for_each(|one| one.observe(Uptime::from_nanos(1), fact)))
 }
 
@@ -447,7 +448,7 @@ fn a_chain_that_does_not_go_on_or_runs_ahead_is_seen() {
 
 #[test]
 fn a_link_that_nobody_takes_is_seen_at_the_end() {
-    let mut invariants = besides_lasts(2, Duration::from_secs(4), Successors::Never);
+    let mut invariants = besides_lasts(2, Duration::from_secs(4), Successors::Never, false);
     let late = Uptime::from_nanos(3_600_000_000_000);
     for (at, fact) in
         [(Uptime::from_nanos(1), chain_end(1, "chain-a", "chain-b", true)), (late, Fact::Died { node: 0 })]
@@ -472,7 +473,7 @@ fn over(session: i64, outcome: Outcome) -> Fact {
 
 #[test]
 fn an_attempt_that_ends_without_a_process_is_seen() {
-    let connected = |node, session| Fact::Connected { node, session };
+    let connected = |node, session| Fact::Connected { node, session, id: session_id(session) };
     let after = |facts: Vec<Fact>| [connected(0, 1), connected(1, 2), begun(1, RUN)].into_iter().chain(facts).collect();
     let ended = |session| over(session, Outcome::Interrupted);
     assert_broken(after(vec![ended(1)]), "no process was ever started");
@@ -492,7 +493,7 @@ fn an_attempt_that_counts_as_interrupted_without_a_process_is_seen() {
     let first = RunRecord { attempt: 1, ..run.clone() };
     run.past.note(&RunEnd::unseen(&first, Outcome::Interrupted, None, run.begun_at));
     let again = || committed(2, vec![set(&path(RUN), json(&run))], &[]);
-    let connected = || Fact::Connected { node: 0, session: 1 };
+    let connected = || Fact::Connected { node: 0, session: 1, id: session_id(1) };
     assert_broken(vec![connected(), begun(1, RUN), again()], "no process was ever started");
     assert_eq!(verdict(vec![connected(), begun(1, RUN), Fact::Spawned(process(0, 1, RUN, 1)), again()]), Ok(()));
 }
@@ -535,7 +536,7 @@ fn a_run_that_is_missed_before_its_window_is_over_is_seen() {
 }
 
 fn conclusion(facts: Vec<(u64, Fact)>) -> Result<(), String> {
-    let mut invariants = besides_lasts(2, Duration::from_secs(4), Successors::Never);
+    let mut invariants = besides_lasts(2, Duration::from_secs(4), Successors::Never, false);
     for (second, fact) in facts {
         let at = Uptime::ZERO + Duration::from_secs(second);
         invariants.iter_mut().try_for_each(|one| one.observe(at, &fact)).unwrap();

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use cronkeeper_cluster::zookeeper::client::{ConnectError, Error, State};
+use cronkeeper_cluster::zookeeper::session_id;
 use cronkeeper_core::clock::Uptime;
 use tokio::sync::oneshot;
 
@@ -404,7 +405,7 @@ impl Client {
             (Body::Opened(None), _) => self.over(env, true),
             (Body::Opened(Some(session)), _) => {
                 self.session = session;
-                env.facts.push(Fact::Connected { node: self.node, session });
+                env.facts.push(Fact::Connected { node: self.node, session, id: session_id(session) });
                 self.phase = Phase::Settling(conn);
                 self.set_state(env, State::Connected);
                 self.ping(env, conn);

@@ -1,5 +1,7 @@
 //! A group of changes that share a multi. Pure: builds the multi and interprets its answer.
 
+use std::collections::BTreeSet;
+
 use crate::paths;
 use crate::recipes::lasts::LastWrites;
 use crate::recipes::transaction::{self, Evidence, Trace};
@@ -141,7 +143,24 @@ impl Group {
         let has_room = 1 + self.operations() + pending.operations() <= limits.operations
             && self.bytes() + pending.bytes() <= limits.bytes;
         let is_of_another = self.fence.is_some() && pending.fence.is_some() && self.fence != pending.fence;
-        self.members.is_empty() || (has_room && !is_of_another)
+        let is_free = limits.repeats || !self.is_base_of(pending);
+        self.members.is_empty() || (has_room && !is_of_another && is_free)
+    }
+
+    /// True if the change expects a version that one of the group makes.
+    fn is_base_of(&self, pending: &PendingCommit) -> bool {
+        let changed = |op: &Op| match op {
+            Op::Create { path, .. } | Op::Set { path, .. } => Some(path.clone()),
+            Op::Check { .. } | Op::Append { .. } | Op::Delete { .. } => None,
+        };
+        let made: BTreeSet<String> =
+            self.members.iter().flat_map(|member| member.ops.iter().filter_map(changed)).collect();
+        pending.ops.iter().any(|op| match op {
+            Op::Set { path, at: AtVersion::Version(_), .. } | Op::Delete { path, at: AtVersion::Version(_) } => {
+                made.contains(path)
+            }
+            _ => false,
+        })
     }
 
     /// Adds a change. Call [`Group::fits`] first.

@@ -1,0 +1,305 @@
+//! Tests of sessions, entries and watches over the store in memory, on virtual time.
+
+mod faulty;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+use tokio::time::Instant;
+
+use self::faulty::{Fate, Faulty};
+use super::*;
+use crate::memory::Memory;
+use crate::tree::Revision;
+use cronkeeper_core::clock::{Now, Wake};
+use cronkeeper_core::run::Version;
+
+const T: Duration = Duration::from_secs(4);
+
+static DRAWN: AtomicU64 = AtomicU64::new(0);
+
+/// The clock of tokio's paused time.
+#[derive(Clone)]
+struct Virtual(Instant);
+
+impl Clock for Virtual {
+    fn now(&self) -> Now {
+        let up = Uptime::ZERO + self.0.elapsed() + Duration::from_secs(1_000);
+        Now { wall: Timestamp::UNIX_EPOCH, up }
+    }
+
+    async fn sleep_until(&self, wake: Wake) {
+        match wake.up {
+            Some(up) => tokio::time::sleep(up.since(self.now().up)).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+fn observed<S: Store>(store: S) -> Observed<S, Virtual, OnTokio> {
+    let uuid = || Uuid::from_u64_pair(0, DRAWN.fetch_add(1, Ordering::Relaxed));
+    Observed { store, clock: Virtual(Instant::now()), spawn: OnTokio, timeout: T, uuid: Arc::new(uuid) }
+}
+
+fn append(folder: &str) -> Op {
+    Op::Append { folder: folder.into(), prefix: "lock-".into(), data: b"{}".to_vec(), life: Life::OfSession }
+}
+
+fn create(path: &str) -> Op {
+    Op::Create { path: path.into(), data: b"{}".to_vec(), life: Life::Lasting }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_ends_with_its_session_and_whoever_watches_it_learns_that() {
+    let observed = observed(Memory::default());
+    let (owner, other) = (observed.connect().await.unwrap(), observed.connect().await.unwrap());
+    let (path, made) = owner.append(paths::LEADER, "lock-", b"{}".to_vec(), Life::OfSession).await.unwrap();
+    assert_eq!((made.session, owner.state()), (Some(owner.id()), State::Connected));
+    let (data, stat, watch) = other.get_and_watch(&path).await.unwrap();
+    assert_eq!((data, stat.session), (b"{}".to_vec(), Some(owner.id())));
+    tokio::time::sleep(T * 3).await;
+    assert!(other.get(&path).await.is_ok(), "its driver beats");
+    let begun = Instant::now();
+    drop(owner);
+    watch.fired().await;
+    let took = begun.elapsed();
+    assert!(took >= T * 9 / 10 && took <= T * 12 / 10, "{took:?}");
+    assert_eq!(other.get(&path).await, Err(Error::Missing));
+    assert_eq!(other.names(SESSIONS).await.unwrap(), [other.id().0]);
+}
+
+/// A process that is stopped for long, and goes on.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_others_have_ended_commits_nothing_more() {
+    let store = Faulty::new(Memory::default());
+    let (stopped, other) = (observed(store.clone()), observed(store.inner().clone()));
+    let owner = stopped.connect().await.unwrap();
+    let other = other.connect().await.unwrap();
+    owner.append(paths::LEADER, "lock-", Vec::new(), Life::OfSession).await.unwrap();
+    let (_, watch) = other.names_and_watch(paths::LEADER).await.unwrap();
+    store.cut(true);
+    let late = owner.commit(vec![create("/cronkeeper/gone/a")]);
+    watch.fired().await;
+    assert_eq!(other.names(paths::LEADER).await.unwrap(), [""; 0]);
+    store.cut(false);
+    assert_eq!(late.await.unwrap_err().error, Error::SessionOver);
+    assert_eq!(other.stat("/cronkeeper/gone/a").await.unwrap(), None);
+    let mut owner = owner;
+    while owner.state() != State::Expired {
+        owner.state_changed().await;
+    }
+    assert_eq!(owner.get("/x").await, Err(Error::SessionOver));
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_of_the_store_longer_than_the_timeout_every_session_goes_on() {
+    let store = Faulty::new(Memory::default());
+    let observed = observed(store.clone());
+    let mut sessions = Vec::new();
+    for _ in 0..3 {
+        let session = observed.connect().await.unwrap();
+        session.append(paths::LEADER, "lock-", Vec::new(), Life::OfSession).await.unwrap();
+        sessions.push(session);
+    }
+    tokio::time::sleep(T).await;
+    store.cut(true);
+    tokio::time::sleep(T * 5).await;
+    assert!(sessions.iter().all(|session| session.state() == State::Disconnected));
+    store.cut(false);
+    tokio::time::sleep(T * 3).await;
+    assert!(sessions.iter().all(|session| session.state() == State::Connected));
+    assert_eq!(sessions[0].names(paths::LEADER).await.unwrap().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_take_effect_in_the_order_of_the_calls() {
+    let observed = observed(Memory::default());
+    let (a, b) = (observed.connect().await.unwrap(), observed.connect().await.unwrap());
+    const PATH: &str = "/cronkeeper/gone/a";
+    let requests =
+        (a.stat(PATH), a.commit(vec![create(PATH)]), a.get(PATH), a.delete(PATH, AtVersion::Any), a.stat(PATH));
+    // Awaited in another order than they were handed over.
+    assert_eq!(requests.4.await.unwrap(), None);
+    assert!(requests.3.await.is_ok() && requests.2.await.is_ok() && requests.1.await.is_ok());
+    assert_eq!(requests.0.await.unwrap(), None);
+    a.commit(vec![create(PATH)]).await.unwrap();
+    assert!(b.get(PATH).await.is_ok(), "an answered commit is seen by everybody");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_order_of_arrival_is_that_of_the_numbers_and_none_is_used_twice() {
+    let observed = observed(Memory::default());
+    let mut sessions = Vec::new();
+    for _ in 0..5 {
+        sessions.push(observed.connect().await.unwrap());
+    }
+    let joined = sessions.iter().map(|session| session.append("/locks/a", "lock-", Vec::new(), Life::OfSession));
+    let joined: Vec<_> = futures_util::future::try_join_all(joined).await.unwrap();
+    let mut arrived: Vec<(Revision, String)> =
+        joined.iter().map(|(path, stat)| (stat.created, paths::name(path).to_owned())).collect();
+    arrived.sort();
+    let names = sessions[0].names("/locks/a").await.unwrap();
+    let ordered = sessions[0].in_order("/locks/a", names).await.unwrap();
+    assert_eq!(ordered, arrived.iter().map(|(_, name)| name.clone()).collect::<Vec<_>>());
+    for (session, (path, _)) in sessions.iter().zip(&joined) {
+        session.delete(path, AtVersion::Any).await.unwrap();
+    }
+    let (path, _) = sessions[0].append("/locks/a", "lock-", Vec::new(), Life::OfSession).await.unwrap();
+    assert_eq!(path, "/locks/a/lock-0000000005");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_number_that_another_session_has_taken_is_not_tried_again() {
+    let observed = observed(Memory::default());
+    let (a, b) = (observed.connect().await.unwrap(), observed.connect().await.unwrap());
+    for (session, number) in [(&a, 0), (&b, 1), (&a, 2), (&a, 3), (&b, 4)] {
+        let (path, _) = session.append(paths::TRIGGERS, "", b"{}".to_vec(), Life::Lasting).await.unwrap();
+        assert_eq!(path, format!("{}/{number:010}", paths::TRIGGERS));
+    }
+    let append = || Op::Append {
+        folder: paths::TRIGGERS.into(),
+        prefix: String::new(),
+        data: b"{}".to_vec(),
+        life: Life::Lasting,
+    };
+    let remove = |number: u64| Op::Delete {
+        path: format!("{}/{number:010}", paths::TRIGGERS),
+        at: AtVersion::Version(Version::FIRST),
+    };
+    for (next, ops) in [(5, vec![remove(4), append()]), (7, vec![append(), remove(6)])] {
+        let made = a.commit(ops).await.unwrap();
+        assert_eq!(made.created, [format!("{}/{next:010}", paths::TRIGGERS)], "a's numbers were those before b's");
+        b.append(paths::TRIGGERS, "", b"{}".to_vec(), Life::Lasting).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_fires_once_for_what_others_do() {
+    let observed = observed(Memory::default());
+    let (a, b) = (observed.connect().await.unwrap(), observed.connect().await.unwrap());
+    const PATH: &str = "/cronkeeper/gone/a";
+    assert!(matches!(a.get_and_watch(PATH).await, Err(Error::Missing)));
+    let (found, made) = a.stat_and_watch(PATH).await.unwrap();
+    let (names, named) = a.names_and_watch("/cronkeeper/gone").await.unwrap();
+    assert_eq!((found, names.len()), (None, 0));
+    b.commit(vec![create(PATH)]).await.unwrap();
+    made.fired().await;
+    named.fired().await;
+    let (_, stat, changed) = a.get_and_watch(PATH).await.unwrap();
+    assert_eq!((stat.version, stat.session), (Version::FIRST, None));
+    b.commit(vec![Op::Set { path: PATH.into(), data: Vec::new(), at: Version::FIRST.into() }]).await.unwrap();
+    changed.fired().await;
+}
+
+/// Locks of many jobs, more than the store removes at once.
+#[tokio::test(start_paused = true)]
+async fn a_session_with_more_entries_than_a_commit_takes_leaves_none() {
+    let observed = observed(Memory::default());
+    let (owner, other) = (observed.connect().await.unwrap(), observed.connect().await.unwrap());
+    for folder in 0..450 {
+        owner.commit(vec![append(&format!("/locks/{folder}"))]).await.unwrap();
+    }
+    drop(owner);
+    tokio::time::sleep(T * 2).await;
+    for folder in 0..450 {
+        assert_eq!(other.names(&format!("/locks/{folder}")).await.unwrap(), [""; 0], "{folder}");
+    }
+    assert_eq!(other.names(SESSIONS).await.unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_another_session_has_made_since_at_the_same_path_stays() {
+    let observed = observed(Memory::default());
+    let (old, new) = (observed.connect().await.unwrap(), observed.connect().await.unwrap());
+    const MEMBER: &str = "/cronkeeper/nodes/a";
+    old.create(MEMBER, b"old".to_vec(), Life::OfSession).await.unwrap();
+    new.delete(MEMBER, AtVersion::Any).await.unwrap();
+    new.create(MEMBER, b"new".to_vec(), Life::OfSession).await.unwrap();
+    drop(old);
+    tokio::time::sleep(T * 2).await;
+    assert_eq!(new.get(MEMBER).await.unwrap().0, b"new");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lent_session_reads_and_writes_without_a_record_of_its_own() {
+    let store = Faulty::new(Memory::default());
+    let observed = observed(store.clone());
+    let lent = observed.session().await.unwrap();
+    lent.commit(vec![create("/cronkeeper/gone/a")]).await.unwrap();
+    assert_eq!(lent.names(SESSIONS).await.unwrap(), [""; 0]);
+    store.fates([Fate::AnswerLost]);
+    let unclear = lent.commit(vec![create("/cronkeeper/gone/b")]).await.unwrap_err();
+    assert!(matches!(unclear.error, Error::Unanswered(_)), "nobody can tell what has become of it: {unclear:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_commit_names_the_operation_and_writes_nothing() {
+    let observed = observed(Memory::default());
+    let session = observed.connect().await.unwrap();
+    session.commit(vec![create("/cronkeeper/gone/a")]).await.unwrap();
+    let twice = vec![create("/cronkeeper/history/j/1"), append(paths::LEADER), create("/cronkeeper/gone/a")];
+    let failed = session.commit(twice).await.unwrap_err();
+    assert_eq!(failed, CommitError { index: Some(2), error: Error::Exists });
+    assert_eq!(session.names(paths::LEADER).await.unwrap(), [""; 0]);
+    let stale = Op::Check { path: "/cronkeeper/gone/a".into(), at: Version(3).into() };
+    assert_eq!(session.commit(vec![stale]).await.unwrap_err().error, Error::Changed);
+    let missing = Op::Delete { path: "/cronkeeper/gone/x".into(), at: AtVersion::Any };
+    assert_eq!(session.commit(vec![missing]).await.unwrap_err().error, Error::Missing);
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        4 => Just(Fate::Answered),
+        1 => Just(Fate::AnswerLost),
+        1 => Just(Fate::RequestLost),
+        1 => Just(Fate::Late),
+    ]
+}
+
+proptest! {
+    #![proptest_config(crate::fuzz::proptest_config())]
+    /// Whatever is lost, late or doubled on the way: a commit takes effect once, and its answer says so.
+    #[test]
+    fn a_commit_takes_effect_exactly_as_answered(
+        fates in prop::collection::vec(fate(), 0..60),
+        names in prop::collection::vec(0_u8..6, 1..25),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let store = Faulty::new(Memory::default());
+            let observed = observed(store.clone());
+            let session = observed.connect().await.unwrap();
+            store.fates(fates);
+            let mut expected = BTreeMap::new();
+            for name in names {
+                // Each name is made, changed and removed in turn.
+                let path = format!("/cronkeeper/gone/{name}");
+                let version = expected.get(&name).copied();
+                let op = match version {
+                    None => create(&path),
+                    Some(0) => Op::Set { path: path.clone(), data: Vec::new(), at: Version(0).into() },
+                    Some(_) => Op::Delete { path: path.clone(), at: Version(1).into() },
+                };
+                let refused = Op::Check { path: "/nowhere".into(), at: AtVersion::Any };
+                let both = session.commit(vec![op.clone(), refused]).await;
+                prop_assert_eq!(both.unwrap_err(), CommitError { index: Some(1), error: Error::Missing });
+                session.commit(vec![op]).await.unwrap();
+                match version {
+                    None => drop(expected.insert(name, 0)),
+                    Some(0) => drop(expected.insert(name, 1)),
+                    Some(_) => drop(expected.remove(&name)),
+                }
+                let found = session.stat(&path).await.unwrap().map(|stat| stat.version.0);
+                prop_assert_eq!(found, expected.get(&name).copied());
+            }
+            store.deliver_late();
+            for name in 0..6 {
+                let found = session.stat(&format!("/cronkeeper/gone/{name}")).await.unwrap();
+                prop_assert_eq!(found.map(|stat| stat.version.0), expected.get(&name).copied());
+            }
+            Ok(())
+        })?;
+    }
+}

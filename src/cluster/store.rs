@@ -1,0 +1,135 @@
+//! The port of [`observed`](crate::observed) to a store: records with versions, written all or nothing if they are as
+//! compared.
+//!
+//! A store promises:
+//! - A commit happens as a whole or not at all, and all its conditions hold at that moment. All commits have one order,
+//!   in which their [`Revision`]s grow.
+//! - A commit without an answer may have taken effect, may take effect later, or never. It may even take effect twice,
+//!   if its conditions hold twice.
+//! - A read shows one moment. If it was handed over after the answer to a commit, whoever committed, it shows that commit.
+//! - A write is answered once it is as safe as the store can make it.
+//! - Every request is answered in bounded time, if only by [`Error::Unanswered`].
+//!
+//! No time limit of a service takes part: whether a session lives is found out by reading, and decided by a commit.
+
+use std::future::pending;
+
+use jiff::Timestamp;
+
+use crate::tree::{Error, Limits, Revision};
+use cronkeeper_core::run::Version;
+
+/// What must hold of a record for a commit to take effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum If {
+    Absent,
+    Exists,
+    Version(Version),
+    Anything,
+}
+
+/// What a commit does with a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// It stays as it is: only the condition counts.
+    Nothing,
+    /// It has this data from then on.
+    Put(Vec<u8>),
+    /// It is gone from then on.
+    Delete,
+}
+
+/// A condition on a record, and what becomes of the record. A commit names each record once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Op {
+    pub path: String,
+    pub when: If,
+    pub then: Then,
+}
+
+/// A commit that took effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    pub revision: Revision,
+    /// When, by the service's clock; absent if it has none.
+    pub at: Option<Timestamp>,
+}
+
+/// A commit that did not take effect, or may not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotDone {
+    /// The condition of the operation with this index does not hold, the first such one. The version is that of the
+    /// record; absent: there is no record.
+    Refused { index: usize, found: Option<Version> },
+    /// [`Error::Unanswered`], or why the service refuses it whatever the records are.
+    Failed(Error),
+}
+
+/// What a store knows of a record besides its data.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// Writes since its creation.
+    pub version: Version,
+    pub created: Revision,
+    pub changed: Revision,
+    /// By the service's clock, or by that of whoever wrote it.
+    pub created_at: Timestamp,
+    pub changed_at: Timestamp,
+    pub bytes: usize,
+}
+
+/// A part of a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// What is known of a record.
+    Meta(String),
+    /// A record with its data.
+    Record(String),
+    /// The names directly below a folder, and what is known of each.
+    Names(String),
+}
+
+/// The answer to a part of a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    Meta(Option<Meta>),
+    Record(Option<(Vec<u8>, Meta)>),
+    Names(Vec<(String, Meta)>),
+}
+
+/// A store.
+pub trait Store: Clone + Send + Sync + 'static {
+    /// The service's name, for messages.
+    const SERVICE: &'static str;
+
+    /// What it takes at once. [`Limits::in_flight`] does not matter: one commit of a session is on its way at a time.
+    fn limits(&self) -> Limits;
+
+    fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static;
+
+    /// Reads all parts at one moment, and that moment's place in the order of commits.
+    fn read(&self, wanted: Vec<Wanted>)
+    -> impl Future<Output = Result<(Revision, Vec<Found>), Error>> + Send + 'static;
+
+    /// Resolves when there may be a revision after this one: a hint, which may be late, or not come at all.
+    fn changed(&self, _since: Revision) -> impl Future<Output = ()> + Send + 'static {
+        pending()
+    }
+}
+
+/// The folder that a record is in.
+pub fn folder(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
+}
+
+impl If {
+    /// True if it holds of a record with this version; absent: there is no record.
+    pub fn holds(self, found: Option<Version>) -> bool {
+        match self {
+            Self::Absent => found.is_none(),
+            Self::Exists => found.is_some(),
+            Self::Version(version) => found == Some(version),
+            Self::Anything => true,
+        }
+    }
+}

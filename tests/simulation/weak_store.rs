@@ -1,0 +1,314 @@
+//! The weakest store that its port allows, as a service of the simulated world.
+//!
+//! It is where server 0 is, whose links, crashes and stalls are its own. What goes into a cut link is lost, or arrives
+//! much later; any commit may arrive a second time; hints come late, for nothing, or not at all. What it commits is
+//! reported in the words of ZooKeeper, so that the invariants judge it as they judge the ensemble.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cronkeeper_cluster::memory::Records;
+use cronkeeper_cluster::store::{Done, Found, If, NotDone, Op, Store, Then, Wanted, folder};
+use cronkeeper_cluster::tree::{Error, Limits, Revision};
+use cronkeeper_cluster::zookeeper::client::{self, Mode};
+use cronkeeper_cluster::zookeeper::session_id;
+use cronkeeper_core::term::SessionId;
+use tokio::sync::oneshot;
+
+use super::facts::Fact;
+use super::network::Host;
+use super::world::{Env, Event, Shared, World};
+use super::zookeeper::{Change, ServerHealth, Tree};
+use crate::ledger::txn::Txn;
+
+/// Where it is.
+const SERVER: usize = 0;
+const HOST: Host = Host::Server(SERVER);
+/// How soon a request is tried again that waits for the server or its disk.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// What happens between the store and its clients.
+pub enum StoreEvent {
+    Arrives {
+        node: usize,
+        id: u64,
+        request: Request,
+    },
+    Answers {
+        node: usize,
+        id: u64,
+        answer: Answer,
+    },
+    /// The client has waited long enough.
+    GivesUp {
+        node: usize,
+        id: u64,
+    },
+    Hints,
+}
+
+#[derive(Clone)]
+pub enum Request {
+    Commit(Vec<Op>),
+    Read(Vec<Wanted>),
+}
+
+pub enum Answer {
+    Committed(Result<Done, NotDone>),
+    Found(Revision, Vec<Found>),
+}
+
+/// A session as the invariants know it.
+struct SessionNumber {
+    number: i64,
+    node: usize,
+}
+
+#[derive(Default)]
+pub struct WeakStore {
+    records: Records,
+    /// The same records as znodes.
+    tree: Option<Tree>,
+    sessions: BTreeMap<String, SessionNumber>,
+    requests: u64,
+    pending: BTreeMap<u64, oneshot::Sender<Answer>>,
+    hints: Vec<oneshot::Sender<()>>,
+    pub is_stalled: bool,
+}
+
+impl WeakStore {
+    /// The records as znodes, if anybody uses the store.
+    pub fn tree(&self) -> Option<&Tree> {
+        self.tree.as_ref()
+    }
+
+    /// The node that a session is of.
+    pub fn node_of(&self, number: i64) -> Option<usize> {
+        self.sessions.values().find(|session| session.number == number).map(|session| session.node)
+    }
+
+    /// The id of a session; that of one with the ensemble if it is none of the store's.
+    pub fn id_of(&self, number: i64) -> SessionId {
+        let own = self.sessions.iter().find(|(_, session)| session.number == number);
+        own.map_or_else(|| session_id(number), |(id, _)| SessionId(id.clone()))
+    }
+
+    fn commit(&mut self, env: &mut Env, node: usize, ops: &[Op]) -> Result<Done, NotDone> {
+        let at = env.wall();
+        let before: Vec<bool> = ops.iter().map(|op| self.has(&op.path)).collect();
+        let revision = self.records.commit(ops, at)?;
+        let (session, change) = self.in_znodes(env, node, ops, &before);
+        let txn = Txn { zxid: revision.0, time_ms: at.as_millisecond(), session, change };
+        let applied = self.tree.get_or_insert_with(Tree::new).apply(&txn);
+        if let Err(error) = applied.result {
+            panic!("the store and the tree disagree about {:?}: {error:?}", txn.change);
+        }
+        let reported = Txn { change: appended(&txn.change), ..txn };
+        env.note(|| format!("the store commits {}: {:?}", revision.0, reported.change));
+        env.facts.push(Fact::Committed { txn: Arc::new(reported), touched: applied.touched });
+        self.hint(env);
+        Ok(Done { revision, at: Some(at) })
+    }
+
+    fn has(&self, path: &str) -> bool {
+        matches!(self.records.read(&Wanted::Meta(path.to_owned())), Found::Meta(Some(_)))
+    }
+
+    /// The session that commits, and what it does, in ZooKeeper's words.
+    fn in_znodes(&mut self, env: &mut Env, node: usize, ops: &[Op], before: &[bool]) -> (i64, Change) {
+        let of_session = ops.iter().find_map(|op| Some((op.path.strip_prefix("/cronkeeper/sessions/")?, op)));
+        let Some((id, op)) = of_session else { return (0, Change::Refused) };
+        let session = match self.sessions.get(id) {
+            Some(session) => session.number,
+            None => {
+                let number = env.new_session();
+                self.sessions.insert(id.to_owned(), SessionNumber { number, node });
+                env.facts.push(Fact::Connected { node, session: number, id: SessionId(id.to_owned()) });
+                number
+            }
+        };
+        match (&op.then, op.when) {
+            (Then::Delete, _) => return (session, Change::CloseSession),
+            (_, If::Absent) => return (session, Change::OpenSession),
+            _ => {}
+        }
+        let is_internal =
+            |path: &str| path.starts_with("/cronkeeper/sessions/") || path.starts_with("/cronkeeper/numbers/");
+        let ops = ops.iter().zip(before).filter(|(op, _)| !is_internal(&op.path));
+        (session, Change::Ops(ops.filter_map(|(op, is_there)| in_znodes(op, *is_there)).collect()))
+    }
+
+    /// Wakes those who wait for a hint: some soon, some late, some never.
+    fn hint(&mut self, env: &mut Env) {
+        match env.rng.u8(..4) {
+            0 => self.hints.clear(),
+            1 => env.queue.after(Duration::from_millis(env.rng.u64(50..2_000)), Event::Store(StoreEvent::Hints)),
+            _ => env.queue.after(Duration::from_micros(env.rng.u64(100..2_000)), Event::Store(StoreEvent::Hints)),
+        }
+    }
+}
+
+fn in_znodes(op: &Op, is_there: bool) -> Option<client::Op> {
+    let path = op.path.clone();
+    let version = match op.when {
+        If::Version(version) => version.0,
+        If::Absent | If::Exists | If::Anything => -1,
+    };
+    match &op.then {
+        Then::Nothing if op.when == If::Absent => None,
+        Then::Nothing => Some(client::Op::Check { path, version }),
+        Then::Delete => is_there.then_some(client::Op::Delete { path, version }),
+        Then::Put(data) => {
+            let (owner, data) = cronkeeper_cluster::observed::unwrap(&path, data.clone());
+            let mode = if owner.is_some() { Mode::Ephemeral } else { Mode::Persistent };
+            Some(match is_there {
+                true => client::Op::Set { path, data, version },
+                false => client::Op::Create { path, data, mode },
+            })
+        }
+    }
+}
+
+/// The same with the paths under which a client of ZooKeeper would have asked for appended records.
+fn appended(change: &Change) -> Change {
+    let Change::Ops(ops) = change else { return change.clone() };
+    let ops = ops.iter().map(|op| match op {
+        client::Op::Create { path, data, mode } if is_appended(path) => {
+            let path = path.trim_end_matches(|digit: char| digit.is_ascii_digit()).to_owned();
+            let mode = if *mode == Mode::Ephemeral { Mode::EphemeralSequential } else { Mode::PersistentSequential };
+            client::Op::Create { path, data: data.clone(), mode }
+        }
+        other => other.clone(),
+    });
+    Change::Ops(ops.collect())
+}
+
+fn is_appended(path: &str) -> bool {
+    let digits = path.bytes().rev().take_while(u8::is_ascii_digit).count();
+    digits >= 10 && (folder(path) == "/cronkeeper/triggers" || !path.starts_with("/cronkeeper/"))
+}
+
+impl World {
+    /// Hands a request of a node's process over to the store.
+    pub fn ask_store(&mut self, node: usize, request: Request) -> oneshot::Receiver<Answer> {
+        let (answer, answered) = oneshot::channel();
+        self.store.requests += 1;
+        let id = self.store.requests;
+        self.store.pending.insert(id, answer);
+        let timeout = self.env.timing.session_timeout;
+        self.env.queue.after(timeout / 4, Event::Store(StoreEvent::GivesUp { node, id }));
+        let from = Host::Node(node);
+        let is_commit = matches!(request, Request::Commit(_));
+        let late = timeout.mul_f64(2.0 * self.env.rng.f64());
+        let arrives = |request: Request| Event::Store(StoreEvent::Arrives { node, id, request });
+        if is_commit && self.env.rng.u8(..8) == 0 {
+            self.env.queue.after(late, arrives(request.clone()));
+        }
+        if !self.env.network.is_cut(from, HOST) {
+            let at = self.env.network.delay(&mut self.env.rng, from, HOST);
+            self.env.queue.after(at, arrives(request));
+        } else if is_commit && self.env.rng.bool() {
+            self.env.queue.after(late, arrives(request));
+        }
+        answered
+    }
+
+    /// A hint, which may be for nothing.
+    pub fn hint_of_store(&mut self) -> oneshot::Receiver<()> {
+        let (hint, hinted) = oneshot::channel();
+        self.store.hints.push(hint);
+        if self.env.rng.u8(..16) == 0 {
+            self.env.queue.after(Duration::from_millis(self.env.rng.u64(1..100)), Event::Store(StoreEvent::Hints));
+        }
+        hinted
+    }
+
+    pub fn take_store_event(&mut self, event: StoreEvent) {
+        match event {
+            StoreEvent::Hints => self.store.hints.drain(..).for_each(|hint| _ = hint.send(())),
+            StoreEvent::GivesUp { id, .. } => drop(self.store.pending.remove(&id)),
+            StoreEvent::Answers { id, answer, .. } => {
+                if let Some(pending) = self.store.pending.remove(&id) {
+                    drop(pending.send(answer));
+                }
+            }
+            StoreEvent::Arrives { node, id, request } => self.arrives(node, id, request),
+        }
+    }
+
+    fn arrives(&mut self, node: usize, id: u64, request: Request) {
+        let is_commit = matches!(request, Request::Commit(_));
+        match self.ensemble.servers[SERVER].health() {
+            ServerHealth::Down => return,
+            ServerHealth::Running if !(is_commit && self.store.is_stalled) => {}
+            ServerHealth::Running | ServerHealth::Paused => {
+                return self.env.queue.after(AGAIN, Event::Store(StoreEvent::Arrives { node, id, request }));
+            }
+        }
+        let answer = match request {
+            Request::Commit(ops) => Answer::Committed(self.store.commit(&mut self.env, node, &ops)),
+            Request::Read(wanted) => {
+                let found = wanted.iter().map(|wanted| self.store.records.read(wanted)).collect();
+                Answer::Found(self.store.records.revision(), found)
+            }
+        };
+        let to = Host::Node(node);
+        if !self.env.network.is_cut(HOST, to) {
+            let at = self.env.network.delay(&mut self.env.rng, HOST, to);
+            self.env.queue.after(at, Event::Store(StoreEvent::Answers { node, id, answer }));
+        }
+    }
+}
+
+/// A client of the store on a node.
+#[derive(Clone)]
+pub struct SimStore {
+    pub world: Shared,
+    pub node: usize,
+}
+
+impl Store for SimStore {
+    const SERVICE: &'static str = "the weakest store";
+
+    fn limits(&self) -> Limits {
+        // As few as a service may take.
+        Limits { operations: 64, bytes: 64 << 10, in_flight: 1, repeats: false }
+    }
+
+    fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static {
+        let answered = self.world.lock().ask_store(self.node, Request::Commit(ops));
+        async move {
+            match answered.await {
+                Ok(Answer::Committed(answer)) => answer,
+                Ok(Answer::Found(..)) | Err(_) => Err(NotDone::Failed(unanswered())),
+            }
+        }
+    }
+
+    fn read(
+        &self,
+        wanted: Vec<Wanted>,
+    ) -> impl Future<Output = Result<(Revision, Vec<Found>), Error>> + Send + 'static {
+        let answered = self.world.lock().ask_store(self.node, Request::Read(wanted));
+        async move {
+            match answered.await {
+                Ok(Answer::Found(revision, found)) => Ok((revision, found)),
+                Ok(Answer::Committed(_)) | Err(_) => Err(unanswered()),
+            }
+        }
+    }
+
+    fn changed(&self, _since: Revision) -> impl Future<Output = ()> + Send + 'static {
+        let hinted = self.world.lock().hint_of_store();
+        async move {
+            if hinted.await.is_err() {
+                std::future::pending().await
+            }
+        }
+    }
+}
+
+fn unanswered() -> Error {
+    Error::Unanswered("the store does not answer".into())
+}
