@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use crate::store::{Done, Found, Meta, NotDone, Op, Store, Then, Wanted, folder};
+use crate::paths;
+use crate::store::{Done, Found, Meta, NotDone, Op, Store, Then, Wanted};
 use crate::tree::{Error, Limits, Revision};
 
 /// A store that lasts as long as its clones.
@@ -59,7 +60,7 @@ impl Records {
             Wanted::Names(parent) => {
                 let below = format!("{parent}/");
                 let inside = self.records.range(below.clone()..).take_while(|(path, _)| path.starts_with(&below));
-                let direct = inside.filter(|(path, _)| folder(path) == parent);
+                let direct = inside.filter(|(path, _)| paths::parent(path) == parent);
                 Found::Names(direct.map(|(path, (_, meta))| (path[below.len()..].to_owned(), meta.clone())).collect())
             }
         }

@@ -103,6 +103,16 @@ pub fn name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
+/// All of a path but its last part; empty if that is all it has.
+pub fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// True for the parent of a job's history records.
+pub fn is_job_history(path: &str) -> bool {
+    parent(path) == HISTORY
+}
+
 /// The ancestors of a path, highest first.
 pub fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(at, _)| &path[..at]).filter(|ancestor| !ancestor.is_empty())

@@ -11,7 +11,8 @@ use jiff::Timestamp;
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
 use tokio::task::{JoinError, JoinHandle};
 
-use crate::store::{Done, Found, Meta, NotDone, Op, Store, Then, Wanted, folder};
+use crate::paths;
+use crate::store::{Done, Found, Meta, NotDone, Op, Store, Then, Wanted};
 use crate::tree::{Error, Limits, Revision};
 use cronkeeper_core::clock::system;
 use cronkeeper_core::run::Version;
@@ -31,10 +32,7 @@ impl Sqlite {
     /// # Errors
     /// If it cannot be used.
     pub fn open(path: &Path) -> rusqlite::Result<Self> {
-        let mut db = Connection::open(path)?;
-        db.busy_timeout(BUSY_TIMEOUT)?;
-        db.pragma_update(None, "journal_mode", "WAL")?;
-        db.pragma_update(None, "synchronous", "FULL")?;
+        let mut db = connect(path, BUSY_TIMEOUT)?;
         let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         tx.execute_batch(
             "CREATE TABLE IF NOT EXISTS record (
@@ -118,7 +116,7 @@ fn write(tx: &Transaction<'_>, ops: &[Op], at: Timestamp) -> rusqlite::Result<Re
                            ON CONFLICT (path) DO UPDATE
                            SET data = excluded.data, version = version + 1, changed = excluded.changed,
                                changed_at = excluded.changed_at";
-                let row = params![path, folder(path), data, revision.0, at.as_microsecond()];
+                let row = params![path, paths::parent(path), data, revision.0, at.as_microsecond()];
                 tx.prepare_cached(sql)?.execute(row)?;
             }
             Then::Delete => drop(tx.prepare_cached("DELETE FROM record WHERE path = ?1")?.execute([path])?),
@@ -177,14 +175,27 @@ fn revision(db: &Connection) -> rusqlite::Result<Revision> {
     db.prepare_cached("SELECT revision FROM head")?.query_row([], |row| row.get(0)).map(Revision)
 }
 
+/// Opens a file in which what is acknowledged survives the loss of power. Waits this long for the write lock.
+pub(crate) fn connect(path: &Path, busy_timeout: Duration) -> rusqlite::Result<Connection> {
+    let db = Connection::open(path)?;
+    db.busy_timeout(busy_timeout)?;
+    db.pragma_update(None, "journal_mode", "WAL")?;
+    db.pragma_update(None, "synchronous", "FULL")?;
+    Ok(db)
+}
+
 /// The thread that did it has panicked, or does not run any more.
 fn lost(error: &JoinError) -> Error {
     Error::Unanswered(error.to_string())
 }
 
-/// A full disk, a failed write and a lock that is held too long may pass.
 fn failed(error: rusqlite::Error) -> Error {
-    let may_pass = matches!(
+    if may_pass(&error) { Error::Unanswered(error.to_string()) } else { Error::Refused(error.to_string()) }
+}
+
+/// True if a retry can help: a full disk, a failed write and a lock that is held too long are temporary.
+pub(crate) fn may_pass(error: &rusqlite::Error) -> bool {
+    matches!(
         error.sqlite_error_code(),
         Some(
             ErrorCode::DiskFull
@@ -195,6 +206,5 @@ fn failed(error: rusqlite::Error) -> Error {
                 | ErrorCode::OutOfMemory
                 | ErrorCode::FileLockingProtocolFailed
         )
-    );
-    if may_pass { Error::Unanswered(error.to_string()) } else { Error::Refused(error.to_string()) }
+    )
 }

@@ -58,8 +58,8 @@ pub struct Done {
 /// A commit that did not take effect, or may not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotDone {
-    /// The condition of the operation with this index does not hold, the first such one. The version is that of the
-    /// record; absent: there is no record.
+    /// The condition of the operation with this index does not hold; those before it do. `found` is the version of the
+    /// record, or `None` if there is no record.
     Refused { index: usize, found: Option<Version> },
     /// [`Error::Unanswered`], or why the service refuses it whatever the records are.
     Failed(Error),
@@ -117,13 +117,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     }
 }
 
-/// The folder that a record is in.
-pub fn folder(path: &str) -> &str {
-    path.rsplit_once('/').map_or("", |(folder, _)| folder)
-}
-
 impl If {
-    /// True if it holds of a record with this version; absent: there is no record.
+    /// True if it holds of a record with this version, or of no record if that is `None`.
     pub fn holds(self, found: Option<Version>) -> bool {
         match self {
             Self::Absent => found.is_none(),

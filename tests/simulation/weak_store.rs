@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cronkeeper_cluster::memory::Records;
-use cronkeeper_cluster::store::{Done, Found, If, NotDone, Op, Store, Then, Wanted, folder};
+use cronkeeper_cluster::paths;
+use cronkeeper_cluster::store::{Done, Found, If, NotDone, Op, Store, Then, Wanted};
 use cronkeeper_cluster::tree::{Error, Limits, Revision};
 use cronkeeper_cluster::zookeeper::client::{self, Mode};
 use cronkeeper_cluster::zookeeper::session_id;
@@ -186,7 +187,7 @@ fn appended(change: &Change) -> Change {
 
 fn is_appended(path: &str) -> bool {
     let digits = path.bytes().rev().take_while(u8::is_ascii_digit).count();
-    digits >= 10 && (folder(path) == "/cronkeeper/triggers" || !path.starts_with("/cronkeeper/"))
+    digits >= 10 && (paths::parent(path) == "/cronkeeper/triggers" || !path.starts_with("/cronkeeper/"))
 }
 
 impl World {

@@ -159,7 +159,8 @@ impl<S: Store, K: Clock> Driver<S, K> {
         self.state.subscribe()
     }
 
-    /// Runs until the session is over or nobody has it any more. Then its record stays until others have seen it silent.
+    /// Runs until the session is over or every handle of it is dropped. Its record stays until another session has seen
+    /// it silent for the timeout.
     pub async fn run(mut self) {
         let Over = self.serve().await;
         self.set_state(State::Expired);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{NUMBERS, SESSIONS};
 use crate::paths;
-use crate::store::{self, Found, If, Then, Wanted, folder};
+use crate::store::{self, Found, If, Then, Wanted};
 use crate::tree::{AtVersion, CommitError, Error, Life, Limits, Op};
 use cronkeeper_core::run::Version;
 use cronkeeper_core::term::SessionId;
@@ -126,7 +126,7 @@ pub fn needs(ops: &[Op], known: &Known) -> Vec<Wanted> {
             }
             Op::Create { path, .. } => wanted.extend(folders_above(path).filter_map(unknown)),
             Op::Set { path, .. } if may_be_entry(path) => wanted.push(Wanted::Record(path.clone())),
-            Op::Delete { path, .. } if is_history(path) => wanted.push(Wanted::Names(path.clone())),
+            Op::Delete { path, .. } if paths::is_job_history(path) => wanted.push(Wanted::Names(path.clone())),
             Op::Set { .. } | Op::Delete { .. } | Op::Check { .. } => {}
         }
     }
@@ -142,8 +142,8 @@ pub fn needs(ops: &[Op], known: &Known) -> Vec<Wanted> {
 
 /// The folders of a new record that are records too: those of histories, and of locks.
 fn folders_above(path: &str) -> impl Iterator<Item = &str> {
-    let is_of_lock = !is_of_ledger(path) && folder(path) != paths::LEADER;
-    paths::ancestors(path).filter(move |above| is_of_lock || is_history(above))
+    let is_of_lock = !is_of_ledger(path) && paths::parent(path) != paths::LEADER;
+    paths::ancestors(path).filter(move |above| is_of_lock || paths::is_job_history(above))
 }
 
 /// What an operation of a store is for.
@@ -364,11 +364,6 @@ pub fn number(name: &str) -> Option<i64> {
     if digits < LEAST_DIGITS { None } else { name[name.len() - digits..].parse().ok() }
 }
 
-/// True for the folder of a job's history.
-fn is_history(path: &str) -> bool {
-    folder(path) == paths::HISTORY
-}
-
 /// True for what is below the folder of the ledger.
 fn is_of_ledger(path: &str) -> bool {
     path == paths::ROOT || path.strip_prefix(paths::ROOT).is_some_and(|rest| rest.starts_with('/'))
@@ -376,8 +371,8 @@ fn is_of_ledger(path: &str) -> bool {
 
 /// True where entries are: candidates, members, and those of locks.
 fn may_be_entry(path: &str) -> bool {
-    let is_folder_of_all = folder(path).is_empty();
-    !is_folder_of_all && (!is_of_ledger(path) || folder(path) == paths::NODES)
+    let is_folder_of_all = paths::parent(path).is_empty();
+    !is_folder_of_all && (!is_of_ledger(path) || paths::parent(path) == paths::NODES)
 }
 
 /// What to read for what is known of a record. Folders of locks are found by what is below them.

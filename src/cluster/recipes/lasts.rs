@@ -42,7 +42,7 @@ pub(super) struct ReadLast {
     /// What it says; what the history says if there is no record, or it is damaged. `None` if no run of the job has ended,
     /// as far as that is known.
     last: Option<Last>,
-    /// Absent if there is no record.
+    /// The record's version; `None` if there is no record.
     at: Option<Version>,
     damage: Option<Damage>,
 }
@@ -314,7 +314,7 @@ pub(super) struct AllLasts(BTreeMap<JobName, (Seen, Option<Last>)>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Record(Revision),
-    /// There is no record, but a history, created and last grown or trimmed like this.
+    /// There is no record, only a history: what created it, and how many records were created and removed in it.
     History(Revision, i64),
 }
 

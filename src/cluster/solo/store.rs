@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use super::commit;
 use super::forget;
@@ -23,6 +23,7 @@ use super::reap::DeadMember;
 use super::requests;
 use super::wanted;
 use crate::safe_path;
+use crate::sqlite;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{
     Change, Commit, ControlEntry, Event, JobEntry, LastSuccess, OperatorRequests, Pipelines,
@@ -59,20 +60,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// True if a retry cannot help. A full disk, a failed write and a lock held too long are temporary.
+    /// True if a retry cannot help.
     pub(super) fn is_lasting(&self) -> bool {
         match self {
-            Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => !matches!(
-                error.code,
-                ErrorCode::DiskFull
-                    | ErrorCode::SystemIoFailure
-                    | ErrorCode::CannotOpen
-                    | ErrorCode::DatabaseBusy
-                    | ErrorCode::DatabaseLocked
-                    | ErrorCode::OutOfMemory
-                    | ErrorCode::FileLockingProtocolFailed
-            ),
-            Self::Sqlite(_) | Self::Format { .. } => true,
+            Self::Sqlite(error) => !sqlite::may_pass(error),
+            Self::Format { .. } => true,
             Self::File(_) => false,
         }
     }
@@ -83,10 +75,7 @@ type Result<T> = std::result::Result<T, StoreError>;
 impl Store {
     pub(super) fn open(path: &Path) -> Result<Self> {
         make_file(path)?;
-        let mut db = Connection::open(path)?;
-        db.busy_timeout(BUSY_TIMEOUT)?;
-        db.pragma_update(None, "journal_mode", "WAL")?;
-        db.pragma_update(None, "synchronous", "FULL")?;
+        let mut db = sqlite::connect(path, BUSY_TIMEOUT)?;
         // Without the write lock if it is not needed: a leader that was stopped while it wrote keeps it, and the nodes
         // that wait behind that leader have nothing to write.
         if !is_complete(&db)? {

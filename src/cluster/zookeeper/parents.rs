@@ -194,15 +194,13 @@ impl<C: Client> Multi<C> {
 /// The znode that holds the job's history, if the operation creates a record of it.
 fn history_of(op: &Op) -> Option<&str> {
     let Op::Create { path, .. } = op else { return None };
-    let (parent, _) = path.rsplit_once('/')?;
-    let job = parent.strip_prefix(paths::HISTORY)?.strip_prefix('/')?;
-    (!job.contains('/')).then_some(parent)
+    Some(paths::parent(path)).filter(|parent| paths::is_job_history(parent))
 }
 
 /// True if the path lies directly below one of the znodes that every cluster has.
 fn is_of_cluster(path: &str) -> bool {
-    let parent = path.rsplit_once('/').map(|(parent, _)| parent);
-    parent.is_some_and(|parent| paths::PARENTS.contains(&parent) || parent == paths::GONE)
+    let parent = paths::parent(path);
+    paths::PARENTS.contains(&parent) || parent == paths::GONE
 }
 
 #[cfg(test)]

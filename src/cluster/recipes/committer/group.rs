@@ -149,15 +149,11 @@ impl Group {
 
     /// True if the change expects a version that one of the group makes.
     fn is_base_of(&self, pending: &PendingCommit) -> bool {
-        let changed = |op: &Op| match op {
-            Op::Create { path, .. } | Op::Set { path, .. } => Some(path.clone()),
-            Op::Check { .. } | Op::Append { .. } | Op::Delete { .. } => None,
-        };
-        let made: BTreeSet<String> =
+        let made: BTreeSet<&str> =
             self.members.iter().flat_map(|member| member.ops.iter().filter_map(changed)).collect();
         pending.ops.iter().any(|op| match op {
             Op::Set { path, at: AtVersion::Version(_), .. } | Op::Delete { path, at: AtVersion::Version(_) } => {
-                made.contains(path)
+                made.contains(path.as_str())
             }
             _ => false,
         })
@@ -363,13 +359,19 @@ impl Group {
     }
 }
 
+/// The path of the record that an operation makes or changes.
+fn changed(op: &Op) -> Option<&str> {
+    match op {
+        Op::Create { path, .. } | Op::Set { path, .. } => Some(path),
+        Op::Check { .. } | Op::Append { .. } | Op::Delete { .. } => None,
+    }
+}
+
 /// The path whose rights or state decide on an operation: creating and deleting a node depend on its parent.
 fn closed_by(op: &Op) -> String {
     match op {
         Op::Check { path, .. } | Op::Set { path, .. } => path.clone(),
-        Op::Create { path, .. } | Op::Delete { path, .. } => {
-            path.rsplit_once('/').map_or_else(String::new, |(parent, _)| parent.to_owned())
-        }
+        Op::Create { path, .. } | Op::Delete { path, .. } => paths::parent(path).to_owned(),
         Op::Append { folder, .. } => folder.clone(),
     }
 }
