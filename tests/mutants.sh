@@ -37,16 +37,19 @@ put() { # PATCH [OPTION]: git must not treat the copy as part of a surrounding r
 }
 
 test_it() { # PATCH: prints the result; false if the bug survives.
-    local test binary says status=0
-    test=$(head_of Test "$1") says=$(head_of Says "$1") binary=it
-    # A test of the simulation bears the name of its binary before its own.
-    [[ $test != simulation::* ]] || binary=simulation test=${test#*::}
-    if ! (cd "$tree" && cargo test --locked --quiet --workspace --test "$binary" --no-run) >"$output" 2>&1; then
+    local test where says status=0
+    test=$(head_of Test "$1") says=$(head_of Says "$1") where=(--workspace --test it)
+    # A test of the simulation bears the name of its binary before its own, a unit test that of its crate.
+    case $test in
+        simulation::*) where=(--workspace --test simulation) test=${test#*::} ;;
+        cluster::*) where=(-p cronkeeper-cluster --lib) test=${test#*::} ;;
+    esac
+    if ! (cd "$tree" && cargo test --locked --quiet "${where[@]}" --no-run) >"$output" 2>&1; then
         echo "does not compile"
         return 1
     fi
     (cd "$tree" && CRONKEEPER_SIM_SEEDS=$(head_of Seeds "$1") \
-        timeout "$limit" cargo test --locked --quiet --workspace --test "$binary" -- --exact "$test") >"$output" 2>&1 || status=$?
+        timeout "$limit" cargo test --locked --quiet "${where[@]}" -- --exact "$test") >"$output" 2>&1 || status=$?
     if ((status == 124)); then
         echo "hangs: no verdict in $limit s"
     elif grep -q '^running 0 tests$' "$output"; then

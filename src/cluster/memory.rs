@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use tokio::sync::watch;
+use uuid::Uuid;
 
 use crate::paths;
-use crate::store::{Done, Found, Meta, NotDone, Op, Store, Then, Wanted};
+use crate::store::{self, Done, Found, Head, KEPT_NONCES, Meta, NotDone, Op, Store, Then, Wanted};
 use crate::tree::{Error, Limits, Revision};
 
 /// A store that lasts as long as its clones.
@@ -22,19 +23,22 @@ pub struct Memory {
 #[derive(Clone, Debug, Default)]
 pub struct Records {
     records: BTreeMap<String, (Vec<u8>, Meta)>,
-    revision: Revision,
+    head: Head,
+    nonces: BTreeMap<Revision, u64>,
 }
 
 impl Records {
-    /// Carries a commit out at this time.
-    pub fn commit(&mut self, ops: &[Op], at: Timestamp) -> Result<Revision, NotDone> {
+    /// Carries a commit with this nonce out at this time.
+    pub fn commit(&mut self, ops: &[Op], nonce: u64, at: Timestamp) -> Result<Done, NotDone> {
         for (index, op) in ops.iter().enumerate() {
             let found = self.records.get(&op.path).map(|(_, meta)| meta.version);
             if !op.when.holds(found) {
                 return Err(NotDone::Refused { index, found });
             }
         }
-        self.revision = Revision(self.revision.0 + 1);
+        self.head = Head { revision: Revision(self.head.revision.0 + 1), nonce };
+        self.nonces.insert(self.head.revision, nonce);
+        self.nonces.remove(&Revision(self.head.revision.0 - KEPT_NONCES));
         for Op { path, then, .. } in ops {
             match then {
                 Then::Nothing => {}
@@ -42,14 +46,14 @@ impl Records {
                 Then::Delete => drop(self.records.remove(path)),
             }
         }
-        Ok(self.revision)
+        Ok(Done { revision: self.head.revision, nonce, at: Some(at) })
     }
 
     fn put(&mut self, path: &str, data: &[u8], at: Timestamp) {
-        let made = Meta { created: self.revision, created_at: at, ..Meta::default() };
+        let made = Meta { created: self.head.revision, created_at: at, ..Meta::default() };
         let before = self.records.get(path).map(|(_, meta)| Meta { version: meta.version.next(), ..meta.clone() });
         let meta = before.unwrap_or(made);
-        let meta = Meta { changed: self.revision, changed_at: at, bytes: data.len(), ..meta };
+        let meta = Meta { changed: self.head.revision, changed_at: at, bytes: data.len(), ..meta };
         self.records.insert(path.to_owned(), (data.to_vec(), meta));
     }
 
@@ -57,6 +61,7 @@ impl Records {
         match wanted {
             Wanted::Meta(path) => Found::Meta(self.records.get(path).map(|(_, meta)| meta.clone())),
             Wanted::Record(path) => Found::Record(self.records.get(path).cloned()),
+            Wanted::Nonce(revision) => Found::Nonce(self.nonces.get(revision).copied()),
             Wanted::Names(parent) => {
                 let below = format!("{parent}/");
                 let inside = self.records.range(below.clone()..).take_while(|(path, _)| path.starts_with(&below));
@@ -66,14 +71,27 @@ impl Records {
         }
     }
 
-    pub fn revision(&self) -> Revision {
-        self.revision
+    pub fn head(&self) -> Head {
+        self.head
     }
 }
 
 impl Default for Memory {
     fn default() -> Self {
         Self { records: Arc::default(), revision: watch::Sender::new(Revision::default()) }
+    }
+}
+
+#[cfg(test)]
+impl Memory {
+    /// Its state, to go back to.
+    pub fn copy(&self) -> Records {
+        self.records().clone()
+    }
+
+    /// Loses everything that was committed since this copy.
+    pub fn rewind(&self, to: Records) {
+        *self.records() = to;
     }
 }
 
@@ -92,20 +110,18 @@ impl Store for Memory {
 
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static {
         let at = cronkeeper_core::clock::system::now().wall;
-        let done = self.records().commit(&ops, at);
-        if let Ok(revision) = done {
-            self.revision.send_replace(revision);
+        let done = store::check(&ops, self.limits());
+        let done = done.and_then(|()| self.records().commit(&ops, Uuid::new_v4().as_u64_pair().1, at));
+        if let Ok(done) = done {
+            self.revision.send_replace(done.revision);
         }
-        ready(done.map(|revision| Done { revision, at: Some(at) }))
+        ready(done)
     }
 
-    fn read(
-        &self,
-        wanted: Vec<Wanted>,
-    ) -> impl Future<Output = Result<(Revision, Vec<Found>), Error>> + Send + 'static {
+    fn read(&self, wanted: Vec<Wanted>) -> impl Future<Output = Result<(Head, Vec<Found>), Error>> + Send + 'static {
         let records = self.records();
         let found = wanted.iter().map(|wanted| records.read(wanted)).collect();
-        ready(Ok((records.revision, found)))
+        ready(Ok((records.head, found)))
     }
 
     fn changed(&self, since: Revision) -> impl Future<Output = ()> + Send + 'static {

@@ -4,6 +4,7 @@
 //! ```text
 //!  recipes ─ tree ─ handle ─ requests ─► driver ┬ plan        a commit in the words of the store
 //!                                               ├ sightings   which sessions have been silent for how long
+//!                                               ├ heads       whether the store has lost commits
 //!                                               ├ watches     what is compared with each poll
 //!                                               └ store
 //! ```
@@ -19,13 +20,20 @@
 //! The owner acts for at most 0.85 T after it sent its last write, so it has stopped before, if no clock is 15 % faster
 //! than another. No limit of the service's own takes part. When the store answers nobody, nobody's time runs.
 //!
+//! **A store may lose commits** that it had acknowledged. A session that finds that ([`heads`]) leaves a record for
+//! whoever leads next, and its connection counts as lost: the recipes look again for what they have written.
+//!
 //! **Requests take effect in the order of the calls**, because one task, the driver, carries them out one after the
 //! other. Reads that wait together are one request.
+//!
+//! **Whoever writes for people** has a record too, for as long as that write takes. So no copy of it takes effect later,
+//! beside what they ask for next.
 //!
 //! **An entry** names its session in its data. **Appended records** get their numbers from a record of their own,
 //! `/cronkeeper/numbers/<folder>`, so that none is ever used twice. A folder of the history is a record too, without data.
 
 mod driver;
+mod heads;
 mod plan;
 mod sightings;
 #[cfg(test)]
@@ -35,7 +43,7 @@ mod watches;
 use std::collections::BTreeSet;
 use std::future::ready;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -43,6 +51,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use uuid::Uuid;
 
 use self::driver::{Answer, Driver, Request, Written};
+pub use self::heads::Heads;
 pub use self::plan::unwrap;
 use crate::paths;
 use crate::store::{Found, Meta, Store, Wanted};
@@ -85,9 +94,18 @@ pub struct Observed<S, K, P> {
     pub timeout: Duration,
     /// Draws the ids of sessions.
     pub uuid: Arc<dyn Fn() -> Uuid + Send + Sync>,
+    /// What the sessions of this process were shown last.
+    pub heads: Arc<Mutex<Heads>>,
 }
 
 impl<S: Store, K: Clock, P: Spawn> Observed<S, K, P> {
+    fn driver(&self, requests: mpsc::UnboundedReceiver<Request>) -> Driver<S, K> {
+        let (uuid, timeout) = (Arc::clone(&self.uuid), self.timeout);
+        let names = Box::new(move || sightings::name(uuid(), timeout));
+        let heads = Arc::clone(&self.heads);
+        Driver::without_record(self.store.clone(), self.clock.clone(), names, heads, self.timeout, requests)
+    }
+
     /// A session with this driver.
     fn start(&self, driver: Driver<S, K>, requests: mpsc::UnboundedSender<Request>) -> ObservedSession<S> {
         let (id, state) = (driver.id().clone(), driver.state());
@@ -101,9 +119,8 @@ impl<S: Store, K: Clock, P: Spawn> Connect for Observed<S, K, P> {
     type Session = ObservedSession<S>;
 
     async fn connect(&self) -> Result<ObservedSession<S>, ConnectError> {
-        let id = sightings::name((self.uuid)(), self.timeout);
         let (sender, receiver) = mpsc::unbounded_channel();
-        let driver = Driver::open(self.store.clone(), self.clock.clone(), id, self.timeout, receiver).await?;
+        let driver = self.driver(receiver).open().await?;
         Ok(self.start(driver, sender))
     }
 }
@@ -112,10 +129,8 @@ impl<S: Store, K: Clock, P: Spawn> Lend for Observed<S, K, P> {
     type Session = ObservedSession<S>;
 
     async fn session(&self) -> Result<ObservedSession<S>, ConnectError> {
-        let id = sightings::name((self.uuid)(), self.timeout);
         let (sender, receiver) = mpsc::unbounded_channel();
-        let driver = Driver::without_record(self.store.clone(), self.clock.clone(), id, self.timeout, receiver);
-        Ok(self.start(driver, sender))
+        Ok(self.start(self.driver(receiver), sender))
     }
 }
 
@@ -366,12 +381,13 @@ fn record(path: &str, found: Option<Found>) -> Result<Record, Error> {
 fn stat(path: &str, found: Vec<Found>) -> Option<Stat> {
     let mut found = found.into_iter();
     let stat = match found.next()? {
+        // Whatever is made below a folder changes it.
         Found::Meta(meta) => stat_of(meta?, None),
         read @ Found::Record(_) => record(path, Some(read)).ok()?.1,
-        Found::Names(_) => return None,
+        Found::Names(_) | Found::Nonce(_) => return None,
     };
-    let below = found.next().map_or(0, |below| names(Some(below)).len());
-    Some(Stat { below: i64::try_from(below).unwrap_or(i64::MAX), ..stat })
+    let below = found.next().map(|below| i64::try_from(names(Some(below)).len()).unwrap_or(i64::MAX));
+    Some(Stat { below: below.unwrap_or(stat.version.0.into()), ..stat })
 }
 
 fn stat_of(meta: Meta, session: Option<SessionId>) -> Stat {

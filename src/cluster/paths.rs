@@ -28,6 +28,9 @@ pub const TRIGGERS: &str = "/cronkeeper/triggers";
 /// What operators want of nodes, by node.
 pub const WANTED: &str = "/cronkeeper/wanted";
 
+/// What nobody may begin because a store has lost commits. Created with the first loss.
+pub const REWOUND: &str = "/cronkeeper/rewound";
+
 /// Jobs that are absent from every node's files. Created with the first such job.
 pub const GONE: &str = "/cronkeeper/gone";
 

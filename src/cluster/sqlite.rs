@@ -3,76 +3,164 @@
 //! WAL with `synchronous=FULL`: what is acknowledged has been written to the disk, and survives the loss of power. Each
 //! commit takes the write lock at its beginning, so that what it compares still holds when it writes.
 
-use std::path::Path;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
-use tokio::task::{JoinError, JoinHandle};
+use uuid::Uuid;
 
 use crate::paths;
-use crate::store::{Done, Found, Meta, NotDone, Op, Store, Then, Wanted};
+use crate::store::{self, Done, Found, Head, KEPT_NONCES, Meta, NotDone, Op, Store, Then, Wanted};
 use crate::tree::{Error, Limits, Revision};
 use cronkeeper_core::clock::system;
 use cronkeeper_core::run::Version;
 
 /// How long to wait for the write lock, which other processes hold for one commit at a time.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest wait for an answer: a disk may hang.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Between two looks for what other processes have written.
 const LOOK: Duration = Duration::from_millis(25);
+/// Version of the tables.
+const FORMAT: i64 = 1;
 
-/// A ledger in a file.
+/// Records in a file. Reads do not wait for commits.
 #[derive(Clone, Debug)]
-pub struct Sqlite(Arc<Mutex<Connection>>);
+pub struct Sqlite {
+    commits: Arc<OpenFile>,
+    reads: Arc<OpenFile>,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    connection: Mutex<Connection>,
+    path: PathBuf,
+    /// Device and number of the file: another file may have been put in its place.
+    id: (u64, u64),
+}
+
+/// Why the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("{path}: {error}", path = path.display())]
+    Io { path: PathBuf, error: io::Error },
+    #[error("{path}: {error}", path = path.display())]
+    Sqlite { path: PathBuf, error: rusqlite::Error },
+    #[error("{path} is not a store of cronkeeper, or one of a later version (format {format})", path = path.display())]
+    Format { path: PathBuf, format: i64 },
+}
 
 impl Sqlite {
-    /// Opens the file, and makes it if there is none. The caller has checked that it is safe to use.
+    /// Opens the file, and makes it if there is none, readable for its owner alone. The caller has checked that its folder
+    /// is safe to use.
     ///
     /// # Errors
     /// If it cannot be used.
-    pub fn open(path: &Path) -> rusqlite::Result<Self> {
-        let mut db = connect(path, BUSY_TIMEOUT)?;
-        let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        tx.execute_batch(
-            "CREATE TABLE IF NOT EXISTS record (
-                 path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL, version INTEGER NOT NULL,
-                 created INTEGER NOT NULL, changed INTEGER NOT NULL,
-                 created_at INTEGER NOT NULL, changed_at INTEGER NOT NULL -- microseconds
-             ) WITHOUT ROWID;
-             CREATE INDEX IF NOT EXISTS record_of_folder ON record (parent);
-             CREATE TABLE IF NOT EXISTS head (revision INTEGER NOT NULL);
-             INSERT INTO head SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM head);",
-        )?;
-        tx.commit()?;
-        Ok(Self(Arc::new(Mutex::new(db))))
-    }
-
-    /// Runs this on a thread that may block. Dropping the future does not stop it.
-    fn on_thread<T: Send + 'static>(&self, work: impl FnOnce(&mut Connection) -> T + Send + 'static) -> JoinHandle<T> {
-        let db = Arc::clone(&self.0);
-        tokio::task::spawn_blocking(move || work(&mut db.lock().unwrap_or_else(PoisonError::into_inner)))
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        let io = |error| OpenError::Io { path: path.to_owned(), error };
+        OpenOptions::new().append(true).create(true).mode(0o600).open(path).map_err(io)?;
+        let sqlite = |error| OpenError::Sqlite { path: path.to_owned(), error };
+        let mut db = connect(path, BUSY_TIMEOUT).map_err(sqlite)?;
+        let format: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(sqlite)?;
+        let is_empty = format == 0 && !has_tables(&db).map_err(sqlite)?;
+        if !is_empty && format != FORMAT {
+            return Err(OpenError::Format { path: path.to_owned(), format });
+        }
+        if is_empty {
+            make_tables(&mut db).map_err(sqlite)?;
+        }
+        let reads = connect(path, BUSY_TIMEOUT).map_err(sqlite)?;
+        let file = |connection| {
+            let id = file_id(path).map_err(io)?;
+            Ok(Arc::new(OpenFile { connection: Mutex::new(connection), path: path.to_owned(), id }))
+        };
+        Ok(Self { commits: file(db)?, reads: file(reads)? })
     }
 }
 
+impl OpenFile {
+    /// Runs this on a thread that may block. Dropping the future does not stop it.
+    fn on_thread<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&mut Connection) -> Result<T, NotDone> + Send + 'static,
+    ) -> impl Future<Output = Result<T, NotDone>> + Send + 'static {
+        let file = Arc::clone(self);
+        let worked = tokio::task::spawn_blocking(move || {
+            file.check_place()?;
+            work(&mut file.connection.lock().unwrap_or_else(PoisonError::into_inner))
+        });
+        async move {
+            match tokio::time::timeout(ANSWER_TIMEOUT, worked).await {
+                Ok(Ok(worked)) => worked,
+                // The thread has panicked, or does not run any more.
+                Ok(Err(lost)) => Err(NotDone::Failed(Error::Unanswered(lost.to_string()))),
+                Err(_) => Err(NotDone::Failed(Error::Unanswered("the disk does not answer".to_owned()))),
+            }
+        }
+    }
+
+    /// Refuses to go on with a file that others cannot find any more: they would be another cluster.
+    fn check_place(&self) -> Result<(), NotDone> {
+        match file_id(&self.path) {
+            Ok(id) if id == self.id => Ok(()),
+            Ok(_) => Err(format!("{} has been replaced by another file", self.path.display())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!("{}: {error}", self.path.display())),
+            Err(_) => Ok(()),
+        }
+        .map_err(|why| NotDone::Failed(Error::Refused(why)))
+    }
+}
+
+fn file_id(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::metadata(path).map(|found| (found.dev(), found.ino()))
+}
+
+fn has_tables(db: &Connection) -> rusqlite::Result<bool> {
+    db.query_row("SELECT EXISTS (SELECT 1 FROM sqlite_master)", [], |row| row.get(0))
+}
+
+fn make_tables(db: &mut Connection) -> rusqlite::Result<()> {
+    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Another process may have made them meanwhile.
+    tx.execute_batch(&format!(
+        "CREATE TABLE IF NOT EXISTS record (
+             path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL, version INTEGER NOT NULL,
+             created INTEGER NOT NULL, changed INTEGER NOT NULL,
+             created_at INTEGER NOT NULL, changed_at INTEGER NOT NULL -- microseconds
+         ) WITHOUT ROWID;
+         CREATE INDEX IF NOT EXISTS record_of_folder ON record (parent);
+         CREATE TABLE IF NOT EXISTS head (revision INTEGER PRIMARY KEY, nonce INTEGER NOT NULL);
+         INSERT INTO head SELECT 0, 0 WHERE NOT EXISTS (SELECT 1 FROM head);
+         PRAGMA user_version = {FORMAT};"
+    ))?;
+    tx.commit()
+}
+
 impl Store for Sqlite {
-    const SERVICE: &'static str = "the ledger";
+    const SERVICE: &'static str = "SQLite";
 
     fn limits(&self) -> Limits {
         Limits { operations: 1_000, bytes: 1 << 20, in_flight: 1, repeats: false }
     }
 
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static {
-        let done = self.on_thread(move |db| commit(db, &ops));
-        async move { done.await.map_err(|error| NotDone::Failed(lost(&error)))? }
+        let limits = self.limits();
+        self.commits.on_thread(move |db| store::check(&ops, limits).and_then(|()| commit(db, &ops)))
     }
 
-    fn read(
-        &self,
-        wanted: Vec<Wanted>,
-    ) -> impl Future<Output = Result<(Revision, Vec<Found>), Error>> + Send + 'static {
-        let found = self.on_thread(move |db| read(db, &wanted));
-        async move { found.await.map_err(|error| lost(&error))?.map_err(failed) }
+    fn read(&self, wanted: Vec<Wanted>) -> impl Future<Output = Result<(Head, Vec<Found>), Error>> + Send + 'static {
+        let found = self.reads.on_thread(move |db| read(db, &wanted).map_err(failed));
+        async move {
+            found.await.map_err(|not_done| match not_done {
+                NotDone::Failed(error) => error,
+                NotDone::Refused { .. } => Error::Missing,
+            })
+        }
     }
 
     fn changed(&self, since: Revision) -> impl Future<Output = ()> + Send + 'static {
@@ -80,8 +168,8 @@ impl Store for Sqlite {
         async move {
             loop {
                 tokio::time::sleep(LOOK).await;
-                if let Ok(Ok(newest)) = store.on_thread(|db| revision(db)).await
-                    && newest > since
+                if let Ok(newest) = store.reads.on_thread(|db| head(db).map_err(failed)).await
+                    && newest.revision > since
                 {
                     return;
                 }
@@ -91,22 +179,23 @@ impl Store for Sqlite {
 }
 
 fn commit(db: &mut Connection, ops: &[Op]) -> Result<Done, NotDone> {
-    let refused = |error| NotDone::Failed(failed(error));
-    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(refused)?;
+    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     for (index, op) in ops.iter().enumerate() {
-        let found = version(&tx, &op.path).map_err(refused)?;
+        let found = version(&tx, &op.path).map_err(failed)?;
         if !op.when.holds(found) {
             return Err(NotDone::Refused { index, found });
         }
     }
     let at = system::now().wall;
-    let done = write(&tx, ops, at).and_then(|revision| tx.commit().map(|()| revision)).map_err(refused)?;
-    Ok(Done { revision: done, at: Some(at) })
+    let Head { revision, nonce } = write(&tx, ops, at).and_then(|head| tx.commit().map(|()| head)).map_err(failed)?;
+    Ok(Done { revision, nonce, at: Some(at) })
 }
 
-fn write(tx: &Transaction<'_>, ops: &[Op], at: Timestamp) -> rusqlite::Result<Revision> {
-    let revision = Revision(revision(tx)?.0 + 1);
-    tx.execute("UPDATE head SET revision = ?1", [revision.0])?;
+fn write(tx: &Transaction<'_>, ops: &[Op], at: Timestamp) -> rusqlite::Result<Head> {
+    let (revision, nonce) = (Revision(head(tx)?.revision.0 + 1), Uuid::new_v4().as_u64_pair().1);
+    let newest = params![revision.0, nonce.cast_signed()];
+    tx.prepare_cached("INSERT INTO head (revision, nonce) VALUES (?1, ?2)")?.execute(newest)?;
+    tx.prepare_cached("DELETE FROM head WHERE revision <= ?1")?.execute([revision.0 - KEPT_NONCES])?;
     for Op { path, then, .. } in ops {
         match then {
             Then::Nothing => {}
@@ -122,14 +211,14 @@ fn write(tx: &Transaction<'_>, ops: &[Op], at: Timestamp) -> rusqlite::Result<Re
             Then::Delete => drop(tx.prepare_cached("DELETE FROM record WHERE path = ?1")?.execute([path])?),
         }
     }
-    Ok(revision)
+    Ok(Head { revision, nonce })
 }
 
-fn read(db: &mut Connection, wanted: &[Wanted]) -> rusqlite::Result<(Revision, Vec<Found>)> {
+fn read(db: &mut Connection, wanted: &[Wanted]) -> rusqlite::Result<(Head, Vec<Found>)> {
     let tx = db.transaction()?;
-    let revision = revision(&tx)?;
+    let head = head(&tx)?;
     let found = wanted.iter().map(|wanted| read_one(&tx, wanted)).collect::<rusqlite::Result<_>>()?;
-    Ok((revision, found))
+    Ok((head, found))
 }
 
 fn read_one(db: &Connection, wanted: &Wanted) -> rusqlite::Result<Found> {
@@ -140,6 +229,11 @@ fn read_one(db: &Connection, wanted: &Wanted) -> rusqlite::Result<Found> {
         Wanted::Record(path) => {
             let record = |row: &Row<'_>| Ok((row.get(6)?, meta(row)?));
             Found::Record(db.prepare_cached(&one(", data"))?.query_row([path], record).optional()?)
+        }
+        Wanted::Nonce(revision) => {
+            let mut statement = db.prepare_cached("SELECT nonce FROM head WHERE revision = ?1")?;
+            let nonce = statement.query_row([revision.0], |row| row.get(0)).optional()?;
+            Found::Nonce(nonce.map(i64::cast_unsigned))
         }
         Wanted::Names(parent) => {
             let sql = format!("SELECT {META}, path FROM record WHERE parent = ?1");
@@ -171,8 +265,11 @@ fn version(db: &Connection, path: &str) -> rusqlite::Result<Option<Version>> {
     statement.query_row([path], |row| row.get(0)).optional().map(|found| found.map(Version))
 }
 
-fn revision(db: &Connection) -> rusqlite::Result<Revision> {
-    db.prepare_cached("SELECT revision FROM head")?.query_row([], |row| row.get(0)).map(Revision)
+fn head(db: &Connection) -> rusqlite::Result<Head> {
+    let newest = "SELECT revision, nonce FROM head ORDER BY revision DESC LIMIT 1";
+    let head =
+        |row: &Row<'_>| Ok(Head { revision: Revision(row.get(0)?), nonce: row.get::<_, i64>(1)?.cast_unsigned() });
+    db.prepare_cached(newest)?.query_row([], head)
 }
 
 /// Opens a file in which what is acknowledged survives the loss of power. Waits this long for the write lock.
@@ -184,13 +281,9 @@ pub(crate) fn connect(path: &Path, busy_timeout: Duration) -> rusqlite::Result<C
     Ok(db)
 }
 
-/// The thread that did it has panicked, or does not run any more.
-fn lost(error: &JoinError) -> Error {
-    Error::Unanswered(error.to_string())
-}
-
-fn failed(error: rusqlite::Error) -> Error {
-    if may_pass(&error) { Error::Unanswered(error.to_string()) } else { Error::Refused(error.to_string()) }
+fn failed(error: rusqlite::Error) -> NotDone {
+    let why = error.to_string();
+    NotDone::Failed(if may_pass(&error) { Error::Unanswered(why) } else { Error::Refused(why) })
 }
 
 /// True if a retry can help: a full disk, a failed write and a lock that is held too long are temporary.

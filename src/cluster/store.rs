@@ -9,9 +9,12 @@
 //! - A read shows one moment. If it was handed over after the answer to a commit, whoever committed, it shows that commit.
 //! - A write is answered once it is as safe as the store can make it.
 //! - Every request is answered in bounded time, if only by [`Error::Unanswered`].
+//! - A store that loses acknowledged commits loses the newest ones. Each commit has a nonce, and the store keeps the
+//!   nonces of at least [`KEPT_NONCES`] commits, so that whoever was shown a commit can tell that it is lost.
 //!
 //! No time limit of a service takes part: whether a session lives is found out by reading, and decided by a commit.
 
+use std::collections::BTreeSet;
 use std::future::pending;
 
 use jiff::Timestamp;
@@ -47,10 +50,21 @@ pub struct Op {
     pub then: Then,
 }
 
+/// Of so many commits, the newest, a store keeps the nonces at least.
+pub const KEPT_NONCES: i64 = 4_096;
+
+/// A moment in the order of commits: that of the newest one. Another commit in its place has another nonce.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    pub revision: Revision,
+    pub nonce: u64,
+}
+
 /// A commit that took effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     pub revision: Revision,
+    pub nonce: u64,
     /// When, by the service's clock; absent if it has none.
     pub at: Option<Timestamp>,
 }
@@ -87,6 +101,8 @@ pub enum Wanted {
     Record(String),
     /// The names directly below a folder, and what is known of each.
     Names(String),
+    /// The nonce of the commit with this revision.
+    Nonce(Revision),
 }
 
 /// The answer to a part of a read.
@@ -95,6 +111,14 @@ pub enum Found {
     Meta(Option<Meta>),
     Record(Option<(Vec<u8>, Meta)>),
     Names(Vec<(String, Meta)>),
+    /// Absent if there is no such commit, or so many later ones that it is not kept.
+    Nonce(Option<u64>),
+}
+
+impl Done {
+    pub fn head(&self) -> Head {
+        Head { revision: self.revision, nonce: self.nonce }
+    }
 }
 
 /// A store.
@@ -107,14 +131,35 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static;
 
-    /// Reads all parts at one moment, and that moment's place in the order of commits.
-    fn read(&self, wanted: Vec<Wanted>)
-    -> impl Future<Output = Result<(Revision, Vec<Found>), Error>> + Send + 'static;
+    /// Reads all parts at one moment, and tells which moment that is.
+    fn read(&self, wanted: Vec<Wanted>) -> impl Future<Output = Result<(Head, Vec<Found>), Error>> + Send + 'static;
 
     /// Resolves when there may be a revision after this one: a hint, which may be late, or not come at all.
     fn changed(&self, _since: Revision) -> impl Future<Output = ()> + Send + 'static {
         pending()
     }
+}
+
+/// Refuses a commit that is larger than the store takes, or names a record twice.
+///
+/// # Errors
+/// If it is refused.
+pub fn check(ops: &[Op], limits: Limits) -> Result<(), NotDone> {
+    let bytes_of = |op: &Op| match &op.then {
+        Then::Put(data) => op.path.len() + data.len(),
+        Then::Nothing | Then::Delete => op.path.len(),
+    };
+    let bytes: usize = ops.iter().map(bytes_of).sum();
+    let paths: BTreeSet<&str> = ops.iter().map(|op| op.path.as_str()).collect();
+    let why = match () {
+        () if paths.len() < ops.len() => Error::Refused("a commit names a record twice".to_owned()),
+        () if ops.len() > limits.operations => {
+            Error::Refused(format!("a commit has {} operations, and may have {}", ops.len(), limits.operations))
+        }
+        () if bytes > limits.bytes => Error::TooLarge { bytes, most: limits.bytes },
+        () => return Ok(()),
+    };
+    Err(NotDone::Failed(why))
 }
 
 impl If {

@@ -16,6 +16,7 @@ mod write;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 pub use operator::{
     ControlEntry, Each, Followed, Operator, OperatorError, OperatorFuture, OperatorRequests, TriggerEntry,
@@ -381,8 +382,18 @@ pub struct Snapshot {
     pub requests: OperatorRequests,
     /// Of jobs whose records are unreadable: the newest occurrence that a run or the history shows as decided.
     pub decided: BTreeMap<JobName, Timestamp>,
+    /// The store has lost commits. What was to begin until then may have begun by one of them.
+    pub lost_until: Option<Timestamp>,
     /// Unreadable records and the reason for each, for display.
     pub damaged: Vec<String>,
+}
+
+/// The record that is left for whoever leads next, if a store has lost commits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostCommits {
+    pub v: u32,
+    /// What was to begin until then may have begun by one of them.
+    pub until: Timestamp,
 }
 
 /// Most jobs with unreadable records whose history is looked up for a takeover, which waits for it.

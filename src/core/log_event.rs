@@ -88,7 +88,7 @@ events! {
     COORDINATION_EXPIRED "coordination.expired" "the session expired" [session];
     COORDINATION_RESTORED "coordination.restored" "the coordination service is back" [away_ms];
     COORDINATION_REWOUND "coordination.rewound" "the coordination service has lost what it had acknowledged"
-        [job, run, outcome, mark, found, path];
+        [job, run, outcome, mark, found, path, revision, until];
     CLOCK_STEPPED "clock.stepped" "the system clock was stepped" [by_ms];
     CLOCK_SKEWED "clock.skewed" "the node's clock differs from the coordination service's clock" [by_ms];
     RUN_STARTED "run.started" "a run started"

@@ -68,12 +68,17 @@ fn every_deliberate_bug_says_what_it_is_and_which_test_finds_it() {
         }
         let test = head(&patch, "Test").unwrap_or_default();
         let (module, function) = test.rsplit_once("::").unwrap_or_default();
-        // The test binary, and the module in it.
-        let path = if test.starts_with("simulation::") { module.to_owned() } else { format!("it::{module}") };
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(path.replace("::", "/") + ".rs");
+        // The test binary and the module in it, or the crate that it is a unit test of.
+        let path = match module.split_once("::") {
+            Some(("simulation", _)) => format!("tests::{module}"),
+            Some(("cluster", _)) => format!("src::{module}"),
+            _ => format!("tests::it::{module}"),
+        };
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path.replace("::", "/") + ".rs");
         let text = read(&file);
         // The attribute, which makes it a test, stands right above it.
-        let heads = [format!("test]\nfn {function}() {{\n"), format!("test]\nasync fn {function}() {{\n")];
+        let heads = ["test]\nfn", "test]\n    fn", "test]\nasync fn", "test(start_paused = true)]\nasync fn"];
+        let heads = heads.map(|head| format!("{head} {function}("));
         let body = heads.iter().find_map(|head| text.split_once(head)).map(|(_, body)| body);
         let body = body.unwrap_or_else(|| panic!("`{name}`: there is no test `{test}`"));
         // Without a limit it would be given as many seeds as in a run of all tests, so nobody would notice that the bug

@@ -119,5 +119,5 @@ async fn names<S: Store>(store: &S, folder: &str) -> Vec<String> {
 }
 
 async fn revision<S: Store>(store: &S) -> Revision {
-    store.read(Vec::new()).await.expect("it can be read").0
+    store.read(Vec::new()).await.expect("it can be read").0.revision
 }

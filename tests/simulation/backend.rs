@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cronkeeper_cluster::observed::{Observed, Spawn};
+use cronkeeper_cluster::observed::{Heads, Observed, Spawn};
 use cronkeeper_cluster::recipes::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
 use cronkeeper_cluster::state_dir::KEPT_SESSIONS;
 use cronkeeper_cluster::tree::{Connect, ConnectError, Lend, Session};
@@ -43,6 +43,8 @@ pub struct Disk {
     /// Number of processes so far.
     processes: u32,
     rebooted: bool,
+    /// What its processes were shown of a store.
+    heads: Arc<Mutex<Heads>>,
     /// Sessions of processes that died with their host. The next process cannot know that: its disk may be a copy.
     lost: BTreeSet<SessionId>,
 }
@@ -61,6 +63,7 @@ impl Disk {
     /// The host has booted again, so nothing on the disk proves that earlier processes are dead.
     pub fn reboot(&mut self) {
         self.rebooted = true;
+        self.heads = Arc::default();
         self.lost.extend(self.sessions.iter().cloned());
     }
 
@@ -145,7 +148,9 @@ pub fn backend(
     recovered: &Recovered,
     rng: Rng,
 ) -> (Task, Coordination) {
-    backend_on(Znodes(Connector { world: world.clone(), node }), world, node, name, disk, recovered, rng)
+    let lent = Lent::default();
+    let connector = Lending { connector: Znodes(Connector { world: world.clone(), node }), lent: lent.clone() };
+    backend_on(connector, lent, world, node, name, disk, recovered, rng)
 }
 
 /// The same on the weakest store.
@@ -157,20 +162,31 @@ pub fn backend_on_store(
     recovered: &Recovered,
     mut rng: Rng,
 ) -> (Task, Coordination) {
-    let ids = Mutex::new(rng.fork());
-    let observed = Observed {
+    let observed = observed(world, node, rng.fork(), on(disk).heads.clone());
+    backend_on(observed.clone(), observed, world, node, name, disk, recovered, rng)
+}
+
+/// What opens and lends a node's sessions with the store.
+pub fn observed(
+    world: &Shared,
+    node: usize,
+    rng: Rng,
+    heads: Arc<Mutex<Heads>>,
+) -> Observed<SimStore, NodeClock, SimSpawn> {
+    let ids = Mutex::new(rng);
+    Observed {
         store: SimStore { world: world.clone(), node },
         clock: NodeClock { world: world.clone(), node },
         spawn: SimSpawn { world: world.clone(), node },
         timeout: world.lock().env.timing.session_timeout,
         uuid: Arc::new(move || Uuid::from_u128(ids.lock().unwrap_or_else(PoisonError::into_inner).u128(..))),
-    };
-    backend_on(observed, world, node, name, disk, recovered, rng)
+        heads,
+    }
 }
 
 /// Adds tasks to a node's process.
 #[derive(Clone)]
-struct SimSpawn {
+pub struct SimSpawn {
     world: Shared,
     node: usize,
 }
@@ -181,8 +197,10 @@ impl Spawn for SimSpawn {
     }
 }
 
-fn backend_on<C: Connect>(
+#[expect(clippy::too_many_arguments, reason = "they are those of a backend, and the two services")]
+fn backend_on<C: Connect, L: Lend>(
     connector: C,
+    lend: L,
     world: &Shared,
     node: usize,
     name: NodeName,
@@ -190,8 +208,7 @@ fn backend_on<C: Connect>(
     recovered: &Recovered,
     mut rng: Rng,
 ) -> (Task, Coordination) {
-    let lent = Lent::<C::Session>::default();
-    let (coordination, service) = coordination::channels(Arc::new(LedgerReader::new(lent.clone())));
+    let (coordination, service) = coordination::channels(Arc::new(LedgerReader::new(lend)));
     let clock = NodeClock { world: world.clone(), node };
     let identity = NodeIdentity {
         node: name,
@@ -207,7 +224,6 @@ fn backend_on<C: Connect>(
         uuid: Box::new(move || Uuid::from_u128(rng.u128(..))),
         forget_after: None,
     };
-    let connector = Lending { connector, lent };
     let store = Box::new(StateDir::open(disk, recovered));
     (Box::pin(serve(connector, clock, identity, store, service, options)), coordination)
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cronkeeper_cluster::tree::Revision;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::ledger::Commit;
 use cronkeeper_core::term::{FencingToken, SessionId};
@@ -21,6 +22,8 @@ pub enum Fact {
     Committed { txn: Arc<Txn>, touched: Vec<String> },
     /// The ensemble has lost transactions that it had committed, oldest first.
     Lost { txns: Vec<Arc<Txn>> },
+    /// A session of a node, which remembers that, was shown the store as it was after this commit.
+    Shown { node: usize, revision: Revision },
     /// A node received the result of a write. `nonce`: a text that only the data of that write contains.
     Answered { node: usize, nonce: String, answer: Commit },
     /// A node reports that it leads from now on.

@@ -361,6 +361,7 @@ impl World {
                 self.store.is_stalled = true;
                 self.ensemble.servers.iter_mut().for_each(Server::stall_disk);
             }
+            Fault::Rewind { lost } if self.store.rewinds => self.rewind_store(lost),
             Fault::Rewind { lost } => self.ensemble.rewind(&mut self.env, lost),
             Fault::ResumeDisks => self.resume_disks(),
             Fault::StallLoop { node } => self.stall_loop(node),

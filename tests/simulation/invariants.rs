@@ -9,6 +9,7 @@ mod chains_go_on;
 mod events_keep_their_order;
 mod hooks_follow_what_is_written;
 mod lasts_follow_the_ends;
+mod losses_are_noticed;
 mod no_attempt_ends_without_a_process;
 mod no_program_begins_early;
 mod no_two_processes_of_a_run;
@@ -81,12 +82,16 @@ fn besides_lasts(nodes: usize, timeout: Duration, successors: Successors, on_sto
 }
 
 /// The invariants of a cluster whose servers lose what they have committed.
-pub fn under_rewinds() -> Vec<Box<dyn Invariant>> {
-    vec![
+pub fn under_rewinds(on_store: bool) -> Vec<Box<dyn Invariant>> {
+    let mut all: Vec<Box<dyn Invariant>> = vec![
         Box::<nothing_known_is_lost::NothingKnownIsLost>::default(),
         Box::<no_program_begins_early::NoProgramBeginsEarly>::default(),
         Box::new(events_keep_their_order::EventsKeepTheirOrder),
-    ]
+    ];
+    if on_store {
+        all.push(Box::<losses_are_noticed::LossesAreNoticed>::default());
+    }
+    all
 }
 
 /// A rule about what the ensemble commits.

@@ -532,6 +532,12 @@ fn nodes_keep_the_promises_on_the_weakest_store() {
     many::<Nodes<true, false, true>>("nodes_keep_the_promises_on_the_weakest_store", SEEDS, PLAN);
 }
 
+/// With clocks that agree, and with a store that loses what it has acknowledged.
+#[test]
+fn nodes_begin_nothing_that_the_weakest_store_may_have_lost() {
+    many::<Nodes<true, true, true>>("nodes_begin_nothing_that_the_weakest_store_may_have_lost", WITH_REWINDS, PLAN);
+}
+
 #[test]
 fn seeds_have_faults_terms_and_starts() {
     const SEEDS: u64 = 100;

@@ -169,10 +169,11 @@ pub fn attempt<S: Subject>(seed: u64, plan: Plan, transcript: Transcript) -> Res
     // Until when a run goes on while it is cut off, each host tells by its own clock.
     let beside: &[&str] = if S::CLOCKS_STEP { &jobs::KEPT_WHILE_CUT_OFF } else { &[jobs::BESIDE] };
     let invariants = if S::SERVERS_REWIND {
-        invariants::under_rewinds()
+        invariants::under_rewinds(S::ON_STORE)
     } else {
         invariants::all(nodes, timing.session_timeout, Successors::Named(beside), S::ON_STORE)
     };
+    world.lock().store.rewinds = S::SERVERS_REWIND && S::ON_STORE;
     let executor = Executor::new(world, S::new(seed, nodes, length));
     let mut trial = Trial { executor, invariants, tally: Tally::default() };
     let begin = trial.executor.now();

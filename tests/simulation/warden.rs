@@ -288,8 +288,11 @@ impl Wardens {
                 warden.starting.entry(launch.tree_id).or_default();
             }
         }
-        trees.retain(|tree_id| warden.held.remove(tree_id).is_some() || warden.starting.contains_key(tree_id));
+        // The notes tell it, also if the warden was killed just after it had given a start up.
+        let generation = if warden.daemon.is_some() { warden.generation } else { warden.generation - 1 };
+        trees.retain(|tree_id| !warden.begun.contains(&(generation, *tree_id)));
         for tree_id in &trees {
+            warden.held.remove(tree_id);
             warden.starting.entry(*tree_id).or_default().is_over = true;
         }
         trees

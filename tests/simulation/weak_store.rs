@@ -1,19 +1,21 @@
 //! The weakest store that its port allows, as a service of the simulated world.
 //!
 //! It is where server 0 is, whose links, crashes and stalls are its own. What goes into a cut link is lost, or arrives
-//! much later; any commit may arrive a second time; hints come late, for nothing, or not at all. What it commits is
+//! much later; any commit may arrive a second time; hints come late, for nothing, or not at all. It may lose its newest
+//! commits, while a server that still has them goes on answering some of the nodes for a moment. What it commits is
 //! reported in the words of ZooKeeper, so that the invariants judge it as they judge the ensemble.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use cronkeeper_cluster::memory::Records;
 use cronkeeper_cluster::paths;
-use cronkeeper_cluster::store::{Done, Found, If, NotDone, Op, Store, Then, Wanted};
+use cronkeeper_cluster::store::{self, Done, Found, Head, If, NotDone, Op, Store, Then, Wanted};
 use cronkeeper_cluster::tree::{Error, Limits, Revision};
 use cronkeeper_cluster::zookeeper::client::{self, Mode};
 use cronkeeper_cluster::zookeeper::session_id;
+use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::term::SessionId;
 use tokio::sync::oneshot;
 
@@ -40,6 +42,7 @@ pub enum StoreEvent {
         node: usize,
         id: u64,
         answer: Answer,
+        is_primary: bool,
     },
     /// The client has waited long enough.
     GivesUp {
@@ -57,8 +60,49 @@ pub enum Request {
 
 pub enum Answer {
     Committed(Result<Done, NotDone>),
-    Found(Revision, Vec<Found>),
+    Found(Head, Vec<Found>),
 }
+
+impl Answer {
+    /// The moment that it shows.
+    fn revision(&self) -> Option<Revision> {
+        match self {
+            Self::Committed(Ok(done)) => Some(done.revision),
+            Self::Committed(Err(_)) => None,
+            Self::Found(head, _) => Some(head.revision),
+        }
+    }
+}
+
+/// A request that waits for its answer.
+struct Pending {
+    answer: oneshot::Sender<Answer>,
+    /// The session that asked remembers what it was shown.
+    remembers: bool,
+}
+
+/// A commit, and everything before it.
+struct Logged {
+    records: Records,
+    tree: Tree,
+    txn: Arc<Txn>,
+}
+
+/// The server that had the lost commits, and still answers these nodes.
+struct Zombie {
+    records: Records,
+    nodes: BTreeSet<usize>,
+    until: Uptime,
+}
+
+/// As little as a service may take.
+const LIMITS: Limits = Limits { operations: 64, bytes: 128 << 10, in_flight: 1, repeats: false };
+
+/// Most commits that are lost at once.
+const MOST_LOST: usize = 12;
+/// How long at most a server goes on that is not the primary one any more, in session timeouts: less than the rest of a
+/// timeout after the lease. Nothing but the store itself can keep a longer one from having a leader of its own.
+const ZOMBIE: f64 = 0.1;
 
 /// A session as the invariants know it.
 struct SessionNumber {
@@ -73,9 +117,13 @@ pub struct WeakStore {
     tree: Option<Tree>,
     sessions: BTreeMap<String, SessionNumber>,
     requests: u64,
-    pending: BTreeMap<u64, oneshot::Sender<Answer>>,
+    pending: BTreeMap<u64, Pending>,
     hints: Vec<oneshot::Sender<()>>,
     pub is_stalled: bool,
+    /// It loses commits.
+    pub rewinds: bool,
+    log: VecDeque<Logged>,
+    zombie: Option<Zombie>,
 }
 
 impl WeakStore {
@@ -96,20 +144,74 @@ impl WeakStore {
     }
 
     fn commit(&mut self, env: &mut Env, node: usize, ops: &[Op]) -> Result<Done, NotDone> {
+        store::check(ops, LIMITS)?;
         let at = env.wall();
         let before: Vec<bool> = ops.iter().map(|op| self.has(&op.path)).collect();
-        let revision = self.records.commit(ops, at)?;
+        let old = self.rewinds.then(|| (self.records.clone(), self.tree.clone().unwrap_or_else(Tree::new)));
+        let done = self.records.commit(ops, env.rng.u64(..), at)?;
         let (session, change) = self.in_znodes(env, node, ops, &before);
-        let txn = Txn { zxid: revision.0, time_ms: at.as_millisecond(), session, change };
+        let txn = Txn { zxid: done.revision.0, time_ms: at.as_millisecond(), session, change };
         let applied = self.tree.get_or_insert_with(Tree::new).apply(&txn);
         if let Err(error) = applied.result {
             panic!("the store and the tree disagree about {:?}: {error:?}", txn.change);
         }
-        let reported = Txn { change: appended(&txn.change), ..txn };
-        env.note(|| format!("the store commits {}: {:?}", revision.0, reported.change));
-        env.facts.push(Fact::Committed { txn: Arc::new(reported), touched: applied.touched });
+        if matches!(txn.change, Change::CloseSession) {
+            // A service would remove what the session leaves; a store removes what it is told to.
+            let is_removed = |path: &str| ops.iter().any(|op| op.path == path && op.then == Then::Delete);
+            let is_folder = |path: &str| applied.touched.iter().any(|other| paths::parent(other) == path);
+            let left = applied.touched.iter().find(|path| !is_removed(path) && !is_folder(path));
+            assert_eq!(left, None, "an entry stays whose session is over");
+        }
+        let reported = Arc::new(Txn { change: appended(&txn.change), ..txn });
+        env.note(|| format!("the store commits {}: {:?}", done.revision.0, reported.change));
+        // Nodes that have joined a cluster do not join another, so the first moments of a cluster are not lost.
+        match old {
+            Some(_) if applied.touched.iter().any(|path| path == paths::CLUSTER) => self.log.clear(),
+            Some((records, tree)) => self.log.push_back(Logged { records, tree, txn: Arc::clone(&reported) }),
+            None => {}
+        }
+        if self.log.len() > MOST_LOST {
+            self.log.pop_front();
+        }
+        env.facts.push(Fact::Committed { txn: reported, touched: applied.touched });
         self.hint(env);
-        Ok(Done { revision, at: Some(at) })
+        Ok(done)
+    }
+
+    /// Loses so many of its newest commits.
+    fn rewind(&mut self, env: &mut Env, nodes: usize, lost: usize) {
+        let lost = self.log.split_off(self.log.len().saturating_sub(lost));
+        let Some(first) = lost.front() else { return };
+        let records = std::mem::replace(&mut self.records, first.records.clone());
+        self.tree = Some(first.tree.clone());
+        if env.rng.u8(..3) == 0 {
+            let lasts = env.timing.session_timeout.mul_f64(ZOMBIE * env.rng.f64());
+            let nodes = (0..nodes).filter(|_| env.rng.bool()).collect();
+            self.zombie = Some(Zombie { records, nodes, until: env.now() + lasts });
+        }
+        env.note(|| format!("the store loses {} commits", lost.len()));
+        env.facts.push(Fact::Lost { txns: lost.into_iter().map(|logged| logged.txn).collect() });
+    }
+
+    /// The records of the server that lost nothing, if it still answers this node.
+    fn zombie_of(&mut self, env: &Env, node: usize) -> Option<&mut Records> {
+        let serves = |zombie: &&mut Zombie| zombie.nodes.contains(&node) && env.now() < zombie.until;
+        self.zombie.as_mut().filter(serves).map(|zombie| &mut zombie.records)
+    }
+
+    /// Carries a request out. Returns true beside the answer if the primary server did.
+    fn answer(&mut self, env: &mut Env, node: usize, request: Request) -> (Answer, bool) {
+        let (at, nonce) = (env.wall(), env.rng.u64(..));
+        let read = |records: &Records, wanted: &[Wanted]| {
+            Answer::Found(records.head(), wanted.iter().map(|wanted| records.read(wanted)).collect())
+        };
+        let zombie = self.zombie_of(env, node);
+        match (request, zombie) {
+            (Request::Commit(ops), Some(records)) => (Answer::Committed(records.commit(&ops, nonce, at)), false),
+            (Request::Read(wanted), Some(records)) => (read(records, &wanted), false),
+            (Request::Commit(ops), None) => (Answer::Committed(self.commit(env, node, &ops)), true),
+            (Request::Read(wanted), None) => (read(&self.records, &wanted), true),
+        }
     }
 
     fn has(&self, path: &str) -> bool {
@@ -191,12 +293,21 @@ fn is_appended(path: &str) -> bool {
 }
 
 impl World {
+    /// The store loses so many of its newest commits.
+    pub fn rewind_store(&mut self, lost: usize) {
+        self.store.rewind(&mut self.env, self.nodes.len(), lost);
+    }
+
     /// Hands a request of a node's process over to the store.
     pub fn ask_store(&mut self, node: usize, request: Request) -> oneshot::Receiver<Answer> {
         let (answer, answered) = oneshot::channel();
         self.store.requests += 1;
         let id = self.store.requests;
-        self.store.pending.insert(id, answer);
+        let remembers = match &request {
+            Request::Commit(ops) => ops.first().is_some_and(|op| op.path.starts_with("/cronkeeper/sessions/")),
+            Request::Read(wanted) => wanted.iter().any(|wanted| matches!(wanted, Wanted::Nonce(_))),
+        };
+        self.store.pending.insert(id, Pending { answer, remembers });
         let timeout = self.env.timing.session_timeout;
         self.env.queue.after(timeout / 4, Event::Store(StoreEvent::GivesUp { node, id }));
         let from = Host::Node(node);
@@ -229,9 +340,11 @@ impl World {
         match event {
             StoreEvent::Hints => self.store.hints.drain(..).for_each(|hint| _ = hint.send(())),
             StoreEvent::GivesUp { id, .. } => drop(self.store.pending.remove(&id)),
-            StoreEvent::Answers { id, answer, .. } => {
+            StoreEvent::Answers { node, id, answer, is_primary } => {
                 if let Some(pending) = self.store.pending.remove(&id) {
-                    drop(pending.send(answer));
+                    let shown = answer.revision().filter(|_| pending.remembers && is_primary && self.store.rewinds);
+                    self.env.facts.extend(shown.map(|revision| Fact::Shown { node, revision }));
+                    drop(pending.answer.send(answer));
                 }
             }
             StoreEvent::Arrives { node, id, request } => self.arrives(node, id, request),
@@ -247,17 +360,11 @@ impl World {
                 return self.env.queue.after(AGAIN, Event::Store(StoreEvent::Arrives { node, id, request }));
             }
         }
-        let answer = match request {
-            Request::Commit(ops) => Answer::Committed(self.store.commit(&mut self.env, node, &ops)),
-            Request::Read(wanted) => {
-                let found = wanted.iter().map(|wanted| self.store.records.read(wanted)).collect();
-                Answer::Found(self.store.records.revision(), found)
-            }
-        };
+        let (answer, is_primary) = self.store.answer(&mut self.env, node, request);
         let to = Host::Node(node);
         if !self.env.network.is_cut(HOST, to) {
             let at = self.env.network.delay(&mut self.env.rng, HOST, to);
-            self.env.queue.after(at, Event::Store(StoreEvent::Answers { node, id, answer }));
+            self.env.queue.after(at, Event::Store(StoreEvent::Answers { node, id, answer, is_primary }));
         }
     }
 }
@@ -273,8 +380,7 @@ impl Store for SimStore {
     const SERVICE: &'static str = "the weakest store";
 
     fn limits(&self) -> Limits {
-        // As few as a service may take.
-        Limits { operations: 64, bytes: 64 << 10, in_flight: 1, repeats: false }
+        LIMITS
     }
 
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static {
@@ -287,14 +393,11 @@ impl Store for SimStore {
         }
     }
 
-    fn read(
-        &self,
-        wanted: Vec<Wanted>,
-    ) -> impl Future<Output = Result<(Revision, Vec<Found>), Error>> + Send + 'static {
+    fn read(&self, wanted: Vec<Wanted>) -> impl Future<Output = Result<(Head, Vec<Found>), Error>> + Send + 'static {
         let answered = self.world.lock().ask_store(self.node, Request::Read(wanted));
         async move {
             match answered.await {
-                Ok(Answer::Found(revision, found)) => Ok((revision, found)),
+                Ok(Answer::Found(head, found)) => Ok((head, found)),
                 Ok(Answer::Committed(_)) | Err(_) => Err(unanswered()),
             }
         }

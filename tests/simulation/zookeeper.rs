@@ -21,7 +21,7 @@ use crate::ledger::txn;
 pub use crate::ledger::txn::{Change, STRANGER};
 pub use client::{Answered, ClientId, Clients};
 pub use ensemble::{Ensemble, SERVERS};
-pub use port::{Connector, SimClient};
+pub use port::Connector;
 pub use server::{Health as ServerHealth, Input, Server};
 pub use states::States;
 pub use tree::{CLOSED, Tree};

@@ -1,18 +1,24 @@
 //! The task of a session: carries out its requests, one after the other, beats, and observes the other sessions.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::SESSIONS;
-use super::plan::{self, Known, Origin, Own, Plan, SessionRecord, session_path};
+use super::heads::{self, Heads};
+use super::plan::{self, Known, Origin, Own, Plan, SessionRecord, session_path, sessions_counted_at};
 use super::sightings::Sightings;
 use super::watches::Watches;
+use crate::paths;
 use crate::store::{self, Done, Found, If, NotDone, Store, Then, Wanted};
-use crate::tree::{CommitError, Committed, ConnectError, Error, Op, Revision, State};
-use cronkeeper_core::clock::{Clock, Uptime, Wake};
+use crate::tree::{CommitError, Committed, ConnectError, Error, Life, Op, Revision, State};
+use cronkeeper_core::clock::{Clock, Uptime, Wake, later};
+use cronkeeper_core::ledger::LostCommits;
+use cronkeeper_core::log_event;
 use cronkeeper_core::run::Version;
 use cronkeeper_core::term::SessionId;
 
@@ -22,14 +28,18 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// Longest interval between two looks at the other sessions, and the shortest if the store hints at changes.
 const POLL: Duration = Duration::from_millis(250);
 const HINTED_POLL: Duration = Duration::from_millis(20);
-/// Parts of one read.
-const MOST_WANTED: usize = 1_000;
+/// Parts of one read that answers several requests.
+const MOST_WANTED: usize = 100;
+/// Most entries that are looked at for sessions without a record.
+const MOST_SWEPT: usize = 500;
+/// A session ends before the version of its record is the last one.
+const LAST_VERSION: Version = Version(i32::MAX / 2);
 
 pub type Answer<T> = oneshot::Sender<T>;
 /// What was read, and what resolves when it may have changed.
 pub type Seen = (Found, oneshot::Receiver<()>);
 
-/// A request to the driver. Whoever drops the receiver of its answer gives it up, if it was not begun.
+/// A request to the driver. A read is given up if the receiver of its answer is dropped before it begins.
 pub enum Request {
     Commit {
         ops: Vec<Op>,
@@ -53,9 +63,22 @@ pub struct Written {
     pub committed: Committed,
 }
 
+/// Where and when a commit took effect.
+#[derive(Clone, Copy)]
+struct Effect {
+    revision: Revision,
+    at: Option<Timestamp>,
+}
+
+impl From<Done> for Effect {
+    fn from(Done { revision, at, .. }: Done) -> Self {
+        Self { revision, at }
+    }
+}
+
 /// How a commit of the session was answered.
 enum Sent {
-    Done(Done),
+    Done(Effect),
     /// The session's record is not at the version that it was known at, although the session lives.
     Stale,
     Refused {
@@ -65,16 +88,29 @@ enum Sent {
     Failed(Error),
 }
 
-/// The session is over.
-struct Over;
+/// Why the driver stops.
+enum Stop {
+    /// The session is over.
+    Over,
+    /// Whoever asked has waited long enough.
+    GivenUp,
+}
+
+/// Draws the names of sessions.
+type Names = Box<dyn Fn() -> SessionId + Send + Sync>;
 
 pub struct Driver<S, K> {
     store: S,
     clock: K,
+    names: Names,
     id: SessionId,
     timeout: Duration,
-    /// Absent for a session that has no record: its commits prove nothing, and it can have no entries.
+    /// Absent between the writes for people.
     own: Option<Own>,
+    /// It is a node's session: it beats, has entries, and observes the others.
+    is_of_node: bool,
+    /// When a write for people is given up.
+    give_up_at: Option<Uptime>,
     known: Known,
     requests: mpsc::UnboundedReceiver<Request>,
     waiting: VecDeque<Request>,
@@ -83,61 +119,84 @@ pub struct Driver<S, K> {
     state: watch::Sender<State>,
     /// The newest revision that was seen.
     revision: Revision,
+    /// What this process was shown last.
+    heads: Arc<Mutex<Heads>>,
     /// Resolves when the store hints at a change; absent once it has, until the next look.
     hint: Option<BoxFuture<'static, ()>>,
-    /// When the session's record was last written, and when the sessions were last looked at.
+    /// When the session's record was last written, and when the sessions and the entries were last looked at.
     beaten_at: Uptime,
     polled_at: Uptime,
+    swept_at: Uptime,
 }
 
 impl<S: Store, K: Clock> Driver<S, K> {
-    /// A session, whose record is made now.
+    /// Makes the session's record.
     ///
     /// # Errors
     /// If the store does not answer within the timeout.
-    pub async fn open(
-        store: S,
-        clock: K,
-        id: SessionId,
-        timeout: Duration,
-        requests: mpsc::UnboundedReceiver<Request>,
-    ) -> Result<Self, ConnectError> {
-        let mut driver = Self::without_record(store, clock, id, timeout, requests);
-        let own = Own { id: driver.id.clone(), version: Version::FIRST, count: 0, entries: BTreeSet::new() };
-        let make = store::Op { when: If::Absent, ..own.beat(&own.entries) };
-        let until = driver.clock.now().up + timeout;
+    pub async fn open(mut self) -> Result<Self, ConnectError> {
+        self.is_of_node = true;
+        match self.make_record(self.id.clone()).await {
+            Ok(()) => Ok(self),
+            Err(Error::Denied) => Err(ConnectError::AuthFailed(Error::Denied.to_string())),
+            Err(error) => Err(ConnectError::Unreachable(error.to_string())),
+        }
+    }
+
+    /// Makes a record for a session with this id, within the timeout.
+    async fn make_record(&mut self, id: SessionId) -> Result<(), Error> {
+        let own = Own { id, version: Version::FIRST, count: 0, entries: BTreeSet::new() };
+        let until = self.clock.now().up + self.timeout;
         let mut pause = PAUSE;
         loop {
-            driver.beaten_at = driver.clock.now().up;
-            match driver.store.commit(vec![make.clone()]).await {
-                // No other session has this id: a try without an answer has made it.
-                Ok(_) | Err(NotDone::Refused { .. }) => {
-                    driver.own = Some(own);
-                    return Ok(driver);
+            match self.try_to_make(&own).await {
+                Ok(()) => {
+                    self.own = Some(own);
+                    return Ok(());
                 }
-                Err(NotDone::Failed(Error::Denied)) => return Err(ConnectError::AuthFailed(Error::Denied.to_string())),
-                Err(NotDone::Failed(error)) if driver.clock.now().up >= until => {
-                    return Err(ConnectError::Unreachable(error.to_string()));
-                }
-                Err(NotDone::Failed(_)) => driver.rest(&mut pause).await,
+                Err(Error::Denied) => return Err(Error::Denied),
+                Err(error) if self.clock.now().up >= until => return Err(error),
+                Err(_) => self.rest(&mut pause).await,
             }
         }
     }
 
-    /// A session for reads and writes on behalf of people: it has no record, and observes nobody.
+    async fn try_to_make(&mut self, own: &Own) -> Result<(), Error> {
+        let counted_at = sessions_counted_at(&own.id);
+        let (_, mut found) = self.store.read(vec![Wanted::Meta(counted_at.clone())]).await?;
+        let when = match found.pop() {
+            Some(Found::Meta(Some(meta))) => If::Version(meta.version),
+            _ => If::Absent,
+        };
+        self.beaten_at = self.clock.now().up;
+        let make = store::Op { when: If::Absent, ..own.beat(&own.entries) };
+        let count = store::Op { path: counted_at, when, then: Then::Put(Vec::new()) };
+        match self.write(vec![make, count]).await {
+            // No other session has this id: a try without an answer has made it.
+            Ok(_) | Err(NotDone::Refused { index: 0, .. }) => Ok(()),
+            Err(NotDone::Refused { .. }) => Err(Error::Unanswered("others have begun sessions meanwhile".to_owned())),
+            Err(NotDone::Failed(error)) => Err(error),
+        }
+    }
+
+    /// A session for reads and writes on behalf of people: it observes nobody.
     pub fn without_record(
         store: S,
         clock: K,
-        id: SessionId,
+        names: Names,
+        heads: Arc<Mutex<Heads>>,
         timeout: Duration,
         requests: mpsc::UnboundedReceiver<Request>,
     ) -> Self {
         Self {
             store,
             clock,
-            id,
+            id: names(),
+            names,
             timeout,
             own: None,
+            is_of_node: false,
+            give_up_at: None,
             known: Known::default(),
             requests,
             waiting: VecDeque::new(),
@@ -145,9 +204,11 @@ impl<S: Store, K: Clock> Driver<S, K> {
             sightings: Sightings::default(),
             state: watch::Sender::new(State::Connected),
             revision: Revision::default(),
+            heads,
             hint: None,
             beaten_at: Uptime::ZERO,
             polled_at: Uptime::ZERO,
+            swept_at: Uptime::ZERO,
         }
     }
 
@@ -162,11 +223,11 @@ impl<S: Store, K: Clock> Driver<S, K> {
     /// Runs until the session is over or every handle of it is dropped. Its record stays until another session has seen
     /// it silent for the timeout.
     pub async fn run(mut self) {
-        let Over = self.serve().await;
+        self.serve().await;
         self.set_state(State::Expired);
     }
 
-    async fn serve(&mut self) -> Over {
+    async fn serve(&mut self) {
         loop {
             if self.waiting.is_empty() {
                 let wake = Wake { wall: None, up: self.next_at() };
@@ -176,7 +237,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
                     biased;
                     request = self.requests.recv() => match request {
                         Some(request) => self.waiting.push_back(request),
-                        None => return Over,
+                        None => return self.leave().await,
                     },
                     () = hinted(&mut self.hint) => self.hint = None,
                     () = self.clock.sleep_until(wake) => {}
@@ -185,8 +246,8 @@ impl<S: Store, K: Clock> Driver<S, K> {
             while let Ok(request) = self.requests.try_recv() {
                 self.waiting.push_back(request);
             }
-            if let Err(over) = self.turn().await {
-                return over;
+            if self.turn().await.is_err() {
+                return;
             }
         }
     }
@@ -197,7 +258,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
     }
 
     fn beat_at(&self) -> Option<Uptime> {
-        self.own.as_ref().map(|_| self.beaten_at + self.timeout / 10)
+        self.is_of_node.then(|| self.beaten_at + self.timeout / 10)
     }
 
     fn is_beat_due(&self) -> bool {
@@ -213,22 +274,30 @@ impl<S: Store, K: Clock> Driver<S, K> {
     fn poll_at(&self) -> Option<Uptime> {
         let every = (self.timeout / 20).min(POLL);
         let pause = if self.hint.is_none() { HINTED_POLL.min(every) } else { every };
-        (self.own.is_some() || !self.watches.is_empty()).then(|| self.polled_at + pause)
+        (self.is_of_node || !self.watches.is_empty()).then(|| self.polled_at + pause)
     }
 
-    async fn turn(&mut self) -> Result<(), Over> {
+    async fn turn(&mut self) -> Result<(), Stop> {
         // Before any request: an answer must not prove a session that others no longer see alive.
         if self.is_beat_due() {
             self.move_on(self.count()).await?;
         }
+        let unreported = if self.is_of_node { self.heads().unreported() } else { None };
+        if let Some(until) = unreported {
+            self.report_loss(until).await?;
+        }
         match self.waiting.pop_front() {
-            Some(Request::Commit { ops, answer }) => {
+            Some(Request::Commit { ops, answer }) if self.is_of_node => {
                 let written = self.commit(&ops).await?;
+                let _ = answer.send(written);
+            }
+            Some(Request::Commit { ops, answer }) if !answer.is_closed() => {
+                let written = self.commit_for_people(&ops).await;
                 let _ = answer.send(written);
             }
             Some(Request::Watch { wanted, answer }) if !answer.is_closed() => self.watch(wanted, answer).await,
             Some(read @ Request::Read { .. }) => self.read_together(read).await,
-            Some(Request::Watch { .. }) | None => {}
+            Some(Request::Watch { .. } | Request::Commit { .. }) | None => {}
         }
         if self.poll_at().is_some_and(|at| at <= self.clock.now().up) {
             self.poll().await?;
@@ -246,8 +315,10 @@ impl<S: Store, K: Clock> Driver<S, K> {
                 answers.push((wanted.len(), answer));
                 parts.extend(wanted);
             }
-            let is_read = matches!(self.waiting.front(), Some(Request::Read { .. }));
-            next = if is_read && parts.len() < MOST_WANTED { self.waiting.pop_front() } else { None };
+            // A request for many parts is as large as an answer may be.
+            let is_small = |next: &Request| matches!(next, Request::Read { wanted, .. } if wanted.len() <= 2);
+            let may_join = parts.len() < MOST_WANTED && self.waiting.front().is_some_and(is_small);
+            next = if may_join { self.waiting.pop_front() } else { None };
         }
         let found = self.read(parts).await.map(VecDeque::from);
         match found {
@@ -269,13 +340,21 @@ impl<S: Store, K: Clock> Driver<S, K> {
         let _ = answer.send(seen);
     }
 
-    async fn read(&mut self, wanted: Vec<Wanted>) -> Result<Vec<Found>, Error> {
+    async fn read(&mut self, mut wanted: Vec<Wanted>) -> Result<Vec<Found>, Error> {
         if wanted.is_empty() {
             return Ok(Vec::new());
         }
+        let asked = if self.is_of_node { self.heads().newest() } else { Vec::new() };
+        let of_caller = wanted.len();
+        wanted.extend(asked.iter().map(heads::wanted));
         match self.store.read(wanted).await {
-            Ok((revision, found)) => {
-                self.answered(revision);
+            Ok((head, mut found)) => {
+                let nonces = found.split_off(of_caller.min(found.len()));
+                let lost = if self.is_of_node { self.heads().see(head, &asked, &nonces) } else { None };
+                if let Some(lost) = lost {
+                    return Err(self.note_loss(lost.revision, head.revision));
+                }
+                self.answered(head.revision);
                 Ok(found)
             }
             Err(error) => {
@@ -283,6 +362,55 @@ impl<S: Store, K: Clock> Driver<S, K> {
                     self.set_state(State::Disconnected);
                 }
                 Err(error)
+            }
+        }
+    }
+
+    /// Has the store carry a commit out.
+    async fn write(&mut self, ops: Vec<store::Op>) -> Result<Done, NotDone> {
+        let done = self.store.commit(ops).await;
+        done.iter().for_each(|done| self.heads().wrote(done.head()));
+        done
+    }
+
+    fn heads(&self) -> MutexGuard<'_, Heads> {
+        self.heads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store has lost a commit that this process was shown: what it has answered before need not be true any more.
+    fn note_loss(&mut self, known: Revision, found: Revision) -> Error {
+        // Whoever led may go on for so long, on a server that does not know of this one.
+        let until = later(self.clock.now().wall, self.timeout);
+        tracing::error!(event = log_event::COORDINATION_REWOUND, path = paths::REWOUND, revision = known.0, %until);
+        self.heads().note_loss(until);
+        self.revision = found;
+        (self.known, self.sightings) = (Known::default(), Sightings::default());
+        self.set_state(State::Disconnected);
+        Error::Unanswered(format!("{} has lost commits: it is at {}, and was at {}", S::SERVICE, found.0, known.0))
+    }
+
+    /// Leaves a record of the loss for whoever leads next, before anything else is answered.
+    async fn report_loss(&mut self, until: Timestamp) -> Result<(), Stop> {
+        let data = serde_json::to_vec(&LostCommits { v: 1, until }).unwrap_or_default();
+        loop {
+            let mut found = match self.read(vec![Wanted::Meta(paths::REWOUND.to_owned())]).await {
+                Ok(found) => found,
+                // With the next turn: a beat may be due.
+                Err(_) => return Ok(()),
+            };
+            let op = match found.pop() {
+                Some(Found::Meta(Some(meta))) => {
+                    Op::Set { path: paths::REWOUND.to_owned(), data: data.clone(), at: meta.version.into() }
+                }
+                _ => Op::Create { path: paths::REWOUND.to_owned(), data: data.clone(), life: Life::Lasting },
+            };
+            match self.commit(&[op]).await? {
+                Ok(_) => {
+                    self.heads().reported(until);
+                    return Ok(());
+                }
+                Err(CommitError { error: Error::Exists | Error::Missing | Error::Changed, .. }) => {}
+                Err(_) => return Ok(()),
             }
         }
     }
@@ -296,9 +424,13 @@ impl<S: Store, K: Clock> Driver<S, K> {
         self.state.send_if_modified(|known| std::mem::replace(known, state) != state);
     }
 
-    async fn lose_connection(&mut self, pause: &mut Duration) {
+    async fn lose_connection(&mut self, pause: &mut Duration) -> Result<(), Stop> {
         self.set_state(State::Disconnected);
+        if self.give_up_at.is_some_and(|at| at <= self.clock.now().up) {
+            return Err(Stop::GivenUp);
+        }
         self.rest(pause).await;
+        Ok(())
     }
 
     async fn rest(&mut self, pause: &mut Duration) {
@@ -309,11 +441,50 @@ impl<S: Store, K: Clock> Driver<S, K> {
         }
     }
 
+    /// Commits for people, under a record that lasts until there is an answer.
+    async fn commit_for_people(&mut self, ops: &[Op]) -> Result<Written, CommitError> {
+        self.give_up_at = Some(self.clock.now().up + self.timeout);
+        loop {
+            let is_kept = self.own.is_some();
+            if !is_kept {
+                let name = (self.names)();
+                self.make_record(name).await.map_err(|error| CommitError { index: None, error })?;
+            }
+            let stop = match self.commit(ops).await {
+                Ok(answer) => {
+                    if !matches!(self.waiting.front(), Some(Request::Commit { .. })) {
+                        self.leave().await;
+                    }
+                    return answer;
+                }
+                Err(stop) => stop,
+            };
+            match stop {
+                // The record of a write without an answer is gone, and none of this one was carried out.
+                Stop::Over if is_kept => self.own = None,
+                Stop::Over => {
+                    self.own = None;
+                    return Err(CommitError { index: None, error: unclear() });
+                }
+                // The record is kept: as long as it is there, the next write is carried out in its turn.
+                Stop::GivenUp => return Err(CommitError { index: None, error: unclear() }),
+            }
+        }
+    }
+
+    /// Removes the session's record if it has no entries. If nobody answers, others find it silent.
+    async fn leave(&mut self) {
+        if let Some(own) = self.own.take_if(|own| own.entries.is_empty()) {
+            let gone = store::Op { path: session_path(&own.id), when: If::Version(own.version), then: Then::Delete };
+            let _ = self.write(vec![gone]).await;
+        }
+    }
+
     /// Commits for a recipe, as often as it takes to have an answer.
     ///
     /// Each answer, refusals among them, comes after a write of the session's record that was acknowledged: only then is
     /// it certain that no try takes effect any more, and only then does the answer prove that the session lived.
-    async fn commit(&mut self, ops: &[Op]) -> Result<Result<Written, CommitError>, Over> {
+    async fn commit(&mut self, ops: &[Op]) -> Result<Result<Written, CommitError>, Stop> {
         let appends = || ops.iter().filter_map(plan::appends_to);
         loop {
             let has_old_numbers = appends().any(|folder| self.known.numbers.contains_key(folder));
@@ -324,6 +495,10 @@ impl<S: Store, K: Clock> Driver<S, K> {
                 own.count += 1;
             }
             let plan = match Plan::of(ops, &self.known, self.own.as_ref()) {
+                Ok(plan) if self.adds_entries(&plan) && plan.is_too_large(self.store.limits()) => {
+                    self.move_on(self.count()).await?;
+                    return Ok(Err(CommitError { index: None, error: too_many_entries() }));
+                }
                 Ok(plan) => plan,
                 // A record with such a number may be another session's, which the same commit removes.
                 Err(_) if has_old_numbers => {
@@ -360,48 +535,47 @@ impl<S: Store, K: Clock> Driver<S, K> {
         }
     }
 
+    fn adds_entries(&self, plan: &Plan) -> bool {
+        self.own.as_ref().is_some_and(|own| plan.entries.len() > own.entries.len())
+    }
+
     /// Reads what must be known before the commit can be planned.
-    async fn prepare(&mut self, ops: &[Op]) -> Result<Result<(), Error>, Over> {
-        (self.known.others, self.known.emptied) = (BTreeMap::new(), BTreeMap::new());
-        let wanted = plan::needs(ops, &self.known);
+    async fn prepare(&mut self, ops: &[Op]) -> Result<Result<(), Error>, Stop> {
+        self.known.forget_reads();
         let mut pause = PAUSE;
         loop {
+            if self.is_beat_due() {
+                self.move_on(self.count()).await?;
+            }
+            let wanted = plan::needs(ops, &self.known);
             match self.read(wanted.clone()).await {
                 Ok(found) => {
                     wanted.into_iter().zip(found).for_each(|(wanted, found)| self.known.learn(wanted, found));
                     return Ok(Ok(()));
                 }
-                Err(Error::Unanswered(_)) if self.own.is_some() => self.lose_connection(&mut pause).await,
+                Err(Error::Unanswered(_)) => self.lose_connection(&mut pause).await?,
                 Err(error) => return Ok(Err(error)),
             }
         }
     }
 
-    /// Sends a commit until it is answered. A session without a record gives up at once: it cannot find out what a try
-    /// without an answer has done.
-    async fn send(&mut self, ops: &[store::Op]) -> Result<Sent, Over> {
+    /// Sends a commit until it is answered.
+    async fn send(&mut self, ops: &[store::Op]) -> Result<Sent, Stop> {
         let (mut is_in_doubt, mut pause) = (false, PAUSE);
         let of = self.count();
         loop {
             let sent_at = self.clock.now().up;
-            let answer = self.store.commit(ops.to_vec()).await;
-            if self.own.is_none() {
-                return Ok(match answer {
-                    Ok(done) => Sent::Done(done),
-                    Err(NotDone::Refused { index, found }) => Sent::Refused { index, found },
-                    Err(NotDone::Failed(error)) => Sent::Failed(error),
-                });
-            }
+            let answer = self.write(ops.to_vec()).await;
             let refused = match answer {
                 Ok(done) => {
                     self.beaten(sent_at);
-                    return Ok(Sent::Done(done));
+                    return Ok(Sent::Done(done.into()));
                 }
-                Err(NotDone::Refused { index: 0, found: None }) => return Err(Over),
+                Err(NotDone::Refused { index: 0, found: None }) => return Err(Stop::Over),
                 Err(NotDone::Refused { index: 0, .. }) => return self.what_moved(of).await,
                 Err(NotDone::Failed(Error::Unanswered(_))) => {
                     is_in_doubt = true;
-                    self.lose_connection(&mut pause).await;
+                    self.lose_connection(&mut pause).await?;
                     continue;
                 }
                 Err(NotDone::Refused { index, found }) => Sent::Refused { index, found },
@@ -422,18 +596,18 @@ impl<S: Store, K: Clock> Driver<S, K> {
     }
 
     /// Beats until that is answered. Returns what commit number `of` has done, if it took effect before.
-    async fn move_on(&mut self, of: u64) -> Result<Option<Done>, Over> {
+    async fn move_on(&mut self, of: u64) -> Result<Option<Effect>, Stop> {
         let mut pause = PAUSE;
         loop {
-            let Some(own) = &mut self.own else { return Ok(None) };
+            let Some(own) = self.own.as_mut().filter(|own| own.version < LAST_VERSION) else { return Err(Stop::Over) };
             own.count += 1;
             let (beat, sent_at) = (own.beat(&own.entries), self.clock.now().up);
-            match self.store.commit(vec![beat]).await {
+            match self.write(vec![beat]).await {
                 Ok(_) => {
                     self.beaten(sent_at);
                     return Ok(None);
                 }
-                Err(NotDone::Refused { found: None, .. }) => return Err(Over),
+                Err(NotDone::Refused { found: None, .. }) => return Err(Stop::Over),
                 // By that commit, or by a beat without an answer.
                 Err(NotDone::Refused { .. }) => {
                     return Ok(match self.what_moved(of).await? {
@@ -441,32 +615,38 @@ impl<S: Store, K: Clock> Driver<S, K> {
                         Sent::Stale | Sent::Refused { .. } | Sent::Failed(_) => None,
                     });
                 }
-                Err(NotDone::Failed(_)) => self.lose_connection(&mut pause).await,
+                Err(NotDone::Failed(Error::Unanswered(_))) => self.lose_connection(&mut pause).await?,
+                // Another session finds out the same, and says so.
+                Err(NotDone::Failed(_)) => return Err(Stop::Over),
             }
         }
     }
 
     /// Finds out if it was commit number `of` that has moved the session's record on.
-    async fn what_moved(&mut self, of: u64) -> Result<Sent, Over> {
+    async fn what_moved(&mut self, of: u64) -> Result<Sent, Stop> {
         let mut pause = PAUSE;
+        let Some(path) = self.own.as_ref().map(|own| session_path(&own.id)) else { return Err(Stop::Over) };
         let found = loop {
-            match self.read(vec![Wanted::Record(session_path(&self.id))]).await {
+            match self.read(vec![Wanted::Record(path.clone())]).await {
                 Ok(mut found) => break found.pop(),
-                Err(_) => self.lose_connection(&mut pause).await,
+                Err(Error::Unanswered(_)) => self.lose_connection(&mut pause).await?,
+                Err(_) => return Err(Stop::Over),
             }
         };
-        let (Some(Found::Record(Some((data, meta)))), Some(own)) = (found, &mut self.own) else { return Err(Over) };
+        let (Some(Found::Record(Some((data, meta)))), Some(own)) = (found, &mut self.own) else {
+            return Err(Stop::Over);
+        };
         let record = serde_json::from_slice::<SessionRecord>(&data).unwrap_or_default();
-        // An observer has ended it; or a late copy of its first commit has made it anew since.
+        // An observer has ended it; or the store has lost its newest commits.
         if record.count == plan::ENDED || meta.version < own.version {
-            return Err(Over);
+            return Err(Stop::Over);
         }
         own.version = meta.version;
-        let done = Done { revision: meta.changed, at: Some(meta.changed_at) };
+        let done = Effect { revision: meta.changed, at: Some(meta.changed_at) };
         Ok(if record.count == of { Sent::Done(done) } else { Sent::Stale })
     }
 
-    fn done(&mut self, plan: Plan, done: Done) -> Written {
+    fn done(&mut self, plan: Plan, done: Effect) -> Written {
         self.answered(done.revision);
         for (folder, next) in plan.numbers {
             let at = self.known.numbers.get(&folder).and_then(|(_, at)| *at);
@@ -484,23 +664,21 @@ impl<S: Store, K: Clock> Driver<S, K> {
     }
 
     /// Looks at the other sessions and at what is watched.
-    async fn poll(&mut self) -> Result<(), Over> {
+    async fn poll(&mut self) -> Result<(), Stop> {
         loop {
             self.polled_at = self.clock.now().up;
             let mut wanted = self.watches.wanted();
-            wanted.push(Wanted::Names(SESSIONS.to_owned()));
+            if self.is_of_node {
+                wanted.push(Wanted::Names(SESSIONS.to_owned()));
+            }
             // Not awaited for ever: requests come before.
-            let Ok((revision, mut found)) = self.store.read(wanted).await else {
-                self.set_state(State::Disconnected);
-                return Ok(());
-            };
-            self.answered(revision);
-            let sessions = found.pop();
+            let Ok(mut found) = self.read(wanted).await else { return Ok(()) };
+            let sessions = if self.is_of_node { found.pop() } else { None };
             self.watches.see(&found);
             let (Some(Found::Names(sessions)), Some(own)) = (sessions, &self.own) else { return Ok(()) };
             let lives = |(name, meta): &(String, store::Meta)| *name == self.id.0 && meta.version >= own.version;
             if !sessions.iter().any(lives) {
-                return Err(Over);
+                return Err(Stop::Over);
             }
             let others = sessions.iter().filter(|(name, _)| *name != self.id.0);
             let others = others.map(|(name, meta)| (name.as_str(), meta));
@@ -511,7 +689,11 @@ impl<S: Store, K: Clock> Driver<S, K> {
                 if self.is_beat_due() {
                     break;
                 }
-                has_ended |= self.end(&session, version).await;
+                has_ended |= self.end(&session, version).await?;
+            }
+            if self.swept_at + self.timeout <= self.clock.now().up {
+                self.swept_at = self.clock.now().up;
+                has_ended |= self.sweep().await;
             }
             // Whoever waits for what they have left must not wait for the next look.
             if !has_ended || self.watches.is_empty() {
@@ -522,18 +704,18 @@ impl<S: Store, K: Clock> Driver<S, K> {
 
     /// Ends a silent session at the version that it was seen with: removes its record and its entries. Returns false if
     /// that was not done: the session lives, another has ended it, or the next look tries again.
-    async fn end(&mut self, session: &SessionId, version: Version) -> bool {
+    async fn end(&mut self, session: &SessionId, version: Version) -> Result<bool, Stop> {
         let path = session_path(session);
-        let Ok((_, mut found)) = self.store.read(vec![Wanted::Record(path.clone())]).await else { return false };
-        let Some(Found::Record(Some((data, meta)))) = found.pop() else { return false };
+        let Ok((_, mut found)) = self.store.read(vec![Wanted::Record(path.clone())]).await else { return Ok(false) };
+        let Some(Found::Record(Some((data, meta)))) = found.pop() else { return Ok(false) };
         if meta.version != version {
-            return false;
+            return Ok(false);
         }
-        // One that cannot be read has no entries that anybody knows of.
+        // The entries of one that cannot be read are found by the next sweep.
         let record: SessionRecord = serde_json::from_slice(&data).unwrap_or_default();
         let paths: Vec<String> = record.entries.into_iter().collect();
         let entries = paths.iter().cloned().map(Wanted::Record).collect();
-        let Ok((_, found)) = self.store.read(entries).await else { return false };
+        let Ok((_, found)) = self.store.read(entries).await else { return Ok(false) };
         // Others may have made an entry at the same path since.
         let theirs = paths.into_iter().zip(found).filter_map(|(path, found)| match found {
             Found::Record(Some((data, meta))) => {
@@ -560,13 +742,53 @@ impl<S: Store, K: Clock> Driver<S, K> {
                 when: If::Version(version),
                 then: Then::Delete,
             });
-            let is_done = self.store.commit(std::iter::once(of_session).chain(removed).collect()).await.is_ok();
+            let is_done = self.write(std::iter::once(of_session).chain(removed).collect()).await.is_ok();
             if !is_done || left.is_empty() {
-                return is_done;
+                return Ok(is_done);
             }
             version = version.next();
+            if self.is_beat_due() {
+                self.move_on(self.count()).await?;
+            }
         }
     }
+
+    /// Removes candidates and members whose session has no record: somebody has removed or damaged that. Returns true if
+    /// there was one.
+    async fn sweep(&mut self) -> bool {
+        let folders = [paths::LEADER, paths::NODES];
+        let wanted = folders.map(|folder| Wanted::Names(folder.to_owned())).into();
+        let Ok((_, found)) = self.store.read(wanted).await else { return false };
+        let names = folders.into_iter().zip(found).flat_map(|(folder, found)| match found {
+            Found::Names(names) => names.into_iter().map(|(name, _)| paths::under(folder, &name)).collect(),
+            _ => Vec::new(),
+        });
+        let paths: Vec<String> = names.take(MOST_SWEPT).collect();
+        let entries = paths.iter().cloned().map(Wanted::Record);
+        let wanted = entries.chain([Wanted::Names(SESSIONS.to_owned())]).collect();
+        let Ok((_, mut found)) = self.store.read(wanted).await else { return false };
+        let Some(Found::Names(sessions)) = found.pop() else { return false };
+        let sessions: BTreeSet<String> = sessions.into_iter().map(|(name, _)| name).collect();
+        let mut has_removed = false;
+        for (path, found) in paths.into_iter().zip(found) {
+            let Found::Record(Some((data, meta))) = found else { continue };
+            let Some(session) = plan::unwrap(&path, data).0.filter(|session| !sessions.contains(&session.0)) else {
+                continue;
+            };
+            let is_over = store::Op { path: session_path(&session), when: If::Absent, then: Then::Nothing };
+            let remove = store::Op { path, when: If::Version(meta.version), then: Then::Delete };
+            has_removed |= self.write(vec![is_over, remove]).await.is_ok();
+        }
+        has_removed
+    }
+}
+
+fn unclear() -> Error {
+    Error::Unanswered("nobody can tell whether it was written".to_owned())
+}
+
+fn too_many_entries() -> Error {
+    Error::Refused("the session has more entries than its record can list".to_owned())
 }
 
 /// Waits for a hint; forever if it has come already.

@@ -1,7 +1,7 @@
 //! A commit of the recipes in the words of a store. Pure.
 //!
 //! Each commit of a session begins with its own record. Operations on the same record are joined, because a store takes
-//! each record once. What a folder of the history or the number of an appended record needs is added.
+//! each record once. What a folder of the history or of a lock, or the number of an appended record, needs is added.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,6 +54,12 @@ pub fn session_path(id: &SessionId) -> String {
     paths::under(SESSIONS, &id.0)
 }
 
+/// The record that counts the sessions whose ids begin like this one. Each new session moves one on, so that a late copy
+/// of the commit that made it makes it no second time.
+pub fn sessions_counted_at(id: &SessionId) -> String {
+    format!("{NUMBERS}{SESSIONS}/{}", id.0.get(..2).unwrap_or_default())
+}
+
 /// The record that has the numbers of a folder's appended records.
 pub fn numbers_path(folder: &str) -> String {
     format!("{NUMBERS}{folder}")
@@ -70,6 +76,8 @@ pub struct Known {
     pub others: BTreeMap<String, Option<(Version, Option<SessionId>)>>,
     /// Folders that the next commit removes, and whether each is empty.
     pub emptied: BTreeMap<String, bool>,
+    /// The versions of the records of those folders. Whatever is made below a folder changes it.
+    pub at: BTreeMap<String, Version>,
 }
 
 impl Known {
@@ -88,10 +96,15 @@ impl Known {
                     self.others.insert(path, found);
                 }
             },
-            (Wanted::Meta(path), Found::Meta(found)) => drop(self.folders.insert(path, found.is_some())),
+            (Wanted::Meta(path), Found::Meta(found)) => {
+                self.folders.insert(path.clone(), found.is_some());
+                self.at.extend(found.map(|meta| (path, meta.version)));
+            }
             (Wanted::Names(path), Found::Names(names)) => {
                 if let Some((next, _)) = self.numbers.get_mut(&path) {
-                    let highest = names.iter().filter_map(|(name, _)| number(name)).max();
+                    // Nobody has counted so far: a higher number is not one of ours.
+                    let numbers = names.iter().filter_map(|(name, _)| number(name));
+                    let highest = numbers.filter(|number| *number < i64::MAX / 2).max();
                     *next = (*next).max(highest.map_or(0, |highest| highest + 1));
                 }
                 self.emptied.insert(path, names.is_empty());
@@ -100,9 +113,18 @@ impl Known {
         }
     }
 
-    /// True for a change at any version of an entry whose version was read.
+    /// True for a change at any version of an entry or a folder whose version was read.
     pub fn is_at_any(&self, op: &Op) -> bool {
-        matches!(op, Op::Set { path, at: AtVersion::Any, .. } if self.others.contains_key(path))
+        match op {
+            Op::Set { path, at: AtVersion::Any, .. } => self.others.contains_key(path),
+            Op::Delete { path, at: AtVersion::Any } => self.emptied.contains_key(path),
+            Op::Check { .. } | Op::Create { .. } | Op::Append { .. } | Op::Set { .. } | Op::Delete { .. } => false,
+        }
+    }
+
+    /// Forgets what was read for one commit only.
+    pub fn forget_reads(&mut self) {
+        (self.others, self.emptied, self.at) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     }
 }
 
@@ -126,7 +148,9 @@ pub fn needs(ops: &[Op], known: &Known) -> Vec<Wanted> {
             }
             Op::Create { path, .. } => wanted.extend(folders_above(path).filter_map(unknown)),
             Op::Set { path, .. } if may_be_entry(path) => wanted.push(Wanted::Record(path.clone())),
-            Op::Delete { path, .. } if paths::is_job_history(path) => wanted.push(Wanted::Names(path.clone())),
+            Op::Delete { path, .. } if may_be_folder(path) => {
+                wanted.extend([Wanted::Names(path.clone()), Wanted::Meta(path.clone())]);
+            }
             Op::Set { .. } | Op::Delete { .. } | Op::Check { .. } => {}
         }
     }
@@ -144,6 +168,12 @@ pub fn needs(ops: &[Op], known: &Known) -> Vec<Wanted> {
 fn folders_above(path: &str) -> impl Iterator<Item = &str> {
     let is_of_lock = !is_of_ledger(path) && paths::parent(path) != paths::LEADER;
     paths::ancestors(path).filter(move |above| is_of_lock || paths::is_job_history(above))
+}
+
+/// True for folders that are records: those of histories, and of locks.
+fn may_be_folder(path: &str) -> bool {
+    let is_of_lock = !is_of_ledger(path) && paths::parent(path) != paths::LEADER;
+    paths::is_job_history(path) || is_of_lock && number(paths::name(path)).is_none()
 }
 
 /// What an operation of a store is for.
@@ -199,6 +229,16 @@ impl Plan {
         Ok(plan)
     }
 
+    /// True if the session's record, which lists its entries, leaves too little room.
+    pub fn is_too_large(&self, limits: Limits) -> bool {
+        let most = most_of_session(limits);
+        let bytes = self.ops.first().map_or(0, |op| match &op.then {
+            Then::Put(record) => op.path.len() + record.len(),
+            Then::Nothing | Then::Delete => 0,
+        });
+        bytes > most
+    }
+
     fn add(&mut self, op: &Op, index: usize, known: &Known, own: Option<&Own>) -> Result<(), Error> {
         let origin = Origin::Op(index);
         match op {
@@ -219,7 +259,7 @@ impl Plan {
             }
             Op::Set { path, data, at } => {
                 let other = known.others.get(path);
-                let is_made_here = self.places.contains_key(path);
+                let is_made_here = self.places.get(path).is_some_and(|&place| self.ops[place].then != Then::Nothing);
                 let (at, session) = match (other, is_made_here) {
                     (_, true) => (*at, own.filter(|_| self.entries.contains(path)).map(|own| own.id.clone())),
                     (Some(None), _) => return Err(Error::Missing),
@@ -237,7 +277,11 @@ impl Plan {
                     return Err(Error::NotEmpty);
                 }
                 self.entries.remove(path);
-                self.join(path, condition(*at), Then::Delete, origin)
+                let at = match (at, known.at.get(path)) {
+                    (AtVersion::Any, Some(&version)) if known.emptied.contains_key(path) => version.into(),
+                    _ => *at,
+                };
+                self.join(path, condition(at), Then::Delete, origin)
             }
         }
     }
@@ -257,17 +301,19 @@ impl Plan {
 
     /// Makes the folders of a record that are not there, and checks that the others still are.
     fn make_folders(&mut self, path: &str, known: &Known) -> Result<(), Error> {
-        for folder in folders_above(path) {
-            let origin = Origin::Folder(folder.to_owned());
-            match known.folders.get(folder) {
+        let folders: Vec<&str> = folders_above(path).collect();
+        for (place, &folder) in folders.iter().enumerate() {
+            // What is made below a folder changes it: whoever removes it at the same time is refused.
+            let is_below_new = folders.get(place + 1).is_none_or(|&next| known.folders.get(next) == Some(&false));
+            let then = if is_below_new { Then::Put(Vec::new()) } else { Then::Nothing };
+            match (known.folders.get(folder), self.places.get(folder)) {
                 // The same commit may make it for another record too.
-                Some(false) if !self.places.contains_key(folder) => {
-                    self.join(folder, If::Absent, Then::Put(Vec::new()), origin)?;
+                (_, Some(&place)) if self.ops[place].then == Then::Nothing => self.ops[place].then = then,
+                (_, Some(_)) | (None, None) => {}
+                (Some(is_there), None) => {
+                    let (when, then) = if *is_there { (If::Exists, then) } else { (If::Absent, Then::Put(Vec::new())) };
+                    self.join(folder, when, then, Origin::Folder(folder.to_owned()))?;
                 }
-                Some(true) if !self.places.contains_key(folder) => {
-                    self.join(folder, If::Exists, Then::Nothing, origin)?;
-                }
-                _ => {}
             }
         }
         Ok(())
@@ -352,7 +398,13 @@ fn condition(at: AtVersion) -> If {
 
 /// What a session may commit at once: what a plan adds comes on top.
 pub fn within(limits: Limits) -> Limits {
-    Limits { operations: (limits.operations.saturating_sub(1) / 2).max(1), in_flight: 1, ..limits }
+    let operations = (limits.operations.saturating_sub(1) / 2).max(1);
+    Limits { operations, bytes: limits.bytes / 2, in_flight: 1, ..limits }
+}
+
+/// Most bytes of a session's record: with the folders and numbers that a plan adds they take the other half.
+pub fn most_of_session(limits: Limits) -> usize {
+    limits.bytes / 4
 }
 
 /// Digits of the number in an appended record's name; more if it is larger.

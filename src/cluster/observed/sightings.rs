@@ -35,7 +35,7 @@ impl Sightings {
     /// Takes the records of all sessions, as the store has answered at this time. Returns those that have been silent for
     /// their timeout, each with the version that it still has.
     ///
-    /// After a quarter of a session's timeout without an answer, its silence counts anew: perhaps nobody could write.
+    /// After half of a session's timeout without an answer, its silence counts anew: perhaps nobody could write.
     pub fn see<'a>(
         &mut self,
         sessions: impl Iterator<Item = (&'a str, &'a Meta)>,
@@ -46,7 +46,7 @@ impl Sightings {
         let mut silent = Vec::new();
         for (name, meta) in sessions {
             let Some(timeout) = timeout(name) else { continue };
-            let was_away = unseen.is_none_or(|unseen| unseen > timeout / 4);
+            let was_away = unseen.is_none_or(|unseen| unseen > timeout / 2);
             let since = match before.get(name) {
                 Some(&(version, since)) if version == meta.version && !was_away => since,
                 _ => answered,

@@ -40,7 +40,14 @@ impl Clock for Virtual {
 
 fn observed<S: Store>(store: S) -> Observed<S, Virtual, OnTokio> {
     let uuid = || Uuid::from_u64_pair(0, DRAWN.fetch_add(1, Ordering::Relaxed));
-    Observed { store, clock: Virtual(Instant::now()), spawn: OnTokio, timeout: T, uuid: Arc::new(uuid) }
+    Observed {
+        store,
+        clock: Virtual(Instant::now()),
+        spawn: OnTokio,
+        timeout: T,
+        uuid: Arc::new(uuid),
+        heads: Arc::default(),
+    }
 }
 
 fn append(folder: &str) -> Op {
@@ -223,15 +230,157 @@ async fn an_entry_that_another_session_has_made_since_at_the_same_path_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lent_session_reads_and_writes_without_a_record_of_its_own() {
+async fn a_lent_session_has_a_record_as_long_as_it_writes() {
     let store = Faulty::new(Memory::default());
     let observed = observed(store.clone());
     let lent = observed.session().await.unwrap();
-    lent.commit(vec![create("/cronkeeper/gone/a")]).await.unwrap();
+    for (name, fate) in [("a", Fate::Answered), ("b", Fate::AnswerLost), ("c", Fate::RequestLost), ("d", Fate::Late)] {
+        // The first makes the record.
+        store.fates([Fate::Answered, fate]);
+        lent.commit(vec![create(&format!("/cronkeeper/gone/{name}"))]).await.unwrap();
+        assert_eq!(lent.names(SESSIONS).await.unwrap(), [""; 0]);
+    }
+    assert_eq!(lent.names("/cronkeeper/gone").await.unwrap(), ["a", "b", "c", "d"]);
+    store.cut(true);
+    let unclear = lent.commit(vec![create("/cronkeeper/gone/e")]).await.unwrap_err();
+    assert!(matches!(unclear.error, Error::Unanswered(_)), "{unclear:?}");
+    store.cut(false);
+    lent.commit(vec![create("/cronkeeper/gone/f")]).await.unwrap();
+}
+
+/// An operator asks for something, takes it back, and the first request arrives once more.
+#[tokio::test(start_paused = true)]
+async fn what_a_lent_session_has_written_takes_effect_no_second_time() {
+    let memory = Memory::default();
+    let store = Faulty::new(memory.clone());
+    let observed = observed(store.clone());
+    let lent = observed.session().await.unwrap();
+    const PATH: &str = "/cronkeeper/control/a";
+    // Both the record of the session and the commit arrive twice.
+    store.fates([Fate::Late, Fate::Answered, Fate::Late, Fate::Answered]);
+    lent.commit(vec![create(PATH)]).await.unwrap();
+    lent.delete(PATH, AtVersion::Any).await.unwrap();
+    store.deliver_late();
+    assert_eq!(lent.stat(PATH).await.unwrap(), None);
     assert_eq!(lent.names(SESSIONS).await.unwrap(), [""; 0]);
-    store.fates([Fate::AnswerLost]);
-    let unclear = lent.commit(vec![create("/cronkeeper/gone/b")]).await.unwrap_err();
-    assert!(matches!(unclear.error, Error::Unanswered(_)), "nobody can tell what has become of it: {unclear:?}");
+}
+
+/// Whoever observes it is slower than the owner, whose next write comes first.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_writes_at_the_last_moment_lives_on() {
+    let memory = Memory::default();
+    let (slow, late) = (Faulty::new(memory.clone()), Faulty::new(memory.clone()));
+    let (stopped, observer) = (observed(slow.clone()), observed(late.clone()));
+    let owner = stopped.connect().await.unwrap();
+    let _other = observer.connect().await.unwrap();
+    let (path, _) = owner.append(paths::LEADER, "lock-", Vec::new(), Life::OfSession).await.unwrap();
+    late.delay_removals();
+    slow.cut(true);
+    tokio::time::sleep(T * 11 / 10).await;
+    assert!(late.has_late(), "it is being ended");
+    slow.cut(false);
+    tokio::time::sleep(T / 2).await;
+    late.deliver_late();
+    tokio::time::sleep(T / 2).await;
+    assert_eq!((owner.state(), owner.get(&path).await.map(|_| ())), (State::Connected, Ok(())));
+}
+
+/// A try without an answer could still take effect, once its condition holds again.
+#[tokio::test(start_paused = true)]
+async fn what_was_answered_as_refused_takes_no_effect_later() {
+    let memory = Memory::default();
+    let store = Faulty::new(memory.clone());
+    let (owner, other) = (observed(store.clone()), observed(memory.clone()));
+    let (owner, other) = (owner.connect().await.unwrap(), other.connect().await.unwrap());
+    const PATH: &str = "/cronkeeper/gone/a";
+    other.commit(vec![create(PATH)]).await.unwrap();
+    store.fates([Fate::Late, Fate::Answered]);
+    assert_eq!(owner.commit(vec![create(PATH)]).await.unwrap_err().error, Error::Exists);
+    other.delete(PATH, AtVersion::Any).await.unwrap();
+    store.deliver_late();
+    assert_eq!(other.stat(PATH).await.unwrap(), None);
+}
+
+/// The end of a session whose first part was carried out, as of one with many entries.
+#[tokio::test(start_paused = true)]
+async fn entries_of_a_session_without_a_record_are_removed() {
+    let memory = Memory::default();
+    let observed = observed(memory.clone());
+    let (owner, other) = (observed.connect().await.unwrap(), observed.connect().await.unwrap());
+    let (path, _) = owner.append(paths::LEADER, "lock-", Vec::new(), Life::OfSession).await.unwrap();
+    let member = "/cronkeeper/nodes/a";
+    owner.create(member, Vec::new(), Life::OfSession).await.unwrap();
+    other.create("/cronkeeper/nodes/b", Vec::new(), Life::OfSession).await.unwrap();
+    other.delete(&plan::session_path(&owner.id()), AtVersion::Any).await.unwrap();
+    tokio::time::sleep(T * 2).await;
+    assert_eq!((other.stat(&path).await.unwrap(), other.stat(member).await.unwrap()), (None, None));
+    assert_eq!(other.names(paths::NODES).await.unwrap(), ["b"]);
+}
+
+/// What a session that was shown a loss has left.
+async fn lost_until(session: &ObservedSession<Memory>) -> Option<cronkeeper_core::ledger::LostCommits> {
+    session.get(paths::REWOUND).await.ok().map(|(data, _)| serde_json::from_slice(&data).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_was_shown_a_commit_that_is_lost_leaves_a_record() {
+    let memory = Memory::default();
+    let (a, b) = (observed(memory.clone()), observed(memory.clone()));
+    let (mut witness, writer) = (a.connect().await.unwrap(), b.connect().await.unwrap());
+    // Between two beats of the witness, of which none is lost.
+    tokio::time::sleep(T + T / 80).await;
+    let before = memory.copy();
+    writer.commit(vec![create("/cronkeeper/gone/a")]).await.unwrap();
+    assert_eq!((witness.names("/cronkeeper/gone").await.unwrap().len(), lost_until(&witness).await), (1, None));
+    memory.rewind(before);
+    // Others have gone on, so that the revision alone shows nothing.
+    let others = observed(memory.clone()).session().await.unwrap();
+    for name in ["b", "c", "d"] {
+        others.commit(vec![create(&format!("/cronkeeper/gone/{name}"))]).await.unwrap();
+    }
+    // As if the connection had been lost: whoever waits looks for what it has written.
+    while witness.state_changed().await != State::Connected {}
+    assert_eq!(lost_until(&witness).await.unwrap().until, Timestamp::UNIX_EPOCH + T);
+    let mut writer = writer;
+    while writer.state() != State::Expired {
+        writer.state_changed().await;
+    }
+    // It is told once.
+    witness.delete(paths::REWOUND, AtVersion::Any).await.unwrap();
+    tokio::time::sleep(T * 2).await;
+    assert_eq!(lost_until(&witness).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_session_of_a_process_says_what_the_one_before_was_shown() {
+    let memory = Memory::default();
+    let observed = observed(memory.clone());
+    let session = observed.connect().await.unwrap();
+    let before = memory.copy();
+    tokio::time::sleep(T).await;
+    drop(session);
+    memory.rewind(before);
+    let next = observed.connect().await.unwrap();
+    next.create("/cronkeeper/gone/a", Vec::new(), Life::Lasting).await.unwrap();
+    assert!(lost_until(&next).await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_lost_in_an_outage_or_by_those_who_are_gone() {
+    let memory = Memory::default();
+    let store = Faulty::new(memory.clone());
+    let observed = observed(store.clone());
+    let (owner, other) = (observed.connect().await.unwrap(), observed.connect().await.unwrap());
+    owner.append(paths::LEADER, "lock-", Vec::new(), Life::OfSession).await.unwrap();
+    store.fates([Fate::Late, Fate::AnswerLost, Fate::RequestLost, Fate::Late]);
+    store.cut(true);
+    tokio::time::sleep(T * 3).await;
+    store.cut(false);
+    tokio::time::sleep(T).await;
+    store.deliver_late();
+    drop(owner);
+    tokio::time::sleep(T * 3).await;
+    assert_eq!(other.stat(paths::REWOUND).await.unwrap(), None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,9 @@ use cronkeeper_core::run::Version;
 enum Seen {
     /// The write that created the record, and its version; absent: there was none.
     Record(Option<(Revision, Version)>),
-    Names(BTreeSet<String>),
+    /// The write that created each: one that is made anew is another one.
+    Names(BTreeSet<(String, Revision)>),
+    Nonce(Option<u64>),
 }
 
 impl From<&Found> for Seen {
@@ -22,7 +24,8 @@ impl From<&Found> for Seen {
         match found {
             Found::Meta(meta) => record(meta.as_ref()),
             Found::Record(found) => record(found.as_ref().map(|(_, meta)| meta)),
-            Found::Names(names) => Self::Names(names.iter().map(|(name, _)| name.clone()).collect()),
+            Found::Nonce(nonce) => Self::Nonce(*nonce),
+            Found::Names(names) => Self::Names(names.iter().map(|(name, meta)| (name.clone(), meta.created)).collect()),
         }
     }
 }

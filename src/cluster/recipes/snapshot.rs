@@ -9,15 +9,17 @@ use futures_util::future::{try_join, try_join_all, try_join3};
 use jiff::{SignedDuration, Timestamp};
 
 use super::bounded;
-use super::context::{self, Reads, SessionError, SizedRecords};
+use super::context::{self, At as _, Reads, SessionError, SizedRecords};
 use super::damage::{self, Damage};
 use super::newest_records::NewestRecords;
 use super::requests;
 use crate::paths;
-use crate::tree::{Session, Stat};
+use crate::tree::{Error, Session, Stat};
 use cronkeeper_core::election::Member;
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::ledger::{JobEntry, MOST_LOOKED_UP, OwnerState, RECORDS_LOOKED_UP, Running, Snapshot, unreadable};
+use cronkeeper_core::ledger::{
+    JobEntry, LostCommits, MOST_LOOKED_UP, OwnerState, RECORDS_LOOKED_UP, Running, Snapshot, unreadable,
+};
 use cronkeeper_core::run::{JobRecord, RunId, RunRecord, Version};
 use cronkeeper_core::term::{NodeName, SessionId};
 
@@ -64,7 +66,11 @@ pub async fn read_for_takeover<C: Session>(
     client: &C,
     dead: &BTreeSet<SessionId>,
 ) -> Result<(Snapshot, Vec<Damage>), SessionError> {
-    let (mut snapshot, damaged) = read(client, dead).await?;
+    let ((mut snapshot, mut damaged), lost_until) = try_join(read(client, dead), lost_until(client)).await?;
+    match lost_until {
+        Ok(until) => snapshot.lost_until = until,
+        Err(damage) => damaged.push(damage),
+    }
     let unreadable: Vec<JobName> = unreadable(&snapshot.jobs).take(MOST_LOOKED_UP).cloned().collect();
     let newest = unreadable.iter().map(async |job| {
         let mut records = NewestRecords::of(client, job).await?;
@@ -74,6 +80,20 @@ pub async fn read_for_takeover<C: Session>(
         snapshot.note_decided(job, records.into_iter().flatten().map(|(record, _)| record));
     }
     Ok((snapshot, damaged))
+}
+
+/// Until when commits may have begun something that the store has lost.
+async fn lost_until<C: Session>(client: &C) -> Result<Result<Option<Timestamp>, Damage>, SessionError> {
+    let path = || paths::REWOUND.to_owned();
+    let found = bounded::get(client, vec![path()], bounded::SMALL).await.at(paths::REWOUND)?.pop();
+    Ok(match found {
+        None | Some(Err(Error::Missing)) => Ok(None),
+        Some(Err(error)) => Err(Damage::unread(path(), &error)),
+        Some(Ok((data, _))) => {
+            let lost = bounded::SMALL.parse::<LostCommits>(&data);
+            lost.map(|lost| Some(lost.until)).map_err(|why| Damage::new(path(), why))
+        }
+    })
 }
 
 async fn job_entries<C: Session>(

@@ -106,7 +106,9 @@ impl Takeover {
         match purpose {
             Purpose::UpdateRun { is_cut_off: true, .. } => self.cut_off += 1,
             Purpose::UpdateRun { .. } | Purpose::End { .. } | Purpose::SkipRun { .. } => self.settled += 1,
-            Purpose::Advance { skip: Some(written), .. } if written.skip.reason == SkipReason::Missed => {
+            Purpose::Advance { skip: Some(written), .. }
+                if matches!(written.skip.reason, SkipReason::Missed | SkipReason::Rewound) =>
+            {
                 self.missed += written.count;
             }
             Purpose::Advance { .. }

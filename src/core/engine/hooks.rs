@@ -88,7 +88,7 @@ impl Hooks {
 
     /// Handles a skip that the ledger accepted from this node.
     pub fn follow_skip(&mut self, cx: &mut Context, UnreportedSkip { skip, first, count }: UnreportedSkip) {
-        if skip.reason != SkipReason::Missed {
+        if !matches!(skip.reason, SkipReason::Missed | SkipReason::Rewound) {
             return;
         }
         let Some(job) = cx.job(&skip.job).cloned() else { return };

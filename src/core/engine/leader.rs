@@ -8,7 +8,7 @@
 //!           ├─ triggers   runs that operators requested
 //!           ├─ chains     jobs that run after others
 //!           ├─ alarms     jobs that start late, run long, or do not succeed
-//!           ├─ rewound    marks that the service has lost
+//!           ├─ rewound    marks and begins that the service has lost
 //!           └─ recheck    jobs that operators may have had recounted
 //! ```
 
@@ -59,6 +59,8 @@ pub(super) struct Leader {
     alarms: Alarms,
     sought: SoughtMarks,
     recheck: Recheck,
+    /// What was to begin until then may have begun by a commit that the store has lost.
+    lost_until: Option<Timestamp>,
 }
 
 /// A job's record, as far as it concerns the schedule.
@@ -225,8 +227,8 @@ impl Leader {
         }
         self.recheck.act(cx, &self.book);
         self.decide_due(cx, runs);
-        self.triggers.decide(cx, runs);
-        self.downstream.decide(cx, runs, &mut self.book, &self.pauses);
+        self.triggers.decide(cx, runs, self.lost_until);
+        self.downstream.decide(cx, runs, &mut self.book, &self.pauses, self.lost_until);
     }
 
     /// Marks that were in the past may be in the future now, and hide what is due.

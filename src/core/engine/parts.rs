@@ -342,6 +342,9 @@ impl Parts {
         let mut leader = Leader::new(snapshot.requests);
         runs.begin_term(cx, snapshot.running);
         leader.adopt_jobs(cx, snapshot.jobs, &snapshot.decided);
+        if let Some(until) = snapshot.lost_until {
+            leader.pass_over_lost(cx, runs, until);
+        }
         self.leader = Some(leader);
     }
 

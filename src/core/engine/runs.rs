@@ -40,6 +40,7 @@ mod unowned;
 mod waiting;
 mod window;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,6 +117,13 @@ impl Runs {
     /// True if an attempt of the run is over that this node had.
     pub fn is_over(&self, run: &RunId) -> bool {
         self.over.mentions(run)
+    }
+
+    /// The occurrences of the job whose runs this node knows, although no record may show them.
+    pub fn known_occurrences(&self, job: &JobName) -> BTreeSet<Timestamp> {
+        let begun = self.active.of_job(job).filter(|(_, active)| active.is_begun()).map(|(run, _)| run);
+        let known = begun.chain(self.over.runs_of(job)).filter(|run| run.trigger().is_none());
+        known.map(RunId::scheduled_at).collect()
     }
 
     /// True if this node has the run.

@@ -16,6 +16,7 @@ mod fuzz;
 mod hooks;
 mod locks;
 mod lost;
+mod lost_commits;
 mod missed;
 mod overdue;
 mod parameters;

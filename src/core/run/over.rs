@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Outcome, Reason, RunEnd, RunId, RunRecord};
+use crate::job::JobName;
 
 /// Most attempts that are remembered.
 pub const REMEMBERED: usize = 1_024;
@@ -109,6 +110,11 @@ impl OverAttempts {
     /// True if a later attempt of the run than this one is remembered.
     pub fn has_later(&self, run: &RunRecord) -> bool {
         self.newest.get(&run.id()).is_some_and(|over| over.attempt > run.attempt)
+    }
+
+    /// The runs of the job that are remembered.
+    pub fn runs_of(&self, job: &JobName) -> impl Iterator<Item = &RunId> {
+        self.newest.range(RunId::all_of(job)).map(|(run, _)| run)
     }
 
     /// True if an attempt of the run is remembered.

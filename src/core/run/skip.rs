@@ -26,6 +26,8 @@ pub enum SkipReason {
     NotDefined,
     /// The jobs file of the leader, which decided on the trigger, does not allow the trigger's parameters.
     Parameters,
+    /// The service has lost commits that it had acknowledged. The run may have been begun by one of them.
+    Rewound,
 }
 
 impl SkipReason {
@@ -39,6 +41,7 @@ impl SkipReason {
             Self::Locked => "locked",
             Self::NotDefined => "not-defined",
             Self::Parameters => "parameters",
+            Self::Rewound => "rewound",
         }
     }
 
@@ -49,6 +52,7 @@ impl SkipReason {
             Self::Parameters => {
                 format!("{}: the job does not allow them in the jobs file of the leader {node}", self.as_str())
             }
+            Self::Rewound => format!("{}: the service has lost commits, and it may have run", self.as_str()),
             Self::Overlap | Self::Missed | Self::Paused | Self::Upstream | Self::Locked => self.as_str().to_owned(),
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cronkeeper_cluster::observed::{Observed, OnTokio};
 use cronkeeper_cluster::sqlite::Sqlite;
@@ -12,7 +13,10 @@ use uuid::Uuid;
 use crate::port::daemon_end::DaemonEnd;
 use crate::promises::cluster::{Backend, Cluster, Host, Started};
 use crate::support::LONG;
-use crate::zookeeper::fixture::{Memory, System, TIMEOUT, open_on, options};
+use crate::zookeeper::fixture::{Memory, System, open_on, options};
+
+/// Long enough that no session ends because a busy disk takes seconds to write.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Shows that a promise holds.
 pub fn hold<P: Future<Output = ()>>(promise: impl Fn(Cluster) -> P) {
@@ -37,8 +41,14 @@ impl Backend for Hosts {
         // An earlier process of the host is dead, so its entries may be removed.
         memory.with(|remembered| remembered.removable.clone_from(&remembered.sessions));
         let store = Sqlite::open(&self.ledger).expect("the file can be used");
-        let observed =
-            Observed { store, clock: System, spawn: OnTokio, timeout: TIMEOUT, uuid: Arc::new(Uuid::new_v4) };
+        let observed = Observed {
+            store,
+            clock: System,
+            spawn: OnTokio,
+            timeout: TIMEOUT,
+            uuid: Arc::new(Uuid::new_v4),
+            heads: Arc::default(),
+        };
         let options = options(self.ledger.display().to_string());
         let (coordination, process) = open_on(observed.clone(), observed, name, memory, options);
         Ok(Started { end: DaemonEnd::new(coordination, process, Some(LONG)), journal: None })

@@ -26,6 +26,8 @@ on_every_store! {
     paths_are_told_apart_by_every_character,
     a_commit_that_is_given_up_is_carried_out_or_not_but_never_in_part,
     the_time_of_a_commit_does_not_go_back_by_itself,
+    a_commit_is_known_by_its_nonce,
+    a_commit_that_is_larger_than_the_limits_say_is_refused,
 }
 
 async fn a_record_that_is_made_has_its_first_version(place: impl Place) {
@@ -264,4 +266,33 @@ async fn the_time_of_a_commit_does_not_go_back_by_itself(place: impl Place) {
             newest = Some(at);
         }
     }
+}
+
+async fn a_commit_is_known_by_its_nonce(place: impl Place) {
+    let (a, b) = (place.client(), place.client());
+    let mut done = Vec::new();
+    for name in 0..200 {
+        done.push(commit(&a, vec![make(&format!("/{name}"))]).await);
+        let (head, _) = b.read(Vec::new()).await.expect("it can be read");
+        assert_eq!(head, done[name].head());
+    }
+    let wanted = done.iter().map(|done| Wanted::Nonce(done.revision)).collect();
+    let (_, found) = b.read(wanted).await.expect("they can be read");
+    assert_eq!(found, done.iter().map(|done| Found::Nonce(Some(done.nonce))).collect::<Vec<_>>());
+    let nonces: BTreeSet<u64> = done.iter().map(|done| done.nonce).collect();
+    assert_eq!(nonces.len(), done.len());
+    let later = Wanted::Nonce(Revision(done[199].revision.0 + 1));
+    assert_eq!(b.read(vec![later]).await.expect("it can be read").1, [Found::Nonce(None)]);
+}
+
+async fn a_commit_that_is_larger_than_the_limits_say_is_refused(place: impl Place) {
+    let store = place.client();
+    let limits = store.limits();
+    let many = (0..=limits.operations).map(|name| check(&format!("/{name}"), If::Absent)).collect();
+    let large = vec![Op { path: "/a".into(), when: If::Absent, then: Then::Put(vec![b'x'; limits.bytes + 1]) }];
+    let twice = vec![make("/a"), check("/a", If::Absent)];
+    for ops in [many, large, twice] {
+        assert!(matches!(store.commit(ops).await, Err(NotDone::Failed(_))));
+    }
+    assert_eq!(names(&store, "").await, [""; 0]);
 }

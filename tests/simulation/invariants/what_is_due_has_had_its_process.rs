@@ -125,6 +125,8 @@ impl WhatIsDueHasHadItsProcess {
             SkipReason::NotDefined | SkipReason::Parameters => skip.trigger.is_some(),
             // Follows from the ends of other runs: see `chains_go_on`.
             SkipReason::Missed | SkipReason::Upstream => true,
+            // Nothing is lost here.
+            SkipReason::Rewound => false,
         };
         if is_true { Ok(()) } else { Err(format!("that is not why it was skipped: {skip:?}")) }
     }

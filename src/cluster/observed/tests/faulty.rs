@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use crate::store::{Done, Found, NotDone, Op, Store, Wanted};
+use crate::store::{Done, Found, Head, NotDone, Op, Store, Then, Wanted};
 use crate::tree::{Error, Limits, Revision};
 
 /// What happens to a commit.
@@ -27,6 +27,7 @@ struct Way {
     fates: VecDeque<Fate>,
     late: VecDeque<Vec<Op>>,
     is_cut: bool,
+    delays_removals: bool,
 }
 
 /// Commits on their way at the same time.
@@ -51,6 +52,15 @@ impl<S: Store> Faulty<S> {
         self.way.lock().unwrap().is_cut = is_cut;
     }
 
+    /// From now on commits that remove something have no answer, and are on their way until they are delivered.
+    pub fn delay_removals(&self) {
+        self.way.lock().unwrap().delays_removals = true;
+    }
+
+    pub fn has_late(&self) -> bool {
+        !self.way.lock().unwrap().late.is_empty()
+    }
+
     /// What was on its way arrives now.
     pub fn deliver_late(&self) {
         let late = std::mem::take(&mut self.way.lock().unwrap().late);
@@ -71,7 +81,14 @@ impl<S: Store> Store for Faulty<S> {
 
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static {
         let mut way = self.way.lock().unwrap();
-        let fate = if way.is_cut { Fate::RequestLost } else { way.fates.pop_front().unwrap_or(Fate::Answered) };
+        let removes = ops.iter().any(|op| op.then == Then::Delete);
+        let fate = if way.delays_removals && removes {
+            Fate::Late
+        } else if way.is_cut {
+            Fate::RequestLost
+        } else {
+            way.fates.pop_front().unwrap_or(Fate::Answered)
+        };
         if way.late.len() > MOST_LATE
             && let Some(late) = way.late.pop_front()
         {
@@ -97,10 +114,7 @@ impl<S: Store> Store for Faulty<S> {
         }
     }
 
-    fn read(
-        &self,
-        wanted: Vec<Wanted>,
-    ) -> impl Future<Output = Result<(Revision, Vec<Found>), Error>> + Send + 'static {
+    fn read(&self, wanted: Vec<Wanted>) -> impl Future<Output = Result<(Head, Vec<Found>), Error>> + Send + 'static {
         let is_cut = self.way.lock().unwrap().is_cut;
         let found = self.inner.read(wanted);
         async move { if is_cut { Err(Self::unanswered()) } else { found.await } }

@@ -3,18 +3,27 @@
 //! Versions only grow, so a record with an older version than one that was acknowledged to this leader shows that the
 //! service has lost the newer one. The leader's own mark counts: it knows that the occurrences until then are decided,
 //! even if it no longer knows how. Nothing else can tell, so the mark is written again at once.
+//!
+//! A store also shows that commits are lost of which nobody knows what they were. The next leader then begins nothing
+//! that one of them may have begun: it skips that as `rewound`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
+
+use jiff::Timestamp;
 
 use super::timeline::Counted;
 use super::{Leader, Recorded};
-use crate::clock::earlier;
+use crate::clock::{earlier, later};
+use crate::engine::clocks::AHEAD;
 use crate::engine::context::Context;
+use crate::engine::misfire::{self, NANOSECOND};
 use crate::engine::report::Report;
-use crate::job::JobName;
+use crate::engine::runs::Runs;
+use crate::job::{Job, JobName};
 use crate::ledger::{JobEntry, Request};
-use crate::run::Version;
+use crate::run::{SkipReason, Version};
 
 /// A service loses only what was written last. Marks are close to the time at which they were written.
 const NEW: Duration = Duration::from_secs(60);
@@ -50,6 +59,37 @@ impl Leader {
     /// The connection is lost.
     pub fn suspend(&mut self) {
         self.book.suspend();
+    }
+
+    /// Skips what was to begin until then, and may have begun by a commit that is lost: occurrences, and what waits in
+    /// the ledger. Triggers and links of that time are skipped when they are decided on.
+    pub fn pass_over_lost(&mut self, cx: &mut Context, runs: &mut Runs, until: Timestamp) {
+        // Nobody notices a loss before it happens. A later time is that of a clock that is wrong.
+        let until = until.min(later(cx.latest, AHEAD.unsigned_abs()));
+        self.lost_until = Some(until);
+        runs.skip_lost(cx, until);
+        let jobs: Vec<Arc<Job>> = cx.jobs.jobs.values().cloned().collect();
+        for job in jobs {
+            let Some(timeline) = self.book.get(&job.name).filter(|timeline| timeline.job.is_some()) else { continue };
+            let mark = timeline.mark;
+            let mut from = mark;
+            // What is known to have begun is not skipped.
+            for known in runs.known_occurrences(&job.name).into_iter().filter(|&at| at > mark && at <= until) {
+                self.skip_as_rewound(cx, &job, from, earlier(known, NANOSECOND));
+                self.book.advance(cx, &job.name, known, None);
+                from = known;
+            }
+            self.skip_as_rewound(cx, &job, from, until);
+            self.book.schedule(&job.name);
+        }
+    }
+
+    /// Skips the job's occurrences in (`after`, `until`].
+    fn skip_as_rewound(&mut self, cx: &mut Context, job: &Job, after: Timestamp, until: Timestamp) {
+        if let Some(lost) = misfire::missed(job, after, until) {
+            let reason = if self.pauses.has(&job.name) { SkipReason::Paused } else { SkipReason::Rewound };
+            self.book.advance(cx, &job.name, lost.last, Some((reason, lost)));
+        }
     }
 
     /// Keeps a job's mark if the record as just read is older than what was acknowledged, and writes it again. Returns

@@ -66,6 +66,17 @@ impl Runs {
         }
     }
 
+    /// Skips the runs that wait since before this time, and that no attempt is known of: one may have been begun by a
+    /// commit that the store has lost.
+    pub fn skip_lost(&mut self, cx: &mut Context, until: Timestamp) {
+        let may_be_begun = |active: &ActiveRun| {
+            let waits = matches!(active.record.state, RunState::Queued | RunState::Unstarted);
+            active.is_idle() && waits && !active.record.has_past() && active.record.begun_at <= until
+        };
+        let lost = self.active.iter().filter(|(_, active)| may_be_begun(active)).map(|(run, _)| run.clone());
+        lost.collect::<Vec<_>>().iter().for_each(|run| self.skip(cx, run, SkipReason::Rewound));
+    }
+
     /// Ends the term: drops all runs that this node does not have itself.
     pub fn end_term(&mut self, cx: &mut Context) {
         self.agenda = super::Agenda::default();

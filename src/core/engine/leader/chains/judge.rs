@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::DownstreamRuns;
 use super::waiting::WaitingRun;
 use crate::engine::context::Context;
@@ -70,11 +72,13 @@ pub(super) fn judge(
     pauses: &Pauses,
     downstream: &DownstreamRuns,
     run: &RunId,
+    lost_until: Option<Timestamp>,
 ) -> Judgement<Arc<Job>> {
     let case = case(cx, runs, book, downstream, run)?;
     has_all_links(cx, runs, downstream, &case)?;
     is_wanted(pauses, &case)?;
     is_not_passed(runs, &case)?;
+    is_not_lost(runs, &case, lost_until)?;
     is_in_time(cx, &case)?;
     has_room(cx, runs, &case)?;
     Ok(case.job.clone())
@@ -151,6 +155,12 @@ fn is_not_passed(runs: &Runs, case: &Case<'_>) -> Judgement {
         true if runs.contains(case.run) => Err(Objection::Drop),
         true => Err(Objection::Skip(SkipReason::Missed)),
     }
+}
+
+/// Checks that no commit can have begun it which the store has lost: its last link came later.
+fn is_not_lost(runs: &Runs, case: &Case<'_>, lost_until: Option<Timestamp>) -> Judgement {
+    let may_be_lost = lost_until.is_some_and(|until| case.waiting.newest() <= until) && !runs.contains(case.run);
+    if may_be_lost { Err(Objection::Skip(SkipReason::Rewound)) } else { Ok(()) }
 }
 
 fn is_in_time(cx: &Context, case: &Case<'_>) -> Judgement {

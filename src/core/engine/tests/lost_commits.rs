@@ -1,0 +1,169 @@
+//! A store that has lost commits, of which nobody knows what they were.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::fixture::*;
+use crate::engine::Event;
+use crate::job::{Condition, Due, Job, Misfire, Overlap, Retries};
+use crate::ledger::{Change, OperatorRequests, OwnerState, Running, Snapshot, TriggerEntry};
+use crate::run::{
+    Link, OverAttempt, OverAttempts, RunRecord, RunState, Span, TriggerRecord, TriggerSeq, UpstreamResult,
+};
+
+fn minutely() -> Job {
+    Job { misfire: Misfire::RunAll, ..job("a", "0 * * * * *") }
+}
+
+/// What a leader finds that takes over after commits were lost until then.
+fn lost_until(until: &str, jobs: &[Job], mark: &str) -> Snapshot {
+    let jobs = jobs.iter().map(|job| entry(job, at(mark), 3)).collect();
+    Snapshot { jobs, lost_until: Some(at(until)), ..Snapshot::default() }
+}
+
+/// What these changes skip, and why.
+fn reasons(changes: &[Change]) -> Vec<String> {
+    let one = |change: &Change| {
+        let skip = match change {
+            Change::SkipRun { skip, .. } => skip,
+            Change::DropTrigger { skip: Some(skip), .. } | Change::DropLinks { skip: Some(skip), .. } => skip,
+            _ => return None,
+        };
+        Some(format!("{} {}", skip.id(), skip.reason.as_str()))
+    };
+    changes.iter().filter_map(one).collect()
+}
+
+#[test]
+fn occurrences_that_a_lost_commit_may_have_begun_are_skipped_and_later_ones_run() {
+    let jobs = [minutely()];
+    let snapshot = lost_until("10:05:40", &jobs, "10:00:00");
+    let mut fixture = Fixture::leading("10:05:30", set(jobs), snapshot);
+    assert_eq!(skipped(&fixture.accept_all()), ["rewound 2026-11-20T10:01:00Z 2026-11-20T10:05:00Z 5"]);
+    fixture.pass(29);
+    assert!(fixture.accept_all().is_empty() && fixture.starts().is_empty());
+    fixture.pass(1);
+    assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100600Z"]);
+}
+
+/// Whoever led may have begun it ahead of its time, or may still go on.
+#[test]
+fn what_is_due_until_the_end_of_the_loss_is_skipped_before_its_time() {
+    let jobs = [job("a", "* * * * * *")];
+    let snapshot = lost_until("10:00:05", &jobs, "10:00:00");
+    let mut fixture = Fixture::leading("10:00:02", set(jobs), snapshot);
+    assert_eq!(skipped(&fixture.accept_all()), ["rewound 2026-11-20T10:00:01Z 2026-11-20T10:00:05Z 5"]);
+    for _ in 0..3 {
+        fixture.pass(1);
+        assert_eq!(begun(&fixture.accept_all()), [""; 0]);
+    }
+    fixture.pass(1);
+    assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100006Z"]);
+}
+
+#[test]
+fn a_loss_that_an_earlier_leader_has_passed_over_skips_nothing() {
+    let jobs = [minutely()];
+    let snapshot = lost_until("09:59:00", &jobs, "10:00:00");
+    let mut fixture = Fixture::leading("10:01:30", set(jobs), snapshot);
+    let changes = fixture.accept_all();
+    assert_eq!((begun(&changes), skipped(&changes)), (vec!["a.20261120T100100Z".to_owned()], Vec::new()));
+}
+
+/// A clock that is wrong, or somebody who can write the record, must not stop the cluster.
+#[test]
+fn no_loss_reaches_further_than_a_minute_into_the_future() {
+    let jobs = [minutely()];
+    let snapshot = lost_until("23:00:00", &jobs, "10:00:00");
+    let mut fixture = Fixture::leading("10:00:30", set(jobs), snapshot);
+    assert_eq!(skipped(&fixture.accept_all()), ["rewound 2026-11-20T10:01:00Z 2026-11-20T10:01:00Z 1"]);
+    fixture.pass(90);
+    assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100200Z"]);
+}
+
+#[test]
+fn what_this_node_knows_to_have_begun_is_not_skipped() {
+    let job = minutely();
+    let known = running(&job, at("10:03:00"), OwnerState::Gone).record;
+    let mut over = OverAttempts::default();
+    over.remember(OverAttempt::of(&known, None));
+    let mut fixture = Fixture::new("10:05:30", set([job.clone()]));
+    fixture.handle(Event::Recovered { runs: Vec::new(), over });
+    fixture.join();
+    fixture.elect(10, lost_until("10:05:40", &[job], "10:00:00"));
+    let skips = skipped(&fixture.accept_all());
+    let counts: Vec<&str> = skips.iter().filter_map(|skip| skip.rsplit(' ').next()).collect();
+    // The second extends the first, without what has run.
+    assert_eq!(counts, ["2", "4"], "{skips:?}");
+}
+
+#[test]
+fn what_waits_since_before_the_loss_and_has_not_run_is_skipped() {
+    let jobs = ["queued", "unstarted", "retrying", "later"].map(|name| Job {
+        overlap: Overlap::Queue,
+        retries: Retries { limit: 3, ..Retries::default() },
+        ..job(name, "1 0 10 * * *")
+    });
+    let waits = |job: &Job, state, begun_at: &str| {
+        let Running { record, version, owner } = running(job, at("10:00:01"), OwnerState::Gone);
+        let attempt = u32::from(state != RunState::Queued);
+        Running { record: RunRecord { state, attempt, begun_at: at(begun_at), ..record }, version, owner }
+    };
+    let [queued, unstarted, retrying, later] = &jobs;
+    let mut retried = waits(retrying, RunState::Retrying, "10:00:01");
+    retried.record.past.failures = 1;
+    let running = vec![
+        waits(queued, RunState::Queued, "10:00:01"),
+        waits(unstarted, RunState::Unstarted, "10:00:01"),
+        retried,
+        waits(later, RunState::Queued, "10:00:09"),
+    ];
+    let snapshot = Snapshot { running, ..lost_until("10:00:05", &jobs, "10:00:01") };
+    let mut fixture = Fixture::leading("10:00:10", set(jobs.clone()), snapshot);
+    let (changes, _) = fixture.start_all();
+    assert_eq!(reasons(&changes), ["queued.20261120T100001Z rewound", "unstarted.20261120T100001Z rewound"]);
+    let again = changes.iter().filter_map(|change| match change {
+        Change::UpdateRun { run, .. } => Some(run.job.as_str()),
+        _ => None,
+    });
+    assert_eq!(again.collect::<Vec<_>>(), ["later", "retrying"]);
+}
+
+fn trigger(job: &str, time: &str, uuid: u128) -> TriggerEntry {
+    let record = TriggerRecord::new(Uuid::from_u128(uuid), name(job), "alice".into(), at(time));
+    TriggerEntry { record, is_in_history: false }
+}
+
+#[test]
+fn triggers_and_links_of_that_time_are_skipped_and_later_ones_run() {
+    let after = |name: &str| {
+        let upstreams: BTreeMap<_, _> = [(super::fixture::name("a"), Condition::Success)].into();
+        Job { due: Due::After(upstreams), ..job(name, "* * * * * *") }
+    };
+    let jobs = [minutely(), after("b"), after("c")];
+    let link = |job: &str, ended: Timestamp| Link {
+        v: 1,
+        upstream: name("a"),
+        job: name(job),
+        scheduled_at: at("10:05:00"),
+        span: Span { last: at("10:05:00"), count: 1 },
+        trigger: None,
+        result: UpstreamResult::Success,
+        at: ended,
+    };
+    let links = [(TriggerSeq(3), link("b", at("10:05:09"))), (TriggerSeq(4), link("c", at("10:05:21")))];
+    let triggers = [(TriggerSeq(1), trigger("a", "10:05:10", 1)), (TriggerSeq(2), trigger("a", "10:05:20", 2))];
+    let requests = OperatorRequests { triggers: triggers.into(), links: links.into(), ..OperatorRequests::default() };
+    let mut snapshot = Snapshot { requests, ..lost_until("10:05:15", &jobs, "10:05:00") };
+    snapshot.jobs.extend(["b", "c"].map(|job| entry(&after(job), at("10:04:00"), 2)));
+    let mut fixture = Fixture::leading("10:05:30", set(jobs), snapshot);
+    let changes = fixture.accept_all();
+    assert_eq!(reasons(&changes), ["a.20261120T100510Z.m1 rewound", "b.20261120T100500Z rewound"], "{changes:#?}");
+    let begun = changes.iter().filter_map(|change| match change {
+        Change::BeginTriggered { run } | Change::BeginDownstream { run, .. } => Some(run.id().to_string()),
+        _ => None,
+    });
+    assert_eq!(begun.collect::<Vec<_>>(), ["a.20261120T100520Z.m2", "c.20261120T100500Z"]);
+}
