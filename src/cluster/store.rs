@@ -50,6 +50,11 @@ pub struct Op {
     pub then: Then,
 }
 
+/// As many operations as etcd takes, if it is not told otherwise. One change may have some eighty: an end leaves a link for
+/// each of up to 64 jobs that run after it.
+pub const LEAST_OPERATIONS: usize = 128;
+/// Two history records at their largest, and the record of a session.
+pub const LEAST_BYTES: usize = 128 << 10;
 /// Of so many commits, the newest, a store keeps the nonces at least.
 pub const KEPT_NONCES: i64 = 4_096;
 
@@ -126,7 +131,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// The service's name, for messages.
     const SERVICE: &'static str;
 
-    /// What it takes at once. [`Limits::in_flight`] does not matter: one commit of a session is on its way at a time.
+    /// What it takes at once, at least [`LEAST_OPERATIONS`] and [`LEAST_BYTES`]. [`Limits::in_flight`] does not matter: one
+    /// commit of a session is on its way at a time.
     fn limits(&self) -> Limits;
 
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static;

@@ -10,7 +10,9 @@ use std::path::PathBuf;
 
 use cronkeeper_cluster::memory::Memory;
 use cronkeeper_cluster::sqlite::Sqlite;
-use cronkeeper_cluster::store::{Done, Found, If, Meta, NotDone, Op, Store, Then, Wanted};
+use cronkeeper_cluster::store::{
+    Done, Found, If, LEAST_BYTES, LEAST_OPERATIONS, Meta, NotDone, Op, Store, Then, Wanted,
+};
 use cronkeeper_cluster::tree::Revision;
 use cronkeeper_core::run::Version;
 

@@ -1,4 +1,5 @@
-//! What every backend promises the daemon: one suite for solo, for ZooKeeper, and for the simulated ensemble.
+//! What every backend promises the daemon: one suite for solo, for ZooKeeper and SQLite, and for the simulated ensemble and
+//! the weakest store.
 //!
 //! A promise is an async function over a [`cluster::Cluster`], in which the test plays the daemon of each node. No
 //! promise names a backend: each of the two test binaries has its own, in its module `backends`. `port::event_order`

@@ -96,7 +96,8 @@ struct Zombie {
 }
 
 /// As little as a service may take.
-const LIMITS: Limits = Limits { operations: 64, bytes: 128 << 10, in_flight: 1, repeats: false };
+const LIMITS: Limits =
+    Limits { operations: store::LEAST_OPERATIONS, bytes: store::LEAST_BYTES, in_flight: 1, repeats: false };
 
 /// Most commits that are lost at once.
 const MOST_LOST: usize = 12;

@@ -26,6 +26,7 @@ on_every_store! {
     paths_are_told_apart_by_every_character,
     a_commit_that_is_given_up_is_carried_out_or_not_but_never_in_part,
     the_time_of_a_commit_does_not_go_back_by_itself,
+    a_commit_may_be_as_large_as_one_change_needs,
     a_commit_is_known_by_its_nonce,
     a_commit_that_is_larger_than_the_limits_say_is_refused,
 }
@@ -295,4 +296,9 @@ async fn a_commit_that_is_larger_than_the_limits_say_is_refused(place: impl Plac
         assert!(matches!(store.commit(ops).await, Err(NotDone::Failed(_))));
     }
     assert_eq!(names(&store, "").await, [""; 0]);
+}
+
+async fn a_commit_may_be_as_large_as_one_change_needs(place: impl Place) {
+    let limits = place.client().limits();
+    assert!(limits.operations >= LEAST_OPERATIONS && limits.bytes >= LEAST_BYTES, "{limits:?}");
 }

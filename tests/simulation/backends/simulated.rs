@@ -1,4 +1,5 @@
-//! Nodes of one cluster on the simulated ensemble, on virtual time, with the delays of several seeds.
+//! Nodes of one cluster on the simulated ensemble or on the weakest store, on virtual time, with the delays of several
+//! seeds.
 
 use std::collections::BTreeMap;
 use std::mem::take;
@@ -6,6 +7,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
 
+use cronkeeper_core::coordination::Coordination;
 use cronkeeper_core::election::Failure;
 use cronkeeper_core::run::journal::Recovered;
 use cronkeeper_core::term::NodeName;
@@ -22,14 +24,22 @@ const SEEDS: u64 = 10;
 /// Enough hosts for any promise.
 const HOSTS: usize = 6;
 
-/// Shows that a promise holds.
+/// Shows that a promise holds on the ensemble.
 pub fn hold<P: Future<Output = ()>>(promise: impl Fn(Cluster) -> P) {
+    hold_on(backend, promise);
+}
+
+/// The nodes' backends on one service.
+pub type Open = fn(&Shared, usize, NodeName, &Arc<Mutex<Disk>>, &Recovered, Rng) -> (Task, Coordination);
+
+/// Shows that a promise holds on a service.
+pub fn hold_on<P: Future<Output = ()>>(open: Open, promise: impl Fn(Cluster) -> P) {
     for seed in 0..SEEDS {
         let mut testbed = Testbed::new(seed, HOSTS);
         testbed.executor.world.lock().env.network.calm();
         let orders = Orders::default();
         let world = testbed.executor.world.clone();
-        let hosts = Hosts { world, orders: orders.clone(), hosts: BTreeMap::new(), used: 0, started: seed };
+        let hosts = Hosts { open, world, orders: orders.clone(), hosts: BTreeMap::new(), used: 0, started: seed };
         let mut promise = pin!(promise(Cluster::new(hosts)));
         let limit = testbed.now() + 1000 * T;
         loop {
@@ -72,6 +82,7 @@ impl Orders {
 }
 
 struct Hosts {
+    open: Open,
     world: Shared,
     orders: Orders,
     /// The host of each node, and its disk.
@@ -92,7 +103,8 @@ impl Backend for Hosts {
         });
         self.started += 1000;
         let rng = Rng::with_seed(self.started);
-        let (task, coordination) = backend(&self.world, host, NodeName::new(name), &disk, &Recovered::default(), rng);
+        let (task, coordination) =
+            (self.open)(&self.world, host, NodeName::new(name), &disk, &Recovered::default(), rng);
         self.orders.add(Order::Start(host, task));
         let orders = self.orders.clone();
         let process = Process::new(move || orders.add(Order::Kill(host)));
