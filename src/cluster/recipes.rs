@@ -25,6 +25,7 @@ mod give_up;
 mod lasts;
 pub mod lock;
 mod newest_records;
+mod node;
 mod operator;
 mod place;
 mod reader;
@@ -42,46 +43,15 @@ mod trim;
 mod wanted;
 mod watcher;
 
-use std::time::Duration;
-
-use jiff::Timestamp;
-use uuid::Uuid;
-
 use crate::tree::Connect;
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::coordination::Service;
-use cronkeeper_core::term::NodeName;
 
 pub use context::SessionError;
 pub use give_up::{ReleaseError, ReleaseTarget, release};
+pub use node::{NodeIdentity, Options};
 pub use reader::LedgerReader;
 pub use store::{ClaimError, KeptSessions, SessionStore, StoreError};
-
-/// This node's identity, as published in its member and its candidate.
-#[derive(Clone, Debug)]
-pub struct NodeIdentity {
-    pub node: NodeName,
-    pub host: String,
-    pub pid: u32,
-    /// Name of the account that it runs as.
-    pub user: String,
-    /// Version of the cronkeeper program.
-    pub version: String,
-    /// When the process started.
-    pub started_at: Timestamp,
-}
-
-/// Further settings of the backend.
-pub struct Options {
-    /// The service's address, for messages.
-    pub service: String,
-    /// The root that the address names, for messages; `/` if it names none.
-    pub root: String,
-    /// Draws the uuid of a session's candidates, and of a new cluster.
-    pub uuid: Box<dyn FnMut() -> Uuid + Send>,
-    /// How long a job must be absent from every node's files before the leader removes its records; `None`: never.
-    pub forget_after: Option<Duration>,
-}
 
 /// Runs a node's whole backend.
 ///
@@ -99,5 +69,6 @@ pub async fn serve<C: Connect, K: Clock>(
     service: Service,
     options: Options,
 ) {
-    supervisor::Supervisor::new(connect, clock, identity, store, service, options).serve().await;
+    let node = node::Node::new(identity, store, service, options);
+    supervisor::Supervisor::new(connect, clock, node).serve().await;
 }

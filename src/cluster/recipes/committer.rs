@@ -24,7 +24,7 @@ use super::context::{SessionContext, SessionError};
 use super::damage::Damage;
 use super::lasts::{self, KnownLasts, ReadLast};
 use super::trim::WrittenRecord;
-use crate::tree::{CommitError, Committed, Error, Op, Read, Session};
+use crate::tree::{CommitError, Committed, Error, Read, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Change, Commit, CommitId, Pipelines};
@@ -551,11 +551,6 @@ impl<C: Session, K: Clock> Committer<C, K> {
         outcome.refused.push(damage);
         pause
     }
-}
-
-/// The fence of a group: the candidate must exist and be unchanged since it was created.
-pub(super) fn check(candidate: &str) -> Op {
-    Op::Check { path: candidate.to_owned(), at: Version::FIRST.into() }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::paths;
 use crate::tree::{AtVersion, CommitError, Error, Limits, Op, Session, Stat, State};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::run::RunId;
+use cronkeeper_core::run::{RunId, Version};
 use cronkeeper_core::term::{NodeName, SessionId};
 
 /// Most records that one commit in the background removes, so that no other commit waits long behind it.
@@ -325,6 +325,11 @@ pub async fn names_or_damaged<C: Session>(
 /// Reads children that have small records.
 pub async fn get_small<C: Session>(client: &C, parent: &str, names: Vec<String>) -> Result<Reads, SessionError> {
     SizedRecords::of(client, parent, names).await?.get(client).await
+}
+
+/// The guard of a write: the candidate must exist and be unchanged since it was created.
+pub fn fence(candidate: &str) -> Op {
+    Op::Check { path: candidate.to_owned(), at: Version::FIRST.into() }
 }
 
 /// The node named in the data of a queue entry.

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 
-use super::committer::check;
 use super::context::{self, At as _, SessionContext, SessionError};
 use crate::paths;
 use crate::tree::{AtVersion, CommitError, Error, Life, Op, Session};
@@ -154,7 +153,7 @@ async fn forget_if_due<C: Session, K: Clock>(
         (record, record_stat.map(|stat| stat.version.into())),
     ];
     let deletes = parts.into_iter().filter_map(|(path, at)| Some(Op::Delete { path, at: at? }));
-    let ops = std::iter::once(check(&order.fence)).chain(deletes).collect();
+    let ops = std::iter::once(context::fence(&order.fence)).chain(deletes).collect();
     Ok(done(context.line()?.commit(ops).await, job.as_str())?.then_some(records))
 }
 
@@ -164,7 +163,7 @@ async fn make_note<C: Session, K: Clock>(
     note: &str,
 ) -> Result<(), SessionError> {
     let create = Op::Create { path: note.to_owned(), data: Vec::new(), life: Life::Lasting };
-    done(context.line()?.commit(vec![check(&order.fence), create]).await, note).map(drop)
+    done(context.line()?.commit(vec![context::fence(&order.fence), create]).await, note).map(drop)
 }
 
 /// Removes these records, some at a time. Returns false if one was changed meanwhile: the next pass tries again.
@@ -175,7 +174,7 @@ async fn remove<C: Session, K: Clock>(
 ) -> Result<bool, SessionError> {
     for paths in paths.chunks(context.most_deletes()) {
         let deletes = paths.iter().map(|path| Op::Delete { path: path.clone(), at: AtVersion::Any });
-        let ops = std::iter::once(check(&order.fence)).chain(deletes).collect();
+        let ops = std::iter::once(context::fence(&order.fence)).chain(deletes).collect();
         if !done(context.line()?.commit(ops).await, &paths[0])? {
             return Ok(false);
         }

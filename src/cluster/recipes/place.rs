@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use futures_util::future::join3;
 
-use super::committer::check;
 use super::context::{self, At as _, SessionContext, SessionError};
 use super::damage::Damage;
 use super::snapshot;
@@ -289,7 +288,7 @@ fn send_opening<C: Session, K: Clock>(
         OpenAt::Queue => (paths::LEADER.to_owned(), context.me.candidate_data.clone()),
         OpenAt::Member(data) => (context.member(), data),
     };
-    let ops = vec![check(candidate), Op::Set { path: path.clone(), data, at: AtVersion::Any }];
+    let ops = vec![context::fence(candidate), Op::Set { path: path.clone(), data, at: AtVersion::Any }];
     let (clock, candidate) = (context.clock.clone(), candidate.to_owned());
     let sent = clock.now().up;
     let multi = line.commit(ops);

@@ -9,7 +9,6 @@ use futures_util::future::{join_all, try_join};
 use uuid::Uuid;
 
 use super::bounded;
-use super::committer::check;
 use super::context::{self, At as _, Reads, SessionContext, SessionError};
 use super::damage::Damage;
 use super::snapshot;
@@ -36,7 +35,7 @@ pub async fn renumber<C: Session, K: Clock>(
 ) -> Result<bool, SessionError> {
     let path = || paths::TRIGGERS.to_owned();
     let ops = vec![
-        check(&candidate),
+        context::fence(&candidate),
         Op::Delete { path: path(), at: AtVersion::Any },
         Op::Create { path: path(), data: Vec::new(), life: Life::Lasting },
     ];

@@ -49,11 +49,11 @@ use futures_util::stream::FuturesUnordered;
 use super::committer::{Committer, Completed};
 use super::context::{self, LocalNode, SessionContext, SessionError};
 use super::forget;
-use super::supervisor::{Deferred, Supervisor};
+use super::node::{Deferred, Node, NodeIdentity};
 use super::trim::{CompletedTrim, Trimmer};
 use super::watcher::{CompletedWatch, Watcher};
 use crate::queue;
-use crate::tree::{CommitError, Committed, Connect, Session, State, Watch};
+use crate::tree::{CommitError, Committed, Session, State, Watch};
 use candidacy::{Candidacy, Role};
 use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::coordination::Request;
@@ -111,24 +111,24 @@ enum LoopEvent<W> {
 }
 
 /// A node under one session.
-pub struct SessionLoop<'n, C: Connect, K> {
-    supervisor: &'n mut Supervisor<C, K>,
-    context: SessionContext<C::Session, K>,
+pub struct SessionLoop<'n, C: Session, K> {
+    node: &'n mut Node,
+    context: SessionContext<C, K>,
     id: SessionId,
     timeout: Duration,
-    link: Link<C::Session>,
-    step: step::CurrentStep<<C::Session as Session>::Watch>,
+    link: Link<C>,
+    step: step::CurrentStep<C::Watch>,
     membership: Membership,
     candidacy: Candidacy,
-    lease: LeaseKeeper<<C::Session as Session>::Proof>,
+    lease: LeaseKeeper<C::Proof>,
     standstill: StandstillGuard,
-    committer: Committer<C::Session, K>,
-    watcher: Watcher<C::Session, K>,
+    committer: Committer<C, K>,
+    watcher: Watcher<C, K>,
     operators: Operators,
     wanted: WantedOfNode,
     reading: Reading,
-    job_locks: JobLocks<C::Session, K>,
-    housekeeping: Housekeeping<C::Session, K>,
+    job_locks: JobLocks<C, K>,
+    housekeeping: Housekeeping<C, K>,
 }
 
 /// Background work of a node, and the tasks that keep failing.
@@ -152,19 +152,19 @@ impl<C: Session, K: Clock> Housekeeping<C, K> {
     }
 }
 
-impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
+impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
     /// Creates the loop of a session whose connection was started at `requested`.
-    pub fn new(supervisor: &'n mut Supervisor<C, K>, client: C::Session, requested: Uptime) -> Self {
-        let uuid = (supervisor.options.uuid)();
+    pub fn new(node: &'n mut Node, clock: K, client: C, requested: Uptime) -> Self {
+        let uuid = (node.options.uuid)();
         let local = LocalNode {
-            node: supervisor.identity.node.clone(),
+            node: node.identity.node.clone(),
             session: client.id(),
             prefix: queue::prefix(uuid),
-            candidate_data: candidate_data(supervisor),
+            candidate_data: candidate_data(&node.identity),
         };
         let timeout = client.timeout();
-        let context = SessionContext::new(client.clone(), supervisor.clock.clone(), local);
-        let (now, turned) = (supervisor.clock.now().up, *supervisor.service.turned.borrow());
+        let context = SessionContext::new(client.clone(), clock.clone(), local);
+        let (now, turned) = (clock.now().up, *node.service.turned.borrow());
         let mut session = Self {
             id: client.id(),
             timeout,
@@ -178,7 +178,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
             operators: Operators::new(),
             wanted: WantedOfNode::new(),
             reading: Reading::new(),
-            job_locks: JobLocks::new(client.clone(), supervisor.clock.clone()),
+            job_locks: JobLocks::new(client.clone(), clock.clone()),
             housekeeping: Housekeeping::new(context.clone()),
             link: Link {
                 is_connected: client.state() == State::Connected,
@@ -187,14 +187,14 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
                 ended: None,
             },
             context,
-            supervisor,
+            node,
         };
         session.take_backlog();
         session
     }
 
     fn take_backlog(&mut self) {
-        for deferred in std::mem::take(&mut self.supervisor.backlog) {
+        for deferred in std::mem::take(&mut self.node.backlog) {
             match deferred {
                 Deferred::Commit(id, change) => self.commit(id, change),
                 Deferred::Read(read) => self.reading.waiting.push_back(read),
@@ -219,7 +219,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
     }
 
     /// Waits for the next event.
-    async fn next_event(&mut self) -> LoopEvent<<C::Session as Session>::Watch> {
+    async fn next_event(&mut self) -> LoopEvent<C::Watch> {
         let wake = Wake { wall: None, up: self.wake() };
         let stands_still = !self.loop_turns();
         let predecessor = match &mut self.candidacy.role {
@@ -247,13 +247,13 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
             finished = under_way(self.housekeeping.rights.under_way.as_mut()) => LoopEvent::AccessUpdated(finished),
             Some(step) = self.housekeeping.trimmer.step() => LoopEvent::Trimmed(step),
             Some(look) = self.housekeeping.forgets.next() => LoopEvent::Forgot(look),
-            request = self.supervisor.service.requests.recv() => LoopEvent::Request(request),
-            Ok(()) = self.supervisor.service.turned.changed(), if stands_still => LoopEvent::Time,
-            () = self.supervisor.clock.sleep_until(wake) => LoopEvent::Time,
+            request = self.node.service.requests.recv() => LoopEvent::Request(request),
+            Ok(()) = self.node.service.turned.changed(), if stands_still => LoopEvent::Time,
+            () = self.context.clock.sleep_until(wake) => LoopEvent::Time,
         }
     }
 
-    fn handle(&mut self, event: LoopEvent<<C::Session as Session>::Watch>) {
+    fn handle(&mut self, event: LoopEvent<C::Watch>) {
         let now = self.now();
         match event {
             LoopEvent::State(state) => self.note_state(state),
@@ -266,7 +266,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
             LoopEvent::Run(step) => match self.watcher.complete(step, now) {
                 Ok(events) => {
                     self.succeeded(Task::Watch);
-                    events.into_iter().for_each(|event| self.supervisor.emit_ledger(event));
+                    events.into_iter().for_each(|event| self.node.emit_ledger(event));
                 }
                 Err(error) => self.failed(Task::Watch, &error.to_string()),
             },
@@ -291,7 +291,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
         self.transfer_when_answered();
         self.resign_when_answered();
         self.emit_term_over_when_answered();
-        if self.link.ended.is_none() && self.supervisor.desired.leave.is_some_and(|until| now >= until) {
+        if self.link.ended.is_none() && self.node.desired.leave.is_some_and(|until| now >= until) {
             self.left();
         }
         if !self.link.is_connected || self.link.ended.is_some() {
@@ -304,7 +304,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
         self.listen(now);
         self.start_reads(now);
         self.start_access_update(now);
-        if let Some(defined) = &self.supervisor.desired.defined {
+        if let Some(defined) = &self.node.desired.defined {
             self.housekeeping.trimmer.define(defined, now);
         }
         self.housekeeping.trimmer.start_next(now, self.candidacy.leads());
@@ -315,7 +315,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
     fn wake(&self) -> Option<Uptime> {
         let lease = self.lease.has_acted.then(|| self.lease.lease.until());
         let waits = [
-            self.supervisor.desired.leave,
+            self.node.desired.leave,
             self.candidacy.transfer.until(),
             self.resign_at(),
             self.standstill.watch.next(self.timeout),
@@ -364,19 +364,19 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
             }
             State::Expired => self.link.ended = Some(SessionEnd::Expired),
             // Once the node has joined, this must not end it: it requests another session and reports why it gets none.
-            State::AuthFailed if self.supervisor.has_joined => self.link.ended = Some(SessionEnd::Expired),
+            State::AuthFailed if self.node.has_joined => self.link.ended = Some(SessionEnd::Expired),
             State::AuthFailed => self.fail_auth("authentication failed".into()),
         }
     }
 
     fn suspended(&mut self) {
         if self.link.suspend() {
-            self.supervisor.emit(Event::Suspended { session: self.id.clone() });
+            self.node.emit(Event::Suspended { session: self.id.clone() });
         }
     }
 
     fn now(&self) -> Uptime {
-        self.supervisor.clock.now().up
+        self.context.clock.now().up
     }
 }
 
@@ -392,8 +392,7 @@ fn fired<W: Watch>(watch: W) -> BoxFuture<()> {
     Box::pin(watch.fired())
 }
 
-fn candidate_data<C: Connect, K: Clock>(supervisor: &Supervisor<C, K>) -> Vec<u8> {
-    let identity = &supervisor.identity;
+fn candidate_data(identity: &NodeIdentity) -> Vec<u8> {
     context::json(&serde_json::json!({
         "v": 1,
         "node": identity.node,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::paths;
+use crate::recipes::context;
 use crate::recipes::lasts::LastWrites;
 use crate::recipes::transaction::{self, Evidence, Trace};
 use crate::recipes::trim::{RecordKind, WrittenRecord};
@@ -186,7 +187,7 @@ impl Group {
     /// The multi: the fence first, if any change needs it, and `last/<job>` at the end: what an earlier try has done shows
     /// in the changes themselves.
     pub fn ops(&self) -> Vec<Op> {
-        let fence = self.fence.as_deref().map(super::check);
+        let fence = self.fence.as_deref().map(context::fence);
         let changes = self.members.iter().flat_map(|pending| pending.ops.iter().cloned());
         fence.into_iter().chain(changes).chain(self.lasts.ops()).collect()
     }

@@ -10,7 +10,7 @@ use super::{BoxFuture, ReadDone, SessionLoop};
 use crate::paths;
 use crate::recipes::context::{self, At as _, SessionContext, SessionError};
 use crate::recipes::{lasts, requests, snapshot, transaction, watcher};
-use crate::tree::{Connect, Error, Session, Stat};
+use crate::tree::{Error, Session, Stat};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::coordination::Request;
 use cronkeeper_core::election;
@@ -45,11 +45,11 @@ impl Reading {
     }
 }
 
-impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
+impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
     /// Handles a request and all that are queued behind it, so that commits requested together share a multi.
     pub(super) fn take_requests(&mut self, first: Request) {
         self.take_request(first);
-        while let Ok(request) = self.supervisor.service.requests.try_recv() {
+        while let Ok(request) = self.node.service.requests.try_recv() {
             self.take_request(request);
         }
     }
@@ -87,14 +87,14 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     fn take_election_request(&mut self, request: election::Request) {
         match &request {
             election::Request::Publish(published) => {
-                self.membership.must_publish |= *published != self.supervisor.desired.published
+                self.membership.must_publish |= *published != self.node.desired.published
             }
             election::Request::Leave => self.leave(),
             election::Request::Transfer(to) => self.transfer(to.clone()),
             election::Request::Define(defined) => self.update_access_to(&defined.locks),
             election::Request::Campaign | election::Request::Resign | election::Request::Busy(_) => {}
         }
-        self.supervisor.note(request);
+        self.node.note(request);
     }
 
     /// Passes a change to the committer, or answers it at once if it can no longer be written.
@@ -106,7 +106,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 Change::ChangeOwner { run, .. } | Change::Restore { run, .. }
                     if run.state == RunState::Running && run.owner.session != self.id =>
                 {
-                    self.supervisor.answer(id, Commit::Superseded);
+                    self.node.answer(id, Commit::Superseded);
                 }
                 _ => self.pass_to_committer(id, change, None),
             }
@@ -116,7 +116,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             Some((candidate, token)) if !transaction::is_of_another_term(&change, token) => {
                 self.pass_to_committer(id, change, Some(candidate));
             }
-            _ => self.supervisor.answer(id, Commit::Fenced),
+            _ => self.node.answer(id, Commit::Fenced),
         }
     }
 
@@ -149,7 +149,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         match result {
             Ok(event) => {
                 self.succeeded(Task::Read);
-                self.supervisor.emit_ledger(event);
+                self.node.emit_ledger(event);
             }
             // Retried with the next survey. Until it is read nothing can be decided.
             Err(SessionError::NoAuth(detail)) => {

@@ -9,8 +9,8 @@ use super::SessionLoop;
 use super::link::ReportedLink;
 use crate::recipes::committer::Committer;
 use crate::recipes::context::SessionError;
-use crate::recipes::supervisor::Deferred;
-use crate::tree::Connect;
+use crate::recipes::node::Deferred;
+use crate::tree::Session;
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::election::{Event, Failure};
 use cronkeeper_core::term::TermEnd;
@@ -28,7 +28,7 @@ pub enum SessionEnd {
     Failed(Failure),
 }
 
-impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
+impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
     pub(super) fn note_error(&mut self, error: SessionError) {
         match error {
             SessionError::Again(_) | SessionError::NoAuth(_) => {}
@@ -47,18 +47,18 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     /// The root, and the service as configured.
     fn service_path(&self) -> (String, String) {
-        let options = &self.supervisor.options;
+        let options = &self.node.options;
         (options.root.clone(), options.service.clone())
     }
 
     pub(super) fn fail_auth(&mut self, detail: String) {
-        let service = self.supervisor.options.service.clone();
+        let service = self.node.options.service.clone();
         self.link.ended = Some(SessionEnd::Failed(Failure::Refused { service, detail }));
     }
 
     pub(super) fn leave(&mut self) {
         let until = self.now() + LEAVE_WITHIN;
-        self.supervisor.desired.leave.get_or_insert(until);
+        self.node.desired.leave.get_or_insert(until);
     }
 
     /// Forgets this session in the state directory, and those whose entries were removed when the member was created:
@@ -66,12 +66,12 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     pub(super) fn forget_own(&mut self) {
         let mut gone = if self.membership.is_present() { self.removable() } else { Vec::new() };
         gone.push(self.id.clone());
-        self.supervisor.note_left(&gone);
+        self.node.note_left(&gone);
     }
 
     /// The entries are removed, or the time for that is over.
     pub(super) fn left(&mut self) {
-        self.supervisor.emit(Event::Left);
+        self.node.emit(Event::Left);
         self.link.ended = Some(SessionEnd::Done);
     }
 
@@ -85,24 +85,24 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             self.answer(id, answer);
         }
         let unsent = unsent.into_iter().filter(|(id, _)| !self.standstill.unreceived.is_done(*id)).collect::<Vec<_>>();
-        self.supervisor.backlog.extend(unsent.into_iter().map(|(id, change)| Deferred::Commit(id, change)));
+        self.node.backlog.extend(unsent.into_iter().map(|(id, change)| Deferred::Commit(id, change)));
         let unread =
             std::mem::take(&mut self.reading.requested).into_iter().chain(std::mem::take(&mut self.reading.waiting));
         let unread = unread.chain(std::mem::take(&mut self.reading.refused));
-        self.supervisor.backlog.extend(unread.map(Deferred::Read));
+        self.node.backlog.extend(unread.map(Deferred::Read));
         self.revoke_lease();
         self.lose_term(TermEnd::SessionExpired);
         self.forget_refusals();
         self.link.is_connected = false;
         self.emit_term_over_when_answered();
-        if std::mem::take(&mut self.supervisor.desired.resign) {
-            self.supervisor.emit(Event::Withdrawn);
+        if std::mem::take(&mut self.node.desired.resign) {
+            self.node.emit(Event::Withdrawn);
         }
         if self.link.reported != ReportedLink::Nothing {
-            self.supervisor.emit(Event::Expired { session: self.id.clone() });
+            self.node.emit(Event::Expired { session: self.id.clone() });
         }
-        if self.supervisor.desired.leave.is_some() {
-            self.supervisor.emit(Event::Left);
+        if self.node.desired.leave.is_some() {
+            self.node.emit(Event::Left);
             return SessionEnd::Done;
         }
         SessionEnd::Expired

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::SessionLoop;
 use crate::recipes::damage::{Damage, NewDamage, Source};
-use crate::tree::Connect;
+use crate::tree::Session;
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::Event;
 use cronkeeper_core::log_event::TARGET;
@@ -156,7 +156,7 @@ impl Failing {
     }
 }
 
-impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
+impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
     /// Records that a task has failed and will be retried.
     pub(super) fn failed(&mut self, task: Task, error: &str) {
         // Without a connection everything fails, and the lost connection is reported already.
@@ -164,7 +164,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             return;
         }
         tracing::debug!(target: TARGET, error, "{} failed; retrying", task.as_str());
-        let is_due = self.housekeeping.failing.failed(task, self.supervisor.clock.now().up, error);
+        let is_due = self.housekeeping.failing.failed(task, self.context.clock.now().up, error);
         self.report_failing(is_due);
     }
 
@@ -190,13 +190,13 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     fn report_failing(&mut self, is_due: bool) {
         if let Some(news) = self.housekeeping.failing.news(is_due) {
-            self.supervisor.emit(Event::Stalled(news));
+            self.node.emit(Event::Stalled(news));
         }
     }
 
     /// Replaces the damaged paths that `source` has found.
     pub(super) fn found_damage(&mut self, source: Source, found: impl IntoIterator<Item = Damage>) {
-        let news = self.supervisor.damages.found(source, found);
+        let news = self.node.damages.found(source, found);
         self.report_damage(news);
     }
 
@@ -211,18 +211,18 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     /// Adds a damaged path.
     pub(super) fn damaged(&mut self, source: Source, damage: Damage) {
-        let news = self.supervisor.damages.add(source, damage);
+        let news = self.node.damages.add(source, damage);
         self.report_damage(news);
     }
 
     pub(super) fn mended(&mut self, source: Source, path: &str) {
-        let news = self.supervisor.damages.mend(source, path);
+        let news = self.node.damages.mend(source, path);
         self.report_damage(news);
     }
 
     fn report_damage(&self, news: Option<NewDamage>) {
         if let Some(NewDamage { all, new }) = news {
-            self.supervisor.emit(Event::Damaged { all, new });
+            self.node.emit(Event::Damaged { all, new });
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::SessionLoop;
 use crate::recipes::context::SessionError;
 use crate::recipes::forget::{self, ForgetLook, ForgetOrder};
-use crate::tree::Connect;
+use crate::tree::Session;
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{self, forgetting};
@@ -22,7 +22,7 @@ pub struct Forgetting {
     is_under_way: bool,
 }
 
-impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
+impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
     /// When the next pass is due.
     pub(super) fn forget_at(&self) -> Option<Uptime> {
         self.housekeeping.forgetting.at.filter(|_| !self.housekeeping.forgetting.is_under_way)
@@ -30,7 +30,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     /// Starts a pass if one is due. Only a leader does this: only it knows what all nodes' files define.
     pub(super) fn start_forgetting(&mut self, now: Uptime) {
-        let Some(after) = self.supervisor.options.forget_after else { return };
+        let Some(after) = self.node.options.forget_after else { return };
         if !self.candidacy.leads() {
             (self.housekeeping.forgetting.at, self.housekeeping.forgetting.behind) = (None, None);
             return;
@@ -39,7 +39,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if self.housekeeping.forgetting.is_under_way || now < at {
             return;
         }
-        let (fence, defined, time) = (self.fence(), self.supervisor.desired.defined.clone(), self.supervisor.time);
+        let (fence, defined, time) = (self.fence(), self.node.desired.defined.clone(), self.node.time);
         let (Some((fence, _)), Some(defined), Some(time)) = (fence, defined, time) else {
             self.housekeeping.forgetting.at = Some(now + forgetting::every(after));
             return;
@@ -52,7 +52,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     pub(super) fn forgot(&mut self, look: Result<ForgetLook, SessionError>, now: Uptime) {
         self.housekeeping.forgetting.is_under_way = false;
-        let pause = self.supervisor.options.forget_after.map_or(SOON, forgetting::every);
+        let pause = self.node.options.forget_after.map_or(SOON, forgetting::every);
         let ForgetLook { forgotten, behind } = match look {
             Ok(look) => look,
             Err(error) => {
@@ -66,7 +66,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.housekeeping.forgetting.behind = behind;
         for (job, records) in forgotten {
             self.housekeeping.trimmer.forget(&job);
-            self.supervisor.emit_ledger(ledger::Event::Forgotten { job, records });
+            self.node.emit_ledger(ledger::Event::Forgotten { job, records });
         }
     }
 }

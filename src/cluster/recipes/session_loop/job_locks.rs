@@ -16,7 +16,7 @@ use crate::recipes::damage::{Damage, Source};
 use crate::recipes::lock::{
     self, Contender, EntryNews, EntryWatches, HeldLock, KnownObstacles, LockClient, LockError, LockRequest, Recipe,
 };
-use crate::tree::{Connect, Session};
+use crate::tree::Session;
 use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::coordination;
 use cronkeeper_core::lock::{LockKey, LockKind, LockPath};
@@ -268,14 +268,14 @@ impl<C: Session, K: Clock> JobLocks<C, K> {
     }
 }
 
-impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
+impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
     pub(super) fn take_lock_request(&mut self, request: Request) {
         match request {
             Request::Release { id } => self.job_locks.release(id),
             Request::Acquire { id, run, paths, waits } => {
-                let draw = &mut self.supervisor.options.uuid;
+                let draw = &mut self.node.options.uuid;
                 let key = LockKey::of(draw(), draw());
-                let identity = &self.supervisor.identity;
+                let identity = &self.node.identity;
                 let client = LockClient {
                     host: identity.host.clone(),
                     pid: identity.pid,
@@ -293,7 +293,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// Releases the locks of this node's runs, which are dead: the daemon's loop stands still and does not do it.
     pub(super) fn release_job_locks(&mut self) {
         for event in self.job_locks.release_all() {
-            self.supervisor.service.emit(coordination::Event::Lock(event));
+            self.node.service.emit(coordination::Event::Lock(event));
         }
     }
 
@@ -307,7 +307,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 None
             }
         };
-        event.into_iter().for_each(|event| self.supervisor.service.emit(coordination::Event::Lock(event)));
+        event.into_iter().for_each(|event| self.node.service.emit(coordination::Event::Lock(event)));
         if self.job_locks.ends_session && !self.job_locks.is_busy() {
             self.left();
         }

@@ -16,7 +16,7 @@ use crate::recipes::committer::Completed;
 use crate::recipes::context::{self, SessionError};
 use crate::recipes::damage::{Damage, Source};
 use crate::recipes::time;
-use crate::tree::{AtVersion, CommitError, Committed, Connect, Error, Op, Session};
+use crate::tree::{AtVersion, CommitError, Committed, Error, Op, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::Event;
 use cronkeeper_core::lease::{Lease, Proof};
@@ -64,7 +64,7 @@ impl<P: Proof> LeaseKeeper<P> {
     }
 }
 
-impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
+impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
     /// Handles the result of a commit.
     pub(super) fn complete(&mut self, completed: Completed) {
         let outcome = self.committer.complete(completed);
@@ -75,7 +75,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         for (id, answer) in outcome.answers {
             let before = outcome.before.get(&id).copied();
             if !self.standstill.unreceived.is_done(id) {
-                self.supervisor.emit_ledger(ledger::Event::Answered { id, answer, before });
+                self.node.emit_ledger(ledger::Event::Answered { id, answer, before });
             }
         }
         for path in outcome.mended {
@@ -89,7 +89,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
         for id in outcome.deferred {
             if !self.standstill.unreceived.is_done(id) {
-                self.supervisor.emit_ledger(ledger::Event::Deferred(id));
+                self.node.emit_ledger(ledger::Event::Deferred(id));
             }
         }
         let now = self.now();
@@ -106,7 +106,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// Returns the answer to the daemon, unless the session loop itself requested the commit.
     pub(super) fn answer(&mut self, id: CommitId, answer: Commit) {
         if !self.standstill.unreceived.is_done(id) {
-            self.supervisor.answer(id, answer);
+            self.node.answer(id, answer);
         }
     }
 
@@ -116,7 +116,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// as often. Every commit counts as such a write. However much the node commits, it reads the servers' time once
     /// per [`time::EVERY`].
     pub(super) fn renew_at(&self) -> Option<Uptime> {
-        let acts = self.supervisor.desired.busy || matches!(self.candidacy.role, Role::First(_) | Role::Leading(_));
+        let acts = self.node.desired.busy || matches!(self.candidacy.role, Role::First(_) | Role::Leading(_));
         let may = (acts || self.candidacy.candidate.is_some())
             && self.membership.is_present()
             && self.lease.renewals.len() < RENEWALS;
@@ -137,7 +137,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         let Ok(line) = self.context.line() else { return };
         let asks_for_time = self.lease.timed_at.is_none_or(|at| now >= at + time::EVERY);
         let ops = if asks_for_time { vec![check, self.touch()] } else { vec![check] };
-        let sent = self.supervisor.clock.now().up;
+        let sent = self.context.clock.now().up;
         let multi = line.commit(ops);
         self.lease.renewed_at = sent;
         if asks_for_time {
@@ -148,7 +148,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     fn touch(&self) -> Op {
         match self.membership.is_parent_closed {
-            true => time::touch_member(self.context.member(), context::json(&self.supervisor.member(self.timeout))),
+            true => time::touch_member(self.context.member(), context::json(&self.node.member(self.timeout))),
             false => time::touch(),
         }
     }
@@ -158,8 +158,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             Ok(done) => {
                 if let Some(time) = done.time(sent, self.now()) {
                     self.lease.has_time = true;
-                    self.supervisor.time = Some(time);
-                    self.supervisor.emit(Event::Time(time));
+                    self.node.time = Some(time);
+                    self.node.emit(Event::Time(time));
                 }
                 self.succeeded(Task::Renew);
                 self.acknowledge(sent);
@@ -193,7 +193,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         let lets_act = is_protected && self.lease.lease.until() > self.lease.acts_beyond;
         if lets_act && self.lease.lease.until() >= self.lease.reported + self.timeout / 20 {
             self.lease.reported = self.lease.lease.until();
-            self.supervisor.emit(Event::Lease { until: self.lease.reported });
+            self.node.emit(Event::Lease { until: self.lease.reported });
         }
     }
 
@@ -216,7 +216,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             Source::Renewals,
             Damage::new(self.context.member(), "its access list excludes its own node; recreating it"),
         );
-        if self.supervisor.desired.busy || self.candidacy.leads() {
+        if self.node.desired.busy || self.candidacy.leads() {
             self.revoke_lease();
             self.lose_term(TermEnd::EntryGone);
         }
@@ -229,7 +229,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.lease.lease.end();
         if self.lease.reported > Uptime::ZERO {
             self.lease.reported = Uptime::ZERO;
-            self.supervisor.emit(Event::Lease { until: Uptime::ZERO });
+            self.node.emit(Event::Lease { until: Uptime::ZERO });
         }
     }
 
@@ -244,7 +244,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
         let held = self.candidacy.retired.as_ref().map(paths::candidate);
         for (id, answer) in self.committer.fence_off(held) {
-            self.supervisor.answer(id, answer);
+            self.node.answer(id, answer);
         }
         self.forget_damage();
         self.housekeeping.rights = AccessUpdates::default();
@@ -270,7 +270,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     pub(super) fn emit_term_over(&mut self) {
         if let Some((term, why)) = self.candidacy.over.take() {
-            self.supervisor.emit(Event::Over { term, why });
+            self.node.emit(Event::Over { term, why });
         }
     }
 
@@ -280,15 +280,13 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// over and over.
     pub(super) fn resign_at(&self) -> Option<Uptime> {
         let now = self.now();
-        self.candidacy
-            .resign_by
-            .filter(|&by| now < by && self.supervisor.desired.resign && self.candidacy.retired.is_none())
+        self.candidacy.resign_by.filter(|&by| now < by && self.node.desired.resign && self.candidacy.retired.is_none())
     }
 
     /// Resigns once the earlier commits are answered, or after [`RESIGN_WITHIN`], because the leader decides nothing
     /// meanwhile.
     pub(super) fn resign_when_answered(&mut self) {
-        if !self.supervisor.desired.resign || self.candidacy.retired.is_some() {
+        if !self.node.desired.resign || self.candidacy.retired.is_some() {
             self.candidacy.resign_by = None;
             return;
         }
@@ -304,8 +302,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if self.candidacy.candidate.is_some() {
             self.lose_term(TermEnd::Resigned);
         } else {
-            self.supervisor.desired.resign = false;
-            self.supervisor.emit(Event::Withdrawn);
+            self.node.desired.resign = false;
+            self.node.emit(Event::Withdrawn);
         }
     }
 
@@ -313,7 +311,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// not lead.
     pub(super) fn fence(&self) -> Option<(String, i64)> {
         match &self.candidacy.role {
-            Role::Leading(Leading { term, .. }) if !self.supervisor.desired.resign => {
+            Role::Leading(Leading { term, .. }) if !self.node.desired.resign => {
                 Some((paths::candidate(&term.candidate), term.token.0))
             }
             _ => None,

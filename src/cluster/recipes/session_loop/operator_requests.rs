@@ -15,7 +15,7 @@ use crate::paths;
 use crate::recipes::context::{At as _, SessionContext, SessionError};
 use crate::recipes::damage::{Damage, Source};
 use crate::recipes::requests;
-use crate::tree::{Connect, Session, Watch};
+use crate::tree::{Session, Watch};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::ledger::{Event, OperatorRequests};
 use cronkeeper_core::log_event::{self, TARGET};
@@ -79,7 +79,7 @@ impl Operators {
     }
 }
 
-impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
+impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
     /// When the next read is due.
     pub(super) fn listen_at(&self) -> Option<Uptime> {
         match (&self.candidacy.role, &self.operators.listening) {
@@ -111,7 +111,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             );
         }
         let is_empty = requests.triggers.is_empty() && requests.links.is_empty();
-        self.operators.may_renumber = is_empty && self.supervisor.damages.paths(Source::OperatorRequests).is_empty();
+        self.operators.may_renumber = is_empty && self.node.damages.paths(Source::OperatorRequests).is_empty();
     }
 
     /// The candidate that guards the restart of the sequence numbers, if a restart is due.
@@ -144,7 +144,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 self.note_numbers(&requests);
                 self.found_damage(Source::OperatorRequests, damaged);
                 self.operators.answered = requests::answered_in(&requests);
-                self.supervisor.emit_ledger(Event::OperatorRequests(requests));
+                self.node.emit_ledger(Event::OperatorRequests(requests));
                 Listening::Waiting(changed)
             }
             RequestsEvent::Read(Err(error)) => {

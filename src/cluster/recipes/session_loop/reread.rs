@@ -5,7 +5,7 @@ use crate::paths;
 use crate::recipes::context::{self, SessionContext, SessionError};
 use crate::recipes::damage::{Damage, Source};
 use crate::recipes::snapshot;
-use crate::tree::{Connect, Error, Session};
+use crate::tree::{Error, Session};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::ledger::Event;
 
@@ -101,7 +101,7 @@ async fn reread_parent<C: Session, K: Clock>(context: &SessionContext<C, K>, pat
     Ok(damaged.pop().map_or(Ok(()), Err))
 }
 
-impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
+impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
     pub(super) fn finish_reread(&mut self, result: RereadResult) {
         for damage in result.damaged {
             self.damaged(Source::Ledger, damage);
@@ -110,7 +110,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             self.mended(Source::Ledger, &path);
         }
         for event in result.events {
-            self.supervisor.emit_ledger(event);
+            self.node.emit_ledger(event);
         }
     }
 }

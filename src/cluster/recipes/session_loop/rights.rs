@@ -13,7 +13,7 @@ use super::candidacy::Role;
 use super::{BoxFuture, SessionLoop};
 use crate::recipes::context::{SessionContext, SessionError};
 use crate::recipes::damage::{Damage, Source};
-use crate::tree::{Connect, Ownership, RISK, Secured, Session};
+use crate::tree::{Ownership, RISK, Secured, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::Member;
 use cronkeeper_core::lock::LockPath;
@@ -53,7 +53,7 @@ impl AccessUpdates {
     }
 }
 
-impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
+impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
     /// Schedules an update. A node without an identity has no access lists to set.
     pub(super) fn schedule_access_update(&mut self) {
         if self.has_identity() {
@@ -71,16 +71,16 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             Ownership::Own => return,
             Ownership::OwnAndEverybody(everybody) | Ownership::Everybody(everybody) => everybody,
         };
-        if !std::mem::replace(&mut self.supervisor.has_reported_open_paths, true) {
+        if !std::mem::replace(&mut self.node.has_reported_open_paths, true) {
             let event = log_event::COORDINATION_EXPOSED;
-            let service = C::Session::SERVICE;
+            let service = C::SERVICE;
             tracing::warn!(target: TARGET, event, "cronkeeper's data in {service} is open to everybody {to_whom}. {RISK}");
         }
     }
 
     /// Schedules a check for open paths. A follower changes none; the leader may be able to close them.
     pub(super) fn schedule_open_check(&mut self) {
-        if !self.supervisor.has_reported_open_paths && self.link.client.ownership() == Ownership::Own {
+        if !self.node.has_reported_open_paths && self.link.client.ownership() == Ownership::Own {
             self.housekeeping.rights.at = Some(self.now());
         }
     }
@@ -107,7 +107,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     fn locks_of_jobs(&self) -> BTreeSet<LockPath> {
-        self.supervisor.desired.defined.as_ref().map(|defined| defined.locks.clone()).unwrap_or_default()
+        self.node.desired.defined.as_ref().map(|defined| defined.locks.clone()).unwrap_or_default()
     }
 
     /// Schedules an update if jobs have other locks than before.
@@ -132,12 +132,12 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                         event = log_event::COORDINATION_SECURED,
                         changed,
                         "{}'s access lists are as the authentication file here says",
-                        C::Session::SERVICE,
+                        C::SERVICE,
                     );
                 }
                 let refused: Vec<_> = refused.into_iter().map(|(path, why)| Damage::new(path, why)).collect();
                 self.found_damage(Source::Rights, refused);
-                if !self.supervisor.has_reported_open_paths {
+                if !self.node.has_reported_open_paths {
                     self.housekeeping.rights.under_way =
                         Some(check_exposure(self.context.clone(), self.locks_of_jobs()));
                 }
@@ -149,14 +149,14 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             }
         };
         if !is_done {
-            let pause = if self.supervisor.has_reported_open_paths { AGAIN_AFTER } else { AFTER };
+            let pause = if self.node.has_reported_open_paths { AGAIN_AFTER } else { AFTER };
             let again = self.now() + pause;
             self.housekeeping.rights.at.get_or_insert(again);
         }
     }
 
     fn warn_of_exposure(&mut self, exposed: &[String]) {
-        if std::mem::replace(&mut self.supervisor.has_reported_open_paths, true) {
+        if std::mem::replace(&mut self.node.has_reported_open_paths, true) {
             return;
         }
         for exposure in exposed {

@@ -26,7 +26,7 @@ use super::SessionLoop;
 use super::step::{Request, Retry};
 use super::step_result::StepResult;
 use crate::recipes::place;
-use crate::tree::{Connect, Session};
+use crate::tree::Session;
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::lease::longest_standstill;
 use cronkeeper_core::ledger::{Change, CommitId};
@@ -110,10 +110,10 @@ impl StandstillGuard {
     }
 }
 
-impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
+impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
     /// Checks the daemon's loop, and steps down or comes back accordingly.
     pub(super) fn watch_loop(&mut self) {
-        let (now, turned) = (self.now(), *self.supervisor.service.turned.borrow());
+        let (now, turned) = (self.now(), *self.node.service.turned.borrow());
         let before = self.standstill.watch.is;
         self.standstill.watch.is = self.standstill.watch.check(turned, now, self.timeout);
         let stood_ms = millis(now.since(turned));
@@ -136,7 +136,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 self.revoke_lease();
                 // The loop may be turning right now. The lease is revoked first, because the loop reports its turn
                 // before it reads the lease: if no turn is visible here, the loop will read the revoked lease.
-                if *self.supervisor.service.turned.borrow() == turned {
+                if *self.node.service.turned.borrow() == turned {
                     self.release_unreceived();
                     self.release_job_locks();
                 } else {
@@ -175,7 +175,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     /// The request that removes the node's own entries but keeps the session; `None` if it is not needed.
-    pub(super) fn leave_cluster(&mut self) -> Option<Request<<C::Session as Session>::Watch>> {
+    pub(super) fn leave_cluster(&mut self) -> Option<Request<C::Watch>> {
         let is_wanted = self.standstill.watch.is == Standstill::OutOfCluster
             && self.membership.is_present()
             && self.candidacy.retired.is_none();

@@ -15,10 +15,10 @@ use crate::paths;
 use crate::recipes::context::{self, SessionError};
 use crate::recipes::damage::{Damage, Source};
 use crate::recipes::give_up::{self, Leftover};
+use crate::recipes::node::Desired;
 use crate::recipes::place::{OpenAt, Proof};
-use crate::recipes::supervisor::Desired;
 use crate::recipes::{entry, place, requests, transfer, wanted};
-use crate::tree::{Connect, Error, Session};
+use crate::tree::{Error, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::Event;
 use cronkeeper_core::log_event::TARGET;
@@ -73,7 +73,7 @@ impl Retry {
     }
 }
 
-impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
+impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
     /// Starts the most urgent request, unless one is in flight.
     pub(super) fn start_step(&mut self, now: Uptime) {
         if self.step.under_way.is_none()
@@ -84,9 +84,9 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    fn next_request(&mut self, now: Uptime) -> Option<(Task, Request<<C::Session as Session>::Watch>)> {
+    fn next_request(&mut self, now: Uptime) -> Option<(Task, Request<C::Watch>)> {
         let context = self.context.clone();
-        if self.supervisor.desired.leave.is_some() {
+        if self.node.desired.leave.is_some() {
             return Some((Task::Leave, Box::pin(async { place::leave(context).await.map(|()| StepResult::Left) })));
         }
         if let Some(retired) = self.candidacy.retired.clone() {
@@ -105,17 +105,14 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             return None;
         }
         if self.membership.state == OwnMemberState::Unprepared {
-            let known = self.supervisor.cluster.clone().or_else(|| self.supervisor.store.cluster());
-            let new = (self.supervisor.options.uuid)().to_string();
+            let known = self.node.cluster.clone().or_else(|| self.node.store.cluster());
+            let new = (self.node.options.uuid)().to_string();
             let preparing = async { entry::prepare(context, known, new).await.map(StepResult::Cluster) };
             return Some((Task::Prepare, Box::pin(preparing)));
         }
         if !self.membership.is_present() {
-            let (member, left, is_closed) = (
-                self.supervisor.member(self.timeout),
-                self.leftover(),
-                self.membership.state == OwnMemberState::Closed,
-            );
+            let (member, left, is_closed) =
+                (self.node.member(self.timeout), self.leftover(), self.membership.state == OwnMemberState::Closed);
             self.membership.must_publish = false;
             let entering = async move { entry::enter(context, member, left, is_closed).await.map(StepResult::Entered) };
             return Some((Task::Enter, Box::pin(entering)));
@@ -127,7 +124,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             let reading = async { wanted::read_own(context).await.map(StepResult::Wanted) };
             return Some((Task::ReadWanted, Box::pin(reading)));
         }
-        if self.supervisor.desired.resign && self.candidacy.is_join_unclear && self.candidacy.candidate.is_none() {
+        if self.node.desired.resign && self.candidacy.is_join_unclear && self.candidacy.candidate.is_none() {
             return Some((
                 Task::Clear,
                 Box::pin(async { place::clear(context).await.map(|()| StepResult::Withdrawn) }),
@@ -142,13 +139,13 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if let Some(step) = self.next_step(now) {
             return Some(step);
         }
-        if !self.supervisor.left_by_dead.is_empty() {
+        if !self.node.left_by_dead.is_empty() {
             let left = self.left_by_dead();
             let settling = async move { give_up::end_runs(&context, &left).await.map(|()| StepResult::LeftSettled) };
             return Some((Task::SettleLeft, Box::pin(settling)));
         }
         if std::mem::take(&mut self.membership.must_publish) {
-            let member = self.supervisor.member(self.timeout);
+            let member = self.node.member(self.timeout);
             let publishing = async { entry::publish(context, member).await.map(StepResult::Published) };
             return Some((Task::Publish, Box::pin(publishing)));
         }
@@ -166,9 +163,9 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     /// The next request on the way into the queue, to its front and into a term.
-    fn next_step(&mut self, now: Uptime) -> Option<(Task, Request<<C::Session as Session>::Watch>)> {
+    fn next_step(&mut self, now: Uptime) -> Option<(Task, Request<C::Watch>)> {
         let context = self.context.clone();
-        let Desired { campaign, resign, .. } = self.supervisor.desired;
+        let Desired { campaign, resign, .. } = self.node.desired;
         // The daemon is notified of the end of a term before it is of a new candidate.
         let is_reported = self.candidacy.over.is_none();
         let wants_position = campaign && !resign && is_reported && self.loop_turns() && self.wanted.may_join();
@@ -201,21 +198,21 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     fn open_at(&self) -> OpenAt {
         match self.candidacy.is_queue_closed {
-            true => OpenAt::Member(context::json(&self.supervisor.member(self.timeout))),
+            true => OpenAt::Member(context::json(&self.node.member(self.timeout))),
             false => OpenAt::Queue,
         }
     }
 
     /// Reads the queue and the members. A leader also reads the damaged paths again.
-    fn survey(&mut self) -> Request<<C::Session as Session>::Watch> {
+    fn survey(&mut self) -> Request<C::Watch> {
         let context = self.context.clone();
         let is_leader = self.candidacy.leads();
         if !is_leader {
             self.membership.of_others = None;
         }
         let wants_watch = is_leader && self.membership.of_others.is_none();
-        let known = self.supervisor.cluster.clone().filter(|_| is_leader);
-        let damaged = if is_leader { self.supervisor.damages.paths(Source::Ledger) } else { Vec::new() };
+        let known = self.node.cluster.clone().filter(|_| is_leader);
+        let damaged = if is_leader { self.node.damages.paths(Source::Ledger) } else { Vec::new() };
         Box::pin(async move {
             if let Some(known) = known {
                 entry::keep_cluster(&context, known).await?;
@@ -225,7 +222,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         })
     }
 
-    fn verify(&mut self) -> Request<<C::Session as Session>::Watch> {
+    fn verify(&mut self) -> Request<C::Watch> {
         self.membership.must_verify = false;
         let (context, candidate) = (self.context.clone(), self.candidacy.candidate.clone());
         let (is_leader, wants_watch) = (self.candidacy.leads(), self.wants_watch());
@@ -237,34 +234,29 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     /// A node that leads or runs jobs watches its own entries.
     fn wants_watch(&self) -> bool {
-        self.candidacy.leads() || self.supervisor.desired.busy
+        self.candidacy.leads() || self.node.desired.busy
     }
 
     /// Sessions whose entries may be removed at once: this process's own earlier ones, and those of dead processes.
     pub(super) fn removable(&self) -> Vec<SessionId> {
-        self.supervisor.store.removable().into_iter().chain(self.supervisor.earlier.iter().cloned()).collect()
+        self.node.store.removable().into_iter().chain(self.node.earlier.iter().cloned()).collect()
     }
 
     fn leftover(&self) -> Leftover {
-        let successor = Some(self.supervisor.service.events.clone());
-        let left = self.supervisor.left.iter().cloned().collect();
-        Leftover {
-            sessions: self.removable(),
-            left,
-            successor,
-            ..Leftover::of_the_dead(self.supervisor.store.as_ref())
-        }
+        let successor = Some(self.node.service.events.clone());
+        let left = self.node.left.iter().cloned().collect();
+        Leftover { sessions: self.removable(), left, successor, ..Leftover::of_the_dead(self.node.store.as_ref()) }
     }
 
     /// What the servers may have given back to sessions that had left nothing. Not urgent, so it does not delay the start.
     fn left_by_dead(&self) -> Leftover {
-        let successor = Some(self.supervisor.service.events.clone());
-        let dead = self.supervisor.left_by_dead.iter().cloned().collect();
-        Leftover { dead, successor, ..Leftover::of_the_dead(self.supervisor.store.as_ref()) }
+        let successor = Some(self.node.service.events.clone());
+        let dead = self.node.left_by_dead.iter().cloned().collect();
+        Leftover { dead, successor, ..Leftover::of_the_dead(self.node.store.as_ref()) }
     }
 
     fn dead(&self) -> BTreeSet<SessionId> {
-        self.supervisor.store.removable().into_iter().collect()
+        self.node.store.removable().into_iter().collect()
     }
 
     pub(super) fn retry_step(&mut self, error: SessionError) {
@@ -276,10 +268,10 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.wanted.must_read |= self.wanted.watch.is_none();
         match error {
             SessionError::SessionOver => self.note_error(error),
-            SessionError::NoRoot | SessionError::RootInCluster { .. } if !self.supervisor.has_joined => {
+            SessionError::NoRoot | SessionError::RootInCluster { .. } if !self.node.has_joined => {
                 self.note_error(error)
             }
-            SessionError::NoAuth(detail) if !self.supervisor.has_joined && self.step.task.is_of_the_start() => {
+            SessionError::NoAuth(detail) if !self.node.has_joined && self.step.task.is_of_the_start() => {
                 self.fail_auth(detail)
             }
             SessionError::NoAuth(detail) => self.not_allowed(&detail),
@@ -318,6 +310,6 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// Tries the next request after this pause, and reports why.
     pub(super) fn postpone_step(&mut self, retry: Duration, error: String) {
         self.step.retry = Retry::from(self.now() + retry);
-        self.supervisor.emit(Event::Unreachable { retry, error });
+        self.node.emit(Event::Unreachable { retry, error });
     }
 }

@@ -20,7 +20,7 @@ use crate::recipes::place::{Ahead, Behind, Look, Opened, Survey, Verified, Writt
 use crate::recipes::store::ClaimError;
 use crate::recipes::transfer::Successor;
 use crate::recipes::wanted::Wanted;
-use crate::tree::{Connect, Session};
+use crate::tree::Session;
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::{Event, Failure, TransferError};
 use cronkeeper_core::log_event::{self, TARGET};
@@ -55,9 +55,9 @@ pub enum StepResult<W> {
     Survey(Survey<W>, RereadResult),
 }
 
-impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
+impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
     /// Applies the result of the request in flight.
-    pub(super) fn finish_step(&mut self, found: Result<StepResult<<C::Session as Session>::Watch>, SessionError>) {
+    pub(super) fn finish_step(&mut self, found: Result<StepResult<C::Watch>, SessionError>) {
         self.step.under_way = None;
         let task = self.step.task;
         self.standstill.is_leaving = false;
@@ -97,7 +97,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             }
             // The member must not be recreated before the loss of the old one was handled.
             StepResult::Published(is_there) => self.membership.must_verify |= !is_there,
-            StepResult::LeftSettled => self.supervisor.left_by_dead.clear(),
+            StepResult::LeftSettled => self.node.left_by_dead.clear(),
             StepResult::Renumbered(is_done) => self.renumbered(is_done),
             StepResult::Leader(ahead) => {
                 if let Some(ahead) = ahead {
@@ -112,17 +112,17 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     fn claim(&mut self, cluster: String) {
-        match self.supervisor.store.claim(&cluster) {
+        match self.node.store.claim(&cluster) {
             Ok(()) => {
                 self.membership.prepared();
-                self.supervisor.cluster = Some(cluster);
+                self.node.cluster = Some(cluster);
             }
-            Err(ClaimError::OtherCluster { ours }) if self.supervisor.has_joined => {
+            Err(ClaimError::OtherCluster { ours }) if self.node.has_joined => {
                 let error = format!("{} holds the id of cluster {cluster}, expected {ours}", paths::CLUSTER);
                 self.postpone_step(self.timeout / 5, error);
             }
             Err(ClaimError::OtherCluster { ours }) => {
-                let service = self.supervisor.options.service.clone();
+                let service = self.node.options.service.clone();
                 let failure = Failure::OtherCluster { ours, theirs: cluster, service };
                 self.link.ended = Some(SessionEnd::Failed(failure));
             }
@@ -136,14 +136,14 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             Entered::Yes => {
                 self.membership.state = OwnMemberState::Present;
                 let removed = self.removable();
-                self.supervisor.note_left(&removed);
+                self.node.note_left(&removed);
                 self.membership.name_wanted_until = None;
                 self.candidacy.survey_at = self.now();
                 self.link.on_member();
-                if self.supervisor.has_joined {
+                if self.node.has_joined {
                     self.let_others_restore();
                 }
-                self.supervisor.emit(Event::Session { id: self.id.clone(), timeout: self.timeout });
+                self.node.emit(Event::Session { id: self.id.clone(), timeout: self.timeout });
                 self.report_resumed();
                 self.warn_if_open_to_everybody();
             }
@@ -163,8 +163,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         let unknown = if session.is_none() { self.timeout } else { LONGEST_TIMEOUT };
         let timeout = timeout.unwrap_or(unknown).clamp(self.timeout, LONGEST_WAIT);
         let until = *self.membership.name_wanted_until.get_or_insert(now + timeout * 2);
-        let node = self.supervisor.identity.node.clone();
-        let is_own = |id: &SessionId| self.removable().contains(id) || self.supervisor.left.contains(id);
+        let node = self.node.identity.node.clone();
+        let is_own = |id: &SessionId| self.removable().contains(id) || self.node.left.contains(id);
         if now >= until && !session.is_some_and(is_own) {
             self.link.ended = Some(SessionEnd::Failed(Failure::NameTaken { node, holder }));
             return;
@@ -174,7 +174,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     fn joined(&mut self, candidate: CandidateName) {
         self.candidacy.is_join_unclear = false;
-        self.supervisor.has_joined = true;
+        self.node.has_joined = true;
         if queue::sequence(&candidate.0).is_some_and(|sequence| sequence >= queue::HIGH_SEQUENCE)
             && !std::mem::replace(&mut self.candidacy.is_high_sequence_reported, true)
         {
@@ -189,10 +189,10 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.candidacy.role = Role::None;
         self.candidacy.following = None;
         self.candidacy.candidate = Some(candidate.clone());
-        self.supervisor.emit(Event::Joined { candidate });
+        self.node.emit(Event::Joined { candidate });
     }
 
-    fn on_position(&mut self, look: Look<<C::Session as Session>::Watch>) {
+    fn on_position(&mut self, look: Look<C::Watch>) {
         match look {
             Look::First(candidate) => {
                 self.found_damage(Source::Queue, None);
@@ -222,7 +222,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     fn adopt(&mut self, candidate: &CandidateName) {
         if self.candidacy.candidate.as_ref() != Some(candidate) {
             self.candidacy.candidate = Some(candidate.clone());
-            self.supervisor.emit(Event::Joined { candidate: candidate.clone() });
+            self.node.emit(Event::Joined { candidate: candidate.clone() });
         }
     }
 
@@ -234,10 +234,10 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             return;
         }
         let Behind { candidate, predecessor, predecessor_node, leader: _, leader_node } = behind;
-        self.supervisor.emit(Event::Following { candidate, predecessor, predecessor_node, leader_node });
+        self.node.emit(Event::Following { candidate, predecessor, predecessor_node, leader_node });
     }
 
-    fn opened(&mut self, opened: Option<Opened<<C::Session as Session>::Watch>>) {
+    fn opened(&mut self, opened: Option<Opened<C::Watch>>) {
         let (&Role::First(since), Some(candidate)) = (&self.candidacy.role, self.candidacy.candidate.clone()) else {
             return;
         };
@@ -256,14 +256,14 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
         let now = self.now();
         let is_proven = opened.written.is_some() || self.lease.lease.holds(now);
-        let is_wanted = !self.supervisor.desired.resign && self.supervisor.desired.leave.is_none();
+        let is_wanted = !self.node.desired.resign && self.node.desired.leave.is_none();
         if !self.link.is_connected || !is_proven || !is_wanted {
             return;
         }
-        if self.supervisor.newest_token >= Some(opened.token) {
+        if self.node.newest_token >= Some(opened.token) {
             return self.leave_returned_candidate(&candidate);
         }
-        self.supervisor.newest_token = Some(opened.token);
+        self.node.newest_token = Some(opened.token);
         self.emit_term_over();
         self.found_damage(Source::Ledger, opened.damaged);
         self.report_time(opened.written);
@@ -277,7 +277,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.lease.has_acted = now < lease_until;
         self.schedule_access_update();
         let took = now.since(since);
-        self.supervisor.emit(Event::Elected { term, lease_until, snapshot: opened.snapshot, took });
+        self.node.emit(Event::Elected { term, lease_until, snapshot: opened.snapshot, took });
         // The leader before may be gone: whoever asks who is missing must not wait for the next survey.
         self.candidacy.survey_at = now;
     }
@@ -303,7 +303,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// lease is renewed. If the node has runs in flight, they depend on the same lease, and it is not taken from them.
     fn lease_to_act_by(&mut self, now: Uptime) -> Uptime {
         let until = self.lease.lease.until();
-        if until >= now + self.timeout / 4 || self.supervisor.desired.busy {
+        if until >= now + self.timeout / 4 || self.node.desired.busy {
             return until;
         }
         self.lease.acts_beyond = until;
@@ -349,12 +349,12 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if let Some(Written { sent, time: Some(time) }) = written {
             self.lease.timed_at = Some(sent);
             self.lease.has_time = true;
-            self.supervisor.time = Some(time);
-            self.supervisor.emit(Event::Time(time));
+            self.node.time = Some(time);
+            self.node.emit(Event::Time(time));
         }
     }
 
-    fn verified(&mut self, verified: Verified<<C::Session as Session>::Watch>) {
+    fn verified(&mut self, verified: Verified<C::Watch>) {
         self.membership.watches = verified.watches.into_iter().map(fired).collect();
         if !verified.has_candidate {
             self.candidacy.candidate = None;
@@ -369,7 +369,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             self.candidacy.role = Role::None;
         }
         let lost = !verified.has_member || (is_leader && (!verified.has_candidate || verified.is_preceded));
-        if lost && (is_leader || self.supervisor.desired.busy) {
+        if lost && (is_leader || self.node.desired.busy) {
             self.revoke_lease();
             self.lose_term(TermEnd::EntryGone);
         } else {
@@ -379,7 +379,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     fn report_resumed(&mut self) {
         if self.link.is_connected && self.membership.is_present() && self.link.resume() {
-            self.supervisor.emit(Event::Resumed { session: self.id.clone() });
+            self.node.emit(Event::Resumed { session: self.id.clone() });
             // Perhaps by other servers, which have lost something.
             self.let_others_restore();
             self.listen_again();
@@ -398,10 +398,10 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             self.candidacy.is_join_unclear = false;
         }
         self.committer.release();
-        if std::mem::take(&mut self.supervisor.desired.resign) {
+        if std::mem::take(&mut self.node.desired.resign) {
             // A term is over before its node has withdrawn, even if the last answers are still to come.
             self.emit_term_over();
-            self.supervisor.emit(Event::Withdrawn);
+            self.node.emit(Event::Withdrawn);
         }
     }
 
@@ -412,7 +412,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.candidacy.survey_at = self.candidacy.survey_at.min(soonest);
     }
 
-    fn surveyed(&mut self, survey: Survey<<C::Session as Session>::Watch>) {
+    fn surveyed(&mut self, survey: Survey<C::Watch>) {
         self.candidacy.surveyed(self.now());
         match survey.changed {
             Some(watch) if self.candidacy.leads() => self.membership.of_others = Some(fired(watch)),
@@ -426,12 +426,12 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.membership.must_publish |=
             self.membership.is_present() && !survey.members.iter().any(|member| member.node == self.context.me.node);
         self.reading.waiting.extend(self.reading.refused.drain(..));
-        if !self.supervisor.damages.paths(Source::OperatorRequests).is_empty() {
+        if !self.node.damages.paths(Source::OperatorRequests).is_empty() {
             self.listen_again();
         }
         self.update_access_for(&survey.members);
         self.found_damage(Source::Members, survey.damaged);
-        self.supervisor.emit(Event::Members(survey.members));
+        self.node.emit(Event::Members(survey.members));
     }
 
     /// The queue was read without a watch.

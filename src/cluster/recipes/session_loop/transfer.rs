@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::SessionLoop;
 use crate::recipes::transfer::Successor;
-use crate::tree::Connect;
+use crate::tree::Session;
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::{self, Event, TransferError};
 use cronkeeper_core::term::{NodeName, TermEnd};
@@ -58,7 +58,7 @@ impl Transfer {
     }
 }
 
-impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
+impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
     pub(super) fn transfer(&mut self, to: NodeName) {
         if self.candidacy.leads() && matches!(self.candidacy.transfer, Transfer::None) {
             self.candidacy.transfer = Transfer::Wanted(to, self.now() + WITHIN);
@@ -86,7 +86,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         let Transfer::Certain(successor, _) = std::mem::replace(&mut self.candidacy.transfer, Transfer::None) else {
             return;
         };
-        self.supervisor.note(election::Request::Resign);
+        self.node.note(election::Request::Resign);
         self.lose_term(TermEnd::Resigned);
         self.candidacy.transfer = Transfer::Due(successor);
     }
@@ -123,6 +123,6 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     fn not_transferred(&self, to: NodeName, why: TransferError) {
-        self.supervisor.emit(Event::NotTransferred { to, why });
+        self.node.emit(Event::NotTransferred { to, why });
     }
 }

@@ -3,7 +3,7 @@
 use super::{BoxFuture, SessionLoop, fired};
 use crate::recipes::damage::Source;
 use crate::recipes::wanted::Wanted;
-use crate::tree::{Connect, Session};
+use crate::tree::Session;
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::election::Event;
 use cronkeeper_core::run::NodeControl;
@@ -28,13 +28,13 @@ impl WantedOfNode {
     }
 }
 
-impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
-    pub(super) fn read_wanted(&mut self, wanted: Wanted<<C::Session as Session>::Watch>) {
+impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
+    pub(super) fn read_wanted(&mut self, wanted: Wanted<C::Watch>) {
         self.wanted.watch = Some(fired(wanted.watch));
         self.found_damage(Source::Wanted, wanted.damage);
         if self.wanted.known.as_ref() != Some(&wanted.control) {
             self.wanted.known = Some(wanted.control.clone());
-            self.supervisor.emit(Event::Wanted(wanted.control));
+            self.node.emit(Event::Wanted(wanted.control));
         }
     }
 

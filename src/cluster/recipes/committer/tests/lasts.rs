@@ -4,6 +4,7 @@ use super::*;
 use crate::recipes::context::json;
 use crate::recipes::tests_support::Right;
 use crate::test_records::{record, success};
+use crate::tree::Op;
 use cronkeeper_core::ledger::Last;
 use cronkeeper_core::run::{Outcome, RunEnd};
 use jiff::Timestamp;

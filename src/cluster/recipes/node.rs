@@ -1,0 +1,208 @@
+//! A node, whatever session it has: what the daemon wants of it, and what it keeps from one session to the next.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::damage::Damages;
+use super::store::SessionStore;
+use crate::state_dir::KEPT_SESSIONS;
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::clock::server::ServerTime;
+use cronkeeper_core::coordination::{self, Service};
+use cronkeeper_core::election::{self, Defined, Member, Published};
+use cronkeeper_core::ledger::{self, Change, Commit, CommitId};
+use cronkeeper_core::run::millis;
+use cronkeeper_core::term::{FencingToken, NodeName, SessionId};
+
+/// This node's identity, as published in its member and its candidate.
+#[derive(Clone, Debug)]
+pub struct NodeIdentity {
+    pub node: NodeName,
+    pub host: String,
+    pub pid: u32,
+    /// Name of the account that it runs as.
+    pub user: String,
+    /// Version of the cronkeeper program.
+    pub version: String,
+    /// When the process started.
+    pub started_at: Timestamp,
+}
+
+/// Further settings of the backend.
+pub struct Options {
+    /// The service's address, for messages.
+    pub service: String,
+    /// The root that the address names, for messages; `/` if it names none.
+    pub root: String,
+    /// Draws the uuid of a session's candidates, and of a new cluster.
+    pub uuid: Box<dyn FnMut() -> Uuid + Send>,
+    /// How long a job must be absent from every node's files before the leader removes its records; `None`: never.
+    pub forget_after: Option<Duration>,
+}
+
+/// The state of a node that lasts longer than a session.
+pub struct Node {
+    pub identity: NodeIdentity,
+    /// Records sessions and the cluster's id in the state directory.
+    pub store: Box<dyn SessionStore>,
+    /// The channels to and from the daemon.
+    pub service: Service,
+    pub options: Options,
+    pub desired: Desired,
+    /// Requests of the daemon that wait for a session.
+    pub backlog: VecDeque<Deferred>,
+    /// The cluster's id; absent until a session has read it.
+    pub cluster: Option<String>,
+    /// This process's own earlier sessions, whose entries may be removed.
+    pub earlier: Vec<SessionId>,
+    /// The last of this node's sessions whose entries are gone, unless the servers lose that.
+    pub left: VecDeque<SessionId>,
+    /// Those of them that dead processes had, until the runs are settled that the servers may have given back to them.
+    pub left_by_dead: Vec<SessionId>,
+    /// The newest reading of the servers' clock.
+    pub time: Option<ServerTime>,
+    /// The node has been in the queue, so what the servers refuse from now on is not a mistake in its setup.
+    pub has_joined: bool,
+    /// The warning about paths that are open to others was logged, or there was no need for it.
+    pub has_reported_open_paths: bool,
+    /// The paths that cannot be read, written or trusted.
+    pub damages: Damages,
+    /// The fencing token of this process's newest term.
+    pub newest_token: Option<FencingToken>,
+}
+
+/// The state that the daemon wants, as last requested.
+#[derive(Default)]
+pub struct Desired {
+    /// The node should be in the queue.
+    pub campaign: bool,
+    /// The node should leave the queue; the daemon is notified when it has.
+    pub resign: bool,
+    /// The node should leave the cluster, at the latest at this instant.
+    pub leave: Option<Uptime>,
+    /// Runs are in flight here.
+    pub busy: bool,
+    /// The data to publish to the other nodes.
+    pub published: Published,
+    /// The jobs of this node's file; absent until the daemon has loaded it.
+    pub defined: Option<Arc<Defined>>,
+}
+
+/// A request that waits for a session. Fenced changes never wait: without a session there is no candidate to guard
+/// them.
+pub enum Deferred {
+    /// A change that no candidate guards.
+    Commit(CommitId, Change),
+    Read(ledger::Request),
+}
+
+impl Node {
+    pub fn new(identity: NodeIdentity, store: Box<dyn SessionStore>, service: Service, options: Options) -> Self {
+        let left_by_dead = store.left();
+        let left = left_by_dead.iter().cloned().collect();
+        Self {
+            identity,
+            store,
+            service,
+            options,
+            desired: Desired::default(),
+            backlog: VecDeque::new(),
+            cluster: None,
+            earlier: Vec::new(),
+            left,
+            left_by_dead,
+            time: None,
+            has_joined: false,
+            has_reported_open_paths: false,
+            damages: Damages::default(),
+            newest_token: None,
+        }
+    }
+
+    /// Records that the entries of these sessions are gone.
+    pub fn note_left(&mut self, sessions: &[SessionId]) {
+        self.store.note_left(sessions);
+        self.earlier.retain(|session| !sessions.contains(session));
+        self.left.extend(sessions.iter().cloned());
+        self.left.drain(..self.left.len().saturating_sub(KEPT_SESSIONS));
+    }
+
+    /// Handles a request without a session. Returns true if the daemon is done.
+    pub fn handle_without_session(&mut self, request: coordination::Request) -> bool {
+        match request {
+            coordination::Request::Election(request) => return self.note_without_session(request),
+            coordination::Request::Ledger(ledger::Request::Commit { id, change }) => {
+                if change.is_fenced() {
+                    self.answer(id, Commit::Fenced);
+                } else {
+                    self.backlog.push_back(Deferred::Commit(id, change));
+                }
+            }
+            // Watches end with the term, and there is none.
+            coordination::Request::Ledger(ledger::Request::Watch(_) | ledger::Request::WatchOwn(_)) => {}
+            coordination::Request::Ledger(read) => self.backlog.push_back(Deferred::Read(read)),
+            // Locks end with the session, and there is none.
+            coordination::Request::Lock(_) => {}
+        }
+        false
+    }
+
+    fn note_without_session(&mut self, request: election::Request) -> bool {
+        let is_leave = request == election::Request::Leave;
+        if let election::Request::Transfer(to) = &request {
+            self.emit(election::Event::NotTransferred { to: to.clone(), why: election::TransferError::NotLeading });
+        }
+        self.note(request);
+        if std::mem::take(&mut self.desired.resign) {
+            self.emit(election::Event::Withdrawn);
+        }
+        if is_leave {
+            self.emit(election::Event::Left);
+        }
+        is_leave
+    }
+
+    /// Records what the daemon wants. The caller handles [`election::Request::Leave`].
+    pub fn note(&mut self, request: election::Request) {
+        match request {
+            election::Request::Campaign => self.desired.campaign = true,
+            election::Request::Resign => {
+                self.desired.campaign = false;
+                self.desired.resign = true;
+            }
+            election::Request::Busy(busy) => self.desired.busy = busy,
+            election::Request::Publish(published) => self.desired.published = published,
+            election::Request::Define(defined) => self.desired.defined = Some(defined),
+            election::Request::Leave => self.desired.campaign = false,
+            // Handled by the session that leads.
+            election::Request::Transfer(_) => {}
+        }
+    }
+
+    /// Emits an event of the election to the daemon. That the daemon is gone shows in its closed request channel.
+    pub fn emit(&self, event: election::Event) {
+        self.service.emit(coordination::Event::Election(event));
+    }
+
+    /// Emits an event of the ledger to the daemon.
+    pub fn emit_ledger(&self, event: ledger::Event) {
+        self.service.emit(coordination::Event::Ledger(event));
+    }
+
+    /// Answers a commit that was not accepted, as far as is known.
+    pub fn answer(&self, id: CommitId, answer: Commit) {
+        self.emit_ledger(ledger::Event::Answered { id, answer, before: None });
+    }
+
+    /// The data of the node's member.
+    pub fn member(&self, session_timeout: Duration) -> Member {
+        let session_timeout_ms = Some(millis(session_timeout));
+        let NodeIdentity { node, host, pid, version, started_at, .. } = self.identity.clone();
+        let published = self.desired.published.clone();
+        Member { v: 1, node, host, pid, version, started_at, session_timeout_ms, published }
+    }
+}
