@@ -7,7 +7,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::damage::Damages;
+use super::damage::{Damage, Damages, NewDamage, Source};
+use super::give_up::Leftover;
 use super::store::SessionStore;
 use crate::state_dir::KEPT_SESSIONS;
 use cronkeeper_core::clock::Uptime;
@@ -16,6 +17,7 @@ use cronkeeper_core::coordination::{self, Service};
 use cronkeeper_core::election::{self, Defined, Member, Published};
 use cronkeeper_core::ledger::{self, Change, Commit, CommitId};
 use cronkeeper_core::run::millis;
+use cronkeeper_core::run_lock;
 use cronkeeper_core::term::{FencingToken, NodeName, SessionId};
 
 /// This node's identity, as published in its member and its candidate.
@@ -131,6 +133,25 @@ impl Node {
         self.left.drain(..self.left.len().saturating_sub(KEPT_SESSIONS));
     }
 
+    /// Sessions whose entries may be removed at once: this process's own earlier ones, and those of dead processes.
+    pub fn removable(&self) -> Vec<SessionId> {
+        self.store.removable().into_iter().chain(self.earlier.iter().cloned()).collect()
+    }
+
+    /// What the node's earlier sessions may have left.
+    pub fn leftover(&self) -> Leftover {
+        let successor = Some(self.service.events.clone());
+        let left = self.left.iter().cloned().collect();
+        Leftover { sessions: self.removable(), left, successor, ..Leftover::of_the_dead(self.store.as_ref()) }
+    }
+
+    /// What the servers may have given back to sessions that had left nothing. Not urgent, so it does not delay the start.
+    pub fn leftover_by_dead(&self) -> Leftover {
+        let successor = Some(self.service.events.clone());
+        let dead = self.left_by_dead.iter().cloned().collect();
+        Leftover { dead, successor, ..Leftover::of_the_dead(self.store.as_ref()) }
+    }
+
     /// Handles a request without a session. Returns true if the daemon is done.
     pub fn handle_without_session(&mut self, request: coordination::Request) -> bool {
         match request {
@@ -191,6 +212,35 @@ impl Node {
     /// Emits an event of the ledger to the daemon.
     pub fn emit_ledger(&self, event: ledger::Event) {
         self.service.emit(coordination::Event::Ledger(event));
+    }
+
+    /// Emits an event of this node's locks to the daemon.
+    pub fn emit_lock(&self, event: run_lock::Event) {
+        self.service.emit(coordination::Event::Lock(event));
+    }
+
+    /// Replaces the damaged paths that `source` has found.
+    pub fn found_damage(&mut self, source: Source, found: impl IntoIterator<Item = Damage>) {
+        let news = self.damages.found(source, found);
+        self.report_damage(news);
+    }
+
+    /// Adds a damaged path.
+    pub fn damaged(&mut self, source: Source, damage: Damage) {
+        let news = self.damages.add(source, damage);
+        self.report_damage(news);
+    }
+
+    /// Removes a path that is no longer damaged.
+    pub fn mended(&mut self, source: Source, path: &str) {
+        let news = self.damages.mend(source, path);
+        self.report_damage(news);
+    }
+
+    fn report_damage(&self, news: Option<NewDamage>) {
+        if let Some(NewDamage { all, new }) = news {
+            self.emit(election::Event::Damaged { all, new });
+        }
     }
 
     /// Answers a commit that was not accepted, as far as is known.

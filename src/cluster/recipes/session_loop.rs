@@ -1,111 +1,83 @@
 //! The event loop of a node under one session.
 //!
-//! Each turn handles one event, then starts the requests that follow from it. At most one request of the election is in
-//! flight, the [`step`]; commits, lease renewals, watches and reads run beside it. The loop waits for every request it
-//! has sent until the session ends. A lost connection is only a pause: the loop sends nothing meanwhile, and verifies
-//! the node's own entries once it is connected again.
+//! Each turn handles one event, then starts the requests that follow from it. The [`election`] decides about the node's
+//! place in the cluster, and has at most one request of its own in flight; commits, lease renewals, watches and reads
+//! run beside it. The loop waits for every request it has sent until the session ends. A lost connection is only a
+//! pause: the loop sends nothing meanwhile, and verifies the node's own entries once it is connected again.
 //!
 //! ```text
-//!   session_loop ─┬─ link          the connection, and what the daemon knows of the session
-//!                 ├─ membership    the node's own member
-//!                 ├─ candidacy     the node's candidate, its position in the queue, its term
-//!                 ├─ lease         how long the node may act, and how its term ends
-//!                 ├─ standstill    steps down while the daemon's loop does not turn
-//!                 ├─ reading       reads that the daemon requested (in `daemon_requests`)
-//!                 ├─ job_locks     locks of this node's runs
+//!   session_loop ─┬─ election      the connection, the node's own entries, its term and its lease
+//!                 ├─ committer     guarded writes to the ledger
+//!                 ├─ watcher       runs of other nodes
 //!                 ├─ operators     requests of operators (in `operator_requests`)
-//!                 ├─ wanted        what operators want of this node
-//!                 └─ housekeeping  access lists, trimming, forgotten jobs, tasks that keep failing
+//!                 ├─ reading       reads that the daemon requested
+//!                 ├─ job_locks     locks of this node's runs
+//!                 └─ housekeeping  access lists (`rights`), trimming, forgotten jobs, tasks that keep failing
 //! ```
 //!
-//! [`step`] chooses the election's next request, [`step_result`] applies its result, and [`reread`] reads damaged paths
-//! again. [`daemon_requests`] and [`operator_requests`] handle requests from outside, [`transfer`] hands leadership
-//! over, and [`ending`] ends the session. [`rights`], [`forgetting`] and [`failing`] are the parts of housekeeping.
+//! The parts decide what follows from an event, the election by [`Act`]s. The loop selects the next event, and does
+//! what was decided.
 
+mod act;
 mod candidacy;
-mod daemon_requests;
+mod election;
 mod ending;
 mod failing;
 mod forgetting;
+mod futures;
 mod job_locks;
 mod lease;
 mod link;
 mod membership;
 mod operator_requests;
+mod reading;
 mod reread;
 mod rights;
 mod standstill;
 mod step;
-mod step_result;
+mod surveys;
+mod task;
 mod transfer;
 mod wanted;
 
-use std::pin::Pin;
-use std::time::Duration;
-
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
-
 use super::committer::{Committer, Completed};
 use super::context::{self, LocalNode, SessionContext, SessionError};
-use super::forget;
+use super::damage::{Damage, Source};
 use super::node::{Deferred, Node, NodeIdentity};
+use super::transaction;
 use super::trim::{CompletedTrim, Trimmer};
 use super::watcher::{CompletedWatch, Watcher};
+use crate::paths;
 use crate::queue;
-use crate::tree::{CommitError, Committed, Session, State, Watch};
-use candidacy::{Candidacy, Role};
+use crate::tree::Session;
+use act::Act;
 use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::coordination::Request;
-use cronkeeper_core::election::Event;
-use cronkeeper_core::ledger;
-use cronkeeper_core::term::SessionId;
-use daemon_requests::Reading;
-use failing::{Failing, Task};
-use forgetting::Forgetting;
+use cronkeeper_core::election::{self as port, Event};
+use cronkeeper_core::ledger::{self, Change, Commit, CommitId};
+use cronkeeper_core::run::RunState;
+use election::{Election, ElectionEvent};
+use ending::LEAVE_WITHIN;
+use failing::Failing;
+use forgetting::{Forgetting, Looked};
 use job_locks::{JobLockEvent, JobLocks};
-use lease::LeaseKeeper;
-use link::{Link, ReportedLink};
-use membership::Membership;
 use operator_requests::{Operators, RequestsEvent};
-use standstill::StandstillGuard;
-use step_result::StepResult;
-use wanted::WantedOfNode;
+use reading::{ReadDone, Reading};
+use rights::AccessUpdates;
+use task::Task;
 
 pub use ending::SessionEnd;
 
-type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-/// When a lease renewal was sent, and its result.
-type Renewed = (Uptime, Result<Committed, CommitError>);
-/// A read and its result.
-type ReadDone = (ledger::Request, Result<ledger::Event, SessionError>);
-
-/// Interval at which a node reads the queue and the members without a watch.
-const SURVEY_EVERY: Duration = Duration::from_secs(15);
-/// The first interval after the node's position has changed, and the shortest after the members have. It doubles up to
-/// the usual one: what changes the position of one often changes that of others.
-const FIRST_SURVEY: Duration = Duration::from_secs(1);
-
-/// Interval at which a follower looks whether the leader's entry is still there, if it does not watch that entry.
-const LEADER_EVERY: Duration = Duration::from_secs(2);
-
 /// An event that the loop handles.
 enum LoopEvent<W> {
-    State(State),
-    Step(Result<StepResult<W>, SessionError>),
-    Completed(Completed),
-    Renewed(Renewed),
-    OwnEntry,
-    Members,
-    Wanted,
-    Predecessor,
+    Election(ElectionEvent<W>),
     Run(CompletedWatch),
     OperatorRequests(RequestsEvent),
     Read(Box<ReadDone>),
     JobLock(JobLockEvent),
     AccessUpdated(rights::Finished),
     Trimmed(CompletedTrim),
-    Forgot(Result<forget::ForgetLook, SessionError>),
+    Looked(Looked),
     Request(Option<Request>),
     Time,
 }
@@ -114,42 +86,16 @@ enum LoopEvent<W> {
 pub struct SessionLoop<'n, C: Session, K> {
     node: &'n mut Node,
     context: SessionContext<C, K>,
-    id: SessionId,
-    timeout: Duration,
-    link: Link<C>,
-    step: step::CurrentStep<C::Watch>,
-    membership: Membership,
-    candidacy: Candidacy,
-    lease: LeaseKeeper<C::Proof>,
-    standstill: StandstillGuard,
+    election: Election<C, K>,
     committer: Committer<C, K>,
     watcher: Watcher<C, K>,
     operators: Operators,
-    wanted: WantedOfNode,
     reading: Reading,
     job_locks: JobLocks<C, K>,
-    housekeeping: Housekeeping<C, K>,
-}
-
-/// Background work of a node, and the tasks that keep failing.
-struct Housekeeping<C: Session, K> {
-    rights: rights::AccessUpdates,
+    rights: AccessUpdates,
     trimmer: Trimmer<C, K>,
     forgetting: Forgetting,
-    forgets: FuturesUnordered<BoxFuture<Result<forget::ForgetLook, SessionError>>>,
     failing: Failing,
-}
-
-impl<C: Session, K: Clock> Housekeeping<C, K> {
-    fn new(context: SessionContext<C, K>) -> Self {
-        Self {
-            rights: rights::AccessUpdates::default(),
-            trimmer: Trimmer::new(context),
-            forgetting: Forgetting::default(),
-            forgets: FuturesUnordered::new(),
-            failing: Failing::default(),
-        }
-    }
 }
 
 impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
@@ -162,30 +108,19 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
             prefix: queue::prefix(uuid),
             candidate_data: candidate_data(&node.identity),
         };
-        let timeout = client.timeout();
         let context = SessionContext::new(client.clone(), clock.clone(), local);
-        let (now, turned) = (clock.now().up, *node.service.turned.borrow());
+        let turned = *node.service.turned.borrow();
         let mut session = Self {
-            id: client.id(),
-            timeout,
-            step: step::CurrentStep::new(),
-            membership: Membership::new(),
-            candidacy: Candidacy::new(now + SURVEY_EVERY),
-            lease: LeaseKeeper::new(timeout, requested, client.proof()),
-            standstill: StandstillGuard::new(now, turned),
             committer: Committer::new(context.clone()),
             watcher: Watcher::new(context.clone()),
             operators: Operators::new(),
-            wanted: WantedOfNode::new(),
             reading: Reading::new(),
-            job_locks: JobLocks::new(client.clone(), clock.clone()),
-            housekeeping: Housekeeping::new(context.clone()),
-            link: Link {
-                is_connected: client.state() == State::Connected,
-                client,
-                reported: ReportedLink::Nothing,
-                ended: None,
-            },
+            job_locks: JobLocks::new(client.clone(), clock),
+            rights: AccessUpdates::default(),
+            trimmer: Trimmer::new(context.clone()),
+            forgetting: Forgetting::default(),
+            failing: Failing::default(),
+            election: Election::new(client, context.clone(), requested, turned),
             context,
             node,
         };
@@ -197,7 +132,7 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
         for deferred in std::mem::take(&mut self.node.backlog) {
             match deferred {
                 Deferred::Commit(id, change) => self.commit(id, change),
-                Deferred::Read(read) => self.reading.waiting.push_back(read),
+                Deferred::Read(read) => self.reading.take_again(read),
             }
         }
     }
@@ -206,13 +141,14 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
     pub async fn run(mut self) -> SessionEnd {
         loop {
             self.turn();
-            if let Some(ended) = self.link.ended.take() {
+            if let Some(ended) = self.election.take_end() {
                 return self.end(ended);
             }
             let event = self.next_event().await;
             // A lease that ran out meanwhile must end before the event is handled: the event must not be judged under
             // it.
-            self.check_lease();
+            self.election.check_lease(self.now());
+            self.perform();
             self.handle(event);
             self.watch_loop();
         }
@@ -221,32 +157,21 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
     /// Waits for the next event.
     async fn next_event(&mut self) -> LoopEvent<C::Watch> {
         let wake = Wake { wall: None, up: self.wake() };
-        let stands_still = !self.loop_turns();
-        let predecessor = match &mut self.candidacy.role {
-            Role::Waiting(watch) => Some(watch),
-            Role::None | Role::First(_) | Role::Leading(_) => None,
-        };
-        // Cancellation safe: every future awaited here is kept in `self` and polled again, except the state's and the
-        // clock's, which lose nothing, and a request that was not received, which stays in the channel. The state comes
-        // first, because all other events are judged by it. Then the lease, so that no number of other events can delay
-        // it. The daemon's loop turning again after a standstill carries no data; it only makes this loop check.
+        let stands_still = !self.election.loop_turns();
+        // Cancellation safe: every future awaited here is kept by its part and polled again, except the clock's, which
+        // loses nothing, and a request that was not received, which stays in the channel. The election comes first: the
+        // state of the connection and the lease must not wait for other events. The daemon's loop turning again after a
+        // standstill carries no data; it only makes this loop check.
         tokio::select! {
             biased;
-            state = self.link.client.state_changed() => LoopEvent::State(state),
-            Some(renewed) = self.lease.renewals.next() => LoopEvent::Renewed(renewed),
-            Some(completed) = self.committer.completed() => LoopEvent::Completed(completed),
-            Some(()) = self.membership.watches.next() => LoopEvent::OwnEntry,
-            () = under_way(self.membership.of_others.as_mut()) => LoopEvent::Members,
-            found = under_way(self.step.under_way.as_mut()) => LoopEvent::Step(found),
-            () = under_way(predecessor) => LoopEvent::Predecessor,
-            () = under_way(self.wanted.watch.as_mut()) => LoopEvent::Wanted,
+            event = self.election.next(self.committer.completed()) => LoopEvent::Election(event),
             Some(step) = self.watcher.step() => LoopEvent::Run(step),
-            read = self.operators.listening.next() => LoopEvent::OperatorRequests(read),
-            Some(done) = self.reading.under_way.next() => LoopEvent::Read(done),
+            read = self.operators.next() => LoopEvent::OperatorRequests(read),
+            Some(done) = self.reading.done() => LoopEvent::Read(done),
             event = self.job_locks.next() => LoopEvent::JobLock(event),
-            finished = under_way(self.housekeeping.rights.under_way.as_mut()) => LoopEvent::AccessUpdated(finished),
-            Some(step) = self.housekeeping.trimmer.step() => LoopEvent::Trimmed(step),
-            Some(look) = self.housekeeping.forgets.next() => LoopEvent::Forgot(look),
+            finished = self.rights.finished() => LoopEvent::AccessUpdated(finished),
+            Some(step) = self.trimmer.step() => LoopEvent::Trimmed(step),
+            looked = self.forgetting.looked() => LoopEvent::Looked(looked),
             request = self.node.service.requests.recv() => LoopEvent::Request(request),
             Ok(()) = self.node.service.turned.changed(), if stands_still => LoopEvent::Time,
             () = self.context.clock.sleep_until(wake) => LoopEvent::Time,
@@ -256,13 +181,7 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
     fn handle(&mut self, event: LoopEvent<C::Watch>) {
         let now = self.now();
         match event {
-            LoopEvent::State(state) => self.note_state(state),
-            LoopEvent::Step(found) => self.finish_step(found),
-            LoopEvent::Completed(completed) => self.complete(completed),
-            LoopEvent::Renewed((sent, result)) => self.renewed(sent, result),
-            LoopEvent::OwnEntry => self.membership.must_verify = true,
-            // `Role::None` makes the next step read the position.
-            LoopEvent::Predecessor => self.candidacy.role = Role::None,
+            LoopEvent::Election(event) => self.on_election_event(event, now),
             LoopEvent::Run(step) => match self.watcher.complete(step, now) {
                 Ok(events) => {
                     self.succeeded(Task::Watch);
@@ -271,125 +190,403 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                 Err(error) => self.failed(Task::Watch, &error.to_string()),
             },
             LoopEvent::OperatorRequests(read) => self.on_operator_requests(read, now),
-            LoopEvent::Wanted => self.wanted_changed(),
-            LoopEvent::Members => self.members_changed(),
-            LoopEvent::Read(done) => self.finish_read(*done),
+            LoopEvent::Read(done) => match self.reading.finish(*done, now) {
+                Ok(Some(event)) => {
+                    self.succeeded(Task::Read);
+                    self.node.emit_ledger(event);
+                }
+                Ok(None) => {}
+                Err(error) => self.failed_by(Task::Read, error),
+            },
             LoopEvent::JobLock(event) => self.on_job_lock(event),
-            LoopEvent::AccessUpdated(finished) => self.finish_access_update(finished),
-            LoopEvent::Trimmed(step) => self.housekeeping.trimmer.complete(step, now),
-            LoopEvent::Forgot(look) => self.forgot(look, now),
-            LoopEvent::Request(None) => self.link.ended = Some(SessionEnd::Done),
+            LoopEvent::AccessUpdated(finished) => self.rights.finish(finished, now, self.node, &self.context),
+            LoopEvent::Trimmed(step) => self.trimmer.complete(step, now),
+            LoopEvent::Looked(looked) => {
+                for (job, records) in self.forgetting.finish(looked, now, self.node) {
+                    self.trimmer.forget(&job);
+                    self.node.emit_ledger(ledger::Event::Forgotten { job, records });
+                }
+            }
+            LoopEvent::Request(None) => self.election.end(SessionEnd::Done),
             LoopEvent::Request(Some(request)) => self.take_requests(request),
             LoopEvent::Time => {}
+        }
+    }
+
+    fn on_election_event(&mut self, event: ElectionEvent<C::Watch>, now: Uptime) {
+        match event {
+            ElectionEvent::State(state) => self.election.on_state(state, self.node),
+            ElectionEvent::Renewed(renewed) => self.election.on_renewed(renewed, now, self.node),
+            ElectionEvent::Completed(completed) => self.complete(completed, now),
+            ElectionEvent::Member(event) => self.election.on_member_event(event, now),
+            ElectionEvent::Step(found) => self.election.on_step(found, now, self.node),
+            ElectionEvent::Predecessor => self.election.on_predecessor_gone(),
+            ElectionEvent::Wanted => self.election.on_wanted_changed(),
+        }
+        self.perform();
+    }
+
+    /// Does what the election has decided.
+    fn perform(&mut self) {
+        while let Some(act) = self.election.next_act() {
+            let now = self.now();
+            match act {
+                Act::Emit(event) => self.node.emit(event),
+                Act::EmitLedger(event) => self.node.emit_ledger(*event),
+                Act::Succeeded(task) => self.succeeded(task),
+                Act::Failed(task, error) => self.failed(task, &error),
+                Act::ForgetFailures => self.forget_failures(),
+                Act::Found(source, damage) => self.node.found_damage(source, damage),
+                Act::Damaged(source, damage) => self.node.damaged(source, damage),
+                Act::Mended(source, path) => self.node.mended(source, &path),
+                Act::StartTerm => self.committer.start_term(),
+                Act::LeaveQueue { held } => self.leave_queue(held),
+                Act::StopWatching => self.watcher.clear(),
+                Act::ReportTermOver => self.emit_term_over_when_answered(),
+                Act::ReleaseCommits => self.committer.release(),
+                Act::ReadLastsAgain => self.committer.read_lasts_again(),
+                Act::Resume => {
+                    self.operators.read_again(now);
+                    self.watcher.read_all_again();
+                    self.job_locks.release_again();
+                }
+                Act::RetryRefused => {
+                    self.reading.retry_refused();
+                    if !self.node.damages.paths(Source::OperatorRequests).is_empty() {
+                        self.operators.read_again(now);
+                    }
+                }
+                Act::Members(members, damaged) => {
+                    if self.election.leads() {
+                        self.rights.update_for(&members, self.election.client().ownership(), now);
+                    }
+                    self.node.found_damage(Source::Members, damaged);
+                    self.node.emit(Event::Members(members));
+                }
+                Act::CheckAccess => self.rights.schedule_check(self.election.client().ownership(), now, self.node),
+                Act::UpdateAccess => self.rights.schedule(self.election.client().ownership(), now),
+                Act::WarnIfOpen => rights::warn_if_open_to_everybody(self.election.client(), self.node),
+                Act::Renumbered(is_done) => self.operators.renumbered(is_done),
+                Act::RenumberRefused => self.operators.renumber_refused(),
+                Act::Leave if self.job_locks.is_busy() => self.election.end_steps(),
+                Act::Leave => self.left(),
+            }
         }
     }
 
     /// Starts the requests that follow from the current state.
     fn turn(&mut self) {
         let now = self.now();
-        self.end_late_transfer(now);
-        self.transfer_when_answered();
-        self.resign_when_answered();
+        self.election.end_late_transfer(now);
+        self.election.transfer_when_answered(self.committer.has_fenced(), self.node);
+        self.perform();
+        self.election.resign_when_answered(now, self.committer.has_fenced(), self.node);
+        self.perform();
         self.emit_term_over_when_answered();
-        if self.link.ended.is_none() && self.node.desired.leave.is_some_and(|until| now >= until) {
+        if !self.election.has_ended() && self.node.desired.leave.is_some_and(|until| now >= until) {
             self.left();
         }
-        if !self.link.is_connected || self.link.ended.is_some() {
+        if !self.election.is_connected() || self.election.has_ended() {
             return;
         }
-        self.renew(now);
+        let (leads, is_member) = (self.election.leads(), self.election.is_member());
+        self.election.renew(now, self.node, self.committer.last_sent());
         self.committer.start_next();
-        self.start_step(now);
+        self.election.start_step(now, self.node, self.operators.may_renumber());
         self.watcher.start_next(now);
-        self.listen(now);
-        self.start_reads(now);
-        self.start_access_update(now);
+        self.operators.start(now, leads, &self.context);
+        self.reading.start(now, is_member, &self.context);
+        self.rights.start(now, leads, self.node, &self.context);
         if let Some(defined) = &self.node.desired.defined {
-            self.housekeeping.trimmer.define(defined, now);
+            self.trimmer.define(defined, now);
         }
-        self.housekeeping.trimmer.start_next(now, self.candidacy.leads());
-        self.start_forgetting(now);
+        self.trimmer.start_next(now, leads);
+        let fence = self.election.fence(self.node).map(|(candidate, _)| candidate);
+        self.forgetting.start(now, leads, fence, self.node, &self.context);
     }
 
     /// The next instant at which the loop has to act without an event.
     fn wake(&self) -> Option<Uptime> {
-        let lease = self.lease.has_acted.then(|| self.lease.lease.until());
-        let waits = [
-            self.node.desired.leave,
-            self.candidacy.transfer.until(),
-            self.resign_at(),
-            self.standstill.watch.next(self.timeout),
-        ];
-        let always = lease.into_iter().chain(waits.into_iter().flatten());
-        if !self.link.is_connected {
+        let election = self.election.wake(self.now(), self.node, self.committer.last_sent());
+        let always = election.into_iter().chain(self.node.desired.leave);
+        if !self.election.is_connected() {
             return always.min();
         }
-        let is_postponed = self.step.retry.at() > self.now();
-        let is_idle = self.step.under_way.is_none() && !self.is_out_of_cluster();
-        let looks_at = self.candidacy.distant_leader().map(|(at, _)| at);
-        let opens_at = self.candidacy.waits_to_open(self.now());
-        let next = [opens_at, looks_at, Some(self.candidacy.survey_at)].into_iter().flatten().min();
-        let step = next.filter(|_| is_idle).map(|next| if is_postponed { self.step.retry.at() } else { next });
         let more = [
             self.committer.wake(),
-            self.renew_at(),
             self.watcher.wake(),
-            self.listen_at(),
-            step,
-            self.read_at(),
-            self.housekeeping.rights.at(),
-            self.housekeeping.trimmer.wake(),
-            self.forget_at(),
+            self.operators.at(self.election.leads()),
+            self.reading.at(self.election.is_member()),
+            self.rights.at(),
+            self.trimmer.wake(),
+            self.forgetting.at(),
         ];
         always.chain(more.into_iter().flatten()).min()
     }
 
-    fn note_state(&mut self, state: State) {
-        match state {
-            State::Connected => {
-                // The client coalesces state changes: the connection is another, although no loss was seen.
-                if self.link.is_connected {
-                    self.suspended();
+    /// Checks the daemon's loop, and steps down or comes back accordingly.
+    fn watch_loop(&mut self) {
+        let (now, turned) = (self.now(), *self.node.service.turned.borrow());
+        if self.election.check_loop(turned, now) {
+            // The loop may be turning right now. The lease is revoked first, because the loop reports its turn before
+            // it reads the lease: if no turn is visible here, the loop will read the revoked lease.
+            self.perform();
+            if *self.node.service.turned.borrow() == turned {
+                for (id, change) in self.election.unreceived().release_all() {
+                    self.commit(id, change);
                 }
-                self.link.is_connected = true;
-                self.membership.must_verify = self.membership.is_present() || self.candidacy.candidate.is_some();
-                self.step.retry = step::Retry::default();
-                self.membership.name_wanted_until = None;
-                self.committer.read_lasts_again();
-                self.wanted_changed();
+                self.job_locks.release_all().into_iter().for_each(|event| self.node.emit_lock(event));
+            } else {
+                self.election.loop_turned_meanwhile();
             }
-            State::Disconnected => {
-                self.forget_failures();
-                self.suspended();
-            }
-            State::Expired => self.link.ended = Some(SessionEnd::Expired),
-            // Once the node has joined, this must not end it: it requests another session and reports why it gets none.
-            State::AuthFailed if self.node.has_joined => self.link.ended = Some(SessionEnd::Expired),
-            State::AuthFailed => self.fail_auth("authentication failed".into()),
+        }
+        self.election.loop_checked(turned);
+        self.perform();
+    }
+
+    /// Gives up what depends on the position in the queue.
+    fn leave_queue(&mut self, held: Option<String>) {
+        for (id, answer) in self.committer.fence_off(held) {
+            self.node.answer(id, answer);
+        }
+        // This node no longer leads, and the next leader will report the damage that only a leader checks.
+        for source in [Source::Ledger, Source::OperatorRequests, Source::Rights] {
+            self.node.found_damage(source, None);
+        }
+        let refused: Vec<Damage> = self.committer.refusals().collect();
+        self.node.found_damage(Source::Writes, refused);
+        self.rights = AccessUpdates::default();
+        self.operators.stop();
+    }
+
+    /// Emits the end of the term, after the answers to its last commits if those can still arrive.
+    fn emit_term_over_when_answered(&mut self) {
+        if let Some(over) = self.election.term_over(self.committer.has_fenced()) {
+            self.node.emit(over);
         }
     }
 
-    fn suspended(&mut self) {
-        if self.link.suspend() {
-            self.node.emit(Event::Suspended { session: self.id.clone() });
+    /// Handles the result of a commit.
+    fn complete(&mut self, completed: Completed, now: Uptime) {
+        let outcome = self.committer.complete(completed);
+        if let Some(sent) = outcome.acknowledged {
+            self.election.acknowledge(sent, now);
+            self.perform();
         }
+        self.election.unreceived().begun(outcome.begun, now);
+        for (id, answer) in outcome.answers {
+            let before = outcome.before.get(&id).copied();
+            if !self.election.unreceived().is_done(id) {
+                self.node.emit_ledger(ledger::Event::Answered { id, answer, before });
+            }
+        }
+        for path in outcome.mended {
+            self.node.mended(Source::Writes, &path);
+        }
+        for damage in outcome.refused {
+            if damage.path == paths::TRIGGERS {
+                // Refused although its access list is open: its sequence numbers are used up.
+                self.operators.run_out_of_numbers();
+            }
+            self.operators.read_again(now);
+            self.node.damaged(Source::Writes, damage);
+        }
+        for id in outcome.deferred {
+            if !self.election.unreceived().is_done(id) {
+                self.node.emit_ledger(ledger::Event::Deferred(id));
+            }
+        }
+        outcome.grown.into_iter().for_each(|written| self.trimmer.grew(written, now));
+        if outcome.is_fenced {
+            self.election.on_fenced(now);
+            self.perform();
+        }
+        if let Some(error) = outcome.error {
+            self.election.on_error(error, self.node);
+        }
+    }
+
+    /// Passes a change to the committer, or answers it at once if it can no longer be written.
+    fn commit(&mut self, id: CommitId, change: Change) {
+        if !change.is_fenced() {
+            match &change {
+                // It names a session that is gone. A released run keeps the session it ran under, so it does not count
+                // here.
+                Change::ChangeOwner { run, .. } | Change::Restore { run, .. }
+                    if run.state == RunState::Running && run.owner.session != self.context.me.session =>
+                {
+                    self.node.answer(id, Commit::Superseded);
+                }
+                _ => self.pass_to_committer(id, change, None),
+            }
+            return;
+        }
+        match self.election.fence(self.node) {
+            Some((candidate, token)) if !transaction::is_of_another_term(&change, token) => {
+                self.pass_to_committer(id, change, Some(candidate));
+            }
+            _ => self.node.answer(id, Commit::Fenced),
+        }
+    }
+
+    fn pass_to_committer(&mut self, id: CommitId, change: Change, fence: Option<String>) {
+        for (id, answer) in self.committer.request(id, change, fence) {
+            self.answer(id, answer);
+        }
+    }
+
+    /// Returns the answer to the daemon, unless the session loop itself requested the commit.
+    fn answer(&mut self, id: CommitId, answer: Commit) {
+        if !self.election.unreceived().is_done(id) {
+            self.node.answer(id, answer);
+        }
+    }
+
+    /// Handles a request and all that are queued behind it, so that commits requested together share a multi.
+    fn take_requests(&mut self, first: Request) {
+        self.take_request(first);
+        while let Ok(request) = self.node.service.requests.try_recv() {
+            self.take_request(request);
+        }
+    }
+
+    fn take_request(&mut self, request: Request) {
+        match request {
+            Request::Election(request) => self.take_election_request(request),
+            Request::Ledger(ledger::Request::Commit { id, change }) => self.commit(id, change),
+            Request::Lock(request) => {
+                self.job_locks.take(request, &self.node.identity, &mut self.node.options.uuid);
+            }
+            Request::Ledger(ledger::Request::Watch(run)) => {
+                if self.election.fence(self.node).is_some() {
+                    self.watcher.watch(run);
+                }
+            }
+            Request::Ledger(ledger::Request::WatchOwn(run)) => self.watcher.watch(run),
+            Request::Ledger(read) => {
+                if let ledger::Request::ReadJob(job) = &read {
+                    self.committer.read(job);
+                }
+                self.reading.take(read);
+            }
+        }
+    }
+
+    fn take_election_request(&mut self, request: port::Request) {
+        let now = self.now();
+        match &request {
+            port::Request::Publish(published) if *published != self.node.desired.published => self.election.publish(),
+            port::Request::Leave => {
+                self.node.desired.leave.get_or_insert(now + LEAVE_WITHIN);
+            }
+            port::Request::Transfer(to) => {
+                self.election.transfer(to.clone(), now);
+                self.perform();
+            }
+            port::Request::Define(defined) => {
+                if defined.locks != rights::locks_of_jobs(self.node) && self.election.leads() {
+                    self.rights.schedule(self.election.client().ownership(), now);
+                }
+            }
+            port::Request::Publish(_) | port::Request::Campaign | port::Request::Resign | port::Request::Busy(_) => {}
+        }
+        self.node.note(request);
+    }
+
+    fn on_operator_requests(&mut self, event: RequestsEvent, now: Uptime) {
+        match event {
+            RequestsEvent::Changed => self.operators.read_from(now),
+            RequestsEvent::Read(Ok(read)) => {
+                self.succeeded(Task::Listen);
+                let is_damaged = !self.node.damages.paths(Source::OperatorRequests).is_empty();
+                let (requests, damaged) = self.operators.read(read, is_damaged);
+                self.node.found_damage(Source::OperatorRequests, damaged);
+                self.node.emit_ledger(ledger::Event::OperatorRequests(requests));
+            }
+            RequestsEvent::Read(Err(error)) => {
+                self.operators.read_failed(now);
+                self.failed_by(Task::Listen, error);
+            }
+        }
+    }
+
+    fn on_job_lock(&mut self, event: JobLockEvent) {
+        if let Some(event) = self.job_locks.apply(event, self.node) {
+            self.node.emit_lock(event);
+        }
+        if self.election.is_over() && !self.job_locks.is_busy() {
+            self.left();
+        }
+    }
+
+    /// The entries are removed, or the time for that is over.
+    fn left(&mut self) {
+        self.node.emit(Event::Left);
+        self.election.end(SessionEnd::Done);
+    }
+
+    fn succeeded(&mut self, task: Task) {
+        self.failing.succeeded(task).into_iter().for_each(|event| self.node.emit(event));
+    }
+
+    /// Records that a task has failed and will be retried.
+    fn failed(&mut self, task: Task, error: &str) {
+        // Without a connection everything fails, and the lost connection is reported already.
+        if self.election.is_connected() {
+            let event = self.failing.failed(task, self.now(), error);
+            event.into_iter().for_each(|event| self.node.emit(event));
+        }
+    }
+
+    /// The same, with an error that may end the session.
+    fn failed_by(&mut self, task: Task, error: SessionError) {
+        self.failed(task, &error.to_string());
+        self.election.on_error(error, self.node);
+    }
+
+    fn forget_failures(&mut self) {
+        self.failing.forget().into_iter().for_each(|event| self.node.emit(event));
+    }
+
+    /// Emits the last events of a session in the order that the daemon relies on, and keeps its unsent requests.
+    fn end(mut self, ended: SessionEnd) -> SessionEnd {
+        let SessionEnd::Expired = ended else { return ended };
+        self.forget_failures();
+        let committer = std::mem::replace(&mut self.committer, Committer::new(self.context.clone()));
+        let (answers, unsent) = committer.into_rest();
+        for (id, answer) in answers {
+            self.answer(id, answer);
+        }
+        for (id, change) in unsent {
+            if !self.election.unreceived().is_done(id) {
+                self.node.backlog.push_back(Deferred::Commit(id, change));
+            }
+        }
+        self.node.backlog.extend(self.reading.take_unread().map(Deferred::Read));
+        self.election.on_expired(self.now());
+        self.perform();
+        // The servers refused this to this session: they may allow it to the next.
+        for source in [Source::Queue, Source::Writes, Source::Renewals, Source::Locks] {
+            self.node.found_damage(source, None);
+        }
+        self.election.close();
+        self.emit_term_over_when_answered();
+        if std::mem::take(&mut self.node.desired.resign) {
+            self.node.emit(Event::Withdrawn);
+        }
+        if self.election.is_reported() {
+            self.node.emit(Event::Expired { session: self.context.me.session.clone() });
+        }
+        if self.node.desired.leave.is_some() {
+            self.node.emit(Event::Left);
+            return SessionEnd::Done;
+        }
+        SessionEnd::Expired
     }
 
     fn now(&self) -> Uptime {
         self.context.clock.now().up
     }
-}
-
-/// Awaits the future, or forever if there is none.
-async fn under_way<F: Future + Unpin>(future: Option<F>) -> F::Output {
-    match future {
-        Some(future) => future.await,
-        None => std::future::pending().await,
-    }
-}
-
-fn fired<W: Watch>(watch: W) -> BoxFuture<()> {
-    Box::pin(watch.fired())
 }
 
 fn candidate_data(identity: &NodeIdentity) -> Vec<u8> {

@@ -9,16 +9,17 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{oneshot, watch};
+use uuid::Uuid;
 
-use super::{BoxFuture, SessionLoop};
+use super::futures::BoxFuture;
 use crate::recipes::context::SessionError;
 use crate::recipes::damage::{Damage, Source};
 use crate::recipes::lock::{
     self, Contender, EntryNews, EntryWatches, HeldLock, KnownObstacles, LockClient, LockError, LockRequest, Recipe,
 };
+use crate::recipes::node::{Node, NodeIdentity};
 use crate::tree::Session;
 use cronkeeper_core::clock::{Clock, Uptime, Wake};
-use cronkeeper_core::coordination;
 use cronkeeper_core::lock::{LockKey, LockKind, LockPath};
 use cronkeeper_core::run_lock::{Event, LockGrant, LockRequestId, Request};
 
@@ -41,8 +42,6 @@ pub(super) struct JobLocks<C, K> {
     entries: BTreeMap<String, (LockRequestId, LockPath)>,
     /// The requests released last, oldest first: the servers may lose that they were.
     released: VecDeque<(Uptime, LockRequest)>,
-    /// The node has left the cluster, but for its locks.
-    pub ends_session: bool,
 }
 
 /// A request that the daemon has not released.
@@ -56,7 +55,10 @@ enum JobLockState {
     /// A task waits for the locks. It gives up when the sender is dropped.
     Acquiring {
         _task: oneshot::Sender<()>,
-        is_refusal_reported: bool,
+    },
+    /// The same, after the servers have refused the request: the daemon knows.
+    Refused {
+        _task: oneshot::Sender<()>,
     },
     Held(Vec<HeldLock>),
 }
@@ -90,7 +92,6 @@ impl<C: Session, K: Clock> JobLocks<C, K> {
             tasks: FuturesUnordered::new(),
             entries: BTreeMap::new(),
             released: VecDeque::new(),
-            ends_session: false,
         }
     }
 
@@ -107,9 +108,43 @@ impl<C: Session, K: Clock> JobLocks<C, K> {
         }
     }
 
+    /// Takes a request of the daemon. `draw` draws the uuids of a lock's key.
+    pub fn take(&mut self, request: Request, identity: &NodeIdentity, draw: &mut dyn FnMut() -> Uuid) {
+        match request {
+            Request::Release { id } => self.release(id),
+            Request::Acquire { id, run, paths, waits } => {
+                let key = LockKey::of(draw(), draw());
+                let client = LockClient {
+                    host: identity.host.clone(),
+                    pid: identity.pid,
+                    user: identity.user.clone(),
+                    program: format!("job {}", run.job()),
+                    revoked_at_ms: None,
+                };
+                let (uuid, data) = (key.uuid(), lock::data(&client));
+                let (kind, recipe) = (LockKind::Mutex, Recipe::Curator);
+                self.acquire(id, LockRequest { paths, kind, recipe, uuid, data, waits }, key);
+            }
+        }
+    }
+
+    /// Applies an event. Returns what the daemon must know.
+    pub fn apply(&mut self, event: JobLockEvent, node: &mut Node) -> Option<Event> {
+        match event {
+            JobLockEvent::Task(end) => self.on_task_end(end),
+            JobLockEvent::Entry(news) => self.on_news(news),
+            JobLockEvent::Obstacles => {
+                let known = self.obstacles.borrow_and_update().clone();
+                let found = known.into_values().map(|entry| Damage::new(entry, lock::STAYS));
+                node.found_damage(Source::Locks, found);
+                None
+            }
+        }
+    }
+
     fn acquire(&mut self, id: LockRequestId, request: LockRequest, key: LockKey) {
         let task = self.start(id, request.clone(), false);
-        let state = JobLockState::Acquiring { _task: task, is_refusal_reported: false };
+        let state = JobLockState::Acquiring { _task: task };
         self.requests.insert(id, JobLock { request, key, state });
     }
 
@@ -201,8 +236,9 @@ impl<C: Session, K: Clock> JobLocks<C, K> {
         }));
     }
 
-    /// Releases all locks and gives up all requests. Returns what the daemon must know.
-    fn release_all(&mut self) -> Vec<Event> {
+    /// Releases all locks and gives up all requests: their runs are dead, and the daemon's loop stands still and does not
+    /// do it. Returns what the daemon must know.
+    pub fn release_all(&mut self) -> Vec<Event> {
         let mut lost = Vec::new();
         for (id, JobLock { request, state, .. }) in std::mem::take(&mut self.requests) {
             lost.extend(request.paths.iter().map(|path| Event::Lost { id, path: path.clone() }));
@@ -233,9 +269,8 @@ impl<C: Session, K: Clock> JobLocks<C, K> {
                 }
                 let task = self.start(id, request, true);
                 let lock = self.requests.get_mut(&id)?;
-                let state = JobLockState::Acquiring { _task: task, is_refusal_reported: true };
-                let was = std::mem::replace(&mut lock.state, state);
-                let is_new = matches!(was, JobLockState::Acquiring { is_refusal_reported: false, .. });
+                let was = std::mem::replace(&mut lock.state, JobLockState::Refused { _task: task });
+                let is_new = matches!(was, JobLockState::Acquiring { .. });
                 is_new.then_some(Event::Refused { id, why })
             }
             TaskEnd::Done => None,
@@ -264,52 +299,6 @@ impl<C: Session, K: Clock> JobLocks<C, K> {
             EntryNews::RevokeRequested { entry } => {
                 self.entries.get(&entry).cloned().map(|(id, path)| Event::RevokeRequested { id, path })
             }
-        }
-    }
-}
-
-impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
-    pub(super) fn take_lock_request(&mut self, request: Request) {
-        match request {
-            Request::Release { id } => self.job_locks.release(id),
-            Request::Acquire { id, run, paths, waits } => {
-                let draw = &mut self.node.options.uuid;
-                let key = LockKey::of(draw(), draw());
-                let identity = &self.node.identity;
-                let client = LockClient {
-                    host: identity.host.clone(),
-                    pid: identity.pid,
-                    user: identity.user.clone(),
-                    program: format!("job {}", run.job()),
-                    revoked_at_ms: None,
-                };
-                let (uuid, data) = (key.uuid(), lock::data(&client));
-                let (kind, recipe) = (LockKind::Mutex, Recipe::Curator);
-                self.job_locks.acquire(id, LockRequest { paths, kind, recipe, uuid, data, waits }, key);
-            }
-        }
-    }
-
-    /// Releases the locks of this node's runs, which are dead: the daemon's loop stands still and does not do it.
-    pub(super) fn release_job_locks(&mut self) {
-        for event in self.job_locks.release_all() {
-            self.node.service.emit(coordination::Event::Lock(event));
-        }
-    }
-
-    pub(super) fn on_job_lock(&mut self, event: JobLockEvent) {
-        let event = match event {
-            JobLockEvent::Task(end) => self.job_locks.on_task_end(end),
-            JobLockEvent::Entry(news) => self.job_locks.on_news(news),
-            JobLockEvent::Obstacles => {
-                let known = self.job_locks.obstacles.borrow_and_update().clone();
-                self.found_damage(Source::Locks, known.into_values().map(|entry| Damage::new(entry, lock::STAYS)));
-                None
-            }
-        };
-        event.into_iter().for_each(|event| self.node.service.emit(coordination::Event::Lock(event)));
-        if self.job_locks.ends_session && !self.job_locks.is_busy() {
-            self.left();
         }
     }
 }

@@ -1,50 +1,103 @@
-//! The lease: how long this node may act, and how its term ends.
+//! The lease: how long this node may act, and the writes that renew it.
+//!
+//! ```text
+//!   NoTerm ─┬─ BeginActing ──────────► Acting ─ End ─► NoTerm
+//!           └─ Begin ─► Pending ─ Hold ──▲       the term is over as soon as the lease no longer holds
+//! ```
 
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 
-use super::candidacy::{Leading, Role};
-use super::failing::Task;
-use super::membership::OwnMemberState;
-use super::operator_requests::Listening;
-use super::rights::AccessUpdates;
-use super::standstill::Standstill;
-use super::{BoxFuture, Renewed, SessionLoop};
-use crate::paths;
-use crate::recipes::committer::Completed;
-use crate::recipes::context::{self, SessionError};
-use crate::recipes::damage::{Damage, Source};
+use super::futures::BoxFuture;
 use crate::recipes::time;
-use crate::tree::{AtVersion, CommitError, Committed, Error, Op, Session};
-use cronkeeper_core::clock::{Clock, Uptime};
-use cronkeeper_core::election::Event;
+use crate::tree::{AtVersion, CommitError, Committed, Op, Session};
+use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::lease::{Lease, Proof};
-use cronkeeper_core::ledger::{self, Commit, CommitId};
-use cronkeeper_core::term::TermEnd;
 
-/// Resigning waits at most this long for the answers to commits.
-const RESIGN_WITHIN: Duration = Duration::from_secs(5);
 /// Most renewals in flight at once: once there are so many, the oldest is too old to extend the lease.
 const RENEWALS: usize = 5;
 
+/// When a lease renewal was sent, and its result.
+pub(super) type Renewed = (Uptime, Result<Committed, CommitError>);
+
+/// What the lease means for the term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TermLease {
+    /// This node does not lead.
+    NoTerm,
+    /// It leads, and the lease has not held yet. One that ends at or before this instant does not count: it was nearly
+    /// over when the term was opened.
+    Pending { beyond: Uptime },
+    /// The lease has held in this term, so the term is over as soon as it no longer holds.
+    Acting,
+}
+
+/// What happens to the term, as far as the lease is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LeaseStep {
+    /// A term begins, and nobody acts in it until the lease ends later than at this instant.
+    Begin(Uptime),
+    /// A term begins with a lease that holds.
+    BeginActing,
+    /// The lease holds.
+    Hold,
+    /// The term is over.
+    End,
+}
+
+impl TermLease {
+    /// The state after a step. Total: a step that does not apply changes nothing.
+    fn after(self, step: LeaseStep) -> Self {
+        match (self, step) {
+            (Self::NoTerm, LeaseStep::Begin(beyond)) => Self::Pending { beyond },
+            (Self::NoTerm, LeaseStep::BeginActing) | (Self::Pending { .. }, LeaseStep::Hold) => Self::Acting,
+            (_, LeaseStep::End) => Self::NoTerm,
+            (
+                Self::NoTerm | Self::Pending { .. } | Self::Acting,
+                LeaseStep::Begin(_) | LeaseStep::BeginActing | LeaseStep::Hold,
+            ) => self,
+        }
+    }
+}
+
+/// The record that renewals write to for the servers' time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TimeRecord {
+    /// The folder of the members.
+    Folder,
+    /// This node's member: the folder is not writable for this node.
+    Member,
+}
+
+/// Who depends on the lease, and so how often it is renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LeaseNeed {
+    /// Nobody.
+    None,
+    /// The node waits in the queue.
+    Queued,
+    /// The node leads, is about to, or has runs in flight.
+    Acts,
+}
+
 /// The lease of this session, and the writes that renew it.
 pub(super) struct LeaseKeeper<P> {
-    pub lease: Lease<P>,
-    /// The lease has held in this term, so the term is over as soon as it no longer holds.
-    pub has_acted: bool,
-    /// A lease that ends at or before this instant does not count: it was nearly over when the term was opened.
-    pub acts_beyond: Uptime,
+    lease: Lease<P>,
+    timeout: Duration,
+    state: TermLease,
     /// The end of the lease as last reported to the daemon.
-    pub reported: Uptime,
+    reported: Uptime,
     /// Writes sent before this instant do not renew the lease: it was revoked since.
-    pub valid_from: Uptime,
-    pub renewals: FuturesUnordered<BoxFuture<Renewed>>,
-    pub renewed_at: Uptime,
+    valid_from: Uptime,
+    renewals: FuturesUnordered<BoxFuture<Renewed>>,
+    renewed_at: Uptime,
     /// When a renewal last read the servers' time.
-    pub timed_at: Option<Uptime>,
-    /// The servers' time was read at least once, so the node does not decide by its own clock alone.
-    pub has_time: bool,
+    timed_at: Option<Uptime>,
+    /// When the servers last stated their time; until they have, the node would decide by its own clock alone.
+    time_stated_at: Option<Uptime>,
+    time_record: TimeRecord,
 }
 
 impl<P: Proof> LeaseKeeper<P> {
@@ -52,269 +105,268 @@ impl<P: Proof> LeaseKeeper<P> {
     pub fn new(timeout: Duration, requested: Uptime, proof: P) -> Self {
         Self {
             lease: Lease::of_session(timeout, requested, proof),
-            has_acted: false,
-            acts_beyond: Uptime::ZERO,
+            timeout,
+            state: TermLease::NoTerm,
             reported: Uptime::ZERO,
             valid_from: Uptime::ZERO,
             renewals: FuturesUnordered::new(),
             renewed_at: Uptime::ZERO,
             timed_at: None,
-            has_time: false,
-        }
-    }
-}
-
-impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
-    /// Handles the result of a commit.
-    pub(super) fn complete(&mut self, completed: Completed) {
-        let outcome = self.committer.complete(completed);
-        if let Some(sent) = outcome.acknowledged {
-            self.acknowledge(sent);
-        }
-        self.standstill.unreceived.begun(outcome.begun, self.now());
-        for (id, answer) in outcome.answers {
-            let before = outcome.before.get(&id).copied();
-            if !self.standstill.unreceived.is_done(id) {
-                self.node.emit_ledger(ledger::Event::Answered { id, answer, before });
-            }
-        }
-        for path in outcome.mended {
-            self.mended(Source::Writes, &path);
-        }
-        for damage in outcome.refused {
-            // Refused although its access list is open: its sequence numbers are used up.
-            self.operators.must_renumber |= damage.path == paths::TRIGGERS;
-            self.listen_again();
-            self.damaged(Source::Writes, damage);
-        }
-        for id in outcome.deferred {
-            if !self.standstill.unreceived.is_done(id) {
-                self.node.emit_ledger(ledger::Event::Deferred(id));
-            }
-        }
-        let now = self.now();
-        outcome.grown.into_iter().for_each(|written| self.housekeeping.trimmer.grew(written, now));
-        if outcome.is_fenced && self.candidacy.leads() {
-            self.revoke_lease();
-            self.lose_term(TermEnd::Fenced);
-        }
-        if let Some(error) = outcome.error {
-            self.note_error(error);
+            time_stated_at: None,
+            time_record: TimeRecord::Folder,
         }
     }
 
-    /// Returns the answer to the daemon, unless the session loop itself requested the commit.
-    pub(super) fn answer(&mut self, id: CommitId, answer: Commit) {
-        if !self.standstill.unreceived.is_done(id) {
-            self.node.answer(id, answer);
+    fn step(&mut self, step: LeaseStep) {
+        self.state = self.state.after(step);
+    }
+
+    pub fn holds(&self, now: Uptime) -> bool {
+        self.lease.holds(now)
+    }
+
+    /// True if a term may begin without waiting for a write: the lease holds, and the servers' time is known.
+    pub fn is_proof(&self, now: Uptime) -> bool {
+        self.lease.holds(now) && self.time_stated_at.is_some()
+    }
+
+    /// When the term is over unless the lease is extended.
+    pub fn term_until(&self) -> Option<Uptime> {
+        (self.state == TermLease::Acting).then(|| self.lease.until())
+    }
+
+    /// Checks the lease. Returns true if the term is over with it, whatever the servers answer later.
+    ///
+    /// A term may be opened before there is a lease: then nobody has acted in it yet.
+    #[must_use]
+    pub fn check(&mut self, now: Uptime) -> bool {
+        let holds = self.lease.holds(now) && self.lease.until() > self.beyond();
+        if holds {
+            self.step(LeaseStep::Hold);
+        }
+        self.state == TermLease::Acting && !holds
+    }
+
+    /// A lease that ends at or before this instant does not count.
+    fn beyond(&self) -> Uptime {
+        match self.state {
+            TermLease::Pending { beyond } => beyond,
+            TermLease::NoTerm | TermLease::Acting => Uptime::ZERO,
         }
     }
 
-    /// When the next renewal is due.
+    /// Begins a term, and returns the lease that it begins with.
+    ///
+    /// A term that begins with a lease that is nearly over would be lost at once, so it begins without one until the
+    /// lease is renewed. If the node has runs in flight, they depend on the same lease, and it is not taken from them.
+    pub fn begin_term(&mut self, now: Uptime, is_busy: bool) -> Uptime {
+        let until = self.lease.until();
+        let counts = until >= now + self.timeout / 4 || is_busy;
+        self.reported = if counts { until } else { Uptime::ZERO };
+        self.step(match counts {
+            true if now < until => LeaseStep::BeginActing,
+            true => LeaseStep::Begin(Uptime::ZERO),
+            false => LeaseStep::Begin(until),
+        });
+        self.reported
+    }
+
+    /// The term is over, if there was one.
+    pub fn end_term(&mut self) {
+        self.step(LeaseStep::End);
+    }
+
+    /// Extends the lease: a quorum acknowledged by `now` a write that was sent just after `sent`. Returns the end of
+    /// the lease if it must be reported. Without a member it protects nothing (`is_protected`): the other nodes go by
+    /// the member.
+    pub fn acknowledge(&mut self, sent: Uptime, now: Uptime, is_protected: bool) -> Option<Uptime> {
+        if sent < self.valid_from {
+            return None;
+        }
+        self.lease.renew(sent, now);
+        let until = self.lease.until();
+        let lets_act = is_protected && until > self.beyond();
+        if lets_act && until >= self.reported + self.timeout / 20 {
+            self.reported = until;
+            return Some(until);
+        }
+        None
+    }
+
+    /// Ends the lease now. Returns true if that must be reported.
+    #[must_use]
+    pub fn revoke(&mut self, now: Uptime) -> bool {
+        self.valid_from = now;
+        self.lease.end();
+        std::mem::replace(&mut self.reported, Uptime::ZERO) > Uptime::ZERO
+    }
+
+    /// When the next renewal is due. `committed`: when the last commit was sent.
     ///
     /// A node that leads or has runs in flight writes at least once per interval, a node that waits in the queue half
     /// as often. Every commit counts as such a write. However much the node commits, it reads the servers' time once
     /// per [`time::EVERY`].
-    pub(super) fn renew_at(&self) -> Option<Uptime> {
-        let acts = self.node.desired.busy || matches!(self.candidacy.role, Role::First(_) | Role::Leading(_));
-        let may = (acts || self.candidacy.candidate.is_some())
-            && self.membership.is_present()
-            && self.lease.renewals.len() < RENEWALS;
-        let every = if acts { self.lease.lease.write_every() } else { self.lease.lease.write_every_in_queue() };
-        let renewal = self.lease.renewed_at.max(self.committer.last_sent()) + every;
-        may.then(|| renewal.min(self.lease.timed_at.map_or(Uptime::ZERO, |at| at + time::EVERY)))
+    pub fn renew_at(&self, need: LeaseNeed, committed: Uptime) -> Option<Uptime> {
+        let every = match need {
+            LeaseNeed::None => return None,
+            LeaseNeed::Queued => self.lease.write_every_in_queue(),
+            LeaseNeed::Acts => self.lease.write_every(),
+        };
+        let renewal = self.renewed_at.max(committed) + every;
+        let timing = self.timed_at.map_or(Uptime::ZERO, |at| at + time::EVERY);
+        (self.renewals.len() < RENEWALS).then(|| renewal.min(timing))
     }
 
-    /// Renews the lease by checking the node's own member.
+    /// Renews the lease by checking the node's own member, at `path`.
     ///
     /// The check needs a transaction, and so a quorum, but changes nothing and fires no watch. Once per [`time::EVERY`]
-    /// it also reads the servers' time.
-    pub(super) fn renew(&mut self, now: Uptime) {
-        if self.renew_at().is_none_or(|at| now < at) {
-            return;
-        }
-        let check = Op::Check { path: self.context.member(), at: AtVersion::Any };
-        let Ok(line) = self.context.line() else { return };
-        let asks_for_time = self.lease.timed_at.is_none_or(|at| now >= at + time::EVERY);
-        let ops = if asks_for_time { vec![check, self.touch()] } else { vec![check] };
-        let sent = self.context.clock.now().up;
-        let multi = line.commit(ops);
-        self.lease.renewed_at = sent;
+    /// it also reads the servers' time. `sent` was read just before; `member` is the member's data.
+    pub fn renew<C: Session>(&mut self, line: &C, path: String, sent: Uptime, member: impl FnOnce() -> Vec<u8>) {
+        let asks_for_time = self.timed_at.is_none_or(|at| sent >= at + time::EVERY);
+        let mut ops = vec![Op::Check { path: path.clone(), at: AtVersion::Any }];
         if asks_for_time {
-            self.lease.timed_at = Some(sent);
+            self.timed_at = Some(sent);
+            ops.push(match self.time_record {
+                TimeRecord::Folder => time::touch(),
+                TimeRecord::Member => time::touch_member(path, member()),
+            });
         }
-        self.lease.renewals.push(Box::pin(async move { (sent, multi.await) }));
+        let multi = line.commit(ops);
+        self.renewed_at = sent;
+        self.renewals.push(Box::pin(async move { (sent, multi.await) }));
     }
 
-    fn touch(&self) -> Op {
-        match self.membership.is_parent_closed {
-            true => time::touch_member(self.context.member(), context::json(&self.node.member(self.timeout))),
-            false => time::touch(),
-        }
+    /// The next result of a renewal; `None` at once if none is in flight. Cancellation safe: the renewals are kept.
+    pub async fn renewed(&mut self) -> Option<Renewed> {
+        self.renewals.next().await
     }
 
-    pub(super) fn renewed(&mut self, sent: Uptime, result: Result<Committed, CommitError>) {
-        match result {
-            Ok(done) => {
-                if let Some(time) = done.time(sent, self.now()) {
-                    self.lease.has_time = true;
-                    self.node.time = Some(time);
-                    self.node.emit(Event::Time(time));
-                }
-                self.succeeded(Task::Renew);
-                self.acknowledge(sent);
+    /// The opening write of a term follows soon and renews the lease; another renewal before it would only delay the
+    /// term.
+    pub fn leave_renewal_to_opening(&mut self, now: Uptime) {
+        (self.renewed_at, self.timed_at) = (now, Some(now));
+    }
+
+    /// The answer to a renewal stated the servers' time.
+    pub fn time_stated(&mut self, now: Uptime) {
+        self.time_stated_at = Some(now);
+    }
+
+    /// The answer to the opening write, sent at `sent`, stated the servers' time.
+    pub fn time_stated_by_opening(&mut self, sent: Uptime, now: Uptime) {
+        self.timed_at = Some(sent);
+        self.time_stated(now);
+    }
+
+    /// The folder of the members is not writable: from the next renewal on, which is due at once because the lease must
+    /// not wait for that, the time is read by writing to the member. Returns false if that is so already.
+    pub fn read_time_by_member(&mut self) -> bool {
+        if self.time_record == TimeRecord::Member {
+            return false;
+        }
+        self.time_record = TimeRecord::Member;
+        (self.timed_at, self.renewed_at) = (None, Uptime::ZERO);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: Duration = Duration::from_secs(8);
+
+    /// Each write proves that the session lives.
+    #[derive(Debug)]
+    struct EachWrite;
+
+    impl Proof for EachWrite {
+        fn acknowledged(&mut self, sent: Uptime, _: Uptime) -> Option<Uptime> {
+            Some(sent)
+        }
+
+        fn clear(&mut self) {}
+    }
+
+    fn at(ms: u64) -> Uptime {
+        Uptime::ZERO + Duration::from_millis(ms)
+    }
+
+    fn keeper() -> LeaseKeeper<EachWrite> {
+        LeaseKeeper::new(T, at(1_000), EachWrite)
+    }
+
+    /// A row for each state, a column for each step; `-` changes nothing.
+    const TABLE: &str = "
+        state    Begin    BeginActing  Hold    End
+        NoTerm   Pending  Acting       -       -
+        Pending  -        -            Acting  NoTerm
+        Acting   -        -            -       NoTerm
+    ";
+
+    #[test]
+    fn every_state_takes_the_steps_of_the_table_and_no_other() {
+        let states = [TermLease::NoTerm, TermLease::Pending { beyond: at(1) }, TermLease::Acting];
+        let steps = [LeaseStep::Begin(at(2)), LeaseStep::BeginActing, LeaseStep::Hold, LeaseStep::End];
+        let label = |state: TermLease| match state {
+            TermLease::NoTerm => "NoTerm",
+            TermLease::Pending { .. } => "Pending",
+            TermLease::Acting => "Acting",
+        };
+        let rows = TABLE.lines().map(str::trim).filter(|line| !line.is_empty()).skip(1);
+        for (state, row) in states.into_iter().zip(rows) {
+            let mut cells = row.split_whitespace();
+            assert_eq!(cells.next(), Some(label(state)));
+            for (step, expected) in steps.into_iter().zip(cells) {
+                let after = state.after(step);
+                let found = if after == state { "-" } else { label(after) };
+                assert_eq!(found, expected, "{state:?}: {step:?}");
             }
-            Err(CommitError { error: Error::Missing | Error::Changed, .. }) => self.membership.must_verify = true,
-            Err(CommitError { error: Error::Denied, index: Some(0) }) => self.lose_member(),
-            // The next renewal reads the time by writing to the member instead; the lease must not wait for that.
-            Err(CommitError { error: Error::Denied, index: Some(_) }) if !self.membership.is_parent_closed => {
-                (self.membership.is_parent_closed, self.lease.timed_at) = (true, None);
-                self.lease.renewed_at = Uptime::ZERO;
-                self.damaged(Source::Renewals, Damage::unwritten(paths::NODES, &Error::Denied));
-            }
-            Err(failed) => {
-                let error = SessionError::of(&failed.error, &self.context.member());
-                self.failed(Task::Renew, &error.to_string());
-                self.note_error(error);
-            }
         }
     }
 
-    /// Extends the lease: a quorum acknowledged a write that was sent just after `sent`.
-    pub(super) fn acknowledge(&mut self, sent: Uptime) {
-        if sent < self.lease.valid_from {
-            return;
-        }
-        self.lease.lease.renew(sent, self.now());
-        // Without a member the lease protects nothing: the other nodes go by the member.
-        let is_protected = self.membership.is_present()
-            && self.standstill.watch.is != Standstill::OutOfCluster
-            && !self.standstill.is_leaving;
-        let lets_act = is_protected && self.lease.lease.until() > self.lease.acts_beyond;
-        if lets_act && self.lease.lease.until() >= self.lease.reported + self.timeout / 20 {
-            self.lease.reported = self.lease.lease.until();
-            self.node.emit(Event::Lease { until: self.lease.reported });
-        }
+    #[test]
+    fn a_term_is_over_with_the_lease_that_it_acted_under() {
+        let mut lease = keeper();
+        assert!(!lease.check(at(90_000)), "there is no term");
+        assert_eq!(lease.begin_term(at(2_000), false), at(7_800));
+        assert!(!lease.check(at(7_799)));
+        assert_eq!(lease.term_until(), Some(at(7_800)));
+        assert!(lease.check(at(7_800)) && lease.check(at(7_900)), "until the term is ended");
+        lease.end_term();
+        assert!(!lease.check(at(7_900)));
     }
 
-    /// Ends the term once its lease is over, whatever the servers answer later.
-    ///
-    /// A term may be opened before there is a lease: then nobody has acted in it yet.
-    pub(super) fn check_lease(&mut self) {
-        let holds = self.lease.lease.holds(self.now()) && self.lease.lease.until() > self.lease.acts_beyond;
-        if self.lease.has_acted && !holds {
-            self.lose_term(TermEnd::LeaseOver);
-        } else {
-            self.lease.has_acted = holds && self.candidacy.leads();
-        }
+    #[test]
+    fn a_term_that_begins_with_a_lease_nearly_over_begins_without_one() {
+        let mut lease = keeper();
+        assert_eq!(lease.begin_term(at(7_000), false), Uptime::ZERO);
+        assert!(!lease.check(at(7_001)) && !lease.check(at(9_000)), "nobody has acted in it");
+        assert_eq!(lease.acknowledge(at(9_000), at(9_010), true), Some(at(15_800)));
+        assert!(!lease.check(at(9_010)) && lease.check(at(15_800)));
+        let mut busy = keeper();
+        assert_eq!(busy.begin_term(at(7_000), true), at(7_800), "its runs depend on that lease");
     }
 
-    /// Treats the node's own member as gone, because its access list excludes the node. It is then recreated.
-    fn lose_member(&mut self) {
-        self.membership.state = OwnMemberState::Closed;
-        self.damaged(
-            Source::Renewals,
-            Damage::new(self.context.member(), "its access list excludes its own node; recreating it"),
-        );
-        if self.node.desired.busy || self.candidacy.leads() {
-            self.revoke_lease();
-            self.lose_term(TermEnd::EntryGone);
-        }
+    #[test]
+    fn a_lease_that_is_revoked_is_not_renewed_by_earlier_writes() {
+        let mut lease = keeper();
+        assert_eq!(lease.acknowledge(at(2_000), at(2_010), true), Some(at(8_800)));
+        assert!(lease.revoke(at(3_000)) && !lease.revoke(at(3_000)), "it is reported once");
+        assert_eq!(lease.acknowledge(at(2_999), at(3_010), true), None);
+        assert!(!lease.holds(at(3_010)));
+        assert_eq!(lease.acknowledge(at(3_000), at(3_010), false), None, "without a member it lets nobody act");
+        assert!(lease.holds(at(3_010)));
     }
 
-    /// Ends the lease now. One of the node's own entries, or the session, is gone, so runs that another node may start
-    /// again must stop.
-    pub(super) fn revoke_lease(&mut self) {
-        self.lease.valid_from = self.now();
-        self.lease.lease.end();
-        if self.lease.reported > Uptime::ZERO {
-            self.lease.reported = Uptime::ZERO;
-            self.node.emit(Event::Lease { until: Uptime::ZERO });
-        }
-    }
-
-    /// Gives up the position in the queue, and the term that depends on it, if any.
-    pub(super) fn lose_term(&mut self, why: TermEnd) {
-        let role = std::mem::replace(&mut self.candidacy.role, Role::None);
-        (self.lease.has_acted, self.lease.acts_beyond) = (false, Uptime::ZERO);
-        self.candidacy.following = None;
-        self.forget_transfer();
-        if let Some(candidate) = self.candidacy.candidate.take() {
-            self.candidacy.retired = Some(candidate);
-        }
-        let held = self.candidacy.retired.as_ref().map(paths::candidate);
-        for (id, answer) in self.committer.fence_off(held) {
-            self.node.answer(id, answer);
-        }
-        self.forget_damage();
-        self.housekeeping.rights = AccessUpdates::default();
-        self.operators.listening = Listening::From(Uptime::ZERO);
-        if let Role::Leading(Leading { term, .. }) = role {
-            // The engine watches its own runs again when it is notified that the term is over.
-            self.watcher.clear();
-            self.candidacy.over = Some((term, why));
-        }
-        self.emit_term_over_when_answered();
-    }
-
-    /// Emits the end of the term, after the answers to its last commits if those can still arrive.
-    pub(super) fn emit_term_over_when_answered(&mut self) {
-        let Some((_, why)) = &self.candidacy.over else { return };
-        let waits = !matches!(why, TermEnd::LeaseOver | TermEnd::Stalled)
-            && self.link.is_connected
-            && self.committer.has_fenced();
-        if !waits {
-            self.emit_term_over();
-        }
-    }
-
-    pub(super) fn emit_term_over(&mut self) {
-        if let Some((term, why)) = self.candidacy.over.take() {
-            self.node.emit(Event::Over { term, why });
-        }
-    }
-
-    /// When resigning stops waiting for answers; `None` once that instant has passed.
-    ///
-    /// After it, resigning waits at most for a join, which ends by itself. An instant in the past would wake the loop
-    /// over and over.
-    pub(super) fn resign_at(&self) -> Option<Uptime> {
-        let now = self.now();
-        self.candidacy.resign_by.filter(|&by| now < by && self.node.desired.resign && self.candidacy.retired.is_none())
-    }
-
-    /// Resigns once the earlier commits are answered, or after [`RESIGN_WITHIN`], because the leader decides nothing
-    /// meanwhile.
-    pub(super) fn resign_when_answered(&mut self) {
-        if !self.node.desired.resign || self.candidacy.retired.is_some() {
-            self.candidacy.resign_by = None;
-            return;
-        }
-        let now = self.now();
-        let by = *self.candidacy.resign_by.get_or_insert(now + RESIGN_WITHIN);
-        if self.committer.has_fenced() && now < by {
-            return;
-        }
-        // A join in flight may still create a candidate, which must then be given up.
-        if self.candidacy.candidate.is_none() && (self.step.under_way.is_some() || self.candidacy.is_join_unclear) {
-            return;
-        }
-        if self.candidacy.candidate.is_some() {
-            self.lose_term(TermEnd::Resigned);
-        } else {
-            self.node.desired.resign = false;
-            self.node.emit(Event::Withdrawn);
-        }
-    }
-
-    /// The path of the candidate that guards the leader's writes, and the fencing token; `None` while this node does
-    /// not lead.
-    pub(super) fn fence(&self) -> Option<(String, i64)> {
-        match &self.candidacy.role {
-            Role::Leading(Leading { term, .. }) if !self.node.desired.resign => {
-                Some((paths::candidate(&term.candidate), term.token.0))
-            }
-            _ => None,
-        }
+    #[test]
+    fn a_node_in_the_queue_renews_half_as_often_as_one_that_acts() {
+        let mut lease = keeper();
+        assert_eq!(lease.renew_at(LeaseNeed::Acts, at(1_000)), Some(Uptime::ZERO), "the time is unknown");
+        lease.leave_renewal_to_opening(at(2_000));
+        assert_eq!(lease.renew_at(LeaseNeed::Acts, at(1_000)), Some(at(2_800)));
+        assert_eq!(lease.renew_at(LeaseNeed::Queued, at(2_500)), Some(at(4_100)));
+        assert_eq!(lease.renew_at(LeaseNeed::None, at(2_500)), None);
+        assert!(lease.read_time_by_member() && !lease.read_time_by_member());
     }
 }

@@ -1,9 +1,8 @@
 //! Reads the damaged paths again that a leader could not read at its takeover.
 
-use super::SessionLoop;
 use crate::paths;
 use crate::recipes::context::{self, SessionContext, SessionError};
-use crate::recipes::damage::{Damage, Source};
+use crate::recipes::damage::Damage;
 use crate::recipes::snapshot;
 use crate::tree::{Error, Session};
 use cronkeeper_core::clock::Clock;
@@ -11,13 +10,20 @@ use cronkeeper_core::ledger::Event;
 
 /// The result of reading damaged paths again.
 #[derive(Default)]
-pub struct RereadResult {
+pub(super) struct RereadResult {
     /// The paths that are still damaged.
     damaged: Vec<Damage>,
     /// The paths that can be read now.
     mended: Vec<String>,
     /// The records that were found there.
     events: Vec<Event>,
+}
+
+impl RereadResult {
+    /// The paths that are still damaged, those that can be read now, and the records that were found there.
+    pub(super) fn into_parts(self) -> (Vec<Damage>, Vec<String>, Vec<Event>) {
+        (self.damaged, self.mended, self.events)
+    }
 }
 
 /// Reads these paths again.
@@ -99,18 +105,4 @@ async fn reread_parent<C: Session, K: Clock>(context: &SessionContext<C, K>, pat
         Err(error) => damaged.push(Damage::unread(path, &error)),
     }
     Ok(damaged.pop().map_or(Ok(()), Err))
-}
-
-impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
-    pub(super) fn finish_reread(&mut self, result: RereadResult) {
-        for damage in result.damaged {
-            self.damaged(Source::Ledger, damage);
-        }
-        for path in result.mended {
-            self.mended(Source::Ledger, &path);
-        }
-        for event in result.events {
-            self.node.emit_ledger(event);
-        }
-    }
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::candidacy::Role;
-use super::{BoxFuture, SessionLoop};
+use super::futures::{BoxFuture, under_way};
 use crate::recipes::context::{SessionContext, SessionError};
 use crate::recipes::damage::{Damage, Source};
+use crate::recipes::node::Node;
 use crate::tree::{Ownership, RISK, Secured, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::Member;
@@ -26,19 +26,19 @@ const AFTER: Duration = Duration::from_secs(2);
 const AGAIN_AFTER: Duration = Duration::from_secs(300);
 
 /// The result of a finished pass.
-pub enum PassResult {
+pub(super) enum PassResult {
     /// All access lists that this node may change are set.
     Updated(Secured),
     /// What is open to others.
     Checked(Vec<String>),
 }
 
-pub type Finished = Result<PassResult, SessionError>;
+pub(super) type Finished = Result<PassResult, SessionError>;
 
 /// The pass in flight, and when the next one is due.
 #[derive(Default)]
 pub(super) struct AccessUpdates {
-    pub(super) under_way: Option<BoxFuture<Finished>>,
+    under_way: Option<BoxFuture<Finished>>,
     at: Option<Uptime>,
     /// It was reported that all access lists are as they should be, and none was changed since.
     is_reported: bool,
@@ -48,85 +48,71 @@ pub(super) struct AccessUpdates {
 
 impl AccessUpdates {
     /// When the next pass is due; absent while one is in flight.
-    pub(super) fn at(&self) -> Option<Uptime> {
+    pub fn at(&self) -> Option<Uptime> {
         self.at.filter(|_| self.under_way.is_none())
     }
-}
 
-impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
+    /// The result of the pass in flight, forever if there is none. Cancellation safe: the pass is kept.
+    pub async fn finished(&mut self) -> Finished {
+        under_way(self.under_way.as_mut()).await
+    }
+
     /// Schedules an update. A node without an identity has no access lists to set.
-    pub(super) fn schedule_access_update(&mut self) {
-        if self.has_identity() {
-            self.housekeeping.rights.at = Some(self.now() + AFTER);
-        }
-    }
-
-    fn has_identity(&self) -> bool {
-        !matches!(self.link.client.ownership(), Ownership::Everybody(_))
-    }
-
-    /// Warns if what this node creates is open to everybody. Known as soon as the node has a member.
-    pub(super) fn warn_if_open_to_everybody(&mut self) {
-        let to_whom = match self.link.client.ownership() {
-            Ownership::Own => return,
-            Ownership::OwnAndEverybody(everybody) | Ownership::Everybody(everybody) => everybody,
-        };
-        if !std::mem::replace(&mut self.node.has_reported_open_paths, true) {
-            let event = log_event::COORDINATION_EXPOSED;
-            let service = C::SERVICE;
-            tracing::warn!(target: TARGET, event, "cronkeeper's data in {service} is open to everybody {to_whom}. {RISK}");
+    pub fn schedule(&mut self, ownership: Ownership, now: Uptime) {
+        if !matches!(ownership, Ownership::Everybody(_)) {
+            self.at = Some(now + AFTER);
         }
     }
 
     /// Schedules a check for open paths. A follower changes none; the leader may be able to close them.
-    pub(super) fn schedule_open_check(&mut self) {
-        if !self.node.has_reported_open_paths && self.link.client.ownership() == Ownership::Own {
-            self.housekeeping.rights.at = Some(self.now());
+    pub fn schedule_check(&mut self, ownership: Ownership, now: Uptime, node: &Node) {
+        if !node.has_reported_open_paths && ownership == Ownership::Own {
+            self.at = Some(now);
         }
     }
 
-    /// Schedules an update if the living members, as just read, have changed.
-    pub(super) fn update_access_for(&mut self, members: &[Member]) {
+    /// Schedules a leader's update if the living members, as just read, have changed.
+    pub fn update_for(&mut self, members: &[Member], ownership: Ownership, now: Uptime) {
         let members: Vec<_> = members.iter().map(|member| (member.node.clone(), member.started_at)).collect();
-        if members != self.housekeeping.rights.members && self.candidacy.leads() {
-            self.housekeeping.rights.members = members;
-            self.schedule_access_update();
+        if members != self.members {
+            self.members = members;
+            self.schedule(ownership, now);
         }
     }
 
-    pub(super) fn start_access_update(&mut self, now: Uptime) {
-        if self.housekeeping.rights.at().is_none_or(|at| at > now) {
+    /// Starts a pass if one is due.
+    pub fn start<C: Session, K: Clock>(
+        &mut self,
+        now: Uptime,
+        leads: bool,
+        node: &Node,
+        context: &SessionContext<C, K>,
+    ) {
+        if self.at().is_none_or(|at| at > now) {
             return;
         }
-        self.housekeeping.rights.at = None;
-        let (context, locks) = (self.context.clone(), self.locks_of_jobs());
-        self.housekeeping.rights.under_way = match self.candidacy.role {
-            Role::Leading(_) => Some(secure(context, locks)),
-            Role::None | Role::Waiting(_) | Role::First(_) => Some(check_exposure(context, locks)),
-        };
+        self.at = None;
+        let (context, locks) = (context.clone(), locks_of_jobs(node));
+        self.under_way = Some(if leads { secure(context, locks) } else { check_exposure(context, locks) });
     }
 
-    fn locks_of_jobs(&self) -> BTreeSet<LockPath> {
-        self.node.desired.defined.as_ref().map(|defined| defined.locks.clone()).unwrap_or_default()
-    }
-
-    /// Schedules an update if jobs have other locks than before.
-    pub(super) fn update_access_to(&mut self, locks: &BTreeSet<LockPath>) {
-        if *locks != self.locks_of_jobs() && self.candidacy.leads() {
-            self.schedule_access_update();
-        }
-    }
-
-    pub(super) fn finish_access_update(&mut self, finished: Finished) {
-        self.housekeeping.rights.under_way = None;
+    /// Applies the result of a pass.
+    pub fn finish<C: Session, K: Clock>(
+        &mut self,
+        finished: Finished,
+        now: Uptime,
+        node: &mut Node,
+        context: &SessionContext<C, K>,
+    ) {
+        self.under_way = None;
         let is_done = match finished {
             Ok(PassResult::Checked(exposed)) => {
-                self.warn_of_exposure(&exposed);
+                warn_of_exposure(&exposed, node);
                 true
             }
             Ok(PassResult::Updated(Secured { changed, refused })) => {
                 let is_done = refused.is_empty();
-                if is_done && !std::mem::replace(&mut self.housekeeping.rights.is_reported, changed == 0) {
+                if is_done && !std::mem::replace(&mut self.is_reported, changed == 0) {
                     tracing::info!(
                         target: TARGET,
                         event = log_event::COORDINATION_SECURED,
@@ -135,11 +121,9 @@ impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
                         C::SERVICE,
                     );
                 }
-                let refused: Vec<_> = refused.into_iter().map(|(path, why)| Damage::new(path, why)).collect();
-                self.found_damage(Source::Rights, refused);
-                if !self.node.has_reported_open_paths {
-                    self.housekeeping.rights.under_way =
-                        Some(check_exposure(self.context.clone(), self.locks_of_jobs()));
+                node.found_damage(Source::Rights, refused.into_iter().map(|(path, why)| Damage::new(path, why)));
+                if !node.has_reported_open_paths {
+                    self.under_way = Some(check_exposure(context.clone(), locks_of_jobs(node)));
                 }
                 is_done
             }
@@ -149,19 +133,36 @@ impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
             }
         };
         if !is_done {
-            let pause = if self.node.has_reported_open_paths { AGAIN_AFTER } else { AFTER };
-            let again = self.now() + pause;
-            self.housekeeping.rights.at.get_or_insert(again);
+            let pause = if node.has_reported_open_paths { AGAIN_AFTER } else { AFTER };
+            self.at.get_or_insert(now + pause);
         }
     }
+}
 
-    fn warn_of_exposure(&mut self, exposed: &[String]) {
-        if std::mem::replace(&mut self.node.has_reported_open_paths, true) {
-            return;
-        }
-        for exposure in exposed {
-            tracing::warn!(target: TARGET, event = log_event::COORDINATION_EXPOSED, "{exposure}");
-        }
+/// The locks of all jobs that this node's file defines.
+pub(super) fn locks_of_jobs(node: &Node) -> BTreeSet<LockPath> {
+    node.desired.defined.as_ref().map(|defined| defined.locks.clone()).unwrap_or_default()
+}
+
+/// Warns if what this node creates is open to everybody. Known as soon as the node has a member.
+pub(super) fn warn_if_open_to_everybody<C: Session>(client: &C, node: &mut Node) {
+    let to_whom = match client.ownership() {
+        Ownership::Own => return,
+        Ownership::OwnAndEverybody(everybody) | Ownership::Everybody(everybody) => everybody,
+    };
+    if !std::mem::replace(&mut node.has_reported_open_paths, true) {
+        let event = log_event::COORDINATION_EXPOSED;
+        let service = C::SERVICE;
+        tracing::warn!(target: TARGET, event, "cronkeeper's data in {service} is open to everybody {to_whom}. {RISK}");
+    }
+}
+
+fn warn_of_exposure(exposed: &[String], node: &mut Node) {
+    if std::mem::replace(&mut node.has_reported_open_paths, true) {
+        return;
+    }
+    for exposure in exposed {
+        tracing::warn!(target: TARGET, event = log_event::COORDINATION_EXPOSED, "{exposure}");
     }
 }
 

@@ -22,35 +22,63 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::SessionLoop;
-use super::step::{Request, Retry};
-use super::step_result::StepResult;
-use crate::recipes::place;
-use crate::tree::Session;
-use cronkeeper_core::clock::{Clock, Uptime};
+use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::lease::longest_standstill;
 use cronkeeper_core::ledger::{Change, CommitId};
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::run::{Nonce, RunRecord, RunState, Version, millis};
-use cronkeeper_core::term::TermEnd;
 
 /// How far the node has stepped down because the daemon's loop stands still.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Standstill {
-    /// It turns.
-    #[default]
-    None,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The loop turns.
+    TakesPart,
     /// The loop has not turned for T/2: the node must leave the queue.
     OutOfQueue,
     /// The loop has not turned for 3T/2: the node must remove its member too.
     OutOfCluster,
 }
 
+/// What a check of the loop finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LoopStep {
+    /// It has turned less than T/2 ago.
+    Turn,
+    /// It has not turned for T/2.
+    Stand,
+    /// It has not turned for 3T/2.
+    StandLong,
+    /// It has turned while this node was about to remove its member.
+    TurnMeanwhile,
+}
+
+impl Stage {
+    /// The stage after a step. Total. A node that is out of the cluster returns only after the loop has turned.
+    fn after(self, step: LoopStep) -> Self {
+        match (self, step) {
+            (_, LoopStep::Turn) => Self::TakesPart,
+            (Self::OutOfCluster, LoopStep::Stand) | (_, LoopStep::StandLong) => Self::OutOfCluster,
+            (Self::TakesPart | Self::OutOfQueue, LoopStep::Stand) | (Self::OutOfCluster, LoopStep::TurnMeanwhile) => {
+                Self::OutOfQueue
+            }
+            (Self::TakesPart | Self::OutOfQueue, LoopStep::TurnMeanwhile) => self,
+        }
+    }
+}
+
+/// What follows from a check of the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StandstillNews {
+    /// The lease must be revoked now. The member goes too, unless the loop has turned by then.
+    LeaveCluster,
+    /// The loop turns again.
+    Rejoin,
+}
+
 /// Measures for how long the daemon's loop has not turned.
-#[derive(Clone, Copy, Debug)]
-pub struct LoopWatch {
-    /// The result of the last check.
-    pub is: Standstill,
+pub(super) struct Standstill {
+    stage: Stage,
+    timeout: Duration,
     /// The newest turn that a check has seen.
     turned: Uptime,
     /// Since when the loop stands still, moved forward by any time in which this side did not run either.
@@ -58,19 +86,53 @@ pub struct LoopWatch {
     checked_at: Uptime,
 }
 
-impl LoopWatch {
+impl Standstill {
     /// Starts measuring now, for a loop that last turned at `turned`.
     ///
     /// Establishing a session takes a while. A loop that has not turned meanwhile has stood still since `turned`.
-    pub fn from(now: Uptime, turned: Uptime) -> Self {
+    pub fn new(timeout: Duration, now: Uptime, turned: Uptime) -> Self {
         let since = if turned == Uptime::ZERO { now } else { turned };
-        Self { is: Standstill::None, turned, since, checked_at: now }
+        Self { stage: Stage::TakesPart, timeout, turned, since, checked_at: now }
     }
 
-    /// Checks when the loop last turned. A loop that has not begun does not stand still.
-    fn check(&mut self, turned: Uptime, now: Uptime, timeout: Duration) -> Standstill {
+    /// Checks when the loop last turned, and reports what that means.
+    pub fn check(&mut self, turned: Uptime, now: Uptime) -> Option<StandstillNews> {
+        let before = self.stage;
+        self.stage = before.after(self.measure(turned, now));
+        let stood_ms = millis(now.since(turned));
+        match (before, self.stage) {
+            (Stage::TakesPart, Stage::OutOfQueue) => {
+                tracing::warn!(
+                    target: TARGET,
+                    event = log_event::NODE_STUCK,
+                    stood_ms,
+                    "the daemon's loop is stuck, perhaps because the state directory's disk does not respond; leaving \
+                     the queue until it turns again"
+                );
+                None
+            }
+            (Stage::TakesPart | Stage::OutOfQueue, Stage::OutOfCluster) => {
+                tracing::warn!(
+                    target: TARGET,
+                    event = log_event::NODE_STUCK,
+                    stood_ms,
+                    "the daemon's loop is still stuck; removing this node's member, so that other nodes settle its \
+                     runs"
+                );
+                Some(StandstillNews::LeaveCluster)
+            }
+            (Stage::OutOfQueue | Stage::OutOfCluster, Stage::TakesPart) => {
+                tracing::info!(target: TARGET, event = log_event::NODE_UNSTUCK, "the daemon's loop turns again; rejoining");
+                Some(StandstillNews::Rejoin)
+            }
+            _ => None,
+        }
+    }
+
+    /// Measures how long the loop stands still. A loop that has not begun does not stand still.
+    fn measure(&mut self, turned: Uptime, now: Uptime) -> LoopStep {
         let unseen = now.since(self.checked_at);
-        let was_away = unseen > timeout / 4;
+        let was_away = unseen > self.timeout / 4;
         self.checked_at = now;
         let has_turned = std::mem::replace(&mut self.turned, turned) != turned;
         self.since = match (has_turned, was_away) {
@@ -80,126 +142,37 @@ impl LoopWatch {
             (false, true) => self.since + unseen,
             (false, false) => self.since,
         };
-        let stands = now.since(self.since);
-        match self.is {
-            Standstill::OutOfCluster if stands >= longest_standstill(timeout) => Standstill::OutOfCluster,
-            _ if stands >= timeout * 3 / 2 => Standstill::OutOfCluster,
-            _ if stands >= longest_standstill(timeout) => Standstill::OutOfQueue,
-            _ => Standstill::None,
+        match now.since(self.since) {
+            stood if stood >= self.timeout * 3 / 2 => LoopStep::StandLong,
+            stood if stood >= longest_standstill(self.timeout) => LoopStep::Stand,
+            _ => LoopStep::Turn,
         }
+    }
+
+    /// The loop has turned since [`StandstillNews::LeaveCluster`]: the member stays.
+    pub fn turned_meanwhile(&mut self) {
+        self.stage = self.stage.after(LoopStep::TurnMeanwhile);
     }
 
     /// When to check again.
-    pub fn next(&self, timeout: Duration) -> Option<Uptime> {
-        (self.turned > Uptime::ZERO).then(|| self.checked_at + timeout / 8)
-    }
-}
-
-/// The session's reaction to a daemon's loop that stands still.
-pub(super) struct StandstillGuard {
-    pub watch: LoopWatch,
-    /// Begun attempts that the loop may not have received.
-    pub unreceived: UnreceivedBegins,
-    /// The node's own entries are being removed.
-    pub is_leaving: bool,
-}
-
-impl StandstillGuard {
-    pub fn new(now: Uptime, turned: Uptime) -> Self {
-        Self { watch: LoopWatch::from(now, turned), unreceived: UnreceivedBegins::default(), is_leaving: false }
-    }
-}
-
-impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
-    /// Checks the daemon's loop, and steps down or comes back accordingly.
-    pub(super) fn watch_loop(&mut self) {
-        let (now, turned) = (self.now(), *self.node.service.turned.borrow());
-        let before = self.standstill.watch.is;
-        self.standstill.watch.is = self.standstill.watch.check(turned, now, self.timeout);
-        let stood_ms = millis(now.since(turned));
-        match (before, self.standstill.watch.is) {
-            (Standstill::None, Standstill::OutOfQueue) => tracing::warn!(
-                target: TARGET,
-                event = log_event::NODE_STUCK,
-                stood_ms,
-                "the daemon's loop is stuck, perhaps because the state directory's disk does not respond; leaving \
-                 the queue until it turns again"
-            ),
-            (Standstill::None | Standstill::OutOfQueue, Standstill::OutOfCluster) => {
-                tracing::warn!(
-                    target: TARGET,
-                    event = log_event::NODE_STUCK,
-                    stood_ms,
-                    "the daemon's loop is still stuck; removing this node's member, so that other nodes settle its \
-                     runs"
-                );
-                self.revoke_lease();
-                // The loop may be turning right now. The lease is revoked first, because the loop reports its turn
-                // before it reads the lease: if no turn is visible here, the loop will read the revoked lease.
-                if *self.node.service.turned.borrow() == turned {
-                    self.release_unreceived();
-                    self.release_job_locks();
-                } else {
-                    self.standstill.watch.is = Standstill::OutOfQueue;
-                }
-            }
-            (Standstill::OutOfQueue | Standstill::OutOfCluster, Standstill::None) => {
-                tracing::info!(target: TARGET, event = log_event::NODE_UNSTUCK, "the daemon's loop turns again; rejoining");
-                self.step.retry = Retry::default();
-            }
-            _ => {}
-        }
-        self.standstill.unreceived.loop_turned(turned);
-        let has_candidate = self.candidacy.candidate.is_some() || self.candidacy.leads();
-        if self.standstill.watch.is != Standstill::None && has_candidate {
-            self.lose_term(TermEnd::Stalled);
-        }
+    pub fn check_at(&self) -> Option<Uptime> {
+        (self.turned > Uptime::ZERO).then(|| self.checked_at + self.timeout / 8)
     }
 
-    fn release_unreceived(&mut self) {
-        for (id, change) in self.standstill.unreceived.release_all() {
-            self.commit(id, change);
-        }
+    /// True while the loop turns, as of the last check.
+    pub fn loop_turns(&self) -> bool {
+        self.stage == Stage::TakesPart
     }
 
-    /// True while the daemon's loop turns, as of the last check.
-    pub(super) fn loop_turns(&self) -> bool {
-        self.standstill.watch.is == Standstill::None
-    }
-
-    /// True if the node is out of the cluster and must not send requests before the loop turns again.
-    pub(super) fn is_out_of_cluster(&self) -> bool {
-        self.standstill.watch.is == Standstill::OutOfCluster
-            && !self.membership.is_present()
-            && self.candidacy.retired.is_none()
-    }
-
-    /// The request that removes the node's own entries but keeps the session; `None` if it is not needed.
-    pub(super) fn leave_cluster(&mut self) -> Option<Request<C::Watch>> {
-        let is_wanted = self.standstill.watch.is == Standstill::OutOfCluster
-            && self.membership.is_present()
-            && self.candidacy.retired.is_none();
-        self.standstill.is_leaving = is_wanted && self.standstill.unreceived.under_way.is_empty();
-        let context = self.context.clone();
-        self.standstill
-            .is_leaving
-            .then(|| Box::pin(async { place::leave(context).await.map(|()| StepResult::OutOfCluster) }) as _)
-    }
-
-    /// Records that this node removed its own member. The watches on it would only report that.
-    pub(super) fn on_cluster_left(&mut self) {
-        self.revoke_lease();
-        self.membership.lose();
-        self.candidacy.is_join_unclear = false;
-        self.membership.watches.clear();
-        self.membership.is_watched = false;
-        self.membership.must_verify = false;
+    /// True while the node must not be a member.
+    pub fn is_out_of_cluster(&self) -> bool {
+        self.stage == Stage::OutOfCluster
     }
 }
 
 /// Attempts that were begun and that the daemon's loop may not have received.
 #[derive(Default)]
-pub struct UnreceivedBegins {
+pub(super) struct UnreceivedBegins {
     /// When each was sent to the loop, with the version of its record.
     begun: Vec<(Uptime, RunRecord, Version)>,
     /// In-flight writes that release one.
@@ -214,13 +187,13 @@ impl UnreceivedBegins {
     }
 
     /// Drops the attempts sent before the loop's last turn: the loop may have received them.
-    fn loop_turned(&mut self, turned: Uptime) {
+    pub fn loop_turned(&mut self, turned: Uptime) {
         self.begun.retain(|(sent, ..)| *sent > turned && turned > Uptime::ZERO);
     }
 
     /// Releases the attempts that the loop has not received. The daemon counts its commits up from 1, so ids counted
     /// down from the maximum never collide with its own.
-    fn release_all(&mut self) -> Vec<(CommitId, Change)> {
+    pub fn release_all(&mut self) -> Vec<(CommitId, Change)> {
         let mut changes = Vec::new();
         for (_, run, at) in std::mem::take(&mut self.begun) {
             let id = CommitId(u64::MAX - self.released);
@@ -232,7 +205,12 @@ impl UnreceivedBegins {
         changes
     }
 
-    /// True if `id` was a write of [`Self::release_all`]; it is then done.
+    /// True once every write of [`Self::release_all`] is done.
+    pub fn all_done(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// True if `id` was a write of [`Self::release_all`]; it is then done. The daemon knows nothing of it.
     pub fn is_done(&mut self, id: CommitId) -> bool {
         self.under_way.remove(&id)
     }
@@ -249,36 +227,61 @@ mod tests {
     }
 
     /// Checks once a second and returns the last result.
-    fn check_until(watch: &mut LoopWatch, turned: Uptime, from_ms: u64, until_ms: u64) -> Standstill {
+    fn check_until(standstill: &mut Standstill, turned: Uptime, from_ms: u64, until_ms: u64) -> Stage {
         for ms in (from_ms..=until_ms).step_by(1_000) {
-            watch.is = watch.check(turned, at(ms), T);
+            standstill.check(turned, at(ms));
         }
-        watch.is
+        standstill.stage
+    }
+
+    /// A row for each stage, a column for each step; `-` changes nothing.
+    const TABLE: &str = "
+        stage         Turn       Stand       StandLong     TurnMeanwhile
+        TakesPart     -          OutOfQueue  OutOfCluster  -
+        OutOfQueue    TakesPart  -           OutOfCluster  -
+        OutOfCluster  TakesPart  -           -             OutOfQueue
+    ";
+
+    #[test]
+    fn every_stage_takes_the_steps_of_the_table_and_no_other() {
+        let steps = [LoopStep::Turn, LoopStep::Stand, LoopStep::StandLong, LoopStep::TurnMeanwhile];
+        let rows = TABLE.lines().map(str::trim).filter(|line| !line.is_empty()).skip(1);
+        for (stage, row) in [Stage::TakesPart, Stage::OutOfQueue, Stage::OutOfCluster].into_iter().zip(rows) {
+            let mut cells = row.split_whitespace();
+            assert_eq!(cells.next(), Some(format!("{stage:?}").as_str()));
+            for (step, expected) in steps.into_iter().zip(cells) {
+                let after = stage.after(step);
+                let found = if after == stage { "-".to_owned() } else { format!("{after:?}") };
+                assert_eq!(found, expected, "{stage:?}: {step:?}");
+            }
+        }
     }
 
     #[test]
     fn a_loop_that_stands_still_takes_the_node_out_of_the_queue_then_out_of_everything() {
-        let mut watch = LoopWatch::from(at(1_000), Uptime::ZERO);
-        assert_eq!(check_until(&mut watch, at(1_000), 1_000, 4_999), Standstill::None);
-        assert_eq!(check_until(&mut watch, at(1_000), 5_000, 12_999), Standstill::OutOfQueue);
-        assert_eq!(check_until(&mut watch, at(1_000), 13_000, 60_000), Standstill::OutOfCluster);
-        assert_eq!(watch.next(T), Some(at(61_000)));
-        assert_eq!(check_until(&mut watch, at(60_500), 61_000, 61_000), Standstill::None);
+        let mut standstill = Standstill::new(T, at(1_000), Uptime::ZERO);
+        assert_eq!(check_until(&mut standstill, at(1_000), 1_000, 4_999), Stage::TakesPart);
+        assert_eq!(check_until(&mut standstill, at(1_000), 5_000, 12_999), Stage::OutOfQueue);
+        assert_eq!(standstill.check(at(1_000), at(13_000)), Some(StandstillNews::LeaveCluster));
+        assert_eq!(check_until(&mut standstill, at(1_000), 14_000, 60_000), Stage::OutOfCluster);
+        assert_eq!(standstill.check_at(), Some(at(61_000)));
+        assert_eq!(standstill.check(at(60_500), at(61_000)), Some(StandstillNews::Rejoin));
+        assert!(standstill.loop_turns());
     }
 
     #[test]
     fn a_loop_that_stands_still_is_known_under_a_new_session() {
-        let mut watch = LoopWatch::from(at(6_000), at(1_000));
-        assert_eq!(check_until(&mut watch, at(1_000), 6_000, 6_000), Standstill::OutOfQueue);
-        let mut watch = LoopWatch::from(at(6_000), at(5_900));
-        assert_eq!(check_until(&mut watch, at(5_900), 6_000, 6_000), Standstill::None);
+        let mut standstill = Standstill::new(T, at(6_000), at(1_000));
+        assert_eq!(check_until(&mut standstill, at(1_000), 6_000, 6_000), Stage::OutOfQueue);
+        let mut standstill = Standstill::new(T, at(6_000), at(5_900));
+        assert_eq!(check_until(&mut standstill, at(5_900), 6_000, 6_000), Stage::TakesPart);
     }
 
     #[test]
     fn a_loop_that_has_not_begun_does_not_stand_still() {
-        let mut watch = LoopWatch::from(at(1_000), Uptime::ZERO);
-        assert_eq!(check_until(&mut watch, Uptime::ZERO, 1_000, 90_000), Standstill::None);
-        assert_eq!(watch.next(T), None);
+        let mut standstill = Standstill::new(T, at(1_000), Uptime::ZERO);
+        assert_eq!(check_until(&mut standstill, Uptime::ZERO, 1_000, 90_000), Stage::TakesPart);
+        assert_eq!(standstill.check_at(), None);
     }
 
     #[test]
@@ -292,14 +295,14 @@ mod tests {
         let [(id, Change::ChangeOwner { at: Version(3), run })] = &released[..] else { panic!("{released:?}") };
         assert_eq!((run.job.as_str(), run.state), ("b", RunState::Unstarted));
         assert_ne!(run.nonce, record("b").nonce);
-        assert!(unreceived.is_done(*id) && !unreceived.is_done(*id) && unreceived.under_way.is_empty());
+        assert!(unreceived.is_done(*id) && !unreceived.is_done(*id) && unreceived.all_done());
     }
 
     #[test]
     fn time_in_which_this_side_did_not_run_does_not_count() {
-        let mut watch = LoopWatch::from(at(1_000), Uptime::ZERO);
-        check_until(&mut watch, at(1_000), 1_000, 2_000);
-        assert_eq!(check_until(&mut watch, at(1_000), 30_000, 32_999), Standstill::None);
-        assert_eq!(check_until(&mut watch, at(1_000), 33_000, 33_000), Standstill::OutOfQueue);
+        let mut standstill = Standstill::new(T, at(1_000), Uptime::ZERO);
+        check_until(&mut standstill, at(1_000), 1_000, 2_000);
+        assert_eq!(check_until(&mut standstill, at(1_000), 30_000, 32_999), Stage::TakesPart);
+        assert_eq!(check_until(&mut standstill, at(1_000), 33_000, 33_000), Stage::OutOfQueue);
     }
 }

@@ -5,19 +5,19 @@
 
 use std::time::Duration;
 
-use super::SessionLoop;
 use crate::recipes::transfer::Successor;
-use crate::tree::Session;
-use cronkeeper_core::clock::{Clock, Uptime};
-use cronkeeper_core::election::{self, Event, TransferError};
-use cronkeeper_core::term::{NodeName, TermEnd};
+use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::election::{Event, TransferError};
+use cronkeeper_core::term::NodeName;
 
 /// A handover takes at most this long, because the leader decides nothing meanwhile.
 const WITHIN: Duration = Duration::from_secs(5);
 
 /// Progress of a handover.
+#[derive(Default)]
 pub(super) enum Transfer {
     /// No handover was requested.
+    #[default]
     None,
     /// The named node should lead; its candidate is being looked up, until the deadline.
     Wanted(NodeName, Uptime),
@@ -28,8 +28,17 @@ pub(super) enum Transfer {
 }
 
 impl Transfer {
+    /// Starts a handover. Returns what the daemon must know if it fails at once.
+    pub fn start(&mut self, to: NodeName, leads: bool, now: Uptime) -> Option<Event> {
+        if !leads || !matches!(self, Self::None) {
+            return Some(not_transferred(to, TransferError::NotLeading));
+        }
+        *self = Self::Wanted(to, now + WITHIN);
+        None
+    }
+
     /// The node whose candidate must be looked up.
-    pub(super) fn wanted(&self) -> Option<NodeName> {
+    pub fn wanted(&self) -> Option<NodeName> {
         match self {
             Self::Wanted(to, _) => Some(to.clone()),
             Self::None | Self::Certain(..) | Self::Due(_) => None,
@@ -37,92 +46,68 @@ impl Transfer {
     }
 
     /// The successor that the position must be given to.
-    pub(super) fn successor(&self) -> Option<Successor> {
+    pub fn successor(&self) -> Option<Successor> {
         match self {
             Self::Due(successor) => Some(successor.clone()),
             Self::None | Self::Wanted(..) | Self::Certain(..) => None,
         }
     }
 
-    /// True once the successor is known: the term ends when the earlier commits are answered.
-    pub(super) fn is_certain(&self) -> bool {
-        matches!(self, Self::Certain(..))
-    }
-
     /// The deadline, after which the handover is cancelled and the term goes on.
-    pub(super) fn until(&self) -> Option<Uptime> {
+    pub fn until(&self) -> Option<Uptime> {
         match self {
             Self::Wanted(_, until) | Self::Certain(_, until) => Some(*until),
             Self::None | Self::Due(_) => None,
         }
     }
-}
 
-impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
-    pub(super) fn transfer(&mut self, to: NodeName) {
-        if self.candidacy.leads() && matches!(self.candidacy.transfer, Transfer::None) {
-            self.candidacy.transfer = Transfer::Wanted(to, self.now() + WITHIN);
-        } else {
-            self.not_transferred(to, TransferError::NotLeading);
-        }
-    }
-
-    pub(super) fn found_successor(&mut self, found: Result<Successor, TransferError>) {
+    /// The lookup is done.
+    pub fn found(&mut self, found: Result<Successor, TransferError>) -> Option<Event> {
         // The term may have ended meanwhile, and with it the handover.
-        let Transfer::Wanted(to, until) = std::mem::replace(&mut self.candidacy.transfer, Transfer::None) else {
-            return;
-        };
+        let Self::Wanted(to, until) = std::mem::take(self) else { return None };
         match found {
-            Ok(successor) => self.candidacy.transfer = Transfer::Certain(successor, until),
-            Err(why) => self.not_transferred(to, why),
+            Ok(successor) => {
+                *self = Self::Certain(successor, until);
+                None
+            }
+            Err(why) => Some(not_transferred(to, why)),
         }
     }
 
-    /// Ends the term for the successor once the earlier commits are answered.
-    pub(super) fn transfer_when_answered(&mut self) {
-        if !self.candidacy.transfer.is_certain() || self.committer.has_fenced() {
-            return;
+    /// The successor, once it is known. The caller ends the term and then makes the handover [`Due`](Self::Due).
+    pub fn take_certain(&mut self) -> Option<Successor> {
+        match std::mem::take(self) {
+            Self::Certain(successor, _) => Some(successor),
+            other => {
+                *self = other;
+                None
+            }
         }
-        let Transfer::Certain(successor, _) = std::mem::replace(&mut self.candidacy.transfer, Transfer::None) else {
-            return;
-        };
-        self.node.note(election::Request::Resign);
-        self.lose_term(TermEnd::Resigned);
-        self.candidacy.transfer = Transfer::Due(successor);
     }
 
     /// Cancels a handover after its deadline: the leader decides nothing while it waits.
-    pub(super) fn end_late_transfer(&mut self, now: Uptime) {
-        if self.candidacy.transfer.until().is_none_or(|until| now < until) {
-            return;
-        }
-        match std::mem::replace(&mut self.candidacy.transfer, Transfer::None) {
-            Transfer::Wanted(to, _) | Transfer::Certain(Successor { node: to, .. }, _) => {
-                self.not_transferred(to, TransferError::NotInTime);
-            }
-            Transfer::None | Transfer::Due(_) => {}
+    pub fn end_late(&mut self, now: Uptime) -> Option<Event> {
+        self.until().filter(|&until| now >= until)?;
+        self.cancel(TransferError::NotInTime)
+    }
+
+    /// Cancels the handover, unless the term was ended for it. Returns what the daemon must know.
+    pub fn cancel(&mut self, why: TransferError) -> Option<Event> {
+        match std::mem::take(self) {
+            Self::Wanted(to, _) | Self::Certain(Successor { node: to, .. }, _) => Some(not_transferred(to, why)),
+            Self::None | Self::Due(_) => None,
         }
     }
 
-    pub(super) fn handed_over(&mut self, is_to_successor: bool) {
-        let successor = std::mem::replace(&mut self.candidacy.transfer, Transfer::None);
-        if let (Transfer::Due(successor), false) = (successor, is_to_successor) {
-            self.not_transferred(successor.node, TransferError::Changed);
-        }
-        self.withdrawn();
-    }
-
-    /// Cancels the handover: the term ended for another reason first.
-    pub(super) fn forget_transfer(&mut self) {
-        match std::mem::replace(&mut self.candidacy.transfer, Transfer::None) {
-            Transfer::Wanted(to, _) | Transfer::Certain(Successor { node: to, .. }, _) => {
-                self.not_transferred(to, TransferError::NotLeading);
-            }
-            Transfer::None | Transfer::Due(_) => {}
+    /// The own place was given up. Returns what the daemon must know if the successor did not get it.
+    pub fn handed_over(&mut self, is_to_successor: bool) -> Option<Event> {
+        match std::mem::take(self) {
+            Self::Due(successor) if !is_to_successor => Some(not_transferred(successor.node, TransferError::Changed)),
+            _ => None,
         }
     }
+}
 
-    fn not_transferred(&self, to: NodeName, why: TransferError) {
-        self.node.emit(Event::NotTransferred { to, why });
-    }
+fn not_transferred(to: NodeName, why: TransferError) -> Event {
+    Event::NotTransferred { to, why }
 }

@@ -1,36 +1,38 @@
-//! Handles the daemon's requests: commits, reads, watches, and the election's requests.
+//! The daemon's reads of the ledger.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 
-use super::failing::Task;
-use super::{BoxFuture, ReadDone, SessionLoop};
+use super::futures::BoxFuture;
 use crate::paths;
 use crate::recipes::context::{self, At as _, SessionContext, SessionError};
-use crate::recipes::{lasts, requests, snapshot, transaction, watcher};
+use crate::recipes::{lasts, requests, snapshot, watcher};
 use crate::tree::{Error, Session, Stat};
 use cronkeeper_core::clock::{Clock, Uptime};
-use cronkeeper_core::coordination::Request;
-use cronkeeper_core::election;
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::ledger::{self, Change, Commit, CommitId, Event, JobEntry, RunLookup};
+use cronkeeper_core::ledger::{self, Event, JobEntry, RunLookup};
 use cronkeeper_core::log_event::{self, TARGET};
-use cronkeeper_core::run::{RunId, RunState};
+use cronkeeper_core::run::RunId;
 
+/// Time before a read that failed is repeated.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// A read and its result.
+pub(super) type ReadDone = (ledger::Request, Result<Event, SessionError>);
 
 /// The daemon's reads: in flight, waiting, and refused.
 pub(super) struct Reading {
-    pub under_way: FuturesUnordered<BoxFuture<Box<ReadDone>>>,
+    under_way: FuturesUnordered<BoxFuture<Box<ReadDone>>>,
     /// The reads in flight, to be repeated under the next session if this one ends first.
-    pub requested: Vec<ledger::Request>,
-    pub waiting: VecDeque<ledger::Request>,
+    requested: Vec<ledger::Request>,
+    waiting: VecDeque<ledger::Request>,
     /// Reads that the servers refuse; each survey retries them.
-    pub refused: Vec<ledger::Request>,
+    refused: Vec<ledger::Request>,
     /// Waiting reads start at this instant: there is a pause after a failed one.
-    pub not_before: Uptime,
+    not_before: Uptime,
 }
 
 impl Reading {
@@ -43,126 +45,82 @@ impl Reading {
             not_before: Uptime::ZERO,
         }
     }
-}
 
-impl<C: Session, K: Clock> SessionLoop<'_, C, K> {
-    /// Handles a request and all that are queued behind it, so that commits requested together share a multi.
-    pub(super) fn take_requests(&mut self, first: Request) {
-        self.take_request(first);
-        while let Ok(request) = self.node.service.requests.try_recv() {
-            self.take_request(request);
+    /// Takes a read.
+    pub fn take(&mut self, read: ledger::Request) {
+        // The engine requests it again with each session; only one copy must wait.
+        if let ledger::Request::ReadInFlight = &read {
+            self.waiting.retain(|waiting| *waiting != read);
         }
+        self.take_again(read);
     }
 
-    fn take_request(&mut self, request: Request) {
-        match request {
-            Request::Election(request) => self.take_election_request(request),
-            Request::Ledger(ledger::Request::Commit { id, change }) => self.commit(id, change),
-            Request::Lock(request) => self.take_lock_request(request),
-            Request::Ledger(ledger::Request::Watch(run)) => {
-                if self.fence().is_some() {
-                    self.watcher.watch(run);
-                }
-            }
-            Request::Ledger(ledger::Request::WatchOwn(run)) => self.watcher.watch(run),
-            Request::Ledger(read) => {
-                if let ledger::Request::ReadJob(job) = &read {
-                    self.committer.read(job);
-                }
-                // The engine requests it again with each session; only one copy must wait.
-                if let ledger::Request::ReadInFlight = &read {
-                    self.reading.waiting.retain(|waiting| *waiting != read);
-                }
-                self.reading.waiting.push_back(read);
-            }
-        }
+    /// Takes a read that was requested under an earlier session.
+    pub fn take_again(&mut self, read: ledger::Request) {
+        self.waiting.push_back(read);
     }
 
-    fn pass_to_committer(&mut self, id: CommitId, change: Change, fence: Option<String>) {
-        for (id, answer) in self.committer.request(id, change, fence) {
-            self.answer(id, answer);
-        }
-    }
-
-    fn take_election_request(&mut self, request: election::Request) {
-        match &request {
-            election::Request::Publish(published) => {
-                self.membership.must_publish |= *published != self.node.desired.published
-            }
-            election::Request::Leave => self.leave(),
-            election::Request::Transfer(to) => self.transfer(to.clone()),
-            election::Request::Define(defined) => self.update_access_to(&defined.locks),
-            election::Request::Campaign | election::Request::Resign | election::Request::Busy(_) => {}
-        }
-        self.node.note(request);
-    }
-
-    /// Passes a change to the committer, or answers it at once if it can no longer be written.
-    pub(super) fn commit(&mut self, id: CommitId, change: Change) {
-        if !change.is_fenced() {
-            match &change {
-                // It names a session that is gone. A released run keeps the session it ran under, so it does not count
-                // here.
-                Change::ChangeOwner { run, .. } | Change::Restore { run, .. }
-                    if run.state == RunState::Running && run.owner.session != self.id =>
-                {
-                    self.node.answer(id, Commit::Superseded);
-                }
-                _ => self.pass_to_committer(id, change, None),
-            }
-            return;
-        }
-        match self.fence() {
-            Some((candidate, token)) if !transaction::is_of_another_term(&change, token) => {
-                self.pass_to_committer(id, change, Some(candidate));
-            }
-            _ => self.node.answer(id, Commit::Fenced),
-        }
+    /// Retries what the servers refuse.
+    pub fn retry_refused(&mut self) {
+        self.waiting.extend(self.refused.drain(..));
     }
 
     /// When waiting reads may start: once the member exists.
     ///
     /// Until then the candidate of an earlier session may still guard a write in flight whose result is unknown. After
     /// that, what is absent stays absent.
-    pub(super) fn read_at(&self) -> Option<Uptime> {
-        (self.membership.is_present() && !self.reading.waiting.is_empty()).then_some(self.reading.not_before)
+    pub fn at(&self, is_member: bool) -> Option<Uptime> {
+        (is_member && !self.waiting.is_empty()).then_some(self.not_before)
     }
 
-    pub(super) fn start_reads(&mut self, now: Uptime) {
-        if self.read_at().is_none_or(|at| now < at) {
+    /// Starts the waiting reads if they may start.
+    pub fn start<C: Session, K: Clock>(&mut self, now: Uptime, is_member: bool, context: &SessionContext<C, K>) {
+        if self.at(is_member).is_none_or(|at| now < at) {
             return;
         }
-        while let Some(request) = self.reading.waiting.pop_front() {
-            let context = self.context.clone();
-            self.reading.requested.push(request.clone());
-            self.reading.under_way.push(Box::pin(async move {
+        while let Some(request) = self.waiting.pop_front() {
+            let context = context.clone();
+            self.requested.push(request.clone());
+            self.under_way.push(Box::pin(async move {
                 let result = read(&context, &request).await;
                 Box::new((request, result))
             }));
         }
     }
 
-    pub(super) fn finish_read(&mut self, (request, result): ReadDone) {
-        if let Some(at) = self.reading.requested.iter().position(|requested| *requested == request) {
-            self.reading.requested.remove(at);
+    /// The next result; `None` at once if no read is in flight. Cancellation safe: the reads are kept.
+    pub async fn done(&mut self) -> Option<Box<ReadDone>> {
+        self.under_way.next().await
+    }
+
+    /// Takes the result of a read. Returns what was read; `None` if that must wait.
+    ///
+    /// # Errors
+    /// If the read failed, and will be retried soon.
+    pub fn finish(&mut self, (request, result): ReadDone, now: Uptime) -> Result<Option<Event>, SessionError> {
+        if let Some(at) = self.requested.iter().position(|requested| *requested == request) {
+            self.requested.remove(at);
         }
         match result {
-            Ok(event) => {
-                self.succeeded(Task::Read);
-                self.node.emit_ledger(event);
-            }
+            Ok(event) => Ok(Some(event)),
             // Retried with the next survey. Until it is read nothing can be decided.
             Err(SessionError::NoAuth(detail)) => {
                 tracing::debug!(target: TARGET, %detail, "a read was refused; deferring it");
-                self.reading.refused.push(request);
+                self.refused.push(request);
+                Ok(None)
             }
             Err(error) => {
-                self.reading.waiting.push_back(request);
-                self.reading.not_before = self.now() + PAUSE;
-                self.failed(Task::Read, &error.to_string());
-                self.note_error(error);
+                self.waiting.push_back(request);
+                self.not_before = now + PAUSE;
+                Err(error)
             }
         }
+    }
+
+    /// Ends with the session: the reads that have no result.
+    pub fn take_unread(&mut self) -> impl Iterator<Item = ledger::Request> + use<> {
+        let requested = std::mem::take(&mut self.requested).into_iter().chain(std::mem::take(&mut self.waiting));
+        requested.chain(std::mem::take(&mut self.refused))
     }
 }
 
