@@ -535,7 +535,8 @@ fn nodes_keep_the_promises_on_the_weakest_store() {
 /// With clocks that agree, and with a store that loses what it has acknowledged.
 #[test]
 fn nodes_begin_nothing_that_the_weakest_store_may_have_lost() {
-    many::<Nodes<true, true, true>>("nodes_begin_nothing_that_the_weakest_store_may_have_lost", WITH_REWINDS, PLAN);
+    const SEEDS: Seeds = Seeds { each_run: 400, ..WITH_REWINDS };
+    many::<Nodes<true, true, true>>("nodes_begin_nothing_that_the_weakest_store_may_have_lost", SEEDS, PLAN);
 }
 
 #[test]
