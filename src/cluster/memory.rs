@@ -105,7 +105,7 @@ impl Store for Memory {
     const SERVICE: &'static str = "the store in memory";
 
     fn limits(&self) -> Limits {
-        Limits { operations: 200, bytes: 128 << 10, in_flight: 1, repeats: false }
+        Limits { operations: 200, bytes: 128 << 10, in_flight: 1, repeats: false, last_number: i64::MAX }
     }
 
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static {

@@ -6,9 +6,6 @@
 
 use uuid::Uuid;
 
-/// From this number on an operator should recreate the parent, because the counter stops at 2^31 - 1.
-pub const HIGH_SEQUENCE: i64 = 1 << 30;
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueEntry {
     pub name: String,

@@ -145,7 +145,7 @@ impl Store for Sqlite {
     const SERVICE: &'static str = "SQLite";
 
     fn limits(&self) -> Limits {
-        Limits { operations: 1_000, bytes: 1 << 20, in_flight: 1, repeats: false }
+        Limits { operations: 1_000, bytes: 1 << 20, in_flight: 1, repeats: false, last_number: i64::MAX }
     }
 
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static {

@@ -13,7 +13,7 @@
 //!   appended.
 //! - A watch only tells that something may have changed: the caller reads again.
 //!
-//! [`zookeeper`](super::zookeeper) implements it on znodes.
+//! [`zookeeper`](super::zookeeper) implements it, and [`observed`](super::observed) on any store.
 
 use std::collections::BTreeSet;
 use std::future::ready;
@@ -197,9 +197,21 @@ pub struct Limits {
     pub in_flight: usize,
     /// A commit may change a record several times, each change at the version that the one before has made.
     pub repeats: bool,
+    /// The last number that appended records of one folder get.
+    pub last_number: i64,
 }
 
 impl Limits {
+    /// Those of most unit tests.
+    #[cfg(test)]
+    pub const OF_TESTS: Self =
+        Self { operations: 200, bytes: 128 << 10, in_flight: 1, repeats: true, last_number: i32::MAX as i64 };
+
+    /// True if half of a folder's numbers are used up once this one is given out.
+    pub fn is_high(&self, number: i64) -> bool {
+        number > self.last_number / 2
+    }
+
     /// Most jobs in a commit which writes so many records of each, and two others.
     pub fn jobs(&self, records_of_each: usize) -> usize {
         (self.operations.saturating_sub(2) / records_of_each).max(1)

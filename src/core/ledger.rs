@@ -2,8 +2,7 @@
 //!
 //! Every [`Change`] is guarded. Where only a leader may decide, the leader's own candidate must still exist. Where
 //! another node may have written, the record must still have the version that was read. A version counts from 0 and
-//! grows by one with every write, as ZooKeeper's znode versions do; how a backend implements it is up to the backend.
-//! This module names no backend.
+//! grows by one with every write. How a backend implements that is up to the backend: this module names none.
 
 pub mod filter;
 pub mod forgetting;

@@ -17,7 +17,7 @@ pub const MOST: u32 = 10_000;
 /// Most keys that a process takes from its environment: the depth of nested locks.
 const MOST_KEYS: usize = 64;
 
-/// The path of a lock: absolute, below the chroot.
+/// The path of a lock: absolute, below the root.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct LockPath(String);

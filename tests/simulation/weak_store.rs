@@ -96,8 +96,13 @@ struct Zombie {
 }
 
 /// As little as a service may take.
-const LIMITS: Limits =
-    Limits { operations: store::LEAST_OPERATIONS, bytes: store::LEAST_BYTES, in_flight: 1, repeats: false };
+const LIMITS: Limits = Limits {
+    operations: store::LEAST_OPERATIONS,
+    bytes: store::LEAST_BYTES,
+    in_flight: 1,
+    repeats: false,
+    last_number: i64::MAX,
+};
 
 /// Most commits that are lost at once.
 const MOST_LOST: usize = 12;

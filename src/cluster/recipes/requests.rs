@@ -13,8 +13,7 @@ use super::context::{self, At as _, Reads, SessionContext, SessionError};
 use super::damage::Damage;
 use super::snapshot;
 use crate::paths;
-use crate::queue;
-use crate::tree::{AtVersion, Error, Life, Op, Session, Stat};
+use crate::tree::{AtVersion, Error, Life, Limits, Op, Session, Stat};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{ControlEntry, OperatorRequests, TriggerEntry};
@@ -27,7 +26,7 @@ pub fn notify_leader(parent: &str) -> Op {
 
 /// Recreates the parent of the triggers, so that their sequence numbers start again at zero.
 ///
-/// The servers count all children ever created and stop at 2^31 - 1. The own candidate guards the write. Returns false
+/// Some services count all records ever made in a folder, and their numbers end. The own candidate guards the write. Returns false
 /// if the parent is not empty.
 pub async fn renumber<C: Session, K: Clock>(
     context: SessionContext<C, K>,
@@ -47,9 +46,9 @@ pub async fn renumber<C: Session, K: Clock>(
 }
 
 /// True if half of the triggers' sequence numbers are used up.
-pub fn is_high(requests: &OperatorRequests) -> bool {
+pub fn is_high(requests: &OperatorRequests, limits: Limits) -> bool {
     let newest = requests.triggers.keys().chain(requests.links.keys()).max();
-    newest.is_some_and(|newest| newest.0 >= queue::HIGH_SEQUENCE.unsigned_abs())
+    newest.is_some_and(|newest| limits.is_high(i64::try_from(newest.0).unwrap_or(i64::MAX)))
 }
 
 /// Histories to read at once when looking up new triggers.

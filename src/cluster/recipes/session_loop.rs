@@ -499,7 +499,7 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
             RequestsEvent::Read(Ok(read)) => {
                 self.succeeded(Task::Listen);
                 let is_damaged = !self.node.damages.paths(Source::OperatorRequests).is_empty();
-                let (requests, damaged) = self.operators.read(read, is_damaged);
+                let (requests, damaged) = self.operators.read(read, is_damaged, self.context.limits());
                 self.node.found_damage(Source::OperatorRequests, damaged);
                 self.node.emit_ledger(ledger::Event::OperatorRequests(requests));
             }

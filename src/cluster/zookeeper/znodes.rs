@@ -25,7 +25,8 @@ use cronkeeper_core::run::Version;
 use cronkeeper_core::term::SessionId;
 
 /// The servers take 1 MiB by default. The parents that a multi makes come on top, as many as it has operations at most.
-const LIMITS: Limits = Limits { operations: 200, bytes: 128 * 1024, in_flight: 8, repeats: true };
+const LIMITS: Limits =
+    Limits { operations: 200, bytes: 128 * 1024, in_flight: 8, repeats: true, last_number: i32::MAX as i64 };
 
 /// What opens or lends sessions with ZooKeeper, for the recipes.
 #[derive(Clone)]

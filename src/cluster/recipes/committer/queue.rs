@@ -104,7 +104,7 @@ mod tests {
     }
 
     fn group(queue: &mut CommitQueue) -> Vec<u64> {
-        let limits = Limits { operations: 200, bytes: 128 * 1024, in_flight: 1, repeats: true };
+        let limits = Limits::OF_TESTS;
         queue.next_group(limits).into_iter().flat_map(|group| group.members).map(|pending| pending.number).collect()
     }
 

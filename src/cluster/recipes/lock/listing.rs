@@ -14,7 +14,7 @@ use crate::tree::{AtVersion, Error, Op, Session};
 use cronkeeper_core::lock::{LockPath, is_reserved};
 
 /// Most records to visit in a search for locks.
-const MOST_ZNODES: usize = 10_000;
+const MOST_VISITED: usize = 10_000;
 /// Most entries of one lock to show.
 const MOST_ENTRIES: usize = 1_000;
 /// The end of the name of the queue of a semaphore of kazoo.
@@ -122,7 +122,7 @@ pub async fn list<C: Session>(client: &C, path: Option<&LockPath>) -> Result<Lis
     let mut left = VecDeque::from([first(client, path).await?]);
     for visited in 0.. {
         let Some(place) = left.pop_front() else { break };
-        if visited >= MOST_ZNODES {
+        if visited >= MOST_VISITED {
             let unvisited = Some(Cut { left: left.len() + 1, first: place.path });
             listing.cut = Cut::both(unvisited, listing.cut);
             break;

@@ -14,6 +14,7 @@ use super::futures::{BoxFuture, under_way};
 use crate::paths;
 use crate::queue;
 use crate::recipes::place::Behind;
+use crate::tree::Limits;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::term::{CandidateName, FencingToken, Term, TermEnd};
 
@@ -251,8 +252,8 @@ impl Candidacy {
     }
 
     /// Takes a candidate that this node has created. Returns true if its sequence number is high, for the first time.
-    pub fn join(&mut self, candidate: CandidateName) -> bool {
-        let is_high = queue::sequence(&candidate.0).is_some_and(|sequence| sequence >= queue::HIGH_SEQUENCE);
+    pub fn join(&mut self, candidate: CandidateName, limits: Limits) -> bool {
+        let is_high = queue::sequence(&candidate.0).is_some_and(|sequence| limits.is_high(sequence));
         self.following = None;
         self.step(QueueStep::Join(candidate));
         is_high && !std::mem::replace(&mut self.is_high_sequence_reported, true)
@@ -432,7 +433,7 @@ mod tests {
     #[test]
     fn a_term_that_is_lost_is_over_until_that_is_reported() {
         let mut candidacy = Candidacy::new();
-        candidacy.join(name());
+        candidacy.join(name(), Limits::OF_TESTS);
         candidacy.be_first(name(), Uptime::ZERO);
         candidacy.step(QueueStep::Lead(FencingToken(7), OpeningWrite::Due));
         assert_eq!(candidacy.fence(), Some((paths::candidate(&name()), 7)));

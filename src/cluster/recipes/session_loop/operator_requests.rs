@@ -13,7 +13,7 @@ use crate::paths;
 use crate::recipes::context::{At as _, SessionContext, SessionError};
 use crate::recipes::damage::Damage;
 use crate::recipes::requests;
-use crate::tree::{Session, Watch};
+use crate::tree::{Limits, Session, Watch};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::ledger::OperatorRequests;
 use cronkeeper_core::log_event::{self, TARGET};
@@ -155,16 +155,17 @@ impl Operators {
         &mut self,
         (requests, damaged, changed): ReadRequests,
         is_damaged: bool,
+        limits: Limits,
     ) -> (OperatorRequests, Vec<Damage>) {
-        self.note_numbers(&requests, is_damaged);
+        self.note_numbers(&requests, is_damaged, limits);
         self.answered = requests::answered_in(&requests);
         self.listening = Listening::Waiting(changed);
         (requests, damaged)
     }
 
     /// Checks the sequence numbers of the triggers: once half are used up, they restart as soon as no trigger is left.
-    fn note_numbers(&mut self, requests: &OperatorRequests, is_damaged: bool) {
-        if requests::is_high(requests) && self.run_out_of_numbers() {
+    fn note_numbers(&mut self, requests: &OperatorRequests, is_damaged: bool, limits: Limits) {
+        if requests::is_high(requests, limits) && self.run_out_of_numbers() {
             tracing::warn!(
                 target: TARGET,
                 event = log_event::COORDINATION_NUMBERS_LOW,
@@ -254,15 +255,15 @@ mod tests {
         let mut operators = Operators::new();
         assert!(operators.run_out_of_numbers() && !operators.run_out_of_numbers());
         let nothing = || (OperatorRequests::default(), Vec::new(), Box::pin(std::future::pending()) as BoxFuture<()>);
-        operators.read(nothing(), true);
+        operators.read(nothing(), true, Limits::OF_TESTS);
         assert!(!operators.may_renumber(), "not all triggers could be read");
-        operators.read(nothing(), false);
+        operators.read(nothing(), false, Limits::OF_TESTS);
         assert!(operators.may_renumber());
         operators.renumbered(false);
         assert!(!operators.may_renumber());
-        operators.read(nothing(), false);
+        operators.read(nothing(), false, Limits::OF_TESTS);
         operators.renumbered(true);
-        operators.read(nothing(), false);
+        operators.read(nothing(), false, Limits::OF_TESTS);
         assert!(!operators.may_renumber(), "they have restarted");
     }
 }

@@ -153,7 +153,7 @@ impl<C: Session, K: Clock> Election<C, K> {
 
     fn joined(&mut self, candidate: CandidateName, node: &mut Node) {
         node.has_joined = true;
-        if self.candidacy.join(candidate.clone()) {
+        if self.candidacy.join(candidate.clone(), self.context.limits()) {
             tracing::warn!(
                 target: TARGET,
                 event = log_event::COORDINATION_NUMBERS_LOW,
