@@ -23,7 +23,7 @@ use cronkeeper_core::run::Version;
 /// How long to wait for the write lock, which other processes hold for one commit at a time.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for an answer: a disk may hang.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks for what other processes have written.
 const LOOK: Duration = Duration::from_millis(25);
 /// Version of the tables.
@@ -63,11 +63,14 @@ impl Sqlite {
     /// If it cannot be used.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let io = |error| OpenError::Io { path: path.to_owned(), error };
-        OpenOptions::new().append(true).create(true).mode(0o600).open(path).map_err(io)?;
+        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path).map_err(io)?;
+        let id = file.metadata().map(|found| (found.dev(), found.ino())).map_err(io)?;
         let sqlite = |error| OpenError::Sqlite { path: path.to_owned(), error };
         let mut db = connect(path, BUSY_TIMEOUT).map_err(sqlite)?;
-        let format: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(sqlite)?;
+        let format = read_format(&db).map_err(sqlite)?;
         let is_empty = format == 0 && !has_tables(&db).map_err(sqlite)?;
+        // Another process may have made the tables just now.
+        let format = if is_empty { format } else { read_format(&db).map_err(sqlite)? };
         if !is_empty && format != FORMAT {
             return Err(OpenError::Format { path: path.to_owned(), format });
         }
@@ -75,11 +78,9 @@ impl Sqlite {
             make_tables(&mut db).map_err(sqlite)?;
         }
         let reads = connect(path, BUSY_TIMEOUT).map_err(sqlite)?;
-        let file = |connection| {
-            let id = file_id(path).map_err(io)?;
-            Ok(Arc::new(OpenFile { connection: Mutex::new(connection), path: path.to_owned(), id }))
-        };
-        Ok(Self { commits: file(db)?, reads: file(reads)? })
+        // Each request finds out if the file was replaced before the connections were there.
+        let file = |connection| Arc::new(OpenFile { connection: Mutex::new(connection), path: path.to_owned(), id });
+        Ok(Self { commits: file(db), reads: file(reads) })
     }
 }
 
@@ -91,8 +92,9 @@ impl OpenFile {
     ) -> impl Future<Output = Result<T, NotDone>> + Send + 'static {
         let file = Arc::clone(self);
         let worked = tokio::task::spawn_blocking(move || {
+            let mut connection = file.connection.lock().unwrap_or_else(PoisonError::into_inner);
             file.check_place()?;
-            work(&mut file.connection.lock().unwrap_or_else(PoisonError::into_inner))
+            work(&mut connection)
         });
         async move {
             match tokio::time::timeout(ANSWER_TIMEOUT, worked).await {
@@ -118,6 +120,10 @@ impl OpenFile {
 
 fn file_id(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::metadata(path).map(|found| (found.dev(), found.ino()))
+}
+
+fn read_format(db: &Connection) -> rusqlite::Result<i64> {
+    db.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
 fn has_tables(db: &Connection) -> rusqlite::Result<bool> {

@@ -65,7 +65,8 @@ async fn when_the_one_in_the_middle_goes_the_next_follows_the_one_before_it(mut 
     c.following(Some("a")).await;
     left(&mut c).await;
     d.following(Some("a")).await;
-    assert_eq!(a.queue().await, names(&["a", "d"]));
+    // Whoever has seen it: the service may show it to others later.
+    assert_eq!(d.queue().await, names(&["a", "d"]));
     left(&mut a).await;
     d.elected().await;
 }
@@ -163,7 +164,8 @@ async fn others_can_read_what_a_node_publishes(mut cluster: Cluster) {
     loop {
         let queue = a.reader().queue().await.expect("the queue can be read");
         let found = queue.members.into_iter().find(|member| member.node == NodeName::new("b"));
-        if found.expect("it is a member").published == published {
+        // The service may show it to others later.
+        if found.is_some_and(|member| member.published == published) {
             return;
         }
         tokio::task::yield_now().await;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cronkeeper_cluster::observed::{Heads, Observed, Spawn};
+use cronkeeper_cluster::observed::{Observed, Spawn};
 use cronkeeper_cluster::recipes::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
 use cronkeeper_cluster::state_dir::KEPT_SESSIONS;
 use cronkeeper_cluster::tree::{Connect, ConnectError, Lend, Session};
@@ -43,8 +43,6 @@ pub struct Disk {
     /// Number of processes so far.
     processes: u32,
     rebooted: bool,
-    /// What its processes were shown of a store.
-    heads: Arc<Mutex<Heads>>,
     /// Sessions of processes that died with their host. The next process cannot know that: its disk may be a copy.
     lost: BTreeSet<SessionId>,
 }
@@ -63,7 +61,6 @@ impl Disk {
     /// The host has booted again, so nothing on the disk proves that earlier processes are dead.
     pub fn reboot(&mut self) {
         self.rebooted = true;
-        self.heads = Arc::default();
         self.lost.extend(self.sessions.iter().cloned());
     }
 
@@ -162,17 +159,12 @@ pub fn backend_on_store(
     recovered: &Recovered,
     mut rng: Rng,
 ) -> (Task, Coordination) {
-    let observed = observed(world, node, rng.fork(), on(disk).heads.clone());
+    let observed = observed(world, node, rng.fork());
     backend_on(observed.clone(), observed, world, node, name, disk, recovered, rng)
 }
 
 /// What opens and lends a node's sessions with the store.
-pub fn observed(
-    world: &Shared,
-    node: usize,
-    rng: Rng,
-    heads: Arc<Mutex<Heads>>,
-) -> Observed<SimStore, NodeClock, SimSpawn> {
+pub fn observed(world: &Shared, node: usize, rng: Rng) -> Observed<SimStore, NodeClock, SimSpawn> {
     let ids = Mutex::new(rng);
     Observed {
         store: SimStore { world: world.clone(), node },
@@ -180,7 +172,7 @@ pub fn observed(
         spawn: SimSpawn { world: world.clone(), node },
         timeout: world.lock().env.timing.session_timeout,
         uuid: Arc::new(move || Uuid::from_u128(ids.lock().unwrap_or_else(PoisonError::into_inner).u128(..))),
-        heads,
+        heads: Arc::default(),
     }
 }
 

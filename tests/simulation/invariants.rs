@@ -82,14 +82,14 @@ fn besides_lasts(nodes: usize, timeout: Duration, successors: Successors, on_sto
 }
 
 /// The invariants of a cluster whose servers lose what they have committed.
-pub fn under_rewinds(on_store: bool) -> Vec<Box<dyn Invariant>> {
+pub fn under_rewinds(timeout: Duration, on_store: bool) -> Vec<Box<dyn Invariant>> {
     let mut all: Vec<Box<dyn Invariant>> = vec![
         Box::<nothing_known_is_lost::NothingKnownIsLost>::default(),
         Box::<no_program_begins_early::NoProgramBeginsEarly>::default(),
         Box::new(events_keep_their_order::EventsKeepTheirOrder),
     ];
     if on_store {
-        all.push(Box::<losses_are_noticed::LossesAreNoticed>::default());
+        all.push(Box::new(losses_are_noticed::LossesAreNoticed::new(timeout)));
     }
     all
 }

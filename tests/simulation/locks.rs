@@ -1,7 +1,7 @@
 //! Clients of one lock in place of the nodes, under the same faults: no two of them ever hold it.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use cronkeeper_cluster::recipes::SessionError;
@@ -51,7 +51,7 @@ impl<const ON_STORE: bool> Program for Locks<ON_STORE> {
         let world = world.clone();
         if ON_STORE {
             let rng = world.lock().env.rng.fork();
-            let connector = observed(&world, node, rng, Arc::default());
+            let connector = observed(&world, node, rng);
             vec![Box::pin(Contender { world, node, clock, connector }.contend())]
         } else {
             let connector = Znodes(Connector { world: world.clone(), node });

@@ -169,7 +169,7 @@ pub fn attempt<S: Subject>(seed: u64, plan: Plan, transcript: Transcript) -> Res
     // Until when a run goes on while it is cut off, each host tells by its own clock.
     let beside: &[&str] = if S::CLOCKS_STEP { &jobs::KEPT_WHILE_CUT_OFF } else { &[jobs::BESIDE] };
     let invariants = if S::SERVERS_REWIND {
-        invariants::under_rewinds(S::ON_STORE)
+        invariants::under_rewinds(timing.session_timeout, S::ON_STORE)
     } else {
         invariants::all(nodes, timing.session_timeout, Successors::Named(beside), S::ON_STORE)
     };

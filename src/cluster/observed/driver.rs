@@ -16,7 +16,7 @@ use super::watches::Watches;
 use crate::paths;
 use crate::store::{self, Done, Found, If, NotDone, Store, Then, Wanted};
 use crate::tree::{CommitError, Committed, ConnectError, Error, Life, Op, Revision, State};
-use cronkeeper_core::clock::{Clock, Uptime, Wake, later};
+use cronkeeper_core::clock::{Clock, Uptime, Wake, instant, later};
 use cronkeeper_core::ledger::LostCommits;
 use cronkeeper_core::log_event;
 use cronkeeper_core::run::Version;
@@ -111,6 +111,8 @@ pub struct Driver<S, K> {
     is_of_node: bool,
     /// When a write for people is given up.
     give_up_at: Option<Uptime>,
+    /// A try of the commit that is being sent had no answer.
+    is_in_doubt: bool,
     known: Known,
     requests: mpsc::UnboundedReceiver<Request>,
     waiting: VecDeque<Request>,
@@ -197,6 +199,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
             own: None,
             is_of_node: false,
             give_up_at: None,
+            is_in_doubt: false,
             known: Known::default(),
             requests,
             waiting: VecDeque::new(),
@@ -285,6 +288,11 @@ impl<S: Store, K: Clock> Driver<S, K> {
         let unreported = if self.is_of_node { self.heads().unreported() } else { None };
         if let Some(until) = unreported {
             self.report_loss(until).await?;
+            if self.heads().unreported().is_some() {
+                // Nothing is answered before. A beat may be due, so the next turn tries again.
+                self.rest(&mut PAUSE.clone()).await;
+                return Ok(());
+            }
         }
         match self.waiting.pop_front() {
             Some(Request::Commit { ops, answer }) if self.is_of_node => {
@@ -381,7 +389,15 @@ impl<S: Store, K: Clock> Driver<S, K> {
     fn note_loss(&mut self, known: Revision, found: Revision) -> Error {
         // Whoever led may go on for so long, on a server that does not know of this one.
         let until = later(self.clock.now().wall, self.timeout);
-        tracing::error!(event = log_event::COORDINATION_REWOUND, path = paths::REWOUND, revision = known.0, %until);
+        tracing::error!(
+            target: log_event::TARGET,
+            event = log_event::COORDINATION_REWOUND,
+            path = paths::REWOUND,
+            revision = known.0,
+            until = %instant(until),
+            "{} has lost commits that it had acknowledged",
+            S::SERVICE,
+        );
         self.heads().note_loss(until);
         self.revision = found;
         (self.known, self.sightings) = (Known::default(), Sightings::default());
@@ -391,18 +407,30 @@ impl<S: Store, K: Clock> Driver<S, K> {
 
     /// Leaves a record of the loss for whoever leads next, before anything else is answered.
     async fn report_loss(&mut self, until: Timestamp) -> Result<(), Stop> {
-        let data = serde_json::to_vec(&LostCommits { v: 1, until }).unwrap_or_default();
+        match self.is_own_as_known().await {
+            Ok(true) => {}
+            Ok(false) => return Err(Stop::Over),
+            // With the next turn: a beat may be due.
+            Err(_) => return Ok(()),
+        }
         loop {
-            let mut found = match self.read(vec![Wanted::Meta(paths::REWOUND.to_owned())]).await {
+            let mut found = match self.read(vec![Wanted::Record(paths::REWOUND.to_owned())]).await {
                 Ok(found) => found,
-                // With the next turn: a beat may be due.
                 Err(_) => return Ok(()),
             };
+            let data_until = |until| serde_json::to_vec(&LostCommits { v: 1, until }).unwrap_or_default();
+            let path = paths::REWOUND.to_owned();
             let op = match found.pop() {
-                Some(Found::Meta(Some(meta))) => {
-                    Op::Set { path: paths::REWOUND.to_owned(), data: data.clone(), at: meta.version.into() }
+                Some(Found::Record(Some((data, meta)))) => {
+                    // Another loss may last longer.
+                    let known = serde_json::from_slice::<LostCommits>(&data).ok().map(|lost| lost.until);
+                    Op::Set {
+                        path,
+                        data: data_until(known.map_or(until, |known| known.max(until))),
+                        at: meta.version.into(),
+                    }
                 }
-                _ => Op::Create { path: paths::REWOUND.to_owned(), data: data.clone(), life: Life::Lasting },
+                _ => Op::Create { path, data: data_until(until), life: Life::Lasting },
             };
             match self.commit(&[op]).await? {
                 Ok(_) => {
@@ -410,7 +438,9 @@ impl<S: Store, K: Clock> Driver<S, K> {
                     return Ok(());
                 }
                 Err(CommitError { error: Error::Exists | Error::Missing | Error::Changed, .. }) => {}
-                Err(_) => return Ok(()),
+                Err(CommitError { error: Error::Unanswered(_), .. }) => return Ok(()),
+                // A session that cannot say it answers nothing more.
+                Err(_) => return Err(Stop::Over),
             }
         }
     }
@@ -461,7 +491,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
             };
             match stop {
                 // The record of a write without an answer is gone, and none of this one was carried out.
-                Stop::Over if is_kept => self.own = None,
+                Stop::Over if is_kept && !self.is_in_doubt => self.own = None,
                 Stop::Over => {
                     self.own = None;
                     return Err(CommitError { index: None, error: unclear() });
@@ -474,10 +504,24 @@ impl<S: Store, K: Clock> Driver<S, K> {
 
     /// Removes the session's record if it has no entries. If nobody answers, others find it silent.
     async fn leave(&mut self) {
-        if let Some(own) = self.own.take_if(|own| own.entries.is_empty()) {
+        if self.own.as_ref().is_none_or(|own| !own.entries.is_empty()) || self.is_own_as_known().await != Ok(true) {
+            return;
+        }
+        if let Some(own) = self.own.take() {
             let gone = store::Op { path: session_path(&own.id), when: If::Version(own.version), then: Then::Delete };
             let _ = self.write(vec![gone]).await;
         }
+    }
+
+    /// True if the record of the session lists the entries that this driver knows of. In a store that has lost commits, a
+    /// late copy may have put another record at the same version.
+    async fn is_own_as_known(&mut self) -> Result<bool, Error> {
+        let Some(path) = self.own.as_ref().map(|own| session_path(&own.id)) else { return Ok(false) };
+        let mut found = self.read(vec![Wanted::Record(path)]).await?;
+        let (Some(Found::Record(Some((data, meta)))), Some(own)) = (found.pop(), &self.own) else { return Ok(false) };
+        let record = serde_json::from_slice::<SessionRecord>(&data).unwrap_or_default();
+        // It may have moved on by a beat without an answer.
+        Ok(meta.version > own.version || meta.version == own.version && record.entries == own.entries)
     }
 
     /// Commits for a recipe, as often as it takes to have an answer.
@@ -561,7 +605,8 @@ impl<S: Store, K: Clock> Driver<S, K> {
 
     /// Sends a commit until it is answered.
     async fn send(&mut self, ops: &[store::Op]) -> Result<Sent, Stop> {
-        let (mut is_in_doubt, mut pause) = (false, PAUSE);
+        self.is_in_doubt = false;
+        let mut pause = PAUSE;
         let of = self.count();
         loop {
             let sent_at = self.clock.now().up;
@@ -574,12 +619,12 @@ impl<S: Store, K: Clock> Driver<S, K> {
                 Err(NotDone::Refused { index: 0, found: None }) => return Err(Stop::Over),
                 Err(NotDone::Refused { index: 0, .. }) => return self.what_moved(of).await,
                 Err(NotDone::Failed(Error::Unanswered(_))) => {
-                    is_in_doubt = true;
+                    self.is_in_doubt = true;
                     self.lose_connection(&mut pause).await?;
                     continue;
                 }
                 Err(NotDone::Refused { index, found }) => Sent::Refused { index, found },
-                Err(NotDone::Failed(error)) if is_in_doubt => Sent::Failed(error),
+                Err(NotDone::Failed(error)) if self.is_in_doubt => Sent::Failed(error),
                 Err(NotDone::Failed(error)) => return Ok(Sent::Failed(error)),
             };
             return Ok(self.move_on(of).await?.map_or(refused, Sent::Done));
@@ -775,9 +820,16 @@ impl<S: Store, K: Clock> Driver<S, K> {
             let Some(session) = plan::unwrap(&path, data).0.filter(|session| !sessions.contains(&session.0)) else {
                 continue;
             };
+            let Some(own) = &mut self.own else { return has_removed };
+            // As each commit of the session, so that no late copy removes what its next session makes there.
+            own.count += 1;
+            let (beat, sent_at) = (own.beat(&own.entries), self.clock.now().up);
             let is_over = store::Op { path: session_path(&session), when: If::Absent, then: Then::Nothing };
             let remove = store::Op { path, when: If::Version(meta.version), then: Then::Delete };
-            has_removed |= self.write(vec![is_over, remove]).await.is_ok();
+            if self.write(vec![beat, is_over, remove]).await.is_ok() {
+                self.beaten(sent_at);
+                has_removed = true;
+            }
         }
         has_removed
     }

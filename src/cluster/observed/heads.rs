@@ -8,13 +8,16 @@ use jiff::Timestamp;
 
 use crate::store::{Found, Head, Wanted};
 
+/// Most commits between two reads that the next one asks for.
+const MOST_UNREAD: usize = 256;
+
 /// The newest moments that a process was shown.
 #[derive(Clone, Debug, Default)]
 pub struct Heads {
     /// By its newest read.
     read: Option<Head>,
-    /// By its newest commit since.
-    written: Option<Head>,
+    /// By the acknowledged commits that no read has shown to be there yet.
+    written: Vec<Head>,
     /// Commits are lost, and no record says so yet: what was to begin until then may have begun. The session that has
     /// found it may be over, because its own commits are lost too.
     unreported: Option<Timestamp>,
@@ -28,7 +31,7 @@ impl Heads {
 
     /// Notes what has to be reported.
     pub fn note_loss(&mut self, until: Timestamp) {
-        self.unreported = Some(until);
+        self.unreported = self.unreported.max(Some(until));
     }
 
     /// Until when what was to begin may have begun by a lost commit, if no record says so yet.
@@ -43,13 +46,14 @@ impl Heads {
 
     /// What the next read has to show.
     pub fn newest(&self) -> Vec<Head> {
-        self.read.into_iter().chain(self.written).collect()
+        self.read.iter().chain(&self.written).copied().collect()
     }
 
     /// Takes the moment of an acknowledged commit.
     pub fn wrote(&mut self, head: Head) {
-        if self.written.is_none_or(|written| written.revision < head.revision) {
-            self.written = Some(head);
+        self.written.push(head);
+        if self.written.len() > MOST_UNREAD {
+            self.written.remove(0);
         }
     }
 
@@ -61,8 +65,14 @@ impl Heads {
             Found::Meta(_) | Found::Record(_) | Found::Names(_) => false,
         };
         let lost = asked.iter().zip(found).find(is_lost).map(|(asked, _)| *asked);
-        self.read = Some(head);
-        self.written = self.written.filter(|written| !asked.contains(written) && lost.is_none());
+        if lost.is_some() {
+            self.written.clear();
+        }
+        self.written.retain(|written| !asked.contains(written));
+        let is_newer = self.read.is_none_or(|read| read.revision < head.revision);
+        if is_newer || lost.is_some() {
+            self.read = Some(head);
+        }
         lost
     }
 }
@@ -109,6 +119,19 @@ mod tests {
         heads.wrote(head(10, 100));
         assert_eq!(see(&mut heads, head(10, 100), &[Some(90), Some(100)]), None);
         assert_eq!(heads.newest(), [head(10, 100)]);
+    }
+
+    /// The one before it may be lost although it is there.
+    #[test]
+    fn each_acknowledged_commit_must_be_there() {
+        let mut heads = Heads::since(Some(head(99, 1)));
+        heads.wrote(head(100, 2));
+        heads.wrote(head(101, 3));
+        assert_eq!(see(&mut heads, head(101, 3), &[Some(1), Some(7), Some(3)]), Some(head(100, 2)));
+        for revision in 0..1_000 {
+            heads.wrote(head(revision, 4));
+        }
+        assert_eq!(heads.newest().len(), MOST_UNREAD + 1);
     }
 
     #[test]

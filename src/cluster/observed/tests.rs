@@ -352,6 +352,25 @@ async fn whoever_was_shown_a_commit_that_is_lost_leaves_a_record() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_two_losses_the_one_that_lasts_longer_counts() {
+    let memory = Memory::default();
+    let observed = observed(memory.clone());
+    let session = observed.connect().await.unwrap();
+    let later = Timestamp::UNIX_EPOCH + T * 9;
+    let known = serde_json::to_vec(&cronkeeper_core::ledger::LostCommits { v: 1, until: later }).unwrap();
+    session.create(paths::REWOUND, known, Life::Lasting).await.unwrap();
+    let before = memory.copy();
+    tokio::time::sleep(T).await;
+    drop(session);
+    memory.rewind(before);
+    let next = observed.connect().await.unwrap();
+    next.create("/cronkeeper/gone/a", Vec::new(), Life::Lasting).await.unwrap();
+    let (data, stat) = next.get(paths::REWOUND).await.unwrap();
+    let lost: cronkeeper_core::ledger::LostCommits = serde_json::from_slice(&data).unwrap();
+    assert_eq!((lost.until, stat.version), (later, Version(1)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_next_session_of_a_process_says_what_the_one_before_was_shown() {
     let memory = Memory::default();
     let observed = observed(memory.clone());

@@ -4,6 +4,7 @@
 //! affect the others; the result names it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use futures_util::future::{try_join, try_join_all, try_join3};
 use jiff::{SignedDuration, Timestamp};
@@ -15,6 +16,7 @@ use super::newest_records::NewestRecords;
 use super::requests;
 use crate::paths;
 use crate::tree::{Error, Session, Stat};
+use cronkeeper_core::clock::later;
 use cronkeeper_core::election::Member;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{
@@ -66,11 +68,9 @@ pub async fn read_for_takeover<C: Session>(
     client: &C,
     dead: &BTreeSet<SessionId>,
 ) -> Result<(Snapshot, Vec<Damage>), SessionError> {
-    let ((mut snapshot, mut damaged), lost_until) = try_join(read(client, dead), lost_until(client)).await?;
-    match lost_until {
-        Ok(until) => snapshot.lost_until = until,
-        Err(damage) => damaged.push(damage),
-    }
+    let ((mut snapshot, mut damaged), (lost_until, damage)) = try_join(read(client, dead), lost_until(client)).await?;
+    snapshot.lost_until = lost_until;
+    damaged.extend(damage);
     let unreadable: Vec<JobName> = unreadable(&snapshot.jobs).take(MOST_LOOKED_UP).cloned().collect();
     let newest = unreadable.iter().map(async |job| {
         let mut records = NewestRecords::of(client, job).await?;
@@ -82,16 +82,27 @@ pub async fn read_for_takeover<C: Session>(
     Ok((snapshot, damaged))
 }
 
-/// Until when commits may have begun something that the store has lost.
-async fn lost_until<C: Session>(client: &C) -> Result<Result<Option<Timestamp>, Damage>, SessionError> {
+/// A loss is noticed when it has happened, and no session that goes on elsewhere lasts longer than this.
+const MOST_AHEAD: Duration = Duration::from_secs(60);
+
+/// Until when commits may have begun something that the store has lost. Not before that was written, by the store's own
+/// clock, and not long after: the clock of whoever wrote it may be wrong.
+async fn lost_until<C: Session>(client: &C) -> Result<(Option<Timestamp>, Option<Damage>), SessionError> {
     let path = || paths::REWOUND.to_owned();
     let found = bounded::get(client, vec![path()], bounded::SMALL).await.at(paths::REWOUND)?.pop();
     Ok(match found {
-        None | Some(Err(Error::Missing)) => Ok(None),
-        Some(Err(error)) => Err(Damage::unread(path(), &error)),
-        Some(Ok((data, _))) => {
-            let lost = bounded::SMALL.parse::<LostCommits>(&data);
-            lost.map(|lost| Some(lost.until)).map_err(|why| Damage::new(path(), why))
+        None | Some(Err(Error::Missing)) => (None, None),
+        // Whoever cannot read it must take everything for lost that may be.
+        Some(Err(error)) => (Some(Timestamp::MAX), Some(Damage::unread(path(), &error))),
+        Some(Ok((data, stat))) => {
+            let latest = later(stat.changed_at, MOST_AHEAD);
+            match bounded::SMALL.parse::<LostCommits>(&data) {
+                Ok(lost) if stat.changed_at > Timestamp::UNIX_EPOCH => {
+                    (Some(lost.until.max(stat.changed_at).min(latest)), None)
+                }
+                Ok(lost) => (Some(lost.until), None),
+                Err(why) => (Some(latest), Some(Damage::new(path(), why))),
+            }
         }
     })
 }

@@ -311,7 +311,8 @@ impl Leader {
         }
         let timeline = self.book.decidable(name).filter(|timeline| timeline.is_settled())?;
         let job = timeline.job.clone()?;
-        let occurrence = job.next_after(timeline.cursor)?;
+        let occurrence =
+            job.next_after(timeline.cursor).filter(|&at| self.lost_until.is_none_or(|until| at > until))?;
         let is_alone = job.concurrency_group.is_none() && job.lock.is_empty();
         let is_free = (job.overlap == Overlap::Allow || !runs.is_in_flight(name)) && !runs.must_wait(&job);
         (is_alone && is_free && later(occurrence, job.splay.delay()) == at).then_some((job, occurrence))
@@ -328,6 +329,11 @@ impl Leader {
         runs.miss_overdue(cx, name);
         if runs.is_undecidable(cx, name) {
             return self.book.defer(name);
+        }
+        // Whoever has a job recounted wants its occurrences run, whatever is lost.
+        let is_recounted = self.book.get(name).is_some_and(|timeline| timeline.recount.is_some());
+        if let (Some(until), Some(job), false) = (self.lost_until, cx.job(name).cloned(), is_recounted) {
+            self.pass_over_lost_of(cx, runs, &job, until);
         }
         let Some(timeline) = self.book.decidable(name) else { return };
         let Some(job) = timeline.job.clone() else { return };

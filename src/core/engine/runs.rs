@@ -77,6 +77,8 @@ pub(super) struct Runs {
     /// This node's attempts that are over.
     over: OverAttempts,
     own_writes: OwnWrites,
+    /// What waits since before then may have been begun by a commit that the store has lost.
+    lost_until: Option<Timestamp>,
 }
 
 impl Runs {

@@ -52,7 +52,9 @@ impl SkipReason {
             Self::Parameters => {
                 format!("{}: the job does not allow them in the jobs file of the leader {node}", self.as_str())
             }
-            Self::Rewound => format!("{}: the service has lost commits, and it may have run", self.as_str()),
+            Self::Rewound => {
+                format!("{}: the service has lost commits, and this occurrence may have run", self.as_str())
+            }
             Self::Overlap | Self::Missed | Self::Paused | Self::Upstream | Self::Locked => self.as_str().to_owned(),
         }
     }

@@ -17,6 +17,7 @@ const SEARCH: Duration = Duration::from_millis(1_300);
 
 #[derive(Default)]
 pub struct LossesAreNoticed {
+    timeout: Duration,
     /// What each living process was shown last.
     shown: BTreeMap<usize, Revision>,
     /// The runs whose begin is lost, with the nodes that were shown it.
@@ -26,6 +27,12 @@ pub struct LossesAreNoticed {
     /// Since when each node is in touch with the store after the last loss.
     in_touch: BTreeMap<usize, Uptime>,
     started: BTreeSet<(String, u32)>,
+}
+
+impl LossesAreNoticed {
+    pub fn new(timeout: Duration) -> Self {
+        Self { timeout, ..Self::default() }
+    }
 }
 
 fn begun(txn: &Txn) -> impl Iterator<Item = &str> {
@@ -50,7 +57,9 @@ impl Invariant for LossesAreNoticed {
                 }
             }
             Fact::Lost { txns } => {
-                self.in_touch.clear();
+                // A server that has them may go on for a tenth of a timeout, and a node finds out with its next look.
+                let since = at + self.timeout / 5;
+                self.in_touch.values_mut().for_each(|at| *at = since);
                 for txn in txns {
                     let was_shown = |(node, shown): (&usize, &Revision)| (shown.0 >= txn.zxid).then_some(*node);
                     let witnesses: BTreeSet<usize> = self.shown.iter().filter_map(was_shown).collect();

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::timeline::Counted;
+use super::timeline::{Counted, Timeline};
 use super::{Leader, Recorded};
 use crate::clock::{earlier, later};
 use crate::engine::clocks::AHEAD;
@@ -23,7 +23,7 @@ use crate::engine::report::Report;
 use crate::engine::runs::Runs;
 use crate::job::{Job, JobName};
 use crate::ledger::{JobEntry, Request};
-use crate::run::{SkipReason, Version};
+use crate::run::{RunId, SkipReason, Version};
 
 /// A service loses only what was written last. Marks are close to the time at which they were written.
 const NEW: Duration = Duration::from_secs(60);
@@ -67,21 +67,31 @@ impl Leader {
         // Nobody notices a loss before it happens. A later time is that of a clock that is wrong.
         let until = until.min(later(cx.latest, AHEAD.unsigned_abs()));
         self.lost_until = Some(until);
-        runs.skip_lost(cx, until);
+        runs.note_loss(until);
         let jobs: Vec<Arc<Job>> = cx.jobs.jobs.values().cloned().collect();
         for job in jobs {
-            let Some(timeline) = self.book.get(&job.name).filter(|timeline| timeline.job.is_some()) else { continue };
-            let mark = timeline.mark;
-            let mut from = mark;
-            // What is known to have begun is not skipped.
-            for known in runs.known_occurrences(&job.name).into_iter().filter(|&at| at > mark && at <= until) {
-                self.skip_as_rewound(cx, &job, from, earlier(known, NANOSECOND));
-                self.book.advance(cx, &job.name, known, None);
-                from = known;
-            }
-            self.skip_as_rewound(cx, &job, from, until);
-            self.book.schedule(&job.name);
+            self.pass_over_lost_of(cx, runs, &job, until);
         }
+    }
+
+    /// The same for one job, also after its record was read again: another node may have moved its mark meanwhile.
+    pub(super) fn pass_over_lost_of(&mut self, cx: &mut Context, runs: &Runs, job: &Job, until: Timestamp) {
+        let is_counted = |timeline: &&mut Timeline| timeline.job.is_some() && timeline.mark < until;
+        let Some(timeline) = self.book.decidable(&job.name).filter(is_counted) else { return };
+        let mark = timeline.mark;
+        let mut from = mark;
+        // What is known to have begun is not skipped.
+        for known in runs.known_occurrences(&job.name).into_iter().filter(|&at| at > mark && at <= until) {
+            self.skip_as_rewound(cx, job, from, earlier(known, NANOSECOND));
+            let run = RunId::scheduled(job.name.clone(), known);
+            if !runs.is_begun(&run) {
+                cx.report(Report::Rewound { run, outcome: None });
+            }
+            self.book.advance(cx, &job.name, known, None);
+            from = known;
+        }
+        self.skip_as_rewound(cx, job, from, until);
+        self.book.schedule(&job.name);
     }
 
     /// Skips the job's occurrences in (`after`, `until`].

@@ -43,6 +43,7 @@ impl Runs {
     /// Begins a term with the runs in flight that earlier leaders left.
     pub fn begin_term(&mut self, cx: &mut Context, mut running: Vec<Running>) {
         self.agenda = super::Agenda::default();
+        self.lost_until = None;
         // Unanswered attempts of an earlier term. Those that were written are in the snapshot, which was read after
         // that term's candidate was gone; the others can no longer be written.
         self.retain(cx, ActiveRun::is_begun);
@@ -66,15 +67,14 @@ impl Runs {
         }
     }
 
-    /// Skips the runs that wait since before this time, and that no attempt is known of: one may have been begun by a
-    /// commit that the store has lost.
-    pub fn skip_lost(&mut self, cx: &mut Context, until: Timestamp) {
-        let may_be_begun = |active: &ActiveRun| {
-            let waits = matches!(active.record.state, RunState::Queued | RunState::Unstarted);
-            active.is_idle() && waits && !active.record.has_past() && active.record.begun_at <= until
-        };
-        let lost = self.active.iter().filter(|(_, active)| may_be_begun(active)).map(|(run, _)| run.clone());
-        lost.collect::<Vec<_>>().iter().for_each(|run| self.skip(cx, run, SkipReason::Rewound));
+    /// The store has lost commits. What waits since before this time, and of which no attempt is known, may have begun.
+    pub fn note_loss(&mut self, until: Timestamp) {
+        self.lost_until = Some(until);
+    }
+
+    fn may_be_begun(&self, active: &ActiveRun) -> bool {
+        let waits = matches!(active.record.state, RunState::Queued | RunState::Unstarted) && !active.record.has_past();
+        waits && self.lost_until.is_some_and(|until| active.record.begun_at <= until)
     }
 
     /// Ends the term: drops all runs that this node does not have itself.
@@ -485,6 +485,9 @@ impl Runs {
         let Some(active) = self.active.get(run) else { return };
         if active.record.kill.is_some() {
             return self.apply_kill(cx, run);
+        }
+        if self.may_be_begun(active) {
+            return self.skip(cx, run, SkipReason::Rewound);
         }
         let job = cx.job(run.job()).cloned();
         if active.never_started() || (active.is_queued() && job.is_none()) {

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::fixture::*;
 use crate::engine::Event;
 use crate::job::{Condition, Due, Job, Misfire, Overlap, Retries};
-use crate::ledger::{Change, OperatorRequests, OwnerState, Running, Snapshot, TriggerEntry};
+use crate::ledger::{self, Change, Commit, OperatorRequests, OwnerState, Running, Snapshot, TriggerEntry};
 use crate::run::{
     Link, OverAttempt, OverAttempts, RunRecord, RunState, Span, TriggerRecord, TriggerSeq, UpstreamResult,
 };
@@ -166,4 +166,37 @@ fn triggers_and_links_of_that_time_are_skipped_and_later_ones_run() {
         _ => None,
     });
     assert_eq!(begun.collect::<Vec<_>>(), ["a.20261120T100520Z.m2", "c.20261120T100500Z"]);
+}
+
+/// The node that led before has written a run again that it still has, and moved the mark.
+#[test]
+fn what_is_lost_is_passed_over_again_if_another_node_has_moved_the_mark() {
+    let jobs = [minutely()];
+    let mut fixture = Fixture::leading("10:05:30", set(jobs.clone()), lost_until("10:05:40", &jobs, "10:00:00"));
+    let commits = fixture.commits();
+    let [(id, Change::Advance { .. })] = &commits[..] else { panic!("{commits:?}") };
+    fixture.answer(*id, Commit::Superseded);
+    let (name, read) = entry(&jobs[0], at("10:02:00"), 4);
+    fixture.handle(Event::Ledger(ledger::Event::Job(name, Some(read), None)));
+    fixture.pass(5);
+    let changes = fixture.accept_all();
+    assert_eq!(skipped(&changes), ["rewound 2026-11-20T10:03:00Z 2026-11-20T10:05:00Z 3"]);
+    assert_eq!(begun(&changes), [""; 0]);
+}
+
+/// A read shows it as it waits, after its skip was refused.
+#[test]
+fn a_waiting_run_that_is_read_again_is_skipped_again() {
+    let jobs = [Job { overlap: Overlap::Queue, ..minutely() }];
+    let Running { record, version, .. } = running(&jobs[0], at("10:05:00"), OwnerState::Gone);
+    let record = RunRecord { state: RunState::Queued, attempt: 0, ..record };
+    let found = Running { record: record.clone(), version, owner: OwnerState::Gone };
+    let snapshot = Snapshot { running: vec![found], ..lost_until("10:05:15", &jobs, "10:05:00") };
+    let mut fixture = Fixture::leading("10:05:20", set(jobs), snapshot);
+    let commits = fixture.commits();
+    let skip = commits.iter().find(|(_, change)| matches!(change, Change::SkipRun { .. }));
+    fixture.answer(skip.expect("it is skipped").0, Commit::Superseded);
+    fixture.handle(Event::Ledger(ledger::Event::Run(record.id(), Some((record, version.next())))));
+    let (changes, _) = fixture.start_all();
+    assert_eq!(reasons(&changes), ["a.20261120T100500Z rewound"], "{changes:#?}");
 }

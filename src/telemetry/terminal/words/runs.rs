@@ -147,7 +147,7 @@ fn skipped(f: &Facts<'_>) -> String {
         Some("locked") => "another client holds its lock",
         Some("not-defined") => "the leader has no such job",
         Some("parameters") => "the leader's jobs file does not allow its parameters",
-        Some("rewound") => "the service has lost commits, and it may have run",
+        Some("rewound") => "the service has lost commits, and this occurrence may have run",
         Some(other) => other,
         None => "?",
     };
