@@ -4,7 +4,6 @@
 //! affect the others; the result names it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use futures_util::future::{try_join, try_join_all, try_join3};
 use jiff::{SignedDuration, Timestamp};
@@ -16,7 +15,7 @@ use super::newest_records::NewestRecords;
 use super::requests;
 use crate::paths;
 use crate::tree::{Error, Session, Stat};
-use cronkeeper_core::clock::later;
+use cronkeeper_core::clock::{AHEAD, later};
 use cronkeeper_core::election::Member;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{
@@ -82,9 +81,6 @@ pub async fn read_for_takeover<C: Session>(
     Ok((snapshot, damaged))
 }
 
-/// A loss is noticed when it has happened, and no session that goes on elsewhere lasts longer than this.
-const MOST_AHEAD: Duration = Duration::from_secs(60);
-
 /// Until when commits may have begun something that the store has lost. Not before that was written, by the store's own
 /// clock, and not long after: the clock of whoever wrote it may be wrong.
 async fn lost_until<C: Session>(client: &C) -> Result<(Option<Timestamp>, Option<Damage>), SessionError> {
@@ -95,7 +91,7 @@ async fn lost_until<C: Session>(client: &C) -> Result<(Option<Timestamp>, Option
         // Whoever cannot read it must take everything for lost that may be.
         Some(Err(error)) => (Some(Timestamp::MAX), Some(Damage::unread(path(), &error))),
         Some(Ok((data, stat))) => {
-            let latest = later(stat.changed_at, MOST_AHEAD);
+            let latest = later(stat.changed_at, AHEAD.unsigned_abs());
             match bounded::SMALL.parse::<LostCommits>(&data) {
                 Ok(lost) if stat.changed_at > Timestamp::UNIX_EPOCH => {
                     (Some(lost.until.max(stat.changed_at).min(latest)), None)

@@ -59,8 +59,6 @@ pub(super) struct Leader {
     alarms: Alarms,
     sought: SoughtMarks,
     recheck: Recheck,
-    /// What was to begin until then may have begun by a commit that the store has lost.
-    lost_until: Option<Timestamp>,
 }
 
 /// A job's record, as far as it concerns the schedule.
@@ -227,8 +225,8 @@ impl Leader {
         }
         self.recheck.act(cx, &self.book);
         self.decide_due(cx, runs);
-        self.triggers.decide(cx, runs, self.lost_until);
-        self.downstream.decide(cx, runs, &mut self.book, &self.pauses, self.lost_until);
+        self.triggers.decide(cx, runs);
+        self.downstream.decide(cx, runs, &mut self.book, &self.pauses);
     }
 
     /// Marks that were in the past may be in the future now, and hide what is due.
@@ -311,8 +309,7 @@ impl Leader {
         }
         let timeline = self.book.decidable(name).filter(|timeline| timeline.is_settled())?;
         let job = timeline.job.clone()?;
-        let occurrence =
-            job.next_after(timeline.cursor).filter(|&at| self.lost_until.is_none_or(|until| at > until))?;
+        let occurrence = job.next_after(timeline.cursor).filter(|&at| !runs.may_be_lost(at))?;
         let is_alone = job.concurrency_group.is_none() && job.lock.is_empty();
         let is_free = (job.overlap == Overlap::Allow || !runs.is_in_flight(name)) && !runs.must_wait(&job);
         (is_alone && is_free && later(occurrence, job.splay.delay()) == at).then_some((job, occurrence))
@@ -332,8 +329,8 @@ impl Leader {
         }
         // Whoever has a job recounted wants its occurrences run, whatever is lost.
         let is_recounted = self.book.get(name).is_some_and(|timeline| timeline.recount.is_some());
-        if let (Some(until), Some(job), false) = (self.lost_until, cx.job(name).cloned(), is_recounted) {
-            self.pass_over_lost_of(cx, runs, &job, until);
+        if let (Some(job), false) = (cx.job(name).cloned(), is_recounted) {
+            self.pass_over_lost_of(cx, runs, &job);
         }
         let Some(timeline) = self.book.decidable(name) else { return };
         let Some(job) = timeline.job.clone() else { return };

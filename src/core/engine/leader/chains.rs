@@ -16,8 +16,6 @@ mod waiting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
-
 use self::judge::{Objection, judge};
 use self::waiting::WaitingRun;
 use super::book::Book;
@@ -168,17 +166,10 @@ impl DownstreamRuns {
     }
 
     /// Decides on the runs that a change or a deadline concerns.
-    pub fn decide(
-        &mut self,
-        cx: &mut Context,
-        runs: &mut Runs,
-        book: &mut Book,
-        pauses: &Pauses,
-        lost_until: Option<Timestamp>,
-    ) {
+    pub fn decide(&mut self, cx: &mut Context, runs: &mut Runs, book: &mut Book, pauses: &Pauses) {
         while runs.may_begin(cx) {
             let Some(run) = self.pop_due(cx.now.up) else { return };
-            let verdict = judge(cx, runs, book, pauses, self, &run, lost_until);
+            let verdict = judge(cx, runs, book, pauses, self, &run);
             let is_stuck = matches!(verdict, Err(Objection::Stuck | Objection::Undefined));
             match verdict {
                 Ok(job) => self.begin(cx, runs, book, &job, &run),

@@ -66,16 +66,16 @@ impl Leader {
     pub fn pass_over_lost(&mut self, cx: &mut Context, runs: &mut Runs, until: Timestamp) {
         // Nobody notices a loss before it happens. A later time is that of a clock that is wrong.
         let until = until.min(later(cx.latest, AHEAD.unsigned_abs()));
-        self.lost_until = Some(until);
         runs.note_loss(until);
         let jobs: Vec<Arc<Job>> = cx.jobs.jobs.values().cloned().collect();
         for job in jobs {
-            self.pass_over_lost_of(cx, runs, &job, until);
+            self.pass_over_lost_of(cx, runs, &job);
         }
     }
 
     /// The same for one job, also after its record was read again: another node may have moved its mark meanwhile.
-    pub(super) fn pass_over_lost_of(&mut self, cx: &mut Context, runs: &Runs, job: &Job, until: Timestamp) {
+    pub(super) fn pass_over_lost_of(&mut self, cx: &mut Context, runs: &Runs, job: &Job) {
+        let Some(until) = runs.lost_until() else { return };
         let is_counted = |timeline: &&mut Timeline| timeline.job.is_some() && timeline.mark < until;
         let Some(timeline) = self.book.decidable(&job.name).filter(is_counted) else { return };
         let mark = timeline.mark;

@@ -94,21 +94,21 @@ impl Triggers {
     }
 
     /// Decides on the triggers, oldest first.
-    pub fn decide(&mut self, cx: &mut Context, runs: &mut Runs, lost_until: Option<Timestamp>) {
+    pub fn decide(&mut self, cx: &mut Context, runs: &mut Runs) {
         self.give_up_at = None;
         let mut last = None;
         while let Some(seq) = self.next(last) {
             if !runs.may_begin(cx) {
                 return;
             }
-            self.decide_one(cx, runs, seq, lost_until);
+            self.decide_one(cx, runs, seq);
             last = Some(seq);
         }
     }
 
     /// Decides on one trigger. While a run of its job is being settled it waits, because only that answer shows if it
     /// would overlap.
-    fn decide_one(&mut self, cx: &mut Context, runs: &mut Runs, seq: TriggerSeq, lost_until: Option<Timestamp>) {
+    fn decide_one(&mut self, cx: &mut Context, runs: &mut Runs, seq: TriggerSeq) {
         let Some(entry) = self.waiting.get(&seq).cloned() else { return };
         let job = &entry.record.job;
         if runs.is_refused(job) {
@@ -129,7 +129,7 @@ impl Triggers {
             self.give_up_at = Some(self.give_up_at.map_or(give_up_at, |before| before.min(give_up_at)));
             return;
         }
-        let verdict = self.judge(cx, runs, seq, &entry, lost_until);
+        let verdict = self.judge(cx, runs, seq, &entry);
         self.note_decided(seq, &entry.record);
         match verdict {
             TriggerVerdict::Begin(job) => begin(cx, runs, &job, seq, &entry),
@@ -138,14 +138,7 @@ impl Triggers {
         }
     }
 
-    fn judge(
-        &self,
-        cx: &Context,
-        runs: &Runs,
-        seq: TriggerSeq,
-        entry: &TriggerEntry,
-        lost_until: Option<Timestamp>,
-    ) -> TriggerVerdict {
+    fn judge(&self, cx: &Context, runs: &Runs, seq: TriggerSeq, entry: &TriggerEntry) -> TriggerVerdict {
         let request = &entry.record;
         let run = RunId::manual(request.job.clone(), request.at, seq);
         if runs.is_on_record(&run)
@@ -156,7 +149,7 @@ impl Triggers {
         {
             return TriggerVerdict::Seen;
         }
-        if lost_until.is_some_and(|until| request.at <= until) {
+        if runs.may_be_lost(request.at) {
             return TriggerVerdict::Skip(SkipReason::Rewound);
         }
         match cx.job(&request.job) {

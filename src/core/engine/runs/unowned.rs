@@ -72,9 +72,19 @@ impl Runs {
         self.lost_until = Some(until);
     }
 
+    /// Until when what was to begin may have begun by a commit that the store has lost; `None` if nothing is lost.
+    pub fn lost_until(&self) -> Option<Timestamp> {
+        self.lost_until
+    }
+
+    /// True if what was to begin then may have begun by a commit that the store has lost.
+    pub fn may_be_lost(&self, at: Timestamp) -> bool {
+        self.lost_until.is_some_and(|until| at <= until)
+    }
+
     fn may_be_begun(&self, active: &ActiveRun) -> bool {
         let waits = matches!(active.record.state, RunState::Queued | RunState::Unstarted) && !active.record.has_past();
-        waits && self.lost_until.is_some_and(|until| active.record.begun_at <= until)
+        waits && self.may_be_lost(active.record.begun_at)
     }
 
     /// Ends the term: drops all runs that this node does not have itself.

@@ -6,8 +6,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
-
 use super::DownstreamRuns;
 use super::waiting::WaitingRun;
 use crate::engine::context::Context;
@@ -72,13 +70,12 @@ pub(super) fn judge(
     pauses: &Pauses,
     downstream: &DownstreamRuns,
     run: &RunId,
-    lost_until: Option<Timestamp>,
 ) -> Judgement<Arc<Job>> {
     let case = case(cx, runs, book, downstream, run)?;
     has_all_links(cx, runs, downstream, &case)?;
     is_wanted(pauses, &case)?;
     is_not_passed(runs, &case)?;
-    is_not_lost(runs, &case, lost_until)?;
+    is_not_lost(runs, &case)?;
     is_in_time(cx, &case)?;
     has_room(cx, runs, &case)?;
     Ok(case.job.clone())
@@ -158,8 +155,8 @@ fn is_not_passed(runs: &Runs, case: &Case<'_>) -> Judgement {
 }
 
 /// Checks that no commit can have begun it which the store has lost: its last link came later.
-fn is_not_lost(runs: &Runs, case: &Case<'_>, lost_until: Option<Timestamp>) -> Judgement {
-    let may_be_lost = lost_until.is_some_and(|until| case.waiting.newest() <= until) && !runs.contains(case.run);
+fn is_not_lost(runs: &Runs, case: &Case<'_>) -> Judgement {
+    let may_be_lost = runs.may_be_lost(case.waiting.newest()) && !runs.contains(case.run);
     if may_be_lost { Err(Objection::Skip(SkipReason::Rewound)) } else { Ok(()) }
 }
 
