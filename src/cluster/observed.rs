@@ -381,12 +381,12 @@ fn record(path: &str, found: Option<Found>) -> Result<Record, Error> {
 fn stat(path: &str, found: Vec<Found>) -> Option<Stat> {
     let mut found = found.into_iter();
     let stat = match found.next()? {
-        // Whatever is made below a folder changes it.
         Found::Meta(meta) => stat_of(meta?, None),
         read @ Found::Record(_) => record(path, Some(read)).ok()?.1,
         Found::Names(_) | Found::Nonce(_) => return None,
     };
     let below = found.next().map(|below| i64::try_from(names(Some(below)).len()).unwrap_or(i64::MAX));
+    // Where the names were not read: whatever is made below a folder changes its record.
     Some(Stat { below: below.unwrap_or(stat.version.0.into()), ..stat })
 }
 

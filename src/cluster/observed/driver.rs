@@ -14,7 +14,7 @@ use super::plan::{self, Known, Origin, Own, Plan, SessionRecord, session_path, s
 use super::sightings::Sightings;
 use super::watches::Watches;
 use crate::paths;
-use crate::store::{self, Done, Found, If, NotDone, Store, Then, Wanted};
+use crate::store::{self, Done, Found, If, Meta, NotDone, Store, Then, Wanted};
 use crate::tree::{CommitError, Committed, ConnectError, Error, Life, Op, Revision, State};
 use cronkeeper_core::clock::{Clock, Uptime, Wake, instant, later};
 use cronkeeper_core::ledger::LostCommits;
@@ -387,7 +387,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
 
     /// The store has lost a commit that this process was shown: what it has answered before need not be true any more.
     fn note_loss(&mut self, known: Revision, found: Revision) -> Error {
-        // Whoever led may go on for so long, on a server that does not know of this one.
+        // A leader may go on for that long, on a server that does not know of this one.
         let until = later(self.clock.now().wall, self.timeout);
         tracing::error!(
             target: log_event::TARGET,
@@ -418,19 +418,17 @@ impl<S: Store, K: Clock> Driver<S, K> {
                 Ok(found) => found,
                 Err(_) => return Ok(()),
             };
-            let data_until = |until| serde_json::to_vec(&LostCommits { v: 1, until }).unwrap_or_default();
-            let path = paths::REWOUND.to_owned();
-            let op = match found.pop() {
-                Some(Found::Record(Some((data, meta)))) => {
-                    // Another loss may last longer.
-                    let known = serde_json::from_slice::<LostCommits>(&data).ok().map(|lost| lost.until);
-                    Op::Set {
-                        path,
-                        data: data_until(known.map_or(until, |known| known.max(until))),
-                        at: meta.version.into(),
-                    }
-                }
-                _ => Op::Create { path, data: data_until(until), life: Life::Lasting },
+            let found = match found.pop() {
+                Some(Found::Record(found)) => found,
+                _ => None,
+            };
+            // Another loss may last longer.
+            let known = found.as_ref().and_then(|(data, _)| serde_json::from_slice::<LostCommits>(data).ok());
+            let lost = LostCommits { v: 1, until: known.map_or(until, |known| known.until.max(until)) };
+            let (path, data) = (paths::REWOUND.to_owned(), serde_json::to_vec(&lost).unwrap_or_default());
+            let op = match found {
+                Some((_, meta)) => Op::Set { path, data, at: meta.version.into() },
+                None => Op::Create { path, data, life: Life::Lasting },
             };
             match self.commit(&[op]).await? {
                 Ok(_) => {
@@ -504,7 +502,9 @@ impl<S: Store, K: Clock> Driver<S, K> {
 
     /// Removes the session's record if it has no entries. If nobody answers, others find it silent.
     async fn leave(&mut self) {
-        if self.own.as_ref().is_none_or(|own| !own.entries.is_empty()) || self.is_own_as_known().await != Ok(true) {
+        let may_leave = self.own.as_ref().is_some_and(|own| own.entries.is_empty());
+        // A write for people never has entries: its record need not be read.
+        if !may_leave || self.is_of_node && self.is_own_as_known().await != Ok(true) {
             return;
         }
         if let Some(own) = self.own.take() {
@@ -513,13 +513,18 @@ impl<S: Store, K: Clock> Driver<S, K> {
         }
     }
 
+    /// The record of the session as it is now; `None` if there is none.
+    async fn read_own(&mut self) -> Result<Option<(SessionRecord, Meta)>, Error> {
+        let Some(own) = &self.own else { return Ok(None) };
+        let found = self.read(vec![Wanted::Record(session_path(&own.id))]).await?.pop();
+        let Some(Found::Record(Some((data, meta)))) = found else { return Ok(None) };
+        Ok(Some((serde_json::from_slice(&data).unwrap_or_default(), meta)))
+    }
+
     /// True if the record of the session lists the entries that this driver knows of. In a store that has lost commits, a
     /// late copy may have put another record at the same version.
     async fn is_own_as_known(&mut self) -> Result<bool, Error> {
-        let Some(path) = self.own.as_ref().map(|own| session_path(&own.id)) else { return Ok(false) };
-        let mut found = self.read(vec![Wanted::Record(path)]).await?;
-        let (Some(Found::Record(Some((data, meta)))), Some(own)) = (found.pop(), &self.own) else { return Ok(false) };
-        let record = serde_json::from_slice::<SessionRecord>(&data).unwrap_or_default();
+        let (Some((record, meta)), Some(own)) = (self.read_own().await?, &self.own) else { return Ok(false) };
         // It may have moved on by a beat without an answer.
         Ok(meta.version > own.version || meta.version == own.version && record.entries == own.entries)
     }
@@ -640,13 +645,20 @@ impl<S: Store, K: Clock> Driver<S, K> {
         }
     }
 
+    /// The write of the session's record that a commit of its own begins with; `None` if the session is over, or its
+    /// versions are used up.
+    fn next_beat(&mut self) -> Option<store::Op> {
+        let own = self.own.as_mut().filter(|own| own.version < LAST_VERSION)?;
+        own.count += 1;
+        Some(own.beat(&own.entries))
+    }
+
     /// Beats until that is answered. Returns what commit number `of` has done, if it took effect before.
     async fn move_on(&mut self, of: u64) -> Result<Option<Effect>, Stop> {
         let mut pause = PAUSE;
         loop {
-            let Some(own) = self.own.as_mut().filter(|own| own.version < LAST_VERSION) else { return Err(Stop::Over) };
-            own.count += 1;
-            let (beat, sent_at) = (own.beat(&own.entries), self.clock.now().up);
+            let Some(beat) = self.next_beat() else { return Err(Stop::Over) };
+            let sent_at = self.clock.now().up;
             match self.write(vec![beat]).await {
                 Ok(_) => {
                     self.beaten(sent_at);
@@ -670,18 +682,14 @@ impl<S: Store, K: Clock> Driver<S, K> {
     /// Finds out if it was commit number `of` that has moved the session's record on.
     async fn what_moved(&mut self, of: u64) -> Result<Sent, Stop> {
         let mut pause = PAUSE;
-        let Some(path) = self.own.as_ref().map(|own| session_path(&own.id)) else { return Err(Stop::Over) };
         let found = loop {
-            match self.read(vec![Wanted::Record(path.clone())]).await {
-                Ok(mut found) => break found.pop(),
+            match self.read_own().await {
+                Ok(found) => break found,
                 Err(Error::Unanswered(_)) => self.lose_connection(&mut pause).await?,
                 Err(_) => return Err(Stop::Over),
             }
         };
-        let (Some(Found::Record(Some((data, meta)))), Some(own)) = (found, &mut self.own) else {
-            return Err(Stop::Over);
-        };
-        let record = serde_json::from_slice::<SessionRecord>(&data).unwrap_or_default();
+        let (Some((record, meta)), Some(own)) = (found, &mut self.own) else { return Err(Stop::Over) };
         // An observer has ended it; or the store has lost its newest commits.
         if record.count == plan::ENDED || meta.version < own.version {
             return Err(Stop::Over);
@@ -721,7 +729,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
             let sessions = if self.is_of_node { found.pop() } else { None };
             self.watches.see(&found);
             let (Some(Found::Names(sessions)), Some(own)) = (sessions, &self.own) else { return Ok(()) };
-            let lives = |(name, meta): &(String, store::Meta)| *name == self.id.0 && meta.version >= own.version;
+            let lives = |(name, meta): &(String, Meta)| *name == self.id.0 && meta.version >= own.version;
             if !sessions.iter().any(lives) {
                 return Err(Stop::Over);
             }
@@ -820,10 +828,9 @@ impl<S: Store, K: Clock> Driver<S, K> {
             let Some(session) = plan::unwrap(&path, data).0.filter(|session| !sessions.contains(&session.0)) else {
                 continue;
             };
-            let Some(own) = &mut self.own else { return has_removed };
             // As each commit of the session, so that no late copy removes what its next session makes there.
-            own.count += 1;
-            let (beat, sent_at) = (own.beat(&own.entries), self.clock.now().up);
+            let Some(beat) = self.next_beat() else { return has_removed };
+            let sent_at = self.clock.now().up;
             let is_over = store::Op { path: session_path(&session), when: If::Absent, then: Then::Nothing };
             let remove = store::Op { path, when: If::Version(meta.version), then: Then::Delete };
             if self.write(vec![beat, is_over, remove]).await.is_ok() {

@@ -57,7 +57,7 @@ pub fn session_path(id: &SessionId) -> String {
 /// The record that counts the sessions whose ids begin like this one. Each new session moves one on, so that a late copy
 /// of the commit that made it makes it no second time.
 pub fn sessions_counted_at(id: &SessionId) -> String {
-    format!("{NUMBERS}{SESSIONS}/{}", id.0.get(..2).unwrap_or_default())
+    paths::under(&numbers_path(SESSIONS), id.0.get(..2).unwrap_or_default())
 }
 
 /// The record that has the numbers of a folder's appended records.
