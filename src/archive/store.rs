@@ -4,16 +4,15 @@
 //! fine, and no commit waits for the disk. Records are found by time, or by job and time; both indexes also have what
 //! the filters look at, so that a record is read only if it is wanted.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Transaction, TransactionBehavior, params};
 
-use cronkeeper_cluster::safe_path;
+use cronkeeper_cluster::sqlite::{self, FileIdentity, LOGS, check_files, make_file, with_suffix};
 use cronkeeper_core::ledger::filter::{Ending, Kind, Position};
 use cronkeeper_core::run::HistoryRecord;
 use cronkeeper_core::term::NodeName;
@@ -26,8 +25,6 @@ const WRITE_WAIT: Duration = Duration::from_secs(2);
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 /// Added to the name of a damaged file.
 const ASIDE: &str = ".damaged";
-/// Added to the name of the file for the files that SQLite keeps beside it.
-const LOGS: [&str; 3] = ["-wal", "-shm", "-journal"];
 /// How long a reader waits, which WAL makes it do only while the file is made or recovered.
 const READ_WAIT: Duration = Duration::from_millis(500);
 /// Pages that a connection keeps in memory, in KiB.
@@ -75,11 +72,8 @@ pub(super) struct Store {
     identity: Option<FileIdentity>,
 }
 
-/// Device and inode.
-pub(super) type FileIdentity = (u64, u64);
-
 pub(super) fn identity(path: &Path) -> Option<FileIdentity> {
-    fs::symlink_metadata(path).ok().map(|facts| (facts.dev(), facts.ino()))
+    sqlite::identity(path).ok()
 }
 
 impl Store {
@@ -281,28 +275,4 @@ fn make_tables(tx: &Transaction<'_>) -> Result<()> {
          CREATE UNIQUE INDEX skips ON records (run) WHERE kind = 'skip';",
     )?;
     Ok(tx.pragma_update(None, "user_version", SCHEMA)?)
-}
-
-/// Creates the file if it does not exist, with mode 0600, because the records contain output of jobs.
-fn make_file(path: &Path) -> Result<()> {
-    check_files(path)?;
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-        made => Ok(made.map(drop)?),
-    }
-}
-
-/// Refuses a link, or another user's file. The files are not opened for that: SQLite's locks belong to the process, and
-/// closing any descriptor of the file would release them.
-fn check_files(path: &Path) -> Result<()> {
-    for suffix in [""].iter().chain(&LOGS) {
-        safe_path::check_own(&with_suffix(path, suffix))?;
-    }
-    Ok(())
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }

@@ -13,8 +13,9 @@ use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use super::copy::Doubt;
-use super::store::{self, ArchiveError, FileIdentity, Store};
+use super::store::{self, ArchiveError, Store};
 use super::{Closing, Item, Limits};
+use cronkeeper_cluster::sqlite::FileIdentity;
 use cronkeeper_core::clock::system;
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::run::HistoryRecord;

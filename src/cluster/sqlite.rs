@@ -15,6 +15,7 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Row, Transaction, 
 use uuid::Uuid;
 
 use crate::paths;
+use crate::safe_path;
 use crate::store::{self, Done, Found, Head, KEPT_NONCES, Meta, NotDone, Op, Store, Then, Wanted};
 use crate::tree::{Error, Limits, Revision};
 use cronkeeper_core::clock::system;
@@ -40,8 +41,8 @@ pub struct Sqlite {
 struct OpenFile {
     connection: Mutex<Connection>,
     path: PathBuf,
-    /// Device and number of the file: another file may have been put in its place.
-    id: (u64, u64),
+    /// Another file may have been put in its place.
+    identity: FileIdentity,
 }
 
 /// Why the file cannot be used.
@@ -56,30 +57,28 @@ pub enum OpenError {
 }
 
 impl Sqlite {
-    /// Opens the file, and makes it if there is none, readable for its owner alone. The caller has checked that its folder
-    /// is safe to use.
+    /// Opens the file, and makes it if there is none. The caller has checked that its folder is safe to use.
     ///
     /// # Errors
     /// If it cannot be used.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let io = |error| OpenError::Io { path: path.to_owned(), error };
-        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path).map_err(io)?;
-        let id = file.metadata().map(|found| (found.dev(), found.ino())).map_err(io)?;
+        make_file(path).map_err(io)?;
+        // Each request finds out if the file is replaced before the connections are there.
+        let identity = identity(path).map_err(io)?;
         let sqlite = |error| OpenError::Sqlite { path: path.to_owned(), error };
         let mut db = connect(path, BUSY_TIMEOUT).map_err(sqlite)?;
-        let format = read_format(&db).map_err(sqlite)?;
-        let is_empty = format == 0 && !has_tables(&db).map_err(sqlite)?;
-        // Another process may have made the tables just now.
-        let format = if is_empty { format } else { read_format(&db).map_err(sqlite)? };
-        if !is_empty && format != FORMAT {
-            return Err(OpenError::Format { path: path.to_owned(), format });
-        }
-        if is_empty {
+        // Without the write lock if it is not needed: a process that is stopped inside a commit keeps it.
+        if read_format(&db).map_err(sqlite)? == 0 {
             make_tables(&mut db).map_err(sqlite)?;
         }
+        let format = read_format(&db).map_err(sqlite)?;
+        if format != FORMAT {
+            return Err(OpenError::Format { path: path.to_owned(), format });
+        }
         let reads = connect(path, BUSY_TIMEOUT).map_err(sqlite)?;
-        // Each request finds out if the file was replaced before the connections were there.
-        let file = |connection| Arc::new(OpenFile { connection: Mutex::new(connection), path: path.to_owned(), id });
+        let file =
+            |connection| Arc::new(OpenFile { connection: Mutex::new(connection), path: path.to_owned(), identity });
         Ok(Self { commits: file(db), reads: file(reads) })
     }
 }
@@ -108,18 +107,14 @@ impl OpenFile {
 
     /// Refuses to go on with a file that others cannot find any more: they would be another cluster.
     fn check_place(&self) -> Result<(), NotDone> {
-        match file_id(&self.path) {
-            Ok(id) if id == self.id => Ok(()),
+        match identity(&self.path) {
+            Ok(found) if found == self.identity => Ok(()),
             Ok(_) => Err(format!("{} has been replaced by another file", self.path.display())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!("{}: {error}", self.path.display())),
             Err(_) => Ok(()),
         }
         .map_err(|why| NotDone::Failed(Error::Refused(why)))
     }
-}
-
-fn file_id(path: &Path) -> io::Result<(u64, u64)> {
-    std::fs::metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
 fn read_format(db: &Connection) -> rusqlite::Result<i64> {
@@ -130,18 +125,22 @@ fn has_tables(db: &Connection) -> rusqlite::Result<bool> {
     db.query_row("SELECT EXISTS (SELECT 1 FROM sqlite_master)", [], |row| row.get(0))
 }
 
+/// Makes the tables in an empty file.
 fn make_tables(db: &mut Connection) -> rusqlite::Result<()> {
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Another process may have made them meanwhile.
+    // Another process may have made them meanwhile; or they are somebody else's.
+    if has_tables(&tx)? {
+        return Ok(());
+    }
     tx.execute_batch(&format!(
-        "CREATE TABLE IF NOT EXISTS record (
+        "CREATE TABLE record (
              path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL, version INTEGER NOT NULL,
              created INTEGER NOT NULL, changed INTEGER NOT NULL,
              created_at INTEGER NOT NULL, changed_at INTEGER NOT NULL -- microseconds
          ) WITHOUT ROWID;
-         CREATE INDEX IF NOT EXISTS record_of_folder ON record (parent);
-         CREATE TABLE IF NOT EXISTS head (revision INTEGER PRIMARY KEY, nonce INTEGER NOT NULL);
-         INSERT INTO head SELECT 0, 0 WHERE NOT EXISTS (SELECT 1 FROM head);
+         CREATE INDEX record_of_folder ON record (parent);
+         CREATE TABLE head (revision INTEGER PRIMARY KEY, nonce INTEGER NOT NULL);
+         INSERT INTO head VALUES (0, 0);
          PRAGMA user_version = {FORMAT};"
     ))?;
     tx.commit()
@@ -276,6 +275,50 @@ fn head(db: &Connection) -> rusqlite::Result<Head> {
     let head =
         |row: &Row<'_>| Ok(Head { revision: Revision(row.get(0)?), nonce: row.get::<_, i64>(1)?.cast_unsigned() });
     db.prepare_cached(newest)?.query_row([], head)
+}
+
+/// Device and inode of a file.
+pub type FileIdentity = (u64, u64);
+
+/// Which file this path names.
+///
+/// # Errors
+/// If there is none, or nobody can tell.
+pub fn identity(path: &Path) -> io::Result<FileIdentity> {
+    path.symlink_metadata().map(|facts| (facts.dev(), facts.ino()))
+}
+
+/// Added to the name of a file for those that SQLite keeps beside it.
+pub const LOGS: [&str; 3] = ["-wal", "-shm", "-journal"];
+
+/// Creates a file for SQLite if it does not exist, and checks it as [`check_files`] does.
+///
+/// The mode is 0600, because such files contain output of jobs; SQLite gives the same mode to its other files.
+///
+/// # Errors
+/// If it is unsafe, or cannot be created.
+pub fn make_file(path: &Path) -> io::Result<()> {
+    check_files(path)?;
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map(drop),
+    }
+}
+
+/// Refuses a link, or another user's file, because SQLite would write into it. The files are not opened for that: SQLite's
+/// locks belong to the process, and closing any descriptor of the file would release them.
+///
+/// # Errors
+/// If one of them is unsafe.
+pub fn check_files(path: &Path) -> io::Result<()> {
+    [""].iter().chain(&LOGS).try_for_each(|suffix| safe_path::check_own(&with_suffix(path, suffix)))
+}
+
+/// The path with this added to its name.
+pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
 }
 
 /// Opens a file in which what is acknowledged survives the loss of power. Waits this long for the write lock.

@@ -6,9 +6,6 @@
 //! each transaction takes the write lock at its beginning, so that what it checks still holds when it writes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::OpenOptions;
-use std::io::ErrorKind;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,7 +19,6 @@ use super::read::{self, Rows};
 use super::reap::DeadMember;
 use super::requests;
 use super::wanted;
-use crate::safe_path;
 use crate::sqlite;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{
@@ -74,7 +70,7 @@ type Result<T> = std::result::Result<T, StoreError>;
 
 impl Store {
     pub(super) fn open(path: &Path) -> Result<Self> {
-        make_file(path)?;
+        sqlite::make_file(path)?;
         let mut db = sqlite::connect(path, BUSY_TIMEOUT)?;
         // Without the write lock if it is not needed: a leader that was stopped while it wrote keeps it, and the nodes
         // that wait behind that leader have nothing to write.
@@ -235,23 +231,6 @@ fn settle_dead(tx: &Transaction<'_>, dead: &[DeadMember]) -> rusqlite::Result<Ve
         }
     }
     Ok(events)
-}
-
-/// Creates the ledger's file if it does not exist, and checks that SQLite's files are safe to use.
-///
-/// The mode is 0600, because the ledger contains output of jobs; SQLite gives the same mode to its other files. An
-/// existing file must not be opened here: SQLite's locks on it belong to the process, and closing any descriptor of the
-/// file would release them. A link, or another user's file, is refused, because SQLite would write into it.
-fn make_file(path: &Path) -> Result<()> {
-    for suffix in ["", "-wal", "-shm", "-journal"] {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        safe_path::check_own(Path::new(&name))?;
-    }
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-        made => Ok(made.map(drop)?),
-    }
 }
 
 fn newest_token(tx: &Transaction<'_>) -> rusqlite::Result<FencingToken> {
