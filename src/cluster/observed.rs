@@ -59,8 +59,8 @@ use crate::tree::{
     AtVersion, CommitError, Committed, Connect, ConnectError, Error, Failed, Lend, Life, Limits, Op, Read, Record,
     Session, Stat, State, Watch,
 };
-use cronkeeper_core::clock::{Clock, Uptime};
-use cronkeeper_core::lease::Proof;
+use cronkeeper_core::clock::Clock;
+use cronkeeper_core::lease::EachWrite;
 use cronkeeper_core::term::SessionId;
 
 /// Where the records of sessions are.
@@ -132,18 +132,6 @@ impl<S: Store, K: Clock, P: Spawn> Lend for Observed<S, K, P> {
         let (sender, receiver) = mpsc::unbounded_channel();
         Ok(self.start(self.driver(receiver), sender))
     }
-}
-
-/// Each acknowledged write proves that the session lived when it was sent: the store compared its record.
-#[derive(Clone, Copy, Debug)]
-pub struct EachWrite;
-
-impl Proof for EachWrite {
-    fn acknowledged(&mut self, sent: Uptime, _answered: Uptime) -> Option<Uptime> {
-        Some(sent)
-    }
-
-    fn clear(&mut self) {}
 }
 
 /// A session with a store. The driver carries its requests out.

@@ -50,7 +50,7 @@ pub struct Op {
     pub then: Then,
 }
 
-/// As many operations as etcd takes, if it is not told otherwise. One change may have some eighty: an end leaves a link for
+/// As many operations as etcd takes by default. One change may have some eighty: an end leaves a link for
 /// each of up to 64 jobs that run after it.
 pub const LEAST_OPERATIONS: usize = 128;
 /// Two history records at their largest, and the record of a session.

@@ -23,6 +23,18 @@ pub trait Proof: Debug + Send + Sync + 'static {
     fn clear(&mut self);
 }
 
+/// Each acknowledged write proves that the session lived when it was sent: the service has compared that.
+#[derive(Clone, Copy, Debug)]
+pub struct EachWrite;
+
+impl Proof for EachWrite {
+    fn acknowledged(&mut self, sent: Uptime, _answered: Uptime) -> Option<Uptime> {
+        Some(sent)
+    }
+
+    fn clear(&mut self) {}
+}
+
 /// The longest time a daemon's loop may be stuck. Beyond it the node stops taking part.
 pub fn longest_standstill(session_timeout: Duration) -> Duration {
     session_timeout / 2
@@ -90,18 +102,6 @@ mod tests {
     use super::*;
 
     const T: Duration = Duration::from_secs(4);
-
-    /// Each write proves that the session lives.
-    #[derive(Debug)]
-    struct EachWrite;
-
-    impl Proof for EachWrite {
-        fn acknowledged(&mut self, sent: Uptime, _: Uptime) -> Option<Uptime> {
-            Some(sent)
-        }
-
-        fn clear(&mut self) {}
-    }
 
     fn at(ms: u64) -> Uptime {
         Uptime::ZERO + Duration::from_millis(ms)

@@ -136,31 +136,30 @@ pub fn node_name(node: usize) -> NodeName {
     NodeName::new(format!("node-{node}"))
 }
 
-/// The backend of a new process on the host `node`, and the daemon's end of it. Earlier processes left this disk.
-pub fn backend(
-    world: &Shared,
-    node: usize,
-    name: NodeName,
-    disk: &Arc<Mutex<Disk>>,
-    recovered: &Recovered,
-    rng: Rng,
-) -> (Task, Coordination) {
+/// A new process on a host.
+pub struct NodeProcess<'a> {
+    pub world: &'a Shared,
+    /// The host.
+    pub node: usize,
+    pub name: NodeName,
+    /// What earlier processes have left.
+    pub disk: &'a Arc<Mutex<Disk>>,
+    pub recovered: &'a Recovered,
+    pub rng: Rng,
+}
+
+/// The process' backend, and the daemon's end of it.
+pub fn backend(process: NodeProcess<'_>) -> (Task, Coordination) {
+    let (world, node) = (process.world.clone(), process.node);
     let lent = Lent::default();
-    let connector = Lending { connector: Znodes(Connector { world: world.clone(), node }), lent: lent.clone() };
-    backend_on(connector, lent, world, node, name, disk, recovered, rng)
+    let connector = Lending { connector: Znodes(Connector { world, node }), lent: lent.clone() };
+    backend_on(connector, lent, process)
 }
 
 /// The same on the weakest store.
-pub fn backend_on_store(
-    world: &Shared,
-    node: usize,
-    name: NodeName,
-    disk: &Arc<Mutex<Disk>>,
-    recovered: &Recovered,
-    mut rng: Rng,
-) -> (Task, Coordination) {
-    let observed = observed(world, node, rng.fork());
-    backend_on(observed.clone(), observed, world, node, name, disk, recovered, rng)
+pub fn backend_on_store(mut process: NodeProcess<'_>) -> (Task, Coordination) {
+    let observed = observed(process.world, process.node, process.rng.fork());
+    backend_on(observed.clone(), observed, process)
 }
 
 /// What opens and lends a node's sessions with the store.
@@ -189,17 +188,8 @@ impl Spawn for SimSpawn {
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "they are those of a backend, and the two services")]
-fn backend_on<C: Connect, L: Lend>(
-    connector: C,
-    lend: L,
-    world: &Shared,
-    node: usize,
-    name: NodeName,
-    disk: &Arc<Mutex<Disk>>,
-    recovered: &Recovered,
-    mut rng: Rng,
-) -> (Task, Coordination) {
+fn backend_on(connector: impl Connect, lend: impl Lend, process: NodeProcess<'_>) -> (Task, Coordination) {
+    let NodeProcess { world, node, name, disk, recovered, mut rng } = process;
     let (coordination, service) = coordination::channels(Arc::new(LedgerReader::new(lend)));
     let clock = NodeClock { world: world.clone(), node };
     let identity = NodeIdentity {
@@ -316,7 +306,8 @@ impl Subject for Contenders {
 impl Program for Contenders {
     fn start(&mut self, world: &Shared, node: usize) -> Vec<Task> {
         let (disk, rng) = (&self.disks[node], self.rng.fork());
-        let (backend, coordination) = backend(world, node, node_name(node), disk, &Recovered::default(), rng);
+        let recovered = &Recovered::default();
+        let (backend, coordination) = backend(NodeProcess { world, node, name: node_name(node), disk, recovered, rng });
         self.views.lock().unwrap_or_else(PoisonError::into_inner)[node] = View::default();
         let writer = MarkWriter {
             world: world.clone(),

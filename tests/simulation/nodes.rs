@@ -19,7 +19,7 @@ use cronkeeper_core::term::{FencingToken, NodeName};
 use fastrand::Rng;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::backend::{Disk, backend, backend_on_store, node_name};
+use super::backend::{Disk, NodeProcess, backend, backend_on_store, node_name};
 use super::clock::NodeClock;
 use super::executor::{Executor, Program, Task};
 use super::facts::Fact;
@@ -214,7 +214,8 @@ impl<const STEADY: bool, const REWINDS: bool, const ON_STORE: bool> Program for 
         guard(&home.book).found(Written::Here);
         let rng = self.rng.fork();
         let backend = if ON_STORE { backend_on_store } else { backend };
-        let (backend, coordination) = backend(world, node, node_name(node), &home.disk, &recovered, rng);
+        let (name, disk, recovered) = (node_name(node), &home.disk, recovered);
+        let (backend, coordination) = backend(NodeProcess { world, node, name, disk, recovered: &recovered, rng });
         guard(&self.said)[node] = NOTHING;
         let (coordination, tap) = tapped(world, node, coordination, self.said.clone());
         let (controls, controlled) = unbounded_channel();

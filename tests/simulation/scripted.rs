@@ -11,7 +11,7 @@ use cronkeeper_core::run::journal::Recovered;
 use cronkeeper_core::term::TermEnd;
 use fastrand::Rng;
 
-use super::backend::{backend, node_name};
+use super::backend::{NodeProcess, backend, node_name};
 use super::faults::Fault;
 use super::network::Host;
 use super::testbed::{T, Testbed};
@@ -24,7 +24,8 @@ const SOON: Duration = Duration::from_millis(60);
 fn join(testbed: &mut Testbed, node: usize) -> Coordination {
     let rng = Rng::with_seed(node as u64);
     let (world, name, disk) = (&testbed.executor.world, node_name(node), Default::default());
-    let (task, coordination) = backend(world, node, name, &disk, &Recovered::default(), rng);
+    let (disk, recovered) = (&disk, &Recovered::default());
+    let (task, coordination) = backend(NodeProcess { world, node, name, disk, recovered, rng });
     testbed.executor.spawn(node, task);
     ask(&coordination, election::Request::Campaign);
     coordination

@@ -162,8 +162,8 @@ impl WeakStore {
             panic!("the store and the tree disagree about {:?}: {error:?}", txn.change);
         }
         if matches!(txn.change, Change::CloseSession) && !self.rewinds {
-            // A service would remove what the session leaves; a store removes what it is told to. What is lost may have
-            // been the list of it.
+            // A service would remove what the session leaves; a store removes what the commit names. What is lost may
+            // have been the list of that.
             let is_removed = |path: &str| ops.iter().any(|op| op.path == path && op.then == Then::Delete);
             let is_folder = |path: &str| applied.touched.iter().any(|other| paths::parent(other) == path);
             let left = applied.touched.iter().find(|path| !is_removed(path) && !is_folder(path));

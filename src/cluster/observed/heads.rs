@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(see(&mut heads, head(5, 50), &[]), None);
         assert_eq!(see(&mut heads, head(7, 70), &[Some(50)]), None);
         assert_eq!(see(&mut heads, head(6, 60), &[None]), Some(head(7, 70)), "the store is not as far any more");
-        assert_eq!(see(&mut heads, head(9, 90), &[Some(60)]), None, "that is told once");
+        assert_eq!(see(&mut heads, head(9, 90), &[Some(60)]), None, "that is reported once");
         assert_eq!(see(&mut heads, head(12, 12), &[Some(91)]), Some(head(9, 90)), "others have gone on since");
         assert_eq!(see(&mut heads, head(9_999, 1), &[None]), None, "it is too old to be known");
     }

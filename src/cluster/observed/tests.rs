@@ -13,7 +13,8 @@ use self::faulty::{Fate, Faulty};
 use super::*;
 use crate::memory::Memory;
 use crate::tree::Revision;
-use cronkeeper_core::clock::{Now, Wake};
+use cronkeeper_core::clock::{Now, Uptime, Wake};
+use cronkeeper_core::ledger::LostCommits;
 use cronkeeper_core::run::Version;
 
 const T: Duration = Duration::from_secs(4);
@@ -318,7 +319,7 @@ async fn entries_of_a_session_without_a_record_are_removed() {
 }
 
 /// What a session that was shown a loss has left.
-async fn lost_until(session: &ObservedSession<Memory>) -> Option<cronkeeper_core::ledger::LostCommits> {
+async fn lost_until(session: &ObservedSession<Memory>) -> Option<LostCommits> {
     session.get(paths::REWOUND).await.ok().map(|(data, _)| serde_json::from_slice(&data).unwrap())
 }
 
@@ -345,10 +346,25 @@ async fn whoever_was_shown_a_commit_that_is_lost_leaves_a_record() {
     while writer.state() != State::Expired {
         writer.state_changed().await;
     }
-    // It is told once.
+    // It is reported once.
     witness.delete(paths::REWOUND, AtVersion::Any).await.unwrap();
     tokio::time::sleep(T * 2).await;
     assert_eq!(lost_until(&witness).await, None);
+}
+
+/// The next session of a process whose session had all its newest beats lost. The next one has written something.
+async fn next_after_loss(
+    memory: &Memory,
+    observed: &Observed<Memory, Virtual, OnTokio>,
+    session: ObservedSession<Memory>,
+) -> ObservedSession<Memory> {
+    let before = memory.copy();
+    tokio::time::sleep(T).await;
+    drop(session);
+    memory.rewind(before);
+    let next = observed.connect().await.unwrap();
+    next.create("/cronkeeper/gone/a", Vec::new(), Life::Lasting).await.unwrap();
+    next
 }
 
 #[tokio::test(start_paused = true)]
@@ -357,16 +373,11 @@ async fn of_two_losses_the_one_that_lasts_longer_counts() {
     let observed = observed(memory.clone());
     let session = observed.connect().await.unwrap();
     let later = Timestamp::UNIX_EPOCH + T * 9;
-    let known = serde_json::to_vec(&cronkeeper_core::ledger::LostCommits { v: 1, until: later }).unwrap();
+    let known = serde_json::to_vec(&LostCommits { v: 1, until: later }).unwrap();
     session.create(paths::REWOUND, known, Life::Lasting).await.unwrap();
-    let before = memory.copy();
-    tokio::time::sleep(T).await;
-    drop(session);
-    memory.rewind(before);
-    let next = observed.connect().await.unwrap();
-    next.create("/cronkeeper/gone/a", Vec::new(), Life::Lasting).await.unwrap();
+    let next = next_after_loss(&memory, &observed, session).await;
     let (data, stat) = next.get(paths::REWOUND).await.unwrap();
-    let lost: cronkeeper_core::ledger::LostCommits = serde_json::from_slice(&data).unwrap();
+    let lost: LostCommits = serde_json::from_slice(&data).unwrap();
     assert_eq!((lost.until, stat.version), (later, Version(1)));
 }
 
@@ -375,12 +386,7 @@ async fn the_next_session_of_a_process_says_what_the_one_before_was_shown() {
     let memory = Memory::default();
     let observed = observed(memory.clone());
     let session = observed.connect().await.unwrap();
-    let before = memory.copy();
-    tokio::time::sleep(T).await;
-    drop(session);
-    memory.rewind(before);
-    let next = observed.connect().await.unwrap();
-    next.create("/cronkeeper/gone/a", Vec::new(), Life::Lasting).await.unwrap();
+    let next = next_after_loss(&memory, &observed, session).await;
     assert!(lost_until(&next).await.is_some());
 }
 

@@ -36,6 +36,8 @@ mod rights;
 mod standstill;
 mod step;
 mod surveys;
+#[cfg(test)]
+mod table;
 mod task;
 mod transfer;
 mod wanted;

@@ -1,6 +1,5 @@
 //! Nodes of one cluster on one file of SQLite, each with its own connection.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use uuid::Uuid;
 use crate::port::daemon_end::DaemonEnd;
 use crate::promises::cluster::{Backend, Cluster, Host, Started};
 use crate::support::LONG;
-use crate::zookeeper::fixture::{Memory, System, open_on, options};
+use crate::zookeeper::fixture::{StateDirs, System, open_on, options};
 
 /// Long enough that no session ends because a busy disk takes seconds to write.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -23,23 +22,17 @@ pub fn hold<P: Future<Output = ()>>(promise: impl Fn(Cluster) -> P) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be had");
     let folder = tempfile::tempdir().expect("a folder can be made");
     let ledger = folder.path().join("ledger");
-    runtime.block_on(promise(Cluster::new(Hosts { ledger, state_dirs: BTreeMap::new() })));
+    runtime.block_on(promise(Cluster::new(Hosts { ledger, state_dirs: StateDirs::default() })));
 }
 
 struct Hosts {
     ledger: PathBuf,
-    /// What earlier processes of a node left on their host.
-    state_dirs: BTreeMap<String, Memory>,
+    state_dirs: StateDirs,
 }
 
 impl Backend for Hosts {
     fn start(&mut self, name: &str, host: Host) -> Result<Started, Failure> {
-        let memory = match host {
-            Host::Own => self.state_dirs.entry(name.to_owned()).or_default().clone(),
-            Host::Another => Memory::default(),
-        };
-        // An earlier process of the host is dead, so its entries may be removed.
-        memory.with(|remembered| remembered.removable.clone_from(&remembered.sessions));
+        let memory = self.state_dirs.of(name, host);
         let store = Sqlite::open(&self.ledger).expect("the file can be used");
         let observed = Observed {
             store,

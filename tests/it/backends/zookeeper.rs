@@ -1,7 +1,5 @@
 //! Nodes of one cluster on a real server.
 
-use std::collections::BTreeMap;
-
 use cronkeeper_cluster::zookeeper::session::ConnectionSettings;
 use cronkeeper_core::election::Failure;
 
@@ -9,28 +7,22 @@ use crate::port::daemon_end::DaemonEnd;
 use crate::promises::cluster::{Backend, Cluster, Host, Started};
 use crate::support::LONG;
 use crate::support::zookeeper::shared;
-use crate::zookeeper::fixture::{Memory, TIMEOUT, open};
+use crate::zookeeper::fixture::{StateDirs, TIMEOUT, open};
 
 /// Shows that a promise holds.
 pub fn hold<P: Future<Output = ()>>(promise: impl Fn(Cluster) -> P) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be had");
-    runtime.block_on(promise(Cluster::new(Hosts { connect: shared(), state_dirs: BTreeMap::new() })));
+    runtime.block_on(promise(Cluster::new(Hosts { connect: shared(), state_dirs: StateDirs::default() })));
 }
 
 struct Hosts {
     connect: String,
-    /// What earlier processes of a node left on their host.
-    state_dirs: BTreeMap<String, Memory>,
+    state_dirs: StateDirs,
 }
 
 impl Backend for Hosts {
     fn start(&mut self, name: &str, host: Host) -> Result<Started, Failure> {
-        let memory = match host {
-            Host::Own => self.state_dirs.entry(name.to_owned()).or_default().clone(),
-            Host::Another => Memory::default(),
-        };
-        // An earlier process of the host is dead, so its entries may be removed.
-        memory.with(|remembered| remembered.removable.clone_from(&remembered.sessions));
+        let memory = self.state_dirs.of(name, host);
         let (connect, session_timeout) = (self.connect.clone(), TIMEOUT);
         let settings = ConnectionSettings { connect, session_timeout, ..ConnectionSettings::default() };
         let (coordination, process) = open(settings, name, memory, None);

@@ -1,5 +1,6 @@
 //! A node's backend on a real server, with the test in the role of the daemon.
 
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use uuid::Uuid;
 
 use crate::port::daemon_end::{DaemonEnd, Process};
 pub use crate::port::records::{at, begin, end, first_mark, job, mark, run, run_id, skip};
+use crate::promises::cluster::Host;
 use crate::support::LONG;
 
 /// Session timeout of these tests.
@@ -54,6 +56,23 @@ pub struct Remembered {
     pub is_full: bool,
     /// If set, the disk becomes full when the cluster is to be recorded.
     pub is_claim_refused: bool,
+}
+
+/// What earlier processes of nodes have left on their hosts.
+#[derive(Default)]
+pub struct StateDirs(BTreeMap<String, Memory>);
+
+impl StateDirs {
+    /// What a new process of this node finds on that host. An earlier process there is dead, so its entries may be
+    /// removed.
+    pub fn of(&mut self, node: &str, host: Host) -> Memory {
+        let memory = match host {
+            Host::Own => self.0.entry(node.to_owned()).or_default().clone(),
+            Host::Another => Memory::default(),
+        };
+        memory.with(|remembered| remembered.removable.clone_from(&remembered.sessions));
+        memory
+    }
 }
 
 const FULL: &str = "no space left on device";

@@ -13,7 +13,7 @@ use cronkeeper_core::run::journal::Recovered;
 use cronkeeper_core::term::NodeName;
 use fastrand::Rng;
 
-use crate::backend::{Disk, backend};
+use crate::backend::{Disk, NodeProcess, backend};
 use crate::executor::Task;
 use crate::port::daemon_end::{DaemonEnd, Process};
 use crate::promises::cluster::{Backend, Cluster, Host, Started};
@@ -30,7 +30,7 @@ pub fn hold<P: Future<Output = ()>>(promise: impl Fn(Cluster) -> P) {
 }
 
 /// The nodes' backends on one service.
-pub type Open = fn(&Shared, usize, NodeName, &Arc<Mutex<Disk>>, &Recovered, Rng) -> (Task, Coordination);
+pub type Open = fn(NodeProcess<'_>) -> (Task, Coordination);
 
 /// Shows that a promise holds on a service.
 pub fn hold_on<P: Future<Output = ()>>(open: Open, promise: impl Fn(Cluster) -> P) {
@@ -103,8 +103,8 @@ impl Backend for Hosts {
         });
         self.started += 1000;
         let rng = Rng::with_seed(self.started);
-        let (task, coordination) =
-            (self.open)(&self.world, host, NodeName::new(name), &disk, &Recovered::default(), rng);
+        let (world, name, recovered) = (&self.world, NodeName::new(name), &Recovered::default());
+        let (task, coordination) = (self.open)(NodeProcess { world, node: host, name, disk: &disk, recovered, rng });
         self.orders.add(Order::Start(host, task));
         let orders = self.orders.clone();
         let process = Process::new(move || orders.add(Order::Kill(host)));

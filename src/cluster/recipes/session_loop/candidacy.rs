@@ -348,6 +348,7 @@ impl Candidacy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipes::session_loop::table::assert_table;
 
     fn name() -> CandidateName {
         CandidateName("c".into())
@@ -417,17 +418,12 @@ mod tests {
 
     #[test]
     fn every_state_takes_the_steps_of_the_table_and_no_other() {
-        let rows = TABLE.lines().map(str::trim).filter(|line| !line.is_empty()).skip(1);
-        for (at, row) in rows.enumerate() {
-            let mut cells = row.split_whitespace();
-            let from = cells.next().expect("each row names a state");
-            assert_eq!(label(&states()[at]), from);
-            for (step, expected) in steps().into_iter().zip(cells) {
-                let after = states().swap_remove(at).after(step);
-                let found = if label(&after) == from { "-" } else { label(&after) };
-                assert_eq!(found, expected, "{from}");
-            }
-        }
+        let after = |row: usize, column: usize| {
+            let (before, step) = (states().swap_remove(row), steps().swap_remove(column));
+            let (from, to) = (label(&before), label(&before.after(step)));
+            (from != to).then(|| to.to_owned())
+        };
+        assert_table(TABLE, |row| label(&states()[row]).to_owned(), after);
     }
 
     #[test]

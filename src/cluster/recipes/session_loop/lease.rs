@@ -273,20 +273,10 @@ impl<P: Proof> LeaseKeeper<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipes::session_loop::table::assert_table;
+    use cronkeeper_core::lease::EachWrite;
 
     const T: Duration = Duration::from_secs(8);
-
-    /// Each write proves that the session lives.
-    #[derive(Debug)]
-    struct EachWrite;
-
-    impl Proof for EachWrite {
-        fn acknowledged(&mut self, sent: Uptime, _: Uptime) -> Option<Uptime> {
-            Some(sent)
-        }
-
-        fn clear(&mut self) {}
-    }
 
     fn at(ms: u64) -> Uptime {
         Uptime::ZERO + Duration::from_millis(ms)
@@ -309,20 +299,15 @@ mod tests {
         let states = [TermLease::NoTerm, TermLease::Pending { beyond: at(1) }, TermLease::Acting];
         let steps = [LeaseStep::Begin(at(2)), LeaseStep::BeginActing, LeaseStep::Hold, LeaseStep::End];
         let label = |state: TermLease| match state {
-            TermLease::NoTerm => "NoTerm",
-            TermLease::Pending { .. } => "Pending",
-            TermLease::Acting => "Acting",
+            TermLease::NoTerm => "NoTerm".to_owned(),
+            TermLease::Pending { .. } => "Pending".to_owned(),
+            TermLease::Acting => "Acting".to_owned(),
         };
-        let rows = TABLE.lines().map(str::trim).filter(|line| !line.is_empty()).skip(1);
-        for (state, row) in states.into_iter().zip(rows) {
-            let mut cells = row.split_whitespace();
-            assert_eq!(cells.next(), Some(label(state)));
-            for (step, expected) in steps.into_iter().zip(cells) {
-                let after = state.after(step);
-                let found = if after == state { "-" } else { label(after) };
-                assert_eq!(found, expected, "{state:?}: {step:?}");
-            }
-        }
+        let after = |row: usize, column: usize| {
+            let (state, after) = (states[row], states[row].after(steps[column]));
+            (after != state).then(|| label(after))
+        };
+        assert_table(TABLE, |row| label(states[row]), after);
     }
 
     #[test]

@@ -173,6 +173,7 @@ impl Membership {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipes::session_loop::table::assert_table;
 
     const STATES: [OwnMember; 5] =
         [OwnMember::Unprepared, OwnMember::Absent, OwnMember::Closed, OwnMember::Present, OwnMember::Leaving];
@@ -197,16 +198,11 @@ mod tests {
 
     #[test]
     fn every_state_takes_the_steps_of_the_table_and_no_other() {
-        let rows = TABLE.lines().map(str::trim).filter(|line| !line.is_empty()).skip(1);
-        for (state, row) in STATES.into_iter().zip(rows) {
-            let mut cells = row.split_whitespace();
-            assert_eq!(cells.next(), Some(format!("{state:?}").as_str()));
-            for (step, expected) in STEPS.into_iter().zip(cells) {
-                let after = state.after(step);
-                let found = if after == state { "-".to_owned() } else { format!("{after:?}") };
-                assert_eq!(found, expected, "{state:?}: {step:?}");
-            }
-        }
+        let after = |row: usize, column: usize| {
+            let (state, after) = (STATES[row], STATES[row].after(STEPS[column]));
+            (after != state).then(|| format!("{after:?}"))
+        };
+        assert_table(TABLE, |row| format!("{:?}", STATES[row]), after);
     }
 
     #[test]

@@ -224,6 +224,7 @@ async fn read_and_watch<C: Session, K: Clock>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipes::session_loop::table::assert_table;
 
     /// A row for each state, a column for each step; `-` changes nothing.
     const TABLE: &str = "
@@ -238,16 +239,11 @@ mod tests {
     fn every_state_takes_the_steps_of_the_table_and_no_other() {
         let states = [Numbers::InUse, Numbers::Unused, Numbers::RunningOut, Numbers::RestartDue];
         let steps = [NumbersStep::RunOut, NumbersStep::Empty, NumbersStep::Fill, NumbersStep::Restart];
-        let rows = TABLE.lines().map(str::trim).filter(|line| !line.is_empty()).skip(1);
-        for (state, row) in states.into_iter().zip(rows) {
-            let mut cells = row.split_whitespace();
-            assert_eq!(cells.next(), Some(format!("{state:?}").as_str()));
-            for (step, expected) in steps.into_iter().zip(cells) {
-                let after = state.after(step);
-                let found = if after == state { "-".to_owned() } else { format!("{after:?}") };
-                assert_eq!(found, expected, "{state:?}: {step:?}");
-            }
-        }
+        let after = |row: usize, column: usize| {
+            let (state, after) = (states[row], states[row].after(steps[column]));
+            (after != state).then(|| format!("{after:?}"))
+        };
+        assert_table(TABLE, |row| format!("{:?}", states[row]), after);
     }
 
     #[test]

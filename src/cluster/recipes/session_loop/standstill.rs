@@ -219,6 +219,7 @@ impl UnreceivedBegins {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipes::session_loop::table::assert_table;
 
     const T: Duration = Duration::from_secs(8);
 
@@ -244,17 +245,13 @@ mod tests {
 
     #[test]
     fn every_stage_takes_the_steps_of_the_table_and_no_other() {
+        let stages = [Stage::TakesPart, Stage::OutOfQueue, Stage::OutOfCluster];
         let steps = [LoopStep::Turn, LoopStep::Stand, LoopStep::StandLong, LoopStep::TurnMeanwhile];
-        let rows = TABLE.lines().map(str::trim).filter(|line| !line.is_empty()).skip(1);
-        for (stage, row) in [Stage::TakesPart, Stage::OutOfQueue, Stage::OutOfCluster].into_iter().zip(rows) {
-            let mut cells = row.split_whitespace();
-            assert_eq!(cells.next(), Some(format!("{stage:?}").as_str()));
-            for (step, expected) in steps.into_iter().zip(cells) {
-                let after = stage.after(step);
-                let found = if after == stage { "-".to_owned() } else { format!("{after:?}") };
-                assert_eq!(found, expected, "{stage:?}: {step:?}");
-            }
-        }
+        let after = |row: usize, column: usize| {
+            let (state, after) = (stages[row], stages[row].after(steps[column]));
+            (after != state).then(|| format!("{after:?}"))
+        };
+        assert_table(TABLE, |row| format!("{:?}", stages[row]), after);
     }
 
     #[test]
