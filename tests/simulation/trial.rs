@@ -308,10 +308,13 @@ pub fn tally<S: Subject>(seeds: u64, plan: Plan) -> Tally {
 
 /// Tries a seed once more and prints its transcript to standard output; panics with it if the seed fails.
 fn report<S: Subject>(test: &str, seed: u64, plan: Plan) {
-    match attempt::<S>(seed, plan, Transcript::on()) {
+    let again = format!("CRONKEEPER_SIM_SEED={seed} cargo test --workspace --test simulation {test}");
+    // What panics keeps no transcript.
+    let outcome = catch_unwind(|| attempt::<S>(seed, plan, Transcript::on()));
+    match outcome.unwrap_or_else(|_| panic!("seed {seed} panics\nrun it again: {again}")) {
         Ok((tally, transcript)) => println!("{transcript}\n{tally:?}"),
         Err(Broken { at, what, transcript }) => panic!(
-            "seed {seed}, at {at:?}: {what}\n\n{transcript}\nrun it again: CRONKEEPER_SIM_SEED={seed} cargo test --workspace --test simulation {test}"
+            "seed {seed}, at {at:?}: {what}\n\n{transcript}\nrun it again: {again}"
         ),
     }
 }

@@ -204,6 +204,19 @@ impl Tree {
         }
     }
 
+    /// The znodes that would go with this session.
+    pub fn owned(&self, session: Session) -> impl Iterator<Item = &String> {
+        self.ephemerals.get(&session).into_iter().flatten()
+    }
+
+    /// Lets a znode outlive its session.
+    pub fn disown(&mut self, path: &str) {
+        if let Some(mut node) = self.nodes.get(path).cloned() {
+            node.stat.ephemeral_owner = 0;
+            self.replace(path, Some(node));
+        }
+    }
+
     fn close(&mut self, session: Session) -> Applied {
         self.sessions.remove(&session);
         let owned: Vec<String> = self.ephemerals.remove(&session).unwrap_or_default().into_iter().collect();
