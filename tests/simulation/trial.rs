@@ -313,8 +313,8 @@ fn report<S: Subject>(test: &str, seed: u64, plan: Plan) {
     let outcome = catch_unwind(|| attempt::<S>(seed, plan, Transcript::on()));
     match outcome.unwrap_or_else(|_| panic!("seed {seed} panics\nrun it again: {again}")) {
         Ok((tally, transcript)) => println!("{transcript}\n{tally:?}"),
-        Err(Broken { at, what, transcript }) => panic!(
-            "seed {seed}, at {at:?}: {what}\n\n{transcript}\nrun it again: {again}"
-        ),
+        Err(Broken { at, what, transcript }) => {
+            panic!("seed {seed}, at {at:?}: {what}\n\n{transcript}\nrun it again: {again}")
+        }
     }
 }

@@ -57,6 +57,10 @@ pub struct Link {
     pub result: UpstreamResult,
     /// When the run ended or was skipped.
     pub at: Timestamp,
+    /// The earliest time at which it may have ended or been skipped before, by a commit that a store has lost; `None`
+    /// means `at`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
 }
 
 /// A number of consecutive occurrences.
@@ -86,6 +90,7 @@ impl Link {
             trigger: end.run.trigger.clone(),
             result,
             at: end.ended_at,
+            since: end.run.since(end.duration_ms.is_some()),
         })
     }
 
@@ -106,8 +111,19 @@ impl Link {
             trigger: skip.trigger.clone(),
             result,
             at: skip.decided_at,
+            since: None,
         };
         dependents.iter().map(link).collect()
+    }
+
+    /// The same links, of what may have been decided before since then.
+    pub fn since(links: Vec<Self>, since: Option<Timestamp>) -> Vec<Self> {
+        links.into_iter().map(|link| Self { since, ..link }).collect()
+    }
+
+    /// The earliest time at which the run may have ended or been skipped, as far as commits can be lost.
+    pub fn earliest(&self) -> Timestamp {
+        self.since.map_or(self.at, |since| since.min(self.at))
     }
 }
 

@@ -266,6 +266,7 @@ fn a_dependent_job_names_its_upstreams_and_those_it_waits_for() {
         trigger: None,
         result: UpstreamResult::Success,
         at,
+        since: None,
     };
     status.put_links([link].iter());
     let shown = text_of(&status);

@@ -240,6 +240,7 @@ impl DownstreamRuns {
         let result = self.open.get(id).map_or(UpstreamResult::Skipped, WaitingRun::result_for_dependents);
         let dependents = if notifies_dependents { cx.jobs.dependents_of(id.job()) } else { &[] };
         let dependents = Link::of_skip(&skip, skip.first, skip.count, result, dependents);
+        let dependents = Link::since(dependents, self.open.get(id).map(WaitingRun::earliest));
         let links = self.mark_removing(id);
         let skip = why.map(|_| skip);
         let unreported = skip.clone().map(UnreportedSkip::of);

@@ -225,6 +225,7 @@ fn link(upstream: &str, job: &str, time: &str) -> Link {
         trigger: None,
         result: crate::run::UpstreamResult::Success,
         at: at(time),
+        since: None,
     }
 }
 

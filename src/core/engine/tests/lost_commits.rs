@@ -10,7 +10,7 @@ use crate::engine::Event;
 use crate::job::{Condition, Due, Job, Misfire, Overlap, Retries};
 use crate::ledger::{self, Change, Commit, OperatorRequests, OwnerState, Running, Snapshot, TriggerEntry};
 use crate::run::{
-    Link, OverAttempt, OverAttempts, RunRecord, RunState, Span, TriggerRecord, TriggerSeq, UpstreamResult,
+    Link, OnLoss, OverAttempt, OverAttempts, RunRecord, RunState, Span, TriggerRecord, TriggerSeq, UpstreamResult,
 };
 
 fn minutely() -> Job {
@@ -136,13 +136,43 @@ fn trigger(job: &str, time: &str, uuid: u128) -> TriggerEntry {
     TriggerEntry { record, is_in_history: false }
 }
 
+fn after(upstream: &str, name: &str, condition: Condition) -> Job {
+    let upstreams: BTreeMap<_, _> = [(super::fixture::name(upstream), condition)].into();
+    Job { due: Due::After(upstreams), ..job(name, "* * * * * *") }
+}
+
+/// Its node may have ended it before, by a commit that is lost, and what follows may have begun.
+#[test]
+fn what_follows_a_run_that_a_leader_ends_is_skipped_down_the_chain() {
+    let jobs = [
+        minutely(),
+        after("a", "b", Condition::Success),
+        after("a", "c", Condition::Always),
+        after("b", "d", Condition::Always),
+    ];
+    let mut found = running(&jobs[0], at("10:05:00"), OwnerState::Gone);
+    found.record = RunRecord { on_loss: OnLoss::Interrupt, dependents: vec![name("b"), name("c")], ..found.record };
+    let mut snapshot = Snapshot { running: vec![found], ..lost_until("10:05:15", &jobs[..1], "10:05:00") };
+    snapshot.jobs.extend(jobs[1..].iter().map(|job| entry(job, at("10:04:00"), 2)));
+    let mut fixture = Fixture::leading("10:05:30", set(jobs), snapshot);
+    let mut seqs = (1..).map(TriggerSeq);
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        let changes = fixture.accept_all();
+        let links = changes.iter().flat_map(Change::links);
+        let links: BTreeMap<TriggerSeq, Link> = seqs.by_ref().zip(links).collect();
+        all.extend(changes);
+        let requests = OperatorRequests { links, ..OperatorRequests::default() };
+        fixture.handle(Event::Ledger(ledger::Event::OperatorRequests(requests)));
+    }
+    let ends = all.iter().filter(|change| matches!(change, Change::End { .. })).count();
+    let skips = ["b.20261120T100500Z upstream", "c.20261120T100500Z rewound", "d.20261120T100500Z rewound"];
+    assert_eq!((ends, reasons(&all)), (1, skips.map(str::to_owned).to_vec()), "{all:#?}");
+}
+
 #[test]
 fn triggers_and_links_of_that_time_are_skipped_and_later_ones_run() {
-    let after = |name: &str| {
-        let upstreams: BTreeMap<_, _> = [(super::fixture::name("a"), Condition::Success)].into();
-        Job { due: Due::After(upstreams), ..job(name, "* * * * * *") }
-    };
-    let jobs = [minutely(), after("b"), after("c")];
+    let jobs = [minutely(), after("a", "b", Condition::Success), after("a", "c", Condition::Success)];
     let link = |job: &str, ended: Timestamp| Link {
         v: 1,
         upstream: name("a"),
@@ -152,12 +182,13 @@ fn triggers_and_links_of_that_time_are_skipped_and_later_ones_run() {
         trigger: None,
         result: UpstreamResult::Success,
         at: ended,
+        since: None,
     };
     let links = [(TriggerSeq(3), link("b", at("10:05:09"))), (TriggerSeq(4), link("c", at("10:05:21")))];
     let triggers = [(TriggerSeq(1), trigger("a", "10:05:10", 1)), (TriggerSeq(2), trigger("a", "10:05:20", 2))];
     let requests = OperatorRequests { triggers: triggers.into(), links: links.into(), ..OperatorRequests::default() };
     let mut snapshot = Snapshot { requests, ..lost_until("10:05:15", &jobs, "10:05:00") };
-    snapshot.jobs.extend(["b", "c"].map(|job| entry(&after(job), at("10:04:00"), 2)));
+    snapshot.jobs.extend(jobs[1..].iter().map(|job| entry(job, at("10:04:00"), 2)));
     let mut fixture = Fixture::leading("10:05:30", set(jobs), snapshot);
     let changes = fixture.accept_all();
     assert_eq!(reasons(&changes), ["a.20261120T100510Z.m1 rewound", "b.20261120T100500Z rewound"], "{changes:#?}");

@@ -154,9 +154,9 @@ fn is_not_passed(runs: &Runs, case: &Case<'_>) -> Judgement {
     }
 }
 
-/// Checks that no commit can have begun it which the store has lost: its last link came later.
+/// Checks that no commit can have begun it which the store has lost: its last link cannot have been there earlier.
 fn is_not_lost(runs: &Runs, case: &Case<'_>) -> Judgement {
-    let may_be_lost = runs.may_be_lost(case.waiting.newest()) && !runs.contains(case.run);
+    let may_be_lost = runs.may_be_lost(case.waiting.earliest()) && !runs.contains(case.run);
     if may_be_lost { Err(Objection::Skip(SkipReason::Rewound)) } else { Ok(()) }
 }
 

@@ -36,6 +36,11 @@ impl WaitingRun {
         self.links.values().map(|link| link.at).max().unwrap_or(Timestamp::MIN)
     }
 
+    /// The earliest time at which the last link can have been there, as far as commits can be lost.
+    pub fn earliest(&self) -> Timestamp {
+        self.links.values().map(Link::earliest).max().unwrap_or(Timestamp::MIN)
+    }
+
     /// Remaining time to wait for a missing link that cannot arrive any more.
     pub fn timeout(&self, now: Timestamp) -> Duration {
         let waited = Duration::try_from(now.duration_since(self.newest())).unwrap_or_default();
