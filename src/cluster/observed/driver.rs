@@ -806,17 +806,25 @@ impl<S: Store, K: Clock> Driver<S, K> {
         }
     }
 
-    /// Removes candidates and members whose session has no record: somebody has removed or damaged that. Returns true if
-    /// there was one.
+    /// Removes entries whose session has no record, because somebody has removed or damaged that: candidates, members,
+    /// and what this session watches. Returns true if there was one.
     async fn sweep(&mut self) -> bool {
-        let folders = [paths::LEADER, paths::NODES];
-        let wanted = folders.map(|folder| Wanted::Names(folder.to_owned())).into();
+        let (mut paths, mut folders) =
+            (BTreeSet::new(), BTreeSet::from([paths::LEADER, paths::NODES].map(str::to_owned)));
+        for watched in self.watches.wanted() {
+            match watched {
+                Wanted::Meta(path) | Wanted::Record(path) if plan::may_be_entry(&path) => _ = paths.insert(path),
+                Wanted::Names(folder) if plan::may_be_entry(&paths::under(&folder, "")) => _ = folders.insert(folder),
+                Wanted::Meta(_) | Wanted::Record(_) | Wanted::Names(_) | Wanted::Nonce(_) => {}
+            }
+        }
+        let wanted = folders.iter().cloned().map(Wanted::Names).collect();
         let Ok((_, found)) = self.store.read(wanted).await else { return false };
-        let names = folders.into_iter().zip(found).flat_map(|(folder, found)| match found {
+        let names = folders.iter().zip(found).flat_map(|(folder, found)| match found {
             Found::Names(names) => names.into_iter().map(|(name, _)| paths::under(folder, &name)).collect(),
             _ => Vec::new(),
         });
-        let paths: Vec<String> = names.take(MOST_SWEPT).collect();
+        let paths: Vec<String> = paths.into_iter().chain(names).take(MOST_SWEPT).collect();
         let entries = paths.iter().cloned().map(Wanted::Record);
         let wanted = entries.chain([Wanted::Names(SESSIONS.to_owned())]).collect();
         let Ok((_, mut found)) = self.store.read(wanted).await else { return false };

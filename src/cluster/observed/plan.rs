@@ -422,7 +422,7 @@ fn is_of_ledger(path: &str) -> bool {
 }
 
 /// True where entries are: candidates, members, and those of locks.
-fn may_be_entry(path: &str) -> bool {
+pub fn may_be_entry(path: &str) -> bool {
     let is_folder_of_all = paths::parent(path).is_empty();
     !is_folder_of_all && (!is_of_ledger(path) || paths::parent(path) == paths::NODES)
 }

@@ -312,8 +312,17 @@ async fn entries_of_a_session_without_a_record_are_removed() {
     let member = "/cronkeeper/nodes/a";
     owner.create(member, Vec::new(), Life::OfSession).await.unwrap();
     other.create("/cronkeeper/nodes/b", Vec::new(), Life::OfSession).await.unwrap();
+    // A lock that the other waits for, and a semaphore.
+    let (lock, _) = owner.append("/locks/a", "lock-", Vec::new(), Life::OfSession).await.unwrap();
+    let (permit, _) = owner.append("/locks/b", "lock-", Vec::new(), Life::OfSession).await.unwrap();
+    let (stat, lock_is_gone) = other.stat_and_watch(&lock).await.unwrap();
+    let (names, permit_is_gone) = other.names_and_watch("/locks/b").await.unwrap();
+    assert_eq!((stat.and_then(|stat| stat.session), names.len()), (Some(owner.id()), 1));
     other.delete(&plan::session_path(&owner.id()), AtVersion::Any).await.unwrap();
+    lock_is_gone.fired().await;
+    permit_is_gone.fired().await;
     tokio::time::sleep(T * 2).await;
+    assert_eq!((other.stat(&lock).await.unwrap(), other.stat(&permit).await.unwrap()), (None, None));
     assert_eq!((other.stat(&path).await.unwrap(), other.stat(member).await.unwrap()), (None, None));
     assert_eq!(other.names(paths::NODES).await.unwrap(), ["b"]);
 }
