@@ -451,7 +451,10 @@ impl<C: Session, K: Clock> Committer<C, K> {
                 }
                 moved.iter().for_each(|job| self.lasts.forget(job));
             }
-            TraceVerdict::Some(written) => {
+            TraceVerdict::Some { written, is_unwritten } => {
+                if was_in_doubt && !is_unwritten {
+                    group.members.iter_mut().for_each(|pending| pending.is_untraceable = true);
+                }
                 let before = |id| Some((id, group.lasts.before_as_read(id)?));
                 outcome.before.extend(written.iter().filter_map(|pending| before(pending.id)));
                 moved.iter().for_each(|job| self.lasts.forget(job));

@@ -85,7 +85,12 @@ impl WhatIsDueHasHadItsProcess {
             && let Ok(record) = serde_json::from_slice::<RunRecord>(data)
         {
             let new = RunInFlight { since: self.now, state: record.state, has_had_a_process: false };
-            self.in_flight.entry(run.to_owned()).or_insert(new).state = record.state;
+            let run = self.in_flight.entry(run.to_owned()).or_insert(new);
+            // What it has waited for is over.
+            if waits(run.state) {
+                run.since = self.now;
+            }
+            run.state = record.state;
         }
         match op {
             Op::Create { path, .. } => {
@@ -148,6 +153,11 @@ impl WhatIsDueHasHadItsProcess {
     }
 }
 
+/// True for runs that wait for others, or may have a process elsewhere: they are judged by their record.
+fn waits(state: RunState) -> bool {
+    matches!(state, RunState::Queued | RunState::CutOff)
+}
+
 fn is_in_doubt(name: &str) -> bool {
     JobName::parse(name).is_ok_and(|name| jobs::is_in_doubt(&name))
 }
@@ -191,12 +201,10 @@ impl Invariant for WhatIsDueHasHadItsProcess {
                 return Err(format!("in peace nobody has decided on `{job}`, which was due at {at}"));
             }
         }
-        // Runs that wait for others, and runs that may have a process elsewhere, are judged by their record.
-        let waits = |run: &RunInFlight| matches!(run.state, RunState::Queued | RunState::CutOff);
         // Begun ahead of its time, and then the clock was set back.
         let is_to_come = |run: &str| RunId::parse(run).is_ok_and(|run| run.scheduled_at() + SOON > self.wall);
         let is_forgotten = |(id, run): &(&String, &RunInFlight)| {
-            !run.has_had_a_process && !waits(run) && !is_to_come(id) && run.since + SOON < self.now
+            !run.has_had_a_process && !waits(run.state) && !is_to_come(id) && run.since + SOON < self.now
         };
         match self.in_flight.iter().find(is_forgotten) {
             Some((id, run)) => Err(format!("in peace `{id}` is in flight since {:?} without a process", run.since)),

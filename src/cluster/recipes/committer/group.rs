@@ -70,8 +70,13 @@ pub enum GroupFailure {
 pub enum TraceVerdict {
     /// It was carried out.
     All,
-    /// These changes are on record, whoever wrote them; the others left no trace.
-    Some(Vec<PendingCommit>),
+    /// These changes are on record, whoever wrote them; the others left no trace, because the try was not carried out, or
+    /// because others have since written to the places of theirs.
+    Some {
+        written: Vec<PendingCommit>,
+        /// True if it certainly was not carried out.
+        is_unwritten: bool,
+    },
     /// It was not carried out.
     None,
     /// Others have since written to the places of its traces, so it is unknown.
@@ -237,7 +242,7 @@ impl Group {
             is_written[index - 1]
         });
         match written.is_empty() {
-            false => TraceVerdict::Some(written),
+            false => TraceVerdict::Some { written, is_unwritten },
             // A multi is all or nothing: proof that one change was not carried out is proof for all. An end leaves no
             // base to compare with, but then somebody else has settled the run.
             true if is_unwritten || !has_base => TraceVerdict::None,

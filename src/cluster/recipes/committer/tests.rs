@@ -8,11 +8,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::paths;
+use crate::recipes::context::json;
 use crate::recipes::tests_support::Fate;
 use crate::recipes::transaction::tests::{begin, end, mark, name, skip};
 use crate::recipes::transaction::{self, ops};
 use cronkeeper_core::ledger::{Commit, CommitId, Last, SkipWrite};
-use cronkeeper_core::run::Version;
+use cronkeeper_core::run::{RunRecord, Version};
 use fixture::{CANDIDATE, Fixture};
 
 #[test]
@@ -102,6 +103,30 @@ fn a_written_mark_that_others_overwrote_is_unknown_even_if_its_version_failed_fi
     fixture.server.tree().apply(ops(&begin("backup", 1, 120, "9-1")));
     fixture.settle();
     assert_eq!(fixture.answers[&CommitId(1)], Commit::Unknown);
+}
+
+/// Found by the simulation: the owner was told that its attempt was fenced, and the run stayed in flight without a process.
+#[test]
+fn what_others_overwrote_is_unknown_also_beside_a_change_that_is_on_record() {
+    let mut fixture = Fixture::new();
+    let start =
+        |job: &str, nonce: &str| Change::UpdateRun { at: Version(0), run: transaction::tests::run(job, 60, nonce) };
+    for job in ["a", "b"] {
+        let queued = transaction::tests::run(job, 60, "1-0");
+        fixture.server.tree().put(&paths::running(&queued.id()), json(&queued));
+    }
+    fixture.fates([Fate::AnswerLost]);
+    let ids = [fixture.request(start("a", "7-1")), fixture.request(start("b", "7-2"))];
+    fixture.turn();
+    // The next leader asks the owner to end one of the runs.
+    {
+        let mut tree = fixture.server.tree();
+        tree.remove(CANDIDATE);
+        let run = RunRecord { attempt: 9, ..transaction::tests::run("b", 60, "7-2") };
+        tree.apply(ops(&Change::UpdateRun { at: Version(1), run }));
+    }
+    fixture.settle();
+    assert_eq!(ids.map(|id| fixture.answers[&id]), [Commit::Accepted, Commit::Unknown]);
 }
 
 fn advance(nonce: &str) -> Change {
