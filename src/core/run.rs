@@ -261,18 +261,10 @@ impl RunRecord {
         self.ready_at.map_or(self.scheduled_at, |ready| ready.max(self.scheduled_at))
     }
 
-    /// The earliest time at which the run may have ended, by a commit that a store has lost; `None` if its end is the
-    /// only one, which its node saw.
-    ///
-    /// An attempt that its node ended itself ended once. Another may have followed an earlier attempt, and whoever settles
-    /// a run does not know since when it was over.
-    pub fn since(&self, is_observed: bool) -> Option<Timestamp> {
-        match self.attempt {
-            0 => Some(self.begun_at),
-            1 if is_observed => None,
-            1 => Some(self.begun_at),
-            _ => Some(self.scheduled_at.min(self.begun_at)),
-        }
+    /// The earliest time at which the run may have ended, by a commit that a store has lost: another attempt may have
+    /// followed an earlier one.
+    pub fn earliest_end(&self) -> Timestamp {
+        if self.attempt > 1 { self.scheduled_at.min(self.begun_at) } else { self.begun_at }
     }
 
     /// Number of consecutive attempts without a process, provided that the current one has none either. Includes the

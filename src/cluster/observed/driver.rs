@@ -824,7 +824,8 @@ impl<S: Store, K: Clock> Driver<S, K> {
             Found::Names(names) => names.into_iter().map(|(name, _)| paths::under(folder, &name)).collect(),
             _ => Vec::new(),
         });
-        let paths: Vec<String> = paths.into_iter().chain(names).take(MOST_SWEPT).collect();
+        let names = names.filter(|path| !paths.contains(path));
+        let paths: Vec<String> = paths.iter().cloned().chain(names).take(MOST_SWEPT).collect();
         let entries = paths.iter().cloned().map(Wanted::Record);
         let wanted = entries.chain([Wanted::Names(SESSIONS.to_owned())]).collect();
         let Ok((_, mut found)) = self.store.read(wanted).await else { return false };

@@ -440,7 +440,12 @@ impl<C: Session, K: Clock> Committer<C, K> {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let was_in_doubt = std::mem::take(&mut group.is_in_doubt);
         let moved: Vec<JobName> = group.lasts.jobs().cloned().collect();
-        match group.judge(found) {
+        let verdict = group.judge(found);
+        let is_unclear = matches!(verdict, TraceVerdict::Untraceable | TraceVerdict::Some { is_unwritten: false, .. });
+        if was_in_doubt && is_unclear {
+            group.members.iter_mut().for_each(|pending| pending.is_untraceable = true);
+        }
+        match verdict {
             TraceVerdict::All => {
                 // Without a try in doubt another has written the ends, perhaps long ago.
                 let before = group.ends().filter_map(|(id, _)| Some((id, group.lasts.before_as_read(id)?)));
@@ -451,10 +456,7 @@ impl<C: Session, K: Clock> Committer<C, K> {
                 }
                 moved.iter().for_each(|job| self.lasts.forget(job));
             }
-            TraceVerdict::Some { written, is_unwritten } => {
-                if was_in_doubt && !is_unwritten {
-                    group.members.iter_mut().for_each(|pending| pending.is_untraceable = true);
-                }
+            TraceVerdict::Some { written, .. } => {
                 let before = |id| Some((id, group.lasts.before_as_read(id)?));
                 outcome.before.extend(written.iter().filter_map(|pending| before(pending.id)));
                 moved.iter().for_each(|job| self.lasts.forget(job));
@@ -463,11 +465,7 @@ impl<C: Session, K: Clock> Committer<C, K> {
                 outcome.answers.extend(written.into_iter().map(|pending| (pending.id, Commit::Accepted)));
                 self.send_again(id);
             }
-            TraceVerdict::Untraceable => {
-                group.members.iter_mut().for_each(|pending| pending.is_untraceable |= was_in_doubt);
-                self.settle(id, &failed, outcome);
-            }
-            TraceVerdict::None => self.settle(id, &failed, outcome),
+            TraceVerdict::Untraceable | TraceVerdict::None => self.settle(id, &failed, outcome),
         }
     }
 

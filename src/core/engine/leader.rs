@@ -328,8 +328,10 @@ impl Leader {
             return self.book.defer(name);
         }
         // Whoever has a job recounted wants its occurrences run, whatever is lost.
-        let is_recounted = self.book.get(name).is_some_and(|timeline| timeline.recount.is_some());
-        if let (Some(job), false) = (cx.job(name).cloned(), is_recounted) {
+        if runs.lost_until().is_some()
+            && self.book.get(name).is_none_or(|timeline| timeline.recount.is_none())
+            && let Some(job) = cx.job(name).cloned()
+        {
             self.pass_over_lost_of(cx, runs, &job);
         }
         let Some(timeline) = self.book.decidable(name) else { return };

@@ -81,6 +81,9 @@ impl Link {
     /// The links that a run's end writes.
     pub fn of_end(end: &RunEnd) -> impl Iterator<Item = Self> {
         let result = if end.outcome == Outcome::Success { UpstreamResult::Success } else { UpstreamResult::Otherwise };
+        // A first attempt whose node saw its end has ended once.
+        let is_only_end = end.run.attempt == 1 && end.duration_ms.is_some();
+        let since = (!is_only_end).then(|| end.run.earliest_end());
         end.run.dependents.iter().map(move |job| Self {
             v: format_of(end.run.trigger.as_ref(), &Parameters::default()),
             upstream: end.run.job.clone(),
@@ -90,7 +93,7 @@ impl Link {
             trigger: end.run.trigger.clone(),
             result,
             at: end.ended_at,
-            since: end.run.since(end.duration_ms.is_some()),
+            since,
         })
     }
 

@@ -105,7 +105,8 @@ fn a_written_mark_that_others_overwrote_is_unknown_even_if_its_version_failed_fi
     assert_eq!(fixture.answers[&CommitId(1)], Commit::Unknown);
 }
 
-/// Found by the simulation: the owner was told that its attempt was fenced, and the run stayed in flight without a process.
+/// Found by the simulation: the begin counted as fenced, its owner dropped it, and the run stayed in flight without a
+/// process.
 #[test]
 fn what_others_overwrote_is_unknown_also_beside_a_change_that_is_on_record() {
     let mut fixture = Fixture::new();

@@ -2,8 +2,9 @@
 
 /// Fails unless a machine takes the steps of the table and no other.
 ///
-/// The first line of the table names the columns. Each other one names a state, which `state` must name too, and the
-/// state after each step: what `after` returns for this row and column, or `-` for `None`, which is no change.
+/// The first line of the table names the steps. Each other line begins with a state, in the words of `state`, and then
+/// has the state after each step, in the words of `after`. A `-` means that the step changes nothing: `after` returns
+/// `None`.
 pub(super) fn assert_table(
     table: &str,
     state: impl Fn(usize) -> String,

@@ -567,7 +567,7 @@ impl Runs {
         let is_in_chain = !is_first && cx.job(run.job()).is_some_and(|job| job.upstreams().is_some());
         let result = if is_in_chain { UpstreamResult::Skipped } else { UpstreamResult::NotBegun };
         let links = Link::of_skip(&skip, skip.first, 1, result, &record.dependents);
-        let links = Link::since(links, record.since(false));
+        let links = Link::since(links, Some(record.earliest_end()));
         let change = Change::SkipRun { at: active.version, run: run.clone(), skip: skip.clone(), links };
         if self.step(cx, run, RunStep::Settle) {
             let id = cx.commit(change, Purpose::SkipRun { run: run.clone(), skip: UnreportedSkip::of(skip) });
