@@ -1,11 +1,13 @@
-//! Benchmark of jobs that are all due at one instant: `cargo bench --bench burst -- [WORD]`.
+//! Benchmark of jobs that are all due at one instant: `cargo bench --bench burst -- [--service NAME] [WORD]`.
 //!
-//! It measures how late each job's program ran after the instant: on one host, and on three real ZooKeeper servers with
-//! two nodes and sessions of 4 s and of 10 s. For comparison, a bare loop of the standard library's `Command` starts
+//! It measures how late each job's program ran after the instant: on one host, and on three real ZooKeeper servers,
+//! or a real PostgreSQL, with two nodes and sessions of 4 s and of 10 s. For comparison, a bare loop of the standard library's `Command` starts
 //! the same programs, and, for root, Debian's cron runs 200 of them at a minute. Slowness is only printed. The run fails
 //! if a job did not run exactly once, if a job ended without a process, if a run in flight was touched, or if a term was
 //! lost. With a word, it measures only the rows whose name contains it.
 
+#[path = "shared/service.rs"]
+mod service;
 #[path = "shared/short.rs"]
 mod short;
 #[path = "../tests/it/support/mod.rs"]
@@ -16,13 +18,13 @@ mod table;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, SystemTime};
 
+use self::service::Service;
 use self::short::pick;
 use self::support::burst::{Burst, MARKER, marks};
 use self::support::command::CRONKEEPER;
 use self::support::node::{Node, Spec};
 use self::support::process::Process;
 use self::support::scratch::Scratch;
-use self::support::zookeeper::Ensemble;
 use self::support::{LONG, poll};
 use self::table::Table;
 
@@ -33,9 +35,7 @@ const ENTRIES: usize = 200;
 const DEBIAN_CRON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/burst/debian-cron.sh");
 
 fn main() -> ExitCode {
-    // Cargo adds arguments of its own, which begin with a dash.
-    let word = std::env::args().skip(1).find(|word| !word.starts_with('-'));
-    let mut table = Table::new(word);
+    let mut table = Table::new(service::words().into_iter().next());
     // In the short form a session outlives whatever else the machine does.
     let (sizes, sessions) = (pick(JOBS, &[20]), pick(SESSIONS, &SESSIONS[1..]));
     for &jobs in sizes {
@@ -55,13 +55,12 @@ fn main() -> ExitCode {
     for &jobs in sizes {
         measure(&format!("solo: {jobs} jobs"), jobs, &mut table, || vec![Spec::new(CRONKEEPER, "solo")]);
     }
-    let ensemble = Ensemble::start(3);
+    let servers = Service::start();
     for (session, &jobs) in sessions.iter().flat_map(|session| sizes.iter().map(move |jobs| (session, jobs))) {
         let name = format!("sessions of {session} s: {jobs} jobs");
         measure(&name, jobs, &mut table, || {
-            let connect = format!("{}{}", ensemble.connect_string(), ensemble.chroot());
-            let spec = |name| Spec::new(CRONKEEPER, name).zookeeper(&connect);
-            ["a", "b"].map(|name| spec(name).option("--session-timeout", &format!("{session}s"))).into()
+            let specs = servers.nodes(CRONKEEPER, ["a", "b"]);
+            specs.map(|spec| spec.option("--session-timeout", &format!("{session}s"))).into()
         });
     }
     table.verdict()

@@ -1,4 +1,4 @@
-//! Benchmark of failovers: `cargo bench --bench failover -- [TRIALS] [WORD]`.
+//! Benchmark of failovers: `cargo bench --bench failover -- [--service NAME] [TRIALS] [WORD]`.
 //!
 //! It measures how long leadership takes to pass on, and checks that two nodes never lead. It uses real daemons and
 //! three real ZooKeeper servers with a tick of 500 ms; the benchmark plays the supervisor. Every figure is the time of
@@ -6,6 +6,7 @@
 //! as a session are tried on several clusters at once, which mostly wait; all others are tried one after the other.
 //! Slowness is only printed. The run fails if there are two leaders, if a stale leader does anything, if a job saw a
 //! broken promise, or if a longer queue wakes more nodes. With a word, it measures only the rows whose name contains it.
+//! On another service than ZooKeeper it measures what is done to a leader without cutting its links.
 //!
 //! ```text
 //! cases      what is done to a leader      outage  what is done to the servers
@@ -26,6 +27,8 @@ mod herd;
 mod outage;
 #[path = "failover/replicas.rs"]
 mod replicas;
+#[path = "shared/service.rs"]
+mod service;
 #[path = "shared/short.rs"]
 mod short;
 #[path = "../tests/it/support/mod.rs"]
@@ -40,6 +43,7 @@ use zookeeper_client::{Acls, Client, CreateMode};
 
 use self::clusters::Place;
 use self::replicas::Replicas;
+use self::service::Service;
 use self::short::pick;
 use self::support::zookeeper::Ensemble;
 use self::table::{Bound, Table, ms};
@@ -56,16 +60,23 @@ const FEW: usize = 5;
 const QUEUES: [usize; 2] = [10, 100];
 
 fn main() -> ExitCode {
-    // Cargo adds arguments of its own, which begin with a dash.
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let words = service::words();
     let trials = words.iter().find_map(|word| word.parse().ok()).unwrap_or(pick(20, 1)).max(1);
     let mut table = Table::new(words.into_iter().find(|word| word.parse::<usize>().is_err()));
     for case in cases::on_one_host() {
         clusters::measure(&case, trials, Place::OneHost, &mut table);
     }
+    if service::is_another() {
+        let servers = Service::start();
+        let all = sessions().iter().flat_map(|&session| cases::on_service(session));
+        for case in all.filter(|case| !case.has_lines) {
+            clusters::measure(&case, trials, Place::Service(&servers), &mut table);
+        }
+        return table.verdict();
+    }
     let ensemble = Ensemble::builder(3).tick(TICK).start();
     warm_up(&ensemble);
-    for case in sessions().iter().flat_map(|&session| cases::on_zookeeper(session)) {
+    for case in sessions().iter().flat_map(|&session| cases::on_service(session)) {
         clusters::measure(&case, trials, Place::ZooKeeper(&ensemble), &mut table);
     }
     servers_die(&ensemble, trials.min(FEW), &mut table);

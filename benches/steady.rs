@@ -1,10 +1,12 @@
-//! Benchmark of many jobs that are due every second: `cargo bench --bench steady -- [WORD]`.
+//! Benchmark of many jobs that are due every second: `cargo bench --bench steady -- [--service NAME] [WORD]`.
 //!
 //! It measures how late each job's program ran, with 100 jobs due at each second of a minute, all at once or spread
-//! over the second: on one host, and on three real ZooKeeper servers with two nodes. For comparison, a bare loop of the
+//! over the second: on one host, and on three real ZooKeeper servers, or a real PostgreSQL, with two nodes. For comparison, a bare loop of the
 //! standard library's `Command` starts as many programs at the same times. Slowness is only printed. The run fails if a
 //! promise was broken, as in the bench `burst`. With a word, it measures only the rows whose name contains it.
 
+#[path = "shared/service.rs"]
+mod service;
 #[path = "shared/short.rs"]
 mod short;
 #[path = "../tests/it/support/mod.rs"]
@@ -18,11 +20,11 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 
+use self::service::Service;
 use self::short::pick;
 use self::support::burst::{Burst, TELLER, told};
 use self::support::command::CRONKEEPER;
 use self::support::node::{Node, Spec};
-use self::support::zookeeper::Ensemble;
 use self::table::{Bound, Table, ms};
 
 const GOALS: [Bound; 2] = [Bound::Median(ms(1)), Bound::P99(ms(5))];
@@ -36,21 +38,16 @@ fn seconds() -> usize {
 }
 
 fn main() -> ExitCode {
-    // Cargo adds arguments of its own, which begin with a dash.
-    let word = std::env::args().skip(1).find(|word| !word.starts_with('-'));
-    let mut table = Table::new(word);
+    let mut table = Table::new(service::words().into_iter().next());
     for how in [How::AtOnce, How::Spread] {
         let name = how.row("bare loop");
         if table.wants(&name) {
             table.times(&name, bare(how), &[], &[]);
         }
         measure("solo", how, &mut table, || vec![Spec::new(CRONKEEPER, "solo")]);
-        if table.wants(&how.row("three servers")) {
-            let ensemble = Ensemble::start(3);
-            measure("three servers", how, &mut table, || {
-                let connect = format!("{}{}", ensemble.connect_string(), ensemble.chroot());
-                ["a", "b"].map(|name| Spec::new(CRONKEEPER, name).zookeeper(&connect)).into()
-            });
+        if table.wants(&how.row(service::name())) {
+            let servers = Service::start();
+            measure(service::name(), how, &mut table, || servers.nodes(CRONKEEPER, ["a", "b"]).into());
         }
     }
     table.verdict()

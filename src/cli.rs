@@ -182,6 +182,12 @@ pub enum Error {
     /// The ZooKeeper client rejects its options; the text is the client's.
     #[error("the options for ZooKeeper cannot be used: {0}")]
     ZooKeeperOptions(String),
+    /// `--cluster` without a service.
+    #[error("no service is named")]
+    NoService,
+    /// The text names no value, which may be a password.
+    #[error("`--postgres` (CRONKEEPER_POSTGRES) cannot be used: {0}")]
+    PostgresSettings(String),
     /// A file for the address of `--listen` cannot be used.
     #[error(transparent)]
     Secret(#[from] SecretError),
@@ -252,7 +258,7 @@ pub enum Command {
     /// Run the daemon: take part in the election and, as leader, run the jobs
     Run(Box<run::Args>),
     /// Validate a jobs file or directory
-    Check(check::Args),
+    Check(Box<check::Args>),
     /// Show upcoming occurrences
     Next(next::Args),
     /// Show the leader, the queue, and the jobs with their last and next runs

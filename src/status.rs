@@ -22,7 +22,7 @@ pub use self::jobs::{AlarmStatus, JobStatus, LastRun, RecordedEnds, RunStatus};
 pub use self::outline::WITHHELD;
 
 use crate::warden::cgroup::hierarchy::Cgroups;
-use cronkeeper_core::election::Member;
+use cronkeeper_core::election::{Member, Worth};
 use cronkeeper_core::job::Digest;
 use cronkeeper_core::run::Drain;
 use cronkeeper_core::term::{CandidateName, FencingToken, NodeName, SessionId};
@@ -50,6 +50,9 @@ pub struct Status {
     pub awaiting: Option<String>,
     pub role: Role,
     pub session: Option<Session>,
+    /// What the service's acknowledged commits are worth; absent if it does not say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<Worth>,
     #[serde(default)]
     pub confinement: Confinement,
     pub jobs_file: JobsFile,

@@ -40,6 +40,9 @@ need prometheus command -v promtool
 # Separate hosts for the nemesis, and rules that cut the links between them.
 need iproute2 env PATH="$PATH:/usr/sbin:/sbin" bash -c 'command -v ip'
 need nftables env PATH="$PATH:/usr/sbin:/sbin" bash -c 'command -v nft'
+# A database, and a pool of connections to it. Where systemd runs, the packages also start one of their own.
+need pgbouncer env PATH="$PATH:/usr/sbin" bash -c 'command -v pgbouncer'
+need postgresql bash -c 'ls /usr/lib/postgresql/*/bin/postgres'
 # A browser for the page, and the program that drives it.
 need chromium command -v chromium
 need chromium-driver command -v chromedriver

@@ -41,7 +41,7 @@ pub fn on_one_host() -> [Case; 2] {
 }
 
 /// Cases with this session timeout.
-pub fn on_zookeeper(session: Duration) -> [Case; 6] {
+pub fn on_service(session: Duration) -> [Case; 6] {
     let case = |rows: &[(&str, &[Bound])], trial| Case {
         session,
         rows: rows.iter().map(|&(name, bounds)| (format!("{} s: {name}", session.as_secs()), bounds.into())).collect(),
@@ -112,8 +112,8 @@ fn kill_and_release(replicas: &mut Replicas) -> Vec<Duration> {
 
 fn release(spec: &Spec) {
     let state = spec.state_dir().display().to_string();
-    let servers = spec.servers().expect("the node is on ZooKeeper");
-    let line = ["release", "--node", spec.name(), "--state-dir", &state, "--zookeeper", servers];
+    let [option, place] = spec.service().expect("the node is on a service");
+    let line = ["release", "--node", spec.name(), "--state-dir", &state, option, place];
     let output = command::command(&line).output().expect("the program can be started");
     assert!(output.status.success() && output.stderr.is_empty(), "{CRONKEEPER} {line:?}: {output:?}");
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::TICK;
 use crate::cases::Case;
 use crate::replicas::Replicas;
+use crate::service::Service;
 use crate::support::zookeeper::Ensemble;
 use crate::table::Table;
 
@@ -20,6 +21,8 @@ pub enum Place<'a> {
     OneHost,
     /// Each cluster under a path of its own.
     ZooKeeper(&'a Ensemble),
+    /// Each cluster in a place of its own.
+    Service(&'a Service),
 }
 
 /// The times of each row, and the violations.
@@ -64,5 +67,6 @@ fn settled(case: &Case, place: Place<'_>) -> Replicas {
         Place::OneHost => Replicas::on_one_host(),
         Place::ZooKeeper(ensemble) if case.has_lines => Replicas::behind_lines(ensemble, case.session),
         Place::ZooKeeper(ensemble) => Replicas::on_zookeeper(ensemble, case.session),
+        Place::Service(servers) => Replicas::on(&servers.place(), case.session),
     }
 }

@@ -53,8 +53,14 @@ impl Replicas {
 
     /// Starts a cluster on ZooKeeper, each node with its own directories.
     pub fn on_zookeeper(ensemble: &Ensemble, session: Duration) -> Self {
-        let (witness, connect) = (Witness::new(), format!("{}{}", ensemble.connect_string(), ensemble.chroot()));
-        let specs: Vec<_> = (0..NODES).map(|_| (spec(&witness, &connect, session), Vec::new())).collect();
+        let connect = format!("{}{}", ensemble.connect_string(), ensemble.chroot());
+        Self::on(&["--zookeeper".to_owned(), connect], session)
+    }
+
+    /// Starts a cluster in the place that this option names, each node with its own directories.
+    pub fn on(place: &[String; 2], session: Duration) -> Self {
+        let witness = Witness::new();
+        let specs: Vec<_> = (0..NODES).map(|_| (spec(&witness, place, session), Vec::new())).collect();
         Self::start(specs.into_iter(), witness)
     }
 
@@ -64,7 +70,7 @@ impl Replicas {
         let behind = |_| {
             let lines: Vec<Proxy> = (0..ensemble.len()).map(|i| Proxy::to(ensemble.address_of(i))).collect();
             let servers: Vec<String> = lines.iter().map(Proxy::connect_string).collect();
-            (spec(&witness, &format!("{}{chroot}", servers.join(",")), session), lines)
+            (spec(&witness, &["--zookeeper".to_owned(), format!("{}{chroot}", servers.join(","))], session), lines)
         };
         let specs: Vec<_> = (0..NODES).map(behind).collect();
         Self::start(specs.into_iter(), witness)
@@ -173,9 +179,9 @@ impl Replicas {
     }
 }
 
-fn spec(witness: &Witness, connect: &str, session: Duration) -> Spec {
+fn spec(witness: &Witness, place: &[String; 2], session: Duration) -> Spec {
     let timeout = format!("{}s", session.as_secs());
-    Spec::new(CRONKEEPER, "node").jobs(&jobs(witness)).zookeeper(connect).option("--session-timeout", &timeout)
+    Spec::new(CRONKEEPER, "node").jobs(&jobs(witness)).on_service(place).option("--session-timeout", &timeout)
 }
 
 impl Post {

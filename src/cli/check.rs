@@ -12,11 +12,13 @@ use self::document::Document;
 use super::ask::{AskFailure, ClientArgs};
 use super::explain::problems;
 use super::jobs::located;
+use super::lock::on_service::runtime;
+use super::service::{ServiceArgs, on_service};
 use super::{DEFAULT_JOBS, Error, Exit, Io, json};
 use crate::api::definitions::Served;
 use crate::config::definition::Definitions;
 use crate::config::{Content, LoadError, Loaded};
-use cronkeeper_core::clock::system;
+use cronkeeper_core::clock::system::{self, SystemClock};
 use cronkeeper_core::suggest::counted;
 
 /// Means the standard input.
@@ -37,8 +39,13 @@ pub struct Args {
     /// with 1 if anything would change, with 0 if nothing would
     #[arg(long)]
     diff: bool,
+    /// Check the coordination service instead of the jobs: whether a node of this host could use it. Changes nothing
+    #[arg(long, conflicts_with_all = ["json", "portable", "diff"])]
+    service: bool,
     #[command(flatten)]
     client: ClientArgs,
+    #[command(flatten)]
+    coordination: ServiceArgs,
 }
 
 impl Args {
@@ -47,6 +54,11 @@ impl Args {
     /// # Errors
     /// When the jobs are invalid, or with `--diff` when no daemon answers.
     pub fn run(self, io: &mut Io<'_>) -> Result<Exit, Error> {
+        if self.service {
+            let found = self.look()?;
+            writeln!(io.out, "{found}")?;
+            return Ok(Exit::Fine);
+        }
         let content = self.read();
         let files = content.as_ref().ok().map(|content| content.files().len());
         let loaded = content.and_then(|content| self.load(&content));
@@ -67,6 +79,12 @@ impl Args {
             writeln!(io.out, "{}", self.summary(&loaded))?;
         }
         Ok(exit(comparison.as_ref()))
+    }
+
+    fn look(&self) -> Result<String, Error> {
+        let clock = SystemClock::default();
+        let service = self.coordination.required_service("check --service")?;
+        runtime()?.block_on(async { on_service!(&service, service => service.look(&clock).await) })
     }
 
     fn read(&self) -> Result<Content, LoadError> {

@@ -126,6 +126,8 @@ fn exit(error: &Error) -> Exit {
         Error::StateDir(error) | Error::Solo(SoloError::StateDir(error)) if error.is_configuration() => Exit::Config,
         Error::NoSuchJob { .. }
         | Error::Schedule { .. }
+        | Error::PostgresSettings(_)
+        | Error::NoService
         | Error::TimeZone(_)
         | Error::HashedWithoutName
         | Error::SeveralNames
@@ -171,7 +173,7 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::Solo(SoloError::Refused(failure))
         | Error::Stopped(Stopped::Failed(failure))
-        | Error::Release(failure) => return Some(remedy(failure)),
+        | Error::Release(failure) => return remedy(failure),
         Error::CredentialFile { .. } | Error::Secret(SecretError::Unreadable(..)) => UNREADABLE,
         Error::Schedule { source: ScheduleError::Expression { fault: Fault::Unmarked { .. }, .. }, .. } => return None,
         Error::Schedule { expression, .. }
@@ -187,6 +189,10 @@ fn hint(error: &Error) -> Option<String> {
         Error::NoCrontab { source: ImportError::NoLine { looks_like, .. }, .. } => (*looks_like)?.hint(),
         Error::AuthFile(_) => "for the scheme `digest` a line is `digest:user:password`",
         Error::ZooKeeperOptions(_) => "check the options that begin with `--zookeeper`, and their files",
+        Error::NoService => {
+            "set CRONKEEPER_ZOOKEEPER or CRONKEEPER_POSTGRES in the environment file, by default \
+             /etc/cronkeeper/cronkeeper.env"
+        }
         Error::NodeName(_) => "name it with `--node NAME` or CRONKEEPER_NODE",
         Error::Ask(AskFailure::Ask(AskError::NoDaemon(_))) => {
             "is `cronkeeper run` running here? `--runtime-dir` names the directory of its socket"
@@ -236,6 +242,7 @@ fn hint(error: &Error) -> Option<String> {
         | Error::Secret(_)
         | Error::Socket(_)
         | Error::System { .. }
+        | Error::PostgresSettings(_)
         | Error::NotStarted { .. }
         | Error::Stopped(Stopped::Asked) => return None,
     };
@@ -291,8 +298,10 @@ fn is_refused(error: &SoloError) -> bool {
 }
 
 /// What an operator must change so that the node can take part.
-fn remedy(failure: &Failure) -> String {
-    match failure {
+fn remedy(failure: &Failure) -> Option<String> {
+    Some(match failure {
+        // The failure says it.
+        Failure::Unusable { .. } => return None,
         Failure::NameTaken { .. } => "give each node its own name with `--node NAME` or CRONKEEPER_NODE".to_owned(),
         Failure::Refused { .. } => {
             "check `--zookeeper-auth-file`, the certificates (where they are the only identity, those of all nodes \
@@ -314,7 +323,7 @@ fn remedy(failure: &Failure) -> String {
             "correct `--zookeeper`, or give the node an empty `--state-dir` to move it to another cluster".to_owned()
         }
         Failure::StateDir(_) => STATE_DIR_OWNER.to_owned(),
-    }
+    })
 }
 
 #[cfg(test)]

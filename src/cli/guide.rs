@@ -27,8 +27,8 @@ const UNWRITABLE: (&str, &str) = ("1", "the result cannot be written");
 const REFUSED: (&str, &str) = ("1", "the node refused the request");
 const NO_SUCH_JOB: (&str, &str) = ("2", "wrong usage, or there is no such job");
 const NO_SUCH_RUN: (&str, &str) = ("2", "wrong usage, or there is no such run");
-const NO_NODE: (&str, &str) = ("69", "no node can be reached, or it cannot reach ZooKeeper or a leader");
-const NO_SERVERS: (&str, &str) = ("69", "ZooKeeper cannot be reached");
+const NO_NODE: (&str, &str) = ("69", "no node can be reached, or it cannot reach the service or a leader");
+const NO_SERVERS: (&str, &str) = ("69", "the coordination service cannot be reached");
 const BAD_JOBS: (&str, &str) = ("78", "the jobs file is invalid or cannot be read");
 const BAD_SETTINGS: (&str, &str) = ("78", "a file with settings or credentials cannot be used");
 const TOO_LONG: (&str, &str) = ("75", "it took longer than --timeout");
@@ -45,7 +45,7 @@ pub const GUIDES: &[Guide] = &[
     Guide {
         command: "run",
         examples: &[
-            ("cronkeeper run --jobs jobs.yaml", "Run the jobs on this host alone, without ZooKeeper"),
+            ("cronkeeper run --jobs jobs.yaml", "Run the jobs on this host alone, without a service"),
             (
                 "cronkeeper run --zookeeper zk1:2181,zk2:2181,zk3:2181",
                 "Take part in the cluster that uses these servers, with the jobs in /etc/cronkeeper/jobs.yaml",
@@ -53,6 +53,10 @@ pub const GUIDES: &[Guide] = &[
             (
                 "cronkeeper run --zookeeper zk1:2181,zk2:2181/cron --drain-timeout 5m",
                 "The same below the path /cron; on a stop, give running jobs five minutes to finish",
+            ),
+            (
+                "cronkeeper run --postgres 'host=db1,db2 dbname=ops user=cronkeeper'",
+                "Take part in the cluster of a database of PostgreSQL",
             ),
         ],
         exits: &[
@@ -75,9 +79,19 @@ pub const GUIDES: &[Guide] = &[
         examples: &[
             ("cronkeeper check", "Check the jobs of this host"),
             ("cronkeeper check jobs.yaml", "Check a file before it is copied to the hosts"),
+            (
+                "cronkeeper check --service",
+                "Check whether a node of this host could use the service that /etc/cronkeeper/cronkeeper.env names",
+            ),
         ],
-        exits: &[("0", "the jobs are valid; there may be warnings"), UNWRITABLE, USAGE, BAD_JOBS],
-        files: &[JOBS],
+        exits: &[
+            ("0", "the jobs are valid, or the service can be used; there may be warnings"),
+            UNWRITABLE,
+            USAGE,
+            NO_SERVERS,
+            ("78", "the jobs file is invalid or cannot be read, or the service cannot be used until somebody acts"),
+        ],
+        files: &[JOBS, SETTINGS],
         see_also: &["cronkeeper-next(8)", "jobs.yaml(5)"],
     },
     Guide {
@@ -290,7 +304,7 @@ pub const GUIDES: &[Guide] = &[
             ),
             ("cronkeeper lock /locks/orders --timeout 0s -- ./import-orders", "The same, but do not wait for the lock"),
             ("cronkeeper lock /locks/database --permits 3 -- ./report", "At most three at a time"),
-            ("cronkeeper lock --file /run/lock/orders -- ./import-orders", "On this host only, without ZooKeeper"),
+            ("cronkeeper lock --file /run/lock/orders -- ./import-orders", "On this host only, without a service"),
         ],
         exits: &[
             FINE,
@@ -376,7 +390,13 @@ pub const GUIDES: &[Guide] = &[
     },
     Guide {
         command: "schema",
-        examples: &[("cronkeeper schema > jobs.schema.json", "Write the JSON Schema of jobs.yaml, for an editor")],
+        examples: &[
+            ("cronkeeper schema > jobs.schema.json", "Write the JSON Schema of jobs.yaml, for an editor"),
+            (
+                "cronkeeper schema postgres | psql --single-transaction ops",
+                "Make a cluster's tables as the database's owner; then grant the nodes' user the use of the schema",
+            ),
+        ],
         exits: &[FINE, UNWRITABLE, USAGE],
         files: &[],
         see_also: &["cronkeeper-check(8)", "jobs.yaml(5)"],

@@ -6,7 +6,7 @@
 
 mod command;
 pub(super) mod on_file;
-pub(super) mod on_zookeeper;
+pub(super) mod on_service;
 mod signal;
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ use clap::ValueEnum;
 use self::command::{CommandSettings, Stopped, say};
 use self::signal::SignalName;
 use super::lock_failure::LockFailure;
-use super::service::ServiceArgs;
+use super::service::{ServiceArgs, on_service};
 use super::{Error, Exit, Io};
 use cronkeeper_cluster::recipes::lock::Recipe;
 use cronkeeper_core::duration;
@@ -37,7 +37,7 @@ const TOKEN: &str = "CRONKEEPER_FENCING_TOKEN";
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The lock's path in ZooKeeper, such as /locks/orders. Of several, all are held or none
+    /// The lock's path in the service, such as /locks/orders. Of several, all are held or none
     #[arg(value_name = "PATH", value_parser = path, required_unless_present = "file")]
     paths: Vec<LockPath>,
     /// The command and its arguments
@@ -76,7 +76,7 @@ pub struct Args {
     /// Ask the holders to release the lock instead of running a command
     #[arg(long, conflicts_with_all = ["command", "file", "timeout", "hold"])]
     revoke: bool,
-    /// Lock this file on this host, as flock(1) does, instead of a path in ZooKeeper. FILE.cronkeeper beside it records
+    /// Lock this file on this host, as flock(1) does, instead of a path in the service. FILE.cronkeeper beside it records
     /// the holders
     #[arg(long, value_name = "FILE", conflicts_with = "paths")]
     file: Vec<PathBuf>,
@@ -151,7 +151,7 @@ impl Args {
             }
         }
         if self.revoke {
-            return on_zookeeper::revoke(&self, io);
+            return on_service::revoke(&self, io);
         }
         let settings = self.settings()?;
         if !self.file.is_empty() {
@@ -161,9 +161,9 @@ impl Args {
         }
         check_length(&self.paths)?;
         match self.service.service()? {
-            Some(service) => on_zookeeper::run(&self, settings, &service, io),
+            Some(service) => on_service!(&service, service => on_service::run(&self, settings, service, io)),
             None => {
-                say("no ZooKeeper servers are configured: the lock holds on this host only");
+                say("no coordination service is configured: the lock holds on this host only");
                 let files = self.paths.iter().map(on_file::file_of).collect::<Result<_, _>>()?;
                 let names = self.paths.iter().map(ToString::to_string).collect();
                 on_file::run(&self, &settings, files, names, io)

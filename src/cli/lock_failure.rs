@@ -25,18 +25,21 @@ pub enum LockFailure {
          that can be passed to a process: nothing was locked"
     )]
     TooLong { names: usize, bytes: usize },
-    /// A command that needs ZooKeeper has no servers.
-    #[error("`{command}` needs ZooKeeper, and no servers are configured")]
+    /// A command that needs a service has no servers.
+    #[error("`{command}` needs a coordination service, and no servers are configured")]
     NoServers { command: &'static str },
-    #[error("cannot reach ZooKeeper at {connect}: {why}")]
-    Unreachable { connect: String, why: String },
-    #[error("ZooKeeper at {connect} refuses the credentials{}: {why}", of_file(file.as_deref()))]
+    #[error("cannot reach {service} at {connect}: {why}")]
+    Unreachable { service: &'static str, connect: String, why: String },
+    #[error("{service} at {connect} refuses the credentials{}: {why}", of_file(file.as_deref()))]
     Credentials {
+        service: &'static str,
         connect: String,
         /// The file with the identities, if there is one.
         file: Option<PathBuf>,
         why: String,
     },
+    #[error("{service} at {connect} cannot be used: {why}")]
+    Unusable { service: &'static str, connect: String, why: String },
     #[error("the path `{chroot}` does not exist in ZooKeeper")]
     NoChroot { chroot: String },
     #[error("`--environment-file`: cannot read {}", path.display())]
@@ -118,6 +121,7 @@ impl LockFailure {
                 Exit::Config
             }
             Self::Credentials { .. }
+            | Self::Unusable { .. }
             | Self::NoChroot { .. }
             | Self::EnvironmentFile { .. }
             | Self::EnvironmentLine { .. }
@@ -144,7 +148,9 @@ impl LockFailure {
                 "lock fewer at once, name them by shorter paths, or lock a directory above them; a ZooKeeper server, too, \
                  takes only so many at once (`jute.maxbuffer`, about 1 MB by default)"
             }
-            Self::NoServers { .. } => "name them with `--zookeeper`, CRONKEEPER_ZOOKEEPER or the environment file",
+            Self::NoServers { .. } => {
+                "name them with `--zookeeper` or `--postgres`, CRONKEEPER_ZOOKEEPER or CRONKEEPER_POSTGRES, or in the environment file"
+            }
             Self::EnvironmentFile { .. } => {
                 "run as a user that can read it, name the servers with `--zookeeper`, or lock a file with `--file`"
             }

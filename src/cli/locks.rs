@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use jiff::tz::TimeZone;
 
 use super::lock::on_file;
-use super::lock::on_zookeeper::{failed, runtime};
+use super::lock::on_service::runtime;
 use super::lock_failure::LockFailure;
-use super::service::{Connected, Service, ServiceArgs, close};
+use super::service::{Connected, Reach, Service, ServiceArgs, on_service};
 use super::table::Table;
 use super::{Error, Io, host};
 use cronkeeper_cluster::recipes::lock::listing::{Cut, EntryRole, ListedEntry, ListedLock, Listing, list};
@@ -40,14 +40,14 @@ pub struct Args {
 }
 
 impl Args {
-    /// Lists the locks: those of ZooKeeper, or of this host without ZooKeeper.
+    /// Lists the locks: those of the service, or of this host without one.
     ///
     /// # Errors
     /// When the servers cannot be reached, or `out` cannot be written.
     pub fn run(self, io: &mut Io<'_>) -> Result<(), Error> {
         let listing = match (&self.file, self.service.service()?) {
             (Some(file), _) => of_files(&[(file.display().to_string(), file.clone())])?,
-            (None, Some(service)) => self.on_zookeeper(&service)?,
+            (None, Some(service)) => on_service!(&service, service => self.of_service(service)?),
             (None, None) => of_files(&self.files()?)?,
         };
         if let Some(Cut { left, first }) = &listing.cut {
@@ -69,18 +69,18 @@ impl Args {
         Ok(())
     }
 
-    fn on_zookeeper(&self, service: &Service) -> Result<Listing, Error> {
+    fn of_service<C: Reach>(&self, service: &Service<C>) -> Result<Listing, Error> {
         runtime()?.block_on(async {
             let clock = SystemClock::default();
             let Connected { session, .. } = service.enter(&clock, clock.now().up + service.session_timeout).await?;
             let listing =
-                list(&session, self.path.as_ref()).await.map_err(|error| failed(LockError::from(error), service));
-            close(session).await;
+                list(&session, self.path.as_ref()).await.map_err(|error| service.failed(LockError::from(error)));
+            service.close(session).await;
             listing
         })
     }
 
-    /// The files of the locks on a host without ZooKeeper, with the paths that name them.
+    /// The files of the locks on a host without a service, with the paths that name them.
     fn files(&self) -> Result<Vec<(String, PathBuf)>, Error> {
         let directory = on_file::files().directory().to_owned();
         let files = match std::fs::read_dir(&directory) {

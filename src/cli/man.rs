@@ -21,7 +21,7 @@ const EXITS: &[(&str, &str)] = &[
     guide::FINE,
     ("1", "failed"),
     guide::USAGE,
-    ("69", "no node, or no ZooKeeper, can be reached"),
+    ("69", "no node, or no coordination service, can be reached"),
     ("75", "the triggered run was skipped, or it took longer than --timeout"),
     ("78", "the configuration is invalid; a restart does not help"),
 ];

@@ -1,22 +1,38 @@
-//! Options that `run` and `release` share: the node's name, state directory and ZooKeeper.
+//! Options that `run` and `release` share: the node's name, state directory and coordination service.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use uuid::Uuid;
 
 use super::{Error, credentials, host};
 use crate::api::client::SocketSearch;
+use cronkeeper_cluster::observed::{Heads, Observed, OnTokio};
+use cronkeeper_cluster::postgres::{self, Postgres};
 use cronkeeper_cluster::state_dir::BackendIdentity;
+use cronkeeper_cluster::store::Rewinds;
 use cronkeeper_cluster::zookeeper::connect_string::{ConnectString, ConnectStringError};
 use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector};
+use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::term::NodeName;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct NodeArgs {
-    /// ZooKeeper servers, `host:port,host:port/chroot`. Without it, the replicas on this host elect a leader among
+    /// ZooKeeper servers, `host:port,host:port/chroot`. Without a service, the replicas on this host elect a leader among
     /// themselves
     #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ZOOKEEPER", value_parser = servers)]
-    pub zookeeper: Option<ConnectString>,
-    /// The node's name [default: the host name; without ZooKeeper, host name and process id]
+    zookeeper: Option<ConnectString>,
+    /// A database of PostgreSQL instead of ZooKeeper, as for psql: `host=db1,db2 dbname=ops user=cronkeeper` or
+    /// `postgres://cronkeeper@db1/ops`. Keep passwords in a file: `passfile=FILE`
+    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_POSTGRES", hide_env_values = true, value_parser = database)]
+    #[arg(conflicts_with = "zookeeper")]
+    postgres: Option<Database>,
+    /// Use a database that may lose acknowledged commits when it fails over; what they may have begun is then skipped
+    #[arg(long, env = "CRONKEEPER_ACCEPT_REWIND", value_parser = clap::builder::BoolishValueParser::new())]
+    accept_rewind: bool,
+    /// The node's name [default: the host name; without a service, host name and process id]
     #[arg(long, value_name = "NAME", env = "CRONKEEPER_NODE", value_parser = NodeName::parse)]
     node: Option<NodeName>,
     /// Directory in which the node keeps its runs, their output and its history across restarts [default:
@@ -38,17 +54,87 @@ pub(super) fn servers(text: &str) -> Result<ConnectString, String> {
     })
 }
 
+/// The settings of a database, or why they cannot be used. The command line's own message would show a password.
+#[derive(Clone, Debug)]
+pub(super) struct Database(Result<postgres::Settings, String>);
+
+pub(super) fn database(text: &str) -> Result<Database, Infallible> {
+    Ok(Database(text.parse().map_err(|error: postgres::SettingsError| error.to_string())))
+}
+
+impl Database {
+    /// # Errors
+    /// If they cannot be used.
+    pub(super) fn settings(&self) -> Result<&postgres::Settings, Error> {
+        self.0.as_ref().map_err(|why| Error::PostgresSettings(why.clone()))
+    }
+}
+
+/// The coordination service that the options name.
+#[derive(Clone, Debug)]
+pub(super) enum Named {
+    ZooKeeper(ConnectString),
+    Postgres(postgres::Settings),
+}
+
+/// What `--accept-rewind` says.
+pub(super) fn rewinds(is_accepted: bool) -> Rewinds {
+    if is_accepted { Rewinds::Accepted } else { Rewinds::Refused }
+}
+
+/// What runs a cluster on PostgreSQL.
+pub(super) type OnPostgres = Observed<Postgres, SystemClock, OnTokio>;
+
+/// Sessions with this database; `heads`: what this node was shown there.
+pub(super) fn on_postgres(
+    settings: &postgres::Settings,
+    session_timeout: Duration,
+    rewinds: Rewinds,
+    heads: Arc<Mutex<Heads>>,
+) -> OnPostgres {
+    Observed {
+        store: Postgres::new(settings.clone(), session_timeout, rewinds),
+        clock: SystemClock::default(),
+        spawn: OnTokio,
+        timeout: session_timeout,
+        uuid: Arc::new(Uuid::new_v4),
+        heads,
+    }
+}
+
 impl NodeArgs {
+    /// The service; `None`: the replicas on this host do without.
+    ///
+    /// # Errors
+    /// If its settings cannot be used.
+    pub(super) fn named(&self) -> Result<Option<Named>, Error> {
+        Ok(match (&self.zookeeper, &self.postgres) {
+            (Some(connect), _) => Some(Named::ZooKeeper(connect.clone())),
+            (None, Some(database)) => Some(Named::Postgres(database.settings()?.clone())),
+            (None, None) => None,
+        })
+    }
+
+    /// Whether the service may lose what it has acknowledged.
+    pub(super) fn rewinds(&self) -> Rewinds {
+        rewinds(self.accept_rewind)
+    }
+
+    /// True if the node is one of a cluster.
+    pub(super) fn is_in_cluster(&self) -> bool {
+        self.zookeeper.is_some() || self.postgres.is_some()
+    }
+
     /// The node's name, if it was given.
     pub(super) fn given_node(&self) -> Option<&NodeName> {
         self.node.as_ref()
     }
 
     pub(super) fn node(&self) -> Result<NodeName, Error> {
-        match (&self.node, &self.zookeeper) {
+        match (&self.node, self.is_in_cluster()) {
             (Some(node), _) => Ok(node.clone()),
-            (None, Some(_)) => NodeName::parse(&host::name()).map_err(Error::NodeName),
-            (None, None) => Ok(NodeName::new(format!("{}-{}", host::plain_name(), std::process::id()))),
+            (None, true) => NodeName::parse(&host::name()).map_err(Error::NodeName),
+            (None, false) => Ok(NodeName::new(format!("{}-{}", host::plain_name(), std::process::id()))),
         }
     }
 
@@ -58,11 +144,15 @@ impl NodeArgs {
     }
 
     /// The backend that the node's state directory belongs to.
-    pub(super) fn backend_identity(&self) -> BackendIdentity {
-        match &self.zookeeper {
+    ///
+    /// # Errors
+    /// If the settings cannot be used.
+    pub(super) fn backend_identity(&self) -> Result<BackendIdentity, Error> {
+        Ok(match self.named()? {
             None => BackendIdentity::Solo,
-            Some(connect) => BackendIdentity::Zookeeper { chroot: connect.chroot().to_owned() },
-        }
+            Some(Named::ZooKeeper(connect)) => BackendIdentity::Zookeeper { chroot: connect.chroot().to_owned() },
+            Some(Named::Postgres(settings)) => BackendIdentity::Postgres { database: settings.database() },
+        })
     }
 
     pub(super) fn connector(&self, connect: &ConnectString, session_timeout: Duration) -> Result<Connector, Error> {

@@ -1,10 +1,10 @@
 //! `cronkeeper release`: releases what a dead daemon on this host still holds. A daemon that cannot go on releases it
-//! itself ([`on_zookeeper`]).
+//! itself ([`of_cluster`]).
 //!
 //! Without it, the other nodes wait until the dead daemon's session times out. Meant for ExecStopPost, which delays the
 //! restart: it takes at most three seconds, and returns at once if there is nothing to release.
 //!
-//! If ZooKeeper cannot be reached, the command succeeds all the same: the rest is kept for the next start, and the dead
+//! If the service cannot be reached, the command succeeds all the same: the rest is kept for the next start, and the dead
 //! daemon's session ends by itself. If a process does not die, the command fails and releases nothing.
 
 use std::path::Path;
@@ -13,14 +13,15 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::node_args::NodeArgs;
+use super::node_args::{Named, NodeArgs, on_postgres};
 use super::{Error, Io, leftovers};
 use cronkeeper_cluster::recipes::{self, KeptSessions, ReleaseError, ReleaseTarget, SessionStore as _};
 use cronkeeper_cluster::solo::{self, Leftovers};
 use cronkeeper_cluster::state_dir::journal::FileJournal;
 use cronkeeper_cluster::state_dir::{StateDir, StateDirError};
+use cronkeeper_cluster::store::Rewinds;
+use cronkeeper_cluster::tree::{Connect, Session as _};
 use cronkeeper_cluster::zookeeper::Znodes;
-use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::clock::system::{self, SystemClock};
 use cronkeeper_core::coordination::Event;
@@ -47,9 +48,9 @@ impl Args {
     pub fn run(self, io: &mut Io<'_>) -> Result<(), Error> {
         let until = system::uptime() + TIME_LIMIT;
         let mut node = self.node.node()?;
-        if let Some(connect) = &self.node.zookeeper {
+        if let Some(Named::ZooKeeper(connect)) = self.node.named()? {
             // What can never be right is refused even if there is nothing to release.
-            self.node.connector(connect, SESSION_TIMEOUT)?;
+            self.node.connector(&connect, SESSION_TIMEOUT)?;
         }
         let directories = self.node.directories(None);
         directories.check()?;
@@ -63,18 +64,18 @@ impl Args {
             Some(owner) => node = owner,
             None => state.check_node(&node)?,
         }
-        match &self.node.zookeeper {
+        match self.node.named()? {
             None => {
                 let path = path.to_owned();
                 let leftovers: Leftovers = Arc::new(move |runs| leftovers::end(&path, runs, KILL_TIMEOUT));
                 Ok(solo::release(&state, &node, &leftovers)?)
             }
-            Some(connect) => {
+            Some(named) => {
                 let runtime = tokio::runtime::Builder::new_current_thread()
                     .enable_all()
                     .build()
                     .map_err(|source| Error::System { what: "the runtime cannot be started", source })?;
-                let released = runtime.block_on(on_zookeeper(&self.node, connect, Arc::new(state), &node, until));
+                let released = runtime.block_on(of_cluster(&self.node, &named, Arc::new(state), &node, until));
                 // A name lookup that is still running must not delay the exit.
                 runtime.shutdown_background();
                 match released? {
@@ -90,7 +91,7 @@ impl Args {
 
 /// Opens the state directory; `None` if no daemon has ever used it.
 pub(super) fn open(path: &Path, args: &NodeArgs, node: &NodeName) -> Result<Option<StateDir>, Error> {
-    StateDir::open_existing(path, args.backend_identity(), node).map_err(|error| match error {
+    StateDir::open_existing(path, args.backend_identity()?, node).map_err(|error| match error {
         StateDirError::InUse { path, holder } => Error::StillRuns { path, holder },
         error => error.into(),
     })
@@ -105,38 +106,61 @@ pub(super) enum Released {
     Later(String),
 }
 
-/// Releases what a dead daemon, to which the state directory belonged, has left in ZooKeeper.
+/// Releases what a dead daemon, to which the state directory belonged, has left in its service.
 ///
 /// Blocks for at most [`KILL_TIMEOUT`] while processes die.
 ///
 /// # Errors
 /// If a process does not die, and then nothing was released, or an operator must change something.
-pub(super) async fn on_zookeeper(
+pub(super) async fn of_cluster(
     args: &NodeArgs,
-    connect: &ConnectString,
+    named: &Named,
     state: Arc<StateDir>,
     node: &NodeName,
     until: Uptime,
 ) -> Result<Released, Error> {
-    let (mut journal, recovered) = leftovers::settle(&state, node, KILL_TIMEOUT, system::now().wall)?;
-    if state.earlier_sessions().is_empty() {
-        return Ok(Released::Nothing);
+    let left = Left { journal: leftovers::settle(&state, node, KILL_TIMEOUT, system::now().wall)?, state, node, until };
+    match named {
+        Named::ZooKeeper(connect) => {
+            let connector = Znodes(args.connector(connect, SESSION_TIMEOUT)?);
+            left.release(&connector, connect.to_string(), connect.shown_chroot().to_owned()).await
+        }
+        Named::Postgres(settings) => {
+            // The dead daemon has used it.
+            let connector = on_postgres(settings, SESSION_TIMEOUT, Rewinds::Accepted, Arc::default());
+            left.release(&connector, settings.to_string(), "/".to_owned()).await
+        }
     }
-    let connector = Znodes(args.connector(connect, SESSION_TIMEOUT)?);
-    let mut store = KeptSessions::new(state, &recovered);
-    let target =
-        ReleaseTarget { node: node.clone(), service: connect.to_string(), root: connect.shown_chroot().to_owned() };
-    let (successor, mut inherited) = unbounded_channel();
-    let releasing = recipes::release(&connector, SystemClock::default(), target, &mut store, successor);
-    let released = tokio::time::timeout(until.since(system::uptime()), releasing).await;
-    record_ends(&mut journal, &mut inherited);
-    let why = match released {
-        Ok(Ok(())) => return Ok(Released::Everything),
-        Ok(Err(ReleaseError::Failed(failure))) => return Err(Error::Release(failure)),
-        Ok(Err(ReleaseError::NotNow(why))) => why,
-        Err(_) => "no answer in time".to_owned(),
-    };
-    Ok(Released::Later(postponed(&why, node, &recovered, store.open_ends().len())))
+}
+
+/// What a dead daemon has left.
+struct Left<'a> {
+    journal: (FileJournal, Recovered),
+    state: Arc<StateDir>,
+    node: &'a NodeName,
+    until: Uptime,
+}
+
+impl Left<'_> {
+    async fn release<C: Connect>(self, connector: &C, service: String, root: String) -> Result<Released, Error> {
+        let Self { journal: (mut journal, recovered), state, node, until } = self;
+        if state.earlier_sessions().is_empty() {
+            return Ok(Released::Nothing);
+        }
+        let mut store = KeptSessions::new(state, &recovered);
+        let target = ReleaseTarget { node: node.clone(), service: service.clone(), root };
+        let (successor, mut inherited) = unbounded_channel();
+        let releasing = recipes::release(connector, SystemClock::default(), target, &mut store, successor);
+        let released = tokio::time::timeout(until.since(system::uptime()), releasing).await;
+        record_ends(&mut journal, &mut inherited);
+        let why = match released {
+            Ok(Ok(())) => return Ok(Released::Everything),
+            Ok(Err(ReleaseError::Failed(failure))) => return Err(Error::Release(failure)),
+            Ok(Err(ReleaseError::NotNow(why))) => why,
+            Err(_) => "no answer in time".to_owned(),
+        };
+        Ok(Released::Later(postponed(&why, C::Session::SERVICE, node, &recovered, store.open_ends().len())))
+    }
 }
 
 /// Records in the journal the ends that were written to the ledger, so that the node's next start runs their hooks.
@@ -152,11 +176,11 @@ fn record_ends(journal: &mut FileJournal, inherited: &mut UnboundedReceiver<Even
     }
 }
 
-fn postponed(why: &str, node: &NodeName, recovered: &Recovered, ends: usize) -> String {
+fn postponed(why: &str, service: &str, node: &NodeName, recovered: &Recovered, ends: usize) -> String {
     let rest = match ends.max(recovered.runs.len()) {
         0 => String::new(),
         1 => "; the next start settles one run".to_owned(),
         runs => format!("; the next start settles {runs} runs"),
     };
-    format!("node `{node}` keeps what it holds in ZooKeeper until its session ends: {why}{rest}")
+    format!("node `{node}` keeps what it holds in {service} until its session ends: {why}{rest}")
 }

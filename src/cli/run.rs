@@ -67,9 +67,13 @@ pub struct Args {
     /// Do not start without a valid jobs file, even if the state directory has the last good jobs
     #[arg(long, env = "CRONKEEPER_STRICT", value_parser = clap::builder::BoolishValueParser::new())]
     strict: bool,
+    /// Do not start without a coordination service. A missing setting would otherwise make this host lead a cluster of its
+    /// own
+    #[arg(long, env = "CRONKEEPER_CLUSTER", value_parser = clap::builder::BoolishValueParser::new())]
+    cluster: bool,
     #[command(flatten)]
     node: NodeArgs,
-    /// ZooKeeper session timeout: a node that is silent for this long is considered dead
+    /// Session timeout: a node that is silent for this long is considered dead
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_SESSION_TIMEOUT", default_value = "10s", value_parser = duration::parse)]
     session_timeout: Duration,
     /// Directory of the API's Unix socket [default: $RUNTIME_DIRECTORY, else the state directory]
@@ -163,7 +167,7 @@ impl Args {
         hierarchy::reap(backend::KILL_TIMEOUT);
         let backend = Backend::open(&self, &startup)?;
         let (kept, store) = kept_output(&startup.state_dir, self.output_retention);
-        // The daemon's loop runs on this thread. ZooKeeper, the API and the rest share another one, so that neither
+        // The daemon's loop runs on this thread. The service, the API and the rest share another one, so that neither
         // delays the other.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -184,6 +188,11 @@ impl Args {
     }
 
     fn prepare(&self) -> Result<Startup, Error> {
+        if self.cluster && !self.node.is_in_cluster() {
+            return Err(Error::NoService);
+        }
+        // Wrong usage comes before what is wrong with files.
+        self.node.named()?;
         let node = self.node.node()?;
         let (network, peers) = (self.listen.network(&node)?, self.listen.peers()?);
         let directories = self.node.directories(self.runtime_dir.as_deref());
@@ -209,7 +218,7 @@ impl Args {
         let mut notifier =
             Notifier::from_environment().map_err(|source| Error::System { what: "cannot notify systemd", source })?;
         let mut watchdog = Watchdog::from_environment();
-        if self.node.zookeeper.is_some() {
+        if self.node.is_in_cluster() {
             watchdog.set(self.session_timeout, &mut notifier);
         }
         let custody = warden.custody();
@@ -222,7 +231,7 @@ impl Args {
         let is_init = std::process::id() == 1;
         let _orphans = is_init.then(|| AbortOnDrop(tokio::spawn(log_error(orphans::reap(processes.watcher())))));
         let wrong_tokens = network.as_ref().map(|network| network.wrong_tokens()).unwrap_or_default();
-        let listeners = Listeners::open(network.zip(tcp_runtime), &runtime_dir, self.node.zookeeper.is_none()).await?;
+        let listeners = Listeners::open(network.zip(tcp_runtime), &runtime_dir, !self.node.is_in_cluster()).await?;
         let listen = listeners.published();
         let now = system::now();
         let name = backend.name();
@@ -258,7 +267,7 @@ impl Args {
             handovers,
             metrics: metrics.metrics(),
             wrong_tokens,
-            output: OutputSources { kept, peers, is_shared: self.node.zookeeper.is_none() },
+            output: OutputSources { kept, peers, is_shared: !self.node.is_in_cluster() },
         };
         let copying = archive.clone().keep_complete(node.clone(), sources.reader.clone(), sources.jobs.clone());
         let _copying = AbortOnDrop(tokio::spawn(copying));
@@ -332,12 +341,12 @@ impl Args {
     }
 }
 
-/// Releases what this process still holds in ZooKeeper, all of whose processes are dead.
+/// Releases what this process still holds in the service, all of whose processes are dead.
 ///
 /// Where nothing starts the daemon again or calls `cronkeeper release`, the others would else wait for the end of its
 /// session.
 async fn release(args: &NodeArgs, node: &NodeName, state_dir: &Path, serving: JoinHandle<()>, state: Arc<StateDir>) {
-    let Some(connect) = &args.zookeeper else { return };
+    let Ok(Some(named)) = args.named() else { return };
     let until = system::uptime() + release::TIME_LIMIT;
     // It ends because nobody listens to it any more, and lets go of the state directory.
     if tokio::time::timeout(release::TIME_LIMIT, serving).await.is_err() {
@@ -345,7 +354,7 @@ async fn release(args: &NodeArgs, node: &NodeName, state_dir: &Path, serving: Jo
     }
     drop(state);
     let released = match release::open(state_dir, args, node) {
-        Ok(Some(state)) => release::on_zookeeper(args, connect, Arc::new(state), node, until).await,
+        Ok(Some(state)) => release::of_cluster(args, &named, Arc::new(state), node, until).await,
         Ok(None) => return,
         Err(error) => Err(error),
     };

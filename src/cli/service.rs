@@ -1,4 +1,4 @@
-//! Options to reach ZooKeeper for commands that need no daemon.
+//! Options to reach the coordination service for commands that need no daemon.
 //!
 //! What neither an option nor the environment sets is taken from the environment file of the daemon, so that a script on
 //! a host uses the same servers as the daemon there.
@@ -6,16 +6,21 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+
+use clap::builder::{BoolishValueParser, TypedValueParser as _};
 
 use super::environment::{self, BadVariable};
 use super::lock_failure::LockFailure;
-use super::node_args::servers;
+use super::node_args::{Database, OnPostgres, database, on_postgres, rewinds, servers};
 use super::progress::announced;
 use super::{Error, credentials, guide};
 use crate::option_file::OptionName;
+use cronkeeper_cluster::postgres::{self, Entered};
+use cronkeeper_cluster::recipes::SessionError;
 use cronkeeper_cluster::safe_path::{self, Refusal, Wanted};
-use cronkeeper_cluster::tree::{self, Connect as _, ConnectError, Session as _};
+use cronkeeper_cluster::tree::{self, Connect, ConnectError, Session as _};
 use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
 use cronkeeper_cluster::zookeeper::session::diagnosis::Patience;
 use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector};
@@ -23,6 +28,7 @@ use cronkeeper_cluster::zookeeper::{ServerSession, Znodes};
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::clock::{Clock as _, Uptime};
 use cronkeeper_core::duration;
+use cronkeeper_core::election::Worth;
 use cronkeeper_core::environment_file::{self, BadLine, Variable};
 
 /// The settings of `cronkeeper.service`.
@@ -37,6 +43,8 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// Why a new session cannot be used.
 const NO_ANSWER: &str = "no server answered in time";
+/// Time to look at a service.
+const LOOK_WITHIN: Duration = Duration::from_secs(10);
 /// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -45,12 +53,20 @@ pub struct ServiceArgs {
     /// ZooKeeper servers, `host:port,host:port/chroot` [default: those of the environment file]
     #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ZOOKEEPER", value_parser = servers)]
     zookeeper: Option<ConnectString>,
-    /// ZooKeeper session timeout: a client that is silent for this long is considered dead [default: 10s]
+    /// A database of PostgreSQL instead, as for psql: `host=db1,db2 dbname=ops user=cronkeeper` or
+    /// `postgres://cronkeeper@db1/ops` [default: that of the environment file]
+    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_POSTGRES", hide_env_values = true, value_parser = database)]
+    #[arg(conflicts_with = "zookeeper")]
+    postgres: Option<Database>,
+    /// Use a database that may lose acknowledged commits when it fails over; a fencing token may then be given twice
+    #[arg(long, env = "CRONKEEPER_ACCEPT_REWIND", value_parser = BoolishValueParser::new())]
+    accept_rewind: bool,
+    /// Session timeout: a client that is silent for this long is considered dead [default: 10s]
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_SESSION_TIMEOUT", value_parser = duration::parse)]
     session_timeout: Option<Duration>,
     #[command(flatten)]
     credentials: credentials::Args,
-    /// The daemon's environment file. Used unless --zookeeper is set
+    /// The daemon's environment file. Used unless a service is named
     #[arg(long, value_name = "FILE", default_value = ENVIRONMENT_FILE)]
     environment_file: PathBuf,
 }
@@ -60,34 +76,150 @@ pub(super) fn give_up_at(now: Uptime, timeout: Option<Duration>) -> Uptime {
     timeout.map_or(Uptime::NEVER, |timeout| now + timeout.max(ANSWER_WITHIN))
 }
 
-/// A ZooKeeper ensemble, not yet connected.
-pub(super) struct Service {
-    connector: Znodes<Connector>,
-    /// For messages.
+/// A coordination service as commands without a daemon use it.
+pub(super) trait Reach: Connect {
+    /// The servers, for messages.
+    fn shown(&self) -> String;
+
+    /// The place of the locks in the service, for messages.
+    fn root(&self) -> &str {
+        "/"
+    }
+
+    /// Why nobody may have answered.
+    fn no_answer(&self) -> String {
+        NO_ANSWER.to_owned()
+    }
+
+    /// Finds out more about why nobody answers.
+    fn diagnose(&self, why: String) -> impl Future<Output = String> {
+        std::future::ready(why)
+    }
+
+    /// Looks at the service, if that can be done without a session.
+    fn look(&self) -> impl Future<Output = Result<Option<Entered>, ConnectError>> {
+        std::future::ready(Ok(None))
+    }
+
+    /// Closes a session and waits for the service's confirmation, so that it need not keep it until it expires.
+    fn close(session: Self::Session) -> impl Future<Output = ()>;
+}
+
+/// ZooKeeper's servers, and where they are.
+pub(super) struct Ensemble {
+    znodes: Box<Znodes<Connector>>,
     connect: ConnectString,
+}
+
+impl Connect for Ensemble {
+    type Session = ServerSession;
+
+    fn connect(&self) -> impl Future<Output = Result<ServerSession, ConnectError>> + Send {
+        self.znodes.connect()
+    }
+}
+
+impl Reach for Ensemble {
+    fn shown(&self) -> String {
+        self.connect.to_string()
+    }
+
+    fn root(&self) -> &str {
+        self.connect.shown_chroot()
+    }
+
+    fn no_answer(&self) -> String {
+        self.znodes.0.no_server()
+    }
+
+    fn diagnose(&self, why: String) -> impl Future<Output = String> {
+        self.znodes.0.diagnose(why, Patience::LONG)
+    }
+
+    async fn close(session: ServerSession) {
+        session.into_client().close().over().await;
+    }
+}
+
+impl Reach for OnPostgres {
+    async fn look(&self) -> Result<Option<Entered>, ConnectError> {
+        self.store.look().await.map(Some)
+    }
+
+    fn shown(&self) -> String {
+        self.store.settings().to_string()
+    }
+
+    fn close(session: Self::Session) -> impl Future<Output = ()> {
+        session.close()
+    }
+}
+
+/// A coordination service, not yet connected.
+pub(super) struct Service<C> {
+    connector: C,
     pub session_timeout: Duration,
     /// The file with the identities, for messages.
     auth_file: Option<PathBuf>,
 }
 
+/// The service that the settings name.
+pub(super) enum AnyService {
+    ZooKeeper(Service<Ensemble>),
+    Postgres(Service<OnPostgres>),
+}
+
+/// Does the same on whichever service it is.
+macro_rules! on_service {
+    ($service:expr, $name:ident => $done:expr) => {
+        match $service {
+            $crate::cli::service::AnyService::ZooKeeper($name) => $done,
+            $crate::cli::service::AnyService::Postgres($name) => $done,
+        }
+    };
+}
+pub(super) use on_service;
+
 impl ServiceArgs {
-    /// The ensemble that the options or the environment file name; `None` if they name none.
-    pub(super) fn service(&self) -> Result<Option<Service>, Error> {
-        let (connect, credentials, session_timeout) = match &self.zookeeper {
-            // With other servers than the daemon's, the daemon's secrets are not used.
-            Some(connect) => (connect.clone(), self.credentials.clone(), None),
-            None => {
-                let settings = self.environment_file()?;
-                let named = settings.get(SERVERS);
-                let Some(connect) = named.map(|setting| self.parsed(SERVERS, setting, servers)).transpose()? else {
-                    return Ok(None);
-                };
-                let timeout = settings.get(TIMEOUT);
-                let timeout = timeout.map(|setting| self.parsed(TIMEOUT, setting, duration::parse)).transpose()?;
-                let credentials = credentials::Args::of_settings(|name| settings.get(name).map(|it| it.value.clone()));
-                (connect, credentials, timeout)
+    /// The service that the options or the environment file name; `None` if they name none.
+    pub(super) fn service(&self) -> Result<Option<AnyService>, Error> {
+        // With other servers than the daemon's, the daemon's secrets are not used.
+        if let Some(connect) = &self.zookeeper {
+            return self.ensemble(connect.clone(), &self.credentials, None).map(Some);
+        }
+        if let Some(database) = &self.postgres {
+            return Ok(Some(self.database(database.settings()?, None, false)));
+        }
+        let settings = self.environment_file()?;
+        let timeout = settings.get(TIMEOUT);
+        let timeout = timeout.map(|setting| self.parsed(TIMEOUT, setting, duration::parse)).transpose()?;
+        match (settings.get(SERVERS), settings.get(DATABASE)) {
+            (None, None) => Ok(None),
+            (Some(_), Some(Setting { line, .. })) => {
+                let (path, line) = (self.environment_file.clone(), *line);
+                let why = format!("{SERVERS} and {DATABASE} name two services; keep one");
+                Err(LockFailure::EnvironmentLine { path, line, why }.into())
             }
-        };
+            (Some(setting), None) => {
+                let connect = self.parsed(SERVERS, setting, servers)?;
+                let credentials = credentials::Args::of_settings(|name| settings.get(name).map(|it| it.value.clone()));
+                self.ensemble(connect, &credentials, timeout).map(Some)
+            }
+            (None, Some(setting)) => {
+                let parse = |text: &str| text.parse::<postgres::Settings>();
+                let accepted = settings.get(ACCEPT_REWIND).map(|setting| self.parsed(ACCEPT_REWIND, setting, boolish));
+                let accept_rewind = accepted.transpose()?.unwrap_or(false);
+                Ok(Some(self.database(&self.parsed(DATABASE, setting, parse)?, timeout, accept_rewind)))
+            }
+        }
+    }
+
+    fn ensemble(
+        &self,
+        connect: ConnectString,
+        credentials: &credentials::Args,
+        session_timeout: Option<Duration>,
+    ) -> Result<AnyService, Error> {
         let session_timeout = self.session_timeout.or(session_timeout).unwrap_or(SESSION_TIMEOUT);
         let settings = ConnectionSettings {
             connect: connect.to_string(),
@@ -96,12 +228,24 @@ impl ServiceArgs {
             tls: credentials.tls()?,
         };
         let auth_file = credentials.auth_file().map(Path::to_owned);
-        let connector = Znodes(Connector::closing(settings).map_err(Error::ZooKeeperOptions)?);
-        Ok(Some(Service { connector, connect, session_timeout, auth_file }))
+        let znodes = Box::new(Znodes(Connector::closing(settings).map_err(Error::ZooKeeperOptions)?));
+        Ok(AnyService::ZooKeeper(Service { connector: Ensemble { znodes, connect }, session_timeout, auth_file }))
     }
 
-    /// The ensemble, for commands that cannot do without.
-    pub(super) fn required_service(&self, command: &'static str) -> Result<Service, Error> {
+    fn database(
+        &self,
+        settings: &postgres::Settings,
+        session_timeout: Option<Duration>,
+        accept_rewind: bool,
+    ) -> AnyService {
+        let session_timeout = self.session_timeout.or(session_timeout).unwrap_or(SESSION_TIMEOUT);
+        let rewinds = rewinds(self.accept_rewind || accept_rewind);
+        let connector = on_postgres(settings, session_timeout, rewinds, Arc::default());
+        AnyService::Postgres(Service { connector, session_timeout, auth_file: None })
+    }
+
+    /// The service, for commands that cannot do without.
+    pub(super) fn required_service(&self, command: &'static str) -> Result<AnyService, Error> {
         self.service()?.ok_or_else(|| LockFailure::NoServers { command }.into())
     }
 
@@ -140,7 +284,15 @@ impl ServiceArgs {
 
 /// The settings of the environment file that this module reads itself.
 const SERVERS: &str = "CRONKEEPER_ZOOKEEPER";
+const DATABASE: &str = "CRONKEEPER_POSTGRES";
+const ACCEPT_REWIND: &str = "CRONKEEPER_ACCEPT_REWIND";
 const TIMEOUT: &str = "CRONKEEPER_SESSION_TIMEOUT";
+
+/// A switch, as the command line reads it from a variable.
+fn boolish(text: &str) -> Result<bool, &'static str> {
+    let parsed = BoolishValueParser::new().parse_ref(&guide::command(), None, text.as_ref());
+    parsed.map_err(|_| "it is true or false")
+}
 
 /// The value of a variable of an environment file.
 #[derive(Debug, PartialEq, Eq)]
@@ -190,85 +342,119 @@ struct BadSetting {
 }
 
 /// A session that was just opened.
-pub(super) struct Connected {
-    pub session: ServerSession,
+pub(super) struct Connected<S> {
+    pub session: S,
     /// When its connection was requested.
     pub requested: Uptime,
 }
 
-impl Service {
+impl<C: Reach> Service<C> {
     /// Opens a session. Tries until `until`.
-    pub(super) async fn connect(&self, clock: &SystemClock, until: Uptime) -> Result<Connected, Error> {
-        announced(&format!("ZooKeeper at {}", self.connect), self.connect_until(clock, until)).await
+    pub(super) async fn connect(&self, clock: &SystemClock, until: Uptime) -> Result<Connected<C::Session>, Error> {
+        let service = format!("{} at {}", C::Session::SERVICE, self.connector.shown());
+        announced(&service, self.connect_until(clock, until)).await
     }
 
-    /// Opens a session and makes sure that the chroot exists, for commands that would take a missing one for an empty
-    /// one. Tries until `until`.
-    pub(super) async fn enter(&self, clock: &SystemClock, until: Uptime) -> Result<Connected, Error> {
+    /// Opens a session and makes sure that the place of the locks exists, for commands that would take a missing one for
+    /// an empty one. Tries until `until`.
+    pub(super) async fn enter(&self, clock: &SystemClock, until: Uptime) -> Result<Connected<C::Session>, Error> {
         loop {
             let connected = self.connect(clock, until).await?;
             let left = until.since(clock.now().up).max(ANSWER_WITHIN);
             let why = match tokio::time::timeout(left, connected.session.check_root()).await {
                 Ok(Ok(())) => return Ok(connected),
                 Ok(Err(tree::Error::NoRoot)) => {
-                    close(connected.session).await;
-                    return Err(LockFailure::NoChroot { chroot: self.chroot().to_owned() }.into());
+                    self.close(connected.session).await;
+                    return Err(LockFailure::NoChroot { chroot: self.connector.root().to_owned() }.into());
                 }
                 Ok(Err(error @ tree::Error::Denied)) => {
-                    close(connected.session).await;
-                    let (connect, file) = (self.shown(), self.auth_file.clone());
-                    let why = format!("/: {error}");
-                    return Err(LockFailure::Credentials { connect, file, why }.into());
+                    self.close(connected.session).await;
+                    return Err(self.refused(format!("/: {error}")));
                 }
                 Ok(Err(error)) => format!("/: {error}"),
                 Err(_) => NO_ANSWER.to_owned(),
             };
-            close(connected.session).await;
+            self.close(connected.session).await;
             if clock.now().up + PAUSE >= until {
-                return Err(LockFailure::Unreachable { connect: self.shown(), why }.into());
+                return Err(self.unreachable(why));
             }
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    async fn connect_until(&self, clock: &SystemClock, until: Uptime) -> Result<Connected, Error> {
+    async fn connect_until(&self, clock: &SystemClock, until: Uptime) -> Result<Connected<C::Session>, Error> {
         loop {
             let requested = clock.now().up;
             let left = until.since(requested);
             let why = match tokio::time::timeout(left, self.connector.connect()).await {
                 Ok(Ok(session)) => return Ok(Connected { session, requested }),
-                Ok(Err(ConnectError::AuthFailed(why))) => {
-                    let (connect, file) = (self.shown(), self.auth_file.clone());
-                    return Err(LockFailure::Credentials { connect, file, why }.into());
-                }
-                Ok(Err(ConnectError::Unreachable(why))) => why,
-                // A server may keep the connection open and say nothing that ZooKeeper says.
-                Err(_) => self.connector.0.no_server(),
+                Ok(Err(error)) => self.may_pass(error)?,
+                // A server may keep the connection open and say nothing that the service says.
+                Err(_) => self.connector.no_answer(),
             };
             if clock.now().up + PAUSE >= until {
-                let why = self.connector.0.diagnose(why, Patience::LONG).await;
-                return Err(LockFailure::Unreachable { connect: self.shown(), why }.into());
+                return Err(self.unreachable(self.connector.diagnose(why).await));
             }
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// The servers and the chroot.
-    pub(super) fn shown(&self) -> String {
-        self.connect.to_string()
+    /// Looks whether a node could use the service, and changes nothing in it. Returns what was found, for people.
+    pub(super) async fn look(&self, clock: &SystemClock) -> Result<String, Error> {
+        let service = format!("{} at {}", C::Session::SERVICE, self.connector.shown());
+        let looked = tokio::time::timeout(LOOK_WITHIN, self.connector.look()).await;
+        match looked.unwrap_or_else(|_| Err(ConnectError::Unreachable(self.connector.no_answer()))) {
+            Ok(Some(Entered { worth, existed })) => {
+                let Worth { service: version, durability, .. } = worth;
+                let next = if existed { "the cluster's schema is there" } else { "a node would make the schema" };
+                Ok(format!("{version} at {}: {next}; {durability}", self.connector.shown()))
+            }
+            Ok(None) => {
+                let connected = self.enter(clock, clock.now().up + LOOK_WITHIN).await?;
+                self.close(connected.session).await;
+                Ok(format!("{service}: a node would get a session"))
+            }
+            Err(error) => Err(self.unreachable(self.may_pass(error)?)),
+        }
     }
 
-    /// The chroot for messages.
-    pub(super) fn chroot(&self) -> &str {
-        self.connect.shown_chroot()
+    /// Why no connection was made, if that may pass by itself.
+    ///
+    /// # Errors
+    /// If somebody must change something.
+    fn may_pass(&self, error: ConnectError) -> Result<String, Error> {
+        match error {
+            ConnectError::AuthFailed(why) => Err(self.refused(why)),
+            ConnectError::Refused(why) => {
+                let (service, connect) = (C::Session::SERVICE, self.connector.shown());
+                Err(LockFailure::Unusable { service, connect, why }.into())
+            }
+            ConnectError::Unreachable(why) => Ok(why),
+        }
     }
-}
 
-/// Closes a session and waits for the servers' confirmation, so that they need not keep it until it expires.
-pub(super) async fn close(session: ServerSession) {
-    let mut closing = session.into_client().close();
-    // Without confirmation the session expires by itself.
-    let _ = tokio::time::timeout(CLOSE_WITHIN, closing.over()).await;
+    fn refused(&self, why: String) -> Error {
+        let (service, connect, file) = (C::Session::SERVICE, self.connector.shown(), self.auth_file.clone());
+        LockFailure::Credentials { service, connect, file, why }.into()
+    }
+
+    fn unreachable(&self, why: String) -> Error {
+        LockFailure::Unreachable { service: C::Session::SERVICE, connect: self.connector.shown(), why }.into()
+    }
+
+    /// Closes a session, and waits for the confirmation, but not for long: without it the session expires by itself.
+    pub(super) async fn close(&self, session: C::Session) {
+        let _ = tokio::time::timeout(CLOSE_WITHIN, C::close(session)).await;
+    }
+
+    /// Words a failure of the session.
+    pub(super) fn failed(&self, failure: impl Into<LockFailure>) -> Error {
+        let failure = failure.into();
+        if failure.session() == Some(&SessionError::NoRoot) {
+            return LockFailure::NoChroot { chroot: self.connector.root().to_owned() }.into();
+        }
+        failure.into()
+    }
 }
 
 #[cfg(test)]

@@ -16,9 +16,6 @@ extern crate self as cronkeeper_cluster;
 /// Paths that no other user can change.
 pub mod safe_path;
 
-/// The state directory: its lock, its owner, and what it remembers.
-pub mod state_dir;
-
 /// The port to a coordination service: sessions, and records below folders.
 pub mod tree;
 
@@ -31,11 +28,17 @@ pub mod queue;
 /// The port to a store of records that are compared and written.
 pub mod store;
 
+/// The state directory: its lock, its owner, and what it remembers.
+pub mod state_dir;
+
 /// A store in memory, the model for others.
 pub mod memory;
 
 /// A store in a file of SQLite.
 pub mod sqlite;
+
+/// A store in a database of PostgreSQL.
+pub mod postgres;
 
 /// The port on any store: sessions by observation, order of arrival, watches.
 pub mod observed;

@@ -60,6 +60,7 @@ use crate::tree::{
     Session, Stat, State, Watch,
 };
 use cronkeeper_core::clock::Clock;
+use cronkeeper_core::election::Worth;
 use cronkeeper_core::lease::EachWrite;
 use cronkeeper_core::term::SessionId;
 
@@ -108,10 +109,10 @@ impl<S: Store, K: Clock, P: Spawn> Observed<S, K, P> {
 
     /// A session with this driver.
     fn start(&self, driver: Driver<S, K>, requests: mpsc::UnboundedSender<Request>) -> ObservedSession<S> {
-        let (id, state) = (driver.id().clone(), driver.state());
+        let (id, state, worth) = (driver.id().clone(), driver.state(), driver.worth().cloned());
         self.spawn.spawn(Box::pin(driver.run()));
         let limits = plan::within(self.store.limits());
-        ObservedSession { id, timeout: self.timeout, limits, requests, state, store: PhantomData }
+        ObservedSession { id, timeout: self.timeout, limits, worth, requests, state, store: PhantomData }
     }
 }
 
@@ -139,6 +140,7 @@ pub struct ObservedSession<S> {
     id: SessionId,
     timeout: Duration,
     limits: Limits,
+    worth: Option<Worth>,
     /// Closed if the driver has ended, and with it the session.
     requests: mpsc::UnboundedSender<Request>,
     state: watch::Receiver<State>,
@@ -147,9 +149,9 @@ pub struct ObservedSession<S> {
 
 impl<S> Clone for ObservedSession<S> {
     fn clone(&self) -> Self {
-        let Self { id, timeout, limits, requests, state, store } = self;
-        let (id, requests, state) = (id.clone(), requests.clone(), state.clone());
-        Self { id, timeout: *timeout, limits: *limits, requests, state, store: *store }
+        let Self { id, timeout, limits, worth, requests, state, store } = self;
+        let (id, worth, requests, state) = (id.clone(), worth.clone(), requests.clone(), state.clone());
+        Self { id, timeout: *timeout, limits: *limits, worth, requests, state, store: *store }
     }
 }
 
@@ -169,6 +171,15 @@ impl<S> ObservedSession<S> {
         let (answer, answered) = oneshot::channel();
         let _ = self.requests.send(request(answer));
         answered
+    }
+
+    /// Ends the session, and with it its entries. Returns when that was tried.
+    pub async fn close(self) {
+        let _ = self.requests.send(Request::Close);
+        let mut state = self.state.clone();
+        drop(self);
+        // The driver ends in any case.
+        let _ = state.wait_for(|state| *state == State::Expired).await;
     }
 
     fn read(&self, wanted: Vec<Wanted>) -> oneshot::Receiver<Result<Vec<Found>, Error>> {
@@ -221,6 +232,10 @@ impl<S: Store> Session for ObservedSession<S> {
 
     fn limits(&self) -> Limits {
         self.limits
+    }
+
+    fn worth(&self) -> Option<&Worth> {
+        self.worth.as_ref()
     }
 
     fn proof(&self) -> EachWrite {

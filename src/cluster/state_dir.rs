@@ -1,9 +1,10 @@
 //! The state directory: the files that a node keeps on its own disk.
 //!
 //! ```text
-//! lock             held as long as a process uses the directory: exclusively with ZooKeeper, shared on solo
+//! lock             held as long as a process uses the directory: exclusively with a service, shared on solo
 //! identity.json    the backend, chroot and cluster that this directory belongs to
-//! sessions.json    sessions whose entries may still exist in ZooKeeper, or exist again
+//! sessions.json    sessions whose entries may still exist in the service, or exist again
+//! head.json        the newest commit of a store that the node was shown
 //! journal          what was done about the runs of this node   (on solo, one for each member: see `solo`)
 //! last-good.json   the jobs files as last accepted   (the program's `config::last_good`)
 //! begins.<id>      which programs of a dead daemon had begun     (the program's `warden::begins`)
@@ -25,6 +26,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 pub use identity::BackendIdentity;
 
 use self::identity::Identity;
@@ -33,6 +36,8 @@ use self::lock::{FileLock, Kind};
 pub use self::sessions::KEPT_SESSIONS;
 use self::sessions::Sessions;
 use crate::safe_path::{self, Refusal, Unsafe};
+use crate::store::Head;
+use crate::tree::Revision;
 use cronkeeper_core::run::journal::Recovered;
 use cronkeeper_core::term::{NodeName, SessionId};
 
@@ -45,6 +50,16 @@ pub struct StateDir {
     earlier: Vec<SessionId>,
     left: Vec<SessionId>,
     _lock: FileLock,
+}
+
+const HEAD: &str = "head.json";
+
+/// The content of `head.json`.
+#[derive(Debug, Serialize, Deserialize)]
+struct HeadFile {
+    v: u32,
+    revision: i64,
+    nonce: u64,
 }
 
 /// The reason why a state directory cannot be used.
@@ -68,7 +83,8 @@ pub enum StateDirError {
     },
     #[error(
         "state directory `{path}` belongs to {ours}, but the settings name {asked}: \
-         correct --zookeeper (CRONKEEPER_ZOOKEEPER), or empty the directory, or set another --state-dir"
+         correct {to_correct}, or empty the directory, or set another --state-dir",
+        to_correct = ours.to_correct(asked)
     )]
     OtherBackend {
         path: PathBuf,
@@ -78,14 +94,14 @@ pub enum StateDirError {
         asked: BackendIdentity,
     },
     #[error(
-        "state directory `{path}` belongs to cluster {ours}, but --zookeeper points to cluster {theirs}: \
-         correct --zookeeper, or empty the directory, or set another --state-dir"
+        "state directory `{path}` belongs to cluster {ours}, but the settings name cluster {theirs}: \
+         correct them, or empty the directory, or set another --state-dir"
     )]
     OtherCluster {
         path: PathBuf,
         /// The cluster recorded in the directory.
         ours: String,
-        /// The cluster that ZooKeeper reports.
+        /// The cluster that the service reports.
         theirs: String,
     },
     #[error(
@@ -236,6 +252,15 @@ impl StateDir {
         locked(&self.sessions).note_left(&self.path, ids)
     }
 
+    /// The newest commit that the node was shown, by the processes before this one.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn head(&self) -> Result<Option<Head>, StateDirError> {
+        let file: Option<HeadFile> = file::read(&self.path.join(HEAD))?;
+        Ok(file.map(|HeadFile { revision, nonce, .. }| Head { revision: Revision(revision), nonce }))
+    }
+
     /// Opens this node's journal; returns also what earlier processes left open in it.
     ///
     /// Only with ZooKeeper, and once: on solo each member has a journal of its own, which
@@ -246,6 +271,15 @@ impl StateDir {
     pub fn journal(&self) -> Result<(FileJournal, Recovered), StateDirError> {
         FileJournal::open(&self.path.join("journal"))
     }
+}
+
+/// Records the newest commit that the node was shown. `directory` belongs to it, also while nobody holds its lock.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn note_head(directory: &Path, head: Head) -> Result<(), StateDirError> {
+    let Head { revision: Revision(revision), nonce } = head;
+    file::replace(&directory.join(HEAD), &HeadFile { v: 1, revision, nonce })
 }
 
 /// Ignores poisoning: a panic leaves no half-done update, because each one replaces a value after it is on disk.
@@ -267,7 +301,7 @@ pub fn make_folder(path: &Path) -> Result<(), StateDirError> {
 fn take_lock(directory: &Path, belongs: &BackendIdentity, node: &NodeName) -> Result<FileLock, StateDirError> {
     let path = directory.join("lock");
     let kind = match belongs {
-        BackendIdentity::Zookeeper { .. } => Kind::Exclusive,
+        BackendIdentity::Zookeeper { .. } | BackendIdentity::Postgres { .. } => Kind::Exclusive,
         BackendIdentity::Solo => Kind::Shared,
     };
     let failed = |source| StateDirError::Write { path: path.clone(), source };

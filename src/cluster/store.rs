@@ -15,11 +15,12 @@
 //! No time limit of a service takes part: whether a session lives is found out by reading, and decided by a commit.
 
 use std::collections::BTreeSet;
-use std::future::pending;
+use std::future::{pending, ready};
 
 use jiff::Timestamp;
 
-use crate::tree::{Error, Limits, Revision};
+use crate::tree::{ConnectError, Error, Limits, Revision};
+use cronkeeper_core::election::Worth;
 use cronkeeper_core::run::Version;
 
 /// What must hold of a record for a commit to take effect.
@@ -57,6 +58,17 @@ pub const LEAST_OPERATIONS: usize = 128;
 pub const LEAST_BYTES: usize = 128 << 10;
 /// Of so many commits, the newest, a store keeps the nonces at least.
 pub const KEPT_NONCES: i64 = 4_096;
+
+/// What becomes of a service that may lose commits that it has acknowledged, as when it fails over to a copy that lacks
+/// the newest ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rewinds {
+    /// It is not used.
+    #[default]
+    Refused,
+    /// An operator has accepted that occurrences are skipped when it happens.
+    Accepted,
+}
 
 /// A moment in the order of commits: that of the newest one. Another commit in its place has another nonce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -134,6 +146,15 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// What it takes at once, at least [`LEAST_OPERATIONS`] and [`LEAST_BYTES`]. [`Limits::in_flight`] does not matter: one
     /// commit of a session is on its way at a time.
     fn limits(&self) -> Limits;
+
+    /// Makes sure that the store can be used, and makes it if it is not there. Returns what its commits are worth, if it
+    /// says so.
+    ///
+    /// # Errors
+    /// [`ConnectError::Refused`] if somebody must change something.
+    fn examine(&self) -> impl Future<Output = Result<Option<Worth>, ConnectError>> + Send + 'static {
+        ready(Ok(None))
+    }
 
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static;
 

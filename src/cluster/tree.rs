@@ -23,6 +23,7 @@ use jiff::Timestamp;
 
 use cronkeeper_core::clock::server::ServerTime;
 use cronkeeper_core::clock::{Clock, Uptime};
+use cronkeeper_core::election::Worth;
 use cronkeeper_core::lease::Proof;
 use cronkeeper_core::lock::LockPath;
 use cronkeeper_core::run::Version;
@@ -239,6 +240,9 @@ pub enum ConnectError {
     /// The service does not accept this node's credentials.
     #[error("{0}")]
     AuthFailed(String),
+    /// The service cannot be used until somebody changes something: the text says what.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// Opens sessions.
@@ -285,6 +289,10 @@ pub trait Session: Clone + Send + Sync + 'static {
     /// Without a sign of life for so long, the service ends the session.
     fn timeout(&self) -> Duration;
     fn limits(&self) -> Limits;
+    /// What the service says that its commits are worth.
+    fn worth(&self) -> Option<&Worth> {
+        None
+    }
     /// What is proven of it so far: nothing.
     fn proof(&self) -> Self::Proof;
     /// The newest state. Changes are coalesced.
@@ -367,7 +375,7 @@ pub trait Session: Clone + Send + Sync + 'static {
 
     /// Whose the records are that this session creates.
     fn ownership(&self) -> Ownership {
-        Ownership::Own
+        Ownership::OfLogin
     }
 
     /// Gives this node's rights to the records that others have created, with rests between them. `own` is an entry of
@@ -394,6 +402,8 @@ pub trait Session: Clone + Send + Sync + 'static {
 /// Whose the records are that a session creates: who may read and change them, and their rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ownership {
+    /// Whoever may log in to the service has rights to all records alike.
+    OfLogin,
     /// The session's node and nobody else.
     Own,
     /// The session's node and everybody, by configuration; the text says who everybody is, and why.

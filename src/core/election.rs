@@ -157,6 +157,8 @@ pub enum Event {
         /// The negotiated session timeout.
         timeout: Duration,
     },
+    /// What the service's commits are worth. Sent at the begin of a session, by services that say so.
+    Examined(Worth),
     /// The node has joined the queue.
     Joined {
         candidate: CandidateName,
@@ -242,6 +244,18 @@ pub enum Event {
     Failed(Failure),
 }
 
+/// What a commit is worth that the service has acknowledged, as far as the service says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Worth {
+    /// The service and its version, `PostgreSQL 15.9`.
+    pub service: String,
+    /// Where such a commit is, a sentence without its end.
+    pub durability: String,
+    /// True if a failover may lose it.
+    pub may_rewind: bool,
+}
+
 /// A node that is alive, as it describes itself in its member record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -323,6 +337,14 @@ pub enum Failure {
         /// The service's address, as configured.
         service: String,
         /// The service's error.
+        detail: String,
+    },
+    /// The service cannot be used until somebody changes something.
+    #[error("{service} cannot be used: {detail}")]
+    Unusable {
+        /// The service's address, as configured.
+        service: String,
+        /// What is wrong, and what to do.
         detail: String,
     },
     /// The root that the service's address names does not exist.

@@ -72,6 +72,8 @@ events! {
     LEADER_HANDOVER_FAILED "leader.handover_failed" "leadership was not handed over" [to, reason];
     TAKEOVER_DONE "takeover.done" "the new leader has settled everything earlier leaders left open"
         [token, settled, cut_off, missed, took_ms];
+    COORDINATION_EXAMINED "coordination.examined" "what the coordination service's commits are worth"
+        [service, durability, may_rewind];
     COORDINATION_UNREACHABLE "coordination.unreachable" "the coordination service does not answer; retrying" [retry_ms];
     COORDINATION_STALLED "coordination.stalled" "an operation that the node needs keeps failing" [error];
     COORDINATION_RECOVERED "coordination.recovered" "what kept failing works again" [];

@@ -25,7 +25,7 @@ use super::view::NodeNews;
 use crate::status::Status;
 use crate::telemetry::OUTPUT;
 use cronkeeper_core::clock::instant;
-use cronkeeper_core::election::{Event as Election, TransferError};
+use cronkeeper_core::election::{Event as Election, TransferError, Worth};
 use cronkeeper_core::engine::{END_OF_PAUSE, Report};
 use cronkeeper_core::event_loop::{Tree, TreeKind};
 use cronkeeper_core::log_event::{self, TARGET};
@@ -41,6 +41,12 @@ pub(super) fn election(fact: &Election) {
     match fact {
         Election::Session { id, timeout } => {
             debug!(target: TARGET, session = %id, timeout_ms = millis(*timeout), "session established");
+        }
+        Election::Examined(Worth { service, durability, may_rewind: may_rewind @ true }) => {
+            warn!(target: TARGET, event = log_event::COORDINATION_EXAMINED, service, durability, may_rewind, "{service}: {durability}");
+        }
+        Election::Examined(Worth { service, durability, may_rewind: may_rewind @ false }) => {
+            info!(target: TARGET, event = log_event::COORDINATION_EXAMINED, service, durability, may_rewind, "{service}: {durability}");
         }
         Election::Joined { candidate } => info!(target: TARGET, event = log_event::ELECTION_JOINED, %candidate),
         Election::Following { candidate, predecessor, predecessor_node, leader_node } => info!(

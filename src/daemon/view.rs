@@ -20,7 +20,7 @@ use crate::status::{
     RunStatus, Session, Status,
 };
 use cronkeeper_core::clock::{Now, Uptime};
-use cronkeeper_core::election::{Event as Election, Member, Published};
+use cronkeeper_core::election::{Event as Election, Member, Published, Worth};
 use cronkeeper_core::engine::{Engine, Report};
 use cronkeeper_core::job::{JobName, JobSet};
 use cronkeeper_core::ledger::LastEnd;
@@ -51,6 +51,7 @@ pub struct View {
     /// The leader that was known last; while none is, also since when.
     last_leader: Option<(NodeName, Option<Timestamp>)>,
     session: Option<Session>,
+    service: Option<Worth>,
     /// When the session's lease ends; absent if it has none, or none that ends.
     lease_until: Option<Uptime>,
     /// What the node needs before it can take part.
@@ -95,6 +96,7 @@ impl View {
             role: Role::default(),
             last_leader: None,
             session: None,
+            service: None,
             lease_until: None,
             awaiting: Some(format!("a session with {backend}")),
             stalled: None,
@@ -205,6 +207,7 @@ impl View {
                 (self.session, self.lease_until) = (Some(session), None);
                 self.awaiting = Some(QUEUE_POSITION.to_owned());
             }
+            Election::Examined(worth) => self.service = Some(worth.clone()),
             Election::Joined { candidate } => self.role.candidate = Some(candidate.clone()),
             Election::Following { candidate, predecessor, predecessor_node, leader_node } => {
                 self.awaiting = None;
@@ -358,6 +361,7 @@ impl View {
             awaiting,
             role: self.shown_role(),
             session: self.session.clone(),
+            service: self.service.clone(),
             confinement: self.confinement.clone(),
             jobs_file: self.file.clone(),
             clock_skew_ms: engine.skew(now).map(|skew| i64::try_from(skew.as_millis()).unwrap_or_default()),

@@ -127,6 +127,9 @@ impl Scrape {
         families.counter("leadership_changes", "Terms as leader that the node has begun", elections)?;
         let help = "Time that the node may still act without hearing from the quorum";
         families.one("session_lease_seconds", help, lease.map(seconds))?;
+        let may_rewind = self.status.service.as_ref().map(|worth| flag(worth.may_rewind));
+        let help = "1 if a failover of the coordination service may lose what it has acknowledged, else 0";
+        families.one("coordination_may_rewind", help, may_rewind)?;
         let skew = self.status.clock_skew_ms;
         let help = "How far the node's clock is at least ahead of the coordination service's";
         #[expect(clippy::cast_precision_loss, reason = "a skew beyond 2^53 ms is as bad as any")]

@@ -10,7 +10,7 @@ use super::{
     Confinement, EndedRun, HistoryEntry, JobStatus, JobsFile, LastRun, MissingMember, QueuedCandidate, Role, RunStatus,
     Session, Skipped, Status,
 };
-use cronkeeper_core::election::{Member, Published};
+use cronkeeper_core::election::{Member, Published, Worth};
 use cronkeeper_core::run::{Drain, Pause};
 
 /// Replaces a text that is left out.
@@ -45,6 +45,7 @@ impl Status {
             awaiting,
             role,
             session,
+            service,
             confinement: Confinement { cgroup, limits },
             jobs_file: JobsFile { path: _, digest, valid, errors, loaded_at, last_good },
             clock_skew_ms,
@@ -74,6 +75,7 @@ impl Status {
             awaiting: awaiting.as_deref().map(without_cause),
             role: Role { candidate, predecessor, predecessor_node, leader_node, last_leader, token, term_since },
             session: session.map(outlined_session),
+            service: service.map(outlined_worth),
             confinement: Confinement { cgroup: cgroup.map(|_| withheld()), limits },
             jobs_file: JobsFile {
                 path: withheld(),
@@ -148,6 +150,11 @@ fn outlined_session(session: Session) -> Session {
     // The id must be one that a client can parse.
     let id = cronkeeper_core::term::SessionId("withheld".to_owned());
     Session { id, timeout_ms, connected, since, lease_remaining_ms }
+}
+
+fn outlined_worth(worth: Worth) -> Worth {
+    let Worth { service, durability: _, may_rewind } = worth;
+    Worth { service, durability: withheld(), may_rewind }
 }
 
 fn outlined_drain(drain: Drain) -> Drain {

@@ -67,6 +67,7 @@ pub(crate) fn leader() -> Status {
             since: at("2026-11-18T03:00:00Z"),
             lease_remaining_ms: Some(4_870),
         }),
+        service: None,
         confinement: Confinement {
             cgroup: Some("/sys/fs/cgroup/system.slice/cronkeeper.service/cronkeeper.4026531836.4242.777".into()),
             limits: LimitedBy::Cgroup,

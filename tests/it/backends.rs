@@ -1,5 +1,7 @@
 //! The real backends, for the promises.
 
+mod on_store;
+pub mod postgres;
 pub mod solo;
 pub mod sqlite;
 pub mod zookeeper;
@@ -9,6 +11,7 @@ macro_rules! on_every_backend {
     ($($promise:ident),+ $(,)?) => {
         on_backend!(solo: $($promise),+);
         on_backend!(sqlite: $($promise),+);
+        on_backend!(postgres: $($promise),+);
         on_backend!(zookeeper: $($promise),+);
     };
 }

@@ -18,6 +18,7 @@ mod nemesis;
 mod page;
 #[path = "../support/port/mod.rs"]
 mod port;
+mod postgres;
 #[path = "../promises/mod.rs"]
 mod promises;
 mod readme;

@@ -18,17 +18,17 @@
 //! plan, but not the same interleaving, because the processes are real.
 
 mod admin;
-mod history;
+pub mod history;
 mod hosts;
 mod injector;
 mod losses;
 mod net;
-mod plan;
+pub mod plan;
 mod proxies;
-mod supervisors;
+pub mod supervisors;
 mod testbed;
 mod txnlog;
-mod work;
+pub mod work;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -41,16 +41,16 @@ use uuid::Uuid;
 use self::admin::Admin;
 use self::history::History;
 use self::injector::FaultInjector;
-use self::losses::Losses;
+use self::losses::{AcceptedEnd, Losses};
 use self::plan::{Plan, ROUND};
 use self::supervisors::Supervisors;
 use self::testbed::{SERVERS, Testbed};
 use self::txnlog::Logs;
 use self::work::Work;
-use crate::support::node::Event;
+use crate::support::node::{Event, Spec};
 use crate::support::test_name;
 
-const SEED: &str = "CRONKEEPER_NEMESIS_SEED";
+pub const SEED: &str = "CRONKEEPER_NEMESIS_SEED";
 const MINUTES: &str = "CRONKEEPER_NEMESIS_MINUTES";
 
 fn number(variable: &str) -> Option<u64> {
@@ -58,11 +58,11 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is `{text}`, which is no number")))
 }
 
-/// The requested seeds, for as long as requested.
-fn seeds() -> impl Iterator<Item = u64> {
+/// The requested seeds, for as long as requested; otherwise so many.
+pub fn seeds(ordinarily: u64) -> impl Iterator<Item = u64> {
     let (only, began) = (number(SEED), Instant::now());
     let lasts = number(MINUTES).map(|minutes| Duration::from_secs(60 * minutes));
-    let (first, count) = only.map_or((0, ROUND), |seed| (seed, 1));
+    let (first, count) = only.map_or((0, ordinarily), |seed| (seed, 1));
     (first..).take_while(move |seed| match lasts {
         Some(lasts) => began.elapsed() < lasts,
         None => *seed < first + count,
@@ -75,7 +75,7 @@ fn the_promises_hold_whatever_fails_on_hosts_and_links() {
     let ordeals = thread::Builder::new().name(test_name()).spawn(|| {
         let mut testbed = Testbed::new();
         let is_judged = |seed| run_seed(&mut testbed, seed);
-        let judged: Vec<bool> = seeds().map(is_judged).collect();
+        let judged: Vec<bool> = seeds(ROUND).map(is_judged).collect();
         let is_any = judged.len() < 2 || judged.contains(&true);
         assert!(is_any, "ZooKeeper has lost transactions in every seed, so no record was judged");
     });
@@ -94,7 +94,8 @@ fn run_seed(testbed: &mut Testbed, seed: u64) -> bool {
     testbed.ensemble.await_serving();
     let admin = Admin::new(&testbed.ensemble.connect_string(), &chroot);
     let work = Work::new();
-    let mut supervisors = Supervisors::start(testbed, &chroot, &work);
+    let connect = |spec: Spec, i| spec.zookeeper(&format!("{}{chroot}", testbed.links.connect(&testbed.ensemble, i)));
+    let mut supervisors = Supervisors::start(&work, connect, |i| testbed.links.host(i));
     let mut injector = FaultInjector::new(testbed, &mut supervisors, &admin);
     injector.run(&plan);
     let peace = injector.await_peace(&work);
@@ -112,11 +113,7 @@ fn run_seed(testbed: &mut Testbed, seed: u64) -> bool {
         broken.by_the_record.clear();
     }
     let (story, ends) = (supervisors.story(), supervisors.accepted_ends());
-    let panics = story.iter().filter_map(|event| event.json().as_str()).filter(|line| line.contains("panicked"));
-    let mut others: Vec<String> = elected_twice(&story).into_iter().chain(panics.map(str::to_owned)).collect();
-    if ends.is_empty() {
-        others.push("no node logs that the end of a run is written".into());
-    }
+    let others = broken_by_the_nodes(&story, &ends);
     if broken.by_the_jobs.is_empty() && broken.by_the_record.is_empty() && others.is_empty() && missing.is_empty() {
         return true;
     }
@@ -142,6 +139,16 @@ fn run_seed(testbed: &mut Testbed, seed: u64) -> bool {
     );
 }
 
+/// What the logs of the nodes show to be wrong.
+pub fn broken_by_the_nodes(story: &[Event], ends: &[AcceptedEnd]) -> Vec<String> {
+    let panics = story.iter().filter_map(|event| event.json().as_str()).filter(|line| line.contains("panicked"));
+    let mut broken: Vec<String> = elected_twice(story).into_iter().chain(panics.map(str::to_owned)).collect();
+    if ends.is_empty() {
+        broken.push("no node logs that the end of a run is written".into());
+    }
+    broken
+}
+
 /// Terms that nodes announced more than once: a token belongs to one.
 fn elected_twice(story: &[Event]) -> Vec<String> {
     let mut tokens = BTreeSet::new();
@@ -151,7 +158,7 @@ fn elected_twice(story: &[Event]) -> Vec<String> {
 }
 
 /// What the nodes logged about everything that the violations name.
-fn logged(story: &[Event], broken: &[String]) -> String {
+pub fn logged(story: &[Event], broken: &[String]) -> String {
     let is_of_a_node = |event: &Event| {
         ["node.", "leader.", "election.", "coordination."].iter().any(|of| event.name().starts_with(of))
     };

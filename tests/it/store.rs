@@ -9,12 +9,16 @@ mod reads;
 use std::path::PathBuf;
 
 use cronkeeper_cluster::memory::Memory;
+use cronkeeper_cluster::postgres::{Postgres, SCHEMA};
 use cronkeeper_cluster::sqlite::Sqlite;
 use cronkeeper_cluster::store::{
-    Done, Found, If, LEAST_BYTES, LEAST_OPERATIONS, Meta, NotDone, Op, Store, Then, Wanted,
+    Done, Found, If, LEAST_BYTES, LEAST_OPERATIONS, Meta, NotDone, Op, Rewinds, Store, Then, Wanted,
 };
 use cronkeeper_cluster::tree::Revision;
 use cronkeeper_core::run::Version;
+
+use crate::support::LONG as PATIENCE;
+use crate::support::postgres::{Database, shared};
 
 /// Where a store is.
 trait Place {
@@ -47,6 +51,23 @@ impl Place for InFile {
     }
 }
 
+struct InDatabase(Database<'static>);
+
+impl Place for InDatabase {
+    type Store = Postgres;
+
+    fn client(&self) -> Postgres {
+        Postgres::new(self.0.settings(), PATIENCE, Rewinds::Accepted)
+    }
+}
+
+fn in_database() -> InDatabase {
+    let database = shared().database();
+    // A node's session makes it before it commits.
+    database.sql(SCHEMA);
+    InDatabase(database)
+}
+
 fn in_memory() -> InMemory {
     InMemory(Memory::default())
 }
@@ -64,6 +85,9 @@ macro_rules! on_every_store {
         }
         mod sqlite {
             $(#[tokio::test] async fn $promise() { super::$promise(crate::store::in_file()).await; })+
+        }
+        mod postgres {
+            $(#[tokio::test] async fn $promise() { super::$promise(crate::store::in_database()).await; })+
         }
     };
 }

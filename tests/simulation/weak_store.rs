@@ -23,7 +23,7 @@ use super::facts::Fact;
 use super::network::Host;
 use super::world::{Env, Event, Shared, World};
 use super::zookeeper::{Change, ServerHealth, Tree};
-use crate::ledger::txn::Txn;
+use crate::ledger::txn::{Txn, in_znodes};
 
 /// Where it is.
 const SERVER: usize = 0;
@@ -256,27 +256,6 @@ impl WeakStore {
             0 => self.hints.clear(),
             1 => env.queue.after(Duration::from_millis(env.rng.u64(50..2_000)), Event::Store(StoreEvent::Hints)),
             _ => env.queue.after(Duration::from_micros(env.rng.u64(100..2_000)), Event::Store(StoreEvent::Hints)),
-        }
-    }
-}
-
-fn in_znodes(op: &Op, is_there: bool) -> Option<client::Op> {
-    let path = op.path.clone();
-    let version = match op.when {
-        If::Version(version) => version.0,
-        If::Absent | If::Exists | If::Anything => -1,
-    };
-    match &op.then {
-        Then::Nothing if op.when == If::Absent => None,
-        Then::Nothing => Some(client::Op::Check { path, version }),
-        Then::Delete => is_there.then_some(client::Op::Delete { path, version }),
-        Then::Put(data) => {
-            let (owner, data) = cronkeeper_cluster::observed::unwrap(&path, data.clone());
-            let mode = if owner.is_some() { Mode::Ephemeral } else { Mode::Persistent };
-            Some(match is_there {
-                true => client::Op::Set { path, data, version },
-                false => client::Op::Create { path, data, mode },
-            })
         }
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn run(
     names: Vec<String>,
     io: &mut Io<'_>,
 ) -> Result<Exit, Error> {
-    super::on_zookeeper::runtime()?.block_on(async {
+    super::on_service::runtime()?.block_on(async {
         let mut signals = signals()?;
         let (outer, key) = (outer_keys(), LockKey::draw());
         let mut tokens = held_outside(args, &files, &outer)?;

@@ -1,6 +1,7 @@
-//! The backend that the options select: solo without `--zookeeper`, else ZooKeeper.
+//! The backend that the options select: solo, or the cluster of a coordination service.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -8,12 +9,17 @@ use uuid::Uuid;
 
 use super::{Args, Startup};
 use crate::accounts::Account;
+use crate::cli::node_args::{Named, on_postgres};
 use crate::cli::{Error, host, leftovers};
 use crate::warden::begins;
+use cronkeeper_cluster::observed::Heads;
+use cronkeeper_cluster::postgres;
 use cronkeeper_cluster::recipes::{self, KeptSessions, LedgerReader, NodeIdentity, Options};
 use cronkeeper_cluster::solo::{self, HeldLocks, Leftovers, LocksOfJobs};
-use cronkeeper_cluster::state_dir::StateDir;
 use cronkeeper_cluster::state_dir::journal::FileJournal;
+use cronkeeper_cluster::state_dir::{StateDir, note_head};
+use cronkeeper_cluster::store::Rewinds;
+use cronkeeper_cluster::tree::{Connect, Lend};
 use cronkeeper_cluster::zookeeper::Znodes;
 use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
 use cronkeeper_cluster::zookeeper::session::{Aside, Connector};
@@ -28,6 +34,9 @@ use cronkeeper_core::term::NodeName;
 /// Time for the processes of a dead node to die after SIGKILL.
 pub(super) const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How often the newest commit that a store has shown is remembered on disk.
+const KEEP_HEAD: Duration = Duration::from_secs(1);
+
 /// Most notes of dead members that are kept for the one that leads next, which settles their runs.
 const MOST_LEFT: usize = 16;
 
@@ -36,18 +45,21 @@ pub(super) enum Backend {
     /// Replicas on this host only.
     Solo(Box<StateDir>),
     /// Replicas on many hosts.
-    ZooKeeper(Box<ZooKeeper>),
+    Cluster(Box<Cluster>),
 }
 
-/// ZooKeeper, not yet connected.
-pub(super) struct ZooKeeper {
+/// The replicas of a coordination service, not yet connected.
+pub(super) struct Cluster {
     state: Arc<StateDir>,
-    connector: Connector,
-    /// Separate sessions for the clients on the socket and on TCP.
-    asides: [Aside; 2],
-    connect: ConnectString,
+    service: Service,
     journal: FileJournal,
     recovered: Recovered,
+}
+
+/// A coordination service, with separate sessions for the clients on the socket and on TCP.
+enum Service {
+    ZooKeeper { connector: Box<Connector>, asides: [Aside; 2], connect: ConnectString },
+    Postgres { settings: postgres::Settings, session_timeout: Duration, rewinds: Rewinds },
 }
 
 /// A running backend.
@@ -59,7 +71,7 @@ pub(super) struct Started {
     pub recovered: Recovered,
     /// Keeps the state directory locked while the daemon is running.
     pub state: Arc<StateDir>,
-    /// Serves ZooKeeper until the coordination is dropped. It shares the state directory.
+    /// Serves the cluster until the coordination is dropped. It shares the state directory.
     pub serving: Option<JoinHandle<()>>,
     /// Keeps the locks of runs whose processes this process has to kill after its backend has ended.
     pub _locks: Option<HeldLocks>,
@@ -72,30 +84,39 @@ pub(super) struct LedgerAccess {
 }
 
 impl Backend {
-    /// Opens the state directory. On ZooKeeper, also kills what an earlier process of this node left running.
+    /// Opens the state directory. With a service, also kills what an earlier process of this node left running.
     pub(super) fn open(args: &Args, startup: &Startup) -> Result<Self, Error> {
         let Startup { node, state_dir, .. } = startup;
-        let identity = args.node.backend_identity();
-        let Some(connect) = &args.node.zookeeper else {
-            return Ok(Self::Solo(Box::new(StateDir::open(state_dir, identity, node)?)));
+        let identity = args.node.backend_identity()?;
+        let service = match args.node.named()? {
+            None => return Ok(Self::Solo(Box::new(StateDir::open(state_dir, identity, node)?))),
+            Some(Named::ZooKeeper(connect)) => {
+                let connector = Box::new(args.node.connector(&connect, args.session_timeout)?);
+                let aside = || {
+                    let settings = args.node.settings(&connect, args.session_timeout)?;
+                    Aside::new(settings).map_err(Error::ZooKeeperOptions)
+                };
+                Service::ZooKeeper { connector, asides: [aside()?, aside()?], connect }
+            }
+            Some(Named::Postgres(settings)) => {
+                Service::Postgres { settings, session_timeout: args.session_timeout, rewinds: args.node.rewinds() }
+            }
         };
-        let connector = args.node.connector(connect, args.session_timeout)?;
-        let aside = || Aside::new(args.node.settings(connect, args.session_timeout)?).map_err(Error::ZooKeeperOptions);
-        let asides = [aside()?, aside()?];
         let state = StateDir::open(state_dir, identity, node)?;
         state.note_node(node)?;
         let (journal, recovered) = leftovers::settle(&state, node, KILL_TIMEOUT, system::now().wall)?;
         begins::remove_left(state.path(), 0);
-        let state = Arc::new(state);
-        let connect = connect.clone();
-        Ok(Self::ZooKeeper(Box::new(ZooKeeper { state, connector, asides, connect, journal, recovered })))
+        Ok(Self::Cluster(Box::new(Cluster { state: Arc::new(state), service, journal, recovered })))
     }
 
     /// The backend's name in logs and status.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Solo(_) => "solo",
-            Self::ZooKeeper(_) => "zookeeper",
+            Self::Cluster(cluster) => match cluster.service {
+                Service::ZooKeeper { .. } => "zookeeper",
+                Service::Postgres { .. } => "postgres",
+            },
         }
     }
 
@@ -126,35 +147,81 @@ impl Backend {
                 let (state, _locks) = (Arc::from(state), Some(solo.locks));
                 Ok(Started { coordination, remote, journal, recovered, state, serving: None, _locks })
             }
-            Self::ZooKeeper(zookeeper) => Ok(zookeeper.start(node, forget_after)),
+            Self::Cluster(cluster) => cluster.start(node, forget_after),
         }
     }
 }
 
-impl ZooKeeper {
-    fn start(self, node: &NodeName, forget_after: Option<Duration>) -> Started {
+impl Cluster {
+    fn start(self, node: &NodeName, forget_after: Option<Duration>) -> Result<Started, Error> {
+        let Self { state, service, journal, recovered } = self;
+        let member = Member { state, node: node.clone(), forget_after, journal, recovered };
+        match service {
+            Service::ZooKeeper { connector, asides, connect } => {
+                let (root, service) = (connect.shown_chroot().to_owned(), connect.to_string());
+                Ok(member.start(Znodes(*connector), asides.map(Znodes), root, service))
+            }
+            Service::Postgres { settings, session_timeout, rewinds } => {
+                let heads = Arc::new(Mutex::new(Heads::since(member.state.head()?)));
+                tokio::spawn(keep_head(Arc::downgrade(&heads), member.state.path().to_owned()));
+                let on_postgres = || on_postgres(&settings, session_timeout, rewinds, Arc::clone(&heads));
+                let asides = [on_postgres(), on_postgres()];
+                Ok(member.start(on_postgres(), asides, "/".to_owned(), settings.to_string()))
+            }
+        }
+    }
+}
+
+/// Remembers on disk, every few moments, what the node was shown last, so that its next process notices what is lost.
+/// Ends with the node.
+async fn keep_head(heads: Weak<Mutex<Heads>>, directory: PathBuf) {
+    let mut kept = None;
+    loop {
+        tokio::time::sleep(KEEP_HEAD).await;
+        let Some(heads) = heads.upgrade() else { return };
+        let newest = heads.lock().unwrap_or_else(PoisonError::into_inner).read();
+        drop(heads);
+        if let Some(head) = newest.filter(|_| newest != kept) {
+            let directory = directory.clone();
+            match tokio::task::spawn_blocking(move || note_head(&directory, head)).await {
+                Ok(Ok(())) => kept = newest,
+                // The next try may find room on the disk again.
+                Ok(Err(error)) => tracing::debug!(%error, "cannot remember what the store has shown"),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// A node of a cluster, on whatever service.
+struct Member {
+    state: Arc<StateDir>,
+    node: NodeName,
+    forget_after: Option<Duration>,
+    journal: FileJournal,
+    recovered: Recovered,
+}
+
+impl Member {
+    /// Starts the recipes. `root` and `service` are for messages.
+    fn start<C: Connect, L: Lend>(self, connect: C, asides: [L; 2], root: String, service: String) -> Started {
+        let Self { state, node, forget_after, journal, recovered } = self;
         let identity = NodeIdentity {
-            node: node.clone(),
+            node,
             host: host::name(),
             pid: std::process::id(),
             user: Account::own().name,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: system::now().wall,
         };
-        let [local, remote] = self.asides.map(|aside| Arc::new(LedgerReader::new(Znodes(aside))));
-        let (coordination, service) = channels(local);
+        let [local, remote] = asides.map(|aside| Arc::new(LedgerReader::new(aside)));
+        let (coordination, requests) = channels(local);
         let remote = LedgerAccess { reader: remote.clone(), operator: remote };
-        let options = Options {
-            root: self.connect.shown_chroot().to_owned(),
-            service: self.connect.to_string(),
-            uuid: Box::new(Uuid::new_v4),
-            forget_after,
-        };
-        let store = Box::new(KeptSessions::new(self.state.clone(), &self.recovered));
+        let options = Options { root, service, uuid: Box::new(Uuid::new_v4), forget_after };
+        let store = Box::new(KeptSessions::new(state.clone(), &recovered));
         // When this task ends, the channel of events closes, and the daemon's loop notices.
-        let serving = recipes::serve(Znodes(self.connector), SystemClock::default(), identity, store, service, options);
+        let serving = recipes::serve(connect, SystemClock::default(), identity, store, requests, options);
         let serving = Some(tokio::spawn(serving));
-        let (journal, recovered, state) = (self.journal, self.recovered, self.state);
         Started { coordination, remote, journal, recovered, state, serving, _locks: None }
     }
 }

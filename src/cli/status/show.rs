@@ -12,7 +12,7 @@ use crate::status::{
     Confinement, LastLeader, LedgerPart, LimitedBy, MissingMember, NodeState, Role, Status, drain_in_words, shown,
 };
 use cronkeeper_core::clock::stamp;
-use cronkeeper_core::election::{Published, highest_priority};
+use cronkeeper_core::election::{Published, Worth, highest_priority};
 use cronkeeper_core::escape;
 use cronkeeper_core::suggest::counted;
 use cronkeeper_core::term::NodeName;
@@ -104,6 +104,9 @@ fn write_head(status: &Status, all: usize, out: &mut dyn Write) -> io::Result<()
     }
     if let Some(session) = session(status) {
         line(out, "SESSION", &session)?;
+    }
+    if let Some(service) = service(status) {
+        line(out, "SERVICE", &service)?;
     }
     if let Some(clock) = clock(status) {
         line(out, "CLOCK", &clock)?;
@@ -219,11 +222,18 @@ fn session(status: &Status) -> Option<String> {
     Some(text)
 }
 
+/// What the service says of itself.
+fn service(status: &Status) -> Option<String> {
+    let Worth { service, durability, may_rewind } = status.service.as_ref()?;
+    let mark = if *may_rewind { "ATTENTION: " } else { "" };
+    Some(format!("{service}; {mark}{durability}"))
+}
+
 /// The clock skew, if it is at least one second.
 fn clock(status: &Status) -> Option<String> {
     let skew = status.clock_skew_ms.filter(|skew| skew.unsigned_abs() >= 1_000)?;
     let side = if skew > 0 { "AHEAD of" } else { "BEHIND" };
-    Some(format!("{:.1}s {side} ZooKeeper's", seconds(skew.unsigned_abs())))
+    Some(format!("{:.1}s {side} the service's", seconds(skew.unsigned_abs())))
 }
 
 fn limits(confinement: &Confinement) -> String {

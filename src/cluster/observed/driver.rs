@@ -17,6 +17,7 @@ use crate::paths;
 use crate::store::{self, Done, Found, If, Meta, NotDone, Store, Then, Wanted};
 use crate::tree::{CommitError, Committed, ConnectError, Error, Life, Op, Revision, State};
 use cronkeeper_core::clock::{Clock, Uptime, Wake, instant, later};
+use cronkeeper_core::election::Worth;
 use cronkeeper_core::ledger::LostCommits;
 use cronkeeper_core::log_event;
 use cronkeeper_core::run::Version;
@@ -54,6 +55,8 @@ pub enum Request {
         wanted: Wanted,
         answer: Answer<Result<Seen, Error>>,
     },
+    /// Ends the session, and with it its entries.
+    Close,
 }
 
 /// A commit that took effect.
@@ -103,6 +106,8 @@ pub struct Driver<S, K> {
     store: S,
     clock: K,
     names: Names,
+    /// What the store says that its commits are worth.
+    worth: Option<Worth>,
     id: SessionId,
     timeout: Duration,
     /// Absent between the writes for people.
@@ -138,6 +143,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
     /// If the store does not answer within the timeout.
     pub async fn open(mut self) -> Result<Self, ConnectError> {
         self.is_of_node = true;
+        self.worth = self.store.examine().await?;
         match self.make_record(self.id.clone()).await {
             Ok(()) => Ok(self),
             Err(Error::Denied) => Err(ConnectError::AuthFailed(Error::Denied.to_string())),
@@ -195,6 +201,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
             clock,
             id: names(),
             names,
+            worth: None,
             timeout,
             own: None,
             is_of_node: false,
@@ -213,6 +220,10 @@ impl<S: Store, K: Clock> Driver<S, K> {
             polled_at: Uptime::ZERO,
             swept_at: Uptime::ZERO,
         }
+    }
+
+    pub fn worth(&self) -> Option<&Worth> {
+        self.worth.as_ref()
     }
 
     pub fn id(&self) -> &SessionId {
@@ -305,6 +316,13 @@ impl<S: Store, K: Clock> Driver<S, K> {
             }
             Some(Request::Watch { wanted, answer }) if !answer.is_closed() => self.watch(wanted, answer).await,
             Some(read @ Request::Read { .. }) => self.read_together(read).await,
+            Some(Request::Close) => {
+                if let Some(own) = self.own.take() {
+                    // If nobody answers, others find it silent.
+                    let _ = self.end(&own.id, own.version).await;
+                }
+                return Err(Stop::Over);
+            }
             Some(Request::Watch { .. } | Request::Commit { .. }) | None => {}
         }
         if self.poll_at().is_some_and(|at| at <= self.clock.now().up) {

@@ -44,6 +44,11 @@ impl Heads {
         self.unreported.take_if(|newest| *newest == until);
     }
 
+    /// The newest moment that a read has shown: what to remember for the next process.
+    pub fn read(&self) -> Option<Head> {
+        self.read
+    }
+
     /// What the next read has to show.
     pub fn newest(&self) -> Vec<Head> {
         self.read.iter().chain(&self.written).copied().collect()

@@ -141,6 +141,7 @@ impl ReleaseTarget {
         match error {
             ConnectError::Unreachable(error) => ReleaseError::NotNow(error),
             ConnectError::AuthFailed(detail) => Failure::Refused { service: self.service.clone(), detail }.into(),
+            ConnectError::Refused(detail) => Failure::Unusable { service: self.service.clone(), detail }.into(),
         }
     }
 

@@ -44,6 +44,7 @@ impl<L: Lend> LedgerReader<L> {
             Err(ConnectError::AuthFailed(why)) => {
                 Err(SessionError::Again(format!("authentication was refused: {why}")))
             }
+            Err(ConnectError::Refused(why)) => Err(SessionError::Again(why)),
         }
     }
 

@@ -70,20 +70,28 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
             let requested = self.clock.now().up;
             let error = match self.serve_until(Box::pin(async move { connect.connect().await })).await? {
                 Ok(client) => return Some((client, requested)),
-                // The servers' credentials were changed since, or the refusal is temporary: the runs in flight go on
+                // What was changed since may be changed back, or the refusal is temporary: the runs in flight go on
                 // meanwhile.
                 Err(ConnectError::AuthFailed(detail)) if self.node.has_joined => {
                     format!("authentication was refused: {detail}")
                 }
+                Err(ConnectError::Refused(detail)) if self.node.has_joined => detail,
                 Err(ConnectError::AuthFailed(detail)) => {
-                    let service = self.node.options.service.clone();
-                    self.node.emit(election::Event::Failed(Failure::Refused { service, detail }));
-                    return None;
+                    return self.fail(|service| Failure::Refused { service, detail });
+                }
+                Err(ConnectError::Refused(detail)) => {
+                    return self.fail(|service| Failure::Unusable { service, detail });
                 }
                 Err(ConnectError::Unreachable(error)) => error,
             };
             self.pause(&mut backoff, error).await?;
         }
+    }
+
+    /// An operator must act.
+    fn fail<T>(&self, failure: impl FnOnce(String) -> Failure) -> Option<T> {
+        self.node.emit(election::Event::Failed(failure(self.node.options.service.clone())));
+        None
     }
 
     /// Records the session in the state directory, before anything is created under it.

@@ -37,6 +37,16 @@ pub fn replace<T: Serialize>(path: &Path, value: &T) -> Result<(), StateDirError
     write().map_err(|source| StateDirError::Write { path: path.to_owned(), source })
 }
 
+/// Removes a file if it exists.
+pub fn remove(path: &Path) -> Result<(), StateDirError> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != ErrorKind::NotFound => {
+            Err(StateDirError::Write { path: path.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Creates a JSON file if it does not exist, and returns whether it did.
 ///
 /// If several processes try at the same time, exactly one succeeds.

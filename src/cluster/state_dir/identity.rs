@@ -17,8 +17,26 @@ pub enum BackendIdentity {
         /// Empty for the root.
         chroot: String,
     },
-    /// A single host, without ZooKeeper.
+    /// A database of PostgreSQL.
+    Postgres { database: String },
+    /// A single host, without a service.
     Solo,
+}
+
+impl BackendIdentity {
+    /// The option that names it, with its variable; `None` for the one that no option names.
+    fn option(&self) -> Option<&'static str> {
+        match self {
+            Self::Zookeeper { .. } => Some("--zookeeper (CRONKEEPER_ZOOKEEPER)"),
+            Self::Postgres { .. } => Some("--postgres (CRONKEEPER_POSTGRES)"),
+            Self::Solo => None,
+        }
+    }
+
+    /// What to correct if a directory belongs to `self`, and the settings name another.
+    pub(super) fn to_correct(&self, asked: &Self) -> &'static str {
+        asked.option().or(self.option()).unwrap_or("the settings")
+    }
 }
 
 impl fmt::Display for BackendIdentity {
@@ -26,6 +44,7 @@ impl fmt::Display for BackendIdentity {
         match self {
             Self::Zookeeper { chroot } if chroot.is_empty() => f.write_str("ZooKeeper's root"),
             Self::Zookeeper { chroot } => write!(f, "ZooKeeper under `{chroot}`"),
+            Self::Postgres { database } => write!(f, "PostgreSQL's database `{database}`"),
             Self::Solo => f.write_str("the solo backend (no --zookeeper)"),
         }
     }
@@ -66,6 +85,8 @@ impl Identity {
             return Ok(known);
         }
         if known.may_move_to(&new.belongs) {
+            // What another service has shown says nothing about this one.
+            file::remove(&directory.join(super::HEAD))?;
             let moved = Self { belongs: new.belongs, ..known };
             file::replace(&path, &moved)?;
             return Ok(moved);
@@ -73,12 +94,12 @@ impl Identity {
         Err(StateDirError::OtherBackend { path: directory.to_owned(), ours: known.belongs, asked: new.belongs })
     }
 
-    /// True if nothing in ZooKeeper or in the directory can come from `self`: a node claims its cluster before it
-    /// creates a member, and runs jobs only after that. A directory that was meant for ZooKeeper never becomes one of
+    /// True if nothing in a service or in the directory can come from `self`: a node claims its cluster before it
+    /// creates a member, and runs jobs only after that. A directory that was meant for a service never becomes one of
     /// solo, where a missing environment file would make every host a leader.
     fn may_move_to(&self, other: &BackendIdentity) -> bool {
-        let is_zookeeper = |belongs: &BackendIdentity| matches!(belongs, BackendIdentity::Zookeeper { .. });
-        self.cluster.is_none() && is_zookeeper(&self.belongs) && is_zookeeper(other)
+        let is_service = |belongs: &BackendIdentity| *belongs != BackendIdentity::Solo;
+        self.cluster.is_none() && is_service(&self.belongs) && is_service(other)
     }
 
     pub(super) fn instance(&self) -> &str {

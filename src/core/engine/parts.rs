@@ -124,6 +124,7 @@ impl Parts {
                 leader.iter_mut().for_each(|leader| leader.look_for_newest_mark(cx));
             }
             E::Time(_)
+            | E::Examined(_)
             | E::Joined { .. }
             | E::Following { .. }
             | E::Unreachable { .. }

@@ -61,6 +61,7 @@ fn of_its_message(facts: &Facts<'_>) -> Option<String> {
             | log_event::ELECTION_ALL_DRAINED
             | log_event::LEADER_HANDING_OVER
             | log_event::LEADER_HANDOVER_FAILED
+            | log_event::COORDINATION_EXAMINED
             | log_event::COORDINATION_STALLED
             | log_event::COORDINATION_RECOVERED
             | log_event::COORDINATION_REWOUND

@@ -119,6 +119,15 @@ fn the_error_for_a_bad_duration_shows_the_format() {
 }
 
 #[test]
+fn with_cluster_a_missing_service_is_wrong_usage_and_not_the_solo_backend() {
+    let expected = "
+        | cronkeeper: no service is named
+        | hint: set CRONKEEPER_ZOOKEEPER or CRONKEEPER_POSTGRES in the environment file, by default /etc/cronkeeper/cronkeeper.env
+        exit 2";
+    assert_printed(&WorkingDirectory::new().enter(&["run", "--cluster"]), expected);
+}
+
+#[test]
 fn an_empty_connect_string_is_wrong_usage_and_not_the_solo_backend() {
     let context = WorkingDirectory::new();
     let expected = "

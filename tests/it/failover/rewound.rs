@@ -2,7 +2,7 @@
 
 use super::cluster::{Lines, Place, again, jobs, node, once, shared, soon, usual};
 use crate::support::scratch::Scratch;
-use crate::support::{LONG, until};
+use crate::support::{LONG, poll, until};
 
 /// The transaction with the run's end is gone: the run is in flight again, under a session that is over.
 #[test]
@@ -16,7 +16,8 @@ fn a_run_whose_end_the_servers_have_lost_gets_it_again_and_is_not_run_twice() {
         let spec = usual(place.node("a")).jobs(&jobs(&[once(name, soon(), &wait, &more)]));
         let node = spec.start();
         let run = node.await_event("run.started", LONG).text("run").to_owned();
-        let in_flight = place.running(&run).expect("it is in flight");
+        // The server that is asked may be behind.
+        let in_flight = poll(LONG, || place.running(&run)).expect("it is in flight");
         files.write("gate", "");
         assert_eq!(place.await_end(&run)["outcome"], "success");
         until("it is no longer in flight", || place.running(&run).is_none());

@@ -8,7 +8,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::losses::AcceptedEnd;
 use super::plan::{Part, Pick, SentSignal, TIMEOUT};
-use super::testbed::Testbed;
 use super::work::Work;
 use crate::support::LONG;
 use crate::support::host::Host;
@@ -45,17 +44,21 @@ impl SupervisedNode {
 }
 
 impl Supervisors {
-    /// Starts the nodes below `chroot`, one after the other, each on its host if the test bed has hosts.
-    pub fn start(testbed: &Testbed, chroot: &str, work: &Work) -> Self {
+    /// Starts nodes with these jobs, one after the other. `place` names the service to each, and `host` its host, if it has
+    /// one of its own.
+    pub fn start<'h>(
+        work: &Work,
+        place: impl Fn(Spec, usize) -> Spec,
+        host: impl Fn(usize) -> Option<&'h Arc<Host>>,
+    ) -> Self {
         let mut nodes = Vec::new();
         for (i, name) in ["a", "b", "c"].into_iter().enumerate() {
-            let connect = format!("{}{chroot}", testbed.links.connect(&testbed.ensemble, i));
-            let spec = Spec::new(env!("CARGO_BIN_EXE_cronkeeper"), name).zookeeper(&connect).jobs(&work.yaml);
+            let spec = place(Spec::new(env!("CARGO_BIN_EXE_cronkeeper"), name), i).jobs(&work.yaml);
             let timeout = format!("{}s", TIMEOUT.as_secs());
             let spec = spec.option("--session-timeout", &timeout).option("--drain-timeout", "5s");
             // With what the ledger has accepted.
             let mut spec = spec.option("--log", "cronkeeper=trace,warn");
-            let host = testbed.links.host(i);
+            let host = host(i);
             if let Some(host) = host {
                 spec = spec.on(host);
                 let state = spec.state_dir();

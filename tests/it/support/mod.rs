@@ -8,6 +8,8 @@
 //! process    a child that ends with the test process
 //! host       a separate network and mount namespace
 //! zookeeper  servers            tls      certificates for them
+//! postgres   a server, and databases in it
+//! port       a port that nobody else gets
 //! proxy      delays, mutes or cuts the connection to a server
 //! node       `cronkeeper run`   witness  what its jobs saw
 //! command    one call of the program
@@ -29,6 +31,8 @@ pub mod command;
 pub mod host;
 pub mod node;
 pub mod peers;
+pub mod port;
+pub mod postgres;
 pub mod process;
 pub mod proxy;
 pub mod scratch;

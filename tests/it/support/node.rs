@@ -27,7 +27,8 @@ pub struct Spec {
     name: String,
     home: Arc<Scratch>,
     state: Option<PathBuf>,
-    zookeeper: Option<String>,
+    /// The option that names the service, and its value.
+    service: Option<[String; 2]>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     host: Option<Arc<Host>>,
@@ -43,7 +44,7 @@ impl Spec {
             name: format!("{name}-{}", &suffix[..8]),
             home: Arc::new(home(name)),
             state: None,
-            zookeeper: None,
+            service: None,
             arguments: Vec::new(),
             environment: Vec::new(),
             host: None,
@@ -53,8 +54,18 @@ impl Spec {
     }
 
     /// Uses ZooKeeper.
-    pub fn zookeeper(mut self, connect: &str) -> Self {
-        self.zookeeper = Some(connect.into());
+    pub fn zookeeper(self, connect: &str) -> Self {
+        self.on_service(&["--zookeeper".into(), connect.into()])
+    }
+
+    /// Uses a database of PostgreSQL, whatever its commits are worth.
+    pub fn postgres(self, connect: &str) -> Self {
+        self.env("CRONKEEPER_ACCEPT_REWIND", "true").on_service(&["--postgres".into(), connect.into()])
+    }
+
+    /// Uses the service that this option names.
+    pub fn on_service(mut self, option: &[String; 2]) -> Self {
+        self.service = Some(option.clone());
         self
     }
 
@@ -112,9 +123,9 @@ impl Spec {
         &self.name
     }
 
-    /// The connect string of ZooKeeper, if the node uses it.
-    pub fn servers(&self) -> Option<&str> {
-        self.zookeeper.as_deref()
+    /// The option that names the service, and its value.
+    pub fn service(&self) -> Option<&[String; 2]> {
+        self.service.as_ref()
     }
 
     pub fn jobs_file(&self) -> PathBuf {
@@ -140,10 +151,7 @@ impl Spec {
             command.arg("--jobs").arg(self.jobs_file());
             command.arg("--state-dir").arg(self.state_dir());
             command.arg("--runtime-dir").arg(self.runtime_dir());
-            if let Some(connect) = &self.zookeeper {
-                command.args(["--zookeeper", connect]);
-            }
-            command.args(&self.arguments).envs(self.environment.iter().cloned());
+            command.args(self.service.iter().flatten()).args(&self.arguments).envs(self.environment.iter().cloned());
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         });
         let process = process.unwrap_or_else(|error| panic!("{} does not start: {error}", self.program));

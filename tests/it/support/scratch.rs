@@ -3,9 +3,9 @@
 //! All are in one directory per process. A shell (the janitor) reads from a pipe whose other end only this process
 //! holds: when the process is gone, even by SIGKILL, the janitor removes the directory.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt as _};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -24,6 +24,15 @@ impl Scratch {
     pub fn new(name: &str) -> Self {
         let made = tempfile::Builder::new().prefix(&format!("{name}-")).tempdir_in(&BASE.path);
         Self(made.expect("the base directory takes a directory"))
+    }
+
+    /// Creates an empty directory that other users can reach: for servers that do not run as root.
+    pub fn open_to_others(name: &str) -> Self {
+        let made = Self::new(name);
+        for path in [&BASE.path, made.path()] {
+            fs::set_permissions(path, Permissions::from_mode(0o711)).expect("an own directory can be opened");
+        }
+        made
     }
 
     pub fn path(&self) -> &Path {

@@ -78,6 +78,7 @@ impl<C: Session, K: Clock> Election<C, K> {
     /// `turned`.
     pub fn new(client: C, context: SessionContext<C, K>, requested: Uptime, turned: Uptime) -> Self {
         let (timeout, now) = (client.timeout(), context.clock.now().up);
+        let examined = client.worth().cloned().map(|worth| Act::Emit(Event::Examined(worth)));
         Self {
             id: client.id(),
             timeout,
@@ -90,7 +91,7 @@ impl<C: Session, K: Clock> Election<C, K> {
             wanted: WantedOfNode::new(),
             surveys: Surveys::new(now),
             step: CurrentStep::new(),
-            acts: VecDeque::new(),
+            acts: examined.into_iter().collect(),
             link: Link::new(client),
             context,
         }

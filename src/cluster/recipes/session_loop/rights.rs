@@ -57,9 +57,9 @@ impl AccessUpdates {
         under_way(self.under_way.as_mut()).await
     }
 
-    /// Schedules an update. A node without an identity has no access lists to set.
+    /// Schedules an update, if there are access lists to set: a node without an identity has none.
     pub fn schedule(&mut self, ownership: Ownership, now: Uptime) {
-        if !matches!(ownership, Ownership::Everybody(_)) {
+        if matches!(ownership, Ownership::Own | Ownership::OwnAndEverybody(_)) {
             self.at = Some(now + AFTER);
         }
     }
@@ -147,7 +147,7 @@ pub(super) fn locks_of_jobs(node: &Node) -> BTreeSet<LockPath> {
 /// Warns if what this node creates is open to everybody. Known as soon as the node has a member.
 pub(super) fn warn_if_open_to_everybody<C: Session>(client: &C, node: &mut Node) {
     let to_whom = match client.ownership() {
-        Ownership::Own => return,
+        Ownership::Own | Ownership::OfLogin => return,
         Ownership::OwnAndEverybody(everybody) | Ownership::Everybody(everybody) => everybody,
     };
     if !std::mem::replace(&mut node.has_reported_open_paths, true) {

@@ -1,20 +1,16 @@
 //! One ZooKeeper server: its process and its reserved ports.
 //!
-//! On a host of its own the server uses the usual ports. On this machine, ports are reserved with bound sockets that
-//! never listen: the kernel does not assign them to others, even while the server is down, and the server can still
-//! bind them because both sides set SO_REUSEADDR.
+//! On a host of its own the server uses the usual ports, on this machine reserved ones.
 
 use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
 use rustix::process::Signal;
 
 use super::super::host::Host;
+use super::super::port::Port;
 use super::super::process::Process;
 
 /// One server, running or not.
@@ -54,7 +50,7 @@ impl Server {
     /// `runs_long`: the JVM takes its time to compile well, as it does in production.
     pub(super) fn new(dir: PathBuf, host: Option<Arc<Host>>, runs_long: bool) -> Self {
         let [client, secure, quorum, election] = match &host {
-            Some(host) => USUAL.map(|port| Port { address: (host.address(), port).into(), _held: None }),
+            Some(host) => USUAL.map(|port| Port::usual(host, port)),
             None => std::array::from_fn(|_| Port::hold()),
         };
         Self { dir, client, secure, quorum, election, host, runs_long, process: Mutex::new(None) }
@@ -97,24 +93,3 @@ pub fn class_path(jars: &[&str]) -> String {
 
 /// The usual ports: for clients, clients with TLS, followers and elections.
 const USUAL: [u16; 4] = [2181, 2281, 2888, 3888];
-
-/// A port that the kernel assigns to nobody else while this value exists.
-pub(super) struct Port {
-    pub(super) address: SocketAddr,
-    _held: Option<OwnedFd>,
-}
-
-impl Port {
-    fn hold() -> Self {
-        let held = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket can be had");
-        sockopt::set_socket_reuseaddr(&held, true).expect("a socket can share its address");
-        bind(&held, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port is free");
-        let bound = getsockname(&held).expect("a bound socket has a name");
-        let address = SocketAddr::try_from(bound).expect("it is an internet address");
-        Self { address, _held: Some(held) }
-    }
-
-    pub(super) fn number(&self) -> u16 {
-        self.address.port()
-    }
-}

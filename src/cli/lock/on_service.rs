@@ -1,4 +1,4 @@
-//! A lock on ZooKeeper: wait for it, run the command, release it.
+//! A lock on a coordination service: wait for it, run the command, release it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::command::{CommandEnd, CommandSettings, Guard, NoLease, not_started, r
 use super::{Args, Taken, command_environment, conclude, outer_keys};
 use crate::cli::lock_failure::LockFailure;
 use crate::cli::progress::announced;
-use crate::cli::service::{Connected, Service, close};
+use crate::cli::service::{Connected, Reach, Service, on_service};
 use crate::cli::wait;
 use crate::cli::{Error, Exit, Io, host};
 use crate::warden::{self, handle::HeldDescriptors};
@@ -21,8 +21,7 @@ use cronkeeper_cluster::recipes::lock::{
     self, AT_ONCE, HeldLock, KnownObstacles, LockClient, LockError, LockEvent, LockRequest, LockSession, held_by_key,
     listing,
 };
-use cronkeeper_cluster::tree::Session as _;
-use cronkeeper_cluster::zookeeper::ServerSession;
+use cronkeeper_cluster::tree::Session;
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::clock::{Clock as _, Uptime, Wake};
 use cronkeeper_core::lock::{LockKey, LockKind, LockPath};
@@ -33,9 +32,9 @@ const LONG_WAIT: Duration = Duration::from_secs(1);
 /// Longest time for the servers to confirm a release. The lock is free at the latest when the session ends.
 const RELEASE_WITHIN: Duration = Duration::from_secs(5);
 
-type ZooKeeperLock = LockSession<ServerSession, SystemClock>;
+type ServiceLock<S> = LockSession<S, SystemClock>;
 
-impl Guard for ZooKeeperLock {
+impl<S: Session> Guard for ServiceLock<S> {
     fn event(&mut self) -> impl Future<Output = LockEvent> {
         LockSession::event(self)
     }
@@ -55,7 +54,12 @@ impl<G: Guard> Guard for &mut G {
     }
 }
 
-pub(super) fn run(args: &Args, settings: CommandSettings, service: &Service, io: &mut Io<'_>) -> Result<Exit, Error> {
+pub(super) fn run<C: Reach>(
+    args: &Args,
+    settings: CommandSettings,
+    service: &Service<C>,
+    io: &mut Io<'_>,
+) -> Result<Exit, Error> {
     runtime()?.block_on(async {
         let signals = signals()?;
         let clock = SystemClock::default();
@@ -79,16 +83,7 @@ pub(super) fn run(args: &Args, settings: CommandSettings, service: &Service, io:
 /// Asks the holders of the locks to release them.
 pub(super) fn revoke(args: &Args, io: &mut Io<'_>) -> Result<Exit, Error> {
     let service = args.service.required_service("lock --revoke")?;
-    let asked = runtime()?.block_on(async {
-        let clock = SystemClock::default();
-        let Connected { session, .. } = service.enter(&clock, clock.now().up + service.session_timeout).await?;
-        let mut asked = Vec::new();
-        for path in &args.paths {
-            asked.push((path, listing::revoke(&session, path).await.map_err(|error| failed(error, &service))?));
-        }
-        close(session).await;
-        Ok::<_, Error>(asked)
-    })?;
+    let asked = runtime()?.block_on(async { on_service!(&service, service => ask(args, service).await) })?;
     for (path, asked) in &asked {
         if let Some(first) = asked.foreign.first() {
             let (first, more) = (cronkeeper_core::escape::short(first, 200), asked.foreign.len() - 1);
@@ -104,6 +99,18 @@ pub(super) fn revoke(args: &Args, io: &mut Io<'_>) -> Result<Exit, Error> {
     }
     writeln!(io.out, "asked {} to release", cronkeeper_core::suggest::counted(asked, "holder"))?;
     Ok(Exit::Fine)
+}
+
+/// Asks the holders of each path. Returns which paths have how many.
+async fn ask<'a, C: Reach>(args: &'a Args, service: &Service<C>) -> Result<Vec<(&'a LockPath, listing::Asked)>, Error> {
+    let clock = SystemClock::default();
+    let Connected { session, .. } = service.enter(&clock, clock.now().up + service.session_timeout).await?;
+    let mut asked = Vec::new();
+    for path in &args.paths {
+        asked.push((path, listing::revoke(&session, path).await.map_err(|error| service.failed(error))?));
+    }
+    service.close(session).await;
+    Ok(asked)
 }
 
 pub(in crate::cli) fn runtime() -> Result<Runtime, Error> {
@@ -124,18 +131,9 @@ pub(in crate::cli) fn client_data(argv: &[String]) -> LockClient {
     }
 }
 
-/// Words a failure of the session.
-pub(in crate::cli) fn failed(failure: impl Into<LockFailure>, service: &Service) -> Error {
-    let failure = failure.into();
-    if failure.session() == Some(&SessionError::NoRoot) {
-        return LockFailure::NoChroot { chroot: service.chroot().to_owned() }.into();
-    }
-    failure.into()
-}
-
 /// How waiting for the lock ended.
-enum Waited {
-    Held(Box<ZooKeeperLock>, Vec<HeldLock>),
+enum Waited<S: Session> {
+    Held(Box<ServiceLock<S>>, Vec<HeldLock>),
     /// All paths are held by processes around this one.
     HeldOutside,
     /// A signal asked this process to end.
@@ -155,9 +153,9 @@ fn tell_obstacles(obstacles: &mut watch::Receiver<KnownObstacles>) {
     }
 }
 
-struct Run<'a> {
+struct Run<'a, C> {
     args: &'a Args,
-    service: &'a Service,
+    service: &'a Service<C>,
     clock: SystemClock,
     signals: Signals,
     settings: CommandSettings,
@@ -169,14 +167,14 @@ struct Run<'a> {
     awaited: String,
 }
 
-impl Run<'_> {
+impl<C: Reach> Run<'_, C> {
     async fn run(mut self, io: &mut Io<'_>) -> Result<Exit, Error> {
         let outer = outer_keys();
         let mut connected = self.connect(true).await?;
         let mut held = self.held_outside(&connected.session, &outer).await?;
         self.request.paths.retain(|path| !held.iter().any(|(outside, _)| outside == path));
         let taken = if self.request.paths.is_empty() {
-            close(connected.session).await;
+            self.service.close(connected.session).await;
             Waited::HeldOutside
         } else {
             loop {
@@ -210,7 +208,7 @@ impl Run<'_> {
     }
 
     /// Opens a session. The first one must succeed soon, a later one whenever the servers are back.
-    async fn connect(&self, is_first: bool) -> Result<Connected, Error> {
+    async fn connect(&self, is_first: bool) -> Result<Connected<C::Session>, Error> {
         let soon = self.clock.now().up + self.service.session_timeout;
         let until = if is_first { soon } else { Uptime::NEVER };
         let until = self.give_up_at.map_or(until, |give_up_at| give_up_at.min(until));
@@ -220,7 +218,7 @@ impl Run<'_> {
     /// The paths that processes around this one hold, with their tokens.
     async fn held_outside(
         &self,
-        session: &ServerSession,
+        session: &C::Session,
         outer: &[LockKey],
     ) -> Result<Vec<(LockPath, FencingToken)>, Error> {
         let mut held = Vec::new();
@@ -231,7 +229,7 @@ impl Run<'_> {
         let mut found =
             paths.map(|path| async move { (path, held_by_key(session, path, outer).await) }).buffered(AT_ONCE);
         while let Some((path, by_key)) = found.next().await {
-            match by_key.map_err(|error| failed(error, self.service))? {
+            match by_key.map_err(|error| self.service.failed(error))? {
                 Some((kind, token)) if kind.covers(self.request.kind) => held.push((path.clone(), token)),
                 Some(_) => return Err(LockFailure::Upgrade { path: path.to_string() }.into()),
                 None => {}
@@ -241,7 +239,10 @@ impl Run<'_> {
     }
 
     /// Waits for the lock under one session. `None`: the session is over.
-    async fn wait(&mut self, Connected { session, requested }: Connected) -> Result<Option<Waited>, Error> {
+    async fn wait(
+        &mut self,
+        Connected { session, requested }: Connected<C::Session>,
+    ) -> Result<Option<Waited<C::Session>>, Error> {
         let mut lock = LockSession::new(session, self.clock.clone(), requested);
         let wake = Wake { wall: None, up: self.give_up_at };
         let mut obstacles = lock.obstacles();
@@ -282,20 +283,20 @@ impl Run<'_> {
         };
         // What cannot be withdrawn goes with the session.
         let _ = tokio::time::timeout(RELEASE_WITHIN, lock.withdraw(&self.request)).await;
-        close(lock.into_client()).await;
+        self.service.close(lock.into_client()).await;
         match refused {
             Ok(waited) => Ok(Some(waited)),
             Err(LockError::Busy { path }) => {
                 Err(LockFailure::Busy { path: path.to_string(), waited: self.args.timeout.unwrap_or_default() }.into())
             }
-            Err(error) => Err(failed(error, self.service)),
+            Err(error) => Err(self.service.failed(error)),
         }
     }
 
     /// Runs the command while the lock is held.
     async fn hold(
         &mut self,
-        session: Option<&mut ZooKeeperLock>,
+        session: Option<&mut ServiceLock<C::Session>>,
         own: &[HeldLock],
         held: Vec<(LockPath, FencingToken)>,
         outer: &[LockKey],
@@ -316,7 +317,7 @@ impl Run<'_> {
         }
     }
 
-    async fn release(&self, lock: ZooKeeperLock, own: &[HeldLock]) {
+    async fn release(&self, lock: ServiceLock<C::Session>, own: &[HeldLock]) {
         let why = match tokio::time::timeout(RELEASE_WITHIN, lock.release(own)).await {
             Ok(Ok(()) | Err(SessionError::SessionOver)) => None,
             Ok(Err(error)) => Some(error.to_string()),
@@ -328,6 +329,6 @@ impl Run<'_> {
                 "cannot release the lock: {why}; it is free when the session ends, in {timeout} at the latest"
             ));
         }
-        close(lock.into_client()).await;
+        self.service.close(lock.into_client()).await;
     }
 }

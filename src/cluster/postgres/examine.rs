@@ -1,0 +1,284 @@
+//! What is at the other end: whether it is a cluster's place, and what keeps it from being used. Makes the place if
+//! there is none.
+
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Error};
+
+use super::{SCHEMA, in_full};
+use crate::tree::ConnectError;
+use cronkeeper_core::election::Worth;
+
+/// The oldest server that is tested.
+const OLDEST: i32 = 120_000;
+/// The comment on the schema.
+const MARK: &str = "cronkeeper ";
+/// Version of the tables.
+const FORMAT: &str = "1";
+/// Serialises the creation of the schema; any number that others hardly use.
+const CREATION: i64 = 0x6372_6f6e_6b65;
+
+/// What to do about a server that may lose commits.
+pub const ACCEPT: &str = "set `fsync` to on, and name the standbys in `synchronous_standby_names`; or accept with \
+                          `--accept-rewind` that occurrences are skipped when that happens";
+
+/// What a server says of itself.
+struct Facts {
+    number: i32,
+    version: String,
+    encoding: String,
+    isolation: String,
+    fsync: String,
+    user: String,
+    /// The standbys that commits wait for.
+    waits_for: String,
+    /// Standbys that are connected.
+    standbys: i64,
+    exists: bool,
+    may_make: bool,
+    mark: Option<String>,
+}
+
+/// What is done if there is no schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfMissing {
+    Make,
+    /// Nothing: somebody only wants to know.
+    Leave,
+}
+
+/// A server that can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entered {
+    pub worth: Worth,
+    /// The schema was there.
+    pub existed: bool,
+}
+
+impl Facts {
+    async fn ask(client: &Client) -> Result<Self, Error> {
+        // A sender without a database sends to a standby, or to what makes or takes backups.
+        let facts = "SELECT current_setting('server_version_num')::int4, current_setting('server_version'),
+                            current_setting('server_encoding'), current_setting('default_transaction_isolation'),
+                            current_setting('fsync'), current_user::text, current_setting('synchronous_standby_names'),
+                            (SELECT count(*) FROM pg_stat_replication JOIN pg_stat_activity AS sender USING (pid)
+                             WHERE sender.datid IS NULL
+                                   AND sender.application_name NOT IN ('pg_basebackup', 'pg_receivewal')),
+                            to_regnamespace('cronkeeper') IS NOT NULL,
+                            has_database_privilege(current_database(), 'CREATE'),
+                            obj_description(to_regnamespace('cronkeeper'), 'pg_namespace')";
+        let row = client.query_typed_one(facts, &[]).await?;
+        Ok(Self {
+            number: row.try_get(0)?,
+            version: row.try_get(1)?,
+            encoding: row.try_get(2)?,
+            isolation: row.try_get(3)?,
+            fsync: row.try_get(4)?,
+            user: row.try_get(5)?,
+            waits_for: row.try_get(6)?,
+            standbys: row.try_get(7)?,
+            exists: row.try_get(8)?,
+            may_make: row.try_get(9)?,
+            mark: row.try_get(10)?,
+        })
+    }
+
+    /// Why a server like this cannot be used, and what to do.
+    fn objection(&self) -> Option<String> {
+        let Self { version, encoding, isolation, user, .. } = self;
+        if self.number < OLDEST {
+            return Some(format!("the server is PostgreSQL {version}; cronkeeper needs 12 or newer"));
+        }
+        if encoding != "UTF8" {
+            return Some(format!("the database has the encoding {encoding}; cronkeeper needs one with UTF8"));
+        }
+        if isolation != "read committed" {
+            return Some(format!(
+                "`default_transaction_isolation` is `{isolation}`, with which commits fail that meet each other: \
+                 ALTER ROLE \"{user}\" SET default_transaction_isolation = 'read committed'"
+            ));
+        }
+        None
+    }
+
+    fn worth(&self) -> Worth {
+        let (durability, may_rewind) = match (self.waits_for.trim(), self.standbys) {
+            _ if self.fsync != "on" => {
+                ("a crash of the server's host may lose acknowledged commits: `fsync` is off".to_owned(), true)
+            }
+            ("", 0) => ("each commit is on the server's disk; no standby is connected".to_owned(), false),
+            ("", _) => {
+                let why = "a failover may lose acknowledged commits: the server has standbys that no commit waits for";
+                (why.to_owned(), true)
+            }
+            (names, _) => (format!("each commit waits for standbys ({names})"), false),
+        };
+        Worth { service: format!("PostgreSQL {}", self.version), durability, may_rewind }
+    }
+}
+
+/// Checks that the server can be used, and that the schema is a cluster's.
+///
+/// # Errors
+/// [`ConnectError::Refused`] if somebody must change something.
+pub async fn enter(client: &Client, database: &str, if_missing: IfMissing) -> Result<Entered, ConnectError> {
+    let refused = |why: String| Err(ConnectError::Refused(format!("{database}: {why}")));
+    let facts = Facts::ask(client).await.map_err(|error| not_connected(&error, database))?;
+    if let Some(why) = facts.objection() {
+        return refused(why);
+    }
+    let entered = Entered { worth: facts.worth(), existed: facts.exists };
+    if !facts.exists {
+        if !facts.may_make {
+            return refused(not_made(&facts.user));
+        }
+        if if_missing == IfMissing::Make {
+            make(client, database, &facts.user).await?;
+        }
+        return Ok(entered);
+    }
+    match facts.mark.as_deref().and_then(|mark| mark.strip_prefix(MARK)) {
+        Some(FORMAT) => usable(client, database, &facts.user).await.map(|()| entered),
+        Some(format) => {
+            refused(format!("the schema `cronkeeper` was made by a later version of cronkeeper (format {format})"))
+        }
+        None => refused(
+            "there is a schema `cronkeeper` that is not cronkeeper's; name another database, or rename it".to_owned(),
+        ),
+    }
+}
+
+fn not_made(user: &str) -> String {
+    format!(
+        "there is no schema `cronkeeper`, and `{user}` may not make it: grant CREATE on the database, or have its owner run \
+         `cronkeeper schema postgres | psql`"
+    )
+}
+
+/// Makes the schema. Another node may do the same.
+async fn make(client: &Client, database: &str, user: &str) -> Result<(), ConnectError> {
+    // One transaction, so that there is never half a schema; without a round trip in between.
+    let all = format!(
+        "BEGIN; SELECT pg_advisory_xact_lock({CREATION});
+         DO $make$ BEGIN IF to_regnamespace('cronkeeper') IS NULL THEN EXECUTE $schema${SCHEMA}$schema$; END IF; END $make$;
+         COMMIT"
+    );
+    let Err(error) = client.batch_execute(&all).await else { return Ok(()) };
+    // The transaction is left open and failed.
+    let _ = client.batch_execute("ROLLBACK").await;
+    Err(match error.code() {
+        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => ConnectError::Refused(format!("{database}: {}", not_made(user))),
+        _ => not_connected(&error, database),
+    })
+}
+
+/// Checks that the user may use each part of the schema.
+async fn usable(client: &Client, database: &str, user: &str) -> Result<(), ConnectError> {
+    let parts = "SELECT part.name, part.id IS NOT NULL,
+                        coalesce(has_table_privilege(part.id, 'SELECT') AND has_table_privilege(part.id, 'INSERT')
+                             AND has_table_privilege(part.id, 'UPDATE') AND has_table_privilege(part.id, 'DELETE'), false)
+                 FROM (SELECT name, to_regclass('cronkeeper.' || name) AS id
+                       FROM unnest(ARRAY['record', 'head', 'newest']) AS name) AS part
+                 UNION ALL
+                 SELECT part.name, part.id IS NOT NULL, coalesce(has_function_privilege(part.id, 'EXECUTE'), false)
+                 FROM (SELECT name, to_regproc('cronkeeper.' || name) AS id
+                       FROM unnest(ARRAY['apply', 'look']) AS name) AS part";
+    let refused = |why: String| Err(ConnectError::Refused(format!("{database}: {why}")));
+    let rows = match client.query_typed(parts, &[]).await {
+        Ok(rows) => rows,
+        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+            return refused(format!(
+                "`{user}` may not use the schema `cronkeeper`: GRANT USAGE ON SCHEMA cronkeeper TO \"{user}\""
+            ));
+        }
+        Err(error) => return Err(not_connected(&error, database)),
+    };
+    for row in rows {
+        let (name, exists, is_granted): (String, bool, bool) = (row.get(0), row.get(1), row.get(2));
+        match (exists, is_granted) {
+            (false, _) => {
+                return refused(format!(
+                    "the schema `cronkeeper` lacks `{name}`: drop the schema, or restore it from a backup"
+                ));
+            }
+            (true, false) => {
+                return refused(format!(
+                    "`{user}` may not use `{name}` in the schema `cronkeeper`: GRANT SELECT, INSERT, UPDATE, DELETE ON ALL \
+                     TABLES IN SCHEMA cronkeeper TO \"{user}\""
+                ));
+            }
+            (true, true) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Words why `place` cannot be used. What only somebody can mend is refused.
+pub fn not_connected(error: &Error, place: &str) -> ConnectError {
+    let why = format!("{place}: {}", in_full(error));
+    // What the client finds before the server does, such as that no password is set, has no code.
+    let is_of_settings = ["invalid configuration", "authentication error"];
+    let lasts = match error.code() {
+        Some(code) => needs_somebody(code),
+        None => is_of_settings.iter().any(|kind| error.to_string().starts_with(kind)),
+    };
+    if lasts { ConnectError::Refused(why) } else { ConnectError::Unreachable(why) }
+}
+
+/// True for what stays as it is until somebody changes a setting: a wrong password, no right, no such database.
+pub fn needs_somebody(code: &SqlState) -> bool {
+    let lasting = [
+        SqlState::INVALID_PASSWORD,
+        SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+        SqlState::INVALID_CATALOG_NAME,
+        SqlState::INSUFFICIENT_PRIVILEGE,
+        SqlState::UNDEFINED_TABLE,
+        SqlState::UNDEFINED_FUNCTION,
+        SqlState::INVALID_SCHEMA_NAME,
+    ];
+    lasting.contains(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> Facts {
+        Facts {
+            number: 150_009,
+            version: "15.9".to_owned(),
+            encoding: "UTF8".to_owned(),
+            isolation: "read committed".to_owned(),
+            fsync: "on".to_owned(),
+            user: "cron".to_owned(),
+            waits_for: String::new(),
+            standbys: 0,
+            exists: false,
+            may_make: true,
+            mark: None,
+        }
+    }
+
+    #[test]
+    fn a_server_that_cannot_keep_the_promises_is_refused() {
+        for (facts, why) in [
+            (Facts { number: 110_022, version: "11.22".to_owned(), ..facts() }, "needs 12 or newer"),
+            (Facts { encoding: "SQL_ASCII".to_owned(), ..facts() }, "one with UTF8"),
+            (Facts { isolation: "serializable".to_owned(), ..facts() }, "ALTER ROLE \"cron\""),
+        ] {
+            let objection = facts.objection();
+            assert!(objection.as_ref().is_some_and(|text| text.contains(why)), "{why}: {objection:?}");
+        }
+        assert_eq!(facts().objection(), None);
+    }
+
+    #[test]
+    fn a_failover_loses_commits_only_if_there_are_standbys_that_nobody_waits_for() {
+        for (waits_for, standbys, may_rewind) in
+            [("", 0, false), ("", 1, true), ("*", 0, false), ("ANY 1 (a, b)", 2, false)]
+        {
+            let facts = Facts { waits_for: waits_for.to_owned(), standbys, ..facts() };
+            assert_eq!(facts.worth().may_rewind, may_rewind, "{waits_for} {standbys}");
+        }
+        assert!(Facts { fsync: "off".to_owned(), ..facts() }.worth().may_rewind);
+    }
+}

@@ -1,0 +1,225 @@
+//! A connection that is opened when it is needed, and anew when it is lost.
+
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
+use tokio::net::lookup_host;
+use tokio::sync::{Mutex, watch};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tokio_postgres::config::Host;
+use tokio_postgres::error::Severity;
+use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
+
+use super::settings::{Login, Server, Settings};
+use super::tls::{Stream, Tls};
+use super::{examine, in_full};
+use crate::tree::ConnectError;
+
+/// Time to read the files that the settings name, and to look a name up.
+const LOCALLY: Duration = Duration::from_secs(2);
+/// Time to log in, once an address has accepted the connection.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// An open connection.
+pub struct Live {
+    pub client: Client,
+    tls: Tls,
+    /// Warnings that the server has sent.
+    warnings: AtomicU64,
+    serving: AbortHandle,
+    /// How often a connection of this client had been lost when it was opened.
+    losses: u64,
+}
+
+impl Live {
+    /// Counts what a commit must not be accompanied by: a wait for a standby that was given up is only warned of.
+    pub fn warnings(&self) -> u64 {
+        self.warnings.load(Ordering::Acquire)
+    }
+
+    /// Asks the server to give up what it is doing on this connection.
+    async fn cancel(self: Arc<Self>) {
+        let cancelled = timeout(LOGIN_TIMEOUT, self.client.cancel_token().cancel_query(self.tls.clone())).await;
+        if let Ok(Err(error)) = cancelled {
+            tracing::debug!(error = in_full(&error), "cannot cancel a request to PostgreSQL");
+        }
+    }
+}
+
+type Opening = Shared<BoxFuture<'static, Result<Arc<Live>, ConnectError>>>;
+
+/// The one connection of its purpose.
+pub struct Line {
+    settings: Arc<Settings>,
+    open: Mutex<Option<Opening>>,
+    /// Counts the connections that were lost, of all lines of a client. Where the servers change their roles, one line may
+    /// still reach the old one: if one is opened anew, all are.
+    losses: Arc<AtomicU64>,
+    /// The newest revision that the server has hinted at, on a connection that listens.
+    hinted: watch::Sender<i64>,
+}
+
+impl Line {
+    pub fn new(settings: Arc<Settings>, losses: Arc<AtomicU64>) -> Self {
+        Self { settings, open: Mutex::default(), losses, hinted: watch::Sender::new(0) }
+    }
+
+    pub fn hints(&self) -> watch::Receiver<i64> {
+        self.hinted.subscribe()
+    }
+
+    /// Takes the newest revision.
+    pub fn hint(&self, revision: i64) {
+        self.hinted.send_replace(revision);
+    }
+
+    /// The open connection, or a new one.
+    ///
+    /// # Errors
+    /// If none can be opened. Dropping the future leaves it to be opened for the next caller.
+    pub async fn live(&self) -> Result<Arc<Live>, ConnectError> {
+        let mut open = self.open.lock().await;
+        if let Some(opening) = &*open {
+            match opening.peek() {
+                Some(Ok(live)) if live.client.is_closed() => {
+                    if live.losses == self.losses.load(Ordering::Acquire) {
+                        self.losses.fetch_add(1, Ordering::AcqRel);
+                    }
+                    *open = None;
+                }
+                Some(Ok(live)) if live.losses == self.losses.load(Ordering::Acquire) => return Ok(Arc::clone(live)),
+                None => {}
+                Some(_) => *open = None,
+            }
+        }
+        let opening = open.get_or_insert_with(|| {
+            let losses = self.losses.load(Ordering::Acquire);
+            let opening = connect(Arc::clone(&self.settings), self.hinted.clone(), losses).boxed().shared();
+            // Goes on if the caller gives up: with several hosts that are away, one caller's time is too short.
+            tokio::spawn(opening.clone().map(drop));
+            opening
+        });
+        let opening = opening.clone();
+        drop(open);
+        opening.await
+    }
+
+    /// Gives the connection up: a request on it has had no answer in time, or its server accepts no writes any more.
+    /// What the server is still doing is cancelled only if that is wanted: a commit that is given up may be carried out.
+    pub async fn abandon(&self, live: &Arc<Live>, is_cancelled: bool) {
+        let is_it = |opening: &mut Opening| matches!(opening.peek(), Some(Ok(known)) if Arc::ptr_eq(known, live));
+        if self.open.lock().await.take_if(is_it).is_none() {
+            return;
+        }
+        if live.losses == self.losses.load(Ordering::Acquire) {
+            self.losses.fetch_add(1, Ordering::AcqRel);
+        }
+        live.serving.abort();
+        if is_cancelled {
+            tokio::spawn(Arc::clone(live).cancel());
+        }
+    }
+}
+
+/// Connects to the first server that accepts writes.
+async fn connect(settings: Arc<Settings>, hinted: watch::Sender<i64>, losses: u64) -> Result<Arc<Live>, ConnectError> {
+    // Reads files, which may be on a disk that hangs.
+    let reading = tokio::task::spawn_blocking(move || settings.login());
+    let login = match timeout(LOCALLY, reading).await {
+        Ok(Ok(Ok(login))) => login,
+        Ok(Ok(Err(error))) => return Err(ConnectError::Refused(error.to_string())),
+        Ok(Err(lost)) => return Err(ConnectError::Unreachable(lost.to_string())),
+        Err(_) => return Err(ConnectError::Unreachable("the files of the settings cannot be read in time".to_owned())),
+    };
+    let mut failures = Vec::new();
+    for server in login.servers() {
+        let addresses = match addresses(&server).await {
+            Ok(addresses) => addresses,
+            Err(why) => {
+                failures.push(ConnectError::Unreachable(format!("{server}: {why}")));
+                continue;
+            }
+        };
+        for address in addresses {
+            match connect_to(&login, &server, address, hinted.clone(), losses).await {
+                Ok(live) => return Ok(live),
+                Err(failure) => failures.push(failure),
+            }
+        }
+    }
+    // One that is only away may be the right one.
+    let is_refused = failures.iter().all(|failure| matches!(failure, ConnectError::Refused(_)));
+    let texts: Vec<String> = failures.iter().map(ToString::to_string).collect();
+    let all = texts.join("; ");
+    Err(if is_refused && !texts.is_empty() { ConnectError::Refused(all) } else { ConnectError::Unreachable(all) })
+}
+
+/// The addresses of a server; `None` for its socket on this host.
+async fn addresses(server: &Server) -> Result<Vec<Option<IpAddr>>, String> {
+    let name = match (&server.host, server.address) {
+        (_, Some(address)) => return Ok(vec![Some(address)]),
+        (Some(Host::Tcp(name)), None) => name,
+        (Some(Host::Unix(_)) | None, None) => return Ok(vec![None]),
+    };
+    match timeout(LOCALLY, lookup_host((name.as_str(), server.port))).await {
+        Ok(Ok(found)) => Ok(found.map(|address| Some(address.ip())).collect()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("its name cannot be looked up in time".to_owned()),
+    }
+}
+
+async fn connect_to(
+    login: &Login,
+    server: &Server,
+    address: Option<IpAddr>,
+    hinted: watch::Sender<i64>,
+    losses: u64,
+) -> Result<Arc<Live>, ConnectError> {
+    let config = login.to(server, address);
+    let within = config.get_connect_timeout().copied().unwrap_or_default() + LOGIN_TIMEOUT;
+    let (client, connection) = match timeout(within, config.connect(login.tls.clone())).await {
+        Ok(Ok(opened)) => opened,
+        Ok(Err(error)) => return Err(examine::not_connected(&error, &server.to_string())),
+        Err(_) => return Err(ConnectError::Unreachable(format!("{server}: no answer in time"))),
+    };
+    let live = Arc::new_cyclic(|live| {
+        // Ends with the connection: when the client is dropped, or it is aborted.
+        let serving = tokio::spawn(serve(connection, Weak::clone(live), hinted)).abort_handle();
+        Live { client, tls: login.tls.clone(), warnings: AtomicU64::new(0), serving, losses }
+    });
+    Ok(live)
+}
+
+/// Moves bytes, and notes what the server says unasked.
+async fn serve(mut connection: Connection<Socket, Stream>, live: Weak<Live>, hinted: watch::Sender<i64>) {
+    loop {
+        match poll_fn(|cx| connection.poll_message(cx)).await {
+            Some(Ok(AsyncMessage::Notice(notice))) => {
+                // In the order of the answers: whoever waits for one finds the warning counted.
+                if notice.parsed_severity() == Some(Severity::Warning)
+                    && let Some(live) = live.upgrade()
+                {
+                    live.warnings.fetch_add(1, Ordering::AcqRel);
+                }
+                tracing::debug!(severity = notice.severity(), text = notice.message(), "PostgreSQL says");
+            }
+            Some(Ok(AsyncMessage::Notification(notification))) => {
+                if let Ok(revision) = notification.payload().parse() {
+                    hinted.send_if_modified(|newest| std::mem::replace(newest, revision) != revision);
+                }
+            }
+            Some(Ok(_)) => {}
+            Some(Err(error)) => {
+                tracing::debug!(error = in_full(&error), "the connection to PostgreSQL is lost");
+                return;
+            }
+            None => return,
+        }
+    }
+}

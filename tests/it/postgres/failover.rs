@@ -1,0 +1,110 @@
+//! Servers that take over from others: with every commit, or without the newest ones.
+
+use crate::support::LONG;
+use crate::support::command::{CRONKEEPER, run, texts};
+use crate::support::node::{Node, Spec};
+use crate::support::postgres::Server;
+use crate::support::scratch::Scratch;
+use crate::support::until;
+use crate::support::witness::Witness;
+
+/// A database on two servers, of which the second one follows the first.
+struct Pair {
+    primary: Server,
+    standby: Server,
+}
+
+impl Pair {
+    fn start() -> Self {
+        let primary = Server::start(&["fsync = on"], &[]);
+        let standby = primary.standby();
+        Self { primary, standby }
+    }
+
+    fn connect_string(&self) -> String {
+        let (first, second) = (self.primary.port(), self.standby.port());
+        format!("host=127.0.0.1,127.0.0.1 port={first},{second} dbname=postgres user=postgres")
+    }
+
+    fn node(&self, name: &str, witness: &Witness) -> Spec {
+        let jobs = format!("jobs:\n  tick:\n    schedule: '* * * * * *'\n    command: {}\n", witness.command(&[]));
+        let spec = Spec::new(CRONKEEPER, name).postgres(&self.connect_string()).jobs(&jobs);
+        spec.option("--session-timeout", "4s")
+    }
+}
+
+fn await_more(witness: &Witness, count: usize) {
+    let seen = witness.entries().len();
+    until("jobs run", || witness.entries().len() >= seen + count);
+}
+
+/// How many skips with this reason the history has on a server.
+fn skipped(server: &Server, reason: &str) -> usize {
+    let sql = format!(
+        "SELECT count(*) FROM cronkeeper.record \
+         WHERE parent = '/cronkeeper/history/tick' AND convert_from(data, 'UTF8') LIKE '%\"reason\":\"{reason}\"%'"
+    );
+    server.sql("postgres", &sql).parse().expect("it is a number")
+}
+
+#[test]
+fn a_server_whose_failover_loses_commits_is_refused_unless_that_is_accepted() {
+    let (pair, dir) = (Pair::start(), Scratch::new("refused"));
+    let (jobs, state) = (dir.write("jobs.yaml", "jobs: {}\n"), dir.path().join("state"));
+    let connect = pair.connect_string();
+    let line = ["run", "--postgres", &connect, "--log", "off", "--jobs", jobs.to_str().unwrap(), "--state-dir"];
+    let (code, _, err) = texts(&run(&[&line[..], &[state.to_str().unwrap()]].concat()));
+    assert_eq!(code, Some(78), "{err}");
+    for part in ["standbys that no commit waits for", "`synchronous_standby_names`", "--accept-rewind"] {
+        assert!(err.contains(part), "{err}");
+    }
+    let accepted = pair.node("a", &Witness::new()).start();
+    let examined = accepted.await_event("coordination.examined", LONG);
+    assert_eq!(examined.json()["may_rewind"], true, "{:?}", examined.json());
+    pair.primary.set("synchronous_standby_names", "*");
+    let waiting = pair.node("b", &Witness::new()).start();
+    let examined = waiting.await_event("coordination.examined", LONG);
+    assert_eq!(examined.json()["may_rewind"], false, "{:?}", examined.json());
+}
+
+#[test]
+fn a_promoted_standby_without_the_newest_commits_is_noticed_and_nothing_runs_twice() {
+    let (pair, witness) = (Pair::start(), Witness::new());
+    let node = |name| pair.node(name, &witness).start();
+    let a = node("a");
+    a.await_event("leader.elected", LONG);
+    let b = node("b");
+    b.await_event("election.following", LONG);
+    await_more(&witness, 2);
+    pair.standby.cut_off();
+    // These runs are in commits that the standby does not have.
+    await_more(&witness, 3);
+    let Pair { primary, standby } = pair;
+    drop(primary);
+    standby.promote();
+    let rewound = |node: &Node| node.events().count("coordination.rewound") > 0;
+    until("the loss is noticed", || rewound(&a) || rewound(&b));
+    until("what may have begun is skipped", || skipped(&standby, "rewound") > 0);
+    await_more(&witness, 2);
+    witness.assert_fine(&[]);
+}
+
+#[test]
+fn a_promoted_standby_that_each_commit_waited_for_has_lost_nothing() {
+    let (pair, witness) = (Pair::start(), Witness::new());
+    pair.primary.set("synchronous_standby_names", "*");
+    let a = pair.node("a", &witness).start();
+    a.await_event("leader.elected", LONG);
+    let b = pair.node("b", &witness).start();
+    b.await_event("election.following", LONG);
+    await_more(&witness, 3);
+    let Pair { primary, standby } = pair;
+    drop(primary);
+    standby.promote();
+    await_more(&witness, 3);
+    witness.assert_fine(&[]);
+    assert_eq!(skipped(&standby, "rewound"), 0);
+    for node in [&a, &b] {
+        assert_eq!(node.events().count("coordination.rewound"), 0);
+    }
+}
