@@ -186,8 +186,8 @@ pub enum Error {
     #[error("no service is named")]
     NoService,
     /// The text names no value, which may be a password.
-    #[error("`--postgres` (CRONKEEPER_POSTGRES) cannot be used: {0}")]
-    PostgresSettings(String),
+    #[error("`{option}` ({variable}) cannot be used: {why}")]
+    ServiceSettings { option: &'static str, variable: &'static str, why: String },
     /// A file for the address of `--listen` cannot be used.
     #[error(transparent)]
     Secret(#[from] SecretError),

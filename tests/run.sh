@@ -43,6 +43,9 @@ need nftables env PATH="$PATH:/usr/sbin:/sbin" bash -c 'command -v nft'
 # A database, and a pool of connections to it. Where systemd runs, the packages also start one of their own.
 need pgbouncer env PATH="$PATH:/usr/sbin" bash -c 'command -v pgbouncer'
 need postgresql bash -c 'ls /usr/lib/postgresql/*/bin/postgres'
+# Members of another store, and the program that administers them.
+need etcd-server command -v etcd
+need etcd-client command -v etcdctl
 # A browser for the page, and the program that drives it.
 need chromium command -v chromium
 need chromium-driver command -v chromedriver

@@ -126,7 +126,7 @@ fn exit(error: &Error) -> Exit {
         Error::StateDir(error) | Error::Solo(SoloError::StateDir(error)) if error.is_configuration() => Exit::Config,
         Error::NoSuchJob { .. }
         | Error::Schedule { .. }
-        | Error::PostgresSettings(_)
+        | Error::ServiceSettings { .. }
         | Error::NoService
         | Error::TimeZone(_)
         | Error::HashedWithoutName
@@ -190,7 +190,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::AuthFile(_) => "for the scheme `digest` a line is `digest:user:password`",
         Error::ZooKeeperOptions(_) => "check the options that begin with `--zookeeper`, and their files",
         Error::NoService => {
-            "set CRONKEEPER_ZOOKEEPER or CRONKEEPER_POSTGRES in the environment file, by default \
+            "set CRONKEEPER_ZOOKEEPER, CRONKEEPER_POSTGRES or CRONKEEPER_ETCD in the environment file, by default \
              /etc/cronkeeper/cronkeeper.env"
         }
         Error::NodeName(_) => "name it with `--node NAME` or CRONKEEPER_NODE",
@@ -242,7 +242,7 @@ fn hint(error: &Error) -> Option<String> {
         | Error::Secret(_)
         | Error::Socket(_)
         | Error::System { .. }
-        | Error::PostgresSettings(_)
+        | Error::ServiceSettings { .. }
         | Error::NotStarted { .. }
         | Error::Stopped(Stopped::Asked) => return None,
     };

@@ -58,6 +58,10 @@ pub const GUIDES: &[Guide] = &[
                 "cronkeeper run --postgres 'host=db1,db2 dbname=ops user=cronkeeper'",
                 "Take part in the cluster of a database of PostgreSQL",
             ),
+            (
+                "cronkeeper run --etcd http://e1:2379,http://e2:2379,http://e3:2379/cronkeeper",
+                "Take part in the cluster below this prefix in etcd",
+            ),
         ],
         exits: &[
             ("0", "the node was asked to stop, and has stopped"),

@@ -1,7 +1,9 @@
 //! Options that `run` and `release` share: the node's name, state directory and coordination service.
 
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,11 +12,11 @@ use uuid::Uuid;
 use super::{Error, credentials, host};
 use crate::api::client::SocketSearch;
 use cronkeeper_cluster::observed::{Heads, Observed, OnTokio};
-use cronkeeper_cluster::postgres::{self, Postgres};
 use cronkeeper_cluster::state_dir::BackendIdentity;
 use cronkeeper_cluster::store::Rewinds;
 use cronkeeper_cluster::zookeeper::connect_string::{ConnectString, ConnectStringError};
 use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector};
+use cronkeeper_cluster::{etcd, postgres};
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::term::NodeName;
 
@@ -26,9 +28,13 @@ pub struct NodeArgs {
     zookeeper: Option<ConnectString>,
     /// A database of PostgreSQL instead of ZooKeeper, as for psql: `host=db1,db2 dbname=ops user=cronkeeper` or
     /// `postgres://cronkeeper@db1/ops`. Keep passwords in a file: `passfile=FILE`
-    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_POSTGRES", hide_env_values = true, value_parser = database)]
+    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_POSTGRES", hide_env_values = true, value_parser = given::<postgres::Settings>)]
     #[arg(conflicts_with = "zookeeper")]
-    postgres: Option<Database>,
+    postgres: Option<Given<postgres::Settings>>,
+    /// Members of etcd instead, `https://e1:2379,https://e2:2379/prefix?cacert=FILE`
+    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ETCD", hide_env_values = true, value_parser = given::<etcd::Settings>)]
+    #[arg(conflicts_with_all = ["zookeeper", "postgres"])]
+    etcd: Option<Given<etcd::Settings>>,
     /// Use a database that may lose acknowledged commits when it fails over; what they may have begun is then skipped
     #[arg(long, env = "CRONKEEPER_ACCEPT_REWIND", value_parser = clap::builder::BoolishValueParser::new())]
     accept_rewind: bool,
@@ -54,19 +60,33 @@ pub(super) fn servers(text: &str) -> Result<ConnectString, String> {
     })
 }
 
-/// The settings of a database, or why they cannot be used. The command line's own message would show a password.
+/// The settings of a service, or why they cannot be used. The command line's own message would show a password.
 #[derive(Clone, Debug)]
-pub(super) struct Database(Result<postgres::Settings, String>);
+pub(super) struct Given<T>(Result<T, String>);
 
-pub(super) fn database(text: &str) -> Result<Database, Infallible> {
-    Ok(Database(text.parse().map_err(|error: postgres::SettingsError| error.to_string())))
+pub(super) fn given<T: FromStr<Err: Display>>(text: &str) -> Result<Given<T>, Infallible> {
+    Ok(Given(text.parse().map_err(|error: T::Err| error.to_string())))
 }
 
-impl Database {
+impl Given<postgres::Settings> {
     /// # Errors
     /// If they cannot be used.
     pub(super) fn settings(&self) -> Result<&postgres::Settings, Error> {
-        self.0.as_ref().map_err(|why| Error::PostgresSettings(why.clone()))
+        self.of("--postgres", "CRONKEEPER_POSTGRES")
+    }
+}
+
+impl Given<etcd::Settings> {
+    /// # Errors
+    /// If they cannot be used.
+    pub(super) fn settings(&self) -> Result<&etcd::Settings, Error> {
+        self.of("--etcd", "CRONKEEPER_ETCD")
+    }
+}
+
+impl<T> Given<T> {
+    fn of(&self, option: &'static str, variable: &'static str) -> Result<&T, Error> {
+        self.0.as_ref().map_err(|why| Error::ServiceSettings { option, variable, why: why.clone() })
     }
 }
 
@@ -75,6 +95,7 @@ impl Database {
 pub(super) enum Named {
     ZooKeeper(ConnectString),
     Postgres(postgres::Settings),
+    Etcd(etcd::Settings),
 }
 
 /// What `--accept-rewind` says.
@@ -82,24 +103,13 @@ pub(super) fn rewinds(is_accepted: bool) -> Rewinds {
     if is_accepted { Rewinds::Accepted } else { Rewinds::Refused }
 }
 
-/// What runs a cluster on PostgreSQL.
-pub(super) type OnPostgres = Observed<Postgres, SystemClock, OnTokio>;
+/// What runs a cluster on a store.
+pub(super) type OnStore<S> = Observed<S, SystemClock, OnTokio>;
 
-/// Sessions with this database; `heads`: what this node was shown there.
-pub(super) fn on_postgres(
-    settings: &postgres::Settings,
-    session_timeout: Duration,
-    rewinds: Rewinds,
-    heads: Arc<Mutex<Heads>>,
-) -> OnPostgres {
-    Observed {
-        store: Postgres::new(settings.clone(), session_timeout, rewinds),
-        clock: SystemClock::default(),
-        spawn: OnTokio,
-        timeout: session_timeout,
-        uuid: Arc::new(Uuid::new_v4),
-        heads,
-    }
+/// Sessions on this store; `heads`: what this node was shown there.
+pub(super) fn on_store<S>(store: S, session_timeout: Duration, heads: Arc<Mutex<Heads>>) -> OnStore<S> {
+    let clock = SystemClock::default();
+    Observed { store, clock, spawn: OnTokio, timeout: session_timeout, uuid: Arc::new(Uuid::new_v4), heads }
 }
 
 impl NodeArgs {
@@ -108,10 +118,11 @@ impl NodeArgs {
     /// # Errors
     /// If its settings cannot be used.
     pub(super) fn named(&self) -> Result<Option<Named>, Error> {
-        Ok(match (&self.zookeeper, &self.postgres) {
-            (Some(connect), _) => Some(Named::ZooKeeper(connect.clone())),
-            (None, Some(database)) => Some(Named::Postgres(database.settings()?.clone())),
-            (None, None) => None,
+        Ok(match (&self.zookeeper, &self.postgres, &self.etcd) {
+            (Some(connect), ..) => Some(Named::ZooKeeper(connect.clone())),
+            (_, Some(given), _) => Some(Named::Postgres(given.settings()?.clone())),
+            (.., Some(given)) => Some(Named::Etcd(given.settings()?.clone())),
+            (None, None, None) => None,
         })
     }
 
@@ -122,7 +133,7 @@ impl NodeArgs {
 
     /// True if the node is one of a cluster.
     pub(super) fn is_in_cluster(&self) -> bool {
-        self.zookeeper.is_some() || self.postgres.is_some()
+        self.zookeeper.is_some() || self.postgres.is_some() || self.etcd.is_some()
     }
 
     /// The node's name, if it was given.
@@ -152,6 +163,7 @@ impl NodeArgs {
             None => BackendIdentity::Solo,
             Some(Named::ZooKeeper(connect)) => BackendIdentity::Zookeeper { chroot: connect.chroot().to_owned() },
             Some(Named::Postgres(settings)) => BackendIdentity::Postgres { database: settings.database() },
+            Some(Named::Etcd(settings)) => BackendIdentity::Etcd { prefix: settings.prefix },
         })
     }
 

@@ -13,8 +13,10 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::node_args::{Named, NodeArgs, on_postgres};
+use super::node_args::{Named, NodeArgs, on_store};
 use super::{Error, Io, leftovers};
+use cronkeeper_cluster::etcd::Etcd;
+use cronkeeper_cluster::postgres::Postgres;
 use cronkeeper_cluster::recipes::{self, KeptSessions, ReleaseError, ReleaseTarget, SessionStore as _};
 use cronkeeper_cluster::solo::{self, Leftovers};
 use cronkeeper_cluster::state_dir::journal::FileJournal;
@@ -126,8 +128,14 @@ pub(super) async fn of_cluster(
             left.release(&connector, connect.to_string(), connect.shown_chroot().to_owned()).await
         }
         Named::Postgres(settings) => {
-            // The dead daemon has used it.
-            let connector = on_postgres(settings, SESSION_TIMEOUT, Rewinds::Accepted, Arc::default());
+            // The dead daemon has used it, as below.
+            let store = Postgres::new(settings.clone(), SESSION_TIMEOUT, Rewinds::Accepted);
+            let connector = on_store(store, SESSION_TIMEOUT, Arc::default());
+            left.release(&connector, settings.to_string(), "/".to_owned()).await
+        }
+        Named::Etcd(settings) => {
+            let store = Etcd::new(settings.clone(), SESSION_TIMEOUT, Rewinds::Accepted);
+            let connector = on_store(store, SESSION_TIMEOUT, Arc::default());
             left.release(&connector, settings.to_string(), "/".to_owned()).await
         }
     }

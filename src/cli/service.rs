@@ -13,13 +13,15 @@ use clap::builder::{BoolishValueParser, TypedValueParser as _};
 
 use super::environment::{self, BadVariable};
 use super::lock_failure::LockFailure;
-use super::node_args::{Database, OnPostgres, database, on_postgres, rewinds, servers};
+use super::node_args::{Given, OnStore, given, on_store, rewinds, servers};
 use super::progress::announced;
 use super::{Error, credentials, guide};
 use crate::option_file::OptionName;
-use cronkeeper_cluster::postgres::{self, Entered};
+use cronkeeper_cluster::etcd::{self, Etcd};
+use cronkeeper_cluster::postgres::{self, Entered, Postgres};
 use cronkeeper_cluster::recipes::SessionError;
 use cronkeeper_cluster::safe_path::{self, Refusal, Wanted};
+use cronkeeper_cluster::store::{Rewinds, Store};
 use cronkeeper_cluster::tree::{self, Connect, ConnectError, Session as _};
 use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
 use cronkeeper_cluster::zookeeper::session::diagnosis::Patience;
@@ -55,9 +57,13 @@ pub struct ServiceArgs {
     zookeeper: Option<ConnectString>,
     /// A database of PostgreSQL instead, as for psql: `host=db1,db2 dbname=ops user=cronkeeper` or
     /// `postgres://cronkeeper@db1/ops` [default: that of the environment file]
-    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_POSTGRES", hide_env_values = true, value_parser = database)]
+    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_POSTGRES", hide_env_values = true, value_parser = given::<postgres::Settings>)]
     #[arg(conflicts_with = "zookeeper")]
-    postgres: Option<Database>,
+    postgres: Option<Given<postgres::Settings>>,
+    /// Members of etcd instead, `https://e1:2379,https://e2:2379/prefix?cacert=FILE` [default: those of the environment file]
+    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ETCD", hide_env_values = true, value_parser = given::<etcd::Settings>)]
+    #[arg(conflicts_with_all = ["zookeeper", "postgres"])]
+    etcd: Option<Given<etcd::Settings>>,
     /// Use a database that may lose acknowledged commits when it fails over; a fencing token may then be given twice
     #[arg(long, env = "CRONKEEPER_ACCEPT_REWIND", value_parser = BoolishValueParser::new())]
     accept_rewind: bool,
@@ -97,7 +103,7 @@ pub(super) trait Reach: Connect {
     }
 
     /// Looks at the service, if that can be done without a session.
-    fn look(&self) -> impl Future<Output = Result<Option<Entered>, ConnectError>> {
+    fn look(&self) -> impl Future<Output = Result<Option<Looked>, ConnectError>> {
         std::future::ready(Ok(None))
     }
 
@@ -141,9 +147,33 @@ impl Reach for Ensemble {
     }
 }
 
-impl Reach for OnPostgres {
-    async fn look(&self) -> Result<Option<Entered>, ConnectError> {
-        self.store.look().await.map(Some)
+/// What a store says of itself.
+pub(super) struct Looked {
+    worth: Worth,
+    /// What a node would find.
+    next: &'static str,
+}
+
+impl Reach for OnStore<Etcd> {
+    async fn look(&self) -> Result<Option<Looked>, ConnectError> {
+        let worth = self.store.look().await?;
+        Ok(Some(Looked { worth, next: "a node would get a session" }))
+    }
+
+    fn shown(&self) -> String {
+        self.store.settings().to_string()
+    }
+
+    fn close(session: Self::Session) -> impl Future<Output = ()> {
+        session.close()
+    }
+}
+
+impl Reach for OnStore<Postgres> {
+    async fn look(&self) -> Result<Option<Looked>, ConnectError> {
+        let Entered { worth, existed } = self.store.look().await?;
+        let next = if existed { "the cluster's schema is there" } else { "a node would make the schema" };
+        Ok(Some(Looked { worth, next }))
     }
 
     fn shown(&self) -> String {
@@ -166,7 +196,8 @@ pub(super) struct Service<C> {
 /// The service that the settings name.
 pub(super) enum AnyService {
     ZooKeeper(Service<Ensemble>),
-    Postgres(Service<OnPostgres>),
+    Postgres(Service<OnStore<Postgres>>),
+    Etcd(Service<OnStore<Etcd>>),
 }
 
 /// Does the same on whichever service it is.
@@ -175,6 +206,7 @@ macro_rules! on_service {
         match $service {
             $crate::cli::service::AnyService::ZooKeeper($name) => $done,
             $crate::cli::service::AnyService::Postgres($name) => $done,
+            $crate::cli::service::AnyService::Etcd($name) => $done,
         }
     };
 }
@@ -187,31 +219,51 @@ impl ServiceArgs {
         if let Some(connect) = &self.zookeeper {
             return self.ensemble(connect.clone(), &self.credentials, None).map(Some);
         }
-        if let Some(database) = &self.postgres {
-            return Ok(Some(self.database(database.settings()?, None, false)));
+        if let Some(given) = &self.postgres {
+            return self.on(None, false, |how| how.postgres(given.settings()?)).map(Some);
+        }
+        if let Some(given) = &self.etcd {
+            return self.on(None, false, |how| how.etcd(given.settings()?)).map(Some);
         }
         let settings = self.environment_file()?;
         let timeout = settings.get(TIMEOUT);
         let timeout = timeout.map(|setting| self.parsed(TIMEOUT, setting, duration::parse)).transpose()?;
-        match (settings.get(SERVERS), settings.get(DATABASE)) {
-            (None, None) => Ok(None),
-            (Some(_), Some(Setting { line, .. })) => {
-                let (path, line) = (self.environment_file.clone(), *line);
-                let why = format!("{SERVERS} and {DATABASE} name two services; keep one");
-                Err(LockFailure::EnvironmentLine { path, line, why }.into())
-            }
-            (Some(setting), None) => {
-                let connect = self.parsed(SERVERS, setting, servers)?;
-                let credentials = credentials::Args::of_settings(|name| settings.get(name).map(|it| it.value.clone()));
-                self.ensemble(connect, &credentials, timeout).map(Some)
-            }
-            (None, Some(setting)) => {
-                let parse = |text: &str| text.parse::<postgres::Settings>();
-                let accepted = settings.get(ACCEPT_REWIND).map(|setting| self.parsed(ACCEPT_REWIND, setting, boolish));
-                let accept_rewind = accepted.transpose()?.unwrap_or(false);
-                Ok(Some(self.database(&self.parsed(DATABASE, setting, parse)?, timeout, accept_rewind)))
-            }
+        let accepted = settings.get(ACCEPT_REWIND).map(|setting| self.parsed(ACCEPT_REWIND, setting, boolish));
+        let accepted = accepted.transpose()?.unwrap_or(false);
+        let mut named = [SERVERS, DATABASE, MEMBERS].into_iter().filter_map(|name| Some((name, settings.get(name)?)));
+        let Some((name, setting)) = named.next() else { return Ok(None) };
+        if let Some((other, Setting { line, .. })) = named.next() {
+            let (path, line) = (self.environment_file.clone(), *line);
+            let why = format!("{name} and {other} name two services; keep one");
+            return Err(LockFailure::EnvironmentLine { path, line, why }.into());
         }
+        let service = match name {
+            DATABASE => {
+                let settings = self.parsed(name, setting, str::parse::<postgres::Settings>)?;
+                self.on(timeout, accepted, |how| how.postgres(&settings))
+            }
+            MEMBERS => {
+                let settings = self.parsed(name, setting, str::parse::<etcd::Settings>)?;
+                self.on(timeout, accepted, |how| how.etcd(&settings))
+            }
+            _ => {
+                let connect = self.parsed(name, setting, servers)?;
+                let credentials = credentials::Args::of_settings(|name| settings.get(name).map(|it| it.value.clone()));
+                self.ensemble(connect, &credentials, timeout)
+            }
+        };
+        service.map(Some)
+    }
+
+    /// A service on a store, used as the options say, or else these settings of the environment file.
+    fn on(
+        &self,
+        session_timeout: Option<Duration>,
+        accept_rewind: bool,
+        service: impl FnOnce(HowUsed) -> Result<AnyService, Error>,
+    ) -> Result<AnyService, Error> {
+        let session_timeout = self.session_timeout.or(session_timeout).unwrap_or(SESSION_TIMEOUT);
+        service(HowUsed { session_timeout, rewinds: rewinds(self.accept_rewind || accept_rewind) })
     }
 
     fn ensemble(
@@ -230,18 +282,6 @@ impl ServiceArgs {
         let auth_file = credentials.auth_file().map(Path::to_owned);
         let znodes = Box::new(Znodes(Connector::closing(settings).map_err(Error::ZooKeeperOptions)?));
         Ok(AnyService::ZooKeeper(Service { connector: Ensemble { znodes, connect }, session_timeout, auth_file }))
-    }
-
-    fn database(
-        &self,
-        settings: &postgres::Settings,
-        session_timeout: Option<Duration>,
-        accept_rewind: bool,
-    ) -> AnyService {
-        let session_timeout = self.session_timeout.or(session_timeout).unwrap_or(SESSION_TIMEOUT);
-        let rewinds = rewinds(self.accept_rewind || accept_rewind);
-        let connector = on_postgres(settings, session_timeout, rewinds, Arc::default());
-        AnyService::Postgres(Service { connector, session_timeout, auth_file: None })
     }
 
     /// The service, for commands that cannot do without.
@@ -282,9 +322,31 @@ impl ServiceArgs {
     }
 }
 
+/// How a store is used.
+struct HowUsed {
+    session_timeout: Duration,
+    rewinds: Rewinds,
+}
+
+impl HowUsed {
+    fn postgres(self, settings: &postgres::Settings) -> Result<AnyService, Error> {
+        Ok(AnyService::Postgres(self.on(Postgres::new(settings.clone(), self.session_timeout, self.rewinds))))
+    }
+
+    fn etcd(self, settings: &etcd::Settings) -> Result<AnyService, Error> {
+        Ok(AnyService::Etcd(self.on(Etcd::new(settings.clone(), self.session_timeout, self.rewinds))))
+    }
+
+    fn on<S: Store>(&self, store: S) -> Service<OnStore<S>> {
+        let connector = on_store(store, self.session_timeout, Arc::default());
+        Service { connector, session_timeout: self.session_timeout, auth_file: None }
+    }
+}
+
 /// The settings of the environment file that this module reads itself.
 const SERVERS: &str = "CRONKEEPER_ZOOKEEPER";
 const DATABASE: &str = "CRONKEEPER_POSTGRES";
+const MEMBERS: &str = "CRONKEEPER_ETCD";
 const ACCEPT_REWIND: &str = "CRONKEEPER_ACCEPT_REWIND";
 const TIMEOUT: &str = "CRONKEEPER_SESSION_TIMEOUT";
 
@@ -404,9 +466,8 @@ impl<C: Reach> Service<C> {
         let service = format!("{} at {}", C::Session::SERVICE, self.connector.shown());
         let looked = tokio::time::timeout(LOOK_WITHIN, self.connector.look()).await;
         match looked.unwrap_or_else(|_| Err(ConnectError::Unreachable(self.connector.no_answer()))) {
-            Ok(Some(Entered { worth, existed })) => {
+            Ok(Some(Looked { worth, next })) => {
                 let Worth { service: version, durability, .. } = worth;
-                let next = if existed { "the cluster's schema is there" } else { "a node would make the schema" };
                 Ok(format!("{version} at {}: {next}; {durability}", self.connector.shown()))
             }
             Ok(None) => {

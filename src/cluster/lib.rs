@@ -37,6 +37,12 @@ pub mod memory;
 /// A store in a file of SQLite.
 pub mod sqlite;
 
+/// TLS to stores.
+mod tls;
+
+/// A store in etcd.
+pub mod etcd;
+
 /// A store in a database of PostgreSQL.
 pub mod postgres;
 

@@ -301,7 +301,9 @@ pub fn make_folder(path: &Path) -> Result<(), StateDirError> {
 fn take_lock(directory: &Path, belongs: &BackendIdentity, node: &NodeName) -> Result<FileLock, StateDirError> {
     let path = directory.join("lock");
     let kind = match belongs {
-        BackendIdentity::Zookeeper { .. } | BackendIdentity::Postgres { .. } => Kind::Exclusive,
+        BackendIdentity::Zookeeper { .. } | BackendIdentity::Postgres { .. } | BackendIdentity::Etcd { .. } => {
+            Kind::Exclusive
+        }
         BackendIdentity::Solo => Kind::Shared,
     };
     let failed = |source| StateDirError::Write { path: path.clone(), source };

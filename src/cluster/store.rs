@@ -51,9 +51,9 @@ pub struct Op {
     pub then: Then,
 }
 
-/// As many operations as etcd takes by default. One change may have some eighty: an end leaves a link for
-/// each of up to 64 jobs that run after it.
-pub const LEAST_OPERATIONS: usize = 128;
+/// As many operations as etcd takes by default, where one of 128 is the store's own. One change may have some eighty: an end
+/// leaves a link for each of up to 64 jobs that run after it.
+pub const LEAST_OPERATIONS: usize = 127;
 /// Two history records at their largest, and the record of a session.
 pub const LEAST_BYTES: usize = 128 << 10;
 /// Of so many commits, the newest, a store keeps the nonces at least.

@@ -1,5 +1,6 @@
 //! The real backends, for the promises.
 
+pub mod etcd;
 mod on_store;
 pub mod postgres;
 pub mod solo;
@@ -12,6 +13,7 @@ macro_rules! on_every_backend {
         on_backend!(solo: $($promise),+);
         on_backend!(sqlite: $($promise),+);
         on_backend!(postgres: $($promise),+);
+        on_backend!(etcd: $($promise),+);
         on_backend!(zookeeper: $($promise),+);
     };
 }

@@ -7,5 +7,5 @@
 
 mod failover;
 mod nemesis;
-mod nodes;
+mod pool;
 mod settings;

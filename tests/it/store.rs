@@ -8,6 +8,7 @@ mod reads;
 
 use std::path::PathBuf;
 
+use cronkeeper_cluster::etcd::Etcd;
 use cronkeeper_cluster::memory::Memory;
 use cronkeeper_cluster::postgres::{Postgres, SCHEMA};
 use cronkeeper_cluster::sqlite::Sqlite;
@@ -18,6 +19,7 @@ use cronkeeper_cluster::tree::Revision;
 use cronkeeper_core::run::Version;
 
 use crate::support::LONG as PATIENCE;
+use crate::support::etcd;
 use crate::support::postgres::{Database, shared};
 
 /// Where a store is.
@@ -61,6 +63,20 @@ impl Place for InDatabase {
     }
 }
 
+struct InEtcd(String);
+
+impl Place for InEtcd {
+    type Store = Etcd;
+
+    fn client(&self) -> Etcd {
+        Etcd::new(etcd::settings(&self.0), PATIENCE, Rewinds::Refused)
+    }
+}
+
+fn in_etcd() -> InEtcd {
+    InEtcd(etcd::shared().place())
+}
+
 fn in_database() -> InDatabase {
     let database = shared().database();
     // A node's session makes it before it commits.
@@ -85,6 +101,9 @@ macro_rules! on_every_store {
         }
         mod sqlite {
             $(#[tokio::test] async fn $promise() { super::$promise(crate::store::in_file()).await; })+
+        }
+        mod etcd {
+            $(#[tokio::test] async fn $promise() { super::$promise(crate::store::in_etcd()).await; })+
         }
         mod postgres {
             $(#[tokio::test] async fn $promise() { super::$promise(crate::store::in_database()).await; })+

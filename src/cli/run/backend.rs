@@ -9,16 +9,17 @@ use uuid::Uuid;
 
 use super::{Args, Startup};
 use crate::accounts::Account;
-use crate::cli::node_args::{Named, on_postgres};
+use crate::cli::node_args::{Named, on_store};
 use crate::cli::{Error, host, leftovers};
 use crate::warden::begins;
+use cronkeeper_cluster::etcd::{self, Etcd};
 use cronkeeper_cluster::observed::Heads;
-use cronkeeper_cluster::postgres;
+use cronkeeper_cluster::postgres::{self, Postgres};
 use cronkeeper_cluster::recipes::{self, KeptSessions, LedgerReader, NodeIdentity, Options};
 use cronkeeper_cluster::solo::{self, HeldLocks, Leftovers, LocksOfJobs};
 use cronkeeper_cluster::state_dir::journal::FileJournal;
 use cronkeeper_cluster::state_dir::{StateDir, note_head};
-use cronkeeper_cluster::store::Rewinds;
+use cronkeeper_cluster::store::{Rewinds, Store};
 use cronkeeper_cluster::tree::{Connect, Lend};
 use cronkeeper_cluster::zookeeper::Znodes;
 use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
@@ -60,6 +61,7 @@ pub(super) struct Cluster {
 enum Service {
     ZooKeeper { connector: Box<Connector>, asides: [Aside; 2], connect: ConnectString },
     Postgres { settings: postgres::Settings, session_timeout: Duration, rewinds: Rewinds },
+    Etcd { settings: etcd::Settings, session_timeout: Duration, rewinds: Rewinds },
 }
 
 /// A running backend.
@@ -101,6 +103,9 @@ impl Backend {
             Some(Named::Postgres(settings)) => {
                 Service::Postgres { settings, session_timeout: args.session_timeout, rewinds: args.node.rewinds() }
             }
+            Some(Named::Etcd(settings)) => {
+                Service::Etcd { settings, session_timeout: args.session_timeout, rewinds: args.node.rewinds() }
+            }
         };
         let state = StateDir::open(state_dir, identity, node)?;
         state.note_node(node)?;
@@ -116,6 +121,7 @@ impl Backend {
             Self::Cluster(cluster) => match cluster.service {
                 Service::ZooKeeper { .. } => "zookeeper",
                 Service::Postgres { .. } => "postgres",
+                Service::Etcd { .. } => "etcd",
             },
         }
     }
@@ -162,11 +168,12 @@ impl Cluster {
                 Ok(member.start(Znodes(*connector), asides.map(Znodes), root, service))
             }
             Service::Postgres { settings, session_timeout, rewinds } => {
-                let heads = Arc::new(Mutex::new(Heads::since(member.state.head()?)));
-                tokio::spawn(keep_head(Arc::downgrade(&heads), member.state.path().to_owned()));
-                let on_postgres = || on_postgres(&settings, session_timeout, rewinds, Arc::clone(&heads));
-                let asides = [on_postgres(), on_postgres()];
-                Ok(member.start(on_postgres(), asides, "/".to_owned(), settings.to_string()))
+                let store = || Postgres::new(settings.clone(), session_timeout, rewinds);
+                member.start_on(store, session_timeout, settings.to_string())
+            }
+            Service::Etcd { settings, session_timeout, rewinds } => {
+                let store = || Etcd::new(settings.clone(), session_timeout, rewinds);
+                member.start_on(store, session_timeout, settings.to_string())
             }
         }
     }
@@ -203,6 +210,20 @@ struct Member {
 }
 
 impl Member {
+    /// Starts the recipes on a store, with a client of its own for each session. `service` is for messages.
+    fn start_on<S: Store>(
+        self,
+        store: impl Fn() -> S,
+        session_timeout: Duration,
+        service: String,
+    ) -> Result<Started, Error> {
+        let heads = Arc::new(Mutex::new(Heads::since(self.state.head()?)));
+        tokio::spawn(keep_head(Arc::downgrade(&heads), self.state.path().to_owned()));
+        let session = || on_store(store(), session_timeout, Arc::clone(&heads));
+        let asides = [session(), session()];
+        Ok(self.start(session(), asides, "/".to_owned(), service))
+    }
+
     /// Starts the recipes. `root` and `service` are for messages.
     fn start<C: Connect, L: Lend>(self, connect: C, asides: [L; 2], root: String, service: String) -> Started {
         let Self { state, node, forget_after, journal, recovered } = self;

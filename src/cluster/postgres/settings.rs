@@ -13,8 +13,9 @@ use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
 
-use super::tls::{Tls, TlsError, Trust};
+use super::tls::Tls;
 use crate::safe_path::{self, Refusal, Wanted};
+use crate::tls::{self, Identity, TlsError, Trust};
 
 /// Where Debian's and most other servers have their socket, for settings that name no host.
 const SOCKETS: &str = "/var/run/postgresql";
@@ -133,8 +134,8 @@ pub enum SettingsError {
     HalfIdentity,
     #[error("{path}: {refusal}", path = path.display())]
     File { path: PathBuf, refusal: Refusal },
-    #[error(transparent)]
-    Tls(#[from] TlsError),
+    #[error("`{keys}`: {source}")]
+    Tls { keys: &'static str, source: TlsError },
 }
 
 impl Mode {
@@ -351,10 +352,16 @@ impl Settings {
             _ => Trust::Anybody,
         };
         let identity = match (&self.files.certificate, &self.files.key) {
-            (Some(certificate), Some(key)) => Some((read(certificate, Wanted::Trusted)?, read(key, Wanted::Secret)?)),
+            (Some(certificate), Some(key)) => {
+                Some(Identity { certificate: read(certificate, Wanted::Trusted)?, key: read(key, Wanted::Secret)? })
+            }
             _ => None,
         };
-        Ok(Login { config, tls: Tls::new(trust, identity)? })
+        let tls = tls::client(trust, identity).map_err(|source| match source {
+            TlsError::Authorities(_) => SettingsError::Tls { keys: "sslrootcert", source },
+            TlsError::Identity(_) => SettingsError::Tls { keys: "sslcert, sslkey", source },
+        })?;
+        Ok(Login { config, tls: Tls(tls) })
     }
 
     /// The password of `PGPASSWORD` or of a file, in libpq's order.

@@ -1,7 +1,5 @@
-//! TLS to PostgreSQL by rustls, trusting what `sslmode` says.
+//! How tokio-postgres encrypts its connections: by rustls.
 
-use std::fmt;
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,132 +10,12 @@ use tokio_postgres::Socket;
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream as Encrypted;
-use tokio_rustls::rustls::client::WebPkiServerVerifier;
-use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use tokio_rustls::rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-};
-
-/// Whose certificate a server may have. The authorities are PEM.
-pub enum Trust {
-    /// Only eavesdroppers are kept out, not somebody in between.
-    Anybody,
-    /// Signed by one of these authorities, for whatever name.
-    Signed(Vec<u8>),
-    /// Signed by one of them for the host's name.
-    Named(Vec<u8>),
-}
-
-/// Certificates that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    #[error("`sslrootcert` has no certificate that can be used: {0}")]
-    Authorities(String),
-    #[error("`sslcert` and `sslkey` cannot be used: {0}")]
-    Identity(String),
-}
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 /// Encrypts connections.
 #[derive(Clone)]
-pub struct Tls(Arc<ClientConfig>);
-
-impl Tls {
-    /// With a certificate and its key (PEM), if the server asks for one.
-    ///
-    /// # Errors
-    /// If a certificate or the key cannot be used.
-    pub fn new(trust: Trust, identity: Option<(Vec<u8>, Vec<u8>)>) -> Result<Self, TlsError> {
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let verifier: Arc<dyn ServerCertVerifier> = match trust {
-            Trust::Anybody => Arc::new(Lenient { provider: Arc::clone(&provider), chain: None }),
-            Trust::Signed(pem) => {
-                let chain = Some(chain(&pem, &provider)?);
-                Arc::new(Lenient { provider: Arc::clone(&provider), chain })
-            }
-            Trust::Named(pem) => chain(&pem, &provider)?,
-        };
-        let identity_error = |error: &dyn fmt::Display| TlsError::Identity(error.to_string());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| identity_error(&error))?
-            .dangerous()
-            .with_custom_certificate_verifier(verifier);
-        let config = match identity {
-            None => config.with_no_client_auth(),
-            Some((certificate, key)) => {
-                let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&certificate).collect();
-                let certificates = certificates.map_err(|error| identity_error(&error))?;
-                let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| identity_error(&error))?;
-                config.with_client_auth_cert(certificates, key).map_err(|error| identity_error(&error))?
-            }
-        };
-        Ok(Self(Arc::new(config)))
-    }
-}
-
-/// Checks that a certificate is signed by one of these authorities, for the host's name.
-fn chain(pem: &[u8], provider: &Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
-    let failed = |error: &dyn fmt::Display| TlsError::Authorities(error.to_string());
-    let mut authorities = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem) {
-        authorities.add(certificate.map_err(|error| failed(&error))?).map_err(|error| failed(&error))?;
-    }
-    WebPkiServerVerifier::builder_with_provider(Arc::new(authorities), Arc::clone(provider))
-        .build()
-        .map_err(|error| failed(&error))
-}
-
-/// Accepts what libpq accepts without `verify-full`.
-#[derive(Debug)]
-struct Lenient {
-    provider: Arc<CryptoProvider>,
-    /// Absent: whoever signed it.
-    chain: Option<Arc<WebPkiServerVerifier>>,
-}
-
-impl ServerCertVerifier for Lenient {
-    fn verify_server_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
-        match chain.verify_server_cert(certificate, intermediates, name, ocsp, now) {
-            Err(Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => Ok(ServerCertVerified::assertion()),
-            verified => verified,
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
-}
+pub struct Tls(pub Arc<ClientConfig>);
 
 /// Makes the handshake with one host.
 pub struct ToHost {

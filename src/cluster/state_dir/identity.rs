@@ -19,6 +19,8 @@ pub enum BackendIdentity {
     },
     /// A database of PostgreSQL.
     Postgres { database: String },
+    /// etcd, below the prefix of all keys.
+    Etcd { prefix: String },
     /// A single host, without a service.
     Solo,
 }
@@ -29,6 +31,7 @@ impl BackendIdentity {
         match self {
             Self::Zookeeper { .. } => Some("--zookeeper (CRONKEEPER_ZOOKEEPER)"),
             Self::Postgres { .. } => Some("--postgres (CRONKEEPER_POSTGRES)"),
+            Self::Etcd { .. } => Some("--etcd (CRONKEEPER_ETCD)"),
             Self::Solo => None,
         }
     }
@@ -45,6 +48,7 @@ impl fmt::Display for BackendIdentity {
             Self::Zookeeper { chroot } if chroot.is_empty() => f.write_str("ZooKeeper's root"),
             Self::Zookeeper { chroot } => write!(f, "ZooKeeper under `{chroot}`"),
             Self::Postgres { database } => write!(f, "PostgreSQL's database `{database}`"),
+            Self::Etcd { prefix } => write!(f, "etcd under `{prefix}`"),
             Self::Solo => f.write_str("the solo backend (no --zookeeper)"),
         }
     }

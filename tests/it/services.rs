@@ -1,0 +1,174 @@
+//! Nodes and clients of locks on the services that the cluster keeps its sessions on by itself: one suite for all.
+
+use std::process::Stdio;
+
+use jiff::Timestamp;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::command::{CRONKEEPER, command, run, texts};
+use crate::support::etcd as etcd_servers;
+use crate::support::node::{Node, Spec};
+use crate::support::postgres as postgres_servers;
+use crate::support::process::Process;
+use crate::support::scratch::Scratch;
+use crate::support::witness::Witness;
+use crate::support::{LONG, until};
+
+/// As in the tests on ZooKeeper: shorter ones a loaded machine does not keep.
+const TIMEOUT: &str = "4s";
+
+/// The place of a cluster in a service.
+struct Place {
+    option: &'static str,
+    variable: &'static str,
+    connect: String,
+    /// Removed from its server when the test ends.
+    _database: Option<postgres_servers::Database<'static>>,
+}
+
+fn in_postgres() -> Place {
+    let database = postgres_servers::shared().database();
+    let connect = database.connect_string();
+    Place { option: "--postgres", variable: "CRONKEEPER_POSTGRES", connect, _database: Some(database) }
+}
+
+fn in_etcd() -> Place {
+    let connect = etcd_servers::shared().place();
+    Place { option: "--etcd", variable: "CRONKEEPER_ETCD", connect, _database: None }
+}
+
+/// Makes a test of each function on each service.
+macro_rules! on_every_service {
+    ($($test:ident),+ $(,)?) => {
+        mod postgres {
+            $(#[test] fn $test() { super::$test(&super::in_postgres()); })+
+        }
+        mod etcd {
+            $(#[test] fn $test() { super::$test(&super::in_etcd()); })+
+        }
+    };
+}
+
+on_every_service!(
+    when_the_leader_dies_the_next_one_leads_and_no_occurrence_is_doubled_or_lost,
+    a_leader_that_is_asked_to_stop_is_followed_at_once,
+    one_client_at_a_time_holds_a_lock_even_if_one_is_killed,
+    locks_latches_and_barriers_are_in_the_service,
+    check_says_that_a_node_could_use_it,
+);
+
+impl Place {
+    fn node(&self, name: &str, jobs: &str) -> Node {
+        let spec = Spec::new(CRONKEEPER, name).on_service(&[self.option.to_owned(), self.connect.clone()]);
+        let spec = spec.env("CRONKEEPER_ACCEPT_REWIND", "true");
+        spec.option("--session-timeout", TIMEOUT).jobs(jobs).start()
+    }
+
+    /// What a command prints that uses the service.
+    fn call(&self, line: &[&str]) -> String {
+        let service = [self.option, &self.connect, "--accept-rewind"];
+        let (code, out, err) = texts(&run(&[&line[..1], &service, &line[1..]].concat()));
+        assert_eq!(code, Some(0), "{line:?}: {err}");
+        out
+    }
+}
+
+fn when_the_leader_dies_the_next_one_leads_and_no_occurrence_is_doubled_or_lost(place: &Place) {
+    let witness = Witness::new();
+    let jobs = format!("jobs:\n  tick:\n    schedule: '* * * * * *'\n    command: {}\n", witness.command(&[]));
+    let a = place.node("a", &jobs);
+    a.await_event("leader.elected", LONG);
+    let b = place.node("b", &jobs);
+    b.await_event("election.following", LONG);
+    until("the first leader's jobs run", || witness.entries().len() > 2);
+    a.kill9();
+    b.await_event("leader.elected", LONG);
+    let seen = witness.entries().len();
+    until("the next leader's jobs run", || witness.entries().len() > seen + 2);
+    let runtime = b.spec().runtime_dir();
+    let runtime = runtime.to_str().expect("the path is text");
+    let (code, out, err) = texts(&run(&["history", "tick", "-n", "1000", "--json", "--runtime-dir", runtime]));
+    b.signal(Signal::TERM);
+    assert_eq!(b.wait_exit(LONG).code(), Some(0));
+    witness.assert_fine(&[]);
+    // Each second between the first and the last has its run or its skip.
+    assert!(code.is_some_and(|code| code < 2), "{err}");
+    let records: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    let time = |value: &Value| value.as_str().and_then(|text| text.parse::<Timestamp>().ok()).map(Timestamp::as_second);
+    let (mut counted, mut first, mut last) = (0, i64::MAX, i64::MIN);
+    for record in &records {
+        let due = time(&record["scheduled_at"]);
+        let (from, to) = (time(&record["first"]).or(due), time(&record["last"]).or(due));
+        (first, last) = (first.min(from.expect("it has a time")), last.max(to.expect("it has a time")));
+        counted += record["count"].as_i64().unwrap_or(1);
+    }
+    assert_eq!(counted, last - first + 1, "{records:#?}");
+}
+
+fn a_leader_that_is_asked_to_stop_is_followed_at_once(place: &Place) {
+    let a = place.node("a", "jobs: {}\n");
+    a.await_event("leader.elected", LONG);
+    let b = place.node("b", "jobs: {}\n");
+    b.await_event("election.following", LONG);
+    a.signal(Signal::TERM);
+    assert_eq!(a.wait_exit(LONG).code(), Some(0));
+    b.await_event("leader.elected", LONG);
+}
+
+fn one_client_at_a_time_holds_a_lock_even_if_one_is_killed(place: &Place) {
+    let dir = Scratch::new("lock");
+    let file = dir.path().join("holders");
+    // Says when it holds the lock; two at once would show.
+    let hold = format!("echo begin >>{0}; sleep 0.05; echo end >>{0}", file.display());
+    let client = || {
+        let line = ["lock", "/locks/orders", "--", "sh", "-c", &hold];
+        Process::spawn(CRONKEEPER, |spawned| {
+            spawned.args(command(&line).get_args()).env(place.variable, &place.connect);
+            spawned.env("CRONKEEPER_ACCEPT_REWIND", "true");
+            spawned.env("CRONKEEPER_SESSION_TIMEOUT", TIMEOUT).env_remove("CRONKEEPER_LONG");
+            spawned.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        })
+        .expect("cronkeeper can be started")
+    };
+    let clients: Vec<Process> = (0..12).map(|_| client()).collect();
+    clients[3].signal(Signal::KILL);
+    for client in &clients {
+        assert!(client.wait_exit(LONG).is_some(), "a client waits forever");
+    }
+    let lines = std::fs::read_to_string(&file).expect("somebody held it");
+    let mut lines = lines.lines().peekable();
+    let mut holders = 0;
+    while let Some(line) = lines.next() {
+        assert_eq!(line, "begin");
+        // Who was killed did not get to its end.
+        if lines.next_if_eq(&"end").is_some() {
+            holders += 1;
+        }
+    }
+    assert!((11..=12).contains(&holders), "{holders}");
+}
+
+fn locks_latches_and_barriers_are_in_the_service(place: &Place) {
+    let listed = place.call(&[
+        "lock",
+        "/locks/a",
+        "--",
+        CRONKEEPER,
+        "locks",
+        place.option,
+        &place.connect,
+        "--accept-rewind",
+        "--json",
+    ]);
+    assert!(listed.contains(r#""path":"/locks/a""#), "{listed}");
+    assert_eq!(place.call(&["latch", "/latches/a", "--count", "2", "down"]), "1 to go\n");
+    place.call(&["latch", "/latches/a", "--count", "2", "down"]);
+    place.call(&["latch", "/latches/a", "--count", "2"]);
+    place.call(&["barrier", "/barriers/a", "--parties", "1"]);
+}
+
+fn check_says_that_a_node_could_use_it(place: &Place) {
+    let said = place.call(&["check", "--service"]);
+    assert!(said.contains("acknowledged commits") || said.contains("each commit is on"), "{said}");
+}
