@@ -40,6 +40,7 @@ pub mod run;
 pub mod schema;
 pub mod service;
 pub mod status;
+mod stores;
 mod table;
 pub mod trigger;
 mod wait;

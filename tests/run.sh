@@ -46,6 +46,9 @@ need postgresql bash -c 'ls /usr/lib/postgresql/*/bin/postgres'
 # Members of another store, and the program that administers them.
 need etcd-server command -v etcd
 need etcd-client command -v etcdctl
+# A server of another store, and what watches it. Where systemd runs, the packages also start one each.
+need redis-server command -v redis-server
+need redis-sentinel command -v redis-sentinel
 # A browser for the page, and the program that drives it.
 need chromium command -v chromium
 need chromium-driver command -v chromedriver

@@ -190,7 +190,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::AuthFile(_) => "for the scheme `digest` a line is `digest:user:password`",
         Error::ZooKeeperOptions(_) => "check the options that begin with `--zookeeper`, and their files",
         Error::NoService => {
-            "set CRONKEEPER_ZOOKEEPER, CRONKEEPER_POSTGRES or CRONKEEPER_ETCD in the environment file, by default \
+            "set CRONKEEPER_ZOOKEEPER, CRONKEEPER_POSTGRES, CRONKEEPER_ETCD or CRONKEEPER_REDIS in the environment file, by default \
              /etc/cronkeeper/cronkeeper.env"
         }
         Error::NodeName(_) => "name it with `--node NAME` or CRONKEEPER_NODE",

@@ -62,6 +62,7 @@ pub const GUIDES: &[Guide] = &[
                 "cronkeeper run --etcd http://e1:2379,http://e2:2379,http://e3:2379/cronkeeper",
                 "Take part in the cluster below this prefix in etcd",
             ),
+            ("cronkeeper run --redis redis://r1:6379/0", "Take part in the cluster in this database of Redis"),
         ],
         exits: &[
             ("0", "the node was asked to stop, and has stopped"),

@@ -149,7 +149,7 @@ impl LockFailure {
                  takes only so many at once (`jute.maxbuffer`, about 1 MB by default)"
             }
             Self::NoServers { .. } => {
-                "name them with `--zookeeper`, `--postgres` or `--etcd`, CRONKEEPER_ZOOKEEPER, CRONKEEPER_POSTGRES or CRONKEEPER_ETCD, or in the environment file"
+                "name them with `--zookeeper`, `--postgres`, `--etcd` or `--redis`, with the variables of these options, or in the environment file"
             }
             Self::EnvironmentFile { .. } => {
                 "run as a user that can read it, name the servers with `--zookeeper`, or lock a file with `--file`"

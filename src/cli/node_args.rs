@@ -1,23 +1,15 @@
 //! Options that `run` and `release` share: the node's name, state directory and coordination service.
 
-use std::convert::Infallible;
-use std::fmt::Display;
 use std::path::PathBuf;
-use std::str::FromStr;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use uuid::Uuid;
-
+use super::stores::{NamedStore, StoreArgs};
 use super::{Error, credentials, host};
 use crate::api::client::SocketSearch;
-use cronkeeper_cluster::observed::{Heads, Observed, OnTokio};
 use cronkeeper_cluster::state_dir::BackendIdentity;
 use cronkeeper_cluster::store::Rewinds;
 use cronkeeper_cluster::zookeeper::connect_string::{ConnectString, ConnectStringError};
 use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector};
-use cronkeeper_cluster::{etcd, postgres};
-use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::term::NodeName;
 
 #[derive(Clone, Debug, clap::Args)]
@@ -26,18 +18,8 @@ pub struct NodeArgs {
     /// themselves
     #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ZOOKEEPER", value_parser = servers)]
     zookeeper: Option<ConnectString>,
-    /// A database of PostgreSQL instead of ZooKeeper, as for psql: `host=db1,db2 dbname=ops user=cronkeeper` or
-    /// `postgres://cronkeeper@db1/ops`. Keep passwords in a file: `passfile=FILE`
-    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_POSTGRES", hide_env_values = true, value_parser = given::<postgres::Settings>)]
-    #[arg(conflicts_with = "zookeeper")]
-    postgres: Option<Given<postgres::Settings>>,
-    /// Members of etcd instead, `https://e1:2379,https://e2:2379/prefix?cacert=FILE`
-    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ETCD", hide_env_values = true, value_parser = given::<etcd::Settings>)]
-    #[arg(conflicts_with_all = ["zookeeper", "postgres"])]
-    etcd: Option<Given<etcd::Settings>>,
-    /// Use a database that may lose acknowledged commits when it fails over; what they may have begun is then skipped
-    #[arg(long, env = "CRONKEEPER_ACCEPT_REWIND", value_parser = clap::builder::BoolishValueParser::new())]
-    accept_rewind: bool,
+    #[command(flatten)]
+    stores: StoreArgs,
     /// The node's name [default: the host name; without a service, host name and process id]
     #[arg(long, value_name = "NAME", env = "CRONKEEPER_NODE", value_parser = NodeName::parse)]
     node: Option<NodeName>,
@@ -60,56 +42,11 @@ pub(super) fn servers(text: &str) -> Result<ConnectString, String> {
     })
 }
 
-/// The settings of a service, or why they cannot be used. The command line's own message would show a password.
-#[derive(Clone, Debug)]
-pub(super) struct Given<T>(Result<T, String>);
-
-pub(super) fn given<T: FromStr<Err: Display>>(text: &str) -> Result<Given<T>, Infallible> {
-    Ok(Given(text.parse().map_err(|error: T::Err| error.to_string())))
-}
-
-impl Given<postgres::Settings> {
-    /// # Errors
-    /// If they cannot be used.
-    pub(super) fn settings(&self) -> Result<&postgres::Settings, Error> {
-        self.of("--postgres", "CRONKEEPER_POSTGRES")
-    }
-}
-
-impl Given<etcd::Settings> {
-    /// # Errors
-    /// If they cannot be used.
-    pub(super) fn settings(&self) -> Result<&etcd::Settings, Error> {
-        self.of("--etcd", "CRONKEEPER_ETCD")
-    }
-}
-
-impl<T> Given<T> {
-    fn of(&self, option: &'static str, variable: &'static str) -> Result<&T, Error> {
-        self.0.as_ref().map_err(|why| Error::ServiceSettings { option, variable, why: why.clone() })
-    }
-}
-
 /// The coordination service that the options name.
 #[derive(Clone, Debug)]
 pub(super) enum Named {
     ZooKeeper(ConnectString),
-    Postgres(postgres::Settings),
-    Etcd(etcd::Settings),
-}
-
-/// What `--accept-rewind` says.
-pub(super) fn rewinds(is_accepted: bool) -> Rewinds {
-    if is_accepted { Rewinds::Accepted } else { Rewinds::Refused }
-}
-
-/// What runs a cluster on a store.
-pub(super) type OnStore<S> = Observed<S, SystemClock, OnTokio>;
-
-/// Sessions on this store; `heads`: what this node was shown there.
-pub(super) fn on_store<S>(store: S, session_timeout: Duration, heads: Arc<Mutex<Heads>>) -> OnStore<S> {
-    let clock = SystemClock::default();
-    Observed { store, clock, spawn: OnTokio, timeout: session_timeout, uuid: Arc::new(Uuid::new_v4), heads }
+    Store(NamedStore),
 }
 
 impl NodeArgs {
@@ -118,22 +55,20 @@ impl NodeArgs {
     /// # Errors
     /// If its settings cannot be used.
     pub(super) fn named(&self) -> Result<Option<Named>, Error> {
-        Ok(match (&self.zookeeper, &self.postgres, &self.etcd) {
-            (Some(connect), ..) => Some(Named::ZooKeeper(connect.clone())),
-            (_, Some(given), _) => Some(Named::Postgres(given.settings()?.clone())),
-            (.., Some(given)) => Some(Named::Etcd(given.settings()?.clone())),
-            (None, None, None) => None,
-        })
+        match &self.zookeeper {
+            Some(connect) => Ok(Some(Named::ZooKeeper(connect.clone()))),
+            None => Ok(self.stores.named()?.map(Named::Store)),
+        }
     }
 
     /// Whether the service may lose what it has acknowledged.
     pub(super) fn rewinds(&self) -> Rewinds {
-        rewinds(self.accept_rewind)
+        self.stores.rewinds(false)
     }
 
     /// True if the node is one of a cluster.
     pub(super) fn is_in_cluster(&self) -> bool {
-        self.zookeeper.is_some() || self.postgres.is_some() || self.etcd.is_some()
+        self.zookeeper.is_some() || self.stores.is_named()
     }
 
     /// The node's name, if it was given.
@@ -162,8 +97,7 @@ impl NodeArgs {
         Ok(match self.named()? {
             None => BackendIdentity::Solo,
             Some(Named::ZooKeeper(connect)) => BackendIdentity::Zookeeper { chroot: connect.chroot().to_owned() },
-            Some(Named::Postgres(settings)) => BackendIdentity::Postgres { database: settings.database() },
-            Some(Named::Etcd(settings)) => BackendIdentity::Etcd { prefix: settings.prefix },
+            Some(Named::Store(store)) => store.identity(),
         })
     }
 

@@ -13,10 +13,9 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::node_args::{Named, NodeArgs, on_store};
+use super::node_args::{Named, NodeArgs};
+use super::stores::{for_store, on_store};
 use super::{Error, Io, leftovers};
-use cronkeeper_cluster::etcd::Etcd;
-use cronkeeper_cluster::postgres::Postgres;
 use cronkeeper_cluster::recipes::{self, KeptSessions, ReleaseError, ReleaseTarget, SessionStore as _};
 use cronkeeper_cluster::solo::{self, Leftovers};
 use cronkeeper_cluster::state_dir::journal::FileJournal;
@@ -127,17 +126,12 @@ pub(super) async fn of_cluster(
             let connector = Znodes(args.connector(connect, SESSION_TIMEOUT)?);
             left.release(&connector, connect.to_string(), connect.shown_chroot().to_owned()).await
         }
-        Named::Postgres(settings) => {
-            // The dead daemon has used it, as below.
-            let store = Postgres::new(settings.clone(), SESSION_TIMEOUT, Rewinds::Accepted);
+        // The dead daemon has used it.
+        Named::Store(store) => for_store!(store, settings, S => {
+            let store = S::new(settings.as_ref().clone(), SESSION_TIMEOUT, Rewinds::Accepted);
             let connector = on_store(store, SESSION_TIMEOUT, Arc::default());
             left.release(&connector, settings.to_string(), "/".to_owned()).await
-        }
-        Named::Etcd(settings) => {
-            let store = Etcd::new(settings.clone(), SESSION_TIMEOUT, Rewinds::Accepted);
-            let connector = on_store(store, SESSION_TIMEOUT, Arc::default());
-            left.release(&connector, settings.to_string(), "/".to_owned()).await
-        }
+        }),
     }
 }
 

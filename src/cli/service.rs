@@ -13,15 +13,17 @@ use clap::builder::{BoolishValueParser, TypedValueParser as _};
 
 use super::environment::{self, BadVariable};
 use super::lock_failure::LockFailure;
-use super::node_args::{Given, OnStore, given, on_store, rewinds, servers};
+use super::node_args::servers;
 use super::progress::announced;
+use super::stores::{self, ACCEPT_REWIND, NamedStore, OnStore, StoreArgs, for_store, on_store};
 use super::{Error, credentials, guide};
 use crate::option_file::OptionName;
-use cronkeeper_cluster::etcd::{self, Etcd};
-use cronkeeper_cluster::postgres::{self, Entered, Postgres};
+use cronkeeper_cluster::etcd::Etcd;
+use cronkeeper_cluster::postgres::{Entered, Postgres};
 use cronkeeper_cluster::recipes::SessionError;
+use cronkeeper_cluster::redis::Redis;
 use cronkeeper_cluster::safe_path::{self, Refusal, Wanted};
-use cronkeeper_cluster::store::{Rewinds, Store};
+use cronkeeper_cluster::store::Store;
 use cronkeeper_cluster::tree::{self, Connect, ConnectError, Session as _};
 use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
 use cronkeeper_cluster::zookeeper::session::diagnosis::Patience;
@@ -55,18 +57,8 @@ pub struct ServiceArgs {
     /// ZooKeeper servers, `host:port,host:port/chroot` [default: those of the environment file]
     #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ZOOKEEPER", value_parser = servers)]
     zookeeper: Option<ConnectString>,
-    /// A database of PostgreSQL instead, as for psql: `host=db1,db2 dbname=ops user=cronkeeper` or
-    /// `postgres://cronkeeper@db1/ops` [default: that of the environment file]
-    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_POSTGRES", hide_env_values = true, value_parser = given::<postgres::Settings>)]
-    #[arg(conflicts_with = "zookeeper")]
-    postgres: Option<Given<postgres::Settings>>,
-    /// Members of etcd instead, `https://e1:2379,https://e2:2379/prefix?cacert=FILE` [default: those of the environment file]
-    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ETCD", hide_env_values = true, value_parser = given::<etcd::Settings>)]
-    #[arg(conflicts_with_all = ["zookeeper", "postgres"])]
-    etcd: Option<Given<etcd::Settings>>,
-    /// Use a database that may lose acknowledged commits when it fails over; a fencing token may then be given twice
-    #[arg(long, env = "CRONKEEPER_ACCEPT_REWIND", value_parser = BoolishValueParser::new())]
-    accept_rewind: bool,
+    #[command(flatten)]
+    stores: StoreArgs,
     /// Session timeout: a client that is silent for this long is considered dead [default: 10s]
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_SESSION_TIMEOUT", value_parser = duration::parse)]
     session_timeout: Option<Duration>,
@@ -154,30 +146,69 @@ pub(super) struct Looked {
     next: &'static str,
 }
 
-impl Reach for OnStore<Etcd> {
-    async fn look(&self) -> Result<Option<Looked>, ConnectError> {
-        let worth = self.store.look().await?;
-        Ok(Some(Looked { worth, next: "a node would get a session" }))
+/// A store as commands without a daemon use it.
+trait Look: Store {
+    /// The service on it, once its [`OnStore`] is made.
+    const SERVICE_OF: fn(Service<OnStore<Self>>) -> AnyService;
+
+    fn service(self, session_timeout: Duration) -> AnyService {
+        let connector = on_store(self, session_timeout, Arc::default());
+        Self::SERVICE_OF(Service { connector, session_timeout, auth_file: None })
+    }
+
+    /// # Errors
+    /// If a node could not use it.
+    fn look(&self) -> impl Future<Output = Result<Looked, ConnectError>>;
+
+    /// Where it is.
+    fn shown(&self) -> String;
+}
+
+impl Look for Postgres {
+    const SERVICE_OF: fn(Service<OnStore<Self>>) -> AnyService = AnyService::Postgres;
+
+    async fn look(&self) -> Result<Looked, ConnectError> {
+        let Entered { worth, existed } = self.look().await?;
+        let next = if existed { "the cluster's schema is there" } else { "a node would make the schema" };
+        Ok(Looked { worth, next })
     }
 
     fn shown(&self) -> String {
-        self.store.settings().to_string()
-    }
-
-    fn close(session: Self::Session) -> impl Future<Output = ()> {
-        session.close()
+        self.settings().to_string()
     }
 }
 
-impl Reach for OnStore<Postgres> {
-    async fn look(&self) -> Result<Option<Looked>, ConnectError> {
-        let Entered { worth, existed } = self.store.look().await?;
-        let next = if existed { "the cluster's schema is there" } else { "a node would make the schema" };
-        Ok(Some(Looked { worth, next }))
+impl Look for Etcd {
+    const SERVICE_OF: fn(Service<OnStore<Self>>) -> AnyService = AnyService::Etcd;
+
+    async fn look(&self) -> Result<Looked, ConnectError> {
+        Ok(Looked { worth: self.look().await?, next: "a node would get a session" })
     }
 
     fn shown(&self) -> String {
-        self.store.settings().to_string()
+        self.settings().to_string()
+    }
+}
+
+impl Look for Redis {
+    const SERVICE_OF: fn(Service<OnStore<Self>>) -> AnyService = AnyService::Redis;
+
+    async fn look(&self) -> Result<Looked, ConnectError> {
+        Ok(Looked { worth: self.look().await?, next: "a node would get a session" })
+    }
+
+    fn shown(&self) -> String {
+        self.settings().to_string()
+    }
+}
+
+impl<S: Look> Reach for OnStore<S> {
+    async fn look(&self) -> Result<Option<Looked>, ConnectError> {
+        Look::look(&self.store).await.map(Some)
+    }
+
+    fn shown(&self) -> String {
+        Look::shown(&self.store)
     }
 
     fn close(session: Self::Session) -> impl Future<Output = ()> {
@@ -198,6 +229,7 @@ pub(super) enum AnyService {
     ZooKeeper(Service<Ensemble>),
     Postgres(Service<OnStore<Postgres>>),
     Etcd(Service<OnStore<Etcd>>),
+    Redis(Service<OnStore<Redis>>),
 }
 
 /// Does the same on whichever service it is.
@@ -207,6 +239,7 @@ macro_rules! on_service {
             $crate::cli::service::AnyService::ZooKeeper($name) => $done,
             $crate::cli::service::AnyService::Postgres($name) => $done,
             $crate::cli::service::AnyService::Etcd($name) => $done,
+            $crate::cli::service::AnyService::Redis($name) => $done,
         }
     };
 }
@@ -219,51 +252,36 @@ impl ServiceArgs {
         if let Some(connect) = &self.zookeeper {
             return self.ensemble(connect.clone(), &self.credentials, None).map(Some);
         }
-        if let Some(given) = &self.postgres {
-            return self.on(None, false, |how| how.postgres(given.settings()?)).map(Some);
-        }
-        if let Some(given) = &self.etcd {
-            return self.on(None, false, |how| how.etcd(given.settings()?)).map(Some);
+        if let Some(store) = self.stores.named()? {
+            return Ok(Some(self.on(&store, None, false)));
         }
         let settings = self.environment_file()?;
         let timeout = settings.get(TIMEOUT);
         let timeout = timeout.map(|setting| self.parsed(TIMEOUT, setting, duration::parse)).transpose()?;
         let accepted = settings.get(ACCEPT_REWIND).map(|setting| self.parsed(ACCEPT_REWIND, setting, boolish));
         let accepted = accepted.transpose()?.unwrap_or(false);
-        let mut named = [SERVERS, DATABASE, MEMBERS].into_iter().filter_map(|name| Some((name, settings.get(name)?)));
+        let names = [SERVERS].into_iter().chain(stores::VARIABLES);
+        let mut named = names.filter_map(|name| Some((name, settings.get(name)?)));
         let Some((name, setting)) = named.next() else { return Ok(None) };
         if let Some((other, Setting { line, .. })) = named.next() {
             let (path, line) = (self.environment_file.clone(), *line);
             let why = format!("{name} and {other} name two services; keep one");
             return Err(LockFailure::EnvironmentLine { path, line, why }.into());
         }
-        let service = match name {
-            DATABASE => {
-                let settings = self.parsed(name, setting, str::parse::<postgres::Settings>)?;
-                self.on(timeout, accepted, |how| how.postgres(&settings))
-            }
-            MEMBERS => {
-                let settings = self.parsed(name, setting, str::parse::<etcd::Settings>)?;
-                self.on(timeout, accepted, |how| how.etcd(&settings))
-            }
-            _ => {
-                let connect = self.parsed(name, setting, servers)?;
-                let credentials = credentials::Args::of_settings(|name| settings.get(name).map(|it| it.value.clone()));
-                self.ensemble(connect, &credentials, timeout)
-            }
-        };
-        service.map(Some)
+        if name != SERVERS {
+            let store = self.parsed(name, setting, |text| NamedStore::parse(name, text))?;
+            return Ok(Some(self.on(&store, timeout, accepted)));
+        }
+        let connect = self.parsed(name, setting, servers)?;
+        let credentials = credentials::Args::of_settings(|name| settings.get(name).map(|it| it.value.clone()));
+        self.ensemble(connect, &credentials, timeout).map(Some)
     }
 
-    /// A service on a store, used as the options say, or else these settings of the environment file.
-    fn on(
-        &self,
-        session_timeout: Option<Duration>,
-        accept_rewind: bool,
-        service: impl FnOnce(HowUsed) -> Result<AnyService, Error>,
-    ) -> Result<AnyService, Error> {
+    /// A store, used as the options say, or else these settings of the environment file.
+    fn on(&self, store: &NamedStore, session_timeout: Option<Duration>, accept_rewind: bool) -> AnyService {
         let session_timeout = self.session_timeout.or(session_timeout).unwrap_or(SESSION_TIMEOUT);
-        service(HowUsed { session_timeout, rewinds: rewinds(self.accept_rewind || accept_rewind) })
+        let rewinds = self.stores.rewinds(accept_rewind);
+        for_store!(store, settings, S => S::new(settings.as_ref().clone(), session_timeout, rewinds).service(session_timeout))
     }
 
     fn ensemble(
@@ -322,32 +340,8 @@ impl ServiceArgs {
     }
 }
 
-/// How a store is used.
-struct HowUsed {
-    session_timeout: Duration,
-    rewinds: Rewinds,
-}
-
-impl HowUsed {
-    fn postgres(self, settings: &postgres::Settings) -> Result<AnyService, Error> {
-        Ok(AnyService::Postgres(self.on(Postgres::new(settings.clone(), self.session_timeout, self.rewinds))))
-    }
-
-    fn etcd(self, settings: &etcd::Settings) -> Result<AnyService, Error> {
-        Ok(AnyService::Etcd(self.on(Etcd::new(settings.clone(), self.session_timeout, self.rewinds))))
-    }
-
-    fn on<S: Store>(&self, store: S) -> Service<OnStore<S>> {
-        let connector = on_store(store, self.session_timeout, Arc::default());
-        Service { connector, session_timeout: self.session_timeout, auth_file: None }
-    }
-}
-
 /// The settings of the environment file that this module reads itself.
 const SERVERS: &str = "CRONKEEPER_ZOOKEEPER";
-const DATABASE: &str = "CRONKEEPER_POSTGRES";
-const MEMBERS: &str = "CRONKEEPER_ETCD";
-const ACCEPT_REWIND: &str = "CRONKEEPER_ACCEPT_REWIND";
 const TIMEOUT: &str = "CRONKEEPER_SESSION_TIMEOUT";
 
 /// A switch, as the command line reads it from a variable.

@@ -40,11 +40,20 @@ pub mod sqlite;
 /// TLS to stores.
 mod tls;
 
+/// Settings of stores that are URLs.
+mod url;
+
+/// Connections to stores.
+mod line;
+
 /// A store in etcd.
 pub mod etcd;
 
 /// A store in a database of PostgreSQL.
 pub mod postgres;
+
+/// A store in Redis or Valkey.
+pub mod redis;
 
 /// The port on any store: sessions by observation, order of arrival, watches.
 pub mod observed;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   commits ─┐
-//!   reads   ─┼─ line ─ settings, tls ─► schema `cronkeeper`
+//!   reads   ─┼─ connection ─ settings, tls ─► schema `cronkeeper`
 //!   hints   ─┘    └─── examine
 //! ```
 //!
@@ -14,17 +14,18 @@
 //! What is acknowledged has been written to the disk, and to the standbys that the server waits for. If that wait is given
 //! up, PostgreSQL commits all the same, with a warning; then nobody knows, as without an answer.
 
+mod connection;
 mod examine;
-mod line;
 mod settings;
 mod tls;
 
 use std::error::Error as _;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::Row;
@@ -32,10 +33,11 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
+use self::connection::Connected;
 pub use self::examine::Entered;
 use self::examine::IfMissing;
-use self::line::{Line, Live};
 pub use self::settings::{Settings, SettingsError};
+use crate::line::{Failed, Line, Losses};
 use crate::paths;
 use crate::store::{self, Done, Found, Head, If, KEPT_NONCES, Meta, NotDone, Op, Rewinds, Store, Then, Wanted};
 use crate::tree::{ConnectError, Error, Limits, Revision};
@@ -57,9 +59,11 @@ pub struct Postgres(Arc<Lines>);
 /// A request waits for those before it on the same connection only.
 struct Lines {
     settings: Arc<Settings>,
-    commits: Line,
-    reads: Line,
-    hints: Arc<Line>,
+    commits: Line<Connected>,
+    reads: Line<Connected>,
+    hints: Arc<Line<Connected>>,
+    /// The newest revision that the server has hinted at.
+    hinted: watch::Sender<i64>,
     listening: OnceLock<Listening>,
     rewinds: Rewinds,
     /// A session has begun: what the server is worse at since then is reported, and stops nobody.
@@ -80,8 +84,11 @@ impl Drop for Listening {
 impl Postgres {
     /// A client for sessions with this timeout: a request that takes half of it is given up.
     pub fn new(settings: Settings, session_timeout: Duration, rewinds: Rewinds) -> Self {
-        let (settings, losses) = (Arc::new(settings), Arc::new(AtomicU64::new(0)));
-        let line = || Line::new(Arc::clone(&settings), Arc::clone(&losses));
+        let (settings, losses, hinted) = (Arc::new(settings), Losses::default(), watch::Sender::new(0));
+        let line = || {
+            let (settings, hinted) = (Arc::clone(&settings), hinted.clone());
+            Line::new(losses.clone(), move || connection::connect(Arc::clone(&settings), hinted.clone()))
+        };
         let (commits, reads, hints) = (line(), line(), Arc::new(line()));
         let (patience, is_in_use) = (ANSWER_TIMEOUT.min(session_timeout / 2), AtomicBool::new(false));
         Self(Arc::new(Lines {
@@ -89,6 +96,7 @@ impl Postgres {
             commits,
             reads,
             hints,
+            hinted,
             listening: OnceLock::new(),
             rewinds,
             is_in_use,
@@ -124,65 +132,21 @@ impl Lines {
     }
 }
 
-/// Why a request has no answer that counts.
-enum Failed {
-    Client(tokio_postgres::Error),
-    /// The server is a standby, perhaps since a moment ago. It may not know what others have committed.
-    Standby,
-}
-
 impl From<tokio_postgres::Error> for Failed {
     fn from(error: tokio_postgres::Error) -> Self {
-        Self::Client(error)
-    }
-}
-
-impl Failed {
-    /// True if another server is the one to ask.
-    fn is_of_server(&self) -> bool {
-        match self {
-            Self::Standby => true,
-            Self::Client(error) => error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION),
-        }
-    }
-
-    fn into_error(self) -> Error {
-        match self {
-            Self::Standby => Error::Unanswered("the server has become a standby".to_owned()),
-            Self::Client(error) => match error.code() {
-                Some(code) if examine::needs_somebody(code) => Error::Refused(in_full(&error)),
-                _ => Error::Unanswered(in_full(&error)),
-            },
+        let why = in_full(&error);
+        let is_elsewhere = error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION);
+        match error.code() {
+            Some(code) if examine::needs_somebody(code) => Self { error: Error::Refused(why), is_elsewhere },
+            _ => Self { error: Error::Unanswered(why), is_elsewhere },
         }
     }
 }
 
-/// Carries a request out on a connection, in bounded time.
-async fn on<T, A: Future<Output = Result<T, Failed>>>(
-    line: &Line,
-    patience: Duration,
-    is_read: bool,
-    request: impl FnOnce(Arc<Live>) -> A,
-) -> Result<T, Error> {
-    let live = match timeout(patience, line.live()).await {
-        Ok(Ok(live)) => live,
-        // Only who begins a session finds out if it must be given up: a running one goes on.
-        Ok(Err(error)) => return Err(Error::Unanswered(error.to_string())),
-        Err(_) => return Err(Error::Unanswered("PostgreSQL cannot be reached".to_owned())),
-    };
-    match timeout(patience, request(Arc::clone(&live))).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(failed)) => {
-            if failed.is_of_server() {
-                line.abandon(&live, false).await;
-            }
-            Err(failed.into_error())
-        }
-        Err(_) => {
-            line.abandon(&live, is_read).await;
-            Err(Error::Unanswered("PostgreSQL does not answer".to_owned()))
-        }
-    }
+/// The server is a standby, perhaps since a moment ago. It may not know what others have committed.
+fn standby() -> Failed {
+    let error = Error::Unanswered("the server has become a standby".to_owned());
+    Failed { error, is_elsewhere: true }
 }
 
 /// An error with its causes, which the client library leaves out.
@@ -215,7 +179,7 @@ impl Store for Postgres {
         async move {
             store::check(&ops, limits)?;
             let nonce = Uuid::new_v4().as_u64_pair().1;
-            let done = on(&lines.commits, lines.patience, false, |live| async move {
+            let done = lines.commits.carry_out(lines.patience, false, |live| async move {
                 let before = live.warnings();
                 let answer = apply(&live, &ops, nonce).await?;
                 Ok((answer, live.warnings() > before))
@@ -234,23 +198,23 @@ impl Store for Postgres {
     fn read(&self, wanted: Vec<Wanted>) -> impl Future<Output = Result<(Head, Vec<Found>), Error>> + Send + 'static {
         let lines = Arc::clone(&self.0);
         async move {
-            let read = |live: Arc<Live>| async move { read(&live, &wanted).await };
-            on(&lines.reads, lines.patience, true, read).await
+            let read = |live: Arc<Connected>| async move { read(&live, &wanted).await };
+            lines.reads.carry_out(lines.patience, true, read).await
         }
     }
 
     fn changed(&self, since: Revision) -> impl Future<Output = ()> + Send + 'static {
-        let hints = Arc::clone(&self.0.hints);
-        let mut hinted = hints.hints();
-        let patience = self.0.patience;
-        self.0.listening.get_or_init(|| Listening(tokio::spawn(listen(hints, patience))));
+        let (hints, sender, patience) = (&self.0.hints, &self.0.hinted, self.0.patience);
+        let mut hinted = sender.subscribe();
+        let listen = || listen(Arc::clone(hints), sender.clone(), patience);
+        self.0.listening.get_or_init(|| Listening(tokio::spawn(listen())));
         // The sender may be gone together with the store.
         async move { drop(hinted.wait_for(|newest| *newest > since.0).await) }
     }
 }
 
 /// Keeps a connection open that the server tells of new commits.
-async fn listen(line: Arc<Line>, patience: Duration) {
+async fn listen(line: Arc<Line<Connected>>, hinted: watch::Sender<i64>, patience: Duration) {
     loop {
         if let Ok(live) = line.live().await {
             // What was committed before is a hint too.
@@ -260,8 +224,9 @@ async fn listen(line: Arc<Line>, patience: Duration) {
             };
             match timeout(patience, begun).await {
                 Ok(Ok(rows)) => {
-                    rows.iter().filter_map(|row| row.try_get(0).ok()).for_each(|revision| line.hint(revision));
-                    while !live.client.is_closed() {
+                    let revisions = rows.iter().filter_map(|row| row.try_get(0).ok());
+                    revisions.for_each(|revision| _ = hinted.send_replace(revision));
+                    while line.is_current(&live) {
                         tokio::time::sleep(PAUSE).await;
                     }
                 }
@@ -280,7 +245,7 @@ enum Applied {
     Refused(usize, Option<Version>),
 }
 
-async fn apply(live: &Live, ops: &[Op], nonce: u64) -> Result<Applied, Failed> {
+async fn apply(live: &Connected, ops: &[Op], nonce: u64) -> Result<Applied, Failed> {
     let paths: Vec<&str> = ops.iter().map(|op| op.path.as_str()).collect();
     let parents: Vec<&str> = paths.iter().map(|path| paths::parent(path)).collect();
     let conditions: Vec<i32> = ops.iter().map(|op| condition(op.when)).collect();
@@ -320,7 +285,7 @@ fn condition(when: If) -> i32 {
 }
 
 /// The parts of one statement: what is wanted at which place, by the number of its kind.
-async fn read(live: &Live, wanted: &[Wanted]) -> Result<(Head, Vec<Found>), Failed> {
+async fn read(live: &Connected, wanted: &[Wanted]) -> Result<(Head, Vec<Found>), Failed> {
     let sql = "SELECT place, path, data, version, created, changed, created_at, changed_at, bytes \
                FROM cronkeeper.look($1, $2, $3)";
     let (mut kinds, mut paths, mut revisions) = (Vec::new(), Vec::new(), Vec::new());
@@ -350,7 +315,7 @@ async fn read(live: &Live, wanted: &[Wanted]) -> Result<(Head, Vec<Found>), Fail
         let nonce = || row.try_get::<_, i64>(5).map(i64::cast_unsigned);
         let Some(place) = usize::try_from(place).ok().and_then(|place| place.checked_sub(1)) else {
             if row.try_get::<_, i32>(3)? != 0 {
-                return Err(Failed::Standby);
+                return Err(standby());
             }
             head = Head { revision: Revision(row.try_get(4)?), nonce: nonce()? };
             continue;

@@ -301,10 +301,8 @@ pub fn make_folder(path: &Path) -> Result<(), StateDirError> {
 fn take_lock(directory: &Path, belongs: &BackendIdentity, node: &NodeName) -> Result<FileLock, StateDirError> {
     let path = directory.join("lock");
     let kind = match belongs {
-        BackendIdentity::Zookeeper { .. } | BackendIdentity::Postgres { .. } | BackendIdentity::Etcd { .. } => {
-            Kind::Exclusive
-        }
         BackendIdentity::Solo => Kind::Shared,
+        _ => Kind::Exclusive,
     };
     let failed = |source| StateDirError::Write { path: path.clone(), source };
     let Some(lock) = FileLock::try_take(&path, kind).map_err(failed)? else {

@@ -3,6 +3,7 @@
 pub mod etcd;
 mod on_store;
 pub mod postgres;
+pub mod redis;
 pub mod solo;
 pub mod sqlite;
 pub mod zookeeper;
@@ -14,6 +15,7 @@ macro_rules! on_every_backend {
         on_backend!(sqlite: $($promise),+);
         on_backend!(postgres: $($promise),+);
         on_backend!(etcd: $($promise),+);
+        on_backend!(redis: $($promise),+);
         on_backend!(zookeeper: $($promise),+);
     };
 }

@@ -23,6 +23,7 @@ mod postgres;
 #[path = "../promises/mod.rs"]
 mod promises;
 mod readme;
+mod redis;
 mod release;
 mod services;
 mod solo;

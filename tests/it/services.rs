@@ -11,6 +11,7 @@ use crate::support::etcd as etcd_servers;
 use crate::support::node::{Node, Spec};
 use crate::support::postgres as postgres_servers;
 use crate::support::process::Process;
+use crate::support::redis as redis_servers;
 use crate::support::scratch::Scratch;
 use crate::support::witness::Witness;
 use crate::support::{LONG, until};
@@ -38,6 +39,11 @@ fn in_etcd() -> Place {
     Place { option: "--etcd", variable: "CRONKEEPER_ETCD", connect, _database: None }
 }
 
+fn in_redis() -> Place {
+    let connect = redis_servers::shared().place();
+    Place { option: "--redis", variable: "CRONKEEPER_REDIS", connect, _database: None }
+}
+
 /// Makes a test of each function on each service.
 macro_rules! on_every_service {
     ($($test:ident),+ $(,)?) => {
@@ -46,6 +52,9 @@ macro_rules! on_every_service {
         }
         mod etcd {
             $(#[test] fn $test() { super::$test(&super::in_etcd()); })+
+        }
+        mod redis {
+            $(#[test] fn $test() { super::$test(&super::in_redis()); })+
         }
     };
 }

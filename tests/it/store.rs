@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use cronkeeper_cluster::etcd::Etcd;
 use cronkeeper_cluster::memory::Memory;
 use cronkeeper_cluster::postgres::{Postgres, SCHEMA};
+use cronkeeper_cluster::redis::Redis;
 use cronkeeper_cluster::sqlite::Sqlite;
 use cronkeeper_cluster::store::{
     Done, Found, If, LEAST_BYTES, LEAST_OPERATIONS, Meta, NotDone, Op, Rewinds, Store, Then, Wanted,
@@ -21,6 +22,7 @@ use cronkeeper_core::run::Version;
 use crate::support::LONG as PATIENCE;
 use crate::support::etcd;
 use crate::support::postgres::{Database, shared};
+use crate::support::redis;
 
 /// Where a store is.
 trait Place {
@@ -73,6 +75,20 @@ impl Place for InEtcd {
     }
 }
 
+struct InRedis(String);
+
+impl Place for InRedis {
+    type Store = Redis;
+
+    fn client(&self) -> Redis {
+        Redis::new(redis::settings(&self.0), PATIENCE, Rewinds::Refused)
+    }
+}
+
+fn in_redis() -> InRedis {
+    InRedis(redis::shared().place())
+}
+
 fn in_etcd() -> InEtcd {
     InEtcd(etcd::shared().place())
 }
@@ -104,6 +120,9 @@ macro_rules! on_every_store {
         }
         mod etcd {
             $(#[tokio::test] async fn $promise() { super::$promise(crate::store::in_etcd()).await; })+
+        }
+        mod redis {
+            $(#[tokio::test] async fn $promise() { super::$promise(crate::store::in_redis()).await; })+
         }
         mod postgres {
             $(#[tokio::test] async fn $promise() { super::$promise(crate::store::in_database()).await; })+

@@ -9,12 +9,11 @@ use uuid::Uuid;
 
 use super::{Args, Startup};
 use crate::accounts::Account;
-use crate::cli::node_args::{Named, on_store};
+use crate::cli::node_args::Named;
+use crate::cli::stores::{NamedStore, for_store, on_store};
 use crate::cli::{Error, host, leftovers};
 use crate::warden::begins;
-use cronkeeper_cluster::etcd::{self, Etcd};
 use cronkeeper_cluster::observed::Heads;
-use cronkeeper_cluster::postgres::{self, Postgres};
 use cronkeeper_cluster::recipes::{self, KeptSessions, LedgerReader, NodeIdentity, Options};
 use cronkeeper_cluster::solo::{self, HeldLocks, Leftovers, LocksOfJobs};
 use cronkeeper_cluster::state_dir::journal::FileJournal;
@@ -60,8 +59,7 @@ pub(super) struct Cluster {
 /// A coordination service, with separate sessions for the clients on the socket and on TCP.
 enum Service {
     ZooKeeper { connector: Box<Connector>, asides: [Aside; 2], connect: ConnectString },
-    Postgres { settings: postgres::Settings, session_timeout: Duration, rewinds: Rewinds },
-    Etcd { settings: etcd::Settings, session_timeout: Duration, rewinds: Rewinds },
+    Store { store: NamedStore, session_timeout: Duration, rewinds: Rewinds },
 }
 
 /// A running backend.
@@ -100,11 +98,8 @@ impl Backend {
                 };
                 Service::ZooKeeper { connector, asides: [aside()?, aside()?], connect }
             }
-            Some(Named::Postgres(settings)) => {
-                Service::Postgres { settings, session_timeout: args.session_timeout, rewinds: args.node.rewinds() }
-            }
-            Some(Named::Etcd(settings)) => {
-                Service::Etcd { settings, session_timeout: args.session_timeout, rewinds: args.node.rewinds() }
+            Some(Named::Store(store)) => {
+                Service::Store { store, session_timeout: args.session_timeout, rewinds: args.node.rewinds() }
             }
         };
         let state = StateDir::open(state_dir, identity, node)?;
@@ -118,10 +113,9 @@ impl Backend {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Solo(_) => "solo",
-            Self::Cluster(cluster) => match cluster.service {
+            Self::Cluster(cluster) => match &cluster.service {
                 Service::ZooKeeper { .. } => "zookeeper",
-                Service::Postgres { .. } => "postgres",
-                Service::Etcd { .. } => "etcd",
+                Service::Store { store, .. } => store.name(),
             },
         }
     }
@@ -167,14 +161,10 @@ impl Cluster {
                 let (root, service) = (connect.shown_chroot().to_owned(), connect.to_string());
                 Ok(member.start(Znodes(*connector), asides.map(Znodes), root, service))
             }
-            Service::Postgres { settings, session_timeout, rewinds } => {
-                let store = || Postgres::new(settings.clone(), session_timeout, rewinds);
+            Service::Store { store, session_timeout, rewinds } => for_store!(store, settings, S => {
+                let store = || S::new(settings.as_ref().clone(), session_timeout, rewinds);
                 member.start_on(store, session_timeout, settings.to_string())
-            }
-            Service::Etcd { settings, session_timeout, rewinds } => {
-                let store = || Etcd::new(settings.clone(), session_timeout, rewinds);
-                member.start_on(store, session_timeout, settings.to_string())
-            }
+            }),
         }
     }
 }

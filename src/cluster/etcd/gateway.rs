@@ -11,21 +11,16 @@ use hyper::{Request, Response, header};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::settings::{Login, Member, Settings};
+use super::settings::Settings;
 use crate::tree::ConnectError;
+use crate::url::{Login, Server};
 
 /// Time for one member to accept a connection and the login.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time to read the files that the settings name.
-const LOCALLY: Duration = Duration::from_secs(2);
 /// Most bytes of an answer: what no folder of a cluster comes near.
 const MOST_BYTES: usize = 64 << 20;
 
@@ -172,17 +167,7 @@ impl Gateway {
 
     /// Connects to the member that answered last, or to the next one that does, and logs in.
     async fn connect(&self) -> Result<Open, ConnectError> {
-        let settings = Arc::clone(&self.settings);
-        // Reads files, which may be on a disk that hangs.
-        let reading = tokio::task::spawn_blocking(move || settings.login());
-        let login = match timeout(LOCALLY, reading).await {
-            Ok(Ok(Ok(login))) => login,
-            Ok(Ok(Err(error))) => return Err(ConnectError::Refused(error.to_string())),
-            Ok(Err(lost)) => return Err(ConnectError::Unreachable(lost.to_string())),
-            Err(_) => {
-                return Err(ConnectError::Unreachable("the files of the settings cannot be read in time".to_owned()));
-            }
-        };
+        let login = self.settings.access.login().await?;
         let (members, first) = (&self.settings.members, self.preferred.load(Ordering::Relaxed));
         let mut failures = Vec::new();
         for place in (0..members.len()).map(|i| (first + i) % members.len()) {
@@ -232,19 +217,14 @@ fn refusal(answer: &[u8]) -> Failed {
     }
 }
 
-async fn connect_to(member: &Member, login: &Login) -> Result<Open, ConnectError> {
+async fn connect_to(member: &Server, login: &Login) -> Result<Open, ConnectError> {
     let away = |error: &dyn std::error::Error| ConnectError::Unreachable(error.to_string());
-    let stream = TcpStream::connect((member.host.as_str(), member.port)).await.map_err(|error| away(&error))?;
-    stream.set_nodelay(true).map_err(|error| away(&error))?;
-    let mut open = match &login.tls {
-        None => handshake(stream, member).await?,
-        Some(tls) => {
-            let name = ServerName::try_from(member.host.clone()).map_err(|error| away(&error))?;
-            let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await;
-            handshake(stream.map_err(|error| away(&error))?, member).await?
-        }
-    };
-    if let Some((name, password)) = &login.user {
+    let stream = member.open(login).await.map_err(|error| away(&error))?;
+    let made = http1::handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = made.map_err(|error| away(&error))?;
+    let serving = tokio::spawn(async move { drop(connection.await) }).abort_handle();
+    let mut open = Open { sender, member: member.to_string(), token: None, serving };
+    if let Some((Some(name), password)) = &login.user {
         let body = Authenticate { name: name.clone(), password: password.clone() };
         let body = serde_json::to_vec(&body).map_err(|error| away(&error))?;
         let answer = open.exchange("/v3/auth/authenticate", body.into()).await;
@@ -265,16 +245,6 @@ async fn connect_to(member: &Member, login: &Login) -> Result<Open, ConnectError
         }
     }
     Ok(open)
-}
-
-async fn handshake<S>(stream: S, member: &Member) -> Result<Open, ConnectError>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let made = http1::handshake(TokioIo::new(stream)).await;
-    let (sender, connection) = made.map_err(|error| ConnectError::Unreachable(error.to_string()))?;
-    let serving = tokio::spawn(async move { drop(connection.await) }).abort_handle();
-    Ok(Open { sender, member: member.to_string(), token: None, serving })
 }
 
 impl Open {

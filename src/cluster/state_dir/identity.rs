@@ -21,6 +21,8 @@ pub enum BackendIdentity {
     Postgres { database: String },
     /// etcd, below the prefix of all keys.
     Etcd { prefix: String },
+    /// Redis, in the database and with the prefix `place`: `0/cronkeeper`.
+    Redis { place: String },
     /// A single host, without a service.
     Solo,
 }
@@ -32,6 +34,7 @@ impl BackendIdentity {
             Self::Zookeeper { .. } => Some("--zookeeper (CRONKEEPER_ZOOKEEPER)"),
             Self::Postgres { .. } => Some("--postgres (CRONKEEPER_POSTGRES)"),
             Self::Etcd { .. } => Some("--etcd (CRONKEEPER_ETCD)"),
+            Self::Redis { .. } => Some("--redis (CRONKEEPER_REDIS)"),
             Self::Solo => None,
         }
     }
@@ -49,7 +52,8 @@ impl fmt::Display for BackendIdentity {
             Self::Zookeeper { chroot } => write!(f, "ZooKeeper under `{chroot}`"),
             Self::Postgres { database } => write!(f, "PostgreSQL's database `{database}`"),
             Self::Etcd { prefix } => write!(f, "etcd under `{prefix}`"),
-            Self::Solo => f.write_str("the solo backend (no --zookeeper)"),
+            Self::Redis { place } => write!(f, "Redis in `{place}`"),
+            Self::Solo => f.write_str("the solo backend, which has no service"),
         }
     }
 }

@@ -28,7 +28,7 @@ fn the_error_for_a_directory_of_another_backend_names_the_remedy() {
         let mut line = vec![command, "--zookeeper", ZOOKEEPER, "--state-dir", state];
         line.extend(if command == "run" { &["--jobs", "jobs.yaml"][..] } else { &[] });
         assert_printed(&context.enter(&line).replace(state, "<state>"), "
-        | cronkeeper: state directory `<state>` belongs to the solo backend (no --zookeeper), but the settings name ZooKeeper under `/chroot`: correct --zookeeper (CRONKEEPER_ZOOKEEPER), or empty the directory, or set another --state-dir
+        | cronkeeper: state directory `<state>` belongs to the solo backend, which has no service, but the settings name ZooKeeper under `/chroot`: correct --zookeeper (CRONKEEPER_ZOOKEEPER), or empty the directory, or set another --state-dir
         exit 78");
     }
 }

@@ -122,7 +122,7 @@ fn the_error_for_a_bad_duration_shows_the_format() {
 fn with_cluster_a_missing_service_is_wrong_usage_and_not_the_solo_backend() {
     let expected = "
         | cronkeeper: no service is named
-        | hint: set CRONKEEPER_ZOOKEEPER, CRONKEEPER_POSTGRES or CRONKEEPER_ETCD in the environment file, by default /etc/cronkeeper/cronkeeper.env
+        | hint: set CRONKEEPER_ZOOKEEPER, CRONKEEPER_POSTGRES, CRONKEEPER_ETCD or CRONKEEPER_REDIS in the environment file, by default /etc/cronkeeper/cronkeeper.env
         exit 2";
     assert_printed(&WorkingDirectory::new().enter(&["run", "--cluster"]), expected);
 }

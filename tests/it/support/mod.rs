@@ -37,6 +37,7 @@ pub mod port;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
+pub mod redis;
 pub mod scratch;
 #[path = "../../support/skips.rs"]
 mod skips;

@@ -1,15 +1,13 @@
-//! A connection that is opened when it is needed, and anew when it is lost.
+//! Connections to the first server that accepts writes.
 
 use std::future::poll_fn;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, Shared};
 use tokio::net::lookup_host;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_postgres::config::Host;
@@ -19,6 +17,7 @@ use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 use super::settings::{Login, Server, Settings};
 use super::tls::{Stream, Tls};
 use super::{examine, in_full};
+use crate::line;
 use crate::tree::ConnectError;
 
 /// Time to read the files that the settings name, and to look a name up.
@@ -27,17 +26,15 @@ const LOCALLY: Duration = Duration::from_secs(2);
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// An open connection.
-pub struct Live {
+pub struct Connected {
     pub client: Client,
     tls: Tls,
     /// Warnings that the server has sent.
-    warnings: AtomicU64,
+    warnings: Arc<AtomicU64>,
     serving: AbortHandle,
-    /// How often a connection of this client had been lost when it was opened.
-    losses: u64,
 }
 
-impl Live {
+impl Connected {
     /// Counts what a commit must not be accompanied by: a wait for a standby that was given up is only warned of.
     pub fn warnings(&self) -> u64 {
         self.warnings.load(Ordering::Acquire)
@@ -52,83 +49,23 @@ impl Live {
     }
 }
 
-type Opening = Shared<BoxFuture<'static, Result<Arc<Live>, ConnectError>>>;
+impl line::Connection for Connected {
+    const SERVICE: &'static str = "PostgreSQL";
 
-/// The one connection of its purpose.
-pub struct Line {
-    settings: Arc<Settings>,
-    open: Mutex<Option<Opening>>,
-    /// Counts the connections that were lost, of all lines of a client. Where the servers change their roles, one line may
-    /// still reach the old one: if one is opened anew, all are.
-    losses: Arc<AtomicU64>,
-    /// The newest revision that the server has hinted at, on a connection that listens.
-    hinted: watch::Sender<i64>,
-}
-
-impl Line {
-    pub fn new(settings: Arc<Settings>, losses: Arc<AtomicU64>) -> Self {
-        Self { settings, open: Mutex::default(), losses, hinted: watch::Sender::new(0) }
+    fn is_closed(&self) -> bool {
+        self.client.is_closed()
     }
 
-    pub fn hints(&self) -> watch::Receiver<i64> {
-        self.hinted.subscribe()
-    }
-
-    /// Takes the newest revision.
-    pub fn hint(&self, revision: i64) {
-        self.hinted.send_replace(revision);
-    }
-
-    /// The open connection, or a new one.
-    ///
-    /// # Errors
-    /// If none can be opened. Dropping the future leaves it to be opened for the next caller.
-    pub async fn live(&self) -> Result<Arc<Live>, ConnectError> {
-        let mut open = self.open.lock().await;
-        if let Some(opening) = &*open {
-            match opening.peek() {
-                Some(Ok(live)) if live.client.is_closed() => {
-                    if live.losses == self.losses.load(Ordering::Acquire) {
-                        self.losses.fetch_add(1, Ordering::AcqRel);
-                    }
-                    *open = None;
-                }
-                Some(Ok(live)) if live.losses == self.losses.load(Ordering::Acquire) => return Ok(Arc::clone(live)),
-                None => {}
-                Some(_) => *open = None,
-            }
-        }
-        let opening = open.get_or_insert_with(|| {
-            let losses = self.losses.load(Ordering::Acquire);
-            let opening = connect(Arc::clone(&self.settings), self.hinted.clone(), losses).boxed().shared();
-            // Goes on if the caller gives up: with several hosts that are away, one caller's time is too short.
-            tokio::spawn(opening.clone().map(drop));
-            opening
-        });
-        let opening = opening.clone();
-        drop(open);
-        opening.await
-    }
-
-    /// Gives the connection up: a request on it has had no answer in time, or its server accepts no writes any more.
-    /// What the server is still doing is cancelled only if that is wanted: a commit that is given up may be carried out.
-    pub async fn abandon(&self, live: &Arc<Live>, is_cancelled: bool) {
-        let is_it = |opening: &mut Opening| matches!(opening.peek(), Some(Ok(known)) if Arc::ptr_eq(known, live));
-        if self.open.lock().await.take_if(is_it).is_none() {
-            return;
-        }
-        if live.losses == self.losses.load(Ordering::Acquire) {
-            self.losses.fetch_add(1, Ordering::AcqRel);
-        }
-        live.serving.abort();
+    fn close(self: &Arc<Self>, is_cancelled: bool) {
+        self.serving.abort();
         if is_cancelled {
-            tokio::spawn(Arc::clone(live).cancel());
+            tokio::spawn(Arc::clone(self).cancel());
         }
     }
 }
 
 /// Connects to the first server that accepts writes.
-async fn connect(settings: Arc<Settings>, hinted: watch::Sender<i64>, losses: u64) -> Result<Arc<Live>, ConnectError> {
+pub async fn connect(settings: Arc<Settings>, hinted: watch::Sender<i64>) -> Result<Connected, ConnectError> {
     // Reads files, which may be on a disk that hangs.
     let reading = tokio::task::spawn_blocking(move || settings.login());
     let login = match timeout(LOCALLY, reading).await {
@@ -147,8 +84,8 @@ async fn connect(settings: Arc<Settings>, hinted: watch::Sender<i64>, losses: u6
             }
         };
         for address in addresses {
-            match connect_to(&login, &server, address, hinted.clone(), losses).await {
-                Ok(live) => return Ok(live),
+            match connect_to(&login, &server, address, hinted.clone()).await {
+                Ok(connected) => return Ok(connected),
                 Err(failure) => failures.push(failure),
             }
         }
@@ -179,8 +116,7 @@ async fn connect_to(
     server: &Server,
     address: Option<IpAddr>,
     hinted: watch::Sender<i64>,
-    losses: u64,
-) -> Result<Arc<Live>, ConnectError> {
+) -> Result<Connected, ConnectError> {
     let config = login.to(server, address);
     let within = config.get_connect_timeout().copied().unwrap_or_default() + LOGIN_TIMEOUT;
     let (client, connection) = match timeout(within, config.connect(login.tls.clone())).await {
@@ -188,24 +124,20 @@ async fn connect_to(
         Ok(Err(error)) => return Err(examine::not_connected(&error, &server.to_string())),
         Err(_) => return Err(ConnectError::Unreachable(format!("{server}: no answer in time"))),
     };
-    let live = Arc::new_cyclic(|live| {
-        // Ends with the connection: when the client is dropped, or it is aborted.
-        let serving = tokio::spawn(serve(connection, Weak::clone(live), hinted)).abort_handle();
-        Live { client, tls: login.tls.clone(), warnings: AtomicU64::new(0), serving, losses }
-    });
-    Ok(live)
+    let warnings = Arc::new(AtomicU64::new(0));
+    // Ends with the connection: when the client is dropped, or it is aborted.
+    let serving = tokio::spawn(serve(connection, Arc::clone(&warnings), hinted)).abort_handle();
+    Ok(Connected { client, tls: login.tls.clone(), warnings, serving })
 }
 
 /// Moves bytes, and notes what the server says unasked.
-async fn serve(mut connection: Connection<Socket, Stream>, live: Weak<Live>, hinted: watch::Sender<i64>) {
+async fn serve(mut connection: Connection<Socket, Stream>, warnings: Arc<AtomicU64>, hinted: watch::Sender<i64>) {
     loop {
         match poll_fn(|cx| connection.poll_message(cx)).await {
             Some(Ok(AsyncMessage::Notice(notice))) => {
                 // In the order of the answers: whoever waits for one finds the warning counted.
-                if notice.parsed_severity() == Some(Severity::Warning)
-                    && let Some(live) = live.upgrade()
-                {
-                    live.warnings.fetch_add(1, Ordering::AcqRel);
+                if notice.parsed_severity() == Some(Severity::Warning) {
+                    warnings.fetch_add(1, Ordering::AcqRel);
                 }
                 tracing::debug!(severity = notice.severity(), text = notice.message(), "PostgreSQL says");
             }

@@ -1,0 +1,157 @@
+//! A connection to a service that is opened when it is needed, and anew when it is lost.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use crate::tree::{ConnectError, Error};
+
+/// An open connection.
+pub trait Connection: Send + Sync + 'static {
+    /// The service's name, for messages.
+    const SERVICE: &'static str;
+
+    fn is_closed(&self) -> bool;
+
+    /// Closes it. What the service is still doing on it is cancelled only if that is wanted, and if the service can be
+    /// asked to: a commit that is given up may be carried out.
+    fn close(self: &Arc<Self>, is_cancelled: bool);
+}
+
+/// An open connection of a [`Line`].
+pub struct Live<C> {
+    connection: Arc<C>,
+    /// How often a connection of this client had been lost when it was opened.
+    losses: u64,
+}
+
+impl<C> Deref for Live<C> {
+    type Target = Arc<C>;
+
+    fn deref(&self) -> &Arc<C> {
+        &self.connection
+    }
+}
+
+/// Counts the connections that were lost, of all lines of a client. Where the servers change their roles, one line may
+/// still reach the old one: if one is opened anew, all are.
+#[derive(Clone, Default)]
+pub struct Losses(Arc<AtomicU64>);
+
+impl Losses {
+    fn count(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Counts a loss, unless another was counted since the connection was opened.
+    fn add<C>(&self, live: &Live<C>) {
+        let _ = self.0.compare_exchange(live.losses, live.losses + 1, Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
+type Opening<C> = Shared<BoxFuture<'static, Result<Arc<Live<C>>, ConnectError>>>;
+type Connect<C> = Box<dyn Fn() -> BoxFuture<'static, Result<C, ConnectError>> + Send + Sync>;
+
+/// The one connection of its purpose.
+pub struct Line<C> {
+    connect: Connect<C>,
+    open: Mutex<Option<Opening<C>>>,
+    losses: Losses,
+}
+
+/// Why a request has no answer that counts.
+pub struct Failed {
+    pub error: Error,
+    /// Another server is the one to ask.
+    pub is_elsewhere: bool,
+}
+
+impl<C: Connection> Line<C> {
+    pub fn new<F>(losses: Losses, connect: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<C, ConnectError>> + Send + 'static,
+    {
+        Self { connect: Box::new(move || connect().boxed()), open: Mutex::default(), losses }
+    }
+
+    /// True if no connection of this client was lost since this one was opened.
+    pub fn is_current(&self, live: &Live<C>) -> bool {
+        !live.is_closed() && live.losses == self.losses.count()
+    }
+
+    /// The open connection, or a new one.
+    ///
+    /// # Errors
+    /// If none can be opened. Dropping the future leaves it to be opened for the next caller.
+    pub async fn live(&self) -> Result<Arc<Live<C>>, ConnectError> {
+        let mut open = self.open.lock().await;
+        if let Some(opening) = &*open {
+            match opening.peek() {
+                Some(Ok(live)) if self.is_current(live) => return Ok(Arc::clone(live)),
+                Some(Ok(live)) => {
+                    self.losses.add(live);
+                    *open = None;
+                }
+                Some(Err(_)) => *open = None,
+                None => {}
+            }
+        }
+        let opening = open.get_or_insert_with(|| {
+            let (connecting, losses) = ((self.connect)(), self.losses.count());
+            let live = move |connection| Arc::new(Live { connection: Arc::new(connection), losses });
+            let opening = connecting.map(move |connected| connected.map(live)).boxed().shared();
+            // Goes on if the caller gives up: with several hosts that are away, one caller's time is too short.
+            tokio::spawn(opening.clone().map(drop));
+            opening
+        });
+        let opening = opening.clone();
+        drop(open);
+        opening.await
+    }
+
+    /// Gives the connection up: a request on it has had no answer in time, or its server accepts no writes any more.
+    pub async fn abandon(&self, live: &Arc<Live<C>>, is_cancelled: bool) {
+        let is_it = |opening: &mut Opening<C>| matches!(opening.peek(), Some(Ok(known)) if Arc::ptr_eq(known, live));
+        if self.open.lock().await.take_if(is_it).is_some() {
+            self.losses.add(live);
+            live.close(is_cancelled);
+        }
+    }
+
+    /// Carries a request out, in bounded time.
+    ///
+    /// # Errors
+    /// If it has no answer that counts.
+    pub async fn carry_out<T, A: Future<Output = Result<T, Failed>>>(
+        &self,
+        patience: Duration,
+        is_read: bool,
+        request: impl FnOnce(Arc<C>) -> A,
+    ) -> Result<T, Error> {
+        let live = match timeout(patience, self.live()).await {
+            Ok(Ok(live)) => live,
+            // Only who begins a session finds out if it must be given up: a running one goes on.
+            Ok(Err(error)) => return Err(Error::Unanswered(error.to_string())),
+            Err(_) => return Err(Error::Unanswered(format!("{} cannot be reached", C::SERVICE))),
+        };
+        match timeout(patience, request(Arc::clone(&live))).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(Failed { error, is_elsewhere })) => {
+                if is_elsewhere {
+                    self.abandon(&live, false).await;
+                }
+                Err(error)
+            }
+            Err(_) => {
+                self.abandon(&live, is_read).await;
+                Err(Error::Unanswered(format!("{} does not answer", C::SERVICE)))
+            }
+        }
+    }
+}

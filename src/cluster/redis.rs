@@ -1,0 +1,423 @@
+//! The port [`store`](crate::store) in Redis, 6 or newer, or Valkey.
+//!
+//! ```text
+//!   commits ─┐
+//!   reads   ─┼─ connection ─ settings ─► keys with one hash tag
+//!   hints   ─┘    └─── examine
+//! ```
+//!
+//! A commit is one script, which compares all records before it writes any; Redis carries scripts out one after the other.
+//! If replicas must have it, the same connection then waits for them (`WAIT`): without enough of them nobody knows, as
+//! without an answer. So a master that was replaced, and does not know it yet, acknowledges nothing. A read is one script
+//! too, and so of one moment. Both are refused by a replica. No key has a time to live.
+//!
+//! A folder is a hash: the names of its records with what is known of each. The data of a record is a string.
+
+mod connection;
+mod examine;
+mod settings;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use jiff::Timestamp;
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, RedisResult, Value, cmd, pipe};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use self::connection::Connected;
+use self::examine::Facts;
+pub use self::settings::{Settings, SettingsError};
+use crate::line::{Failed, Line, Losses};
+use crate::paths;
+use crate::store::{self, Done, Found, Head, If, KEPT_NONCES, Meta, NotDone, Op, Rewinds, Store, Then, Wanted};
+use crate::tree::{ConnectError, Error, Limits, Revision};
+use cronkeeper_core::election::Worth;
+use cronkeeper_core::run::Version;
+
+const COMMIT: &str = include_str!("redis/commit.lua");
+const LOOK: &str = include_str!("redis/look.lua");
+
+/// Longest wait for an answer. A commit waits for the replicas that must have it.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Before a lost connection for hints is opened again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Records in Redis. Connects when it is used.
+#[derive(Clone)]
+pub struct Redis(Arc<Lines>);
+
+/// A request waits for those before it on the same connection only.
+struct Lines {
+    settings: Arc<Settings>,
+    commits: Line<Connected>,
+    reads: Arc<Line<Connected>>,
+    /// The newest revision that the server has hinted at.
+    hinted: watch::Sender<i64>,
+    listening: OnceLock<Listening>,
+    rewinds: Rewinds,
+    /// A session has begun: what the server is worse at since then is reported, and stops nobody.
+    is_in_use: AtomicBool,
+    /// Longest wait for an answer.
+    patience: Duration,
+}
+
+/// The task that keeps the connection for hints open; ends with the store.
+struct Listening(JoinHandle<()>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// How many replicas must have a commit before it counts.
+fn wait(settings: &Settings) -> usize {
+    settings.wait.unwrap_or_else(|| settings.fails_over().into())
+}
+
+impl Redis {
+    /// A client for sessions with this timeout: a request that takes half of it is given up.
+    pub fn new(settings: Settings, session_timeout: Duration, rewinds: Rewinds) -> Self {
+        let (settings, losses) = (Arc::new(settings), Losses::default());
+        let line = || {
+            let settings = Arc::clone(&settings);
+            Line::new(losses.clone(), move || connection::connect(Arc::clone(&settings)))
+        };
+        let (commits, reads) = (line(), Arc::new(line()));
+        Self(Arc::new(Lines {
+            settings,
+            commits,
+            reads,
+            hinted: watch::Sender::new(0),
+            listening: OnceLock::new(),
+            rewinds,
+            is_in_use: AtomicBool::new(false),
+            patience: ANSWER_TIMEOUT.min(session_timeout / 2),
+        }))
+    }
+
+    /// Where the records are.
+    pub fn settings(&self) -> &Settings {
+        &self.0.settings
+    }
+
+    /// Looks at the server and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Store::examine`].
+    pub async fn look(&self) -> Result<Worth, ConnectError> {
+        let Lines { settings, reads, .. } = &*self.0;
+        let live = reads.live().await?;
+        let refused = |why: String| Err(ConnectError::Refused(format!("{settings}: {why}")));
+        let asked = timeout(ANSWER_TIMEOUT, Facts::ask_all(&live.redis, &head_key(settings))).await;
+        let asked = asked.map_err(|_| ConnectError::Unreachable(format!("{settings}: no answer in time")))?;
+        let facts = asked.map_err(|error| connection::not_connected(&error))?;
+        let replicas = facts.replicas(settings, live.replicas);
+        if let Some(why) = facts.objection(settings, replicas) {
+            return refused(why);
+        }
+        let worth = facts.worth(settings, replicas);
+        let is_unwanted = worth.may_rewind && self.0.rewinds == Rewinds::Refused;
+        if is_unwanted && !self.0.is_in_use.load(Ordering::Relaxed) {
+            return refused(format!("{}; {}", worth.durability, examine::ACCEPT));
+        }
+        Ok(worth)
+    }
+}
+
+fn head_key(settings: &Settings) -> String {
+    format!("{}:head", settings.tag())
+}
+
+impl From<RedisError> for Failed {
+    fn from(error: RedisError) -> Self {
+        let why = connection::in_full(&error);
+        // The connection may be one to the old master that only was lost.
+        let is_elsewhere = error.code() == Some("READONLY") || error.is_connection_dropped();
+        match connection::needs_somebody(&error) {
+            true => Self { error: Error::Refused(why), is_elsewhere },
+            false => Self { error: Error::Unanswered(why), is_elsewhere },
+        }
+    }
+}
+
+/// What no script of ours answers.
+fn unexpected() -> Failed {
+    let error = Error::Unanswered("Redis gives an answer that is not to the question".to_owned());
+    Failed { error, is_elsewhere: true }
+}
+
+impl Store for Redis {
+    const SERVICE: &'static str = "Redis";
+
+    fn limits(&self) -> Limits {
+        // While a script runs, Redis does nothing else.
+        Limits { operations: 500, bytes: 1 << 20, in_flight: 1, repeats: false, last_number: i64::MAX }
+    }
+
+    fn examine(&self) -> impl Future<Output = Result<Option<Worth>, ConnectError>> + Send + 'static {
+        let redis = self.clone();
+        async move {
+            let worth = redis.look().await?;
+            redis.0.is_in_use.store(true, Ordering::Relaxed);
+            Ok(Some(worth))
+        }
+    }
+
+    fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static {
+        let (lines, limits) = (Arc::clone(&self.0), self.limits());
+        async move {
+            store::check(&ops, limits)?;
+            let nonce = Uuid::new_v4().as_u64_pair().1;
+            let Lines { settings, commits, patience, .. } = &*lines;
+            let committed = commits.carry_out(*patience, false, |live| commit(live, settings, &ops, nonce, *patience));
+            match committed.await.map_err(NotDone::Failed)? {
+                Committed::Done(revision, at) => Ok(Done { revision, nonce, at: Some(at) }),
+                Committed::Refused(index, found) => Err(NotDone::Refused { index, found }),
+            }
+        }
+    }
+
+    fn read(&self, wanted: Vec<Wanted>) -> impl Future<Output = Result<(Head, Vec<Found>), Error>> + Send + 'static {
+        let lines = Arc::clone(&self.0);
+        async move {
+            let Lines { settings, reads, patience, .. } = &*lines;
+            reads.carry_out(*patience, true, |live| read(live, settings, &wanted)).await
+        }
+    }
+
+    fn changed(&self, since: Revision) -> impl Future<Output = ()> + Send + 'static {
+        let Lines { settings, reads, hinted, listening, patience, .. } = &*self.0;
+        let mut receiver = hinted.subscribe();
+        let listen = || listen(Arc::clone(settings), Arc::clone(reads), hinted.clone(), *patience);
+        listening.get_or_init(|| Listening(tokio::spawn(listen())));
+        // The sender may be gone together with the store.
+        async move { drop(receiver.wait_for(|newest| *newest > since.0).await) }
+    }
+}
+
+/// Keeps a connection open that the server tells of new commits.
+async fn listen(settings: Arc<Settings>, reads: Arc<Line<Connected>>, hinted: watch::Sender<i64>, patience: Duration) {
+    let channel = format!("{}:changed", settings.tag());
+    let hint = |revision: i64| {
+        hinted.send_if_modified(|newest| std::mem::replace(newest, revision) != revision);
+    };
+    loop {
+        // The connection for reads shows whether the servers have changed their roles since.
+        if let (Ok(live), Ok(subscribed)) = (reads.live().await, connection::subscribe(&settings, &channel).await) {
+            // What was committed before is a hint too.
+            if let Ok((head, _)) = reads.carry_out(patience, true, |live| read(live, &settings, &[])).await {
+                hint(head.revision.0);
+            }
+            let mut messages = subscribed.into_on_message();
+            while reads.is_current(&live) {
+                match timeout(PAUSE, messages.next()).await {
+                    Ok(Some(message)) => drop(message.get_payload().map(|revision: i64| hint(revision))),
+                    Ok(None) => break,
+                    Err(_) => {}
+                }
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// What a commit has come to.
+enum Committed {
+    Done(Revision, Timestamp),
+    /// By the operation with this index, whose record has this version.
+    Refused(usize, Option<Version>),
+}
+
+async fn commit(
+    live: Arc<Connected>,
+    settings: &Settings,
+    ops: &[Op],
+    nonce: u64,
+    patience: Duration,
+) -> Result<Committed, Failed> {
+    let mut script = cmd("EVAL");
+    script.arg(COMMIT).arg(1).arg(head_key(settings)).arg(settings.tag()).arg(nonce).arg(KEPT_NONCES);
+    for op in ops {
+        script.arg(paths::parent(&op.path)).arg(paths::name(&op.path)).arg(condition(op.when));
+        match &op.then {
+            Then::Nothing => script.arg("nothing").arg(""),
+            Then::Put(data) => script.arg("put").arg(data.as_slice()),
+            Then::Delete => script.arg("delete").arg(""),
+        };
+    }
+    let mut redis = live.redis.clone();
+    let wait = wait(settings);
+    let (answer, replicas) = match wait {
+        0 => (script.query_async::<Value>(&mut redis).await?, 0),
+        wait => {
+            // Redis gives up before this client does, which would give up the connection.
+            let at_most = u64::try_from(patience.as_millis() * 3 / 4).unwrap_or(u64::MAX);
+            let mut both = pipe();
+            both.add_command(script).cmd("WAIT").arg(wait).arg(at_most).ignore_errors();
+            let (answer, replicas): (RedisResult<Value>, RedisResult<usize>) = both.query_async(&mut redis).await?;
+            (answer?, replicas?)
+        }
+    };
+    let done = committed(&answer).ok_or_else(unexpected)?;
+    match done {
+        Committed::Done(..) if replicas < wait => {
+            let why = format!("{replicas} of {wait} replicas have the commit");
+            // This may be a master that others have replaced.
+            Err(Failed { error: Error::Unanswered(why), is_elsewhere: true })
+        }
+        done => Ok(done),
+    }
+}
+
+/// What the script returns.
+fn committed(answer: &Value) -> Option<Committed> {
+    match answer {
+        Value::Array(parts) => match &parts[..] {
+            [Value::Int(0), Value::Int(revision), at] => Some(Committed::Done(Revision(*revision), time(number(at)?))),
+            [Value::Int(1), Value::Int(place), Value::Int(version)] => {
+                let found = i32::try_from(*version).ok().filter(|version| *version >= 0).map(Version);
+                Some(Committed::Refused(usize::try_from(*place).ok()?, found))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// As `commit.lua` takes it.
+fn condition(when: If) -> i32 {
+    match when {
+        If::Absent => -1,
+        If::Exists => -2,
+        If::Anything => -3,
+        If::Version(version) => version.0,
+    }
+}
+
+async fn read(live: Arc<Connected>, settings: &Settings, wanted: &[Wanted]) -> Result<(Head, Vec<Found>), Failed> {
+    let mut script = cmd("EVAL");
+    script.arg(LOOK).arg(1).arg(head_key(settings)).arg(settings.tag());
+    for wanted in wanted {
+        match wanted {
+            Wanted::Meta(path) => script.arg("meta").arg(paths::parent(path)).arg(paths::name(path)),
+            Wanted::Record(path) => script.arg("record").arg(paths::parent(path)).arg(paths::name(path)),
+            Wanted::Names(folder) => script.arg("names").arg(folder).arg(""),
+            Wanted::Nonce(revision) => script.arg("nonce").arg("").arg(revision.0),
+        };
+    }
+    let mut redis: MultiplexedConnection = live.redis.clone();
+    let answer: Vec<Value> = script.query_async(&mut redis).await?;
+    seen(&answer, wanted).ok_or_else(unexpected)
+}
+
+fn seen(answer: &[Value], wanted: &[Wanted]) -> Option<(Head, Vec<Found>)> {
+    let [revision, nonce, parts @ ..] = answer else { return None };
+    let head = Head { revision: Revision(number(revision)?), nonce: nonce_of(nonce)? };
+    if parts.len() != wanted.len() {
+        return None;
+    }
+    let found = wanted.iter().zip(parts).map(|(wanted, part)| {
+        Some(match (wanted, part) {
+            (Wanted::Meta(_), Value::Nil) => Found::Meta(None),
+            (Wanted::Record(_), Value::Nil) => Found::Record(None),
+            (Wanted::Nonce(_), Value::Nil) => Found::Nonce(None),
+            (Wanted::Meta(_), part) => Found::Meta(Some(meta(part)?)),
+            (Wanted::Nonce(_), part) => Found::Nonce(Some(nonce_of(part)?)),
+            (Wanted::Record(_), Value::Array(parts)) => match &parts[..] {
+                [known, Value::BulkString(data)] => Found::Record(Some((data.clone(), meta(known)?))),
+                _ => return None,
+            },
+            (Wanted::Names(_), Value::Array(names)) => {
+                let (pairs, _) = names.as_chunks::<2>();
+                let names = pairs.iter().map(|[name, known]| Some((text(name)?.to_owned(), meta(known)?)));
+                Found::Names(names.collect::<Option<_>>()?)
+            }
+            _ => return None,
+        })
+    });
+    Some((head, found.collect::<Option<_>>()?))
+}
+
+/// What `commit.lua` keeps of a record.
+fn meta(known: &Value) -> Option<Meta> {
+    let mut numbers = text(known)?.split(' ').map(|number| number.parse::<i64>().ok());
+    let mut next = || numbers.next().flatten();
+    Some(Meta {
+        version: Version(next()?.try_into().ok()?),
+        created: Revision(next()?),
+        changed: Revision(next()?),
+        created_at: time(next()?),
+        changed_at: time(next()?),
+        bytes: next()?.try_into().ok()?,
+    })
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}
+
+fn number(value: &Value) -> Option<i64> {
+    text(value)?.parse().ok()
+}
+
+fn nonce_of(value: &Value) -> Option<u64> {
+    text(value)?.parse().ok()
+}
+
+/// A time in microseconds.
+fn time(micros: i64) -> Timestamp {
+    Timestamp::from_microsecond(micros).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_is_not_to_the_question_is_refused() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let wanted = [Wanted::Record("/a/b".to_owned())];
+        let known = text("3 1 2 1000000 2000000 1");
+        let record = Value::Array(vec![known.clone(), text("x")]);
+        let (head, found) = seen(&[text("7"), text("9"), record.clone()], &wanted).expect("it is an answer");
+        assert_eq!(head, Head { revision: Revision(7), nonce: 9 });
+        let expected = Meta {
+            version: Version(3),
+            created: Revision(1),
+            changed: Revision(2),
+            created_at: time(1_000_000),
+            changed_at: time(2_000_000),
+            bytes: 1,
+        };
+        assert_eq!(found, [Found::Record(Some((b"x".to_vec(), expected)))]);
+        for parts in [
+            vec![],
+            vec![text("7"), text("9")],
+            vec![text("7"), text("x"), record.clone()],
+            vec![text("7"), text("9"), record.clone(), record],
+            vec![text("7"), text("9"), known.clone()],
+            vec![text("7"), text("9"), Value::Array(vec![known, Value::Nil])],
+            vec![text("7"), text("9"), Value::Array(vec![text("1 2"), text("x")])],
+        ] {
+            assert_eq!(seen(&parts, &wanted), None);
+        }
+    }
+
+    #[test]
+    fn a_commit_is_refused_by_the_first_condition_that_does_not_hold() {
+        let refused = |version| Value::Array(vec![Value::Int(1), Value::Int(2), Value::Int(version)]);
+        assert!(matches!(committed(&refused(4)), Some(Committed::Refused(2, Some(Version(4))))));
+        assert!(matches!(committed(&refused(-1)), Some(Committed::Refused(2, None))));
+        assert!(committed(&Value::Int(0)).is_none());
+    }
+}

@@ -1,0 +1,293 @@
+//! What is at the other end: whether it is a Redis that can be used, and what its commits are worth.
+
+use std::collections::BTreeMap;
+
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, Value, cmd};
+
+use super::settings::{Servers, Settings};
+use cronkeeper_core::election::Worth;
+
+/// What a server says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Of `INFO`.
+    info: BTreeMap<String, String>,
+    /// Of `CONFIG GET`, where the user may ask.
+    appendfsync: Option<String>,
+    no_appendfsync_on_rewrite: Option<String>,
+    /// The format of the records, if there are any: what the hash of the newest commit says.
+    format: Option<Format>,
+}
+
+/// What is in the place of the newest commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Format {
+    /// Of this version of cronkeeper or another.
+    Known(String),
+    Foreign,
+}
+
+/// The format of the records.
+const FORMAT: &str = "1";
+/// What to do about a server that may lose commits.
+pub const ACCEPT: &str = "or accept with `--accept-rewind` that occurrences are skipped when that happens";
+
+impl Facts {
+    /// What `INFO` says.
+    ///
+    /// # Errors
+    /// If the server does not answer.
+    pub async fn ask(redis: &MultiplexedConnection) -> Result<Self, RedisError> {
+        let text: String = cmd("INFO").query_async(&mut redis.clone()).await?;
+        let lines = text.lines().filter_map(|line| line.split_once(':'));
+        let info = lines.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect();
+        Ok(Self { info, ..Self::default() })
+    }
+
+    /// All that counts.
+    ///
+    /// # Errors
+    /// If the server does not answer.
+    pub async fn ask_all(redis: &MultiplexedConnection, head: &str) -> Result<Self, RedisError> {
+        let facts = Self::ask(redis).await?;
+        let mut connection = redis.clone();
+        let format: Option<Format> = match cmd("TYPE").arg(head).query_async::<String>(&mut connection).await?.as_str()
+        {
+            "none" => None,
+            "hash" => match cmd("HGET").arg(head).arg("format").query_async(&mut connection).await? {
+                Some(format) => Some(Format::Known(format)),
+                None => Some(Format::Foreign),
+            },
+            _ => Some(Format::Foreign),
+        };
+        let appendfsync = setting(redis, "appendfsync").await;
+        let no_appendfsync_on_rewrite = setting(redis, "no-appendfsync-on-rewrite").await;
+        Ok(Self { appendfsync, no_appendfsync_on_rewrite, format, ..facts })
+    }
+
+    pub fn is_master(&self) -> bool {
+        self.of("role") == "master"
+    }
+
+    fn of(&self, name: &str) -> &str {
+        self.info.get(name).map_or("", String::as_str)
+    }
+
+    fn connected_replicas(&self) -> usize {
+        self.of("connected_slaves").parse().unwrap_or_default()
+    }
+
+    /// The service and its version.
+    fn service(&self) -> String {
+        match self.of("valkey_version") {
+            "" => format!("Redis {}", self.of("redis_version")),
+            version => format!("Valkey {version}"),
+        }
+    }
+
+    /// Why a server like this cannot be used, and what to do. `replicas`: all that may take over.
+    pub fn objection(&self, settings: &Settings, replicas: usize) -> Option<String> {
+        let (service, wait) = (self.service(), settings.wait);
+        let major = self.of("redis_version").split('.').next().and_then(|number| number.parse::<u32>().ok());
+        if major.is_none_or(|major| major < 6) {
+            return Some(format!("the server is {service}; cronkeeper needs Redis 6 or newer, or Valkey"));
+        }
+        if self.of("redis_mode") == "cluster" {
+            return Some(
+                "the server is a node of Redis Cluster; cronkeeper needs a server of its own, or Sentinels".to_owned(),
+            );
+        }
+        if self.of("maxmemory_policy").starts_with("allkeys") {
+            let policy = self.of("maxmemory_policy");
+            return Some(format!(
+                "the server may remove any record to save memory (`maxmemory-policy {policy}`): set it to `noeviction`"
+            ));
+        }
+        match &self.format {
+            Some(Format::Foreign) => {
+                return Some(format!(
+                    "the key `{}:head` is not cronkeeper's: add `prefix=NAME` to the settings, or name another database",
+                    settings.tag()
+                ));
+            }
+            Some(Format::Known(format)) if format != FORMAT => {
+                return Some(format!("its records were made by a later version of cronkeeper (format {format})"));
+            }
+            Some(Format::Known(_)) | None => {}
+        }
+        let connected = self.connected_replicas();
+        if !settings.fails_over() && wait.is_none() && connected > 0 {
+            return Some(format!(
+                "the server has {connected} connected {}: add `wait=N` to the settings, the number of replicas that must \
+                 have a commit before it counts; or `wait=0` if none of them ever takes over",
+                plural(connected)
+            ));
+        }
+        let least = least_wait(replicas);
+        if settings.fails_over() && super::wait(settings) < least {
+            let reset = match &settings.servers {
+                Servers::Watched { name, .. } => {
+                    format!(" (if some are gone for good: `SENTINEL RESET {name}` on each Sentinel)")
+                }
+                Servers::Listed(_) => String::new(),
+            };
+            return Some(format!(
+                "{replicas} {} may take over, and the old master could go on accepting commits: add `wait={least}` to the \
+                 settings{reset}",
+                plural(replicas)
+            ));
+        }
+        None
+    }
+
+    /// What a commit is worth. `replicas`: all that may take over.
+    pub fn worth(&self, settings: &Settings, replicas: usize) -> Worth {
+        let wait = super::wait(settings);
+        let on_disk = match (
+            self.of("aof_enabled"),
+            self.appendfsync.as_deref(),
+            self.no_appendfsync_on_rewrite.as_deref(),
+        ) {
+            ("1", Some("always"), Some("no")) => None,
+            ("1", Some("always"), _) => Some(
+                "a crash while the server rewrites its file may lose acknowledged commits: set `no-appendfsync-on-rewrite no`",
+            ),
+            ("1", Some(_), _) => {
+                Some("a crash of the server's host may lose acknowledged commits: set `appendfsync always`")
+            }
+            ("1", None, _) => Some(
+                "nobody knows whether a crash loses acknowledged commits: the user may not see `appendfsync`; grant `+config|get`",
+            ),
+            _ => Some(
+                "a restart of the server may lose acknowledged commits: set `appendonly yes` and `appendfsync always`",
+            ),
+        };
+        let may_take_over = if settings.fails_over() { replicas } else { wait };
+        let (durability, may_rewind) = match (on_disk, wait) {
+            (Some(why), _) => (why.to_owned(), true),
+            (None, 0) => ("each commit is on the server's disk".to_owned(), false),
+            (None, wait) if wait >= may_take_over => {
+                (format!("each commit is on the server's disk, and {wait} of {may_take_over} replicas have it"), false)
+            }
+            (None, wait) => (
+                format!(
+                    "a failover may lose acknowledged commits if the replicas that have them are lost too: each waits for \
+                     {wait} of {may_take_over}; set `wait={may_take_over}`"
+                ),
+                true,
+            ),
+        };
+        Worth { service: self.service(), durability, may_rewind }
+    }
+
+    /// All replicas that may take over, of which the Sentinels know `known`.
+    pub fn replicas(&self, settings: &Settings, known: usize) -> usize {
+        let listed = match &settings.servers {
+            Servers::Listed(servers) => servers.len().saturating_sub(1),
+            Servers::Watched { .. } => 0,
+        };
+        self.connected_replicas().max(known).max(listed)
+    }
+}
+
+/// So many replicas must have a commit that two servers cannot both have enough: a majority of all, with the master.
+fn least_wait(replicas: usize) -> usize {
+    replicas.div_ceil(2)
+}
+
+fn plural(replicas: usize) -> &'static str {
+    if replicas == 1 { "replica" } else { "replicas" }
+}
+
+/// A setting of the server; `None` if the user may not see it.
+async fn setting(redis: &MultiplexedConnection, name: &str) -> Option<String> {
+    let mut command = cmd("CONFIG");
+    command.arg("GET").arg(name);
+    let answer: Vec<Value> = command.query_async(&mut redis.clone()).await.ok()?;
+    match answer.get(1) {
+        Some(Value::BulkString(value)) => Some(String::from_utf8_lossy(value).into_owned()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that keeps all promises, with these facts changed.
+    fn facts(changed: &[(&str, &str)]) -> Facts {
+        let usual = [
+            ("redis_version", "7.0.15"),
+            ("redis_mode", "standalone"),
+            ("role", "master"),
+            ("aof_enabled", "1"),
+            ("maxmemory_policy", "noeviction"),
+            ("connected_slaves", "0"),
+        ];
+        let info = usual.iter().chain(changed).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let (appendfsync, no_appendfsync_on_rewrite) = (Some("always".to_owned()), Some("no".to_owned()));
+        Facts { info, appendfsync, no_appendfsync_on_rewrite, format: None }
+    }
+
+    fn settings(text: &str) -> Settings {
+        text.parse().expect("they are correct")
+    }
+
+    const ONE: &str = "redis://r1";
+    const WATCHED: &str = "redis://s1?sentinel=m";
+
+    #[test]
+    fn a_server_that_cannot_keep_the_promises_is_refused() {
+        let foreign = Facts { format: Some(Format::Foreign), ..facts(&[]) };
+        let later = Facts { format: Some(Format::Known("2".to_owned())), ..facts(&[]) };
+        for (facts, text, replicas, why) in [
+            (facts(&[("redis_version", "5.0.14")]), ONE, 0, "needs Redis 6"),
+            (facts(&[("redis_mode", "cluster")]), ONE, 0, "a server of its own"),
+            (facts(&[("maxmemory_policy", "allkeys-lru")]), ONE, 0, "set it to `noeviction`"),
+            (foreign, ONE, 0, "the key `{cronkeeper}:head` is not cronkeeper's"),
+            (later, ONE, 0, "a later version of cronkeeper (format 2)"),
+            (facts(&[("connected_slaves", "1")]), ONE, 1, "1 connected replica: add `wait=N`"),
+            (facts(&[]), WATCHED, 3, "add `wait=2`"),
+            (facts(&[]), "redis://s1?sentinel=m&wait=0", 1, "SENTINEL RESET m"),
+            (facts(&[]), "redis://r1,redis://r2?wait=0", 1, "add `wait=1`"),
+        ] {
+            let objection = facts.objection(&settings(text), replicas);
+            assert!(objection.as_ref().is_some_and(|text| text.contains(why)), "{why}: {objection:?}");
+        }
+        for (facts, text, replicas) in [
+            (facts(&[]), ONE, 0),
+            (facts(&[("connected_slaves", "1")]), "redis://r1?wait=0", 1),
+            (facts(&[]), WATCHED, 2),
+            (facts(&[]), "redis://s1?sentinel=m&wait=2", 4),
+        ] {
+            assert_eq!(facts.objection(&settings(text), replicas), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_commit_is_worth_depends_on_disk_and_replicas() {
+        let without = |appendfsync: Option<&str>, on_rewrite: &str| Facts {
+            appendfsync: appendfsync.map(str::to_owned),
+            no_appendfsync_on_rewrite: Some(on_rewrite.to_owned()),
+            ..facts(&[])
+        };
+        for (facts, text, replicas, may_rewind, says) in [
+            (facts(&[]), ONE, 0, false, "each commit is on the server's disk"),
+            (facts(&[("aof_enabled", "0")]), ONE, 0, true, "set `appendonly yes`"),
+            (without(Some("everysec"), "no"), ONE, 0, true, "set `appendfsync always`"),
+            (without(Some("always"), "yes"), ONE, 0, true, "set `no-appendfsync-on-rewrite no`"),
+            (without(None, "no"), ONE, 0, true, "grant `+config|get`"),
+            (facts(&[]), WATCHED, 1, false, "1 of 1 replicas have it"),
+            (facts(&[]), WATCHED, 2, true, "set `wait=2`"),
+            (facts(&[]), "redis://s1?sentinel=m&wait=2", 2, false, "2 of 2 replicas have it"),
+            (facts(&[]), "redis://r1?wait=0", 1, false, "each commit is on the server's disk"),
+            (facts(&[]), "redis://r1?wait=1", 1, false, "1 of 1 replicas have it"),
+        ] {
+            let worth = facts.worth(&settings(text), replicas);
+            assert_eq!(worth.may_rewind, may_rewind, "{text}: {worth:?}");
+            assert!(worth.durability.contains(says), "{worth:?}");
+        }
+        assert_eq!(facts(&[("valkey_version", "8.1.0")]).worth(&settings(ONE), 0).service, "Valkey 8.1.0");
+    }
+}

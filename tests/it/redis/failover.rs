@@ -1,0 +1,127 @@
+//! Masters that fail, and what takes over from them.
+
+use rustix::process::Signal;
+
+use crate::support::command::CRONKEEPER;
+use crate::support::node::{Node, Spec};
+use crate::support::redis::{Sentinels, Server};
+use crate::support::witness::Witness;
+use crate::support::{LONG, until};
+
+/// A master and two replicas, which Sentinels watch.
+struct Watched {
+    master: Server,
+    replicas: [Server; 2],
+    sentinels: Sentinels,
+}
+
+impl Watched {
+    fn start() -> Self {
+        let master = Server::start(&[]);
+        let replicas = [master.replica(), master.replica()];
+        let sentinels = Sentinels::watch(&master);
+        Self { master, replicas, sentinels }
+    }
+
+    /// The replica that is the master now.
+    fn promoted(&self) -> &Server {
+        let first = self.master.port();
+        until("a replica is promoted", || self.sentinels.master() != first);
+        let port = self.sentinels.master();
+        self.replicas.iter().find(|replica| replica.port() == port).expect("it is one of the replicas")
+    }
+}
+
+fn nodes(place: &str, witness: &Witness) -> [Node; 2] {
+    let jobs = format!("jobs:\n  tick:\n    schedule: '* * * * * *'\n    command: {}\n", witness.command(&[]));
+    let start = |name| {
+        let spec = Spec::new(CRONKEEPER, name).option("--redis", place).jobs(&jobs);
+        spec.env("CRONKEEPER_ACCEPT_REWIND", "true").option("--session-timeout", "4s").start()
+    };
+    let a = start("a");
+    a.await_event("leader.elected", LONG);
+    let b = start("b");
+    b.await_event("election.following", LONG);
+    [a, b]
+}
+
+fn await_more(witness: &Witness, count: usize) {
+    let seen = witness.entries().len();
+    until("jobs run", || witness.entries().len() >= seen + count);
+}
+
+fn is_counted(nodes: &[Node], event: &str) -> bool {
+    nodes.iter().any(|node| node.events().count(event) > 0)
+}
+
+#[test]
+fn a_replica_that_each_commit_waited_for_has_lost_nothing_when_it_is_promoted() {
+    let (mut watched, witness) = (Watched::start(), Witness::new());
+    let nodes = nodes(&watched.sentinels.place(2), &witness);
+    let examined = nodes[0].await_event("coordination.examined", LONG);
+    assert_eq!(examined.json()["may_rewind"], false, "{:?}", examined.json());
+    await_more(&witness, 3);
+    watched.master.kill();
+    // The new master needs both replicas again.
+    watched.promoted();
+    watched.master.start_again();
+    await_more(&witness, 3);
+    witness.assert_fine(&[]);
+    assert!(!is_counted(&nodes, "coordination.rewound"));
+}
+
+#[test]
+fn a_master_that_was_replaced_while_it_was_stopped_acknowledges_nothing() {
+    let (watched, witness) = (Watched::start(), Witness::new());
+    let nodes = nodes(&watched.sentinels.place(1), &witness);
+    await_more(&witness, 3);
+    watched.master.signal(Signal::STOP);
+    watched.promoted();
+    await_more(&witness, 3);
+    watched.master.signal(Signal::CONT);
+    until("the old master has become a replica", || watched.master.info("role") == "slave");
+    await_more(&witness, 3);
+    witness.assert_fine(&[]);
+    drop(nodes);
+}
+
+#[test]
+fn without_enough_replicas_nobody_starts_anything_and_afterwards_the_jobs_go_on() {
+    let (master, witness) = (Server::start(&[]), Witness::new());
+    let mut replica = master.replica();
+    let nodes = nodes(&format!("redis://127.0.0.1:{}?wait=1", master.port()), &witness);
+    await_more(&witness, 2);
+    replica.kill();
+    until("the leader has stepped down", || is_counted(&nodes, "leader.lost"));
+    let seen = witness.entries().len();
+    replica.start_again();
+    until("jobs run again", || witness.entries().len() > seen + 2);
+    witness.assert_fine(&[]);
+}
+
+#[test]
+fn a_killed_server_that_starts_again_has_all_that_it_acknowledged() {
+    let (mut server, witness) = (Server::start(&[]), Witness::new());
+    let nodes = nodes(&server.place(), &witness);
+    for _ in 0..3 {
+        await_more(&witness, 2);
+        server.kill();
+        server.start_again();
+    }
+    await_more(&witness, 2);
+    witness.assert_fine(&[]);
+    assert!(!is_counted(&nodes, "coordination.rewound"));
+}
+
+#[test]
+fn a_restored_backup_is_noticed_and_nothing_runs_twice() {
+    let (mut server, witness) = (Server::start(&[]), Witness::new());
+    let nodes = nodes(&server.place(), &witness);
+    await_more(&witness, 2);
+    let backup = server.back_up();
+    await_more(&witness, 3);
+    server.restore(&backup);
+    until("the loss is noticed", || is_counted(&nodes, "coordination.rewound"));
+    await_more(&witness, 2);
+    witness.assert_fine(&[]);
+}
