@@ -1,13 +1,19 @@
-//! Benchmark of locks: `cargo bench --bench lock -- [WORD]`.
+//! Benchmark of locks: `cargo bench --bench lock -- [--service NAME] [WORD]`.
 //!
 //! It measures hand-offs a second between 15 contenders on three real ZooKeeper servers, each with a session of its own,
 //! and then all with one session, as programs often do. All contenders of a row are in one process: cronkeeper's
 //! library, the lock of the crate `zookeeper-client`, and, if they are installed, Curator's InterProcessMutex and kazoo's
 //! Lock, as their users write it. Then it measures how long a free lock takes, and the memory of a client that waits. With
 //! a word, it measures only the rows whose name contains it. The run fails if two contenders ever held the lock at once.
+//! On another service than ZooKeeper, the others are what its users have: advisory locks of PostgreSQL, `etcdctl lock`,
+//! redis-py's Lock.
 
+#[path = "shared/service.rs"]
+mod service;
 #[path = "shared/short.rs"]
 mod short;
+#[path = "lock/stores.rs"]
+mod stores;
 #[path = "../tests/it/support/mod.rs"]
 mod support;
 
@@ -20,9 +26,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cronkeeper_cluster::recipes::lock::{LockEvent, LockRequest, LockSession, Recipe};
-use cronkeeper_cluster::zookeeper::client::Connect as _;
+use cronkeeper_cluster::tree::Connect;
+use cronkeeper_cluster::zookeeper::Znodes;
 use cronkeeper_cluster::zookeeper::session::{ConnectionSettings, Connector};
-use cronkeeper_cluster::zookeeper::{ServerSession, ZnodeSession};
 use cronkeeper_core::clock::Clock as _;
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::lock::{LockKey, LockKind, LockPath};
@@ -54,8 +60,11 @@ const LIBRARIES: [(&str, Measure); 4] =
     [("cronkeeper", cronkeeper), ("bare crate", bare_crate), ("Curator", curator), ("kazoo", kazoo)];
 
 fn main() -> ExitCode {
-    // Cargo adds arguments of its own, which begin with a dash.
-    let word = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
+    let word = service::words().into_iter().next().unwrap_or_default();
+    if service::is_another() {
+        stores::measure(&word);
+        return ExitCode::SUCCESS;
+    }
     let ensemble = Ensemble::builder(3).runs_long().start();
     let connect = ensemble.connect_string();
     if LIBRARIES.iter().any(|(name, _)| name.contains(&word)) {
@@ -63,13 +72,10 @@ fn main() -> ExitCode {
         for round in 0..pick(3, 1) {
             cronkeeper(&connect, &format!("/locks/warm-up-{round}"), CONTENDERS);
         }
-        println!("{:<28} {:>16} {:>24}", "", "hand-offs/s", "rounds");
-        for sessions in [CONTENDERS, 1] {
-            hand_offs(&connect, sessions, &word);
-        }
+        hand_offs(&LIBRARIES, &connect, &word);
     }
     if "free".contains(&word) {
-        free(&connect);
+        free(&on_zookeeper(&connect));
     }
     if "memory".contains(&word) {
         memory(&connect);
@@ -77,18 +83,25 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Prints a row for each library.
-fn hand_offs(connect: &str, sessions: usize, word: &str) {
-    let mut rates = vec![Vec::new(); LIBRARIES.len()];
+/// Prints a row for each library, with sessions of their own and with one.
+fn hand_offs(libraries: &[(&str, Measure)], connect: &str, word: &str) {
+    println!("{:<28} {:>16} {:>24}", "", "hand-offs/s", "rounds");
+    for sessions in [CONTENDERS, 1] {
+        with_sessions(libraries, connect, sessions, word);
+    }
+}
+
+fn with_sessions(libraries: &[(&str, Measure)], connect: &str, sessions: usize, word: &str) {
+    let mut rates = vec![Vec::new(); libraries.len()];
     for round in 0..pick(ROUNDS, 1) {
-        for ((name, measure), rates) in LIBRARIES.iter().zip(&mut rates) {
+        for ((name, measure), rates) in libraries.iter().zip(&mut rates) {
             if name.contains(word) {
                 let path = format!("/locks/{}-{sessions}-{round}", name.replace(' ', "-"));
                 rates.extend(measure(connect, &path, sessions));
             }
         }
     }
-    for ((name, _), rates) in LIBRARIES.iter().zip(&mut rates) {
+    for ((name, _), rates) in libraries.iter().zip(&mut rates) {
         let rounds: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
         rates.sort_by(f64::total_cmp);
         if let Some(median) = rates.get(rates.len() / 2) {
@@ -135,15 +148,19 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be had")
 }
 
-async fn session(connect: &str) -> LockSession<ServerSession, SystemClock> {
-    let settings = ConnectionSettings {
-        connect: connect.to_owned(),
-        session_timeout: Duration::from_secs(10),
-        ..ConnectionSettings::default()
-    };
-    let (connector, clock) = (Connector::closing(settings).expect("the settings are fine"), SystemClock::default());
+/// The session timeout of each contender.
+const SESSION: Duration = Duration::from_secs(10);
+
+fn on_zookeeper(connect: &str) -> Znodes<Connector> {
+    let settings =
+        ConnectionSettings { connect: connect.to_owned(), session_timeout: SESSION, ..ConnectionSettings::default() };
+    Znodes(Connector::closing(settings).expect("the settings are fine"))
+}
+
+async fn session<C: Connect>(connect: &C) -> LockSession<C::Session, SystemClock> {
+    let clock = SystemClock::default();
     let requested = clock.now().up;
-    LockSession::new(ZnodeSession::of(connector.connect().await.expect("the servers serve")), clock, requested)
+    LockSession::new(connect.connect().await.expect("the servers serve"), clock, requested)
 }
 
 fn request(path: &str) -> LockRequest {
@@ -158,12 +175,20 @@ fn request(path: &str) -> LockRequest {
 }
 
 fn cronkeeper(connect: &str, path: &str, sessions: usize) -> Option<f64> {
+    Some(contend(|| on_zookeeper(connect), path, sessions))
+}
+
+/// The hand-offs a second of contenders, each of which has one of the sessions.
+fn contend<C: Connect>(connect: impl Fn() -> C, path: &str, sessions: usize) -> f64
+where
+    C::Session: Clone + Send + Sync + 'static,
+{
     let contest = Arc::new(Contest::default());
-    let rate = runtime().block_on(async {
+    runtime().block_on(async {
         let mut upkeeps = JoinSet::new();
         let mut contenders = Vec::new();
         for _ in 0..sessions {
-            let mut session = session(connect).await;
+            let mut session = session(&connect()).await;
             session.renew_at(&LockPath::parse(path).expect("a path of a lock"));
             contenders.push(session.contender());
             upkeeps.spawn(async move { while session.event().await != LockEvent::SessionOver {} });
@@ -183,8 +208,7 @@ fn cronkeeper(connect: &str, path: &str, sessions: usize) -> Option<f64> {
         let rate = contest.count().await;
         while contending.join_next().await.transpose().expect("no contender panics").is_some() {}
         rate
-    });
-    Some(rate)
+    })
 }
 
 fn bare_crate(connect: &str, path: &str, sessions: usize) -> Option<f64> {
@@ -252,7 +276,7 @@ fn measured_by(mut command: Command, connect: &str, path: &str, sessions: usize)
 }
 
 /// Prints how long it takes to acquire and to release a lock that nobody else wants.
-fn free(connect: &str) {
+fn free<C: Connect>(connect: &C) {
     let (mut acquired, mut released) = (Vec::new(), Vec::new());
     let uses = pick(FREE, 20);
     runtime().block_on(async {

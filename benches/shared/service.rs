@@ -1,16 +1,21 @@
-//! The coordination service that a bench measures: `--service zookeeper`, which is the default, or `--service postgres`.
+//! The coordination service that a bench measures: `--service zookeeper`, which is the default, `postgres`, `etcd` or
+//! `redis`.
 #![allow(dead_code, reason = "each bench uses a part of it")]
 
 use std::mem;
 
+use crate::support::etcd::Etcd;
 use crate::support::node::Spec;
 use crate::support::postgres::Server;
+use crate::support::redis;
 use crate::support::zookeeper::Ensemble;
 
 /// A service's servers.
 pub enum Service {
     ZooKeeper(Ensemble),
     Postgres(Server),
+    Etcd(Etcd),
+    Redis(redis::Server),
 }
 
 /// The words of the command line, without those of [`Service`] and without the arguments that Cargo adds.
@@ -38,16 +43,24 @@ pub fn is_another() -> bool {
 
 /// As the rows name it.
 pub fn name() -> &'static str {
-    if is_another() { "PostgreSQL" } else { "three servers" }
+    match named().as_deref() {
+        Some("postgres") => "PostgreSQL",
+        Some("etcd") => "etcd",
+        Some("redis") => "Redis",
+        _ => "three servers",
+    }
 }
 
 impl Service {
-    /// Starts the servers of the service that the command line names: three of ZooKeeper, one of PostgreSQL.
+    /// Starts the servers of the service that the command line names: three of ZooKeeper or etcd, one of
+    /// PostgreSQL or Redis.
     pub fn start() -> Self {
         match named().as_deref() {
             None | Some("zookeeper") => Self::ZooKeeper(Ensemble::start(3)),
             Some("postgres") => Self::Postgres(Server::start(&["fsync = on"], &[])),
-            Some(other) => panic!("`--service {other}`: it is zookeeper or postgres"),
+            Some("etcd") => Self::Etcd(Etcd::start(3)),
+            Some("redis") => Self::Redis(redis::Server::start(&[])),
+            Some(other) => panic!("`--service {other}`: it is zookeeper, postgres, etcd or redis"),
         }
     }
 
@@ -64,6 +77,8 @@ impl Service {
                 mem::forget(database);
                 place
             }
+            Self::Etcd(etcd) => ["--etcd".to_owned(), etcd.place()],
+            Self::Redis(server) => ["--redis".to_owned(), server.place()],
         }
     }
 
