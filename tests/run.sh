@@ -243,6 +243,8 @@ set -m
 beside_pid=$!
 set +m
 run_all_of real || true
+# Tells who waits for it that only the simulation is left.
+touch "$logs/real.ended"
 wait "$beside_pid" || true
 beside_pid=''
 for kind in "${beside[@]}"; do cat "$logs/$kind" || true; done

@@ -530,7 +530,8 @@ fn nodes_keep_what_they_know_when_the_servers_lose_it() {
 /// On a store that does all that its port allows.
 #[test]
 fn nodes_keep_the_promises_on_the_weakest_store() {
-    many::<Nodes<true, false, true>>("nodes_keep_the_promises_on_the_weakest_store", SEEDS, PLAN);
+    const FEWER: Seeds = Seeds { each_run: 800, ..SEEDS };
+    many::<Nodes<true, false, true>>("nodes_keep_the_promises_on_the_weakest_store", FEWER, PLAN);
 }
 
 /// With clocks that agree, and with a store that loses what it has acknowledged.
