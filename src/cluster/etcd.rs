@@ -18,8 +18,8 @@ mod keys;
 mod settings;
 mod upkeep;
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -61,6 +61,8 @@ struct Gateways {
     hinted: watch::Sender<i64>,
     beside: OnceLock<Beside>,
     rewinds: Rewinds,
+    /// A session has begun: what the members are worse at since then is reported, and stops nobody.
+    is_in_use: AtomicBool,
     /// Longest wait for an answer.
     patience: Duration,
 }
@@ -80,9 +82,9 @@ impl Etcd {
         let settings = Arc::new(settings);
         let gateway = || Gateway::new(Arc::clone(&settings));
         let (commits, reads, hints) = (gateway(), gateway(), Arc::new(gateway()));
-        let (hinted, beside) = (watch::Sender::new(0), OnceLock::new());
+        let (hinted, beside, is_in_use) = (watch::Sender::new(0), OnceLock::new(), AtomicBool::new(false));
         let patience = ANSWER_TIMEOUT.min(session_timeout / 2);
-        Self(Arc::new(Gateways { settings, commits, reads, hints, hinted, beside, rewinds, patience }))
+        Self(Arc::new(Gateways { settings, commits, reads, hints, hinted, beside, rewinds, is_in_use, patience }))
     }
 
     /// Where the cluster is.
@@ -95,7 +97,9 @@ impl Etcd {
     /// # Errors
     /// As [`Store::examine`].
     pub async fn look(&self) -> Result<Worth, ConnectError> {
-        examine::look(&self.0.reads, self.0.patience, self.0.rewinds).await
+        let is_in_use = self.0.is_in_use.load(Ordering::Relaxed);
+        let rewinds = if is_in_use { Rewinds::Accepted } else { self.0.rewinds };
+        examine::look(&self.0.reads, self.0.patience, rewinds).await
     }
 }
 
@@ -121,7 +125,11 @@ impl Store for Etcd {
 
     fn examine(&self) -> impl Future<Output = Result<Option<Worth>, ConnectError>> + Send + 'static {
         let etcd = self.clone();
-        async move { etcd.look().await.map(Some) }
+        async move {
+            let worth = etcd.look().await?;
+            etcd.0.is_in_use.store(true, Ordering::Relaxed);
+            Ok(Some(worth))
+        }
     }
 
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static {
@@ -149,7 +157,7 @@ impl Store for Etcd {
         let (hints, sender, prefix) = (&self.0.hints, &self.0.hinted, &self.0.settings.prefix);
         self.0.beside.get_or_init(|| {
             let listening = listen(Arc::clone(hints), sender.clone(), keys::head(prefix), self.0.patience);
-            let upkeep = upkeep::compact(Arc::clone(hints), prefix.clone(), self.0.patience);
+            let upkeep = upkeep::keep(Arc::clone(hints), prefix.clone(), self.0.patience);
             Beside([tokio::spawn(listening), tokio::spawn(upkeep)])
         });
         // The sender may be gone together with the store.
@@ -226,7 +234,7 @@ impl Gateways {
     async fn read(&self, wanted: &[Wanted]) -> Result<(Head, Vec<Found>), Failed> {
         let prefix = &self.settings.prefix;
         let mut ranges = vec![Range { key: keys::head(prefix), ..Range::default() }];
-        let mut revisions = Vec::new();
+        let mut revisions = BTreeSet::new();
         for wanted in wanted {
             match wanted {
                 Wanted::Meta(path) | Wanted::Record(path) => {
@@ -236,49 +244,64 @@ impl Gateways {
                     let (key, end) = keys::below(prefix, folder);
                     ranges.push(Range { key, range_end: Some(end), ..Range::default() });
                 }
-                Wanted::Nonce(revision) => revisions.push(*revision),
+                Wanted::Nonce(revision) => _ = revisions.insert(*revision),
             }
         }
-        let (mut answers, mut moment) = (Vec::new(), None);
-        for part in ranges.chunks(MOST_OPERATIONS) {
-            // Later parts are read as they were at the moment of the first.
-            let at_moment = |range: Range| RequestOp::Range(Range { revision: moment, ..range });
-            let success = part.iter().cloned().map(at_moment).collect();
-            let txn = Txn { compare: Vec::new(), success, failure: Vec::new() };
-            let answer = self.reads.ask::<TxnResponse>("/v3/kv/txn", &txn, self.patience).await?;
-            moment.get_or_insert(answer.header.revision);
-            answers.extend(answer.responses.into_iter().map(|response| response.response_range.unwrap_or_default()));
-        }
-        let mut answers = answers.into_iter();
+        let mut answers = self.ranges(ranges).await?.into_iter();
         let head = head_of(answers.next());
-        let mut nonces = BTreeMap::from([(head.revision.0, Some(head.nonce))]);
-        for revision in revisions {
-            if let Entry::Vacant(unknown) = nonces.entry(revision.0) {
-                unknown.insert(self.nonce(revision, head).await?);
-            }
-        }
+        let nonces = self.nonces(revisions, head).await?;
         let mut next = || answers.next().unwrap_or_default();
         let found = wanted.iter().map(|wanted| match wanted {
             Wanted::Meta(_) => Found::Meta(next().kvs.first().map(|kv| split(kv).1)),
             Wanted::Record(_) => Found::Record(next().kvs.first().map(split)),
             Wanted::Names(_) => Found::Names(next().kvs.iter().map(|kv| (keys::name(&kv.key), split(kv).1)).collect()),
-            Wanted::Nonce(revision) => Found::Nonce(nonces.get(&revision.0).copied().flatten()),
+            Wanted::Nonce(revision) => Found::Nonce(nonces.get(revision).copied()),
         });
         Ok((head, found.collect()))
     }
 
-    /// The nonce of an earlier commit, which etcd knows until its history is compacted.
-    async fn nonce(&self, revision: Revision, head: Head) -> Result<Option<u64>, Failed> {
-        if revision > head.revision || revision.0 <= 0 {
-            return Ok(None);
+    /// The answers to all of these, at one moment unless they name another.
+    async fn ranges(&self, ranges: Vec<Range>) -> Result<Vec<RangeResponse>, Failed> {
+        let (mut answers, mut moment) = (Vec::new(), None);
+        for part in ranges.chunks(MOST_OPERATIONS) {
+            // Later parts are read as they were at the moment of the first.
+            let at_moment = |range: Range| RequestOp::Range(Range { revision: range.revision.or(moment), ..range });
+            let success = part.iter().cloned().map(at_moment).collect();
+            let txn = Txn { compare: Vec::new(), success, failure: Vec::new() };
+            let answer = self.reads.ask::<TxnResponse>("/v3/kv/txn", &txn, self.patience).await?;
+            if !answer.succeeded || answer.header.revision.0 == 0 || answer.responses.len() != part.len() {
+                return Err(Failed::Unanswered("etcd gives an answer that is not to the question".to_owned()));
+            }
+            moment.get_or_insert(answer.header.revision);
+            answers.extend(answer.responses.into_iter().map(|response| response.response_range.unwrap_or_default()));
         }
+        Ok(answers)
+    }
+
+    /// The nonces of commits, which etcd knows until its history is compacted.
+    async fn nonces(&self, revisions: BTreeSet<Revision>, head: Head) -> Result<BTreeMap<Revision, u64>, Failed> {
+        let mut nonces = BTreeMap::from([(head.revision, head.nonce)]);
+        let earlier = revisions.into_iter().filter(|revision| 0 < revision.0 && *revision < head.revision);
+        let earlier: Vec<Revision> = earlier.collect();
         let key = keys::head(&self.settings.prefix);
-        let range = Range { key, revision: Some(Number(revision.0)), ..Range::default() };
-        match self.reads.ask::<RangeResponse>("/v3/kv/range", &range, self.patience).await {
-            Ok(answer) => Ok(Some(head_of(Some(answer))).filter(|at| at.revision == revision).map(|at| at.nonce)),
-            Err(Failed::Refused { code: OUT_OF_RANGE, .. }) => Ok(None),
-            Err(failed) => Err(failed),
+        let range =
+            |revision: &Revision| Range { key: key.clone(), revision: Some(Number(revision.0)), ..Range::default() };
+        // Of another commit at that time: then the one that is asked for is not there.
+        let nonce = |answer: RangeResponse| head_of(Some(answer)).nonce;
+        match self.ranges(earlier.iter().map(range).collect()).await {
+            Ok(answers) => nonces.extend(earlier.into_iter().zip(answers.into_iter().map(nonce))),
+            Err(Failed::Refused { code: OUT_OF_RANGE, .. }) => {
+                for revision in earlier {
+                    match self.ranges(vec![range(&revision)]).await {
+                        Ok(mut answers) => _ = answers.pop().map(|answer| nonces.insert(revision, nonce(answer))),
+                        Err(Failed::Refused { code: OUT_OF_RANGE, .. }) => {}
+                        Err(failed) => return Err(failed),
+                    }
+                }
+            }
+            Err(failed) => return Err(failed),
         }
+        Ok(nonces)
     }
 }
 

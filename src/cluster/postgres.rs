@@ -121,9 +121,12 @@ impl Postgres {
 impl Lines {
     async fn enter(&self, if_missing: IfMissing) -> Result<Entered, ConnectError> {
         let (live, database) = (self.reads.live().await?, format!("database `{}`", self.settings.database()));
-        let no_answer = |_| ConnectError::Unreachable(format!("{database}: no answer in time"));
-        let entered = timeout(ANSWER_TIMEOUT, examine::enter(&live.client, &database, if_missing));
-        let entered = entered.await.map_err(no_answer)??;
+        let entering = timeout(ANSWER_TIMEOUT, examine::enter(&live.client, &database, if_missing));
+        let Ok(entered) = entering.await else {
+            self.reads.abandon(&live, true).await;
+            return Err(ConnectError::Unreachable(format!("{database}: no answer in time")));
+        };
+        let entered = entered?;
         let Worth { durability, may_rewind, .. } = &entered.worth;
         if *may_rewind && self.rewinds == Rewinds::Refused && !self.is_in_use.load(Ordering::Relaxed) {
             return Err(ConnectError::Refused(format!("{database}: {durability}; {}", examine::ACCEPT)));

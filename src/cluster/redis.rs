@@ -115,8 +115,11 @@ impl Redis {
         let Lines { settings, reads, .. } = &*self.0;
         let live = reads.live().await?;
         let refused = |why: String| Err(ConnectError::Refused(format!("{settings}: {why}")));
-        let asked = timeout(ANSWER_TIMEOUT, Facts::ask_all(&live.redis, &head_key(settings))).await;
-        let asked = asked.map_err(|_| ConnectError::Unreachable(format!("{settings}: no answer in time")))?;
+        let head = head_key(settings);
+        let Ok(asked) = timeout(ANSWER_TIMEOUT, Facts::ask_all(&live.redis, &head)).await else {
+            reads.abandon(&live, true).await;
+            return Err(ConnectError::Unreachable(format!("{settings}: no answer in time")));
+        };
         let facts = asked.map_err(|error| connection::not_connected(&error))?;
         let replicas = facts.replicas(settings, live.replicas);
         if let Some(why) = facts.objection(settings, replicas) {

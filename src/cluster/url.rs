@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -21,6 +22,8 @@ use crate::tree::ConnectError;
 
 /// Most bytes of a file with a password or certificates.
 const MOST_BYTES: u64 = 4 << 20;
+/// After so long without a sign of life from its host, a connection is lost.
+const VANISHED: Duration = Duration::from_secs(10);
 /// Time to read the files that the settings name.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -271,6 +274,11 @@ impl Server {
     pub async fn open(&self, login: &Login) -> io::Result<Box<dyn Stream>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
+        // Who only waits for hints must notice, too, that the server has vanished.
+        sockopt::set_socket_keepalive(&stream, true)?;
+        sockopt::set_tcp_keepidle(&stream, VANISHED / 2)?;
+        sockopt::set_tcp_keepintvl(&stream, VANISHED / 4)?;
+        sockopt::set_tcp_user_timeout(&stream, u32::try_from(VANISHED.as_millis()).unwrap_or(u32::MAX))?;
         let Some(tls) = &login.tls else { return Ok(Box::new(stream)) };
         let name = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
         Ok(Box::new(TlsConnector::from(Arc::clone(tls)).connect(name, stream).await?))

@@ -74,6 +74,8 @@ events! {
         [token, settled, cut_off, missed, took_ms];
     COORDINATION_EXAMINED "coordination.examined" "what the coordination service's commits are worth"
         [service, durability, may_rewind];
+    COORDINATION_FILLING "coordination.filling" "the coordination service has used up half of its space"
+        [service, used_mb, quota_mb];
     COORDINATION_UNREACHABLE "coordination.unreachable" "the coordination service does not answer; retrying" [retry_ms];
     COORDINATION_STALLED "coordination.stalled" "an operation that the node needs keeps failing" [error];
     COORDINATION_RECOVERED "coordination.recovered" "what kept failing works again" [];

@@ -13,7 +13,7 @@ mod gates;
 mod jobs;
 mod kinds;
 mod listing;
-mod orders;
+pub mod orders;
 mod peers;
 mod safety;
 mod servers;

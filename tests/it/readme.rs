@@ -34,7 +34,12 @@ const TEXTS: [&str; 5] = [
 const EXAMPLE: &str = include_str!("../../jobs/jobs.yaml");
 const ENVIRONMENT: &str = include_str!("../../systemd/cronkeeper.env");
 const CONTAINERFILE: &str = include_str!("../../docs/container/Containerfile");
-const COMPOSE: &str = include_str!("../../docs/container/compose.yaml");
+const COMPOSE: [&str; 4] = [
+    include_str!("../../docs/container/compose.yaml"),
+    include_str!("../../docs/container/compose-etcd.yaml"),
+    include_str!("../../docs/container/compose-postgres.yaml"),
+    include_str!("../../docs/container/compose-redis.yaml"),
+];
 
 fn jobs(text: &str) -> JobSet {
     let calendars = [("holidays.txt", "12-25\n"), ("clearing-days.txt", "06-01\n")];
@@ -133,7 +138,7 @@ fn the_files_in_the_texts_are_there() {
 
 #[test]
 fn the_settings_in_the_texts_and_in_the_environment_file_exist() {
-    for text in TEXTS.into_iter().chain([CONTRIBUTING, ENVIRONMENT, CONTAINERFILE, COMPOSE]) {
+    for text in TEXTS.into_iter().chain(COMPOSE).chain([CONTRIBUTING, ENVIRONMENT, CONTAINERFILE]) {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         // `CRONKEEPER_` alone stands for all of them.
         let names = words.filter(|word| word.starts_with("CRONKEEPER_") && *word != "CRONKEEPER_");
@@ -198,10 +203,12 @@ fn the_commands_and_files_of_the_containers_exist() {
     Cli::try_parse_from([words("ENTRYPOINT "), words("CMD ")].concat()).unwrap();
 
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/container");
-    let mounted = COMPOSE.split(['[', ',', ' ', ']', ':']).filter(|word| word.starts_with("../../"));
-    for file in mounted {
-        assert!(root.join(file).exists(), "{file}");
+    for compose in COMPOSE {
+        let mounted = compose.split(['[', ',', ' ', ']', ':']).filter(|word| word.starts_with("../../"));
+        for file in mounted {
+            assert!(root.join(file).exists(), "{file}");
+        }
+        let built = compose.lines().find_map(|line| line.trim().strip_prefix("dockerfile: "));
+        assert!(root.join("../..").join(built.expect("the nodes are built")).exists());
     }
-    let built = COMPOSE.lines().find_map(|line| line.trim().strip_prefix("dockerfile: "));
-    assert!(root.join("../..").join(built.expect("the nodes are built")).exists());
 }

@@ -6,13 +6,13 @@ use jiff::Timestamp;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::lock::orders::{CLIENTS, ORDERS, Shop, seller};
 use crate::support::command::{CRONKEEPER, command, run, texts};
 use crate::support::etcd as etcd_servers;
 use crate::support::node::{Node, Spec};
 use crate::support::postgres as postgres_servers;
 use crate::support::process::Process;
 use crate::support::redis as redis_servers;
-use crate::support::scratch::Scratch;
 use crate::support::witness::Witness;
 use crate::support::{LONG, until};
 
@@ -62,7 +62,7 @@ macro_rules! on_every_service {
 on_every_service!(
     when_the_leader_dies_the_next_one_leads_and_no_occurrence_is_doubled_or_lost,
     a_leader_that_is_asked_to_stop_is_followed_at_once,
-    one_client_at_a_time_holds_a_lock_even_if_one_is_killed,
+    fifteen_clients_sell_each_of_ten_orders_once_even_if_some_are_killed,
     locks_latches_and_barriers_are_in_the_service,
     check_says_that_a_node_could_use_it,
 );
@@ -125,13 +125,12 @@ fn a_leader_that_is_asked_to_stop_is_followed_at_once(place: &Place) {
     b.await_event("leader.elected", LONG);
 }
 
-fn one_client_at_a_time_holds_a_lock_even_if_one_is_killed(place: &Place) {
-    let dir = Scratch::new("lock");
-    let file = dir.path().join("holders");
-    // Says when it holds the lock; two at once would show.
-    let hold = format!("echo begin >>{0}; sleep 0.05; echo end >>{0}", file.display());
+fn fifteen_clients_sell_each_of_ten_orders_once_even_if_some_are_killed(place: &Place) {
+    let shop = Shop::open();
+    let sell = seller(&shop.path());
     let client = || {
-        let line = ["lock", "/locks/orders", "--", "sh", "-c", &hold];
+        let line = ["lock", "/locks/orders", "--"].into_iter().chain(sell.iter().map(String::as_str));
+        let line: Vec<&str> = line.collect();
         Process::spawn(CRONKEEPER, |spawned| {
             spawned.args(command(&line).get_args()).env(place.variable, &place.connect);
             spawned.env("CRONKEEPER_ACCEPT_REWIND", "true");
@@ -140,22 +139,20 @@ fn one_client_at_a_time_holds_a_lock_even_if_one_is_killed(place: &Place) {
         })
         .expect("cronkeeper can be started")
     };
-    let clients: Vec<Process> = (0..12).map(|_| client()).collect();
-    clients[3].signal(Signal::KILL);
-    for client in &clients {
-        assert!(client.wait_exit(LONG).is_some(), "a client waits forever");
-    }
-    let lines = std::fs::read_to_string(&file).expect("somebody held it");
-    let mut lines = lines.lines().peekable();
-    let mut holders = 0;
-    while let Some(line) = lines.next() {
-        assert_eq!(line, "begin");
-        // Who was killed did not get to its end.
-        if lines.next_if_eq(&"end").is_some() {
-            holders += 1;
+    for killed in [&[][..], &[3, 8]] {
+        shop.restock();
+        let clients: Vec<Process> = (0..CLIENTS).map(|_| client()).collect();
+        killed.iter().for_each(|&i: &usize| clients[i].signal(Signal::KILL));
+        for client in &clients {
+            assert!(client.wait_exit(LONG).is_some(), "a client waits forever");
         }
+        let sold = shop.sold();
+        let mut distinct = sold.clone();
+        distinct.dedup();
+        assert_eq!(sold, distinct, "an order was sold twice");
+        // Thirteen are left to sell ten orders; one that was killed may have sold one that it did not note.
+        assert!((ORDERS - killed.len()..=ORDERS).contains(&sold.len()), "{sold:?}");
     }
-    assert!((11..=12).contains(&holders), "{holders}");
 }
 
 fn locks_latches_and_barriers_are_in_the_service(place: &Place) {

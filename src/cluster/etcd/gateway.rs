@@ -112,14 +112,20 @@ impl Gateway {
         patience: Duration,
     ) -> Result<T, Failed> {
         let body = bytes(body)?;
-        let mut open = self.open.lock().await;
+        let busy = |_| Failed::Unanswered("etcd has not answered what was asked before".to_owned());
+        let mut open = timeout(patience, self.open.lock()).await.map_err(busy)?;
         for is_last in [false, true] {
             let mut connection = match open.take().filter(|open| !open.sender.is_closed()) {
                 Some(connection) => connection,
-                None => timeout(patience, self.connect())
-                    .await
-                    .unwrap_or_else(|_| Err(ConnectError::Unreachable("etcd cannot be reached in time".to_owned())))
-                    .map_err(Failed::NotConnected)?,
+                None => match timeout(patience, self.connect()).await {
+                    Ok(connected) => connected.map_err(Failed::NotConnected)?,
+                    Err(_) => {
+                        // The next request begins with the next member: this one may have taken all the time.
+                        self.preferred.fetch_add(1, Ordering::Relaxed);
+                        let why = "etcd cannot be reached in time".to_owned();
+                        return Err(Failed::NotConnected(ConnectError::Unreachable(why)));
+                    }
+                },
             };
             let answered = timeout(patience, connection.exchange(path, body.clone())).await;
             let (status, answer) = match answered {
@@ -136,8 +142,9 @@ impl Gateway {
                 return serde_json::from_slice(&answer).map_err(|error| Failed::Unanswered(error.to_string()));
             }
             match refusal(&answer) {
-                // Tokens expire.
+                // Tokens expire, and a change of users makes them invalid.
                 Failed::Refused { code: UNAUTHENTICATED, .. } if !is_last => {}
+                refused @ Failed::Refused { code: UNAUTHENTICATED, .. } => return Err(refused),
                 refused @ Failed::Refused { .. } => {
                     *open = Some(connection);
                     return Err(refused);
@@ -204,7 +211,14 @@ fn refusal(answer: &[u8]) -> Failed {
                 OUT_OF_RANGE,
                 UNAUTHENTICATED,
             ];
-            match lasting.contains(&code) {
+            // Of who has logged in before the users changed, or before there were any.
+            let is_of_token = ["revision of auth store is old", "user name is empty", "invalid auth token"];
+            if is_of_token.iter().any(|why| message.contains(why)) {
+                return Failed::Refused { code: UNAUTHENTICATED, message };
+            }
+            // Also said of too many requests at a time.
+            let is_full = code != RESOURCE_EXHAUSTED || message.contains("space exceeded");
+            match lasting.contains(&code) && is_full {
                 true => Failed::Refused { code, message },
                 // No leader, a timeout: it may be carried out later.
                 false => Failed::Unanswered(message),
@@ -282,5 +296,33 @@ impl Stream {
             }
             self.rest.extend_from_slice(&data);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(code: i64, message: &str) -> Failed {
+        refusal(serde_json::json!({"error": message, "message": message, "code": code}).to_string().as_bytes())
+    }
+
+    #[test]
+    fn only_what_stays_until_somebody_changes_it_is_refused() {
+        let code = |failed: Failed| match failed {
+            Failed::Refused { code, .. } => Some(code),
+            Failed::Unanswered(_) | Failed::NotConnected(_) => None,
+        };
+        for (number, message, lasting) in [
+            (PERMISSION_DENIED, "etcdserver: permission denied", Some(PERMISSION_DENIED)),
+            (RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", Some(RESOURCE_EXHAUSTED)),
+            (RESOURCE_EXHAUSTED, "etcdserver: too many requests", None),
+            (INVALID_ARGUMENT, "etcdserver: revision of auth store is old", Some(UNAUTHENTICATED)),
+            (INVALID_ARGUMENT, "etcdserver: user name is empty", Some(UNAUTHENTICATED)),
+            (14, "etcdserver: no leader", None),
+        ] {
+            assert_eq!(code(said(number, message)), lasting, "{message}");
+        }
+        assert!(matches!(refusal(b"<html>"), Failed::Unanswered(why) if why.contains("this is not etcd")));
     }
 }

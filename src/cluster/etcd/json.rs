@@ -172,6 +172,9 @@ pub struct StatusResponse {
     pub version: String,
     #[serde(alias = "dbSize")]
     pub db_size: Number,
+    /// Absent before 3.6.
+    #[serde(alias = "dbSizeQuota")]
+    pub db_size_quota: Number,
     pub errors: Vec<String>,
 }
 

@@ -7,18 +7,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::gateway::{Failed, Gateway};
-use super::json::{Anything, Base64, Compaction, Number, Range, RequestOp, Txn, TxnResponse};
+use super::json::{Anything, Base64, Compaction, Nothing, Number, Range, RequestOp, StatusResponse, Txn, TxnResponse};
 use super::keys;
+use cronkeeper_core::log_event;
 
 /// How often a node looks.
 const EVERY: Duration = Duration::from_secs(600);
-/// The history that is kept, in looks. It has far more commits than nonces must be kept of.
+/// The history that is kept, in looks.
 const KEPT: usize = 6;
+/// The quota of etcd unless its settings say otherwise; it tells its quota since 3.6.
+const QUOTA: i64 = 2 << 30;
 
-/// Compacts again and again.
-pub async fn compact(gateway: Arc<Gateway>, prefix: String, patience: Duration) {
-    let mut seen = VecDeque::new();
+/// Compacts again and again, and warns when the database fills up.
+pub async fn keep(gateway: Arc<Gateway>, prefix: String, patience: Duration) {
+    let (mut seen, mut was_filling) = (VecDeque::new(), false);
     loop {
+        if let Ok(status) = gateway.ask::<StatusResponse>("/v3/maintenance/status", &Nothing {}, patience).await {
+            let filling = filling(status.db_size.0, status.db_size_quota.0);
+            if let Some((used_mb, quota_mb)) = filling.filter(|_| !was_filling) {
+                tracing::warn!(
+                    target: log_event::TARGET,
+                    event = log_event::COORDINATION_FILLING,
+                    service = "etcd",
+                    used_mb,
+                    quota_mb,
+                    "etcd's database has {used_mb} MB, and accepts no writes at {quota_mb} MB unless its settings say \
+                     otherwise: start etcd with --auto-compaction-retention=1h, and defragment it"
+                );
+            }
+            was_filling = filling.is_some();
+        }
         tokio::time::sleep(EVERY).await;
         match look(&gateway, &prefix, patience).await {
             Ok((revision, true)) => {
@@ -38,6 +56,12 @@ pub async fn compact(gateway: Arc<Gateway>, prefix: String, patience: Duration) 
     }
 }
 
+/// The size of a database that has reached half of its quota, and the quota, in megabytes.
+fn filling(bytes: i64, quota: i64) -> Option<(i64, i64)> {
+    let quota = if quota > 0 { quota } else { QUOTA };
+    (bytes > quota / 2).then_some((bytes >> 20, quota >> 20))
+}
+
 /// The newest revision, and whether all keys have the prefix.
 async fn look(gateway: &Gateway, prefix: &str, patience: Duration) -> Result<(i64, bool), Failed> {
     let count = |key, end| RequestOp::Range(Range { key, range_end: Some(end), count_only: true, ..Range::default() });
@@ -50,4 +74,17 @@ async fn look(gateway: &Gateway, prefix: &str, patience: Duration) -> Result<(i6
     let counts: Vec<i64> =
         answer.responses.into_iter().map(|it| it.response_range.unwrap_or_default().count.0).collect();
     Ok((answer.header.revision.0, matches!(counts[..], [all, own] if all == own)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_that_has_reached_half_of_its_quota_is_noticed() {
+        assert_eq!(filling(1 << 30, 0), None);
+        assert_eq!(filling((1 << 30) + 1, 0), Some((1_024, 2_048)));
+        assert_eq!(filling((1 << 30) + 1, 8 << 30), None);
+        assert_eq!(filling(5 << 30, 8 << 30), Some((5_120, 8_192)));
+    }
 }

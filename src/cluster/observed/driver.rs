@@ -171,7 +171,8 @@ impl<S: Store, K: Clock> Driver<S, K> {
 
     async fn try_to_make(&mut self, own: &Own) -> Result<(), Error> {
         let counted_at = sessions_counted_at(&own.id);
-        let (_, mut found) = self.store.read(vec![Wanted::Meta(counted_at.clone())]).await?;
+        // Before the first write, which would hide that the store is not as far any more.
+        let mut found = self.read(vec![Wanted::Meta(counted_at.clone())]).await?;
         let when = match found.pop() {
             Some(Found::Meta(Some(meta))) => If::Version(meta.version),
             _ => If::Absent,

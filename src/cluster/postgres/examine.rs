@@ -56,16 +56,23 @@ pub struct Entered {
 
 impl Facts {
     async fn ask(client: &Client) -> Result<Self, Error> {
-        // A sender without a database sends to a standby, or to what makes or takes backups.
-        let facts = "SELECT current_setting('server_version_num')::int4, current_setting('server_version'),
-                            current_setting('server_encoding'), current_setting('default_transaction_isolation'),
-                            current_setting('fsync'), current_user::text, current_setting('synchronous_standby_names'),
-                            (SELECT count(*) FROM pg_stat_replication JOIN pg_stat_activity AS sender USING (pid)
+        // A sender without a database sends to a standby, or to what makes or takes backups. The functions are those of
+        // the server: others may have made some of the same names.
+        let facts = "SELECT pg_catalog.current_setting('server_version_num')::int4,
+                            pg_catalog.current_setting('server_version'),
+                            pg_catalog.current_setting('server_encoding'),
+                            pg_catalog.current_setting('default_transaction_isolation'),
+                            pg_catalog.current_setting('fsync'),
+                            current_user::text,
+                            pg_catalog.current_setting('synchronous_standby_names'),
+                            (SELECT pg_catalog.count(*)
+                             FROM pg_catalog.pg_stat_replication
+                             JOIN pg_catalog.pg_stat_activity AS sender USING (pid)
                              WHERE sender.datid IS NULL
                                    AND sender.application_name NOT IN ('pg_basebackup', 'pg_receivewal')),
-                            to_regnamespace('cronkeeper') IS NOT NULL,
-                            has_database_privilege(current_database(), 'CREATE'),
-                            obj_description(to_regnamespace('cronkeeper'), 'pg_namespace')";
+                            pg_catalog.to_regnamespace('cronkeeper') IS NOT NULL,
+                            pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'),
+                            pg_catalog.obj_description(pg_catalog.to_regnamespace('cronkeeper'), 'pg_namespace')";
         let row = client.query_typed_one(facts, &[]).await?;
         Ok(Self {
             number: row.try_get(0)?,
@@ -174,14 +181,15 @@ async fn make(client: &Client, database: &str, user: &str) -> Result<(), Connect
 /// Checks that the user may use each part of the schema.
 async fn usable(client: &Client, database: &str, user: &str) -> Result<(), ConnectError> {
     let parts = "SELECT part.name, part.id IS NOT NULL,
-                        coalesce(has_table_privilege(part.id, 'SELECT') AND has_table_privilege(part.id, 'INSERT')
-                             AND has_table_privilege(part.id, 'UPDATE') AND has_table_privilege(part.id, 'DELETE'), false)
-                 FROM (SELECT name, to_regclass('cronkeeper.' || name) AS id
-                       FROM unnest(ARRAY['record', 'head', 'newest']) AS name) AS part
+                        coalesce((SELECT pg_catalog.bool_and(pg_catalog.has_table_privilege(part.id, privilege))
+                                  FROM pg_catalog.unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS privilege), false)
+                 FROM (SELECT name, pg_catalog.to_regclass('cronkeeper.' || name) AS id
+                       FROM pg_catalog.unnest(ARRAY['record', 'head', 'newest']) AS name) AS part
                  UNION ALL
-                 SELECT part.name, part.id IS NOT NULL, coalesce(has_function_privilege(part.id, 'EXECUTE'), false)
-                 FROM (SELECT name, to_regproc('cronkeeper.' || name) AS id
-                       FROM unnest(ARRAY['apply', 'look']) AS name) AS part";
+                 SELECT part.name, part.id IS NOT NULL,
+                        coalesce(pg_catalog.has_function_privilege(part.id, 'EXECUTE'), false)
+                 FROM (SELECT name, pg_catalog.to_regproc('cronkeeper.' || name) AS id
+                       FROM pg_catalog.unnest(ARRAY['apply', 'look']) AS name) AS part";
     let refused = |why: String| Err(ConnectError::Refused(format!("{database}: {why}")));
     let rows = match client.query_typed(parts, &[]).await {
         Ok(rows) => rows,
@@ -203,7 +211,8 @@ async fn usable(client: &Client, database: &str, user: &str) -> Result<(), Conne
             (true, false) => {
                 return refused(format!(
                     "`{user}` may not use `{name}` in the schema `cronkeeper`: GRANT SELECT, INSERT, UPDATE, DELETE ON ALL \
-                     TABLES IN SCHEMA cronkeeper TO \"{user}\""
+                     TABLES IN SCHEMA cronkeeper TO \"{user}\"; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA cronkeeper TO \
+                     \"{user}\""
                 ));
             }
             (true, true) => {}

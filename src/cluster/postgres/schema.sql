@@ -32,6 +32,8 @@ CREATE FUNCTION cronkeeper.apply(
 -- A plan made while the tables were small would read them whole later. What these settings forbid and nothing can avoid
 -- counts as very expensive, and would be compiled by LLVM for each call.
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+-- In the other schemas others may have functions and operators of the same names.
+SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM set_config('lock_timeout', '2s', true);
@@ -81,7 +83,7 @@ CREATE FUNCTION cronkeeper.look(kinds int4[], paths text[], revisions int8[])
         place int8, path text, data bytea, version int4, created int8, changed int8, created_at int8, changed_at int8,
         bytes int4
     )
-LANGUAGE sql STABLE SET jit = off
+LANGUAGE sql STABLE SET jit = off SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT 0::int8, NULL::text, NULL::bytea, pg_is_in_recovery()::int4, revision, nonce, NULL::int8, NULL::int8, NULL::int4
         FROM cronkeeper.head

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{ChannelBinding, Host, LoadBalanceHosts, SslMode, SslNegotiation, TargetSessionAttrs};
 
 use super::tls::Tls;
 use crate::safe_path::{self, Refusal, Wanted};
@@ -57,6 +57,8 @@ struct Files {
 /// What is needed to connect.
 pub(super) struct Login {
     config: Box<Config>,
+    /// If the settings have none.
+    passwords: Option<Passwords>,
     pub tls: Tls,
 }
 
@@ -92,11 +94,46 @@ impl Login {
         match &server.host {
             Some(Host::Tcp(name)) => _ = config.host(name),
             Some(Host::Unix(folder)) => _ = config.host_path(folder),
-            None => {}
+            // For the name in the certificate.
+            None => _ = server.address.map(|address| config.host(address.to_string())),
+        }
+        if from.get_password().is_none()
+            && let Some(password) = self.passwords.as_ref().and_then(|passwords| passwords.of(server))
+        {
+            config.password(password);
         }
         address.map(|address| config.hostaddr(address));
         config.port(server.port);
         config
+    }
+}
+
+/// What logs in where the settings have no password.
+enum Passwords {
+    One(String),
+    /// Of a file with a line for each server, user and database.
+    OfFile {
+        text: String,
+        user: String,
+        database: String,
+    },
+}
+
+impl Passwords {
+    /// The password of the first line that fits.
+    fn of(&self, server: &Server) -> Option<String> {
+        let (text, user, database) = match self {
+            Self::One(password) => return Some(password.clone()),
+            Self::OfFile { text, user, database } => (text, user, database),
+        };
+        let (host, port) = (server.name(), server.port.to_string());
+        text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
+            let fields = <[String; 5]>::try_from(fields(line)).ok()?;
+            let wanted = [&host, &port, database, user];
+            let fits = fields.iter().zip(wanted).all(|(pattern, value)| pattern == "*" || pattern == value);
+            let [.., password] = fields;
+            fits.then_some(password)
+        })
     }
 }
 
@@ -106,6 +143,17 @@ pub(super) struct Server {
     pub host: Option<Host>,
     pub address: Option<IpAddr>,
     pub port: u16,
+}
+
+impl Server {
+    /// As libpq calls it in a file with passwords.
+    fn name(&self) -> String {
+        match (&self.host, self.address) {
+            (Some(Host::Tcp(name)), _) => name.clone(),
+            (None, Some(address)) => address.to_string(),
+            (Some(Host::Unix(_)) | None, None) | (Some(Host::Unix(_)), Some(_)) => "localhost".to_owned(),
+        }
+    }
 }
 
 impl fmt::Display for Server {
@@ -274,6 +322,12 @@ impl Settings {
             let why = "cronkeeper writes; leave it out, and the server that accepts writes is found";
             return value("target_session_attrs", "read-only", why);
         }
+        if self.config.get_ssl_negotiation() == SslNegotiation::Direct {
+            return value("sslnegotiation", "direct", "leave it out: it is negotiated as with older servers");
+        }
+        if self.config.get_channel_binding() == ChannelBinding::Require {
+            return value("channel_binding", "require", "it is not supported; use `sslmode=verify-full`");
+        }
         if self.config.get_load_balance_hosts() == LoadBalanceHosts::Random {
             return value("load_balance_hosts", "random", "leave it out: the servers are tried in their order");
         }
@@ -338,12 +392,8 @@ impl Settings {
     /// # Errors
     /// If one cannot be used, or others can change it, or read a password in it.
     pub(super) fn login(&self) -> Result<Login, SettingsError> {
-        let mut config = self.config.clone();
-        if config.get_password().is_none()
-            && let Some(password) = self.password()?
-        {
-            config.password(password);
-        }
+        let config = self.config.clone();
+        let passwords = if config.get_password().is_none() { self.passwords()? } else { None };
         let authorities = self.files.authorities.as_deref().map(|path| read(path, Wanted::Trusted)).transpose()?;
         let trust = match (self.mode, authorities) {
             (Mode::VerifyFull, Some(pem)) => Trust::Named(pem),
@@ -361,14 +411,14 @@ impl Settings {
             TlsError::Authorities(_) => SettingsError::Tls { keys: "sslrootcert", source },
             TlsError::Identity(_) => SettingsError::Tls { keys: "sslcert, sslkey", source },
         })?;
-        Ok(Login { config, tls: Tls(tls) })
+        Ok(Login { config, passwords, tls: Tls(tls) })
     }
 
-    /// The password of `PGPASSWORD` or of a file, in libpq's order.
-    fn password(&self) -> Result<Option<String>, SettingsError> {
+    /// The password of `PGPASSWORD`, or those of a file, in libpq's order.
+    fn passwords(&self) -> Result<Option<Passwords>, SettingsError> {
         let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         if let Some(password) = variable("PGPASSWORD") {
-            return Ok(Some(password));
+            return Ok(Some(Passwords::One(password)));
         }
         let named = self.files.passwords.clone().or_else(|| variable("PGPASSFILE").map(PathBuf::from));
         let text = match named {
@@ -381,20 +431,8 @@ impl Settings {
                 text(&path, Wanted::Secret)?
             }
         };
-        Ok(self.password_in(&text))
-    }
-
-    /// The password of the first line that fits one of the hosts.
-    fn password_in(&self, text: &str) -> Option<String> {
-        let user = self.config.get_user().map(str::to_owned).unwrap_or_else(whoami);
-        let database = self.database();
-        let fits = |pattern: &str, value: &str| pattern == "*" || pattern == value;
-        text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
-            let [host, port, of_database, of_user, password] = <[String; 5]>::try_from(fields(line)).ok()?;
-            let is_for = |(name, number): &(String, u16)| fits(&host, name) && fits(&port, &number.to_string());
-            let is_ours = fits(&of_database, &database) && fits(&of_user, &user) && self.addresses().iter().any(is_for);
-            is_ours.then_some(password)
-        })
+        let user = self.config.get_user().map_or_else(whoami, str::to_owned);
+        Ok(Some(Passwords::OfFile { text, user, database: self.database() }))
     }
 
     /// Each host with its port, as the settings name them.
@@ -514,6 +552,8 @@ mod tests {
             ("host=a,b hostaddr=127.0.0.1 dbname=x", "name as many"),
             ("host=a,b port=1,2,3 dbname=x", "there are 3 ports"),
             ("host=a load_balance_hosts=random", "tried in their order"),
+            ("host=a channel_binding=require", "`sslmode=verify-full`"),
+            ("host=a sslnegotiation=direct sslmode=require", "as with older servers"),
             ("host=h password=secret tabel=x", "tabel"),
             ("host=h password=secret port=x", "port"),
         ] {
@@ -525,14 +565,17 @@ mod tests {
     }
 
     #[test]
-    fn the_first_line_that_fits_has_the_password() {
-        let settings = settings("host=db1,db2 port=5432,5433 dbname=ops user=cron");
-        for (text, password) in [
-            ("db2:5433:ops:cron:right\n*:*:*:*:wrong", Some("right")),
-            ("# db1:5432:ops:cron:no\ndb1:5433:ops:cron:no\ndb1:*:*:cron:a\\:b:c", Some("a:b:c")),
-            ("other:*:*:*:no\n*:*:*:other:no\nbroken\n", None),
+    fn the_first_line_that_fits_the_server_has_its_password() {
+        let server = |name: &str, port| Server { host: Some(Host::Tcp(name.to_owned())), address: None, port };
+        let (db1, db2) = (server("db1", 5432), server("db2", 5433));
+        for (text, of_db1, of_db2) in [
+            ("db2:5433:ops:cron:two\n*:*:*:*:one", Some("one"), Some("two")),
+            ("# db1:5432:ops:cron:no\ndb1:5433:ops:cron:no\ndb1:*:*:cron:a\\:b:c", Some("a:b:c"), None),
+            ("other:*:*:*:no\n*:*:*:other:no\nbroken\n", None, None),
         ] {
-            assert_eq!(settings.password_in(text).as_deref(), password, "{text}");
+            let (user, database) = ("cron".to_owned(), "ops".to_owned());
+            let passwords = Passwords::OfFile { text: text.to_owned(), user, database };
+            assert_eq!((passwords.of(&db1).as_deref(), passwords.of(&db2).as_deref()), (of_db1, of_db2), "{text}");
         }
     }
 }

@@ -1,10 +1,15 @@
 //! Members of etcd that fail while nodes use them.
 
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
 use rustix::process::Signal;
 
 use crate::support::command::CRONKEEPER;
 use crate::support::etcd::Etcd;
 use crate::support::node::{Node, Spec};
+use crate::support::scratch::Scratch;
 use crate::support::witness::Witness;
 use crate::support::{LONG, until};
 
@@ -59,4 +64,54 @@ fn without_a_majority_nobody_starts_anything_and_afterwards_the_jobs_go_on() {
     etcd.await_serving();
     until("jobs run again", || witness.entries().len() > seen + 2);
     witness.assert_fine(&[]);
+}
+
+/// Revisions count the writes of others too: the restored etcd has come as far as the lost commits.
+#[test]
+fn a_backup_that_was_restored_while_nobody_ran_is_noticed_though_others_have_written_since() {
+    let (mut etcd, witness, dir) = (Etcd::start(1), Witness::new(), Scratch::new("snapshot"));
+    let snapshot = dir.path().join("snapshot");
+    let jobs = format!("jobs:\n  tick:\n    schedule: '* * * * * *'\n    command: {}\n", witness.command(&[]));
+    let spec = Spec::new(CRONKEEPER, "a").option("--etcd", &etcd.place()).jobs(&jobs);
+    let node = spec.option("--session-timeout", "4s").start();
+    await_more(&witness, 2);
+    assert!(etcd.etcdctl(&["snapshot", "save", snapshot.to_str().expect("the path is text")]).is_some());
+    let revision = || etcd_revision(&etcd);
+    let at_snapshot = revision();
+    await_more(&witness, 3);
+    node.signal(Signal::TERM);
+    assert_eq!(node.wait_exit(LONG).code(), Some(0));
+    let newest = revision();
+    etcd.restore(&snapshot);
+    // One write for each that is lost, and one more.
+    for _ in at_snapshot..=newest {
+        assert!(etcd.etcdctl(&["put", "/others", "x"]).is_some());
+    }
+    let node = node.again();
+    node.await_event("coordination.rewound", LONG);
+    await_more(&witness, 2);
+    witness.assert_fine(&[]);
+}
+
+fn etcd_revision(etcd: &Etcd) -> i64 {
+    let text = etcd.etcdctl(&["get", "/any", "--write-out", "json"]).expect("etcd answers");
+    let said: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+    said["header"]["revision"].as_i64().expect("it has a revision")
+}
+
+#[test]
+fn a_member_that_accepts_no_connection_keeps_nobody_away_from_the_others() {
+    let etcd = Etcd::start(1);
+    // Its queue is full, so the kernel lets whoever connects wait.
+    let silent = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket can be had");
+    bind(&silent, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port is free");
+    listen(&silent, 0).expect("it can listen");
+    let address = SocketAddr::try_from(getsockname(&silent).expect("it has a name")).expect("it is an address");
+    let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(200));
+    let _queued: Vec<TcpStream> = std::iter::from_fn(|| connect().ok()).take(8).collect();
+    assert!(connect().is_err(), "the queue is full");
+    let connect = format!("http://{address},{}", etcd.place());
+    // So short that the first member takes all of the time for a request.
+    let spec = Spec::new(CRONKEEPER, "a").option("--etcd", &connect).jobs("jobs: {}\n");
+    spec.option("--session-timeout", "4s").start().await_event("leader.elected", LONG);
 }

@@ -4,12 +4,12 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::thread;
 
-use crate::support::LONG;
 use crate::support::command::{CRONKEEPER, run, texts};
 use crate::support::etcd::Etcd;
 use crate::support::node::Spec;
 use crate::support::scratch::Scratch;
 use crate::support::tls::Certificates;
+use crate::support::{LONG, until};
 
 fn check(connect: &str) -> (Option<i32>, String, String) {
     texts(&run(&["check", "--service", "--etcd", connect]))
@@ -37,6 +37,16 @@ fn a_verified_connection_works_and_a_certificate_of_an_unknown_authority_does_no
 #[test]
 fn a_user_logs_in_with_the_password_of_a_file_and_a_wrong_one_is_refused() {
     let etcd = Etcd::start(1);
+    let (dir, port) = (Scratch::new("password"), etcd.port());
+    let (right, wrong) = (dir.write("right", "pass word\n"), dir.write("wrong", "no secret"));
+    let with = |prefix: &str, file: &std::path::Path| {
+        format!("http://127.0.0.1:{port}{prefix}?user=cron&passfile={}", file.display())
+    };
+    let jobs =
+        format!("jobs:\n  tick:\n    schedule: '* * * * * *'\n    command: [touch, {}/ran]\n", dir.path().display());
+    // It has logged in before anybody needs to.
+    let node = Spec::new(CRONKEEPER, "a").option("--etcd", &with("/ops", &right)).jobs(&jobs).start();
+    node.await_event("leader.elected", LONG);
     for line in [
         &["user", "add", "root:secret"][..],
         &["user", "grant-role", "root", "root"],
@@ -48,13 +58,9 @@ fn a_user_logs_in_with_the_password_of_a_file_and_a_wrong_one_is_refused() {
     ] {
         assert!(etcd.etcdctl(line).is_some(), "{line:?}");
     }
-    let (dir, port) = (Scratch::new("password"), etcd.port());
-    let (right, wrong) = (dir.write("right", "pass word\n"), dir.write("wrong", "no secret"));
-    let with = |prefix: &str, file: &std::path::Path| {
-        format!("http://127.0.0.1:{port}{prefix}?user=cron&passfile={}", file.display())
-    };
-    let node = Spec::new(CRONKEEPER, "a").option("--etcd", &with("/ops", &right)).start();
-    node.await_event("leader.elected", LONG);
+    std::fs::remove_file(dir.path().join("ran")).ok();
+    until("jobs run", || dir.path().join("ran").exists());
+    assert_eq!(node.events().count("leader.lost"), 0);
     let (code, _, err) = check(&with("/ops", &wrong));
     assert_eq!(code, Some(78), "{err}");
     assert!(err.contains("user `cron`") && err.contains("authentication failed"), "{err}");

@@ -19,8 +19,8 @@ use crate::support::scratch::Scratch;
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
-const CLIENTS: usize = 15;
-const ORDERS: usize = 10;
+pub const CLIENTS: usize = 15;
+pub const ORDERS: usize = 10;
 /// Rounds of selling; with CRONKEEPER_LONG=1 the larger number.
 const ROUNDS: [usize; 2] = [25, 100];
 
@@ -35,12 +35,13 @@ if left > 0:
     db.execute('insert into sold (number) values (?)', (left,))
 ";
 
-struct Shop {
+/// The table with the orders.
+pub struct Shop {
     dir: Scratch,
 }
 
 impl Shop {
-    fn open() -> Self {
+    pub fn open() -> Self {
         let dir = Scratch::new("orders");
         let shop = Self { dir };
         let tables =
@@ -49,7 +50,7 @@ impl Shop {
         shop
     }
 
-    fn path(&self) -> std::path::PathBuf {
+    pub fn path(&self) -> std::path::PathBuf {
         self.dir.path().join("shop.db")
     }
 
@@ -59,19 +60,20 @@ impl Shop {
         database
     }
 
-    fn restock(&self) {
+    pub fn restock(&self) {
         self.database().execute_batch(&format!("delete from sold; update stock set left = {ORDERS}")).unwrap();
     }
 
     /// The numbers of the orders that were sold, in order.
-    fn sold(&self) -> Vec<i64> {
+    pub fn sold(&self) -> Vec<i64> {
         let database = self.database();
         let mut query = database.prepare("select number from sold order by number").unwrap();
         query.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
     }
 }
 
-fn seller(database: &Path) -> [String; 5] {
+/// The command of a client.
+pub fn seller(database: &Path) -> [String; 5] {
     ["/usr/bin/python3", "-IS", "-c", SELL, database.to_str().unwrap()].map(str::to_owned)
 }
 

@@ -40,6 +40,36 @@ fn refused(connect: &str) -> String {
 }
 
 #[test]
+fn an_address_without_a_name_is_enough_where_nobody_is_verified() {
+    let Secured { server, .. } = &*SECURED;
+    let (database, dir) = (server.database(), Scratch::new("address"));
+    let passwords = dir.write("pgpass", "127.0.0.1:*:*:cron:pass word\n");
+    let (port, name, file) = (server.port(), &database.name, passwords.display());
+    let connect = format!("hostaddr=127.0.0.1 port={port} dbname={name} user=cron passfile={file}");
+    let (code, _, err) = texts(&run(&["check", "--service", "--postgres", &connect]));
+    assert!(err.contains("may not make it"), "{err}");
+    assert_eq!(code, Some(78), "{err}");
+}
+
+/// Where everybody may create in `public`.
+#[test]
+fn functions_and_operators_of_others_are_not_called() {
+    let database = shared().database();
+    database.sql(
+        "CREATE FUNCTION public.trap(numeric, int4) RETURNS numeric LANGUAGE plpgsql AS 'BEGIN RAISE ''trapped''; END';
+         CREATE OPERATOR public.* (LEFTARG = numeric, RIGHTARG = int4, FUNCTION = public.trap);
+         CREATE FUNCTION public.obj_description(regnamespace, text) RETURNS text LANGUAGE plpgsql
+            AS 'BEGIN RAISE ''trapped''; END';
+         CREATE FUNCTION public.has_table_privilege(regclass, text) RETURNS bool LANGUAGE plpgsql
+            AS 'BEGIN RAISE ''trapped''; END';",
+    );
+    for _ in 0..2 {
+        let node = Spec::new(CRONKEEPER, "a").postgres(&database.connect_string()).jobs("jobs: {}\n").start();
+        node.await_event("leader.elected", LONG);
+    }
+}
+
+#[test]
 fn a_verified_connection_with_a_password_from_a_file_works() {
     let Secured { certificates, server } = &*SECURED;
     let database = server.database();

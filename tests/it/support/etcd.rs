@@ -96,6 +96,21 @@ impl Etcd {
         self.members[i].kept = Some(kept);
     }
 
+    /// Replaces the only member by one with the state of this snapshot.
+    pub fn restore(&mut self, snapshot: &Path) {
+        self.kill(0);
+        let (data, peer) = (self.dir.path().join("m0"), url(&self.members[0].peer));
+        std::fs::remove_dir_all(&data).expect("the member's files can be removed");
+        let restored = output("etcdctl", |command| {
+            command.env("ETCDCTL_API", "3").args(["snapshot", "restore"]).arg(snapshot).arg("--data-dir").arg(&data);
+            let peers = format!("m0={peer}");
+            command.args(["--name", "m0", "--initial-cluster", &peers, "--initial-advertise-peer-urls", &peer]);
+        });
+        assert!(restored.status.success(), "{}", restored.stderr.escape_ascii());
+        self.start_member(0);
+        self.await_serving();
+    }
+
     /// Waits until all members serve.
     pub fn await_serving(&self) {
         let all: Vec<String> = self.members.iter().map(|member| url(&member.client)).collect();
