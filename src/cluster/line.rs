@@ -90,6 +90,12 @@ impl<C: Connection> Line<C> {
     /// # Errors
     /// If none can be opened. Dropping the future leaves it to be opened for the next caller.
     pub async fn live(&self) -> Result<Arc<Live<C>>, ConnectError> {
+        let live = self.opened().await?;
+        // Others may have been lost while it was opened: then it may be one to a server that was replaced meanwhile.
+        if self.is_current(&live) { Ok(live) } else { self.opened().await }
+    }
+
+    async fn opened(&self) -> Result<Arc<Live<C>>, ConnectError> {
         let mut open = self.open.lock().await;
         if let Some(opening) = &*open {
             match opening.peek() {

@@ -7,9 +7,10 @@
 //! ```
 //!
 //! A commit is one script, which compares all records before it writes any; Redis carries scripts out one after the other.
-//! If replicas must have it, the same connection then waits for them (`WAIT`): without enough of them nobody knows, as
-//! without an answer. So a master that was replaced, and does not know it yet, acknowledges nothing. A read is one script
-//! too, and so of one moment. Both are refused by a replica. No key has a time to live.
+//! A read is one script too, and so of one moment. Both are refused by a replica. If replicas must have each commit, the
+//! same connection then waits until they have what the script has written or seen (`WAIT`): without enough of them nobody
+//! knows, as without an answer. So a master that was replaced, and has lost its replicas, answers nothing. No key has a
+//! time to live.
 //!
 //! A folder is a hash: the names of its records with what is known of each. The data of a record is a string.
 
@@ -23,11 +24,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use jiff::Timestamp;
-use redis::aio::MultiplexedConnection;
-use redis::{RedisError, RedisResult, Value, cmd, pipe};
+use redis::{Cmd, RedisError, RedisResult, Value, cmd, pipe};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use self::connection::Connected;
@@ -47,6 +47,9 @@ const LOOK: &str = include_str!("redis/look.lua");
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Before a lost connection for hints is opened again.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// How often a node looks whether the servers can still be used.
+const EXAMINE_EVERY: Duration = Duration::from_secs(60);
 
 /// Records in Redis. Connects when it is used.
 #[derive(Clone)]
@@ -114,21 +117,21 @@ impl Redis {
     pub async fn look(&self) -> Result<Worth, ConnectError> {
         let Lines { settings, reads, .. } = &*self.0;
         let live = reads.live().await?;
-        let refused = |why: String| Err(ConnectError::Refused(format!("{settings}: {why}")));
-        let head = head_key(settings);
-        let Ok(asked) = timeout(ANSWER_TIMEOUT, Facts::ask_all(&live.redis, &head)).await else {
-            reads.abandon(&live, true).await;
-            return Err(ConnectError::Unreachable(format!("{settings}: no answer in time")));
+        let tried = timeout(ANSWER_TIMEOUT, Facts::try_rights(&live.redis, settings)).await;
+        let failed = match tried {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(connection::not_connected(&error)),
+            Err(_) => Some(ConnectError::Unreachable(format!("{settings}: no answer in time"))),
         };
-        let facts = asked.map_err(|error| connection::not_connected(&error))?;
-        let replicas = facts.replicas(settings, live.replicas);
-        if let Some(why) = facts.objection(settings, replicas) {
-            return refused(why);
+        if let Some(failed) = failed {
+            reads.abandon(&live, true).await;
+            return Err(failed);
         }
-        let worth = facts.worth(settings, replicas);
+        let worth = live.facts.worth(settings);
         let is_unwanted = worth.may_rewind && self.0.rewinds == Rewinds::Refused;
         if is_unwanted && !self.0.is_in_use.load(Ordering::Relaxed) {
-            return refused(format!("{}; {}", worth.durability, examine::ACCEPT));
+            let why = format!("{settings}: {}; {}", worth.durability, examine::ACCEPT);
+            return Err(ConnectError::Refused(why));
         }
         Ok(worth)
     }
@@ -141,11 +144,10 @@ fn head_key(settings: &Settings) -> String {
 impl From<RedisError> for Failed {
     fn from(error: RedisError) -> Self {
         let why = connection::in_full(&error);
-        // The connection may be one to the old master that only was lost.
-        let is_elsewhere = error.code() == Some("READONLY") || error.is_connection_dropped();
+        // Whatever it is, it may be because this is not the master any more.
         match connection::needs_somebody(&error) {
-            true => Self { error: Error::Refused(why), is_elsewhere },
-            false => Self { error: Error::Unanswered(why), is_elsewhere },
+            true => Self { error: Error::Refused(why), is_elsewhere: false },
+            false => Self { error: Error::Unanswered(why), is_elsewhere: true },
         }
     }
 }
@@ -191,7 +193,7 @@ impl Store for Redis {
         let lines = Arc::clone(&self.0);
         async move {
             let Lines { settings, reads, patience, .. } = &*lines;
-            reads.carry_out(*patience, true, |live| read(live, settings, &wanted)).await
+            reads.carry_out(*patience, true, |live| read(live, settings, &wanted, *patience)).await
         }
     }
 
@@ -215,15 +217,23 @@ async fn listen(settings: Arc<Settings>, reads: Arc<Line<Connected>>, hinted: wa
         // The connection for reads shows whether the servers have changed their roles since.
         if let (Ok(live), Ok(subscribed)) = (reads.live().await, connection::subscribe(&settings, &channel).await) {
             // What was committed before is a hint too.
-            if let Ok((head, _)) = reads.carry_out(patience, true, |live| read(live, &settings, &[])).await {
+            if let Ok((head, _)) = reads.carry_out(patience, true, |live| read(live, &settings, &[], patience)).await {
                 hint(head.revision.0);
             }
             let mut messages = subscribed.into_on_message();
+            let mut next_look = Instant::now() + EXAMINE_EVERY;
             while reads.is_current(&live) {
                 match timeout(PAUSE, messages.next()).await {
                     Ok(Some(message)) => drop(message.get_payload().map(|revision: i64| hint(revision))),
                     Ok(None) => break,
                     Err(_) => {}
+                }
+                if next_look <= Instant::now() {
+                    next_look = Instant::now() + EXAMINE_EVERY;
+                    // Replicas may have been added, or settings changed: then nothing more is answered.
+                    if let Err(ConnectError::Refused(_)) = connection::connect(Arc::clone(&settings)).await {
+                        reads.abandon(&live, false).await;
+                    }
                 }
             }
         }
@@ -255,28 +265,28 @@ async fn commit(
             Then::Delete => script.arg("delete").arg(""),
         };
     }
-    let mut redis = live.redis.clone();
-    let wait = wait(settings);
-    let (answer, replicas) = match wait {
-        0 => (script.query_async::<Value>(&mut redis).await?, 0),
-        wait => {
-            // Redis gives up before this client does, which would give up the connection.
-            let at_most = u64::try_from(patience.as_millis() * 3 / 4).unwrap_or(u64::MAX);
-            let mut both = pipe();
-            both.add_command(script).cmd("WAIT").arg(wait).arg(at_most).ignore_errors();
-            let (answer, replicas): (RedisResult<Value>, RedisResult<usize>) = both.query_async(&mut redis).await?;
-            (answer?, replicas?)
-        }
-    };
-    let done = committed(&answer).ok_or_else(unexpected)?;
-    match done {
-        Committed::Done(..) if replicas < wait => {
-            let why = format!("{replicas} of {wait} replicas have the commit");
-            // This may be a master that others have replaced.
-            Err(Failed { error: Error::Unanswered(why), is_elsewhere: true })
-        }
-        done => Ok(done),
+    let answer = answer(&live, settings, script, patience).await?;
+    committed(&answer).ok_or_else(unexpected)
+}
+
+/// The answer to a script, once as many replicas as must have it have all that it has written or seen. Without them, this
+/// may be a master that others have replaced: what it has need not be there any more.
+async fn answer(live: &Connected, settings: &Settings, script: Cmd, patience: Duration) -> Result<Value, Failed> {
+    let (mut redis, wait) = (live.redis.clone(), wait(settings));
+    if wait == 0 {
+        return Ok(script.query_async(&mut redis).await?);
     }
+    // Redis gives up before this client does, which would give up the connection.
+    let at_most = u64::try_from(patience.as_millis() * 3 / 4).unwrap_or(u64::MAX);
+    let mut both = pipe();
+    both.add_command(script).cmd("WAIT").arg(wait).arg(at_most).ignore_errors();
+    let (answer, replicas): (RedisResult<Value>, RedisResult<usize>) = both.query_async(&mut redis).await?;
+    let (answer, replicas) = (answer?, replicas?);
+    if replicas < wait {
+        let why = format!("{replicas} of the {wait} replicas that must have each commit have it");
+        return Err(Failed { error: Error::Unanswered(why), is_elsewhere: true });
+    }
+    Ok(answer)
 }
 
 /// What the script returns.
@@ -304,7 +314,12 @@ fn condition(when: If) -> i32 {
     }
 }
 
-async fn read(live: Arc<Connected>, settings: &Settings, wanted: &[Wanted]) -> Result<(Head, Vec<Found>), Failed> {
+async fn read(
+    live: Arc<Connected>,
+    settings: &Settings,
+    wanted: &[Wanted],
+    patience: Duration,
+) -> Result<(Head, Vec<Found>), Failed> {
     let mut script = cmd("EVAL");
     script.arg(LOOK).arg(1).arg(head_key(settings)).arg(settings.tag());
     for wanted in wanted {
@@ -315,9 +330,10 @@ async fn read(live: Arc<Connected>, settings: &Settings, wanted: &[Wanted]) -> R
             Wanted::Nonce(revision) => script.arg("nonce").arg("").arg(revision.0),
         };
     }
-    let mut redis: MultiplexedConnection = live.redis.clone();
-    let answer: Vec<Value> = script.query_async(&mut redis).await?;
-    seen(&answer, wanted).ok_or_else(unexpected)
+    match answer(&live, settings, script, patience).await? {
+        Value::Array(parts) => seen(&parts, wanted).ok_or_else(unexpected),
+        _ => Err(unexpected()),
+    }
 }
 
 fn seen(answer: &[Value], wanted: &[Wanted]) -> Option<(Head, Vec<Found>)> {

@@ -7,7 +7,8 @@
 //! - A commit without an answer may have taken effect, may take effect later, or never. It may even take effect twice,
 //!   if its conditions hold twice.
 //! - A read shows one moment. If it was handed over after the answer to a commit, whoever committed, it shows that commit.
-//! - A write is answered once it is as safe as the store can make it.
+//! - A write is answered once it is as safe as the store can make it. What a read or a refusal shows may be a write that
+//!   is not, and is lost before it is answered.
 //! - Every request is answered in bounded time, if only by [`Error::Unanswered`].
 //! - A store that loses acknowledged commits loses the newest ones. Each commit has a nonce, and the store keeps the
 //!   nonces of at least [`KEPT_NONCES`] commits, so that whoever was shown a commit can tell that it is lost.

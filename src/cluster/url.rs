@@ -114,6 +114,10 @@ impl Urls {
     /// # Errors
     /// If they cannot be meant.
     pub fn parse(text: &str, form: &Form) -> Result<Self, UrlError> {
+        // Whatever it is, a part of it may be a password. A file's name can have `%40`.
+        if text.contains('@') {
+            return Err(UrlError::Password);
+        }
         let (urls, parameters) = text.trim().split_once('?').unwrap_or((text.trim(), ""));
         let mut servers = Vec::new();
         let (mut path, mut encrypted) = ("", None);
@@ -121,9 +125,7 @@ impl Urls {
             if !path.is_empty() {
                 return Err(UrlError::PathInside);
             }
-            // What is not a URL may have a password in it: its end is left out.
-            let shown =
-                || UrlError::Url { url: url.rsplit('@').next().unwrap_or(url).to_owned(), example: form.example };
+            let shown = || UrlError::Url { url: url.to_owned(), example: form.example };
             let (scheme, rest) = url.split_once("://").ok_or_else(shown)?;
             let is_encrypted = scheme == form.encrypted;
             if !is_encrypted && scheme != form.plain {
@@ -133,9 +135,6 @@ impl Urls {
                 return Err(UrlError::Mixed(form.plain, form.encrypted));
             }
             let (address, behind) = rest.split_once('/').map_or((rest, ""), |(address, behind)| (address, behind));
-            if address.contains('@') {
-                return Err(UrlError::Password);
-            }
             servers.push(Server::parse(address, form.port).ok_or_else(shown)?);
             path = behind.trim_end_matches('/');
         }
@@ -340,7 +339,9 @@ mod tests {
             ("http://e1,https://e2", "encrypt all connections or none"),
             ("http://e1/a,http://e2", "only the last URL may have something behind its port"),
             ("http://root:secret@e1", "a password belongs in a file"),
-            ("root:secret@e1", "`e1` is not the URL"),
+            ("root:secret@e1", "a password belongs in a file"),
+            ("http://root:se,secret@e1", "a password belongs in a file"),
+            ("http://root:se?secret@e1", "a password belongs in a file"),
             ("http://e1?password=secret", "a password belongs in a file"),
             ("https://e1", "add `?cacert=FILE`"),
             ("http://e1?cacert=/c", "`cacert` needs https://"),

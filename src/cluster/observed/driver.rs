@@ -158,8 +158,14 @@ impl<S: Store, K: Clock> Driver<S, K> {
         let mut pause = PAUSE;
         loop {
             match self.try_to_make(&own).await {
-                Ok(()) => {
+                Ok(is_acknowledged) => {
                     self.own = Some(own);
+                    if !is_acknowledged {
+                        self.give_up_at = self.give_up_at.or(Some(until));
+                        let confirmed = self.confirm().await;
+                        self.give_up_at = self.give_up_at.filter(|_| !self.is_of_node);
+                        return confirmed.map_err(|_| unclear());
+                    }
                     return Ok(());
                 }
                 Err(Error::Denied) => return Err(Error::Denied),
@@ -169,7 +175,8 @@ impl<S: Store, K: Clock> Driver<S, K> {
         }
     }
 
-    async fn try_to_make(&mut self, own: &Own) -> Result<(), Error> {
+    /// Makes the record. False if it is there, and nobody has acknowledged that.
+    async fn try_to_make(&mut self, own: &Own) -> Result<bool, Error> {
         let counted_at = sessions_counted_at(&own.id);
         // Before the first write, which would hide that the store is not as far any more.
         let mut found = self.read(vec![Wanted::Meta(counted_at.clone())]).await?;
@@ -181,8 +188,9 @@ impl<S: Store, K: Clock> Driver<S, K> {
         let make = store::Op { when: If::Absent, ..own.beat(&own.entries) };
         let count = store::Op { path: counted_at, when, then: Then::Put(Vec::new()) };
         match self.write(vec![make, count]).await {
+            Ok(_) => Ok(true),
             // No other session has this id: a try without an answer has made it.
-            Ok(_) | Err(NotDone::Refused { index: 0, .. }) => Ok(()),
+            Err(NotDone::Refused { index: 0, .. }) => Ok(false),
             Err(NotDone::Refused { .. }) => Err(Error::Unanswered("others have begun sessions meanwhile".to_owned())),
             Err(NotDone::Failed(error)) => Err(error),
         }
@@ -641,7 +649,11 @@ impl<S: Store, K: Clock> Driver<S, K> {
                     return Ok(Sent::Done(done.into()));
                 }
                 Err(NotDone::Refused { index: 0, found: None }) => return Err(Stop::Over),
-                Err(NotDone::Refused { index: 0, .. }) => return self.what_moved(of).await,
+                Err(NotDone::Refused { index: 0, .. }) => {
+                    let moved = self.what_moved(of).await?;
+                    self.confirm().await?;
+                    return Ok(moved);
+                }
                 Err(NotDone::Failed(Error::Unanswered(_))) => {
                     self.is_in_doubt = true;
                     self.lose_connection(&mut pause).await?;
@@ -672,21 +684,30 @@ impl<S: Store, K: Clock> Driver<S, K> {
         Some(own.beat(&own.entries))
     }
 
-    /// Beats until that is answered. Returns what commit number `of` has done, if it took effect before.
+    /// Beats until that is acknowledged. What a read or a refusal has shown may be a write that the store has not made safe,
+    /// such as one of a server that others have replaced meanwhile: it shows which version to go on from, and proves
+    /// nothing.
+    async fn confirm(&mut self) -> Result<(), Stop> {
+        // No commit has the number of the beats.
+        self.move_on(u64::MAX).await.map(drop)
+    }
+
+    /// Beats until that is acknowledged. Returns what commit number `of` has done, if it took effect before.
     async fn move_on(&mut self, of: u64) -> Result<Option<Effect>, Stop> {
-        let mut pause = PAUSE;
+        let (mut pause, mut done) = (PAUSE, None);
         loop {
             let Some(beat) = self.next_beat() else { return Err(Stop::Over) };
             let sent_at = self.clock.now().up;
             match self.write(vec![beat]).await {
                 Ok(_) => {
                     self.beaten(sent_at);
-                    return Ok(None);
+                    return Ok(done);
                 }
                 Err(NotDone::Refused { found: None, .. }) => return Err(Stop::Over),
                 // By that commit, or by a beat without an answer.
                 Err(NotDone::Refused { .. }) => {
-                    return Ok(match self.what_moved(of).await? {
+                    let moved = self.what_moved(of).await?;
+                    done = done.or(match moved {
                         Sent::Done(done) => Some(done),
                         Sent::Stale | Sent::Refused { .. } | Sent::Failed(_) => None,
                     });

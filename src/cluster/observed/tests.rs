@@ -3,7 +3,7 @@
 mod faulty;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -12,7 +12,8 @@ use tokio::time::Instant;
 use self::faulty::{Fate, Faulty};
 use super::*;
 use crate::memory::Memory;
-use crate::tree::Revision;
+use crate::store::{self, Done, Found, Head, NotDone, Wanted};
+use crate::tree::{Limits, Revision};
 use cronkeeper_core::clock::{Now, Uptime, Wake};
 use cronkeeper_core::ledger::LostCommits;
 use cronkeeper_core::run::Version;
@@ -99,6 +100,64 @@ async fn a_session_that_others_have_ended_commits_nothing_more() {
         owner.state_changed().await;
     }
     assert_eq!(owner.get("/x").await, Err(Error::SessionOver));
+}
+
+/// Like a server that others have replaced: it carries commits out, and nobody acknowledges them.
+#[derive(Clone, Default)]
+struct Replaced {
+    memory: Memory,
+    is_replaced: Arc<AtomicBool>,
+}
+
+impl Store for Replaced {
+    const SERVICE: &'static str = "a replaced server";
+
+    fn limits(&self) -> Limits {
+        self.memory.limits()
+    }
+
+    fn commit(&self, ops: Vec<store::Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static {
+        let (committing, is_replaced) = (self.memory.commit(ops), Arc::clone(&self.is_replaced));
+        async move {
+            match committing.await {
+                Ok(_) if is_replaced.load(Ordering::Relaxed) => {
+                    Err(NotDone::Failed(Error::Unanswered("no replica has it".to_owned())))
+                }
+                answer => answer,
+            }
+        }
+    }
+
+    fn read(&self, wanted: Vec<Wanted>) -> impl Future<Output = Result<(Head, Vec<Found>), Error>> + Send + 'static {
+        self.memory.read(wanted)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_only_a_read_has_shown_is_no_answer_to_a_commit() {
+    let store = Replaced::default();
+    let session = observed(store.clone()).connect().await.unwrap();
+    store.is_replaced.store(true, Ordering::Relaxed);
+    let creating = {
+        let session = session.clone();
+        tokio::spawn(async move { session.commit(vec![create("/a")]).await.map(drop) })
+    };
+    tokio::time::sleep(T * 10).await;
+    let (_, found) = store.read(vec![Wanted::Meta("/a".to_owned())]).await.unwrap();
+    assert!(matches!(found[..], [Found::Meta(Some(_))]), "the server has carried it out");
+    assert!(!creating.is_finished(), "nobody has acknowledged it");
+    store.is_replaced.store(false, Ordering::Relaxed);
+    creating.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_record_nobody_acknowledges_does_not_begin() {
+    let store = Replaced::default();
+    store.is_replaced.store(true, Ordering::Relaxed);
+    let refused = observed(store.clone()).connect().await;
+    assert!(matches!(refused, Err(ConnectError::Unreachable(_))));
+    store.is_replaced.store(false, Ordering::Relaxed);
+    observed(store).connect().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

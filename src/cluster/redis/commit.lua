@@ -10,6 +10,11 @@ if not string.find(redis.call('INFO', 'replication'), 'role:master', 1, true) th
   return redis.error_reply('READONLY this server is a replica')
 end
 
+local format = redis.call('HGET', KEYS[1], 'format')
+if format and format ~= '1' then
+  return redis.error_reply('FORMAT the records were made by a later version of cronkeeper')
+end
+
 local tag, nonce, kept = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local of_each = 5
 local count = (#ARGV - 3) / of_each
@@ -54,5 +59,6 @@ for place = 0, count - 1 do
     redis.call('DEL', record)
   end
 end
-redis.call('PUBLISH', tag .. ':changed', shown)
+-- A hint, without which the commit counts all the same.
+redis.pcall('PUBLISH', tag .. ':changed', shown)
 return { 0, revision, now }

@@ -1,11 +1,13 @@
 //! Connections to the server that accepts writes: the first of a list, or the one that Sentinels name.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, RedisConnectionInfo, RedisError, cmd};
+use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, RedisConnectionInfo, RedisError, cmd};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -13,46 +15,48 @@ use super::examine::Facts;
 use super::settings::{Servers, Settings};
 use crate::line;
 use crate::tree::ConnectError;
-use crate::url::{Access, Server, Stream};
+use crate::url::{Access, Login, Server, Stream};
 
 /// Time for one server to accept a connection and the login.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// What a server says that accepts no writes.
-const REPLICA: &str = "it is a replica";
 
 /// An open connection.
 pub struct Connected {
     pub redis: MultiplexedConnection,
-    /// How many replicas the Sentinels know of.
-    pub replicas: usize,
-    serving: AbortHandle,
+    /// Of the server, as it was when the connection was opened.
+    pub facts: Facts,
+    serving: Serving,
+}
+
+/// Moves a connection's bytes, as long as this value exists.
+struct Serving(AbortHandle);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl line::Connection for Connected {
     const SERVICE: &'static str = "Redis";
 
     fn is_closed(&self) -> bool {
-        self.serving.is_finished()
+        self.serving.0.is_finished()
     }
 
     fn close(self: &Arc<Self>, _is_cancelled: bool) {
-        self.serving.abort();
+        self.serving.0.abort();
     }
 }
 
-impl Drop for Connected {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
-}
-
-/// The server that accepts writes, as far as is known before it is asked.
+/// A server that may accept writes.
 struct Found {
     server: Server,
+    /// How many replicas the Sentinels know of.
     replicas: usize,
 }
 
-/// Connects to the server that accepts writes.
+/// Connects to the server that accepts writes, if it can be used.
 ///
 /// # Errors
 /// If there is none.
@@ -61,11 +65,12 @@ pub async fn connect(settings: Arc<Settings>) -> Result<Connected, ConnectError>
         let settings = Arc::clone(&settings);
         async move {
             let (redis, serving) = open(&found.server, &settings.access, settings.database).await?;
-            let connected = Connected { redis, replicas: found.replicas, serving };
-            match Facts::ask(&connected.redis).await.map_err(|error| not_connected(&error))?.is_master() {
-                true => Ok(connected),
-                // It may be the master soon.
-                false => Err(ConnectError::Unreachable(REPLICA.to_owned())),
+            let facts = Facts::ask(&redis, &settings, found.replicas).await.map_err(|error| not_connected(&error))?;
+            // The servers may change their roles soon.
+            facts.is_fit(&settings).map_err(ConnectError::Unreachable)?;
+            match facts.objection(&settings) {
+                None => Ok(Connected { redis, facts, serving }),
+                Some(why) => Err(ConnectError::Refused(why)),
             }
         }
     };
@@ -78,7 +83,12 @@ pub async fn connect(settings: Arc<Settings>) -> Result<Connected, ConnectError>
 /// If there is none.
 pub async fn subscribe(settings: &Settings, channel: &str) -> Result<PubSub, ConnectError> {
     let open = |found: Found| async move {
-        let (stream, info) = begin(&found.server, &settings.access, settings.database).await?;
+        let (stream, login) = begin(&found.server, &settings.access).await?;
+        let mut info = RedisConnectionInfo::default().set_skip_set_lib_name();
+        if let Some((name, password)) = login.user {
+            info = info.set_password(password);
+            info = name.map_or(info.clone(), |name| info.set_username(name));
+        }
         let mut redis = PubSub::new(&info, stream).await.map_err(|error| not_connected(&error))?;
         redis.subscribe(channel).await.map_err(|error| not_connected(&error))?;
         Ok(redis)
@@ -91,36 +101,26 @@ async fn first<T, F>(settings: &Settings, open: impl Fn(Found) -> F) -> Result<T
 where
     F: Future<Output = Result<T, ConnectError>>,
 {
-    let (servers, watched) = match &settings.servers {
-        Servers::Listed(servers) => (servers, None),
-        Servers::Watched { sentinels, name, access } => (sentinels, Some((name, access))),
+    let (found, mut failures) = match &settings.servers {
+        Servers::Listed(servers) => {
+            let listed = servers.iter().map(|server| Found { server: server.clone(), replicas: 0 });
+            (listed.collect(), Vec::new())
+        }
+        Servers::Watched { sentinels, name, access } => match of_sentinels(sentinels, name, access).await {
+            Ok(master) => (vec![master], Vec::new()),
+            Err(failures) => (Vec::new(), failures),
+        },
     };
-    let mut failures = Vec::new();
-    for server in servers {
-        let found = match watched {
-            None => Ok(Found { server: server.clone(), replicas: 0 }),
-            Some((name, access)) => within(ask(server, name, access)).await,
-        };
-        let failed = |at: &dyn fmt::Display, failure| match failure {
-            ConnectError::Refused(why) => ConnectError::Refused(format!("{at}: {why}")),
-            ConnectError::AuthFailed(why) => ConnectError::AuthFailed(format!("{at}: {why}")),
-            ConnectError::Unreachable(why) => ConnectError::Unreachable(format!("{at}: {why}")),
-        };
-        match found {
-            Err(failure) => failures.push(failed(&format!("Sentinel {server}"), failure)),
-            Ok(found) => {
-                let at = found.server.to_string();
-                match within(open(found)).await {
-                    Ok(opened) => return Ok(opened),
-                    Err(failure) => failures.push(failed(&at, failure)),
-                }
-            }
+    for found in found {
+        let at = found.server.to_string();
+        match within(open(found)).await {
+            Ok(opened) => return Ok(opened),
+            Err(failure) => failures.push(at_server(&at, failure)),
         }
     }
     // One that is only away may be the right one.
     let is_refused = failures.iter().all(|failure| matches!(failure, ConnectError::Refused(_)));
-    let mut texts: Vec<String> = failures.iter().map(ToString::to_string).collect();
-    texts.dedup();
+    let texts: Vec<String> = failures.iter().map(ToString::to_string).collect();
     let all = texts.join("; ");
     Err(if is_refused && !all.is_empty() { ConnectError::Refused(all) } else { ConnectError::Unreachable(all) })
 }
@@ -130,22 +130,52 @@ async fn within<T>(opening: impl Future<Output = Result<T, ConnectError>>) -> Re
     opened.unwrap_or_else(|_| Err(ConnectError::Unreachable("no answer in time".to_owned())))
 }
 
-/// Asks a Sentinel for the master.
-async fn ask(sentinel: &Server, name: &str, access: &Access) -> Result<Found, ConnectError> {
-    let (redis, serving) = open(sentinel, access, 0).await?;
-    // Ends the connection with this function.
-    let asked = Connected { redis, replicas: 0, serving };
-    let ask = |what: &str| {
-        let mut command = cmd("SENTINEL");
-        command.arg(what).arg(name);
-        command
+fn at_server(server: &dyn fmt::Display, failure: ConnectError) -> ConnectError {
+    match failure {
+        ConnectError::Refused(why) => ConnectError::Refused(format!("{server}: {why}")),
+        ConnectError::AuthFailed(why) => ConnectError::AuthFailed(format!("{server}: {why}")),
+        ConnectError::Unreachable(why) => ConnectError::Unreachable(format!("{server}: {why}")),
+    }
+}
+
+/// The master that the Sentinels name. If they differ, one that is cut off still names the old one: the newest
+/// configuration counts.
+async fn of_sentinels(sentinels: &[Server], name: &str, access: &Access) -> Result<Found, Vec<ConnectError>> {
+    let answers = join_all(sentinels.iter().map(|sentinel| within(ask(sentinel, name, access)))).await;
+    let (mut newest, mut failures) = (None, Vec::new());
+    for (sentinel, answer) in sentinels.iter().zip(answers) {
+        match answer {
+            Ok((epoch, found)) if newest.as_ref().is_none_or(|(known, _)| *known < epoch) => {
+                newest = Some((epoch, found));
+            }
+            Ok(_) => {}
+            Err(failure) => failures.push(at_server(&format!("Sentinel {sentinel}"), failure)),
+        }
+    }
+    newest.map(|(_, found)| found).ok_or(failures)
+}
+
+/// Asks a Sentinel for the master, and for the number of its configuration.
+async fn ask(sentinel: &Server, name: &str, access: &Access) -> Result<(u64, Found), ConnectError> {
+    // The connection ends with this function.
+    let (redis, _serving) = open(sentinel, access, 0).await?;
+    let mut command = cmd("SENTINEL");
+    command.arg("MASTER").arg(name);
+    let said: HashMap<String, String> = match command.query_async(&mut redis.clone()).await {
+        Ok(said) => said,
+        Err(error) if in_full(&error).contains("No such master") => {
+            return Err(ConnectError::Refused(format!("it watches no master called `{name}`")));
+        }
+        Err(error) => return Err(not_connected(&error)),
     };
-    let address: Option<(String, u16)> = query(&asked.redis, ask("get-master-addr-by-name")).await?;
-    let Some((host, port)) = address else {
-        return Err(ConnectError::Refused(format!("it watches no master called `{name}`")));
+    let number = |name: &str| said.get(name).and_then(|value| value.parse::<u64>().ok());
+    let (host, port) = (said.get("ip"), number("port").and_then(|port| u16::try_from(port).ok()));
+    let (Some(host), Some(port)) = (host, port) else {
+        return Err(ConnectError::Unreachable("it does not say where the master is".to_owned()));
     };
-    let replicas: Vec<redis::Value> = query(&asked.redis, ask("replicas")).await?;
-    Ok(Found { server: Server { host, port }, replicas: replicas.len() })
+    let replicas = number("num-slaves").and_then(|replicas| usize::try_from(replicas).ok()).unwrap_or_default();
+    let found = Found { server: Server { host: host.clone(), port }, replicas };
+    Ok((number("config-epoch").unwrap_or_default(), found))
 }
 
 async fn query<T: FromRedisValue>(redis: &MultiplexedConnection, command: Cmd) -> Result<T, ConnectError> {
@@ -156,29 +186,33 @@ async fn open(
     server: &Server,
     access: &Access,
     database: i64,
-) -> Result<(MultiplexedConnection, AbortHandle), ConnectError> {
-    let (stream, info) = begin(server, access, database).await?;
-    // Who asks bounds the wait for an answer.
+) -> Result<(MultiplexedConnection, Serving), ConnectError> {
+    let (stream, login) = begin(server, access).await?;
+    // Who asks bounds the wait for an answer. The name of the library would need a right of its own.
     let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+    let info = RedisConnectionInfo::default().set_skip_set_lib_name();
     let opened = MultiplexedConnection::new_with_config(&info, stream, config).await;
     let (redis, connection) = opened.map_err(|error| not_connected(&error))?;
-    Ok((redis, tokio::spawn(connection).abort_handle()))
+    let serving = Serving(tokio::spawn(connection).abort_handle());
+    // The library would take each error for a wrong password.
+    if let Some((name, password)) = login.user {
+        let mut command = cmd("AUTH");
+        name.iter().for_each(|name| _ = command.arg(name));
+        command.arg(password);
+        let () = query(&redis, command).await?;
+    }
+    if database != 0 {
+        let mut command = cmd("SELECT");
+        command.arg(database);
+        let () = query(&redis, command).await?;
+    }
+    Ok((redis, serving))
 }
 
-async fn begin(
-    server: &Server,
-    access: &Access,
-    database: i64,
-) -> Result<(Box<dyn Stream>, RedisConnectionInfo), ConnectError> {
+async fn begin(server: &Server, access: &Access) -> Result<(Box<dyn Stream>, Login), ConnectError> {
     let login = access.login().await?;
     let stream = server.open(&login).await.map_err(|error| ConnectError::Unreachable(error.to_string()))?;
-    // The name of the library would need a right of its own.
-    let mut info = RedisConnectionInfo::default().set_db(database).set_skip_set_lib_name();
-    if let Some((name, password)) = login.user {
-        info = info.set_password(password);
-        info = name.map_or(info.clone(), |name| info.set_username(name));
-    }
-    Ok((stream, info))
+    Ok((stream, login))
 }
 
 /// Words why a server cannot be used. What only somebody can mend is refused.
@@ -198,8 +232,9 @@ pub fn in_full(error: &RedisError) -> String {
 
 /// True for what stays as it is until somebody changes a setting: a wrong password, no right, no such database.
 pub fn needs_somebody(error: &RedisError) -> bool {
-    let lasting = ["NOAUTH", "WRONGPASS", "NOPERM", "MOVED", "CROSSSLOT", "WRONGTYPE"];
-    error.kind() == ErrorKind::AuthenticationFailed
-        || error.code().is_some_and(|code| lasting.contains(&code))
-        || error.detail().is_some_and(|detail| detail.contains("DB index"))
+    let lasting = ["NOAUTH", "WRONGPASS", "NOPERM", "MOVED", "CROSSSLOT", "WRONGTYPE", "FORMAT"];
+    // Without a right in a script; without such a database; with a password where none is set, or a wrong one before 6.2.
+    let said = ["executing the script", "ACL failure in script", "NOPERM", "DB index", "AUTH", "invalid password"];
+    error.code().is_some_and(|code| lasting.contains(&code))
+        || error.detail().is_some_and(|detail| said.iter().any(|said| detail.contains(said)))
 }

@@ -1,6 +1,6 @@
 //! What is at the other end: whether it is a Redis that can be used, and what its commits are worth.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value, cmd};
@@ -18,6 +18,8 @@ pub struct Facts {
     no_appendfsync_on_rewrite: Option<String>,
     /// The format of the records, if there are any: what the hash of the newest commit says.
     format: Option<Format>,
+    /// The replicas that the Sentinels know of, also those that are away.
+    known: usize,
 }
 
 /// What is in the place of the newest commit.
@@ -30,32 +32,27 @@ enum Format {
 
 /// The format of the records.
 const FORMAT: &str = "1";
+/// Does what a commit does, and takes it back.
+const TRIAL: &str = include_str!("trial.lua");
 /// What to do about a server that may lose commits.
 pub const ACCEPT: &str = "or accept with `--accept-rewind` that occurrences are skipped when that happens";
 
 impl Facts {
-    /// What `INFO` says.
+    /// Asks a server. `known`: the replicas that the Sentinels know of.
     ///
     /// # Errors
-    /// If the server does not answer.
-    pub async fn ask(redis: &MultiplexedConnection) -> Result<Self, RedisError> {
-        let text: String = cmd("INFO").query_async(&mut redis.clone()).await?;
-        let lines = text.lines().filter_map(|line| line.split_once(':'));
-        let info = lines.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect();
-        Ok(Self { info, ..Self::default() })
-    }
-
-    /// All that counts.
-    ///
-    /// # Errors
-    /// If the server does not answer.
-    pub async fn ask_all(redis: &MultiplexedConnection, head: &str) -> Result<Self, RedisError> {
-        let facts = Self::ask(redis).await?;
+    /// If it does not answer, or the user may not ask.
+    pub async fn ask(redis: &MultiplexedConnection, settings: &Settings, known: usize) -> Result<Self, RedisError> {
         let mut connection = redis.clone();
-        let format: Option<Format> = match cmd("TYPE").arg(head).query_async::<String>(&mut connection).await?.as_str()
+        let text: String = cmd("INFO").query_async(&mut connection).await?;
+        let lines = text.lines().filter_map(|line| line.split_once(':'));
+        let info: BTreeMap<String, String> =
+            lines.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect();
+        let head = format!("{}:head", settings.tag());
+        let format: Option<Format> = match cmd("TYPE").arg(&head).query_async::<String>(&mut connection).await?.as_str()
         {
             "none" => None,
-            "hash" => match cmd("HGET").arg(head).arg("format").query_async(&mut connection).await? {
+            "hash" => match cmd("HGET").arg(&head).arg("format").query_async(&mut connection).await? {
                 Some(format) => Some(Format::Known(format)),
                 None => Some(Format::Foreign),
             },
@@ -63,19 +60,56 @@ impl Facts {
         };
         let appendfsync = setting(redis, "appendfsync").await;
         let no_appendfsync_on_rewrite = setting(redis, "no-appendfsync-on-rewrite").await;
-        Ok(Self { appendfsync, no_appendfsync_on_rewrite, format, ..facts })
+        Ok(Self { info, appendfsync, no_appendfsync_on_rewrite, format, known })
     }
 
-    pub fn is_master(&self) -> bool {
-        self.of("role") == "master"
+    /// Makes sure that the user may do what a commit does: without a right, Redis would leave one half done.
+    ///
+    /// # Errors
+    /// If not.
+    pub async fn try_rights(redis: &MultiplexedConnection, settings: &Settings) -> Result<(), RedisError> {
+        let mut script = cmd("EVAL");
+        script.arg(TRIAL).arg(1).arg(format!("{}:trial", settings.tag())).arg(settings.tag());
+        script.query_async(&mut redis.clone()).await
+    }
+
+    /// Why this server is not the one to use now.
+    pub fn is_fit(&self, settings: &Settings) -> Result<(), String> {
+        let (online, wait) = (self.online_replicas(), super::wait(settings));
+        if self.of("role") != "master" {
+            return Err("it is a replica".to_owned());
+        }
+        if online < wait {
+            return Err(format!("it has {online} of the {wait} replicas that must have each commit"));
+        }
+        Ok(())
     }
 
     fn of(&self, name: &str) -> &str {
         self.info.get(name).map_or("", String::as_str)
     }
 
-    fn connected_replicas(&self) -> usize {
-        self.of("connected_slaves").parse().unwrap_or_default()
+    /// The replicas that copy the server. One that has lost its connection is listed twice for a while, and who makes a
+    /// backup has no port.
+    fn online_replicas(&self) -> usize {
+        let listed = self.info.iter().filter(|(name, _)| {
+            name.strip_prefix("slave").is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+        });
+        let fields = listed.filter_map(|(_, said)| {
+            let of = |name: &str| said.split(',').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
+            let is_one = of("state") == Some("online") && of("port") != Some("0");
+            is_one.then(|| (of("ip"), of("port")))
+        });
+        fields.collect::<BTreeSet<_>>().len()
+    }
+
+    /// All replicas that may take over.
+    fn replicas(&self, settings: &Settings) -> usize {
+        let listed = match &settings.servers {
+            Servers::Listed(servers) => servers.len().saturating_sub(1),
+            Servers::Watched { .. } => 0,
+        };
+        self.online_replicas().max(self.known).max(listed)
     }
 
     /// The service and its version.
@@ -86,9 +120,9 @@ impl Facts {
         }
     }
 
-    /// Why a server like this cannot be used, and what to do. `replicas`: all that may take over.
-    pub fn objection(&self, settings: &Settings, replicas: usize) -> Option<String> {
-        let (service, wait) = (self.service(), settings.wait);
+    /// Why a server like this cannot be used, and what to do.
+    pub fn objection(&self, settings: &Settings) -> Option<String> {
+        let (service, wait, replicas) = (self.service(), settings.wait, self.replicas(settings));
         let major = self.of("redis_version").split('.').next().and_then(|number| number.parse::<u32>().ok());
         if major.is_none_or(|major| major < 6) {
             return Some(format!("the server is {service}; cronkeeper needs Redis 6 or newer, or Valkey"));
@@ -116,7 +150,7 @@ impl Facts {
             }
             Some(Format::Known(_)) | None => {}
         }
-        let connected = self.connected_replicas();
+        let connected = self.online_replicas();
         if !settings.fails_over() && wait.is_none() && connected > 0 {
             return Some(format!(
                 "the server has {connected} connected {}: add `wait=N` to the settings, the number of replicas that must \
@@ -141,9 +175,9 @@ impl Facts {
         None
     }
 
-    /// What a commit is worth. `replicas`: all that may take over.
-    pub fn worth(&self, settings: &Settings, replicas: usize) -> Worth {
-        let wait = super::wait(settings);
+    /// What a commit is worth.
+    pub fn worth(&self, settings: &Settings) -> Worth {
+        let (wait, replicas) = (super::wait(settings), self.replicas(settings));
         let on_disk = match (
             self.of("aof_enabled"),
             self.appendfsync.as_deref(),
@@ -167,27 +201,19 @@ impl Facts {
         let (durability, may_rewind) = match (on_disk, wait) {
             (Some(why), _) => (why.to_owned(), true),
             (None, 0) => ("each commit is on the server's disk".to_owned(), false),
-            (None, wait) if wait >= may_take_over => {
-                (format!("each commit is on the server's disk, and {wait} of {may_take_over} replicas have it"), false)
-            }
+            (None, wait) if wait >= may_take_over => (
+                format!("each commit is on the server's disk, and {wait} of {may_take_over} replicas have received it"),
+                false,
+            ),
             (None, wait) => (
                 format!(
-                    "a failover may lose acknowledged commits if the replicas that have them are lost too: each waits for \
-                     {wait} of {may_take_over}; set `wait={may_take_over}`"
+                    "a failover may lose acknowledged commits, and what they have begun may begin twice: each waits for \
+                     {wait} of {may_take_over} replicas; set `wait={may_take_over}`"
                 ),
                 true,
             ),
         };
         Worth { service: self.service(), durability, may_rewind }
-    }
-
-    /// All replicas that may take over, of which the Sentinels know `known`.
-    pub fn replicas(&self, settings: &Settings, known: usize) -> usize {
-        let listed = match &settings.servers {
-            Servers::Listed(servers) => servers.len().saturating_sub(1),
-            Servers::Watched { .. } => 0,
-        };
-        self.connected_replicas().max(known).max(listed)
     }
 }
 
@@ -223,16 +249,17 @@ mod tests {
             ("role", "master"),
             ("aof_enabled", "1"),
             ("maxmemory_policy", "noeviction"),
-            ("connected_slaves", "0"),
         ];
         let info = usual.iter().chain(changed).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let (appendfsync, no_appendfsync_on_rewrite) = (Some("always".to_owned()), Some("no".to_owned()));
-        Facts { info, appendfsync, no_appendfsync_on_rewrite, format: None }
+        Facts { info, appendfsync, no_appendfsync_on_rewrite, format: None, known: 0 }
     }
 
     fn settings(text: &str) -> Settings {
         text.parse().expect("they are correct")
     }
+
+    const REPLICA: (&str, &str) = ("slave0", "ip=10.0.0.2,port=6379,state=online,offset=1,lag=0");
 
     const ONE: &str = "redis://r1";
     const WATCHED: &str = "redis://s1?sentinel=m";
@@ -247,21 +274,21 @@ mod tests {
             (facts(&[("maxmemory_policy", "allkeys-lru")]), ONE, 0, "set it to `noeviction`"),
             (foreign, ONE, 0, "the key `{cronkeeper}:head` is not cronkeeper's"),
             (later, ONE, 0, "a later version of cronkeeper (format 2)"),
-            (facts(&[("connected_slaves", "1")]), ONE, 1, "1 connected replica: add `wait=N`"),
+            (facts(&[REPLICA]), ONE, 1, "1 connected replica: add `wait=N`"),
             (facts(&[]), WATCHED, 3, "add `wait=2`"),
             (facts(&[]), "redis://s1?sentinel=m&wait=0", 1, "SENTINEL RESET m"),
             (facts(&[]), "redis://r1,redis://r2?wait=0", 1, "add `wait=1`"),
         ] {
-            let objection = facts.objection(&settings(text), replicas);
+            let objection = Facts { known: replicas, ..facts }.objection(&settings(text));
             assert!(objection.as_ref().is_some_and(|text| text.contains(why)), "{why}: {objection:?}");
         }
         for (facts, text, replicas) in [
             (facts(&[]), ONE, 0),
-            (facts(&[("connected_slaves", "1")]), "redis://r1?wait=0", 1),
+            (facts(&[REPLICA]), "redis://r1?wait=0", 1),
             (facts(&[]), WATCHED, 2),
             (facts(&[]), "redis://s1?sentinel=m&wait=2", 4),
         ] {
-            assert_eq!(facts.objection(&settings(text), replicas), None, "{text}");
+            assert_eq!(Facts { known: replicas, ..facts }.objection(&settings(text)), None, "{text}");
         }
     }
 
@@ -278,16 +305,34 @@ mod tests {
             (without(Some("everysec"), "no"), ONE, 0, true, "set `appendfsync always`"),
             (without(Some("always"), "yes"), ONE, 0, true, "set `no-appendfsync-on-rewrite no`"),
             (without(None, "no"), ONE, 0, true, "grant `+config|get`"),
-            (facts(&[]), WATCHED, 1, false, "1 of 1 replicas have it"),
+            (facts(&[]), WATCHED, 1, false, "1 of 1 replicas have received it"),
             (facts(&[]), WATCHED, 2, true, "set `wait=2`"),
-            (facts(&[]), "redis://s1?sentinel=m&wait=2", 2, false, "2 of 2 replicas have it"),
+            (facts(&[]), "redis://s1?sentinel=m&wait=2", 2, false, "2 of 2 replicas have received it"),
             (facts(&[]), "redis://r1?wait=0", 1, false, "each commit is on the server's disk"),
-            (facts(&[]), "redis://r1?wait=1", 1, false, "1 of 1 replicas have it"),
+            (facts(&[]), "redis://r1?wait=1", 1, false, "1 of 1 replicas have received it"),
         ] {
-            let worth = facts.worth(&settings(text), replicas);
+            let worth = Facts { known: replicas, ..facts }.worth(&settings(text));
             assert_eq!(worth.may_rewind, may_rewind, "{text}: {worth:?}");
             assert!(worth.durability.contains(says), "{worth:?}");
         }
-        assert_eq!(facts(&[("valkey_version", "8.1.0")]).worth(&settings(ONE), 0).service, "Valkey 8.1.0");
+        assert_eq!(facts(&[("valkey_version", "8.1.0")]).worth(&settings(ONE)).service, "Valkey 8.1.0");
+    }
+
+    #[test]
+    fn a_server_with_too_few_replicas_is_left_alone() {
+        let fit = |changed: &[(&str, &str)], text: &str| facts(changed).is_fit(&settings(text));
+        assert_eq!(fit(&[("role", "slave")], ONE), Err("it is a replica".to_owned()));
+        assert_eq!(fit(&[], ONE), Ok(()));
+        assert_eq!(fit(&[REPLICA], WATCHED), Ok(()));
+        let why = fit(&[REPLICA], "redis://s1?sentinel=m&wait=2");
+        assert_eq!(why, Err("it has 1 of the 2 replicas that must have each commit".to_owned()));
+        // The same after it has lost its connection, one that has not copied all yet, and who makes a backup.
+        let others = [
+            ("slave1", "ip=10.0.0.2,port=6379,state=online,offset=0,lag=30"),
+            ("slave2", "ip=10.0.0.3,port=6379,state=wait_bgsave,offset=0,lag=0"),
+            ("slave3", "ip=10.0.0.4,port=0,state=online,offset=0,lag=0"),
+        ];
+        let changed: Vec<(&str, &str)> = [REPLICA].into_iter().chain(others).collect();
+        assert!(fit(&changed, "redis://s1?sentinel=m&wait=2").is_err());
     }
 }
