@@ -3,8 +3,14 @@
 //!
 //! Each seed has its faults, one of them of the servers. `CRONKEEPER_NEMESIS_SEED` and `CRONKEEPER_NEMESIS_MINUTES` as
 //! in the nemesis on ZooKeeper.
+//!
+//! ```text
+//! commits  what the servers have committed, in ZooKeeper's words
+//! tap      what clients have asked for, where the servers do not note it
+//! ```
 
 pub mod commits;
+pub mod tap;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
