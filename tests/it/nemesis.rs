@@ -8,7 +8,7 @@
 //! supervisors  the nodes                  history   checks whether the promises were kept
 //! work         the jobs                   losses    whether ZooKeeper is to blame if not
 //!
-//! stores       the same on PostgreSQL and Redis, whose servers and faults are in their own folders
+//! stores       the same on PostgreSQL, Redis and etcd, whose servers and faults are in their own folders
 //! ```
 //!
 //! Each node and server has its own host, in namespaces, which takes root and a kernel that allows them. Without them,
