@@ -7,6 +7,8 @@
 //! └ proxies    links on this machine      txnlog    what the servers committed
 //! supervisors  the nodes                  history   checks whether the promises were kept
 //! work         the jobs                   losses    whether ZooKeeper is to blame if not
+//!
+//! stores       the same on PostgreSQL, Redis and etcd, whose servers and faults are in their own folders
 //! ```
 //!
 //! Each node and server has its own host, in namespaces, which takes root and a kernel that allows them. Without them,
@@ -18,17 +20,18 @@
 //! plan, but not the same interleaving, because the processes are real.
 
 mod admin;
-pub mod history;
+mod history;
 mod hosts;
 mod injector;
 mod losses;
 mod net;
-pub mod plan;
+mod plan;
 mod proxies;
-pub mod supervisors;
+pub mod stores;
+mod supervisors;
 mod testbed;
 mod txnlog;
-pub mod work;
+mod work;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -50,7 +53,7 @@ use self::work::Work;
 use crate::support::node::{Event, Spec};
 use crate::support::test_name;
 
-pub const SEED: &str = "CRONKEEPER_NEMESIS_SEED";
+const SEED: &str = "CRONKEEPER_NEMESIS_SEED";
 const MINUTES: &str = "CRONKEEPER_NEMESIS_MINUTES";
 
 fn number(variable: &str) -> Option<u64> {
@@ -59,7 +62,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// The requested seeds, for as long as requested; otherwise so many.
-pub fn seeds(ordinarily: u64) -> impl Iterator<Item = u64> {
+fn seeds(ordinarily: u64) -> impl Iterator<Item = u64> {
     let (only, began) = (number(SEED), Instant::now());
     let lasts = number(MINUTES).map(|minutes| Duration::from_secs(60 * minutes));
     let (first, count) = only.map_or((0, ordinarily), |seed| (seed, 1));
@@ -140,7 +143,7 @@ fn run_seed(testbed: &mut Testbed, seed: u64) -> bool {
 }
 
 /// What the logs of the nodes show to be wrong.
-pub fn broken_by_the_nodes(story: &[Event], ends: &[AcceptedEnd]) -> Vec<String> {
+fn broken_by_the_nodes(story: &[Event], ends: &[AcceptedEnd]) -> Vec<String> {
     let panics = story.iter().filter_map(|event| event.json().as_str()).filter(|line| line.contains("panicked"));
     let mut broken: Vec<String> = elected_twice(story).into_iter().chain(panics.map(str::to_owned)).collect();
     if ends.is_empty() {
@@ -158,7 +161,7 @@ fn elected_twice(story: &[Event]) -> Vec<String> {
 }
 
 /// What the nodes logged about everything that the violations name.
-pub fn logged(story: &[Event], broken: &[String]) -> String {
+fn logged(story: &[Event], broken: &[String]) -> String {
     let is_of_a_node = |event: &Event| {
         ["node.", "leader.", "election.", "coordination."].iter().any(|of| event.name().starts_with(of))
     };

@@ -206,10 +206,11 @@ impl History {
             self.records().map(|(_, record)| (record.id().to_string(), record.scheduled_at)).collect();
         let count = |run: &str| ends.get(run).copied().unwrap_or(0);
         let due = begun.iter().filter(|(_, at)| **at <= self.horizon);
-        // A run whose process was never started, and whose window has passed, leaves a skip in place of its end.
-        let was_missed = |run: &str, at: Timestamp| {
+        // A run whose process was never started leaves a skip in place of its end: its window has passed, or a commit that
+        // is gone may have begun it.
+        let was_skipped = |run: &str, at: Timestamp| {
             let is_of_it = |skip: &Skip| {
-                skip.reason == SkipReason::Missed
+                matches!(skip.reason, SkipReason::Missed | SkipReason::Rewound)
                     && run.starts_with(&format!("{}.", skip.job))
                     && skip.first <= at
                     && at <= skip.last
@@ -218,7 +219,7 @@ impl History {
                 && !self.starts().any(|start| start.run == run)
         };
         let wrong = due.filter(|(run, at)| match count(run) {
-            0 => !was_missed(run, **at),
+            0 => !was_skipped(run, **at),
             ends => ends != 1,
         });
         wrong.map(|(run, _)| format!("{run} was begun and has {} ends", count(run))).collect()

@@ -1,12 +1,13 @@
 //! A real etcd on 127.0.0.1: Debian's package `etcd-server`.
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use cronkeeper_cluster::etcd::Settings;
 use rustix::process::Signal;
+use serde_json::Value;
 
 use super::kept::Kept;
 use super::port::Port;
@@ -113,8 +114,23 @@ impl Etcd {
 
     /// Waits until all members serve.
     pub fn await_serving(&self) {
-        let all: Vec<String> = self.members.iter().map(|member| url(&member.client)).collect();
-        until("etcd serves", || self.etcdctl(&["--endpoints", &all.join(","), "endpoint", "health"]).is_some());
+        let all = self.urls().join(",");
+        until("etcd serves", || self.etcdctl(&["--endpoints", &all, "endpoint", "health"]).is_some());
+    }
+
+    /// The member that leads the others; `None` if that is not known.
+    pub fn leader(&self) -> Option<usize> {
+        let number = |status: &Value, name: &str| status.pointer(name).and_then(Value::as_u64);
+        let leads = |url: &String| {
+            let said = self.etcdctl(&["--endpoints", url, "endpoint", "status", "-w", "json"]);
+            let said: Vec<Value> = said.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+            let is_leader = |it: &Value| {
+                let leader = number(it, "/Status/leader");
+                leader.is_some() && leader == number(it, "/Status/header/member_id")
+            };
+            said.iter().any(is_leader)
+        };
+        self.urls().iter().position(leads)
     }
 
     /// Kills a member.
@@ -142,8 +158,16 @@ impl Etcd {
 
     /// The settings of a cluster with a prefix of its own, as `--etcd` takes them.
     pub fn place(&self) -> String {
-        let members: Vec<String> = self.members.iter().map(|member| url(&member.client)).collect();
-        format!("{}/test-{}", members.join(","), self.prefixes.fetch_add(1, Ordering::Relaxed))
+        format!("{}/test-{}", self.urls().join(","), self.prefixes.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Where a member serves.
+    pub fn address_of(&self, i: usize) -> SocketAddr {
+        self.members[i].client.address
+    }
+
+    fn urls(&self) -> Vec<String> {
+        self.members.iter().map(|member| url(&member.client)).collect()
     }
 
     /// The port of the first member.

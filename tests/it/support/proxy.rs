@@ -2,8 +2,8 @@
 //!
 //! It reads ZooKeeper's frames (a length, then that many bytes), so that it can cut a connection at a chosen reply: the
 //! server has then carried out the request, and the client never learns it. TLS and four-letter commands have no such
-//! frames: for those [`Proxy::opaque`] passes bytes and cannot cut at a reply. It uses blocking threads, which end on
-//! drop.
+//! frames: for those [`Proxy::opaque`] passes bytes and cannot cut at a reply. [`Proxy::recording`] also keeps all that
+//! it passes. It uses blocking threads, which end on drop.
 //!
 //! ```text
 //! client ─► reader ─queue─► writer ─► server      each link: two pipes of two threads,
@@ -15,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use link::Link;
 
 mod frame;
@@ -60,10 +61,22 @@ struct Treatment {
     swallow: bool,
 }
 
+/// One direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+pub enum Side {
     Requests,
     Replies,
+}
+
+/// Some bytes that a proxy has passed on.
+#[derive(Clone, Debug)]
+pub struct Passed {
+    /// The number of the connection.
+    pub link: usize,
+    pub side: Side,
+    /// Before it was passed on.
+    pub at: Timestamp,
+    pub bytes: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
@@ -77,6 +90,8 @@ struct State {
     /// Number of cuts at a reply so far.
     cuts: usize,
     links: Vec<Arc<Link>>,
+    /// Number of connections so far.
+    made: usize,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -84,6 +99,8 @@ struct State {
 struct Shared {
     server: SocketAddr,
     frames: bool,
+    /// What has passed, if that is kept.
+    record: Option<Mutex<Vec<Passed>>>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -91,17 +108,28 @@ struct Shared {
 impl Proxy {
     /// A proxy for a ZooKeeper server's plain port.
     pub fn to(server: SocketAddr) -> Self {
-        Self::start(Ipv4Addr::LOCALHOST, server, true)
+        Self::start(Ipv4Addr::LOCALHOST, server, true, false)
     }
 
     /// A proxy for clients on other hosts, which reach it at `own`.
     pub fn at(own: Ipv4Addr, server: SocketAddr) -> Self {
-        Self::start(own, server, true)
+        Self::start(own, server, true, false)
     }
 
     /// A proxy that passes bytes without interpreting them.
     pub fn opaque(server: SocketAddr) -> Self {
-        Self::start(Ipv4Addr::LOCALHOST, server, false)
+        Self::start(Ipv4Addr::LOCALHOST, server, false, false)
+    }
+
+    /// A proxy that passes bytes without interpreting them, and keeps them.
+    pub fn recording(server: SocketAddr) -> Self {
+        Self::start(Ipv4Addr::LOCALHOST, server, false, true)
+    }
+
+    /// All that has passed so far. What a server has done was passed on before, and so is in it.
+    pub fn record(&self) -> Vec<Passed> {
+        let record = self.shared.record.as_ref().expect("the proxy keeps what it passes");
+        record.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 
     /// The address to which clients connect.
@@ -184,10 +212,11 @@ impl Proxy {
         !waited.expect("no thread panicked with the lock").1.timed_out()
     }
 
-    fn start(own: Ipv4Addr, server: SocketAddr, frames: bool) -> Self {
+    fn start(own: Ipv4Addr, server: SocketAddr, frames: bool, is_kept: bool) -> Self {
         let listener = TcpListener::bind((own, 0)).expect("a port is free");
         let address = listener.local_addr().expect("a listener has an address");
-        let shared = Shared { server, frames, state: Mutex::default(), changed: Condvar::new() };
+        let record = is_kept.then(Mutex::default);
+        let shared = Shared { server, frames, record, state: Mutex::default(), changed: Condvar::new() };
         let shared = Arc::new(shared);
         let accepting = thread::spawn({
             let shared = Arc::clone(&shared);
@@ -235,8 +264,10 @@ impl Shared {
     }
 
     fn join_up(self: &Arc<Self>, client: TcpStream, server: TcpStream) {
-        let (link, threads) = Link::start(self, client, server);
+        let number = self.lock().made;
+        let (link, threads) = Link::start(self, number, client, server);
         let mut state = self.lock();
+        state.made += 1;
         state.links.retain(|link| !link.is_cut());
         state.threads.retain(|thread| !thread.is_finished());
         if state.refusing {
@@ -245,6 +276,13 @@ impl Shared {
         }
         state.links.push(link);
         state.threads.extend(threads);
+    }
+
+    /// Keeps what is passed on next, if that is wanted.
+    fn keep(&self, link: usize, side: Side, bytes: &[u8]) {
+        let Some(record) = &self.record else { return };
+        let passed = Passed { link, side, at: Timestamp::now(), bytes: bytes.to_vec() };
+        record.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(passed);
     }
 
     fn treatment(&self, side: Side) -> Treatment {

@@ -1,14 +1,13 @@
 //! Everything that a server commits for a cluster, in order: a function around `cronkeeper.apply` notes it in the same
 //! transaction. So a server that lacks a commit lacks the note of it too.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use cronkeeper_cluster::postgres::SCHEMA;
-use cronkeeper_cluster::store::{If, Op, Then};
-use cronkeeper_core::run::Version;
+use cronkeeper_cluster::store::{Op, Then};
+use jiff::Timestamp;
 use serde::Deserialize;
 
-use crate::ledger::txn::{Change, Txn, in_znodes};
+use crate::ledger::txn::Txn;
+use crate::nemesis::stores::commits::{self, Commit, txns};
 use crate::support::postgres::Server;
 
 const NOTES: &str = "
@@ -60,46 +59,26 @@ impl Audit {
 
     /// What this server has, in ZooKeeper's words.
     pub fn committed(&self, server: &Server) -> Vec<Txn> {
-        let (mut sessions, mut there) = (BTreeMap::new(), BTreeSet::new());
         let text = server.sql("postgres", READ);
         let notes = text.lines().map(|line| serde_json::from_str::<Note>(line).expect("it is a note"));
-        notes.map(|note| note.into_txn(&mut sessions, &mut there)).collect()
+        txns(notes.map(Note::into_commit))
     }
 }
 
 impl Note {
-    fn into_txn(self, sessions: &mut BTreeMap<String, i64>, there: &mut BTreeSet<String>) -> Txn {
-        let number = |id: String| {
-            let next = i64::try_from(sessions.len()).expect("there are few") + 1;
-            *sessions.entry(id).or_insert(next)
-        };
-        let session = self.paths.iter().find_map(|path| path.strip_prefix("/cronkeeper/sessions/")).map(str::to_owned);
-        let session = session.map_or(0, number);
-        let mut changes = Vec::new();
-        for (((path, condition), data), delete) in
-            self.paths.into_iter().zip(self.conditions).zip(self.datas).zip(self.deletes)
-        {
-            let when = match condition {
-                -1 => If::Absent,
-                -2 => If::Exists,
-                -3 => If::Anything,
-                version => If::Version(Version(version)),
-            };
+    fn into_commit(self) -> Commit {
+        let each = self.paths.into_iter().zip(self.conditions).zip(self.datas).zip(self.deletes);
+        let op = |(((path, condition), data), delete): (((String, i32), Option<String>), bool)| {
+            let when = commits::condition(condition);
             let then = match data {
                 Some(hex) => Then::Put(bytes(&hex)),
                 None if delete => Then::Delete,
                 None => Then::Nothing,
             };
-            let is_there = there.contains(&path);
-            match &then {
-                Then::Put(_) => _ = there.insert(path.clone()),
-                Then::Delete => _ = there.remove(&path),
-                Then::Nothing => {}
-            }
-            let is_internal = ["/cronkeeper/sessions/", "/cronkeeper/numbers/"].iter().any(|of| path.starts_with(of));
-            changes.extend(in_znodes(&Op { path, when, then }, is_there).filter(|_| !is_internal));
-        }
-        Txn { zxid: self.revision, time_ms: self.moment / 1_000, session, change: Change::Ops(changes) }
+            Op { path, when, then }
+        };
+        let at = Timestamp::from_microsecond(self.moment).expect("the server has a sane clock");
+        Commit { revision: self.revision, at, ops: each.map(op).collect() }
     }
 }
 

@@ -14,6 +14,7 @@ use super::{Shared, Side};
 /// Both sockets of a connection, and the reply at which to cut it.
 #[derive(Debug)]
 pub(super) struct Link {
+    number: usize,
     client: TcpStream,
     server: TcpStream,
     cut: AtomicBool,
@@ -29,6 +30,7 @@ impl Link {
     /// Starts to pass frames. The threads end when either side closes the link.
     pub(super) fn start(
         shared: &Arc<Shared>,
+        number: usize,
         client: TcpStream,
         server: TcpStream,
     ) -> (Arc<Self>, Vec<JoinHandle<()>>) {
@@ -37,7 +39,7 @@ impl Link {
             drop(stream.set_nodelay(true));
         }
         let (cut, doomed) = (AtomicBool::new(false), AtomicI32::new(0));
-        let link = Arc::new(Self { client, server, cut, doomed, pings: Mutex::new(0) });
+        let link = Arc::new(Self { number, client, server, cut, doomed, pings: Mutex::new(0) });
         let threads = [Side::Requests, Side::Replies].into_iter().flat_map(|side| link.pipe(shared, side)).collect();
         (link, threads)
     }
@@ -112,9 +114,11 @@ impl Link {
             }
             let treatment = shared.treatment(side);
             let is_event = index > 0 && side == Side::Replies && frame.is_watch_event();
-            if !(treatment.swallow || (is_event && shared.swallows_events()))
-                && queue.send((Instant::now() + treatment.delay, frame)).is_err()
-            {
+            if treatment.swallow || (is_event && shared.swallows_events()) {
+                continue;
+            }
+            shared.keep(self.number, side, &frame.0);
+            if queue.send((Instant::now() + treatment.delay, frame)).is_err() {
                 break;
             }
         }
