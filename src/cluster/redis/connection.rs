@@ -66,11 +66,14 @@ pub async fn connect(settings: Arc<Settings>) -> Result<Connected, ConnectError>
         async move {
             let (redis, serving) = open(&found.server, &settings.access, settings.database).await?;
             let facts = Facts::ask(&redis, &settings, found.replicas).await.map_err(|error| not_connected(&error))?;
-            // The servers may change their roles soon.
-            facts.is_fit(&settings).map_err(ConnectError::Unreachable)?;
-            match facts.objection(&settings) {
-                None => Ok(Connected { redis, facts, serving }),
-                Some(why) => Err(ConnectError::Refused(why)),
+            // It may be the master soon.
+            if !facts.is_master() {
+                return Err(ConnectError::Unreachable("it is a replica".to_owned()));
+            }
+            match (facts.objection(&settings), facts.lack(&settings)) {
+                (Some(why), _) => Err(ConnectError::Refused(why)),
+                (None, Some(why)) => Err(ConnectError::Unreachable(why)),
+                (None, None) => Ok(Connected { redis, facts, serving }),
             }
         }
     };

@@ -73,16 +73,14 @@ impl Facts {
         script.query_async(&mut redis.clone()).await
     }
 
-    /// Why this server is not the one to use now.
-    pub fn is_fit(&self, settings: &Settings) -> Result<(), String> {
+    pub fn is_master(&self) -> bool {
+        self.of("role") == "master"
+    }
+
+    /// What keeps commits from being acknowledged now.
+    pub fn lack(&self, settings: &Settings) -> Option<String> {
         let (online, wait) = (self.online_replicas(), super::wait(settings));
-        if self.of("role") != "master" {
-            return Err("it is a replica".to_owned());
-        }
-        if online < wait {
-            return Err(format!("it has {online} of the {wait} replicas that must have each commit"));
-        }
-        Ok(())
+        (online < wait).then(|| format!("it has {online} of the {wait} replicas that must have each commit"))
     }
 
     fn of(&self, name: &str) -> &str {
@@ -320,12 +318,11 @@ mod tests {
 
     #[test]
     fn a_server_with_too_few_replicas_is_left_alone() {
-        let fit = |changed: &[(&str, &str)], text: &str| facts(changed).is_fit(&settings(text));
-        assert_eq!(fit(&[("role", "slave")], ONE), Err("it is a replica".to_owned()));
-        assert_eq!(fit(&[], ONE), Ok(()));
-        assert_eq!(fit(&[REPLICA], WATCHED), Ok(()));
-        let why = fit(&[REPLICA], "redis://s1?sentinel=m&wait=2");
-        assert_eq!(why, Err("it has 1 of the 2 replicas that must have each commit".to_owned()));
+        let lack = |changed: &[(&str, &str)], text: &str| facts(changed).lack(&settings(text));
+        assert_eq!(lack(&[], ONE), None);
+        assert_eq!(lack(&[REPLICA], WATCHED), None);
+        let why = lack(&[REPLICA], "redis://s1?sentinel=m&wait=2");
+        assert_eq!(why.as_deref(), Some("it has 1 of the 2 replicas that must have each commit"));
         // The same after it has lost its connection, one that has not copied all yet, and who makes a backup.
         let others = [
             ("slave1", "ip=10.0.0.2,port=6379,state=online,offset=0,lag=30"),
@@ -333,6 +330,6 @@ mod tests {
             ("slave3", "ip=10.0.0.4,port=0,state=online,offset=0,lag=0"),
         ];
         let changed: Vec<(&str, &str)> = [REPLICA].into_iter().chain(others).collect();
-        assert!(fit(&changed, "redis://s1?sentinel=m&wait=2").is_err());
+        assert!(lack(&changed, "redis://s1?sentinel=m&wait=2").is_some());
     }
 }

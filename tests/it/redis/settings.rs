@@ -58,7 +58,7 @@ fn a_user_logs_in_with_the_password_of_a_file_and_a_wrong_one_is_refused() {
     node.await_event("leader.elected", LONG);
     let (code, _, err) = check(&with("ops", &wrong));
     assert_eq!(code, Some(78), "{err}");
-    assert!(err.contains("authentication failed") && !err.contains("no secret"), "{err}");
+    assert!(err.contains("WRONGPASS") && !err.contains("no secret"), "{err}");
     // Without a right to the keys.
     let (code, _, err) = check(&with("other", &right));
     assert_eq!(code, Some(78), "{err}");
@@ -121,7 +121,7 @@ fn a_key_that_is_not_ours_and_a_replica_are_left_alone() {
     assert!(err.contains("it is a replica"), "{err}");
     let (code, out, err) = check(&connect);
     assert_eq!(code, Some(0), "{err}");
-    assert!(out.contains("1 of 1 replicas have it"), "{out}");
+    assert!(out.contains("1 of 1 replicas have received it"), "{out}");
     let (code, _, err) = check(&format!("redis://127.0.0.1:{}", master.port()));
     assert_eq!(code, Some(78), "{err}");
     assert!(err.contains("add `wait=N`"), "{err}");
