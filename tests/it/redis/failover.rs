@@ -1,11 +1,12 @@
 //! Masters that fail, and what takes over from them.
 
+use jiff::{Timestamp, ToSpan as _};
 use rustix::process::Signal;
 
 use crate::support::command::CRONKEEPER;
 use crate::support::node::{Node, Spec};
 use crate::support::redis::{Sentinels, Server};
-use crate::support::witness::Witness;
+use crate::support::witness::{Entry, Mark, Witness};
 use crate::support::{LONG, until};
 
 /// A master and two replicas, which Sentinels watch.
@@ -97,6 +98,26 @@ fn without_enough_replicas_nobody_starts_anything_and_afterwards_the_jobs_go_on(
     replica.start_again();
     until("jobs run again", || witness.entries().len() > seen + 2);
     witness.assert_fine(&[]);
+}
+
+/// The master shows what no replica has, and whoever asks again is told that it is there.
+#[test]
+fn what_no_replica_has_starts_nothing() {
+    let (master, witness) = (Server::start(&[]), Witness::new());
+    let mut replica = master.replica();
+    let nodes = nodes(&format!("redis://127.0.0.1:{}?wait=1", master.port()), &witness);
+    await_more(&witness, 2);
+    // Just before an occurrence, so that the lease still lasts when the next one has been asked for twice.
+    until("an occurrence is near", || (850..950).contains(&Timestamp::now().subsec_millisecond()));
+    replica.kill();
+    let killed = Timestamp::now();
+    until("the leader has stepped down", || is_counted(&nodes, "leader.lost"));
+    let due = |entry: &Entry| entry.scheduled_at.parse::<Timestamp>().expect("a job is given a time");
+    // What was recorded ahead of its time begins at its time, and so before a commit without replicas has been given up.
+    let given_up = (killed + 1_300.milliseconds()).as_nanosecond();
+    let is_late = |entry: &Entry| entry.mark == Mark::Start && due(entry) > killed && entry.at_ns > given_up;
+    let late: Vec<Entry> = witness.entries().into_iter().filter(is_late).collect();
+    assert!(late.is_empty(), "the replica was killed at {killed}: {late:?}");
 }
 
 #[test]
