@@ -25,7 +25,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use self::gateway::{Failed, Gateway, OUT_OF_RANGE};
@@ -34,6 +33,7 @@ use self::json::{
     WatchCreate, Watched,
 };
 pub use self::settings::{Settings, SettingsError};
+use crate::line::{Beside, hint};
 use crate::store::{self, Done, Found, Head, If, Meta, NotDone, Op, Rewinds, Store, Then, Wanted};
 use crate::tree::{ConnectError, Error, Limits, Revision};
 use cronkeeper_core::clock::system;
@@ -59,21 +59,13 @@ struct Gateways {
     hints: Arc<Gateway>,
     /// The newest revision that etcd has hinted at.
     hinted: watch::Sender<i64>,
-    beside: OnceLock<Beside>,
+    /// Of a node's client: what watches the newest commit, and what keeps etcd's history short.
+    beside: OnceLock<[Beside; 2]>,
     rewinds: Rewinds,
     /// A session has begun: what the members are worse at since then is reported, and stops nobody.
     is_in_use: AtomicBool,
     /// Longest wait for an answer.
     patience: Duration,
-}
-
-/// The tasks of a node's client, which watch the newest commit and keep etcd's history short; they end with the store.
-struct Beside([JoinHandle<()>; 2]);
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        self.0.iter().for_each(JoinHandle::abort);
-    }
 }
 
 impl Etcd {
@@ -158,7 +150,7 @@ impl Store for Etcd {
         self.0.beside.get_or_init(|| {
             let listening = listen(Arc::clone(hints), sender.clone(), keys::head(prefix), self.0.patience);
             let upkeep = upkeep::keep(Arc::clone(hints), prefix.clone(), self.0.patience);
-            Beside([tokio::spawn(listening), tokio::spawn(upkeep)])
+            [Beside::spawn(listening), Beside::spawn(upkeep)]
         });
         // The sender may be gone together with the store.
         async move { drop(hinted.wait_for(|newest| *newest > since.0).await) }
@@ -167,9 +159,6 @@ impl Store for Etcd {
 
 /// Watches the key of the newest commit.
 async fn listen(gateway: Arc<Gateway>, hinted: watch::Sender<i64>, head: Base64, patience: Duration) {
-    let hint = |revision: i64| {
-        hinted.send_if_modified(|newest| std::mem::replace(newest, revision) != revision);
-    };
     loop {
         let watch = Watch { create_request: WatchCreate { key: head.clone() } };
         if let Ok(mut stream) = gateway.stream("/v3/watch", &watch).await {
@@ -181,10 +170,14 @@ async fn listen(gateway: Arc<Gateway>, hinted: watch::Sender<i64>, head: Base64,
                     // What was committed before is a hint too.
                     let range = Range { key: head.clone(), ..Range::default() };
                     if let Ok(answer) = gateway.ask("/v3/kv/range", &range, patience).await {
-                        hint(head_of(Some(answer)).revision.0);
+                        hint(&hinted, head_of(Some(answer)).revision.0);
                     }
                 }
-                result.events.iter().filter_map(|event| event.kv.as_ref()).for_each(|kv| hint(kv.mod_revision.0));
+                result
+                    .events
+                    .iter()
+                    .filter_map(|event| event.kv.as_ref())
+                    .for_each(|kv| hint(&hinted, kv.mod_revision.0));
             }
         }
         tokio::time::sleep(PAUSE).await;

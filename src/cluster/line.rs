@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::tree::{ConnectError, Error};
@@ -22,6 +23,34 @@ pub trait Connection: Send + Sync + 'static {
     /// Closes it. What the service is still doing on it is cancelled only if that is wanted, and if the service can be
     /// asked to: a commit that is given up may be carried out.
     fn close(self: &Arc<Self>, is_cancelled: bool);
+}
+
+/// A task that ends when this value is dropped.
+pub struct Beside(AbortHandle);
+
+impl Beside {
+    pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(task).abort_handle())
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    pub fn end(&self) {
+        self.0.abort();
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Takes a revision that a service has hinted at.
+pub fn hint(hinted: &watch::Sender<i64>, revision: i64) {
+    hinted.send_if_modified(|newest| std::mem::replace(newest, revision) != revision);
 }
 
 /// An open connection of a [`Line`].

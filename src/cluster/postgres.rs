@@ -26,7 +26,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -37,7 +36,7 @@ use self::connection::Connected;
 pub use self::examine::Entered;
 use self::examine::IfMissing;
 pub use self::settings::{Settings, SettingsError};
-use crate::line::{Failed, Line, Losses};
+use crate::line::{Beside, Failed, Line, Losses, hint};
 use crate::paths;
 use crate::store::{self, Done, Found, Head, If, KEPT_NONCES, Meta, NotDone, Op, Rewinds, Store, Then, Wanted};
 use crate::tree::{ConnectError, Error, Limits, Revision};
@@ -64,21 +63,13 @@ struct Lines {
     hints: Arc<Line<Connected>>,
     /// The newest revision that the server has hinted at.
     hinted: watch::Sender<i64>,
-    listening: OnceLock<Listening>,
+    /// Keeps the connection for hints open.
+    listening: OnceLock<Beside>,
     rewinds: Rewinds,
     /// A session has begun: what the server is worse at since then is reported, and stops nobody.
     is_in_use: AtomicBool,
     /// Longest wait for an answer.
     patience: Duration,
-}
-
-/// The task that keeps the connection for hints open; ends with the store.
-struct Listening(JoinHandle<()>);
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl Postgres {
@@ -210,7 +201,7 @@ impl Store for Postgres {
         let (hints, sender, patience) = (&self.0.hints, &self.0.hinted, self.0.patience);
         let mut hinted = sender.subscribe();
         let listen = || listen(Arc::clone(hints), sender.clone(), patience);
-        self.0.listening.get_or_init(|| Listening(tokio::spawn(listen())));
+        self.0.listening.get_or_init(|| Beside::spawn(listen()));
         // The sender may be gone together with the store.
         async move { drop(hinted.wait_for(|newest| *newest > since.0).await) }
     }
@@ -228,7 +219,7 @@ async fn listen(line: Arc<Line<Connected>>, hinted: watch::Sender<i64>, patience
             match timeout(patience, begun).await {
                 Ok(Ok(rows)) => {
                     let revisions = rows.iter().filter_map(|row| row.try_get(0).ok());
-                    revisions.for_each(|revision| _ = hinted.send_replace(revision));
+                    revisions.for_each(|revision| hint(&hinted, revision));
                     while line.is_current(&live) {
                         tokio::time::sleep(PAUSE).await;
                     }

@@ -26,14 +26,13 @@ use futures_util::StreamExt as _;
 use jiff::Timestamp;
 use redis::{Cmd, RedisError, RedisResult, Value, cmd, pipe};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use self::connection::Connected;
 use self::examine::Facts;
 pub use self::settings::{Settings, SettingsError};
-use crate::line::{Failed, Line, Losses};
+use crate::line::{Beside, Failed, Line, Losses, hint};
 use crate::paths;
 use crate::store::{self, Done, Found, Head, If, KEPT_NONCES, Meta, NotDone, Op, Rewinds, Store, Then, Wanted};
 use crate::tree::{ConnectError, Error, Limits, Revision};
@@ -62,21 +61,13 @@ struct Lines {
     reads: Arc<Line<Connected>>,
     /// The newest revision that the server has hinted at.
     hinted: watch::Sender<i64>,
-    listening: OnceLock<Listening>,
+    /// Keeps the connection for hints open.
+    listening: OnceLock<Beside>,
     rewinds: Rewinds,
     /// A session has begun: what the server is worse at since then is reported, and stops nobody.
     is_in_use: AtomicBool,
     /// Longest wait for an answer.
     patience: Duration,
-}
-
-/// The task that keeps the connection for hints open; ends with the store.
-struct Listening(JoinHandle<()>);
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// How many replicas must have a commit before it counts.
@@ -201,7 +192,7 @@ impl Store for Redis {
         let Lines { settings, reads, hinted, listening, patience, .. } = &*self.0;
         let mut receiver = hinted.subscribe();
         let listen = || listen(Arc::clone(settings), Arc::clone(reads), hinted.clone(), *patience);
-        listening.get_or_init(|| Listening(tokio::spawn(listen())));
+        listening.get_or_init(|| Beside::spawn(listen()));
         // The sender may be gone together with the store.
         async move { drop(receiver.wait_for(|newest| *newest > since.0).await) }
     }
@@ -210,21 +201,18 @@ impl Store for Redis {
 /// Keeps a connection open that the server tells of new commits.
 async fn listen(settings: Arc<Settings>, reads: Arc<Line<Connected>>, hinted: watch::Sender<i64>, patience: Duration) {
     let channel = format!("{}:changed", settings.tag());
-    let hint = |revision: i64| {
-        hinted.send_if_modified(|newest| std::mem::replace(newest, revision) != revision);
-    };
     loop {
         // The connection for reads shows whether the servers have changed their roles since.
         if let (Ok(live), Ok(subscribed)) = (reads.live().await, connection::subscribe(&settings, &channel).await) {
             // What was committed before is a hint too.
             if let Ok((head, _)) = reads.carry_out(patience, true, |live| read(live, &settings, &[], patience)).await {
-                hint(head.revision.0);
+                hint(&hinted, head.revision.0);
             }
             let mut messages = subscribed.into_on_message();
             let mut next_look = Instant::now() + EXAMINE_EVERY;
             while reads.is_current(&live) {
                 match timeout(PAUSE, messages.next()).await {
-                    Ok(Some(message)) => drop(message.get_payload().map(|revision: i64| hint(revision))),
+                    Ok(Some(message)) => drop(message.get_payload().map(|revision: i64| hint(&hinted, revision))),
                     Ok(None) => break,
                     Err(_) => {}
                 }

@@ -143,7 +143,7 @@ async fn serve(mut connection: Connection<Socket, Stream>, warnings: Arc<AtomicU
             }
             Some(Ok(AsyncMessage::Notification(notification))) => {
                 if let Ok(revision) = notification.payload().parse() {
-                    hinted.send_if_modified(|newest| std::mem::replace(newest, revision) != revision);
+                    line::hint(&hinted, revision);
                 }
             }
             Some(Ok(_)) => {}

@@ -8,12 +8,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, RedisConnectionInfo, RedisError, cmd};
-use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::examine::Facts;
 use super::settings::{Servers, Settings};
-use crate::line;
+use crate::line::{self, Beside};
 use crate::tree::ConnectError;
 use crate::url::{Access, Login, Server, Stream};
 
@@ -25,27 +24,19 @@ pub struct Connected {
     pub redis: MultiplexedConnection,
     /// Of the server, as it was when the connection was opened.
     pub facts: Facts,
-    serving: Serving,
-}
-
-/// Moves a connection's bytes, as long as this value exists.
-struct Serving(AbortHandle);
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    /// Moves its bytes.
+    serving: Beside,
 }
 
 impl line::Connection for Connected {
     const SERVICE: &'static str = "Redis";
 
     fn is_closed(&self) -> bool {
-        self.serving.0.is_finished()
+        self.serving.has_ended()
     }
 
     fn close(self: &Arc<Self>, _is_cancelled: bool) {
-        self.serving.0.abort();
+        self.serving.end();
     }
 }
 
@@ -189,14 +180,14 @@ async fn open(
     server: &Server,
     access: &Access,
     database: i64,
-) -> Result<(MultiplexedConnection, Serving), ConnectError> {
+) -> Result<(MultiplexedConnection, Beside), ConnectError> {
     let (stream, login) = begin(server, access).await?;
     // Who asks bounds the wait for an answer. The name of the library would need a right of its own.
     let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
     let info = RedisConnectionInfo::default().set_skip_set_lib_name();
     let opened = MultiplexedConnection::new_with_config(&info, stream, config).await;
     let (redis, connection) = opened.map_err(|error| not_connected(&error))?;
-    let serving = Serving(tokio::spawn(connection).abort_handle());
+    let serving = Beside::spawn(connection);
     // The library would take each error for a wrong password.
     if let Some((name, password)) = login.user {
         let mut command = cmd("AUTH");

@@ -27,23 +27,18 @@ fn nodes(etcd: &Etcd, witness: &Witness) -> [Node; 2] {
     [a, b]
 }
 
-fn await_more(witness: &Witness, count: usize) {
-    let seen = witness.entries().len();
-    until("jobs run", || witness.entries().len() >= seen + count);
-}
-
 #[test]
 fn the_jobs_go_on_when_any_one_member_is_killed_or_stopped() {
     let (mut etcd, witness) = (Etcd::start(3), Witness::new());
     let _nodes = nodes(&etcd, &witness);
-    await_more(&witness, 2);
+    witness.await_more(2);
     for member in 0..3 {
         etcd.kill(member);
-        await_more(&witness, 2);
+        witness.await_more(2);
         etcd.start_member(member);
         etcd.await_serving();
         etcd.signal(member, Signal::STOP);
-        await_more(&witness, 2);
+        witness.await_more(2);
         etcd.signal(member, Signal::CONT);
         etcd.await_serving();
     }
@@ -54,7 +49,7 @@ fn the_jobs_go_on_when_any_one_member_is_killed_or_stopped() {
 fn without_a_majority_nobody_starts_anything_and_afterwards_the_jobs_go_on() {
     let (mut etcd, witness) = (Etcd::start(3), Witness::new());
     let nodes = nodes(&etcd, &witness);
-    await_more(&witness, 2);
+    witness.await_more(2);
     etcd.kill(0);
     etcd.kill(1);
     until("the leader has stepped down", || nodes.iter().any(|node| node.events().count("leader.lost") > 0));
@@ -74,11 +69,11 @@ fn a_backup_that_was_restored_while_nobody_ran_is_noticed_though_others_have_wri
     let jobs = format!("jobs:\n  tick:\n    schedule: '* * * * * *'\n    command: {}\n", witness.command(&[]));
     let spec = Spec::new(CRONKEEPER, "a").option("--etcd", &etcd.place()).jobs(&jobs);
     let node = spec.option("--session-timeout", "4s").start();
-    await_more(&witness, 2);
+    witness.await_more(2);
     assert!(etcd.etcdctl(&["snapshot", "save", snapshot.to_str().expect("the path is text")]).is_some());
     let revision = || etcd_revision(&etcd);
     let at_snapshot = revision();
-    await_more(&witness, 3);
+    witness.await_more(3);
     node.signal(Signal::TERM);
     assert_eq!(node.wait_exit(LONG).code(), Some(0));
     let newest = revision();
@@ -89,7 +84,7 @@ fn a_backup_that_was_restored_while_nobody_ran_is_noticed_though_others_have_wri
     }
     let node = node.again();
     node.await_event("coordination.rewound", LONG);
-    await_more(&witness, 2);
+    witness.await_more(2);
     witness.assert_fine(&[]);
 }
 

@@ -33,11 +33,6 @@ impl Pair {
     }
 }
 
-fn await_more(witness: &Witness, count: usize) {
-    let seen = witness.entries().len();
-    until("jobs run", || witness.entries().len() >= seen + count);
-}
-
 /// How many skips with this reason the history has on a server.
 fn skipped(server: &Server, reason: &str) -> usize {
     let sql = format!(
@@ -75,17 +70,17 @@ fn a_promoted_standby_without_the_newest_commits_is_noticed_and_nothing_runs_twi
     a.await_event("leader.elected", LONG);
     let b = node("b");
     b.await_event("election.following", LONG);
-    await_more(&witness, 2);
+    witness.await_more(2);
     pair.standby.cut_off();
     // These runs are in commits that the standby does not have.
-    await_more(&witness, 3);
+    witness.await_more(3);
     let Pair { primary, standby } = pair;
     drop(primary);
     standby.promote();
     let rewound = |node: &Node| node.events().count("coordination.rewound") > 0;
     until("the loss is noticed", || rewound(&a) || rewound(&b));
     until("what may have begun is skipped", || skipped(&standby, "rewound") > 0);
-    await_more(&witness, 2);
+    witness.await_more(2);
     witness.assert_fine(&[]);
 }
 
@@ -97,11 +92,11 @@ fn a_promoted_standby_that_each_commit_waited_for_has_lost_nothing() {
     a.await_event("leader.elected", LONG);
     let b = pair.node("b", &witness).start();
     b.await_event("election.following", LONG);
-    await_more(&witness, 3);
+    witness.await_more(3);
     let Pair { primary, standby } = pair;
     drop(primary);
     standby.promote();
-    await_more(&witness, 3);
+    witness.await_more(3);
     witness.assert_fine(&[]);
     assert_eq!(skipped(&standby, "rewound"), 0);
     for node in [&a, &b] {

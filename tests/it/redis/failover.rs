@@ -46,11 +46,6 @@ fn nodes(place: &str, witness: &Witness) -> [Node; 2] {
     [a, b]
 }
 
-fn await_more(witness: &Witness, count: usize) {
-    let seen = witness.entries().len();
-    until("jobs run", || witness.entries().len() >= seen + count);
-}
-
 fn is_counted(nodes: &[Node], event: &str) -> bool {
     nodes.iter().any(|node| node.events().count(event) > 0)
 }
@@ -61,12 +56,12 @@ fn a_replica_that_each_commit_waited_for_has_lost_nothing_when_it_is_promoted() 
     let nodes = nodes(&watched.sentinels.place(2), &witness);
     let examined = nodes[0].await_event("coordination.examined", LONG);
     assert_eq!(examined.json()["may_rewind"], false, "{:?}", examined.json());
-    await_more(&witness, 3);
+    witness.await_more(3);
     watched.master.kill();
     // The new master needs both replicas again.
     watched.promoted();
     watched.master.start_again();
-    await_more(&witness, 3);
+    witness.await_more(3);
     witness.assert_fine(&[]);
     assert!(!is_counted(&nodes, "coordination.rewound"));
 }
@@ -75,13 +70,13 @@ fn a_replica_that_each_commit_waited_for_has_lost_nothing_when_it_is_promoted() 
 fn a_master_that_was_replaced_while_it_was_stopped_acknowledges_nothing() {
     let (watched, witness) = (Watched::start(), Witness::new());
     let nodes = nodes(&watched.sentinels.place(1), &witness);
-    await_more(&witness, 3);
+    witness.await_more(3);
     watched.master.signal(Signal::STOP);
     watched.promoted();
-    await_more(&witness, 3);
+    witness.await_more(3);
     watched.master.signal(Signal::CONT);
     until("the old master has become a replica", || watched.master.info("role") == "slave");
-    await_more(&witness, 3);
+    witness.await_more(3);
     witness.assert_fine(&[]);
     drop(nodes);
 }
@@ -91,7 +86,7 @@ fn without_enough_replicas_nobody_starts_anything_and_afterwards_the_jobs_go_on(
     let (master, witness) = (Server::start(&[]), Witness::new());
     let mut replica = master.replica();
     let nodes = nodes(&format!("redis://127.0.0.1:{}?wait=1", master.port()), &witness);
-    await_more(&witness, 2);
+    witness.await_more(2);
     replica.kill();
     until("the leader has stepped down", || is_counted(&nodes, "leader.lost"));
     let seen = witness.entries().len();
@@ -106,7 +101,7 @@ fn what_no_replica_has_starts_nothing() {
     let (master, witness) = (Server::start(&[]), Witness::new());
     let mut replica = master.replica();
     let nodes = nodes(&format!("redis://127.0.0.1:{}?wait=1", master.port()), &witness);
-    await_more(&witness, 2);
+    witness.await_more(2);
     // Just before an occurrence, so that the lease still lasts when the next one has been asked for twice.
     until("an occurrence is near", || (850..950).contains(&Timestamp::now().subsec_millisecond()));
     replica.kill();
@@ -125,11 +120,11 @@ fn a_killed_server_that_starts_again_has_all_that_it_acknowledged() {
     let (mut server, witness) = (Server::start(&[]), Witness::new());
     let nodes = nodes(&server.place(), &witness);
     for _ in 0..3 {
-        await_more(&witness, 2);
+        witness.await_more(2);
         server.kill();
         server.start_again();
     }
-    await_more(&witness, 2);
+    witness.await_more(2);
     witness.assert_fine(&[]);
     assert!(!is_counted(&nodes, "coordination.rewound"));
 }
@@ -138,11 +133,11 @@ fn a_killed_server_that_starts_again_has_all_that_it_acknowledged() {
 fn a_restored_backup_is_noticed_and_nothing_runs_twice() {
     let (mut server, witness) = (Server::start(&[]), Witness::new());
     let nodes = nodes(&server.place(), &witness);
-    await_more(&witness, 2);
+    witness.await_more(2);
     let backup = server.back_up();
-    await_more(&witness, 3);
+    witness.await_more(3);
     server.restore(&backup);
     until("the loss is noticed", || is_counted(&nodes, "coordination.rewound"));
-    await_more(&witness, 2);
+    witness.await_more(2);
     witness.assert_fine(&[]);
 }

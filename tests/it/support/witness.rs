@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::scratch::Scratch;
+use super::until;
 
 const SCRIPT: &str = include_str!("witness/witness.sh");
 
@@ -82,6 +83,12 @@ impl Witness {
         let own = ["sh", &script, &file];
         // JSON is YAML.
         serde_json::to_string(&own.iter().chain(command).collect::<Vec<_>>()).expect("texts are JSON")
+    }
+
+    /// Waits until so many more lines are there.
+    pub fn await_more(&self, count: usize) {
+        let seen = self.entries().len();
+        until("jobs run", || self.entries().len() >= seen + count);
     }
 
     /// All lines so far.
