@@ -115,6 +115,7 @@ fn attempt(job: &Arc<Job>, now: Now) -> Start {
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),
+        placement: None,
         kill: None,
     };
     Start {

@@ -347,6 +347,8 @@ pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
         retries: values.retries,
         overlap: values.overlap,
         concurrency_group: values.concurrency_group,
+        run_on: RunOn::Leader,
+        run_where: RunWhere::default(),
         misfire: values.misfire,
         misfire_window: values.misfire_window,
         misfire_limit: values.misfire_limit,

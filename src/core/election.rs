@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Uptime;
 use crate::clock::server::ServerTime;
-use crate::job::{Digest, HISTORY_LIMIT, JobName, JobSet};
+use crate::job::{Digest, HISTORY_LIMIT, JobName, JobSet, Labels};
 use crate::ledger::Snapshot;
 use crate::lock::LockPath;
 use crate::run::{Drain, NodeControl};
@@ -103,6 +103,28 @@ pub struct Published {
     /// Where it serves its API on TCP; absent if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<ApiAddress>,
+    /// The newest format of placed attempts that it knows; 0: nothing may be placed there.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub places: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// The newest format of placed attempts that this version knows.
+pub const PLACES: u32 = 1;
+
+/// The record of a node as a place to run jobs, `places/<node>`. It stays when the node is away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Place {
+    /// Format version of the record.
+    pub v: u32,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub labels: Labels,
+    /// Its share of what is spread over nodes, in proportion to those of the others; 0: nothing is spread to it.
+    pub weight: u32,
 }
 
 /// Where a node serves its API on TCP.
@@ -239,6 +261,8 @@ pub enum Event {
     Time(ServerTime),
     /// The nodes that are alive, read every 15 s.
     Members(Vec<Member>),
+    /// The places that the cluster knows, alive or not. Sent before [`Event::Members`], to a leader.
+    Places(BTreeMap<NodeName, Place>),
     Left,
     /// The node cannot take part until an operator intervenes. If the node was leading, its term is over.
     Failed(Failure),
@@ -273,6 +297,9 @@ pub struct Member {
     pub session_timeout_ms: Option<u64>,
     #[serde(flatten)]
     pub published: Published,
+    /// The session that its record ends with; absent if it was not read from the service.
+    #[serde(skip)]
+    pub session: Option<SessionId>,
 }
 
 /// The queue at the time it was read.

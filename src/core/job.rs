@@ -5,7 +5,9 @@
 mod alarms;
 mod due;
 mod edit;
+mod execution;
 mod hooks;
+mod place;
 mod set;
 mod splay;
 
@@ -24,6 +26,7 @@ pub use alarms::{Alarm, AlarmLimits};
 pub use due::{Condition, Due};
 pub use edit::Edit;
 pub use hooks::{Hook, Hooks, NodeHook};
+pub use place::{BadLabel, Label, Labels, MOST_LABELS, Requirement, RunOn, RunWhere};
 pub use set::{Difference, JobSet};
 pub use splay::Splay;
 
@@ -260,6 +263,9 @@ pub struct Job {
     pub retries: Retries,
     pub overlap: Overlap,
     pub concurrency_group: Option<Group>,
+    pub run_on: RunOn,
+    /// What a node must be like to run it; empty for a job that the leader runs.
+    pub run_where: RunWhere,
     /// Held from before an attempt begins until its processes are dead.
     pub lock: Vec<LockPath>,
     pub misfire: Misfire,

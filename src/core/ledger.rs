@@ -25,9 +25,10 @@ pub use self::filter::Filter;
 pub use self::last::{Last, LastEnd, WrittenEnd};
 pub use self::newest::{Gathering, Newest, Window};
 pub use self::pipeline::Pipelines;
-pub use self::write::{Existing, Write};
+pub use self::write::{Bell, Existing, Write};
 use crate::job::{JobName, LEAST_HISTORY_LIMIT};
 use crate::run::{HistoryRecord, JobRecord, Link, Outcome, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
+use crate::term::{FencingToken, NodeName};
 
 /// Identifies one of the commits in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,6 +56,8 @@ pub enum Request {
     ReadAgain(RunId),
     /// Read when the last run of each of these jobs that succeeded ended. Answered by [`Event::LastSuccesses`].
     ReadLastSuccesses(BTreeSet<JobName>),
+    /// Read which attempts that were placed on this node it has not accepted yet. Answered by [`Event::OpenOffers`].
+    ReadOpenOffers(NodeName),
     /// Watch a run and its owner for the leader. [`Event::Run`] reports every change and the removal of
     /// `running/<run>`; [`Event::OwnerGone`] reports that the owner's member is gone. Both also report what happened
     /// before the request. The watch ends when the run is removed or the term ends.
@@ -130,10 +133,26 @@ pub enum Change {
         /// The occurrences that the mark passes without a run.
         skip: Option<SkipWrite>,
     },
-    /// Begin another attempt of a run, or mark it cut off. Only the leader.
+    /// Begin or place another attempt of a run, take it back, or mark it cut off. Only the leader.
     UpdateRun {
         /// Version of the run's record as last read or written.
         at: Version,
+        run: RunRecord,
+        /// The node on which the attempt before was placed, and which has not accepted it.
+        taken_from: Option<NodeName>,
+    },
+    /// Accept an attempt that was placed on this node, which need not lead. Its member guards the write.
+    Accept {
+        /// Version of the run's record as last read.
+        at: Version,
+        /// The run, under the node's session.
+        run: RunRecord,
+    },
+    /// Refuse an attempt that was placed on this node, which need not lead. Its member guards the write.
+    Refuse {
+        /// Version of the run's record as last read.
+        at: Version,
+        /// The run, `unstarted`, with the reason.
         run: RunRecord,
     },
     /// Replace a run that never had a process by a skip record, because its misfire window is over or another client
@@ -146,6 +165,8 @@ pub enum Change {
         skip: Skip,
         /// Links to write for the jobs that run after this one.
         links: Vec<Link>,
+        /// The node on which it was placed, and which has not accepted it.
+        taken_from: Option<NodeName>,
     },
     /// Move an own run to the node's new session, or release it (`retrying`, `unstarted`). Only the owner; it need not
     /// lead.
@@ -189,6 +210,8 @@ impl Change {
             | Self::BeginDownstream { run, .. }
             | Self::Begin { run, .. }
             | Self::UpdateRun { run, .. }
+            | Self::Accept { run, .. }
+            | Self::Refuse { run, .. }
             | Self::ChangeOwner { run, .. }
             | Self::Restore { run, .. }
             | Self::Kill { run, .. } => &run.job,
@@ -210,7 +233,7 @@ impl Change {
             | Self::UpdateRun { .. }
             | Self::SkipRun { .. }
             | Self::Kill { .. } => true,
-            Self::ChangeOwner { .. } | Self::Restore { .. } => false,
+            Self::ChangeOwner { .. } | Self::Restore { .. } | Self::Accept { .. } | Self::Refuse { .. } => false,
             Self::End { as_leader, .. } => *as_leader,
         }
     }
@@ -229,6 +252,8 @@ impl Change {
             | Self::BeginTriggered { .. }
             | Self::BeginDownstream { .. }
             | Self::UpdateRun { .. }
+            | Self::Accept { .. }
+            | Self::Refuse { .. }
             | Self::ChangeOwner { .. }
             | Self::Restore { .. }
             | Self::Kill { .. } => Vec::new(),
@@ -287,7 +312,20 @@ pub enum Event {
         /// Of an end that was accepted: the outcome of the job's run whose end was written before it. `None` if there was
         /// none or it is unknown.
         before: Option<Outcome>,
+        /// Of an acceptance that was accepted: its place among all writes, which is the attempt's fencing token. `None` if it
+        /// is not known.
+        token: Option<FencingToken>,
     },
+    /// The attempts that are placed on this node and not accepted yet. Sent at the begin of a session, and when one was
+    /// added. It may lag behind the ledger.
+    Offers {
+        /// All of them.
+        listed: BTreeSet<RunId>,
+        /// The records of those that are new, or that were read some time ago.
+        found: Vec<(RunRecord, Version)>,
+    },
+    /// The attempts that a node has not accepted yet.
+    OpenOffers(NodeName, BTreeSet<RunId>),
     /// The service refused a commit for a reason that [`Commit`] does not cover. Nothing was written; the backend
     /// retries and answers when it can. Sent once for each commit.
     Deferred(CommitId),

@@ -35,11 +35,11 @@ pub mod lock;
 /// Files with environment variables.
 pub mod environment_file;
 
-/// Jobs and their policies.
-pub mod job;
-
 /// Nodes, sessions, candidates, terms and fencing tokens.
 pub mod term;
+
+/// Jobs and their policies.
+pub mod job;
 
 /// How long a node may act without a quorum write.
 pub mod lease;

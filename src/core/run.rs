@@ -14,6 +14,7 @@ mod link;
 mod node_control;
 mod over;
 mod parameters;
+mod placement;
 mod recount;
 mod skip;
 mod traces;
@@ -32,6 +33,7 @@ pub use link::{Link, Note, Span, UpstreamResult};
 pub use node_control::{Drain, HandoverRequest, NodeControl};
 pub use over::{OverAttempt, OverAttempts, REMEMBERED};
 pub use parameters::{BadParameters, Parameters, UnreadableRecord};
+pub use placement::{Placement, Refusal, RefusalReason};
 pub use recount::{Decisions, MOST_LISTED, NotRecounted, Recount, RecountRequest, Recounted};
 pub use skip::{Skip, SkipReason};
 pub use traces::{BeginNote, KnownBy, LONGEST_HOLD, Traces};
@@ -122,6 +124,8 @@ pub enum RunState {
     Queued,
     /// Its owner has a process for it or is about to start one.
     Running,
+    /// Its node may start it once it has accepted it. Until then the leader may take it back.
+    Placed,
     /// No node has a process for it; the leader begins another attempt.
     Retrying,
     /// Its attempt began, but provably no process was started; the leader begins the next attempt. This does not count
@@ -193,6 +197,9 @@ pub struct RunRecord {
     /// The jobs that run directly after this one. The node that ends the run writes a [`Link`] for each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dependents: Vec<JobName>,
+    /// If the attempt was placed: what its node must know of that, and has said to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Box<Placement>>,
     /// Request to end the run, written by the leader or an operator for the owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kill: Option<Box<KillRequest>>,
@@ -222,15 +229,26 @@ impl RunRecord {
         Ok(record)
     }
 
-    /// The format of a run's record.
-    pub fn format(trigger: Option<&Trigger>, parameters: &Parameters) -> u32 {
-        parameters::format_of(trigger, parameters)
+    /// The record, with the number of the format that it needs: the lowest that says all of it.
+    #[must_use]
+    pub fn in_its_format(self) -> Self {
+        let v = match self.placement {
+            Some(_) => placement::FORMAT,
+            None => parameters::format_of(self.trigger.as_ref(), &self.parameters),
+        };
+        Self { v, ..self }
     }
 
     /// The record of the same run with these parameters.
     #[must_use]
     pub fn with(self, parameters: Parameters) -> Self {
-        Self { v: Self::format(self.trigger.as_ref(), &parameters), parameters, ..self }
+        Self { parameters, ..self }.in_its_format()
+    }
+
+    /// The fencing token of the attempt: that of its term, or of its acceptance, if the attempt was placed. One leader may
+    /// place two attempts of a run, while the first goes on, on a node that is cut off; the second has the larger token.
+    pub fn fencing_token(&self) -> FencingToken {
+        self.placement.as_ref().and_then(|placement| placement.token).unwrap_or(self.token)
     }
 
     pub fn id(&self) -> RunId {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cronkeeper_core::job::{
     AlarmLimits, CommandLine, Due, Hooks, Interrupted, Job, JobName, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
-    RunAs, Splay,
+    RunAs, RunOn, RunWhere, Splay,
 };
 use cronkeeper_core::run::journal::{Journal, JournalEntry, RecoveredRun};
 use cronkeeper_core::run::{
@@ -39,6 +39,7 @@ pub fn record(job: &str, second: i64, session: &str) -> RunRecord {
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),
+        placement: None,
         kill: None,
     }
 }
@@ -102,6 +103,8 @@ pub fn job(job: &str, schedule: &str) -> Job {
         retries: Retries::default(),
         overlap: Overlap::Skip,
         concurrency_group: None,
+        run_on: RunOn::Leader,
+        run_where: RunWhere::default(),
         lock: Vec::new(),
         misfire: Misfire::RunOnce,
         misfire_window: None,

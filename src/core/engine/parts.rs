@@ -125,6 +125,7 @@ impl Parts {
             }
             E::Time(_)
             | E::Examined(_)
+            | E::Places(_)
             | E::Joined { .. }
             | E::Following { .. }
             | E::Unreachable { .. }
@@ -139,7 +140,7 @@ impl Parts {
         use ledger::Event as E;
         let Self { runs, leader, .. } = self;
         match (event, leader) {
-            (E::Answered { id, answer, before }, _) => self.on_answer(cx, id, answer, before),
+            (E::Answered { id, answer, before, .. }, _) => self.on_answer(cx, id, answer, before),
             (E::Deferred(id), leader) => {
                 // Nothing more is decided about its job: due occurrences wait undecided.
                 if let Some(job) = cx.refused(id) {
@@ -154,7 +155,8 @@ impl Parts {
             (E::Job(job, entry, control), Some(leader)) => leader.on_job_read(cx, runs, &job, entry, control),
             (E::OperatorRequests(requests), Some(leader)) => leader.on_requests(cx, runs, requests),
             (E::LastSuccesses(found), Some(leader)) => leader.on_successes_read(cx, found),
-            (E::Job(..) | E::OperatorRequests(_) | E::LastSuccesses(_), None) => {}
+            (E::Job(..) | E::OperatorRequests(_) | E::LastSuccesses(_), None)
+            | (E::Offers { .. } | E::OpenOffers(..), _) => {}
             (E::InFlight(all), _) => runs.on_in_flight(cx, &all),
             (E::Again(run, found), leader) => {
                 leader.iter_mut().for_each(|leader| leader.on_looked_up(cx, &run, &found));

@@ -252,13 +252,12 @@ impl Runs {
         nonce: Nonce,
     ) -> Option<RunRecord> {
         let waits = self.active.must_wait(job);
-        let parameters = Parameters::default();
-        Some(RunRecord {
-            v: RunRecord::format(trigger.as_ref(), &parameters),
+        let record = RunRecord {
+            v: 1,
             job: job.name.clone(),
             scheduled_at: at,
             trigger,
-            parameters,
+            parameters: Parameters::default(),
             state: if waits { RunState::Queued } else { RunState::Running },
             owner: Owner { node: cx.node.clone(), session: cx.session.clone()? },
             token: cx.token()?,
@@ -271,8 +270,10 @@ impl Runs {
             retry_at: None,
             past: Past::default(),
             dependents: cx.jobs.dependents_of(&job.name).to_vec(),
+            placement: None,
             kill: None,
-        })
+        };
+        Some(record.in_its_format())
     }
 
     /// Adds a run whose begin was just requested from the ledger.

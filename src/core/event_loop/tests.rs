@@ -53,7 +53,12 @@ impl Clock for Flying {
 
 /// An event that changes nothing.
 fn answer() -> BackendEvent {
-    BackendEvent::Ledger(crate::ledger::Event::Answered { id: CommitId(0), answer: Commit::Unknown, before: None })
+    BackendEvent::Ledger(crate::ledger::Event::Answered {
+        id: CommitId(0),
+        answer: Commit::Unknown,
+        before: None,
+        token: None,
+    })
 }
 
 /// Processes that send no notices; only the end of the warden is reported.

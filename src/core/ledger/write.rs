@@ -7,7 +7,8 @@ use jiff::SignedDuration;
 
 use super::Change;
 use crate::job::JobName;
-use crate::run::{HistoryRecord, JobRecord, Link, RunId, RunRecord, Skip, TriggerSeq, Version};
+use crate::run::{HistoryRecord, JobRecord, Link, RunId, RunRecord, RunState, Skip, TriggerSeq, Version};
+use crate::term::NodeName;
 
 /// Servers that elect a leader among them take longer.
 const LATE: SignedDuration = SignedDuration::from_millis(200);
@@ -32,6 +33,23 @@ pub enum Write<'a> {
     NotEnded(RunId),
     /// A link is left for a job that runs after this one.
     Link(Link),
+    /// The node's member exists.
+    Member(&'a NodeName),
+    /// `offers/<node>/<run>`, which does not exist, is created.
+    Offer { node: &'a NodeName, run: RunId },
+    /// `offers/<node>/<run>`, which exists, is removed.
+    RemoveOffer { node: &'a NodeName, run: RunId },
+    /// Somebody is notified of the change. A service that has no records for that notifies nobody.
+    Ring(Bell<'a>),
+}
+
+/// Whom a change concerns beside its writer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bell<'a> {
+    /// The node on which an attempt is placed.
+    Node(&'a NodeName),
+    /// The leader: the run waits for it, or others wait for the run.
+    Leader(RunId),
 }
 
 /// What becomes of a change whose new history record exists already.
@@ -63,6 +81,7 @@ impl Change {
 
     fn own_writes(&self) -> Vec<Write<'_>> {
         let begun = |record| Write::Run { at: None, record };
+        let removed = |node, run: &RunRecord| Write::RemoveOffer { node, run: run.id() };
         match self {
             Self::Advance { job, at, record, skip } => {
                 let skip = skip.iter().map(|write| history(&write.skip, write.at, Existing::Refuses));
@@ -71,7 +90,7 @@ impl Change {
             Self::Begin { at, record, run } => {
                 let not_ended = is_late(run).then(|| Write::NotEnded(run.id()));
                 let begin = [Write::Job { job: &run.job, at: Some(*at), record }, begun(run)];
-                begin.into_iter().chain(not_ended).collect()
+                begin.into_iter().chain(not_ended).chain(placed(run)).collect()
             }
             Self::Restore { run, mark } => {
                 let mark = mark.iter().map(|(at, record)| Write::Job { job: &run.job, at: Some(*at), record });
@@ -79,7 +98,7 @@ impl Change {
             }
             Self::BeginTriggered { run } => {
                 let trigger = run.trigger.iter().map(|trigger| Write::RemoveTrigger(trigger.seq));
-                [begun(run), Write::NotEnded(run.id())].into_iter().chain(trigger).collect()
+                [begun(run), Write::NotEnded(run.id())].into_iter().chain(trigger).chain(placed(run)).collect()
             }
             Self::DropTrigger { seq, skip, .. } => {
                 let skip = skip.iter().map(|skip| history(skip, None, Existing::Refuses));
@@ -88,7 +107,7 @@ impl Change {
             Self::BeginDownstream { mark, run, links } => {
                 let mark = mark.iter().map(|(at, record)| Write::Job { job: &run.job, at: Some(*at), record });
                 let links = links.iter().copied().map(Write::RemoveTrigger);
-                mark.chain([begun(run), Write::NotEnded(run.id())]).chain(links).collect()
+                mark.chain([begun(run), Write::NotEnded(run.id())]).chain(links).chain(placed(run)).collect()
             }
             Self::DropLinks { links, skip, .. } => {
                 let skip = skip.iter().map(|skip| history(skip, None, Existing::Stays));
@@ -99,20 +118,37 @@ impl Change {
                 let skip = skip.iter().map(|write| history(&write.skip, write.at, Existing::Refuses));
                 mark.chain([Write::RemovePause { job, at: *control }]).chain(skip).collect()
             }
-            Self::UpdateRun { at, run } | Self::ChangeOwner { at, run } | Self::Kill { at, run } => {
-                vec![Write::Run { at: Some(*at), record: run }]
+            Self::UpdateRun { at, run, taken_from } => {
+                let taken = taken_from.iter().map(|node| removed(node, run));
+                std::iter::once(Write::Run { at: Some(*at), record: run }).chain(taken).chain(placed(run)).collect()
             }
-            Self::SkipRun { at, run, skip, .. } => {
-                vec![Write::RemoveRun { run: run.clone(), at: *at }, history(skip, None, Existing::Refuses)]
+            Self::Kill { at, run } => vec![Write::Run { at: Some(*at), record: run }],
+            Self::ChangeOwner { at, run } => {
+                let bell = (run.placement.is_some() && run.state.is_released()).then(|| rung(run));
+                std::iter::once(Write::Run { at: Some(*at), record: run }).chain(bell).collect()
             }
-            Self::End { at, end, .. } => vec![
-                Write::RemoveRun { run: end.run.id(), at: *at },
-                Write::History {
-                    at: None,
-                    record: Box::new(HistoryRecord::Run(end.clone())),
-                    existing: Existing::Refuses,
-                },
-            ],
+            Self::Accept { at, run } => {
+                let node = &run.owner.node;
+                vec![Write::Member(node), Write::Run { at: Some(*at), record: run }, removed(node, run)]
+            }
+            Self::Refuse { at, run } => {
+                let node = &run.owner.node;
+                vec![Write::Member(node), Write::Run { at: Some(*at), record: run }, removed(node, run), rung(run)]
+            }
+            Self::SkipRun { at, run, skip, taken_from, .. } => {
+                let taken = taken_from.iter().map(|node| Write::RemoveOffer { node, run: run.clone() });
+                let skip = [Write::RemoveRun { run: run.clone(), at: *at }, history(skip, None, Existing::Refuses)];
+                skip.into_iter().chain(taken).collect()
+            }
+            Self::End { at, end, as_leader } => {
+                let record = Box::new(HistoryRecord::Run(end.clone()));
+                let history = Write::History { at: None, record, existing: Existing::Refuses };
+                let taken = (end.run.state == RunState::Placed).then(|| removed(&end.run.owner.node, &end.run));
+                let is_awaited = end.run.placement.as_ref().is_some_and(|placement| placement.is_awaited);
+                let bell = (is_awaited && !as_leader).then(|| rung(&end.run));
+                let end = [Write::RemoveRun { run: end.run.id(), at: *at }, history];
+                end.into_iter().chain(taken).chain(bell).collect()
+            }
         }
     }
 
@@ -122,11 +158,21 @@ impl Change {
             Self::Begin { run, .. } | Self::BeginTriggered { run } | Self::BeginDownstream { run, .. } => {
                 Some((run, Version::FIRST))
             }
-            Self::UpdateRun { at, run } => Some((run, at.next())),
+            Self::UpdateRun { at, run, .. } | Self::Accept { at, run } => Some((run, at.next())),
             _ => None,
         }
-        .filter(|(run, _)| run.state == crate::run::RunState::Running)
+        .filter(|(run, _)| run.state == RunState::Running)
     }
+}
+
+/// What else is written when an attempt is placed.
+fn placed(run: &RunRecord) -> impl Iterator<Item = Write<'_>> {
+    let node = (run.state == RunState::Placed).then_some(&run.owner.node);
+    node.into_iter().flat_map(|node| [Write::Offer { node, run: run.id() }, Write::Ring(Bell::Node(node))])
+}
+
+fn rung(run: &RunRecord) -> Write<'_> {
+    Write::Ring(Bell::Leader(run.id()))
 }
 
 fn history(skip: &Skip, at: Option<Version>, existing: Existing) -> Write<'_> {

@@ -126,14 +126,17 @@ impl From<Parameters> for BTreeMap<String, String> {
     }
 }
 
-/// The newest format of the records of triggers, links and runs. Records that need nothing new have format 1, so that
-/// nodes of older versions read them.
-const NEWEST: u32 = 2;
+/// The format of records with parameters. Records that need nothing new have format 1, so that nodes of older versions
+/// read them.
+const FORMAT: u32 = 2;
+
+/// The newest format of the records of triggers, links and runs.
+const NEWEST: u32 = super::placement::FORMAT;
 
 /// The format of a record with these parts: a node that does not know parameters must not run it without them.
 pub(super) fn format_of(trigger: Option<&Trigger>, parameters: &Parameters) -> u32 {
     let is_plain = parameters.is_empty() && trigger.is_none_or(|trigger| trigger.scheduled_at.is_none());
-    if is_plain { 1 } else { NEWEST }
+    if is_plain { 1 } else { FORMAT }
 }
 
 /// Why a record cannot be used.
@@ -186,8 +189,8 @@ mod tests {
         let with = run.with(check(&["DAY"], &[("DAY", "1")]).unwrap());
         let new = serde_json::to_string(&with).unwrap();
         assert_eq!((with.v, RunRecord::read(new.as_bytes()).unwrap()), (2, with.clone()));
-        let newer = new.replacen(r#"{"v":2,"#, r#"{"v":3,"#, 1);
-        let refused = "it has format 3, but this version of cronkeeper reads at most format 2";
+        let newer = new.replacen(r#"{"v":2,"#, r#"{"v":4,"#, 1);
+        let refused = "it has format 4, but this version of cronkeeper reads at most format 3";
         assert_eq!(RunRecord::read(newer.as_bytes()).unwrap_err().to_string(), refused);
 
         let request = TriggerRecord::new(uuid::Uuid::nil(), with.job, "alice".into(), at);
@@ -196,7 +199,7 @@ mod tests {
         assert_eq!(Note::read(old.as_bytes()).unwrap(), Note::Trigger(request.clone()));
         let for_a_time = request.with(Parameters::default(), Some(at));
         assert_eq!(for_a_time.v, 2);
-        let newer = serde_json::to_string(&TriggerRecord { v: 3, ..for_a_time }).unwrap();
+        let newer = serde_json::to_string(&TriggerRecord { v: 4, ..for_a_time }).unwrap();
         assert_eq!(Note::read(newer.as_bytes()).unwrap_err().to_string(), refused);
     }
 

@@ -102,6 +102,7 @@ fn record_of(token: i64, attempt: u32, nonce: &str) -> Vec<u8> {
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),
+        placement: None,
         kill: None,
     };
     serde_json::to_vec(&record).unwrap()

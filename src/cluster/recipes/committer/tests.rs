@@ -124,7 +124,7 @@ fn what_others_overwrote_is_unknown_also_beside_a_change_that_is_on_record() {
         let mut tree = fixture.server.tree();
         tree.remove(CANDIDATE);
         let run = RunRecord { attempt: 9, ..transaction::tests::run("b", 60, "7-2") };
-        tree.apply(ops(&Change::UpdateRun { at: Version(1), run }));
+        tree.apply(ops(&Change::UpdateRun { at: Version(1), run, .. }));
     }
     fixture.settle();
     assert_eq!(ids.map(|id| fixture.answers[&id]), [Commit::Accepted, Commit::Unknown]);

@@ -111,7 +111,9 @@ impl Runs {
             (RunState::Queued, _) => self.await_others(cx, run),
             (RunState::Retrying | RunState::Unstarted, _) => self.await_retry(cx, run),
             // Cut off and alive: its owner is back and about to claim it. Until then nothing ends its process.
-            (RunState::Running | RunState::CutOff, OwnerState::Alive) => cx.ledger(Request::Watch(run.clone())),
+            (RunState::Running | RunState::CutOff, OwnerState::Alive) | (RunState::Placed, _) => {
+                cx.ledger(Request::Watch(run.clone()));
+            }
             (RunState::Running, owner) => self.settle_lost(cx, run, owner),
             (RunState::CutOff, OwnerState::Dead) => self.settle_dead(cx, run),
             (RunState::CutOff, OwnerState::Gone) => self.keep_cut_off(cx, run),
@@ -133,7 +135,7 @@ impl Runs {
             self.changed(cx, run.job());
             match state {
                 RunState::Queued => self.await_others(cx, run),
-                RunState::Running => cx.ledger(Request::Watch(run.clone())),
+                RunState::Running | RunState::Placed => cx.ledger(Request::Watch(run.clone())),
                 RunState::Retrying | RunState::Unstarted => self.await_retry(cx, run),
                 RunState::CutOff => self.keep_cut_off(cx, run),
             }
@@ -167,7 +169,7 @@ impl Runs {
         active.waiting = before.state.waits().then(|| Box::new(before));
         let at = active.version;
         let purpose = Purpose::UpdateRun { run: run.clone(), is_cut_off: record.state == RunState::CutOff };
-        let id = cx.commit(Change::UpdateRun { at, run: record }, purpose);
+        let id = cx.commit(Change::UpdateRun { at, run: record, taken_from: None }, purpose);
         self.note_settling(cx, run, id);
     }
 
@@ -355,7 +357,7 @@ impl Runs {
         active.record.kill = active.record.kill.take().or(request);
         match state {
             RunState::Queued => self.queue_again(cx, run),
-            RunState::Running => {
+            RunState::Running | RunState::Placed => {
                 self.step(cx, run, RunStep::FindRemote);
                 if was_lost {
                     // The watch reports a gone owner once. Watching again makes it report the owner again, if it is
@@ -568,7 +570,8 @@ impl Runs {
         let result = if is_in_chain { UpstreamResult::Skipped } else { UpstreamResult::NotBegun };
         let links = Link::of_skip(&skip, skip.first, 1, result, &record.dependents);
         let links = Link::since(links, Some(record.earliest_end()));
-        let change = Change::SkipRun { at: active.version, run: run.clone(), skip: skip.clone(), links };
+        let change =
+            Change::SkipRun { at: active.version, run: run.clone(), skip: skip.clone(), links, taken_from: None };
         if self.step(cx, run, RunStep::Settle) {
             let id = cx.commit(change, Purpose::SkipRun { run: run.clone(), skip: UnreportedSkip::of(skip) });
             self.note_settling(cx, run, id);

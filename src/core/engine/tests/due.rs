@@ -270,7 +270,7 @@ fn a_begin_never_answered_is_begun_again_where_its_node_leads_again_before_it_co
     let running = vec![Running { record: run, version: Version(0), owner: OwnerState::Gone }];
     fixture.elect(12, Snapshot { jobs, running, ..Snapshot::default() });
     let accepted = fixture.accept_all();
-    let [Change::UpdateRun { at: Version(0), run }] = accepted.as_slice() else { panic!("{accepted:?}") };
+    let [Change::UpdateRun { at: Version(0), run, .. }] = accepted.as_slice() else { panic!("{accepted:?}") };
     assert_eq!((run.attempt, run.past.attempts.len()), (2, 0));
 }
 

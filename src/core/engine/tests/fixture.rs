@@ -76,6 +76,7 @@ pub fn running(job: &Job, scheduled_at: Timestamp, owner: ledger::OwnerState) ->
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),
+        placement: None,
         kill: None,
     };
     Running { record, version: Version(0), owner }
@@ -172,7 +173,7 @@ impl Fixture {
     }
 
     pub fn answer(&mut self, id: CommitId, answer: Commit) {
-        self.handle(Event::Ledger(ledger::Event::Answered { id, answer, before: None }));
+        self.handle(Event::Ledger(ledger::Event::Answered { id, answer, before: None, token: None }));
     }
 
     /// The answer to a read of a job's last success.

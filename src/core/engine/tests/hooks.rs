@@ -273,7 +273,7 @@ fn a_success_after_any_other_outcome_is_a_recovery() {
         fixture.ended(tree_id, Exit::Code(code), None);
         let (id, change) = fixture.commits().remove(0);
         assert!(matches!(change, Change::End { .. }), "{change:?}");
-        fixture.handle(Event::Ledger(ledger::Event::Answered { id, answer: Commit::Accepted, before }));
+        fixture.handle(Event::Ledger(ledger::Event::Answered { id, answer: Commit::Accepted, before, token: None }));
         assert_eq!(fixture.hooks(), expected, "{before:?}");
     }
 }

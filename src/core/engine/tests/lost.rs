@@ -72,7 +72,7 @@ fn an_end_that_comes_too_late_hides_no_attempt_that_was_begun_since() {
 fn rerun_begins_another_attempt_under_the_same_id() {
     let mut fixture = found(&rerun(), OwnerState::Gone);
     let accepted = fixture.accept_all();
-    let [Change::UpdateRun { at, run }] = accepted.as_slice() else { panic!("{accepted:?}") };
+    let [Change::UpdateRun { at, run, .. }] = accepted.as_slice() else { panic!("{accepted:?}") };
     assert_eq!((*at, run.attempt, run.state), (Version(0), 2, RunState::Running));
     let starts = fixture.starts();
     assert_eq!(starts.len(), 1);
@@ -276,7 +276,7 @@ fn news_received_during_a_commit_count_if_the_commit_is_rejected() {
     fixture.answer(commits[0].0, Commit::Superseded);
     let accepted = fixture.accept_all();
     assert!(
-        matches!(accepted.as_slice(), [Change::UpdateRun { at: Version(1), run }] if run.attempt == 2),
+        matches!(accepted.as_slice(), [Change::UpdateRun { at: Version(1), run, .. }] if run.attempt == 2),
         "{accepted:?}"
     );
 }

@@ -73,7 +73,7 @@ fn a_failed_attempt_is_released_and_the_next_begins_at_its_time() {
     assert!(fixture.commits().is_empty(), "not before its time");
     fixture.pass(3);
     let accepted = fixture.accept_all();
-    let [Change::UpdateRun { at: Version(1), run }] = accepted.as_slice() else { panic!("{accepted:?}") };
+    let [Change::UpdateRun { at: Version(1), run, .. }] = accepted.as_slice() else { panic!("{accepted:?}") };
     assert_eq!((run.attempt, run.state, run.retry_at, run.past.failures), (2, RunState::Running, None, 1));
     assert_eq!(fixture.starts()[0].run.attempt, 2);
 }
@@ -205,7 +205,7 @@ fn the_next_leader_makes_a_waiting_retry_at_its_time() {
     fixture.pass(1);
     let accepted = fixture.accept_all();
     assert!(
-        matches!(accepted.as_slice(), [Change::UpdateRun { at: Version(0), run }] if run.attempt == 2),
+        matches!(accepted.as_slice(), [Change::UpdateRun { at: Version(0), run, .. }] if run.attempt == 2),
         "{accepted:?}"
     );
     assert_eq!(fixture.starts().len(), 1);

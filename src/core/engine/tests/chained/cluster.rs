@@ -67,7 +67,11 @@ impl FakeLedger {
                 self.log_skip(skip.as_ref().map(|skip| (skip, skip.count)));
                 true
             }
-            Change::UpdateRun { at, run } | Change::ChangeOwner { at, run } | Change::Kill { at, run } => {
+            Change::UpdateRun { at, run, .. }
+            | Change::Accept { at, run }
+            | Change::Refuse { at, run }
+            | Change::ChangeOwner { at, run }
+            | Change::Kill { at, run } => {
                 let known = self.running.get_mut(&run.id()).filter(|(_, version)| version == at);
                 known.map(|known| *known = (run.clone(), at.next())).is_some()
             }

@@ -1,0 +1,81 @@
+//! What the record of a placed attempt says: which definition it is for, and what its nodes have answered.
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::Digest;
+use crate::term::{FencingToken, NodeName};
+
+/// The format of records of placed attempts: a node that does not know them must leave them alone.
+pub(super) const FORMAT: u32 = 3;
+
+/// An attempt that the leader has placed on a node.
+///
+/// No command travels: the node runs its own definition of the job, if that is the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// [`Job::execution_digest`](crate::job::Job::execution_digest) of the leader's definition.
+    pub definition: Digest,
+    /// How long before its time it was placed, in milliseconds by the leader's clock; 0: when it was due.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ahead_ms: u64,
+    /// Other runs may wait for its end, so the leader is notified of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_awaited: bool,
+    /// The attempt's fencing token: the place of its acceptance among all writes. Known from the acceptance on, and in the
+    /// ledger from the next write on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<FencingToken>,
+    /// The last refusal of the run by a node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Refusal>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// A node's answer that it does not run an attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    pub node: NodeName,
+    pub reason: RefusalReason,
+}
+
+/// Why a node does not run an attempt that was placed there. No process was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum RefusalReason {
+    /// Its files do not define the job.
+    NotDefined,
+    /// Its files define the job otherwise, or not as one that is placed.
+    Definition,
+    /// Its labels are not what the job asks for.
+    Labels,
+    /// An operator has drained it.
+    Drained,
+    /// It is shutting down.
+    Ending,
+    /// Its clock is far off.
+    Clock,
+    /// It lacked a process or memory.
+    NoMeans,
+    /// Another client holds a lock of the job.
+    Locked,
+}
+
+impl RefusalReason {
+    /// The value in logs, history and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotDefined => "not-defined",
+            Self::Definition => "definition",
+            Self::Labels => "labels",
+            Self::Drained => "drained",
+            Self::Ending => "ending",
+            Self::Clock => "clock",
+            Self::NoMeans => "no-means",
+            Self::Locked => "locked",
+        }
+    }
+}
