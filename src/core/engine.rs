@@ -40,12 +40,12 @@ use jiff::{SignedDuration, Timestamp};
 pub use self::command::{Command, Event, Start};
 pub use self::report::{AlarmChange, AlarmNews, END_OF_PAUSE, MarkAhead, Report, Unfit};
 
-use self::clocks::Clocks;
+use self::clocks::{AHEAD, Clocks};
 use self::context::Context;
 use self::leader::Leader;
 use self::parts::Parts;
 use crate::clock::{Now, Uptime, Wake, later};
-use crate::election::{self, Published};
+use crate::election::{self, Place, Published};
 use crate::job::{JobName, JobSet};
 use crate::ledger::ControlEntry;
 use crate::run::{Link, Outcome, RunId, RunRecord, StandingAlarms};
@@ -71,6 +71,12 @@ impl Engine {
     /// Sets the node's priority: leadership is handed to the node with the highest.
     pub fn with_priority(mut self, priority: u32) -> Self {
         self.parts.transfer.priority = priority;
+        self
+    }
+
+    /// Makes the node a place to run jobs that the leader places.
+    pub fn with_place(mut self, place: Place) -> Self {
+        self.cx.place = Some(place);
         self
     }
 
@@ -101,6 +107,7 @@ impl Engine {
         }
         (self.cx.now, self.cx.due, self.cx.latest) = (now, self.clocks.due(now), self.clocks.latest(now));
         self.cx.clock_step = self.clocks.step(now);
+        self.cx.is_clock_far = self.clocks.skew(now).is_some_and(|skew| skew.abs() > AHEAD);
         self.parts.take(&mut self.cx, event);
         self.clocks.report(&mut self.cx);
         self.parts.act(&mut self.cx);
@@ -110,21 +117,22 @@ impl Engine {
     /// The next instant, on either clock, at which [`Event::Tick`] is due. Calling too often is harmless.
     pub fn wake(&self, now: Now) -> Wake {
         let timers = self.parts.runs.process_due_at().into_iter().chain(self.parts.hooks.next_at());
+        let timers = timers.chain(self.parts.runs.offer_at(&self.cx)).chain(self.parts.runs.placing_at(&self.cx));
         let timers = Wake { wall: None, up: timers.min() };
         let agenda = match &self.parts.leader {
             Some(leader) if self.cx.may_decide_at(now) => {
                 let alarm = leader.alarm_at();
                 let behind = now.wall.duration_since(self.clocks.due(now)).unsigned_abs();
+                let runs = &self.parts.runs;
+                let due = self.clocks.due(now);
+                let lead = |count| runs.lead(&self.cx, (now, due), count);
                 // While the most starts allowed are in flight, nothing can be begun before one of them returns.
-                let (next, up) = match self.parts.runs.has_room() {
-                    true => {
-                        let due = self.clocks.due(now);
-                        let lead = |count| self.parts.runs.lead(&self.cx, (now, due), count);
-                        let next = leader.next_at(lead).into_iter().chain(self.parts.runs.next_at()).min();
-                        (next, leader.next_up_at())
-                    }
-                    false => (self.parts.runs.give_up_at(), None),
+                let (next, up) = match runs.has_room() {
+                    true => (leader.next_at(lead).into_iter().chain(runs.next_at()).min(), leader.next_up_at()),
+                    false => (runs.give_up_at(), None),
                 };
+                let placed = leader.next_placed_at(runs.placing_lead(&self.cx, lead(1)));
+                let next = next.into_iter().chain(placed.filter(|_| runs.may_place(&self.cx))).min();
                 let pause_end = leader.next_pause_end(self.clocks.due(now));
                 let next = next.into_iter().chain(alarm).chain(pause_end).min();
                 Wake { wall: next.map(|at| later(at, behind)), up }

@@ -62,6 +62,9 @@ pub enum Request {
     /// `running/<run>`; [`Event::OwnerGone`] reports that the owner's member is gone. Both also report what happened
     /// before the request. The watch ends when the run is removed or the term ends.
     Watch(RunId),
+    /// Follow a run that the leader has placed, until it is removed or the term ends: the same as [`Request::Watch`], but
+    /// the run is read for the first time a second later, and watched if it is still in flight then.
+    Follow(RunId),
     /// Watch the record of one of the node's own runs. [`Event::Run`] reports every change, also one made before the
     /// request. The watch ends when the run is removed, when a term ends, or with the session.
     WatchOwn(RunId),

@@ -86,6 +86,10 @@ pub struct JobRecord {
     pub schedule: Option<Digest>,
     #[serde(default, skip_serializing_if = "StandingAlarms::is_empty")]
     pub alarms: StandingAlarms,
+    /// Its attempts were placed once. Since then each has its own fencing token, larger than that of its term, so all later
+    /// ones must have one too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub placed: bool,
     /// Identifies the decision that wrote the record.
     pub nonce: Nonce,
 }

@@ -412,6 +412,7 @@ impl MarkWriter {
             recount: None,
             schedule: None,
             alarms: Default::default(),
+            placed: false,
             nonce: Nonce(nonce.clone()),
         };
         let Ok(job) = JobName::parse("tick") else { return };

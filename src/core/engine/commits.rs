@@ -36,6 +36,8 @@ pub(super) enum Purpose {
     SkipRun { run: RunId, skip: UnreportedSkip },
     /// Requests that another node end its run.
     Kill { run: RunId },
+    /// Accepts an attempt that was placed on this node.
+    Accept { run: RunId },
     /// Puts an own run under the new session, or releases it.
     ChangeOwner { run: RunId },
     /// Writes an own run again that the service has lost.
@@ -119,6 +121,7 @@ impl Takeover {
             | Purpose::BeginDownstream { .. }
             | Purpose::DropLinks { .. }
             | Purpose::Resume { .. }
+            | Purpose::Accept { .. }
             | Purpose::ChangeOwner { .. }
             | Purpose::Restore { .. }
             | Purpose::Kill { .. } => {}

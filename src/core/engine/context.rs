@@ -14,6 +14,7 @@ use super::commits::{Purpose, Requested, Takeover, UnreportedSkip};
 use super::report::{AlarmNews, Report};
 use crate::clock::{Now, Uptime, earlier};
 use crate::coordination::Request;
+use crate::election::Place;
 use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{Change, Commit, CommitId};
 use crate::process::Order;
@@ -51,6 +52,10 @@ pub(super) enum Fact {
         /// No attempt had a process before.
         is_first: bool,
     },
+    /// A program of this run began on another node, as the leader reads.
+    StartedElsewhere { run: RunId, due_at: Timestamp, lateness: Duration, is_first: bool },
+    /// There may be room, or a node, for what waits to be placed.
+    RoomFound,
     /// The warden could not start a process, and the job is not to blame.
     StartFailed,
 }
@@ -70,6 +75,14 @@ pub(super) struct Context {
     pub node: NodeName,
     pub jobs: JobSet,
     pub session: Option<SessionId>,
+    /// What this node is as a place to run jobs; absent if its backend places nothing.
+    pub place: Option<Place>,
+    /// Jobs that were placed once, as their records say.
+    pub once_placed: BTreeSet<JobName>,
+    /// An operator keeps the node from leading, and from starting what is placed here.
+    pub is_drained: bool,
+    /// The node's clock is far from the coordination service's.
+    pub is_clock_far: bool,
     /// All sessions that this process has had, the current one included.
     sessions: BTreeSet<SessionId>,
     pub lease_until: Uptime,
@@ -109,6 +122,10 @@ impl Context {
             node,
             jobs: JobSet::default(),
             session: None,
+            place: None,
+            once_placed: BTreeSet::new(),
+            is_drained: false,
+            is_clock_far: false,
             sessions: BTreeSet::new(),
             lease_until: Uptime::ZERO,
             term: None,
@@ -158,6 +175,12 @@ impl Context {
 
     pub fn job(&self, name: &JobName) -> Option<&Arc<Job>> {
         self.jobs.jobs.get(name)
+    }
+
+    /// True if the leader places the attempts of the job. A job that was placed once goes the same way to the leader's own
+    /// node, because its fencing tokens must not fall back to those of terms.
+    pub fn places(&self, job: &Job) -> bool {
+        self.place.is_some() && (job.run_on.is_placed() || self.once_placed.contains(&job.name))
     }
 
     /// The job whose schedule starts `job`'s chain; `job` itself if it runs after no other.

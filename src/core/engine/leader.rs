@@ -61,6 +61,20 @@ pub(super) struct Leader {
     recheck: Recheck,
 }
 
+/// Where one more attempt can begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Room {
+    /// On this node, by the leader's own begin.
+    own: bool,
+    /// On some node, as placed.
+    placed: bool,
+}
+
+/// True if a run that waits for another attempt can begin it, as far as room is concerned.
+fn may_retry(cx: &Context, room: Room, run: &RunId) -> bool {
+    if cx.job(run.job()).is_some_and(|job| cx.places(job)) { room.placed || room.own } else { room.own }
+}
+
 /// A job's record, as far as it concerns the schedule.
 struct Recorded {
     /// Version of the record; absent: there is no record.
@@ -75,6 +89,8 @@ struct Recorded {
     missed_since: Option<Timestamp>,
     alarms: StandingAlarms,
     recount: Option<Box<Recount>>,
+    /// The job was placed once.
+    was_placed: bool,
 }
 
 impl Recorded {
@@ -83,7 +99,8 @@ impl Recorded {
         let marked_at = timeline.written.1;
         let schedule = timeline.job.as_deref().map(|job| job.schedule_digest(marked_at));
         let (alarms, recount) = (timeline.written_alarms.clone(), timeline.recount.clone());
-        Self { version, schedule, marked_at, is_new: false, missed_since: None, alarms, recount }
+        let was_placed = timeline.was_placed;
+        Self { version, schedule, marked_at, is_new: false, missed_since: None, alarms, recount, was_placed }
     }
 }
 
@@ -128,7 +145,23 @@ impl Leader {
     /// many occurrences are decided on that are due at once.
     pub fn next_at(&self, lead: impl Fn(usize) -> Duration) -> Option<Timestamp> {
         let ahead = self.book.first_ahead().map(|(at, count)| earlier(at, lead(count)));
-        self.book.next_at().into_iter().chain(ahead).chain(self.triggers.give_up_at()).min()
+        self.book
+            .next_at(Room { own: true, placed: false })
+            .into_iter()
+            .chain(ahead)
+            .chain(self.triggers.give_up_at())
+            .min()
+    }
+
+    /// When the next occurrence is decided on that is placed. `lead`: how long before its time.
+    pub fn next_placed_at(&self, lead: Duration) -> Option<Timestamp> {
+        let ahead = self.book.first_placed_ahead().map(|at| earlier(at, lead));
+        self.book.next_placed_at().into_iter().chain(ahead).min()
+    }
+
+    /// Decides on what waited for room on a node, or for one that fits.
+    pub fn on_room_found(&mut self) {
+        self.book.release_crowded();
     }
 
     /// When the next pause ends by itself after `due`.
@@ -166,6 +199,11 @@ impl Leader {
         let start =
             is_first.then(|| FirstStart::of(run.clone(), due_at, late_after.is_some_and(|limit| lateness > limit)));
         self.alarms.on_started(run.job(), start);
+    }
+
+    /// Notes for the alarms that a run has started on another node.
+    pub fn on_started_elsewhere(&mut self, run: &RunId, due_at: Timestamp, lateness: Duration, is_first: bool) {
+        self.on_started(run, due_at, lateness, is_first);
     }
 
     /// Notes for the alarms that a run has ended.
@@ -213,6 +251,7 @@ impl Leader {
     fn on_pause_read(&mut self, cx: &mut Context, runs: &mut Runs, name: &JobName, entry: ControlEntry) -> bool {
         let is_new = self.pauses.on_read(cx, &mut self.book, name, entry);
         if is_new {
+            runs.recall(cx, name);
             runs.cancel_held_of(cx, name);
         }
         is_new
@@ -250,11 +289,12 @@ impl Leader {
     fn decide_due(&mut self, cx: &mut Context, runs: &mut Runs) {
         // Bounded, so that events received meanwhile are handled. The rest is due, so the next turn follows at once.
         for _ in 0..DECISIONS_A_TURN {
-            if !runs.may_begin(cx) {
+            let room = Room { own: runs.may_begin(cx), placed: cx.may_decide() && runs.may_place(cx) };
+            if !room.own && !room.placed {
                 return;
             }
-            let is_first = |at| at <= cx.due && self.book.next_at().is_none_or(|next| at <= next);
-            if runs.retry_at().is_some_and(is_first) {
+            let is_first = |at| at <= cx.due && self.book.next_at(room).is_none_or(|next| at <= next);
+            if runs.next_retry().is_some_and(|(at, run)| is_first(at) && may_retry(cx, room, run)) {
                 let Some(run) = runs.pop_retry(cx) else { return };
                 match self.reason_to_skip(cx, runs, &run) {
                     Some(reason) => runs.skip(cx, &run, reason),
@@ -262,10 +302,11 @@ impl Leader {
                 }
                 continue;
             }
-            match self.book.pop_due(cx.due) {
+            match self.book.pop_due(cx.due, room) {
                 Some(Due::Backlog(name)) => self.make_up(cx, runs, &name),
                 Some(Due::Job(name)) => self.decide(cx, runs, &name),
-                None if self.decide_next_ahead(cx, runs) => {}
+                None if room.own && self.decide_next_ahead(cx, runs) => {}
+                None if room.placed && self.place_next_ahead(cx, runs) => {}
                 None => return,
             }
         }
@@ -291,27 +332,49 @@ impl Leader {
             return false;
         }
         let Some((at, name)) = self.book.pop_ahead() else { return false };
-        match self.certain_at(runs, &name, at) {
-            Some((job, occurrence)) => {
-                self.book.begin(cx, runs, &job, occurrence);
-                self.book.schedule(&name);
-            }
-            None => self.book.schedule_on_time(at, &name),
-        }
+        self.begin_ahead(cx, runs, &name, at);
         true
+    }
+
+    /// Places the next occurrence before its time, if that is near. Returns false if nothing is left to place now.
+    fn place_next_ahead(&mut self, cx: &mut Context, runs: &mut Runs) -> bool {
+        let Some(at) = self.book.first_placed_ahead() else { return false };
+        let lead = runs.placing_lead(cx, runs.lead(cx, (cx.now, cx.due), 1));
+        if lead.is_zero() || earlier(at, lead) > cx.due {
+            return false;
+        }
+        let Some((at, name)) = self.book.pop_placed_ahead() else { return false };
+        self.begin_ahead(cx, runs, &name, at);
+        true
+    }
+
+    fn begin_ahead(&mut self, cx: &mut Context, runs: &mut Runs, name: &JobName, at: Timestamp) {
+        match self.certain_at(cx, runs, name, at) {
+            Some((job, occurrence)) if !cx.places(&job) || runs.has_place(cx, &job) => {
+                self.book.begin(cx, runs, &job, occurrence);
+                self.book.schedule(name);
+            }
+            _ => self.book.schedule_on_time(at, name),
+        }
     }
 
     /// The job's occurrence that is due at `at`, with its splay, if nothing that is known can turn out otherwise until
     /// then: no pause, no backlog, no unanswered write, no run in flight, no group, no lock.
-    fn certain_at(&mut self, runs: &Runs, name: &JobName, at: Timestamp) -> Option<(Arc<Job>, Timestamp)> {
+    fn certain_at(
+        &mut self,
+        cx: &Context,
+        runs: &Runs,
+        name: &JobName,
+        at: Timestamp,
+    ) -> Option<(Arc<Job>, Timestamp)> {
         if self.pauses.has(name) || runs.is_refused(name) {
             return None;
         }
         let timeline = self.book.decidable(name).filter(|timeline| timeline.is_settled())?;
         let job = timeline.job.clone()?;
         let occurrence = job.next_after(timeline.cursor).filter(|&at| !runs.may_be_lost(at))?;
-        let is_alone = job.concurrency_group.is_none() && job.lock.is_empty();
-        let is_free = (job.overlap == Overlap::Allow || !runs.is_in_flight(name)) && !runs.must_wait(&job);
+        let is_alone = job.concurrency_group.is_none() && (job.lock.is_empty() || cx.places(&job));
+        let is_free = (job.overlap == Overlap::Allow || !runs.is_in_flight(name)) && !runs.must_wait(cx, &job);
         (is_alone && is_free && later(occurrence, job.splay.delay()) == at).then_some((job, occurrence))
     }
 
@@ -324,8 +387,11 @@ impl Leader {
             return self.pauses.pass(cx, &mut self.book, name);
         }
         runs.miss_overdue(cx, name);
-        if runs.is_undecidable(cx, name) {
+        if runs.is_undecidable(cx, name) || runs.must_ask(cx, name) {
             return self.book.defer(name);
+        }
+        if cx.job(name).is_some_and(|job| cx.places(job) && !runs.has_place(cx, job)) {
+            return self.book.crowd(name);
         }
         // Whoever has a job recounted wants its occurrences run, whatever is lost.
         if runs.lost_until().is_some()
@@ -413,8 +479,8 @@ impl Leader {
             && let Some(timeline) = self.book.decidable(name)
         {
             let (Some(job), Some(&at)) = (timeline.job.clone(), timeline.backlog.front()) else { return };
-            if !runs.may_begin(cx) {
-                return self.book.queue_backlog_check(name);
+            if !runs.may_begin_job(cx, &job) {
+                return if cx.places(&job) { self.book.crowd(name) } else { self.book.queue_backlog_check(name) };
             }
             let now = cx.due_for(&job);
             let is_late = at < earlier(now, misfire::LATE);
@@ -483,6 +549,10 @@ impl Leader {
             from: counted.from,
             listed: recount.listed.len(),
         });
+        let was_placed = match &record {
+            Some(record) => record.placed,
+            None => self.book.get(name).is_some_and(|timeline| timeline.was_placed),
+        };
         let (schedule, alarms, recount) = match record {
             Some(record) => (record.schedule, record.alarms, record.recount),
             // Its record cannot be read. What stood in it before is still known, if this leader wrote or read it.
@@ -493,7 +563,8 @@ impl Leader {
         if let Some(fresh) = fresh {
             cx.report(fresh);
         }
-        let recorded = Recorded { version, schedule, marked_at, is_new, missed_since: decided, alarms, recount };
+        let recorded =
+            Recorded { version, schedule, marked_at, is_new, missed_since: decided, alarms, recount, was_placed };
         self.count_from(cx, name, job, counted, recorded);
         if let Some(ahead) = self.book.get(name).and_then(|timeline| timeline.mark_ahead(limit)) {
             cx.report(Report::MarkAhead { job: name.clone(), ahead });
@@ -506,7 +577,7 @@ impl Leader {
         name: &JobName,
         job: Option<Arc<Job>>,
         counted: Counted,
-        Recorded { version, schedule, marked_at, is_new, missed_since, alarms, recount }: Recorded,
+        Recorded { version, schedule, marked_at, is_new, missed_since, alarms, recount, was_placed }: Recorded,
     ) {
         let mark = counted.from;
         let is_edited = match (job.as_deref(), &schedule) {
@@ -515,19 +586,20 @@ impl Leader {
         };
         let written_alarms = alarms.clone();
         let timeline = Timeline::new(job.clone(), version, counted, is_new);
-        let mut timeline = Timeline { alarms, written_alarms, recount, ..timeline };
+        let mut timeline = Timeline { alarms, written_alarms, recount, was_placed, ..timeline };
         if version.is_some() && schedule.is_none() {
             // No leader counted it: it was disabled, or not defined.
             timeline.count_success_from(cx.due);
         }
         self.book.insert(name.clone(), timeline);
         self.alarms.watch(name, &self.book);
+        let is_placed_now = self.note_placed(cx, name, job.as_deref());
         let is_new = is_new || is_edited;
         if is_edited && schedule.is_some() && mark < cx.due {
             // Before the write: should that fail, the next leader tells it again rather than nobody.
             cx.report(Report::Edited { job: name.clone(), since: mark, until: cx.due });
         }
-        if is_new || (version.is_none() && job.is_some()) {
+        if is_new || (version.is_none() && job.is_some()) || is_placed_now {
             let since = missed_since.or_else(|| (is_new && schedule.is_some()).then_some(mark));
             let gap = job.as_ref().zip(since).and_then(|(job, since)| misfire::missed(job, since, cx.due));
             let to = if is_new && job.is_some() { mark.max(cx.due) } else { mark };
@@ -549,6 +621,20 @@ impl Leader {
         }
     }
 
+    /// Notes if the job is placed, and was once. Returns true if its record does not say so yet: before it is placed, it
+    /// must.
+    fn note_placed(&mut self, cx: &mut Context, name: &JobName, job: Option<&Job>) -> bool {
+        let Some(timeline) = self.book.get_mut(name) else { return false };
+        let is_new = !timeline.was_placed && job.is_some_and(|job| cx.places(job));
+        timeline.was_placed |= is_new;
+        if timeline.was_placed {
+            cx.once_placed.insert(name.clone());
+        }
+        let is_placed = job.is_some_and(|job| cx.places(job));
+        self.book.set_placed(name, is_placed);
+        is_new
+    }
+
     fn redefine(&mut self, cx: &mut Context, runs: &mut Runs, name: &JobName) {
         let new = cx.job(name).filter(|job| job.enabled).cloned();
         let Some(timeline) = self.book.get_mut(name) else { return self.define(cx, runs, name, new) };
@@ -557,6 +643,10 @@ impl Leader {
             timeline.count_success_from(cx.due);
         }
         let (is_in_conflict, mark, now) = (timeline.is_in_conflict, timeline.mark, cx.due);
+        if self.note_placed(cx, name, new.as_deref()) && !is_in_conflict {
+            self.book.advance(cx, name, mark, None);
+        }
+        let Some(timeline) = self.book.get_mut(name) else { return };
         let edit = Edit::of(old.as_deref(), new.as_deref(), mark, now);
         if edit == Edit::Past && !is_in_conflict {
             timeline.backlog.clear();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::clock::earlier;
+use crate::clock::{earlier, later};
 use crate::job::{Job, Misfire};
 
 /// An occurrence that is later than this is missed.
@@ -91,6 +91,18 @@ pub(super) fn is_too_old(job: &Job, root: &Job, made: Timestamp, now: Timestamp)
         Some(window) => age > window.max(LATE),
         None if age <= LEAST_AGE => false,
         None => age > DEFAULT_WINDOW || root.next_after(made).is_some_and(|next| next <= now),
+    }
+}
+
+/// The instant from which [`is_too_old`] is true.
+pub(super) fn too_old_from(job: &Job, root: &Job, made: Timestamp) -> Timestamp {
+    let after = |by: Duration| later(made, by + NANOSECOND);
+    match job.misfire_window {
+        Some(window) => after(window.max(LATE)),
+        None => {
+            let next = root.next_after(made).unwrap_or(Timestamp::MAX);
+            after(DEFAULT_WINDOW).min(next).max(after(LEAST_AGE))
+        }
     }
 }
 

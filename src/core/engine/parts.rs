@@ -14,7 +14,7 @@ use crate::job::JobSet;
 use crate::ledger::{Commit, CommitId, Snapshot};
 use crate::process::Notice;
 use crate::run::Outcome;
-use crate::term::{Term, TermEnd};
+use crate::term::{FencingToken, Term, TermEnd};
 use crate::{election, ledger};
 
 /// The parts of the engine. Each owns its fields.
@@ -110,10 +110,11 @@ impl Parts {
                     // Another node may have restored a run that waits for this one.
                     cx.ledger(ledger::Request::ReadInFlight);
                 }
-                runs.on_members(&members);
+                runs.on_members(cx, &members);
                 let giving_up = transfer.on_members(cx, &members);
                 self.give_up(cx, giving_up);
             }
+            E::Places(all) => runs.on_places(cx, all),
             // Perhaps by other servers, which have lost something.
             E::Suspended { .. } => {
                 runs.suspend();
@@ -125,7 +126,6 @@ impl Parts {
             }
             E::Time(_)
             | E::Examined(_)
-            | E::Places(_)
             | E::Joined { .. }
             | E::Following { .. }
             | E::Unreachable { .. }
@@ -140,7 +140,7 @@ impl Parts {
         use ledger::Event as E;
         let Self { runs, leader, .. } = self;
         match (event, leader) {
-            (E::Answered { id, answer, before, .. }, _) => self.on_answer(cx, id, answer, before),
+            (E::Answered { id, answer, before, token }, _) => self.on_answer(cx, id, answer, before, token),
             (E::Deferred(id), leader) => {
                 // Nothing more is decided about its job: due occurrences wait undecided.
                 if let Some(job) = cx.refused(id) {
@@ -155,8 +155,9 @@ impl Parts {
             (E::Job(job, entry, control), Some(leader)) => leader.on_job_read(cx, runs, &job, entry, control),
             (E::OperatorRequests(requests), Some(leader)) => leader.on_requests(cx, runs, requests),
             (E::LastSuccesses(found), Some(leader)) => leader.on_successes_read(cx, found),
-            (E::Job(..) | E::OperatorRequests(_) | E::LastSuccesses(_), None)
-            | (E::Offers { .. } | E::OpenOffers(..), _) => {}
+            (E::Job(..) | E::OperatorRequests(_) | E::LastSuccesses(_), None) => {}
+            (E::Offers { listed, found }, _) => runs.on_offers(cx, &listed, found),
+            (E::OpenOffers(node, open), _) => runs.on_open_offers(cx, &node, &open),
             (E::InFlight(all), _) => runs.on_in_flight(cx, &all),
             (E::Again(run, found), leader) => {
                 leader.iter_mut().for_each(|leader| leader.on_looked_up(cx, &run, &found));
@@ -196,7 +197,14 @@ impl Parts {
         }
     }
 
-    fn on_answer(&mut self, cx: &mut Context, id: CommitId, answer: Commit, before: Option<Outcome>) {
+    fn on_answer(
+        &mut self,
+        cx: &mut Context,
+        id: CommitId,
+        answer: Commit,
+        before: Option<Outcome>,
+        token: Option<FencingToken>,
+    ) {
         let Self { runs, leader, .. } = self;
         let Some((requested, is_of_this_term)) = cx.answered(id, answer) else { return };
         let mut leader = leader.as_mut().filter(|_| is_of_this_term);
@@ -225,6 +233,7 @@ impl Parts {
                 runs.on_attempt_answer(cx, &run, id, answer);
                 if leader.is_some_and(|leader| leader.is_paused(run.job())) {
                     runs.cancel_held_of(cx, run.job());
+                    runs.recall(cx, run.job());
                 }
             }
             Purpose::BeginTriggered { run, by, parameters } => {
@@ -253,6 +262,7 @@ impl Parts {
             Purpose::UpdateRun { run, .. } => runs.on_update_answer(cx, &run, id, answer),
             Purpose::SkipRun { run, skip } => runs.on_skip_answer(cx, &run, id, skip, answer),
             Purpose::Kill { run } => runs.on_kill_answer(cx, &run, id, answer),
+            Purpose::Accept { run } => runs.on_accept_answer(cx, &run, id, answer, token),
             Purpose::ChangeOwner { run } => runs.on_change_owner_answer(cx, &run, id, answer),
             Purpose::Restore { run } => runs.on_restore_answer(cx, &run, id, answer),
             Purpose::End { run, settled: None } => runs.on_own_end_answer(cx, &run, id, answer, before),
@@ -297,6 +307,10 @@ impl Parts {
                         hooks.follow_start(cx, job, record);
                     }
                 }
+                Fact::StartedElsewhere { run, due_at, lateness, is_first } => {
+                    leader.iter_mut().for_each(|leader| leader.on_started_elsewhere(&run, due_at, lateness, is_first));
+                }
+                Fact::RoomFound => leader.iter_mut().for_each(Leader::on_room_found),
                 Fact::StartFailed => {
                     let giving_up = transfer.on_failed_start(cx);
                     self.give_up(cx, giving_up);
@@ -312,6 +326,8 @@ impl Parts {
         hooks.stop_overdue(cx);
         leader.iter_mut().for_each(|leader| leader.lift_pauses(cx));
         runs.watch_due(cx);
+        runs.answer_offers(cx);
+        runs.follow_placed(cx);
         runs.give_up_cut_off(cx);
         runs.begin_waiting(cx);
         // What that changed is decided on in this turn.
@@ -322,7 +338,7 @@ impl Parts {
         cx.report_takeover();
         hooks.act(cx);
         shutdown.act(cx, runs, hooks);
-        let is_busy = runs.own_count() > 0;
+        let is_busy = runs.is_busy();
         if is_busy != self.is_busy {
             self.is_busy = is_busy;
             cx.election(election::Request::Busy(is_busy));
@@ -370,6 +386,8 @@ impl Parts {
         let old = std::mem::replace(&mut cx.jobs, jobs);
         runs.define(&cx.jobs);
         runs.cancel_held_of_redefined(cx);
+        runs.recall_redefined(cx, &old);
+        runs.consider_all(cx);
         leader.iter_mut().for_each(|leader| leader.on_loaded(cx, runs, &old));
     }
 

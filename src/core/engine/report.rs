@@ -12,7 +12,7 @@ use crate::election::TransferError;
 use crate::job::{Alarm, JobName};
 use crate::lock::LockPath;
 use crate::process::{Exit, StartFailure};
-use crate::run::{Drain, Outcome, Pause, RaisedAlarm, Reason, RunEnd, RunId, Skip};
+use crate::run::{Drain, Outcome, Pause, RaisedAlarm, Reason, RefusalReason, RunEnd, RunId, Skip};
 use crate::start_problem::StartProblem;
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
 
@@ -64,6 +64,26 @@ pub enum Report {
         /// another.
         lateness: Option<Duration>,
     },
+    /// The leader has placed an attempt on a node.
+    Placed { run: RunId, attempt: u32, to: NodeName },
+    /// This node has refused an attempt that was placed here.
+    Refused { run: RunId, node: NodeName, reason: RefusalReason },
+    /// The leader has taken an attempt back that was not accepted. `to`: the node that has the next one, if any.
+    Moved {
+        run: RunId,
+        from: NodeName,
+        to: Option<NodeName>,
+        /// `overdue` or `node-gone`.
+        reason: &'static str,
+    },
+    /// No node can take a run now: it waits for one.
+    Unplaced {
+        run: RunId,
+        /// What keeps each node from it.
+        why: String,
+    },
+    /// A node has not accepted in time what was placed there. It gets nothing more while others can.
+    Suspect { node: NodeName },
     /// A run ended, here or settled for a node that is gone.
     Finished(Box<RunEnd>),
     /// The ledger accepted an end from this node. One end of each run is recorded, by one node; an end that was

@@ -7,6 +7,9 @@
 //!         ├─ ending        the outcome of an attempt, from its exit status and the reason for its stop
 //!         ├─ unowned       a leader's work on runs that no node has, and on other nodes' runs
 //!         ├─ waiting       overlap and concurrency groups: skip, begin beside others, or queue
+//!         ├─ places        the nodes that can run something, and which gets the next attempt
+//!         ├─ placing       a leader's placing of attempts on nodes, and those that are not accepted
+//!         ├─ offers        attempts that are placed on this node: accept them, or refuse
 //!         ├─ locking       locks: hold them before an attempt begins, release them after it
 //!         ├─ locks         which runs hold or wait for which locks
 //!         ├─ retry         delays and records of further attempts
@@ -31,8 +34,11 @@ mod held;
 mod horizon;
 mod locking;
 mod locks;
+mod offers;
 mod overdue;
 mod own;
+mod places;
+mod placing;
 pub(super) mod retry;
 mod rewound;
 mod trees;
@@ -52,6 +58,8 @@ use self::active_runs::ActiveRuns;
 use self::agenda::Agenda;
 use self::horizon::Horizon;
 use self::locks::Locks;
+use self::places::{Choice, Places};
+use self::placing::Placing;
 use self::rewound::OwnWrites;
 use self::trees::Trees;
 pub(super) use self::waiting::keep_until;
@@ -77,6 +85,10 @@ pub(super) struct Runs {
     /// This node's attempts that are over.
     over: OverAttempts,
     own_writes: OwnWrites,
+    /// When the attempts that are placed on this node are answered.
+    offers: BTreeSet<(Uptime, RunId)>,
+    places: Places,
+    placing: Placing,
     /// What waits since before then may have been begun by a commit that the store has lost.
     lost_until: Option<Timestamp>,
 }
@@ -149,14 +161,19 @@ impl Runs {
         self.active.get(run).is_some_and(|active| active.is_begun() || active.waiting.is_some())
     }
 
-    /// Number of runs that this node has.
+    /// Number of runs that this node has, without those that it was offered and has not accepted.
     pub fn own_count(&self) -> usize {
-        self.active.own()
+        self.active.own() - self.active.offered()
+    }
+
+    /// True while this node has runs, or must answer an offer.
+    pub fn is_busy(&self) -> bool {
+        self.active.own() > 0
     }
 
     /// The first runs that this node has, at most `limit`.
     pub fn first_own(&self, limit: usize) -> Vec<RunId> {
-        let own = self.active.iter().filter(|(_, run)| run.is_local());
+        let own = self.active.iter().filter(|(_, run)| run.is_local() && !run.is_offered());
         own.take(limit).map(|(id, _)| id.clone()).collect()
     }
 
@@ -174,8 +191,8 @@ impl Runs {
     }
 
     /// True if a run of the job that is begun now waits for others.
-    pub fn must_wait(&self, job: &Job) -> bool {
-        self.active.must_wait(job)
+    pub fn must_wait(&self, cx: &Context, job: &Job) -> bool {
+        self.active.must_wait(job, cx.places(job))
     }
 
     pub fn is_undecidable(&self, cx: &Context, job: &JobName) -> bool {
@@ -216,6 +233,16 @@ impl Runs {
         cx.may_decide() && self.trees.admission.admits(self.active.starting())
     }
 
+    /// True while the leader may place attempts, and some node has room.
+    pub fn may_place(&self, cx: &Context) -> bool {
+        cx.place.is_some() && self.knows_places(cx) && self.has_any_room(cx)
+    }
+
+    /// True while the leader may begin one more run of this job.
+    pub fn may_begin_job(&mut self, cx: &Context, job: &Job) -> bool {
+        if cx.places(job) { cx.may_decide() && self.has_place(cx, job) } else { self.may_begin(cx) }
+    }
+
     /// True while one more run could be started soon.
     pub fn has_room(&self) -> bool {
         self.trees.admission.has_room(self.active.starting())
@@ -231,9 +258,9 @@ impl Runs {
         [self.agenda.keeps.first(), self.agenda.retries.first()].into_iter().flatten().map(|&(at, _)| at).min()
     }
 
-    /// When the next run that must be begun again is due.
-    pub fn retry_at(&self) -> Option<Timestamp> {
-        self.agenda.retries.first().map(|&(at, _)| at)
+    /// The next run that must be begun again, and when.
+    pub fn next_retry(&self) -> Option<(Timestamp, &RunId)> {
+        self.agenda.retries.first().map(|(at, run)| (*at, run))
     }
 
     /// When the next cut-off run is given up.
@@ -244,24 +271,35 @@ impl Runs {
     /// The record of a run that this node is about to begin, or to queue behind others. `None` without a session or a
     /// term.
     pub fn new_record(
-        &self,
+        &mut self,
         cx: &Context,
         job: &Job,
         at: Timestamp,
         trigger: Option<Trigger>,
         nonce: Nonce,
     ) -> Option<RunRecord> {
-        let waits = self.active.must_wait(job);
+        let own = Owner { node: cx.node.clone(), session: cx.session.clone()? };
+        let token = cx.token()?;
+        let is_placed = cx.places(job);
+        let must_wait = self.active.must_wait(job, is_placed);
+        let (state, owner) = match is_placed && !must_wait {
+            true => match self.choose(cx, job, None) {
+                Choice::On(owner) => (RunState::Placed, owner),
+                Choice::Full | Choice::Nobody => (RunState::Queued, own),
+            },
+            false if must_wait => (RunState::Queued, own),
+            false => (RunState::Running, own),
+        };
         let record = RunRecord {
             v: 1,
             job: job.name.clone(),
             scheduled_at: at,
             trigger,
             parameters: Parameters::default(),
-            state: if waits { RunState::Queued } else { RunState::Running },
-            owner: Owner { node: cx.node.clone(), session: cx.session.clone()? },
-            token: cx.token()?,
-            attempt: u32::from(!waits),
+            state,
+            owner,
+            token,
+            attempt: u32::from(state != RunState::Queued),
             nonce,
             begun_at: cx.now.wall,
             on_loss: OnLoss::of(job),
@@ -270,7 +308,7 @@ impl Runs {
             retry_at: None,
             past: Past::default(),
             dependents: cx.jobs.dependents_of(&job.name).to_vec(),
-            placement: None,
+            placement: (state == RunState::Placed).then(|| Self::placement(cx, job, at)),
             kill: None,
         };
         Some(record.in_its_format())
@@ -278,10 +316,10 @@ impl Runs {
 
     /// Adds a run whose begin was just requested from the ledger.
     pub fn begin(&mut self, record: RunRecord, job: &Arc<Job>, commit: CommitId) {
-        let state = if record.state == RunState::Queued {
-            ActiveRunState::Unowned
-        } else {
-            ActiveRunState::beginning(Arc::clone(job))
+        let state = match record.state {
+            RunState::Queued => ActiveRunState::Unowned,
+            RunState::Placed => ActiveRunState::Placed,
+            _ => ActiveRunState::beginning(Arc::clone(job)),
         };
         let mut run = ActiveRun::new(record, Version::FIRST, state);
         run.commit = Some(commit);
@@ -370,6 +408,11 @@ impl Runs {
 
     /// Handles the record of an own run, or of one that this leader watches.
     pub fn on_read(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
+        if let Some(active) = self.active.get_mut(run).filter(|active| active.record.placement.is_some()) {
+            (active.read_at, active.asked_at) = (Some(cx.now.up), None);
+            // An occurrence that was due meanwhile may have waited for the news.
+            cx.facts.push_back(Fact::JobReleased(run.job().clone()));
+        }
         match self.active.get_mut(run) {
             // Read before this node's last write, and received after it; or the service has lost that write.
             Some(active) if found.as_ref().is_some_and(|(_, version)| *version < active.version) => {

@@ -74,6 +74,7 @@ impl Shutdown {
     /// Publishes the stage to the other parts.
     pub fn note_in(&self, cx: &mut Context) {
         cx.is_ending = self.is_ending();
+        cx.is_drained = self.is_drained();
         cx.is_leaving_the_term = !matches!(self.stage, Stage::Running);
         // Once the node no longer waits for runs, it starts no more attempts.
         cx.is_at_once = match self.stage {

@@ -67,6 +67,7 @@ mod tests {
             recount: None,
             schedule: None,
             alarms: Default::default(),
+            placed: false,
             nonce,
         };
         Change::Begin { at: Version(at), record, run }

@@ -21,6 +21,9 @@ pub struct Placement {
     /// Other runs may wait for its end, so the leader is notified of it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_awaited: bool,
+    /// Its node waits for the locks of its job before it accepts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub awaits_locks: bool,
     /// The attempt's fencing token: the place of its acceptance among all writes. Known from the acceptance on, and in the
     /// ledger from the next write on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -28,6 +31,13 @@ pub struct Placement {
     /// The last refusal of the run by a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refusal>,
+}
+
+impl Placement {
+    /// An attempt that is placed when it is due.
+    pub fn new(definition: Digest) -> Self {
+        Self { definition, ahead_ms: 0, is_awaited: false, awaits_locks: false, token: None, refused: None }
+    }
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -58,8 +68,6 @@ pub enum RefusalReason {
     Ending,
     /// Its clock is far off.
     Clock,
-    /// It lacked a process or memory.
-    NoMeans,
     /// Another client holds a lock of the job.
     Locked,
 }
@@ -74,7 +82,6 @@ impl RefusalReason {
             Self::Drained => "drained",
             Self::Ending => "ending",
             Self::Clock => "clock",
-            Self::NoMeans => "no-means",
             Self::Locked => "locked",
         }
     }

@@ -26,6 +26,8 @@ pub enum SkipReason {
     NotDefined,
     /// The jobs file of the leader, which decided on the trigger, does not allow the trigger's parameters.
     Parameters,
+    /// No node that fits was alive and took it in time.
+    NoNode,
     /// The service has lost commits that it had acknowledged. The run may have been begun by one of them.
     Rewound,
 }
@@ -41,6 +43,7 @@ impl SkipReason {
             Self::Locked => "locked",
             Self::NotDefined => "not-defined",
             Self::Parameters => "parameters",
+            Self::NoNode => "no-node",
             Self::Rewound => "rewound",
         }
     }
@@ -52,6 +55,7 @@ impl SkipReason {
             Self::Parameters => {
                 format!("{}: the job does not allow them in the jobs file of the leader {node}", self.as_str())
             }
+            Self::NoNode => format!("{}: no node that fits could take it in time", self.as_str()),
             Self::Rewound => {
                 format!("{}: the service has lost commits, and this occurrence may have run", self.as_str())
             }

@@ -71,6 +71,7 @@ fn mark(second: i64, nonce: &str) -> Fact {
         recount: None,
         schedule: None,
         alarms: Default::default(),
+        placed: false,
         nonce: Nonce(nonce.into()),
     };
     committed(second, vec![set("/cronkeeper/jobs/a", serde_json::to_vec(&record).unwrap())], &[])
@@ -557,6 +558,7 @@ fn what_is_due_and_not_decided_on_is_seen_in_the_end() {
         recount: None,
         schedule,
         alarms: Default::default(),
+        placed: false,
         nonce: Nonce("n1".into()),
     };
     let marked = committed(1, vec![set("/cronkeeper/jobs/keep", json(&record))], &[]);

@@ -26,6 +26,7 @@ pub fn mark(second: i64, nonce: &str) -> JobRecord {
         recount: None,
         schedule: None,
         alarms: Default::default(),
+        placed: false,
         nonce: Nonce(nonce.into()),
     }
 }

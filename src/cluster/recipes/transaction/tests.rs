@@ -31,6 +31,7 @@ pub fn mark(second: i64, nonce: &str) -> JobRecord {
         recount: None,
         schedule: None,
         alarms: Default::default(),
+        placed: false,
         nonce: Nonce(nonce.into()),
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::Room;
 use super::agenda::Agenda;
 use super::timeline::Timeline;
 use crate::clock::later;
@@ -32,6 +33,10 @@ pub(super) struct Book {
     /// In boxes, because they are large, and the nodes of a map are half empty.
     timelines: BTreeMap<JobName, Box<Timeline>>,
     agenda: Agenda,
+    /// That of jobs whose attempts are placed: neither must wait for room of the other.
+    placed: Agenda,
+    /// Placed jobs that wait for room on a node.
+    crowded: BTreeSet<JobName>,
     /// Jobs whose backlog must be checked, by its oldest occurrence.
     backlogs: BTreeSet<(Timestamp, JobName)>,
     /// Records of jobs that this node's file does not define. They are not changed, because another node's file may
@@ -78,22 +83,30 @@ impl Book {
         self.get_mut(name).filter(|timeline| !timeline.is_in_conflict)
     }
 
-    /// When the next occurrence is due.
-    pub fn next_at(&self) -> Option<Timestamp> {
-        self.agenda.first_at().into_iter().chain(self.backlogs.first().map(|&(at, _)| at)).min()
+    /// When the next occurrence is due of the jobs for which there is room.
+    pub fn next_at(&self, room: Room) -> Option<Timestamp> {
+        let own = self.agenda.first_at().into_iter().chain(self.backlogs.first().map(|&(at, _)| at));
+        let placed = self.placed.first_at().filter(|_| room.placed);
+        own.filter(|_| room.own).chain(placed).min()
     }
 
-    /// Takes the oldest due entry.
-    pub fn pop_due(&mut self, now: Timestamp) -> Option<Due> {
-        let at = self.next_at().filter(|&at| at <= now)?;
-        if self.backlogs.first().is_some_and(|&(first, _)| first == at) {
+    /// When the next occurrence of a placed job is due.
+    pub fn next_placed_at(&self) -> Option<Timestamp> {
+        self.placed.first_at()
+    }
+
+    /// Takes the oldest due entry of the jobs for which there is room.
+    pub fn pop_due(&mut self, now: Timestamp, room: Room) -> Option<Due> {
+        let at = self.next_at(room).filter(|&at| at <= now)?;
+        if room.own && self.backlogs.first().is_some_and(|&(first, _)| first == at) {
             let (_, name) = self.backlogs.pop_first()?;
             if let Some(timeline) = self.timelines.get_mut(&name) {
                 timeline.check_at = None;
             }
             return Some(Due::Backlog(name));
         }
-        let name = self.agenda.pop_first()?;
+        let is_placed = room.placed && self.placed.first_at() == Some(at);
+        let name = if is_placed { self.placed.pop_first()? } else { self.agenda.pop_first()? };
         if let Some(timeline) = self.timelines.get_mut(&name) {
             timeline.next = None;
         }
@@ -114,13 +127,54 @@ impl Book {
         Some((at, name))
     }
 
+    /// The first instant with occurrences that may be placed before it.
+    pub fn first_placed_ahead(&self) -> Option<Timestamp> {
+        self.placed.first_ahead().map(|(at, _)| at)
+    }
+
+    /// Takes a placed job of that instant.
+    pub fn pop_placed_ahead(&mut self) -> Option<(Timestamp, JobName)> {
+        let (at, name) = self.placed.pop_ahead()?;
+        if let Some(timeline) = self.timelines.get_mut(&name) {
+            timeline.next = None;
+        }
+        Some((at, name))
+    }
+
+    /// Notes if the job's attempts are placed.
+    pub fn set_placed(&mut self, name: &JobName, is_placed: bool) {
+        let Some(timeline) = self.timelines.get_mut(name).filter(|timeline| timeline.is_placed != is_placed) else {
+            return;
+        };
+        let agenda = if timeline.is_placed { &mut self.placed } else { &mut self.agenda };
+        if let Some(old) = timeline.next.take() {
+            agenda.remove(old, name);
+        }
+        timeline.is_placed = is_placed;
+        self.schedule(name);
+    }
+
+    /// Keeps a due job until there is room for an attempt of it.
+    pub fn crowd(&mut self, name: &JobName) {
+        self.crowded.insert(name.clone());
+    }
+
+    /// Has the jobs decided on that wait for room.
+    pub fn release_crowded(&mut self) {
+        for name in std::mem::take(&mut self.crowded) {
+            self.queue_backlog_check(&name);
+            self.schedule(&name);
+        }
+    }
+
     /// Schedules a job that must not be decided on before its time.
     pub fn schedule_on_time(&mut self, at: Timestamp, name: &JobName) {
         let Some(timeline) = self.timelines.get_mut(name) else { return };
+        let agenda = if timeline.is_placed { &mut self.placed } else { &mut self.agenda };
         if let Some(old) = timeline.next.replace(at) {
-            self.agenda.remove(old, name);
+            agenda.remove(old, name);
         }
-        self.agenda.insert_on_time(at, name.clone());
+        agenda.insert_on_time(at, name.clone());
     }
 
     /// Schedules a check of the job's backlog, if it has one.
@@ -149,11 +203,12 @@ impl Book {
             _ => None,
         };
         if next != timeline.next {
+            let agenda = if timeline.is_placed { &mut self.placed } else { &mut self.agenda };
             if let Some(old) = timeline.next {
-                self.agenda.remove(old, name);
+                agenda.remove(old, name);
             }
             if let Some(new) = next {
-                self.agenda.insert(new, name.clone());
+                agenda.insert(new, name.clone());
             }
             timeline.next = next;
         }

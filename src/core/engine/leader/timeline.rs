@@ -53,6 +53,10 @@ pub(super) struct Timeline {
     pub written_alarms: StandingAlarms,
     /// The newest skip record with its version, while neighbouring occurrences may join it.
     pub skip: Option<Box<(Version, Skip)>>,
+    /// Its attempts were placed once: its record says so.
+    pub was_placed: bool,
+    /// Its attempts are placed, so it is in the agenda of those jobs.
+    pub is_placed: bool,
     /// Number of unanswered writes.
     pub open: usize,
     /// A write was rejected. Once all others are answered the record is read; until then nothing is decided.
@@ -82,6 +86,8 @@ impl Timeline {
             alarms: StandingAlarms::default(),
             written_alarms: StandingAlarms::default(),
             skip: None,
+            was_placed: false,
+            is_placed: false,
             open: 0,
             is_in_conflict: false,
             next: None,
@@ -195,6 +201,7 @@ impl Timeline {
             recount: self.recount_after(mark),
             schedule: self.job.as_deref().map(|job| job.schedule_digest(mark)),
             alarms: self.alarms.clone(),
+            placed: self.was_placed,
             nonce,
         }
     }

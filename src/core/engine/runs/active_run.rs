@@ -8,8 +8,11 @@
 //!      │ Disown          │    Release   │      │ Release         │
 //!      └─────────────────┴───► Releasing ◄─────┴─────────────────┘
 //!
-//!   Unowned, Remote, CutOff: runs that this node does not have, as recorded in the ledger. Only a leader keeps these.
-//!   Unowned, CutOff ─ Settle ─► Settling ─ Disown ─► Unowned;  Alive, if superseded ─ FindRemote ─► Remote
+//!   Offered ─ Accept ─► Accepting ─ Start ─► Alive;  LoseAnswer, Release as from Beginning;  Offered ─ Release: refused
+//!
+//!   Unowned, Placed, Remote, CutOff: runs that this node does not have, as recorded in the ledger. Only a leader keeps
+//!   these. Unowned, Placed ─ Place ─► Placed ─ Offer ─► Offered, if the leader has placed it on its own node
+//!   Unowned, Placed, CutOff ─ Settle ─► Settling ─ Disown ─► Unowned;  Alive, if superseded ─ FindRemote ─► Remote
 //! ```
 
 use std::sync::Arc;
@@ -22,7 +25,8 @@ use crate::engine::report::{IllegalStep, Report};
 use crate::job::Job;
 use crate::ledger::{CommitId, OwnerState};
 use crate::process::TreeId;
-use crate::run::{Outcome, OverAttempt, Reason, RunEnd, RunRecord, RunState, Version};
+use crate::run::{Outcome, OverAttempt, Reason, RefusalReason, RunEnd, RunRecord, RunState, Version};
+use crate::term::NodeName;
 
 /// A run in flight, as this node knows it.
 #[derive(Clone, Debug)]
@@ -32,12 +36,28 @@ pub(in crate::engine) struct ActiveRun {
     /// Version of the record.
     pub version: Version,
     state: ActiveRunState,
+    /// On a leader, of an attempt that is placed: when that was known, and when its node must have answered.
+    pub placed: Option<PlacedAt>,
+    /// When the record of a placed run was last read; and when it was last asked for, if it was not read since.
+    pub read_at: Option<Uptime>,
+    pub asked_at: Option<Uptime>,
     /// The record of a run that waits, while the write that begins it is not answered.
     pub waiting: Option<Box<RunRecord>>,
     /// The in-flight commit about the run: never more than one.
     pub commit: Option<CommitId>,
     /// News of the run that arrived while a commit about it was in flight; handled if that commit is rejected.
     pub news: Option<News>,
+}
+
+/// When an attempt was placed.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct PlacedAt {
+    /// When the ledger was known to have that.
+    pub since: Uptime,
+    /// When it is overdue, unless its node has accepted it.
+    pub answer_by: Uptime,
+    /// From which node it was moved, and why.
+    pub moved: Option<(NodeName, &'static str)>,
 }
 
 /// News of a watched run, from the ledger.
@@ -58,6 +78,8 @@ pub(in crate::engine) enum ActiveRunState {
     Remote,
     /// Its owner is gone and may still run it.
     CutOff,
+    /// The leader has placed it, or is writing that, and does not know that its node has accepted it.
+    Placed,
     /// No node has it: the leader must begin it or another attempt of it, or is marking it cut off.
     Unowned,
     /// No node has it: the leader is writing its end. The job is decided on once that write is answered.
@@ -75,6 +97,10 @@ pub(in crate::engine) struct LocalRun {
 /// Progress of a local run.
 #[derive(Clone, Debug)]
 pub(in crate::engine) enum Phase {
+    /// The leader has placed it here. It is accepted, or refused, in time.
+    Offered(Offer),
+    /// Its acceptance is in flight to the ledger.
+    Accepting(Offer),
     /// Its begin is in flight to the ledger.
     Beginning,
     /// The session ended before the ledger answered, so the run is read under the next one. Nothing was started.
@@ -85,6 +111,15 @@ pub(in crate::engine) enum Phase {
     Ended(Ended),
     /// Another attempt must follow, under whichever leader; the ledger has not accepted the release yet.
     Releasing(Release),
+}
+
+/// An attempt that was placed on this node, and that it has not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) struct Offer {
+    /// When this node learned of it.
+    pub received: Uptime,
+    /// Until when a job's locks may be awaited without a word to the leader.
+    pub quiet_until: Option<Uptime>,
 }
 
 /// The end of a run that the ledger does not have yet.
@@ -112,12 +147,14 @@ pub(in crate::engine) struct Release {
     pub state: RunState,
     /// Emitted once the ledger has the release.
     pub report: Option<Box<Report>>,
+    /// Why the attempt was not accepted; absent if it was, or was not placed.
+    pub refusal: Option<RefusalReason>,
 }
 
 impl Release {
     /// The release after an attempt that ended.
     pub fn retrying(report: Report) -> Self {
-        Self { state: RunState::Retrying, report: Some(Box::new(report)) }
+        Self { state: RunState::Retrying, report: Some(Box::new(report)), refusal: None }
     }
 }
 
@@ -205,6 +242,12 @@ impl StopCause {
 /// A step from one state of a run to another.
 #[derive(Clone, Debug)]
 pub(in crate::engine) enum RunStep {
+    /// The leader requests from the ledger that it be placed on a node, or reads that it is.
+    Place,
+    /// The leader has placed it on its own node.
+    Offer(Offer),
+    /// This node requests from the ledger to accept it.
+    Accept(Arc<Job>),
     /// This node requests an attempt from the ledger.
     Begin(Arc<Job>),
     /// The ledger has accepted the attempt, and the warden is ordered to start it.
@@ -248,22 +291,36 @@ impl ActiveRunState {
             // write.
             (_, RunStep::Disown) => Ok(Self::Unowned),
             (Self::Unowned, RunStep::Begin(job)) => Ok(Self::beginning(job)),
-            (Self::Local(LocalRun { job, phase: P::Beginning }), RunStep::Start(process)) => {
+            (Self::Unowned | Self::Placed | Self::Remote | Self::CutOff, RunStep::Place) => Ok(Self::Placed),
+            (Self::Placed, RunStep::Offer(offer)) => local(None, P::Offered(offer)),
+            (Self::Local(LocalRun { phase: P::Offered(offer), .. }), RunStep::Accept(job)) => {
+                local(Some(job), P::Accepting(offer))
+            }
+            (Self::Local(LocalRun { job, phase: P::Beginning | P::Accepting(_) }), RunStep::Start(process)) => {
                 local(job, P::Alive(process))
             }
-            (Self::Local(LocalRun { job, phase: P::Beginning }), RunStep::LoseAnswer) => local(job, P::Unconfirmed),
-            (Self::Local(LocalRun { job, phase: P::Beginning | P::Alive(_) | P::Releasing(_) }), RunStep::End(end)) => {
-                local(job, P::Ended(end))
+            (Self::Local(LocalRun { job, phase: P::Beginning | P::Accepting(_) }), RunStep::LoseAnswer) => {
+                local(job, P::Unconfirmed)
             }
             (
-                Self::Local(LocalRun { job, phase: P::Beginning | P::Unconfirmed | P::Alive(_) }),
+                Self::Local(LocalRun {
+                    job,
+                    phase: P::Offered(_) | P::Accepting(_) | P::Beginning | P::Alive(_) | P::Releasing(_),
+                }),
+                RunStep::End(end),
+            ) => local(job, P::Ended(end)),
+            (
+                Self::Local(LocalRun {
+                    job,
+                    phase: P::Offered(_) | P::Accepting(_) | P::Beginning | P::Unconfirmed | P::Alive(_),
+                }),
                 RunStep::Release(release),
             ) => local(job, P::Releasing(release)),
             // The process of a superseded attempt is gone, and the other one is another node's.
             (Self::Local(LocalRun { phase: P::Alive(_), .. }), RunStep::FindRemote)
-            | (Self::Unowned | Self::Remote | Self::CutOff, RunStep::FindRemote) => Ok(Self::Remote),
-            (Self::Unowned | Self::Remote | Self::CutOff, RunStep::CutOff) => Ok(Self::CutOff),
-            (Self::Unowned | Self::CutOff, RunStep::Settle) => Ok(Self::Settling),
+            | (Self::Unowned | Self::Placed | Self::Remote | Self::CutOff, RunStep::FindRemote) => Ok(Self::Remote),
+            (Self::Unowned | Self::Placed | Self::Remote | Self::CutOff, RunStep::CutOff) => Ok(Self::CutOff),
+            (Self::Unowned | Self::Placed | Self::CutOff, RunStep::Settle) => Ok(Self::Settling),
             (state, step) => {
                 let illegal = IllegalStep { state: state.name(), step: step.name() };
                 Err((state, illegal))
@@ -274,6 +331,8 @@ impl ActiveRunState {
     fn name(&self) -> &'static str {
         match self {
             Self::Local(LocalRun { phase, .. }) => match phase {
+                Phase::Offered(_) => "offered",
+                Phase::Accepting(_) => "accepting",
                 Phase::Beginning => "beginning",
                 Phase::Unconfirmed => "unconfirmed",
                 Phase::Alive(_) => "alive",
@@ -282,6 +341,7 @@ impl ActiveRunState {
             },
             Self::Remote => "remote",
             Self::CutOff => "cut off",
+            Self::Placed => "placed",
             Self::Unowned => "unowned",
             Self::Settling => "being settled",
         }
@@ -291,6 +351,9 @@ impl ActiveRunState {
 impl RunStep {
     fn name(&self) -> &'static str {
         match self {
+            Self::Place => "be placed",
+            Self::Offer(_) => "be offered",
+            Self::Accept(_) => "be accepted",
             Self::Begin(_) => "begin",
             Self::Start(_) => "start",
             Self::LoseAnswer => "lose its answer",
@@ -307,7 +370,17 @@ impl RunStep {
 impl ActiveRun {
     /// A run whose record was just read or written.
     pub fn new(record: RunRecord, version: Version, state: ActiveRunState) -> Self {
-        Self { record, version, state, waiting: None, commit: None, news: None }
+        Self {
+            record,
+            version,
+            state,
+            placed: None,
+            read_at: None,
+            asked_at: None,
+            waiting: None,
+            commit: None,
+            news: None,
+        }
     }
 
     pub fn state(&self) -> &ActiveRunState {
@@ -368,6 +441,10 @@ impl ActiveRun {
         self.local().is_some()
     }
 
+    pub fn is_remote(&self) -> bool {
+        matches!(self.state, ActiveRunState::Remote)
+    }
+
     pub fn is_unowned(&self) -> bool {
         matches!(self.state, ActiveRunState::Unowned)
     }
@@ -380,6 +457,26 @@ impl ActiveRun {
             self.record = *record;
         }
         is_waiting
+    }
+
+    /// True while this node has been offered it and has not answered.
+    pub fn is_offered(&self) -> bool {
+        matches!(self.phase(), Some(Phase::Offered(_)))
+    }
+
+    /// What this node was offered, until it has begun it.
+    pub fn offer(&self) -> Option<&Offer> {
+        match self.phase() {
+            Some(Phase::Offered(offer) | Phase::Accepting(offer)) => Some(offer),
+            _ => None,
+        }
+    }
+
+    pub fn offer_mut(&mut self) -> Option<&mut Offer> {
+        match self.phase_mut() {
+            Some(Phase::Offered(offer)) => Some(offer),
+            _ => None,
+        }
     }
 
     /// True while no node has it and no commit about it is in flight.
@@ -422,7 +519,11 @@ impl ActiveRun {
     /// True while no attempt has had a process, as far as this node knows.
     pub fn has_not_run(&self) -> bool {
         let is_unstarted = match &self.state {
-            ActiveRunState::Local(LocalRun { phase: Phase::Beginning | Phase::Unconfirmed, .. }) => true,
+            ActiveRunState::Local(LocalRun {
+                phase: Phase::Offered(_) | Phase::Accepting(_) | Phase::Beginning | Phase::Unconfirmed,
+                ..
+            })
+            | ActiveRunState::Placed => true,
             ActiveRunState::Local(_) => self.process().is_some_and(|process| process.started.is_none()),
             ActiveRunState::Unowned => matches!(self.record.state, RunState::Queued | RunState::Unstarted),
             ActiveRunState::Remote | ActiveRunState::CutOff | ActiveRunState::Settling => false,
@@ -435,7 +536,11 @@ impl ActiveRun {
         let runs = match &self.state {
             ActiveRunState::Local(_) => self.process().is_some_and(|process| process.started.is_some()),
             // A run whose node is gone may go on there until it is settled or begun again.
-            ActiveRunState::Remote | ActiveRunState::CutOff | ActiveRunState::Unowned | ActiveRunState::Settling => {
+            ActiveRunState::Remote
+            | ActiveRunState::CutOff
+            | ActiveRunState::Placed
+            | ActiveRunState::Unowned
+            | ActiveRunState::Settling => {
                 matches!(self.record.state, RunState::Running | RunState::CutOff)
             }
         };
@@ -518,7 +623,11 @@ mod tests {
     }
 
     fn release() -> Release {
-        Release { state: RunState::Unstarted, report: None }
+        Release { state: RunState::Unstarted, report: None, refusal: None }
+    }
+
+    fn offer() -> Offer {
+        Offer { received: Uptime::ZERO, quiet_until: None }
     }
 
     fn process() -> Process {
@@ -527,6 +636,8 @@ mod tests {
 
     fn states() -> Vec<ActiveRunState> {
         let phases = [
+            Phase::Offered(offer()),
+            Phase::Accepting(offer()),
             Phase::Beginning,
             Phase::Unconfirmed,
             Phase::Alive(process()),
@@ -536,12 +647,21 @@ mod tests {
         let local = phases.map(|phase| ActiveRunState::Local(LocalRun { job: None, phase }));
         local
             .into_iter()
-            .chain([ActiveRunState::Remote, ActiveRunState::CutOff, ActiveRunState::Unowned, ActiveRunState::Settling])
+            .chain([
+                ActiveRunState::Remote,
+                ActiveRunState::CutOff,
+                ActiveRunState::Placed,
+                ActiveRunState::Unowned,
+                ActiveRunState::Settling,
+            ])
             .collect()
     }
 
     fn steps() -> Vec<RunStep> {
         vec![
+            RunStep::Place,
+            RunStep::Offer(offer()),
+            RunStep::Accept(Arc::new(job("load", "* * * * * *"))),
             RunStep::Begin(Arc::new(job("load", "* * * * * *"))),
             RunStep::Start(process()),
             RunStep::LoseAnswer,
@@ -556,16 +676,19 @@ mod tests {
 
     /// A row for each state, a column for each step, in the order above; `-` is not allowed.
     const TABLE: &str = "
-        state            Begin      Start  LoseAnswer   End    Release         Disown   FindRemote  CutOff   Settle
-        beginning        -          alive  unconfirmed  ended  being_released  unowned  -           -        -
-        unconfirmed      -          -      -            -      being_released  unowned  -           -        -
-        alive            -          -      -            ended  being_released  unowned  remote      -        -
-        ended            -          -      -            -      -               unowned  -           -        -
-        being_released   -          -      -            ended  -               unowned  -           -        -
-        remote           -          -      -            -      -               unowned  remote      cut_off  -
-        cut_off          -          -      -            -      -               unowned  remote      cut_off  being_settled
-        unowned          beginning  -      -            -      -               unowned  remote      cut_off  being_settled
-        being_settled    -          -      -            -      -               unowned  -           -        -
+        state           Place   Offer    Accept     Begin      Start  LoseAnswer   End    Release         Disown   FindRemote  CutOff   Settle
+        offered         -       -        accepting  -          -      -            ended  being_released  unowned  -           -        -
+        accepting       -       -        -          -          alive  unconfirmed  ended  being_released  unowned  -           -        -
+        beginning       -       -        -          -          alive  unconfirmed  ended  being_released  unowned  -           -        -
+        unconfirmed     -       -        -          -          -      -            -      being_released  unowned  -           -        -
+        alive           -       -        -          -          -      -            ended  being_released  unowned  remote      -        -
+        ended           -       -        -          -          -      -            -      -               unowned  -           -        -
+        being_released  -       -        -          -          -      -            ended  -               unowned  -           -        -
+        remote          placed  -        -          -          -      -            -      -               unowned  remote      cut_off  -
+        cut_off         placed  -        -          -          -      -            -      -               unowned  remote      cut_off  being_settled
+        placed          placed  offered  -          -          -      -            -      -               unowned  remote      cut_off  being_settled
+        unowned         placed  -        -          beginning  -      -            -      -               unowned  remote      cut_off  being_settled
+        being_settled   -       -        -          -          -      -            -      -               unowned  -           -        -
     ";
 
     #[test]

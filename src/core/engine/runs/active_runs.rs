@@ -10,10 +10,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::active_run::{ActiveRun, Phase, Process};
+use super::active_run::{ActiveRun, ActiveRunState, Phase, Process};
+use super::places::Load;
 use crate::job::{JobName, JobSet};
 use crate::ledger::CommitId;
 use crate::run::{RunId, TriggerSeq};
+use crate::term::NodeName;
 
 /// A run's position among the waiting ones: the oldest occurrence first.
 pub(in crate::engine) type WaitingPosition = (Timestamp, RunId);
@@ -47,6 +49,9 @@ struct Index {
     in_group: BTreeMap<Arc<str>, usize>,
     waiting: BTreeMap<Arc<str>, BTreeSet<WaitingPosition>>,
     triggers: BTreeMap<Uuid, BTreeSet<TriggerSeq>>,
+    /// What other nodes have of what was placed.
+    loads: BTreeMap<NodeName, Load>,
+    offered: usize,
 }
 
 /// The counts that a run contributes to.
@@ -61,11 +66,16 @@ struct Facts {
     /// The group in which it waits for a position.
     waiting: Option<(Arc<str>, WaitingPosition)>,
     trigger: Option<(Uuid, TriggerSeq)>,
+    /// The other node on which it is placed, and whether that has not accepted it.
+    placed: Option<(NodeName, bool)>,
+    is_offered: bool,
 }
 
 impl Facts {
     fn of(run: &RunId, active: &ActiveRun, of_jobs: &OfJobs) -> Self {
-        let is_beginning = matches!(active.phase(), Some(Phase::Beginning));
+        let is_beginning = matches!(active.phase(), Some(Phase::Beginning | Phase::Accepting(_)));
+        let is_open = matches!(active.state(), ActiveRunState::Placed);
+        let is_elsewhere = active.record.placement.is_some() && (is_open || active.is_remote());
         let is_refused = is_beginning && of_jobs.refused.contains_key(run.job());
         let group = of_jobs.groups.get(run.job()).filter(|_| !is_refused).cloned();
         let (in_group, waiting) = if active.is_queued() { (None, group) } else { (group, None) };
@@ -79,6 +89,8 @@ impl Facts {
             in_group,
             waiting,
             trigger: active.record.trigger.as_ref().map(|trigger| (trigger.uuid, trigger.seq)),
+            placed: is_elsewhere.then(|| (active.record.owner.node.clone(), is_open)),
+            is_offered: active.is_offered(),
         }
     }
 }
@@ -89,6 +101,12 @@ impl Index {
         self.trees += usize::from(facts.has_tree);
         self.starting += usize::from(facts.is_starting);
         self.held += usize::from(facts.is_held);
+        self.offered += usize::from(facts.is_offered);
+        if let Some((node, is_open)) = facts.placed {
+            let load = self.loads.entry(node).or_default();
+            load.runs += 1;
+            load.open += usize::from(is_open);
+        }
         if let Some(group) = facts.in_group {
             *self.in_group.entry(group).or_default() += 1;
         }
@@ -105,6 +123,16 @@ impl Index {
         self.trees -= usize::from(facts.has_tree);
         self.starting -= usize::from(facts.is_starting);
         self.held -= usize::from(facts.is_held);
+        self.offered -= usize::from(facts.is_offered);
+        if let Some((node, is_open)) = &facts.placed
+            && let Some(load) = self.loads.get_mut(node)
+        {
+            load.runs -= 1;
+            load.open -= usize::from(*is_open);
+            if load.runs == 0 {
+                self.loads.remove(node);
+            }
+        }
         if let Some(group) = &facts.in_group
             && let Some(count) = self.in_group.get_mut(group)
         {
@@ -271,6 +299,24 @@ impl ActiveRuns {
         self.index.held + usize::from(self.uncounted().is_some_and(|facts| facts.is_held))
     }
 
+    /// Number of attempts that were placed on this node, and that it has not answered.
+    pub fn offered(&self) -> usize {
+        self.index.offered + usize::from(self.uncounted().is_some_and(|facts| facts.is_offered))
+    }
+
+    /// What this node has, `own`, or another one, as far as is known here.
+    pub fn load_of(&self, node: &NodeName, own: &NodeName) -> Load {
+        if node == own {
+            return Load { runs: self.own(), open: self.offered() };
+        }
+        let mut load = self.index.loads.get(node).copied().unwrap_or_default();
+        if let Some((_, is_open)) = self.uncounted().and_then(|facts| facts.placed).filter(|(other, _)| other == node) {
+            load.runs += 1;
+            load.open += usize::from(is_open);
+        }
+        load
+    }
+
     /// Number of runs that occupy a position in a group.
     pub fn in_group(&self, group: &str) -> usize {
         let is_of = |facts: Facts| facts.in_group.as_deref() == Some(group);
@@ -306,12 +352,12 @@ mod tests {
 
     use super::*;
     use crate::clock::Uptime;
-    use crate::engine::runs::active_run::ActiveRunState;
+    use crate::engine::runs::active_run::Offer;
     use crate::engine::tests::fixture::{at, job, set};
     use crate::job::Group;
     use crate::ledger::OwnerState;
     use crate::process::TreeId;
-    use crate::run::{RunState, Version};
+    use crate::run::{Placement, RunState, Version};
 
     fn jobs() -> JobSet {
         let grouped = |name: &str, group: &str| {
@@ -347,6 +393,16 @@ mod tests {
                 commit = Some(CommitId(7));
                 active.state().clone()
             }
+            11..=13 => {
+                record.placement = Some(Box::new(Placement::new(crate::job::Digest::default())));
+                match how {
+                    11 => ActiveRunState::Placed,
+                    12 => ActiveRunState::Remote,
+                    _ => {
+                        ActiveRunState::recovered(Phase::Accepting(Offer { received: Uptime::ZERO, quiet_until: None }))
+                    }
+                }
+            }
             _ => {
                 record.state = RunState::Running;
                 ActiveRunState::Remote
@@ -360,7 +416,7 @@ mod tests {
         #![proptest_config(crate::fuzz::proptest_config())]
         #[test]
         fn what_is_counted_is_what_a_look_at_all_would_count(
-            steps in prop::collection::vec((0usize..16, 0u8..11), 1..80),
+            steps in prop::collection::vec((0usize..16, 0u8..14), 1..80),
         ) {
             let mut runs = ActiveRuns::default();
             runs.define(&jobs());
@@ -377,14 +433,14 @@ mod tests {
                 prop_assert_eq!(runs.own(), count(&|active| active.is_local()));
                 prop_assert_eq!(runs.trees(), count(&|active| active.process().is_some()));
                 let is_refused = |active: &ActiveRun| {
-                    let is_beginning = matches!(active.phase(), Some(Phase::Beginning));
+                    let is_beginning = matches!(active.phase(), Some(Phase::Beginning | Phase::Accepting(_)));
                     is_beginning && runs.is_refused(&active.record.job)
                 };
                 let in_x = count(&|active| {
                     !active.is_queued() && !is_refused(active) && ["a", "b"].contains(&active.record.job.as_str())
                 });
                 let is_starting = |active: &ActiveRun| match active.phase() {
-                    Some(Phase::Beginning) => !is_refused(active),
+                    Some(Phase::Beginning | Phase::Accepting(_)) => !is_refused(active),
                     Some(Phase::Alive(process)) => process.started.is_none() && !process.is_held,
                     _ => false,
                 };
@@ -392,6 +448,10 @@ mod tests {
                 prop_assert_eq!(runs.held(), count(&is_held));
                 prop_assert_eq!(runs.starting(), count(&is_starting));
                 prop_assert_eq!(runs.in_group("x"), in_x);
+                let is_open = |active: &ActiveRun| matches!(active.state(), ActiveRunState::Placed);
+                let has = |active: &ActiveRun| active.record.placement.is_some() && (is_open(active) || active.is_remote());
+                let load = Load { runs: count(&has), open: count(&|active| has(active) && is_open(active)) };
+                prop_assert_eq!(runs.load_of(&NodeName::new("host-b"), &NodeName::new("host-a")), load);
                 let expected: Vec<WaitingPosition> = {
                     let waiting = runs.iter().filter(|(run, active)| active.is_waiting() && run.job().as_str() < "c");
                     let mut positions: Vec<WaitingPosition> = waiting.map(|(run, _)| (run.scheduled_at(), run.clone())).collect();

@@ -36,14 +36,22 @@ impl Runs {
     pub fn lead(&self, cx: &Context, (now, due): (Now, Timestamp), count: usize) -> Duration {
         let starting = self.active.starting();
         let horizon = self.horizon.of(count.saturating_add(starting));
-        let is_full = starting + self.active.held() >= MOST;
+        let is_full = !self.has_hands();
         // Half of the lease is left then, so that no program begins just when the lease ends.
         let is_covered = horizon * 2 < cx.lease_until.since(now.up);
         if is_full || !is_covered || due != now.wall { Duration::ZERO } else { horizon }
     }
 
+    /// True if one more start may be held or under way.
+    pub(super) fn has_hands(&self) -> bool {
+        self.active.starting() + self.active.held() < MOST
+    }
+
     /// When the program of an attempt may begin, if its time is to come.
     pub(super) fn not_before(&self, cx: &Context, run: &RunId) -> Option<Uptime> {
+        if self.active.get(run).is_some_and(|active| active.offer().is_some()) {
+            return self.begins_at(cx, run);
+        }
         let at = self.time_to_come(cx, run)?;
         Some(cx.now.up + at.duration_since(cx.due).unsigned_abs())
     }
@@ -56,7 +64,8 @@ impl Runs {
         let RunRecord { attempt, ref ready_at, ref trigger, begun_at, .. } = active.record;
         // No other begin is ahead: a run that waited for others, and another attempt, are begun when nothing holds them
         // up any more, even by a node whose clock is behind that of the one that decided on the occurrence.
-        let is_decision = attempt == 1 && ready_at.is_none() && trigger.is_none();
+        let is_ahead = active.record.placement.as_ref().is_some_and(|placement| placement.ahead_ms > 0);
+        let is_decision = (attempt == 1 || is_ahead) && ready_at.is_none() && trigger.is_none();
         let job = active.job().or(cx.job(run.job())).filter(|job| is_decision && job.schedule().is_some())?;
         Some(later(run.scheduled_at(), job.splay.delay())).filter(|&at| begun_at < at)
     }

@@ -8,14 +8,14 @@ use super::locks::LockStatus;
 use crate::engine::context::Context;
 use crate::engine::report::Report;
 use crate::job::{Job, JobName, Overlap};
-use crate::run::{RunId, SkipReason};
+use crate::run::{RefusalReason, RunId, SkipReason};
 use crate::run_lock::{Event, LockRequestId, Request};
 
 impl Runs {
     /// True if the run may begin: it holds its job's locks, or there are none. Else requests them; with `overlap: skip`,
     /// a first attempt that cannot have them is skipped.
     pub(super) fn has_locks(&mut self, cx: &mut Context, run: &RunId, job: &Job) -> bool {
-        let is_first = self.active.get(run).is_some_and(ActiveRun::is_queued);
+        let is_first = self.active.get(run).is_some_and(|active| active.is_queued() || is_first_offer(active));
         let waits = job.overlap != Overlap::Skip || !is_first;
         if self.locks.is_outdated(run, &job.lock, waits) {
             self.release_locks(cx, run);
@@ -27,7 +27,7 @@ impl Runs {
             LockStatus::Held => return true,
             LockStatus::Requested => {}
             LockStatus::NoSlot if waits => {}
-            LockStatus::NoSlot => self.skip(cx, run, SkipReason::Locked),
+            LockStatus::NoSlot => self.on_locked(cx, run),
         }
         false
     }
@@ -41,9 +41,7 @@ impl Runs {
             },
             Event::Busy { id, .. } => {
                 let Some(run) = self.end_request(cx, id) else { return };
-                if self.active.get(&run).is_some_and(ActiveRun::is_waiting) {
-                    self.skip(cx, &run, SkipReason::Locked);
-                }
+                self.on_locked(cx, &run);
             }
             Event::Lost { id, path } => {
                 let Some(run) = self.locks.run(id).cloned() else { return };
@@ -63,6 +61,15 @@ impl Runs {
                     cx.report(Report::LockRefused { run, why });
                 }
             }
+        }
+    }
+
+    /// Handles that a first attempt cannot have its locks, and must not wait for them.
+    fn on_locked(&mut self, cx: &mut Context, run: &RunId) {
+        match self.active.get(run) {
+            Some(active) if active.is_waiting() => self.skip(cx, run, SkipReason::Locked),
+            Some(active) if is_first_offer(active) => self.refuse(cx, run, RefusalReason::Locked),
+            _ => {}
         }
     }
 
@@ -107,10 +114,15 @@ impl Runs {
     fn needs_locks(&self, cx: &Context, run: &RunId) -> bool {
         self.active.get(run).is_some_and(|active| match active.state() {
             ActiveRunState::Local(LocalRun { phase, .. }) => {
-                matches!(phase, Phase::Beginning | Phase::Unconfirmed | Phase::Alive(_))
+                matches!(
+                    phase,
+                    Phase::Offered(_) | Phase::Accepting(_) | Phase::Beginning | Phase::Unconfirmed | Phase::Alive(_)
+                )
             }
             ActiveRunState::Unowned => cx.leads(),
-            ActiveRunState::Remote | ActiveRunState::CutOff | ActiveRunState::Settling => false,
+            ActiveRunState::Placed | ActiveRunState::Remote | ActiveRunState::CutOff | ActiveRunState::Settling => {
+                false
+            }
         })
     }
 
@@ -131,6 +143,9 @@ impl Runs {
 
     /// Has a run checked that waits to begin, because its locks may be free.
     fn check_again(&mut self, cx: &mut Context, run: &RunId) {
+        if self.active.get(run).is_some_and(ActiveRun::is_offered) {
+            return self.consider(cx, run);
+        }
         let Some(active) = self.active.get(run).filter(|active| active.is_unowned() && cx.leads()) else { return };
         if active.is_queued() {
             self.changed(cx, run.job());
@@ -138,4 +153,9 @@ impl Runs {
             self.agenda.retries.insert((run.scheduled_at().min(cx.due), run.clone()));
         }
     }
+}
+
+/// True for an attempt that was placed on this node, of a run that has had no process.
+fn is_first_offer(active: &ActiveRun) -> bool {
+    active.is_offered() && !active.record.has_past()
 }

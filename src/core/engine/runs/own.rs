@@ -50,6 +50,10 @@ impl Runs {
         let own: Vec<RunId> = self.active.iter().filter(|(_, run)| run.is_local()).map(|(id, _)| id.clone()).collect();
         for run in own {
             let Some(active) = self.active.get_mut(&run) else { continue };
+            if active.is_offered() {
+                self.consider(cx, &run);
+                continue;
+            }
             if let Some(process) = active.process_mut() {
                 process.needs_change_owner = true;
             }
@@ -120,10 +124,17 @@ impl Runs {
                 let end = RunEnd::clone(&ended.end);
                 (Change::End { at, end, as_leader: false }, Purpose::End { run: run.clone(), settled: None })
             }
-            Some(Phase::Releasing(Release { state, .. })) => {
+            Some(Phase::Releasing(Release { state, refusal, .. })) => {
                 record.state = *state;
                 record.nonce = cx.nonce();
-                (Change::ChangeOwner { at, run: record }, Purpose::ChangeOwner { run: run.clone() })
+                let purpose = Purpose::ChangeOwner { run: run.clone() };
+                match refusal {
+                    Some(_) => {
+                        record.owner.session = session;
+                        (Change::Refuse { at, run: record }, purpose)
+                    }
+                    None => (Change::ChangeOwner { at, run: record }, purpose),
+                }
             }
             Some(Phase::Alive(process))
                 if process.needs_change_owner && !process.stopped.is_some_and(StopCause::is_of_others) =>
@@ -133,9 +144,10 @@ impl Runs {
                 record.nonce = cx.nonce();
                 (Change::ChangeOwner { at, run: record }, Purpose::ChangeOwner { run: run.clone() })
             }
-            Some(Phase::Alive(_) | Phase::Beginning | Phase::Unconfirmed) | None => return,
+            Some(Phase::Offered(_) | Phase::Accepting(_) | Phase::Alive(_) | Phase::Beginning | Phase::Unconfirmed)
+            | None => return,
         };
-        if let Change::ChangeOwner { run: record, .. } = &change
+        if let Change::ChangeOwner { run: record, .. } | Change::Refuse { run: record, .. } = &change
             && let Some(active) = self.active.get_mut(run)
         {
             active.record = record.clone();
@@ -151,6 +163,9 @@ impl Runs {
         let Some(active) = self.answered_run(run, id) else { return };
         if active.is_queued() {
             return self.on_queued_answer(cx, run, answer);
+        }
+        if active.record.state == RunState::Placed {
+            return self.on_placing_answer(cx, run, answer);
         }
         match answer {
             Commit::Accepted => {
@@ -177,8 +192,12 @@ impl Runs {
         if active.record.kill.is_some() {
             return self.apply_kill(cx, run);
         }
-        let leads = cx.token() == Some(active.record.token);
-        let (Some(job), true) = (active.job().cloned(), leads && cx.now.up < cx.lease_until && !cx.is_at_once) else {
+        // What was placed needs no term, but the session that the ledger has for it.
+        let is_ours = match active.record.placement {
+            Some(_) => cx.session.as_ref() == Some(&active.record.owner.session),
+            None => cx.token() == Some(active.record.token),
+        };
+        let (Some(job), true) = (active.job().cloned(), is_ours && cx.now.up < cx.lease_until && !cx.is_at_once) else {
             return self.release_unstarted(cx, run, Some(too_late(cx)), Duration::ZERO);
         };
         if !job.lock.is_empty() && self.locks.grant(run).is_none() {
@@ -216,7 +235,7 @@ impl Runs {
     /// Handles a started process.
     pub fn on_started(&mut self, cx: &mut Context, run: RunId, pid: i32, at: Uptime) {
         let Some(active) = self.active.get_mut(&run) else { return };
-        let (attempt, token) = (active.record.attempt, active.record.token);
+        let (attempt, token) = (active.record.attempt, active.record.fencing_token());
         let timeout = active.job().and_then(|job| job.timeout);
         let Some(process) = active.process_mut() else { return };
         process.started = Some(at);
@@ -373,7 +392,7 @@ impl Runs {
     fn release_unstarted(&mut self, cx: &mut Context, run: &RunId, reason: Option<Reason>, pause: Duration) {
         let Some(active) = self.active.get(run) else { return };
         let report = Report::Unstarted { run: run.clone(), attempt: active.record.attempt, reason };
-        let release = Release { state: RunState::Unstarted, report: Some(Box::new(report)) };
+        let release = Release { state: RunState::Unstarted, report: Some(Box::new(report)), refusal: None };
         if !self.step(cx, run, RunStep::Release(release)) {
             return;
         }
@@ -500,6 +519,9 @@ impl Runs {
     pub(super) fn on_own_read(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
         let Some(active) = self.active.get_mut(run).filter(|active| active.commit.is_none()) else { return };
         let is_unconfirmed = matches!(active.phase(), Some(Phase::Unconfirmed));
+        if active.is_offered() || is_unconfirmed && is_placed(&found) {
+            return self.on_offer_read(cx, run, found);
+        }
         match found {
             Some((record, version)) if active.record.is_same_attempt(&record) => {
                 // The same attempt, whichever decision of the term wrote it, and even if another leader has marked it
@@ -697,4 +719,9 @@ fn deadline_of(run: &RunRecord, now: Now) -> Deadline {
         (OnLoss::CutOff, Some(until)) => Deadline::LeaseAnd(now.up_at(until)),
         (OnLoss::CutOff, None) => Deadline::None,
     }
+}
+
+/// True for a run that is placed, and not accepted.
+fn is_placed(found: &Option<(RunRecord, Version)>) -> bool {
+    found.as_ref().is_some_and(|(record, _)| record.state == RunState::Placed)
 }

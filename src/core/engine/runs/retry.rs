@@ -15,13 +15,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
+use super::Runs;
 use super::active_run::ActiveRun;
 use super::waiting::keep_until;
 use crate::engine::context::Context;
 use crate::escape::short;
 use crate::job::{Job, Retries};
 use crate::run::{BadParameters, Nonce, OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState};
-use crate::term::{FencingToken, NodeName, SessionId};
+use crate::term::{FencingToken, NodeName};
 
 /// Jitter of a delay, as a fraction of it, so that jobs that failed together are not retried together.
 const JITTER: f64 = 0.1;
@@ -55,22 +56,28 @@ pub(super) fn delay_after(cx: &Context, end: &RunEnd) -> Option<Duration> {
     (may && failures < retries.limit).then(|| delay(retries, &end.run.id(), failures + 1))
 }
 
-/// The record of the next attempt, on this node, of a run that no node has.
-pub(super) fn next_attempt(
-    cx: &Context,
-    active: &ActiveRun,
-    job: &Job,
-    (token, session, nonce): (FencingToken, SessionId, Nonce),
-) -> RunRecord {
+/// Who gets the next attempt of a run.
+pub(super) struct Attempt {
+    pub owner: Owner,
+    /// That of the term that decides.
+    pub token: FencingToken,
+    pub nonce: Nonce,
+    /// The owner must accept it.
+    pub is_placed: bool,
+}
+
+/// The record of the next attempt of a run that no node has.
+pub(super) fn next_attempt(cx: &Context, active: &ActiveRun, job: &Job, next: Attempt) -> RunRecord {
+    let Attempt { owner, token, nonce, is_placed } = next;
     let record = &active.record;
     let mut past = record.past.clone();
     // An attempt that had no process is not recorded.
-    if record.state != RunState::Unstarted {
+    if !matches!(record.state, RunState::Unstarted | RunState::Placed) {
         past.note(&lost(cx, record));
     }
-    RunRecord {
-        state: RunState::Running,
-        owner: Owner { node: cx.node.clone(), session },
+    let next = RunRecord {
+        state: if is_placed { RunState::Placed } else { RunState::Running },
+        owner,
         token,
         attempt: record.attempt.saturating_add(1),
         begun_at: cx.now.wall,
@@ -81,8 +88,10 @@ pub(super) fn next_attempt(
         past,
         dependents: cx.jobs.dependents_of(&job.name).to_vec(),
         nonce,
+        placement: is_placed.then(|| Runs::placement(cx, job, record.scheduled_at)),
         ..record.clone()
-    }
+    };
+    next.in_its_format()
 }
 
 /// The end of a run whose `next` attempt must not be started, because the job does not take its parameters. What the

@@ -72,7 +72,7 @@ impl OwnWrite {
             Self::Ended(end) | Self::Settled(end) => {
                 Phase::Ended(Ended { was_written: true, ..Ended::new(RunEnd::clone(end), true) })
             }
-            Self::Released(run) => Phase::Releasing(Release { state: run.state, report: None }),
+            Self::Released(run) => Phase::Releasing(Release { state: run.state, report: None, refusal: None }),
         }
     }
 }

@@ -16,10 +16,11 @@ use jiff::Timestamp;
 use super::active_run::{ActiveRun, ActiveRunState, News, Phase, RunStep, StopCause};
 use super::active_runs::WaitingPosition;
 use super::agenda::{Changed, pop_due};
+use super::retry::Attempt;
 use super::rewound::waits_for_leader;
 use super::waiting::{margin, why_abandoned};
 use super::window::{self, Window};
-use super::{Runs, retry};
+use super::{Runs, offers, retry};
 use crate::clock::later;
 use crate::election::Member;
 use crate::engine::commits::{Purpose, UnreportedSkip};
@@ -28,8 +29,8 @@ use crate::engine::report::Report;
 use crate::job::{JobName, Overlap};
 use crate::ledger::{Change, Commit, CommitId, OwnerState, Request, Running};
 use crate::run::{
-    KillRequest, Link, OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason, UpstreamResult,
-    Version,
+    KillRequest, Link, OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason,
+    UpstreamResult, Version,
 };
 
 /// Longest time that a run stays cut off. After that, a host that never comes back no longer blocks other runs.
@@ -43,6 +44,7 @@ impl Runs {
     /// Begins a term with the runs in flight that earlier leaders left.
     pub fn begin_term(&mut self, cx: &mut Context, mut running: Vec<Running>) {
         self.agenda = super::Agenda::default();
+        self.begin_placing(cx);
         self.lost_until = None;
         // Unanswered attempts of an earlier term. Those that were written are in the snapshot, which was read after
         // that term's candidate was gone; the others can no longer be written.
@@ -55,6 +57,7 @@ impl Runs {
                 // This node's end will be rejected: another attempt has begun since, and counts from now on.
                 Some(own)
                     if own.process().is_none()
+                        && !own.is_offered()
                         && own.record.attempt <= record.attempt
                         && !own.record.is_same_attempt(&record) =>
                 {
@@ -90,6 +93,7 @@ impl Runs {
     /// Ends the term: drops all runs that this node does not have itself.
     pub fn end_term(&mut self, cx: &mut Context) {
         self.agenda = super::Agenda::default();
+        self.placing = super::Placing::default();
         self.retain(cx, ActiveRun::is_local);
         self.release_all_unneeded_locks(cx);
         self.watch_all(cx);
@@ -103,17 +107,20 @@ impl Runs {
         let record = as_known_here(cx, record);
         let state = record.state;
         let is_held = owner == OwnerState::Alive && !state.waits();
-        let active =
-            ActiveRun::new(record, version, if is_held { ActiveRunState::Remote } else { ActiveRunState::Unowned });
-        self.active.insert(run.clone(), active);
+        let active_state = match state {
+            RunState::Placed => ActiveRunState::Placed,
+            _ if is_held => ActiveRunState::Remote,
+            _ => ActiveRunState::Unowned,
+        };
+        self.note_answer(cx, &record);
+        self.active.insert(run.clone(), ActiveRun::new(record, version, active_state));
         self.changed(cx, run.job());
         match (state, owner) {
+            (RunState::Placed, _) => self.await_answer(cx, run),
             (RunState::Queued, _) => self.await_others(cx, run),
             (RunState::Retrying | RunState::Unstarted, _) => self.await_retry(cx, run),
             // Cut off and alive: its owner is back and about to claim it. Until then nothing ends its process.
-            (RunState::Running | RunState::CutOff, OwnerState::Alive) | (RunState::Placed, _) => {
-                cx.ledger(Request::Watch(run.clone()));
-            }
+            (RunState::Running | RunState::CutOff, OwnerState::Alive) => cx.ledger(Request::Watch(run.clone())),
             (RunState::Running, owner) => self.settle_lost(cx, run, owner),
             (RunState::CutOff, OwnerState::Dead) => self.settle_dead(cx, run),
             (RunState::CutOff, OwnerState::Gone) => self.keep_cut_off(cx, run),
@@ -128,14 +135,20 @@ impl Runs {
         {
             return self.look_up_over(cx, run, record.clone(), *version);
         }
-        if let (Some((record, version)), true) = (found, cx.leads()) {
+        let (Some((record, version)), leads) = (found, cx.leads()) else { return };
+        if !leads && offers::is_for(cx, &record) {
+            return self.insert_offered(cx, record, version);
+        }
+        if leads {
             let record = as_known_here(cx, record);
+            self.note_answer(cx, &record);
             let state = record.state;
             self.active.insert(run.clone(), ActiveRun::new(record, version, ActiveRunState::Remote));
             self.changed(cx, run.job());
             match state {
                 RunState::Queued => self.await_others(cx, run),
-                RunState::Running | RunState::Placed => cx.ledger(Request::Watch(run.clone())),
+                RunState::Running => cx.ledger(Request::Watch(run.clone())),
+                RunState::Placed => self.on_still_placed(cx, run),
                 RunState::Retrying | RunState::Unstarted => self.await_retry(cx, run),
                 RunState::CutOff => self.keep_cut_off(cx, run),
             }
@@ -162,14 +175,15 @@ impl Runs {
         }
     }
 
-    /// Writes a run's new record: another attempt, or the run as cut off.
-    fn update(&mut self, cx: &mut Context, run: &RunId, record: RunRecord) {
+    /// Writes a run's new record: another attempt, here or placed; the run as taken back, or as cut off.
+    pub(super) fn update(&mut self, cx: &mut Context, run: &RunId, record: RunRecord) {
         let Some(active) = self.active.get_mut(run) else { return };
         let before = std::mem::replace(&mut active.record, record.clone());
+        let taken_from = (before.state == RunState::Placed).then(|| before.owner.node.clone());
         active.waiting = before.state.waits().then(|| Box::new(before));
         let at = active.version;
         let purpose = Purpose::UpdateRun { run: run.clone(), is_cut_off: record.state == RunState::CutOff };
-        let id = cx.commit(Change::UpdateRun { at, run: record, taken_from: None }, purpose);
+        let id = cx.commit(Change::UpdateRun { at, run: record, taken_from }, purpose);
         self.note_settling(cx, run, id);
     }
 
@@ -217,19 +231,25 @@ impl Runs {
             Commit::Accepted => {
                 active.version = active.version.next();
                 active.waiting = None;
-                if is_own {
-                    self.on_begun(cx, run);
-                    return self.take_up_news(cx, run);
+                match active.record.state {
+                    _ if is_own => self.on_begun(cx, run),
+                    RunState::Placed => self.on_placed(cx, run),
+                    RunState::Unstarted => self.on_taken_back(cx, run),
+                    _ => self.on_cut_off(cx, run),
                 }
-                let (owner, keep_until) = (active.record.owner.node.clone(), active.record.keep_until);
-                cx.report(Report::CutOff { run: run.clone(), owner, keep_until });
-                self.keep_cut_off(cx, run);
                 self.take_up_news(cx, run);
             }
             Commit::Unknown if is_own => self.read_unconfirmed(cx, run),
             Commit::Superseded | Commit::Unknown => self.on_settled_by_another(cx, run),
             Commit::Fenced => self.leave(cx, run),
         }
+    }
+
+    fn on_cut_off(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(active) = self.active.get(run) else { return };
+        let (owner, keep_until) = (active.record.owner.node.clone(), active.record.keep_until);
+        cx.report(Report::CutOff { run: run.clone(), owner, keep_until });
+        self.keep_cut_off(cx, run);
     }
 
     /// Keeps a cut-off run until its time is over, and watches for its owner's return.
@@ -239,7 +259,8 @@ impl Runs {
     }
 
     /// Takes the nodes that are alive.
-    pub fn on_members(&mut self, members: &[Member]) {
+    pub fn on_members(&mut self, cx: &mut Context, members: &[Member]) {
+        self.on_living(cx, members);
         self.agenda.members = members.iter().map(|member| member.node.clone()).collect();
     }
 
@@ -348,6 +369,7 @@ impl Runs {
             return self.look_up(cx, run);
         }
         let record = as_known_here(cx, record);
+        self.note_answer(cx, &record);
         let Some(active) = self.active.get_mut(run) else { return };
         let was_lost = active.is_unowned() && active.record.state == RunState::Running;
         let (state, request) = (record.state, active.record.kill.take());
@@ -357,8 +379,13 @@ impl Runs {
         active.record.kill = active.record.kill.take().or(request);
         match state {
             RunState::Queued => self.queue_again(cx, run),
-            RunState::Running | RunState::Placed => {
+            RunState::Placed => self.on_still_placed(cx, run),
+            RunState::Running => {
+                let was_placed = self.active.get(run).is_some_and(|active| active.placed.is_some());
                 self.step(cx, run, RunStep::FindRemote);
+                if was_placed {
+                    self.on_accepted_elsewhere(cx, run);
+                }
                 if was_lost {
                     // The watch reports a gone owner once. Watching again makes it report the owner again, if it is
                     // still gone.
@@ -383,14 +410,21 @@ impl Runs {
             ActiveRunState::Local(local) => match &local.phase {
                 Phase::Alive(_) => self.stop(cx, run, StopCause::Killed(reason)),
                 // Accepted by the ledger, but not started yet.
-                Phase::Beginning if active.commit.is_none() => self.end_killed(cx, run),
+                Phase::Beginning | Phase::Accepting(_) if active.commit.is_none() => self.end_killed(cx, run),
+                Phase::Offered(_) if leads && active.commit.is_none() => self.end_killed(cx, run),
                 // The attempt is over, and no other must follow.
                 Phase::Releasing(_) => self.end_killed(cx, run),
-                Phase::Beginning | Phase::Unconfirmed | Phase::Ended(_) => {}
+                Phase::Offered(_) | Phase::Accepting(_) | Phase::Beginning | Phase::Unconfirmed | Phase::Ended(_) => {}
             },
-            ActiveRunState::Unowned if leads => self.settle_end(cx, run, Outcome::Killed, Some(reason)),
+            ActiveRunState::Unowned | ActiveRunState::Placed if leads && active.commit.is_none() => {
+                self.settle_end(cx, run, Outcome::Killed, Some(reason))
+            }
             ActiveRunState::CutOff if leads && force => self.settle_end(cx, run, Outcome::Killed, Some(reason)),
-            ActiveRunState::Unowned | ActiveRunState::Remote | ActiveRunState::CutOff | ActiveRunState::Settling => {}
+            ActiveRunState::Unowned
+            | ActiveRunState::Placed
+            | ActiveRunState::Remote
+            | ActiveRunState::CutOff
+            | ActiveRunState::Settling => {}
         }
     }
 
@@ -458,7 +492,12 @@ impl Runs {
         // Also if its owner died while it held the start: nobody knows whether its program began.
         let waits = active.never_started() || active.record.state == RunState::Running;
         let its_time = self.time_to_come(cx, run).filter(|_| waits);
-        its_time.max(retry::retry_at(&active.record, &cx.node))
+        // What is placed goes to another node meanwhile.
+        let is_placed =
+            cx.job(run.job()).is_some_and(|job| cx.places(job)) && active.record.state == RunState::Unstarted;
+        let retry_at =
+            retry::retry_at(&active.record, &cx.node).filter(|_| !is_placed || self.is_only_place(cx, active));
+        its_time.max(retry_at)
     }
 
     /// Takes the next run that must be begun again now.
@@ -478,7 +517,8 @@ impl Runs {
     pub fn retry(&mut self, cx: &mut Context, run: &RunId) {
         let is_defined = cx.job(run.job()).is_some();
         // A queued run whose job is not defined here is handled here too: it waits for the job.
-        let waits = |active: &&ActiveRun| active.is_idle() && (!active.is_queued() || !is_defined);
+        let waits =
+            |active: &&ActiveRun| active.is_idle() && (!active.is_queued() || !is_defined || self.waits_for_place(run));
         let Some(active) = self.active.get(run).filter(waits) else { return };
         let later = self.again_at(cx, run, active).filter(|&at| at > cx.due);
         if let Some(at) = later {
@@ -521,16 +561,21 @@ impl Runs {
             return self.settle_as(cx, run, end);
         };
         if let Err(why) = active.record.parameters.fit(&job) {
-            let nonce = cx.nonce();
-            let next = retry::next_attempt(cx, active, &job, (token, session, nonce));
+            let next =
+                Attempt { owner: Owner { node: cx.node.clone(), session }, token, nonce: cx.nonce(), is_placed: false };
+            let next = retry::next_attempt(cx, active, &job, next);
             return self.settle_as(cx, run, retry::end_for_parameters(next, &job, &why));
+        }
+        if cx.places(&job) {
+            return self.place_again(cx, run, &job);
         }
         if !self.has_locks(cx, run, &job) {
             return;
         }
         let Some(active) = self.active.get(run) else { return };
-        let nonce = cx.nonce();
-        let record = retry::next_attempt(cx, active, &job, (token, session, nonce));
+        let next =
+            Attempt { owner: Owner { node: cx.node.clone(), session }, token, nonce: cx.nonce(), is_placed: false };
+        let record = retry::next_attempt(cx, active, &job, next);
         if self.step(cx, run, RunStep::Begin(job)) {
             self.update(cx, run, record);
         }
@@ -540,7 +585,10 @@ impl Runs {
     /// job's next run.
     pub fn miss_overdue(&mut self, cx: &mut Context, job: &JobName) {
         let is_over = |active: &ActiveRun| {
-            active.is_idle() && active.never_started() && matches!(window::of(cx, &active.record), Window::Over)
+            let is_unplaced = active.is_queued() && self.placing.unplaced.contains_key(&active.record.id());
+            active.is_idle()
+                && (active.never_started() || is_unplaced)
+                && matches!(window::of(cx, &active.record), Window::Over)
         };
         let overdue = self.active.of_job(job).filter(|(_, active)| is_over(active));
         let overdue: Vec<RunId> = overdue.map(|(run, _)| run.clone()).collect();
@@ -570,8 +618,8 @@ impl Runs {
         let result = if is_in_chain { UpstreamResult::Skipped } else { UpstreamResult::NotBegun };
         let links = Link::of_skip(&skip, skip.first, 1, result, &record.dependents);
         let links = Link::since(links, Some(record.earliest_end()));
-        let change =
-            Change::SkipRun { at: active.version, run: run.clone(), skip: skip.clone(), links, taken_from: None };
+        let taken_from = (record.state == RunState::Placed).then(|| record.owner.node.clone());
+        let change = Change::SkipRun { at: active.version, run: run.clone(), skip: skip.clone(), links, taken_from };
         if self.step(cx, run, RunStep::Settle) {
             let id = cx.commit(change, Purpose::SkipRun { run: run.clone(), skip: UnreportedSkip::of(skip) });
             self.note_settling(cx, run, id);
@@ -716,6 +764,7 @@ impl Runs {
 /// runs: its begin was never answered, so the run was never started.
 fn as_known_here(cx: &Context, record: RunRecord) -> RunRecord {
     let is_ours = record.owner.node == cx.node && cx.is_own_session(&record.owner.session);
-    let state = if is_ours && !record.state.waits() { RunState::Unstarted } else { record.state };
+    let is_lost = is_ours && !record.state.waits() && record.state != RunState::Placed;
+    let state = if is_lost { RunState::Unstarted } else { record.state };
     RunRecord { state, ..record }
 }

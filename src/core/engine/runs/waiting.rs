@@ -59,7 +59,9 @@ impl ActiveRuns {
     }
 
     /// True if a run of the job that begins now has to wait for others.
-    pub fn must_wait(&self, job: &Job) -> bool {
+    ///
+    /// `is_placed`: its node takes its locks.
+    pub fn must_wait(&self, job: &Job, is_placed: bool) -> bool {
         let has_rivals = match job.overlap {
             Overlap::Queue => self.is_in_flight(&job.name),
             // A run whose end is not in the ledger yet counts too.
@@ -67,7 +69,7 @@ impl ActiveRuns {
             Overlap::Skip | Overlap::Allow => false,
         };
         // With locks every run waits: it is in the ledger before it holds them.
-        has_rivals || self.is_group_full(job) || !job.lock.is_empty()
+        has_rivals || self.is_group_full(job) || (!job.lock.is_empty() && !is_placed)
     }
 
     /// True while only the answer to a commit can show if a run of the job is in flight.
@@ -78,7 +80,10 @@ impl ActiveRuns {
         let overlap = cx.job(job).map(|job| job.overlap);
         self.runs_of(job).any(|run| match run.phase() {
             Some(
-                Phase::Beginning | Phase::Unconfirmed | Phase::Releasing(Release { state: RunState::Unstarted, .. }),
+                Phase::Beginning
+                | Phase::Accepting(_)
+                | Phase::Unconfirmed
+                | Phase::Releasing(Release { state: RunState::Unstarted, .. }),
             ) => overlap == Some(Overlap::Skip),
             _ => matches!(run.state(), ActiveRunState::Settling),
         })

@@ -175,6 +175,7 @@ fn found(mark: Timestamp, counted: Option<Timestamp>) -> Fixture {
         recount: None,
         schedule,
         alarms: Default::default(),
+        placed: false,
         nonce: Nonce("1-1".into()),
     };
     let entry = JobEntry { record: Some(record), version: Version(4) };

@@ -415,6 +415,7 @@ fn a_record_that_a_pause_made_counts_from_now() {
         recount: None,
         schedule: None,
         alarms: Default::default(),
+        placed: false,
         nonce: Nonce("pause".into()),
     };
     let jobs = [(name("tick"), JobEntry { record: Some(undecided), version: Version(0) })].into();

@@ -162,6 +162,7 @@ fn a_refused_begin_is_decided_anew_from_what_the_record_says() {
         recount: None,
         schedule: digest,
         alarms: Default::default(),
+        placed: false,
         nonce: Nonce("op".into()),
     };
     let entry = JobEntry { record: Some(record), version: Version(5) };

@@ -51,6 +51,7 @@ pub fn entry(job: &Job, mark: Timestamp, version: i32) -> (JobName, JobEntry) {
         recount: None,
         schedule,
         alarms: Default::default(),
+        placed: false,
         nonce: Nonce("1-1".into()),
     };
     (job.name.clone(), JobEntry { record: Some(record), version: Version(version) })

@@ -20,6 +20,7 @@ fn counted_to(mark: i64) -> JobRecord {
         recount: None,
         schedule: None,
         alarms: StandingAlarms::default(),
+        placed: false,
         nonce: Nonce("7-1".into()),
     }
 }

@@ -96,6 +96,7 @@ impl SoundHistory {
             recount: None,
             schedule,
             alarms: Default::default(),
+            placed: false,
             nonce: Nonce(second.to_string()),
         }
     }

@@ -1,0 +1,274 @@
+//! Attempts that the leader has placed on this node: accepted shortly before their time, or refused.
+//!
+//! ```text
+//!   placed here ─► offered ─┬─ its time is near, and there is room ─► accepting ─ accepted ─► held, started
+//!                           └─ not as the leader took it to be ─────► refused: the leader places it elsewhere
+//! ```
+//!
+//! Nothing is started before the ledger has accepted the acceptance, at the version that was read and while the own member
+//! exists. So what was not accepted is known not to have been started, and the leader may take it back. The node reads
+//! nothing but the occurrence and a digest from the record: what it runs is in its own file.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::Runs;
+use super::active_run::{ActiveRun, ActiveRunState, LocalRun, News, Offer, Phase, Release, RunStep};
+use crate::clock::Uptime;
+use crate::engine::commits::Purpose;
+use crate::engine::context::Context;
+use crate::engine::report::Report;
+use crate::ledger::{Change, Commit, CommitId, Request};
+use crate::run::{Owner, Refusal, RefusalReason, RunId, RunRecord, RunState, Version};
+use crate::term::FencingToken;
+
+/// After this time without its locks, an attempt notes in its record that it waits for them.
+const QUIET: Duration = Duration::from_millis(300);
+
+impl Runs {
+    /// Handles the attempts that are placed on this node: the ids of all, and the records of those that are new.
+    pub fn on_offers(&mut self, cx: &mut Context, listed: &BTreeSet<RunId>, found: Vec<(RunRecord, Version)>) {
+        let is_gone = |id: &RunId, run: &ActiveRun| run.is_offered() && run.commit.is_none() && !listed.contains(id);
+        let gone = self.active.iter().filter(|(id, run)| is_gone(id, run)).map(|(id, _)| id.clone());
+        // The list may be older than what this node knows.
+        gone.collect::<Vec<_>>().into_iter().for_each(|run| cx.ledger(Request::ReadRun(run)));
+        for (record, version) in found {
+            if is_for(cx, &record) {
+                self.take_offer(cx, record, version);
+            }
+        }
+    }
+
+    fn take_offer(&mut self, cx: &mut Context, record: RunRecord, version: Version) {
+        let run = record.id();
+        match self.active.get_mut(&run) {
+            None => self.insert_offered(cx, record, version),
+            Some(active) if version < active.version => {}
+            Some(active) if active.commit.is_some() => active.note_news(News::Changed(Some((record, version)))),
+            Some(active) if active.is_offered() => {
+                (active.record, active.version) = (record, version);
+                self.consider(cx, &run);
+            }
+            Some(_) => self.on_read(cx, &run, Some((record, version))),
+        }
+    }
+
+    /// Adds an attempt that is placed on this node.
+    pub(super) fn insert_offered(&mut self, cx: &mut Context, record: RunRecord, version: Version) {
+        let (run, offer) = (record.id(), Offer { received: cx.now.up, quiet_until: None });
+        let state = ActiveRunState::Local(LocalRun { job: None, phase: Phase::Offered(offer) });
+        self.active.insert(run.clone(), ActiveRun::new(record, version, state));
+        self.consider(cx, &run);
+    }
+
+    /// Offers a run to this node that the leader here has placed on it.
+    pub(super) fn offer_here(&mut self, cx: &mut Context, run: &RunId) {
+        if self.step(cx, run, RunStep::Offer(Offer { received: cx.now.up, quiet_until: None })) {
+            self.consider(cx, run);
+        }
+    }
+
+    /// Schedules the answer to an offer: shortly before its time, or now.
+    pub(super) fn consider(&mut self, cx: &Context, run: &RunId) {
+        let lead = self.horizon.of(self.active.starting() + 1);
+        let at = self.begins_at(cx, run).map_or(cx.now.up, |at| cx.now.up + at.since(cx.now.up).saturating_sub(lead));
+        self.offers.insert((at, run.clone()));
+    }
+
+    /// Considers all offers again, because something about this node has changed.
+    pub fn consider_all(&mut self, cx: &Context) {
+        let offered = self.active.iter().filter(|(_, run)| run.is_offered()).map(|(id, _)| id.clone());
+        offered.collect::<Vec<_>>().iter().for_each(|run| self.consider(cx, run));
+    }
+
+    /// When the program of an attempt that was placed here may begin, if its time is to come: when this node's clock says
+    /// so, but no later than by the leader's, plus the time that the offer took.
+    pub(super) fn begins_at(&self, cx: &Context, run: &RunId) -> Option<Uptime> {
+        let active = self.active.get(run)?;
+        let by_own_clock = cx.now.up + self.time_to_come(cx, run)?.duration_since(cx.due).unsigned_abs();
+        let ahead = active.record.placement.as_ref().map(|placement| Duration::from_millis(placement.ahead_ms));
+        let by_leaders = active.offer().zip(ahead).map(|(offer, ahead)| offer.received + ahead);
+        Some(by_leaders.map_or(by_own_clock, |at| at.min(by_own_clock))).filter(|&at| at > cx.now.up)
+    }
+
+    /// When the next offer is to be answered; `None` while none can be.
+    pub fn offer_at(&self, cx: &Context) -> Option<Uptime> {
+        let &(at, _) = self.offers.first()?;
+        let must_wait = !self.trees.admission.has_room(self.active.starting()) || !self.may_accept(cx);
+        (!must_wait).then_some(at)
+    }
+
+    /// True if the lease lasts for more than a start takes, and not too many starts are held.
+    fn may_accept(&self, cx: &Context) -> bool {
+        let horizon = self.horizon.of(self.active.starting() + 1);
+        cx.session.is_some() && horizon * 2 < cx.lease_until.since(cx.now.up) && self.has_hands()
+    }
+
+    /// Accepts or refuses what is to be answered now.
+    pub fn answer_offers(&mut self, cx: &mut Context) {
+        while let Some((_, run)) = self.offers.first().filter(|&&(at, _)| at <= cx.now.up).cloned() {
+            let Some(active) = self.active.get(&run).filter(|active| active.is_offered() && active.commit.is_none())
+            else {
+                self.offers.pop_first();
+                continue;
+            };
+            if cx.session.is_none() {
+                return;
+            }
+            if let Some(reason) = why_refused(cx, &active.record) {
+                self.offers.pop_first();
+                self.refuse(cx, &run, reason);
+                continue;
+            }
+            if !self.trees.admission.admits(self.active.starting()) || !self.may_accept(cx) {
+                return;
+            }
+            self.offers.pop_first();
+            self.accept(cx, &run);
+        }
+    }
+
+    /// Requests to accept an attempt. If its job has locks, it must hold them first.
+    fn accept(&mut self, cx: &mut Context, run: &RunId) {
+        let (Some(session), Some(job)) = (cx.session.clone(), cx.job(run.job()).cloned()) else { return };
+        // Whoever requested its end has it ended by the leader.
+        if self.active.get(run).is_none_or(|active| active.record.kill.is_some()) {
+            return;
+        }
+        if !self.has_locks(cx, run, &job) {
+            return self.note_wait_for_locks(cx, run);
+        }
+        let (now, nonce) = (cx.now.wall, cx.nonce());
+        if !self.step(cx, run, RunStep::Accept(job)) {
+            return;
+        }
+        let Some(active) = self.active.get_mut(run) else { return };
+        let owner = Owner { node: cx.node.clone(), session };
+        let record = RunRecord { state: RunState::Running, owner, begun_at: now, nonce, ..active.record.clone() };
+        active.record = record.clone();
+        let id = cx.commit(Change::Accept { at: active.version, run: record }, Purpose::Accept { run: run.clone() });
+        active.commit = Some(id);
+    }
+
+    /// After a while without its locks, notes that in the record of an attempt, so that the leader leaves it here.
+    fn note_wait_for_locks(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(active) = self.active.get_mut(run).filter(|active| active.commit.is_none()) else { return };
+        let Some(offer) = active.offer_mut() else { return };
+        let quiet_until = *offer.quiet_until.get_or_insert(cx.now.up + QUIET);
+        if cx.now.up < quiet_until {
+            self.offers.insert((quiet_until, run.clone()));
+            return;
+        }
+        let Some(placement) = active.record.placement.as_mut().filter(|placement| !placement.awaits_locks) else {
+            return;
+        };
+        placement.awaits_locks = true;
+        active.record.nonce = cx.nonce();
+        let change = Change::ChangeOwner { at: active.version, run: active.record.clone() };
+        active.commit = Some(cx.commit(change, Purpose::ChangeOwner { run: run.clone() }));
+    }
+
+    /// Requests to refuse an attempt.
+    pub(super) fn refuse(&mut self, cx: &mut Context, run: &RunId, reason: RefusalReason) {
+        let report = Report::Refused { run: run.clone(), node: cx.node.clone(), reason };
+        let release = Release { state: RunState::Unstarted, report: Some(Box::new(report)), refusal: Some(reason) };
+        let its_time = self.time_to_come(cx, run);
+        if !self.step(cx, run, RunStep::Release(release)) {
+            return;
+        }
+        if let Some(active) = self.active.get_mut(run) {
+            active.record.retry_at = its_time;
+            if let Some(placement) = &mut active.record.placement {
+                placement.refused = Some(Refusal { node: cx.node.clone(), reason });
+            }
+        }
+        self.commit_next(cx, run);
+    }
+
+    /// Handles the answer to the acceptance of an attempt, with its fencing token.
+    pub fn on_accept_answer(
+        &mut self,
+        cx: &mut Context,
+        run: &RunId,
+        id: CommitId,
+        answer: Commit,
+        token: Option<FencingToken>,
+    ) {
+        let Some(active) = self.answered_run(run, id) else { return };
+        match (answer, token) {
+            (Commit::Accepted, Some(token)) => {
+                active.version = active.version.next();
+                if let Some(placement) = &mut active.record.placement {
+                    placement.token = Some(token);
+                }
+                let took = cx.now.wall.duration_since(active.record.begun_at);
+                self.horizon.accepted(Duration::try_from(took).unwrap_or_default());
+                self.on_begun(cx, run);
+                self.take_up_news(cx, run);
+            }
+            // Nothing is started without a token that is larger than that of every earlier attempt.
+            (Commit::Accepted, None) | (Commit::Unknown, _) => self.read_unconfirmed(cx, run),
+            (Commit::Superseded | Commit::Fenced, _) => {
+                self.drop_offer(cx, run);
+                if cx.session.is_some() {
+                    cx.ledger(Request::ReadRun(run.clone()));
+                }
+            }
+        }
+    }
+
+    /// Handles the record of a run that this node was offered, or whose acceptance was not answered.
+    pub(super) fn on_offer_read(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
+        let Some(active) = self.active.get_mut(run) else { return };
+        match found {
+            Some((record, version)) if is_for(cx, &record) && active.is_offered() => {
+                (active.record, active.version) = (record, version);
+                self.apply_kill(cx, run);
+                self.consider(cx, run);
+            }
+            found => {
+                self.drop_offer(cx, run);
+                match self.active.contains_key(run) {
+                    true => self.on_news(cx, run, News::Changed(found)),
+                    false => self.adopt_unknown(cx, run, found),
+                }
+            }
+        }
+    }
+
+    /// Forgets an offer that no longer counts. It has had no process here. A leader keeps the run.
+    pub(super) fn drop_offer(&mut self, cx: &mut Context, run: &RunId) {
+        if cx.leads() {
+            self.step(cx, run, RunStep::Disown);
+        } else {
+            self.active.remove(run);
+            self.release_unneeded_locks(cx, run);
+        }
+    }
+}
+
+/// True for the record of an attempt that is placed on this node.
+pub(super) fn is_for(cx: &Context, record: &RunRecord) -> bool {
+    record.state == RunState::Placed && record.owner.node == cx.node
+}
+
+/// Why this node does not run an attempt that was placed here, as it and its files are now.
+fn why_refused(cx: &Context, record: &RunRecord) -> Option<RefusalReason> {
+    let (Some(place), Some(placement)) = (&cx.place, &record.placement) else { return Some(RefusalReason::Definition) };
+    if cx.is_ending {
+        return Some(RefusalReason::Ending);
+    }
+    if cx.is_drained {
+        return Some(RefusalReason::Drained);
+    }
+    let Some(job) = cx.job(&record.job) else { return Some(RefusalReason::NotDefined) };
+    // A leader places jobs on its own node that were placed once and are not any more.
+    let is_placed = job.run_on.is_placed() || cx.leads();
+    if !is_placed || job.execution_digest() != placement.definition || record.parameters.fit(job).is_err() {
+        return Some(RefusalReason::Definition);
+    }
+    if !job.run_where.is_met_by(&cx.node, &place.labels) {
+        return Some(RefusalReason::Labels);
+    }
+    cx.is_clock_far.then_some(RefusalReason::Clock)
+}

@@ -1,0 +1,287 @@
+//! The places to run jobs: every node that the cluster knows, and which of them gets the next attempt.
+//!
+//! The least loaded of those that fit, by what the leader itself has placed there and does not know to be over, in
+//! proportion to their weights; among equals the one to which it has placed nothing for longest. What the leader decides
+//! counts at once, so a burst spreads evenly without any report. Knows nothing of runs but how many each node has.
+
+use std::collections::BTreeMap;
+
+use crate::election::{Member, PLACES, Place};
+use crate::job::{Digest, Job, JobName, Labels};
+use crate::run::{Owner, RefusalReason};
+use crate::term::{NodeName, SessionId};
+
+/// Most attempts that are placed on a node and that it has not accepted. More would only wait there.
+pub(super) const MOST_OPEN: usize = 128;
+
+/// The places, as a leader knows them.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    known: BTreeMap<NodeName, KnownPlace>,
+    /// The members were read in this term: until then only the leader's own node is known to be alive.
+    is_complete: bool,
+    /// Number of attempts placed so far.
+    placed: u64,
+}
+
+/// A place, alive or not.
+#[derive(Debug, Default)]
+struct KnownPlace {
+    labels: Labels,
+    weight: u32,
+    member: Option<LivingMember>,
+    /// It did not accept in time what was placed there, and has answered nothing since.
+    is_suspect: bool,
+    /// The jobs that it has refused for what it is, until it changes.
+    refused: BTreeMap<JobName, RefusalReason>,
+    /// When an attempt was last placed there, by their number.
+    placed_at: u64,
+}
+
+/// What matters of a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LivingMember {
+    session: SessionId,
+    digest: Digest,
+    /// It takes nothing more: it is drained, or shutting down.
+    is_closed: bool,
+}
+
+/// What a node has, as the leader knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Load {
+    /// Runs that it has, or that are placed there.
+    pub runs: usize,
+    /// Those that it is not known to have accepted.
+    pub open: usize,
+}
+
+/// Where the next attempt goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    On(Owner),
+    /// Those that fit have enough to start for now.
+    Full,
+    /// No node that is alive fits.
+    Nobody,
+}
+
+impl LivingMember {
+    /// `None` if nothing may be placed there: its version is older, or its session is not known.
+    fn of(member: &Member) -> Option<Self> {
+        let published = &member.published;
+        Some(Self {
+            session: member.session.clone().filter(|_| published.places >= PLACES)?,
+            digest: published.digest.clone(),
+            is_closed: published.drained || published.draining,
+        })
+    }
+}
+
+impl Places {
+    /// A new term: nothing is known but this node, which is alive.
+    pub fn begin_term(&mut self, own: &NodeName, session: &SessionId, digest: &Digest) {
+        let member = LivingMember { session: session.clone(), digest: digest.clone(), is_closed: false };
+        let place = KnownPlace { weight: 1, member: Some(member), ..KnownPlace::default() };
+        *self = Self { known: BTreeMap::from([(own.clone(), place)]), ..Self::default() };
+    }
+
+    /// True once all members were read in this term.
+    pub fn are_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// Takes all places that the cluster knows.
+    pub fn define(&mut self, all: BTreeMap<NodeName, Place>) {
+        self.known.retain(|node, place| place.member.is_some() || all.contains_key(node));
+        for (node, Place { labels, weight, .. }) in all {
+            let place = self.known.entry(node).or_default();
+            if place.labels != labels {
+                place.refused.retain(|_, reason| *reason != RefusalReason::Labels);
+            }
+            (place.labels, place.weight) = (labels, weight);
+        }
+    }
+
+    /// Takes the nodes that are alive. Returns those that are no longer, or not under the session that was known.
+    pub fn on_members(&mut self, members: &[Member]) -> Vec<NodeName> {
+        self.is_complete = true;
+        let mut living: BTreeMap<&NodeName, LivingMember> =
+            members.iter().filter_map(|member| Some((&member.node, LivingMember::of(member)?))).collect();
+        let mut gone = Vec::new();
+        for (node, place) in &mut self.known {
+            let now = living.remove(node);
+            if place.member == now {
+                continue;
+            }
+            // Whatever it is now, it is to be tried.
+            (place.is_suspect, place.refused) = (false, BTreeMap::new());
+            let session = |member: &Option<LivingMember>| member.as_ref().map(|member| member.session.clone());
+            if session(&place.member) != session(&now) {
+                gone.push(node.clone());
+            }
+            place.member = now;
+        }
+        for (node, member) in living {
+            let place = KnownPlace { weight: 1, member: Some(member), ..KnownPlace::default() };
+            self.known.insert(node.clone(), place);
+        }
+        gone
+    }
+
+    /// Chooses the node for an attempt of the job, and counts it there. `avoided`: another node is taken if there is one.
+    pub fn choose<'l>(
+        &mut self,
+        job: &Job,
+        avoided: Option<&NodeName>,
+        load_of: impl Fn(&NodeName) -> Load + 'l,
+    ) -> Choice {
+        let mut best: Option<((bool, bool, u128, u64), &NodeName)> = None;
+        let mut is_anybody = false;
+        for (node, place) in self.known.iter().filter(|(node, place)| place.takes(node, job)) {
+            is_anybody = true;
+            let load = load_of(node);
+            if load.open >= MOST_OPEN {
+                continue;
+            }
+            // In millionths of its weight.
+            let share = (load.runs as u128 + 1) * 1_000_000 / u128::from(place.weight.max(1));
+            let rank = (place.is_suspect, avoided == Some(node), share, place.placed_at);
+            if best.is_none_or(|(least, _)| rank < least) {
+                best = Some((rank, node));
+            }
+        }
+        let Some(node) = best.map(|(_, node)| node.clone()) else {
+            return if is_anybody { Choice::Full } else { Choice::Nobody };
+        };
+        self.placed += 1;
+        let Some(place) = self.known.get_mut(&node) else { return Choice::Nobody };
+        place.placed_at = self.placed;
+        match &place.member {
+            Some(member) => Choice::On(Owner { session: member.session.clone(), node }),
+            None => Choice::Nobody,
+        }
+    }
+
+    /// True if an attempt of the job that is overdue on this node may be moved: another that fits has half of its room
+    /// free, and is not suspect.
+    pub fn has_better(&self, job: &Job, than: &NodeName, load_of: impl Fn(&NodeName) -> Load) -> bool {
+        self.known.iter().any(|(node, place)| {
+            node != than && !place.is_suspect && place.takes(node, job) && load_of(node).open * 2 <= MOST_OPEN
+        })
+    }
+
+    /// True if a node other than this one takes the job.
+    pub fn has_other(&self, job: &Job, than: &NodeName) -> bool {
+        self.known.iter().any(|(node, place)| node != than && place.takes(node, job))
+    }
+
+    /// True if an attempt of the job can be placed now, as far as the number of open ones is concerned; or if nobody fits:
+    /// then it waits in the ledger, where it is seen.
+    pub fn has_room(&self, job: &Job, load_of: impl Fn(&NodeName) -> Load) -> bool {
+        let mut fitting = self.known.iter().filter(|(node, place)| place.takes(node, job)).peekable();
+        fitting.peek().is_none() || fitting.any(|(node, _)| load_of(node).open < MOST_OPEN)
+    }
+
+    /// True if some node that is alive has fewer open attempts than it may.
+    pub fn have_room(&self, load_of: impl Fn(&NodeName) -> Load) -> bool {
+        self.known.iter().any(|(node, place)| place.member.is_some() && load_of(node).open < MOST_OPEN)
+    }
+
+    /// The nodes that have as many open attempts as they may.
+    pub fn full<'p>(&'p self, load_of: impl Fn(&NodeName) -> Load + 'p) -> impl Iterator<Item = &'p NodeName> {
+        self.known.keys().filter(move |node| load_of(node).open >= MOST_OPEN)
+    }
+
+    /// True if the node is alive, under this session, and takes what is placed there.
+    pub fn is_open(&self, owner: &Owner) -> bool {
+        let member = self.known.get(&owner.node).and_then(|place| place.member.as_ref());
+        member.is_some_and(|member| member.session == owner.session && !member.is_closed)
+    }
+
+    /// The node has answered, or has accepted something.
+    pub fn note_answer(&mut self, node: &NodeName) {
+        if let Some(place) = self.known.get_mut(node) {
+            place.is_suspect = false;
+        }
+    }
+
+    /// The node has not accepted in time what was placed there. Returns true if it was not suspected before.
+    pub fn suspect(&mut self, node: &NodeName) -> bool {
+        self.known.get_mut(node).is_some_and(|place| !std::mem::replace(&mut place.is_suspect, true))
+    }
+
+    /// The node has refused an attempt of the job. What it refuses for what it is, it refuses until it changes.
+    pub fn note_refusal(&mut self, node: &NodeName, job: &JobName, reason: RefusalReason) {
+        self.note_answer(node);
+        let Some(place) = self.known.get_mut(node) else { return };
+        match reason {
+            RefusalReason::NotDefined | RefusalReason::Definition | RefusalReason::Labels | RefusalReason::Clock => {
+                place.refused.insert(job.clone(), reason);
+            }
+            RefusalReason::Drained | RefusalReason::Ending => {
+                place.member.iter_mut().for_each(|member| member.is_closed = true);
+            }
+            RefusalReason::Locked => {}
+        }
+    }
+
+    /// The leader's own definitions have changed: what was refused may fit now.
+    pub fn redefined(&mut self) {
+        self.known.values_mut().for_each(|place| place.refused.clear());
+    }
+
+    /// Why no node can take the job: which have what it asks for, and what keeps them from it.
+    pub fn why_nobody(&self, job: &Job) -> String {
+        let fitting: Vec<_> = self.known.iter().filter(|(node, place)| place.fits(node, job)).collect();
+        if fitting.is_empty() {
+            let others = self.known.iter().map(|(node, place)| match place.labels.is_empty() {
+                true => format!("{node}: none"),
+                false => format!("{node}: {}", list(place.labels.iter())),
+            });
+            return format!("no node has {} ({})", job.run_where, shortened(others.collect()));
+        }
+        let reasons = fitting.iter().map(|(node, place)| format!("{node} {}", place.why_not(job)));
+        let which = if job.run_where.is_empty() { String::new() } else { format!(" with {}", job.run_where) };
+        format!("no node{which} can take it: {}", shortened(reasons.collect()))
+    }
+}
+
+impl KnownPlace {
+    /// True if its labels are what the job asks for, and something may be spread to it.
+    fn fits(&self, node: &NodeName, job: &Job) -> bool {
+        job.run_where.is_met_by(node, &self.labels)
+    }
+
+    /// True if an attempt of the job may be placed there.
+    fn takes(&self, node: &NodeName, job: &Job) -> bool {
+        let is_open = self.member.as_ref().is_some_and(|member| !member.is_closed);
+        is_open && self.weight > 0 && self.fits(node, job) && !self.refused.contains_key(&job.name)
+    }
+
+    fn why_not(&self, job: &Job) -> &'static str {
+        match (&self.member, self.refused.get(&job.name)) {
+            (None, _) => "is away",
+            (Some(LivingMember { is_closed: true, .. }), _) => "is drained or shutting down",
+            (Some(_), _) if self.weight == 0 => "has weight 0",
+            (Some(_), Some(RefusalReason::NotDefined)) => "does not define it",
+            (Some(_), Some(RefusalReason::Definition)) => "defines it otherwise",
+            (Some(_), Some(RefusalReason::Clock)) => "has a wrong clock",
+            (Some(_), _) => "refuses it",
+        }
+    }
+}
+
+/// Most nodes in a sentence.
+const NAMED: usize = 5;
+
+fn list(items: impl Iterator<Item: ToString>) -> String {
+    items.map(|item| item.to_string()).collect::<Vec<_>>().join(" ")
+}
+
+fn shortened(mut all: Vec<String>) -> String {
+    let more = all.len().saturating_sub(NAMED);
+    all.truncate(NAMED);
+    let named = all.join("; ");
+    if more > 0 { format!("{named}; and {more} more") } else { named }
+}

@@ -1,0 +1,513 @@
+//! A leader's placing of attempts on nodes, and what becomes of those that are not accepted.
+//!
+//! ```text
+//!   due ─┬─ a node fits, and has room ─► placed ─┬─ accepted ────────────────► its node has it
+//!        └─ none ─► queued                       ├─ refused ─► unstarted ─► placed elsewhere, attempt + 1
+//!                                                └─ overdue, node gone ─────► placed elsewhere, attempt + 1
+//! ```
+//!
+//! Each change of a placed run is a write at the version that was read, and so is its acceptance: one of the two fails. An
+//! attempt names one node for ever. That a node has accepted shows when the leader reads the run: once its answer is
+//! overdue, or when the leader needs to know.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::active_run::{ActiveRun, ActiveRunState, PlacedAt, RunStep};
+use super::places::{Choice, Load};
+use super::{Runs, retry};
+use crate::clock::{Uptime, later};
+use crate::election::{Member, Place};
+use crate::engine::context::{Context, Fact};
+use crate::engine::misfire::too_old_from;
+use crate::engine::report::Report;
+use crate::job::{Job, JobName, JobSet, Misfire, Overlap};
+use crate::ledger::{Commit, Request};
+use crate::run::{Owner, Placement, RefusalReason, RunId, RunRecord, RunState, SkipReason};
+use crate::term::NodeName;
+
+/// How long after its time, or its placing, an attempt is overdue. Doubled with each move of the run.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+/// How often that is doubled at most.
+const MOST_DOUBLINGS: u32 = 4;
+/// How often a leader looks for room on nodes that have as many open attempts as they may.
+const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(25);
+/// How long a new leader waits for the list of nodes before it places on what it knows.
+const MEMBERS_WITHIN: Duration = Duration::from_secs(1);
+/// News of a run on another node that are older are read again before anything is skipped because of that run.
+const FRESH: Duration = Duration::from_millis(100);
+/// A read that is not answered by then is requested again.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+/// An attempt that waits for locks is looked at so often.
+const LOOK_AT_LOCKED_EVERY: Duration = Duration::from_secs(5);
+/// How long before its time an attempt is placed, beside what commits take.
+const TRANSFER: Duration = Duration::from_millis(20);
+/// Longest time that an attempt is placed before its time.
+const LONGEST_AHEAD: Duration = Duration::from_millis(500);
+
+/// What a leader keeps of its placing, for one term.
+#[derive(Debug)]
+pub(super) struct Placing {
+    /// When the answers to placed attempts are overdue.
+    pub overdue: BTreeSet<(Uptime, RunId)>,
+    /// Runs that wait for a node that fits, and since when.
+    pub unplaced: BTreeMap<RunId, Timestamp>,
+    /// Runs that wait for room on the nodes that fit.
+    pub crowded: BTreeSet<RunId>,
+    /// Something waits for room.
+    pub wants_room: bool,
+    /// When room was last looked for.
+    room_asked: Option<Uptime>,
+    /// When the term began.
+    since: Uptime,
+}
+
+impl Default for Placing {
+    fn default() -> Self {
+        Self {
+            overdue: BTreeSet::new(),
+            unplaced: BTreeMap::new(),
+            crowded: BTreeSet::new(),
+            wants_room: false,
+            room_asked: None,
+            since: Uptime::ZERO,
+        }
+    }
+}
+
+impl Runs {
+    /// Begins the placing of a new term.
+    pub(super) fn begin_placing(&mut self, cx: &Context) {
+        self.placing = Placing { since: cx.now.up, ..Placing::default() };
+        if let Some(session) = &cx.session {
+            self.places.begin_term(&cx.node, session, &cx.jobs.digest);
+        }
+    }
+
+    fn load_of<'r>(&'r self, cx: &'r Context) -> impl Fn(&NodeName) -> Load + 'r {
+        |node| self.active.load_of(node, &cx.node)
+    }
+
+    /// True if some node has room for one more attempt.
+    pub(super) fn has_any_room(&self, cx: &Context) -> bool {
+        self.places.have_room(self.load_of(cx))
+    }
+
+    /// True once it is known where attempts can be placed, or it has taken too long to find out.
+    pub(super) fn knows_places(&self, cx: &Context) -> bool {
+        self.places.are_complete() || cx.now.up >= self.placing.since + MEMBERS_WITHIN
+    }
+
+    /// When it no longer matters that the members are not known.
+    fn places_due_at(&self, cx: &Context) -> Option<Uptime> {
+        let waits = self.placing.wants_room && !self.places.are_complete() && cx.leads();
+        waits.then(|| self.placing.since + MEMBERS_WITHIN)
+    }
+
+    /// True if an occurrence of the job can be decided on as far as placing is concerned. If not, something will show when.
+    pub fn has_place(&mut self, cx: &Context, job: &Job) -> bool {
+        let has_room = self.knows_places(cx) && self.places.has_room(job, self.load_of(cx));
+        self.placing.wants_room |= !has_room;
+        has_room
+    }
+
+    /// How long before its time an attempt is placed; zero: not before.
+    pub fn placing_lead(&self, cx: &Context, lead: Duration) -> Duration {
+        if lead.is_zero() || !self.knows_places(cx) { Duration::ZERO } else { (lead * 2 + TRANSFER).min(LONGEST_AHEAD) }
+    }
+
+    /// Chooses the node for an attempt of a job.
+    pub(super) fn choose(&mut self, cx: &Context, job: &Job, avoided: Option<&NodeName>) -> Choice {
+        if !job.run_on.is_placed() {
+            // It was placed once, and its token must not fall back: it goes the same way to this node.
+            let own = cx.session.clone().map(|session| Owner { node: cx.node.clone(), session });
+            return own.map_or(Choice::Nobody, Choice::On);
+        }
+        if !self.knows_places(cx) {
+            self.placing.wants_room = true;
+            return Choice::Full;
+        }
+        let Self { places, active, .. } = self;
+        let choice = places.choose(job, avoided, |node| active.load_of(node, &cx.node));
+        self.placing.wants_room |= choice == Choice::Full;
+        choice
+    }
+
+    /// What the record of an attempt of the job says that is placed now.
+    pub(super) fn placement(cx: &Context, job: &Job, at: Timestamp) -> Box<Placement> {
+        let ahead = later(at, job.splay.delay()).duration_since(cx.due).as_millis();
+        let is_awaited = matches!(job.overlap, Overlap::Queue | Overlap::Replace)
+            || job.concurrency_group.is_some()
+            || job.misfire == Misfire::RunAll;
+        Box::new(Placement {
+            ahead_ms: u64::try_from(ahead).unwrap_or(0),
+            is_awaited,
+            ..Placement::new(job.execution_digest())
+        })
+    }
+
+    /// Handles the answer to the begin of a run that is placed.
+    pub(super) fn on_placing_answer(&mut self, cx: &mut Context, run: &RunId, answer: Commit) {
+        match answer {
+            Commit::Accepted => self.on_placed(cx, run),
+            Commit::Superseded | Commit::Fenced => self.forget(cx, run),
+            Commit::Unknown => {
+                self.forget(cx, run);
+                // If the ledger has it, the read adds it again.
+                if cx.session.is_some() && cx.leads() {
+                    cx.ledger(Request::ReadRun(run.clone()));
+                }
+            }
+        }
+    }
+
+    /// Handles that the ledger has an attempt as placed.
+    pub(super) fn on_placed(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(active) = self.active.get_mut(run) else { return };
+        let moved = active.placed.take().and_then(|placed| placed.moved);
+        let (attempt, to) = (active.record.attempt, active.record.owner.node.clone());
+        if let Some((from, reason)) = moved {
+            cx.report(Report::Moved { run: run.clone(), from, to: Some(to.clone()), reason });
+        }
+        cx.report(Report::Placed { run: run.clone(), attempt, to });
+        self.await_answer(cx, run);
+    }
+
+    /// Adds the state of a placed run as read: it is this node's, or its answer is awaited.
+    pub(super) fn await_answer(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(active) = self.active.get(run).filter(|_| cx.leads()) else { return };
+        if active.record.kill.is_some() {
+            return self.apply_kill(cx, run);
+        }
+        if active.record.owner.node == cx.node {
+            return self.offer_here(cx, run);
+        }
+        let moves = active.record.unstarted_attempts().saturating_sub(1).min(MOST_DOUBLINGS);
+        let to_come = self.time_to_come(cx, run).map_or(Duration::ZERO, |at| at.duration_since(cx.due).unsigned_abs());
+        let answer_by = cx.now.up + to_come + ANSWER_WITHIN * (1 << moves);
+        self.expect_answer(cx, run, answer_by);
+    }
+
+    fn expect_answer(&mut self, cx: &Context, run: &RunId, answer_by: Uptime) {
+        if let Some(active) = self.active.get_mut(run) {
+            let since = active.placed.as_ref().map_or(cx.now.up, |placed| placed.since);
+            active.placed = Some(PlacedAt { since, answer_by, moved: None });
+            self.placing.overdue.insert((answer_by, run.clone()));
+        }
+    }
+
+    /// When a placed attempt is next overdue, or room is looked for.
+    pub fn placing_at(&self, cx: &Context) -> Option<Uptime> {
+        let overdue = self.placing.overdue.first().map(|&(at, _)| at);
+        let room = self
+            .placing
+            .wants_room
+            .then(|| self.placing.room_asked.map_or(Uptime::ZERO, |asked| asked + LOOK_FOR_ROOM_EVERY));
+        let is_full = self.places.full(self.load_of(cx)).next().is_some();
+        overdue.into_iter().chain(room.filter(|_| is_full)).chain(self.places_due_at(cx)).min()
+    }
+
+    /// Reads the runs whose answers are overdue, and looks for room where something waits for it.
+    pub fn follow_placed(&mut self, cx: &mut Context) {
+        if !cx.leads() || cx.session.is_none() {
+            return;
+        }
+        while let Some((_, run)) = self.placing.overdue.first().filter(|&&(at, _)| at <= cx.now.up).cloned() {
+            self.placing.overdue.pop_first();
+            let is_open = |active: &&ActiveRun| matches!(active.state(), ActiveRunState::Placed);
+            if self.active.get(&run).filter(is_open).is_some() {
+                // Should the answer be lost with the connection, it is asked again.
+                self.placing.overdue.insert((cx.now.up + ANSWER_WITHIN * 4, run.clone()));
+                cx.ledger(Request::ReadRun(run));
+            }
+        }
+        let may_ask = self.placing.room_asked.is_none_or(|asked| cx.now.up >= asked + LOOK_FOR_ROOM_EVERY);
+        if self.placing.wants_room && may_ask {
+            let full: Vec<NodeName> =
+                self.places.full(self.load_of(cx)).filter(|node| **node != cx.node).cloned().collect();
+            if !full.is_empty() {
+                self.placing.room_asked = Some(cx.now.up);
+                full.into_iter().for_each(|node| cx.ledger(Request::ReadOpenOffers(node)));
+            } else if self.knows_places(cx) {
+                self.try_unplaced(cx);
+            }
+        }
+    }
+
+    /// Takes which attempts a node has not accepted yet. All others that were placed there before have been answered.
+    pub fn on_open_offers(&mut self, cx: &mut Context, node: &NodeName, open: &BTreeSet<RunId>) {
+        let Some(asked) = self.placing.room_asked.filter(|_| cx.leads()) else { return };
+        let is_answered = |run: &RunId, active: &ActiveRun| {
+            matches!(active.state(), ActiveRunState::Placed)
+                && active.commit.is_none()
+                && active.record.owner.node == *node
+                && active.placed.as_ref().is_some_and(|placed| placed.since < asked)
+                && !open.contains(run)
+        };
+        let answered = self.active.iter().filter(|(run, active)| is_answered(run, active));
+        let answered: Vec<RunId> = answered.map(|(run, _)| run.clone()).collect();
+        if answered.is_empty() {
+            return;
+        }
+        self.places.note_answer(node);
+        for run in &answered {
+            if self.step(cx, run, RunStep::FindRemote) {
+                cx.ledger(Request::Follow(run.clone()));
+            }
+        }
+        self.try_unplaced(cx);
+    }
+
+    /// Has everything tried again that waits for a node, or for room on one.
+    pub fn try_unplaced(&mut self, cx: &mut Context) {
+        self.placing.wants_room = false;
+        let waiting = self.placing.unplaced.keys().cloned().chain(std::mem::take(&mut self.placing.crowded));
+        let waiting: Vec<RunId> = waiting.collect();
+        self.agenda.retries.extend(waiting.into_iter().map(|run| (run.scheduled_at().min(cx.due), run)));
+        cx.facts.push_back(Fact::RoomFound);
+    }
+
+    /// True if a run waits for a node, or for room on one.
+    pub(super) fn waits_for_place(&self, run: &RunId) -> bool {
+        self.placing.unplaced.contains_key(run) || self.placing.crowded.contains(run)
+    }
+
+    /// Takes all places that the cluster knows.
+    pub fn on_places(&mut self, cx: &mut Context, all: BTreeMap<NodeName, Place>) {
+        self.places.define(all);
+        if cx.leads() {
+            self.try_unplaced(cx);
+        }
+    }
+
+    /// Takes the nodes that are alive. What is placed on one that is gone, and not accepted, is placed elsewhere.
+    pub(super) fn on_living(&mut self, cx: &mut Context, members: &[Member]) {
+        if !cx.leads() {
+            return;
+        }
+        let gone = self.places.on_members(members);
+        let is_there = |active: &ActiveRun| {
+            matches!(active.state(), ActiveRunState::Placed) && gone.contains(&active.record.owner.node)
+        };
+        let placed = self.active.iter().filter(|(_, active)| !gone.is_empty() && is_there(active));
+        let placed: Vec<RunId> = placed.map(|(run, _)| run.clone()).collect();
+        placed.iter().for_each(|run| self.expect_answer(cx, run, cx.now.up));
+        self.try_unplaced(cx);
+    }
+
+    /// Handles the record of a run, as just read, that is still placed and not accepted.
+    pub(super) fn on_still_placed(&mut self, cx: &mut Context, run: &RunId) {
+        if !self.step(cx, run, RunStep::Place) {
+            return;
+        }
+        let Some(active) = self.active.get(run) else { return };
+        match &active.placed {
+            Some(placed) if active.record.owner.node != cx.node && placed.answer_by <= cx.now.up => {
+                self.on_overdue(cx, run);
+            }
+            Some(placed) if active.record.owner.node != cx.node => {
+                self.placing.overdue.insert((placed.answer_by, run.clone()));
+            }
+            _ => self.await_answer(cx, run),
+        }
+    }
+
+    /// Handles an attempt that its node has not accepted in time: places it elsewhere, if that is better.
+    fn on_overdue(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
+        let (owner, job) = (active.record.owner.clone(), cx.job(run.job()).cloned());
+        let is_alive = self.places.is_open(&owner);
+        let awaits_locks = active.record.placement.as_ref().is_some_and(|placement| placement.awaits_locks);
+        if !self.knows_places(cx) {
+            return self.expect_answer(cx, run, cx.now.up + LOOK_FOR_ROOM_EVERY);
+        }
+        if is_alive && awaits_locks {
+            return self.expect_answer(cx, run, cx.now.up + LOOK_AT_LOCKED_EVERY);
+        }
+        let is_better = job.as_ref().is_some_and(|job| self.places.has_better(job, &owner.node, self.load_of(cx)));
+        if is_alive && !is_better {
+            return self.expect_answer(cx, run, cx.now.up + ANSWER_WITHIN * 4);
+        }
+        if is_alive && self.places.suspect(&owner.node) {
+            cx.report(Report::Suspect { node: owner.node.clone() });
+        }
+        let reason = if is_alive { "overdue" } else { "node-gone" };
+        self.move_on(cx, run, job.as_ref(), reason);
+    }
+
+    /// Places a run elsewhere whose node has not accepted it; or takes it back, if nobody else can have it.
+    fn move_on(&mut self, cx: &mut Context, run: &RunId, job: Option<&Arc<Job>>, reason: &'static str) {
+        let Some(from) = self.active.get(run).map(|active| active.record.owner.node.clone()) else { return };
+        let window_is_over = job.is_none_or(|job| self.is_window_over(cx, run, job));
+        let choice = match job {
+            Some(job) if !window_is_over => self.choose(cx, job, Some(&from)),
+            _ => Choice::Nobody,
+        };
+        match (choice, job) {
+            (Choice::On(owner), Some(job)) => self.place_on(cx, run, job, owner),
+            _ => self.take_back(cx, run),
+        }
+        if let Some(active) = self.active.get_mut(run) {
+            active.placed = Some(PlacedAt { since: cx.now.up, answer_by: cx.now.up, moved: Some((from, reason)) });
+        }
+    }
+
+    /// True if it is too late to start a run that has had no process.
+    fn is_window_over(&self, cx: &Context, run: &RunId, job: &Job) -> bool {
+        let Some(active) = self.active.get(run) else { return false };
+        !active.record.has_past() && too_old_from(job, cx.root_of(job), active.record.ready()) <= cx.due
+    }
+
+    /// Writes that a run is placed on a node, as its next attempt.
+    fn place_on(&mut self, cx: &mut Context, run: &RunId, job: &Arc<Job>, owner: Owner) {
+        let (Some(token), nonce) = (cx.token(), cx.nonce()) else { return };
+        let Some(active) = self.active.get(run) else { return };
+        let record = retry::next_attempt(cx, active, job, retry::Attempt { owner, token, nonce, is_placed: true });
+        if self.step(cx, run, RunStep::Place) {
+            self.update(cx, run, record);
+        }
+    }
+
+    /// Takes a run back from a node that has not accepted it: it waits until it can be placed again, or its time is over.
+    fn take_back(&mut self, cx: &mut Context, run: &RunId) {
+        let nonce = cx.nonce();
+        let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
+        let retry_at = self.time_to_come(cx, run);
+        let record = RunRecord { state: RunState::Unstarted, retry_at, nonce, ..active.record.clone() };
+        self.update(cx, run, record);
+    }
+
+    /// Handles that a run was taken back.
+    pub(super) fn on_taken_back(&mut self, cx: &mut Context, run: &RunId) {
+        let moved = self.active.get_mut(run).and_then(|active| active.placed.take()?.moved);
+        if let Some((from, reason)) = moved {
+            cx.report(Report::Moved { run: run.clone(), from, to: None, reason });
+        }
+        self.await_retry(cx, run);
+    }
+
+    /// Handles that another node is known to have accepted a run.
+    pub(super) fn on_accepted_elsewhere(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(active) = self.active.get_mut(run) else { return };
+        active.placed = None;
+        let (is_first, begun_at) = (!active.record.has_past(), active.record.begun_at);
+        let due_at = self.active.get(run).map(|active| active.due_at(cx.job(run.job()).map(Arc::as_ref)));
+        cx.ledger(Request::Watch(run.clone()));
+        let Some(due_at) = due_at else { return };
+        let lateness = Duration::try_from(begun_at.duration_since(due_at)).unwrap_or_default();
+        cx.facts.push_back(Fact::StartedElsewhere { run: run.clone(), due_at, lateness, is_first });
+        self.try_unplaced(cx);
+    }
+
+    /// True if no other node than the one that had the last attempt can take the run.
+    pub(super) fn is_only_place(&self, cx: &Context, active: &ActiveRun) -> bool {
+        let job = cx.job(&active.record.job);
+        job.is_none_or(|job| !job.run_on.is_placed() || !self.places.has_other(job, &active.record.owner.node))
+    }
+
+    /// Takes back what is placed of a job, ahead of its time, and not accepted: the job is paused or changed.
+    pub fn recall(&mut self, cx: &mut Context, job: &JobName) {
+        let is_ahead = |run: &RunId, active: &ActiveRun| {
+            matches!(active.state(), ActiveRunState::Placed)
+                && active.commit.is_none()
+                && self.time_to_come(cx, run).is_some()
+        };
+        let ahead = self.active.of_job(job).filter(|(run, active)| is_ahead(run, active));
+        let ahead: Vec<RunId> = ahead.map(|(run, _)| run.clone()).collect();
+        ahead.iter().for_each(|run| self.take_back(cx, run));
+    }
+
+    /// The same of all jobs that are no longer as they were in `old`. What was refused may fit now.
+    pub fn recall_redefined(&mut self, cx: &mut Context, old: &JobSet) {
+        if !cx.leads() {
+            return;
+        }
+        self.places.redefined();
+        let placed = self.active.iter().filter(|(_, active)| matches!(active.state(), ActiveRunState::Placed));
+        let jobs: BTreeSet<JobName> = placed.map(|(run, _)| run.job().clone()).collect();
+        for job in jobs {
+            if old.jobs.get(&job) != cx.jobs.jobs.get(&job) {
+                self.recall(cx, &job);
+            }
+        }
+        self.try_unplaced(cx);
+    }
+
+    /// Places another attempt of a run that no node has, or the first one of a run that had to wait.
+    pub(super) fn place_again(&mut self, cx: &mut Context, run: &RunId, job: &Arc<Job>) {
+        let Some(active) = self.active.get(run) else { return };
+        let record = &active.record;
+        let refused = record.placement.as_ref().and_then(|placement| placement.refused.clone());
+        if refused.is_some_and(|refused| refused.reason == RefusalReason::Locked) && job.overlap == Overlap::Skip {
+            return self.skip(cx, run, SkipReason::Locked);
+        }
+        // Whatever it failed over there may be well elsewhere.
+        let avoided = (record.attempt > 0).then(|| record.owner.node.clone());
+        match self.choose(cx, job, avoided.as_ref()) {
+            Choice::On(owner) => {
+                self.placing.unplaced.remove(run);
+                self.place_on(cx, run, job, owner);
+            }
+            Choice::Full => drop(self.placing.crowded.insert(run.clone())),
+            Choice::Nobody => self.await_place(cx, run, job),
+        }
+    }
+
+    /// Keeps a run that no node can take, until one can or its time is over.
+    fn await_place(&mut self, cx: &mut Context, run: &RunId, job: &Arc<Job>) {
+        let Some(active) = self.active.get(run) else { return };
+        let (has_past, is_new) = (active.record.has_past(), !self.placing.unplaced.contains_key(run));
+        let since = *self.placing.unplaced.entry(run.clone()).or_insert(cx.due);
+        if is_new {
+            cx.report(Report::Unplaced { run: run.clone(), why: self.places.why_nobody(job) });
+        }
+        let until = too_old_from(job, cx.root_of(job), since);
+        if has_past {
+            return;
+        }
+        if until <= cx.due {
+            self.placing.unplaced.remove(run);
+            return self.skip(cx, run, SkipReason::NoNode);
+        }
+        self.agenda.retries.insert((until, run.clone()));
+    }
+
+    /// Takes what a node has answered about a run that was placed there, from its record.
+    pub(super) fn note_answer(&mut self, cx: &Context, record: &RunRecord) {
+        let Some(placement) = record.placement.as_ref().filter(|_| cx.leads()) else { return };
+        match (&placement.refused, record.state) {
+            (Some(refused), RunState::Unstarted) if refused.node == record.owner.node => {
+                self.places.note_refusal(&refused.node, &record.job, refused.reason);
+            }
+            (_, RunState::Running) => self.places.note_answer(&record.owner.node),
+            _ => {}
+        }
+    }
+
+    /// True if a run of the job is on another node, and news of it are so old that it may be over. It is read then, and the
+    /// job released.
+    pub fn must_ask(&mut self, cx: &mut Context, job: &JobName) -> bool {
+        let is_old = |active: &ActiveRun| {
+            let is_elsewhere = active.is_remote() || matches!(active.state(), ActiveRunState::Placed);
+            active.record.placement.is_some()
+                && is_elsewhere
+                && active.commit.is_none()
+                && active.record.owner.node != cx.node
+                && active.read_at.is_none_or(|at| cx.now.up >= at + FRESH)
+        };
+        let old = self.active.of_job(job).filter(|(_, active)| is_old(active)).map(|(run, _)| run.clone());
+        let old: Vec<RunId> = old.collect();
+        for run in &old {
+            let Some(active) = self.active.get_mut(run) else { continue };
+            // Should the answer be lost with the connection, it is asked again.
+            if active.asked_at.is_none_or(|at| cx.now.up >= at + ASK_AGAIN) {
+                active.asked_at = Some(cx.now.up);
+                cx.ledger(Request::ReadRun(run.clone()));
+            }
+        }
+        !old.is_empty()
+    }
+}
