@@ -62,7 +62,9 @@ impl Rule for PlacedRunsKeepToTheirNodes {
                         self.attempts.remove(run);
                         self.placed.retain(|(_, placed)| placed != run);
                     }
-                    offer(path).into_iter().for_each(|offer| drop(self.offers.remove(&offer)));
+                    if let Some(offer) = offer(path) {
+                        self.offers.remove(&offer);
+                    }
                 }
                 Op::Create { path, .. } => self.offers.extend(offer(path)),
                 Op::Check { .. } | Op::Set { .. } => {}
