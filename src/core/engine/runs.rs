@@ -65,7 +65,7 @@ use self::trees::Trees;
 pub(super) use self::waiting::keep_until;
 use super::context::{Context, Fact};
 use super::report::Report;
-use crate::clock::{Now, Uptime};
+use crate::clock::{Now, Uptime, later};
 use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{CommitId, Request};
 use crate::process::TreeId;
@@ -278,6 +278,8 @@ impl Runs {
         trigger: Option<Trigger>,
         nonce: Nonce,
     ) -> Option<RunRecord> {
+        let is_occurrence = trigger.is_none() && job.schedule().is_some();
+        let its_time = is_occurrence.then(|| later(at, job.splay.delay()));
         let own = Owner { node: cx.node.clone(), session: cx.session.clone()? };
         let token = cx.token()?;
         let is_placed = cx.places(job);
@@ -308,7 +310,7 @@ impl Runs {
             retry_at: None,
             past: Past::default(),
             dependents: cx.jobs.dependents_of(&job.name).to_vec(),
-            placement: (state == RunState::Placed).then(|| Self::placement(cx, job, at)),
+            placement: (state == RunState::Placed).then(|| Self::placement(cx, job, its_time)),
             kill: None,
         };
         Some(record.in_its_format())

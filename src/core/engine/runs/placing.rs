@@ -19,14 +19,14 @@ use jiff::Timestamp;
 use super::active_run::{ActiveRun, ActiveRunState, PlacedAt, RunStep};
 use super::places::{Choice, Load};
 use super::{Runs, retry};
-use crate::clock::{Uptime, later};
+use crate::clock::Uptime;
 use crate::election::{Member, Place};
 use crate::engine::context::{Context, Fact};
 use crate::engine::misfire::too_old_from;
 use crate::engine::report::Report;
 use crate::job::{Job, JobName, JobSet, Misfire, Overlap};
 use crate::ledger::{Commit, OwnerState, Request};
-use crate::run::{Owner, Placement, RefusalReason, RunId, RunRecord, RunState, SkipReason};
+use crate::run::{LONGEST_HOLD, Owner, Placement, RefusalReason, RunId, RunRecord, RunState, SkipReason};
 use crate::term::NodeName;
 
 /// How long after its time, or its placing, an attempt is overdue. Doubled with each move of the run.
@@ -136,17 +136,17 @@ impl Runs {
         choice
     }
 
-    /// What the record of an attempt of the job says that is placed now.
-    pub(super) fn placement(cx: &Context, job: &Job, at: Timestamp) -> Box<Placement> {
-        let ahead = later(at, job.splay.delay()).duration_since(cx.due).as_millis();
+    /// What the record of an attempt of the job says that is placed now. `its_time`: when its program may begin, if that is to
+    /// come.
+    pub(super) fn placement(cx: &Context, job: &Job, its_time: Option<Timestamp>) -> Box<Placement> {
+        let ahead = its_time.map_or(0, |at| at.duration_since(cx.due).as_millis());
+        // Further ahead is nothing placed: the clock was set back since it was due.
+        let ahead = u64::try_from(ahead).unwrap_or(0);
+        let ahead_ms = if u128::from(ahead) <= LONGEST_HOLD.as_millis() { ahead } else { 0 };
         let is_awaited = matches!(job.overlap, Overlap::Queue | Overlap::Replace)
             || job.concurrency_group.is_some()
             || job.misfire == Misfire::RunAll;
-        Box::new(Placement {
-            ahead_ms: u64::try_from(ahead).unwrap_or(0),
-            is_awaited,
-            ..Placement::new(job.execution_digest())
-        })
+        Box::new(Placement { ahead_ms, is_awaited, ..Placement::new(job.execution_digest()) })
     }
 
     /// Handles the answer to the begin of a run that is placed.
@@ -372,7 +372,9 @@ impl Runs {
     fn place_on(&mut self, cx: &mut Context, run: &RunId, job: &Arc<Job>, owner: Owner) {
         let (Some(token), nonce) = (cx.token(), cx.nonce()) else { return };
         let Some(active) = self.active.get(run) else { return };
-        let record = retry::next_attempt(cx, active, job, retry::Attempt { owner, token, nonce, is_placed: true });
+        let its_time = self.time_to_come(cx, run);
+        let placement = Some(Self::placement(cx, job, its_time));
+        let record = retry::next_attempt(cx, active, job, retry::Attempt { owner, token, nonce, placement });
         if self.step(cx, run, RunStep::Place) {
             self.update(cx, run, record);
         }

@@ -15,13 +15,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
-use super::Runs;
 use super::active_run::ActiveRun;
 use super::waiting::keep_until;
 use crate::engine::context::Context;
 use crate::escape::short;
 use crate::job::{Job, Retries};
-use crate::run::{BadParameters, Nonce, OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState};
+use crate::run::{BadParameters, Nonce, OnLoss, Outcome, Owner, Placement, Reason, RunEnd, RunId, RunRecord, RunState};
 use crate::term::{FencingToken, NodeName};
 
 /// Jitter of a delay, as a fraction of it, so that jobs that failed together are not retried together.
@@ -62,13 +61,13 @@ pub(super) struct Attempt {
     /// That of the term that decides.
     pub token: FencingToken,
     pub nonce: Nonce,
-    /// The owner must accept it.
-    pub is_placed: bool,
+    /// If it is placed: what its node must know. It must accept it.
+    pub placement: Option<Box<Placement>>,
 }
 
 /// The record of the next attempt of a run that no node has.
 pub(super) fn next_attempt(cx: &Context, active: &ActiveRun, job: &Job, next: Attempt) -> RunRecord {
-    let Attempt { owner, token, nonce, is_placed } = next;
+    let Attempt { owner, token, nonce, placement } = next;
     let record = &active.record;
     let mut past = record.past.clone();
     // An attempt that had no process is not recorded.
@@ -76,7 +75,7 @@ pub(super) fn next_attempt(cx: &Context, active: &ActiveRun, job: &Job, next: At
         past.note(&lost(cx, record));
     }
     let next = RunRecord {
-        state: if is_placed { RunState::Placed } else { RunState::Running },
+        state: if placement.is_some() { RunState::Placed } else { RunState::Running },
         owner,
         token,
         attempt: record.attempt.saturating_add(1),
@@ -88,7 +87,7 @@ pub(super) fn next_attempt(cx: &Context, active: &ActiveRun, job: &Job, next: At
         past,
         dependents: cx.jobs.dependents_of(&job.name).to_vec(),
         nonce,
-        placement: is_placed.then(|| Runs::placement(cx, job, record.scheduled_at)),
+        placement,
         ..record.clone()
     };
     next.in_its_format()

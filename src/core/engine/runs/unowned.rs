@@ -562,7 +562,7 @@ impl Runs {
         };
         if let Err(why) = active.record.parameters.fit(&job) {
             let next =
-                Attempt { owner: Owner { node: cx.node.clone(), session }, token, nonce: cx.nonce(), is_placed: false };
+                Attempt { owner: Owner { node: cx.node.clone(), session }, token, nonce: cx.nonce(), placement: None };
             let next = retry::next_attempt(cx, active, &job, next);
             return self.settle_as(cx, run, retry::end_for_parameters(next, &job, &why));
         }
@@ -574,7 +574,7 @@ impl Runs {
         }
         let Some(active) = self.active.get(run) else { return };
         let next =
-            Attempt { owner: Owner { node: cx.node.clone(), session }, token, nonce: cx.nonce(), is_placed: false };
+            Attempt { owner: Owner { node: cx.node.clone(), session }, token, nonce: cx.nonce(), placement: None };
         let record = retry::next_attempt(cx, active, &job, next);
         if self.step(cx, run, RunStep::Begin(job)) {
             self.update(cx, run, record);
