@@ -68,7 +68,7 @@ use cronkeeper_cluster::solo::{SoloError, StillAlive};
 use cronkeeper_cluster::state_dir::StateDirError;
 use cronkeeper_core::election::Failure;
 use cronkeeper_core::event_loop::Stopped;
-use cronkeeper_core::job::JobName;
+use cronkeeper_core::job::{JobName, MOST_LABELS};
 use cronkeeper_core::schedule::ScheduleError;
 
 /// Path of the jobs file without `--jobs`.
@@ -186,6 +186,8 @@ pub enum Error {
     /// `--cluster` without a service.
     #[error("no service is named")]
     NoService,
+    #[error("{given} labels are given; a node has at most {MOST_LABELS}")]
+    TooManyLabels { given: usize },
     /// The text names no value, which may be a password.
     #[error("`{option}` ({variable}) cannot be used: {why}")]
     ServiceSettings { option: &'static str, variable: &'static str, why: String },

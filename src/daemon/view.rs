@@ -248,7 +248,7 @@ impl View {
             Election::Failed(failure) => self.awaiting = Some(failure.to_string()),
             Election::Wanted(wanted) => self.drained.clone_from(&wanted.drained),
             Election::Members(members) => return self.compare(now, members, jobs),
-            Election::Left | Election::NotTransferred { .. } | Election::Time(_) => {}
+            Election::Left | Election::NotTransferred { .. } | Election::Time(_) | Election::Places(_) => {}
         }
         Vec::new()
     }

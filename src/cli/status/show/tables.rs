@@ -101,10 +101,11 @@ fn state_in_words(run: &RunStatus, before: Option<&RunId>, now: Timestamp) -> St
         (RunState::Queued, _) => match before {
             Some(before) => format!("waits for {before}"),
             // The status does not have them.
-            None => "waits for its group or locks".to_owned(),
+            None => "waits for its group, its locks or a node".to_owned(),
         },
         (RunState::Running, _) if run.unconfirmed => "not begun yet, waits for the ledger".to_owned(),
         (RunState::Running, _) => "running".to_owned(),
+        (RunState::Placed, _) => format!("placed on {}, waits for it to accept", run.node),
         (RunState::Retrying, Some(at)) => format!("retrying in {}", span(now, at)),
         (RunState::Retrying, None) => "retrying now".to_owned(),
         (RunState::Unstarted, Some(at)) => format!("not started yet, retry in {}", span(now, at)),
