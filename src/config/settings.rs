@@ -177,6 +177,7 @@ impl<'a> ValueChecker<'a> {
         };
         if texts.len() > values::MOST_REQUIREMENTS {
             self.fault(self.position(key), key, format!("a job has at most {} of them", values::MOST_REQUIREMENTS));
+            return None;
         }
         let mut found = Vec::new();
         for (index, text) in texts.iter().enumerate() {

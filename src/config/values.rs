@@ -56,9 +56,9 @@ pub(super) fn locks(value: TextOrTexts) -> Result<Vec<LockPath>, String> {
 
 /// A part of a `run_where`.
 pub(super) fn requirement(text: &str) -> Result<Requirement, String> {
-    let is_rest_blank = text.trim() != text || text.contains(',');
+    let are_several = text.trim() != text || text.contains(',');
     Requirement::parse(text).map_err(|why| {
-        let hint = if is_rest_blank { "; several labels are a list, without spaces in them" } else { "" };
+        let hint = if are_several { "; several labels are a list, without spaces in them" } else { "" };
         format!("{why}{hint}")
     })
 }

@@ -167,8 +167,8 @@ fn outlined_drain(drain: Drain) -> Drain {
 }
 
 fn outlined_run(run: RunStatus) -> RunStatus {
-    let RunStatus { run, node, attempt, since, state, retry_at, keep_until, ended, unconfirmed } = run;
-    RunStatus { run, node, attempt, since, state, retry_at, keep_until, ended, unconfirmed }
+    let RunStatus { run, node, attempt, since, state, retry_at, keep_until, ended, unconfirmed, refused } = run;
+    RunStatus { run, node, attempt, since, state, retry_at, keep_until, ended, unconfirmed, refused }
 }
 
 fn outlined_last(last: LastRun) -> LastRun {

@@ -174,6 +174,7 @@ pub(crate) fn leader() -> Status {
             keep_until: Some(at("2026-11-20T03:00:59Z")),
             ended: None,
             unconfirmed: false,
+            refused: None,
         }],
         queue: Vec::new(),
         members: Vec::new(),

@@ -46,6 +46,7 @@ fn is_zero(number: &u64) -> bool {
 
 /// A node's answer that it does not run an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Refusal {
     pub node: NodeName,
     pub reason: RefusalReason,

@@ -11,7 +11,7 @@ use cronkeeper_core::clock::stamp;
 use cronkeeper_core::election::Published;
 use cronkeeper_core::escape;
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::run::{Outcome, RunId, RunState};
+use cronkeeper_core::run::{Outcome, Refusal, RunId, RunState};
 use cronkeeper_core::term::NodeName;
 
 pub(super) fn queue(status: &Status) -> Table {
@@ -109,7 +109,10 @@ fn state_in_words(run: &RunStatus, before: Option<&RunId>, now: Timestamp) -> St
         (RunState::Retrying, Some(at)) => format!("retrying in {}", span(now, at)),
         (RunState::Retrying, None) => "retrying now".to_owned(),
         (RunState::Unstarted, Some(at)) => format!("not started yet, retry in {}", span(now, at)),
-        (RunState::Unstarted, None) => "not started yet".to_owned(),
+        (RunState::Unstarted, None) => match &run.refused {
+            Some(Refusal { node, reason }) => format!("not started yet; {node} refused it: {}", reason.explained()),
+            None => "not started yet".to_owned(),
+        },
         (RunState::CutOff, _) => cut_off(run.keep_until),
     }
 }
