@@ -150,6 +150,7 @@ impl Contender {
             user: "bench".into(),
             version: "bench".into(),
             started_at: Timestamp::now(),
+            place: Place { v: 1, labels: Labels::new(), weight: 1 },
         };
         let settings = ConnectionSettings {
             connect: connect.into(),

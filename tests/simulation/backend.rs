@@ -12,8 +12,8 @@ use cronkeeper_cluster::tree::{Connect, ConnectError, Lend, Session};
 use cronkeeper_cluster::zookeeper::Znodes;
 use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::coordination::{self, Coordination, Request};
-use cronkeeper_core::election;
-use cronkeeper_core::job::JobName;
+use cronkeeper_core::election::{self, Place};
+use cronkeeper_core::job::{JobName, Label};
 use cronkeeper_core::ledger::{self, Change, Commit, CommitId, Snapshot};
 use cronkeeper_core::run::journal::{Noted, Recovered};
 use cronkeeper_core::run::{JobRecord, Nonce, RunEnd, Version};
@@ -27,6 +27,7 @@ use super::executor::{Program, Task};
 use super::facts::Fact;
 use super::faults::Fault;
 use super::foreign_entries::FOREIGN_JOB;
+use super::jobs::LABEL;
 use super::trial::{Length, Plan, Seeds, Subject, many};
 use super::weak_store::SimStore;
 use super::world::{Event, Shared, World};
@@ -188,6 +189,12 @@ impl Spawn for SimSpawn {
     }
 }
 
+/// What a simulated node is as a place to run jobs: every other one has the label that some jobs ask for.
+pub fn place(node: usize) -> Place {
+    let labels = (node % 2 == 1).then(|| Label::parse_own(LABEL).expect("it is one"));
+    Place { v: 1, labels: labels.into_iter().collect(), weight: 1 }
+}
+
 fn backend_on(connector: impl Connect, lend: impl Lend, process: NodeProcess<'_>) -> (Task, Coordination) {
     let NodeProcess { world, node, name, disk, recovered, mut rng } = process;
     let (coordination, service) = coordination::channels(Arc::new(LedgerReader::new(lend)));
@@ -199,6 +206,7 @@ fn backend_on(connector: impl Connect, lend: impl Lend, process: NodeProcess<'_>
         user: "cron".into(),
         version: "0.0.0".into(),
         started_at: clock.now().wall,
+        place: place(node),
     };
     let options = Options {
         service: "simulated".into(),

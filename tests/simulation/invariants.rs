@@ -16,6 +16,7 @@ mod no_two_processes_of_a_run;
 mod nothing_known_is_lost;
 mod one_acting_term;
 mod parameters_stay_with_the_run;
+mod placed_runs_follow_their_acceptance;
 #[cfg(test)]
 mod proofs;
 mod requests_are_heeded;
@@ -61,11 +62,12 @@ pub fn all(nodes: usize, timeout: Duration, successors: Successors, on_store: bo
 /// All invariants but that of `last/<job>`, which facts that are made by hand leave out.
 fn besides_lasts(nodes: usize, timeout: Duration, successors: Successors, on_store: bool) -> Vec<Box<dyn Invariant>> {
     let of_ledger = rules(Cow::Borrowed(jobs::schedules())).map(|rule| Box::new(OfLedger(rule)) as Box<dyn Invariant>);
-    let others: [Box<dyn Invariant>; 15] = [
+    let others: [Box<dyn Invariant>; 16] = [
         Box::new(one_acting_term::OneActingTerm::new(nodes)),
         Box::<starts_are_in_time::StartsAreInTime>::default(),
         Box::<attempts_are_accounted_for::AttemptsAreAccountedFor>::default(),
         Box::new(no_two_processes_of_a_run::NoTwoProcesses::new(nodes, successors)),
+        Box::<placed_runs_follow_their_acceptance::PlacedRunsFollowTheirAcceptance>::default(),
         Box::<answers_are_true::AnswersAreTrue>::default(),
         Box::<requests_are_heeded::RequestsAreHeeded>::default(),
         Box::<parameters_stay_with_the_run::ParametersStayWithTheRun>::default(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cronkeeper_core::job::{
     AlarmLimits, CommandLine, Condition, Digest, Due, Group, Hook, Interrupted, Job, JobName, JobSet, Misfire,
-    OnLeaseEnd, Overlap, Retries,
+    OnLeaseEnd, Overlap, Requirement, Retries, RunOn, RunWhere,
 };
 use cronkeeper_core::lock::LockPath;
 use cronkeeper_core::run::RunId;
@@ -30,6 +30,9 @@ const LOCKED_JOBS: [&str; 3] = ["locked-a", "locked-b", "locked-c"];
 
 /// Jobs in a chain: the second and third run after the first, the last after both.
 const CHAIN: [&str; 4] = ["chain-a", "chain-b", "chain-c", "chain-d"];
+
+/// The label that some nodes have, and some jobs ask for.
+pub const LABEL: &str = "gpu";
 
 /// True for a job that runs after others.
 pub fn follows_others(job: &str) -> bool {
@@ -123,7 +126,22 @@ fn all() -> Vec<Job> {
     let second = chain(CHAIN[1], &[(CHAIN[0], Condition::Success)]);
     let beside_it = Job { interrupted: Interrupted::Rerun, ..chain(CHAIN[2], &[(CHAIN[0], Condition::Always)]) };
     let last = chain(CHAIN[3], &[(CHAIN[1], Condition::Success), (CHAIN[2], Condition::Always)]);
+    let any = |job: Job| Job { run_on: RunOn::Any, ..job };
+    let labelled = RunWhere(vec![Requirement::parse(LABEL).unwrap()]);
+    let mut any_rerun = any(job("any-rerun", "*/3 * * * * *"));
+    (any_rerun.interrupted, any_rerun.on_lease_end) = (Interrupted::Rerun, OnLeaseEnd::Kill);
+    let mut any_retry = any(job("any-retry", "*/7 * * * * *"));
+    any_retry.retries = Retries { limit: RETRIES, delay: seconds(1), ..Retries::default() };
+    let any_kill = Job { on_lease_end: OnLeaseEnd::Kill, ..any(job("any-kill", "* * * * * *")) };
+    let any_queue = Job { overlap: Overlap::Queue, ..any(job("any-queue", "*/6 * * * * *")) };
+    let any_where = Job { run_where: labelled, ..any(job("any-where", "*/5 * * * * *")) };
     let others = vec![
+        any(job("any-keep", "*/4 * * * * *")),
+        any_rerun,
+        any_retry,
+        any_kill,
+        any_queue,
+        any_where,
         job("keep", "*/4 * * * * *"),
         job("keep-long", "*/45 * * * * *"),
         rerun,

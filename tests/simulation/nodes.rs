@@ -19,7 +19,7 @@ use cronkeeper_core::term::{FencingToken, NodeName};
 use fastrand::Rng;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::backend::{Disk, NodeProcess, backend, backend_on_store, node_name};
+use super::backend::{Disk, NodeProcess, backend, backend_on_store, node_name, place};
 use super::clock::NodeClock;
 use super::executor::{Executor, Program, Task};
 use super::facts::Fact;
@@ -149,6 +149,8 @@ impl<const STEADY: bool, const REWINDS: bool, const ON_STORE: bool> Subject for 
                     let has_others = names.iter().any(|other| *other != name && is_rival(other));
                     has_others || is_just_now(world.wardens.last_end(is_rival))
                 }
+                // Its node accepts it, or it is placed elsewhere.
+                RunState::Placed => is_begun_now,
                 RunState::Running | RunState::CutOff => false,
             };
             let has_process = record.state == RunState::Running && alive.contains(&name);
@@ -232,7 +234,7 @@ impl<const STEADY: bool, const REWINDS: bool, const ON_STORE: bool> Program for 
             jobs: self.jobs.clone(),
         };
         let event_loop = EventLoop::<SimulatedPorts>::new(Parts {
-            engine: Engine::new(node_name(node), self.jobs.set()),
+            engine: Engine::new(node_name(node), self.jobs.set()).with_place(place(node)),
             clock: clock.clone(),
             coordination,
             processes: Wired { world: world.clone(), node, begins_file, notices },

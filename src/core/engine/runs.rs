@@ -388,6 +388,10 @@ impl Runs {
     /// Removes a run whose end this node has written. Runs that wait for it may begin.
     fn close(&mut self, cx: &mut Context, run: &RunId) -> Option<ActiveRun> {
         let closed = self.active.remove(run);
+        if closed.as_ref().is_some_and(|closed| closed.record.placement.is_some()) {
+            // An occurrence that was due meanwhile may have waited for news of it.
+            cx.facts.push_back(Fact::JobReleased(run.job().clone()));
+        }
         self.release_unneeded_locks(cx, run);
         self.changed(cx, run.job());
         closed

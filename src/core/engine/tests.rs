@@ -20,6 +20,7 @@ mod lost_commits;
 mod missed;
 mod overdue;
 mod parameters;
+mod placed;
 mod recounted;
 mod refused;
 mod retrying;

@@ -23,7 +23,7 @@ pub fn of_run(run: &RunRecord, here: &NodeName) -> Variables {
         ("SCHEDULED_AT", instant(run.made_for()).to_string()),
         ("ATTEMPT", run.attempt.to_string()),
         ("NODE", here.to_string()),
-        ("FENCING_TOKEN", run.token.to_string()),
+        ("FENCING_TOKEN", run.fencing_token().to_string()),
     ]
 }
 

@@ -97,14 +97,18 @@ impl OverAttempts {
 
     /// True unless the attempt is certainly not over.
     pub fn may_include(&self, run: &RunRecord) -> bool {
-        self.newest.get(&run.id()).is_some_and(|over| over.attempt >= run.attempt)
-            || self.forgotten_until.is_some_and(|until| run.begun_at <= until)
+        self.reaches(run) || self.forgotten_until.is_some_and(|until| run.begun_at <= until)
     }
 
     /// True if exactly this attempt is remembered, of whichever process of the node it was.
     pub fn has(&self, run: &RunRecord) -> bool {
         let is_it = |over: &OverAttempt| over.attempt == run.attempt && over.begun_at == run.begun_at;
         self.newest.get(&run.id()).is_some_and(is_it)
+    }
+
+    /// True if this attempt of the run is remembered, or a later one.
+    pub fn reaches(&self, run: &RunRecord) -> bool {
+        self.newest.get(&run.id()).is_some_and(|over| over.attempt >= run.attempt)
     }
 
     /// True if a later attempt of the run than this one is remembered.

@@ -313,7 +313,16 @@ fn an_alarm_that_is_told_again_while_it_stands_is_seen() {
         alarms.set(Alarm::Stale, stands.then_some(raised));
         let last_scheduled = Timestamp::UNIX_EPOCH;
         let nonce = Nonce(format!("n{zxid}"));
-        let record = JobRecord { v: 1, last_scheduled, counted: None, recount: None, schedule: None, alarms, nonce };
+        let record = JobRecord {
+            v: 1,
+            last_scheduled,
+            counted: None,
+            recount: None,
+            schedule: None,
+            alarms,
+            placed: false,
+            nonce,
+        };
         committed(zxid, vec![set("/cronkeeper/jobs/a", serde_json::to_vec(&record).unwrap())], &[])
     };
     let told = || hooked("on_stale", "");

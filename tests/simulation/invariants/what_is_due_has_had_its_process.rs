@@ -130,6 +130,7 @@ impl WhatIsDueHasHadItsProcess {
             SkipReason::NotDefined | SkipReason::Parameters => skip.trigger.is_some(),
             // Follows from the ends of other runs: see `chains_go_on`.
             SkipReason::Missed | SkipReason::Upstream => true,
+            SkipReason::NoNode => job.starts_with("any"),
             // Nothing is lost here.
             SkipReason::Rewound => false,
         };

@@ -6,6 +6,7 @@ mod marks_never_go_back;
 mod no_run_begins_twice;
 mod nothing_begins_ahead;
 mod nothing_vanishes;
+mod placed_runs_keep_to_their_nodes;
 mod tokens_grow;
 pub mod txn;
 
@@ -26,11 +27,12 @@ pub trait Rule {
 }
 
 /// All rules. `schedules`: those that the jobs' records may be counted with.
-pub fn rules(schedules: Cow<'static, Schedules>) -> [Box<dyn Rule>; 5] {
+pub fn rules(schedules: Cow<'static, Schedules>) -> [Box<dyn Rule>; 6] {
     [
         Box::<tokens_grow::TokensGrow>::default(),
         Box::<marks_never_go_back::MarksNeverGoBack>::default(),
         Box::<no_run_begins_twice::NoRunBeginsTwice>::default(),
+        Box::<placed_runs_keep_to_their_nodes::PlacedRunsKeepToTheirNodes>::default(),
         Box::new(nothing_vanishes::NothingVanishes::of(schedules)),
         Box::new(nothing_begins_ahead::NothingBeginsAhead),
     ]

@@ -38,7 +38,9 @@ impl TokensGrow {
         for (run, data) in ops(txn).iter().filter_map(|op| written(op, "/cronkeeper/running")) {
             let Ok(record) = serde_json::from_slice::<RunRecord>(data) else { continue };
             let before = self.attempts.insert(run.to_owned(), record.attempt);
-            let is_begun = before.is_none() || record.state == RunState::Running && before != Some(record.attempt);
+            // Its node accepts it later, with the same number, and needs no term.
+            let is_new = matches!(record.state, RunState::Running | RunState::Placed) && before != Some(record.attempt);
+            let is_begun = before.is_none() || is_new;
             if is_begun && self.opened > 0 && fence != Some(record.token.0) {
                 let (attempt, token) = (record.attempt, record.token);
                 return Err(format!("attempt {attempt} of `{run}` is begun by the term {token}, fenced by {fence:?}"));

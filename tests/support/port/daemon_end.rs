@@ -208,7 +208,7 @@ impl DaemonEnd {
 
 fn answer_to(id: CommitId, event: &coordination::Event) -> Option<(Commit, Option<Outcome>)> {
     match event {
-        coordination::Event::Ledger(ledger::Event::Answered { id: of, answer, before }) => {
+        coordination::Event::Ledger(ledger::Event::Answered { id: of, answer, before, .. }) => {
             (*of == id).then_some((*answer, *before))
         }
         _ => None,

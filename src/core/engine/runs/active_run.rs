@@ -38,6 +38,8 @@ pub(in crate::engine) struct ActiveRun {
     state: ActiveRunState,
     /// On a leader, of an attempt that is placed: when that was known, and when its node must have answered.
     pub placed: Option<PlacedAt>,
+    /// The service has lost that this node accepted the attempt: the ledger has it as placed.
+    pub is_placed_again: bool,
     /// When the record of a placed run was last read; and when it was last asked for, if it was not read since.
     pub read_at: Option<Uptime>,
     pub asked_at: Option<Uptime>,
@@ -375,6 +377,7 @@ impl ActiveRun {
             version,
             state,
             placed: None,
+            is_placed_again: false,
             read_at: None,
             asked_at: None,
             waiting: None,

@@ -306,13 +306,14 @@ impl ActiveRuns {
 
     /// What this node has, `own`, or another one, as far as is known here.
     pub fn load_of(&self, node: &NodeName, own: &NodeName) -> Load {
-        if node == own {
-            return Load { runs: self.own(), open: self.offered() };
-        }
         let mut load = self.index.loads.get(node).copied().unwrap_or_default();
         if let Some((_, is_open)) = self.uncounted().and_then(|facts| facts.placed).filter(|(other, _)| other == node) {
             load.runs += 1;
             load.open += usize::from(is_open);
+        }
+        if node == own {
+            load.runs += self.own();
+            load.open += self.offered();
         }
         load
     }

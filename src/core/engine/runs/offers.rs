@@ -41,6 +41,10 @@ impl Runs {
 
     fn take_offer(&mut self, cx: &mut Context, record: RunRecord, version: Version) {
         let run = record.id();
+        if !self.active.contains_key(&run) && self.is_over_here(cx, &record) {
+            // The service has lost that it was accepted.
+            return self.look_up_over(cx, &run, record, version);
+        }
         match self.active.get_mut(&run) {
             None => self.insert_offered(cx, record, version),
             Some(active) if version < active.version => {}
@@ -70,8 +74,12 @@ impl Runs {
 
     /// Schedules the answer to an offer: shortly before its time, or now.
     pub(super) fn consider(&mut self, cx: &Context, run: &RunId) {
-        let lead = self.horizon.of(self.active.starting() + 1);
-        let at = self.begins_at(cx, run).map_or(cx.now.up, |at| cx.now.up + at.since(cx.now.up).saturating_sub(lead));
+        let horizon = self.horizon.of(self.active.starting() + 1);
+        // Half of the lease is left then, so that no program begins just when the lease ends.
+        let is_covered = horizon * 2 < cx.lease_until.since(cx.now.up);
+        let lead = if is_covered { horizon } else { Duration::ZERO };
+        let at = self.begins_at(cx, run);
+        let at = at.map_or(cx.now.up, |at| cx.now.up + at.since(cx.now.up).saturating_sub(lead));
         self.offers.insert((at, run.clone()));
     }
 
@@ -98,10 +106,9 @@ impl Runs {
         (!must_wait).then_some(at)
     }
 
-    /// True if the lease lasts for more than a start takes, and not too many starts are held.
+    /// True while the lease holds, and not too many starts are held.
     fn may_accept(&self, cx: &Context) -> bool {
-        let horizon = self.horizon.of(self.active.starting() + 1);
-        cx.session.is_some() && horizon * 2 < cx.lease_until.since(cx.now.up) && self.has_hands()
+        cx.session.is_some() && cx.now.up < cx.lease_until && !cx.is_at_once && self.has_hands()
     }
 
     /// Accepts or refuses what is to be answered now.

@@ -117,11 +117,14 @@ impl Runs {
     pub(super) fn commit_next(&mut self, cx: &mut Context, run: &RunId) {
         let Some(session) = cx.session.clone() else { return };
         let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
-        let at = active.version;
+        let (at, is_placed_again) = (active.version, active.is_placed_again);
         let mut record = active.record.clone();
         let (change, purpose) = match active.phase() {
             Some(Phase::Ended(ended)) => {
-                let end = RunEnd::clone(&ended.end);
+                let mut end = RunEnd::clone(&ended.end);
+                if is_placed_again {
+                    end.run.state = RunState::Placed;
+                }
                 (Change::End { at, end, as_leader: false }, Purpose::End { run: run.clone(), settled: None })
             }
             Some(Phase::Releasing(Release { state, refusal, .. })) => {
@@ -129,25 +132,32 @@ impl Runs {
                 record.nonce = cx.nonce();
                 let purpose = Purpose::ChangeOwner { run: run.clone() };
                 match refusal {
-                    Some(_) => {
+                    None if !is_placed_again => (Change::ChangeOwner { at, run: record }, purpose),
+                    _ => {
                         record.owner.session = session;
                         (Change::Refuse { at, run: record }, purpose)
                     }
-                    None => (Change::ChangeOwner { at, run: record }, purpose),
                 }
             }
             Some(Phase::Alive(process))
-                if process.needs_change_owner && !process.stopped.is_some_and(StopCause::is_of_others) =>
+                if (process.needs_change_owner || is_placed_again)
+                    && !process.stopped.is_some_and(StopCause::is_of_others) =>
             {
                 record.state = RunState::Running;
                 record.owner = Owner { node: cx.node.clone(), session };
                 record.nonce = cx.nonce();
-                (Change::ChangeOwner { at, run: record }, Purpose::ChangeOwner { run: run.clone() })
+                let purpose = Purpose::ChangeOwner { run: run.clone() };
+                match is_placed_again {
+                    true => (Change::Accept { at, run: record }, purpose),
+                    false => (Change::ChangeOwner { at, run: record }, purpose),
+                }
             }
             Some(Phase::Offered(_) | Phase::Accepting(_) | Phase::Alive(_) | Phase::Beginning | Phase::Unconfirmed)
             | None => return,
         };
-        if let Change::ChangeOwner { run: record, .. } | Change::Refuse { run: record, .. } = &change
+        if let Change::ChangeOwner { run: record, .. }
+        | Change::Accept { run: record, .. }
+        | Change::Refuse { run: record, .. } = &change
             && let Some(active) = self.active.get_mut(run)
         {
             active.record = record.clone();
@@ -430,6 +440,7 @@ impl Runs {
         match answer {
             Commit::Accepted => {
                 active.version = active.version.next();
+                active.is_placed_again = false;
                 let is_released = active.record.state.is_released();
                 if !active.is_local() {
                     return;
@@ -527,11 +538,15 @@ impl Runs {
                 // The same attempt, whichever decision of the term wrote it, and even if another leader has marked it
                 // cut off since: nobody has started it.
                 active.version = version;
+                active.is_placed_again = record.state == RunState::Placed;
                 active.record.kill = record.kill.clone().or(active.record.kill.take());
                 if record.state.is_released() && active.release_mut().is_none() {
                     active.record = record;
                     // Released by an earlier process of this node, which died before it received the answer.
                     return self.on_released(cx, run);
+                }
+                if active.is_placed_again {
+                    self.report_rewound(cx, run);
                 }
                 if is_unconfirmed {
                     // Its begin was accepted, but that is known too late to start it.

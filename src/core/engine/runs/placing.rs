@@ -25,7 +25,7 @@ use crate::engine::context::{Context, Fact};
 use crate::engine::misfire::too_old_from;
 use crate::engine::report::Report;
 use crate::job::{Job, JobName, JobSet, Misfire, Overlap};
-use crate::ledger::{Commit, Request};
+use crate::ledger::{Commit, OwnerState, Request};
 use crate::run::{Owner, Placement, RefusalReason, RunId, RunRecord, RunState, SkipReason};
 use crate::term::NodeName;
 
@@ -323,6 +323,13 @@ impl Runs {
         let awaits_locks = active.record.placement.as_ref().is_some_and(|placement| placement.awaits_locks);
         if !self.knows_places(cx) {
             return self.expect_answer(cx, run, cx.now.up + LOOK_FOR_ROOM_EVERY);
+        }
+        if self.may_be_lost(active.record.begun_at) {
+            // The service may have lost that it was accepted. A node that is alive says so.
+            return match is_alive {
+                true => self.expect_answer(cx, run, cx.now.up + ANSWER_WITHIN * 4),
+                false => self.settle_lost(cx, run, OwnerState::Gone),
+            };
         }
         if is_alive && awaits_locks {
             return self.expect_answer(cx, run, cx.now.up + LOOK_AT_LOCKED_EVERY);

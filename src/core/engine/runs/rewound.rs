@@ -317,6 +317,10 @@ impl Runs {
         {
             return true;
         }
+        if run.state == RunState::Placed {
+            // What is offered for the first time is not over, however old it is.
+            return run.owner.node == cx.node && self.over.reaches(run);
+        }
         let (is_ours, is_known) = (run.owner.node == cx.node, self.over.has(run));
         let may_be = is_known || cx.is_own_session(&run.owner.session) && self.over.may_include(run);
         is_ours && !run.state.waits() && may_be
@@ -324,7 +328,7 @@ impl Runs {
 
     /// Writes once more how the newest attempt of this process ended, or has another begun if it did not end the run.
     fn settle_again(&mut self, cx: &mut Context, record: RunRecord, version: Version) {
-        let run = record.id();
+        let (run, is_placed) = (record.id(), record.state == RunState::Placed);
         match self.own_writes.written_of(&run).filter(|write| write.run().attempt >= record.attempt) {
             Some(write) => self.insert_over(version, write.run().clone(), write.phase()),
             None => {
@@ -335,6 +339,9 @@ impl Runs {
                     vec![RecoveredRun { record, version, pid: None, traces: Traces::default(), end }],
                 );
             }
+        }
+        if let Some(active) = self.active.get_mut(&run) {
+            active.is_placed_again = is_placed;
         }
         self.report_rewound(cx, &run);
         self.changed(cx, run.job());

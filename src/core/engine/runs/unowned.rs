@@ -157,7 +157,7 @@ impl Runs {
     }
 
     /// Settles a run whose owner is gone, by the rule that was fixed when it began.
-    fn settle_lost(&mut self, cx: &mut Context, run: &RunId, owner: OwnerState) {
+    pub(super) fn settle_lost(&mut self, cx: &mut Context, run: &RunId, owner: OwnerState) {
         let Some(active) = self.active.get(run) else { return };
         let margin = margin(cx, run);
         let is_over = active.record.keep_until.is_some_and(|until| later(until, margin) <= cx.due);

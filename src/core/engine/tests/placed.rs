@@ -1,0 +1,337 @@
+//! Attempts that the leader places on nodes: where, when, how often, and what becomes of those that are not accepted.
+
+mod cluster;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use self::cluster::{Cluster, name};
+use super::fixture::{at, job};
+use crate::engine::Report;
+use crate::job::{Group, Interrupted, Job, OnLeaseEnd, Overlap, Requirement, RunOn, RunWhere};
+use crate::process::Exit;
+use crate::run::{RefusalReason, RunState};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A job that any node may run, every second.
+fn any(name: &str) -> Job {
+    Job { run_on: RunOn::Any, ..job(name, "* * * * * *") }
+}
+
+/// The same, due once at 10:00:01.
+fn once(name: &str) -> Job {
+    Job { run_on: RunOn::Any, ..job(name, "1 0 10 * * *") }
+}
+
+fn on(parts: &[&str], job: Job) -> Job {
+    let run_where = RunWhere(parts.iter().map(|part| Requirement::parse(part).unwrap()).collect());
+    Job { run_where, ..job }
+}
+
+fn counts(cluster: &Cluster) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for (_, _, node, _) in &cluster.started {
+        *counts.entry(node.to_string()).or_default() += 1;
+    }
+    counts
+}
+
+#[test]
+fn an_occurrence_is_placed_accepted_and_started_at_its_time_on_one_node() {
+    let mut cluster = Cluster::led(3, "10:00:00", vec![once("a")]);
+    cluster.run_for(SECOND - 5 * MS);
+    assert_eq!(cluster.started_on("a"), Vec::<String>::new());
+    let held: Vec<usize> = (0..3).map(|index| cluster.node(index).running.len()).collect();
+    assert_eq!(held.iter().sum::<usize>(), 1, "it is prepared: {held:?}");
+    cluster.run_for(5 * MS);
+    assert_eq!(cluster.started_on("a").len(), 1);
+    let (record, _) = cluster.ledger.running.values().next().unwrap();
+    assert_eq!((record.state, record.attempt, record.v), (RunState::Running, 1, 3));
+    let own = record.owner.node.clone();
+    let index = (0..3).find(|&index| name(index) == own).unwrap();
+    assert!(cluster.end_one(index, Exit::Code(0)));
+    cluster.run_for(2 * SECOND);
+    assert!(cluster.ledger.running.is_empty() && cluster.ledger.offers.is_empty());
+    assert_eq!((cluster.ledger.history.len(), cluster.started.len()), (1, 1));
+}
+
+#[test]
+fn a_burst_is_spread_evenly_and_by_weight() {
+    let jobs: Vec<Job> = (0..100).map(|number| once(&format!("j{number}"))).collect();
+    let mut cluster = Cluster::led(5, "10:00:00", jobs.clone());
+    cluster.run_for(2 * SECOND);
+    let even = counts(&cluster);
+    assert!(even.values().all(|&count| count == 20), "{even:?}");
+    let mut cluster = Cluster::new(3, "10:00:00", jobs.clone());
+    for (index, weight) in [(0, 1), (1, 2), (2, 4)] {
+        cluster.become_node(index, jobs.clone(), &[], weight);
+    }
+    cluster.elect(0);
+    cluster.run_for(2 * SECOND);
+    let weighed = counts(&cluster);
+    assert!((13..=16).contains(&weighed["host-a"]) && (27..=30).contains(&weighed["host-b"]), "{weighed:?}");
+}
+
+#[test]
+fn more_than_nodes_accept_at_once_waits_for_room_and_blocks_no_other_job() {
+    let mut jobs: Vec<Job> = (0..600).map(|number| once(&format!("j{number}"))).collect();
+    jobs.push(job("own", "1 0 10 * * *"));
+    let mut cluster = Cluster::led(2, "10:00:00", jobs);
+    cluster.node(1).is_frozen = true;
+    cluster.run_for(SECOND);
+    let open = cluster.ledger.offers.iter().filter(|(node, _)| *node == name(1)).count();
+    assert_eq!(open, 128, "it accepts nothing");
+    assert_eq!(cluster.started_on("own"), ["host-a"]);
+    cluster.run_for(10 * SECOND);
+    assert_eq!(cluster.started.len(), 601, "the other node has taken them all");
+}
+
+#[test]
+fn only_a_node_with_the_labels_gets_it() {
+    let jobs = vec![on(&["gpu", "!old"], once("a")), on(&["node=host-b"], once("b"))];
+    let mut cluster = Cluster::new(3, "10:00:00", jobs.clone());
+    cluster.become_node(1, jobs.clone(), &["gpu", "old"], 1);
+    cluster.become_node(2, jobs.clone(), &["gpu"], 1);
+    cluster.elect(0);
+    cluster.run_for(2 * SECOND);
+    assert_eq!((cluster.started_on("a"), cluster.started_on("b")), (vec!["host-c".into()], vec!["host-b".into()]));
+}
+
+#[test]
+fn a_node_with_another_definition_refuses_and_is_not_asked_again() {
+    let mut cluster = Cluster::led(2, "10:00:00", vec![any("a")]);
+    cluster.become_node(1, vec![Job { umask: 0o077, ..any("a") }], &[], 8);
+    for _ in 0..3 {
+        cluster.run_for(SECOND);
+        cluster.end_one(0, Exit::Code(0));
+    }
+    assert_eq!(cluster.started_on("a"), ["host-a", "host-a", "host-a"]);
+    let refused = |report: &Report| matches!(report, Report::Refused { reason: RefusalReason::Definition, .. });
+    assert_eq!(cluster.node(1).reports.iter().filter(|report| refused(report)).count(), 1);
+}
+
+#[test]
+fn what_a_node_does_not_accept_is_moved_and_it_gets_nothing_more() {
+    let mut cluster = Cluster::led(3, "10:00:00", (0..9).map(|number| once(&format!("j{number}"))).collect());
+    cluster.node(1).is_frozen = true;
+    cluster.run_for(SECOND + 400 * MS);
+    assert_eq!(cluster.started.len(), 6);
+    cluster.run_for(300 * MS);
+    assert_eq!(cluster.started.len(), 9, "half a second after their time");
+    assert!(cluster.started.iter().all(|(_, _, node, _)| *node != name(1)));
+    let moved =
+        cluster.node(0).reports.iter().filter(|report| matches!(report, Report::Moved { reason: "overdue", .. }));
+    assert_eq!(moved.count(), 3);
+    let suspected = cluster.node(0).reports.iter().filter(|report| matches!(report, Report::Suspect { .. }));
+    assert_eq!(suspected.count(), 1);
+    // It wakes up, and finds that they are not its own any more.
+    cluster.node(1).is_frozen = false;
+    cluster.offer(1);
+    cluster.run_for(SECOND);
+    assert_eq!(cluster.started.len(), 9);
+}
+
+#[test]
+fn what_is_placed_on_a_node_that_is_gone_is_moved_at_once() {
+    let mut cluster = Cluster::led(2, "10:00:00", (0..4).map(|number| once(&format!("j{number}"))).collect());
+    cluster.run_for(SECOND - 100 * MS);
+    cluster.crash(1);
+    cluster.run_for(100 * MS);
+    let before = cluster.started.len();
+    assert!(before < 4);
+    cluster.lose(1);
+    cluster.run_for(10 * MS);
+    assert_eq!(cluster.started_on("j0").len() + cluster.started.len() - cluster.started_on("j0").len(), 4);
+}
+
+#[test]
+fn an_accepted_run_of_a_node_that_is_gone_is_rerun_elsewhere_with_a_larger_token() {
+    let rerun = Job { interrupted: Interrupted::Rerun, on_lease_end: OnLeaseEnd::Kill, ..once("a") };
+    let mut cluster = Cluster::led(2, "10:00:00", vec![on(&["!node=host-a"], rerun.clone())]);
+    cluster.run_for(SECOND);
+    assert_eq!(cluster.started_on("a"), ["host-b"]);
+    cluster.run_for(SECOND);
+    cluster.crash(1);
+    cluster.lose(1);
+    cluster.run_for(SECOND);
+    assert_eq!(cluster.started_on("a"), ["host-b"], "nobody else fits");
+    cluster.restart(1);
+    cluster.run_for(SECOND);
+    assert_eq!(cluster.started_on("a"), ["host-b", "host-b"]);
+    let tokens: Vec<i64> = cluster.started.iter().map(|(_, _, _, token)| token.0).collect();
+    assert!(tokens[0] < tokens[1], "{tokens:?}");
+}
+
+#[test]
+fn a_new_leader_goes_on_with_what_is_placed() {
+    let mut cluster = Cluster::led(3, "10:00:00", (0..9).map(|number| once(&format!("j{number}"))).collect());
+    cluster.run_for(SECOND - 30 * MS);
+    assert_eq!(cluster.ledger.running.len(), 9, "all are placed ahead");
+    cluster.crash(0);
+    cluster.run_for(40 * MS);
+    assert_eq!(cluster.started.len(), 6, "on time, and nobody leads");
+    cluster.lose(0);
+    cluster.elect(1);
+    cluster.run_for(SECOND);
+    assert_eq!(cluster.started.len(), 9);
+}
+
+#[test]
+fn what_no_node_can_take_waits_is_seen_and_is_skipped_at_last() {
+    let window = Some(Duration::from_secs(3));
+    let gpu = Job { misfire_window: window, ..on(&["gpu"], once("a")) };
+    let late = on(&["gpu"], Job { misfire_window: Some(Duration::from_secs(60)), ..once("b") });
+    let mut cluster = Cluster::led(2, "10:00:00", vec![gpu.clone(), late.clone()]);
+    cluster.run_for(2 * SECOND);
+    let why = cluster.node(0).reports.iter().find_map(|report| match report {
+        Report::Unplaced { why, .. } => Some(why.clone()),
+        _ => None,
+    });
+    assert_eq!(why.as_deref(), Some("no node has gpu (host-a: none; host-b: none)"));
+    assert!(cluster.ledger.running.values().all(|(record, _)| record.state == RunState::Queued));
+    cluster.run_for(3 * SECOND);
+    assert_eq!(cluster.skipped(), ["a no-node"]);
+    cluster.become_node(1, vec![gpu, late], &["gpu"], 1);
+    cluster.run_for(100 * MS);
+    assert_eq!(cluster.started_on("b"), ["host-b"]);
+}
+
+#[test]
+fn a_group_counts_the_runs_of_all_nodes() {
+    let group = Some(Group { name: "g".into(), limit: 2 });
+    let jobs = (0..6).map(|number| Job { concurrency_group: group.clone(), ..once(&format!("j{number}")) }).collect();
+    let mut cluster = Cluster::led(3, "10:00:00", jobs);
+    cluster.run_for(2 * SECOND);
+    for _ in 0..3 {
+        let running: usize = (0..3).map(|index| cluster.node(index).running.len()).sum();
+        assert_eq!(running, 2);
+        for index in 0..3 {
+            while cluster.end_one(index, Exit::Code(0)) {}
+        }
+        cluster.run_for(50 * MS);
+    }
+    assert_eq!(cluster.started.len(), 6);
+}
+
+#[test]
+fn a_short_run_on_another_node_does_not_have_the_next_occurrence_skipped() {
+    let mut cluster = Cluster::led(2, "10:00:00", vec![on(&["node=host-b"], any("a"))]);
+    for _ in 0..5 {
+        cluster.run_for(SECOND);
+        assert!(cluster.end_one(1, Exit::Code(0)));
+        cluster.settle();
+    }
+    assert_eq!((cluster.started.len(), cluster.skipped()), (5, vec![]));
+    cluster.run_for(2 * SECOND);
+    assert_eq!(cluster.started.len(), 6, "but one that goes on does");
+    assert_eq!(cluster.skipped(), ["a overlap"]);
+}
+
+/// What may happen to a cluster.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Pass(u16),
+    Answer(usize),
+    Start(usize),
+    End(usize, bool),
+    Freeze(usize),
+    Thaw(usize),
+    Expire(usize),
+    Join(usize),
+    Crash(usize),
+    Restart(usize),
+    Elect(usize),
+    Settle,
+}
+
+fn fates() -> impl Strategy<Value = Vec<Fate>> {
+    let node = 0usize..3;
+    let fate = prop_oneof![
+        6 => (1u16..600).prop_map(Fate::Pass),
+        12 => node.clone().prop_map(Fate::Answer),
+        6 => node.clone().prop_map(Fate::Start),
+        4 => (node.clone(), prop::bool::ANY).prop_map(|(node, is_good)| Fate::End(node, is_good)),
+        1 => node.clone().prop_map(Fate::Freeze),
+        2 => node.clone().prop_map(Fate::Thaw),
+        1 => node.clone().prop_map(Fate::Expire),
+        2 => node.clone().prop_map(Fate::Join),
+        1 => node.clone().prop_map(Fate::Crash),
+        2 => node.clone().prop_map(Fate::Restart),
+        1 => node.prop_map(Fate::Elect),
+        3 => Just(Fate::Settle),
+    ];
+    prop::collection::vec(fate, 1..120)
+}
+
+fn jobs_of_all_kinds() -> Vec<Job> {
+    let retries = crate::job::Retries { limit: 1, delay: SECOND, ..Default::default() };
+    vec![
+        any("skip"),
+        Job { overlap: Overlap::Allow, ..any("allow") },
+        Job { overlap: Overlap::Queue, retries, ..any("queue") },
+        Job { interrupted: Interrupted::Rerun, on_lease_end: OnLeaseEnd::Kill, ..any("rerun") },
+        Job { concurrency_group: Some(Group { name: "g".into(), limit: 1 }), ..any("group") },
+        on(&["!node=host-a"], any("some")),
+        job("own", "* * * * * *"),
+    ]
+}
+
+/// Applies a fate, as far as it is possible. A node that leads is elected anew only once it leads no more.
+fn befall(cluster: &mut Cluster, fate: Fate) {
+    match fate {
+        Fate::Pass(ms) => cluster.pass(Duration::from_millis(ms.into())),
+        Fate::Answer(node) => drop(cluster.answer_one(node)),
+        Fate::Start(node) => drop(cluster.start_one(node)),
+        Fate::End(node, is_good) => drop(cluster.end_one(node, Exit::Code(i32::from(!is_good)))),
+        Fate::Freeze(node) => cluster.node(node).is_frozen = true,
+        Fate::Thaw(node) if !cluster.is_crashed(node) => cluster.node(node).is_frozen = false,
+        Fate::Expire(node) if !cluster.node(node).is_frozen => cluster.expire(node),
+        Fate::Join(node) if cluster.node(node).session.is_none() && !cluster.node(node).is_frozen => cluster.join(node),
+        Fate::Crash(node) => cluster.crash(node),
+        Fate::Restart(node) if cluster.is_crashed(node) => {
+            cluster.lose(node);
+            cluster.restart(node);
+        }
+        Fate::Elect(node) if cluster.may_lead(node) => cluster.elect(node),
+        Fate::Settle => cluster.settle(),
+        _ => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(crate::fuzz::proptest_config())]
+    /// Whatever happens, no attempt is started twice, tokens grow, and once there is peace every occurrence has run or was
+    /// skipped.
+    #[test]
+    fn nothing_is_started_twice_and_nothing_vanishes(fates in fates()) {
+        let mut cluster = Cluster::led(3, "10:00:00", jobs_of_all_kinds());
+        for fate in fates {
+            befall(&mut cluster, fate);
+        }
+        cluster.make_peace();
+        for _ in 0..40 {
+            cluster.run_for(200 * MS);
+            for node in 0..3 {
+                while cluster.end_one(node, Exit::Code(0)) {}
+            }
+        }
+        let until = cluster.now.wall;
+        for job in jobs_of_all_kinds() {
+            let recorded = cluster.recorded(&job.name);
+            let first = at("10:00:01").as_second();
+            for second in first..until.as_second() {
+                let at = jiff::Timestamp::from_second(second).unwrap();
+                prop_assert_eq!(recorded.get(&at), Some(&1), "{} at {}", job.name, at);
+            }
+        }
+        let old = cluster.ledger.running.values().filter(|(record, _)| {
+            let age = until.duration_since(record.scheduled_at);
+            record.state == RunState::Placed && age > jiff::SignedDuration::from_secs(3)
+        });
+        prop_assert_eq!(old.count(), 0, "nothing waits in vain");
+    }
+}
