@@ -32,6 +32,7 @@ pub mod logs;
 pub mod man;
 pub mod next;
 pub mod node_args;
+mod nodes;
 pub mod pause;
 mod progress;
 pub mod recount;
@@ -68,7 +69,7 @@ use cronkeeper_cluster::solo::{SoloError, StillAlive};
 use cronkeeper_cluster::state_dir::StateDirError;
 use cronkeeper_core::election::Failure;
 use cronkeeper_core::event_loop::Stopped;
-use cronkeeper_core::job::JobName;
+use cronkeeper_core::job::{JobName, MOST_LABELS};
 use cronkeeper_core::schedule::ScheduleError;
 
 /// Path of the jobs file without `--jobs`.
@@ -186,6 +187,8 @@ pub enum Error {
     /// `--cluster` without a service.
     #[error("no service is named")]
     NoService,
+    #[error("{given} labels are given; a node has at most {MOST_LABELS}")]
+    TooManyLabels { given: usize },
     /// The text names no value, which may be a password.
     #[error("`{option}` ({variable}) cannot be used: {why}")]
     ServiceSettings { option: &'static str, variable: &'static str, why: String },
@@ -273,6 +276,11 @@ pub enum Command {
     /// attention. The ledger is the cluster's record of runs and occurrences, in ZooKeeper; a LEDGER line says that this
     /// node cannot read it now. Times are UTC.
     Status(status::StatusArgs),
+    /// Show the nodes, with their labels and what the leader has placed on them
+    ///
+    /// RUNS: the runs that have a process there; PLACED: those that the node has not accepted yet. A job with `run_on: any`
+    /// runs on a node that has the labels it asks for, in proportion to WEIGHT.
+    Nodes(nodes::NodesArgs),
     /// Show runs and skips, newest first
     History(history::HistoryArgs),
     /// Show the output of a run, whichever node it is on
@@ -385,6 +393,7 @@ fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
         Command::Check(args) => return args.run(io),
         Command::Next(args) => args.run(io),
         Command::Status(args) => return status::run(&args, io.out).map_err(Error::from),
+        Command::Nodes(args) => args.run(io),
         Command::History(args) => return args.run(io).map_err(Error::from),
         Command::Logs(args) => return args.run(io),
         Command::Trigger(args) => return args.run(io),

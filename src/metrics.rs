@@ -18,7 +18,7 @@ mod exposition;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-pub use self::counts::{Counts, Histogram, JobCounts};
+pub use self::counts::{Counts, Histogram, JobCounts, PlacingCounts};
 pub use self::exposition::{Format, Scrape};
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::coordination::Request;

@@ -7,6 +7,7 @@ mod completion;
 mod history;
 mod in_order;
 mod jobs;
+mod nodes;
 pub mod outline;
 #[cfg(test)]
 pub(crate) mod sample;
@@ -19,10 +20,11 @@ use serde::{Deserialize, Serialize};
 pub use self::history::{EndedRun, HistoryEntry, Skipped, ending_details};
 pub(crate) use self::in_order::InOrder;
 pub use self::jobs::{AlarmStatus, JobStatus, LastRun, RecordedEnds, RunStatus};
+pub use self::nodes::NodeStatus;
 pub use self::outline::WITHHELD;
 
 use crate::warden::cgroup::hierarchy::Cgroups;
-use cronkeeper_core::election::{Member, Worth};
+use cronkeeper_core::election::{Member, Place, Worth};
 use cronkeeper_core::job::Digest;
 use cronkeeper_core::run::Drain;
 use cronkeeper_core::term::{CandidateName, FencingToken, NodeName, SessionId};
@@ -77,6 +79,9 @@ pub struct Status {
     /// The nodes that operators have drained, alive or not, each with who did it, when and why.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub drained: BTreeMap<NodeName, Drain>,
+    /// The nodes as places to run jobs that the leader places, alive or not.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub places: BTreeMap<NodeName, Place>,
     /// The nodes whose jobs or time zone data differ from the leader's.
     pub drift: Vec<NodeName>,
     /// Why the ledger could not be read. What it would have added is missing then, or is what the node last knew.

@@ -128,6 +128,7 @@ fn exit(error: &Error) -> Exit {
         | Error::Schedule { .. }
         | Error::ServiceSettings { .. }
         | Error::NoService
+        | Error::TooManyLabels { .. }
         | Error::TimeZone(_)
         | Error::HashedWithoutName
         | Error::SeveralNames
@@ -193,6 +194,7 @@ fn hint(error: &Error) -> Option<String> {
             "set CRONKEEPER_ZOOKEEPER, CRONKEEPER_POSTGRES, CRONKEEPER_ETCD or CRONKEEPER_REDIS in the environment file, by default \
              /etc/cronkeeper/cronkeeper.env"
         }
+        Error::TooManyLabels { .. } => "give a node those that jobs ask for in `run_where`",
         Error::NodeName(_) => "name it with `--node NAME` or CRONKEEPER_NODE",
         Error::Ask(AskFailure::Ask(AskError::NoDaemon(_))) => {
             "is `cronkeeper run` running here? `--runtime-dir` names the directory of its socket"

@@ -133,6 +133,16 @@ pub const GUIDES: &[Guide] = &[
         see_also: &["cronkeeper-history(8)", "cronkeeper-logs(8)"],
     },
     Guide {
+        command: "nodes",
+        examples: &[
+            ("cronkeeper nodes", "The labels of each node, and how many runs it has"),
+            ("cronkeeper nodes --json", "The same for programs"),
+        ],
+        exits: &[FINE, REFUSED, USAGE, NO_NODE],
+        files: &[SOCKET],
+        see_also: &["cronkeeper-status(8)", "cronkeeper-drain(8)", "jobs.yaml(5)"],
+    },
+    Guide {
         command: "history",
         examples: &[
             ("cronkeeper history", "The last 20 runs and skips"),

@@ -102,7 +102,9 @@ fn effect(state: RunState, force: bool) -> &'static str {
         RunState::CutOff if !force => "is cut off: its node ends it once it is back; --force abandons it now",
         RunState::CutOff => "is being abandoned",
         RunState::Running => "is being stopped",
-        RunState::Queued | RunState::Retrying | RunState::Unstarted => "ends without another attempt",
+        RunState::Queued | RunState::Placed | RunState::Retrying | RunState::Unstarted => {
+            "ends without another attempt"
+        }
     }
 }
 

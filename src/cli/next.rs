@@ -14,7 +14,7 @@ use super::{Error, Io, json};
 use crate::api::client::Client;
 use crate::api::next::{Coming, ComingOccurrence, LeftOut, LeftOutInstant, NoOccurrence, all_left_out, steps};
 use cronkeeper_core::escape;
-use cronkeeper_core::job::{Job, JobName};
+use cronkeeper_core::job::{Job, JobName, Requirement, RunOn};
 use cronkeeper_core::schedule::{Dst, Schedule};
 
 #[derive(Debug, clap::Args)]
@@ -127,6 +127,10 @@ impl Args {
     fn of_jobs(&self, from: Timestamp, io: &mut Io<'_>) -> Result<Vec<Occurrence>, Error> {
         let mut occurrences = Vec::new();
         for job in self.selected()? {
+            // With many jobs it would hide the others' lines.
+            if let Some(place) = place(&job).filter(|_| !self.names.is_empty() && !self.json) {
+                writeln!(io.err, "job `{}` runs {place}", job.name)?;
+            }
             if !job.enabled {
                 writeln!(io.err, "job `{}` is disabled, so it has no occurrences", job.name)?;
                 continue;
@@ -190,6 +194,17 @@ impl Args {
 /// True if a field has an `H`. No name of a month or weekday begins with one.
 fn is_hashed(expression: &str) -> bool {
     expression.split(|c: char| c.is_whitespace() || c == ',').any(|item| item.starts_with('H'))
+}
+
+/// Where a job runs, unless that is the leader: `on any node with gpu and zone=eu`.
+fn place(job: &Job) -> Option<String> {
+    let parts: Vec<String> = job.run_where.0.iter().map(Requirement::in_words).collect();
+    let which = if parts.is_empty() { String::new() } else { format!(" {}", parts.join(" and ")) };
+    match job.run_on {
+        RunOn::Leader => None,
+        RunOn::Any => Some(format!("on any node{which}")),
+        RunOn::Every => Some(format!("on every node{which}")),
+    }
 }
 
 /// Lists the upstreams of a job: `` `extract` (success) and `clean` (always) ``.
@@ -361,6 +376,23 @@ mod tests {
             (exit, err.as_str()),
             (Exit::Usage, "cronkeeper: there is no job `erly`\nhint: did you mean `early`?\n")
         );
+    }
+
+    #[test]
+    fn a_job_that_is_placed_says_where_it_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jobs.yaml");
+        let text = "jobs: {video: {schedule: '@daily', command: x, run_on: any, run_where: [gpu, zone=eu, '!old']}, \
+                    thumbs: {schedule: '@daily', command: x, run_on: any}, plain: {schedule: '@daily', command: x}}";
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let said = |names: &[&str]| {
+            let line = ["next", "--jobs", path.to_str().unwrap(), "--from", FROM];
+            typed(&[&line[..], names].concat(), &[]).2
+        };
+        assert_eq!(said(&["video"]), "job `video` runs on any node with gpu and with zone=eu and without old\n");
+        assert_eq!(said(&["thumbs", "plain"]), "job `thumbs` runs on any node\n");
+        assert_eq!(said(&[]), "");
     }
 
     #[test]

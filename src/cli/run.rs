@@ -7,6 +7,7 @@
 mod backend;
 mod hooks;
 mod listeners;
+mod place;
 pub(super) mod start_jobs;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,6 +51,7 @@ use cronkeeper_cluster::state_dir::StateDir;
 use cronkeeper_core::clock::system::{self, SystemClock};
 use cronkeeper_core::clock::{Clock as _, Uptime};
 use cronkeeper_core::duration;
+use cronkeeper_core::election::Place;
 use cronkeeper_core::engine::Engine;
 use cronkeeper_core::event_loop::{self, EventLoop, Stopped};
 use cronkeeper_core::log_event::{self, TARGET};
@@ -100,6 +102,8 @@ pub struct Args {
     /// Priority of this node as leader: the node with the highest priority takes over once it is fit to lead
     #[arg(long, value_name = "N", env = "CRONKEEPER_PRIORITY", default_value_t)]
     priority: u32,
+    #[command(flatten)]
+    place: place::Args,
     /// Format of log lines [default: journald if stderr is the journal, else text]
     #[arg(long, value_name = "FORMAT", env = "CRONKEEPER_LOG_FORMAT", value_enum)]
     log_format: Option<Format>,
@@ -142,6 +146,7 @@ fn history_retention(text: &str) -> Result<HistoryRetention, String> {
 /// Validated settings, before anything is started.
 struct Startup {
     node: NodeName,
+    place: Place,
     state_dir: PathBuf,
     runtime_dir: PathBuf,
     jobs: StartJobs,
@@ -193,13 +198,14 @@ impl Args {
         }
         // Wrong usage comes before what is wrong with files.
         self.node.named()?;
+        let place = self.place.place()?;
         let node = self.node.node()?;
         let (network, peers) = (self.listen.network(&node)?, self.listen.peers()?);
         let directories = self.node.directories(self.runtime_dir.as_deref());
         directories.check()?;
         let (state_dir, runtime_dir) = (directories.state_dir().to_owned(), directories.named_or_state().to_owned());
         let jobs = StartJobs::load(&self.jobs, &state_dir, self.strict)?;
-        Ok(Startup { node, state_dir, runtime_dir, jobs, network, peers })
+        Ok(Startup { node, place, state_dir, runtime_dir, jobs, network, peers })
     }
 
     /// Serves until the daemon ends; `tcp_runtime` serves the clients on TCP.
@@ -212,7 +218,7 @@ impl Args {
         (output, kept): (OutputQueue, Option<Reader>),
         tcp_runtime: Option<Handle>,
     ) -> Result<(), Error> {
-        let Startup { node, state_dir, runtime_dir, jobs, network, peers } = startup;
+        let Startup { node, place, state_dir, runtime_dir, jobs, network, peers } = startup;
         let StartJobs { loaded: jobs, started_with, rejected } = jobs;
         let signals = signals::catch().map_err(|source| Error::System { what: "signals cannot be caught", source })?;
         let mut notifier =
@@ -244,6 +250,8 @@ impl Args {
         }
         let random = || uuid::Uuid::new_v4().as_u64_pair().0;
         let engine = Engine::new(node.clone(), jobs.set.clone()).with_priority(self.priority).with_random(random);
+        // Without a cluster there is one place, where the leader runs everything.
+        let engine = if self.node.is_in_cluster() { engine.with_place(place) } else { engine };
         let (status, seen) = watch::channel(Arc::new(view.status(now, &engine)));
         let (led, last_led) = watch::channel(None);
         let (leased, lease) = watch::channel(None);

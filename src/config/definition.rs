@@ -149,6 +149,8 @@ fn texts(job: &Job) -> Vec<(String, String)> {
         retries,
         overlap,
         concurrency_group,
+        run_on,
+        run_where,
         lock,
         misfire,
         misfire_window,
@@ -191,6 +193,8 @@ fn texts(job: &Job) -> Vec<(String, String)> {
     add("overlap", word(words::OVERLAP, *overlap));
     add("concurrency_group.name", concurrency_group.as_ref().map(|group| group.name.clone()));
     add("concurrency_group.limit", text(concurrency_group.as_ref().map(|group| group.limit)));
+    add("run_on", word(words::RUN_ON, *run_on));
+    add("run_where", (!run_where.is_empty()).then(|| texts_of(&run_where.0)));
     add("lock", (!lock.is_empty()).then(|| texts_of(lock)));
     add("misfire", word(words::MISFIRE, *misfire));
     add("misfire_window", misfire_window.map(duration::format));
@@ -264,6 +268,13 @@ mod tests {
         assert_eq!((value("retries.limit"), value("retries.delay")), (Some("3"), None));
         assert_eq!((value("lock"), value("on_lease_end")), (Some("[\"/locks/a\"]"), Some("kill")));
         assert_eq!((value("timeout"), value("on_failure")), (Some("1m30s"), Some("[\"page\",\"me\"]")));
+    }
+
+    #[test]
+    fn where_a_job_runs_is_shown_unless_it_is_the_leader() {
+        let keys = definition("run_on: any, run_where: [gpu, zone=eu, '!old']", "s").keys;
+        assert_eq!((keys["run_on"].as_str(), keys["run_where"].as_str()), ("any", "[\"gpu\",\"zone=eu\",\"!old\"]"));
+        assert!(!definition("run_on: leader", "s").keys.contains_key("run_on"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::syntax::{is_command, is_odd_space};
 use cronkeeper_core::suggest::nearest;
 
 /// Names that people expect, by the key that is meant. In lower case, with `_` for `-`.
-const SYNONYMS: [(&str, &[&str]); 24] = [
+const SYNONYMS: [(&str, &[&str]); 26] = [
     ("description", &["comment", "desc", "title", "summary"]),
     ("schedule", &["at", "cron", "cron_expression", "every", "expression", "interval", "oncalendar", "time", "when"]),
     ("after", &["dependencies", "depends", "depends_on", "needs", "requires", "upstream", "upstreams", "wants"]),
@@ -31,6 +31,11 @@ const SYNONYMS: [(&str, &[&str]); 24] = [
     ("retries", &["attempts", "max_retries", "retry"]),
     ("overlap", &["allow_concurrent", "concurrency_policy", "concurrencypolicy"]),
     ("misfire", &["anacron", "backfill", "catch_up", "catchup", "persistent"]),
+    ("run_on", &["runs_on", "placement"]),
+    (
+        "run_where",
+        &["affinity", "constraint", "constraints", "label", "labels", "node_selector", "nodeselector", "tags"],
+    ),
     ("lock", &["flock", "locks", "mutex"]),
 ];
 
@@ -42,7 +47,11 @@ const INSTEAD: [(&str, &[&str]); 4] = [
     ),
     ("the job's name is its key: write `NAME:` above its keys", &["id", "job", "name"]),
     ("write `enabled: false` for a job that is not to run", &["disable", "disabled", "suspend", "suspended"]),
-    ("all jobs run on the node that leads", &["host", "hosts", "node", "nodes", "run_on", "server"]),
+    (
+        "a job runs on the node that leads, or with `run_on: any` on any node that has the labels in `run_where`; each \
+         node has the label `node=NAME`",
+        &["host", "hosts", "node", "nodes", "server", "servers"],
+    ),
 ];
 
 /// The key that is meant by an unknown one, if it can be guessed.

@@ -24,7 +24,7 @@ use cronkeeper_core::duration;
 use cronkeeper_core::environment_file::EnvironmentFile;
 use cronkeeper_core::job::{
     AlarmLimits, CommandLine, Due, Group, HISTORY_LIMIT, Hook, Hooks, Interrupted, Job, JobName, LEAST_HISTORY_LIMIT,
-    Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs, Splay,
+    Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs, RunOn, RunWhere, Splay,
 };
 use cronkeeper_core::lock::LockPath;
 use cronkeeper_core::schedule::Dst;
@@ -217,6 +217,15 @@ job_keys! {
     /// A group of jobs that share a limit of concurrent runs.
     concurrency_group: Form::Fields(GROUP), Fields => Group,
         |c, key, given| c.group(given), merged => Option<Group>;
+    /// Where the job runs: on the node that leads (`leader`, default), or on any node that fits, chosen by the leader
+    /// (`any`).
+    run_on: Form::Words(words::OF_RUN_ON), String => RunOn,
+        |c, key, given| c.word(key, given, words::RUN_ON),
+        or_default => RunOn;
+    /// What a node must be, with `run_on: any`: a label of it (`gpu`, `zone=eu`), or one that it must not have (`"!old"`).
+    /// With several, all must hold. Default: nothing. That of the defaults counts only for jobs with `run_on: any`.
+    run_where: Form::TextOrTexts, TextOrTexts => RunWhere,
+        |c, key, given| c.run_where(key, given), or_default => RunWhere;
     /// Paths of locks. Each attempt begins only while it holds all of them.
     lock: Form::TextOrTexts, TextOrTexts => Vec<LockPath>,
         |c, key, given| c.value(key, given, values::locks), or_default => Vec<LockPath>;
@@ -347,8 +356,9 @@ pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
         retries: values.retries,
         overlap: values.overlap,
         concurrency_group: values.concurrency_group,
-        run_on: RunOn::Leader,
-        run_where: RunWhere::default(),
+        // That of the defaults is for those jobs of the file that are placed.
+        run_where: if values.run_on.is_placed() { values.run_where } else { RunWhere::default() },
+        run_on: values.run_on,
         misfire: values.misfire,
         misfire_window: values.misfire_window,
         misfire_limit: values.misfire_limit,

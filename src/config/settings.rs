@@ -18,7 +18,7 @@ use super::spanned::{Fault, MapEntry, Node, Position};
 use super::values;
 use cronkeeper_core::duration;
 use cronkeeper_core::environment_file::is_variable_name;
-use cronkeeper_core::job::{CommandLine, Condition, Group, JobName, Retries};
+use cronkeeper_core::job::{CommandLine, Condition, Group, JobName, Retries, RunWhere};
 use cronkeeper_core::schedule::{DatesFile, Dst, Schedule};
 
 /// The given keys of `retries`.
@@ -166,6 +166,28 @@ impl<'a> ValueChecker<'a> {
             TextOrTexts::Texts(argv) => self.argv(key, argv),
             TextOrTexts::Text(program) => self.value(key, Some(Some(program)), values::shell),
         }
+    }
+
+    /// What a job asks of its nodes. Each part that is wrong is reported at its place.
+    pub fn run_where(&mut self, key: &str, given: Given<TextOrTexts>) -> Given<RunWhere> {
+        let Some(Some(parts)) = given else { return given.map(|_| None) };
+        let texts = match parts {
+            TextOrTexts::Text(text) => vec![text],
+            TextOrTexts::Texts(texts) => texts,
+        };
+        if texts.len() > values::MOST_REQUIREMENTS {
+            self.fault(self.position(key), key, format!("a job has at most {} of them", values::MOST_REQUIREMENTS));
+            return None;
+        }
+        let mut found = Vec::new();
+        for (index, text) in texts.iter().enumerate() {
+            match values::requirement(text) {
+                Ok(requirement) if found.contains(&requirement) => {}
+                Ok(requirement) => found.push(requirement),
+                Err(why) => self.fault(self.item_position(key, index), key, why),
+            }
+        }
+        Some(Some(RunWhere(found)))
     }
 
     fn argv(&mut self, key: &str, argv: Vec<String>) -> Given<Vec<String>> {

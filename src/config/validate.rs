@@ -171,6 +171,7 @@ impl FileCheck<'_> {
             .map_err(|error| self.fault(entry.at, error.to_string().replace(&entry.key, &shown(&entry.key))))
             .ok();
         self.contradictions(&title, &own, defaults);
+        self.useless_run_where(&title, &own, defaults);
         self.on_this_host(&title, &own, defaults);
         let values = Merged::of(&own.settings, &defaults.settings);
         self.contradictory_secrets(&title, &own, &values);
@@ -224,6 +225,17 @@ impl FileCheck<'_> {
             "`on_lease_end: keep` with {why}, so this one must be killed; leave `on_lease_end` out or write `kill`"
         );
         self.fault(at.unwrap_or(Position::START), format!("{title}: {message}"));
+    }
+
+    /// A job that says which nodes it runs on, and runs on the leader all the same, is a mistake. That of the defaults is
+    /// for the jobs that are placed.
+    fn useless_run_where(&mut self, title: &str, own: &LocatedSettings, defaults: &LocatedSettings) {
+        let run_on = merged(&own.settings.run_on, &defaults.settings.run_on).unwrap_or_default();
+        let asks = own.settings.run_where.as_ref().is_some_and(|own| own.as_ref().is_some_and(|own| !own.is_empty()));
+        if let Some(at) = own.position("run_where").filter(|_| asks && !run_on.is_placed()) {
+            let why = "the job runs on the node that leads, whatever its labels; write `run_on: any` too";
+            self.fault(at, format!("{title}: `run_where` with `run_on: leader`: {why}"));
+        }
     }
 
     /// Checks `secrets` as merged: their number, and that neither `environment` nor a trigger sets their variables too.

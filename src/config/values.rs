@@ -11,12 +11,15 @@ use super::raw::TextOrTexts;
 use super::schema::{shown, shown_key};
 use cronkeeper_core::duration;
 use cronkeeper_core::environment_file::{EnvironmentFile, LONGEST_STRING, is_variable_name};
-use cronkeeper_core::job::{CommandLine, JobName};
+use cronkeeper_core::job::{CommandLine, JobName, MOST_LABELS, Requirement};
 use cronkeeper_core::lock::LockPath;
 use cronkeeper_core::run::Parameters;
 
 /// Maximum number of locks of a job: they are created in one transaction.
 const MOST_LOCKS: usize = 100;
+
+/// Maximum number of parts of a job's `run_where`: a node has at most as many labels.
+pub(super) const MOST_REQUIREMENTS: usize = MOST_LABELS;
 
 /// Maximum number of environment files of a job.
 const MOST_FILES: usize = 32;
@@ -49,6 +52,15 @@ pub(super) fn locks(value: TextOrTexts) -> Result<Vec<LockPath>, String> {
         }
     }
     Ok(paths)
+}
+
+/// A part of a `run_where`.
+pub(super) fn requirement(text: &str) -> Result<Requirement, String> {
+    let are_several = text.trim() != text || text.contains(',');
+    Requirement::parse(text).map_err(|why| {
+        let hint = if are_several { "; several labels are a list, without spaces in them" } else { "" };
+        format!("{why}{hint}")
+    })
 }
 
 /// The names of the variables that a trigger may set, each once.

@@ -312,6 +312,9 @@ pub struct Queue {
     /// The nodes that operators have drained, alive or not.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub drained: BTreeMap<NodeName, Drain>,
+    /// The places that the cluster knows, alive or not.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub places: BTreeMap<NodeName, Place>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -60,6 +60,8 @@ events! {
     ZONES_DRIFT_ENDED "zones.drift_ended" "the other node has the same time zone data again" [other];
     MEMBER_GONE "member.gone" "another node is gone" [other, reason, last_seen];
     MEMBER_BACK "member.back" "another node is back" [other, gone_since];
+    NODE_SUSPECT "node.suspect" "another node does not accept in time what is placed there; others get runs first"
+        [other];
     ELECTION_JOINED "election.joined" "the node joined the queue" [candidate];
     ELECTION_FOLLOWING "election.following" "the node is waiting behind its predecessor in the queue"
         [candidate, predecessor, predecessor_node, leader_node];
@@ -95,6 +97,10 @@ events! {
         [job, run, outcome, mark, found, path, revision, until];
     CLOCK_STEPPED "clock.stepped" "the system clock was stepped" [by_ms];
     CLOCK_SKEWED "clock.skewed" "the node's clock differs from the coordination service's clock" [by_ms];
+    RUN_PLACED "run.placed" "the leader placed an attempt of a run on a node" [job, run, attempt, to];
+    RUN_REFUSED "run.refused" "the node refused a run that the leader had placed on it" [job, run, reason];
+    RUN_MOVED "run.moved" "the leader took a run back that its node had not accepted" [job, run, from, to, reason];
+    RUN_UNPLACED "run.unplaced" "a run waits because no node can take it" [job, run, why];
     RUN_STARTED "run.started" "a run started"
         [job, run, scheduled_at, attempt, token, pid, started_at, lateness_ms];
     RUN_OUTPUT "run.output" "a run wrote a line of output" [job, run, stream, line];
@@ -127,6 +133,8 @@ events! {
         [job, since, until];
     JOB_MARK_AHEAD "job.mark_ahead" "the job's last scheduled time is in the future" [job];
     JOB_RECOUNTED "job.recounted" "the job is counted from now on again, as an operator asked" [job, by, from, listed];
+    JOB_UNPLACEABLE "job.unplaceable" "no node can run the job" [job, why];
+    JOB_PLACEABLE "job.placeable" "a node can run the job again" [job];
     ALARM_LATE "alarm.late" "a run did not start in time" [job, run, since, after_ms];
     ALARM_LONG "alarm.long" "a run takes longer than it should" [job, run, since, after_ms];
     ALARM_STALE "alarm.stale" "the job has not succeeded for too long" [job, since, after_ms];

@@ -9,6 +9,7 @@ mod jobs;
 mod names;
 mod others;
 mod outage;
+mod placing;
 mod standing;
 
 use std::time::Duration;
@@ -80,6 +81,7 @@ pub(super) fn election(fact: &Election) {
         | Election::Over { .. }
         | Election::Lease { .. }
         | Election::Members(_)
+        | Election::Places(_)
         | Election::NotTransferred { .. }
         | Election::Left => {}
     }
@@ -133,6 +135,13 @@ pub(super) fn report(report: &Report) {
             let (token, took_ms) = (token.0, millis(*took));
             info!(target: TARGET, event = log_event::TAKEOVER_DONE, token, settled, cut_off, missed, took_ms);
         }
+        Report::Placed { .. }
+        | Report::Refused { .. }
+        | Report::Moved { .. }
+        | Report::Unplaced { .. }
+        | Report::Unplaceable { .. }
+        | Report::Placeable { .. }
+        | Report::Suspect { .. } => placing::news(report),
         Report::Started { run, attempt, token, pid, started_at, lateness } => info!(
             target: TARGET,
             event = log_event::RUN_STARTED,

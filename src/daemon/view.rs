@@ -20,7 +20,7 @@ use crate::status::{
     RunStatus, Session, Status,
 };
 use cronkeeper_core::clock::{Now, Uptime};
-use cronkeeper_core::election::{Event as Election, Member, Published, Worth};
+use cronkeeper_core::election::{Event as Election, Member, Place, Published, Worth};
 use cronkeeper_core::engine::{Engine, Report};
 use cronkeeper_core::job::{JobName, JobSet};
 use cronkeeper_core::ledger::LastEnd;
@@ -71,6 +71,8 @@ pub struct View {
     last: BTreeMap<JobName, LastRun>,
     /// Who drained this node, when and why; absent while it is not drained.
     drained: Option<Drain>,
+    /// The places that the cluster knows, as this node has read them as the leader.
+    places: BTreeMap<NodeName, Place>,
     /// The differences that were already reported.
     drifting: Vec<Drift>,
     next_times: NextTimes,
@@ -107,6 +109,7 @@ impl View {
             surveyed_in: None,
             last: BTreeMap::new(),
             drained: None,
+            places: BTreeMap::new(),
             drifting: Vec::new(),
             next_times: NextTimes::default(),
         }
@@ -247,6 +250,7 @@ impl View {
             Election::Damaged { all, .. } => self.damaged.clone_from(all),
             Election::Failed(failure) => self.awaiting = Some(failure.to_string()),
             Election::Wanted(wanted) => self.drained.clone_from(&wanted.drained),
+            Election::Places(places) => self.places.clone_from(places),
             Election::Members(members) => return self.compare(now, members, jobs),
             Election::Left | Election::NotTransferred { .. } | Election::Time(_) => {}
         }
@@ -372,6 +376,7 @@ impl View {
             members_at: self.members.read_at,
             missing: self.members.missing.clone(),
             drained: self.drained.iter().map(|drain| (self.node.clone(), drain.clone())).collect(),
+            places: self.places.clone(),
             drift: self.differing(),
             unread: None,
             read_at: None,

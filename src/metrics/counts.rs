@@ -8,7 +8,10 @@ use jiff::Timestamp;
 use cronkeeper_core::engine::Report;
 use cronkeeper_core::job::{JobName, JobSet};
 use cronkeeper_core::run::{Outcome, RunEnd};
+use cronkeeper_core::term::NodeName;
 
+/// Most nodes of which the placed attempts are counted. There are as many series.
+const MOST_NODES: usize = 1_000;
 /// Seconds from when a run is due to its start: milliseconds if all is well, minutes after a failover.
 const LATENESS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3_600.0, f64::INFINITY];
@@ -45,7 +48,33 @@ pub struct Counts {
     pub durations: Histogram,
     /// How long commits took.
     pub commits: Histogram,
+    pub placing: PlacingCounts,
     pub jobs: BTreeMap<JobName, JobCounts>,
+}
+
+/// What this node, as leader, placed on nodes, and what it refused itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PlacingCounts {
+    /// Attempts placed, by node; at most [`MOST_NODES`] nodes.
+    pub placed: BTreeMap<NodeName, u64>,
+    /// Attempts that were taken back, by reason.
+    pub moves: BTreeMap<&'static str, u64>,
+    /// Attempts that this node refused, by reason.
+    pub refusals: BTreeMap<&'static str, u64>,
+}
+
+impl PlacingCounts {
+    fn placed(&mut self, node: NodeName, count: u64) {
+        if self.placed.len() < MOST_NODES || self.placed.contains_key(&node) {
+            *self.placed.entry(node).or_default() += count;
+        }
+    }
+
+    fn merge(&mut self, more: Self) {
+        more.placed.into_iter().for_each(|(node, count)| self.placed(node, count));
+        more.moves.into_iter().for_each(|(reason, count)| *self.moves.entry(reason).or_default() += count);
+        more.refusals.into_iter().for_each(|(reason, count)| *self.refusals.entry(reason).or_default() += count);
+    }
 }
 
 /// The counters of a job.
@@ -55,6 +84,8 @@ pub struct JobCounts {
     pub outcomes: BTreeMap<&'static str, u64>,
     /// Number of skipped occurrences by reason.
     pub skips: BTreeMap<&'static str, u64>,
+    /// Number of runs that had to wait for a node.
+    pub unplaced: u64,
     /// When a run of the job last succeeded.
     pub last_success: Option<Timestamp>,
 }
@@ -66,6 +97,7 @@ impl Default for Counts {
             lateness: Histogram::new(LATENESS),
             durations: Histogram::new(DURATIONS),
             commits: Histogram::new(COMMITS),
+            placing: PlacingCounts::default(),
             jobs: BTreeMap::new(),
         }
     }
@@ -83,6 +115,10 @@ impl Counts {
                     *job.skips.entry(skip.reason.as_str()).or_default() += count;
                 }
             }
+            Report::Placed { to, .. } => self.placing.placed(to.clone(), 1),
+            Report::Moved { reason, .. } => *self.placing.moves.entry(reason).or_default() += 1,
+            Report::Refused { reason, .. } => *self.placing.refusals.entry(reason.as_str()).or_default() += 1,
+            Report::Unplaced { run, .. } => self.job(run.job(), jobs).into_iter().for_each(|job| job.unplaced += 1),
             _ => {}
         }
     }
@@ -112,10 +148,12 @@ impl Counts {
         self.lateness.merge(&more.lateness);
         self.durations.merge(&more.durations);
         self.commits.merge(&more.commits);
+        self.placing.merge(more.placing);
         for (name, more) in more.jobs {
             let job = self.jobs.entry(name).or_default();
             more.outcomes.into_iter().for_each(|(outcome, count)| *job.outcomes.entry(outcome).or_default() += count);
             more.skips.into_iter().for_each(|(reason, count)| *job.skips.entry(reason).or_default() += count);
+            job.unplaced += more.unplaced;
             job.last_success = more.last_success.or(job.last_success);
         }
     }
@@ -180,6 +218,24 @@ mod tests {
         let mut both = histogram.clone();
         both.merge(&histogram);
         assert_eq!((both.count(), both.sum()), (10, 2.0 * histogram.sum()));
+    }
+
+    #[test]
+    fn what_is_placed_is_counted_for_a_limited_number_of_nodes() {
+        let jobs = crate::config::parse("jobs.yaml", b"jobs: {load: {schedule: '@daily', command: x}}").unwrap().0;
+        let run = crate::test_records::record("load", 60, "0x1").id();
+        let mut counts = Counts::default();
+        for node in 0..2 * MOST_NODES {
+            let to = NodeName::new(&format!("host-{node}"));
+            counts.add(&Report::Placed { run: run.clone(), attempt: 1, to }, &jobs);
+        }
+        counts.add(&Report::Unplaced { run: run.clone(), why: "no node has gpu".into() }, &jobs);
+        counts.add(&Report::Moved { run, from: NodeName::new("a"), to: None, reason: "overdue" }, &jobs);
+        let mut both = counts.clone();
+        both.merge(counts);
+        assert_eq!((both.placing.placed.len(), both.placing.moves["overdue"]), (MOST_NODES, 2));
+        assert!(both.placing.placed.values().all(|&placed| placed == 2));
+        assert_eq!(both.jobs.values().map(|job| job.unplaced).sum::<u64>(), 2);
     }
 
     #[test]

@@ -174,7 +174,22 @@ impl Scrape {
         families.histogram("run_duration_seconds", "Duration of the last attempt of a run", durations)?;
         families.histogram("commit_duration_seconds", "From the request of a ledger write to its answer", commits)?;
         families.counters("runs", "Runs that ended", "outcome", self.counted(|job| &job.outcomes))?;
-        families.counters("runs_skipped", "Occurrences that were skipped", "reason", self.counted(|job| &job.skips))
+        families.counters("runs_skipped", "Occurrences that were skipped", "reason", self.counted(|job| &job.skips))?;
+        self.placing(families)
+    }
+
+    fn placing(&self, families: &mut Families<'_>) -> fmt::Result {
+        let Counts { placing, jobs, .. } = &self.counts;
+        let placed = placing.placed.iter().map(|(node, count)| (node.as_str(), *count));
+        families.counter_by("placed", "Attempts that the node, as leader, placed on a node", "node", placed)?;
+        let by_reason = |(reason, count): (&&'static str, &u64)| (*reason, *count);
+        let help = "Placed attempts that the node, as leader, took back";
+        families.counter_by("moves", help, "reason", placing.moves.iter().map(by_reason))?;
+        let help = "Attempts that the node refused to run";
+        families.counter_by("refusals", help, "reason", placing.refusals.iter().map(by_reason))?;
+        let unplaced = jobs.iter().filter(|(_, job)| job.unplaced > 0);
+        let unplaced = unplaced.map(|(name, job)| (name.as_str(), job.unplaced));
+        families.counter_by("runs_unplaced", "Runs that had to wait for a node", "job", unplaced)
     }
 
     /// The counters of the jobs in use: job, value of the other label, count.
@@ -296,6 +311,21 @@ impl Families<'_> {
     fn counter(&mut self, name: &str, help: &str, count: u64) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         family.encode_counter::<NoLabelSet, _, u64>(&count, None)
+    }
+
+    /// A counter by one label.
+    fn counter_by<'l>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        series: impl Iterator<Item = (&'l str, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (value, count) in series {
+            family.encode_family(&[(label, value)])?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+        Ok(())
     }
 
     /// A counter by job and another label.

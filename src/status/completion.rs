@@ -39,6 +39,7 @@ impl Status {
             self.put_members(queue, read_at);
         }
         self.drained.clone_from(&queue.drained);
+        self.places.clone_from(&queue.places);
         // A node knows better whether it leads than a listing, which may be older, or show it first before it leads.
         if let (None, Some(first)) = (self.role.token, queue.candidates.first())
             && first.node.as_ref() != Some(&self.node)
@@ -59,6 +60,7 @@ impl Status {
         let own = std::mem::replace(&mut self.drained, queue.drained.clone());
         self.drained.remove(&self.node);
         self.drained.extend(own);
+        self.places.clone_from(&queue.places);
         let first = queue.candidates.first().and_then(|first| first.node.clone());
         // What the election has reported since counts more than what was read before.
         let is_newer = self.role.last_leader.as_ref().is_none_or(|last| last.unknown_since < read_at);

@@ -44,7 +44,8 @@ pub struct EndedRun {
     pub killed_by: Option<String>,
     /// The node that owned the run.
     pub node: NodeName,
-    /// The token of the term that began the last attempt.
+    /// The fencing token of the last attempt: that of the term that began it, or, of a job with `run_on: any`, of its
+    /// acceptance by the node.
     pub token: FencingToken,
     /// The number of the last attempt, from 1.
     pub attempt: u32,
@@ -177,6 +178,7 @@ impl From<RunEnd> for EndedRun {
         let triggered_for = end.run.trigger.as_ref().and_then(|trigger| trigger.scheduled_at);
         // A run may end by itself while a request to end it is on its way.
         let killed_by = end.run.kill.as_ref().filter(|_| end.outcome == Outcome::Killed).map(|kill| kill.by.clone());
+        let token = end.run.fencing_token();
         Self {
             run: end.run.id(),
             job: end.run.job,
@@ -186,7 +188,7 @@ impl From<RunEnd> for EndedRun {
             parameters: end.run.parameters.into(),
             killed_by,
             node: end.run.owner.node,
-            token: end.run.token,
+            token,
             attempt: end.run.attempt,
             begun_at: end.run.begun_at,
             started_at,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::job::{Alarm, JobName};
 use cronkeeper_core::ledger::{Last, LastEnd};
-use cronkeeper_core::run::{Outcome, Pause, RaisedAlarm, Reason, RunId, RunRecord, RunState, StandingAlarms};
+use cronkeeper_core::run::{Outcome, Pause, RaisedAlarm, Reason, Refusal, RunId, RunRecord, RunState, StandingAlarms};
 use cronkeeper_core::term::NodeName;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,6 +162,9 @@ pub struct RunStatus {
     /// True while the ledger has not confirmed that the attempt has begun: it has no process yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unconfirmed: bool,
+    /// The last refusal by a node on which the leader had placed the run, while no node has accepted it since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Refusal>,
 }
 
 impl RunStatus {
@@ -188,6 +191,11 @@ impl From<&RunRecord> for RunStatus {
             keep_until: record.keep_until,
             ended: None,
             unconfirmed: false,
+            refused: record
+                .placement
+                .as_ref()
+                .filter(|_| matches!(record.state, RunState::Placed | RunState::Unstarted | RunState::Queued))
+                .and_then(|placement| placement.refused.clone()),
         }
     }
 }

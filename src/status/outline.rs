@@ -10,7 +10,8 @@ use super::{
     Confinement, EndedRun, HistoryEntry, JobStatus, JobsFile, LastRun, MissingMember, QueuedCandidate, Role, RunStatus,
     Session, Skipped, Status,
 };
-use cronkeeper_core::election::{Member, Published, Worth};
+use cronkeeper_core::election::{Member, Place, Published, Worth};
+use cronkeeper_core::job::Labels;
 use cronkeeper_core::run::{Drain, Pause};
 
 /// Replaces a text that is left out.
@@ -56,6 +57,7 @@ impl Status {
             members_at,
             missing,
             drained,
+            places,
             drift,
             unread,
             read_at,
@@ -93,6 +95,8 @@ impl Status {
             members_at,
             missing: missing.into_iter().map(outlined_missing).collect(),
             drained: drained.into_iter().map(|(node, drain)| (node, outlined_drain(drain))).collect(),
+            // Labels are texts of the hosts' settings.
+            places: places.into_iter().map(|(node, place)| (node, Place { labels: Labels::new(), ..place })).collect(),
             drift,
             unread: unread.map(|_| withheld()),
             read_at,
@@ -163,8 +167,8 @@ fn outlined_drain(drain: Drain) -> Drain {
 }
 
 fn outlined_run(run: RunStatus) -> RunStatus {
-    let RunStatus { run, node, attempt, since, state, retry_at, keep_until, ended, unconfirmed } = run;
-    RunStatus { run, node, attempt, since, state, retry_at, keep_until, ended, unconfirmed }
+    let RunStatus { run, node, attempt, since, state, retry_at, keep_until, ended, unconfirmed, refused } = run;
+    RunStatus { run, node, attempt, since, state, retry_at, keep_until, ended, unconfirmed, refused }
 }
 
 fn outlined_last(last: LastRun) -> LastRun {
@@ -178,9 +182,9 @@ fn outlined_candidate(queued: QueuedCandidate) -> QueuedCandidate {
 }
 
 fn outlined_member(member: Member) -> Member {
-    let Member { v, node, host: _, pid: _, version, started_at, session_timeout_ms, published } = member;
+    let Member { v, node, host: _, pid: _, version, started_at, session_timeout_ms, published, session: _ } = member;
     let published = Published { listen: None, ..published };
-    Member { v, node, host: withheld(), pid: 0, version, started_at, session_timeout_ms, published }
+    Member { v, node, host: withheld(), pid: 0, version, started_at, session_timeout_ms, published, session: None }
 }
 
 fn outlined_missing(missing: MissingMember) -> MissingMember {

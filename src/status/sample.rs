@@ -1,13 +1,15 @@
 //! Sample statuses for tests: one of a healthy leader, one of a node that is cut off.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 
 use super::{
     Confinement, JobStatus, JobsFile, LastRun, LedgerPart, LimitedBy, NodeState, Role, RunStatus, Session, Status,
 };
-use cronkeeper_core::election::{Candidate, Member, Published, Queue};
-use cronkeeper_core::job::{Digest, JobName};
-use cronkeeper_core::run::{Outcome, RunId, RunState};
+use cronkeeper_core::election::{Candidate, Member, Place, Published, Queue};
+use cronkeeper_core::job::{Digest, JobName, Label};
+use cronkeeper_core::run::{Drain, Outcome, RunId, RunState};
 use cronkeeper_core::term::{CandidateName, FencingToken, NodeName, SessionId};
 
 pub(crate) fn at(text: &str) -> Timestamp {
@@ -32,13 +34,31 @@ pub(crate) fn queue() -> Queue {
         version: "0.1.0".into(),
         started_at: at("2026-11-18T03:00:00Z"),
         session_timeout_ms: None,
+        session: None,
         published: Published { digest: Digest::of(jobs.as_bytes()), tzdata: "2026b".into(), ..Published::default() },
     };
     Queue {
         candidates: vec![candidate(7, Some("host-a")), candidate(8, None), candidate(9, Some("host-b"))],
         members: vec![member("host-a", "new"), member("host-b", "old")],
         drained: Default::default(),
+        places: Default::default(),
     }
+}
+
+/// Three places, of which one is away.
+pub(crate) fn places() -> BTreeMap<NodeName, Place> {
+    let place = |labels: &[&str], weight| Place {
+        v: 1,
+        labels: labels.iter().map(|label| Label::parse_own(label).unwrap()).collect(),
+        weight,
+    };
+    let places = [("host-a", place(&["zone=eu", "gpu"], 8)), ("host-b", place(&[], 4)), ("host-c", place(&["db"], 0))];
+    places.map(|(node, place)| (NodeName::new(node), place)).into()
+}
+
+pub(crate) fn drained(node: &str) -> BTreeMap<NodeName, Drain> {
+    let drain = Drain { by: "alice".into(), at: at("2026-11-20T02:00:00Z"), reason: None };
+    [(NodeName::new(node), drain)].into()
 }
 
 pub(crate) fn leader() -> Status {
@@ -154,12 +174,14 @@ pub(crate) fn leader() -> Status {
             keep_until: Some(at("2026-11-20T03:00:59Z")),
             ended: None,
             unconfirmed: false,
+            refused: None,
         }],
         queue: Vec::new(),
         members: Vec::new(),
         members_at: None,
         missing: Vec::new(),
         drained: Default::default(),
+        places: Default::default(),
         drift: Vec::new(),
         unread: None,
         read_at: None,

@@ -49,6 +49,7 @@ pub(super) fn queue(status: &Status, may_act: bool) -> Markup {
                 @for (place, queued) in status.queue.iter().enumerate() { (entry(status, place, queued)) }
             }
             (outside(status))
+            (places(status))
             @if may_act { (handover(status)) }
         }
     }
@@ -117,6 +118,33 @@ fn outside(status: &Status) -> Markup {
                             " at the latest; it was last seen alive at " (words::time(seen, status.at)) " UTC"
                         }
                         "." }
+                }
+            }
+        }
+    }
+}
+
+/// The nodes as places to run jobs, if any is known.
+fn places(status: &Status) -> Markup {
+    let nodes = status.nodes();
+    html! {
+        @if !nodes.is_empty() {
+            details #places {
+                summary { "Where jobs run…" }
+                table {
+                    thead { tr { th { "Node" } th { "Labels" } th { "Weight" } th { "Runs" } th { "Placed" } th { "Notes" } } }
+                    tbody {
+                        @for node in &nodes {
+                            tr data-key={ "node-" (node.node) } {
+                                th scope="row" { (node.node) }
+                                td data-label="Labels" { (node.labels_in_words()) }
+                                td data-label="Weight" { (node.weight) }
+                                td data-label="Runs" { (node.running) }
+                                td data-label="Placed" { (node.placed) }
+                                td data-label="Notes" { (node.notes(|at| format!("away since {} UTC", stamp(at)))) }
+                            }
+                        }
+                    }
                 }
             }
         }

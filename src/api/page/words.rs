@@ -75,6 +75,7 @@ pub(super) fn run_state(state: RunState) -> &'static str {
     match state {
         RunState::Queued => "queued",
         RunState::Running => "running",
+        RunState::Placed => "placed there, waits for the node to accept it",
         RunState::Retrying => "waits for its next attempt",
         RunState::Unstarted => "not started yet",
         RunState::CutOff => "cut off from its node",

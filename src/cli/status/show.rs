@@ -7,6 +7,7 @@ pub(in crate::cli) use tables::run_state;
 use std::io::{self, Write};
 
 use super::super::ask::span;
+use super::super::nodes;
 use super::screen::Screen;
 use crate::status::{
     Confinement, LastLeader, LedgerPart, LimitedBy, MissingMember, NodeState, Role, Status, drain_in_words, shown,
@@ -28,6 +29,7 @@ pub(super) fn write(status: &Status, all: usize, screen: Screen, out: &mut dyn W
     let tables = [
         tables::queue(status),
         tables::members(status),
+        nodes::table(status),
         tables::runs(status),
         tables::paused(status),
         tables::alarms(status),

@@ -325,3 +325,11 @@ fn ten_thousand_jobs_are_read_in_time() {
     assert_eq!(set.jobs.len(), 10_000);
     assert!(took < Duration::from_secs(60), "{took:?}");
 }
+
+#[test]
+fn a_job_that_asks_for_any_number_of_labels_is_refused_at_once() {
+    let labels: Vec<String> = (0..100_000).map(|n| format!("l{n}")).collect();
+    let labels = labels.join(", ");
+    let text = format!("jobs: {{a: {{schedule: '@daily', command: x, run_on: any, run_where: [{labels}]}}}}");
+    same(&quickly(text), "j:1:68: job `a`: `run_where`: a job has at most 32 of them");
+}

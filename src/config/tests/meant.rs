@@ -40,6 +40,8 @@ fn keys_of_other_schedulers_name_the_key_that_is_meant() {
         ("LoadCredential", "secrets"),
         ("EnvironmentFile", "environment_file"),
         ("concurrencyPolicy", "overlap"),
+        ("runs-on", "run_on"),
+        ("nodeSelector", "run_where"),
     ] {
         let expected = format!("j:5:5: job `a`: `{key}` is not a key of a job, did you mean `{meant}`?");
         same(&reported_for_keys(&format!("{key}: x")), &expected);
@@ -48,7 +50,11 @@ fn keys_of_other_schedulers_name_the_key_that_is_meant() {
         ("notify", "write what notifies somebody under `on_failure`, `on_recovery` or `on_missed`"),
         ("name", "the job's name is its key: write `NAME:` above its keys"),
         ("disabled", "write `enabled: false` for a job that is not to run"),
-        ("nodes", "all jobs run on the node that leads"),
+        (
+            "nodes",
+            "a job runs on the node that leads, or with `run_on: any` on any node that has the labels in `run_where`; \
+             each node has the label `node=NAME`",
+        ),
     ] {
         same(
             &reported_for_keys(&format!("{key}: x")),

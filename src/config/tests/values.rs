@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use cronkeeper_core::job::{
-    CommandLine, Group, Interrupted, Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs, Splay,
+    CommandLine, Group, Interrupted, Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs, RunOn, Splay,
 };
 
 #[test]
@@ -483,4 +483,51 @@ fn a_group_has_a_name_and_the_same_limit_in_all_its_jobs() {
     }
     let two = "jobs:\n  a: {schedule: '@daily', command: x, concurrency_group: {name: db, limit: 2}}\n  b: {schedule: '@daily', command: x, concurrency_group: {name: db, limit: 3}}\n";
     same(&reported(two), "j:3:3: job `b`: `concurrency_group`: `db` has the limit 3 here, but 2 in job `a`");
+}
+
+#[test]
+fn where_a_job_runs_is_read_and_merged_with_the_defaults() {
+    let job = |defaults: &str, keys: &str| {
+        job(&format!("defaults: {{{defaults}}}\njobs: {{a: {{schedule: \"@daily\", command: x, {keys}}}}}"))
+    };
+    let of = |defaults: &str, keys: &str| {
+        let job = job(defaults, keys);
+        (job.run_on, job.run_where.to_string())
+    };
+    assert_eq!(of("", ""), (RunOn::Leader, String::new()));
+    assert_eq!(of("", "run_on: any, run_where: gpu"), (RunOn::Any, "gpu".into()));
+    let several = "run_on: any, run_where: [gpu, zone=eu, \"!old\", gpu]";
+    assert_eq!(of("", several), (RunOn::Any, "gpu, zone=eu, !old".into()));
+    assert_eq!(of(several, "run_where: db"), (RunOn::Any, "db".into()));
+    assert_eq!(of(several, "run_where: null"), (RunOn::Any, String::new()));
+    // That of the defaults is for the jobs that are placed.
+    assert_eq!(of("run_where: gpu", ""), (RunOn::Leader, String::new()));
+    assert_eq!(of("run_where: gpu", "run_on: any"), (RunOn::Any, "gpu".into()));
+    assert_eq!(of(several, "run_on: leader"), (RunOn::Leader, String::new()));
+}
+
+#[test]
+fn what_a_node_cannot_be_is_an_error_at_its_place() {
+    let form = "is not a label: expected NAME or NAME=VALUE, each of 1 to 63 letters, digits, `.`, `_` and `-`, \
+                beginning with a letter or digit";
+    let list = "; several labels are a list, without spaces in them";
+    let leader = "job `a`: `run_where` with `run_on: leader`: the job runs on the node that leads, whatever its labels; \
+                  write `run_on: any` too";
+    for (keys, message) in [
+        ("run_on: leader\nrun_where: gpu", format!("j:6:16: {leader}")),
+        ("run_where: [gpu]", format!("j:5:16: {leader}")),
+        ("run_where: []", String::new()),
+        ("run_on: every", "j:5:13: job `a`: `run_on`: `every` is not one of `leader`, `any`".to_owned()),
+        ("run_on: any\nrun_where: \"GPU \"", format!("j:6:16: job `a`: `run_where`: `GPU ` {form}{list}")),
+        ("run_on: any\nrun_where: \"gpu,db\"", format!("j:6:16: job `a`: `run_where`: `gpu,db` {form}{list}")),
+        ("run_on: any\nrun_where: [gpu, zone=]", format!("j:6:22: job `a`: `run_where`: `zone=` {form}")),
+        ("run_on: any\nrun_where: [\"!!old\"]", format!("j:6:17: job `a`: `run_where`: `!old` {form}")),
+    ] {
+        same(&reported_for_keys(keys), &message);
+    }
+    let many: Vec<String> = (0..33).map(|n| format!("l{n}")).collect();
+    let said = reported_for_keys(&format!("run_on: any\nrun_where: [{}]", many.join(", ")));
+    assert!(said.ends_with("`run_where`: a job has at most 32 of them"), "{said}");
+    let tag = reported_for_keys("run_on: any\nrun_where: [!old]");
+    assert!(tag.contains("quote"), "{tag}");
 }

@@ -82,6 +82,14 @@ pub enum Report {
         /// What keeps each node from it.
         why: String,
     },
+    /// No node can run a job that is to be placed, as far as the leader knows.
+    Unplaceable {
+        job: JobName,
+        /// What keeps each node from it.
+        why: String,
+    },
+    /// A node can run the job again.
+    Placeable { job: JobName },
     /// A node has not accepted in time what was placed there. It gets nothing more while others can.
     Suspect { node: NodeName },
     /// A run ended, here or settled for a node that is gone.

@@ -142,6 +142,11 @@ impl Requirement {
         &self.label
     }
 
+    /// What a node must be: `with gpu`, or `without old`.
+    pub fn in_words(&self) -> String {
+        format!("{} {}", if self.is_excluded { "without" } else { "with" }, self.label)
+    }
+
     /// True if a node with this name and these labels meets it. A name without a value fits any value.
     pub fn is_met_by(&self, node: &NodeName, labels: &Labels) -> bool {
         let Label { name, value } = &self.label;

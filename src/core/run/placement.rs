@@ -46,6 +46,7 @@ fn is_zero(number: &u64) -> bool {
 
 /// A node's answer that it does not run an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Refusal {
     pub node: NodeName,
     pub reason: RefusalReason,
@@ -73,6 +74,27 @@ pub enum RefusalReason {
 }
 
 impl RefusalReason {
+    pub const ALL: [Self; 7] =
+        [Self::NotDefined, Self::Definition, Self::Labels, Self::Drained, Self::Ending, Self::Clock, Self::Locked];
+
+    /// Why the node does not run the attempt, in words that follow the node's name and a colon.
+    pub fn explained(self) -> &'static str {
+        match self {
+            Self::NotDefined => "its files have no such job",
+            Self::Definition => "its files define the job otherwise than the leader's",
+            Self::Labels => "its labels are not what the job asks for",
+            Self::Drained => "it is drained",
+            Self::Ending => "it is shutting down",
+            Self::Clock => "its clock is too far from the service's",
+            Self::Locked => "another client holds a lock of the job",
+        }
+    }
+
+    /// True if somebody must mend the node before it runs the job: its files, or its clock.
+    pub fn is_fault(self) -> bool {
+        matches!(self, Self::NotDefined | Self::Definition | Self::Clock)
+    }
+
     /// The value in logs, history and metrics.
     pub fn as_str(self) -> &'static str {
         match self {

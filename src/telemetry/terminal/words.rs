@@ -144,6 +144,9 @@ fn node(f: &Facts<'_>) -> Option<String> {
         log_event::JOBS_DRIFT => format!("{} has loaded another jobs file", f.any("other")),
         log_event::JOBS_DRIFT_ENDED => format!("{} has the same jobs file again", f.any("other")),
         log_event::ZONES_DRIFT_ENDED => format!("{} has the same time zone data again", f.any("other")),
+        log_event::NODE_SUSPECT => {
+            format!("{} does not accept in time what is placed there; others get runs first", f.any("other"))
+        }
         log_event::CLOCK_STEPPED => format!("the system clock was set by {} ms", f.any("by_ms")),
         log_event::CLOCK_SKEWED => format!("{} ({} ms)", f.line.message_or_default(), f.any("by_ms")),
         log_event::WARDEN_SILENT => format!("{} ({})", f.line.message_or_default(), f.count("runs", "run")),

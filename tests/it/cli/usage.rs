@@ -53,6 +53,7 @@ fn help_lists_the_commands() {
         check        Validate a jobs file or directory
         next         Show upcoming occurrences
         status       Show the leader, the queue, and the jobs with their last and next runs
+        nodes        Show the nodes, with their labels and what the leader has placed on them
         history      Show runs and skips, newest first
         logs         Show the output of a run, whichever node it is on
         trigger      Run a job now, on the leader
@@ -86,8 +87,8 @@ fn help_lists_the_commands() {
 fn every_command_has_help() {
     let context = WorkingDirectory::new();
     let commands = [
-        "run", "check", "next", "status", "history", "trigger", "pause", "resume", "recount", "handover", "drain",
-        "undrain", "kill", "exec", "lock", "locks", "latch", "barrier", "release",
+        "run", "check", "next", "status", "nodes", "history", "trigger", "pause", "resume", "recount", "handover",
+        "drain", "undrain", "kill", "exec", "lock", "locks", "latch", "barrier", "release",
     ];
     for command in commands.into_iter().chain(["import", "completions", "man"]) {
         let printed = context.enter(&[command, "--help"]);

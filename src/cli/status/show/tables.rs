@@ -11,7 +11,7 @@ use cronkeeper_core::clock::stamp;
 use cronkeeper_core::election::Published;
 use cronkeeper_core::escape;
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::run::{Outcome, RunId, RunState};
+use cronkeeper_core::run::{Outcome, Refusal, RunId, RunState};
 use cronkeeper_core::term::NodeName;
 
 pub(super) fn queue(status: &Status) -> Table {
@@ -101,14 +101,18 @@ fn state_in_words(run: &RunStatus, before: Option<&RunId>, now: Timestamp) -> St
         (RunState::Queued, _) => match before {
             Some(before) => format!("waits for {before}"),
             // The status does not have them.
-            None => "waits for its group or locks".to_owned(),
+            None => "waits for its group, its locks or a node".to_owned(),
         },
         (RunState::Running, _) if run.unconfirmed => "not begun yet, waits for the ledger".to_owned(),
         (RunState::Running, _) => "running".to_owned(),
+        (RunState::Placed, _) => format!("placed on {}, waits for it to accept", run.node),
         (RunState::Retrying, Some(at)) => format!("retrying in {}", span(now, at)),
         (RunState::Retrying, None) => "retrying now".to_owned(),
         (RunState::Unstarted, Some(at)) => format!("not started yet, retry in {}", span(now, at)),
-        (RunState::Unstarted, None) => "not started yet".to_owned(),
+        (RunState::Unstarted, None) => match &run.refused {
+            Some(Refusal { node, reason }) => format!("not started yet; {node} refused it: {}", reason.explained()),
+            None => "not started yet".to_owned(),
+        },
         (RunState::CutOff, _) => cut_off(run.keep_until),
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Facts;
 use cronkeeper_core::log_event;
+use cronkeeper_core::run::RefusalReason;
 
 /// Lateness below this is not worth a word.
 const PUNCTUAL_MS: u64 = 100;
@@ -13,6 +14,10 @@ pub(super) fn words(f: &Facts<'_>) -> Option<String> {
 fn run(f: &Facts<'_>) -> Option<String> {
     Some(match f.line.event.as_str() {
         log_event::RUN_STARTED => format!("started{}{}", attempt(f), late(f)),
+        log_event::RUN_PLACED => format!("placed on {}{}", f.any("to"), attempt(f)),
+        log_event::RUN_REFUSED => format!("not run here: {}; the leader looks for another node", refusal(f)),
+        log_event::RUN_MOVED => moved(f),
+        log_event::RUN_UNPLACED => format!("waits for a node: {}", f.any("why")),
         log_event::RUN_OUTPUT => match f.text("stream") {
             None | Some("stdout" | "stderr") => format!("| {}", f.any("line")),
             Some(hook) => format!("{hook} | {}", f.any("line")),
@@ -45,6 +50,8 @@ fn job(f: &Facts<'_>) -> Option<String> {
     Some(match f.line.event.as_str() {
         log_event::LOCK_LOST => format!("somebody else has ended its lock {}; killing it", f.any("path")),
         log_event::LOCK_REVOKE_REQUESTED => format!("somebody asks it to release its lock {}", f.any("path")),
+        log_event::JOB_UNPLACEABLE => format!("cannot run anywhere: {}", f.any("why")),
+        log_event::JOB_PLACEABLE => "can run again: a node fits".to_owned(),
         log_event::ALARM_LATE => format!("has not started in time: was due at {}", f.at("since")),
         log_event::ALARM_LONG => format!("takes long: runs since {}", f.at("since")),
         log_event::ALARM_STALE => format!("has not succeeded for {}", f.time("after_ms")),
@@ -70,6 +77,24 @@ fn job(f: &Facts<'_>) -> Option<String> {
         }
         _ => return None,
     })
+}
+
+fn refusal(f: &Facts<'_>) -> String {
+    let reason = f.any("reason");
+    RefusalReason::ALL
+        .into_iter()
+        .find(|known| known.as_str() == reason)
+        .map_or(reason, |known| known.explained().into())
+}
+
+fn moved(f: &Facts<'_>) -> String {
+    let why = match f.text("reason") {
+        Some("overdue") => "did not accept it in time",
+        Some("node-gone") => "is gone",
+        _ => "did not accept it",
+    };
+    let then = f.text("to").map_or("waits for a node".to_owned(), |to| format!("placed on {to}"));
+    format!("{} {why}; {then}", f.any("from"))
 }
 
 fn attempt(f: &Facts<'_>) -> String {
@@ -147,6 +172,7 @@ fn skipped(f: &Facts<'_>) -> String {
         Some("locked") => "another client holds its lock",
         Some("not-defined") => "the leader has no such job",
         Some("parameters") => "the leader's jobs file does not allow its parameters",
+        Some("no-node") => "no node that fits could take it in time",
         Some("rewound") => "the service has lost commits, and this occurrence may have run",
         Some(other) => other,
         None => "?",

@@ -1,0 +1,121 @@
+//! `cronkeeper nodes`: the nodes as places to run jobs.
+
+use std::io::{self, Write};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::ask::{AskFailure, ClientArgs, span};
+use super::table::Table;
+use super::{Error, Io, json};
+use crate::status::{NodeStatus, Status};
+use cronkeeper_core::escape;
+
+#[derive(Debug, clap::Args)]
+pub struct NodesArgs {
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// The document of `--json`. Programs depend on its fields: docs/contract.md.
+#[derive(Debug, Serialize)]
+struct Document {
+    v: u32,
+    at: Timestamp,
+    nodes: Vec<NodeStatus>,
+    /// Why the nodes could not be read: they are as they were at `read_at`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unread: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_at: Option<Timestamp>,
+}
+
+impl NodesArgs {
+    /// Shows the nodes, by name.
+    ///
+    /// # Errors
+    /// When no daemon answers, or the output cannot be written.
+    pub fn run(self, io: &mut Io<'_>) -> Result<(), Error> {
+        let client = self.client.client().map_err(AskFailure::from)?;
+        let status: Status = client.get("/v1/status").map_err(AskFailure::from)?;
+        if self.json {
+            let Status { at, ref unread, read_at, .. } = status;
+            let document = Document { v: 1, at, nodes: status.nodes(), unread: unread.clone(), read_at };
+            return Ok(json::pretty(&document, io.out)?);
+        }
+        Ok(write(&status, io)?)
+    }
+}
+
+fn write(status: &Status, io: &mut Io<'_>) -> io::Result<()> {
+    if let Some(why) = &status.unread {
+        writeln!(io.err, "cronkeeper: the ledger was not read: {}", escape::plain(why))?;
+    }
+    let table = table(status);
+    if !table.is_empty() {
+        return table.write(io.out);
+    }
+    match status.backend.as_str() {
+        "solo" => writeln!(io.err, "without a cluster, all jobs run on the node that leads"),
+        _ => writeln!(io.err, "no node is known as a place to run jobs"),
+    }
+}
+
+/// The nodes; empty if none is known as a place to run jobs.
+pub(super) fn table(status: &Status) -> Table {
+    let mut table = Table::new(&["NODES", "LABELS", "WEIGHT", "RUNS", "PLACED", "NOTES"]);
+    for node in status.nodes() {
+        let away = |since| format!("away for {}", span(since, status.at));
+        let is_marked = !node.alive || node.same_jobs == Some(false);
+        table.marked_row(
+            is_marked,
+            [
+                node.node.to_string(),
+                node.labels_in_words(),
+                node.weight.to_string(),
+                node.running.to_string(),
+                node.placed.to_string(),
+                node.notes(away),
+            ],
+        );
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::sample;
+
+    fn shown(status: &Status) -> (String, String) {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        write(status, &mut Io { out: &mut out, err: &mut err, is_watched: false }).unwrap();
+        (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+    }
+
+    #[test]
+    fn the_nodes_are_shown_with_what_runs_there() {
+        let mut status = sample::leader();
+        let mut queue = sample::queue();
+        (queue.places, queue.drained) = (sample::places(), sample::drained("host-b"));
+        status.put_queue(&queue);
+        let expected = "\
+NODES   LABELS       WEIGHT  RUNS  PLACED  NOTES
+host-a  gpu,zone=eu  8       1     0
+host-b  -            4       0     0       drained, another jobs file
+host-c  db           0       0     0       away
+";
+        assert_eq!(shown(&status), (expected.to_owned(), String::new()));
+    }
+
+    #[test]
+    fn where_nothing_is_placed_that_is_said() {
+        let mut status = sample::leader();
+        assert_eq!(shown(&status).1, "no node is known as a place to run jobs\n");
+        status.backend = "solo".into();
+        assert_eq!(shown(&status), (String::new(), "without a cluster, all jobs run on the node that leads\n".into()));
+    }
+}

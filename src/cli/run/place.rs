@@ -1,0 +1,89 @@
+//! The options that say what a node is as a place to run jobs: its labels and its weight.
+
+use std::thread;
+
+use super::Error;
+use cronkeeper_core::election::Place;
+use cronkeeper_core::job::{BadLabel, Label, Labels, MOST_LABELS};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A label of this node, for jobs that name it in `run_where`: `gpu`, or `zone=eu`; repeat it or separate several by
+    /// commas, at most 32. `node=NAME` each node has by itself
+    #[arg(id = "label", long = "label", value_name = "NAME[=VALUE]", env = "CRONKEEPER_LABEL", value_delimiter = ',', value_parser = label)]
+    labels: Vec<Label>,
+    /// Share of this node in what is spread over nodes, in proportion to those of the others; 0: nothing is spread to it
+    /// [default: the number of its processors]
+    #[arg(long, value_name = "N", env = "CRONKEEPER_WEIGHT", value_parser = clap::value_parser!(u32).range(..=MOST_WEIGHT))]
+    weight: Option<u32>,
+}
+
+/// The greatest weight of a node.
+const MOST_WEIGHT: i64 = 1_000_000;
+
+fn label(text: &str) -> Result<Label, BadLabel> {
+    Label::parse_own(text.trim())
+}
+
+impl Args {
+    /// What the node is as a place to run jobs.
+    ///
+    /// # Errors
+    /// If it has too many labels.
+    pub(super) fn place(&self) -> Result<Place, Error> {
+        let labels: Labels = self.labels.iter().cloned().collect();
+        if labels.len() > MOST_LABELS {
+            return Err(Error::TooManyLabels { given: labels.len() });
+        }
+        let weight = self.weight.unwrap_or_else(processors);
+        Ok(Place { v: 1, labels, weight })
+    }
+}
+
+/// The processors that this process may use.
+fn processors() -> u32 {
+    thread::available_parallelism().ok().and_then(|count| u32::try_from(count.get()).ok()).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        place: Args,
+    }
+
+    fn place(line: &[&str]) -> Result<Place, String> {
+        let line = Line::try_parse_from([&["run"], line].concat()).map_err(|error| error.to_string())?;
+        line.place.place().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn labels_are_repeated_or_separated_by_commas() {
+        let texts = |line: &[&str]| place(line).unwrap().labels.iter().map(Label::to_string).collect::<Vec<_>>();
+        assert_eq!(texts(&["--label", "gpu", "--label", "zone=eu,disk=ssd, gpu"]), ["disk=ssd", "gpu", "zone=eu"]);
+        assert!(texts(&[]).is_empty());
+        let weights = [&["--weight", "0"][..], &["--weight", "3"], &[]].map(|line| place(line).unwrap().weight);
+        assert_eq!(weights, [0, 3, processors()]);
+    }
+
+    #[test]
+    fn what_is_no_label_or_weight_is_refused_with_the_reason() {
+        let many: Vec<String> = (0..33).map(|n| format!("l{n}")).collect();
+        for (line, why) in [
+            (["--label", "GPU!"], "`GPU!` is not a label"),
+            (["--label", "gpu,,db"], "`` is not a label"),
+            (["--label", "node=host-b"], "the label `node` cannot be given: it is the node's name"),
+            (["--weight", "-1"], "-1"),
+            (["--weight", "4000000000"], "1000000"),
+            (["--label", &many.join(",")], "33 labels are given; a node has at most 32"),
+        ] {
+            let said = place(&line).unwrap_err();
+            assert!(said.contains(why), "{said}");
+        }
+    }
+}
