@@ -150,7 +150,7 @@ impl Contender {
             user: "bench".into(),
             version: "bench".into(),
             started_at: Timestamp::now(),
-            place: Place { v: 1, labels: Labels::new(), weight: 1 },
+            place: cronkeeper_core::election::Place::default(),
         };
         let settings = ConnectionSettings {
             connect: connect.into(),

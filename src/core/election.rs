@@ -127,6 +127,13 @@ pub struct Place {
     pub weight: u32,
 }
 
+impl Default for Place {
+    /// A place without labels.
+    fn default() -> Self {
+        Self { v: 1, labels: Labels::new(), weight: 1 }
+    }
+}
+
 /// Where a node serves its API on TCP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

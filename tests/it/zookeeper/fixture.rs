@@ -212,7 +212,7 @@ pub fn open_on(
         user: "test".into(),
         version: "test".into(),
         started_at: Timestamp::now(),
-        place: Place { v: 1, labels: Labels::new(), weight: 1 },
+        place: cronkeeper_core::election::Place::default(),
     };
     let task = tokio::spawn(serve(connect, System, identity, Box::new(memory), service, options));
     (coordination, Process::new(move || task.abort()))

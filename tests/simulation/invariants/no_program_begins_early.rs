@@ -40,6 +40,16 @@ impl Invariant for NoProgramBeginsEarly {
     fn observe(&mut self, at: Uptime, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Committed { txn, .. } => {
+                // Another attempt was begun when it was due, whatever a later leader's clock shows.
+                let records = ops(txn).iter().filter_map(|op| written(op, "/cronkeeper/running"));
+                let is_due = |data| {
+                    let record: Option<RunRecord> = serde_json::from_slice(data).ok();
+                    record.is_some_and(|record| record.state == RunState::Running && !is_begun_ahead(&record))
+                };
+                let due = records.filter(|(_, data)| is_due(data)).map(|(run, _)| run.to_owned());
+                for run in due.collect::<Vec<_>>() {
+                    self.ahead.remove(&run);
+                }
                 let creates = ops(txn).iter().filter(|op| matches!(op, Op::Create { .. }));
                 let records = creates.filter_map(|op| written(op, "/cronkeeper/running"));
                 let is_ahead = |data| serde_json::from_slice(data).is_ok_and(|record| is_begun_ahead(&record));
