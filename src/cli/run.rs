@@ -103,7 +103,7 @@ pub struct Args {
     #[arg(long, value_name = "N", env = "CRONKEEPER_PRIORITY", default_value_t)]
     priority: u32,
     #[command(flatten)]
-    place: place::Args,
+    place: place::PlaceArgs,
     /// Format of log lines [default: journald if stderr is the journal, else text]
     #[arg(long, value_name = "FORMAT", env = "CRONKEEPER_LOG_FORMAT", value_enum)]
     log_format: Option<Format>,

@@ -7,7 +7,7 @@ use cronkeeper_core::election::Place;
 use cronkeeper_core::job::{BadLabel, Label, Labels, MOST_LABELS};
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct PlaceArgs {
     /// A label of this node, for jobs that name it in `run_where`: `gpu`, or `zone=eu`; repeat it or separate several by
     /// commas, at most 32. `node=NAME` each node has by itself
     #[arg(id = "label", long = "label", value_name = "NAME[=VALUE]", env = "CRONKEEPER_LABEL", value_delimiter = ',', value_parser = label)]
@@ -25,7 +25,7 @@ fn label(text: &str) -> Result<Label, BadLabel> {
     Label::parse_own(text.trim())
 }
 
-impl Args {
+impl PlaceArgs {
     /// What the node is as a place to run jobs.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ mod tests {
     #[derive(Debug, clap::Parser)]
     struct Line {
         #[command(flatten)]
-        place: Args,
+        place: PlaceArgs,
     }
 
     fn place(line: &[&str]) -> Result<Place, String> {

@@ -18,6 +18,7 @@ use cronkeeper_core::term::{FencingToken, NodeName, SessionId};
 use jiff::{SignedDuration, Timestamp, ToSpan as _};
 use uuid::Uuid;
 
+use super::super::backend::node_name;
 use super::super::facts::Fact;
 use super::super::jobs::{PARAMETER, sets};
 use super::super::warden::Process;
@@ -82,6 +83,13 @@ const NEXT: &str = "a.20261120T000100Z";
 
 fn record(attempt: u32, nonce: &str) -> Vec<u8> {
     record_of(1, attempt, nonce)
+}
+
+/// The record as one that this node has, with a larger token than before.
+fn on(node: usize, record: Vec<u8>) -> Vec<u8> {
+    let mut record: RunRecord = serde_json::from_slice(&record).unwrap();
+    record.owner.node = node_name(node);
+    serde_json::to_vec(&record).unwrap()
 }
 
 fn record_of(token: i64, attempt: u32, nonce: &str) -> Vec<u8> {
@@ -236,9 +244,11 @@ fn attempts_that_are_not_accounted_for_are_seen() {
 
 #[test]
 fn two_processes_of_a_run_or_of_a_job_are_seen() {
-    let spawned = |node, pid, run, attempt| Fact::Spawned(process(node, pid, run, attempt));
+    let spawned = |node, pid, run, attempt: u32| {
+        Fact::Spawned(Process { token: attempt.into(), ..process(node, pid, run, attempt) })
+    };
     let gone = |node, pid, run| Fact::Gone(process(node, pid, run, 1));
-    let rerun = committed(2, vec![set(&path(RUN), record(2, "x"))], &[]);
+    let rerun = committed(2, vec![set(&path(RUN), on(1, record(2, "x")))], &[]);
     assert_broken(vec![spawned(0, 1, RUN, 1)], "without a record");
     assert_broken(vec![begun(1, RUN), spawned(0, 1, RUN, 1), gone(0, 1, RUN), spawned(0, 2, RUN, 1)], "started twice");
     assert_broken(vec![begun(1, RUN), spawned(0, 1, RUN, 1), rerun.clone(), spawned(1, 2, RUN, 2)], "two processes");
