@@ -40,7 +40,6 @@ pub enum Failed {
 /// Codes of gRPC.
 pub const PERMISSION_DENIED: i64 = 7;
 pub const INVALID_ARGUMENT: i64 = 3;
-pub const RESOURCE_EXHAUSTED: i64 = 8;
 pub const FAILED_PRECONDITION: i64 = 9;
 pub const OUT_OF_RANGE: i64 = 11;
 const UNAUTHENTICATED: i64 = 16;
@@ -203,24 +202,15 @@ fn refusal(answer: &[u8]) -> Failed {
     match serde_json::from_slice::<ErrorBody>(answer) {
         Ok(ErrorBody { error, message, code }) if code != 0 => {
             let message = if message.is_empty() { error } else { message };
-            let lasting = [
-                INVALID_ARGUMENT,
-                PERMISSION_DENIED,
-                RESOURCE_EXHAUSTED,
-                FAILED_PRECONDITION,
-                OUT_OF_RANGE,
-                UNAUTHENTICATED,
-            ];
+            let lasting = [INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNAUTHENTICATED];
             // Of who has logged in before the users changed, or before there were any.
             let is_of_token = ["revision of auth store is old", "user name is empty", "invalid auth token"];
             if is_of_token.iter().any(|why| message.contains(why)) {
                 return Failed::Refused { code: UNAUTHENTICATED, message };
             }
-            // Also said of too many requests at a time.
-            let is_full = code != RESOURCE_EXHAUSTED || message.contains("space exceeded");
-            match lasting.contains(&code) && is_full {
+            match lasting.contains(&code) {
                 true => Failed::Refused { code, message },
-                // No leader, a timeout: it may be carried out later.
+                // No leader, a timeout: it may be carried out later. No space: so may the next try.
                 false => Failed::Unanswered(message),
             }
         }
@@ -315,8 +305,7 @@ mod tests {
         };
         for (number, message, lasting) in [
             (PERMISSION_DENIED, "etcdserver: permission denied", Some(PERMISSION_DENIED)),
-            (RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", Some(RESOURCE_EXHAUSTED)),
-            (RESOURCE_EXHAUSTED, "etcdserver: too many requests", None),
+            (8, "etcdserver: mvcc: database space exceeded", None),
             (INVALID_ARGUMENT, "etcdserver: revision of auth store is old", Some(UNAUTHENTICATED)),
             (INVALID_ARGUMENT, "etcdserver: user name is empty", Some(UNAUTHENTICATED)),
             (14, "etcdserver: no leader", None),
