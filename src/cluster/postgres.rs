@@ -20,7 +20,6 @@ mod settings;
 mod tls;
 
 use std::error::Error as _;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -33,12 +32,14 @@ use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 use self::connection::Connected;
-pub use self::examine::Entered;
-use self::examine::IfMissing;
+use self::examine::{Entered, IfMissing};
 pub use self::settings::{Settings, SettingsError};
 use crate::line::{Beside, Failed, Line, Losses, hint};
 use crate::paths;
-use crate::store::{self, Done, Found, Head, If, KEPT_NONCES, Meta, NotDone, Op, Rewinds, Store, Then, Wanted};
+use crate::store::{
+    self, Done, Found, Head, If, KEPT_NONCES, Looked, Meta, NotDone, Op, Remote, Rewinds, Store, Then, Tolerance,
+    Wanted,
+};
 use crate::tree::{ConnectError, Error, Limits, Revision};
 use cronkeeper_core::election::Worth;
 use cronkeeper_core::run::Version;
@@ -50,6 +51,9 @@ pub const SCHEMA: &str = include_str!("postgres/schema.sql");
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Before a lost connection for hints is opened again.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// What to do about a server that may lose commits.
+const REMEDY: &str = "set `fsync` to on, and name the standbys in `synchronous_standby_names`; ";
 
 /// Records in a database. Connects when it is used.
 #[derive(Clone)]
@@ -65,9 +69,7 @@ struct Lines {
     hinted: watch::Sender<i64>,
     /// Keeps the connection for hints open.
     listening: OnceLock<Beside>,
-    rewinds: Rewinds,
-    /// A session has begun: what the server is worse at since then is reported, and stops nobody.
-    is_in_use: AtomicBool,
+    tolerance: Tolerance,
     /// Longest wait for an answer.
     patience: Duration,
 }
@@ -81,7 +83,7 @@ impl Postgres {
             Line::new(losses.clone(), move || connection::connect(Arc::clone(&settings), hinted.clone()))
         };
         let (commits, reads, hints) = (line(), line(), Arc::new(line()));
-        let (patience, is_in_use) = (ANSWER_TIMEOUT.min(session_timeout / 2), AtomicBool::new(false));
+        let (patience, tolerance) = (ANSWER_TIMEOUT.min(session_timeout / 2), Tolerance::new(rewinds));
         Self(Arc::new(Lines {
             settings,
             commits,
@@ -89,23 +91,21 @@ impl Postgres {
             hints,
             hinted,
             listening: OnceLock::new(),
-            rewinds,
-            is_in_use,
+            tolerance,
             patience,
         }))
     }
+}
 
-    /// Looks at the server and changes nothing.
-    ///
-    /// # Errors
-    /// As [`Store::examine`].
-    pub async fn look(&self) -> Result<Entered, ConnectError> {
-        self.0.enter(IfMissing::Leave).await
+impl Remote for Postgres {
+    fn place(&self) -> String {
+        self.0.settings.to_string()
     }
 
-    /// Where the database is.
-    pub fn settings(&self) -> &Settings {
-        &self.0.settings
+    async fn look(&self) -> Result<Looked, ConnectError> {
+        let Entered { worth, existed } = self.0.enter(IfMissing::Leave).await?;
+        let for_node = if existed { "the cluster's schema is there" } else { "a node would make the schema" };
+        Ok(Looked { worth, for_node: Some(for_node) })
     }
 }
 
@@ -118,10 +118,7 @@ impl Lines {
             return Err(ConnectError::Unreachable(format!("{database}: no answer in time")));
         };
         let entered = entered?;
-        let Worth { durability, may_rewind, .. } = &entered.worth;
-        if *may_rewind && self.rewinds == Rewinds::Refused && !self.is_in_use.load(Ordering::Relaxed) {
-            return Err(ConnectError::Refused(format!("{database}: {durability}; {}", examine::ACCEPT)));
-        }
+        self.tolerance.check(&entered.worth, database, REMEDY)?;
         Ok(entered)
     }
 }
@@ -163,7 +160,7 @@ impl Store for Postgres {
         let lines = Arc::clone(&self.0);
         async move {
             let Entered { worth, .. } = lines.enter(IfMissing::Make).await?;
-            lines.is_in_use.store(true, Ordering::Relaxed);
+            lines.tolerance.note_use();
             Ok(Some(worth))
         }
     }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::gateway::{Failed, Gateway};
 use super::json::{MembersResponse, Nothing, StatusResponse};
-use crate::store::Rewinds;
 use crate::tree::ConnectError;
 use cronkeeper_core::election::Worth;
 
@@ -12,20 +11,13 @@ use cronkeeper_core::election::Worth;
 ///
 /// # Errors
 /// [`ConnectError::Refused`] if somebody must change something.
-pub async fn look(gateway: &Gateway, patience: Duration, rewinds: Rewinds) -> Result<Worth, ConnectError> {
+pub async fn look(gateway: &Gateway, patience: Duration) -> Result<Worth, ConnectError> {
     let status: StatusResponse = ask(gateway, "/v3/maintenance/status", patience).await?;
     let members: MembersResponse = ask(gateway, "/v3/cluster/member/list", patience).await?;
     if let Some(why) = objection(&status) {
         return Err(ConnectError::Refused(why));
     }
-    let worth = worth(&status, members.members.len());
-    if worth.may_rewind && rewinds == Rewinds::Refused {
-        let Worth { service, durability, .. } = worth;
-        return Err(ConnectError::Refused(format!(
-            "{service}: {durability}; update it, or accept with `--accept-rewind` that occurrences are skipped then"
-        )));
-    }
-    Ok(worth)
+    Ok(worth(&status, members.members.len()))
 }
 
 async fn ask<T: serde::de::DeserializeOwned>(

@@ -17,10 +17,6 @@ const FORMAT: &str = "1";
 /// Serialises the creation of the schema; any number that others hardly use.
 const CREATION: i64 = 0x6372_6f6e_6b65;
 
-/// What to do about a server that may lose commits.
-pub const ACCEPT: &str = "set `fsync` to on, and name the standbys in `synchronous_standby_names`; or accept with \
-                          `--accept-rewind` that occurrences are skipped when that happens";
-
 /// What a server says of itself.
 struct Facts {
     number: i32,
