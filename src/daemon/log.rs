@@ -61,7 +61,13 @@ pub(super) fn election(fact: &Election) {
             warn!(target: TARGET, event = log_event::COORDINATION_SUSPENDED, %session);
         }
         Election::Suspended { session, error: Some(error) } => {
-            warn!(target: TARGET, event = log_event::COORDINATION_SUSPENDED, %session, error, "{error}; the session may still be alive");
+            warn!(
+                target: TARGET,
+                event = log_event::COORDINATION_SUSPENDED,
+                %session,
+                error,
+                "the service does not do what it is asked: {error}",
+            );
         }
         Election::Resumed { session } => info!(target: TARGET, event = log_event::COORDINATION_RESUMED, %session),
         Election::Expired { session } => warn!(target: TARGET, event = log_event::COORDINATION_EXPIRED, %session),

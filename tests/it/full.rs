@@ -40,8 +40,10 @@ fn says_why(option: &str, place: &str, words: &str, fill: impl Fn(), empty: impl
     assert_eq!(node.events().count("coordination.expired"), 0, "the session lives");
     empty();
     witness.await_more(2);
-    let shown = status(&node);
-    assert!(!shown.contains(words) && !shown.contains("NOT READY"), "{shown}");
+    until("the status is fine again", || {
+        let shown = status(&node);
+        !shown.contains(words) && !shown.contains("NOT READY")
+    });
     witness.assert_fine(&[]);
 }
 
