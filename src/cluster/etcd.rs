@@ -79,7 +79,7 @@ impl Etcd {
     }
 
     async fn worth(&self) -> Result<Worth, ConnectError> {
-        let worth = examine::look(&self.0.reads, self.0.patience).await?;
+        let worth = examine::look(&self.0.reads, &self.0.settings, self.0.patience).await?;
         self.0.tolerance.check(&worth, &worth.service, "update it, ")?;
         Ok(worth)
     }

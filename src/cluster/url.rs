@@ -186,6 +186,11 @@ impl Access {
         }
     }
 
+    /// The name of the user, if the settings name one.
+    pub fn user_name(&self) -> Option<&str> {
+        self.user.as_ref()?.0.as_deref()
+    }
+
     /// The same certificates, with another user.
     #[must_use]
     pub fn with_user(&self, name: Option<String>, passfile: Option<PathBuf>) -> Self {

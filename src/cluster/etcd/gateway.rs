@@ -42,7 +42,7 @@ pub const PERMISSION_DENIED: i64 = 7;
 pub const INVALID_ARGUMENT: i64 = 3;
 pub const FAILED_PRECONDITION: i64 = 9;
 pub const OUT_OF_RANGE: i64 = 11;
-const UNAUTHENTICATED: i64 = 16;
+pub const UNAUTHENTICATED: i64 = 16;
 
 /// A connection for one request after the other.
 pub struct Gateway {
