@@ -80,7 +80,7 @@ impl Etcd {
 
     async fn worth(&self) -> Result<Worth, ConnectError> {
         let worth = examine::look(&self.0.reads, &self.0.settings, self.0.patience).await?;
-        self.0.tolerance.check(&worth, &worth.service, "update it, ")?;
+        self.0.tolerance.check(&worth, "update it, ")?;
         Ok(worth)
     }
 }

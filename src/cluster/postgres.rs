@@ -52,9 +52,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Before a lost connection for hints is opened again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What to do about a server that may lose commits.
-const REMEDY: &str = "set `fsync` to on, and name the standbys in `synchronous_standby_names`; ";
-
 /// Records in a database. Connects when it is used.
 #[derive(Clone)]
 pub struct Postgres(Arc<Lines>);
@@ -103,7 +100,7 @@ impl Remote for Postgres {
     }
 
     async fn look(&self) -> Result<Looked, ConnectError> {
-        let Entered { worth, existed } = self.0.enter(IfMissing::Leave).await?;
+        let Entered { worth, existed, .. } = self.0.enter(IfMissing::Leave).await?;
         let for_node = if existed { "the cluster's schema is there" } else { "a node would make the schema" };
         Ok(Looked { worth, for_node: Some(for_node) })
     }
@@ -111,14 +108,19 @@ impl Remote for Postgres {
 
 impl Lines {
     async fn enter(&self, if_missing: IfMissing) -> Result<Entered, ConnectError> {
-        let (live, database) = (self.reads.live().await?, format!("database `{}`", self.settings.database()));
-        let entering = timeout(ANSWER_TIMEOUT, examine::enter(&live.client, &database, if_missing));
-        let Ok(entered) = entering.await else {
-            self.reads.abandon(&live, true).await;
-            return Err(ConnectError::Unreachable(format!("{database}: no answer in time")));
+        let live = self.reads.live().await?;
+        let entering = timeout(ANSWER_TIMEOUT, examine::enter(&live.client, if_missing));
+        let entered = entering.await.unwrap_or_else(|_| Err(ConnectError::Unreachable("no answer in time".to_owned())));
+        let entered = match entered {
+            Ok(entered) => entered,
+            // A refusal is reported together with the place.
+            Err(ConnectError::Unreachable(why)) => {
+                self.reads.abandon(&live, true).await;
+                return Err(ConnectError::Unreachable(format!("database `{}`: {why}", self.settings.database())));
+            }
+            Err(refused) => return Err(refused),
         };
-        let entered = entered?;
-        self.tolerance.check(&entered.worth, database, REMEDY)?;
+        self.tolerance.check(&entered.worth, &entered.remedy)?;
         Ok(entered)
     }
 }

@@ -109,7 +109,7 @@ impl Redis {
             return Err(failed);
         }
         let worth = live.facts.worth(settings);
-        self.0.tolerance.check(&worth, settings, "")?;
+        self.0.tolerance.check(&worth, "")?;
         Ok(worth)
     }
 }

@@ -16,7 +16,6 @@
 //! No time limit of a service takes part: whether a session lives is found out by reading, and decided by a commit.
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
 use std::future::{pending, ready};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -91,17 +90,16 @@ impl Tolerance {
         self.is_in_use.store(true, Ordering::Relaxed);
     }
 
-    /// Checks what the commits of a service are worth. `place` and `remedy`, which ends as a sentence goes on, are for
-    /// messages.
+    /// Checks what the commits of a service are worth. `remedy` is for the message, and ends as its sentence goes on.
     ///
     /// # Errors
     /// If it may lose commits, and nobody has accepted that.
-    pub fn check(&self, worth: &Worth, place: impl Display, remedy: &str) -> Result<(), ConnectError> {
+    pub fn check(&self, worth: &Worth, remedy: &str) -> Result<(), ConnectError> {
         if !worth.may_rewind || self.rewinds == Rewinds::Accepted || self.is_in_use.load(Ordering::Relaxed) {
             return Ok(());
         }
         Err(ConnectError::Refused(format!(
-            "{place}: {}; {remedy}or accept with `--accept-rewind` that occurrences are skipped when that happens",
+            "{}; {remedy}or accept with `--accept-rewind` that occurrences are skipped when that happens",
             worth.durability,
         )))
     }

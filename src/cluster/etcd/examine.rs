@@ -150,7 +150,7 @@ fn worth(status: &StatusResponse, members: usize) -> Worth {
     // Members of these differ after a crash: etcd's own postmortem of April 2022.
     let may_rewind = numbers(version).is_some_and(|numbers| ([3, 5, 0]..=[3, 5, 2]).contains(&numbers));
     let durability = match (may_rewind, members) {
-        (true, _) => "a member that crashes may lose acknowledged commits in this version".to_owned(),
+        (true, _) => format!("a member of etcd {version} that crashes may lose acknowledged commits"),
         (false, 1) => "each commit is on the disk of the one member".to_owned(),
         (false, members) => format!("each commit is on the disks of {} of {members} members", members / 2 + 1),
     };

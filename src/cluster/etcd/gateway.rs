@@ -1,5 +1,6 @@
 //! Requests to etcd's JSON gateway, on one connection that is opened when it is needed.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,8 +17,10 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::settings::Settings;
+use crate::tls;
 use crate::tree::ConnectError;
 use crate::url::{Login, Server};
+use cronkeeper_core::escape;
 
 /// Time for one member to accept a connection and the login.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -214,16 +217,23 @@ fn refusal(answer: &[u8]) -> Failed {
                 false => Failed::Unanswered(message),
             }
         }
-        _ => Failed::Unanswered(format!(
-            "this is not etcd: {}",
-            String::from_utf8_lossy(answer).chars().take(80).collect::<String>()
-        )),
+        _ => {
+            let text: String = String::from_utf8_lossy(answer).chars().take(80).collect();
+            Failed::Unanswered(match text.contains("HTTP request to an HTTPS server") {
+                true => "it speaks TLS: write https://, and add `cacert=FILE`".to_owned(),
+                false => format!("it is another service, not etcd: it says `{}`", escape::plain(text.trim())),
+            })
+        }
     }
 }
 
 async fn connect_to(member: &Server, login: &Login) -> Result<Open, ConnectError> {
     let away = |error: &dyn std::error::Error| ConnectError::Unreachable(error.to_string());
-    let stream = member.open(login).await.map_err(|error| away(&error))?;
+    let open = |error: io::Error| match tls::words(&error, "cacert") {
+        Some(why) => ConnectError::Unreachable(why),
+        None => away(&error),
+    };
+    let stream = member.open(login).await.map_err(open)?;
     let made = http1::handshake(TokioIo::new(stream)).await;
     let (sender, connection) = made.map_err(|error| away(&error))?;
     let serving = tokio::spawn(async move { drop(connection.await) }).abort_handle();
@@ -259,7 +269,10 @@ impl Open {
         }
         let request = request.body(Full::new(body)).map_err(|error| error.to_string())?;
         self.sender.ready().await.map_err(|error| error.to_string())?;
-        self.sender.send_request(request).await.map_err(|error| error.to_string())
+        self.sender.send_request(request).await.map_err(|error| match error.is_parse() {
+            true => format!("it is another service, not etcd: {error}"),
+            false => error.to_string(),
+        })
     }
 
     /// The answer, and whether it is one.
@@ -312,6 +325,8 @@ mod tests {
         ] {
             assert_eq!(code(said(number, message)), lasting, "{message}");
         }
-        assert!(matches!(refusal(b"<html>"), Failed::Unanswered(why) if why.contains("this is not etcd")));
+        assert!(
+            matches!(refusal(b"<html>"), Failed::Unanswered(why) if why.contains("it is another service, not etcd"))
+        );
     }
 }

@@ -29,9 +29,14 @@ fn a_verified_connection_works_and_a_certificate_of_an_unknown_authority_does_no
     let others = Certificates::new();
     let (code, _, err) = check(&format!("https://localhost:{port}?cacert={}", others.ca.display()));
     assert_eq!(code, Some(69), "{err}");
-    assert!(err.contains("invalid peer certificate"), "{err}");
+    assert!(err.contains("invalid peer certificate") && err.contains("none of the authorities in `cacert`"), "{err}");
     let (code, _, err) = check(&format!("http://localhost:{port}"));
     assert_eq!(code, Some(69), "{err}");
+    assert!(err.contains("it speaks TLS: write https://"), "{err}");
+    let plain = Etcd::start(1);
+    let (code, _, err) = check(&format!("https://localhost:{}?cacert={ca}", plain.port()));
+    assert_eq!(code, Some(69), "{err}");
+    assert!(err.contains("does not speak TLS"), "{err}");
 }
 
 #[test]
@@ -160,7 +165,7 @@ fn something_else_that_speaks_http_is_not_taken_for_etcd() {
     });
     let (code, _, err) = check(&format!("http://127.0.0.1:{port}"));
     assert_eq!(code, Some(69), "{err}");
-    assert!(err.contains("this is not etcd: not found"), "{err}");
+    assert!(err.contains("it is another service, not etcd: it says `not found`"), "{err}");
 }
 
 #[test]
