@@ -146,9 +146,10 @@ impl Servers for Redis {
     }
 
     fn lost(&self, rewound: &[&Event]) -> Vec<String> {
+        // Read first: the nodes go on meanwhile.
+        let asked = self.asked();
         let there: BTreeSet<u64> = self.nonces().into_values().collect();
-        let acknowledged = self.asked().into_iter().filter(|asked| asked.is_acknowledged);
-        let lost = acknowledged.filter(|asked| !there.contains(&asked.request.nonce));
+        let lost = asked.into_iter().filter(|asked| asked.is_acknowledged && !there.contains(&asked.request.nonce));
         let lost = lost.map(|asked| format!("an acknowledged commit is lost: {asked:?}"));
         lost.chain(noticed(rewound)).collect()
     }
