@@ -6,13 +6,14 @@
 //! as a session are tried on several clusters at once, which mostly wait; all others are tried one after the other.
 //! Slowness is only printed. The run fails if there are two leaders, if a stale leader does anything, if a job saw a
 //! broken promise, or if a longer queue wakes more nodes. With a word, it measures only the rows whose name contains it.
-//! On another service than ZooKeeper it measures what is done to a leader without cutting its links.
+//! On another service than ZooKeeper it measures what is done to a leader without cutting its links, and then what users
+//! of the service have for the same.
 //!
 //! ```text
 //! cases      what is done to a leader      outage  what is done to the servers
 //! clusters   a case, tried many times      herd    how many wake
 //! replicas   three nodes of a cluster      table   the figures
-//! beliefs    who thought it led, and when
+//! beliefs    who thought it led, and when  others  etcdctl elect, a loop over rows that are locked
 //! ```
 
 #[path = "failover/beliefs.rs"]
@@ -23,6 +24,8 @@ mod cases;
 mod clusters;
 #[path = "failover/herd.rs"]
 mod herd;
+#[path = "failover/others.rs"]
+mod others;
 #[path = "failover/outage.rs"]
 mod outage;
 #[path = "failover/replicas.rs"]
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         for case in all.filter(|case| !case.has_lines) {
             clusters::measure(&case, trials, Place::Service(&servers), &mut table);
         }
+        others::measure(&servers, trials, &mut table);
         return table.verdict();
     }
     let ensemble = Ensemble::builder(3).tick(TICK).start();

@@ -255,8 +255,12 @@ fn curator(connect: &str, path: &str, sessions: usize) -> Option<f64> {
 }
 
 fn kazoo(connect: &str, path: &str, sessions: usize) -> Option<f64> {
+    python("kazoo", connect, path, sessions)
+}
+
+fn python(library: &str, connect: &str, path: &str, sessions: usize) -> Option<f64> {
     let mut command = Command::new("/usr/bin/python3");
-    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/benches/lock/kazoo_hand_offs.py"));
+    command.args([concat!(env!("CARGO_MANIFEST_DIR"), "/benches/lock/hand_offs.py"), library]);
     measured_by(command, connect, path, sessions)
 }
 

@@ -52,6 +52,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::ask::AskFailure;
@@ -189,6 +190,9 @@ pub enum Error {
     NoService,
     #[error("{given} labels are given; a node has at most {MOST_LABELS}")]
     TooManyLabels { given: usize },
+    /// Each is an option, or a variable.
+    #[error("`{one}` and `{other}` name two services; keep one")]
+    TwoServices { one: &'static str, other: &'static str },
     /// The text names no value, which may be a password.
     #[error("`{option}` ({variable}) cannot be used: {why}")]
     ServiceSettings { option: &'static str, variable: &'static str, why: String },
@@ -268,12 +272,12 @@ pub enum Command {
     /// Show the leader, the queue, and the jobs with their last and next runs
     ///
     /// QUEUE: the nodes in the order in which they will lead; each waits for the one above it. CANDIDATE: the end of the
-    /// name of a node's entry under /leader in ZooKeeper. MEMBER: the nodes that are alive; JOBS is the digest of a
+    /// name of a node's entry under /leader in the service. MEMBER: the nodes that are alive; JOBS is the digest of a
     /// node's jobs, equal on nodes with the same jobs. RUNNING: the runs in flight; a run has an ATTEMPT for each time
     /// its program was started; one that is CUT OFF was in flight on a node that is gone and may still have it, until
     /// the time shown, or until that node's daemon is back, `cronkeeper release` has run on its host, or `cronkeeper kill
     /// --force` has ended the run. JOB: LAST, ON and ENDED are about the job's newest run, and `!` marks a job that needs
-    /// attention. The ledger is the cluster's record of runs and occurrences, in ZooKeeper; a LEDGER line says that this
+    /// attention. The ledger is the cluster's record of runs and occurrences, in the service; a LEDGER line says that this
     /// node cannot read it now. Times are UTC.
     Status(status::StatusArgs),
     /// Show the nodes, with their labels and what the leader has placed on them
@@ -368,7 +372,9 @@ pub fn run(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
     io: &mut Io<'_>,
 ) -> Exit {
-    let parsed = guide::command().try_get_matches_from(arguments).and_then(|found| Cli::from_arg_matches(&found));
+    let found = guide::command().try_get_matches_from(arguments);
+    let one_named = found.as_ref().map_or(Ok(()), stores::check_one_named);
+    let parsed = found.and_then(|found| Cli::from_arg_matches(&found));
     let text = |text: OsString| text.to_string_lossy().into_owned();
     let variables = variables.into_iter().map(|(name, value)| (text(name), text(value)));
     let checked = environment::check(&Cli::command(), variables);
@@ -378,13 +384,24 @@ pub fn run(
         (Err(error), Err(empty @ Error::EmptyVariable { .. })) if error.use_stderr() => {
             return explain::error(empty, io);
         }
-        (Err(error), _) => return explain::usage(&error, io),
+        (Err(mut error), _) => {
+            // Of an option that the command does not have: no job is called so, and only a command to run may be.
+            if error.kind() == ErrorKind::UnknownArgument && !takes_command(&error) {
+                error.remove(ContextKind::Suggested);
+            }
+            return explain::usage(&error, io);
+        }
     };
-    let done = checked.and_then(|()| dispatch(cli.command, io)).and_then(|exit| flushed(exit, io.out));
+    let done = checked.and(one_named).and_then(|()| dispatch(cli.command, io)).and_then(|exit| flushed(exit, io.out));
     match done {
         Ok(exit) => exit,
         Err(error) => explain::error(&error, io),
     }
+}
+
+/// True if the usage of the command has a command to run, with options of its own.
+fn takes_command(error: &clap::Error) -> bool {
+    error.get(ContextKind::Usage).is_some_and(|usage| usage.to_string().contains("COMMAND"))
 }
 
 fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {

@@ -16,7 +16,7 @@ use cronkeeper_core::clock::system::SystemClock;
 use uuid::Uuid;
 
 use super::service::{Service, name};
-use super::{CONTENDERS, Measure, SESSION, contend, counted, free, hand_offs, measured_by};
+use super::{CONTENDERS, Measure, SESSION, contend, counted, free, hand_offs, python};
 
 /// Measures the service that the command line names.
 pub fn measure(word: &str) {
@@ -127,8 +127,5 @@ impl Drop for Mark {
 }
 
 fn redis_py(connect: &str, path: &str, sessions: usize) -> Option<f64> {
-    let mut command = Command::new("/usr/bin/python3");
-    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/benches/lock/redis_hand_offs.py"));
-    let url = connect.split('?').next().unwrap_or(connect);
-    measured_by(command, url, path, sessions)
+    python("redis", connect.split('?').next().unwrap_or(connect), path, sessions)
 }

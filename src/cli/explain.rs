@@ -127,6 +127,7 @@ fn exit(error: &Error) -> Exit {
         Error::NoSuchJob { .. }
         | Error::Schedule { .. }
         | Error::ServiceSettings { .. }
+        | Error::TwoServices { .. }
         | Error::NoService
         | Error::TooManyLabels { .. }
         | Error::TimeZone(_)
@@ -245,6 +246,7 @@ fn hint(error: &Error) -> Option<String> {
         | Error::Socket(_)
         | Error::System { .. }
         | Error::ServiceSettings { .. }
+        | Error::TwoServices { .. }
         | Error::NotStarted { .. }
         | Error::Stopped(Stopped::Asked) => return None,
     };

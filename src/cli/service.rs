@@ -15,15 +15,12 @@ use super::environment::{self, BadVariable};
 use super::lock_failure::LockFailure;
 use super::node_args::servers;
 use super::progress::announced;
-use super::stores::{self, ACCEPT_REWIND, NamedStore, OnStore, StoreArgs, for_store, on_store};
+use super::stores::{self, ACCEPT_REWIND, NamedStore, OnStore, StoreArgs, on_store};
 use super::{Error, credentials, guide};
 use crate::option_file::OptionName;
-use cronkeeper_cluster::etcd::Etcd;
-use cronkeeper_cluster::postgres::{Entered, Postgres};
 use cronkeeper_cluster::recipes::SessionError;
-use cronkeeper_cluster::redis::Redis;
 use cronkeeper_cluster::safe_path::{self, Refusal, Wanted};
-use cronkeeper_cluster::store::Store;
+use cronkeeper_cluster::store::{Looked, Remote, Rewinds};
 use cronkeeper_cluster::tree::{self, Connect, ConnectError, Session as _};
 use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
 use cronkeeper_cluster::zookeeper::session::diagnosis::Patience;
@@ -49,6 +46,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 const NO_ANSWER: &str = "no server answered in time";
 /// Time to look at a service.
 const LOOK_WITHIN: Duration = Duration::from_secs(10);
+/// What a node finds, unless something is special.
+const SESSION: &str = "a node would get a session";
 /// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -139,76 +138,13 @@ impl Reach for Ensemble {
     }
 }
 
-/// What a store says of itself.
-pub(super) struct Looked {
-    worth: Worth,
-    /// What a node would find.
-    next: &'static str,
-}
-
-/// A store as commands without a daemon use it.
-trait Look: Store {
-    /// The service on it, once its [`OnStore`] is made.
-    const SERVICE_OF: fn(Service<OnStore<Self>>) -> AnyService;
-
-    fn service(self, session_timeout: Duration) -> AnyService {
-        let connector = on_store(self, session_timeout, Arc::default());
-        Self::SERVICE_OF(Service { connector, session_timeout, auth_file: None })
-    }
-
-    /// # Errors
-    /// If a node could not use it.
-    fn look(&self) -> impl Future<Output = Result<Looked, ConnectError>>;
-
-    /// Where it is.
-    fn shown(&self) -> String;
-}
-
-impl Look for Postgres {
-    const SERVICE_OF: fn(Service<OnStore<Self>>) -> AnyService = AnyService::Postgres;
-
-    async fn look(&self) -> Result<Looked, ConnectError> {
-        let Entered { worth, existed } = self.look().await?;
-        let next = if existed { "the cluster's schema is there" } else { "a node would make the schema" };
-        Ok(Looked { worth, next })
-    }
-
-    fn shown(&self) -> String {
-        self.settings().to_string()
-    }
-}
-
-impl Look for Etcd {
-    const SERVICE_OF: fn(Service<OnStore<Self>>) -> AnyService = AnyService::Etcd;
-
-    async fn look(&self) -> Result<Looked, ConnectError> {
-        Ok(Looked { worth: self.look().await?, next: "a node would get a session" })
-    }
-
-    fn shown(&self) -> String {
-        self.settings().to_string()
-    }
-}
-
-impl Look for Redis {
-    const SERVICE_OF: fn(Service<OnStore<Self>>) -> AnyService = AnyService::Redis;
-
-    async fn look(&self) -> Result<Looked, ConnectError> {
-        Ok(Looked { worth: self.look().await?, next: "a node would get a session" })
-    }
-
-    fn shown(&self) -> String {
-        self.settings().to_string()
-    }
-}
-
-impl<S: Look> Reach for OnStore<S> {
+impl<S: Remote> Reach for OnStore<S> {
     async fn look(&self) -> Result<Option<Looked>, ConnectError> {
-        Look::look(&self.store).await.map(Some)
+        self.store.look().await.map(Some)
     }
 
     fn shown(&self) -> String {
-        Look::shown(&self.store)
+        self.store.place()
     }
 
     fn close(session: Self::Session) -> impl Future<Output = ()> {
@@ -227,9 +163,13 @@ pub(super) struct Service<C> {
 /// The service that the settings name.
 pub(super) enum AnyService {
     ZooKeeper(Service<Ensemble>),
-    Postgres(Service<OnStore<Postgres>>),
-    Etcd(Service<OnStore<Etcd>>),
-    Redis(Service<OnStore<Redis>>),
+    Store { store: NamedStore, session_timeout: Duration, rewinds: Rewinds },
+}
+
+/// A store as a service.
+pub(super) fn of_store<S>(store: S, session_timeout: Duration) -> Service<OnStore<S>> {
+    let connector = on_store(store, session_timeout, Arc::default());
+    Service { connector, session_timeout, auth_file: None }
 }
 
 /// Does the same on whichever service it is.
@@ -237,9 +177,13 @@ macro_rules! on_service {
     ($service:expr, $name:ident => $done:expr) => {
         match $service {
             $crate::cli::service::AnyService::ZooKeeper($name) => $done,
-            $crate::cli::service::AnyService::Postgres($name) => $done,
-            $crate::cli::service::AnyService::Etcd($name) => $done,
-            $crate::cli::service::AnyService::Redis($name) => $done,
+            $crate::cli::service::AnyService::Store { store, session_timeout, rewinds } => {
+                $crate::cli::stores::for_store!(store, settings, S => {
+                    let store = S::new(settings.as_ref().clone(), *session_timeout, *rewinds);
+                    let $name = &$crate::cli::service::of_store(store, *session_timeout);
+                    $done
+                })
+            }
         }
     };
 }
@@ -253,7 +197,7 @@ impl ServiceArgs {
             return self.ensemble(connect.clone(), &self.credentials, None).map(Some);
         }
         if let Some(store) = self.stores.named()? {
-            return Ok(Some(self.on(&store, None, false)));
+            return Ok(Some(self.on(store, None, false)));
         }
         let settings = self.environment_file()?;
         let timeout = settings.get(TIMEOUT);
@@ -270,7 +214,7 @@ impl ServiceArgs {
         }
         if name != SERVERS {
             let store = self.parsed(name, setting, |text| NamedStore::parse(name, text))?;
-            return Ok(Some(self.on(&store, timeout, accepted)));
+            return Ok(Some(self.on(store, timeout, accepted)));
         }
         let connect = self.parsed(name, setting, servers)?;
         let credentials = credentials::Args::of_settings(|name| settings.get(name).map(|it| it.value.clone()));
@@ -278,10 +222,9 @@ impl ServiceArgs {
     }
 
     /// A store, used as the options say, or else these settings of the environment file.
-    fn on(&self, store: &NamedStore, session_timeout: Option<Duration>, accept_rewind: bool) -> AnyService {
+    fn on(&self, store: NamedStore, session_timeout: Option<Duration>, accept_rewind: bool) -> AnyService {
         let session_timeout = self.session_timeout.or(session_timeout).unwrap_or(SESSION_TIMEOUT);
-        let rewinds = self.stores.rewinds(accept_rewind);
-        for_store!(store, settings, S => S::new(settings.as_ref().clone(), session_timeout, rewinds).service(session_timeout))
+        AnyService::Store { store, session_timeout, rewinds: self.stores.rewinds(accept_rewind) }
     }
 
     fn ensemble(
@@ -460,14 +403,15 @@ impl<C: Reach> Service<C> {
         let service = format!("{} at {}", C::Session::SERVICE, self.connector.shown());
         let looked = tokio::time::timeout(LOOK_WITHIN, self.connector.look()).await;
         match looked.unwrap_or_else(|_| Err(ConnectError::Unreachable(self.connector.no_answer()))) {
-            Ok(Some(Looked { worth, next })) => {
+            Ok(Some(Looked { worth, for_node })) => {
+                let next = for_node.unwrap_or(SESSION);
                 let Worth { service: version, durability, .. } = worth;
                 Ok(format!("{version} at {}: {next}; {durability}", self.connector.shown()))
             }
             Ok(None) => {
                 let connected = self.enter(clock, clock.now().up + LOOK_WITHIN).await?;
                 self.close(connected.session).await;
-                Ok(format!("{service}: a node would get a session"))
+                Ok(format!("{service}: {SESSION}"))
             }
             Err(error) => Err(self.unreachable(self.may_pass(error)?)),
         }

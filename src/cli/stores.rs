@@ -6,7 +6,9 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use clap::ArgMatches;
 use clap::builder::BoolishValueParser;
+use clap::parser::ValueSource;
 use uuid::Uuid;
 
 use super::Error;
@@ -21,16 +23,13 @@ pub struct StoreArgs {
     /// A database of PostgreSQL instead of ZooKeeper, as for psql: `host=db1,db2 dbname=ops user=cronkeeper` or
     /// `postgres://cronkeeper@db1/ops`. Keep passwords in a file: `passfile=FILE`
     #[arg(long, value_name = "CONNECT", env = POSTGRES, hide_env_values = true, value_parser = given::<postgres::Settings>)]
-    #[arg(conflicts_with = "zookeeper")]
     postgres: Option<Given<postgres::Settings>>,
     /// Members of etcd instead, `https://e1:2379,https://e2:2379/prefix?cacert=FILE`
     #[arg(long, value_name = "CONNECT", env = ETCD, hide_env_values = true, value_parser = given::<etcd::Settings>)]
-    #[arg(conflicts_with_all = ["zookeeper", "postgres"])]
     etcd: Option<Given<etcd::Settings>>,
     /// Redis or Valkey instead, `rediss://r1:6379/0?cacert=FILE&passfile=FILE`, or its Sentinels,
     /// `redis://s1:26379,redis://s2:26379/0?sentinel=mymaster`
     #[arg(long, value_name = "CONNECT", env = REDIS, hide_env_values = true, value_parser = given::<redis::Settings>)]
-    #[arg(conflicts_with_all = ["zookeeper", "postgres", "etcd"])]
     redis: Option<Given<redis::Settings>>,
     /// Use a service that may lose acknowledged commits when it fails over: what they may have begun is then skipped, and
     /// a fencing token of a lock may be given twice
@@ -44,6 +43,38 @@ const REDIS: &str = "CRONKEEPER_REDIS";
 pub(super) const ACCEPT_REWIND: &str = "CRONKEEPER_ACCEPT_REWIND";
 /// The variables that name a store.
 pub(super) const VARIABLES: [&str; 3] = [POSTGRES, ETCD, REDIS];
+
+/// The options that name a service, and their variables.
+const NAMING: [(&str, &str, &str); 4] = [
+    ("zookeeper", "--zookeeper", "CRONKEEPER_ZOOKEEPER"),
+    ("postgres", "--postgres", POSTGRES),
+    ("etcd", "--etcd", ETCD),
+    ("redis", "--redis", REDIS),
+];
+
+/// Makes sure that at most one service is named. The command line's own message would name options that nobody has
+/// typed where variables name two.
+///
+/// # Errors
+/// If two are.
+pub(super) fn check_one_named(found: &ArgMatches) -> Result<(), Error> {
+    let mut command = found;
+    while let Some((_, below)) = command.subcommand() {
+        command = below;
+    }
+    let named = |(id, option, variable): (&str, &'static str, &'static str)| {
+        let is_there = command.ids().any(|known| known == id);
+        match is_there.then(|| command.value_source(id))?? {
+            ValueSource::EnvVariable => Some(variable),
+            _ => Some(option),
+        }
+    };
+    let mut named = NAMING.into_iter().filter_map(named);
+    match (named.next(), named.next()) {
+        (Some(one), Some(other)) => Err(Error::TwoServices { one, other }),
+        _ => Ok(()),
+    }
+}
 
 /// The settings of a store, or why they cannot be used. The command line's own message would show a password.
 #[derive(Clone, Debug)]

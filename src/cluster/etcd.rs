@@ -19,7 +19,6 @@ mod settings;
 mod upkeep;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -34,7 +33,9 @@ use self::json::{
 };
 pub use self::settings::{Settings, SettingsError};
 use crate::line::{Beside, hint};
-use crate::store::{self, Done, Found, Head, If, Meta, NotDone, Op, Rewinds, Store, Then, Wanted};
+use crate::store::{
+    self, Done, Found, Head, If, Looked, Meta, NotDone, Op, Remote, Rewinds, Store, Then, Tolerance, Wanted,
+};
 use crate::tree::{ConnectError, Error, Limits, Revision};
 use cronkeeper_core::clock::system;
 use cronkeeper_core::election::Worth;
@@ -61,9 +62,7 @@ struct Gateways {
     hinted: watch::Sender<i64>,
     /// Of a node's client: what watches the newest commit, and what keeps etcd's history short.
     beside: OnceLock<[Beside; 2]>,
-    rewinds: Rewinds,
-    /// A session has begun: what the members are worse at since then is reported, and stops nobody.
-    is_in_use: AtomicBool,
+    tolerance: Tolerance,
     /// Longest wait for an answer.
     patience: Duration,
 }
@@ -74,24 +73,25 @@ impl Etcd {
         let settings = Arc::new(settings);
         let gateway = || Gateway::new(Arc::clone(&settings));
         let (commits, reads, hints) = (gateway(), gateway(), Arc::new(gateway()));
-        let (hinted, beside, is_in_use) = (watch::Sender::new(0), OnceLock::new(), AtomicBool::new(false));
+        let (hinted, beside, tolerance) = (watch::Sender::new(0), OnceLock::new(), Tolerance::new(rewinds));
         let patience = ANSWER_TIMEOUT.min(session_timeout / 2);
-        Self(Arc::new(Gateways { settings, commits, reads, hints, hinted, beside, rewinds, is_in_use, patience }))
+        Self(Arc::new(Gateways { settings, commits, reads, hints, hinted, beside, tolerance, patience }))
     }
 
-    /// Where the cluster is.
-    pub fn settings(&self) -> &Settings {
-        &self.0.settings
+    async fn worth(&self) -> Result<Worth, ConnectError> {
+        let worth = examine::look(&self.0.reads, &self.0.settings, self.0.patience).await?;
+        self.0.tolerance.check(&worth, "update it, ")?;
+        Ok(worth)
+    }
+}
+
+impl Remote for Etcd {
+    fn place(&self) -> String {
+        self.0.settings.to_string()
     }
 
-    /// Looks at the cluster and changes nothing.
-    ///
-    /// # Errors
-    /// As [`Store::examine`].
-    pub async fn look(&self) -> Result<Worth, ConnectError> {
-        let is_in_use = self.0.is_in_use.load(Ordering::Relaxed);
-        let rewinds = if is_in_use { Rewinds::Accepted } else { self.0.rewinds };
-        examine::look(&self.0.reads, self.0.patience, rewinds).await
+    async fn look(&self) -> Result<Looked, ConnectError> {
+        Ok(Looked { worth: self.worth().await?, for_node: None })
     }
 }
 
@@ -118,8 +118,8 @@ impl Store for Etcd {
     fn examine(&self) -> impl Future<Output = Result<Option<Worth>, ConnectError>> + Send + 'static {
         let etcd = self.clone();
         async move {
-            let worth = etcd.look().await?;
-            etcd.0.is_in_use.store(true, Ordering::Relaxed);
+            let worth = etcd.worth().await?;
+            etcd.0.tolerance.note_use();
             Ok(Some(worth))
         }
     }

@@ -48,6 +48,24 @@ impl Drop for Beside {
     }
 }
 
+/// Why none of some servers can be used, each with its name.
+pub fn none_of(failures: Vec<(String, ConnectError)>) -> ConnectError {
+    // One that is only away may be the right one.
+    let is_refused = !failures.is_empty() && failures.iter().all(|(_, it)| matches!(it, ConnectError::Refused(_)));
+    // A refusal is reported together with the settings, which have the name.
+    let is_named = !is_refused || failures.windows(2).any(|two| matches!(two, [(one, _), (other, _)] if one != other));
+    let mut texts = Vec::new();
+    for (server, failure) in &failures {
+        let text = if is_named { format!("{server}: {failure}") } else { failure.to_string() };
+        // A name may have several addresses.
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    let all = texts.join("; ");
+    if is_refused { ConnectError::Refused(all) } else { ConnectError::Unreachable(all) }
+}
+
 /// Takes a revision that a service has hinted at.
 pub fn hint(hinted: &watch::Sender<i64>, revision: i64) {
     hinted.send_if_modified(|newest| std::mem::replace(newest, revision) != revision);

@@ -50,7 +50,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot, watch};
 use uuid::Uuid;
 
-use self::driver::{Answer, Driver, Request, Written};
+use self::driver::{Answer, Contact, Driver, Request, Written};
 pub use self::heads::Heads;
 pub use self::plan::unwrap;
 use crate::paths;
@@ -109,10 +109,10 @@ impl<S: Store, K: Clock, P: Spawn> Observed<S, K, P> {
 
     /// A session with this driver.
     fn start(&self, driver: Driver<S, K>, requests: mpsc::UnboundedSender<Request>) -> ObservedSession<S> {
-        let (id, state, worth) = (driver.id().clone(), driver.state(), driver.worth().cloned());
+        let (id, contact, worth) = (driver.id().clone(), driver.contact(), driver.worth().cloned());
         self.spawn.spawn(Box::pin(driver.run()));
         let limits = plan::within(self.store.limits());
-        ObservedSession { id, timeout: self.timeout, limits, worth, requests, state, store: PhantomData }
+        ObservedSession { id, timeout: self.timeout, limits, worth, requests, contact, store: PhantomData }
     }
 }
 
@@ -143,15 +143,15 @@ pub struct ObservedSession<S> {
     worth: Option<Worth>,
     /// Closed if the driver has ended, and with it the session.
     requests: mpsc::UnboundedSender<Request>,
-    state: watch::Receiver<State>,
+    contact: watch::Receiver<Contact>,
     store: PhantomData<fn() -> S>,
 }
 
 impl<S> Clone for ObservedSession<S> {
     fn clone(&self) -> Self {
-        let Self { id, timeout, limits, worth, requests, state, store } = self;
-        let (id, worth, requests, state) = (id.clone(), worth.clone(), requests.clone(), state.clone());
-        Self { id, timeout: *timeout, limits: *limits, worth, requests, state, store: *store }
+        let Self { id, timeout, limits, worth, requests, contact, store } = self;
+        let (id, worth, requests, contact) = (id.clone(), worth.clone(), requests.clone(), contact.clone());
+        Self { id, timeout: *timeout, limits: *limits, worth, requests, contact, store: *store }
     }
 }
 
@@ -176,10 +176,10 @@ impl<S> ObservedSession<S> {
     /// Ends the session, and with it its entries. Returns when that was tried.
     pub async fn close(self) {
         let _ = self.requests.send(Request::Close);
-        let mut state = self.state.clone();
+        let mut contact = self.contact.clone();
         drop(self);
         // The driver ends in any case.
-        let _ = state.wait_for(|state| *state == State::Expired).await;
+        let _ = contact.wait_for(|contact| contact.state == State::Expired).await;
     }
 
     fn read(&self, wanted: Vec<Wanted>) -> oneshot::Receiver<Result<Vec<Found>, Error>> {
@@ -243,15 +243,19 @@ impl<S: Store> Session for ObservedSession<S> {
     }
 
     fn state(&self) -> State {
-        *self.state.borrow()
+        self.contact.borrow().state
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.contact.borrow().failure.clone()
     }
 
     async fn state_changed(&mut self) -> State {
-        if self.state.changed().await.is_err() {
+        if self.contact.changed().await.is_err() {
             // The driver has ended with the session, and has said so.
             std::future::pending::<()>().await;
         }
-        *self.state.borrow_and_update()
+        self.contact.borrow_and_update().state
     }
 
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Committed, CommitError>> + Send + 'static {

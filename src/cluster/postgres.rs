@@ -20,7 +20,6 @@ mod settings;
 mod tls;
 
 use std::error::Error as _;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -33,12 +32,14 @@ use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 use self::connection::Connected;
-pub use self::examine::Entered;
-use self::examine::IfMissing;
+use self::examine::{Entered, IfMissing};
 pub use self::settings::{Settings, SettingsError};
 use crate::line::{Beside, Failed, Line, Losses, hint};
 use crate::paths;
-use crate::store::{self, Done, Found, Head, If, KEPT_NONCES, Meta, NotDone, Op, Rewinds, Store, Then, Wanted};
+use crate::store::{
+    self, Done, Found, Head, If, KEPT_NONCES, Looked, Meta, NotDone, Op, Remote, Rewinds, Store, Then, Tolerance,
+    Wanted,
+};
 use crate::tree::{ConnectError, Error, Limits, Revision};
 use cronkeeper_core::election::Worth;
 use cronkeeper_core::run::Version;
@@ -65,9 +66,7 @@ struct Lines {
     hinted: watch::Sender<i64>,
     /// Keeps the connection for hints open.
     listening: OnceLock<Beside>,
-    rewinds: Rewinds,
-    /// A session has begun: what the server is worse at since then is reported, and stops nobody.
-    is_in_use: AtomicBool,
+    tolerance: Tolerance,
     /// Longest wait for an answer.
     patience: Duration,
 }
@@ -81,7 +80,7 @@ impl Postgres {
             Line::new(losses.clone(), move || connection::connect(Arc::clone(&settings), hinted.clone()))
         };
         let (commits, reads, hints) = (line(), line(), Arc::new(line()));
-        let (patience, is_in_use) = (ANSWER_TIMEOUT.min(session_timeout / 2), AtomicBool::new(false));
+        let (patience, tolerance) = (ANSWER_TIMEOUT.min(session_timeout / 2), Tolerance::new(rewinds));
         Self(Arc::new(Lines {
             settings,
             commits,
@@ -89,39 +88,39 @@ impl Postgres {
             hints,
             hinted,
             listening: OnceLock::new(),
-            rewinds,
-            is_in_use,
+            tolerance,
             patience,
         }))
     }
+}
 
-    /// Looks at the server and changes nothing.
-    ///
-    /// # Errors
-    /// As [`Store::examine`].
-    pub async fn look(&self) -> Result<Entered, ConnectError> {
-        self.0.enter(IfMissing::Leave).await
+impl Remote for Postgres {
+    fn place(&self) -> String {
+        self.0.settings.to_string()
     }
 
-    /// Where the database is.
-    pub fn settings(&self) -> &Settings {
-        &self.0.settings
+    async fn look(&self) -> Result<Looked, ConnectError> {
+        let Entered { worth, existed, .. } = self.0.enter(IfMissing::Leave).await?;
+        let for_node = if existed { "the cluster's schema is there" } else { "a node would make the schema" };
+        Ok(Looked { worth, for_node: Some(for_node) })
     }
 }
 
 impl Lines {
     async fn enter(&self, if_missing: IfMissing) -> Result<Entered, ConnectError> {
-        let (live, database) = (self.reads.live().await?, format!("database `{}`", self.settings.database()));
-        let entering = timeout(ANSWER_TIMEOUT, examine::enter(&live.client, &database, if_missing));
-        let Ok(entered) = entering.await else {
-            self.reads.abandon(&live, true).await;
-            return Err(ConnectError::Unreachable(format!("{database}: no answer in time")));
+        let live = self.reads.live().await?;
+        let entering = timeout(ANSWER_TIMEOUT, examine::enter(&live.client, if_missing));
+        let entered = entering.await.unwrap_or_else(|_| Err(ConnectError::Unreachable("no answer in time".to_owned())));
+        let entered = match entered {
+            Ok(entered) => entered,
+            // A refusal is reported together with the place.
+            Err(ConnectError::Unreachable(why)) => {
+                self.reads.abandon(&live, true).await;
+                return Err(ConnectError::Unreachable(format!("database `{}`: {why}", self.settings.database())));
+            }
+            Err(refused) => return Err(refused),
         };
-        let entered = entered?;
-        let Worth { durability, may_rewind, .. } = &entered.worth;
-        if *may_rewind && self.rewinds == Rewinds::Refused && !self.is_in_use.load(Ordering::Relaxed) {
-            return Err(ConnectError::Refused(format!("{database}: {durability}; {}", examine::ACCEPT)));
-        }
+        self.tolerance.check(&entered.worth, &entered.remedy)?;
         Ok(entered)
     }
 }
@@ -163,7 +162,7 @@ impl Store for Postgres {
         let lines = Arc::clone(&self.0);
         async move {
             let Entered { worth, .. } = lines.enter(IfMissing::Make).await?;
-            lines.is_in_use.store(true, Ordering::Relaxed);
+            lines.tolerance.note_use();
             Ok(Some(worth))
         }
     }

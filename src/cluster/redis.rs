@@ -18,7 +18,6 @@ mod connection;
 mod examine;
 mod settings;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -34,7 +33,10 @@ use self::examine::Facts;
 pub use self::settings::{Settings, SettingsError};
 use crate::line::{Beside, Failed, Line, Losses, hint};
 use crate::paths;
-use crate::store::{self, Done, Found, Head, If, KEPT_NONCES, Meta, NotDone, Op, Rewinds, Store, Then, Wanted};
+use crate::store::{
+    self, Done, Found, Head, If, KEPT_NONCES, Looked, Meta, NotDone, Op, Remote, Rewinds, Store, Then, Tolerance,
+    Wanted,
+};
 use crate::tree::{ConnectError, Error, Limits, Revision};
 use cronkeeper_core::election::Worth;
 use cronkeeper_core::run::Version;
@@ -63,9 +65,7 @@ struct Lines {
     hinted: watch::Sender<i64>,
     /// Keeps the connection for hints open.
     listening: OnceLock<Beside>,
-    rewinds: Rewinds,
-    /// A session has begun: what the server is worse at since then is reported, and stops nobody.
-    is_in_use: AtomicBool,
+    tolerance: Tolerance,
     /// Longest wait for an answer.
     patience: Duration,
 }
@@ -90,22 +90,12 @@ impl Redis {
             reads,
             hinted: watch::Sender::new(0),
             listening: OnceLock::new(),
-            rewinds,
-            is_in_use: AtomicBool::new(false),
+            tolerance: Tolerance::new(rewinds),
             patience: ANSWER_TIMEOUT.min(session_timeout / 2),
         }))
     }
 
-    /// Where the records are.
-    pub fn settings(&self) -> &Settings {
-        &self.0.settings
-    }
-
-    /// Looks at the server and changes nothing.
-    ///
-    /// # Errors
-    /// As [`Store::examine`].
-    pub async fn look(&self) -> Result<Worth, ConnectError> {
+    async fn worth(&self) -> Result<Worth, ConnectError> {
         let Lines { settings, reads, .. } = &*self.0;
         let live = reads.live().await?;
         let tried = timeout(ANSWER_TIMEOUT, Facts::try_rights(&live.redis, settings)).await;
@@ -119,12 +109,18 @@ impl Redis {
             return Err(failed);
         }
         let worth = live.facts.worth(settings);
-        let is_unwanted = worth.may_rewind && self.0.rewinds == Rewinds::Refused;
-        if is_unwanted && !self.0.is_in_use.load(Ordering::Relaxed) {
-            let why = format!("{settings}: {}; {}", worth.durability, examine::ACCEPT);
-            return Err(ConnectError::Refused(why));
-        }
+        self.0.tolerance.check(&worth, "")?;
         Ok(worth)
+    }
+}
+
+impl Remote for Redis {
+    fn place(&self) -> String {
+        self.0.settings.to_string()
+    }
+
+    async fn look(&self) -> Result<Looked, ConnectError> {
+        Ok(Looked { worth: self.worth().await?, for_node: None })
     }
 }
 
@@ -160,8 +156,8 @@ impl Store for Redis {
     fn examine(&self) -> impl Future<Output = Result<Option<Worth>, ConnectError>> + Send + 'static {
         let redis = self.clone();
         async move {
-            let worth = redis.look().await?;
-            redis.0.is_in_use.store(true, Ordering::Relaxed);
+            let worth = redis.worth().await?;
+            redis.0.tolerance.note_use();
             Ok(Some(worth))
         }
     }

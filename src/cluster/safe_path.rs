@@ -25,7 +25,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use self::disk::Disk;
-pub use self::refusal::{Fault, Refusal, Unsafe};
+pub use self::refusal::{Fault, Refusal, Unsafe, of_setting};
 pub use self::walk::Wanted;
 use self::walk::{AccessRules, FileKind, ResolvedPath};
 

@@ -82,9 +82,8 @@ pub enum StateDirError {
         holder: String,
     },
     #[error(
-        "state directory `{path}` belongs to {ours}, but the settings name {asked}: \
-         correct {to_correct}, or empty the directory, or set another --state-dir",
-        to_correct = ours.to_correct(asked)
+        "state directory `{path}` belongs to {ours}, but {but}, or empty the directory, or set another --state-dir",
+        but = ours.but_asked(asked)
     )]
     OtherBackend {
         path: PathBuf,

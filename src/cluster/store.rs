@@ -17,6 +17,7 @@
 
 use std::collections::BTreeSet;
 use std::future::{pending, ready};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::Timestamp;
 
@@ -69,6 +70,39 @@ pub enum Rewinds {
     Refused,
     /// An operator has accepted that occurrences are skipped when it happens.
     Accepted,
+}
+
+/// Decides whether a service is used that may lose commits.
+#[derive(Debug)]
+pub struct Tolerance {
+    rewinds: Rewinds,
+    /// A session has begun: what the service is worse at since then is reported, and stops nobody.
+    is_in_use: AtomicBool,
+}
+
+impl Tolerance {
+    pub fn new(rewinds: Rewinds) -> Self {
+        Self { rewinds, is_in_use: AtomicBool::new(false) }
+    }
+
+    /// A session begins.
+    pub fn note_use(&self) {
+        self.is_in_use.store(true, Ordering::Relaxed);
+    }
+
+    /// Checks what the commits of a service are worth. `remedy` is for the message, and ends as its sentence goes on.
+    ///
+    /// # Errors
+    /// If it may lose commits, and nobody has accepted that.
+    pub fn check(&self, worth: &Worth, remedy: &str) -> Result<(), ConnectError> {
+        if !worth.may_rewind || self.rewinds == Rewinds::Accepted || self.is_in_use.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(ConnectError::Refused(format!(
+            "{}; {remedy}or accept with `--accept-rewind` that occurrences are skipped when that happens",
+            worth.durability,
+        )))
+    }
 }
 
 /// A moment in the order of commits: that of the newest one. Another commit in its place has another nonce.
@@ -166,6 +200,26 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn changed(&self, _since: Revision) -> impl Future<Output = ()> + Send + 'static {
         pending()
     }
+}
+
+/// What somebody finds who looks at a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Looked {
+    pub worth: Worth,
+    /// What is special for a node that begins to use it.
+    pub for_node: Option<&'static str>,
+}
+
+/// A store that is a service, at the place that its settings name.
+pub trait Remote: Store {
+    /// Where it is, for messages.
+    fn place(&self) -> String;
+
+    /// Looks at it and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Store::examine`].
+    fn look(&self) -> impl Future<Output = Result<Looked, ConnectError>> + Send;
 }
 
 /// Refuses a commit that is larger than the store takes, or names a record twice.

@@ -1,6 +1,7 @@
 //! TLS to stores, by rustls: whom a client trusts, and what it shows.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
@@ -35,6 +36,39 @@ pub enum TlsError {
     Authorities(String),
     #[error("the certificate and the key cannot be used: {0}")]
     Identity(String),
+}
+
+/// Words why a server cannot be spoken to over TLS; `None` if the reason is another. `authorities`: the setting that names
+/// them.
+pub fn words(error: &(dyn std::error::Error + 'static), authorities: &str) -> Option<String> {
+    match cause(error) {
+        Some(error @ Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            Some(format!("{error}: none of the authorities in `{authorities}` has signed it; name the one that has"))
+        }
+        Some(Error::InvalidMessage(_)) => Some("it does not speak TLS, or is another service".to_owned()),
+        Some(error) => Some(error.to_string()),
+        None => error.to_string().contains("tls handshake eof").then(|| {
+            "it hangs up when TLS begins: it does not speak TLS, does not serve this host, or is another service"
+                .to_owned()
+        }),
+    }
+}
+
+/// The error of TLS behind an error.
+fn cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        // What an I/O error was made of is not its source.
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = match inner {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
+    }
+    None
 }
 
 /// How to encrypt connections.
@@ -127,5 +161,21 @@ impl ServerCertVerifier for Lenient {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_tls_is_worded_with_what_to_do() {
+        let issuer = Error::InvalidCertificate(CertificateError::UnknownIssuer);
+        let said = words(&io::Error::new(io::ErrorKind::InvalidData, issuer), "cacert");
+        assert!(said.as_ref().is_some_and(|text| text.contains("none of the authorities in `cacert`")), "{said:?}");
+        let plain = Error::InvalidMessage(tokio_rustls::rustls::InvalidMessage::InvalidContentType);
+        let said = words(&io::Error::other(plain), "cacert");
+        assert_eq!(said.as_deref(), Some("it does not speak TLS, or is another service"));
+        assert_eq!(words(&io::Error::from(io::ErrorKind::ConnectionRefused), "cacert"), None);
     }
 }

@@ -299,6 +299,11 @@ pub trait Session: Clone + Send + Sync + 'static {
     fn proof(&self) -> Self::Proof;
     /// The newest state. Changes are coalesced.
     fn state(&self) -> State;
+    /// Why no request is answered while it is [`Disconnected`](State::Disconnected), if that is known. A change counts
+    /// as one of the state.
+    fn failure(&self) -> Option<String> {
+        None
+    }
     /// Returns after the next notification of a state. If the connection is lost and regained between two polls, only
     /// `Connected` shows: so each notification of `Connected` counts as a reconnect. Cancel safe.
     fn state_changed(&mut self) -> impl Future<Output = State> + Send;

@@ -67,8 +67,17 @@ pub struct Server {
 pub struct Access {
     authorities: Option<PathBuf>,
     identity: Option<(PathBuf, PathBuf)>,
-    /// Absent name: the service's default.
-    user: Option<(Option<String>, PathBuf)>,
+    user: Option<User>,
+}
+
+/// Who logs in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct User {
+    /// Absent: the service's default.
+    name: Option<String>,
+    passfile: PathBuf,
+    /// The parameter that names the file.
+    parameter: &'static str,
 }
 
 /// What is needed to connect.
@@ -102,8 +111,8 @@ pub enum UrlError {
     HalfIdentity,
     #[error("`user` and `passfile` belong together: set both or none")]
     HalfUser,
-    #[error("{path}: {refusal}", path = path.display())]
-    File { path: PathBuf, refusal: Refusal },
+    #[error("{}", safe_path::of_setting(parameter, path, refusal))]
+    File { parameter: &'static str, path: PathBuf, refusal: Refusal },
     #[error("{path}: {source}", path = path.display())]
     Tls { path: PathBuf, source: TlsError },
 }
@@ -172,9 +181,10 @@ impl Access {
             (None, None) => None,
             _ => return Err(UrlError::HalfIdentity),
         };
+        let parameter = "passfile";
         let user = match (values.remove("user"), passfile) {
-            (Some(name), Some(passfile)) => Some((Some(name), passfile)),
-            (None, Some(passfile)) if form.has_default_user => Some((None, passfile)),
+            (Some(name), Some(passfile)) => Some(User { name: Some(name), passfile, parameter }),
+            (None, Some(passfile)) if form.has_default_user => Some(User { name: None, passfile, parameter }),
             (None, None) => None,
             _ => return Err(UrlError::HalfUser),
         };
@@ -186,10 +196,16 @@ impl Access {
         }
     }
 
-    /// The same certificates, with another user.
+    /// The name of the user, if the settings name one.
+    pub fn user_name(&self) -> Option<&str> {
+        self.user.as_ref()?.name.as_deref()
+    }
+
+    /// The same certificates, with the user of Sentinels.
     #[must_use]
-    pub fn with_user(&self, name: Option<String>, passfile: Option<PathBuf>) -> Self {
-        Self { user: passfile.map(|passfile| (name, passfile)), ..self.clone() }
+    pub fn with_sentinel_user(&self, name: Option<String>, passfile: Option<PathBuf>) -> Self {
+        let user = passfile.map(|passfile| User { name, passfile, parameter: "sentinel_passfile" });
+        Self { user, ..self.clone() }
     }
 
     /// Reads the files, in bounded time: they may be on a disk that hangs.
@@ -213,8 +229,8 @@ impl Access {
             Some(authorities) => {
                 let identity = match &self.identity {
                     Some((certificate, key)) => Some(Identity {
-                        certificate: bytes(certificate, Wanted::Trusted)?,
-                        key: bytes(key, Wanted::Secret)?,
+                        certificate: bytes("cert", certificate, Wanted::Trusted)?,
+                        key: bytes("key", key, Wanted::Secret)?,
                     }),
                     None => None,
                 };
@@ -225,14 +241,14 @@ impl Access {
                     };
                     UrlError::Tls { path, source }
                 };
-                let trust = Trust::Named(bytes(authorities, Wanted::Trusted)?);
+                let trust = Trust::Named(bytes("cacert", authorities, Wanted::Trusted)?);
                 Some(tls::client(trust, identity).map_err(file)?)
             }
         };
         let user = match &self.user {
-            Some((name, path)) => {
+            Some(User { name, passfile: path, parameter }) => {
                 let text = safe_path::read_text(path, Wanted::Secret, MOST_BYTES)
-                    .map_err(|refusal| UrlError::File { path: path.clone(), refusal })?;
+                    .map_err(|refusal| UrlError::File { parameter, path: path.clone(), refusal })?;
                 Some((name.clone(), text.trim_end_matches(['\r', '\n']).to_owned()))
             }
             None => None,
@@ -241,8 +257,12 @@ impl Access {
     }
 }
 
-fn bytes(path: &Path, wanted: Wanted) -> Result<Vec<u8>, UrlError> {
-    safe_path::read_bytes(path, wanted, MOST_BYTES).map_err(|refusal| UrlError::File { path: path.to_owned(), refusal })
+fn bytes(parameter: &'static str, path: &Path, wanted: Wanted) -> Result<Vec<u8>, UrlError> {
+    safe_path::read_bytes(path, wanted, MOST_BYTES).map_err(|refusal| UrlError::File {
+        parameter,
+        path: path.to_owned(),
+        refusal,
+    })
 }
 
 /// A connection, encrypted or not.
@@ -324,10 +344,13 @@ mod tests {
         let all = "https://e?cacert=/ca&cert=/c&key=/k%20y&user=cron&passfile=/p&wait=2";
         let urls = Urls::parse(all, &FORM).expect("it can be read");
         assert_eq!(urls.access.identity, Some(("/c".into(), "/k y".into())));
-        assert_eq!(urls.access.user, Some((Some("cron".to_owned()), "/p".into())));
+        let user = |name: Option<&str>| {
+            Some(User { name: name.map(str::to_owned), passfile: "/p".into(), parameter: "passfile" })
+        };
+        assert_eq!(urls.access.user, user(Some("cron")));
         assert_eq!(urls.parameters["wait"], "2");
         let default = Urls::parse("http://e?passfile=/p", &Form { has_default_user: true, ..FORM });
-        assert_eq!(default.expect("it can be read").access.user, Some((None, "/p".into())));
+        assert_eq!(default.expect("it can be read").access.user, user(None));
     }
 
     #[test]

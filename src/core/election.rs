@@ -235,9 +235,11 @@ pub enum Event {
         /// The new end of the lease.
         until: Uptime,
     },
-    /// The connection is lost; the session may still exist.
+    /// The connection is lost; the session may still exist. Sent again if the reason changes.
     Suspended {
         session: SessionId,
+        /// Why the service does not carry out what it is asked, if it says so; for display.
+        error: Option<String>,
     },
     /// The connection is back. The session and the node's entries are the same as before.
     Resumed {

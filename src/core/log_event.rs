@@ -89,7 +89,7 @@ events! {
     COORDINATION_NUMBERS_LOW "coordination.numbers_low" "half of the sequence numbers of a path are used up" [path];
     COORDINATION_NUMBERS_RESTARTED "coordination.numbers_restarted" "the sequence numbers of a path restarted at 0"
         [path];
-    COORDINATION_SUSPENDED "coordination.suspended" "connection lost; the session may still be alive" [session];
+    COORDINATION_SUSPENDED "coordination.suspended" "connection lost; the session may still be alive" [session, error];
     COORDINATION_RESUMED "coordination.resumed" "connection restored; the session is still alive" [session];
     COORDINATION_EXPIRED "coordination.expired" "the session expired" [session];
     COORDINATION_RESTORED "coordination.restored" "the coordination service is back" [away_ms];

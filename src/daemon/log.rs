@@ -58,7 +58,18 @@ pub(super) fn election(fact: &Election) {
             predecessor_node = predecessor_node.as_ref().map(tracing::field::display),
             leader_node = leader_node.as_ref().map(tracing::field::display),
         ),
-        Election::Suspended { session } => warn!(target: TARGET, event = log_event::COORDINATION_SUSPENDED, %session),
+        Election::Suspended { session, error: None } => {
+            warn!(target: TARGET, event = log_event::COORDINATION_SUSPENDED, %session);
+        }
+        Election::Suspended { session, error: Some(error) } => {
+            warn!(
+                target: TARGET,
+                event = log_event::COORDINATION_SUSPENDED,
+                %session,
+                error,
+                "the service does not do what it is asked: {error}",
+            );
+        }
         Election::Resumed { session } => info!(target: TARGET, event = log_event::COORDINATION_RESUMED, %session),
         Election::Expired { session } => warn!(target: TARGET, event = log_event::COORDINATION_EXPIRED, %session),
         Election::Unreachable { retry, error } => {

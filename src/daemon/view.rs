@@ -54,6 +54,8 @@ pub struct View {
     service: Option<Worth>,
     /// When the session's lease ends; absent if it has none, or none that ends.
     lease_until: Option<Uptime>,
+    /// Why the connection is lost, if the service says so.
+    lost_by: Option<String>,
     /// What the node needs before it can take part.
     awaiting: Option<String>,
     /// An operation that has been failing for some seconds and is being retried.
@@ -100,6 +102,7 @@ impl View {
             session: None,
             service: None,
             lease_until: None,
+            lost_by: None,
             awaiting: Some(format!("a session with {backend}")),
             stalled: None,
             damaged: Vec::new(),
@@ -238,7 +241,10 @@ impl View {
                 self.role = Role::default();
                 self.awaiting = self.awaited_of_session();
             }
-            Election::Suspended { .. } => self.connected(now, false),
+            Election::Suspended { error, .. } => {
+                self.lost_by.clone_from(error);
+                self.connected(now, false);
+            }
             Election::Resumed { .. } => self.connected(now, true),
             Election::Expired { .. } => {
                 (self.session, self.lease_until) = (None, None);
@@ -417,7 +423,7 @@ impl View {
     }
 
     fn connected(&mut self, now: Now, connected: bool) {
-        if let Some(session) = &mut self.session {
+        if let Some(session) = self.session.as_mut().filter(|session| session.connected != connected) {
             session.connected = connected;
             session.since = now.wall;
         }
@@ -427,10 +433,11 @@ impl View {
     /// What a node with a session needs before it can take part.
     fn awaited_of_session(&self) -> Option<String> {
         let connected = self.session.as_ref().is_none_or(|session| session.connected);
-        match (connected, &self.role.candidate) {
-            (false, _) => Some(format!("the connection to {}", self.backend)),
-            (true, None) => Some(QUEUE_POSITION.to_owned()),
-            (true, Some(_)) => None,
+        match (connected, &self.lost_by, &self.role.candidate) {
+            (false, None, _) => Some(format!("the connection to {}", self.backend)),
+            (false, Some(why), _) => Some(format!("the connection to {}: {why}", self.backend)),
+            (true, _, None) => Some(QUEUE_POSITION.to_owned()),
+            (true, _, Some(_)) => None,
         }
     }
 

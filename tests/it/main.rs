@@ -7,6 +7,7 @@ mod cli;
 mod deny;
 mod etcd;
 mod failover;
+mod full;
 mod harness;
 mod hostile;
 #[expect(dead_code, reason = "the simulation uses the rest")]

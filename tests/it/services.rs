@@ -67,6 +67,50 @@ on_every_service!(
     check_says_that_a_node_could_use_it,
 );
 
+#[test]
+fn two_services_are_named_as_they_were_given() {
+    for command in [&["check", "--service"][..], &["run", "--jobs", "/nowhere"], &["locks"], &["release"]] {
+        let with = |line: &[&str], variables: &[(&str, &str)]| {
+            let output = crate::support::command::command(line).envs(variables.iter().copied()).output();
+            texts(&output.expect("the program can be started"))
+        };
+        let variables = [("CRONKEEPER_POSTGRES", "host=a password=secret"), ("CRONKEEPER_REDIS", "redis://b")];
+        let (code, _, err) = with(command, &variables);
+        assert_eq!(code, Some(2), "{command:?}: {err}");
+        let said = "cronkeeper: `CRONKEEPER_POSTGRES` and `CRONKEEPER_REDIS` name two services; keep one\n";
+        assert_eq!(err, said, "{command:?}");
+        let (code, _, err) = with(&[command, &["--etcd", "http://b"]].concat(), &variables[..1]);
+        assert_eq!(code, Some(2), "{command:?}: {err}");
+        assert!(err.contains("`CRONKEEPER_POSTGRES` and `--etcd` name two services; keep one"), "{err}");
+        let (code, _, err) = with(&[command, &["--zookeeper", "z", "--etcd", "http://b"]].concat(), &[]);
+        assert_eq!(code, Some(2), "{command:?}: {err}");
+        assert!(err.contains("`--zookeeper` and `--etcd` name two services; keep one"), "{err}");
+    }
+}
+
+#[test]
+fn release_without_the_service_names_the_option_to_add() {
+    let place = in_etcd();
+    let node = place.node("a", "jobs: {}\n");
+    node.await_event("leader.elected", LONG);
+    node.signal(Signal::TERM);
+    node.wait_exit(LONG);
+    let state = node.spec().state_dir();
+    let (code, _, err) = texts(&run(&["release", "--state-dir", state.to_str().expect("the path is text")]));
+    assert_eq!(code, Some(78), "{err}");
+    assert!(err.contains("but no service is named: add --etcd (CRONKEEPER_ETCD)"), "{err}");
+}
+
+#[test]
+fn an_option_that_a_command_lacks_is_not_taken_for_a_job() {
+    let (code, _, err) = texts(&run(&["next", "--state-dir", "/tmp"]));
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("unexpected argument '--state-dir'") && !err.contains("tip:"), "{err}");
+    let (code, _, err) = texts(&run(&["lock", "--unknown"]));
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("tip:"), "{err}");
+}
+
 impl Place {
     fn node(&self, name: &str, jobs: &str) -> Node {
         let spec = Spec::new(CRONKEEPER, name).on_service(&[self.option.to_owned(), self.connect.clone()]);

@@ -1,43 +1,129 @@
-//! What is at the other end: whether it is an etcd that can be used, and what its commits are worth.
+//! What is at the other end: whether it is an etcd that can be used, whether the keys below the prefix are a cluster's, and
+//! what its commits are worth.
 
 use std::time::Duration;
 
-use super::gateway::{Failed, Gateway};
-use super::json::{MembersResponse, Nothing, StatusResponse};
-use crate::store::Rewinds;
+use super::gateway::{Failed, Gateway, PERMISSION_DENIED, UNAUTHENTICATED};
+use super::json::{
+    Anything, Base64, Compare, Delete, KeyValue, MembersResponse, Nothing, Number, Put, Range, RequestOp,
+    StatusResponse, Txn, TxnResponse,
+};
+use super::keys;
+use super::settings::Settings;
 use crate::tree::ConnectError;
 use cronkeeper_core::election::Worth;
+
+/// What a user does who needs a right.
+#[derive(Clone, Copy)]
+enum Right {
+    /// Asks for what anybody may know who has logged in.
+    Ask,
+    Read,
+    Write,
+}
 
 /// Checks that the cluster can be used. Changes nothing.
 ///
 /// # Errors
 /// [`ConnectError::Refused`] if somebody must change something.
-pub async fn look(gateway: &Gateway, patience: Duration, rewinds: Rewinds) -> Result<Worth, ConnectError> {
-    let status: StatusResponse = ask(gateway, "/v3/maintenance/status", patience).await?;
-    let members: MembersResponse = ask(gateway, "/v3/cluster/member/list", patience).await?;
+pub async fn look(gateway: &Gateway, settings: &Settings, patience: Duration) -> Result<Worth, ConnectError> {
+    let ask = Ask { gateway, settings, patience };
+    let status: StatusResponse = ask.of("/v3/maintenance/status", &Nothing {}, Right::Ask).await?;
+    let members: MembersResponse = ask.of("/v3/cluster/member/list", &Nothing {}, Right::Ask).await?;
     if let Some(why) = objection(&status) {
         return Err(ConnectError::Refused(why));
     }
-    let worth = worth(&status, members.members.len());
-    if worth.may_rewind && rewinds == Rewinds::Refused {
-        let Worth { service, durability, .. } = worth;
-        return Err(ConnectError::Refused(format!(
-            "{service}: {durability}; update it, or accept with `--accept-rewind` that occurrences are skipped then"
-        )));
+    if let Some(why) = ask.foreign_key().await?.map(|key| not_ours(&key)) {
+        return Err(ConnectError::Refused(why));
     }
-    Ok(worth)
+    let _: Anything = ask.of("/v3/kv/txn", &trial(&settings.prefix), Right::Write).await?;
+    Ok(worth(&status, members.members.len()))
 }
 
-async fn ask<T: serde::de::DeserializeOwned>(
-    gateway: &Gateway,
-    path: &str,
+/// Asks in words that say what is missing.
+struct Ask<'a> {
+    gateway: &'a Gateway,
+    settings: &'a Settings,
     patience: Duration,
-) -> Result<T, ConnectError> {
-    gateway.ask(path, &Nothing {}, patience).await.map_err(|failed| match failed {
-        Failed::Refused { message, .. } => ConnectError::Refused(message),
-        Failed::Unanswered(why) => ConnectError::Unreachable(why),
-        Failed::NotConnected(error) => error,
-    })
+}
+
+impl Ask<'_> {
+    async fn of<T: serde::de::DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &(impl serde::Serialize + Sync),
+        right: Right,
+    ) -> Result<T, ConnectError> {
+        let (user, prefix) = (self.settings.access.user_name(), &self.settings.prefix);
+        self.gateway.ask(path, body, self.patience).await.map_err(|failed| match failed {
+            Failed::Refused { code, message } => ConnectError::Refused(lacking(code, message, right, user, prefix)),
+            Failed::Unanswered(why) => ConnectError::Unreachable(why),
+            Failed::NotConnected(error) => error,
+        })
+    }
+
+    /// A key of somebody else that keeps a cluster from being made here; `None` if there is none, or if there is a
+    /// cluster, which no key of others stops.
+    async fn foreign_key(&self) -> Result<Option<Base64>, ConnectError> {
+        let prefix = &self.settings.prefix;
+        let first = |(key, end): (Base64, Base64)| {
+            RequestOp::Range(Range { key, range_end: Some(end), limit: Some(Number(1)), ..Range::default() })
+        };
+        // The session that made a cluster is there, or its number is.
+        let success = vec![first(keys::below(prefix, "/cronkeeper")), first(keys::all(prefix))];
+        let txn = Txn { compare: Vec::new(), success, failure: Vec::new() };
+        let answer: TxnResponse = self.of("/v3/kv/txn", &txn, Right::Read).await?;
+        let mut found = answer.responses.into_iter().map(|it| {
+            let kvs = it.response_range.unwrap_or_default().kvs;
+            kvs.into_iter().next()
+        });
+        let (of_cluster, any) = (found.next().flatten(), found.next().flatten());
+        Ok(if of_cluster.is_some_and(|kv| is_record(&kv)) { None } else { any.map(|kv| kv.key) })
+    }
+}
+
+/// True for a value as a commit writes it: begun with its time.
+fn is_record(kv: &KeyValue) -> bool {
+    let end = kv.value.0.iter().position(|byte| *byte == b'\n');
+    end.is_some_and(|end| end > 0 && kv.value.0[..end].iter().all(u8::is_ascii_digit))
+}
+
+fn not_ours(key: &Base64) -> String {
+    format!(
+        "the key `{}` is not cronkeeper's: a cluster needs a prefix of its own; name another one",
+        String::from_utf8_lossy(&key.0)
+    )
+}
+
+/// Writes nothing, because a key cannot both be there and not: etcd checks the rights to all that a transaction may do.
+fn trial(prefix: &str) -> Txn {
+    let head = keys::head(prefix);
+    let compare = |result| Compare { key: head.clone(), target: "VERSION", result, version: Number(0) };
+    let put = |key: Base64| RequestOp::Put(Put { key, value: Base64::default() });
+    // Also of the keys before and behind all records: a right to some keys is not enough.
+    let others = ["00", "99"].map(|depth| Base64(format!("{prefix}/{depth}/trial").into_bytes()));
+    let delete = RequestOp::Delete(Delete { key: keys::record(prefix, "/trial") });
+    let success = [put(head.clone()), delete].into_iter().chain(others.map(put)).collect();
+    Txn { compare: vec![compare("EQUAL"), compare("GREATER")], success, failure: Vec::new() }
+}
+
+/// What somebody must do about a refusal.
+fn lacking(code: i64, message: String, right: Right, user: Option<&str>, prefix: &str) -> String {
+    match (code, right, user) {
+        (UNAUTHENTICATED | PERMISSION_DENIED, _, None) => {
+            "etcd asks for a user, and the settings name none: add `user=NAME&passfile=FILE`".to_owned()
+        }
+        (PERMISSION_DENIED, Right::Read | Right::Write, Some(user)) => {
+            let done = if matches!(right, Right::Read) { "read" } else { "write" };
+            format!(
+                "user `{user}` may not {done} all keys that begin with `{prefix}/`: let a role of the user do it,                  `etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/`; who has no role yet gets one with                  `etcdctl user grant-role {user} ROLE`"
+            )
+        }
+        (PERMISSION_DENIED, Right::Ask, Some(user)) => {
+            format!("user `{user}` may not look at the state of etcd: {message}")
+        }
+        _ => message,
+    }
 }
 
 /// The first numbers of a version.
@@ -64,7 +150,7 @@ fn worth(status: &StatusResponse, members: usize) -> Worth {
     // Members of these differ after a crash: etcd's own postmortem of April 2022.
     let may_rewind = numbers(version).is_some_and(|numbers| ([3, 5, 0]..=[3, 5, 2]).contains(&numbers));
     let durability = match (may_rewind, members) {
-        (true, _) => "a member that crashes may lose acknowledged commits in this version".to_owned(),
+        (true, _) => format!("a member of etcd {version} that crashes may lose acknowledged commits"),
         (false, 1) => "each commit is on the disk of the one member".to_owned(),
         (false, members) => format!("each commit is on the disks of {} of {members} members", members / 2 + 1),
     };
@@ -78,6 +164,27 @@ mod tests {
     fn status(version: &str, errors: &[&str]) -> StatusResponse {
         let errors = errors.iter().map(|error| (*error).to_owned()).collect();
         StatusResponse { version: version.to_owned(), errors, ..StatusResponse::default() }
+    }
+
+    #[test]
+    fn what_a_commit_has_written_is_told_from_the_values_of_others() {
+        let kv = |value: &str| KeyValue { value: Base64(value.as_bytes().to_vec()), ..KeyValue::default() };
+        for (value, is_ours) in
+            [("1700000000000000\n", true), ("17\n{}", true), ("precious", false), ("\n", false), ("17", false)]
+        {
+            assert_eq!(is_record(&kv(value)), is_ours, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn who_lacks_a_right_learns_which_command_gives_it() {
+        let denied = |right, user| lacking(PERMISSION_DENIED, "permission denied".to_owned(), right, user, "/ops");
+        let grant = "`etcdctl role grant-permission ROLE --prefix=true readwrite /ops/`";
+        for (right, done) in [(Right::Read, "may not read"), (Right::Write, "may not write")] {
+            let said = denied(right, Some("cron"));
+            assert!(said.contains(done) && said.contains("`cron`") && said.contains(grant), "{said}");
+        }
+        assert!(denied(Right::Read, None).contains("user=NAME&passfile=FILE"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Requests to etcd's JSON gateway, on one connection that is opened when it is needed.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,8 +17,10 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::settings::Settings;
+use crate::tls;
 use crate::tree::ConnectError;
 use crate::url::{Login, Server};
+use cronkeeper_core::escape;
 
 /// Time for one member to accept a connection and the login.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -40,10 +43,9 @@ pub enum Failed {
 /// Codes of gRPC.
 pub const PERMISSION_DENIED: i64 = 7;
 pub const INVALID_ARGUMENT: i64 = 3;
-pub const RESOURCE_EXHAUSTED: i64 = 8;
 pub const FAILED_PRECONDITION: i64 = 9;
 pub const OUT_OF_RANGE: i64 = 11;
-const UNAUTHENTICATED: i64 = 16;
+pub const UNAUTHENTICATED: i64 = 16;
 
 /// A connection for one request after the other.
 pub struct Gateway {
@@ -203,37 +205,35 @@ fn refusal(answer: &[u8]) -> Failed {
     match serde_json::from_slice::<ErrorBody>(answer) {
         Ok(ErrorBody { error, message, code }) if code != 0 => {
             let message = if message.is_empty() { error } else { message };
-            let lasting = [
-                INVALID_ARGUMENT,
-                PERMISSION_DENIED,
-                RESOURCE_EXHAUSTED,
-                FAILED_PRECONDITION,
-                OUT_OF_RANGE,
-                UNAUTHENTICATED,
-            ];
+            let lasting = [INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNAUTHENTICATED];
             // Of who has logged in before the users changed, or before there were any.
             let is_of_token = ["revision of auth store is old", "user name is empty", "invalid auth token"];
             if is_of_token.iter().any(|why| message.contains(why)) {
                 return Failed::Refused { code: UNAUTHENTICATED, message };
             }
-            // Also said of too many requests at a time.
-            let is_full = code != RESOURCE_EXHAUSTED || message.contains("space exceeded");
-            match lasting.contains(&code) && is_full {
+            match lasting.contains(&code) {
                 true => Failed::Refused { code, message },
-                // No leader, a timeout: it may be carried out later.
+                // No leader, a timeout: it may be carried out later. No space: so may the next try.
                 false => Failed::Unanswered(message),
             }
         }
-        _ => Failed::Unanswered(format!(
-            "this is not etcd: {}",
-            String::from_utf8_lossy(answer).chars().take(80).collect::<String>()
-        )),
+        _ => {
+            let text: String = String::from_utf8_lossy(answer).chars().take(80).collect();
+            Failed::Unanswered(match text.contains("HTTP request to an HTTPS server") {
+                true => "it speaks TLS: write https://, and add `cacert=FILE`".to_owned(),
+                false => format!("it is another service, not etcd: it says `{}`", escape::plain(text.trim())),
+            })
+        }
     }
 }
 
 async fn connect_to(member: &Server, login: &Login) -> Result<Open, ConnectError> {
     let away = |error: &dyn std::error::Error| ConnectError::Unreachable(error.to_string());
-    let stream = member.open(login).await.map_err(|error| away(&error))?;
+    let open = |error: io::Error| match tls::words(&error, "cacert") {
+        Some(why) => ConnectError::Unreachable(why),
+        None => away(&error),
+    };
+    let stream = member.open(login).await.map_err(open)?;
     let made = http1::handshake(TokioIo::new(stream)).await;
     let (sender, connection) = made.map_err(|error| away(&error))?;
     let serving = tokio::spawn(async move { drop(connection.await) }).abort_handle();
@@ -269,7 +269,10 @@ impl Open {
         }
         let request = request.body(Full::new(body)).map_err(|error| error.to_string())?;
         self.sender.ready().await.map_err(|error| error.to_string())?;
-        self.sender.send_request(request).await.map_err(|error| error.to_string())
+        self.sender.send_request(request).await.map_err(|error| match error.is_parse() {
+            true => format!("it is another service, not etcd: {error}"),
+            false => error.to_string(),
+        })
     }
 
     /// The answer, and whether it is one.
@@ -315,14 +318,15 @@ mod tests {
         };
         for (number, message, lasting) in [
             (PERMISSION_DENIED, "etcdserver: permission denied", Some(PERMISSION_DENIED)),
-            (RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", Some(RESOURCE_EXHAUSTED)),
-            (RESOURCE_EXHAUSTED, "etcdserver: too many requests", None),
+            (8, "etcdserver: mvcc: database space exceeded", None),
             (INVALID_ARGUMENT, "etcdserver: revision of auth store is old", Some(UNAUTHENTICATED)),
             (INVALID_ARGUMENT, "etcdserver: user name is empty", Some(UNAUTHENTICATED)),
             (14, "etcdserver: no leader", None),
         ] {
             assert_eq!(code(said(number, message)), lasting, "{message}");
         }
-        assert!(matches!(refusal(b"<html>"), Failed::Unanswered(why) if why.contains("this is not etcd")));
+        assert!(
+            matches!(refusal(b"<html>"), Failed::Unanswered(why) if why.contains("it is another service, not etcd"))
+        );
     }
 }

@@ -73,6 +73,9 @@ pub struct Range {
     pub range_end: Option<Base64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<Number>,
+    /// Most keys of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Number>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub keys_only: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]

@@ -40,6 +40,19 @@ pub type Answer<T> = oneshot::Sender<T>;
 /// What was read, and what resolves when it may have changed.
 pub type Seen = (Found, oneshot::Receiver<()>);
 
+/// The state of a session, and why no request is answered while it is disconnected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contact {
+    pub state: State,
+    pub failure: Option<String>,
+}
+
+impl From<State> for Contact {
+    fn from(state: State) -> Self {
+        Self { state, failure: None }
+    }
+}
+
 /// A request to the driver. A read is given up if the receiver of its answer is dropped before it begins.
 pub enum Request {
     Commit {
@@ -123,7 +136,9 @@ pub struct Driver<S, K> {
     waiting: VecDeque<Request>,
     watches: Watches,
     sightings: Sightings,
-    state: watch::Sender<State>,
+    contact: watch::Sender<Contact>,
+    /// When it was last said why no request is answered.
+    failed_at: Uptime,
     /// The newest revision that was seen.
     revision: Revision,
     /// What this process was shown last.
@@ -221,7 +236,8 @@ impl<S: Store, K: Clock> Driver<S, K> {
             waiting: VecDeque::new(),
             watches: Watches::default(),
             sightings: Sightings::default(),
-            state: watch::Sender::new(State::Connected),
+            contact: watch::Sender::new(State::Connected.into()),
+            failed_at: Uptime::ZERO,
             revision: Revision::default(),
             heads,
             hint: None,
@@ -239,8 +255,8 @@ impl<S: Store, K: Clock> Driver<S, K> {
         &self.id
     }
 
-    pub fn state(&self) -> watch::Receiver<State> {
-        self.state.subscribe()
+    pub fn contact(&self) -> watch::Receiver<Contact> {
+        self.contact.subscribe()
     }
 
     /// Runs until the session is over or every handle of it is dropped. Its record stays until another session has seen
@@ -393,8 +409,8 @@ impl<S: Store, K: Clock> Driver<S, K> {
                 Ok(found)
             }
             Err(error) => {
-                if matches!(error, Error::Unanswered(_)) {
-                    self.set_state(State::Disconnected);
+                if let Error::Unanswered(why) = &error {
+                    self.disconnect(why.clone());
                 }
                 Err(error)
             }
@@ -428,8 +444,9 @@ impl<S: Store, K: Clock> Driver<S, K> {
         self.heads().note_loss(until);
         self.revision = found;
         (self.known, self.sightings) = (Known::default(), Sightings::default());
-        self.set_state(State::Disconnected);
-        Error::Unanswered(format!("{} has lost commits: it is at {}, and was at {}", S::SERVICE, found.0, known.0))
+        let why = format!("{} has lost commits: it is at {}, and was at {}", S::SERVICE, found.0, known.0);
+        self.disconnect(why.clone());
+        Error::Unanswered(why)
     }
 
     /// Leaves a record of the loss for whoever leads next, before anything else is answered.
@@ -476,11 +493,29 @@ impl<S: Store, K: Clock> Driver<S, K> {
     }
 
     fn set_state(&self, state: State) {
-        self.state.send_if_modified(|known| std::mem::replace(known, state) != state);
+        self.set_contact(state.into());
     }
 
-    async fn lose_connection(&mut self, pause: &mut Duration) -> Result<(), Stop> {
-        self.set_state(State::Disconnected);
+    fn set_contact(&self, contact: Contact) {
+        self.contact.send_if_modified(|known| {
+            let is_news = *known != contact;
+            *known = contact;
+            is_news
+        });
+    }
+
+    fn disconnect(&mut self, why: String) {
+        let now = self.clock.now().up;
+        let is_known = self.contact.borrow().state == State::Disconnected;
+        // The reasons may alternate with each try, and each change is logged.
+        if !is_known || self.failed_at + self.timeout <= now {
+            self.failed_at = now;
+            self.set_contact(Contact { state: State::Disconnected, failure: Some(why) });
+        }
+    }
+
+    async fn lose_connection(&mut self, why: String, pause: &mut Duration) -> Result<(), Stop> {
+        self.disconnect(why);
         if self.give_up_at.is_some_and(|at| at <= self.clock.now().up) {
             return Err(Stop::GivenUp);
         }
@@ -629,7 +664,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
                     wanted.into_iter().zip(found).for_each(|(wanted, found)| self.known.learn(wanted, found));
                     return Ok(Ok(()));
                 }
-                Err(Error::Unanswered(_)) => self.lose_connection(&mut pause).await?,
+                Err(Error::Unanswered(why)) => self.lose_connection(why, &mut pause).await?,
                 Err(error) => return Ok(Err(error)),
             }
         }
@@ -654,9 +689,9 @@ impl<S: Store, K: Clock> Driver<S, K> {
                     self.confirm().await?;
                     return Ok(moved);
                 }
-                Err(NotDone::Failed(Error::Unanswered(_))) => {
+                Err(NotDone::Failed(Error::Unanswered(why))) => {
                     self.is_in_doubt = true;
-                    self.lose_connection(&mut pause).await?;
+                    self.lose_connection(why, &mut pause).await?;
                     continue;
                 }
                 Err(NotDone::Refused { index, found }) => Sent::Refused { index, found },
@@ -712,7 +747,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
                         Sent::Stale | Sent::Refused { .. } | Sent::Failed(_) => None,
                     });
                 }
-                Err(NotDone::Failed(Error::Unanswered(_))) => self.lose_connection(&mut pause).await?,
+                Err(NotDone::Failed(Error::Unanswered(why))) => self.lose_connection(why, &mut pause).await?,
                 // Another session finds out the same, and says so.
                 Err(NotDone::Failed(_)) => return Err(Stop::Over),
             }
@@ -725,7 +760,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
         let found = loop {
             match self.read_own().await {
                 Ok(found) => break found,
-                Err(Error::Unanswered(_)) => self.lose_connection(&mut pause).await?,
+                Err(Error::Unanswered(why)) => self.lose_connection(why, &mut pause).await?,
                 Err(_) => return Err(Stop::Over),
             }
         };

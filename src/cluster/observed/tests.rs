@@ -151,6 +151,20 @@ async fn what_only_a_read_has_shown_is_no_answer_to_a_commit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_session_says_why_its_store_does_not_write_until_it_does() {
+    let store = Replaced::default();
+    let session = observed(store.clone()).connect().await.unwrap();
+    for _ in 0..2 {
+        assert_eq!((session.state(), session.failure()), (State::Connected, None));
+        store.is_replaced.store(true, Ordering::Relaxed);
+        tokio::time::sleep(T).await;
+        assert_eq!((session.state(), session.failure().as_deref()), (State::Disconnected, Some("no replica has it")));
+        store.is_replaced.store(false, Ordering::Relaxed);
+        tokio::time::sleep(T).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_session_whose_record_nobody_acknowledges_does_not_begin() {
     let store = Replaced::default();
     store.is_replaced.store(true, Ordering::Relaxed);

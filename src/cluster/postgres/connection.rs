@@ -1,5 +1,6 @@
 //! Connections to the first server that accepts writes.
 
+use std::error::Error as _;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,12 +13,13 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_postgres::config::Host;
 use tokio_postgres::error::Severity;
-use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
+use tokio_postgres::{AsyncMessage, Client, Connection, Error, Socket};
 
 use super::settings::{Login, Server, Settings};
 use super::tls::{Stream, Tls};
 use super::{examine, in_full};
 use crate::line;
+use crate::tls;
 use crate::tree::ConnectError;
 
 /// Time to read the files that the settings name, and to look a name up.
@@ -79,22 +81,18 @@ pub async fn connect(settings: Arc<Settings>, hinted: watch::Sender<i64>) -> Res
         let addresses = match addresses(&server).await {
             Ok(addresses) => addresses,
             Err(why) => {
-                failures.push(ConnectError::Unreachable(format!("{server}: {why}")));
+                failures.push((server.to_string(), ConnectError::Unreachable(why)));
                 continue;
             }
         };
         for address in addresses {
             match connect_to(&login, &server, address, hinted.clone()).await {
                 Ok(connected) => return Ok(connected),
-                Err(failure) => failures.push(failure),
+                Err(failure) => failures.push((server.to_string(), failure)),
             }
         }
     }
-    // One that is only away may be the right one.
-    let is_refused = failures.iter().all(|failure| matches!(failure, ConnectError::Refused(_)));
-    let texts: Vec<String> = failures.iter().map(ToString::to_string).collect();
-    let all = texts.join("; ");
-    Err(if is_refused && !texts.is_empty() { ConnectError::Refused(all) } else { ConnectError::Unreachable(all) })
+    Err(line::none_of(failures))
 }
 
 /// The addresses of a server; `None` for its socket on this host.
@@ -121,13 +119,48 @@ async fn connect_to(
     let within = config.get_connect_timeout().copied().unwrap_or_default() + LOGIN_TIMEOUT;
     let (client, connection) = match timeout(within, config.connect(login.tls.clone())).await {
         Ok(Ok(opened)) => opened,
-        Ok(Err(error)) => return Err(examine::not_connected(&error, &server.to_string())),
-        Err(_) => return Err(ConnectError::Unreachable(format!("{server}: no answer in time"))),
+        Ok(Err(error)) => return Err(not_opened(&error, login, server)),
+        Err(_) => return Err(ConnectError::Unreachable("no answer in time".to_owned())),
     };
     let warnings = Arc::new(AtomicU64::new(0));
     // Ends with the connection: when the client is dropped, or it is aborted.
     let serving = tokio::spawn(serve(connection, Arc::clone(&warnings), hinted)).abort_handle();
-    Ok(Connected { client, tls: login.tls.clone(), warnings, serving })
+    let connected = Connected { client, tls: login.tls.clone(), warnings, serving };
+    match timeout(LOGIN_TIMEOUT, why_read_only(&connected.client)).await {
+        Ok(Ok(None)) => Ok(connected),
+        // Others may be the primary, or this one may be soon.
+        Ok(Ok(Some(why))) => Err(ConnectError::Unreachable(why.to_owned())),
+        Ok(Err(error)) => Err(examine::not_connected(&error)),
+        Err(_) => Err(ConnectError::Unreachable("no answer in time".to_owned())),
+    }
+}
+
+/// Why a server accepts no writes; `None` if it does. The client library asks too, but does not say which it is.
+async fn why_read_only(client: &Client) -> Result<Option<&'static str>, Error> {
+    let sql = "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only') = 'on'";
+    let row = client.query_typed_one(sql, &[]).await?;
+    Ok(match (row.try_get(0)?, row.try_get(1)?) {
+        (true, _) => Some("it is a standby, which accepts no writes: name the primary in `host`, too"),
+        (false, true) => Some(
+            "it accepts no writes, because `default_transaction_read_only` is on for the server, the database or the \
+             user: switch it off",
+        ),
+        (false, false) => None,
+    })
+}
+
+/// Words why there is no connection to a server, by what was tried.
+fn not_opened(error: &Error, login: &Login, server: &Server) -> ConnectError {
+    match (examine::not_connected(error), error.source()) {
+        // What the client library says.
+        (ConnectError::Refused(why), _) if why.ends_with("password missing") => {
+            ConnectError::Refused(login.no_password(server))
+        }
+        (ConnectError::Unreachable(why), Some(source)) => {
+            ConnectError::Unreachable(tls::words(source, "sslrootcert").unwrap_or(why))
+        }
+        (failure, _) => failure,
+    }
 }
 
 /// Moves bytes, and notes what the server says unasked.

@@ -17,10 +17,6 @@ const FORMAT: &str = "1";
 /// Serialises the creation of the schema; any number that others hardly use.
 const CREATION: i64 = 0x6372_6f6e_6b65;
 
-/// What to do about a server that may lose commits.
-pub const ACCEPT: &str = "set `fsync` to on, and name the standbys in `synchronous_standby_names`; or accept with \
-                          `--accept-rewind` that occurrences are skipped when that happens";
-
 /// What a server says of itself.
 struct Facts {
     number: i32,
@@ -50,6 +46,8 @@ pub enum IfMissing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entered {
     pub worth: Worth,
+    /// What to do if its commits may be lost, as [`Tolerance::check`](crate::store::Tolerance::check) takes it.
+    pub remedy: String,
     /// The schema was there.
     pub existed: bool,
 }
@@ -107,6 +105,21 @@ impl Facts {
         None
     }
 
+    /// Standbys may take over that lack commits.
+    fn has_standbys_behind(&self) -> bool {
+        self.waits_for.trim().is_empty() && self.standbys > 0
+    }
+
+    /// What makes commits safe that may be lost.
+    fn remedy(&self) -> String {
+        let all = [
+            (self.fsync != "on", "set `fsync` to on"),
+            (self.has_standbys_behind(), "name the standbys in `synchronous_standby_names`"),
+        ];
+        let needed: Vec<&str> = all.into_iter().filter_map(|(is_needed, remedy)| is_needed.then_some(remedy)).collect();
+        if needed.is_empty() { String::new() } else { format!("{}, ", needed.join(" and ")) }
+    }
+
     fn worth(&self) -> Worth {
         let (durability, may_rewind) = match (self.waits_for.trim(), self.standbys) {
             _ if self.fsync != "on" => {
@@ -127,24 +140,24 @@ impl Facts {
 ///
 /// # Errors
 /// [`ConnectError::Refused`] if somebody must change something.
-pub async fn enter(client: &Client, database: &str, if_missing: IfMissing) -> Result<Entered, ConnectError> {
-    let refused = |why: String| Err(ConnectError::Refused(format!("{database}: {why}")));
-    let facts = Facts::ask(client).await.map_err(|error| not_connected(&error, database))?;
+pub async fn enter(client: &Client, if_missing: IfMissing) -> Result<Entered, ConnectError> {
+    let refused = |why: String| Err(ConnectError::Refused(why));
+    let facts = Facts::ask(client).await.map_err(|error| not_connected(&error))?;
     if let Some(why) = facts.objection() {
         return refused(why);
     }
-    let entered = Entered { worth: facts.worth(), existed: facts.exists };
+    let entered = Entered { worth: facts.worth(), remedy: facts.remedy(), existed: facts.exists };
     if !facts.exists {
         if !facts.may_make {
             return refused(not_made(&facts.user));
         }
         if if_missing == IfMissing::Make {
-            make(client, database, &facts.user).await?;
+            make(client, &facts.user).await?;
         }
         return Ok(entered);
     }
     match facts.mark.as_deref().and_then(|mark| mark.strip_prefix(MARK)) {
-        Some(FORMAT) => usable(client, database, &facts.user).await.map(|()| entered),
+        Some(FORMAT) => usable(client, &facts.user).await.map(|()| entered),
         Some(format) => {
             refused(format!("the schema `cronkeeper` was made by a later version of cronkeeper (format {format})"))
         }
@@ -162,7 +175,7 @@ fn not_made(user: &str) -> String {
 }
 
 /// Makes the schema. Another node may do the same.
-async fn make(client: &Client, database: &str, user: &str) -> Result<(), ConnectError> {
+async fn make(client: &Client, user: &str) -> Result<(), ConnectError> {
     // One transaction, so that there is never half a schema; without a round trip in between.
     let all = format!(
         "BEGIN; SELECT pg_advisory_xact_lock({CREATION});
@@ -173,13 +186,13 @@ async fn make(client: &Client, database: &str, user: &str) -> Result<(), Connect
     // The transaction is left open and failed.
     let _ = client.batch_execute("ROLLBACK").await;
     Err(match error.code() {
-        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => ConnectError::Refused(format!("{database}: {}", not_made(user))),
-        _ => not_connected(&error, database),
+        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => ConnectError::Refused(not_made(user)),
+        _ => not_connected(&error),
     })
 }
 
 /// Checks that the user may use each part of the schema.
-async fn usable(client: &Client, database: &str, user: &str) -> Result<(), ConnectError> {
+async fn usable(client: &Client, user: &str) -> Result<(), ConnectError> {
     let parts = "SELECT part.name, part.id IS NOT NULL,
                         coalesce((SELECT pg_catalog.bool_and(pg_catalog.has_table_privilege(part.id, privilege))
                                   FROM pg_catalog.unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS privilege), false)
@@ -190,7 +203,7 @@ async fn usable(client: &Client, database: &str, user: &str) -> Result<(), Conne
                         coalesce(pg_catalog.has_function_privilege(part.id, 'EXECUTE'), false)
                  FROM (SELECT name, pg_catalog.to_regproc('cronkeeper.' || name) AS id
                        FROM pg_catalog.unnest(ARRAY['apply', 'look']) AS name) AS part";
-    let refused = |why: String| Err(ConnectError::Refused(format!("{database}: {why}")));
+    let refused = |why: String| Err(ConnectError::Refused(why));
     let rows = match client.query_typed(parts, &[]).await {
         Ok(rows) => rows,
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
@@ -198,7 +211,7 @@ async fn usable(client: &Client, database: &str, user: &str) -> Result<(), Conne
                 "`{user}` may not use the schema `cronkeeper`: GRANT USAGE ON SCHEMA cronkeeper TO \"{user}\""
             ));
         }
-        Err(error) => return Err(not_connected(&error, database)),
+        Err(error) => return Err(not_connected(&error)),
     };
     for row in rows {
         let (name, exists, is_granted): (String, bool, bool) = (row.get(0), row.get(1), row.get(2));
@@ -209,9 +222,13 @@ async fn usable(client: &Client, database: &str, user: &str) -> Result<(), Conne
                 ));
             }
             (true, false) => {
+                // Everybody may call a new function, unless somebody has taken that right away.
+                let right = match name.as_str() {
+                    "apply" | "look" => "EXECUTE ON ALL FUNCTIONS",
+                    _ => "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES",
+                };
                 return refused(format!(
-                    "`{user}` may not use `{name}` in the schema `cronkeeper`: GRANT SELECT, INSERT, UPDATE, DELETE ON ALL \
-                     TABLES IN SCHEMA cronkeeper TO \"{user}\"; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA cronkeeper TO \
+                    "`{user}` may not use `{name}` in the schema `cronkeeper`: GRANT {right} IN SCHEMA cronkeeper TO \
                      \"{user}\""
                 ));
             }
@@ -221,9 +238,9 @@ async fn usable(client: &Client, database: &str, user: &str) -> Result<(), Conne
     Ok(())
 }
 
-/// Words why `place` cannot be used. What only somebody can mend is refused.
-pub fn not_connected(error: &Error, place: &str) -> ConnectError {
-    let why = format!("{place}: {}", in_full(error));
+/// Words why a server cannot be used. What only somebody can mend is refused.
+pub fn not_connected(error: &Error) -> ConnectError {
+    let why = in_full(error);
     // What the client finds before the server does, such as that no password is set, has no code.
     let is_of_settings = ["invalid configuration", "authentication error"];
     let lasts = match error.code() {
@@ -289,5 +306,17 @@ mod tests {
             assert_eq!(facts.worth().may_rewind, may_rewind, "{waits_for} {standbys}");
         }
         assert!(Facts { fsync: "off".to_owned(), ..facts() }.worth().may_rewind);
+    }
+
+    #[test]
+    fn a_remedy_is_for_what_is_wrong() {
+        for (fsync, standbys, remedy) in [
+            ("on", 0, ""),
+            ("off", 0, "set `fsync` to on, "),
+            ("on", 1, "name the standbys in `synchronous_standby_names`, "),
+            ("off", 1, "set `fsync` to on and name the standbys in `synchronous_standby_names`, "),
+        ] {
+            assert_eq!(Facts { fsync: fsync.to_owned(), standbys, ..facts() }.remedy(), remedy);
+        }
     }
 }

@@ -63,6 +63,26 @@ pub(super) struct Login {
 }
 
 impl Login {
+    /// Says why there is no password for a server that asks for one.
+    pub(super) fn no_password(&self, server: &Server) -> String {
+        match &self.passwords {
+            Some(Passwords::OfFile { path, user, database, .. }) => format!(
+                "the server asks for a password, and no line of `{}` is for {}:{}:{database}:{user}: add \
+                 `{}:{}:{database}:{user}:PASSWORD`",
+                path.display(),
+                server.name(),
+                server.port,
+                server.name(),
+                server.port,
+            ),
+            Some(Passwords::One(_)) | None => {
+                "the server asks for a password, and there is none: add `passfile=FILE`, a file that only its owner may \
+                 read, with the line `HOST:PORT:DATABASE:USER:PASSWORD`, in which `*` fits everything"
+                    .to_owned()
+            }
+        }
+    }
+
     /// How to connect to each server, in their order.
     pub(super) fn servers(&self) -> Vec<Server> {
         let config = &self.config;
@@ -113,6 +133,7 @@ enum Passwords {
     One(String),
     /// Of a file with a line for each server, user and database.
     OfFile {
+        path: PathBuf,
         text: String,
         user: String,
         database: String,
@@ -124,7 +145,7 @@ impl Passwords {
     fn of(&self, server: &Server) -> Option<String> {
         let (text, user, database) = match self {
             Self::One(password) => return Some(password.clone()),
-            Self::OfFile { text, user, database } => (text, user, database),
+            Self::OfFile { text, user, database, .. } => (text, user, database),
         };
         let (host, port) = (server.name(), server.port.to_string());
         text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
@@ -180,8 +201,8 @@ pub enum SettingsError {
     Unverified,
     #[error("`sslcert` and `sslkey` belong together: set both or none")]
     HalfIdentity,
-    #[error("{path}: {refusal}", path = path.display())]
-    File { path: PathBuf, refusal: Refusal },
+    #[error("{}", safe_path::of_setting(key, path, refusal))]
+    File { key: &'static str, path: PathBuf, refusal: Refusal },
     #[error("`{keys}`: {source}")]
     Tls { keys: &'static str, source: TlsError },
 }
@@ -354,6 +375,11 @@ impl Settings {
         if self.files.certificate.is_some() != self.files.key.is_some() {
             return Err(SettingsError::HalfIdentity);
         }
+        if self.files.authorities.as_deref() == Some(Path::new("system")) {
+            let why = "the system's authorities are not supported; name their file, such as \
+                       /etc/ssl/certs/ca-certificates.crt";
+            return value("sslrootcert", "system", why);
+        }
         Ok(())
     }
 
@@ -373,7 +399,8 @@ impl Settings {
         if config.get_application_name().is_none() {
             config.application_name("cronkeeper");
         }
-        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        // Whoever connects asks whether the server accepts writes, and says why not.
+        config.target_session_attrs(TargetSessionAttrs::Any);
         config.ssl_mode(match self.mode {
             Mode::Disable => SslMode::Disable,
             Mode::Prefer => SslMode::Prefer,
@@ -394,7 +421,8 @@ impl Settings {
     pub(super) fn login(&self) -> Result<Login, SettingsError> {
         let config = self.config.clone();
         let passwords = if config.get_password().is_none() { self.passwords()? } else { None };
-        let authorities = self.files.authorities.as_deref().map(|path| read(path, Wanted::Trusted)).transpose()?;
+        let authorities = self.files.authorities.as_deref();
+        let authorities = authorities.map(|path| read("sslrootcert", path, Wanted::Trusted)).transpose()?;
         let trust = match (self.mode, authorities) {
             (Mode::VerifyFull, Some(pem)) => Trust::Named(pem),
             // As libpq: a file with authorities is not there for nothing.
@@ -403,7 +431,8 @@ impl Settings {
         };
         let identity = match (&self.files.certificate, &self.files.key) {
             (Some(certificate), Some(key)) => {
-                Some(Identity { certificate: read(certificate, Wanted::Trusted)?, key: read(key, Wanted::Secret)? })
+                let certificate = read("sslcert", certificate, Wanted::Trusted)?;
+                Some(Identity { certificate, key: read("sslkey", key, Wanted::Secret)? })
             }
             _ => None,
         };
@@ -420,19 +449,19 @@ impl Settings {
         if let Some(password) = variable("PGPASSWORD") {
             return Ok(Some(Passwords::One(password)));
         }
-        let named = self.files.passwords.clone().or_else(|| variable("PGPASSFILE").map(PathBuf::from));
-        let text = match named {
-            Some(path) => text(&path, Wanted::Secret)?,
-            // The usual place, if there is one.
-            None => {
-                let usual = variable("HOME").map(|home| Path::new(&home).join(".pgpass"));
-                let found = usual.filter(|path| path.exists());
-                let Some(path) = found else { return Ok(None) };
-                text(&path, Wanted::Secret)?
-            }
-        };
+        let of_variable = || Some(("PGPASSFILE", PathBuf::from(variable("PGPASSFILE")?)));
+        let named = self.files.passwords.clone().map(|path| ("passfile", path)).or_else(of_variable);
+        // The usual place, if there is one.
+        let usual = || Some(("~/.pgpass", Path::new(&variable("HOME")?).join(".pgpass")));
+        let found = named.or_else(|| usual().filter(|(_, path)| path.exists()));
+        let Some((key, path)) = found else { return Ok(None) };
+        let text = safe_path::read_text(&path, Wanted::Secret, MOST_BYTES).map_err(|refusal| SettingsError::File {
+            key,
+            path: path.clone(),
+            refusal,
+        })?;
         let user = self.config.get_user().map_or_else(whoami, str::to_owned);
-        Ok(Some(Passwords::OfFile { text, user, database: self.database() }))
+        Ok(Some(Passwords::OfFile { path, text, user, database: self.database() }))
     }
 
     /// Each host with its port, as the settings name them.
@@ -473,14 +502,12 @@ fn fields(line: &str) -> Vec<String> {
     fields
 }
 
-fn read(path: &Path, wanted: Wanted) -> Result<Vec<u8>, SettingsError> {
-    safe_path::read_bytes(path, wanted, MOST_BYTES)
-        .map_err(|refusal| SettingsError::File { path: path.to_owned(), refusal })
-}
-
-fn text(path: &Path, wanted: Wanted) -> Result<String, SettingsError> {
-    safe_path::read_text(path, wanted, MOST_BYTES)
-        .map_err(|refusal| SettingsError::File { path: path.to_owned(), refusal })
+fn read(key: &'static str, path: &Path, wanted: Wanted) -> Result<Vec<u8>, SettingsError> {
+    safe_path::read_bytes(path, wanted, MOST_BYTES).map_err(|refusal| SettingsError::File {
+        key,
+        path: path.to_owned(),
+        refusal,
+    })
 }
 
 /// The hosts and the database, without user and password.
@@ -547,6 +574,7 @@ mod tests {
             ("host=h password=secret target_session_attrs=read-only", "cronkeeper writes"),
             ("host=h password=secret sslcert=/c", "`sslcert` and `sslkey` belong together"),
             ("host=h password=secret sslrootcert=/ca", "add `sslmode=verify-full`"),
+            ("host=h password=secret sslmode=verify-full sslrootcert=system", "name their file"),
             ("postgres://cron:se@secret@db1/ops", "write `%40`"),
             ("host=a = dbname=x", "it is neither `keyword=value` pairs"),
             ("host=a,b hostaddr=127.0.0.1 dbname=x", "name as many"),
@@ -574,7 +602,7 @@ mod tests {
             ("other:*:*:*:no\n*:*:*:other:no\nbroken\n", None, None),
         ] {
             let (user, database) = ("cron".to_owned(), "ops".to_owned());
-            let passwords = Passwords::OfFile { text: text.to_owned(), user, database };
+            let passwords = Passwords::OfFile { path: "/p".into(), text: text.to_owned(), user, database };
             assert_eq!((passwords.of(&db1).as_deref(), passwords.of(&db2).as_deref()), (of_db1, of_db2), "{text}");
         }
     }

@@ -71,6 +71,8 @@ pub struct Node {
     pub time: Option<ServerTime>,
     /// The node has been in the queue, so what the servers refuse from now on is not a mistake in its setup.
     pub has_joined: bool,
+    /// It was said that another session has the node's name.
+    pub waits_for_name: bool,
     /// The warning about paths that are open to others was logged, or there was no need for it.
     pub has_reported_open_paths: bool,
     /// The paths that cannot be read, written or trusted.
@@ -121,6 +123,7 @@ impl Node {
             left_by_dead,
             time: None,
             has_joined: false,
+            waits_for_name: false,
             has_reported_open_paths: false,
             damages: Damages::default(),
             newest_token: None,

@@ -1,18 +1,19 @@
 //! Connections to the server that accepts writes: the first of a list, or the one that Sentinels name.
 
 use std::collections::HashMap;
-use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, RedisConnectionInfo, RedisError, cmd};
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, RedisConnectionInfo, RedisError, cmd};
 use tokio::time::timeout;
 
 use super::examine::Facts;
 use super::settings::{Servers, Settings};
 use crate::line::{self, Beside};
+use crate::tls;
 use crate::tree::ConnectError;
 use crate::url::{Access, Login, Server, Stream};
 
@@ -56,7 +57,7 @@ pub async fn connect(settings: Arc<Settings>) -> Result<Connected, ConnectError>
         let settings = Arc::clone(&settings);
         async move {
             let (redis, serving) = open(&found.server, &settings.access, settings.database).await?;
-            let facts = Facts::ask(&redis, &settings, found.replicas).await.map_err(|error| not_connected(&error))?;
+            let facts = Facts::ask(&redis, &settings, found.replicas).await.map_err(|error| not_spoken_to(&error))?;
             // It may be the master soon.
             if !facts.is_master() {
                 return Err(ConnectError::Unreachable("it is a replica".to_owned()));
@@ -109,14 +110,10 @@ where
         let at = found.server.to_string();
         match within(open(found)).await {
             Ok(opened) => return Ok(opened),
-            Err(failure) => failures.push(at_server(&at, failure)),
+            Err(failure) => failures.push((at, failure)),
         }
     }
-    // One that is only away may be the right one.
-    let is_refused = failures.iter().all(|failure| matches!(failure, ConnectError::Refused(_)));
-    let texts: Vec<String> = failures.iter().map(ToString::to_string).collect();
-    let all = texts.join("; ");
-    Err(if is_refused && !all.is_empty() { ConnectError::Refused(all) } else { ConnectError::Unreachable(all) })
+    Err(line::none_of(failures))
 }
 
 async fn within<T>(opening: impl Future<Output = Result<T, ConnectError>>) -> Result<T, ConnectError> {
@@ -124,17 +121,9 @@ async fn within<T>(opening: impl Future<Output = Result<T, ConnectError>>) -> Re
     opened.unwrap_or_else(|_| Err(ConnectError::Unreachable("no answer in time".to_owned())))
 }
 
-fn at_server(server: &dyn fmt::Display, failure: ConnectError) -> ConnectError {
-    match failure {
-        ConnectError::Refused(why) => ConnectError::Refused(format!("{server}: {why}")),
-        ConnectError::AuthFailed(why) => ConnectError::AuthFailed(format!("{server}: {why}")),
-        ConnectError::Unreachable(why) => ConnectError::Unreachable(format!("{server}: {why}")),
-    }
-}
-
 /// The master that the Sentinels name. If they differ, one that is cut off still names the old one: the newest
 /// configuration counts.
-async fn of_sentinels(sentinels: &[Server], name: &str, access: &Access) -> Result<Found, Vec<ConnectError>> {
+async fn of_sentinels(sentinels: &[Server], name: &str, access: &Access) -> Result<Found, Vec<(String, ConnectError)>> {
     let answers = join_all(sentinels.iter().map(|sentinel| within(ask(sentinel, name, access)))).await;
     let (mut newest, mut failures) = (None, Vec::new());
     for (sentinel, answer) in sentinels.iter().zip(answers) {
@@ -143,7 +132,7 @@ async fn of_sentinels(sentinels: &[Server], name: &str, access: &Access) -> Resu
                 newest = Some((epoch, found));
             }
             Ok(_) => {}
-            Err(failure) => failures.push(at_server(&format!("Sentinel {sentinel}"), failure)),
+            Err(failure) => failures.push((format!("Sentinel {sentinel}"), failure)),
         }
     }
     newest.map(|(_, found)| found).ok_or(failures)
@@ -158,7 +147,13 @@ async fn ask(sentinel: &Server, name: &str, access: &Access) -> Result<(u64, Fou
     let said: HashMap<String, String> = match command.query_async(&mut redis.clone()).await {
         Ok(said) => said,
         Err(error) if in_full(&error).contains("No such master") => {
-            return Err(ConnectError::Refused(format!("it watches no master called `{name}`")));
+            return Err(ConnectError::Refused(format!("the Sentinel watches no master called `{name}`")));
+        }
+        // As a server that is no Sentinel says.
+        Err(error) if in_full(&error).contains("unknown command") => {
+            return Err(ConnectError::Refused(
+                "the server is a Redis, and no Sentinel: name the Sentinels, or leave `sentinel` out".to_owned(),
+            ));
         }
         Err(error) => return Err(not_connected(&error)),
     };
@@ -205,8 +200,25 @@ async fn open(
 
 async fn begin(server: &Server, access: &Access) -> Result<(Box<dyn Stream>, Login), ConnectError> {
     let login = access.login().await?;
-    let stream = server.open(&login).await.map_err(|error| ConnectError::Unreachable(error.to_string()))?;
+    let stream = server.open(&login).await.map_err(|error| away(&error))?;
     Ok((stream, login))
+}
+
+fn away(error: &io::Error) -> ConnectError {
+    ConnectError::Unreachable(tls::words(error, "cacert").unwrap_or_else(|| error.to_string()))
+}
+
+/// Words why a server does not answer the first question.
+fn not_spoken_to(error: &RedisError) -> ConnectError {
+    match (not_connected(error), error.kind()) {
+        (ConnectError::Unreachable(why), ErrorKind::Parse) => {
+            ConnectError::Unreachable(format!("it is another service, not Redis: {why}"))
+        }
+        (ConnectError::Unreachable(why), _) if error.is_connection_dropped() => ConnectError::Unreachable(format!(
+            "it hangs up on a question of Redis: it speaks TLS (`rediss://`) or does not, or is another service ({why})"
+        )),
+        (failure, _) => failure,
+    }
 }
 
 /// Words why a server cannot be used. What only somebody can mend is refused.

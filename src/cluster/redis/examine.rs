@@ -34,8 +34,6 @@ enum Format {
 const FORMAT: &str = "1";
 /// Does what a commit does, and takes it back.
 const TRIAL: &str = include_str!("trial.lua");
-/// What to do about a server that may lose commits.
-pub const ACCEPT: &str = "or accept with `--accept-rewind` that occurrences are skipped when that happens";
 
 impl Facts {
     /// Asks a server. `known`: the replicas that the Sentinels know of.

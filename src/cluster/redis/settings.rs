@@ -85,7 +85,7 @@ impl FromStr for Settings {
             (Some(name), ..) if name.is_empty() => return Err(SettingsError::Sentinel),
             (Some(_), Some(_), None) => return Err(SettingsError::NoSentinelPassword),
             (Some(name), ..) => {
-                let access = access.with_user(user, passfile.map(PathBuf::from));
+                let access = access.with_sentinel_user(user, passfile.map(PathBuf::from));
                 Servers::Watched { sentinels: servers, name, access }
             }
             (None, Some(_), _) => return Err(SettingsError::NoSentinel("sentinel_user")),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
@@ -54,6 +54,14 @@ pub enum Refusal {
     /// A component cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+/// Words why the file of a setting cannot be used, and names the file once.
+pub fn of_setting(setting: &str, path: &Path, refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::Unsafe(found) => format!("`{setting}`: {found}"),
+        Refusal::Io(error) => format!("`{setting}`: {}: {error}", escape::plain(&path.to_string_lossy())),
+    }
 }
 
 impl From<Errno> for Refusal {

@@ -39,9 +39,13 @@ impl BackendIdentity {
         }
     }
 
-    /// What to correct if a directory belongs to `self`, and the settings name another.
-    pub(super) fn to_correct(&self, asked: &Self) -> &'static str {
-        asked.option().or(self.option()).unwrap_or("the settings")
+    /// What is wrong if a directory belongs to `self` and the settings name another, and what to do.
+    pub(super) fn but_asked(&self, asked: &Self) -> String {
+        match (asked.option(), self.option()) {
+            (Some(option), _) => format!("the settings name {asked}: correct {option}"),
+            (None, Some(option)) => format!("no service is named: add {option}"),
+            (None, None) => format!("the settings name {asked}: correct them"),
+        }
     }
 }
 

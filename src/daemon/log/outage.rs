@@ -84,10 +84,10 @@ mod tests {
         let session = Event::Session { id: id.clone(), timeout: Duration::from_secs(10) };
         let mut outage = Outage::default();
         assert_eq!(outage.ended(at(1), &session), None, "the first session");
-        outage.ended(at(10), &Event::Suspended { session: id.clone() });
+        outage.ended(at(10), &Event::Suspended { session: id.clone(), error: None });
         outage.ended(at(20), &Event::Expired { session: id.clone() });
         assert_eq!(outage.ended(at(190), &session), Some(Duration::from_secs(180)));
-        outage.ended(at(200), &Event::Suspended { session: id.clone() });
+        outage.ended(at(200), &Event::Suspended { session: id.clone(), error: None });
         outage.ended(at(201), &Event::Resumed { session: id });
         assert_eq!(outage.ended(at(300), &session), None);
     }
@@ -99,7 +99,7 @@ mod tests {
         let session = Event::Session { id: id.clone(), timeout: Duration::from_secs(10) };
         let mut outage = Outage::default();
         [0, 2_000, 24_000].into_iter().for_each(|millis| outage.turn(at(millis)));
-        outage.ended(at(24_001), &Event::Suspended { session: id.clone() });
+        outage.ended(at(24_001), &Event::Suspended { session: id.clone(), error: None });
         outage.turn(at(24_020));
         outage.ended(at(24_020), &Event::Expired { session: id.clone() });
         assert_eq!(outage.ended(at(24_022), &session), Some(Duration::from_millis(22_022)));

@@ -235,7 +235,7 @@ impl Followed {
                 let session = SessionId("1".into());
                 self.elect(match self.is_connected {
                     true => Election::Resumed { session },
-                    false => Election::Suspended { session },
+                    false => Election::Suspended { session, error: None },
                 });
             }
             Step::Unreachable if !self.has_session => {

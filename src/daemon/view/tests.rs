@@ -34,11 +34,19 @@ fn a_node_without_term_and_runs_shows_no_lease() {
 fn a_leader_whose_lease_ends_without_a_connection_waits_for_the_connection() {
     let (mut view, engine) = view();
     let session = Election::Session { id: SessionId("1".into()), timeout: std::time::Duration::from_secs(10) };
-    let suspended = Election::Suspended { session: SessionId("1".into()) };
-    for event in [session, suspended, Election::Withdrawn] {
-        view.elected(NOW, &event, engine.jobs());
+    view.elected(NOW, &session, engine.jobs());
+    let session = SessionId("1".into());
+    for (error, awaited) in [
+        (None, "the connection to zookeeper"),
+        (Some("it is full".to_owned()), "the connection to zookeeper: it is full"),
+    ] {
+        for event in [Election::Suspended { session: session.clone(), error }, Election::Withdrawn] {
+            view.elected(NOW, &event, engine.jobs());
+            assert_eq!(view.status(NOW, &engine).awaiting.as_deref(), Some(awaited));
+        }
     }
-    assert_eq!(view.status(NOW, &engine).awaiting.as_deref(), Some("the connection to zookeeper"));
+    view.elected(NOW, &Election::Resumed { session }, engine.jobs());
+    assert_eq!(view.status(NOW, &engine).awaiting.as_deref(), Some(QUEUE_POSITION));
 }
 
 #[test]
@@ -57,7 +65,7 @@ fn a_node_without_a_connection_knows_who_led_and_since_when_it_does_not_know_who
         view.elected(NOW, &event, engine.jobs());
     }
     let later = Now { wall: NOW.wall + std::time::Duration::from_secs(5), ..NOW };
-    view.elected(later, &Election::Suspended { session: id.clone() }, engine.jobs());
+    view.elected(later, &Election::Suspended { session: id.clone(), error: None }, engine.jobs());
     let even_later = Now { wall: later.wall + std::time::Duration::from_secs(5), ..NOW };
     view.elected(even_later, &Election::Expired { session: id.clone() }, engine.jobs());
     let role = view.status(even_later, &engine).role;

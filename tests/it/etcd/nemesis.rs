@@ -15,7 +15,7 @@ use serde::Deserialize;
 use self::requests::{Bytes, data, nonce};
 use crate::ledger::txn::Txn;
 use crate::nemesis::stores::commits::carried_out;
-use crate::nemesis::stores::{Servers, hold};
+use crate::nemesis::stores::{Servers, faults};
 use crate::support::LONG;
 use crate::support::etcd::Etcd;
 use crate::support::node::{Events, Spec};
@@ -28,14 +28,14 @@ const PREFIX: &str = "/cronkeeper";
 /// Each commit writes it.
 const HEAD: &str = "/cronkeeper/head";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
-    MemberKilled,
+faults! {
+    Members:
+    MemberKilled the_promises_hold_when_a_member_is_killed
     /// The member that leads the others.
-    LeaderStopped,
-    AllKilled,
+    LeaderStopped the_promises_hold_when_the_leading_member_is_stopped
+    AllKilled the_promises_hold_when_all_members_are_killed
     /// No node reaches a member, which goes on.
-    CutOff,
+    CutOff the_promises_hold_when_a_member_is_cut_off
 }
 
 enum Step {
@@ -52,31 +52,11 @@ struct Members {
     victim: usize,
 }
 
-#[test]
-fn the_promises_hold_when_a_member_is_killed() {
-    hold::<Members>(Fault::MemberKilled);
-}
-
-#[test]
-fn the_promises_hold_when_the_leading_member_is_stopped() {
-    hold::<Members>(Fault::LeaderStopped);
-}
-
-#[test]
-fn the_promises_hold_when_all_members_are_killed() {
-    hold::<Members>(Fault::AllKilled);
-}
-
-#[test]
-fn the_promises_hold_when_a_member_is_cut_off() {
-    hold::<Members>(Fault::CutOff);
-}
-
 impl Servers for Members {
     type Fault = Fault;
     type Step = Step;
 
-    const FAULTS: &'static [Fault] = &[Fault::MemberKilled, Fault::LeaderStopped, Fault::AllKilled, Fault::CutOff];
+    const FAULTS: &'static [Fault] = FAULTS;
 
     fn start(_fault: Fault, seed: u64) -> Self {
         let etcd = Etcd::start(MEMBERS);
@@ -132,6 +112,10 @@ impl Servers for Members {
                 "the member can be reached again"
             }
         }
+    }
+
+    fn write(&self) {
+        self.etcd.etcdctl(&["put", "/busy", ""]);
     }
 
     fn records(&self, _folders: &[&str]) -> Vec<(String, Vec<u8>)> {

@@ -91,9 +91,11 @@ fn a_name_that_a_living_node_has_is_not_taken() {
     let spec = usual(place.node("a"));
     let [first] = in_line([spec.clone()]);
     let second = spec.elsewhere().start();
-    let said = second.await_event("coordination.unreachable", LONG);
+    let said = second.await_event("coordination.stalled", LONG);
     assert!(said.text("message").contains(first.name()), "{}", said.json());
     refused(&second, "is already in use by", "--node NAME");
+    assert_eq!(second.events().count("coordination.stalled"), 1, "{}", second.events().tail());
+    assert_eq!(second.events().count("coordination.unreachable"), 0, "{}", second.events().tail());
     assert!(first.events().named("leader.lost").is_empty());
 }
 
@@ -145,7 +147,8 @@ fn a_session_of_a_lost_state_directory_is_waited_for() {
     let [first] = in_line([spec.clone()]);
     first.kill9();
     let second = spec.elsewhere().start();
-    second.await_event("coordination.unreachable", LONG);
+    second.await_event("coordination.stalled", LONG);
+    second.await_event("coordination.recovered", LONG);
     second.await_event("takeover.done", LONG);
     let client = Zk::connect(&place.connect());
     assert_eq!(client.children("/leader").len(), 1);

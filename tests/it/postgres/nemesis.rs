@@ -8,21 +8,21 @@ use rustix::process::Signal;
 
 use self::audit::Audit;
 use crate::ledger::txn::Txn;
-use crate::nemesis::stores::{Servers, hold};
+use crate::nemesis::stores::{Servers, faults};
 use crate::support::node::Spec;
 use crate::support::postgres::Server;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+faults! {
+    Postgres:
     /// With all its processes, by SIGKILL.
-    Killed,
-    Stopped,
-    Restarted,
-    /// Everybody, again and again.
-    Disconnects,
+    Killed the_promises_hold_when_the_server_is_killed
     /// It is stopped, the standby that each commit waits for takes its place, and then it goes on, a second server that
     /// accepts connections.
-    Replaced,
+    Replaced the_promises_hold_when_the_server_is_replaced_and_goes_on
+    /// Everybody, again and again.
+    Disconnects the_promises_hold_when_the_server_disconnects_everybody
+    Stopped the_promises_hold_when_the_server_is_stopped
+    Restarted the_promises_hold_when_the_server_is_restarted
 }
 
 enum Step {
@@ -40,37 +40,11 @@ struct Postgres {
     old: Option<Server>,
 }
 
-#[test]
-fn the_promises_hold_when_the_server_is_killed() {
-    hold::<Postgres>(Fault::Killed);
-}
-
-#[test]
-fn the_promises_hold_when_the_server_is_stopped() {
-    hold::<Postgres>(Fault::Stopped);
-}
-
-#[test]
-fn the_promises_hold_when_the_server_is_restarted() {
-    hold::<Postgres>(Fault::Restarted);
-}
-
-#[test]
-fn the_promises_hold_when_the_server_disconnects_everybody() {
-    hold::<Postgres>(Fault::Disconnects);
-}
-
-#[test]
-fn the_promises_hold_when_the_server_is_replaced_and_goes_on() {
-    hold::<Postgres>(Fault::Replaced);
-}
-
 impl Servers for Postgres {
     type Fault = Fault;
     type Step = Step;
 
-    const FAULTS: &'static [Fault] =
-        &[Fault::Killed, Fault::Replaced, Fault::Disconnects, Fault::Stopped, Fault::Restarted];
+    const FAULTS: &'static [Fault] = FAULTS;
 
     fn start(fault: Fault, _seed: u64) -> Self {
         let server = Server::start(&[], &[]);
@@ -141,6 +115,10 @@ impl Servers for Postgres {
                 "the old server ends"
             }
         }
+    }
+
+    fn write(&self) {
+        self.server.sql("postgres", "SELECT pg_logical_emit_message(true, 'busy', '')");
     }
 
     fn records(&self, folders: &[&str]) -> Vec<(String, Vec<u8>)> {

@@ -1,6 +1,7 @@
 //! How to log in, and what is refused: the message says what is wrong and what to do, and nothing is made in a place that is
 //! not cronkeeper's.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::LazyLock;
 
 use crate::support::LONG;
@@ -112,6 +113,13 @@ fn what_needs_somebody_is_refused_with_the_remedy() {
     let ungranted = server.database();
     ungranted.sql(&texts(&run(&["schema", "postgres"])).1);
     ungranted.sql("GRANT USAGE ON SCHEMA cronkeeper TO limited");
+    let uncallable = server.database();
+    uncallable.sql(&texts(&run(&["schema", "postgres"])).1);
+    uncallable.sql(
+        "GRANT USAGE ON SCHEMA cronkeeper TO limited;
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA cronkeeper TO limited;
+         REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA cronkeeper FROM PUBLIC",
+    );
     for (connect, why) in [
         (connect("nowhere", "postgres"), "database \"nowhere\" does not exist"),
         (connect(&empty.name, "nobody_here"), "role \"nobody_here\" does not exist"),
@@ -120,7 +128,11 @@ fn what_needs_somebody_is_refused_with_the_remedy() {
         (connect(&half.name, "postgres"), "lacks `record`"),
         (connect(&later.name, "postgres"), "was made by a later version of cronkeeper"),
         (connect(&of_owner.name, "limited"), "GRANT USAGE ON SCHEMA cronkeeper"),
-        (connect(&ungranted.name, "limited"), "GRANT SELECT, INSERT, UPDATE, DELETE"),
+        (
+            connect(&ungranted.name, "limited"),
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA cronkeeper TO \"limited\"\n",
+        ),
+        (connect(&uncallable.name, "limited"), "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA cronkeeper"),
         (connect(&serial.name, "postgres"), "SET default_transaction_isolation = 'read committed'"),
         (connect(&latin.name, "postgres"), "the encoding LATIN1"),
     ] {
@@ -163,7 +175,27 @@ fn a_wrong_password_is_refused_and_not_shown() {
     assert!(said.contains("password authentication failed for user \"cron\""), "{said}");
     assert!(!said.contains("wrong-secret"), "{said}");
     let said = refused(&format!("host=127.0.0.1 port={} dbname=postgres user=cron", server.port()));
-    assert!(said.contains("password missing"), "{said}");
+    assert!(said.contains("there is none: add `passfile=FILE`"), "{said}");
+    let (dir, port) = (Scratch::new("passfile"), server.port());
+    let connect = |file: &std::path::Path| {
+        format!("host=127.0.0.1 port={port} dbname=postgres user=cron passfile={}", file.display())
+    };
+    for (name, text) in [("empty", ""), ("other", "db9:*:*:*:secret-of-db9\n")] {
+        let file = dir.write(name, text);
+        let said = refused(&connect(&file));
+        let no_line = format!("no line of `{}` is for 127.0.0.1:{port}:postgres:cron", file.display());
+        assert!(said.contains(&no_line) && !said.contains("secret-of-db9"), "{said}");
+        // The place is named once.
+        assert_eq!(said.matches(&format!("127.0.0.1:{port}/postgres")).count(), 1, "{said}");
+        assert!(!said.contains(&format!("cannot be used: 127.0.0.1:{port}: ")), "{said}");
+    }
+    let missing = dir.path().join("missing");
+    let said = refused(&connect(&missing));
+    assert!(said.contains(&format!("`passfile`: {}: No such file", missing.display())), "{said}");
+    let open = dir.write("open", "*:*:*:*:secret\n");
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o644)).expect("it is ours");
+    let said = refused(&connect(&open));
+    assert!(said.contains(&format!("`passfile`: `{}` holds a secret", open.display())), "{said}");
 }
 
 #[test]
@@ -186,7 +218,7 @@ fn what_may_pass_is_reported_with_its_cause_and_tried_again() {
         ("host=127.0.0.1 port=1 dbname=ops user=cron".to_owned(), "Connection refused"),
         (
             format!("host=127.0.0.1 port={port} dbname={} user=postgres sslmode=disable", read_only.name),
-            "database does not allow writes",
+            "`default_transaction_read_only` is on",
         ),
         (
             // The certificate is for localhost.

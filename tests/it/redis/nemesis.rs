@@ -15,20 +15,20 @@ use rustix::process::Signal;
 use self::requests::Asked;
 use crate::ledger::txn::Txn;
 use crate::nemesis::stores::commits::carried_out;
-use crate::nemesis::stores::{Servers, hold};
+use crate::nemesis::stores::{Servers, faults, noticed};
 use crate::support::node::{Event, Spec};
 use crate::support::proxy::Proxy;
 use crate::support::redis::Server;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
-    Killed,
-    Stopped,
-    /// Everybody, again and again.
-    Disconnects,
+faults! {
+    Redis:
+    Killed the_promises_hold_when_the_server_is_killed
     /// It is stopped, the replica that each commit waits for takes its place, and then it goes on, a second server that
     /// accepts writes. At last it becomes the other's replica.
-    Replaced,
+    Replaced the_promises_hold_when_the_server_is_replaced_and_goes_on
+    /// Everybody, again and again.
+    Disconnects the_promises_hold_when_the_server_disconnects_everybody
+    Stopped the_promises_hold_when_the_server_is_stopped
 }
 
 enum Step {
@@ -59,31 +59,11 @@ struct Redis {
     master: usize,
 }
 
-#[test]
-fn the_promises_hold_when_the_server_is_killed() {
-    hold::<Redis>(Fault::Killed);
-}
-
-#[test]
-fn the_promises_hold_when_the_server_is_stopped() {
-    hold::<Redis>(Fault::Stopped);
-}
-
-#[test]
-fn the_promises_hold_when_the_server_disconnects_everybody() {
-    hold::<Redis>(Fault::Disconnects);
-}
-
-#[test]
-fn the_promises_hold_when_the_server_is_replaced_and_goes_on() {
-    hold::<Redis>(Fault::Replaced);
-}
-
 impl Servers for Redis {
     type Fault = Fault;
     type Step = Step;
 
-    const FAULTS: &'static [Fault] = &[Fault::Killed, Fault::Replaced, Fault::Disconnects, Fault::Stopped];
+    const FAULTS: &'static [Fault] = FAULTS;
 
     fn start(fault: Fault, _seed: u64) -> Self {
         let master = Server::start(&[]);
@@ -149,6 +129,10 @@ impl Servers for Redis {
         }
     }
 
+    fn write(&self) {
+        self.server().cli(&["set", "busy", ""]);
+    }
+
     fn records(&self, folders: &[&str]) -> Vec<(String, Vec<u8>)> {
         let text = self.server().cli(&[&["eval", RECORDS, "0", TAG], folders].concat());
         let pairs = text.lines().filter_map(|line| serde_json::from_str::<(String, String)>(line).ok());
@@ -162,21 +146,12 @@ impl Servers for Redis {
     }
 
     fn lost(&self, rewound: &[&Event]) -> Vec<String> {
+        // Read first: the nodes go on meanwhile.
         let asked = self.asked();
         let there: BTreeSet<u64> = self.nonces().into_values().collect();
-        let (acknowledged, only_shown): (Vec<&Asked>, Vec<&Asked>) = asked
-            .iter()
-            .filter(|asked| asked.done.is_some() && !there.contains(&asked.request.nonce))
-            .partition(|asked| asked.is_acknowledged);
-        let lost = acknowledged.into_iter().map(|asked| format!("an acknowledged commit is lost: {asked:?}"));
-        // A master that was replaced shows commits that no replica has, although it never acknowledges them. A node that
-        // was shown one finds it gone.
-        let is_unexplained = |event: &&&Event| {
-            let revision = event.number("revision");
-            !only_shown.iter().any(|asked| asked.done == revision)
-        };
-        let unexplained = rewound.iter().filter(is_unexplained);
-        lost.chain(unexplained.map(|event| format!("commits are lost: {}", event.json()))).collect()
+        let lost = asked.into_iter().filter(|asked| asked.is_acknowledged && !there.contains(&asked.request.nonce));
+        let lost = lost.map(|asked| format!("an acknowledged commit is lost: {asked:?}"));
+        lost.chain(noticed(rewound)).collect()
     }
 }
 

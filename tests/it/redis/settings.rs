@@ -31,12 +31,14 @@ fn a_verified_connection_works_and_a_certificate_of_an_unknown_authority_does_no
     let others = Certificates::new();
     let (code, _, err) = check(&format!("rediss://localhost:{}?cacert={}", server.port(), others.ca.display()));
     assert_eq!(code, Some(69), "{err}");
-    assert!(err.contains("invalid peer certificate"), "{err}");
-    for connect in
-        [format!("redis://localhost:{}", server.port()), format!("rediss://localhost:{}?cacert={ca}", plain.port())]
-    {
+    assert!(err.contains("invalid peer certificate") && err.contains("none of the authorities in `cacert`"), "{err}");
+    for (connect, why) in [
+        (format!("redis://localhost:{}", server.port()), "it speaks TLS"),
+        (format!("rediss://localhost:{}?cacert={ca}", plain.port()), "does not speak TLS"),
+    ] {
         let (code, _, err) = check(&connect);
         assert_eq!(code, Some(69), "{connect}: {err}");
+        assert!(err.contains(why), "{connect}: {err}");
     }
 }
 
@@ -139,6 +141,20 @@ fn something_else_is_not_taken_for_redis() {
     });
     let (code, _, err) = check(&format!("redis://127.0.0.1:{port}"));
     assert_eq!(code, Some(69), "{err}");
+    assert!(err.contains("another service"), "{err}");
+}
+
+#[test]
+fn a_redis_is_not_taken_for_its_sentinel_and_a_password_file_that_is_missing_is_named() {
+    let server = Server::start(&[]);
+    let (code, _, err) = check(&format!("redis://127.0.0.1:{}?sentinel=mymaster", server.port()));
+    assert_eq!(code, Some(78), "{err}");
+    assert!(err.contains("no Sentinel: name the Sentinels"), "{err}");
+    let connect = format!("redis://127.0.0.1:{}?passfile=/nowhere/password", server.port());
+    let (code, _, err) = check(&connect);
+    assert_eq!(code, Some(78), "{err}");
+    assert!(err.contains("`passfile`: /nowhere/password: No such file"), "{err}");
+    assert_eq!(err.matches(&format!("127.0.0.1:{}", server.port())).count(), 1, "{err}");
 }
 
 #[test]
@@ -150,4 +166,5 @@ fn settings_that_cannot_be_read_are_wrong_usage() {
     }
     let (code, _, err) = texts(&run(&["check", "--service", "--redis", "redis://a", "--etcd", "http://b"]));
     assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("`--etcd` and `--redis` name two services; keep one"), "{err}");
 }

@@ -83,7 +83,7 @@ async fn after_a_boot_release_gives_nothing_up_and_the_node_ends_its_runs_once_i
     set_boot(&spec.state_dir(), "another-boot");
     assert_quiet(&release(&spec, Some(&connect)));
     let again = spec.clone().jobs("jobs: {}").start();
-    let said = again.await_event("coordination.unreachable", LONG);
+    let said = again.await_event("coordination.stalled", LONG);
     assert!(said.text("message").contains("is still held by"), "{}", said.json());
     again.await_event("takeover.done", LONG);
     let end = history_of(&connect, &run).await.unwrap();

@@ -109,7 +109,7 @@ impl EventOrder {
                 self.has_lease = *until > Uptime::ZERO;
                 check(!self.has_lease || self.session.is_some(), "a lease needs a session")?;
             }
-            ElectionEvent::Suspended { session } | ElectionEvent::Resumed { session } => {
+            ElectionEvent::Suspended { session, .. } | ElectionEvent::Resumed { session } => {
                 check(self.session.as_ref() == Some(session), "the session that is suspended is the node's")?;
                 self.is_connected = matches!(event, ElectionEvent::Resumed { .. });
             }
@@ -248,7 +248,7 @@ mod tests {
             assert_eq!(late.received(&answered(Commit::Accepted)), Ok(()));
         }
         let mut cut_off = waiting();
-        let suspended = ElectionEvent::Suspended { session: session("1") };
+        let suspended = ElectionEvent::Suspended { session: session("1"), error: None };
         assert_eq!(broken(&mut cut_off, [suspended, over(7, TermEnd::Fenced)]), None);
         assert_eq!(cut_off.received(&answered(Commit::Accepted)), Ok(()));
     }
@@ -274,7 +274,7 @@ mod tests {
             (new(), vec![lease(5)], "a lease needs a session"),
             (
                 new(),
-                vec![opened("1"), ElectionEvent::Suspended { session: session("2") }],
+                vec![opened("1"), ElectionEvent::Suspended { session: session("2"), error: None }],
                 "the session that is suspended is the node's",
             ),
             (waiting(), vec![elected(8)], "one term is over before the next begins"),

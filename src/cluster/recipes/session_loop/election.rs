@@ -157,8 +157,9 @@ impl<C: Session, K: Clock> Election<C, K> {
     }
 
     fn suspend(&mut self) {
-        if self.link.suspend() {
-            self.emit(Event::Suspended { session: self.id.clone() });
+        let error = self.link.client().failure();
+        if self.link.suspend(&error) {
+            self.emit(Event::Suspended { session: self.id.clone(), error });
         }
     }
 

@@ -14,13 +14,13 @@ pub(super) struct Link<C> {
 }
 
 /// The last thing reported to the daemon about the session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Reported {
     Nothing,
     /// The session exists and has a member.
     Session,
-    /// The connection is lost.
-    Suspended,
+    /// The connection is lost, for this reason.
+    Suspended(Option<String>),
 }
 
 impl<C: Session> Link<C> {
@@ -46,12 +46,16 @@ impl<C: Session> Link<C> {
         self.state = State::Connected;
     }
 
-    /// Records that the connection is lost. Returns true if the daemon must be notified.
-    pub fn suspend(&mut self) -> bool {
+    /// Records that the connection is lost, for this reason. Returns true if the daemon must be notified.
+    pub fn suspend(&mut self, failure: &Option<String>) -> bool {
         self.state = State::Disconnected;
-        let is_news = self.reported == Reported::Session;
+        let is_news = match &self.reported {
+            Reported::Nothing => false,
+            Reported::Session => true,
+            Reported::Suspended(known) => failure.is_some() && known != failure,
+        };
         if is_news {
-            self.reported = Reported::Suspended;
+            self.reported = Reported::Suspended(failure.clone());
         }
         is_news
     }
@@ -65,7 +69,7 @@ impl<C: Session> Link<C> {
 
     /// Records that the node's own entries are verified. Returns true if the daemon must be notified.
     pub fn resume(&mut self) -> bool {
-        let is_news = self.reported == Reported::Suspended;
+        let is_news = self.is_suspended();
         if is_news {
             self.reported = Reported::Session;
         }
@@ -74,7 +78,7 @@ impl<C: Session> Link<C> {
 
     /// True while the daemon believes that the connection is lost.
     pub fn is_suspended(&self) -> bool {
-        self.reported == Reported::Suspended
+        matches!(self.reported, Reported::Suspended(_))
     }
 
     /// True once the daemon knows of the session.

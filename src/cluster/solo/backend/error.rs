@@ -74,13 +74,14 @@ impl Backend {
 
     fn suspend(&mut self, error: &BackendError) {
         // Processes that cannot be killed delay the settling of their runs, but writing still works.
-        if !self.suspended && !matches!(error, BackendError::Reap(_)) {
+        let is_lost = !matches!(error, BackendError::Reap(_));
+        let error = self.located(error);
+        if is_lost && !self.suspended {
             self.suspended = true;
-            self.emit(election::Event::Suspended { session: self.session() });
+            self.emit(election::Event::Suspended { session: self.session(), error: Some(error.clone()) });
         }
         let now = Instant::now();
         self.timers.retry = Some(now + RETRY);
-        let error = self.located(error);
         if self.outage.is_news(&error, now) {
             self.emit(election::Event::Unreachable { retry: RETRY, error });
         }

@@ -282,7 +282,7 @@ fn leave() -> Command {
 #[test]
 fn ends_that_nobody_writes_hold_the_end_up_for_a_moment_only_and_the_member_stays() {
     let (mut fixture, tree_id) = running_one(once());
-    fixture.handle(Event::Election(election::Event::Suspended { session: SessionId("a".into()) }));
+    fixture.handle(Event::Election(election::Event::Suspended { session: SessionId("a".into()), error: None }));
     fixture.handle(Event::Drain { timeout: MINUTE });
     fixture.handle(Event::Election(election::Event::Withdrawn));
     fixture.pass_cut_off(30);

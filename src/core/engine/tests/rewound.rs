@@ -314,7 +314,7 @@ fn two_running() -> (Fixture, Vec<Start>) {
 
 fn reconnect(fixture: &mut Fixture, meanwhile: impl FnOnce(&mut Fixture)) {
     let session = SessionId("a".into());
-    fixture.handle(Event::Election(election::Event::Suspended { session: session.clone() }));
+    fixture.handle(Event::Election(election::Event::Suspended { session: session.clone(), error: None }));
     meanwhile(fixture);
     fixture.commands.clear();
     fixture.handle(Event::Election(election::Event::Resumed { session }));

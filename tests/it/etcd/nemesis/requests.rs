@@ -140,6 +140,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::nemesis::stores::tap::assert_found_in_parts;
 
     fn coded(text: &str) -> String {
         BASE64_STANDARD.encode(text)
@@ -166,14 +167,6 @@ mod tests {
         post(&json!({ "compare": [], "success": [put("/p/head", nonce)], "failure": [] }))
     }
 
-    fn stream(parts: &[&[u8]]) -> Stream {
-        let mut stream = Stream::default();
-        for (second, part) in (0..).zip(parts) {
-            stream.add(part, Timestamp::from_second(second).expect("it is small"));
-        }
-        stream
-    }
-
     #[test]
     fn the_operations_of_a_commit_are_read() {
         let delete = json!({ "request_delete_range": { "key": coded("/p/02/a/d") } });
@@ -185,7 +178,7 @@ mod tests {
             "success": [put(keys[0], "x\ny"), delete, put("/p/head", "ffffffffffffffff")],
             "failure": keys.map(range),
         });
-        let found = of_connection(&stream(&[&post(&document)]), "/p");
+        let found = of_connection(&Stream::of(&[&post(&document)]), "/p");
         let op = |path: &str, when, then| Op { path: path.to_owned(), when, then };
         let ops = vec![
             op("/a/b", If::Version(Version(3)), Then::Put(b"x\ny".to_vec())),
@@ -202,9 +195,7 @@ mod tests {
         let all = [commit("1"), read, b"POST /v3/x HTTP/1.1\r\n\r\n".to_vec(), commit("2"), commit("3")].concat();
         let nonces =
             |requests: &Stream| of_connection(requests, "/p").iter().map(|request| request.nonce).collect::<Vec<u64>>();
-        assert_eq!(nonces(&stream(&[&all])), [1, 2, 3]);
-        assert_eq!(nonces(&stream(&all.chunks(7).collect::<Vec<_>>())), [1, 2, 3]);
-        assert_eq!(nonces(&stream(&[&all[..all.len() - 1]])), [1, 2], "the last one is not complete");
+        assert_found_in_parts(&all, nonces);
     }
 
     #[test]

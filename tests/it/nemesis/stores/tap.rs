@@ -14,6 +14,14 @@ pub struct Stream {
     parts: Vec<(usize, Timestamp)>,
 }
 
+/// Asserts that the commits with the nonces 1 to 3, the last at the end, are found in these bytes, in however many parts
+/// they come.
+pub fn assert_found_in_parts(bytes: &[u8], nonces: impl Fn(&Stream) -> Vec<u64>) {
+    assert_eq!(nonces(&Stream::of(&[bytes])), [1, 2, 3]);
+    assert_eq!(nonces(&Stream::of(&bytes.chunks(7).collect::<Vec<_>>())), [1, 2, 3]);
+    assert_eq!(nonces(&Stream::of(&[&bytes[..bytes.len() - 1]])), [1, 2], "the last one is not complete");
+}
+
 /// What this side of each connection has sent.
 pub fn streams(passed: &[Passed], side: Side) -> BTreeMap<usize, Stream> {
     let mut streams = BTreeMap::<usize, Stream>::new();
@@ -24,6 +32,15 @@ pub fn streams(passed: &[Passed], side: Side) -> BTreeMap<usize, Stream> {
 }
 
 impl Stream {
+    /// These parts, a second after each other.
+    pub fn of(parts: &[&[u8]]) -> Self {
+        let mut stream = Self::default();
+        for (second, part) in (0..).zip(parts) {
+            stream.add(part, Timestamp::from_second(second).expect("it is small"));
+        }
+        stream
+    }
+
     pub fn add(&mut self, bytes: &[u8], at: Timestamp) {
         self.bytes.extend_from_slice(bytes);
         self.parts.push((self.bytes.len(), at));
@@ -57,10 +74,7 @@ mod tests {
 
     #[test]
     fn a_message_has_the_time_of_its_last_part() {
-        let mut stream = Stream::default();
-        for (second, part) in ["a", "", "b\nc\n", "d", "\n", "e"].into_iter().enumerate() {
-            stream.add(part.as_bytes(), at(second as i64));
-        }
+        let stream = Stream::of(&[b"a", b"", b"b\nc\n", b"d", b"\n", b"e"]);
         let found = stream.messages(line);
         assert_eq!(found, [(at(2), "ab".to_owned()), (at(2), "c".to_owned()), (at(4), "d".to_owned())]);
     }

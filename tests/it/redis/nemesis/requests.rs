@@ -14,9 +14,7 @@ const COMMIT: &str = include_str!("../../../../src/cluster/redis/commit.lua");
 #[derive(Debug, PartialEq, Eq)]
 pub struct Asked {
     pub request: Request,
-    /// The revision, if the server has answered that it is done there.
-    pub done: Option<i64>,
-    /// It is also answered that as many replicas have it as it waits for.
+    /// It is done, and as many replicas have it as it waits for.
     pub is_acknowledged: bool,
 }
 
@@ -47,9 +45,8 @@ fn of_connection(requests: &Stream, replies: &Stream) -> Vec<Asked> {
         let is_replicated = waits_for.is_none_or(
             |wanted| matches!(answers.get(place + 1), Some(Value::Number(replicas)) if *replicas >= wanted),
         );
-        let done = done(answers.get(place));
-        let is_acknowledged = done.is_some() && is_replicated;
-        Some(Asked { request: Request { nonce, at: *at, ops }, done, is_acknowledged })
+        let is_acknowledged = answers.get(place).is_some_and(is_done) && is_replicated;
+        Some(Asked { request: Request { nonce, at: *at, ops }, is_acknowledged })
     });
     commits.collect()
 }
@@ -87,15 +84,9 @@ fn wait(command: &Value) -> Option<i64> {
     }
 }
 
-/// The revision of a commit that is done on the server.
-fn done(answer: Option<&Value>) -> Option<i64> {
-    match answer? {
-        Value::Array(parts) => match parts[..] {
-            [Value::Number(0), Value::Number(revision), _] => Some(revision),
-            _ => None,
-        },
-        _ => None,
-    }
+/// True if this answers that a commit is done on the server.
+fn is_done(answer: &Value) -> bool {
+    matches!(answer, Value::Array(parts) if matches!(parts[..], [Value::Number(0), Value::Number(_), _]))
 }
 
 fn bytes(value: &Value) -> Option<&[u8]> {
@@ -144,6 +135,7 @@ mod tests {
     use cronkeeper_core::run::Version;
 
     use super::*;
+    use crate::nemesis::stores::tap::assert_found_in_parts;
 
     fn command(words: &[&str]) -> Vec<u8> {
         let each = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
@@ -154,19 +146,11 @@ mod tests {
         command(&[&["EVAL", COMMIT, "1", "{p}:head", "{p}", nonce, "4096"], ops].concat())
     }
 
-    fn stream(parts: &[&[u8]]) -> Stream {
-        let mut stream = Stream::default();
-        for (second, part) in (0..).zip(parts) {
-            stream.add(part, Timestamp::from_second(second).expect("it is small"));
-        }
-        stream
-    }
-
     #[test]
     fn the_operations_of_a_commit_are_read() {
         let ops = ["/a", "b", "3", "put", "x\r\ny", "", "c", "-1", "nothing", "", "/a", "d", "-3", "delete", ""];
         let all = [command(&["INFO"]), eval("18446744073709551615", &ops)].concat();
-        let found = of_connection(&stream(&[&all]), &Stream::default());
+        let found = of_connection(&Stream::of(&[&all]), &Stream::default());
         let op = |path: &str, when, then| Op { path: path.to_owned(), when, then };
         let expected = vec![
             op("/a/b", If::Version(Version(3)), Then::Put(b"x\r\ny".to_vec())),
@@ -174,7 +158,7 @@ mod tests {
             op("/a/d", If::Anything, Then::Delete),
         ];
         let request = Request { nonce: u64::MAX, at: Timestamp::UNIX_EPOCH, ops: expected };
-        assert_eq!(found, [Asked { request, done: None, is_acknowledged: false }]);
+        assert_eq!(found, [Asked { request, is_acknowledged: false }]);
     }
 
     #[test]
@@ -184,9 +168,7 @@ mod tests {
             let found = of_connection(requests, &Stream::default());
             found.iter().map(|asked| asked.request.nonce).collect::<Vec<u64>>()
         };
-        assert_eq!(nonces(&stream(&[&all])), [1, 2, 3]);
-        assert_eq!(nonces(&stream(&all.chunks(7).collect::<Vec<_>>())), [1, 2, 3]);
-        assert_eq!(nonces(&stream(&[&all[..all.len() - 1]])), [1, 2], "the last one is not complete");
+        assert_found_in_parts(&all, nonces);
     }
 
     #[test]
@@ -197,12 +179,11 @@ mod tests {
             b"*3\r\n:0\r\n:7\r\n$1\r\n5\r\n:1\r\n*3\r\n:0\r\n:8\r\n$1\r\n5\r\n:0\r\n*3\r\n:0\r\n:9\r\n$1\r\n5\r\n\
                         *3\r\n:1\r\n:0\r\n:-1\r\n";
         let told = |replies: &[u8]| {
-            let found = of_connection(&stream(&[&all]), &stream(&[replies]));
-            found.iter().map(|asked| (asked.done, asked.is_acknowledged)).collect::<Vec<_>>()
+            let found = of_connection(&Stream::of(&[&all]), &Stream::of(&[replies]));
+            found.iter().map(|asked| asked.is_acknowledged).collect::<Vec<_>>()
         };
-        let no = (None, false);
-        assert_eq!(told(replies), [(Some(7), true), (Some(8), false), (Some(9), true), no]);
-        assert_eq!(told(b"*3\r\n:0\r\n:7\r\n$1\r\n5\r\n-UNBLOCKED\r\n"), [(Some(7), false), no, no, no]);
-        assert_eq!(told(b"-READONLY\r\n:1\r\n"), [no; 4]);
+        assert_eq!(told(replies), [true, false, true, false]);
+        assert_eq!(told(b"*3\r\n:0\r\n:7\r\n$1\r\n5\r\n-UNBLOCKED\r\n"), [false; 4]);
+        assert_eq!(told(b"-READONLY\r\n:1\r\n"), [false; 4]);
     }
 }

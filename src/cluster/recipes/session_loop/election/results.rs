@@ -109,6 +109,9 @@ impl<C: Session, K: Clock> Election<C, K> {
                 let removed = node.removable();
                 node.note_left(&removed);
                 self.membership.stop_waiting_for_name();
+                if std::mem::take(&mut node.waits_for_name) {
+                    self.emit(Event::Stalled(None));
+                }
                 self.surveys.now(now);
                 self.link.on_member();
                 if node.has_joined {
@@ -137,7 +140,7 @@ impl<C: Session, K: Clock> Election<C, K> {
         session: Option<&SessionId>,
         timeout: Option<Duration>,
         now: Uptime,
-        node: &Node,
+        node: &mut Node,
     ) {
         let unknown = if session.is_none() { self.timeout } else { LONGEST_TIMEOUT };
         let timeout = timeout.unwrap_or(unknown).clamp(self.timeout, LONGEST_WAIT);
@@ -148,7 +151,11 @@ impl<C: Session, K: Clock> Election<C, K> {
             self.link.end(SessionEnd::Failed(Failure::NameTaken { node: name, holder }));
             return;
         }
-        self.postpone_step(format!("node name `{name}` is still held by {holder}"), now);
+        self.step.postpone(now + self.timeout / 5);
+        // Nothing is unreachable, and once is enough.
+        if !std::mem::replace(&mut node.waits_for_name, true) {
+            self.emit(Event::Stalled(Some(format!("node name `{name}` is still held by {holder}"))));
+        }
     }
 
     fn joined(&mut self, candidate: CandidateName, node: &mut Node) {

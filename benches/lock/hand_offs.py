@@ -1,4 +1,5 @@
-# redis_hand_offs.py URL PATH CONTENDERS SECONDS SESSIONS: how often per second a Lock passes from one contender to the next.
+# hand_offs.py LIBRARY SERVERS PATH CONTENDERS SECONDS SESSIONS: how often per second a Lock of the library, kazoo or
+# redis, passes from one contender to the next.
 # Each contender has its own thread, and queues again as soon as it has released. Prints one number, counted
 # after two seconds of warm-up. Ends with 1 if two contenders ever hold the lock, or if one fails.
 import os
@@ -6,22 +7,32 @@ import sys
 import threading
 import time
 
-from redis import Redis
-
 held = threading.Lock()
 over = threading.Event()
 # The lock under test guards the increment.
 hand_offs = 0
 
 
-def connect(url):
-    return Redis.from_url(url)
+# What makes a lock of this client, and what ends the client.
+def kazoo(servers):
+    from kazoo.client import KazooClient
+
+    client = KazooClient(hosts=servers)
+    client.start(timeout=60)
+    return client.Lock, lambda: (client.stop(), client.close())
 
 
-def contend(client, path):
-    global hand_offs
+def redis(servers):
+    from redis import Redis
+
+    client = Redis.from_url(servers)
     # As its users write it: it tries again ten times a second.
-    lock = client.lock(path, timeout=10)
+    return lambda path: client.lock(path, timeout=10), client.close
+
+
+def contend(make, path):
+    global hand_offs
+    lock = make(path)
     try:
         while not over.is_set():
             with lock:
@@ -47,10 +58,10 @@ def fail(why):
     os._exit(1)
 
 
-url, path, contenders, seconds, sessions = sys.argv[1:]
-clients = [connect(url) for _ in range(int(sessions))]
+library, servers, path, contenders, seconds, sessions = sys.argv[1:]
+clients = [{"kazoo": kazoo, "redis": redis}[library](servers) for _ in range(int(sessions))]
 of_contender = [clients[i % len(clients)] for i in range(int(contenders))]
-threads = [threading.Thread(target=contend, args=(client, path)) for client in of_contender]
+threads = [threading.Thread(target=contend, args=(make, path)) for make, _ in of_contender]
 for thread in threads:
     thread.start()
 time.sleep(2)
@@ -58,6 +69,6 @@ rate = per_second(float(seconds))
 over.set()
 for thread in threads:
     thread.join()
-for client in clients:
-    client.close()
+for _, end in clients:
+    end()
 print(f"{rate:.1f}")
