@@ -25,11 +25,6 @@ pub const CONTROL: &str = "/cronkeeper/control";
 /// Requested runs, and links to downstream jobs.
 pub const TRIGGERS: &str = "/cronkeeper/triggers";
 
-/// The places to run jobs, by node. They stay when a node is away.
-pub const PLACES: &str = "/cronkeeper/places";
-/// Attempts that are placed on nodes and not accepted yet, by node.
-pub const OFFERS: &str = "/cronkeeper/offers";
-
 /// What operators want of nodes, by node.
 pub const WANTED: &str = "/cronkeeper/wanted";
 
@@ -40,8 +35,7 @@ pub const REWOUND: &str = "/cronkeeper/rewound";
 pub const GONE: &str = "/cronkeeper/gone";
 
 /// The folders of a cluster, outer ones first.
-pub const PARENTS: [&str; 12] =
-    [LEADER, ROOT, NODES, JOBS, RUNNING, HISTORY, LAST, CONTROL, TRIGGERS, WANTED, PLACES, OFFERS];
+pub const PARENTS: [&str; 10] = [LEADER, ROOT, NODES, JOBS, RUNNING, HISTORY, LAST, CONTROL, TRIGGERS, WANTED];
 
 /// The path of a child.
 pub fn under(parent: &str, name: &str) -> String {
@@ -90,21 +84,6 @@ pub fn wanted(node: &NodeName) -> String {
     under(WANTED, node.as_str())
 }
 
-/// The node as a place to run jobs.
-pub fn place(node: &NodeName) -> String {
-    under(PLACES, node.as_str())
-}
-
-/// The parent of what is placed on a node.
-pub fn offers(node: &NodeName) -> String {
-    under(OFFERS, node.as_str())
-}
-
-/// An attempt of the run is placed on the node, which has not accepted it yet.
-pub fn offer(node: &NodeName, run: &RunId) -> String {
-    under(&offers(node), &run.to_string())
-}
-
 /// The note that the job is absent from every node's files. Its age shows since when.
 pub fn gone(job: &JobName) -> String {
     under(GONE, job.as_str())
@@ -135,11 +114,6 @@ pub fn parent(path: &str) -> &str {
 /// True for the parent of a job's history records.
 pub fn is_job_history(path: &str) -> bool {
     parent(path) == HISTORY
-}
-
-/// True for what is placed on a node.
-pub fn is_offer(path: &str) -> bool {
-    parent(parent(path)) == OFFERS
 }
 
 /// The ancestors of a path, highest first.

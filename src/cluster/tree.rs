@@ -96,8 +96,6 @@ pub struct Committed {
     pub created: Vec<String>,
     /// When it took effect, by the service's clock; absent if the service does not say.
     pub at: Option<Timestamp>,
-    /// Its place among all writes; absent if it has replaced the data of no record.
-    pub revision: Option<Revision>,
 }
 
 impl Committed {

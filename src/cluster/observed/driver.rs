@@ -788,10 +788,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
         if let Some(own) = &mut self.own {
             own.entries = plan.entries;
         }
-        Written {
-            revision: done.revision,
-            committed: Committed { created: plan.created, at: done.at, revision: Some(done.revision) },
-        }
+        Written { revision: done.revision, committed: Committed { created: plan.created, at: done.at } }
     }
 
     /// Looks at the other sessions and at what is watched.

@@ -24,7 +24,7 @@ use super::context::{SessionContext, SessionError};
 use super::damage::Damage;
 use super::lasts::{self, KnownLasts, ReadLast};
 use super::trim::WrittenRecord;
-use crate::tree::{CommitError, Committed, Error, Read, Revision, Session};
+use crate::tree::{CommitError, Committed, Error, Read, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Change, Commit, CommitId, Pipelines};
@@ -76,12 +76,8 @@ pub struct CommitEffects {
     pub before: BTreeMap<CommitId, Outcome>,
     /// When the write was sent that a quorum has just acknowledged.
     pub acknowledged: Option<Uptime>,
-    /// Of acceptances that were accepted: their places among all writes.
-    pub tokens: BTreeMap<CommitId, Revision>,
     /// A group found that this node's candidate is gone.
     pub is_fenced: bool,
-    /// A group found that this node's member is gone.
-    pub is_member_gone: bool,
     /// The session is over.
     pub error: Option<SessionError>,
     /// Changes that the server refuses and that will be retried. Each is reported once.
@@ -369,9 +365,8 @@ impl<C: Session, K: Clock> Committer<C, K> {
         let group = completed.group();
         let jobs = group.and_then(|group| self.groups.get(&group)).map(Group::jobs).unwrap_or_default();
         match completed {
-            Completed::Multi { group, sent, result: Ok(done) } => {
+            Completed::Multi { group, sent, result: Ok(_) } => {
                 outcome.acknowledged = Some(sent);
-                self.note_token(group, done.revision);
                 self.accept(group, &mut outcome);
             }
             Completed::Multi { group, result: Err(failed), .. } => self.refused(group, failed, &mut outcome),
@@ -389,20 +384,12 @@ impl<C: Session, K: Clock> Committer<C, K> {
         outcome
     }
 
-    /// Notes the place of a group's multi among all writes, for the acceptances in it.
-    fn note_token(&mut self, id: u64, revision: Option<Revision>) {
-        let Some((group, revision)) = self.groups.get_mut(&id).zip(revision) else { return };
-        let acceptances = group.members.iter().filter(|pending| pending.needs_token()).map(|pending| pending.id);
-        group.tokens = acceptances.map(|id| (id, revision)).collect();
-    }
-
     fn accept(&mut self, id: u64, outcome: &mut CommitEffects) {
         let Some(group) = self.groups.remove(&id) else { return };
         if !self.refusals.is_empty() {
             let jobs = group.members.iter().map(|pending| pending.change.job());
             outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.damage.path)));
         }
-        outcome.tokens.extend(group.tokens.iter().map(|(id, revision)| (*id, *revision)));
         outcome.grown.extend(group.members.iter().filter_map(PendingCommit::written));
         outcome.begun.extend(group.members.iter().filter_map(PendingCommit::begun));
         let before = group.ends().filter_map(|(id, _)| Some((id, group.lasts.before(id)?)));
@@ -473,7 +460,6 @@ impl<C: Session, K: Clock> Committer<C, K> {
                 let before = |id| Some((id, group.lasts.before_as_read(id)?));
                 outcome.before.extend(written.iter().filter_map(|pending| before(pending.id)));
                 moved.iter().for_each(|job| self.lasts.forget(job));
-                outcome.tokens.append(&mut group.tokens);
                 outcome.grown.extend(written.iter().filter_map(PendingCommit::written));
                 outcome.begun.extend(written.iter().filter_map(PendingCommit::begun));
                 outcome.answers.extend(written.into_iter().map(|pending| (pending.id, Commit::Accepted)));
@@ -492,8 +478,7 @@ impl<C: Session, K: Clock> Committer<C, K> {
                 outcome.answers.extend(fenced.iter().map(|pending| (pending.id, pending.refused_as(Commit::Fenced))));
                 self.send_again(id);
             }
-            GroupFailure::Superseded { refused, is_member_gone } => {
-                outcome.is_member_gone |= is_member_gone;
+            GroupFailure::Superseded(refused) => {
                 outcome
                     .answers
                     .extend(refused.iter().map(|pending| (pending.id, pending.refused_as(Commit::Superseded))));

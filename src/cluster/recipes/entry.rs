@@ -9,7 +9,7 @@ use super::give_up::{Leftover, give_up};
 use crate::paths;
 use crate::tree::{AtVersion, Error, Life, Op, Session};
 use cronkeeper_core::clock::Clock;
-use cronkeeper_core::election::{Member, Place};
+use cronkeeper_core::election::Member;
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::run::Version;
 use cronkeeper_core::term::SessionId;
@@ -118,32 +118,6 @@ async fn make_parents<C: Session, K: Clock>(context: &SessionContext<C, K>) -> R
         }
     }
     Ok(is_new)
-}
-
-/// Records what the node is as a place to run jobs, before its member shows that it is alive; and makes sure that there is
-/// a folder for what is placed on it.
-pub(super) async fn write_place<C: Session, K: Clock>(
-    context: &SessionContext<C, K>,
-    place: &Place,
-) -> Result<(), SessionError> {
-    let (node, data, client) = (&context.me.node, context::json(place), context.line()?);
-    let (path, offers) = (paths::place(node), paths::offers(node));
-    let making = client.create(&offers, Vec::new(), Life::Lasting);
-    let reading = client.get(&path);
-    match making.await {
-        Ok(_) | Err(Error::Exists) => {}
-        Err(error) => return Err(error).at(&offers),
-    }
-    let written = match reading.await {
-        Ok((found, _)) if found == data => return Ok(()),
-        Err(Error::Missing) => client.create(&path, data, Life::Lasting).await.map(drop).at(&path),
-        Ok(_) => {
-            let set = Op::Set { path: path.clone(), data, at: AtVersion::Any };
-            client.commit(vec![set]).await.map(drop).at(&path)
-        }
-        Err(error) => Err(error).at(&path),
-    };
-    written
 }
 
 /// Gives up what dead processes left, then creates the member. If it `is_closed` to its own node, recreates it.

@@ -63,13 +63,8 @@ impl Leftover {
 
     /// The change to write for a run of a dead process; `None` if it is another's run, or the leader's to begin again.
     fn settle(&self, run: &RunRecord, at: Version, node: &NodeName, now: Timestamp) -> Option<Change> {
-        // A waiting run is the leader's, whatever is noted of its last attempt: that attempt is over. What is placed here and
-        // not accepted, the next process accepts.
-        if run.state.waits()
-            || run.state == RunState::Placed
-            || run.owner.node != *node
-            || !self.dead.contains(&run.owner.session)
-        {
+        // A waiting run is the leader's, whatever is noted of its last attempt: that attempt is over.
+        if run.state.waits() || run.owner.node != *node || !self.dead.contains(&run.owner.session) {
             return None;
         }
         let end = |end| Some(Change::End { at, end, as_leader: false });

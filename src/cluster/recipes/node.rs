@@ -14,7 +14,7 @@ use crate::state_dir::KEPT_SESSIONS;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::clock::server::ServerTime;
 use cronkeeper_core::coordination::{self, Service};
-use cronkeeper_core::election::{self, Defined, Member, PLACES, Place, Published};
+use cronkeeper_core::election::{self, Defined, Member, Published};
 use cronkeeper_core::ledger::{self, Change, Commit, CommitId};
 use cronkeeper_core::run::millis;
 use cronkeeper_core::run_lock;
@@ -32,8 +32,6 @@ pub struct NodeIdentity {
     pub version: String,
     /// When the process started.
     pub started_at: Timestamp,
-    /// What the node is as a place to run jobs.
-    pub place: Place,
 }
 
 /// Further settings of the backend.
@@ -250,14 +248,14 @@ impl Node {
 
     /// Answers a commit that was not accepted, as far as is known.
     pub fn answer(&self, id: CommitId, answer: Commit) {
-        self.emit_ledger(ledger::Event::Answered { id, answer, before: None, token: None });
+        self.emit_ledger(ledger::Event::Answered { id, answer, before: None });
     }
 
     /// The data of the node's member.
     pub fn member(&self, session_timeout: Duration) -> Member {
         let session_timeout_ms = Some(millis(session_timeout));
         let NodeIdentity { node, host, pid, version, started_at, .. } = self.identity.clone();
-        let published = Published { places: PLACES, ..self.desired.published.clone() };
-        Member { v: 1, node, host, pid, version, started_at, session_timeout_ms, published, session: None }
+        let published = self.desired.published.clone();
+        Member { v: 1, node, host, pid, version, started_at, session_timeout_ms, published }
     }
 }

@@ -426,7 +426,6 @@ fn undecided(pause: Uuid) -> JobRecord {
         recount: None,
         schedule: None,
         alarms: StandingAlarms::default(),
-        placed: false,
         nonce: Nonce(format!("pause-{pause}")),
     }
 }

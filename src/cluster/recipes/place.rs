@@ -1,6 +1,6 @@
 //! Operations on a node's place in the queue: join, check the predecessor, open a term, withdraw.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use futures_util::future::join3;
 
@@ -12,7 +12,7 @@ use crate::queue::{self, QueuePosition};
 use crate::tree::{AtVersion, Error, Life, Op, Session, Stat};
 use cronkeeper_core::clock::server::ServerTime;
 use cronkeeper_core::clock::{Clock, Uptime};
-use cronkeeper_core::election::{Member, Place};
+use cronkeeper_core::election::Member;
 use cronkeeper_core::ledger::Snapshot;
 use cronkeeper_core::term::{CandidateName, FencingToken, NodeName, SessionId};
 
@@ -107,9 +107,7 @@ pub struct Survey<W> {
     pub has_member: bool,
     /// The nodes that are alive.
     pub members: Vec<Member>,
-    /// All places to run jobs; absent unless they were asked for.
-    pub places: Option<BTreeMap<NodeName, Place>>,
-    /// Members and places that cannot be read.
+    /// Members that cannot be read.
     pub damaged: Vec<Damage>,
     /// Fires when a member has come or gone; absent unless it was asked for.
     pub changed: Option<W>,
@@ -377,25 +375,16 @@ pub async fn leave<C: Session, K: Clock>(context: SessionContext<C, K>) -> Resul
 pub async fn survey<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     wants_watch: bool,
-    wants_places: bool,
 ) -> Result<Survey<C::Watch>, SessionError> {
     let ahead = read_ahead(&context).await?;
     // The watch comes first, so that it fires for whatever the reading has missed.
     let changed = if wants_watch { watch_members(context.line()?).await? } else { None };
-    let (members, mut damaged) = snapshot::members(context.line()?).await?;
-    let places = match wants_places {
-        true => {
-            let (places, mut unread) = snapshot::places(context.line()?).await?;
-            damaged.append(&mut unread);
-            Some(places)
-        }
-        false => None,
-    };
+    let (members, damaged) = snapshot::members(context.line()?).await?;
     let path = context.member();
     // Compare sessions only: the member's data may have been overwritten.
     let own = context.line()?.stat(&path).await.at(&path)?;
     let has_member = own.is_some_and(|stat| stat.session.as_ref() == Some(&context.me.session));
-    Ok(Survey { ahead, has_member, members, places, damaged, changed })
+    Ok(Survey { ahead, has_member, members, damaged, changed })
 }
 
 async fn read_ahead<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<Ahead, SessionError> {

@@ -10,7 +10,6 @@
 //!                 ├─ committer     guarded writes to the ledger
 //!                 ├─ watcher       runs of other nodes
 //!                 ├─ operators     requests of operators (in `operator_requests`)
-//!                 ├─ offers        what is placed on this node, and for a leader what becomes of the rest
 //!                 ├─ reading       reads that the daemon requested
 //!                 ├─ job_locks     locks of this node's runs
 //!                 └─ housekeeping  access lists (`rights`), trimming, forgotten jobs, tasks that keep failing
@@ -29,9 +28,7 @@ mod futures;
 mod job_locks;
 mod lease;
 mod link;
-mod listener;
 mod membership;
-mod offers;
 mod operator_requests;
 mod reading;
 mod reread;
@@ -60,15 +57,12 @@ use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::coordination::Request;
 use cronkeeper_core::election::{self as port, Event};
 use cronkeeper_core::ledger::{self, Change, Commit, CommitId};
-use cronkeeper_core::run::{RunId, RunState, Version};
+use cronkeeper_core::run::RunState;
 use election::{Election, ElectionEvent};
 use ending::LEAVE_WITHIN;
 use failing::Failing;
 use forgetting::{Forgetting, Looked};
 use job_locks::{JobLockEvent, JobLocks};
-use listener::ListenerEvent;
-use membership::MemberEvent;
-use offers::{Answers, LeadersBell, Listed, OwnOffers};
 use operator_requests::{Operators, RequestsEvent};
 use reading::{ReadDone, Reading};
 use rights::AccessUpdates;
@@ -81,8 +75,6 @@ enum LoopEvent<W> {
     Election(ElectionEvent<W>),
     Run(CompletedWatch),
     OperatorRequests(RequestsEvent),
-    Offers(ListenerEvent<Listed>),
-    Answers(ListenerEvent<(Vec<RunId>, Version)>),
     Read(Box<ReadDone>),
     JobLock(JobLockEvent),
     AccessUpdated(rights::Finished),
@@ -100,8 +92,6 @@ pub struct SessionLoop<'n, C: Session, K> {
     committer: Committer<C, K>,
     watcher: Watcher<C, K>,
     operators: Operators,
-    offers: OwnOffers,
-    bell: LeadersBell,
     reading: Reading,
     job_locks: JobLocks<C, K>,
     rights: AccessUpdates,
@@ -126,8 +116,6 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
             committer: Committer::new(context.clone()),
             watcher: Watcher::new(context.clone()),
             operators: Operators::new(),
-            offers: OwnOffers::new(),
-            bell: LeadersBell::new(),
             reading: Reading::new(),
             job_locks: JobLocks::new(client.clone(), clock),
             rights: AccessUpdates::default(),
@@ -181,8 +169,6 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
             event = self.election.next(self.committer.completed()) => LoopEvent::Election(event),
             Some(step) = self.watcher.step() => LoopEvent::Run(step),
             read = self.operators.next() => LoopEvent::OperatorRequests(read),
-            read = self.offers.next() => LoopEvent::Offers(read),
-            read = self.bell.next() => LoopEvent::Answers(read),
             Some(done) = self.reading.done() => LoopEvent::Read(done),
             event = self.job_locks.next() => LoopEvent::JobLock(event),
             finished = self.rights.finished() => LoopEvent::AccessUpdated(finished),
@@ -206,8 +192,6 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                 Err(error) => self.failed(Task::Watch, &error.to_string()),
             },
             LoopEvent::OperatorRequests(read) => self.on_operator_requests(read, now),
-            LoopEvent::Offers(read) => self.on_offers(read, now),
-            LoopEvent::Answers(read) => self.on_answers(read, now),
             LoopEvent::Read(done) => match self.reading.finish(*done, now) {
                 Ok(Some(event)) => {
                     self.succeeded(Task::Read);
@@ -265,14 +249,11 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                 Act::ReadLastsAgain => self.committer.read_lasts_again(),
                 Act::Resume => {
                     self.operators.read_again(now);
-                    self.offers.read_again(now);
-                    self.bell.read_again(now);
                     self.watcher.read_all_again();
                     self.job_locks.release_again();
                 }
                 Act::RetryRefused => {
                     self.reading.retry_refused();
-                    self.offers.read_again(now);
                     if !self.node.damages.paths(Source::OperatorRequests).is_empty() {
                         self.operators.read_again(now);
                     }
@@ -316,8 +297,6 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
         self.election.start_step(now, self.node, self.operators.may_renumber());
         self.watcher.start_next(now);
         self.operators.start(now, leads, &self.context);
-        self.offers.start(now, is_member, &self.context);
-        self.bell.start(now, leads, &self.context);
         self.reading.start(now, is_member, &self.context);
         self.rights.start(now, leads, self.node, &self.context);
         if let Some(defined) = &self.node.desired.defined {
@@ -339,8 +318,6 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
             self.committer.wake(),
             self.watcher.wake(),
             self.operators.at(self.election.leads()),
-            self.offers.at(self.election.is_member()),
-            self.bell.at(self.election.leads()),
             self.reading.at(self.election.is_member()),
             self.rights.at(),
             self.trimmer.wake(),
@@ -401,9 +378,8 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
         self.election.unreceived().begun(outcome.begun, now);
         for (id, answer) in outcome.answers {
             let before = outcome.before.get(&id).copied();
-            let token = outcome.tokens.get(&id).map(|revision| revision.token());
             if !self.election.unreceived().is_done(id) {
-                self.node.emit_ledger(ledger::Event::Answered { id, answer, before, token });
+                self.node.emit_ledger(ledger::Event::Answered { id, answer, before });
             }
         }
         for path in outcome.mended {
@@ -423,9 +399,6 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
             }
         }
         outcome.grown.into_iter().for_each(|written| self.trimmer.grew(written, now));
-        if outcome.is_member_gone {
-            self.election.on_member_event(MemberEvent::Own, now);
-        }
         if outcome.is_fenced {
             self.election.on_fenced(now);
             self.perform();
@@ -443,11 +416,6 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                 // here.
                 Change::ChangeOwner { run, .. } | Change::Restore { run, .. }
                     if run.state == RunState::Running && run.owner.session != self.context.me.session =>
-                {
-                    self.node.answer(id, Commit::Superseded);
-                }
-                Change::Accept { run, .. } | Change::Refuse { run, .. }
-                    if run.owner.session != self.context.me.session =>
                 {
                     self.node.answer(id, Commit::Superseded);
                 }
@@ -496,11 +464,6 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                     self.watcher.watch(run);
                 }
             }
-            Request::Ledger(ledger::Request::Follow(run)) => {
-                if self.election.fence(self.node).is_some() {
-                    self.watcher.follow(run, self.now());
-                }
-            }
             Request::Ledger(ledger::Request::WatchOwn(run)) => self.watcher.watch(run),
             Request::Ledger(read) => {
                 if let ledger::Request::ReadJob(job) = &read {
@@ -546,32 +509,6 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                 self.operators.read_failed(now);
                 self.failed_by(Task::Listen, error);
             }
-        }
-    }
-
-    fn on_offers(&mut self, read: ListenerEvent<Listed>, now: Uptime) {
-        match self.offers.take(read, now) {
-            Ok(event) => {
-                self.succeeded(Task::Offers);
-                event.into_iter().for_each(|event| self.node.emit_ledger(event));
-            }
-            Err(error) => self.failed_by(Task::Offers, error),
-        }
-    }
-
-    fn on_answers(&mut self, read: ListenerEvent<(Vec<RunId>, Version)>, now: Uptime) {
-        match self.bell.take(read, now) {
-            Ok(answers) => {
-                self.succeeded(Task::Answers);
-                match answers {
-                    Some(Answers::Of(runs)) => {
-                        runs.into_iter().for_each(|run| self.reading.take(ledger::Request::ReadRun(run)));
-                    }
-                    Some(Answers::OfAny) => self.watcher.read_all_again(),
-                    None => {}
-                }
-            }
-            Err(error) => self.failed_by(Task::Answers, error),
         }
     }
 

@@ -5,15 +5,13 @@
 #[cfg(test)]
 pub(super) mod tests;
 
-use std::collections::BTreeSet;
-
 use serde::de::DeserializeOwned;
 
 use super::context::json;
 use super::requests;
 use crate::paths;
 use crate::tree::{AtVersion, Life, Op};
-use cronkeeper_core::ledger::{Bell, Change, Write};
+use cronkeeper_core::ledger::{Change, Write};
 use cronkeeper_core::run::{HistoryRecord, JobRecord, Nonce, RunRecord, RunState, Version};
 
 pub fn ops(change: &Change) -> Vec<Op> {
@@ -38,35 +36,12 @@ fn op(write: &Write<'_>) -> Vec<Op> {
             let path = paths::history(run);
             return vec![put(path.clone(), Vec::new(), None), Op::Delete { path, at: AtVersion::Any }];
         }
-        Write::Member(node) => Op::Check { path: paths::member(node), at: AtVersion::Any },
-        Write::Offer { node, run } => put(paths::offer(node, run), Vec::new(), None),
-        Write::RemoveOffer { node, run } => Op::Delete { path: paths::offer(node, run), at: AtVersion::Any },
-        // All bells of a commit are at its end.
-        Write::Ring(_) => return Vec::new(),
         Write::Link(link) => {
             let (folder, prefix) = (paths::TRIGGERS.to_owned(), String::new());
             Op::Append { folder, prefix, data: json(link), life: Life::Lasting }
         }
     };
     vec![op]
-}
-
-/// Whom a commit of these changes notifies, each once: nodes of what is placed on them, and the leader of these runs.
-pub fn bells<'c>(changes: impl Iterator<Item = &'c Change>) -> Vec<Op> {
-    let (mut nodes, mut runs) = (BTreeSet::new(), BTreeSet::new());
-    for change in changes {
-        for write in change.writes() {
-            match write {
-                Write::Ring(Bell::Node(node)) => drop(nodes.insert(paths::offers(node))),
-                Write::Ring(Bell::Leader(run)) => drop(runs.insert(run)),
-                _ => {}
-            }
-        }
-    }
-    let ring = |path, data| Op::Set { path, data, at: AtVersion::Any };
-    let nodes = nodes.into_iter().map(|path| ring(path, Vec::new()));
-    let leader = (!runs.is_empty()).then(|| ring(paths::RUNNING.to_owned(), json(&runs)));
-    nodes.chain(leader).collect()
 }
 
 fn put(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
@@ -82,16 +57,12 @@ pub fn is_of_another_term(change: &Change, token: i64) -> bool {
         Change::Begin { run, .. } | Change::BeginTriggered { run } | Change::BeginDownstream { run, .. } => {
             run.token.0 != token
         }
-        Change::UpdateRun { run, .. } => {
-            matches!(run.state, RunState::Running | RunState::Placed) && run.token.0 != token
-        }
+        Change::UpdateRun { run, .. } => run.state == RunState::Running && run.token.0 != token,
         Change::Advance { .. }
         | Change::DropTrigger { .. }
         | Change::DropLinks { .. }
         | Change::Resume { .. }
         | Change::SkipRun { .. }
-        | Change::Accept { .. }
-        | Change::Refuse { .. }
         | Change::ChangeOwner { .. }
         | Change::Restore { .. }
         | Change::Kill { .. }
@@ -157,11 +128,7 @@ fn traces_of(write: &Write<'_>, moves_mark: bool) -> Vec<Trace> {
         | Write::RemoveTrigger(_)
         | Write::RemovePause { .. }
         | Write::NotEnded(_)
-        | Write::Link(_)
-        | Write::Member(_)
-        | Write::Offer { .. }
-        | Write::RemoveOffer { .. }
-        | Write::Ring(_) => Vec::new(),
+        | Write::Link(_) => Vec::new(),
     }
 }
 

@@ -33,8 +33,6 @@ use latest::{Latest, Subscriber};
 /// Most bytes of watched paths. Runs beyond that are polled instead.
 const MOST_BYTES: usize = 128 * 1024;
 const POLL_EVERY: Duration = Duration::from_secs(5);
-/// How long after it is requested a followed run is read.
-const FOLLOW_AFTER: Duration = Duration::from_secs(1);
 /// Pause after a failed read.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Members that may be watched although they own no watched run any more.
@@ -75,7 +73,6 @@ enum WatchResult {
         result: Result<(), SessionError>,
     },
     OfUnwatched(Result<Vec<Polled>, SessionError>),
-    OfFollowed(Vec<RunId>, Result<Vec<Read>, SessionError>),
     /// The step was dropped: its result is no longer needed.
     Nothing,
 }
@@ -130,8 +127,6 @@ pub struct Watcher<C, K> {
     watched: BTreeMap<RunId, Watched>,
     /// Watched runs that are polled.
     unwatched: BTreeSet<RunId>,
-    /// Runs that are read for the first time at this instant.
-    followed: VecDeque<(Uptime, RunId)>,
     requests: u64,
     bytes: usize,
     members: BTreeMap<NodeName, WatchedMember>,
@@ -154,7 +149,6 @@ impl<C: Session, K: Clock> Watcher<C, K> {
             context,
             watched: BTreeMap::new(),
             unwatched: BTreeSet::new(),
-            followed: VecDeque::new(),
             requests: 0,
             bytes: 0,
             members: BTreeMap::new(),
@@ -189,53 +183,6 @@ impl<C: Session, K: Clock> Watcher<C, K> {
             self.unwatched.insert(run);
             self.poll_soon();
         }
-    }
-
-    /// Follows a run: the same as [`Self::watch`], but it is read for the first time after [`FOLLOW_AFTER`], together with
-    /// others, and gets a watch only if it is still in flight then. Most are not.
-    pub fn follow(&mut self, run: RunId, now: Uptime) {
-        self.followed.push_back((now + FOLLOW_AFTER, run));
-    }
-
-    /// Reads the followed runs whose time has come.
-    fn read_followed(&mut self, now: Uptime) {
-        let mut runs = Vec::new();
-        while let Some((_, run)) = self.followed.pop_front_if(|(at, _)| *at <= now) {
-            runs.push(run);
-        }
-        if runs.is_empty() {
-            return;
-        }
-        let context = self.context.clone();
-        self.steps.push(Box::pin(async move {
-            let found = read_runs(&context, runs.iter()).await;
-            CompletedWatch(WatchResult::OfFollowed(runs, found))
-        }));
-    }
-
-    /// Watches those of the followed runs that are still in flight, and reports the others as gone.
-    fn followed(
-        &mut self,
-        runs: Vec<RunId>,
-        found: Result<Vec<Read>, SessionError>,
-        now: Uptime,
-    ) -> Result<Vec<Event>, SessionError> {
-        let found = match found {
-            Ok(found) => found,
-            Err(error) => {
-                self.not_before = now + PAUSE;
-                self.followed.extend(runs.into_iter().map(|run| (now + PAUSE, run)));
-                return if matches!(error, SessionError::Again(_)) { Ok(Vec::new()) } else { Err(error) };
-            }
-        };
-        let mut events = Vec::new();
-        for (run, found) in runs.into_iter().zip(found) {
-            match found {
-                Err(Error::Missing) => events.push(Event::Run(run, None)),
-                Ok(_) | Err(_) => self.watch(run),
-            }
-        }
-        Ok(events)
     }
 
     /// Reads all watched runs again. After a reconnect the records may be older ones, which no watch reports.
@@ -307,7 +254,6 @@ impl<C: Session, K: Clock> Watcher<C, K> {
         if !self.unwatched.is_empty() && self.poll_at.is_some_and(|at| at <= now) {
             self.poll();
         }
-        self.read_followed(now);
     }
 
     fn read_run(&mut self, run: RunId, request: u64, mut reported: ReportedRun) {
@@ -383,8 +329,7 @@ impl<C: Session, K: Clock> Watcher<C, K> {
     pub fn wake(&self) -> Option<Uptime> {
         let poll = self.poll_at.filter(|_| !self.unwatched.is_empty());
         let waiting = (!self.waiting.is_empty()).then_some(Uptime::ZERO);
-        let followed = self.followed.front().map(|&(at, _)| at);
-        poll.into_iter().chain(waiting).chain(followed).min().map(|at| at.max(self.not_before))
+        poll.into_iter().chain(waiting).min().map(|at| at.max(self.not_before))
     }
 
     /// The next result; `None` at once if no step is in flight. Cancel safe.
@@ -397,7 +342,6 @@ impl<C: Session, K: Clock> Watcher<C, K> {
         match step.0 {
             WatchResult::Nothing => Ok(Vec::new()),
             WatchResult::OfUnwatched(result) => self.polled(result, now),
-            WatchResult::OfFollowed(runs, found) => self.followed(runs, found, now),
             WatchResult::OfMember { node, .. } if !self.members.contains_key(&node) => Ok(Vec::new()),
             WatchResult::OfMember { node, result } => {
                 if !self.unwatched.is_empty() {

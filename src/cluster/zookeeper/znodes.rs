@@ -108,16 +108,11 @@ impl<C: Client> Session for ZnodeSession<C> {
                 Done::Set(stat) => Timestamp::from_millisecond(stat.mtime_ms).ok(),
                 Done::Created(_) | Done::Nothing => None,
             });
-            // Nor does the number of a create, there.
-            let revision = done.iter().find_map(|done| match done {
-                Done::Set(stat) => Some(Revision(stat.mzxid)),
-                Done::Created(_) | Done::Nothing => None,
-            });
             let created = done.into_iter().filter_map(|done| match done {
                 Done::Created(path) => Some(path),
                 Done::Set(_) | Done::Nothing => None,
             });
-            Ok(Committed { created: created.collect(), at, revision })
+            Ok(Committed { created: created.collect(), at })
         }
     }
 

@@ -1,13 +1,13 @@
 //! A group of changes that share a multi. Pure: builds the multi and interprets its answer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::paths;
 use crate::recipes::context;
 use crate::recipes::lasts::LastWrites;
 use crate::recipes::transaction::{self, Evidence, Trace};
 use crate::recipes::trim::{RecordKind, WrittenRecord};
-use crate::tree::{AtVersion, CommitError, Error, Life, Limits, Op, Read, Revision};
+use crate::tree::{AtVersion, CommitError, Error, Life, Limits, Op, Read};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Change, Commit, CommitId, Existing, Write};
 use cronkeeper_core::run::{RunEnd, RunId, RunRecord, Version};
@@ -41,10 +41,6 @@ pub struct Group {
     pub lasts: LastWrites,
     /// How often others have moved those meanwhile.
     pub moved: u32,
-    /// The paths that cannot be written to notify somebody: nothing waits for that.
-    silent: BTreeSet<String>,
-    /// The tokens of acceptances that an earlier try has written.
-    pub tokens: BTreeMap<CommitId, Revision>,
     /// True while an earlier try has no answer.
     pub is_in_doubt: bool,
 }
@@ -54,11 +50,7 @@ pub enum GroupFailure {
     /// The candidate is gone, and these changes needed it.
     Fence(Vec<PendingCommit>),
     /// Somebody else wrote what the first of these changes depends on; the others depend on the first.
-    Superseded {
-        refused: Vec<PendingCommit>,
-        /// It depends on the node's own member, which is gone.
-        is_member_gone: bool,
-    },
+    Superseded(Vec<PendingCommit>),
     /// The state of a history, or of a record in it, was not as assumed. The multi is adapted and can be sent again.
     Rewritten,
     /// Another node has written an end of the first of these jobs, and perhaps of the others.
@@ -112,11 +104,6 @@ impl PendingCommit {
         if is_known { answer } else { Commit::Unknown }
     }
 
-    /// True if its place among all writes is its attempt's fencing token.
-    pub fn needs_token(&self) -> bool {
-        matches!(self.change, Change::Accept { .. })
-    }
-
     /// The attempt that this change begins, and the version of its record afterwards.
     pub fn begun(&self) -> Option<(RunRecord, Version)> {
         self.change.begun().map(|(run, version)| (run.clone(), version))
@@ -146,16 +133,13 @@ impl PendingCommit {
         }
     }
 
-    /// The operations of this change, with that on `last/<job>`, and those that notify somebody.
+    /// The operations of this change, with that on `last/<job>`.
     fn operations(&self) -> usize {
-        let rings = |write: &Write<'_>| matches!(write, Write::Ring(_));
-        let bells = self.change.writes().iter().filter(|write| rings(write)).count();
-        self.ops.len() + usize::from(self.end().is_some()) + bells
+        self.ops.len() + usize::from(self.end().is_some())
     }
 
     fn bytes(&self) -> usize {
-        let bells: usize = transaction::bells(std::iter::once(&self.change)).iter().map(bytes).sum();
-        self.ops.iter().map(bytes).sum::<usize>() + self.end().map_or(0, |_| LAST_BYTES) + bells
+        self.ops.iter().map(bytes).sum::<usize>() + self.end().map_or(0, |_| LAST_BYTES)
     }
 }
 
@@ -210,13 +194,7 @@ impl Group {
     pub fn ops(&self) -> Vec<Op> {
         let fence = self.fence.as_deref().map(context::fence);
         let changes = self.members.iter().flat_map(|pending| pending.ops.iter().cloned());
-        fence.into_iter().chain(changes).chain(self.lasts.ops()).chain(self.bells()).collect()
-    }
-
-    /// Notifies those whom the changes concern, after all else.
-    fn bells(&self) -> impl Iterator<Item = Op> + '_ {
-        let bells = transaction::bells(self.members.iter().map(|pending| &pending.change));
-        bells.into_iter().filter(|bell| changed(bell).is_none_or(|path| !self.silent.contains(path)))
+        fence.into_iter().chain(changes).chain(self.lasts.ops()).collect()
     }
 
     /// The places of the group's traces, change by change.
@@ -227,10 +205,9 @@ impl Group {
     /// Decides from what was found at the paths of [`Group::traces`] whether an earlier try was carried out.
     ///
     /// A nonce proves the whole multi, because it belongs to one decision only. A record proves only itself, because
-    /// somebody else may have written the same. Notes the tokens of acceptances that were found.
+    /// somebody else may have written the same.
     pub fn judge(&mut self, found: &[Read]) -> TraceVerdict {
         let mut found = found.iter();
-        let mut tokens = BTreeMap::new();
         let mut is_written = Vec::with_capacity(self.members.len());
         let (mut is_unwritten, mut has_base) = (false, false);
         for pending in &self.members {
@@ -250,16 +227,12 @@ impl Group {
                     return TraceVerdict::All;
                 }
                 is_here |= hit;
-                if let Some((_, stat)) = found.filter(|_| hit && pending.needs_token()) {
-                    tokens.insert(pending.id, stat.changed);
-                }
                 let version = found.map(|(_, stat)| stat.version);
                 has_base |= trace.base.is_some();
                 is_unwritten |= !hit && trace.base.is_some_and(|base| base.is_unwritten(version));
             }
             is_written.push(is_here);
         }
-        self.tokens = tokens;
         if is_written.iter().all(|&written| written) {
             return TraceVerdict::All;
         }
@@ -307,12 +280,6 @@ impl Group {
     fn drop_failed_last(&mut self, index: usize, error: &Error) -> GroupFailure {
         let before: usize = self.members.iter().map(|pending| pending.ops.len()).sum();
         let Some(index) = index.checked_sub(before) else { return self.refuse(0, 0) };
-        let lasts = self.lasts.ops().count();
-        if let Some(index) = index.checked_sub(lasts) {
-            let Some(bell) = self.bells().nth(index) else { return self.refuse(0, 0) };
-            self.silent.insert(closed_by(&bell));
-            return GroupFailure::Rewritten;
-        }
         let Some(op) = self.lasts.ops().nth(index) else { return self.refuse(0, 0) };
         // The service could not make what it lies below.
         let is_homeless = matches!((&op, error), (Op::Create { .. }, Error::Missing));
@@ -355,22 +322,12 @@ impl Group {
         if keeps_history(change) && keep_record(op, error) {
             return GroupFailure::Rewritten;
         }
-        // The version of the run's record guards an offer. Somebody has removed or made it by hand.
-        if is_offer_gone(op, error) || is_offer_there(op, error) {
-            ops.remove(index);
-            return GroupFailure::Rewritten;
-        }
-        if is_member_check(op) {
-            let superseded = self.take_chain(member);
-            self.forget_fence();
-            return GroupFailure::Superseded { refused: superseded, is_member_gone: true };
-        }
         if rewrite_history(op, error) {
             return GroupFailure::Rewritten;
         }
         let superseded = self.take_chain(member);
         self.forget_fence();
-        GroupFailure::Superseded { refused: superseded, is_member_gone: false }
+        GroupFailure::Superseded(superseded)
     }
 
     /// Removes the change that failed and the later ones that depend on it.
@@ -428,21 +385,6 @@ fn closed_by(op: &Op) -> String {
 /// True if an existing history record wins.
 fn keeps_history(change: &Change) -> bool {
     change.writes().iter().any(|write| matches!(write, Write::History { existing: Existing::Stays, .. }))
-}
-
-/// True for the removal of an offer that is gone.
-fn is_offer_gone(op: &Op, error: &Error) -> bool {
-    matches!((op, error), (Op::Delete { path, .. }, Error::Missing) if paths::is_offer(path))
-}
-
-/// True for an offer that is there before its time.
-fn is_offer_there(op: &Op, error: &Error) -> bool {
-    matches!((op, error), (Op::Create { path, .. }, Error::Exists) if paths::is_offer(path))
-}
-
-/// True for the check of the node's own member.
-fn is_member_check(op: &Op) -> bool {
-    matches!(op, Op::Check { path, .. } if paths::parent(path) == paths::NODES)
 }
 
 /// Replaces the creation of a history record by a check, if the record exists already.

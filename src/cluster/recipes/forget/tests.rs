@@ -46,7 +46,6 @@ impl Fixture {
             started_at: at(0),
             session_timeout_ms: None,
             published,
-            session: None,
         };
         self.server.tree().put(&paths::member(&node), json(&member));
     }

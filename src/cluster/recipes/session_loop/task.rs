@@ -23,8 +23,6 @@ pub(super) enum Task {
     Renumber,
     Read,
     Listen,
-    Offers,
-    Answers,
     Watch,
     Renew,
 }
@@ -52,8 +50,6 @@ impl Task {
             Self::Renumber => "restarting the sequence numbers of triggers",
             Self::Read => "reading the ledger",
             Self::Listen => "reading the requests of operators",
-            Self::Offers => "reading what is placed on it",
-            Self::Answers => "reading what became of placed runs",
             Self::Watch => "watching runs",
             Self::Renew => "renewing its lease",
         }
@@ -87,8 +83,6 @@ impl Task {
             | Self::Renumber
             | Self::Read
             | Self::Listen
-            | Self::Offers
-            | Self::Answers
             | Self::Watch
             | Self::Renew => false,
         }

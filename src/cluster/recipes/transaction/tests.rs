@@ -31,7 +31,6 @@ pub fn mark(second: i64, nonce: &str) -> JobRecord {
         recount: None,
         schedule: None,
         alarms: Default::default(),
-        placed: false,
         nonce: Nonce(nonce.into()),
     }
 }
@@ -116,7 +115,7 @@ fn a_skip_and_the_mark_that_covers_it_share_a_multi() {
 fn settle_and_change_owner_set_the_run_at_its_version() {
     let run = run("backup", 60, "7-1");
     let expected = ["set /cronkeeper/running/backup.19700101T000100Z 5"];
-    assert_eq!(shapes(&Change::UpdateRun { at: Version(5), run: run.clone(), taken_from: None }), expected);
+    assert_eq!(shapes(&Change::UpdateRun { at: Version(5), run: run.clone() }), expected);
     assert_eq!(shapes(&Change::Kill { at: Version(5), run: run.clone() }), expected);
     assert_eq!(shapes(&Change::ChangeOwner { at: Version(5), run }), expected);
 }

@@ -51,7 +51,7 @@ impl Backend {
                 self.note_history(&change, answer);
                 // The daemon receives new links together with the operators' requests.
                 self.has_operator_requests |= answer == Commit::Accepted && !change.links().is_empty();
-                self.emit_ledger(ledger::Event::Answered { id, answer, before, token: None });
+                self.emit_ledger(ledger::Event::Answered { id, answer, before });
             }
         }
         self.watch.note_own_write();
@@ -123,13 +123,7 @@ impl Backend {
                 let found = jobs.into_iter().map(read).collect::<Result<_, _>>()?;
                 self.emit_ledger(ledger::Event::LastSuccesses(found));
             }
-            // Nothing is placed on a single host.
-            ledger::Request::ReadOpenOffers(node) => {
-                self.emit_ledger(ledger::Event::OpenOffers(node, BTreeSet::new()));
-            }
-            ledger::Request::Watch(run) | ledger::Request::Follow(run) => {
-                self.watch.add(&run, &self.store, &self.background, &self.service.events)?
-            }
+            ledger::Request::Watch(run) => self.watch.add(&run, &self.store, &self.background, &self.service.events)?,
             ledger::Request::WatchOwn(run) => {
                 self.watch.watch_own(&run, &self.store, &self.background, &self.service.events)?;
             }

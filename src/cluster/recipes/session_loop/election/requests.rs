@@ -59,11 +59,10 @@ impl<C: Session, K: Clock> Election<C, K> {
             return plan(Task::Prepare, async { entry::prepare(context, known, new).await.map(StepResult::Cluster) });
         }
         if !self.membership.is_present() {
-            let (member, left, place) = (node.member(self.timeout), node.leftover(), node.identity.place.clone());
+            let (member, left) = (node.member(self.timeout), node.leftover());
             let is_closed = self.membership.is_closed();
             self.step.set_due(Task::Publish, false);
             return plan(Task::Enter, async move {
-                entry::write_place(&context, &place).await?;
                 entry::enter(context, member, left, is_closed).await.map(StepResult::Entered)
             });
         }
@@ -159,7 +158,7 @@ impl<C: Session, K: Clock> Election<C, K> {
                 entry::keep_cluster(&context, known).await?;
             }
             let reread = reread::reread(&context, damaged).await?;
-            Ok(StepResult::Survey(place::survey(context, wants_watch, is_leader).await?, reread))
+            Ok(StepResult::Survey(place::survey(context, wants_watch).await?, reread))
         })
     }
 

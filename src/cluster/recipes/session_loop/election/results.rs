@@ -396,9 +396,6 @@ impl<C: Session, K: Clock> Election<C, K> {
             self.publish();
         }
         self.act(Act::RetryRefused);
-        if let Some(places) = survey.places.filter(|_| self.candidacy.leads()) {
-            self.emit(Event::Places(places));
-        }
         self.act(Act::Members(survey.members, survey.damaged));
     }
 
