@@ -62,6 +62,8 @@ pub enum Request {
     /// `running/<run>`; [`Event::OwnerGone`] reports that the owner's member is gone. Both also report what happened
     /// before the request. The watch ends when the run is removed or the term ends.
     Watch(RunId),
+    /// The same for a run that may be over soon: it is read after a second, and watched if it is still there then.
+    Follow(RunId),
     /// Watch the record of one of the node's own runs. [`Event::Run`] reports every change, also one made before the
     /// request. The watch ends when the run is removed, when a term ends, or with the session.
     WatchOwn(RunId),
@@ -152,7 +154,7 @@ pub enum Change {
     Refuse {
         /// Version of the run's record as last read.
         at: Version,
-        /// The run, `unstarted`, with the reason.
+        /// The run, `unstarted`, under the node's session, with the reason.
         run: RunRecord,
     },
     /// Replace a run that never had a process by a skip record, because its misfire window is over or another client

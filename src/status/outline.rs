@@ -178,9 +178,9 @@ fn outlined_candidate(queued: QueuedCandidate) -> QueuedCandidate {
 }
 
 fn outlined_member(member: Member) -> Member {
-    let Member { v, node, host: _, pid: _, version, started_at, session_timeout_ms, published } = member;
+    let Member { v, node, host: _, pid: _, version, started_at, session_timeout_ms, published, session } = member;
     let published = Published { listen: None, ..published };
-    Member { v, node, host: withheld(), pid: 0, version, started_at, session_timeout_ms, published }
+    Member { v, node, host: withheld(), pid: 0, version, started_at, session_timeout_ms, published, session }
 }
 
 fn outlined_missing(missing: MissingMember) -> MissingMember {

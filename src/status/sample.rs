@@ -33,6 +33,7 @@ pub(crate) fn queue() -> Queue {
         started_at: at("2026-11-18T03:00:00Z"),
         session_timeout_ms: None,
         published: Published { digest: Digest::of(jobs.as_bytes()), tzdata: "2026b".into(), ..Published::default() },
+        session: None,
     };
     Queue {
         candidates: vec![candidate(7, Some("host-a")), candidate(8, None), candidate(9, Some("host-b"))],

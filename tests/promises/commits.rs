@@ -46,7 +46,10 @@ async fn a_run_begins_once_and_ends_once(mut cluster: Cluster) {
     again.nonce.0.push_str("-again");
     assert_eq!(a.commit(begin(1, &again)).await, Commit::Superseded);
     assert_eq!(a.read_job("j").await.0.map(|entry| entry.version), Some(Version(1)), "the mark has not moved");
-    assert_eq!(a.commit(Change::UpdateRun { at: Version(0), run: run.clone() }).await, Commit::Accepted);
+    assert_eq!(
+        a.commit(Change::UpdateRun { at: Version(0), run: run.clone(), taken_from: None }).await,
+        Commit::Accepted
+    );
     assert_eq!(a.commit(end(0, &again)).await, Commit::Superseded);
     assert_eq!(a.commit(end(1, &run)).await, Commit::Accepted);
     assert_eq!(a.commit(end(1, &again)).await, Commit::Superseded);

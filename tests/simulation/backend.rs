@@ -13,7 +13,7 @@ use cronkeeper_cluster::zookeeper::Znodes;
 use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::coordination::{self, Coordination, Request};
 use cronkeeper_core::election;
-use cronkeeper_core::job::JobName;
+use cronkeeper_core::job::{JobName, Labels};
 use cronkeeper_core::ledger::{self, Change, Commit, CommitId, Snapshot};
 use cronkeeper_core::run::journal::{Noted, Recovered};
 use cronkeeper_core::run::{JobRecord, Nonce, RunEnd, Version};
@@ -205,6 +205,8 @@ fn backend_on(connector: impl Connect, lend: impl Lend, process: NodeProcess<'_>
         root: "/".into(),
         uuid: Box::new(move || Uuid::from_u128(rng.u128(..))),
         forget_after: None,
+        labels: Labels::default(),
+        weight: 1,
     };
     let store = Box::new(StateDir::open(disk, recovered));
     (Box::pin(serve(connector, clock, identity, store, service, options)), coordination)

@@ -149,7 +149,7 @@ impl<const STEADY: bool, const REWINDS: bool, const ON_STORE: bool> Subject for 
                     let has_others = names.iter().any(|other| *other != name && is_rival(other));
                     has_others || is_just_now(world.wardens.last_end(is_rival))
                 }
-                RunState::Running | RunState::CutOff => false,
+                RunState::Running | RunState::Placed | RunState::CutOff => false,
             };
             let has_process = record.state == RunState::Running && alive.contains(&name);
             if !is_begun_now && !is_ended_now && !has_process && !is_mourned && !waits {

@@ -26,6 +26,7 @@ use cronkeeper_cluster::zookeeper::session::{Aside, Connector};
 use cronkeeper_core::clock::system::{self, SystemClock};
 use cronkeeper_core::coordination::Reader;
 use cronkeeper_core::coordination::{Coordination, channels};
+use cronkeeper_core::job::Labels;
 use cronkeeper_core::ledger::Operator;
 use cronkeeper_core::process::Custody;
 use cronkeeper_core::run::journal::Recovered;
@@ -228,7 +229,11 @@ impl Member {
         let [local, remote] = asides.map(|aside| Arc::new(LedgerReader::new(aside)));
         let (coordination, requests) = channels(local);
         let remote = LedgerAccess { reader: remote.clone(), operator: remote };
-        let options = Options { root, service, uuid: Box::new(Uuid::new_v4), forget_after };
+        // One process of a job keeps one processor busy, if nobody says more.
+        let weight = std::thread::available_parallelism().map_or(1, |processors| processors.get());
+        let weight = u32::try_from(weight).unwrap_or(u32::MAX);
+        let labels = Labels::default();
+        let options = Options { root, service, uuid: Box::new(Uuid::new_v4), forget_after, labels, weight };
         let store = Box::new(KeptSessions::new(state.clone(), &recovered));
         // When this task ends, the channel of events closes, and the daemon's loop notices.
         let serving = recipes::serve(connect, SystemClock::default(), identity, store, requests, options);

@@ -204,7 +204,7 @@ mod tests {
     }
 
     fn answered(answer: Commit) -> coordination::Event {
-        coordination::Event::Ledger(LedgerEvent::Answered { id: CommitId(1), answer, before: None })
+        coordination::Event::Ledger(LedgerEvent::Answered { id: CommitId(1), answer, before: None, token: None })
     }
 
     fn wanted(drained: Option<Drain>) -> ElectionEvent {
