@@ -13,6 +13,7 @@ use cronkeeper_cluster::zookeeper::session::{Aside, ConnectionSettings, Connecto
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::coordination::{Coordination, Event as BackendEvent, Request, channels};
 use cronkeeper_core::election::{Event, Request as Ask};
+use cronkeeper_core::job::Labels;
 use cronkeeper_core::term::{NodeName, SessionId};
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
@@ -150,7 +151,6 @@ impl Contender {
             user: "bench".into(),
             version: "bench".into(),
             started_at: Timestamp::now(),
-            place: cronkeeper_core::election::Place::default(),
         };
         let settings = ConnectionSettings {
             connect: connect.into(),
@@ -159,8 +159,14 @@ impl Contender {
         };
         let aside = Aside::new(settings.clone()).expect("plain settings are good");
         let (coordination, service) = channels(Arc::new(LedgerReader::new(Znodes(aside))));
-        let options =
-            Options { service: connect.into(), root: "/".into(), uuid: Box::new(Uuid::new_v4), forget_after: None };
+        let options = Options {
+            service: connect.into(),
+            root: "/".into(),
+            uuid: Box::new(Uuid::new_v4),
+            forget_after: None,
+            labels: Labels::default(),
+            weight: 1,
+        };
         let connector = Connector::new(settings).expect("plain settings are good");
         let serving = serve(Znodes(connector), SystemClock::default(), identity, Box::new(NoStore), service, options);
         let contender = Self { coordination, backend: tokio::spawn(serving) };

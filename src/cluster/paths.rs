@@ -28,6 +28,12 @@ pub const TRIGGERS: &str = "/cronkeeper/triggers";
 /// What operators want of nodes, by node.
 pub const WANTED: &str = "/cronkeeper/wanted";
 
+/// The nodes as places to run jobs, by node. Its data is set with every change below it.
+pub const PLACES: &str = "/cronkeeper/places";
+/// The attempts that are placed on nodes and not accepted yet: a folder for each node, whose data is set with every new
+/// one.
+pub const OFFERS: &str = "/cronkeeper/offers";
+
 /// What nobody may begin because a store has lost commits. Created with the first loss.
 pub const REWOUND: &str = "/cronkeeper/rewound";
 
@@ -35,7 +41,8 @@ pub const REWOUND: &str = "/cronkeeper/rewound";
 pub const GONE: &str = "/cronkeeper/gone";
 
 /// The folders of a cluster, outer ones first.
-pub const PARENTS: [&str; 10] = [LEADER, ROOT, NODES, JOBS, RUNNING, HISTORY, LAST, CONTROL, TRIGGERS, WANTED];
+pub const PARENTS: [&str; 12] =
+    [LEADER, ROOT, NODES, JOBS, RUNNING, HISTORY, LAST, CONTROL, TRIGGERS, WANTED, PLACES, OFFERS];
 
 /// The path of a child.
 pub fn under(parent: &str, name: &str) -> String {
@@ -84,6 +91,21 @@ pub fn wanted(node: &NodeName) -> String {
     under(WANTED, node.as_str())
 }
 
+/// The node as a place to run jobs.
+pub fn place(node: &NodeName) -> String {
+    under(PLACES, node.as_str())
+}
+
+/// The parent of a node's offers.
+pub fn offers(node: &NodeName) -> String {
+    under(OFFERS, node.as_str())
+}
+
+/// The attempt of a run that is placed on the node and not accepted yet.
+pub fn offer(node: &NodeName, run: &RunId) -> String {
+    under(&offers(node), &run.to_string())
+}
+
 /// The note that the job is absent from every node's files. Its age shows since when.
 pub fn gone(job: &JobName) -> String {
     under(GONE, job.as_str())
@@ -114,6 +136,16 @@ pub fn parent(path: &str) -> &str {
 /// True for the parent of a job's history records.
 pub fn is_job_history(path: &str) -> bool {
     parent(path) == HISTORY
+}
+
+/// True for the parent of a node's offers.
+pub fn is_offers_of_node(path: &str) -> bool {
+    parent(path) == OFFERS
+}
+
+/// True for the path of an offer.
+pub fn is_offer(path: &str) -> bool {
+    is_offers_of_node(parent(path))
 }
 
 /// The ancestors of a path, highest first.

@@ -96,6 +96,8 @@ pub struct Committed {
     pub created: Vec<String>,
     /// When it took effect, by the service's clock; absent if the service does not say.
     pub at: Option<Timestamp>,
+    /// Its place among all writes: that of every record that it has changed. Absent if the service does not say.
+    pub revision: Option<Revision>,
 }
 
 impl Committed {

@@ -155,7 +155,7 @@ pub enum Change {
     Refuse {
         /// Version of the run's record as last read.
         at: Version,
-        /// The run, `unstarted`, with the reason.
+        /// The run, `unstarted`, under the node's session, with the reason.
         run: RunRecord,
     },
     /// Replace a run that never had a process by a skip record, because its misfire window is over or another client

@@ -36,6 +36,7 @@ pub(crate) fn queue() -> Queue {
         session_timeout_ms: None,
         session: None,
         published: Published { digest: Digest::of(jobs.as_bytes()), tzdata: "2026b".into(), ..Published::default() },
+        session: None,
     };
     Queue {
         candidates: vec![candidate(7, Some("host-a")), candidate(8, None), candidate(9, Some("host-b"))],

@@ -12,6 +12,13 @@ pub mod zookeeper;
 macro_rules! on_every_backend {
     ($($promise:ident),+ $(,)?) => {
         on_backend!(solo: $($promise),+);
+        on_every_cluster! { $($promise),+ }
+    };
+}
+
+/// The same without solo: promises that concern several hosts.
+macro_rules! on_every_cluster {
+    ($($promise:ident),+ $(,)?) => {
         on_backend!(sqlite: $($promise),+);
         on_backend!(postgres: $($promise),+);
         on_backend!(etcd: $($promise),+);

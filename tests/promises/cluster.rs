@@ -8,7 +8,9 @@ use cronkeeper_core::ledger::{
     RunLookup, Snapshot, Window,
 };
 use cronkeeper_core::run::journal::Journal;
-use cronkeeper_core::run::{HistoryRecord, KnownBy, Outcome, RunId, RunRecord, Skip, SkipReason, Traces, Version};
+use cronkeeper_core::run::{
+    HistoryRecord, KnownBy, Outcome, Owner, RunId, RunRecord, Skip, SkipReason, Traces, Version,
+};
 use cronkeeper_core::term::{FencingToken, NodeName, SessionId, Term};
 
 use crate::port::daemon_end::DaemonEnd;
@@ -114,6 +116,11 @@ impl Node {
     /// Stops as a killed process does.
     pub fn crash(self) {
         self.end.crash();
+    }
+
+    /// The node and its session, as a run's record names them.
+    pub fn owner(&self) -> Owner {
+        Owner { node: NodeName::new(self.name), session: self.session.clone() }
     }
 
     fn token(&self) -> FencingToken {

@@ -26,4 +26,5 @@ mod election;
 mod links;
 mod locks;
 mod operators;
+mod places;
 mod runs;

@@ -206,13 +206,14 @@ fn backend_on(connector: impl Connect, lend: impl Lend, process: NodeProcess<'_>
         user: "cron".into(),
         version: "0.0.0".into(),
         started_at: clock.now().wall,
-        place: place(node),
     };
     let options = Options {
         service: "simulated".into(),
         root: "/".into(),
         uuid: Box::new(move || Uuid::from_u128(rng.u128(..))),
         forget_after: None,
+        labels: place(node).labels,
+        weight: place(node).weight,
     };
     let store = Box::new(StateDir::open(disk, recovered));
     (Box::pin(serve(connector, clock, identity, store, service, options)), coordination)

@@ -20,3 +20,10 @@ macro_rules! on_every_backend {
         on_backend!(weakest: $($promise),+);
     };
 }
+
+/// The same: promises that concern several hosts.
+macro_rules! on_every_cluster {
+    ($($promise:ident),+ $(,)?) => {
+        on_every_backend! { $($promise),+ }
+    };
+}

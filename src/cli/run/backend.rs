@@ -221,7 +221,7 @@ impl Member {
 
     /// Starts the recipes. `root` and `service` are for messages.
     fn start<C: Connect, L: Lend>(self, connect: C, asides: [L; 2], root: String, service: String) -> Started {
-        let Self { state, node, place, forget_after, journal, recovered } = self;
+        let Self { state, node, place: Place { labels, weight, .. }, forget_after, journal, recovered } = self;
         let identity = NodeIdentity {
             node,
             host: host::name(),
@@ -229,12 +229,12 @@ impl Member {
             user: Account::own().name,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: system::now().wall,
-            place,
         };
         let [local, remote] = asides.map(|aside| Arc::new(LedgerReader::new(aside)));
         let (coordination, requests) = channels(local);
         let remote = LedgerAccess { reader: remote.clone(), operator: remote };
-        let options = Options { root, service, uuid: Box::new(Uuid::new_v4), forget_after };
+        // One process of a job keeps one processor busy, if nobody says more.
+        let options = Options { root, service, uuid: Box::new(Uuid::new_v4), forget_after, labels, weight };
         let store = Box::new(KeptSessions::new(state.clone(), &recovered));
         // When this task ends, the channel of events closes, and the daemon's loop notices.
         let serving = recipes::serve(connect, SystemClock::default(), identity, store, requests, options);

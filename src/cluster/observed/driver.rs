@@ -788,7 +788,10 @@ impl<S: Store, K: Clock> Driver<S, K> {
         if let Some(own) = &mut self.own {
             own.entries = plan.entries;
         }
-        Written { revision: done.revision, committed: Committed { created: plan.created, at: done.at } }
+        Written {
+            revision: done.revision,
+            committed: Committed { created: plan.created, at: done.at, revision: Some(done.revision) },
+        }
     }
 
     /// Looks at the other sessions and at what is watched.

@@ -24,11 +24,12 @@ use super::context::{SessionContext, SessionError};
 use super::damage::Damage;
 use super::lasts::{self, KnownLasts, ReadLast};
 use super::trim::WrittenRecord;
-use crate::tree::{CommitError, Committed, Error, Read, Session};
+use crate::tree::{CommitError, Committed, Error, Read, Revision, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Change, Commit, CommitId, Pipelines};
 use cronkeeper_core::run::{Outcome, RunRecord, Version};
+use cronkeeper_core::term::FencingToken;
 use group::{Group, GroupFailure, PendingCommit, TraceVerdict};
 use queue::CommitQueue;
 
@@ -74,10 +75,14 @@ pub struct CommitEffects {
     pub answers: Vec<CommitResult>,
     /// Of ends that were accepted: the outcome of the end that was written before.
     pub before: BTreeMap<CommitId, Outcome>,
+    /// Of acceptances that were accepted: the fencing tokens of their attempts, as far as they are known.
+    pub tokens: BTreeMap<CommitId, FencingToken>,
     /// When the write was sent that a quorum has just acknowledged.
     pub acknowledged: Option<Uptime>,
     /// A group found that this node's candidate is gone.
     pub is_fenced: bool,
+    /// A group found that this node's member is gone.
+    pub is_member_gone: bool,
     /// The session is over.
     pub error: Option<SessionError>,
     /// Changes that the server refuses and that will be retried. Each is reported once.
@@ -119,6 +124,8 @@ pub struct Committer<C, K> {
     /// The candidate of a term that is over: groups with this fence are not sent.
     held: Option<String>,
     lasts: KnownLasts,
+    /// The paths of bells that could not be rung.
+    silent: BTreeMap<String, Error>,
     pipelines: Pipelines,
     last_group: u64,
     last_sent: Uptime,
@@ -136,6 +143,7 @@ impl<C: Session, K: Clock> Committer<C, K> {
             refusals: BTreeMap::new(),
             held: None,
             lasts: KnownLasts::default(),
+            silent: BTreeMap::new(),
             pipelines: Pipelines::default(),
             last_group: 0,
             last_sent: Uptime::ZERO,
@@ -227,7 +235,8 @@ impl<C: Session, K: Clock> Committer<C, K> {
     /// The paths whose refusal holds up changes that are still to be written.
     pub fn refusals(&self) -> impl Iterator<Item = Damage> {
         let lasts = self.lasts.closed().map(|path| Damage::unwritten(path, &Error::Denied));
-        self.refusals.values().map(|refusal| refusal.damage.clone()).chain(lasts)
+        let silent = self.silent.iter().map(|(path, error)| Damage::unwritten(path, error));
+        self.refusals.values().map(|refusal| refusal.damage.clone()).chain(lasts).chain(silent)
     }
 
     /// Puts deferred changes that are due by `now` back into the queue.
@@ -365,9 +374,9 @@ impl<C: Session, K: Clock> Committer<C, K> {
         let group = completed.group();
         let jobs = group.and_then(|group| self.groups.get(&group)).map(Group::jobs).unwrap_or_default();
         match completed {
-            Completed::Multi { group, sent, result: Ok(_) } => {
+            Completed::Multi { group, sent, result: Ok(done) } => {
                 outcome.acknowledged = Some(sent);
-                self.accept(group, &mut outcome);
+                self.accept(group, done.revision, &mut outcome);
             }
             Completed::Multi { group, result: Err(failed), .. } => self.refused(group, failed, &mut outcome),
             Completed::Lasts { group, read } => self.lasts_read(group, read, &mut outcome),
@@ -384,8 +393,15 @@ impl<C: Session, K: Clock> Committer<C, K> {
         outcome
     }
 
-    fn accept(&mut self, id: u64, outcome: &mut CommitEffects) {
+    /// `revision`: its place among all writes, if that is known.
+    fn accept(&mut self, id: u64, revision: Option<Revision>, outcome: &mut CommitEffects) {
         let Some(group) = self.groups.remove(&id) else { return };
+        if !self.silent.is_empty() {
+            outcome.mended.extend(group.bell_paths().filter(|path| self.silent.remove(path).is_some()));
+        }
+        let token = revision.map(Revision::token);
+        let acceptances = group.members.iter().filter(|pending| pending.is_acceptance());
+        outcome.tokens.extend(acceptances.filter_map(|pending| Some((pending.id, token.or(pending.token)?))));
         if !self.refusals.is_empty() {
             let jobs = group.members.iter().map(|pending| pending.change.job());
             outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.damage.path)));
@@ -450,7 +466,7 @@ impl<C: Session, K: Clock> Committer<C, K> {
                 // Without a try in doubt another has written the ends, perhaps long ago.
                 let before = group.ends().filter_map(|(id, _)| Some((id, group.lasts.before_as_read(id)?)));
                 let before: BTreeMap<_, _> = before.collect();
-                self.accept(id, outcome);
+                self.accept(id, None, outcome);
                 if !was_in_doubt {
                     outcome.before = before;
                 }
@@ -459,6 +475,7 @@ impl<C: Session, K: Clock> Committer<C, K> {
             TraceVerdict::Some { written, .. } => {
                 let before = |id| Some((id, group.lasts.before_as_read(id)?));
                 outcome.before.extend(written.iter().filter_map(|pending| before(pending.id)));
+                outcome.tokens.extend(written.iter().filter_map(|pending| Some((pending.id, pending.token?))));
                 moved.iter().for_each(|job| self.lasts.forget(job));
                 outcome.grown.extend(written.iter().filter_map(PendingCommit::written));
                 outcome.begun.extend(written.iter().filter_map(PendingCommit::begun));
@@ -476,6 +493,20 @@ impl<C: Session, K: Clock> Committer<C, K> {
             GroupFailure::Fence(fenced) => {
                 outcome.is_fenced = true;
                 outcome.answers.extend(fenced.iter().map(|pending| (pending.id, pending.refused_as(Commit::Fenced))));
+                self.send_again(id);
+            }
+            GroupFailure::Member(guarded) => {
+                outcome.is_member_gone = true;
+                let superseded = |pending: &PendingCommit| (pending.id, pending.refused_as(Commit::Superseded));
+                outcome.answers.extend(guarded.iter().map(superseded));
+                self.send_again(id);
+            }
+            GroupFailure::BellClosed(path) => {
+                // Without a folder there is nobody to ring for.
+                if !failed.error.is_of_state() {
+                    outcome.refused.push(Damage::unwritten(&path, &failed.error));
+                    self.silent.insert(path, failed.error.clone());
+                }
                 self.send_again(id);
             }
             GroupFailure::Superseded(refused) => {

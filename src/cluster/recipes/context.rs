@@ -218,7 +218,7 @@ fn kind(parent: &str) -> Records {
     match parent {
         paths::RUNNING | paths::TRIGGERS => bounded::RUNS,
         paths::JOBS | paths::LAST => bounded::JOBS,
-        paths::NODES | paths::WANTED | paths::LEADER => bounded::NODES,
+        paths::NODES | paths::WANTED | paths::PLACES | paths::LEADER => bounded::NODES,
         _ => bounded::SMALL,
     }
 }

@@ -71,6 +71,10 @@ fn more(left_out: usize) -> Option<String> {
 pub enum Source {
     Queue,
     Members,
+    /// The places that a leader reads.
+    Places,
+    /// What is placed on this node.
+    Offers,
     /// Jobs and runs, as read by a leader.
     Ledger,
     /// Requests of operators, and links.

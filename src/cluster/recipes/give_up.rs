@@ -17,7 +17,8 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::cluster_id::{self, Recorded};
 use super::context::{self, At as _, LocalNode, SessionContext, SessionError};
 use super::store::{ClaimError, SessionStore};
-use super::{lasts, snapshot, transaction};
+use super::transaction::{self, Planned};
+use super::{lasts, snapshot};
 use crate::paths;
 use crate::tree::{CommitError, Connect, ConnectError, Error, Life, Session};
 use cronkeeper_core::clock::Clock;
@@ -63,8 +64,13 @@ impl Leftover {
 
     /// The change to write for a run of a dead process; `None` if it is another's run, or the leader's to begin again.
     fn settle(&self, run: &RunRecord, at: Version, node: &NodeName, now: Timestamp) -> Option<Change> {
-        // A waiting run is the leader's, whatever is noted of its last attempt: that attempt is over.
-        if run.state.waits() || run.owner.node != *node || !self.dead.contains(&run.owner.session) {
+        // A waiting run is the leader's, whatever is noted of its last attempt: that attempt is over. One that was placed
+        // has not been accepted: the next process may do that.
+        if run.state.waits()
+            || run.state == RunState::Placed
+            || run.owner.node != *node
+            || !self.dead.contains(&run.owner.session)
+        {
             return None;
         }
         let end = |end| Some(Change::End { at, end, as_leader: false });
@@ -210,11 +216,11 @@ async fn settle_run<C: Session, K: Clock>(
     mut version: Version,
 ) -> Result<(), SessionError> {
     let path = paths::running(&run.id());
-    let mut moves_last = true;
+    let (mut moves_last, mut rings) = (true, true);
     while let Some(change) = left.settle(&run, version, &context.me.node, context.clock.now().wall) {
         // It exists in most cases. If this fails for another reason, the multi fails too.
         let _ = context.line()?.create(&paths::job_history(&run.job), Vec::new(), Life::Lasting).await;
-        let mut ops = transaction::ops(&change);
+        let Planned { mut ops, rung, .. } = Planned::of(&change);
         let own = ops.len();
         let mut before = None;
         if let Change::End { end, .. } = &change
@@ -224,6 +230,10 @@ async fn settle_run<C: Session, K: Clock>(
             ops.push(last);
             before = outcome;
         }
+        let others = ops.len();
+        if rings {
+            ops.extend(transaction::bells(&rung));
+        }
         match context.line()?.commit(ops).await {
             Ok(_) => {
                 if let Change::End { end, .. } = change {
@@ -231,6 +241,8 @@ async fn settle_run<C: Session, K: Clock>(
                 }
                 return Ok(());
             }
+            // A bell is a hint, for which nobody waits.
+            Err(CommitError { error, index: Some(index) }) if index >= others && error.is_of_path() => rings = false,
             Err(CommitError { error: Error::Changed, .. }) => {}
             // Another node has written an end of the job, or nobody can write its record: the end must not wait for that.
             Err(CommitError { error: Error::Exists, index: Some(index) }) if index == own => {}

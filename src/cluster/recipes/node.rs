@@ -14,7 +14,8 @@ use crate::state_dir::KEPT_SESSIONS;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::clock::server::ServerTime;
 use cronkeeper_core::coordination::{self, Service};
-use cronkeeper_core::election::{self, Defined, Member, Published};
+use cronkeeper_core::election::{self, Defined, Member, PLACES, Place, Published};
+use cronkeeper_core::job::Labels;
 use cronkeeper_core::ledger::{self, Change, Commit, CommitId};
 use cronkeeper_core::run::millis;
 use cronkeeper_core::run_lock;
@@ -44,6 +45,10 @@ pub struct Options {
     pub uuid: Box<dyn FnMut() -> Uuid + Send>,
     /// How long a job must be absent from every node's files before the leader removes its records; `None`: never.
     pub forget_after: Option<Duration>,
+    /// The node's labels, as jobs ask for them.
+    pub labels: Labels,
+    /// The node's share of what is spread over nodes; 0: nothing is spread to it.
+    pub weight: u32,
 }
 
 /// The state of a node that lasts longer than a session.
@@ -167,7 +172,9 @@ impl Node {
                 }
             }
             // Watches end with the term, and there is none.
-            coordination::Request::Ledger(ledger::Request::Watch(_) | ledger::Request::WatchOwn(_)) => {}
+            coordination::Request::Ledger(
+                ledger::Request::Watch(_) | ledger::Request::Follow(_) | ledger::Request::WatchOwn(_),
+            ) => {}
             coordination::Request::Ledger(read) => self.backlog.push_back(Deferred::Read(read)),
             // Locks end with the session, and there is none.
             coordination::Request::Lock(_) => {}
@@ -248,14 +255,19 @@ impl Node {
 
     /// Answers a commit that was not accepted, as far as is known.
     pub fn answer(&self, id: CommitId, answer: Commit) {
-        self.emit_ledger(ledger::Event::Answered { id, answer, before: None });
+        self.emit_ledger(ledger::Event::Answered { id, answer, before: None, token: None });
     }
 
     /// The data of the node's member.
     pub fn member(&self, session_timeout: Duration) -> Member {
         let session_timeout_ms = Some(millis(session_timeout));
         let NodeIdentity { node, host, pid, version, started_at, .. } = self.identity.clone();
-        let published = self.desired.published.clone();
-        Member { v: 1, node, host, pid, version, started_at, session_timeout_ms, published }
+        let published = Published { places: PLACES, ..self.desired.published.clone() };
+        Member { v: 1, node, host, pid, version, started_at, session_timeout_ms, published, session: None }
+    }
+
+    /// The node as a place to run jobs.
+    pub fn place(&self) -> Place {
+        Place { v: 1, labels: self.options.labels.clone(), weight: self.options.weight }
     }
 }

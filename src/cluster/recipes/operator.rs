@@ -426,6 +426,7 @@ fn undecided(pause: Uuid) -> JobRecord {
         recount: None,
         schedule: None,
         alarms: StandingAlarms::default(),
+        placed: false,
         nonce: Nonce(format!("pause-{pause}")),
     }
 }

@@ -1,6 +1,6 @@
 //! Operations on a node's place in the queue: join, check the predecessor, open a term, withdraw.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join3;
 
@@ -12,7 +12,7 @@ use crate::queue::{self, QueuePosition};
 use crate::tree::{AtVersion, Error, Life, Op, Session, Stat};
 use cronkeeper_core::clock::server::ServerTime;
 use cronkeeper_core::clock::{Clock, Uptime};
-use cronkeeper_core::election::Member;
+use cronkeeper_core::election::{Member, Place};
 use cronkeeper_core::ledger::Snapshot;
 use cronkeeper_core::term::{CandidateName, FencingToken, NodeName, SessionId};
 
@@ -111,6 +111,26 @@ pub struct Survey<W> {
     pub damaged: Vec<Damage>,
     /// Fires when a member has come or gone; absent unless it was asked for.
     pub changed: Option<W>,
+    /// The places to run jobs; absent unless they were asked for.
+    pub places: Option<PlacesRead<W>>,
+}
+
+/// The places to run jobs, as a leader reads them.
+pub struct PlacesRead<W> {
+    pub places: BTreeMap<NodeName, Place>,
+    /// Those that cannot be read.
+    pub damaged: Vec<Damage>,
+    /// Fires when one of them has changed; absent unless it was asked for.
+    pub changed: Option<W>,
+}
+
+/// What a survey reads and watches besides the queue and the members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Surveyed {
+    /// Which members there are is watched.
+    pub watches_members: bool,
+    pub places: bool,
+    pub watches_places: bool,
 }
 
 /// Joins the queue.
@@ -371,20 +391,32 @@ pub async fn leave<C: Session, K: Clock>(context: SessionContext<C, K>) -> Resul
     context.remove_entries(names, std::slice::from_ref(&context.me.session)).await
 }
 
-/// Reads the queue and the members, for the log and for status. Watches which members there are, on request.
+/// Reads the queue and the members, for the log and for status, and on request the places to run jobs. Watches on
+/// request.
 pub async fn survey<C: Session, K: Clock>(
     context: SessionContext<C, K>,
-    wants_watch: bool,
+    wanted: Surveyed,
 ) -> Result<Survey<C::Watch>, SessionError> {
     let ahead = read_ahead(&context).await?;
     // The watch comes first, so that it fires for whatever the reading has missed.
-    let changed = if wants_watch { watch_members(context.line()?).await? } else { None };
+    let changed = if wanted.watches_members { watch_members(context.line()?).await? } else { None };
+    let places = if wanted.places { Some(read_places(&context, wanted.watches_places).await?) } else { None };
     let (members, damaged) = snapshot::members(context.line()?).await?;
     let path = context.member();
     // Compare sessions only: the member's data may have been overwritten.
     let own = context.line()?.stat(&path).await.at(&path)?;
     let has_member = own.is_some_and(|stat| stat.session.as_ref() == Some(&context.me.session));
-    Ok(Survey { ahead, has_member, members, damaged, changed })
+    Ok(Survey { ahead, has_member, members, damaged, changed, places })
+}
+
+async fn read_places<C: Session, K: Clock>(
+    context: &SessionContext<C, K>,
+    watches: bool,
+) -> Result<PlacesRead<C::Watch>, SessionError> {
+    let watch =
+        if watches { Some(context.line()?.stat_and_watch(paths::PLACES).await.at(paths::PLACES)?.1) } else { None };
+    let (places, damaged) = snapshot::places(context.line()?).await?;
+    Ok(PlacesRead { places, damaged, changed: watch })
 }
 
 async fn read_ahead<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<Ahead, SessionError> {

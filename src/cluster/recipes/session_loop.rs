@@ -11,6 +11,8 @@
 //!                 ├─ watcher       runs of other nodes
 //!                 ├─ operators     requests of operators (in `operator_requests`)
 //!                 ├─ reading       reads that the daemon requested
+//!                 ├─ offers        attempts that are placed on this node
+//!                 ├─ own_place     this node as a place to run jobs
 //!                 ├─ job_locks     locks of this node's runs
 //!                 └─ housekeeping  access lists (`rights`), trimming, forgotten jobs, tasks that keep failing
 //! ```
@@ -29,7 +31,9 @@ mod job_locks;
 mod lease;
 mod link;
 mod membership;
+mod offers;
 mod operator_requests;
+mod own_place;
 mod reading;
 mod reread;
 mod rights;
@@ -63,7 +67,9 @@ use ending::LEAVE_WITHIN;
 use failing::Failing;
 use forgetting::{Forgetting, Looked};
 use job_locks::{JobLockEvent, JobLocks};
+use offers::{Offers, OffersEvent};
 use operator_requests::{Operators, RequestsEvent};
+use own_place::OwnPlace;
 use reading::{ReadDone, Reading};
 use rights::AccessUpdates;
 use task::Task;
@@ -76,6 +82,8 @@ enum LoopEvent<W> {
     Run(CompletedWatch),
     OperatorRequests(RequestsEvent),
     Read(Box<ReadDone>),
+    Offers(OffersEvent),
+    PlaceKept(Result<(), SessionError>),
     JobLock(JobLockEvent),
     AccessUpdated(rights::Finished),
     Trimmed(CompletedTrim),
@@ -93,6 +101,8 @@ pub struct SessionLoop<'n, C: Session, K> {
     watcher: Watcher<C, K>,
     operators: Operators,
     reading: Reading,
+    offers: Offers,
+    own_place: OwnPlace,
     job_locks: JobLocks<C, K>,
     rights: AccessUpdates,
     trimmer: Trimmer<C, K>,
@@ -117,6 +127,8 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
             watcher: Watcher::new(context.clone()),
             operators: Operators::new(),
             reading: Reading::new(),
+            offers: Offers::new(),
+            own_place: OwnPlace::new(),
             job_locks: JobLocks::new(client.clone(), clock),
             rights: AccessUpdates::default(),
             trimmer: Trimmer::new(context.clone()),
@@ -170,6 +182,8 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
             Some(step) = self.watcher.step() => LoopEvent::Run(step),
             read = self.operators.next() => LoopEvent::OperatorRequests(read),
             Some(done) = self.reading.done() => LoopEvent::Read(done),
+            event = self.offers.next() => LoopEvent::Offers(event),
+            kept = self.own_place.kept() => LoopEvent::PlaceKept(kept),
             event = self.job_locks.next() => LoopEvent::JobLock(event),
             finished = self.rights.finished() => LoopEvent::AccessUpdated(finished),
             Some(step) = self.trimmer.step() => LoopEvent::Trimmed(step),
@@ -200,6 +214,8 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                 Ok(None) => {}
                 Err(error) => self.failed_by(Task::Read, error),
             },
+            LoopEvent::Offers(event) => self.on_offers(event, now),
+            LoopEvent::PlaceKept(kept) => self.on_place_kept(kept, now),
             LoopEvent::JobLock(event) => self.on_job_lock(event),
             LoopEvent::AccessUpdated(finished) => self.rights.finish(finished, now, self.node, &self.context),
             LoopEvent::Trimmed(step) => self.trimmer.complete(step, now),
@@ -241,7 +257,10 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                 Act::Found(source, damage) => self.node.found_damage(source, damage),
                 Act::Damaged(source, damage) => self.node.damaged(source, damage),
                 Act::Mended(source, path) => self.node.mended(source, &path),
-                Act::StartTerm => self.committer.start_term(),
+                Act::StartTerm => {
+                    self.committer.start_term();
+                    self.watcher.start_term();
+                }
                 Act::LeaveQueue { held } => self.leave_queue(held),
                 Act::StopWatching => self.watcher.clear(),
                 Act::ReportTermOver => self.emit_term_over_when_answered(),
@@ -251,8 +270,11 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                     self.operators.read_again(now);
                     self.watcher.read_all_again();
                     self.job_locks.release_again();
+                    self.offers.look_at(now);
                 }
                 Act::RetryRefused => {
+                    self.offers.look_at(now);
+                    self.own_place.check(now);
                     self.reading.retry_refused();
                     if !self.node.damages.paths(Source::OperatorRequests).is_empty() {
                         self.operators.read_again(now);
@@ -298,6 +320,8 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
         self.watcher.start_next(now);
         self.operators.start(now, leads, &self.context);
         self.reading.start(now, is_member, &self.context);
+        self.offers.start(now, is_member, &self.context);
+        self.own_place.start(now, is_member, || self.node.place(), &self.context);
         self.rights.start(now, leads, self.node, &self.context);
         if let Some(defined) = &self.node.desired.defined {
             self.trimmer.define(defined, now);
@@ -319,6 +343,8 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
             self.watcher.wake(),
             self.operators.at(self.election.leads()),
             self.reading.at(self.election.is_member()),
+            self.offers.at(self.election.is_member()),
+            self.own_place.at(self.election.is_member()),
             self.rights.at(),
             self.trimmer.wake(),
             self.forgetting.at(),
@@ -352,7 +378,7 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
             self.node.answer(id, answer);
         }
         // This node no longer leads, and the next leader will report the damage that only a leader checks.
-        for source in [Source::Ledger, Source::OperatorRequests, Source::Rights] {
+        for source in [Source::Ledger, Source::OperatorRequests, Source::Rights, Source::Places] {
             self.node.found_damage(source, None);
         }
         let refused: Vec<Damage> = self.committer.refusals().collect();
@@ -379,7 +405,8 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
         for (id, answer) in outcome.answers {
             let before = outcome.before.get(&id).copied();
             if !self.election.unreceived().is_done(id) {
-                self.node.emit_ledger(ledger::Event::Answered { id, answer, before });
+                let token = outcome.tokens.get(&id).copied();
+                self.node.emit_ledger(ledger::Event::Answered { id, answer, before, token });
             }
         }
         for path in outcome.mended {
@@ -403,6 +430,9 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
             self.election.on_fenced(now);
             self.perform();
         }
+        if outcome.is_member_gone {
+            self.election.on_member_gone();
+        }
         if let Some(error) = outcome.error {
             self.election.on_error(error, self.node);
         }
@@ -416,6 +446,11 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                 // here.
                 Change::ChangeOwner { run, .. } | Change::Restore { run, .. }
                     if run.state == RunState::Running && run.owner.session != self.context.me.session =>
+                {
+                    self.node.answer(id, Commit::Superseded);
+                }
+                Change::Accept { run, .. } | Change::Refuse { run, .. }
+                    if run.owner.session != self.context.me.session =>
                 {
                     self.node.answer(id, Commit::Superseded);
                 }
@@ -464,6 +499,11 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                     self.watcher.watch(run);
                 }
             }
+            Request::Ledger(ledger::Request::Follow(run)) => {
+                if self.election.fence(self.node).is_some() {
+                    self.watcher.follow(run, self.now());
+                }
+            }
             Request::Ledger(ledger::Request::WatchOwn(run)) => self.watcher.watch(run),
             Request::Ledger(read) => {
                 if let ledger::Request::ReadJob(job) = &read {
@@ -509,6 +549,30 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                 self.operators.read_failed(now);
                 self.failed_by(Task::Listen, error);
             }
+        }
+    }
+
+    fn on_offers(&mut self, event: OffersEvent, now: Uptime) {
+        match event {
+            OffersEvent::Changed => self.offers.changed(now),
+            OffersEvent::Looked(looked) => match self.offers.looked(looked, now) {
+                Ok((event, damaged)) => {
+                    self.succeeded(Task::Offers);
+                    self.node.found_damage(Source::Offers, damaged);
+                    event.into_iter().for_each(|event| self.node.emit_ledger(event));
+                }
+                Err(error) => self.failed_by(Task::Offers, error),
+            },
+        }
+    }
+
+    fn on_place_kept(&mut self, kept: Result<(), SessionError>, now: Uptime) {
+        // What the servers refuse is tried again with the next survey.
+        let is_retried = kept.as_ref().is_err_and(|error| !matches!(error, SessionError::NoAuth(_)));
+        self.own_place.finish(now, is_retried);
+        match kept {
+            Ok(()) => self.succeeded(Task::Place),
+            Err(error) => self.failed_by(Task::Place, error),
         }
     }
 

@@ -16,7 +16,7 @@ use super::requests;
 use crate::paths;
 use crate::tree::{Error, Session, Stat};
 use cronkeeper_core::clock::{AHEAD, later};
-use cronkeeper_core::election::Member;
+use cronkeeper_core::election::{Member, Place};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{
     JobEntry, LostCommits, MOST_LOOKED_UP, OwnerState, RECORDS_LOOKED_UP, Running, Snapshot, unreadable,
@@ -150,6 +150,22 @@ pub async fn members<C: Session>(client: &C) -> Result<(Vec<Member>, Vec<Damage>
     Ok((members, damaged))
 }
 
+/// The places that the cluster knows, and those that cannot be read.
+pub async fn places<C: Session>(client: &C) -> Result<(BTreeMap<NodeName, Place>, Vec<Damage>), SessionError> {
+    let mut damaged = Vec::new();
+    let names = context::names_or_damaged(client, paths::PLACES, &mut damaged).await?;
+    let found = context::get_small(client, paths::PLACES, names).await?.or_damaged(paths::PLACES, &mut damaged);
+    let mut places = BTreeMap::new();
+    for (name, data, _) in found {
+        let node = NodeName::parse(&name).map_err(|bad| bad.to_string());
+        match node.and_then(|node| Ok((node, bounded::NODES.parse::<Place>(&data)?))) {
+            Ok((node, place)) => _ = places.insert(node, place),
+            Err(why) => damaged.push(Damage::new(paths::under(paths::PLACES, &name), why)),
+        }
+    }
+    Ok((places, damaged))
+}
+
 fn member(name: &str, data: &[u8], stat: &Stat) -> Result<Member, String> {
     if stat.session.is_none() {
         return Err("it is not ephemeral, so it is not the member of a living node".to_owned());
@@ -158,7 +174,7 @@ fn member(name: &str, data: &[u8], stat: &Stat) -> Result<Member, String> {
     if member.node.as_str() != name {
         return Err(format!("it names a different node, `{}`", member.node));
     }
-    Ok(member)
+    Ok(Member { session: stat.session.clone(), ..member })
 }
 
 /// Parses a run's record and checks that it belongs under this name.

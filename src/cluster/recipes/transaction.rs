@@ -1,9 +1,12 @@
 //! Translates a [`Change`] into the operations of a multi and into the traces that prove that it was written.
 //!
-//! Pure. The fence, a check of the own candidate, is not among the operations, because a group of changes shares one.
+//! Pure. What a group of changes shares is not among the operations: the fence, a check of the own candidate; the check
+//! of the own member; and the bells.
 
 #[cfg(test)]
 pub(super) mod tests;
+
+use std::collections::BTreeSet;
 
 use serde::de::DeserializeOwned;
 
@@ -11,15 +14,90 @@ use super::context::json;
 use super::requests;
 use crate::paths;
 use crate::tree::{AtVersion, Life, Op};
-use cronkeeper_core::ledger::{Change, Write};
-use cronkeeper_core::run::{HistoryRecord, JobRecord, Nonce, RunRecord, RunState, Version};
+use cronkeeper_core::ledger::{Bell, Change, Write};
+use cronkeeper_core::run::{HistoryRecord, JobRecord, Nonce, RunId, RunRecord, RunState, Version};
+use cronkeeper_core::term::NodeName;
 
+/// A change in the words of a multi.
+pub struct Planned {
+    /// The operations of the change by itself.
+    pub ops: Vec<Op>,
+    /// The path of the member that must exist.
+    pub member: Option<String>,
+    /// Who is notified.
+    pub rung: Vec<Rung>,
+}
+
+impl Planned {
+    pub fn of(change: &Change) -> Self {
+        let writes = change.writes();
+        let leaves_links = writes.iter().any(|write| matches!(write, Write::Link(_)));
+        let mut ops: Vec<Op> = writes.iter().flat_map(op).collect();
+        keep_offer(&mut ops);
+        ops.extend(leaves_links.then(|| requests::notify_leader(paths::TRIGGERS)));
+        let (mut member, mut rung) = (None, Vec::new());
+        for write in &writes {
+            match write {
+                Write::Member(node) => member = Some(paths::member(node)),
+                Write::Ring(Bell::Node(node)) => rung.push(Rung::Node((*node).clone())),
+                Write::Ring(Bell::Leader(run)) => rung.push(Rung::Leader(run.clone())),
+                _ => {}
+            }
+        }
+        Self { ops, member, rung }
+    }
+}
+
+/// The operations of a change by itself.
+#[cfg(test)]
 pub fn ops(change: &Change) -> Vec<Op> {
-    let writes = change.writes();
-    let leaves_links = writes.iter().any(|write| matches!(write, Write::Link(_)));
-    let mut ops: Vec<Op> = writes.iter().flat_map(op).collect();
-    ops.extend(leaves_links.then(|| requests::notify_leader(paths::TRIGGERS)));
-    ops
+    Planned::of(change).ops
+}
+
+/// The offer of an attempt that is placed where the one before was stays: not every service can remove a record and make
+/// it again in one commit.
+fn keep_offer(ops: &mut Vec<Op>) {
+    let made = ops.iter().find_map(|op| match op {
+        Op::Create { path, .. } if paths::is_offer(path) => Some(path.clone()),
+        _ => None,
+    });
+    let Some(made) = made else { return };
+    let removes = |op: &Op| matches!(op, Op::Delete { path, .. } if *path == made);
+    if ops.iter().any(removes) {
+        ops.retain(|op| !removes(op));
+        for op in ops.iter_mut().filter(|op| matches!(op, Op::Create { path, .. } if *path == made)) {
+            *op = Op::Set { path: made.clone(), data: Vec::new(), at: AtVersion::Any };
+        }
+    }
+}
+
+/// Who is notified of a change.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rung {
+    /// The node on which an attempt is placed.
+    Node(NodeName),
+    /// The leader, because of this run.
+    Leader(RunId),
+}
+
+/// The operations that notify these: one for each node, and one for the leader, which names all its runs.
+pub fn bells<'r>(rung: impl IntoIterator<Item = &'r Rung>) -> Vec<Op> {
+    let ring = |path, data| Op::Set { path, data, at: AtVersion::Any };
+    let (mut nodes, mut runs) = (BTreeSet::new(), BTreeSet::new());
+    for rung in rung {
+        match rung {
+            Rung::Node(node) => _ = nodes.insert(node),
+            Rung::Leader(run) => _ = runs.insert(run.to_string()),
+        }
+    }
+    let of_leader = (!runs.is_empty()).then(|| ring(paths::RUNNING.to_owned(), json(&runs)));
+    nodes.into_iter().map(|node| ring(paths::offers(node), Vec::new())).chain(of_leader).collect()
+}
+
+/// The runs that the leader's bell names; `None` if nobody knows which.
+pub fn rung_for(data: &[u8]) -> Option<BTreeSet<RunId>> {
+    let names: Vec<String> = serde_json::from_slice(data).ok()?;
+    names.iter().map(|name| RunId::parse(name).ok()).collect()
 }
 
 fn op(write: &Write<'_>) -> Vec<Op> {
@@ -36,6 +114,9 @@ fn op(write: &Write<'_>) -> Vec<Op> {
             let path = paths::history(run);
             return vec![put(path.clone(), Vec::new(), None), Op::Delete { path, at: AtVersion::Any }];
         }
+        Write::Offer { node, run } => put(paths::offer(node, run), Vec::new(), None),
+        Write::RemoveOffer { node, run } => Op::Delete { path: paths::offer(node, run), at: AtVersion::Any },
+        Write::Member(_) | Write::Ring(_) => return Vec::new(),
         Write::Link(link) => {
             let (folder, prefix) = (paths::TRIGGERS.to_owned(), String::new());
             Op::Append { folder, prefix, data: json(link), life: Life::Lasting }
@@ -57,12 +138,16 @@ pub fn is_of_another_term(change: &Change, token: i64) -> bool {
         Change::Begin { run, .. } | Change::BeginTriggered { run } | Change::BeginDownstream { run, .. } => {
             run.token.0 != token
         }
-        Change::UpdateRun { run, .. } => run.state == RunState::Running && run.token.0 != token,
+        Change::UpdateRun { run, .. } => {
+            matches!(run.state, RunState::Running | RunState::Placed) && run.token.0 != token
+        }
         Change::Advance { .. }
         | Change::DropTrigger { .. }
         | Change::DropLinks { .. }
         | Change::Resume { .. }
         | Change::SkipRun { .. }
+        | Change::Accept { .. }
+        | Change::Refuse { .. }
         | Change::ChangeOwner { .. }
         | Change::Restore { .. }
         | Change::Kill { .. }
@@ -128,7 +213,11 @@ fn traces_of(write: &Write<'_>, moves_mark: bool) -> Vec<Trace> {
         | Write::RemoveTrigger(_)
         | Write::RemovePause { .. }
         | Write::NotEnded(_)
-        | Write::Link(_) => Vec::new(),
+        | Write::Link(_)
+        | Write::Member(_)
+        | Write::Offer { .. }
+        | Write::RemoveOffer { .. }
+        | Write::Ring(_) => Vec::new(),
     }
 }
 

@@ -4,7 +4,12 @@
 //! [`MOST_BYTES`], which is some three thousand runs. The watcher polls the other runs every few seconds, in requests
 //! of [`bounded::RUNS`], and at once when an owner's member may be gone.
 //!
-//! The number of steps in flight is bounded: one per watched run, one per member, and one for all runs without a watch.
+//! A run that may be over soon is followed: it has no watch at first. The watcher reads it a second later, many such runs
+//! in one request, and gives it a watch if it is still there. Whoever changes a run that the leader waits for sets the
+//! data of the runs' folder to its id, the leader's bell, so that it is read at once.
+//!
+//! The number of steps in flight is bounded: one per watched run, one per member, one for all runs without a watch, and
+//! one for the bell.
 //! When a run is requested again, its old step is dropped. Members are those of the owners of watched runs, and for a
 //! while at most as many others.
 
@@ -21,7 +26,7 @@ use tokio::sync::oneshot;
 
 use super::bounded;
 use super::context::{self, At as _, SessionContext, SessionError};
-use super::snapshot;
+use super::{snapshot, transaction};
 use crate::paths;
 use crate::tree::{Error, Read, Revision, Session, Watch};
 use cronkeeper_core::clock::{Clock, Uptime};
@@ -33,6 +38,10 @@ use latest::{Latest, Subscriber};
 /// Most bytes of watched paths. Runs beyond that are polled instead.
 const MOST_BYTES: usize = 128 * 1024;
 const POLL_EVERY: Duration = Duration::from_secs(5);
+/// A followed run is read for the first time after so long.
+const FIRST_READ: Duration = Duration::from_secs(1);
+/// Followed runs that are due within so long are read together.
+const TOGETHER: Duration = Duration::from_millis(250);
 /// Pause after a failed read.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Members that may be watched although they own no watched run any more.
@@ -72,7 +81,11 @@ enum WatchResult {
         node: NodeName,
         result: Result<(), SessionError>,
     },
-    OfUnwatched(Result<Vec<Polled>, SessionError>),
+    OfUnwatched(Selection, Result<Vec<Polled>, SessionError>),
+    OfBell {
+        request: u64,
+        result: Result<BellReading, SessionError>,
+    },
     /// The step was dropped: its result is no longer needed.
     Nothing,
 }
@@ -86,6 +99,43 @@ enum RunReading {
     Changed,
     /// This node must not read the record: nothing can be decided on it, and no watch reports when the rights change.
     Closed,
+}
+
+/// The result of reading the leader's bell and, if nothing was new, waiting for a change.
+enum BellReading {
+    /// It has rung, or is read for the first time.
+    Rung {
+        now: Ring,
+        /// The runs that it has rung for since it was seen last; `None` if it is not known which.
+        runs: Option<BTreeSet<RunId>>,
+    },
+    /// It may have rung: read again.
+    Changed,
+    /// This node must not read it.
+    Closed,
+}
+
+/// A state of the leader's bell: what made its record, and how often it was set since.
+type Ring = (Revision, Version);
+
+/// The leader's bell.
+struct Bell {
+    /// The newest request. Results of older ones are ignored.
+    request: u64,
+    seen: Option<Ring>,
+    keep: Option<Keep>,
+}
+
+/// The runs that are read together.
+#[derive(Debug, Default)]
+struct Selection {
+    runs: BTreeSet<RunId>,
+    /// All runs without a watch are among them.
+    is_full: bool,
+    /// Those among them that are followed and read for the first time.
+    followed: BTreeSet<RunId>,
+    /// Those for which the bell has rung.
+    rung: BTreeSet<RunId>,
 }
 
 /// A run without a watch, and the result of polling it.
@@ -119,6 +169,7 @@ struct WatchedMember {
 enum WaitingRead {
     Run { run: RunId, request: u64, reported: ReportedRun },
     Member(NodeName),
+    Bell { request: u64, seen: Option<Ring> },
 }
 
 /// The watched runs of a term.
@@ -127,6 +178,14 @@ pub struct Watcher<C, K> {
     watched: BTreeMap<RunId, Watched>,
     /// Watched runs that are polled.
     unwatched: BTreeSet<RunId>,
+    /// Followed runs that have not been read yet.
+    followed: BTreeSet<RunId>,
+    /// When each of them is read, in that order. Some are not followed any more.
+    follow_at: VecDeque<(Uptime, RunId)>,
+    /// Runs without a watch for which the bell has rung.
+    rung: BTreeSet<RunId>,
+    /// The leader's bell, while this node leads.
+    bell: Option<Bell>,
     requests: u64,
     bytes: usize,
     members: BTreeMap<NodeName, WatchedMember>,
@@ -134,7 +193,9 @@ pub struct Watcher<C, K> {
     most_members: usize,
     waiting: VecDeque<WaitingRead>,
     not_before: Uptime,
-    /// When the next poll is due; absent while one is in flight.
+    /// Runs without a watch are being read.
+    is_polling: bool,
+    /// When the next poll of all of them is due; absent while one is in flight.
     poll_at: Option<Uptime>,
     /// Something happened during a poll that calls for another at once.
     is_poll_late: bool,
@@ -149,12 +210,17 @@ impl<C: Session, K: Clock> Watcher<C, K> {
             context,
             watched: BTreeMap::new(),
             unwatched: BTreeSet::new(),
+            followed: BTreeSet::new(),
+            follow_at: VecDeque::new(),
+            rung: BTreeSet::new(),
+            bell: None,
             requests: 0,
             bytes: 0,
             members: BTreeMap::new(),
             most_members: IDLE_MEMBERS,
             waiting: VecDeque::new(),
             not_before: Uptime::ZERO,
+            is_polling: false,
             poll_at: Some(Uptime::ZERO),
             is_poll_late: false,
             changed: BTreeSet::new(),
@@ -165,6 +231,9 @@ impl<C: Session, K: Clock> Watcher<C, K> {
     /// Watches a run and reports its current state, even if it is watched already: whoever received an earlier report
     /// may not have been able to act on it.
     pub fn watch(&mut self, run: RunId) {
+        if self.followed.remove(&run) {
+            self.watched.remove(&run);
+        }
         let bytes = paths::running(&run).len();
         let has_room = self.bytes + bytes <= MOST_BYTES;
         let watched = self.watched.entry(run.clone()).or_insert_with(|| {
@@ -185,6 +254,34 @@ impl<C: Session, K: Clock> Watcher<C, K> {
         }
     }
 
+    /// Watches a run that may be over soon: it is read after a while, and has no watch before. One that is watched already
+    /// stays so.
+    pub fn follow(&mut self, run: RunId, now: Uptime) {
+        if self.watched.contains_key(&run) && !self.followed.contains(&run) {
+            return self.watch(run);
+        }
+        self.requests += 1;
+        let (request, reported) = (self.requests, ReportedRun::default());
+        self.watched.insert(run.clone(), Watched { has_watch: false, request, reported, keep: None });
+        if self.followed.insert(run.clone()) {
+            self.follow_at.push_back((now + FIRST_READ, run));
+        }
+    }
+
+    /// A term begins: the leader's bell is watched from now on.
+    pub fn start_term(&mut self) {
+        self.bell = Some(Bell { request: 0, seen: None, keep: None });
+        self.read_bell_again();
+    }
+
+    fn read_bell_again(&mut self) {
+        if let Some(bell) = &mut self.bell {
+            self.requests += 1;
+            (bell.request, bell.keep) = (self.requests, None);
+            self.waiting.push_back(WaitingRead::Bell { request: bell.request, seen: bell.seen });
+        }
+    }
+
     /// Reads all watched runs again. After a reconnect the records may be older ones, which no watch reports.
     pub fn read_all_again(&mut self) {
         for (run, watched) in self.watched.iter_mut().filter(|(_, watched)| watched.has_watch) {
@@ -193,6 +290,7 @@ impl<C: Session, K: Clock> Watcher<C, K> {
             let (run, reported) = (run.clone(), watched.reported.clone());
             self.waiting.push_back(WaitingRead::Run { run, request: watched.request, reported });
         }
+        self.read_bell_again();
         if !self.unwatched.is_empty() {
             self.poll_soon();
         }
@@ -203,6 +301,7 @@ impl<C: Session, K: Clock> Watcher<C, K> {
             self.bytes -= paths::running(run).len();
         }
         self.unwatched.remove(run);
+        self.followed.remove(run);
         self.drop_idle_members();
     }
 
@@ -249,10 +348,46 @@ impl<C: Session, K: Clock> Watcher<C, K> {
             match read {
                 WaitingRead::Run { run, request, reported } => self.read_run(run, request, reported),
                 WaitingRead::Member(node) => self.read_member(node),
+                WaitingRead::Bell { request, seen } => self.read_bell(request, seen),
             }
         }
+        if !self.is_polling {
+            let selection = self.select(now);
+            if !selection.runs.is_empty() {
+                self.poll(selection);
+            }
+        }
+    }
+
+    /// The runs without a watch that are to be read now.
+    fn select(&mut self, now: Uptime) -> Selection {
+        let mut selection = Selection::default();
         if !self.unwatched.is_empty() && self.poll_at.is_some_and(|at| at <= now) {
-            self.poll();
+            (selection.is_full, selection.runs) = (true, self.unwatched.clone());
+        }
+        if self.follow_at.front().is_some_and(|(at, _)| *at <= now) {
+            while let Some((_, run)) = self.follow_at.pop_front_if(|(at, _)| *at <= now + TOGETHER) {
+                selection.followed.extend(Some(run).filter(|run| self.followed.contains(run)));
+            }
+        }
+        let mut rung = std::mem::take(&mut self.rung);
+        rung.retain(|run| self.unwatched.contains(run) || self.followed.contains(run));
+        selection.rung = rung;
+        selection.runs.extend(selection.followed.iter().chain(&selection.rung).cloned());
+        selection
+    }
+
+    fn read_bell(&mut self, request: u64, seen: Option<Ring>) {
+        if self.bell.as_ref().is_none_or(|bell| bell.request != request) {
+            return;
+        }
+        let context = self.context.clone();
+        let keep = self.start(async move {
+            let result = read_and_watch_bell(&context, seen).await;
+            WatchResult::OfBell { request, result }
+        });
+        if let Some(bell) = &mut self.bell {
+            bell.keep = Some(keep);
         }
     }
 
@@ -283,9 +418,9 @@ impl<C: Session, K: Clock> Watcher<C, K> {
         }
     }
 
-    /// Reads all runs without a watch.
-    fn poll(&mut self) {
-        let watched = self.unwatched.iter().filter_map(|run| Some((run, self.watched.get(run)?)));
+    /// Reads runs without a watch.
+    fn poll(&mut self, selection: Selection) {
+        let watched = selection.runs.iter().filter_map(|run| Some((run, self.watched.get(run)?)));
         let polled = watched.map(|(run, Watched { request, reported, .. })| Polled {
             run: run.clone(),
             request: *request,
@@ -294,13 +429,17 @@ impl<C: Session, K: Clock> Watcher<C, K> {
         });
         let polled: Vec<Polled> = polled.collect();
         let states = self.members.iter().map(|(node, watched)| (node.clone(), watched.state.value()));
-        let changed =
-            std::mem::take(&mut self.changed).into_iter().map(|node| (node, WatchedMemberState::Session(None)));
+        // Only a poll of all runs finds all that concerns.
+        let changed = if selection.is_full { std::mem::take(&mut self.changed) } else { BTreeSet::new() };
+        let changed = changed.into_iter().map(|node| (node, WatchedMemberState::Session(None)));
         let states: BTreeMap<NodeName, WatchedMemberState> = states.chain(changed).collect();
         let context = self.context.clone();
-        self.poll_at = None;
+        self.is_polling = true;
+        if selection.is_full {
+            self.poll_at = None;
+        }
         self.steps.push(Box::pin(async move {
-            CompletedWatch(WatchResult::OfUnwatched(poll(&context, polled, &states).await))
+            CompletedWatch(WatchResult::OfUnwatched(selection, poll(&context, polled, &states).await))
         }));
     }
 
@@ -328,6 +467,9 @@ impl<C: Session, K: Clock> Watcher<C, K> {
     /// When the next read is due.
     pub fn wake(&self) -> Option<Uptime> {
         let poll = self.poll_at.filter(|_| !self.unwatched.is_empty());
+        let followed = self.follow_at.front().map(|(at, _)| *at);
+        let rung = (!self.rung.is_empty()).then_some(Uptime::ZERO);
+        let poll = poll.into_iter().chain(followed).chain(rung).min().filter(|_| !self.is_polling);
         let waiting = (!self.waiting.is_empty()).then_some(Uptime::ZERO);
         poll.into_iter().chain(waiting).min().map(|at| at.max(self.not_before))
     }
@@ -341,7 +483,8 @@ impl<C: Session, K: Clock> Watcher<C, K> {
     pub fn complete(&mut self, step: CompletedWatch, now: Uptime) -> Result<Vec<Event>, SessionError> {
         match step.0 {
             WatchResult::Nothing => Ok(Vec::new()),
-            WatchResult::OfUnwatched(result) => self.polled(result, now),
+            WatchResult::OfUnwatched(selection, result) => self.polled(selection, result, now),
+            WatchResult::OfBell { request, result } => self.bell_read(request, result, now),
             WatchResult::OfMember { node, .. } if !self.members.contains_key(&node) => Ok(Vec::new()),
             WatchResult::OfMember { node, result } => {
                 if !self.unwatched.is_empty() {
@@ -389,19 +532,59 @@ impl<C: Session, K: Clock> Watcher<C, K> {
         }
     }
 
-    fn polled(&mut self, result: Result<Vec<Polled>, SessionError>, now: Uptime) -> Result<Vec<Event>, SessionError> {
+    fn bell_read(
+        &mut self,
+        request: u64,
+        result: Result<BellReading, SessionError>,
+        now: Uptime,
+    ) -> Result<Vec<Event>, SessionError> {
+        let Some(bell) = self.bell.as_mut().filter(|bell| bell.request == request) else { return Ok(Vec::new()) };
+        let seen = bell.seen;
+        match result {
+            // The runs are polled all the same.
+            Ok(BellReading::Closed) => Ok(Vec::new()),
+            Ok(BellReading::Changed) => self.read_again(WaitingRead::Bell { request, seen }, Ok(None), now),
+            Ok(BellReading::Rung { now: ring, runs }) => {
+                let was_seen = bell.seen.replace(ring).is_some();
+                match runs {
+                    Some(runs) => self.rung.extend(runs),
+                    // Of the first reading nothing is missed: what is watched is read after that.
+                    None if was_seen => self.rung.extend(self.unwatched.iter().chain(&self.followed).cloned()),
+                    None => {}
+                }
+                self.rung.retain(|run| self.unwatched.contains(run) || self.followed.contains(run));
+                self.read_again(WaitingRead::Bell { request, seen: Some(ring) }, Ok(None), now)
+            }
+            Err(error) => self.read_again(WaitingRead::Bell { request, seen }, Err(error), now),
+        }
+    }
+
+    fn polled(
+        &mut self,
+        selection: Selection,
+        result: Result<Vec<Polled>, SessionError>,
+        now: Uptime,
+    ) -> Result<Vec<Event>, SessionError> {
+        self.is_polling = false;
         let polled = match result {
             Ok(polled) => polled,
             Err(error) => {
-                (self.poll_at, self.not_before) = (Some(now), now + PAUSE);
-                // The poll failed, so it is still unknown which members are alive.
-                self.changed.extend(self.members.keys().cloned());
+                self.not_before = now + PAUSE;
+                if selection.is_full {
+                    self.poll_at = Some(now);
+                    // The poll failed, so it is still unknown which members are alive.
+                    self.changed.extend(self.members.keys().cloned());
+                }
+                self.rung.extend(selection.rung);
+                selection.followed.into_iter().for_each(|run| self.follow_at.push_front((now, run)));
                 return Err(error);
             }
         };
-        // A change during the poll makes the next one due at once.
-        let is_late = std::mem::take(&mut self.is_poll_late);
-        self.poll_at = Some(if is_late { now } else { now + POLL_EVERY });
+        if selection.is_full {
+            // A change during the poll makes the next one due at once.
+            let is_late = std::mem::take(&mut self.is_poll_late);
+            self.poll_at = Some(if is_late { now } else { now + POLL_EVERY });
+        }
         let mut events = Vec::new();
         for Polled { run, request, reported, event } in polled {
             if !self.is_wanted(&run, request) {
@@ -414,10 +597,27 @@ impl<C: Session, K: Clock> Watcher<C, K> {
                 if let Some(owner) = &reported.owner {
                     self.member(&owner.node);
                 }
+                if selection.followed.contains(&run) && self.followed.remove(&run) {
+                    self.watch_followed(run, request, reported);
+                }
             }
             events.extend(event);
         }
         Ok(events)
+    }
+
+    /// A followed run is still there: it gets a watch if there is room.
+    fn watch_followed(&mut self, run: RunId, request: u64, reported: ReportedRun) {
+        let bytes = paths::running(&run).len();
+        let has_room = self.bytes + bytes <= MOST_BYTES;
+        match self.watched.get_mut(&run).filter(|_| has_room) {
+            Some(watched) => {
+                watched.has_watch = true;
+                self.bytes += bytes;
+                self.waiting.push_back(WaitingRead::Run { run, request, reported });
+            }
+            None => _ = self.unwatched.insert(run),
+        }
     }
 
     fn note_reported(&mut self, run: &RunId, reported: &ReportedRun) {
@@ -439,6 +639,27 @@ async fn read_and_watch_member<C: Session, K: Clock>(
     member.publish(WatchedMemberState::Session(stat.and_then(|stat| stat.session)));
     watch.fired().await;
     Ok(())
+}
+
+/// Reads the leader's bell; if it has not rung, waits until it may have.
+async fn read_and_watch_bell<C: Session, K: Clock>(
+    context: &SessionContext<C, K>,
+    seen: Option<Ring>,
+) -> Result<BellReading, SessionError> {
+    let (data, stat, watch) = match context.line()?.get_and_watch(paths::RUNNING).await {
+        Ok(found) => found,
+        Err(Error::Denied) => return Ok(BellReading::Closed),
+        Err(error) => return Err(error).at(paths::RUNNING),
+    };
+    let now = (stat.created, stat.version);
+    if seen == Some(now) {
+        watch.fired().await;
+        return Ok(BellReading::Changed);
+    }
+    // Only if none was missed are all runs named.
+    let is_next = seen.is_some_and(|(created, version)| (created, version.next()) == now);
+    let is_readable = is_next && bounded::RUNS.check(data.len()).is_ok();
+    Ok(BellReading::Rung { now, runs: if is_readable { transaction::rung_for(&data) } else { None } })
 }
 
 /// Reads a run; if nothing is new, waits until something may be.

@@ -43,7 +43,9 @@ fn holds(tx: &Transaction<'_>, write: &Write<'_>) -> rusqlite::Result<bool> {
         Write::RemoveTrigger(seq) => requests::exists(tx, *seq),
         Write::RemovePause { job, at } => Ok(version(tx, "control", job.as_str())? == Some(*at)),
         Write::NotEnded(run) => Ok(requests::history_record(tx, run)?.is_none()),
-        Write::History { .. } | Write::Link(_) => Ok(true),
+        // One host has nobody to place anything on.
+        Write::Member(_) | Write::Offer { .. } | Write::RemoveOffer { .. } => Ok(false),
+        Write::History { .. } | Write::Link(_) | Write::Ring(_) => Ok(true),
     }
 }
 
@@ -61,7 +63,9 @@ fn carry_out(tx: &Transaction<'_>, write: &Write<'_>) -> rusqlite::Result<()> {
             let stays = *existing == Existing::Stays && requests::history_record(tx, &id)?.is_some();
             if stays { Ok(()) } else { put_history(tx, &id, *at, record) }
         }
-        Write::NotEnded(_) => Ok(()),
+        Write::NotEnded(_) | Write::Member(_) | Write::Offer { .. } | Write::RemoveOffer { .. } | Write::Ring(_) => {
+            Ok(())
+        }
         Write::Link(link) => requests::add_link(tx, link),
     }
 }

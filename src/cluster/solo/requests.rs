@@ -87,6 +87,7 @@ pub(super) fn pause(tx: &Transaction<'_>, job: &JobName, id: Uuid, pause: Pause)
             recount: None,
             schedule: None,
             alarms: StandingAlarms::default(),
+            placed: false,
             nonce,
         };
         put_job(tx, job, None, &undecided)?;

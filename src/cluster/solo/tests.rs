@@ -165,6 +165,7 @@ fn job_record(second: i64) -> JobRecord {
         recount: None,
         schedule: Some(Digest::of(b"* * * * *")),
         alarms: Default::default(),
+        placed: false,
         nonce: Nonce(format!("1-{second}")),
     }
 }

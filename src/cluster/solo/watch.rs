@@ -225,7 +225,7 @@ impl RunWatch {
 /// The member whose death concerns the run; none for a run that waits, because nobody is running it.
 fn holder(run: &RunRecord) -> Option<MemberName> {
     match run.state {
-        RunState::Running | RunState::CutOff => Some(owner(run)),
+        RunState::Running | RunState::Placed | RunState::CutOff => Some(owner(run)),
         RunState::Queued | RunState::Retrying | RunState::Unstarted => None,
     }
 }

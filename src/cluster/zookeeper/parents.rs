@@ -197,10 +197,10 @@ fn history_of(op: &Op) -> Option<&str> {
     Some(paths::parent(path)).filter(|parent| paths::is_job_history(parent))
 }
 
-/// True if the path lies directly below one of the znodes that every cluster has.
+/// True if the path lies directly below one of the znodes that every cluster or every node has.
 fn is_of_cluster(path: &str) -> bool {
     let parent = paths::parent(path);
-    paths::PARENTS.contains(&parent) || parent == paths::GONE
+    paths::PARENTS.contains(&parent) || parent == paths::GONE || paths::is_offers_of_node(parent)
 }
 
 #[cfg(test)]

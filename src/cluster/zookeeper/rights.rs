@@ -32,9 +32,19 @@ const MOST_SHOWN: usize = 20;
 /// The identities of a list that this node may not read.
 const UNLISTED: &str = "identities that this node may not list";
 
-/// The parents whose children are checked too. The history is not among them: it has one more level.
-const WITH_RECORDS: [&str; 7] =
-    [paths::JOBS, paths::RUNNING, paths::LAST, paths::CONTROL, paths::TRIGGERS, paths::GONE, paths::WANTED];
+/// The parents whose children are checked too.
+const WITH_RECORDS: [&str; 8] = [
+    paths::JOBS,
+    paths::RUNNING,
+    paths::LAST,
+    paths::CONTROL,
+    paths::TRIGGERS,
+    paths::GONE,
+    paths::WANTED,
+    paths::PLACES,
+];
+/// The parents whose children have children of their own.
+const WITH_FOLDERS: [&str; 2] = [paths::HISTORY, paths::OFFERS];
 
 /// The paths that everything else depends on. Some of them may not exist.
 pub(super) fn base_paths() -> impl Iterator<Item = &'static str> {
@@ -85,10 +95,12 @@ pub async fn secure<C: Client, K: Clock>(
     for parent in WITH_RECORDS {
         taking.take_children(parent).await?;
     }
-    for job in taking.children(paths::HISTORY).await? {
-        let parent = paths::under(paths::HISTORY, &job);
-        taking.take(parent.clone()).await?;
-        taking.take_children(&parent).await?;
+    for folder in WITH_FOLDERS {
+        for name in taking.children(folder).await? {
+            let parent = paths::under(folder, &name);
+            taking.take(parent.clone()).await?;
+            taking.take_children(&parent).await?;
+        }
     }
     Ok(taking.secured)
 }

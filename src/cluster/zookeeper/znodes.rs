@@ -104,15 +104,17 @@ impl<C: Client> Session for ZnodeSession<C> {
         async move {
             let done = multi.await.map_err(|failed| CommitError { index: failed.index, error: failed.error.into() })?;
             // The stamp on a create does not count: inside a multi 3.8.0 fills in garbage.
-            let at = done.iter().find_map(|done| match done {
-                Done::Set(stat) => Timestamp::from_millisecond(stat.mtime_ms).ok(),
+            let set = done.iter().find_map(|done| match done {
+                Done::Set(stat) => Some(*stat),
                 Done::Created(_) | Done::Nothing => None,
             });
+            let at = set.and_then(|stat| Timestamp::from_millisecond(stat.mtime_ms).ok());
+            let revision = set.map(|stat| Revision(stat.mzxid));
             let created = done.into_iter().filter_map(|done| match done {
                 Done::Created(path) => Some(path),
                 Done::Set(_) | Done::Nothing => None,
             });
-            Ok(Committed { created: created.collect(), at })
+            Ok(Committed { created: created.collect(), at, revision })
         }
     }
 

@@ -13,6 +13,7 @@ use cronkeeper_core::clock::system::uptime;
 use cronkeeper_core::clock::{Clock, Now, Wake};
 use cronkeeper_core::coordination::{Coordination, channels};
 use cronkeeper_core::election;
+use cronkeeper_core::job::Labels;
 use cronkeeper_core::ledger::Snapshot;
 use cronkeeper_core::term::{NodeName, SessionId, Term};
 use jiff::Timestamp;
@@ -193,7 +194,14 @@ pub fn open(
 
 /// The settings of a backend on this service.
 pub fn options(service: String) -> Options {
-    Options { service, root: "/".into(), uuid: Box::new(Uuid::new_v4), forget_after: None }
+    Options {
+        service,
+        root: "/".into(),
+        uuid: Box::new(Uuid::new_v4),
+        forget_after: None,
+        labels: Labels::default(),
+        weight: 1,
+    }
 }
 
 /// Starts a backend for `node` on any service.
@@ -212,7 +220,6 @@ pub fn open_on(
         user: "test".into(),
         version: "test".into(),
         started_at: Timestamp::now(),
-        place: cronkeeper_core::election::Place::default(),
     };
     let task = tokio::spawn(serve(connect, System, identity, Box::new(memory), service, options));
     (coordination, Process::new(move || task.abort()))

@@ -200,6 +200,20 @@ impl DaemonEnd {
         }
     }
 
+    /// The answer to an acceptance, with the attempt's fencing token.
+    pub async fn answer_with_token(&mut self, id: CommitId) -> (Commit, Option<FencingToken>) {
+        let of_answer = |event: &coordination::Event| match event {
+            coordination::Event::Ledger(ledger::Event::Answered { id: of, answer, token, .. }) => {
+                (*of == id).then_some((*answer, *token))
+            }
+            _ => None,
+        };
+        match self.seen.iter().find_map(of_answer) {
+            Some(answer) => answer,
+            None => self.until("an answer", of_answer).await,
+        }
+    }
+
     pub async fn commit(&mut self, change: Change) -> Commit {
         let id = self.request(change);
         self.answer(id).await

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use crate::paths;
 use crate::recipes::context;
 use crate::recipes::lasts::LastWrites;
-use crate::recipes::transaction::{self, Evidence, Trace};
+use crate::recipes::transaction::{self, Evidence, Planned, Rung, Trace};
 use crate::recipes::trim::{RecordKind, WrittenRecord};
 use crate::tree::{AtVersion, CommitError, Error, Life, Limits, Op, Read};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Change, Commit, CommitId, Existing, Write};
 use cronkeeper_core::run::{RunEnd, RunId, RunRecord, Version};
+use cronkeeper_core::term::FencingToken;
 
 /// More than a record `last/<job>` takes.
 const LAST_BYTES: usize = 1 << 10;
@@ -26,8 +27,13 @@ pub struct PendingCommit {
     pub change: Change,
     /// True once it can no longer be found out whether an earlier try was carried out.
     pub is_untraceable: bool,
+    /// Of an acceptance that was found on record: the attempt's fencing token.
+    pub token: Option<FencingToken>,
     fence: Option<String>,
+    /// The member that must exist.
+    member: Option<String>,
     ops: Vec<Op>,
+    rung: Vec<Rung>,
 }
 
 /// Changes that share a multi.
@@ -35,12 +41,18 @@ pub struct PendingCommit {
 pub struct Group {
     /// The candidate that guards those changes that only a leader may write.
     pub fence: Option<String>,
+    /// The node's own member, which guards acceptances and refusals.
+    pub member: Option<String>,
     /// In the order requested.
     pub members: Vec<PendingCommit>,
     /// What the ends among them write to `last/<job>`. As long as a try is in doubt, the same is sent again.
     pub lasts: LastWrites,
     /// How often others have moved those meanwhile.
     pub moved: u32,
+    /// Bells that are rung by making their records, which were missing.
+    made: BTreeSet<String>,
+    /// Bells that cannot be rung.
+    silent: BTreeSet<String>,
     /// True while an earlier try has no answer.
     pub is_in_doubt: bool,
 }
@@ -49,6 +61,8 @@ pub struct Group {
 pub enum GroupFailure {
     /// The candidate is gone, and these changes needed it.
     Fence(Vec<PendingCommit>),
+    /// The node's own member is gone, and these changes needed it.
+    Member(Vec<PendingCommit>),
     /// Somebody else wrote what the first of these changes depends on; the others depend on the first.
     Superseded(Vec<PendingCommit>),
     /// The state of a history, or of a record in it, was not as assumed. The multi is adapted and can be sent again.
@@ -57,6 +71,8 @@ pub enum GroupFailure {
     LastMoved(Vec<JobName>),
     /// The record `last/<job>` with this path, or their folder, cannot be written.
     LastClosed(String),
+    /// The bell with this path cannot be rung. Nobody waits for that.
+    BellClosed(String),
     /// The server refuses an operation of a change for any other reason.
     Refused {
         /// The change, and those of its job that were requested after it.
@@ -85,8 +101,8 @@ pub enum TraceVerdict {
 
 impl PendingCommit {
     pub fn new(id: CommitId, number: u64, change: Change, fence: Option<String>) -> Self {
-        let ops = transaction::ops(&change);
-        Self { id, number, change, is_untraceable: false, fence, ops }
+        let Planned { ops, member, rung } = Planned::of(&change);
+        Self { id, number, change, is_untraceable: false, token: None, fence, member, ops, rung }
     }
 
     /// True if only the holder of the candidate may write this change.
@@ -133,6 +149,11 @@ impl PendingCommit {
         }
     }
 
+    /// True if the change is an acceptance, whose place among all writes is a fencing token.
+    pub fn is_acceptance(&self) -> bool {
+        matches!(self.change, Change::Accept { .. })
+    }
+
     /// The operations of this change, with that on `last/<job>`.
     fn operations(&self) -> usize {
         self.ops.len() + usize::from(self.end().is_some())
@@ -146,9 +167,13 @@ impl PendingCommit {
 impl Group {
     /// True if the change may share this multi: there is room, and no different candidate guards it.
     pub fn fits(&self, pending: &PendingCommit, limits: Limits) -> bool {
-        let has_room = 1 + self.operations() + pending.operations() <= limits.operations
-            && self.bytes() + pending.bytes() <= limits.bytes;
-        let is_of_another = self.fence.is_some() && pending.fence.is_some() && self.fence != pending.fence;
+        let bells = transaction::bells(self.rung().chain(&pending.rung));
+        let guards = 1 + usize::from(self.member.is_some() || pending.member.is_some());
+        let has_room = guards + self.operations() + pending.operations() + bells.len() <= limits.operations
+            && self.bytes() + pending.bytes() + bells.iter().map(bytes).sum::<usize>() <= limits.bytes;
+        let differ =
+            |ours: &Option<String>, theirs: &Option<String>| ours.is_some() && theirs.is_some() && ours != theirs;
+        let is_of_another = differ(&self.fence, &pending.fence) || differ(&self.member, &pending.member);
         let is_free = limits.repeats || !self.is_base_of(pending);
         self.members.is_empty() || (has_room && !is_of_another && is_free)
     }
@@ -168,6 +193,7 @@ impl Group {
     /// Adds a change. Call [`Group::fits`] first.
     pub fn add(&mut self, pending: PendingCommit) {
         self.fence = self.fence.take().or_else(|| pending.fence.clone());
+        self.member = self.member.take().or_else(|| pending.member.clone());
         self.members.push(pending);
     }
 
@@ -189,12 +215,37 @@ impl Group {
         self.members.iter().filter_map(PendingCommit::end)
     }
 
-    /// The multi: the fence first, if any change needs it, and `last/<job>` at the end: what an earlier try has done shows
-    /// in the changes themselves.
+    /// The multi: the guards first, if any change needs them, and `last/<job>` and the bells at the end: what an earlier
+    /// try has done shows in the changes themselves.
     pub fn ops(&self) -> Vec<Op> {
         let fence = self.fence.as_deref().map(context::fence);
+        let member = self.member.as_ref().map(|member| Op::Check { path: member.clone(), at: AtVersion::Any });
         let changes = self.members.iter().flat_map(|pending| pending.ops.iter().cloned());
-        fence.into_iter().chain(changes).chain(self.lasts.ops()).collect()
+        fence.into_iter().chain(member).chain(changes).chain(self.lasts.ops()).chain(self.bells()).collect()
+    }
+
+    /// Number of the operations before those of the changes.
+    fn guards(&self) -> usize {
+        usize::from(self.fence.is_some()) + usize::from(self.member.is_some())
+    }
+
+    fn rung(&self) -> impl Iterator<Item = &Rung> {
+        self.members.iter().flat_map(|pending| &pending.rung)
+    }
+
+    /// The bells, as far as they can be rung.
+    fn bells(&self) -> impl Iterator<Item = Op> {
+        let made = |op: Op| match op {
+            Op::Set { path, data, .. } if self.made.contains(&path) => Op::Create { path, data, life: Life::Lasting },
+            op => op,
+        };
+        let bells = transaction::bells(self.rung()).into_iter();
+        bells.filter(|op| !changed(op).is_some_and(|path| self.silent.contains(path))).map(made)
+    }
+
+    /// The paths of the bells that are rung.
+    pub fn bell_paths(&self) -> impl Iterator<Item = String> {
+        self.bells().filter_map(|op| changed(&op).map(str::to_owned))
     }
 
     /// The places of the group's traces, change by change.
@@ -207,6 +258,7 @@ impl Group {
     /// A nonce proves the whole multi, because it belongs to one decision only. A record proves only itself, because
     /// somebody else may have written the same.
     pub fn judge(&mut self, found: &[Read]) -> TraceVerdict {
+        self.note_tokens(found);
         let mut found = found.iter();
         let mut is_written = Vec::with_capacity(self.members.len());
         let (mut is_unwritten, mut has_base) = (false, false);
@@ -250,9 +302,24 @@ impl Group {
         }
     }
 
+    /// Notes the tokens of the acceptances that are on record as they were written.
+    fn note_tokens(&mut self, found: &[Read]) {
+        let mut found = found.iter();
+        for pending in &mut self.members {
+            for trace in transaction::traces(&pending.change) {
+                let Some(Ok((data, stat))) = found.next() else { continue };
+                let written = pending.change.begun().map(|(_, version)| version);
+                // With another version, somebody has written the same again.
+                if pending.is_acceptance() && trace.mark.is_in(data) && Some(stat.version) == written {
+                    pending.token = Some(stat.changed.token());
+                }
+            }
+        }
+    }
+
     /// True if the multi failed at an end, and an earlier try of that end may be the cause.
     pub fn is_end_refused(&self, failed: &CommitError) -> bool {
-        let first = usize::from(self.fence.is_some());
+        let first = self.guards();
         let member = failed.index.and_then(|index| self.locate(index.checked_sub(first)?)).map(|(member, _)| member);
         let is_end = |member: usize| matches!(self.members[member].change, Change::End { .. });
         failed.error.is_of_state() && member.is_some_and(is_end)
@@ -260,13 +327,21 @@ impl Group {
 
     /// Removes the change that made the multi fail, and says what follows.
     pub fn drop_failed(&mut self, failed: &CommitError) -> GroupFailure {
-        let first = usize::from(self.fence.is_some());
+        let (fences, first) = (usize::from(self.fence.is_some()), self.guards());
         // If the server does not name the operation, each change is tried alone: start with the first.
         let Some(index) = failed.index else { return self.refuse(0, 0) };
         // A candidate whose rights exclude its own node no longer guards anything.
         if index < first && (failed.error.is_of_state() || failed.error == Error::Denied) {
-            self.fence = None;
-            return GroupFailure::Fence(self.take(PendingCommit::is_fenced));
+            return match index < fences {
+                true => {
+                    self.fence = None;
+                    GroupFailure::Fence(self.take(PendingCommit::is_fenced))
+                }
+                false => {
+                    self.member = None;
+                    GroupFailure::Member(self.take(|pending| pending.member.is_some()))
+                }
+            };
         }
         let Some(index) = index.checked_sub(first) else { return self.refuse(0, 0) };
         match self.locate(index) {
@@ -280,7 +355,9 @@ impl Group {
     fn drop_failed_last(&mut self, index: usize, error: &Error) -> GroupFailure {
         let before: usize = self.members.iter().map(|pending| pending.ops.len()).sum();
         let Some(index) = index.checked_sub(before) else { return self.refuse(0, 0) };
-        let Some(op) = self.lasts.ops().nth(index) else { return self.refuse(0, 0) };
+        let Some(op) = self.lasts.ops().nth(index) else {
+            return self.drop_failed_bell(index - self.lasts.jobs().count(), error);
+        };
         // The service could not make what it lies below.
         let is_homeless = matches!((&op, error), (Op::Create { .. }, Error::Missing));
         if !error.is_of_state() || is_homeless {
@@ -297,6 +374,17 @@ impl Group {
         }
     }
 
+    /// Says what follows if this bell failed: no change waits for it.
+    fn drop_failed_bell(&mut self, index: usize, error: &Error) -> GroupFailure {
+        let Some(bell) = self.bells().nth(index) else { return self.refuse(0, 0) };
+        let path = changed(&bell).unwrap_or_default().to_owned();
+        if *error == Error::Missing && self.made.insert(path.clone()) {
+            return GroupFailure::Rewritten;
+        }
+        self.silent.insert(path.clone());
+        GroupFailure::BellClosed(path)
+    }
+
     /// Removes a change that the server refuses, together with the later ones of its job.
     fn refuse(&mut self, member: usize, op: usize) -> GroupFailure {
         let path = self.members[member].ops.get(op).map(closed_by).unwrap_or_default();
@@ -311,6 +399,9 @@ impl Group {
     fn drop_member(&mut self, member: usize, op: usize, error: &Error) -> GroupFailure {
         let index = op;
         let PendingCommit { change, ops, .. } = &mut self.members[member];
+        if adapt_offer(ops, index, error) {
+            return GroupFailure::Rewritten;
+        }
         let op = &mut ops[index];
         match (&*op, error) {
             // The service could not make what it lies below.
@@ -362,6 +453,9 @@ impl Group {
         if !self.members.iter().any(PendingCommit::is_fenced) {
             self.fence = None;
         }
+        if !self.members.iter().any(|pending| pending.member.is_some()) {
+            self.member = None;
+        }
     }
 }
 
@@ -380,6 +474,21 @@ fn closed_by(op: &Op) -> String {
         Op::Create { path, .. } | Op::Delete { path, .. } => paths::parent(path).to_owned(),
         Op::Append { folder, .. } => folder.clone(),
     }
+}
+
+/// Adapts an operation on an offer to what is there: somebody has made or removed it by hand. The version of the run's
+/// record, in the same multi, is what guards.
+fn adapt_offer(ops: &mut Vec<Op>, index: usize, error: &Error) -> bool {
+    let adapted = match (&ops[index], error) {
+        (Op::Delete { path, .. }, _) if paths::is_offer(path) => None,
+        (Op::Create { path, .. }, Error::Exists) if paths::is_offer(path) => None,
+        (Op::Set { path, data, .. }, Error::Missing) if paths::is_offer(path) => {
+            Some(Op::Create { path: path.clone(), data: data.clone(), life: Life::Lasting })
+        }
+        _ => return false,
+    };
+    ops.splice(index..=index, adapted);
+    true
 }
 
 /// True if an existing history record wins.

@@ -2,6 +2,7 @@
 
 mod fixture;
 mod lasts;
+mod placing;
 mod refusals;
 
 use proptest::prelude::*;
@@ -110,8 +111,11 @@ fn a_written_mark_that_others_overwrote_is_unknown_even_if_its_version_failed_fi
 #[test]
 fn what_others_overwrote_is_unknown_also_beside_a_change_that_is_on_record() {
     let mut fixture = Fixture::new();
-    let start =
-        |job: &str, nonce: &str| Change::UpdateRun { at: Version(0), run: transaction::tests::run(job, 60, nonce) };
+    let start = |job: &str, nonce: &str| Change::UpdateRun {
+        at: Version(0),
+        run: transaction::tests::run(job, 60, nonce),
+        taken_from: None,
+    };
     for job in ["a", "b"] {
         let queued = transaction::tests::run(job, 60, "1-0");
         fixture.server.tree().put(&paths::running(&queued.id()), json(&queued));
@@ -124,7 +128,7 @@ fn what_others_overwrote_is_unknown_also_beside_a_change_that_is_on_record() {
         let mut tree = fixture.server.tree();
         tree.remove(CANDIDATE);
         let run = RunRecord { attempt: 9, ..transaction::tests::run("b", 60, "7-2") };
-        tree.apply(ops(&Change::UpdateRun { at: Version(1), run }));
+        tree.apply(ops(&Change::UpdateRun { at: Version(1), run, taken_from: None }));
     }
     fixture.settle();
     assert_eq!(ids.map(|id| fixture.answers[&id]), [Commit::Accepted, Commit::Unknown]);

@@ -19,7 +19,7 @@
 mod requests;
 mod results;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::act::Act;
@@ -41,7 +41,7 @@ use crate::recipes::damage::{Damage, Source};
 use crate::recipes::node::Node;
 use crate::tree::{CommitError, Error, Session, State};
 use cronkeeper_core::clock::{Clock, Uptime};
-use cronkeeper_core::election::{self, Event, TransferError};
+use cronkeeper_core::election::{self, Event, Place, TransferError};
 use cronkeeper_core::term::{NodeName, SessionId, TermEnd};
 
 /// An event of the election, or an answer to a commit.
@@ -70,6 +70,8 @@ pub(super) struct Election<C: Session, K> {
     wanted: WantedOfNode,
     surveys: Surveys,
     step: CurrentStep<C::Watch>,
+    /// The places that were reported in this term; absent until then.
+    places: Option<BTreeMap<NodeName, Place>>,
     acts: VecDeque<Act>,
 }
 
@@ -91,6 +93,7 @@ impl<C: Session, K: Clock> Election<C, K> {
             wanted: WantedOfNode::new(),
             surveys: Surveys::new(now),
             step: CurrentStep::new(),
+            places: None,
             acts: examined.into_iter().collect(),
             link: Link::new(client),
             context,
@@ -169,6 +172,10 @@ impl<C: Session, K: Clock> Election<C, K> {
             MemberEvent::Own => self.verify_entries(),
             MemberEvent::Others => {
                 self.membership.unwatch_others();
+                self.surveys.members_changed(now);
+            }
+            MemberEvent::Places => {
+                self.membership.unwatch_places();
                 self.surveys.members_changed(now);
             }
         }
@@ -363,6 +370,11 @@ impl<C: Session, K: Clock> Election<C, K> {
         if self.lease.revoke(now) {
             self.emit(Event::Lease { until: Uptime::ZERO });
         }
+    }
+
+    /// A commit found that the member is gone: it is read before anything else.
+    pub fn on_member_gone(&mut self) {
+        self.verify_entries();
     }
 
     /// A commit found that the candidate is gone.

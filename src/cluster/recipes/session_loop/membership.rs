@@ -71,6 +71,8 @@ pub(super) struct Membership {
     is_watched: bool,
     /// On the leader, resolves when a member has come or gone. One node alone is woken, so this is no herd.
     of_others: Option<BoxFuture<()>>,
+    /// On the leader, resolves when a node has changed what it is as a place to run jobs.
+    of_places: Option<BoxFuture<()>>,
 }
 
 /// A watch that has fired.
@@ -79,6 +81,8 @@ pub(super) enum MemberEvent {
     Own,
     /// A member has come or gone.
     Others,
+    /// A node's record as a place to run jobs has changed.
+    Places,
 }
 
 impl Membership {
@@ -89,6 +93,7 @@ impl Membership {
             watches: FuturesUnordered::new(),
             is_watched: false,
             of_others: None,
+            of_places: None,
         }
     }
 
@@ -159,6 +164,18 @@ impl Membership {
         self.of_others = None;
     }
 
+    pub fn watches_places(&self) -> bool {
+        self.of_places.is_some()
+    }
+
+    pub fn watch_places(&mut self, watch: BoxFuture<()>) {
+        self.of_places = Some(watch);
+    }
+
+    pub fn unwatch_places(&mut self) {
+        self.of_places = None;
+    }
+
     /// Waits until a watch fires, or forever if there is none. Cancellation safe: the watches are kept.
     pub async fn next(&mut self) -> MemberEvent {
         // Cancellation safe: see above.
@@ -166,6 +183,7 @@ impl Membership {
             biased;
             Some(()) = self.watches.next() => MemberEvent::Own,
             () = under_way(self.of_others.as_mut()) => MemberEvent::Others,
+            () = under_way(self.of_places.as_mut()) => MemberEvent::Places,
         }
     }
 }

@@ -142,8 +142,15 @@ async fn read<C: Session, K: Clock>(
             let read = lasts::read(context.line()?, jobs.iter().cloned()).await?;
             Ok(Event::LastSuccesses(read.into_iter().map(|(job, read)| (job, read.success())).collect()))
         }
+        ledger::Request::ReadOpenOffers(node) => {
+            let names = context::names(context.line()?, &paths::offers(node)).await?;
+            let open = names.iter().filter_map(|name| RunId::parse(name).ok()).collect();
+            Ok(Event::OpenOffers(node.clone(), open))
+        }
         // Watches and commits are handled elsewhere and never reach this function.
-        ledger::Request::Watch(run) | ledger::Request::WatchOwn(run) => read_run(context, run).await,
+        ledger::Request::Watch(run) | ledger::Request::Follow(run) | ledger::Request::WatchOwn(run) => {
+            read_run(context, run).await
+        }
         ledger::Request::Commit { change, .. } => read_job(context, change.job()).await,
     }
 }

@@ -24,6 +24,8 @@ pub(super) enum Task {
     Read,
     Listen,
     Watch,
+    Offers,
+    Place,
     Renew,
 }
 
@@ -51,6 +53,8 @@ impl Task {
             Self::Read => "reading the ledger",
             Self::Listen => "reading the requests of operators",
             Self::Watch => "watching runs",
+            Self::Offers => "reading what is placed here",
+            Self::Place => "recording its labels",
             Self::Renew => "renewing its lease",
         }
     }
@@ -84,6 +88,8 @@ impl Task {
             | Self::Read
             | Self::Listen
             | Self::Watch
+            | Self::Offers
+            | Self::Place
             | Self::Renew => false,
         }
     }

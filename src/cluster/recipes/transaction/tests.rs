@@ -8,10 +8,10 @@ use uuid::Uuid;
 use super::*;
 use crate::recipes::bounded;
 use crate::test_records::{self, record, success};
-use cronkeeper_core::job::JobName;
+use cronkeeper_core::job::{Digest, JobName};
 use cronkeeper_core::ledger::SkipWrite;
 use cronkeeper_core::run::{
-    Link, Note, OnLoss, Outcome, Owner, Parameters, Past, RunEnd, Skip, Trigger, TriggerSeq, UpstreamResult,
+    Link, Note, OnLoss, Outcome, Owner, Parameters, Past, Placement, RunEnd, Skip, Trigger, TriggerSeq, UpstreamResult,
 };
 use cronkeeper_core::term::{FencingToken, NodeName, SessionId};
 
@@ -31,6 +31,7 @@ pub fn mark(second: i64, nonce: &str) -> JobRecord {
         recount: None,
         schedule: None,
         alarms: Default::default(),
+        placed: false,
         nonce: Nonce(nonce.into()),
     }
 }
@@ -115,7 +116,7 @@ fn a_skip_and_the_mark_that_covers_it_share_a_multi() {
 fn settle_and_change_owner_set_the_run_at_its_version() {
     let run = run("backup", 60, "7-1");
     let expected = ["set /cronkeeper/running/backup.19700101T000100Z 5"];
-    assert_eq!(shapes(&Change::UpdateRun { at: Version(5), run: run.clone() }), expected);
+    assert_eq!(shapes(&Change::UpdateRun { at: Version(5), run: run.clone(), taken_from: None }), expected);
     assert_eq!(shapes(&Change::Kill { at: Version(5), run: run.clone() }), expected);
     assert_eq!(shapes(&Change::ChangeOwner { at: Version(5), run }), expected);
 }
@@ -238,6 +239,37 @@ fn a_run_that_is_given_up_records_why_and_leaves_links_for_its_dependents() {
         "set /cronkeeper/triggers any",
     ];
     assert_eq!(shapes(&Change::DropLinks { job: name("report"), links, skip: Some(skip), dependents }), expected);
+}
+
+#[test]
+fn an_attempt_is_placed_with_an_offer_and_accepted_at_the_version_that_its_node_has_read() {
+    let placement = Placement { is_awaited: true, ..Placement::new(Digest::of(b"jobs")) };
+    let placement = Some(Box::new(placement));
+    let placed = RunRecord { state: RunState::Placed, placement, ..run("backup", 60, "7-1") };
+    let (set, offer) =
+        ("set /cronkeeper/running/backup.19700101T000100Z 5", "/cronkeeper/offers/host-a/backup.19700101T000100Z");
+    let update = |taken_from| Change::UpdateRun { at: Version(5), run: placed.clone(), taken_from };
+    assert_eq!(shapes(&update(None)), [set.to_owned(), format!("create {offer}")]);
+    let other = Some(NodeName::new("host-b"));
+    let of_other = "delete /cronkeeper/offers/host-b/backup.19700101T000100Z any".to_owned();
+    assert_eq!(shapes(&update(other)), [set.to_owned(), of_other, format!("create {offer}")]);
+    let same = Some(NodeName::new("host-a"));
+    assert_eq!(shapes(&update(same)), [set.to_owned(), format!("set {offer} any")], "it stays where it is");
+    assert!(is_of_another_term(&update(None), 9) && !is_of_another_term(&update(None), 7));
+
+    let accepted = RunRecord { state: RunState::Running, ..placed.clone() };
+    let accept = Change::Accept { at: Version(5), run: accepted.clone() };
+    assert_eq!(shapes(&accept), [set.to_owned(), format!("delete {offer} any")]);
+    let planned = Planned::of(&accept);
+    assert_eq!((planned.member.as_deref(), planned.rung), (Some("/cronkeeper/nodes/host-a"), Vec::new()));
+    assert!(!is_of_another_term(&accept, 9), "it needs no term");
+
+    assert_eq!(Planned::of(&update(None)).rung, [Rung::Node(NodeName::new("host-a"))]);
+    let refuse = Change::Refuse { at: Version(5), run: RunRecord { state: RunState::Unstarted, ..placed.clone() } };
+    let end = Change::End { at: Version(5), end: success(accepted), as_leader: false };
+    for change in [refuse, end] {
+        assert_eq!(Planned::of(&change).rung, [Rung::Leader(placed.id())], "{change:?}");
+    }
 }
 
 #[test]

@@ -150,3 +150,57 @@ fn a_run_that_must_not_be_read_is_reported_once_it_may() {
     fixture.clock.pass(POLL_EVERY);
     assert!(matches!(&fixture.events()[..], [Event::Run(reported, Some(_))] if *reported == run));
 }
+
+#[test]
+fn a_followed_run_is_read_after_a_while_and_watched_if_it_is_still_there() {
+    let mut fixture = Fixture::new();
+    let (short, long) = (fixture.put(0, 1), fixture.put(60, 1));
+    for run in [&short, &long] {
+        fixture.watcher.follow(run.clone(), fixture.clock.now().up);
+    }
+    assert_eq!(fixture.events(), []);
+    assert_eq!((fixture.server.tree().watches(), fixture.server.tree().reads), (0, 0));
+    assert_eq!(fixture.watcher.wake(), Some(fixture.clock.now().up + FIRST_READ));
+
+    fixture.remove(&short);
+    fixture.clock.pass(FIRST_READ);
+    let events = fixture.events();
+    let [Event::Run(gone, None), Event::Run(there, Some(_))] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((gone, there), (&short, &long));
+    assert_eq!(fixture.server.tree().watches(), 2, "of the run and of its owner's member");
+
+    fixture.put(60, 2);
+    let events = fixture.events();
+    assert!(matches!(&events[..], [Event::Run(run, Some((now, _)))] if *run == long && now.attempt == 2), "{events:?}");
+    fixture.server.tree().remove(MEMBER);
+    assert!(matches!(&fixture.events()[..], [Event::OwnerGone(run, OwnerState::Gone, Some(_))] if *run == long));
+}
+
+#[test]
+fn the_leaders_bell_has_runs_without_a_watch_read_at_once() {
+    let mut fixture = Fixture::new();
+    fixture.watcher.start_term();
+    let runs = [fixture.put(0, 1), fixture.put(60, 1)];
+    runs.iter().for_each(|run| fixture.watcher.follow(run.clone(), fixture.clock.now().up));
+    assert_eq!(fixture.events(), []);
+    let ring = |fixture: &Fixture, runs: &[&RunId]| {
+        let names: Vec<_> = runs.iter().map(ToString::to_string).collect();
+        fixture.server.tree().put(paths::RUNNING, json(&names));
+    };
+    ring(&fixture, &[&runs[1]]);
+    let events = fixture.events();
+    assert!(matches!(&events[..], [Event::Run(run, Some(_))] if *run == runs[1]), "{events:?}");
+
+    // It has rung twice before it was read: nobody knows for which runs the first time.
+    fixture.put(60, 2);
+    ring(&fixture, &[&runs[1]]);
+    ring(&fixture, &[]);
+    assert_eq!(fixture.events().len(), 2);
+
+    fixture.remove(&runs[0]);
+    ring(&fixture, &[&runs[0]]);
+    assert_eq!(fixture.events(), [Event::Run(runs[0].clone(), None)]);
+    fixture.clock.pass(FIRST_READ);
+    assert_eq!(fixture.events(), [], "it is read, and nothing is new");
+    assert!(!fixture.watcher.watched.contains_key(&runs[0]));
+}

@@ -47,7 +47,12 @@ impl Backend {
         for request in std::mem::take(&mut self.pending) {
             match request {
                 Request::Ledger(ledger::Request::Commit { id, .. }) => {
-                    self.emit_ledger(ledger::Event::Answered { id, answer: Commit::Unknown, before: None });
+                    self.emit_ledger(ledger::Event::Answered {
+                        id,
+                        answer: Commit::Unknown,
+                        before: None,
+                        token: None,
+                    });
                 }
                 Request::Election(request) if is_about_the_queue(&request) => {
                     self.pending.push_back(Request::Election(request));

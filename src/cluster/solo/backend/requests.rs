@@ -51,7 +51,7 @@ impl Backend {
                 self.note_history(&change, answer);
                 // The daemon receives new links together with the operators' requests.
                 self.has_operator_requests |= answer == Commit::Accepted && !change.links().is_empty();
-                self.emit_ledger(ledger::Event::Answered { id, answer, before });
+                self.emit_ledger(ledger::Event::Answered { id, answer, before, token: None });
             }
         }
         self.watch.note_own_write();
@@ -123,7 +123,13 @@ impl Backend {
                 let found = jobs.into_iter().map(read).collect::<Result<_, _>>()?;
                 self.emit_ledger(ledger::Event::LastSuccesses(found));
             }
-            ledger::Request::Watch(run) => self.watch.add(&run, &self.store, &self.background, &self.service.events)?,
+            ledger::Request::Follow(run) | ledger::Request::Watch(run) => {
+                self.watch.add(&run, &self.store, &self.background, &self.service.events)?;
+            }
+            // One host places nothing.
+            ledger::Request::ReadOpenOffers(node) => {
+                self.emit_ledger(ledger::Event::OpenOffers(node, BTreeSet::new()));
+            }
             ledger::Request::WatchOwn(run) => {
                 self.watch.watch_own(&run, &self.store, &self.background, &self.service.events)?;
             }

@@ -37,7 +37,7 @@ fn done(ops: &[Op]) -> Committed {
         Op::Create { path, .. } => Some(path.clone()),
         _ => None,
     };
-    Committed { created: ops.iter().filter_map(path).collect(), at: None }
+    Committed { created: ops.iter().filter_map(path).collect(), at: None, revision: None }
 }
 
 #[test]

@@ -19,7 +19,9 @@ pub struct Fixture {
     pub committer: Committer<Server, Ticks>,
     pub answers: BTreeMap<CommitId, Commit>,
     pub before: BTreeMap<CommitId, Outcome>,
+    pub tokens: BTreeMap<CommitId, FencingToken>,
     pub is_fenced: bool,
+    pub is_member_gone: bool,
     pub deferred: Vec<CommitId>,
     pub refused: Vec<Damage>,
     pub mended: Vec<String>,
@@ -36,7 +38,9 @@ impl Fixture {
             committer,
             answers: BTreeMap::new(),
             before: BTreeMap::new(),
+            tokens: BTreeMap::new(),
             is_fenced: false,
+            is_member_gone: false,
             deferred: Vec::new(),
             refused: Vec::new(),
             mended: Vec::new(),
@@ -65,6 +69,8 @@ impl Fixture {
         let Some(completed) = self.committer.completed().now_or_never().flatten() else { return false };
         let outcome = self.committer.complete(completed);
         self.is_fenced |= outcome.is_fenced;
+        self.is_member_gone |= outcome.is_member_gone;
+        self.tokens.extend(outcome.tokens);
         self.deferred.extend(outcome.deferred);
         self.refused.extend(outcome.refused);
         self.mended.extend(outcome.mended);

@@ -6,7 +6,7 @@ use super::Election;
 use crate::recipes::context::{self, SessionError};
 use crate::recipes::damage::Source;
 use crate::recipes::node::{Desired, Node};
-use crate::recipes::place::{OpenAt, Proof};
+use crate::recipes::place::{OpenAt, Proof, Surveyed};
 use crate::recipes::session_loop::candidacy::{NextInQueue, OpeningRecord, QueueStep};
 use crate::recipes::session_loop::membership::MemberStep;
 use crate::recipes::session_loop::reread;
@@ -149,8 +149,13 @@ impl<C: Session, K: Clock> Election<C, K> {
         let is_leader = self.candidacy.leads();
         if !is_leader {
             self.membership.unwatch_others();
+            self.membership.unwatch_places();
         }
-        let wants_watch = is_leader && !self.membership.watches_others();
+        let wanted = Surveyed {
+            watches_members: is_leader && !self.membership.watches_others(),
+            places: is_leader,
+            watches_places: is_leader && !self.membership.watches_places(),
+        };
         let known = node.cluster.clone().filter(|_| is_leader);
         let damaged = if is_leader { node.damages.paths(Source::Ledger) } else { Vec::new() };
         plan(Task::Survey, async move {
@@ -158,7 +163,7 @@ impl<C: Session, K: Clock> Election<C, K> {
                 entry::keep_cluster(&context, known).await?;
             }
             let reread = reread::reread(&context, damaged).await?;
-            Ok(StepResult::Survey(place::survey(context, wants_watch).await?, reread))
+            Ok(StepResult::Survey(place::survey(context, wanted).await?, reread))
         })
     }
 

@@ -10,7 +10,7 @@ use crate::recipes::context::SessionError;
 use crate::recipes::damage::{Damage, Source};
 use crate::recipes::entry::Entered;
 use crate::recipes::node::Node;
-use crate::recipes::place::{Ahead, Behind, Look, Opened, Survey, Verified, Written};
+use crate::recipes::place::{Ahead, Behind, Look, Opened, PlacesRead, Survey, Verified, Written};
 use crate::recipes::session_loop::act::Act;
 use crate::recipes::session_loop::candidacy::{OpeningRecord, OpeningWrite, QueueStep};
 use crate::recipes::session_loop::ending::SessionEnd;
@@ -243,6 +243,7 @@ impl<C: Session, K: Clock> Election<C, K> {
         self.candidacy.step(QueueStep::Lead(opened.token, write));
         self.membership.will_be_watched(true);
         self.membership.watch(opened.watches.into_iter().map(fired));
+        self.places = None;
         let lease_until = self.lease.begin_term(now, node.desired.busy);
         self.act(Act::UpdateAccess);
         let term = Term { token: opened.token, candidate };
@@ -395,8 +396,22 @@ impl<C: Session, K: Clock> Election<C, K> {
         if self.membership.is_present() && !is_listed {
             self.publish();
         }
+        self.places_read(survey.places);
         self.act(Act::RetryRefused);
         self.act(Act::Members(survey.members, survey.damaged));
+    }
+
+    /// A leader has read the places. It reports them if they have changed in this term, before the members.
+    fn places_read(&mut self, read: Option<PlacesRead<C::Watch>>) {
+        let Some(PlacesRead { places, damaged, changed }) = read.filter(|_| self.candidacy.leads()) else { return };
+        if let Some(watch) = changed {
+            self.membership.watch_places(fired(watch));
+        }
+        self.act(Act::Found(Source::Places, damaged));
+        if self.places.as_ref() != Some(&places) {
+            self.places = Some(places.clone());
+            self.emit(Event::Places(places));
+        }
     }
 
     /// The queue was read without a watch.

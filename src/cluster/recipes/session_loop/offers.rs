@@ -1,0 +1,173 @@
+//! What is placed on this node: the bell of its offers, and the records of the runs that are offered.
+//!
+//! A look sets the watch first and then reads. A watch that fires carries no data; it only makes the node look again, as
+//! a reconnect and each survey do. Records that were read a moment ago are not read again for each further offer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::futures::{BoxFuture, fired, under_way};
+use crate::paths;
+use crate::recipes::bounded;
+use crate::recipes::context::{At as _, SessionContext, SessionError};
+use crate::recipes::damage::Damage;
+use crate::recipes::snapshot;
+use crate::tree::{Error, Life, Session};
+use cronkeeper_core::clock::{Clock, Uptime};
+use cronkeeper_core::ledger::Event;
+use cronkeeper_core::run::{RunId, RunRecord, Version};
+
+/// Time before a look that failed is repeated.
+const PAUSE: Duration = Duration::from_millis(500);
+/// A record that was read so recently is not read again at once.
+const FRESH: Duration = Duration::from_secs(1);
+/// Most offers that a look takes: more than a leader has open on a node.
+const MOST: usize = 1_000;
+/// Most damaged names that a look reports.
+const MOST_DAMAGED: usize = 20;
+
+/// What a look has found.
+pub(super) struct Look {
+    listed: BTreeSet<RunId>,
+    found: Vec<(RunRecord, Version)>,
+    damaged: Vec<Damage>,
+    /// Those of the listed runs that were not read, because that was done a moment before.
+    passed_over: BTreeSet<RunId>,
+    /// Resolves when an offer was added; absent if there is a watch already.
+    changed: Option<BoxFuture<()>>,
+}
+
+/// The end of a wait.
+pub(super) enum OffersEvent {
+    /// An offer may have been added.
+    Changed,
+    Looked(Result<Look, SessionError>),
+}
+
+/// The offers of this node, under one session.
+pub(super) struct Offers {
+    /// When the next look is due, if one is.
+    at: Option<Uptime>,
+    looking: Option<BoxFuture<Result<Look, SessionError>>>,
+    watch: Option<BoxFuture<()>>,
+    /// The listed runs whose records were looked for, and when.
+    read: BTreeMap<RunId, Uptime>,
+    /// What was reported last; absent until the session's first report.
+    reported: Option<BTreeSet<RunId>>,
+}
+
+impl Offers {
+    pub fn new() -> Self {
+        Self { at: Some(Uptime::ZERO), looking: None, watch: None, read: BTreeMap::new(), reported: None }
+    }
+
+    /// Waits for the end of a look, or until the bell rings. Cancellation safe: the awaited futures are kept.
+    pub async fn next(&mut self) -> OffersEvent {
+        // Cancellation safe: see above.
+        tokio::select! {
+            biased;
+            looked = under_way(self.looking.as_mut()) => OffersEvent::Looked(looked),
+            () = under_way(self.watch.as_mut()) => OffersEvent::Changed,
+        }
+    }
+
+    /// When the next look is due: once the member exists.
+    pub fn at(&self, is_member: bool) -> Option<Uptime> {
+        self.at.filter(|_| is_member && self.looking.is_none())
+    }
+
+    /// Looks at this instant, or earlier if that was due.
+    pub fn look_at(&mut self, at: Uptime) {
+        self.at = Some(self.at.map_or(at, |due| due.min(at)));
+    }
+
+    /// The bell has rung.
+    pub fn changed(&mut self, now: Uptime) {
+        self.watch = None;
+        self.look_at(now);
+    }
+
+    /// Starts a look if one is due.
+    pub fn start<C: Session, K: Clock>(&mut self, now: Uptime, is_member: bool, context: &SessionContext<C, K>) {
+        if self.at(is_member).is_none_or(|at| now < at) {
+            return;
+        }
+        self.at = None;
+        let fresh = self.read.iter().filter(|(_, read)| **read + FRESH > now).map(|(run, _)| run.clone()).collect();
+        self.looking = Some(Box::pin(look(context.clone(), fresh, self.watch.is_none())));
+    }
+
+    /// Takes the result of a look. Returns what to report, if anything, and what is damaged.
+    ///
+    /// # Errors
+    /// If the look failed, and will be repeated soon.
+    pub fn looked(
+        &mut self,
+        looked: Result<Look, SessionError>,
+        now: Uptime,
+    ) -> Result<(Option<Event>, Vec<Damage>), SessionError> {
+        self.looking = None;
+        let Look { listed, found, damaged, passed_over, changed } =
+            looked.inspect_err(|_| self.look_at(now + PAUSE))?;
+        self.watch = self.watch.take().or(changed);
+        self.read.retain(|run, _| listed.contains(run));
+        self.read.extend(listed.difference(&passed_over).map(|run| (run.clone(), now)));
+        // One that was passed over may be another attempt by now.
+        if let Some(read) = passed_over.iter().filter_map(|run| self.read.get(run)).max().copied() {
+            self.look_at(read + FRESH);
+        }
+        let is_news = !found.is_empty() || self.reported.as_ref() != Some(&listed);
+        self.reported = Some(listed.clone());
+        Ok((is_news.then_some(Event::Offers { listed, found }), damaged))
+    }
+}
+
+/// Lists the offers, and reads the runs among them that are not `fresh`.
+async fn look<C: Session, K: Clock>(
+    context: SessionContext<C, K>,
+    fresh: BTreeSet<RunId>,
+    wants_watch: bool,
+) -> Result<Look, SessionError> {
+    let folder = paths::offers(&context.me.node);
+    let line = context.line()?;
+    // In this order, so that no offer is missed; all are sent before the first answer.
+    let watching = wants_watch.then(|| line.stat_and_watch(&folder));
+    let (stat, names) = (line.stat(&folder), line.names(&folder));
+    let changed = match watching {
+        Some(watching) => Some(fired(watching.await.at(&folder)?.1)),
+        None => None,
+    };
+    if stat.await.at(&folder)?.is_none() {
+        // The watch fires for that too, and the node looks again.
+        match line.create(&folder, Vec::new(), Life::Lasting).await {
+            Ok(_) | Err(Error::Exists) => {}
+            Err(error) => return Err(error).at(&folder),
+        }
+    }
+    let names = match names.await {
+        Ok(names) => names,
+        Err(Error::Missing) => Vec::new(),
+        Err(error) => return Err(error).at(&folder),
+    };
+    let (mut listed, mut damaged) = (BTreeSet::new(), Vec::new());
+    for name in names {
+        match RunId::parse(&name) {
+            Ok(run) if listed.len() < MOST => _ = listed.insert(run),
+            Err(bad) if damaged.len() < MOST_DAMAGED => damaged.push(Damage::new(paths::under(&folder, &name), bad)),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    let unread: Vec<&RunId> = listed.difference(&fresh).collect();
+    let runs = unread.iter().map(|run| paths::running(run)).collect();
+    let mut found = Vec::new();
+    for (run, read) in unread.iter().zip(bounded::get(context.line()?, runs, bounded::RUNS).await.at(paths::RUNNING)?) {
+        match read {
+            // What cannot be parsed is reported by the leader, which reads all runs.
+            Ok((data, stat)) => found.extend(snapshot::run_record(&run.to_string(), &data, &stat).ok()),
+            Err(error) if error.is_of_path() => {}
+            Err(error) => return Err(error).at(&paths::running(run)),
+        }
+    }
+    let passed_over = listed.intersection(&fresh).cloned().collect();
+    Ok(Look { listed, found, damaged, passed_over, changed })
+}
