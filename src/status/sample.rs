@@ -34,7 +34,6 @@ pub(crate) fn queue() -> Queue {
         version: "0.1.0".into(),
         started_at: at("2026-11-18T03:00:00Z"),
         session_timeout_ms: None,
-        session: None,
         published: Published { digest: Digest::of(jobs.as_bytes()), tzdata: "2026b".into(), ..Published::default() },
         session: None,
     };

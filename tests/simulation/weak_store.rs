@@ -247,7 +247,18 @@ impl WeakStore {
         let is_internal =
             |path: &str| path.starts_with("/cronkeeper/sessions/") || path.starts_with("/cronkeeper/numbers/");
         let ops = ops.iter().zip(before).filter(|(op, _)| !is_internal(&op.path));
-        (session, Change::Ops(ops.filter_map(|(op, is_there)| in_znodes(op, *is_there)).collect()))
+        let mut ops: Vec<client::Op> = ops.filter_map(|(op, is_there)| in_znodes(op, *is_there)).collect();
+        // To a store it is all the same in which order a commit makes a folder and what is in it.
+        let makes_folder = |op: &client::Op, all: &[client::Op]| match op {
+            client::Op::Create { path, .. } => {
+                let below = format!("{path}/");
+                all.iter().any(|op| matches!(op, client::Op::Create { path, .. } if path.starts_with(&below)))
+            }
+            _ => false,
+        };
+        let all = ops.clone();
+        ops.sort_by_key(|op| !makes_folder(op, &all));
+        (session, Change::Ops(ops))
     }
 
     /// Wakes those who wait for a hint: some soon, some late, some never.
