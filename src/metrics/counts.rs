@@ -226,7 +226,7 @@ mod tests {
         let run = crate::test_records::record("load", 60, "0x1").id();
         let mut counts = Counts::default();
         for node in 0..2 * MOST_NODES {
-            let to = NodeName::new(&format!("host-{node}"));
+            let to = NodeName::new(format!("host-{node}"));
             counts.add(&Report::Placed { run: run.clone(), attempt: 1, to }, &jobs);
         }
         counts.add(&Report::Unplaced { run: run.clone(), why: "no node has gpu".into() }, &jobs);

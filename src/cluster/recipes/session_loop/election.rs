@@ -45,6 +45,7 @@ use cronkeeper_core::election::{self, Event, Place, TransferError};
 use cronkeeper_core::term::{NodeName, SessionId, TermEnd};
 
 /// An event of the election, or an answer to a commit.
+#[expect(clippy::large_enum_variant, reason = "one at a time")]
 pub(super) enum ElectionEvent<W> {
     State(State),
     Renewed(Renewed),

@@ -136,24 +136,18 @@ impl Places {
         avoided: Option<&NodeName>,
         load_of: impl Fn(&NodeName) -> Load + 'l,
     ) -> Choice {
-        let mut best: Option<((bool, bool, u128, u64), &NodeName)> = None;
-        let mut is_anybody = false;
-        for (node, place) in self.known.iter().filter(|(node, place)| place.takes(node, job)) {
-            is_anybody = true;
-            let load = load_of(node);
-            if load.open >= MOST_OPEN {
-                continue;
-            }
+        let fitting = self.known.iter().filter(|(node, place)| place.takes(node, job));
+        let mut fitting = fitting.map(|(node, place)| (node, place, load_of(node))).peekable();
+        if fitting.peek().is_none() {
+            return Choice::Nobody;
+        }
+        let with_room = fitting.filter(|(.., load)| load.open < MOST_OPEN);
+        let best = with_room.min_by_key(|(node, place, load)| {
             // In millionths of its weight.
             let share = (load.runs as u128 + 1) * 1_000_000 / u128::from(place.weight.max(1));
-            let rank = (place.is_suspect, avoided == Some(node), share, place.placed_at);
-            if best.is_none_or(|(least, _)| rank < least) {
-                best = Some((rank, node));
-            }
-        }
-        let Some(node) = best.map(|(_, node)| node.clone()) else {
-            return if is_anybody { Choice::Full } else { Choice::Nobody };
-        };
+            (place.is_suspect, avoided == Some(*node), share, place.placed_at)
+        });
+        let Some(node) = best.map(|(node, ..)| node.clone()) else { return Choice::Full };
         self.placed += 1;
         let Some(place) = self.known.get_mut(&node) else { return Choice::Nobody };
         place.placed_at = self.placed;

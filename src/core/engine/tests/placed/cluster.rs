@@ -294,10 +294,10 @@ impl Cluster {
                         cancelled.push(tree_id);
                     }
                 }
-                Command::Order(Order::Kill { tree_id } | Order::Stop { tree_id, .. }) => {
-                    if node.running.iter().any(|start| start.tree_id == tree_id) {
-                        killed.push(tree_id);
-                    }
+                Command::Order(Order::Kill { tree_id } | Order::Stop { tree_id, .. })
+                    if node.running.iter().any(|start| start.tree_id == tree_id) =>
+                {
+                    killed.push(tree_id);
                 }
                 Command::Report(report) => node.reports.push(report),
                 _ => {}
