@@ -208,3 +208,21 @@ impl<C: Connection> Line<C> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_named_where_the_settings_do_not_say_which_it_is() {
+        let refused = |server: &str, why: &str| (server.to_owned(), ConnectError::Refused(why.to_owned()));
+        let away = |server: &str, why: &str| (server.to_owned(), ConnectError::Unreachable(why.to_owned()));
+        // Two addresses of one name are one server.
+        assert_eq!(none_of(vec![refused("a:1", "no"), refused("a:1", "no")]), ConnectError::Refused("no".to_owned()));
+        let both = none_of(vec![refused("a:1", "no"), refused("b:1", "never")]);
+        assert_eq!(both, ConnectError::Refused("a:1: no; b:1: never".to_owned()));
+        let mixed = none_of(vec![refused("a:1", "no"), away("b:1", "hung up")]);
+        assert_eq!(mixed, ConnectError::Unreachable("a:1: no; b:1: hung up".to_owned()));
+        assert_eq!(none_of(Vec::new()), ConnectError::Unreachable(String::new()));
+    }
+}

@@ -42,7 +42,8 @@ pub enum TlsError {
 /// them.
 pub fn words(error: &(dyn std::error::Error + 'static), authorities: &str) -> Option<String> {
     match cause(error) {
-        Some(error @ Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+        // Two authorities may have the same name: then the signature shows that it is the other.
+        Some(error @ Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
             Some(format!("{error}: none of the authorities in `{authorities}` has signed it; name the one that has"))
         }
         Some(Error::InvalidMessage(_)) => Some("it does not speak TLS, or is another service".to_owned()),
@@ -170,9 +171,11 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_tls_is_worded_with_what_to_do() {
-        let issuer = Error::InvalidCertificate(CertificateError::UnknownIssuer);
-        let said = words(&io::Error::new(io::ErrorKind::InvalidData, issuer), "cacert");
-        assert!(said.as_ref().is_some_and(|text| text.contains("none of the authorities in `cacert`")), "{said:?}");
+        for wrong in [CertificateError::UnknownIssuer, CertificateError::BadSignature] {
+            let error = io::Error::new(io::ErrorKind::InvalidData, Error::InvalidCertificate(wrong));
+            let said = words(&error, "cacert");
+            assert!(said.as_ref().is_some_and(|text| text.contains("none of the authorities in `cacert`")), "{said:?}");
+        }
         let plain = Error::InvalidMessage(tokio_rustls::rustls::InvalidMessage::InvalidContentType);
         let said = words(&io::Error::other(plain), "cacert");
         assert_eq!(said.as_deref(), Some("it does not speak TLS, or is another service"));

@@ -69,23 +69,32 @@ impl Ask<'_> {
         let first = |(key, end): (Base64, Base64)| {
             RequestOp::Range(Range { key, range_end: Some(end), limit: Some(Number(1)), ..Range::default() })
         };
-        // The session that made a cluster is there, or its number is.
-        let success = vec![first(keys::below(prefix, "/cronkeeper")), first(keys::all(prefix))];
+        let head = RequestOp::Range(Range { key: keys::head(prefix), ..Range::default() });
+        // Somebody may have overwritten the key of the newest commit, and a running cluster would write it again.
+        let success = vec![head, first(keys::below(prefix, "/cronkeeper")), first(keys::all(prefix))];
         let txn = Txn { compare: Vec::new(), success, failure: Vec::new() };
         let answer: TxnResponse = self.of("/v3/kv/txn", &txn, Right::Read).await?;
         let mut found = answer.responses.into_iter().map(|it| {
             let kvs = it.response_range.unwrap_or_default().kvs;
             kvs.into_iter().next()
         });
-        let (of_cluster, any) = (found.next().flatten(), found.next().flatten());
-        Ok(if of_cluster.is_some_and(|kv| is_record(&kv)) { None } else { any.map(|kv| kv.key) })
+        let mut next = || found.next().flatten();
+        let (head, record, any) = (next(), next(), next());
+        let is_cluster = head.is_some_and(|kv| is_head(&kv)) || record.is_some_and(|kv| data(&kv).is_some());
+        Ok(if is_cluster { None } else { any.map(|kv| kv.key) })
     }
 }
 
-/// True for a value as a commit writes it: begun with its time.
-fn is_record(kv: &KeyValue) -> bool {
-    let end = kv.value.0.iter().position(|byte| *byte == b'\n');
-    end.is_some_and(|end| end > 0 && kv.value.0[..end].iter().all(u8::is_ascii_digit))
+/// What follows the time with which a commit begins each value; `None` if there is no time.
+fn data(kv: &KeyValue) -> Option<&[u8]> {
+    let end = kv.value.0.iter().position(|byte| *byte == b'\n')?;
+    let (time, data) = (&kv.value.0[..end], &kv.value.0[end + 1..]);
+    (!time.is_empty() && time.iter().all(u8::is_ascii_digit)).then_some(data)
+}
+
+/// True for the value of the newest commit: its nonce.
+fn is_head(kv: &KeyValue) -> bool {
+    data(kv).is_some_and(|nonce| nonce.len() == 16 && nonce.iter().all(u8::is_ascii_hexdigit))
 }
 
 fn not_ours(key: &Base64) -> String {
@@ -169,10 +178,15 @@ mod tests {
     #[test]
     fn what_a_commit_has_written_is_told_from_the_values_of_others() {
         let kv = |value: &str| KeyValue { value: Base64(value.as_bytes().to_vec()), ..KeyValue::default() };
-        for (value, is_ours) in
-            [("1700000000000000\n", true), ("17\n{}", true), ("precious", false), ("\n", false), ("17", false)]
-        {
-            assert_eq!(is_record(&kv(value)), is_ours, "{value:?}");
+        for (value, is_record, is_newest) in [
+            ("1700000000000000\n", true, false),
+            ("17\n{}", true, false),
+            ("17\n0123456789abcdef", true, true),
+            ("precious", false, false),
+            ("\n", false, false),
+            ("17", false, false),
+        ] {
+            assert_eq!((data(&kv(value)).is_some(), is_head(&kv(value))), (is_record, is_newest), "{value:?}");
         }
     }
 

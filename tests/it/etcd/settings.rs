@@ -72,8 +72,8 @@ fn a_user_logs_in_with_the_password_of_a_file_and_a_wrong_one_is_refused() {
     assert!(!err.contains("no secret"), "{err}");
     // The rights may be changed under a running cluster, and changed back.
     assert!(etcd.etcdctl(&["--user", "root:secret", "user", "revoke-role", "cron", "cron"]).is_some());
-    let cluster = node.await_event("coordination.disconnected", LONG);
-    assert!(cluster.json().to_string().contains("permission denied"), "{:?}", cluster.json());
+    let said = node.await_event("coordination.suspended", LONG);
+    assert!(said.json().to_string().contains("permission denied"), "{:?}", said.json());
     assert_eq!(node.status(), None, "it goes on trying");
 }
 
