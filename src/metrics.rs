@@ -166,7 +166,10 @@ mod tests {
         let request = ledger::Request::Commit { id: CommitId(1), change };
         recorder.requested(at(1_000), &Request::Ledger(request));
         for id in [CommitId(2), CommitId(1), CommitId(1)] {
-            recorder.answered(at(1_250), &ledger::Event::Answered { id, answer: Commit::Unknown, before: None });
+            recorder.answered(
+                at(1_250),
+                &ledger::Event::Answered { id, answer: Commit::Unknown, before: None, token: None },
+            );
         }
         recorder.share();
         let commits = recorder.metrics().counts().commits;

@@ -1,6 +1,6 @@
 //! `cronkeeper nodes`: the nodes as places to run jobs.
 
-use std::io::{self, Write};
+use std::io;
 
 use jiff::Timestamp;
 use serde::Serialize;

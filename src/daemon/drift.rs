@@ -72,6 +72,7 @@ mod tests {
                 version: "0".into(),
                 started_at: Timestamp::UNIX_EPOCH,
                 session_timeout_ms: None,
+                session: None,
                 published,
             };
             let found = Drift::of(own, &member).map(|drift| match drift {

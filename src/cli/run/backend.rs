@@ -26,6 +26,7 @@ use cronkeeper_cluster::zookeeper::session::{Aside, Connector};
 use cronkeeper_core::clock::system::{self, SystemClock};
 use cronkeeper_core::coordination::Reader;
 use cronkeeper_core::coordination::{Coordination, channels};
+use cronkeeper_core::election::Place;
 use cronkeeper_core::ledger::Operator;
 use cronkeeper_core::process::Custody;
 use cronkeeper_core::run::journal::Recovered;
@@ -52,6 +53,8 @@ pub(super) enum Backend {
 pub(super) struct Cluster {
     state: Arc<StateDir>,
     service: Service,
+    /// What the node is as a place to run jobs.
+    place: Place,
     journal: FileJournal,
     recovered: Recovered,
 }
@@ -86,7 +89,7 @@ pub(super) struct LedgerAccess {
 impl Backend {
     /// Opens the state directory. With a service, also kills what an earlier process of this node left running.
     pub(super) fn open(args: &Args, startup: &Startup) -> Result<Self, Error> {
-        let Startup { node, state_dir, .. } = startup;
+        let Startup { node, place, state_dir, .. } = startup;
         let identity = args.node.backend_identity()?;
         let service = match args.node.named()? {
             None => return Ok(Self::Solo(Box::new(StateDir::open(state_dir, identity, node)?))),
@@ -106,7 +109,8 @@ impl Backend {
         state.note_node(node)?;
         let (journal, recovered) = leftovers::settle(&state, node, KILL_TIMEOUT, system::now().wall)?;
         begins::remove_left(state.path(), 0);
-        Ok(Self::Cluster(Box::new(Cluster { state: Arc::new(state), service, journal, recovered })))
+        let place = place.clone();
+        Ok(Self::Cluster(Box::new(Cluster { state: Arc::new(state), service, place, journal, recovered })))
     }
 
     /// The backend's name in logs and status.
@@ -154,8 +158,8 @@ impl Backend {
 
 impl Cluster {
     fn start(self, node: &NodeName, forget_after: Option<Duration>) -> Result<Started, Error> {
-        let Self { state, service, journal, recovered } = self;
-        let member = Member { state, node: node.clone(), forget_after, journal, recovered };
+        let Self { state, service, place, journal, recovered } = self;
+        let member = Member { state, node: node.clone(), place, forget_after, journal, recovered };
         match service {
             Service::ZooKeeper { connector, asides, connect } => {
                 let (root, service) = (connect.shown_chroot().to_owned(), connect.to_string());
@@ -194,6 +198,7 @@ async fn keep_head(heads: Weak<Mutex<Heads>>, directory: PathBuf) {
 struct Member {
     state: Arc<StateDir>,
     node: NodeName,
+    place: Place,
     forget_after: Option<Duration>,
     journal: FileJournal,
     recovered: Recovered,
@@ -216,9 +221,10 @@ impl Member {
 
     /// Starts the recipes. `root` and `service` are for messages.
     fn start<C: Connect, L: Lend>(self, connect: C, asides: [L; 2], root: String, service: String) -> Started {
-        let Self { state, node, forget_after, journal, recovered } = self;
+        let Self { state, node, place, forget_after, journal, recovered } = self;
         let identity = NodeIdentity {
             node,
+            place,
             host: host::name(),
             pid: std::process::id(),
             user: Account::own().name,

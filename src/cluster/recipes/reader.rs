@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use futures_util::future::try_join;
+use futures_util::future::try_join3;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
 use tokio::sync::Mutex;
@@ -110,8 +110,9 @@ async fn queue<C: Session>(client: &C) -> Result<Queue, SessionError> {
         let node = nodes.get(name.as_str()).cloned().flatten();
         Candidate { candidate: CandidateName(name.clone()), node }
     });
-    let (members, drained) = try_join(snapshot::members(client), wanted::drained(client)).await?;
-    Ok(Queue { candidates: candidates.collect(), members: members.0, drained })
+    let (members, drained, places) =
+        try_join3(snapshot::members(client), wanted::drained(client), snapshot::places(client)).await?;
+    Ok(Queue { candidates: candidates.collect(), members: members.0, drained, places: places.0 })
 }
 
 /// The record of a run in flight.

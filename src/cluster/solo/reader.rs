@@ -50,7 +50,10 @@ impl Reader for SoloReader {
         on_blocking_thread(move || {
             let candidates = queue.alive().map_err(read_error)?.iter().map(QueueEntry::candidate).collect();
             let drained = wanted::drained(&open(&ledger)?).map_err(read_error)?;
-            Ok(election::Queue { candidates, members: members.alive().map_err(read_error)?, drained })
+            let members = members.alive().map_err(read_error)?;
+            // All jobs run on the leader.
+            let places = Default::default();
+            Ok(election::Queue { candidates, members, drained, places })
         })
     }
 
