@@ -35,7 +35,7 @@ mod tests {
         status.runs[0].unconfirmed = true;
         assert_eq!(before_start(&status, &run).as_deref(), Some("not begun yet, waits for the ledger"));
         status.runs[0].state = RunState::Queued;
-        assert_eq!(before_start(&status, &run).as_deref(), Some("waits for its group or locks"));
+        assert_eq!(before_start(&status, &run).as_deref(), Some("waits for its group, its locks or a node"));
         status.runs.clear();
         assert_eq!(before_start(&status, &run).as_deref(), Some("the leader has not begun it yet"));
         status.role.leader_node = None;
