@@ -35,7 +35,10 @@ fn each_follower_watches_its_predecessor_alone_and_says_who_leads() {
     for node in [&a, &b, &c] {
         assert_eq!(watchers(&watches, &format!("/cronkeeper/wanted/{}", node.name())), 1, "{watches:?}");
     }
-    assert_eq!(watches.len(), 8, "and the leader's on its member and on what operators want: {watches:?}");
+    for node in [&a, &b, &c] {
+        assert_eq!(watchers(&watches, &format!("/cronkeeper/offers/{}", node.name())), 1, "{watches:?}");
+    }
+    assert_eq!(watches.len(), 12, "and the leader's, on its member and on what others write for it: {watches:?}");
 
     let seen = c.events().len();
     a.signal(Signal::TERM);
