@@ -125,7 +125,9 @@ fn lacking(code: i64, message: String, right: Right, user: Option<&str>, prefix:
         (PERMISSION_DENIED, Right::Read | Right::Write, Some(user)) => {
             let done = if matches!(right, Right::Read) { "read" } else { "write" };
             format!(
-                "user `{user}` may not {done} all keys that begin with `{prefix}/`: let a role of the user do it,                  `etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/`; who has no role yet gets one with                  `etcdctl user grant-role {user} ROLE`"
+                "user `{user}` may not {done} all keys that begin with `{prefix}/`: let a role of the user do it, \
+                 `etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/`; who has no role yet gets one with \
+                 `etcdctl user grant-role {user} ROLE`"
             )
         }
         (PERMISSION_DENIED, Right::Ask, Some(user)) => {
