@@ -24,6 +24,8 @@ use crate::tree::ConnectError;
 const MOST_BYTES: u64 = 4 << 20;
 /// After so long without a sign of life from its host, a connection is lost.
 const VANISHED: Duration = Duration::from_secs(10);
+/// Time for a handshake: less than a server has to accept a connection, so that its silence can be worded.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(1_700);
 /// Time to read the files that the settings name.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -300,7 +302,14 @@ impl Server {
         sockopt::set_tcp_user_timeout(&stream, u32::try_from(VANISHED.as_millis()).unwrap_or(u32::MAX))?;
         let Some(tls) = &login.tls else { return Ok(Box::new(stream)) };
         let name = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
-        Ok(Box::new(TlsConnector::from(Arc::clone(tls)).connect(name, stream).await?))
+        // Some services wait for the end of what they take for a line.
+        match timeout(HANDSHAKE_TIMEOUT, TlsConnector::from(Arc::clone(tls)).connect(name, stream)).await {
+            Ok(encrypted) => Ok(Box::new(encrypted?)),
+            Err(_) => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "it does not answer when TLS begins: it does not speak TLS, is overloaded, or is another service",
+            )),
+        }
     }
 }
 

@@ -61,6 +61,8 @@ struct Open {
     sender: SendRequest<Full<Bytes>>,
     member: String,
     token: Option<String>,
+    /// The member has answered as etcd does.
+    is_known: bool,
     serving: AbortHandle,
 }
 
@@ -140,6 +142,7 @@ impl Gateway {
                 }
             };
             if status {
+                connection.is_known = true;
                 *open = Some(connection);
                 return serde_json::from_slice(&answer).map_err(|error| Failed::Unanswered(error.to_string()));
             }
@@ -237,7 +240,7 @@ async fn connect_to(member: &Server, login: &Login) -> Result<Open, ConnectError
     let made = http1::handshake(TokioIo::new(stream)).await;
     let (sender, connection) = made.map_err(|error| away(&error))?;
     let serving = tokio::spawn(async move { drop(connection.await) }).abort_handle();
-    let mut open = Open { sender, member: member.to_string(), token: None, serving };
+    let mut open = Open { sender, member: member.to_string(), token: None, is_known: false, serving };
     if let Some((Some(name), password)) = &login.user {
         let body = Authenticate { name: name.clone(), password: password.clone() };
         let body = serde_json::to_vec(&body).map_err(|error| away(&error))?;
@@ -269,9 +272,14 @@ impl Open {
         }
         let request = request.body(Full::new(body)).map_err(|error| error.to_string())?;
         self.sender.ready().await.map_err(|error| error.to_string())?;
-        self.sender.send_request(request).await.map_err(|error| match error.is_parse() {
-            true => format!("it is another service, not etcd: {error}"),
-            false => error.to_string(),
+        self.sender.send_request(request).await.map_err(|error| match () {
+            () if error.is_parse() => format!("it is another service, not etcd: {error}"),
+            // A member that ends hangs up, too.
+            () if !self.is_known && error.is_incomplete_message() => {
+                "it hangs up on a question of etcd: it speaks TLS (https://) or does not, or is another service"
+                    .to_owned()
+            }
+            () => error.to_string(),
         })
     }
 
