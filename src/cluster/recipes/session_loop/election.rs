@@ -39,6 +39,7 @@ use crate::recipes::committer::Completed;
 use crate::recipes::context::{self, SessionContext, SessionError};
 use crate::recipes::damage::{Damage, Source};
 use crate::recipes::node::Node;
+use crate::recipes::supervisor::ReportPauses;
 use crate::tree::{CommitError, Error, Session, State};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::{self, Event, TransferError};
@@ -71,6 +72,8 @@ pub(super) struct Election<C: Session, K> {
     surveys: Surveys,
     step: CurrentStep<C::Watch>,
     acts: VecDeque<Act>,
+    /// When it is reported again that the node cannot use what it finds in the service.
+    reports: ReportPauses,
 }
 
 impl<C: Session, K: Clock> Election<C, K> {
@@ -94,6 +97,7 @@ impl<C: Session, K: Clock> Election<C, K> {
             acts: examined.into_iter().collect(),
             link: Link::new(client),
             context,
+            reports: ReportPauses::default(),
         }
     }
 
