@@ -527,10 +527,11 @@ impl Leader {
         self.alarms.watch(name, &self.book);
         let is_new = is_new || is_edited;
         // A mark that is further in the future is an error that all see, and what it hides is still to come.
-        let until = mark.min(later(cx.latest, AHEAD.unsigned_abs())).max(cx.due);
+        let hidden_until = mark.min(later(cx.latest, AHEAD.unsigned_abs()));
         let hides =
-            |since: &Timestamp| job.as_ref().is_some_and(|job| misfire::missed(job, *since, mark.min(until)).is_some());
+            |since: &Timestamp| job.as_ref().is_some_and(|job| misfire::missed(job, *since, hidden_until).is_some());
         let is_hiding = version.is_some() && missed_since.as_ref().is_some_and(hides);
+        let until = if is_new { hidden_until.max(cx.due) } else { hidden_until };
         if is_edited && schedule.is_some() && mark < cx.due {
             // Before the write: should that fail, the next leader tells it again rather than nobody.
             cx.report(Report::Edited { job: name.clone(), since: mark, until: cx.due });
@@ -633,7 +634,9 @@ impl Leader {
             return self.count_from(cx, name, job, counted, recorded);
         };
         let is_unchanged = Some(entry.version) == written.0 && !is_pause_new;
-        let decided = (!is_new).then(|| runs.newest_occurrence(name).max(Some(written.1))).flatten();
+        // After a loss, another node may have decided on what this mark hides.
+        let is_mine = !is_new && (entry.record.is_none() || runs.lost_until().is_none());
+        let decided = is_mine.then(|| runs.newest_occurrence(name).max(Some(written.1))).flatten();
         self.adopt_job(cx, name, job.clone(), Some(entry), is_new, decided);
         if let (true, false, Some(job)) = (is_unchanged, self.pauses.has(name), job) {
             self.pass_over(cx, &job);
