@@ -52,7 +52,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ErrorKind};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::ask::AskFailure;
@@ -389,6 +389,9 @@ pub fn run(
             if error.kind() == ErrorKind::UnknownArgument && !takes_command(&error) {
                 error.remove(ContextKind::Suggested);
             }
+            if may_have_password(&error) {
+                error.insert(ContextKind::InvalidValue, ContextValue::String("…".to_owned()));
+            }
             return explain::usage(&error, io);
         }
     };
@@ -397,6 +400,12 @@ pub fn run(
         Ok(exit) => exit,
         Err(error) => explain::error(&error, io),
     }
+}
+
+/// True if the message would quote the address of a service that may contain a password.
+fn may_have_password(error: &clap::Error) -> bool {
+    let of = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    of(ContextKind::InvalidArg).starts_with("--zookeeper ") && of(ContextKind::InvalidValue).contains('@')
 }
 
 /// True if the usage of the command has a command to run, with options of its own.

@@ -252,8 +252,9 @@ impl ApiState {
     /// Adds what the archives of other nodes have, unless they can add nothing, and says what is missing.
     pub(super) async fn whole_history(&self, local: Merged, question: Question<'_>) -> History {
         let is_shared = self.sources.output.is_shared;
-        // Nothing can have been trimmed while the ledger has no more than one job may have.
-        let is_of_ledger = !local.has_archived && local.ledger_error.is_none();
+        // Nothing can have been trimmed while the ledger has no more than one job may have, and nothing else is known to
+        // be lost.
+        let is_of_ledger = !local.has_archived && local.ledger_error.is_none() && local.complete_since.is_none();
         let is_short = is_of_ledger && local.records.len() < usize::from(HISTORY_LIMIT);
         if question.visibility == Visibility::Outline {
             let (mut history, _) = merged_history(local, Elsewhere::default(), question);

@@ -269,7 +269,11 @@ impl Reads {
         let merged = archive.merge(newest, filter, window, turn).await;
         match ledger_error {
             Some(error) if merged.error.is_some() => Err(error),
-            ledger_error => Ok(Merged { ledger_error, complete_since, unreadable, ..merged }),
+            // A loss counts until a little after it was noticed.
+            ledger_error => {
+                let complete_since = complete_since.map(|at| at.min(system::now().wall));
+                Ok(Merged { ledger_error, complete_since, unreadable, ..merged })
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Read-only documents under `/v1`: status and jobs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -14,6 +15,7 @@ use super::network::Visibility;
 use super::reads::{Known, LeaderState, Old, Rest};
 use super::{ApiState, RefusedRequest};
 use crate::status::{self, HistoryEntry, JobStatus, LedgerPart, Status};
+use cronkeeper_core::clock::later;
 use cronkeeper_core::coordination::ReadError;
 use cronkeeper_core::election::Queue;
 use cronkeeper_core::job::JobName;
@@ -176,14 +178,20 @@ pub(super) fn put_queue(status: &mut Status, queue: Known<Queue>) -> Option<Old>
     let old = queue.old();
     let read_at = queue.value.as_ref().map(|(_, read_at)| *read_at);
     // A listing from before the connection was lost says no more who leads than the election does.
-    let lost_at = status.session.as_ref().filter(|session| !session.connected).map(|session| session.since);
-    let old = match (old, lost_at) {
-        (None, Some(lost_at)) if read_at.is_some_and(|read_at| read_at < lost_at) => {
-            let error = ReadError(format!("the connection to {} is lost", status.backend));
-            Some(Old { error, since: lost_at, read_at })
-        }
-        (old, _) => old,
-    };
+    // If the service answers and still confirms nothing, the first of the queue may have lost its lease as well.
+    let lost = status.session.as_ref().filter(|session| !session.connected);
+    let lost = lost.zip(read_at).and_then(|(session, read_at)| {
+        let lease_over = later(session.since, Duration::from_millis(session.timeout_ms));
+        let error = if read_at < session.since {
+            format!("the connection to {} is lost", status.backend)
+        } else if status.at > lease_over {
+            format!("{} answers, and confirms nothing that this node writes", status.backend)
+        } else {
+            return None;
+        };
+        Some(Old { error: ReadError(error), since: session.since, read_at: Some(read_at) })
+    });
+    let old = old.or(lost);
     match (&old, queue.value) {
         (None, Some((queue, read_at))) => status.put_queue_of(&queue, read_at),
         (Some(old), Some((queue, read_at))) => status.put_old_queue(&queue, read_at, old.since),
@@ -214,5 +222,33 @@ impl Visibility {
             Self::All => record,
             Self::Outline => record.outlined(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{Role, sample};
+    use cronkeeper_core::term::NodeName;
+
+    /// A service that takes no writes still answers, with the queue as it was.
+    #[test]
+    fn a_follower_whose_session_is_over_does_not_know_who_leads_whatever_the_service_answers() {
+        let lost_at = "2026-11-20T02:59:30Z";
+        let leader_at = |now: &str| {
+            let mut status = sample::leader();
+            status.node = NodeName::new("host-b");
+            status.at = sample::at(now);
+            status.role = Role { leader_node: Some(NodeName::new("host-a")), ..Role::default() };
+            let session = status.session.as_mut().unwrap();
+            (session.connected, session.since) = (false, sample::at(lost_at));
+            let old = put_queue(&mut status, Known { value: Some((sample::queue().into(), status.at)), failure: None });
+            let until = status.role.last_leader.map(|last| (last.node.to_string(), last.unknown_since.to_string()));
+            (status.role.leader_node.is_some(), until, old.map(|old| old.error.0))
+        };
+        assert_eq!(leader_at("2026-11-20T02:59:40Z"), (true, None, None), "its session may go on");
+        let (knows, until, why) = leader_at("2026-11-20T02:59:41Z");
+        assert_eq!((knows, until), (false, Some(("host-a".to_owned(), lost_at.to_owned()))));
+        assert!(why.is_some_and(|why| why.ends_with("answers, and confirms nothing that this node writes")));
     }
 }

@@ -19,6 +19,7 @@ use cronkeeper_cluster::safe_path;
 use cronkeeper_cluster::solo::{SoloError, StoreError};
 use cronkeeper_cluster::state_dir::StateDirError;
 use cronkeeper_core::election::Failure;
+use cronkeeper_core::escape;
 use cronkeeper_core::event_loop::Stopped;
 use cronkeeper_core::schedule::{Fault, ScheduleError};
 
@@ -80,13 +81,13 @@ fn print_jobs(error: &LoadError, io: &mut Io<'_>) -> io::Result<()> {
 
 /// An error with its causes, as one line.
 fn print_chain(error: &dyn std::error::Error, err: &mut dyn Write) -> io::Result<()> {
-    write!(err, "{error}")?;
+    let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        write!(err, ": {error}")?;
+        text.push_str(&format!(": {error}"));
         cause = error.source();
     }
-    writeln!(err)
+    writeln!(err, "{}", escape::plain(&text))
 }
 
 fn print_other(error: &Error, err: &mut dyn Write) -> io::Result<()> {
@@ -324,7 +325,9 @@ fn remedy(failure: &Failure) -> Option<String> {
             format!("give this cluster another path, for example `{beside}/cron`, or {join}")
         }
         Failure::OtherCluster { .. } => {
-            "correct `--zookeeper`, or give the node an empty `--state-dir` to move it to another cluster".to_owned()
+            "correct the address of the coordination service, or restore its records from a backup, or give the node an \
+             empty `--state-dir` to move it to another cluster"
+                .to_owned()
         }
         Failure::StateDir(_) => STATE_DIR_OWNER.to_owned(),
     })

@@ -96,6 +96,18 @@ impl Redis {
     }
 
     async fn worth(&self) -> Result<Worth, ConnectError> {
+        let facts = self.facts().await?;
+        self.worth_of(&facts)
+    }
+
+    fn worth_of(&self, facts: &Facts) -> Result<Worth, ConnectError> {
+        let worth = facts.worth(&self.0.settings);
+        self.0.tolerance.check(&worth, "")?;
+        Ok(worth)
+    }
+
+    /// What the server says of itself, if commits may be made there.
+    async fn facts(&self) -> Result<Facts, ConnectError> {
         let Lines { settings, reads, .. } = &*self.0;
         let live = reads.live().await?;
         let tried = timeout(ANSWER_TIMEOUT, Facts::try_rights(&live.redis, settings)).await;
@@ -108,9 +120,7 @@ impl Redis {
             reads.abandon(&live, true).await;
             return Err(failed);
         }
-        let worth = live.facts.worth(settings);
-        self.0.tolerance.check(&worth, "")?;
-        Ok(worth)
+        Ok(live.facts.clone())
     }
 }
 
@@ -120,7 +130,12 @@ impl Remote for Redis {
     }
 
     async fn look(&self) -> Result<Looked, ConnectError> {
-        Ok(Looked { worth: self.worth().await?, for_node: None })
+        let facts = self.facts().await?;
+        let worth = self.worth_of(&facts)?;
+        match facts.full() {
+            Some(why) => Err(ConnectError::Unreachable(why)),
+            None => Ok(Looked { worth, for_node: None }),
+        }
     }
 }
 

@@ -103,6 +103,8 @@ pub enum UrlError {
     PathInside,
     #[error("there is no parameter `{name}`; there are {known}")]
     Parameter { name: String, known: String },
+    #[error("it has a NUL character (`%00`), and no name has one")]
+    Nul,
     #[error("a password belongs in a file: add `?user=NAME&passfile=FILE`")]
     Password,
     #[error("{0}:// needs the authorities that sign the servers' certificates: add `?cacert=FILE`")]
@@ -128,6 +130,9 @@ impl Urls {
         // Whatever it is, a part of it may be a password. A file's name can have `%40`.
         if text.contains('@') {
             return Err(UrlError::Password);
+        }
+        if percent_decode_str(text).any(|byte| byte == 0) {
+            return Err(UrlError::Nul);
         }
         let (urls, parameters) = text.trim().split_once('?').unwrap_or((text.trim(), ""));
         let mut servers = Vec::new();
@@ -375,6 +380,7 @@ mod tests {
             ("http://root:se,secret@e1", "a password belongs in a file"),
             ("http://root:se?secret@e1", "a password belongs in a file"),
             ("http://e1?password=secret", "a password belongs in a file"),
+            ("http://e1/a%00b", "it has a NUL character"),
             ("https://e1", "add `?cacert=FILE`"),
             ("http://e1?cacert=/c", "`cacert` needs https://"),
             ("https://e1?cacert=/c&cert=/c", "set both or none"),

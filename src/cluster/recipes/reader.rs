@@ -144,17 +144,21 @@ pub(super) const MOST_SEARCHES: usize = 8;
 /// The newest records that the filter wants, and since when there is every record that it may want.
 ///
 /// Trimming deletes what was written first, and leaves each kind as many records as are kept. Which kind a record is of
-/// is known only to who reads it, so both count together: the time may be later than it has to be, never earlier.
+/// is known only to who reads it, so both count together: the time may be later than it has to be, never earlier. What
+/// was written until a store lost commits may be missing as well.
 async fn history_since<C: Session>(
     client: &C,
     filter: &Filter,
     window: Window,
     defined: &Defined,
 ) -> Result<(Newest, Option<Timestamp>), SessionError> {
-    let jobs = match filter.only_job() {
-        Some(job) => JobName::parse(job).into_iter().collect(),
-        None => jobs_with_history(client).await?,
+    let jobs = async {
+        match filter.only_job() {
+            Some(job) => Ok(JobName::parse(job).into_iter().collect()),
+            None => jobs_with_history(client).await,
+        }
     };
+    let (jobs, (lost_until, _)): (Vec<JobName>, _) = try_join(jobs, snapshot::lost_until(client)).await?;
     let (since, _) = filter.times();
     let (mut gathering, mut complete_since) = (Gathering::new(window), None);
     let jobs = jobs.into_iter().filter(|job| filter.wants_job(job.as_str()));
@@ -175,7 +179,7 @@ async fn history_since<C: Session>(
         gathering.note_unreadable(records.unreadable);
     }
     let complete_since = complete_since.and_then(|at| Timestamp::from_millisecond(at).ok());
-    Ok((gathering.newest(), complete_since))
+    Ok((gathering.newest(), complete_since.max(lost_until)))
 }
 
 async fn jobs_with_history<C: Session>(client: &C) -> Result<Vec<JobName>, SessionError> {
@@ -196,6 +200,7 @@ mod tests {
     use crate::recipes::context::json;
     use crate::recipes::tests_support::Server;
     use crate::test_records::{record, success};
+    use cronkeeper_core::ledger::LostCommits;
     use cronkeeper_core::run::RunEnd;
 
     fn put(server: &Server, second: i64) {
@@ -266,6 +271,15 @@ mod tests {
         // Which run was due last says nothing: the one that was written last is the newest.
         put_long(&server, 0, 100);
         assert_eq!(since(&five, &all), Some(written_at(27)));
+        // What was trimmed and what is lost count alike, also of a job of which little is left.
+        let lose = |until: i64| {
+            let lost = LostCommits { v: 1, until: Timestamp::from_second(until).unwrap() };
+            server.tree().put(paths::REWOUND, serde_json::to_vec(&lost).unwrap());
+        };
+        lose(10);
+        assert_eq!(since(&five, &all), Some(written_at(27)));
+        lose(5_000);
+        assert_eq!(since(&five, &Filter::of_job(JobName::parse("other").unwrap())), Some(5_000));
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub async fn read_for_takeover<C: Session>(
 
 /// Until when commits may have begun something that the store has lost. Not before that was written, by the store's own
 /// clock, and not long after: the clock of whoever wrote it may be wrong.
-async fn lost_until<C: Session>(client: &C) -> Result<(Option<Timestamp>, Option<Damage>), SessionError> {
+pub async fn lost_until<C: Session>(client: &C) -> Result<(Option<Timestamp>, Option<Damage>), SessionError> {
     let path = || paths::REWOUND.to_owned();
     let found = bounded::get(client, vec![path()], bounded::SMALL).await.at(paths::REWOUND)?.pop();
     Ok(match found {

@@ -29,13 +29,36 @@ pub struct Supervisor<C: Connect, K> {
 /// Backoff of a failing operation, and of the reports about it.
 struct Backoff {
     retry: Duration,
-    report_from: Uptime,
-    silence: Duration,
+    reports: ReportPauses,
 }
 
 impl Backoff {
     fn new() -> Self {
-        Self { retry: FIRST_PAUSE, report_from: Uptime::ZERO, silence: FIRST_PAUSE }
+        Self { retry: FIRST_PAUSE, reports: ReportPauses::default() }
+    }
+}
+
+/// When a failure that goes on is reported again: after growing pauses.
+#[derive(Debug)]
+pub(super) struct ReportPauses {
+    from: Uptime,
+    silence: Duration,
+}
+
+impl Default for ReportPauses {
+    fn default() -> Self {
+        Self { from: Uptime::ZERO, silence: FIRST_PAUSE }
+    }
+}
+
+impl ReportPauses {
+    /// True if the failure is to be reported now.
+    pub fn is_over(&mut self, now: Uptime) -> bool {
+        let is_over = now >= self.from;
+        if is_over {
+            (self.from, self.silence) = (now + self.silence, (self.silence * 2).min(LONGEST_SILENCE));
+        }
+        is_over
     }
 }
 
@@ -112,9 +135,7 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
     async fn pause(&mut self, backoff: &mut Backoff, error: String) -> Option<()> {
         let (now, retry) = (self.clock.now().up, backoff.retry);
         let clock = self.clock.clone();
-        if now >= backoff.report_from {
-            (backoff.report_from, backoff.silence) =
-                (now + backoff.silence, (backoff.silence * 2).min(LONGEST_SILENCE));
+        if backoff.reports.is_over(now) {
             let (explaining, ending) = (self.connect.explain(error.clone()), clock.clone());
             let explained = async move {
                 // Cancellation safe: the diagnosis is only for people, and the next try does not wait for it.
@@ -151,5 +172,19 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
 async fn sleep<K: Clock>(clock: &K, until: Uptime) {
     while clock.now().up < until {
         pin!(clock.sleep_until(Wake { wall: None, up: Some(until) })).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_that_goes_on_is_reported_after_growing_pauses_of_at_most_a_minute() {
+        let mut pauses = ReportPauses::default();
+        let start = Uptime::ZERO + Duration::from_secs(100);
+        let reported: Vec<u64> =
+            (0..300).filter(|second| pauses.is_over(start + Duration::from_secs(*second))).collect();
+        assert_eq!(reported, [0, 1, 2, 3, 5, 9, 17, 33, 65, 125, 185, 245]);
     }
 }

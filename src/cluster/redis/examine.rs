@@ -71,6 +71,17 @@ impl Facts {
         script.query_async(&mut redis.clone()).await
     }
 
+    /// Why the server takes no new records now: its memory is full.
+    pub fn full(&self) -> Option<String> {
+        let bytes = |name| self.of(name).parse::<u64>().ok();
+        let (used, most) = bytes("used_memory").zip(bytes("maxmemory"))?;
+        (most > 0 && used >= most).then(|| {
+            format!(
+                "the server refuses writes: it uses {used} bytes of memory, and `maxmemory` is {most}; give it more"
+            )
+        })
+    }
+
     pub fn is_master(&self) -> bool {
         self.of("role") == "master"
     }
@@ -259,6 +270,13 @@ mod tests {
 
     const ONE: &str = "redis://r1";
     const WATCHED: &str = "redis://s1?sentinel=m";
+
+    #[test]
+    fn a_server_whose_memory_is_full_takes_no_records() {
+        let of = |used, most| facts(&[("used_memory", used), ("maxmemory", most)]).full().is_some();
+        assert_eq!([of("5", "0"), of("5", "6"), of("6", "6"), of("7", "6")], [false, false, true, true]);
+        assert_eq!(facts(&[]).full(), None);
+    }
 
     #[test]
     fn a_server_that_cannot_keep_the_promises_is_refused() {

@@ -40,6 +40,8 @@ pub enum ConnectStringError {
     NoServers,
     #[error("`{server}` has a scheme: write it as `host:port`")]
     Scheme { server: String },
+    #[error("a server is `host:port`, without a user or a password: those are in the file of `--zookeeper-auth-file`")]
+    Password,
     #[error("`{server}` is more than one server, or none: separate servers with commas, `host:port,host:port`")]
     Separator { server: String },
     #[error("`{server}` has the port `{port}`: a port is a number from 1 to 65535")]
@@ -83,6 +85,11 @@ impl FromStr for ConnectString {
     type Err = ConnectStringError;
 
     fn from_str(text: &str) -> Result<Self, ConnectStringError> {
+        // Whatever it is, a part of it may be a password. A path may have an `@`.
+        let before_path = if text.contains("://") { text } else { text.split('/').next().unwrap_or_default() };
+        if before_path.contains('@') {
+            return Err(ConnectStringError::Password);
+        }
         if let Some(server) = text.split(',').find(|server| server.contains("://")) {
             return Err(ConnectStringError::Scheme { server: server.trim().to_owned() });
         }
@@ -247,6 +254,9 @@ mod tests {
             ("/x", "no servers are named"),
             ("http://h:1", "`http://h:1` has a scheme"),
             ("a:1, tcp+tls://h:1/x", "`tcp+tls://h:1/x` has a scheme"),
+            ("postgres://u:SECRET@h/d", "without a user or a password"),
+            ("a:1,postgres://u:SECRET@h/d", "without a user or a password"),
+            ("digest:SECRET@h:1", "without a user or a password"),
             ("h:99999", "`h:99999` has the port `99999`: a port is a number from 1 to 65535"),
             ("a:1,h:0", "`h:0` has the port `0`"),
             ("h:+1", "the port `+1`"),

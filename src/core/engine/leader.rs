@@ -524,7 +524,8 @@ impl Leader {
     /// before its edit, which nobody knows here, a report tells.
     ///
     /// A record that cannot be read counts from now too, because nothing begins for what somebody else has written. What
-    /// was due since the newest occurrence that is `decided` as far as other records say is recorded as missed.
+    /// was due since the newest occurrence that is `decided`, as far as this leader or other records say, is recorded as
+    /// missed. So is what a mark hides that somebody else has written during the term.
     fn adopt_job(
         &mut self,
         cx: &mut Context,
@@ -563,8 +564,9 @@ impl Leader {
         if let Some(fresh) = fresh {
             cx.report(fresh);
         }
-        let recorded =
-            Recorded { version, schedule, marked_at, is_new, missed_since: decided, alarms, recount, was_placed };
+        // With a recount, an operator has said what counts.
+        let missed_since = decided.filter(|_| recount.is_none());
+        let recorded = Recorded { version, schedule, marked_at, is_new, missed_since, alarms, recount, was_placed };
         self.count_from(cx, name, job, counted, recorded);
         if let Some(ahead) = self.book.get(name).and_then(|timeline| timeline.mark_ahead(limit)) {
             cx.report(Report::MarkAhead { job: name.clone(), ahead });
@@ -595,13 +597,19 @@ impl Leader {
         self.alarms.watch(name, &self.book);
         let is_placed_now = self.note_placed(cx, name, job.as_deref());
         let is_new = is_new || is_edited;
+        // A mark that is further in the future is an error that all see, and what it hides is still to come.
+        let hidden_until = mark.min(later(cx.latest, AHEAD.unsigned_abs()));
+        let hides =
+            |since: &Timestamp| job.as_ref().is_some_and(|job| misfire::missed(job, *since, hidden_until).is_some());
+        let is_hiding = version.is_some() && missed_since.as_ref().is_some_and(hides);
+        let until = if is_new { hidden_until.max(cx.due) } else { hidden_until };
         if is_edited && schedule.is_some() && mark < cx.due {
             // Before the write: should that fail, the next leader tells it again rather than nobody.
             cx.report(Report::Edited { job: name.clone(), since: mark, until: cx.due });
         }
-        if is_new || (version.is_none() && job.is_some()) || is_placed_now {
+        if is_new || is_hiding || (version.is_none() && job.is_some()) || is_placed_now {
             let since = missed_since.or_else(|| (is_new && schedule.is_some()).then_some(mark));
-            let gap = job.as_ref().zip(since).and_then(|(job, since)| misfire::missed(job, since, cx.due));
+            let gap = job.as_ref().zip(since).and_then(|(job, since)| misfire::missed(job, since, until));
             let to = if is_new && job.is_some() { mark.max(cx.due) } else { mark };
             self.book.advance(cx, name, to, gap.map(|gap| (self.pauses.passing(name), gap)));
         }
@@ -652,6 +660,8 @@ impl Leader {
             timeline.backlog.clear();
             timeline.skip = None;
         }
+        // Until now it was disabled, and nobody has counted it.
+        timeline.is_new |= is_in_conflict && old.is_none();
         self.alarms.watch(name, &self.book);
         match edit {
             // What is in conflict is compared with its record once that is read.
@@ -713,7 +723,10 @@ impl Leader {
             return self.count_from(cx, name, job, counted, recorded);
         };
         let is_unchanged = Some(entry.version) == written.0 && !is_pause_new;
-        self.adopt_job(cx, name, job.clone(), Some(entry), is_new, None);
+        // After a loss, another node may have decided on what this mark hides.
+        let is_mine = !is_new && (entry.record.is_none() || runs.lost_until().is_none());
+        let decided = is_mine.then(|| runs.newest_occurrence(name).max(Some(written.1))).flatten();
+        self.adopt_job(cx, name, job.clone(), Some(entry), is_new, decided);
         if let (true, false, Some(job)) = (is_unchanged, self.pauses.has(name), job) {
             self.pass_over(cx, &job);
         }

@@ -140,6 +140,13 @@ impl Runs {
         known.map(RunId::scheduled_at).collect()
     }
 
+    /// The newest occurrence of the job that has a run as far as this node knows, or that may have one: whether it was
+    /// begun is still looked up.
+    pub fn newest_occurrence(&self, job: &JobName) -> Option<Timestamp> {
+        let runs = self.active.of_job(job).map(|(run, _)| run).chain(self.over.runs_of(job));
+        runs.filter(|run| run.trigger().is_none()).map(RunId::scheduled_at).max()
+    }
+
     /// True if this node has the run.
     pub fn is_own(&self, run: &RunId) -> bool {
         self.active.get(run).is_some_and(ActiveRun::is_local)

@@ -23,7 +23,8 @@ async fn a_follower_watches_its_predecessor_alone() {
         followers.push(fixture);
     }
     // The leader watches its own candidate and member, and the requests of operators; each follower watches one
-    // candidate; and each node watches what is wanted of it and offered to it. (The servers do not list the leader's watch on which members
+    // candidate; and each node watches what is wanted of it and offered to it. (The servers do not list the leader's watch
+    // on which members
     // there are.)
     until("fifteen watches", || ensemble.watch_count(0) == 15);
     let watches = ensemble.watches(0);

@@ -39,6 +39,7 @@ use crate::recipes::committer::Completed;
 use crate::recipes::context::{self, SessionContext, SessionError};
 use crate::recipes::damage::{Damage, Source};
 use crate::recipes::node::Node;
+use crate::recipes::supervisor::ReportPauses;
 use crate::tree::{CommitError, Error, Session, State};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::{self, Event, Place, TransferError};
@@ -74,6 +75,8 @@ pub(super) struct Election<C: Session, K> {
     /// The places that were reported in this term; absent until then.
     places: Option<BTreeMap<NodeName, Place>>,
     acts: VecDeque<Act>,
+    /// When it is reported again that the node cannot use what it finds in the service.
+    reports: ReportPauses,
 }
 
 impl<C: Session, K: Clock> Election<C, K> {
@@ -98,6 +101,7 @@ impl<C: Session, K: Clock> Election<C, K> {
             acts: examined.into_iter().collect(),
             link: Link::new(client),
             context,
+            reports: ReportPauses::default(),
         }
     }
 

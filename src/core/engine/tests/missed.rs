@@ -8,7 +8,8 @@ use super::fixture::*;
 use crate::engine::misfire;
 use crate::engine::{Event, Report};
 use crate::job::{Job, Misfire, Overlap};
-use crate::ledger::{JobEntry, Snapshot};
+use crate::ledger;
+use crate::ledger::{Change, Commit, JobEntry, Snapshot};
 use crate::process::Exit;
 use crate::run::Version;
 
@@ -40,6 +41,56 @@ fn what_was_due_while_a_record_was_unreadable_is_recorded_since_the_newest_occur
     // No leader decides so far ahead.
     assert_eq!(led(Some("23:00:00")), (nothing.clone(), next.clone()));
     assert_eq!(led(None), (nothing, next));
+}
+
+/// A leader whose begin of 10:00:05, ahead of its time or not, is superseded by what somebody else has written. It reads
+/// this at `read`. Returns what it begins and skips until 10:00:10.
+fn overwritten(misfire: Misfire, begun_at: &str, read: &str, written: Option<JobEntry>) -> (Vec<String>, Vec<String>) {
+    let five = Job { misfire, overlap: Overlap::Allow, ..job("a", "*/5 * * * * *") };
+    let mut fixture = Fixture::settled("10:00:00", vec![five]);
+    let until =
+        |fixture: &mut Fixture, time: &str| fixture.pass_by(at(time).duration_since(fixture.now.wall).unsigned_abs());
+    until(&mut fixture, begun_at);
+    let commits = fixture.commits();
+    assert!(matches!(&commits[..], [(_, Change::Begin { .. })]), "{commits:?}");
+    fixture.answer(commits[0].0, Commit::Superseded);
+    until(&mut fixture, read);
+    fixture.handle(Event::Ledger(ledger::Event::Job(name("a"), written, None)));
+    let mut changes = fixture.accept_all();
+    for time in ["10:00:05.5", "10:00:08", "10:00:10"] {
+        until(&mut fixture, time);
+        changes.extend(fixture.accept_all());
+    }
+    (begun(&changes), skipped(&changes))
+}
+
+/// What somebody else writes into a job's record hides no occurrence that nobody has decided on.
+#[test]
+fn an_occurrence_whose_begin_meets_what_somebody_else_has_written_is_begun_or_recorded() {
+    let next = "a.20261120T100010Z".to_owned();
+    let run = (vec!["a.20261120T100005Z".to_owned(), next.clone()], Vec::new());
+    let missed = (vec![next], vec!["missed 2026-11-20T10:00:05Z 2026-11-20T10:00:05Z 1".to_owned()]);
+    let unreadable = || Some(JobEntry { record: None, version: Version(7) });
+    let marked = |mark: &str| {
+        let (_, JobEntry { record, .. }) = entry(&job("a", "*/5 * * * * *"), at(mark), 7);
+        Some(JobEntry { record, version: Version(7) })
+    };
+    for misfire in [Misfire::Skip, Misfire::RunOnce, Misfire::RunAll] {
+        for begun_at in ["10:00:04.995", "10:00:05"] {
+            let overwritten = |read, written| overwritten(misfire, begun_at, read, written);
+            assert_eq!(overwritten("10:00:05.05", unreadable()), missed, "{misfire:?} {begun_at}");
+            for mark in ["10:00:05", "10:00:07"] {
+                assert_eq!(overwritten("10:00:05.05", marked(mark)), missed, "{misfire:?} {begun_at} {mark}");
+            }
+            // The record as it was.
+            assert_eq!(overwritten("10:00:05.05", None), run, "{misfire:?} {begun_at}");
+            assert_eq!(overwritten("10:00:05.05", marked("10:00:00")), run, "{misfire:?} {begun_at}");
+        }
+        let early = |written| overwritten(misfire, "10:00:04.995", "10:00:04.997", written);
+        assert_eq!(early(unreadable()), run, "{misfire:?}");
+        assert_eq!(early(marked("10:00:07")), missed, "{misfire:?}");
+        assert_eq!(early(None), run, "{misfire:?}");
+    }
 }
 
 #[test]

@@ -90,7 +90,11 @@ impl<C: Session, K: Clock> Election<C, K> {
                 node.cluster = Some(cluster);
             }
             Err(ClaimError::OtherCluster { ours }) if node.has_joined => {
-                let error = format!("{} holds the id of cluster {cluster}, expected {ours}", paths::CLUSTER);
+                let error = format!(
+                    "{} holds the id of cluster {cluster}, expected {ours}: the records of this cluster are gone or \
+                     were replaced. Restore them, or restart each node with an empty `--state-dir`",
+                    paths::CLUSTER
+                );
                 self.postpone_step(error, now);
             }
             Err(ClaimError::OtherCluster { ours }) => {
@@ -482,10 +486,12 @@ impl<C: Session, K: Clock> Election<C, K> {
         }
     }
 
-    /// Tries the next request after a pause, and reports why.
+    /// Tries the next request after a pause, and reports why, unless it has just been reported.
     fn postpone_step(&mut self, error: String, now: Uptime) {
         let retry = self.timeout / 5;
         self.step.postpone(now + retry);
-        self.emit(Event::Unreachable { retry, error });
+        if self.reports.is_over(now) {
+            self.emit(Event::Unreachable { retry, error });
+        }
     }
 }
