@@ -24,8 +24,7 @@ async fn a_follower_watches_its_predecessor_alone() {
     }
     // The leader watches its own candidate and member, and the requests of operators; each follower watches one
     // candidate; and each node watches what is wanted of it and offered to it. (The servers do not list the leader's watch
-    // on which members
-    // there are.)
+    // on which members there are.)
     until("fifteen watches", || ensemble.watch_count(0) == 15);
     let watches = ensemble.watches(0);
     assert_eq!(watches.get(&format!("/leader/{}", term.candidate)).map(Vec::len), Some(2), "{watches:?}");

@@ -170,6 +170,11 @@ impl Places {
         self.known.iter().any(|(node, place)| node != than && place.takes(node, job))
     }
 
+    /// True if no node takes the job.
+    pub fn has_nobody(&self, job: &Job) -> bool {
+        !self.known.iter().any(|(node, place)| place.takes(node, job))
+    }
+
     /// True if an attempt of the job can be placed now, as far as the number of open ones is concerned; or if nobody fits:
     /// then it waits in the ledger, where it is seen.
     pub fn has_room(&self, job: &Job, load_of: impl Fn(&NodeName) -> Load) -> bool {

@@ -57,6 +57,8 @@ pub(super) struct Placing {
     pub unplaced: BTreeMap<RunId, Timestamp>,
     /// Runs that wait for room on the nodes that fit.
     pub crowded: BTreeSet<RunId>,
+    /// The jobs that were reported because no node can run them.
+    unplaceable: BTreeSet<JobName>,
     /// Something waits for room.
     pub wants_room: bool,
     /// When room was last looked for.
@@ -71,6 +73,7 @@ impl Default for Placing {
             overdue: BTreeSet::new(),
             unplaced: BTreeMap::new(),
             crowded: BTreeSet::new(),
+            unplaceable: BTreeSet::new(),
             wants_room: false,
             room_asked: None,
             since: Uptime::ZERO,
@@ -279,7 +282,7 @@ impl Runs {
     pub fn on_places(&mut self, cx: &mut Context, all: BTreeMap<NodeName, Place>) {
         self.places.define(all);
         if cx.leads() {
-            self.try_unplaced(cx);
+            self.on_other_places(cx);
         }
     }
 
@@ -295,7 +298,26 @@ impl Runs {
         let placed = self.active.iter().filter(|(_, active)| !gone.is_empty() && is_there(active));
         let placed: Vec<RunId> = placed.map(|(run, _)| run.clone()).collect();
         placed.iter().for_each(|run| self.expect_answer(cx, run, cx.now.up));
+        self.on_other_places(cx);
+    }
+
+    /// The nodes have changed, or what is asked of them: has everything tried again that waits for one, and reports the jobs
+    /// that no node can run, before a run of theirs is due.
+    fn on_other_places(&mut self, cx: &mut Context) {
         self.try_unplaced(cx);
+        if !self.knows_places(cx) {
+            return;
+        }
+        let placed = cx.jobs.jobs.values().filter(|job| job.enabled && job.run_on.is_placed());
+        let now: Vec<Arc<Job>> = placed.filter(|job| self.places.has_nobody(job)).cloned().collect();
+        let before = std::mem::take(&mut self.placing.unplaceable);
+        self.placing.unplaceable = now.iter().map(|job| job.name.clone()).collect();
+        for job in now.iter().filter(|job| !before.contains(&job.name)) {
+            cx.report(Report::Unplaceable { job: job.name.clone(), why: self.places.why_nobody(job) });
+        }
+        let is_over = |job: &&JobName| !self.placing.unplaceable.contains(*job) && cx.jobs.jobs.contains_key(*job);
+        let over: Vec<JobName> = before.iter().filter(is_over).cloned().collect();
+        over.into_iter().for_each(|job| cx.report(Report::Placeable { job }));
     }
 
     /// Handles the record of a run, as just read, that is still placed and not accepted.
@@ -442,7 +464,7 @@ impl Runs {
                 self.recall(cx, &job);
             }
         }
-        self.try_unplaced(cx);
+        self.on_other_places(cx);
     }
 
     /// Places another attempt of a run that no node has, or the first one of a run that had to wait.

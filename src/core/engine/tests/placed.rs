@@ -201,6 +201,31 @@ fn what_no_node_can_take_waits_is_seen_and_is_skipped_at_last() {
 }
 
 #[test]
+fn a_job_that_no_node_can_run_is_reported_before_it_is_due_and_when_that_is_over() {
+    let gpu = on(&["gpu"], Job { run_on: RunOn::Any, ..job("a", "0 0 0 * * *") });
+    let mut cluster = Cluster::led(2, "10:00:00", vec![gpu.clone(), any("b")]);
+    let reported = |cluster: &mut Cluster| -> Vec<String> {
+        let reports = cluster.node(0).reports.iter().filter_map(|report| match report {
+            Report::Unplaceable { job, why } => Some(format!("{job}: {why}")),
+            Report::Placeable { job } => Some(format!("{job} again")),
+            _ => None,
+        });
+        reports.collect()
+    };
+    cluster.run_for(2 * SECOND);
+    let nobody = "a: no node has gpu (host-a: none; host-b: none)".to_owned();
+    assert_eq!(reported(&mut cluster), [nobody.clone()], "once, and of no other job");
+    cluster.become_node(1, vec![gpu, any("b")], &["gpu"], 1);
+    cluster.run_for(100 * MS);
+    assert_eq!(reported(&mut cluster), [nobody, "a again".to_owned()]);
+    cluster.lose(1);
+    cluster.run_for(SECOND);
+    let seen = reported(&mut cluster);
+    assert_eq!(seen.len(), 3, "{seen:?}");
+    assert!(seen[2].starts_with("a: no node"), "{seen:?}");
+}
+
+#[test]
 fn a_group_counts_the_runs_of_all_nodes() {
     let group = Some(Group { name: "g".into(), limit: 2 });
     let jobs = (0..6).map(|number| Job { concurrency_group: group.clone(), ..once(&format!("j{number}")) }).collect();
