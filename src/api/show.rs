@@ -242,7 +242,8 @@ mod tests {
             status.role = Role { leader_node: Some(NodeName::new("host-a")), ..Role::default() };
             let session = status.session.as_mut().unwrap();
             (session.connected, session.since) = (false, sample::at(lost_at));
-            let old = put_queue(&mut status, Known { value: Some((sample::queue().into(), status.at)), failure: None });
+            let read_at = status.at;
+            let old = put_queue(&mut status, Known { value: Some((sample::queue().into(), read_at)), failure: None });
             let until = status.role.last_leader.map(|last| (last.node.to_string(), last.unknown_since.to_string()));
             (status.role.leader_node.is_some(), until, old.map(|old| old.error.0))
         };
