@@ -159,7 +159,11 @@ fn a_followed_run_is_read_after_a_while_and_watched_if_it_is_still_there() {
         fixture.watcher.follow(run.clone(), fixture.clock.now().up);
     }
     assert_eq!(fixture.events(), []);
-    assert_eq!((fixture.server.tree().watches(), fixture.server.tree().reads), (0, 0));
+    let costs = |fixture: &Fixture| {
+        let tree = fixture.server.tree();
+        (tree.watches(), tree.reads)
+    };
+    assert_eq!(costs(&fixture), (0, 0));
     assert_eq!(fixture.watcher.wake(), Some(fixture.clock.now().up + FIRST_READ));
 
     fixture.remove(&short);
