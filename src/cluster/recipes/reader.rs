@@ -274,7 +274,9 @@ mod tests {
         // What was trimmed and what is lost count alike, also of a job of which little is left.
         let lose = |until: i64| {
             let lost = LostCommits { v: 1, until: Timestamp::from_second(until).unwrap() };
-            server.tree().put(paths::REWOUND, serde_json::to_vec(&lost).unwrap());
+            let mut tree = server.tree();
+            tree.time_ms = lost.until.as_millisecond();
+            tree.put(paths::REWOUND, serde_json::to_vec(&lost).unwrap());
         };
         lose(10);
         assert_eq!(since(&five, &all), Some(written_at(27)));

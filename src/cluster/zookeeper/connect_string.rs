@@ -272,7 +272,7 @@ mod tests {
             ("[::1", "in brackets"),
             ("[localhost]:1", "`localhost` is not an IPv6 address"),
             ("[]:1", "is not an IPv6 address"),
-            ("user@h:1", "`user@h` is neither"),
+            ("user@h:1", "without a user or a password"),
             ("h?x:1", "is neither"),
             ("a..b:1", "nothing is between two of its dots"),
             (".:1", "nothing is between"),

@@ -119,12 +119,6 @@ impl Change {
                 mark.chain([Write::RemovePause { job, at: *control }]).chain(skip).collect()
             }
             Self::UpdateRun { at, run, taken_from } => {
-                // Placed again on the same node, it stays where it is: a commit does not remove a record and make it again.
-                let stays = run.state == RunState::Placed && taken_from.as_ref() == Some(&run.owner.node);
-                if stays {
-                    let bell = Write::Ring(Bell::Node(&run.owner.node));
-                    return vec![Write::Run { at: Some(*at), record: run }, bell];
-                }
                 let taken = taken_from.iter().map(|node| removed(node, run));
                 std::iter::once(Write::Run { at: Some(*at), record: run }).chain(taken).chain(placed(run)).collect()
             }
