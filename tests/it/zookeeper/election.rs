@@ -22,10 +22,10 @@ async fn a_follower_watches_its_predecessor_alone() {
         fixture.following(Some(before)).await;
         followers.push(fixture);
     }
-    // The leader watches its own candidate and member, and the requests of operators; each follower watches one
-    // candidate; and each node watches what is wanted of it and offered to it. (The servers do not list the leader's watch
-    // on which members there are.)
-    until("fifteen watches", || ensemble.watch_count(0) == 15);
+    // The leader watches its own candidate and member, the requests of operators, and its bell; each follower watches
+    // one candidate; and each node watches what is wanted of it and offered to it. (The servers do not list the
+    // leader's watch on which members there are.)
+    until("sixteen watches", || ensemble.watch_count(0) == 16);
     let watches = ensemble.watches(0);
     assert_eq!(watches.get(&format!("/leader/{}", term.candidate)).map(Vec::len), Some(2), "{watches:?}");
     assert!(watches.keys().all(|path| path != "/leader"), "{watches:?}");
