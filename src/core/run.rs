@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 pub use alarms::{RaisedAlarm, StandingAlarms};
 pub use attempt::{Attempt, Past};
@@ -92,6 +93,27 @@ pub struct JobRecord {
     pub placed: bool,
     /// Identifies the decision that wrote the record.
     pub nonce: Nonce,
+}
+
+impl JobRecord {
+    /// The record of a job without a schedule or alarms whose occurrences are decided up to the mark.
+    pub fn new(last_scheduled: Timestamp, nonce: Nonce) -> Self {
+        Self {
+            v: 1,
+            last_scheduled,
+            counted: None,
+            recount: None,
+            schedule: None,
+            alarms: StandingAlarms::default(),
+            placed: false,
+            nonce,
+        }
+    }
+
+    /// The record of a job that no leader had decided on when it was paused. Its occurrences count from the first decision.
+    pub fn undecided(pause: Uuid) -> Self {
+        Self::new(Timestamp::UNIX_EPOCH, Nonce(format!("pause-{pause}")))
+    }
 }
 
 /// What the next leader does with a run whose node is gone.

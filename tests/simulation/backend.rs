@@ -414,16 +414,7 @@ impl MarkWriter {
         self.written += 1;
         writing.mark += Duration::from_secs(1);
         let nonce = format!("{}-{}-{}", self.node, self.process, self.written);
-        let record = JobRecord {
-            v: 1,
-            last_scheduled: writing.mark,
-            counted: None,
-            recount: None,
-            schedule: None,
-            alarms: Default::default(),
-            placed: false,
-            nonce: Nonce(nonce.clone()),
-        };
+        let record = JobRecord::new(writing.mark, Nonce(nonce.clone()));
         let Ok(job) = JobName::parse("tick") else { return };
         let change = Change::Advance { job, at: writing.version, record, skip: None };
         writing.version = Some(writing.version.map_or(Version::FIRST, Version::next));

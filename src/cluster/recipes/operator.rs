@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::{BoxFuture, select_all};
 use futures_util::{FutureExt as _, join};
-use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::bounded;
@@ -23,9 +22,8 @@ use crate::tree::{CommitError, Committed, Error, Lend, Life, Op, Session, Watch}
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{ControlEntry, Each, Followed, Operator, OperatorError, OperatorFuture};
 use cronkeeper_core::run::{
-    ControlRecord, Drain, HandoverRequest, HistoryRecord, JobRecord, KillRequest, NodeControl, Nonce, NotRecounted,
-    Pause, RecountRequest, Recounted, Resume, RunId, RunRecord, RunState, StandingAlarms, TriggerRecord, TriggerSeq,
-    Version,
+    ControlRecord, Drain, HandoverRequest, HistoryRecord, JobRecord, KillRequest, NodeControl, NotRecounted, Pause,
+    RecountRequest, Recounted, Resume, RunId, RunRecord, RunState, TriggerRecord, TriggerSeq, Version,
 };
 use cronkeeper_core::term::NodeName;
 
@@ -402,7 +400,7 @@ fn touch(job: &JobName, id: Uuid, record: Option<(Vec<u8>, Version)>) -> Op {
             let data = if bounded::SMALL.check(data.len()).is_ok() { data } else { Vec::new() };
             write(paths::job(job), data, Some(version))
         }
-        None => write(paths::job(job), json(&undecided(id)), None),
+        None => write(paths::job(job), json(&JobRecord::undecided(id)), None),
     }
 }
 
@@ -415,20 +413,6 @@ fn put_resume(job: &JobName, resume: &Resume, was: ControlEntry) -> (Op, Uuid) {
 
 fn is_another(data: &[u8], pause: Uuid) -> bool {
     bounded::SMALL.parse::<ControlRecord>(data).is_ok_and(|record| record.id != pause)
-}
-
-/// The record of a job that no leader has decided on. Its occurrences count from the first decision.
-fn undecided(pause: Uuid) -> JobRecord {
-    JobRecord {
-        v: 1,
-        last_scheduled: Timestamp::UNIX_EPOCH,
-        counted: None,
-        recount: None,
-        schedule: None,
-        alarms: StandingAlarms::default(),
-        placed: false,
-        nonce: Nonce(format!("pause-{pause}")),
-    }
 }
 
 fn write(path: String, data: Vec<u8>, at: Option<Version>) -> Op {

@@ -10,8 +10,8 @@ use super::read::{self, parsed};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{ControlEntry, Filter, OperatorRequests, TriggerEntry, Window};
 use cronkeeper_core::run::{
-    ControlRecord, HistoryRecord, JobRecord, KillRequest, Link, Nonce, Note, Pause, Resume, RunId, RunRecord, RunState,
-    StandingAlarms, TriggerRecord, TriggerSeq, Version,
+    ControlRecord, HistoryRecord, JobRecord, KillRequest, Link, Note, Pause, Resume, RunId, RunRecord, RunState,
+    TriggerRecord, TriggerSeq, Version,
 };
 
 /// A limit above the number of records in any job's history.
@@ -78,19 +78,7 @@ pub(super) fn pause(tx: &Transaction<'_>, job: &JobName, id: Uuid, pause: Pause)
     put_control(tx, job, at, &ControlRecord::new(id, pause))?;
     let touched = tx.execute("UPDATE jobs SET version = version + 1 WHERE job = ?1", [job.as_str()])?;
     if touched == 0 {
-        // No leader has decided on this job yet. Its occurrences count from the time when one does.
-        let nonce = Nonce(format!("pause-{id}"));
-        let undecided = JobRecord {
-            v: 1,
-            last_scheduled: jiff::Timestamp::UNIX_EPOCH,
-            counted: None,
-            recount: None,
-            schedule: None,
-            alarms: StandingAlarms::default(),
-            placed: false,
-            nonce,
-        };
-        put_job(tx, job, None, &undecided)?;
+        put_job(tx, job, None, &JobRecord::undecided(id))?;
     }
     Ok(known.map(|entry| entry.record.paused))
 }

@@ -158,16 +158,8 @@ impl Node {
 }
 
 fn job_record(second: i64) -> JobRecord {
-    JobRecord {
-        v: 1,
-        last_scheduled: Timestamp::from_second(second).unwrap(),
-        counted: None,
-        recount: None,
-        schedule: Some(Digest::of(b"* * * * *")),
-        alarms: Default::default(),
-        placed: false,
-        nonce: Nonce(format!("1-{second}")),
-    }
+    let record = JobRecord::new(Timestamp::from_second(second).unwrap(), Nonce(format!("1-{second}")));
+    JobRecord { schedule: Some(Digest::of(b"* * * * *")), ..record }
 }
 
 fn advance(job: &str, at: Option<i32>, second: i64, skip: Option<SkipWrite>) -> Change {

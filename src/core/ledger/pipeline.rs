@@ -60,16 +60,7 @@ mod tests {
     fn begin(job: &str, at: i32, second: i64) -> Change {
         let run = record(job, second, "0x1");
         let (last_scheduled, nonce) = (run.scheduled_at, run.nonce.clone());
-        let record = JobRecord {
-            v: 1,
-            last_scheduled,
-            counted: None,
-            recount: None,
-            schedule: None,
-            alarms: Default::default(),
-            placed: false,
-            nonce,
-        };
+        let record = JobRecord::new(last_scheduled, nonce);
         Change::Begin { at: Version(at), record, run }
     }
 

@@ -65,16 +65,7 @@ fn create(path: &str, data: Vec<u8>) -> Op {
 
 fn mark(second: i64, nonce: &str) -> Fact {
     let last_scheduled = Timestamp::from_second(second).unwrap();
-    let record = JobRecord {
-        v: 1,
-        last_scheduled,
-        counted: None,
-        recount: None,
-        schedule: None,
-        alarms: Default::default(),
-        placed: false,
-        nonce: Nonce(nonce.into()),
-    };
+    let record = JobRecord::new(last_scheduled, Nonce(nonce.into()));
     committed(second, vec![set("/cronkeeper/jobs/a", serde_json::to_vec(&record).unwrap())], &[])
 }
 
@@ -323,16 +314,7 @@ fn an_alarm_that_is_told_again_while_it_stands_is_seen() {
         alarms.set(Alarm::Stale, stands.then_some(raised));
         let last_scheduled = Timestamp::UNIX_EPOCH;
         let nonce = Nonce(format!("n{zxid}"));
-        let record = JobRecord {
-            v: 1,
-            last_scheduled,
-            counted: None,
-            recount: None,
-            schedule: None,
-            alarms,
-            placed: false,
-            nonce,
-        };
+        let record = JobRecord { alarms, ..JobRecord::new(last_scheduled, nonce) };
         committed(zxid, vec![set("/cronkeeper/jobs/a", serde_json::to_vec(&record).unwrap())], &[])
     };
     let told = || hooked("on_stale", "");
@@ -570,16 +552,7 @@ fn what_is_due_and_not_decided_on_is_seen_in_the_end() {
     let job = &sets()[0].jobs[&JobName::parse("keep").unwrap()];
     let last_scheduled = "2026-11-20T00:00:00Z".parse().unwrap();
     let schedule = Some(job.schedule_digest(last_scheduled));
-    let record = JobRecord {
-        v: 1,
-        last_scheduled,
-        counted: None,
-        recount: None,
-        schedule,
-        alarms: Default::default(),
-        placed: false,
-        nonce: Nonce("n1".into()),
-    };
+    let record = JobRecord { schedule, ..JobRecord::new(last_scheduled, Nonce("n1".into())) };
     let marked = committed(1, vec![set("/cronkeeper/jobs/keep", json(&record))], &[]);
     let later = |seconds: i64| committed_at(DUE_MS + seconds * 1000, 2, vec![], &[]);
     assert_eq!(conclusion(vec![(0, marked.clone()), (9, later(9))]), Ok(()));

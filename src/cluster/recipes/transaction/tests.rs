@@ -24,16 +24,7 @@ pub fn at(second: i64) -> Timestamp {
 }
 
 pub fn mark(second: i64, nonce: &str) -> JobRecord {
-    JobRecord {
-        v: 1,
-        last_scheduled: at(second),
-        counted: None,
-        recount: None,
-        schedule: None,
-        alarms: Default::default(),
-        placed: false,
-        nonce: Nonce(nonce.into()),
-    }
+    JobRecord::new(at(second), Nonce(nonce.into()))
 }
 
 pub fn run(job: &str, second: i64, nonce: &str) -> RunRecord {

@@ -168,16 +168,7 @@ fn a_schedule_edited_while_the_clock_is_ahead_does_not_lose_the_time_between() {
 fn found(mark: Timestamp, counted: Option<Timestamp>) -> Fixture {
     let hourly = job("a", "0 * * * *");
     let schedule = Some(hourly.schedule_digest(mark));
-    let record = JobRecord {
-        v: 1,
-        last_scheduled: mark,
-        counted,
-        recount: None,
-        schedule,
-        alarms: Default::default(),
-        placed: false,
-        nonce: Nonce("1-1".into()),
-    };
+    let record = JobRecord { counted, schedule, ..JobRecord::new(mark, Nonce("1-1".into())) };
     let entry = JobEntry { record: Some(record), version: Version(4) };
     let jobs = [(hourly.name.clone(), entry)].into();
     Fixture::leading("10:30:00", set([hourly]), Snapshot { jobs, ..Snapshot::default() })

@@ -408,16 +408,7 @@ fn a_paused_job_without_occurrences_here_is_resumed_all_the_same() {
 #[test]
 fn a_record_that_a_pause_made_counts_from_now() {
     let tick = job("tick", "* * * * *");
-    let undecided = JobRecord {
-        v: 1,
-        last_scheduled: jiff::Timestamp::UNIX_EPOCH,
-        counted: None,
-        recount: None,
-        schedule: None,
-        alarms: Default::default(),
-        placed: false,
-        nonce: Nonce("pause".into()),
-    };
+    let undecided = JobRecord::new(jiff::Timestamp::UNIX_EPOCH, Nonce("pause".into()));
     let jobs = [(name("tick"), JobEntry { record: Some(undecided), version: Version(0) })].into();
     let requests = pause_of("tick", paused(1, 0, false));
     let mut fixture = Fixture::leading("10:00:30", set([tick]), Snapshot { jobs, requests, ..Snapshot::default() });

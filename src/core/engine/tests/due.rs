@@ -155,16 +155,7 @@ fn a_refused_begin_is_decided_anew_from_what_the_record_says() {
     fixture.answer(commits[0].0, Commit::Superseded);
     let requested = fixture.take();
     assert!(requested.contains(&Command::Ask(Request::Ledger(ledger::Request::ReadJob(name("a"))))), "{requested:?}");
-    let record = JobRecord {
-        v: 1,
-        last_scheduled: at("10:00:00"),
-        counted: None,
-        recount: None,
-        schedule: digest,
-        alarms: Default::default(),
-        placed: false,
-        nonce: Nonce("op".into()),
-    };
+    let record = JobRecord { schedule: digest, ..JobRecord::new(at("10:00:00"), Nonce("op".into())) };
     let entry = JobEntry { record: Some(record), version: Version(5) };
     fixture.handle(Event::Ledger(ledger::Event::Job(name("a"), Some(entry), None)));
     let commits = fixture.commits();

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::run::{RunEnd, RunRecord, Skip, StandingAlarms, Trigger, TriggerRecord, TriggerSeq};
+use crate::run::{RunEnd, RunRecord, Skip, Trigger, TriggerRecord, TriggerSeq};
 use crate::test_records;
 
 const NOW: i64 = 1_000;
@@ -13,16 +13,7 @@ fn at(second: i64) -> Timestamp {
 
 /// A record that is counted to `mark`.
 fn counted_to(mark: i64) -> JobRecord {
-    JobRecord {
-        v: 1,
-        last_scheduled: at(mark),
-        counted: Some(at(mark)),
-        recount: None,
-        schedule: None,
-        alarms: StandingAlarms::default(),
-        placed: false,
-        nonce: Nonce("7-1".into()),
-    }
+    JobRecord { counted: Some(at(mark)), ..JobRecord::new(at(mark), Nonce("7-1".into())) }
 }
 
 fn request(now: i64) -> RecountRequest {

@@ -89,16 +89,7 @@ impl SoundHistory {
 
     fn mark(&self, second: i64) -> JobRecord {
         let schedule = Some(self.work.jobs.jobs[&tick()].schedule_digest(at(second)));
-        JobRecord {
-            v: 1,
-            last_scheduled: at(second),
-            counted: None,
-            recount: None,
-            schedule,
-            alarms: Default::default(),
-            placed: false,
-            nonce: Nonce(second.to_string()),
-        }
+        JobRecord { schedule, ..JobRecord::new(at(second), Nonce(second.to_string())) }
     }
 
     /// The line of the first run's begin.
