@@ -312,10 +312,15 @@ fn stamped(data: &[u8], now: Timestamp) -> Base64 {
     Base64(value)
 }
 
+/// The time of a value, and its data; `None` if it has no time.
+fn stamp_and_data(value: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = value.iter().position(|byte| *byte == b'\n')?;
+    Some((&value[..end], &value[end + 1..]))
+}
+
 /// The data of a record, and what is known of it.
 fn split(kv: &KeyValue) -> (Vec<u8>, Meta) {
-    let end = kv.value.0.iter().position(|byte| *byte == b'\n');
-    let (stamp, data) = end.map_or((&[][..], &kv.value.0[..]), |end| (&kv.value.0[..end], &kv.value.0[end + 1..]));
+    let (stamp, data) = stamp_and_data(&kv.value.0).unwrap_or((&[], &kv.value.0));
     let micros = std::str::from_utf8(stamp).ok().and_then(|text| text.parse().ok());
     let at = micros.and_then(|micros| Timestamp::from_microsecond(micros).ok()).unwrap_or_default();
     let meta = Meta {

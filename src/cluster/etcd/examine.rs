@@ -85,10 +85,9 @@ impl Ask<'_> {
     }
 }
 
-/// What follows the time with which a commit begins each value; `None` if there is no time.
+/// The data of a value that a commit has written; `None` if it does not begin with a time, as each of those does.
 fn data(kv: &KeyValue) -> Option<&[u8]> {
-    let end = kv.value.0.iter().position(|byte| *byte == b'\n')?;
-    let (time, data) = (&kv.value.0[..end], &kv.value.0[end + 1..]);
+    let (time, data) = super::stamp_and_data(&kv.value.0)?;
     (!time.is_empty() && time.iter().all(u8::is_ascii_digit)).then_some(data)
 }
 
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_commit_has_written_is_told_from_the_values_of_others() {
+    fn what_a_commit_has_written_is_not_taken_for_the_value_of_somebody_else() {
         let kv = |value: &str| KeyValue { value: Base64(value.as_bytes().to_vec()), ..KeyValue::default() };
         for (value, is_record, is_newest) in [
             ("1700000000000000\n", true, false),

@@ -13,10 +13,10 @@ use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
-use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::settings::Settings;
+use crate::line::Beside;
 use crate::tls;
 use crate::tree::ConnectError;
 use crate::url::{Login, Server};
@@ -63,13 +63,8 @@ struct Open {
     token: Option<String>,
     /// The member has answered as etcd does.
     is_known: bool,
-    serving: AbortHandle,
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
+    /// Moves its bytes.
+    _serving: Beside,
 }
 
 /// An answer that goes on: one JSON document after the other, each on a line.
@@ -239,8 +234,8 @@ async fn connect_to(member: &Server, login: &Login) -> Result<Open, ConnectError
     let stream = member.open(login).await.map_err(open)?;
     let made = http1::handshake(TokioIo::new(stream)).await;
     let (sender, connection) = made.map_err(|error| away(&error))?;
-    let serving = tokio::spawn(async move { drop(connection.await) }).abort_handle();
-    let mut open = Open { sender, member: member.to_string(), token: None, is_known: false, serving };
+    let serving = Beside::spawn(async move { drop(connection.await) });
+    let mut open = Open { sender, member: member.to_string(), token: None, is_known: false, _serving: serving };
     if let Some((Some(name), password)) = &login.user {
         let body = Authenticate { name: name.clone(), password: password.clone() };
         let body = serde_json::to_vec(&body).map_err(|error| away(&error))?;

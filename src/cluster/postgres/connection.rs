@@ -149,7 +149,7 @@ async fn why_read_only(client: &Client) -> Result<Option<&'static str>, Error> {
     })
 }
 
-/// Words why there is no connection to a server, by what was tried.
+/// Says why no connection to a server could be opened.
 fn not_opened(error: &Error, login: &Login, server: &Server) -> ConnectError {
     match (examine::not_connected(error), error.source()) {
         // What the client library says.
