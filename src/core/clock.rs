@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub const AHEAD: SignedDuration = SignedDuration::from_secs(60);
 
 /// Time since boot, including suspended time. Comparable only between processes of the same boot.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Uptime(u64);
 

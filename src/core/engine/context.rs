@@ -18,7 +18,7 @@ use crate::election::Place;
 use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{Change, Commit, CommitId};
 use crate::process::Order;
-use crate::run::{Nonce, Outcome, RunEnd, RunId};
+use crate::run::{Nonce, Outcome, Owner, RunEnd, RunId};
 use crate::term::{FencingToken, NodeName, SessionId, Term};
 use crate::{election, ledger, run_lock};
 
@@ -211,6 +211,11 @@ impl Context {
     /// The term this node leads in.
     pub fn term(&self) -> Option<&Term> {
         self.term.as_ref().map(|own| &own.term)
+    }
+
+    /// This node under its session, if it has one.
+    pub fn owner(&self) -> Option<Owner> {
+        self.session.clone().map(|session| Owner { node: self.node.clone(), session })
     }
 
     pub fn token(&self) -> Option<FencingToken> {

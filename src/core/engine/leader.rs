@@ -72,7 +72,7 @@ struct Room {
 
 /// True if a run that waits for another attempt can begin it, as far as room is concerned.
 fn may_retry(cx: &Context, room: Room, run: &RunId) -> bool {
-    if cx.job(run.job()).is_some_and(|job| cx.places(job)) { room.placed || room.own } else { room.own }
+    room.own || room.placed && cx.job(run.job()).is_some_and(|job| cx.places(job))
 }
 
 /// A job's record, as far as it concerns the schedule.
@@ -144,19 +144,16 @@ impl Leader {
     /// When the next occurrence is decided on, or the next trigger is given up. `lead`: how long before their time so
     /// many occurrences are decided on that are due at once.
     pub fn next_at(&self, lead: impl Fn(usize) -> Duration) -> Option<Timestamp> {
-        let ahead = self.book.first_ahead().map(|(at, count)| earlier(at, lead(count)));
-        self.book
-            .next_at(Room { own: true, placed: false })
-            .into_iter()
-            .chain(ahead)
-            .chain(self.triggers.give_up_at())
-            .min()
+        let due = self.book.next_at(Room { own: true, placed: false });
+        let ahead = self.book.first_ahead(false).map(|(at, count)| earlier(at, lead(count)));
+        due.into_iter().chain(ahead).chain(self.triggers.give_up_at()).min()
     }
 
     /// When the next occurrence is decided on that is placed. `lead`: how long before its time.
     pub fn next_placed_at(&self, lead: Duration) -> Option<Timestamp> {
-        let ahead = self.book.first_placed_ahead().map(|at| earlier(at, lead));
-        self.book.next_placed_at().into_iter().chain(ahead).min()
+        let due = self.book.next_at(Room { own: false, placed: true });
+        let ahead = self.book.first_ahead(true).map(|(at, _)| earlier(at, lead));
+        due.into_iter().chain(ahead).min()
     }
 
     /// Decides on what waited for room on a node, or for one that fits.
@@ -199,11 +196,6 @@ impl Leader {
         let start =
             is_first.then(|| FirstStart::of(run.clone(), due_at, late_after.is_some_and(|limit| lateness > limit)));
         self.alarms.on_started(run.job(), start);
-    }
-
-    /// Notes for the alarms that a run has started on another node.
-    pub fn on_started_elsewhere(&mut self, run: &RunId, due_at: Timestamp, lateness: Duration, is_first: bool) {
-        self.on_started(run, due_at, lateness, is_first);
     }
 
     /// Notes for the alarms that a run has ended.
@@ -305,8 +297,8 @@ impl Leader {
             match self.book.pop_due(cx.due, room) {
                 Some(Due::Backlog(name)) => self.make_up(cx, runs, &name),
                 Some(Due::Job(name)) => self.decide(cx, runs, &name),
-                None if room.own && self.decide_next_ahead(cx, runs) => {}
-                None if room.placed && self.place_next_ahead(cx, runs) => {}
+                None if room.own && self.decide_next_ahead(cx, runs, false) => {}
+                None if room.placed && self.decide_next_ahead(cx, runs, true) => {}
                 None => return,
             }
         }
@@ -324,38 +316,24 @@ impl Leader {
         cx.job(run.job()).is_some_and(|job| !job.enabled).then_some(SkipReason::Missed)
     }
 
-    /// Decides on the next occurrence before its time, if that is near. Returns false if nothing is left to decide now.
-    fn decide_next_ahead(&mut self, cx: &mut Context, runs: &mut Runs) -> bool {
-        let Some((at, count)) = self.book.first_ahead() else { return false };
-        let lead = runs.lead(cx, (cx.now, cx.due), count);
+    /// Decides on the next occurrence before its time, if that is near; `is_placed`: on that of a job that is placed.
+    /// Returns false if nothing is left to decide now.
+    fn decide_next_ahead(&mut self, cx: &mut Context, runs: &mut Runs, is_placed: bool) -> bool {
+        let Some((at, count)) = self.book.first_ahead(is_placed) else { return false };
+        let lead = |count| runs.lead(cx, (cx.now, cx.due), count);
+        let lead = if is_placed { runs.placing_lead(cx, lead(1)) } else { lead(count) };
         if lead.is_zero() || earlier(at, lead) > cx.due {
             return false;
         }
-        let Some((at, name)) = self.book.pop_ahead() else { return false };
-        self.begin_ahead(cx, runs, &name, at);
-        true
-    }
-
-    /// Places the next occurrence before its time, if that is near. Returns false if nothing is left to place now.
-    fn place_next_ahead(&mut self, cx: &mut Context, runs: &mut Runs) -> bool {
-        let Some(at) = self.book.first_placed_ahead() else { return false };
-        let lead = runs.placing_lead(cx, runs.lead(cx, (cx.now, cx.due), 1));
-        if lead.is_zero() || earlier(at, lead) > cx.due {
-            return false;
-        }
-        let Some((at, name)) = self.book.pop_placed_ahead() else { return false };
-        self.begin_ahead(cx, runs, &name, at);
-        true
-    }
-
-    fn begin_ahead(&mut self, cx: &mut Context, runs: &mut Runs, name: &JobName, at: Timestamp) {
-        match self.certain_at(cx, runs, name, at) {
+        let Some((at, name)) = self.book.pop_ahead(is_placed) else { return false };
+        match self.certain_at(cx, runs, &name, at) {
             Some((job, occurrence)) if !cx.places(&job) || runs.has_place(cx, &job) => {
                 self.book.begin(cx, runs, &job, occurrence);
-                self.book.schedule(name);
+                self.book.schedule(&name);
             }
-            _ => self.book.schedule_on_time(at, name),
+            _ => self.book.schedule_on_time(at, &name),
         }
+        true
     }
 
     /// The job's occurrence that is due at `at`, with its splay, if nothing that is known can turn out otherwise until
@@ -660,7 +638,7 @@ impl Leader {
             timeline.backlog.clear();
             timeline.skip = None;
         }
-        // Until now it was disabled, and nobody has counted it.
+        // It was disabled until now, so nobody has counted its occurrences.
         timeline.is_new |= is_in_conflict && old.is_none();
         self.alarms.watch(name, &self.book);
         match edit {

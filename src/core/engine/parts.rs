@@ -308,7 +308,7 @@ impl Parts {
                     }
                 }
                 Fact::StartedElsewhere { run, due_at, lateness, is_first } => {
-                    leader.iter_mut().for_each(|leader| leader.on_started_elsewhere(&run, due_at, lateness, is_first));
+                    leader.iter_mut().for_each(|leader| leader.on_started(&run, due_at, lateness, is_first));
                 }
                 Fact::RoomFound => leader.iter_mut().for_each(Leader::on_room_found),
                 Fact::StartFailed => {

@@ -70,7 +70,7 @@ use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{CommitId, Request};
 use crate::process::TreeId;
 use crate::run::{
-    KillRequest, Nonce, OnLoss, Outcome, OverAttempts, Owner, Parameters, Past, RunId, RunRecord, RunState, Trigger,
+    KillRequest, Nonce, OnLoss, Outcome, OverAttempts, Parameters, Past, RunId, RunRecord, RunState, Trigger,
     TriggerSeq, Version,
 };
 
@@ -287,7 +287,7 @@ impl Runs {
     ) -> Option<RunRecord> {
         let is_occurrence = trigger.is_none() && job.schedule().is_some();
         let its_time = is_occurrence.then(|| later(at, job.splay.delay()));
-        let own = Owner { node: cx.node.clone(), session: cx.session.clone()? };
+        let own = cx.owner()?;
         let token = cx.token()?;
         let is_placed = cx.places(job);
         let must_wait = self.active.must_wait(job, is_placed);

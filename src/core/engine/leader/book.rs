@@ -32,9 +32,7 @@ const MOST_OPEN: usize = 50;
 pub(super) struct Book {
     /// In boxes, because they are large, and the nodes of a map are half empty.
     timelines: BTreeMap<JobName, Box<Timeline>>,
-    agenda: Agenda,
-    /// That of jobs whose attempts are placed: neither must wait for room of the other.
-    placed: Agenda,
+    agendas: Agendas,
     /// Placed jobs that wait for room on a node.
     crowded: BTreeSet<JobName>,
     /// Jobs whose backlog must be checked, by its oldest occurrence.
@@ -49,6 +47,25 @@ pub(super) struct Book {
     /// That job and those written since, once the connection was lost. The servers may have lost any of them: the answer
     /// of the old servers may arrive after the loss of the connection, and one of the new servers before the search.
     newest_at_loss: Option<BTreeSet<JobName>>,
+}
+
+/// The agendas of the jobs: neither must wait for room of the other.
+#[derive(Debug, Default)]
+struct Agendas {
+    /// Of those that the leader begins itself.
+    own: Agenda,
+    /// Of those whose attempts are placed.
+    placed: Agenda,
+}
+
+impl Agendas {
+    fn of(&self, is_placed: bool) -> &Agenda {
+        if is_placed { &self.placed } else { &self.own }
+    }
+
+    fn of_mut(&mut self, is_placed: bool) -> &mut Agenda {
+        if is_placed { &mut self.placed } else { &mut self.own }
+    }
 }
 
 /// A job that is due.
@@ -85,14 +102,9 @@ impl Book {
 
     /// When the next occurrence is due of the jobs for which there is room.
     pub fn next_at(&self, room: Room) -> Option<Timestamp> {
-        let own = self.agenda.first_at().into_iter().chain(self.backlogs.first().map(|&(at, _)| at));
-        let placed = self.placed.first_at().filter(|_| room.placed);
+        let own = self.agendas.own.first_at().into_iter().chain(self.backlogs.first().map(|&(at, _)| at));
+        let placed = self.agendas.placed.first_at().filter(|_| room.placed);
         own.filter(|_| room.own).chain(placed).min()
-    }
-
-    /// When the next occurrence of a placed job is due.
-    pub fn next_placed_at(&self) -> Option<Timestamp> {
-        self.placed.first_at()
     }
 
     /// Takes the oldest due entry of the jobs for which there is room.
@@ -105,40 +117,30 @@ impl Book {
             }
             return Some(Due::Backlog(name));
         }
-        let is_placed = room.placed && self.placed.first_at() == Some(at);
-        let name = if is_placed { self.placed.pop_first()? } else { self.agenda.pop_first()? };
-        if let Some(timeline) = self.timelines.get_mut(&name) {
-            timeline.next = None;
-        }
+        let is_placed = room.placed && self.agendas.placed.first_at() == Some(at);
+        let name = self.agendas.of_mut(is_placed).pop_first()?;
+        self.taken(&name);
         Some(Due::Job(name))
     }
 
-    /// The first instant with occurrences that may be decided on before it, and their number.
-    pub fn first_ahead(&self) -> Option<(Timestamp, usize)> {
-        self.agenda.first_ahead()
+    /// The first instant with occurrences that may be decided on before it, of the jobs that are placed or of the others;
+    /// and their number.
+    pub fn first_ahead(&self, is_placed: bool) -> Option<(Timestamp, usize)> {
+        self.agendas.of(is_placed).first_ahead()
     }
 
     /// Takes a job of that instant.
-    pub fn pop_ahead(&mut self) -> Option<(Timestamp, JobName)> {
-        let (at, name) = self.agenda.pop_ahead()?;
-        if let Some(timeline) = self.timelines.get_mut(&name) {
-            timeline.next = None;
-        }
+    pub fn pop_ahead(&mut self, is_placed: bool) -> Option<(Timestamp, JobName)> {
+        let (at, name) = self.agendas.of_mut(is_placed).pop_ahead()?;
+        self.taken(&name);
         Some((at, name))
     }
 
-    /// The first instant with occurrences that may be placed before it.
-    pub fn first_placed_ahead(&self) -> Option<Timestamp> {
-        self.placed.first_ahead().map(|(at, _)| at)
-    }
-
-    /// Takes a placed job of that instant.
-    pub fn pop_placed_ahead(&mut self) -> Option<(Timestamp, JobName)> {
-        let (at, name) = self.placed.pop_ahead()?;
-        if let Some(timeline) = self.timelines.get_mut(&name) {
+    /// The job is in no agenda any more.
+    fn taken(&mut self, name: &JobName) {
+        if let Some(timeline) = self.timelines.get_mut(name) {
             timeline.next = None;
         }
-        Some((at, name))
     }
 
     /// Notes if the job's attempts are placed.
@@ -146,9 +148,8 @@ impl Book {
         let Some(timeline) = self.timelines.get_mut(name).filter(|timeline| timeline.is_placed != is_placed) else {
             return;
         };
-        let agenda = if timeline.is_placed { &mut self.placed } else { &mut self.agenda };
         if let Some(old) = timeline.next.take() {
-            agenda.remove(old, name);
+            self.agendas.of_mut(timeline.is_placed).remove(old, name);
         }
         timeline.is_placed = is_placed;
         self.schedule(name);
@@ -170,7 +171,7 @@ impl Book {
     /// Schedules a job that must not be decided on before its time.
     pub fn schedule_on_time(&mut self, at: Timestamp, name: &JobName) {
         let Some(timeline) = self.timelines.get_mut(name) else { return };
-        let agenda = if timeline.is_placed { &mut self.placed } else { &mut self.agenda };
+        let agenda = self.agendas.of_mut(timeline.is_placed);
         if let Some(old) = timeline.next.replace(at) {
             agenda.remove(old, name);
         }
@@ -203,7 +204,7 @@ impl Book {
             _ => None,
         };
         if next != timeline.next {
-            let agenda = if timeline.is_placed { &mut self.placed } else { &mut self.agenda };
+            let agenda = self.agendas.of_mut(timeline.is_placed);
             if let Some(old) = timeline.next {
                 agenda.remove(old, name);
             }

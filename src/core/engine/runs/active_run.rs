@@ -444,6 +444,11 @@ impl ActiveRun {
         self.local().is_some()
     }
 
+    /// True while the leader has placed it, or is writing that, and does not know that its node has accepted it.
+    pub fn is_placed(&self) -> bool {
+        matches!(self.state, ActiveRunState::Placed)
+    }
+
     pub fn is_remote(&self) -> bool {
         matches!(self.state, ActiveRunState::Remote)
     }

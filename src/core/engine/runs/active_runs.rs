@@ -10,7 +10,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::active_run::{ActiveRun, ActiveRunState, Phase, Process};
+use super::active_run::{ActiveRun, Phase, Process};
 use super::places::Load;
 use crate::job::{JobName, JobSet};
 use crate::ledger::CommitId;
@@ -74,7 +74,7 @@ struct Facts {
 impl Facts {
     fn of(run: &RunId, active: &ActiveRun, of_jobs: &OfJobs) -> Self {
         let is_beginning = matches!(active.phase(), Some(Phase::Beginning | Phase::Accepting(_)));
-        let is_open = matches!(active.state(), ActiveRunState::Placed);
+        let is_open = active.is_placed();
         let is_elsewhere = active.record.placement.is_some() && (is_open || active.is_remote());
         let is_refused = is_beginning && of_jobs.refused.contains_key(run.job());
         let group = of_jobs.groups.get(run.job()).filter(|_| !is_refused).cloned();
@@ -353,7 +353,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Uptime;
-    use crate::engine::runs::active_run::Offer;
+    use crate::engine::runs::active_run::{ActiveRunState, Offer};
     use crate::engine::tests::fixture::{at, job, set};
     use crate::job::Group;
     use crate::ledger::OwnerState;
@@ -449,7 +449,7 @@ mod tests {
                 prop_assert_eq!(runs.held(), count(&is_held));
                 prop_assert_eq!(runs.starting(), count(&is_starting));
                 prop_assert_eq!(runs.in_group("x"), in_x);
-                let is_open = |active: &ActiveRun| matches!(active.state(), ActiveRunState::Placed);
+                let is_open = ActiveRun::is_placed;
                 let has = |active: &ActiveRun| active.record.placement.is_some() && (is_open(active) || active.is_remote());
                 let load = Load { runs: count(&has), open: count(&|active| has(active) && is_open(active)) };
                 prop_assert_eq!(runs.load_of(&NodeName::new("host-b"), &NodeName::new("host-a")), load);

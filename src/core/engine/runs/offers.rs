@@ -19,7 +19,7 @@ use crate::engine::commits::Purpose;
 use crate::engine::context::Context;
 use crate::engine::report::Report;
 use crate::ledger::{Change, Commit, CommitId, Request};
-use crate::run::{Owner, Refusal, RefusalReason, RunId, RunRecord, RunState, Version};
+use crate::run::{Refusal, RefusalReason, RunId, RunRecord, RunState, Version};
 use crate::term::FencingToken;
 
 /// After this time without its locks, an attempt notes in its record that it waits for them.
@@ -137,7 +137,7 @@ impl Runs {
 
     /// Requests to accept an attempt. If its job has locks, it must hold them first.
     fn accept(&mut self, cx: &mut Context, run: &RunId) {
-        let (Some(session), Some(job)) = (cx.session.clone(), cx.job(run.job()).cloned()) else { return };
+        let (Some(owner), Some(job)) = (cx.owner(), cx.job(run.job()).cloned()) else { return };
         // Whoever requested its end has it ended by the leader.
         if self.active.get(run).is_none_or(|active| active.record.kill.is_some()) {
             return;
@@ -150,7 +150,6 @@ impl Runs {
             return;
         }
         let Some(active) = self.active.get_mut(run) else { return };
-        let owner = Owner { node: cx.node.clone(), session };
         let record = RunRecord { state: RunState::Running, owner, begun_at: now, nonce, ..active.record.clone() };
         active.record = record.clone();
         let id = cx.commit(Change::Accept { at: active.version, run: record }, Purpose::Accept { run: run.clone() });

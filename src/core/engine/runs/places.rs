@@ -129,6 +129,11 @@ impl Places {
         gone
     }
 
+    /// The nodes that take the job.
+    fn taking<'p>(&'p self, job: &'p Job) -> impl Iterator<Item = (&'p NodeName, &'p KnownPlace)> {
+        self.known.iter().filter(|(node, place)| place.takes(node, job))
+    }
+
     /// Chooses the node for an attempt of the job, and counts it there. `avoided`: another node is taken if there is one.
     pub fn choose<'l>(
         &mut self,
@@ -136,8 +141,7 @@ impl Places {
         avoided: Option<&NodeName>,
         load_of: impl Fn(&NodeName) -> Load + 'l,
     ) -> Choice {
-        let fitting = self.known.iter().filter(|(node, place)| place.takes(node, job));
-        let mut fitting = fitting.map(|(node, place)| (node, place, load_of(node))).peekable();
+        let mut fitting = self.taking(job).map(|(node, place)| (node, place, load_of(node))).peekable();
         if fitting.peek().is_none() {
             return Choice::Nobody;
         }
@@ -160,25 +164,24 @@ impl Places {
     /// True if an attempt of the job that is overdue on this node may be moved: another that fits has half of its room
     /// free, and is not suspect.
     pub fn has_better(&self, job: &Job, than: &NodeName, load_of: impl Fn(&NodeName) -> Load) -> bool {
-        self.known.iter().any(|(node, place)| {
-            node != than && !place.is_suspect && place.takes(node, job) && load_of(node).open * 2 <= MOST_OPEN
-        })
+        let mut others = self.taking(job).filter(|(node, place)| *node != than && !place.is_suspect);
+        others.any(|(node, _)| load_of(node).open * 2 <= MOST_OPEN)
     }
 
     /// True if a node other than this one takes the job.
     pub fn has_other(&self, job: &Job, than: &NodeName) -> bool {
-        self.known.iter().any(|(node, place)| node != than && place.takes(node, job))
+        self.taking(job).any(|(node, _)| node != than)
     }
 
     /// True if no node takes the job.
     pub fn has_nobody(&self, job: &Job) -> bool {
-        !self.known.iter().any(|(node, place)| place.takes(node, job))
+        self.taking(job).next().is_none()
     }
 
     /// True if an attempt of the job can be placed now, as far as the number of open ones is concerned; or if nobody fits:
     /// then it waits in the ledger, where it is seen.
     pub fn has_room(&self, job: &Job, load_of: impl Fn(&NodeName) -> Load) -> bool {
-        let mut fitting = self.known.iter().filter(|(node, place)| place.takes(node, job)).peekable();
+        let mut fitting = self.taking(job).peekable();
         fitting.peek().is_none() || fitting.any(|(node, _)| load_of(node).open < MOST_OPEN)
     }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::active_run::{ActiveRun, ActiveRunState, PlacedAt, RunStep};
+use super::active_run::{ActiveRun, PlacedAt, RunStep};
 use super::places::{Choice, Load};
 use super::{Runs, retry};
 use crate::clock::Uptime;
@@ -39,7 +39,7 @@ const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(25);
 const MEMBERS_WITHIN: Duration = Duration::from_secs(1);
 /// News of a run on another node that are older are read again before anything is skipped because of that run.
 const FRESH: Duration = Duration::from_millis(100);
-/// A read that is not answered by then is requested again.
+/// A read that is not answered by then is requested again; so is that of an overdue attempt that stays where it is.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// An attempt that waits for locks is looked at so often.
 const LOOK_AT_LOCKED_EVERY: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ const TRANSFER: Duration = Duration::from_millis(20);
 const LONGEST_AHEAD: Duration = Duration::from_millis(500);
 
 /// What a leader keeps of its placing, for one term.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Placing {
     /// When the answers to placed attempts are overdue.
     pub overdue: BTreeSet<(Uptime, RunId)>,
@@ -65,20 +65,6 @@ pub(super) struct Placing {
     room_asked: Option<Uptime>,
     /// When the term began.
     since: Uptime,
-}
-
-impl Default for Placing {
-    fn default() -> Self {
-        Self {
-            overdue: BTreeSet::new(),
-            unplaced: BTreeMap::new(),
-            crowded: BTreeSet::new(),
-            unplaceable: BTreeSet::new(),
-            wants_room: false,
-            room_asked: None,
-            since: Uptime::ZERO,
-        }
-    }
 }
 
 impl Runs {
@@ -126,8 +112,7 @@ impl Runs {
     pub(super) fn choose(&mut self, cx: &Context, job: &Job, avoided: Option<&NodeName>) -> Choice {
         if !job.run_on.is_placed() {
             // It was placed once, and its token must not fall back: it goes the same way to this node.
-            let own = cx.session.clone().map(|session| Owner { node: cx.node.clone(), session });
-            return own.map_or(Choice::Nobody, Choice::On);
+            return cx.owner().map_or(Choice::Nobody, Choice::On);
         }
         if !self.knows_places(cx) {
             self.placing.wants_room = true;
@@ -205,12 +190,9 @@ impl Runs {
     /// When a placed attempt is next overdue, or room is looked for.
     pub fn placing_at(&self, cx: &Context) -> Option<Uptime> {
         let overdue = self.placing.overdue.first().map(|&(at, _)| at);
-        let room = self
-            .placing
-            .wants_room
-            .then(|| self.placing.room_asked.map_or(Uptime::ZERO, |asked| asked + LOOK_FOR_ROOM_EVERY));
-        let is_full = self.places.full(self.load_of(cx)).next().is_some();
-        overdue.into_iter().chain(room.filter(|_| is_full)).chain(self.places_due_at(cx)).min()
+        let looks = self.placing.wants_room && self.places.full(self.load_of(cx)).next().is_some();
+        let room = looks.then(|| self.placing.room_asked.map_or(Uptime::ZERO, |asked| asked + LOOK_FOR_ROOM_EVERY));
+        overdue.into_iter().chain(room).chain(self.places_due_at(cx)).min()
     }
 
     /// Reads the runs whose answers are overdue, and looks for room where something waits for it.
@@ -220,10 +202,9 @@ impl Runs {
         }
         while let Some((_, run)) = self.placing.overdue.first().filter(|&&(at, _)| at <= cx.now.up).cloned() {
             self.placing.overdue.pop_first();
-            let is_open = |active: &&ActiveRun| matches!(active.state(), ActiveRunState::Placed);
-            if self.active.get(&run).filter(is_open).is_some() {
+            if self.active.get(&run).is_some_and(ActiveRun::is_placed) {
                 // Should the answer be lost with the connection, it is asked again.
-                self.placing.overdue.insert((cx.now.up + ANSWER_WITHIN * 4, run.clone()));
+                self.placing.overdue.insert((cx.now.up + ASK_AGAIN, run.clone()));
                 cx.ledger(Request::ReadRun(run));
             }
         }
@@ -244,7 +225,7 @@ impl Runs {
     pub fn on_open_offers(&mut self, cx: &mut Context, node: &NodeName, open: &BTreeSet<RunId>) {
         let Some(asked) = self.placing.room_asked.filter(|_| cx.leads()) else { return };
         let is_answered = |run: &RunId, active: &ActiveRun| {
-            matches!(active.state(), ActiveRunState::Placed)
+            active.is_placed()
                 && active.commit.is_none()
                 && active.record.owner.node == *node
                 && active.placed.as_ref().is_some_and(|placed| placed.since < asked)
@@ -292,9 +273,7 @@ impl Runs {
             return;
         }
         let gone = self.places.on_members(members);
-        let is_there = |active: &ActiveRun| {
-            matches!(active.state(), ActiveRunState::Placed) && gone.contains(&active.record.owner.node)
-        };
+        let is_there = |active: &ActiveRun| active.is_placed() && gone.contains(&active.record.owner.node);
         let placed = self.active.iter().filter(|(_, active)| !gone.is_empty() && is_there(active));
         let placed: Vec<RunId> = placed.map(|(run, _)| run.clone()).collect();
         placed.iter().for_each(|run| self.expect_answer(cx, run, cx.now.up));
@@ -349,7 +328,7 @@ impl Runs {
         if self.may_be_lost(active.record.begun_at) {
             // The service may have lost that it was accepted. A node that is alive says so.
             return match is_alive {
-                true => self.expect_answer(cx, run, cx.now.up + ANSWER_WITHIN * 4),
+                true => self.expect_answer(cx, run, cx.now.up + ASK_AGAIN),
                 false => self.settle_lost(cx, run, OwnerState::Gone),
             };
         }
@@ -358,7 +337,7 @@ impl Runs {
         }
         let is_better = job.as_ref().is_some_and(|job| self.places.has_better(job, &owner.node, self.load_of(cx)));
         if is_alive && !is_better {
-            return self.expect_answer(cx, run, cx.now.up + ANSWER_WITHIN * 4);
+            return self.expect_answer(cx, run, cx.now.up + ASK_AGAIN);
         }
         if is_alive && self.places.suspect(&owner.node) {
             cx.report(Report::Suspect { node: owner.node.clone() });
@@ -442,9 +421,7 @@ impl Runs {
     /// Takes back what is placed of a job, ahead of its time, and not accepted: the job is paused or changed.
     pub fn recall(&mut self, cx: &mut Context, job: &JobName) {
         let is_ahead = |run: &RunId, active: &ActiveRun| {
-            matches!(active.state(), ActiveRunState::Placed)
-                && active.commit.is_none()
-                && self.time_to_come(cx, run).is_some()
+            active.is_placed() && active.commit.is_none() && self.time_to_come(cx, run).is_some()
         };
         let ahead = self.active.of_job(job).filter(|(run, active)| is_ahead(run, active));
         let ahead: Vec<RunId> = ahead.map(|(run, _)| run.clone()).collect();
@@ -457,7 +434,7 @@ impl Runs {
             return;
         }
         self.places.redefined();
-        let placed = self.active.iter().filter(|(_, active)| matches!(active.state(), ActiveRunState::Placed));
+        let placed = self.active.iter().filter(|(_, active)| active.is_placed());
         let jobs: BTreeSet<JobName> = placed.map(|(run, _)| run.job().clone()).collect();
         for job in jobs {
             if old.jobs.get(&job) != cx.jobs.jobs.get(&job) {
@@ -522,7 +499,7 @@ impl Runs {
     /// job released.
     pub fn must_ask(&mut self, cx: &mut Context, job: &JobName) -> bool {
         let is_old = |active: &ActiveRun| {
-            let is_elsewhere = active.is_remote() || matches!(active.state(), ActiveRunState::Placed);
+            let is_elsewhere = active.is_remote() || active.is_placed();
             active.record.placement.is_some()
                 && is_elsewhere
                 && active.commit.is_none()

@@ -20,7 +20,7 @@ use crate::engine::context::Context;
 use crate::engine::report::Report;
 use crate::ledger::{Change, Commit, CommitId, JobEntry, Request, RunLookup};
 use crate::run::journal::RecoveredRun;
-use crate::run::{JobRecord, Owner, RunEnd, RunId, RunRecord, RunState, Traces, Version};
+use crate::run::{JobRecord, RunEnd, RunId, RunRecord, RunState, Traces, Version};
 
 /// Most writes that are kept as a whole, to be written again.
 const KEPT: usize = 256;
@@ -366,9 +366,9 @@ impl Runs {
     ///
     /// The mark of its job moves with it: a leader that has read the older one must not begin the run.
     fn restore(&mut self, cx: &mut Context, run: &RunId, job: Option<Box<JobEntry>>) {
-        let Some(session) = cx.session.clone() else { return };
+        let Some(owner) = cx.owner() else { return };
         let Some(active) = self.active.get_mut(run) else { return };
-        active.record.owner = Owner { node: cx.node.clone(), session };
+        active.record.owner = owner;
         active.record.state = RunState::Running;
         // A leader restores its marks by itself.
         let job = job.filter(|_| run.trigger().is_none() && !cx.leads());

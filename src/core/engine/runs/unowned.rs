@@ -29,8 +29,8 @@ use crate::engine::report::Report;
 use crate::job::{JobName, Overlap};
 use crate::ledger::{Change, Commit, CommitId, OwnerState, Request, Running};
 use crate::run::{
-    KillRequest, Link, OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason,
-    UpstreamResult, Version,
+    KillRequest, Link, OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason, UpstreamResult,
+    Version,
 };
 
 /// Longest time that a run stays cut off. After that, a host that never comes back no longer blocks other runs.
@@ -555,14 +555,13 @@ impl Runs {
                 Window::Open => {}
             }
         }
-        let Some((token, session)) = cx.token().zip(cx.session.clone()) else { return };
+        let Some((token, owner)) = cx.token().zip(cx.owner()) else { return };
         let Some(job) = job else {
             let end = retry::end_without_job(cx, &active.record);
             return self.settle_as(cx, run, end);
         };
         if let Err(why) = active.record.parameters.fit(&job) {
-            let next =
-                Attempt { owner: Owner { node: cx.node.clone(), session }, token, nonce: cx.nonce(), placement: None };
+            let next = Attempt { owner, token, nonce: cx.nonce(), placement: None };
             let next = retry::next_attempt(cx, active, &job, next);
             return self.settle_as(cx, run, retry::end_for_parameters(next, &job, &why));
         }
@@ -573,8 +572,7 @@ impl Runs {
             return;
         }
         let Some(active) = self.active.get(run) else { return };
-        let next =
-            Attempt { owner: Owner { node: cx.node.clone(), session }, token, nonce: cx.nonce(), placement: None };
+        let next = Attempt { owner, token, nonce: cx.nonce(), placement: None };
         let record = retry::next_attempt(cx, active, &job, next);
         if self.step(cx, run, RunStep::Begin(job)) {
             self.update(cx, run, record);

@@ -64,7 +64,7 @@ fn overwritten(misfire: Misfire, begun_at: &str, read: &str, written: Option<Job
     (begun(&changes), skipped(&changes))
 }
 
-/// What somebody else writes into a job's record hides no occurrence that nobody has decided on.
+/// Whatever somebody else writes into a job's record, each occurrence is begun or recorded as missed.
 #[test]
 fn an_occurrence_whose_begin_meets_what_somebody_else_has_written_is_begun_or_recorded() {
     let next = "a.20261120T100010Z".to_owned();
