@@ -102,6 +102,8 @@ fn attempt(job: &Arc<Job>, now: Now) -> Start {
         job: job.name.clone(),
         scheduled_at,
         trigger: None,
+        on: None,
+        share_among: None,
         parameters: Parameters::default(),
         state: RunState::Running,
         owner: Owner { node: NodeName::new(host::plain_name()), session: SessionId("none".to_owned()) },

@@ -19,6 +19,8 @@ pub(super) const MAX_ADJACENT: usize = 64;
 pub(super) struct Outline {
     pub name: JobName,
     pub enabled: bool,
+    /// It runs on every node.
+    pub is_on_every_node: bool,
     /// Its schedule has no occurrence any more.
     pub is_over: bool,
     pub upstreams: Vec<Upstream>,
@@ -63,6 +65,7 @@ impl<'a> Outlines<'a> {
         let mut findings = Findings::default();
         self.unknown_upstreams(&mut findings);
         self.too_many_dependents(&mut findings);
+        self.upstreams_on_every_node(&mut findings);
         let order = self.order();
         self.cycles(&order, &mut findings);
         self.roots(&order, &mut findings);
@@ -104,6 +107,17 @@ impl<'a> Outlines<'a> {
                     );
                     findings.problems.push(Self::problem(path, job, upstream.at, &why));
                 }
+            }
+        }
+    }
+
+    /// What runs on every node has no single end.
+    fn upstreams_on_every_node(&self, findings: &mut Findings) {
+        for (path, job) in self.jobs.values() {
+            for (upstream, _) in self.upstreams_of(job).filter(|(_, other)| other.is_on_every_node) {
+                let why =
+                    format!("`{}` has `run_on: every`, and no job can run after a job on every node", upstream.name);
+                findings.problems.push(Self::problem(path, job, upstream.at, &why));
             }
         }
     }

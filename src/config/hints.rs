@@ -48,8 +48,8 @@ const INSTEAD: [(&str, &[&str]); 4] = [
     ("the job's name is its key: write `NAME:` above its keys", &["id", "job", "name"]),
     ("write `enabled: false` for a job that is not to run", &["disable", "disabled", "suspend", "suspended"]),
     (
-        "a job runs on the node that leads, or with `run_on: any` on any node that has the labels in `run_where`; each \
-         node has the label `node=NAME`",
+        "a job runs on the node that leads, with `run_on: any` on any node that has the labels in `run_where`, and with \
+         `run_on: every` on every such node; each node has the label `node=NAME`",
         &["host", "hosts", "node", "nodes", "server", "servers"],
     ),
 ];

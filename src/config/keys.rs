@@ -217,13 +217,14 @@ job_keys! {
     /// A group of jobs that share a limit of concurrent runs.
     concurrency_group: Form::Fields(GROUP), Fields => Group,
         |c, key, given| c.group(given), merged => Option<Group>;
-    /// Where the job runs: on the node that leads (`leader`, default), or on any node that fits, chosen by the leader
-    /// (`any`).
+    /// Where the job runs: on the node that leads (`leader`, default), on any one node that fits, chosen by the leader
+    /// (`any`), or on every node that fits (`every`).
     run_on: Form::Words(words::OF_RUN_ON), String => RunOn,
         |c, key, given| c.word(key, given, words::RUN_ON),
         or_default => RunOn;
-    /// What a node must be, with `run_on: any`: a label of it (`gpu`, `zone=eu`), or one that it must not have (`"!old"`).
-    /// With several, all must hold. Default: nothing. That of the defaults counts only for jobs with `run_on: any`.
+    /// What a node must be, with `run_on: any` or `every`: a label of it (`gpu`, `zone=eu`), or one that it must not have
+    /// (`"!old"`). With several, all must hold. Default: nothing. That of the defaults does not count for jobs that run on
+    /// the leader.
     run_where: Form::TextOrTexts, TextOrTexts => RunWhere,
         |c, key, given| c.run_where(key, given), or_default => RunWhere;
     /// Paths of locks. Each attempt begins only while it holds all of them.

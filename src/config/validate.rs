@@ -16,7 +16,7 @@ use super::schema::{self, shown};
 use super::settings::{CalendarSettings, MOST_SECRETS, Zones};
 use super::source::{self, Lines};
 use super::spanned::{self, Fault, MapEntry, Node, Position};
-use cronkeeper_core::job::{Due, Interrupted, Job, JobName, OnLeaseEnd};
+use cronkeeper_core::job::{Due, Interrupted, Job, JobName, OnLeaseEnd, RunOn};
 use cronkeeper_core::schedule::{Calendar, FaultPosition, Patterns, Schedule};
 
 /// The result of checking one file. The jobs are complete only if there are no faults.
@@ -192,7 +192,8 @@ impl FileCheck<'_> {
         if let Some(name) = name.clone() {
             let enabled = values.enabled;
             let upstreams = upstreams.clone().unwrap_or_default();
-            self.checked.outlines.push(Outline { name, enabled, is_over, upstreams });
+            let is_on_every_node = values.run_on == RunOn::Every;
+            self.checked.outlines.push(Outline { name, enabled, is_on_every_node, is_over, upstreams });
         }
         let after =
             upstreams.map(|upstreams| Due::After(upstreams.into_iter().map(|up| (up.name, up.condition)).collect()));
@@ -233,7 +234,8 @@ impl FileCheck<'_> {
         let run_on = merged(&own.settings.run_on, &defaults.settings.run_on).unwrap_or_default();
         let asks = own.settings.run_where.as_ref().is_some_and(|own| own.as_ref().is_some_and(|own| !own.is_empty()));
         if let Some(at) = own.position("run_where").filter(|_| asks && !run_on.is_placed()) {
-            let why = "the job runs on the node that leads, whatever its labels; write `run_on: any` too";
+            let why = "the job runs on the node that leads, whatever its labels; write `run_on: any` or \
+                       `run_on: every` too";
             self.fault(at, format!("{title}: `run_where` with `run_on: leader`: {why}"));
         }
     }

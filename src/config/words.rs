@@ -14,14 +14,14 @@ pub(super) const MISFIRE: Words<Misfire> =
 pub(super) const INTERRUPTED: Words<Interrupted> = &[("skip", Interrupted::Skip), ("rerun", Interrupted::Rerun)];
 pub(super) const ON_LEASE_END: Words<OnLeaseEnd> = &[("keep", OnLeaseEnd::Keep), ("kill", OnLeaseEnd::Kill)];
 /// `every` is not offered yet: nothing places it.
-pub(super) const RUN_ON: Words<RunOn> = &[("leader", RunOn::Leader), ("any", RunOn::Any)];
+pub(super) const RUN_ON: Words<RunOn> = &RunOn::ALL;
 
 pub(super) const OF_DST: &[&str] = &names::<_, 3>(DST);
 pub(super) const OF_OVERLAP: &[&str] = &names::<_, 4>(OVERLAP);
 pub(super) const OF_MISFIRE: &[&str] = &names::<_, 3>(MISFIRE);
 pub(super) const OF_INTERRUPTED: &[&str] = &names::<_, 2>(INTERRUPTED);
 pub(super) const OF_ON_LEASE_END: &[&str] = &names::<_, 2>(ON_LEASE_END);
-pub(super) const OF_RUN_ON: &[&str] = &names::<_, 2>(RUN_ON);
+pub(super) const OF_RUN_ON: &[&str] = &names::<_, 3>(RUN_ON);
 
 /// The words without their meanings. Fails to compile if there are not `N`.
 const fn names<T: Copy, const N: usize>(words: Words<T>) -> [&'static str; N] {

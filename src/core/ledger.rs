@@ -171,6 +171,18 @@ pub enum Change {
         /// The node on which it was placed, and which has not accepted it.
         taken_from: Option<NodeName>,
     },
+    /// Replace a run on every node by the shares of some of its nodes. Only the leader.
+    ShareOut {
+        /// Version of the run's record as last read or written.
+        at: Version,
+        run: RunId,
+        /// What remains of it, for the nodes that have no share yet; `None`: all have theirs.
+        rest: Option<Box<RunRecord>>,
+        /// The shares; the ledger must not have them yet.
+        shares: Vec<RunRecord>,
+        /// The shares that are not run.
+        skips: Vec<SkipWrite>,
+    },
     /// Move an own run to the node's new session, or release it (`retrying`, `unstarted`). Only the owner; it need not
     /// lead.
     ChangeOwner {
@@ -218,7 +230,7 @@ impl Change {
             | Self::ChangeOwner { run, .. }
             | Self::Restore { run, .. }
             | Self::Kill { run, .. } => &run.job,
-            Self::SkipRun { run, .. } => run.job(),
+            Self::SkipRun { run, .. } | Self::ShareOut { run, .. } => run.job(),
             Self::End { end, .. } => &end.run.job,
         }
     }
@@ -235,6 +247,7 @@ impl Change {
             | Self::Resume { .. }
             | Self::UpdateRun { .. }
             | Self::SkipRun { .. }
+            | Self::ShareOut { .. }
             | Self::Kill { .. } => true,
             Self::ChangeOwner { .. } | Self::Restore { .. } | Self::Accept { .. } | Self::Refuse { .. } => false,
             Self::End { as_leader, .. } => *as_leader,
@@ -255,6 +268,7 @@ impl Change {
             | Self::BeginTriggered { .. }
             | Self::BeginDownstream { .. }
             | Self::UpdateRun { .. }
+            | Self::ShareOut { .. }
             | Self::Accept { .. }
             | Self::Refuse { .. }
             | Self::ChangeOwner { .. }

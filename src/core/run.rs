@@ -20,6 +20,7 @@ mod skip;
 mod traces;
 mod trigger;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -193,6 +194,13 @@ pub struct RunRecord {
     /// The trigger that requested the run; `None` for a scheduled run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<Trigger>,
+    /// The node whose share of a run on every node this is; `None` for a run that is not one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<NodeName>,
+    /// The nodes that are to get a share each and do not have one yet. Such a run is `queued`, has no process itself, and
+    /// is replaced by the shares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_among: Option<Box<BTreeSet<NodeName>>>,
     /// What the trigger set for this run.
     #[serde(default, skip_serializing_if = "Parameters::is_empty")]
     pub parameters: Parameters,
@@ -258,9 +266,9 @@ impl RunRecord {
     /// The record, with the number of the format that it needs: the lowest that says all of it.
     #[must_use]
     pub fn in_its_format(self) -> Self {
-        let v = match self.placement {
-            Some(_) => placement::FORMAT,
-            None => parameters::format_of(self.trigger.as_ref(), &self.parameters),
+        let v = match self.placement.is_some() || self.on.is_some() || self.share_among.is_some() {
+            true => placement::FORMAT,
+            false => parameters::format_of(self.trigger.as_ref(), &self.parameters),
         };
         Self { v, ..self }
     }
@@ -278,7 +286,7 @@ impl RunRecord {
     }
 
     pub fn id(&self) -> RunId {
-        id_of(&self.job, self.scheduled_at, self.trigger.as_ref())
+        id_of(&self.job, self.scheduled_at, self.trigger.as_ref()).on(self.on.clone())
     }
 
     /// The time for which the run is made, as its program finds it.
@@ -289,7 +297,7 @@ impl RunRecord {
     /// True if `other` records the same attempt: the same run and attempt number, begun by the same term.
     pub fn is_same_attempt(&self, other: &Self) -> bool {
         (self.token, self.attempt, self.scheduled_at) == (other.token, other.attempt, other.scheduled_at)
-            && self.job == other.job
+            && (&self.job, &self.on) == (&other.job, &other.on)
     }
 }
 

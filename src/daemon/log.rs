@@ -31,7 +31,7 @@ use cronkeeper_core::engine::{END_OF_PAUSE, Report};
 use cronkeeper_core::event_loop::{Tree, TreeKind};
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::process::Stream;
-use cronkeeper_core::run::{Outcome, RunEnd, RunId, SkipReason, millis};
+use cronkeeper_core::run::{Outcome, RunEnd, SkipReason, millis};
 use cronkeeper_core::suggest::counted;
 use cronkeeper_core::term::{NodeName, Term, TermEnd};
 
@@ -395,19 +395,16 @@ fn finished(end: &RunEnd) {
 }
 
 fn skipped(skip: &cronkeeper_core::run::Skip, first: jiff::Timestamp, count: u64) {
-    let run = match &skip.trigger {
-        Some(_) => skip.id(),
-        None => RunId::scheduled(skip.job.clone(), first),
-    };
+    let run = skip.id_from(first);
     let reason = skip.reason.as_str();
     let (job, first) = (&skip.job, instant(first));
     let last = instant(skip.last);
     match (skip.reason, count) {
         // The operator wanted this, so it is not worth a warning.
-        (SkipReason::Paused, 1) => {
+        (SkipReason::Paused | SkipReason::Drained, 1) => {
             info!(target: TARGET, event = log_event::RUN_SKIPPED, %job, %run, scheduled_at = %first, reason)
         }
-        (SkipReason::Paused, _) => {
+        (SkipReason::Paused | SkipReason::Drained, _) => {
             info!(target: TARGET, event = log_event::RUN_SKIPPED, %job, %run, reason, count, first = %first, last = %last)
         }
         (_, 1) => warn!(target: TARGET, event = log_event::RUN_SKIPPED, %job, %run, scheduled_at = %first, reason),

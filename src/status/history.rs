@@ -18,7 +18,7 @@ use cronkeeper_core::term::{FencingToken, NodeName};
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum HistoryEntry {
     Run(Box<EndedRun>),
-    Skip(Skipped),
+    Skip(Box<Skipped>),
 }
 
 /// A run that ended.
@@ -167,7 +167,7 @@ impl From<HistoryRecord> for HistoryEntry {
     fn from(record: HistoryRecord) -> Self {
         match record {
             HistoryRecord::Run(end) => Self::Run(Box::new(end.into())),
-            HistoryRecord::Skip(skip) => Self::Skip(skip.into()),
+            HistoryRecord::Skip(skip) => Self::Skip(Box::new(skip.into())),
         }
     }
 }

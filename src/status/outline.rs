@@ -198,7 +198,7 @@ impl HistoryEntry {
     pub fn outlined(self) -> Self {
         match self {
             Self::Run(run) => Self::Run(Box::new(run.outlined())),
-            Self::Skip(skip) => Self::Skip(skip.outlined()),
+            Self::Skip(skip) => Self::Skip(Box::new(skip.outlined())),
         }
     }
 }

@@ -6,7 +6,7 @@ use cronkeeper_core::coordination;
 use cronkeeper_core::election::{Event as ElectionEvent, Request};
 use cronkeeper_core::job::Digest;
 use cronkeeper_core::ledger::{Change, Commit, Event, Request as LedgerRequest};
-use cronkeeper_core::run::{Placement, Refusal, RefusalReason, RunId, RunRecord, RunState, Version};
+use cronkeeper_core::run::{Owner, Placement, Refusal, RefusalReason, RunId, RunRecord, RunState, Version};
 use cronkeeper_core::term::{FencingToken, NodeName};
 
 use super::cluster::{Cluster, Node};
@@ -22,6 +22,8 @@ on_every_cluster! {
     an_attempt_that_is_placed_again_where_it_was_is_offered_again,
     a_refusal_reaches_the_leader,
     the_end_of_an_awaited_run_reaches_the_leader,
+    shares_replace_their_run_in_one_commit,
+    a_share_that_is_there_or_has_ended_prevents_the_others,
     places_of_nodes_that_are_away_are_known,
     each_term_begins_with_the_places_and_then_the_members,
 }
@@ -240,4 +242,75 @@ async fn each_term_begins_with_the_places_and_then_the_members(mut cluster: Clus
         a.ask(Request::Campaign);
         a.elected().await;
     }
+}
+
+/// A run that is to be shared out among these nodes.
+async fn to_share(leader: &mut Node, job: &str, nodes: &[NodeName]) -> RunRecord {
+    let share_among = Some(Box::new(nodes.iter().cloned().collect()));
+    let run = RunRecord { state: RunState::Queued, attempt: 0, share_among, ..leader.run(job, 60) }.in_its_format();
+    leader.mark(job).await;
+    assert_eq!(leader.commit(begin(0, &run)).await, Commit::Accepted);
+    run
+}
+
+/// The share of the node, placed there.
+fn share(run: &RunRecord, leader: &Node, owner: Owner) -> RunRecord {
+    let placement = Some(Box::new(Placement::new(Digest::of(b"jobs"))));
+    let on = Some(owner.node.clone());
+    let state = RunState::Placed;
+    RunRecord { on, share_among: None, state, owner, attempt: 1, placement, ..leader.run(run.job.as_str(), 60) }
+        .in_its_format()
+}
+
+async fn shares_replace_their_run_in_one_commit(mut cluster: Cluster) {
+    let mut a = cluster.leader("a").await;
+    let mut b = cluster.follower("b", "a").await;
+    // As many as a leader gives out at once.
+    let others = (0..18).map(|number| Owner { node: NodeName::new(format!("n{number}")), ..b.owner() });
+    let owners: Vec<Owner> = [a.owner(), b.owner()].into_iter().chain(others).collect();
+    let nodes: Vec<NodeName> = owners.iter().map(|owner| owner.node.clone()).collect();
+    let run = to_share(&mut a, "j", &nodes).await;
+    let shares: Vec<RunRecord> = owners.into_iter().map(|owner| share(&run, &a, owner)).collect();
+    let change =
+        Change::ShareOut { at: Version::FIRST, run: run.id(), rest: None, shares: shares.clone(), skips: Vec::new() };
+    assert_eq!(a.commit(change).await, Commit::Accepted);
+    assert_eq!(offered(&mut a, &[&shares[0]]).await, [(shares[0].clone(), Version::FIRST)]);
+    assert_eq!(offered(&mut b, &[&shares[1]]).await, [(shares[1].clone(), Version::FIRST)]);
+    assert_eq!(accepts(&mut b, &shares[1]).await, Commit::Accepted);
+    assert_eq!(read(&mut a, &run).await, None, "its shares have replaced it");
+}
+
+async fn a_share_that_is_there_or_has_ended_prevents_the_others(mut cluster: Cluster) {
+    let mut a = cluster.leader("a").await;
+    let mut b = cluster.follower("b", "a").await;
+    let nodes = [a.owner().node, b.owner().node];
+    let run = to_share(&mut a, "j", &nodes).await;
+    let (of_a, of_b) = (share(&run, &a, a.owner()), share(&run, &a, b.owner()));
+    let rest = RunRecord { share_among: Some(Box::new([b.owner().node].into())), ..run.clone() };
+    let give = |at, rest: Option<&RunRecord>, shares: &[&RunRecord]| Change::ShareOut {
+        at: Version(at),
+        run: run.id(),
+        rest: rest.map(|rest| Box::new(rest.clone())),
+        shares: shares.iter().map(|&share| share.clone()).collect(),
+        skips: Vec::new(),
+    };
+    assert_eq!(a.commit(give(0, Some(&rest), &[&of_a])).await, Commit::Accepted);
+    assert_eq!(a.commit(give(1, None, &[&of_a, &of_b])).await, Commit::Superseded, "it is in flight");
+    assert_eq!(accepts(&mut a, &of_a).await, Commit::Accepted);
+    ends(&mut a, &of_a).await;
+    assert_eq!(a.commit(give(1, None, &[&of_a, &of_b])).await, Commit::Superseded, "it has ended");
+    assert_eq!(read(&mut a, &run).await.map(|(record, _)| record.share_among), Some(rest.share_among.clone()));
+    assert_eq!(a.commit(give(1, None, &[&of_b])).await, Commit::Accepted);
+    assert_eq!(offered(&mut b, &[&of_b]).await, [(of_b.clone(), Version::FIRST)]);
+}
+
+/// The record of the run, as the ledger has it now.
+async fn read(node: &mut Node, run: &RunRecord) -> Option<(RunRecord, Version)> {
+    let id = run.id();
+    node.ask_ledger(LedgerRequest::ReadRun(id.clone()));
+    node.ledger("the run", |event| match event {
+        Event::Run(run, found) if *run == id => Some(found.clone()),
+        _ => None,
+    })
+    .await
 }

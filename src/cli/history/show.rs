@@ -269,7 +269,7 @@ mod tests {
             HistoryEntry::Run(Box::new(ended("2026-11-20T03:00:00Z", Outcome::Success))),
             HistoryEntry::Run(Box::new(failed)),
             HistoryEntry::Run(Box::new(cut)),
-            HistoryEntry::Skip(skip),
+            HistoryEntry::Skip(Box::new(skip)),
         ]
     }
 

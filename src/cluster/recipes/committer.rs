@@ -406,7 +406,7 @@ impl<C: Session, K: Clock> Committer<C, K> {
             let jobs = group.members.iter().map(|pending| pending.change.job());
             outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.damage.path)));
         }
-        outcome.grown.extend(group.members.iter().filter_map(PendingCommit::written));
+        outcome.grown.extend(group.members.iter().flat_map(PendingCommit::written));
         outcome.begun.extend(group.members.iter().filter_map(PendingCommit::begun));
         let before = group.ends().filter_map(|(id, _)| Some((id, group.lasts.before(id)?)));
         outcome.before.extend(before);
@@ -477,7 +477,7 @@ impl<C: Session, K: Clock> Committer<C, K> {
                 outcome.before.extend(written.iter().filter_map(|pending| before(pending.id)));
                 outcome.tokens.extend(written.iter().filter_map(|pending| Some((pending.id, pending.token?))));
                 moved.iter().for_each(|job| self.lasts.forget(job));
-                outcome.grown.extend(written.iter().filter_map(PendingCommit::written));
+                outcome.grown.extend(written.iter().flat_map(PendingCommit::written));
                 outcome.begun.extend(written.iter().filter_map(PendingCommit::begun));
                 outcome.answers.extend(written.into_iter().map(|pending| (pending.id, Commit::Accepted)));
                 self.send_again(id);

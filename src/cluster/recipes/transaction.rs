@@ -141,6 +141,7 @@ pub fn is_of_another_term(change: &Change, token: i64) -> bool {
         Change::UpdateRun { run, .. } => {
             matches!(run.state, RunState::Running | RunState::Placed) && run.token.0 != token
         }
+        Change::ShareOut { shares, .. } => shares.iter().any(|run| run.token.0 != token),
         Change::Advance { .. }
         | Change::DropTrigger { .. }
         | Change::DropLinks { .. }

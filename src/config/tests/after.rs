@@ -69,6 +69,21 @@ jobs:
 }
 
 #[test]
+fn nothing_runs_after_a_job_on_every_node() {
+    let text = r#"
+jobs:
+  rotate: {schedule: "@daily", command: x, run_on: every}
+  report: {after: {rotate: success}, command: x}
+  load: {schedule: "@daily", command: x}
+  publish: {after: {load: success}, command: x, run_on: every}
+"#;
+    same(
+        &reported(text),
+        "j:4:20: job `report`: `after`: `rotate` has `run_on: every`, and no job can run after a job on every node",
+    );
+}
+
+#[test]
 fn a_job_that_never_runs_by_itself_and_keys_without_effect_give_warnings() {
     let text = r#"
 jobs:

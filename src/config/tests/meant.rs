@@ -52,8 +52,8 @@ fn keys_of_other_schedulers_name_the_key_that_is_meant() {
         ("disabled", "write `enabled: false` for a job that is not to run"),
         (
             "nodes",
-            "a job runs on the node that leads, or with `run_on: any` on any node that has the labels in `run_where`; \
-             each node has the label `node=NAME`",
+            "a job runs on the node that leads, with `run_on: any` on any node that has the labels in `run_where`, and \
+             with `run_on: every` on every such node; each node has the label `node=NAME`",
         ),
     ] {
         same(

@@ -503,6 +503,7 @@ fn where_a_job_runs_is_read_and_merged_with_the_defaults() {
     // That of the defaults is for the jobs that are placed.
     assert_eq!(of("run_where: gpu", ""), (RunOn::Leader, String::new()));
     assert_eq!(of("run_where: gpu", "run_on: any"), (RunOn::Any, "gpu".into()));
+    assert_eq!(of("run_where: gpu", "run_on: every"), (RunOn::Every, "gpu".into()));
     assert_eq!(of(several, "run_on: leader"), (RunOn::Leader, String::new()));
 }
 
@@ -512,12 +513,12 @@ fn what_a_node_cannot_be_is_an_error_at_its_place() {
                 beginning with a letter or digit";
     let list = "; several labels are a list, without spaces in them";
     let leader = "job `a`: `run_where` with `run_on: leader`: the job runs on the node that leads, whatever its labels; \
-                  write `run_on: any` too";
+                  write `run_on: any` or `run_on: every` too";
     for (keys, message) in [
         ("run_on: leader\nrun_where: gpu", format!("j:6:16: {leader}")),
         ("run_where: [gpu]", format!("j:5:16: {leader}")),
         ("run_where: []", String::new()),
-        ("run_on: every", "j:5:13: job `a`: `run_on`: `every` is not one of `leader`, `any`".to_owned()),
+        ("run_on: all", "j:5:13: job `a`: `run_on`: `all` is not one of `leader`, `any`, `every`".to_owned()),
         ("run_on: any\nrun_where: \"GPU \"", format!("j:6:16: job `a`: `run_where`: `GPU ` {form}{list}")),
         ("run_on: any\nrun_where: \"gpu,db\"", format!("j:6:16: job `a`: `run_where`: `gpu,db` {form}{list}")),
         ("run_on: any\nrun_where: [gpu, zone=]", format!("j:6:22: job `a`: `run_where`: `zone=` {form}")),

@@ -34,6 +34,8 @@ pub(super) enum Purpose {
     UpdateRun { run: RunId, is_cut_off: bool },
     /// Records a run that never had a process as skipped.
     SkipRun { run: RunId, skip: UnreportedSkip },
+    /// Gives nodes their shares of a run on every node.
+    ShareOut { run: RunId, shares: Vec<RunId>, skips: Vec<UnreportedSkip> },
     /// Requests that another node end its run.
     Kill { run: RunId },
     /// Accepts an attempt that was placed on this node.
@@ -124,6 +126,7 @@ impl Takeover {
             | Purpose::Accept { .. }
             | Purpose::ChangeOwner { .. }
             | Purpose::Restore { .. }
+            | Purpose::ShareOut { .. }
             | Purpose::Kill { .. } => {}
         }
     }

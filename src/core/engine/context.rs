@@ -15,7 +15,7 @@ use super::report::{AlarmNews, Report};
 use crate::clock::{Now, Uptime, earlier};
 use crate::coordination::Request;
 use crate::election::Place;
-use crate::job::{Job, JobName, JobSet};
+use crate::job::{Job, JobName, JobSet, RunOn};
 use crate::ledger::{Change, Commit, CommitId};
 use crate::process::Order;
 use crate::run::{Nonce, Outcome, Owner, RunEnd, RunId};
@@ -181,6 +181,11 @@ impl Context {
     /// node, because its fencing tokens must not fall back to those of terms.
     pub fn places(&self, job: &Job) -> bool {
         self.place.is_some() && (job.run_on.is_placed() || self.once_placed.contains(&job.name))
+    }
+
+    /// True if each node that fits gets its own share of a run of the job.
+    pub fn shares(&self, job: &Job) -> bool {
+        self.place.is_some() && job.run_on == RunOn::Every
     }
 
     /// The job whose schedule starts `job`'s chain; `job` itself if it runs after no other.

@@ -88,7 +88,7 @@ impl Hooks {
 
     /// Handles a skip that the ledger accepted from this node.
     pub fn follow_skip(&mut self, cx: &mut Context, UnreportedSkip { skip, first, count }: UnreportedSkip) {
-        if !matches!(skip.reason, SkipReason::Missed | SkipReason::Rewound) {
+        if !matches!(skip.reason, SkipReason::Missed | SkipReason::NoNode | SkipReason::Rewound) {
             return;
         }
         let Some(job) = cx.job(&skip.job).cloned() else { return };
@@ -99,7 +99,7 @@ impl Hooks {
     pub fn follow_alarm(&mut self, cx: &mut Context, news: AlarmNews) {
         let AlarmNews { job, alarm, raised, change } = news;
         if let (AlarmChange::Raised, Some(job)) = (change, cx.job(&job).cloned()) {
-            self.call(cx, alarm.hook(), &job, Cause::Alarm { alarm, raised });
+            self.call(cx, alarm.hook(), &job, Cause::Alarm { alarm, raised: Box::new(raised) });
         }
     }
 

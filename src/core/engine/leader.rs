@@ -42,7 +42,7 @@ use super::report::{MarkAhead, Report};
 use super::runs::Runs;
 use crate::clock::{Uptime, earlier, later};
 use crate::engine::clocks::{AHEAD, STEP};
-use crate::job::{Digest, Edit, Job, JobName, JobSet, Misfire, Overlap};
+use crate::job::{Digest, Edit, Job, JobName, JobSet, Misfire};
 use crate::ledger::{Commit, ControlEntry, JobEntry, LastSuccess, OperatorRequests, RunLookup};
 use crate::run::{JobRecord, Link, Recount, RunEnd, RunId, SkipReason, StandingAlarms, Version};
 
@@ -352,7 +352,7 @@ impl Leader {
         let job = timeline.job.clone()?;
         let occurrence = job.next_after(timeline.cursor).filter(|&at| !runs.may_be_lost(at))?;
         let is_alone = job.concurrency_group.is_none() && (job.lock.is_empty() || cx.places(&job));
-        let is_free = (job.overlap == Overlap::Allow || !runs.is_in_flight(name)) && !runs.must_wait(cx, &job);
+        let is_free = !runs.is_held_up(cx, &job) && !runs.must_wait(cx, &job);
         (is_alone && is_free && later(occurrence, job.splay.delay()) == at).then_some((job, occurrence))
     }
 
@@ -403,7 +403,7 @@ impl Leader {
 
     /// Decides on one occurrence by itself.
     fn decide_one(&mut self, cx: &mut Context, runs: &mut Runs, job: &Arc<Job>, at: Timestamp) {
-        if runs.overlaps(job) {
+        if runs.overlaps(cx, job) {
             let one = Missed { first: at, last: at, count: 1 };
             self.book.advance(cx, &job.name, at, Some((SkipReason::Overlap, one)));
         } else {
@@ -466,7 +466,7 @@ impl Leader {
                 timeline.backlog.pop_front();
                 let one = Missed { first: at, last: at, count: 1 };
                 self.book.advance(cx, name, at, Some((SkipReason::Missed, one)));
-            } else if job.overlap == Overlap::Allow || !runs.is_in_flight(name) {
+            } else if !runs.is_held_up(cx, &job) {
                 timeline.backlog.pop_front();
                 self.book.begin(cx, runs, &job, at);
             } else {

@@ -261,6 +261,7 @@ impl Parts {
             }
             Purpose::UpdateRun { run, .. } => runs.on_update_answer(cx, &run, id, answer),
             Purpose::SkipRun { run, skip } => runs.on_skip_answer(cx, &run, id, skip, answer),
+            Purpose::ShareOut { run, shares, skips } => runs.on_share_out_answer(cx, &run, id, (shares, skips), answer),
             Purpose::Kill { run } => runs.on_kill_answer(cx, &run, id, answer),
             Purpose::Accept { run } => runs.on_accept_answer(cx, &run, id, answer, token),
             Purpose::ChangeOwner { run } => runs.on_change_owner_answer(cx, &run, id, answer),

@@ -9,6 +9,7 @@
 //!         ├─ waiting       overlap and concurrency groups: skip, begin beside others, or queue
 //!         ├─ places        the nodes that can run something, and which gets the next attempt
 //!         ├─ placing       a leader's placing of attempts on nodes, and those that are not accepted
+//!         ├─ shares        runs on every node: one run for each node that fits
 //!         ├─ offers        attempts that are placed on this node: accept them, or refuse
 //!         ├─ locking       locks: hold them before an attempt begins, release them after it
 //!         ├─ locks         which runs hold or wait for which locks
@@ -41,6 +42,7 @@ mod places;
 mod placing;
 pub(super) mod retry;
 mod rewound;
+mod shares;
 mod trees;
 mod unowned;
 mod waiting;
@@ -61,6 +63,7 @@ use self::locks::Locks;
 use self::places::{Choice, Places};
 use self::placing::Placing;
 use self::rewound::OwnWrites;
+use self::shares::Sharing;
 use self::trees::Trees;
 pub(super) use self::waiting::keep_until;
 use super::context::{Context, Fact};
@@ -73,6 +76,7 @@ use crate::run::{
     KillRequest, Nonce, OnLoss, Outcome, OverAttempts, Parameters, Past, RunId, RunRecord, RunState, Trigger,
     TriggerSeq, Version,
 };
+use crate::term::NodeName;
 
 /// The runs in flight.
 #[derive(Debug, Default)]
@@ -89,6 +93,7 @@ pub(super) struct Runs {
     offers: BTreeSet<(Uptime, RunId)>,
     places: Places,
     placing: Placing,
+    sharing: Sharing,
     /// What waits since before then may have been begun by a commit that the store has lost.
     lost_until: Option<Timestamp>,
 }
@@ -189,17 +194,13 @@ impl Runs {
         self.active.trees() > 0
     }
 
-    pub fn is_in_flight(&self, job: &JobName) -> bool {
-        self.active.is_in_flight(job)
+    pub fn overlaps(&self, cx: &Context, job: &Job) -> bool {
+        self.active.overlaps(job, cx.shares(job))
     }
 
-    pub fn overlaps(&self, job: &Job) -> bool {
-        self.active.overlaps(job)
-    }
-
-    /// True if a run of the job that is begun now waits for others.
+    /// True if a run of the job that is begun now waits for others. What is shared out does not: its shares do.
     pub fn must_wait(&self, cx: &Context, job: &Job) -> bool {
-        self.active.must_wait(job, cx.places(job))
+        !cx.shares(job) && self.active.must_wait(job, cx.places(job))
     }
 
     pub fn is_undecidable(&self, cx: &Context, job: &JobName) -> bool {
@@ -282,7 +283,7 @@ impl Runs {
         cx: &Context,
         job: &Job,
         at: Timestamp,
-        trigger: Option<Trigger>,
+        (trigger, on): (Option<Trigger>, BTreeSet<NodeName>),
         nonce: Nonce,
     ) -> Option<RunRecord> {
         let is_occurrence = trigger.is_none() && job.schedule().is_some();
@@ -290,7 +291,8 @@ impl Runs {
         let own = cx.owner()?;
         let token = cx.token()?;
         let is_placed = cx.places(job);
-        let must_wait = self.active.must_wait(job, is_placed);
+        let share_among = if on.is_empty() || cx.place.is_none() { self.share_among(cx, job) } else { Some(on) };
+        let must_wait = share_among.is_some() || self.active.must_wait(job, is_placed);
         let (state, owner) = match is_placed && !must_wait {
             true => match self.choose(cx, job, None) {
                 Choice::On(owner) => (RunState::Placed, owner),
@@ -304,6 +306,8 @@ impl Runs {
             job: job.name.clone(),
             scheduled_at: at,
             trigger,
+            on: None,
+            share_among: share_among.map(Box::new),
             parameters: Parameters::default(),
             state,
             owner,
@@ -397,6 +401,7 @@ impl Runs {
     /// Removes a run whose end this node has written. Runs that wait for it may begin.
     fn close(&mut self, cx: &mut Context, run: &RunId) -> Option<ActiveRun> {
         let closed = self.active.remove(run);
+        self.placing.forget(run);
         if closed.as_ref().is_some_and(|closed| closed.record.placement.is_some()) {
             // An occurrence that was due meanwhile may have waited for news of it.
             cx.facts.push_back(Fact::JobReleased(run.job().clone()));

@@ -32,7 +32,7 @@ pub enum RunOn {
 
 impl RunOn {
     /// All values, with their names in jobs files.
-    pub const ALL: [(Self, &str); 3] = [(Self::Leader, "leader"), (Self::Any, "any"), (Self::Every, "every")];
+    pub const ALL: [(&'static str, Self); 3] = [("leader", Self::Leader), ("any", Self::Any), ("every", Self::Every)];
 
     /// True if the leader chooses who runs it.
     pub fn is_placed(self) -> bool {

@@ -140,6 +140,16 @@ impl Change {
                 let skip = [Write::RemoveRun { run: run.clone(), at: *at }, history(skip, None, Existing::Refuses)];
                 skip.into_iter().chain(taken).collect()
             }
+            Self::ShareOut { at, run, rest, shares, skips } => {
+                let rest = match rest {
+                    Some(record) => Write::Run { at: Some(*at), record },
+                    None => Write::RemoveRun { run: run.clone(), at: *at },
+                };
+                // If the answer is lost, the share may be over before it is known that it was written.
+                let share = |run| [begun(run), Write::NotEnded(run.id())].into_iter().chain(placed(run));
+                let skips = skips.iter().map(|write| history(&write.skip, write.at, Existing::Refuses));
+                std::iter::once(rest).chain(shares.iter().flat_map(share)).chain(skips).collect()
+            }
             Self::End { at, end, as_leader } => {
                 let record = Box::new(HistoryRecord::Run(end.clone()));
                 let history = Write::History { at: None, record, existing: Existing::Refuses };

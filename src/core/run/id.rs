@@ -2,7 +2,8 @@
 //!
 //! It consists of the job and the scheduled time, so that repeating a commit is harmless. The id of a manual run ends
 //! with the number of its trigger: `<job>.<20261120T023000Z>.m<seq>`. Job names may contain dots and may look like the
-//! rest of an id. The last part distinguishes the two forms, because a time ends in `Z`.
+//! rest of an id. The last part distinguishes the two forms, because a time ends in `Z`. The share of one node of a run on
+//! every node has the node's name after an `@`, which no job's and no node's name contains.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::TriggerSeq;
 use crate::job::JobName;
+use crate::term::NodeName;
 
 /// The years in UTC that an occurrence may fall in: those of patterns (1970 to 2100), in any time zone.
 const YEARS: std::ops::RangeInclusive<i16> = 1969..=2101;
@@ -29,22 +31,26 @@ pub struct RunId {
     job: JobName,
     scheduled_at: Timestamp,
     manual: Option<TriggerSeq>,
+    on: Option<NodeName>,
 }
 
 /// The error for a text that is not a run id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a run id: expected `<job>.<20261120T023000Z>`, followed by `.m<number>` for a triggered run")]
+#[error(
+    "`{0}` is not a run id: expected `<job>.<20261120T023000Z>`, followed by `.m<number>` for a triggered run and by \
+     `@<node>` for one node's share of a run on every node"
+)]
 pub struct BadRunId(pub String);
 
 impl RunId {
     /// The id of `job`'s run for the occurrence at `scheduled_at`, which must be a whole second.
     pub fn scheduled(job: JobName, scheduled_at: Timestamp) -> Self {
-        Self { job, scheduled_at, manual: None }
+        Self { job, scheduled_at, manual: None, on: None }
     }
 
     /// The id of `job`'s run for the trigger `seq`, which was created at `scheduled_at`.
     pub fn manual(job: JobName, scheduled_at: Timestamp, seq: TriggerSeq) -> Self {
-        Self { job, scheduled_at, manual: Some(seq) }
+        Self { job, scheduled_at, manual: Some(seq), on: None }
     }
 
     /// The range of all possible run ids of `job`.
@@ -60,6 +66,17 @@ impl RunId {
     /// The id of another job's run in the same chain.
     pub fn of(&self, job: JobName) -> Self {
         Self { job, ..self.clone() }
+    }
+
+    /// The id of a node's share of this run.
+    #[must_use]
+    pub fn on(self, node: Option<NodeName>) -> Self {
+        Self { on: node, ..self }
+    }
+
+    /// The node whose share it is; `None` for a run that is not one.
+    pub fn node(&self) -> Option<&NodeName> {
+        self.on.as_ref()
     }
 
     /// The trigger that requested the run; `None` for a scheduled run.
@@ -78,7 +95,11 @@ impl RunId {
     /// If the text is not an id in its only valid spelling.
     pub fn parse(text: &str) -> Result<Self, BadRunId> {
         let bad = || BadRunId(text.to_owned());
-        let (rest, last) = text.rsplit_once('.').ok_or_else(bad)?;
+        let (run, on) = match text.rsplit_once('@') {
+            Some((run, node)) => (run, Some(NodeName::parse(node).map_err(|_| bad())?)),
+            None => (text, None),
+        };
+        let (rest, last) = run.rsplit_once('.').ok_or_else(bad)?;
         let (job, time, manual) = match last.strip_prefix('m') {
             Some(number) => {
                 let (job, time) = rest.rsplit_once('.').ok_or_else(bad)?;
@@ -94,7 +115,7 @@ impl RunId {
         }
         let scheduled_at = civil.to_zoned(TimeZone::UTC).map_err(|_| bad())?.timestamp();
         // `strptime` also accepts fewer digits, but an id names a record and so must have one spelling only.
-        Some(Self { job, scheduled_at, manual }).filter(|id| id.to_string() == text).ok_or_else(bad)
+        Some(Self { job, scheduled_at, manual, on }).filter(|id| id.to_string() == text).ok_or_else(bad)
     }
 }
 
@@ -118,7 +139,8 @@ fn sequence(text: &str) -> Option<TriggerSeq> {
 impl fmt::Display for RunId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.job, self.scheduled_at.strftime(FORMAT))?;
-        self.manual.map_or(Ok(()), |seq| write!(f, ".m{seq}"))
+        self.manual.map_or(Ok(()), |seq| write!(f, ".m{seq}"))?;
+        self.on.as_ref().map_or(Ok(()), |node| write!(f, "@{node}"))
     }
 }
 
@@ -162,6 +184,16 @@ mod tests {
         let id = made("backup", 60, Some(7));
         assert_eq!(id.to_string(), "backup.19700101T000100Z.m7");
         assert_eq!((id.trigger(), RunId::parse("backup.19700101T000100Z.m7")), (Some(TriggerSeq(7)), Ok(id)));
+    }
+
+    #[test]
+    fn a_share_carries_its_nodes_name() {
+        let share = |seq| made("backup", 60, seq).on(Some(NodeName::new("host-a.example")));
+        assert_eq!(share(None).to_string(), "backup.19700101T000100Z@host-a.example");
+        assert_eq!(share(Some(7)).to_string(), "backup.19700101T000100Z.m7@host-a.example");
+        for bad in ["@", "@.a", "@a@b", "@a b"] {
+            assert!(RunId::parse(&format!("backup.19700101T000100Z{bad}")).is_err(), "{bad}");
+        }
     }
 
     #[test]
@@ -218,8 +250,13 @@ mod tests {
     proptest! {
         #![proptest_config(crate::fuzz::proptest_config())]
         #[test]
-        fn every_id_is_read_back(job in names(), second in 0i64..4_102_444_800, seq: Option<u64>) {
-            let id = made(&job, second, seq);
+        fn every_id_is_read_back(
+            job in names(),
+            second in 0i64..4_102_444_800,
+            seq: Option<u64>,
+            node in proptest::option::of("[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}"),
+        ) {
+            let id = made(&job, second, seq).on(node.map(NodeName::new));
             prop_assert_eq!(RunId::parse(&id.to_string()), Ok(id));
         }
 

@@ -28,6 +28,8 @@ pub enum SkipReason {
     Parameters,
     /// No node that fits was alive and took it in time.
     NoNode,
+    /// An operator had drained the node whose share it is.
+    Drained,
     /// The service has lost commits that it had acknowledged. The run may have been begun by one of them.
     Rewound,
 }
@@ -44,6 +46,7 @@ impl SkipReason {
             Self::NotDefined => "not-defined",
             Self::Parameters => "parameters",
             Self::NoNode => "no-node",
+            Self::Drained => "drained",
             Self::Rewound => "rewound",
         }
     }
@@ -59,6 +62,7 @@ impl SkipReason {
             Self::Rewound => {
                 format!("{}: the service has lost commits, and this occurrence may have run", self.as_str())
             }
+            Self::Drained => format!("{}: its node was drained", self.as_str()),
             Self::Overlap | Self::Missed | Self::Paused | Self::Upstream | Self::Locked => self.as_str().to_owned(),
         }
     }
@@ -81,6 +85,9 @@ pub struct Skip {
     /// The trigger that led to no run. Such a record covers only this trigger. `None` for occurrences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<Trigger>,
+    /// The node whose shares were not run; `None` if no node's were, or if the job does not run on every node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<NodeName>,
     /// Fencing token of the term that decided last.
     pub token: FencingToken,
     /// The node that decided last.
@@ -92,6 +99,11 @@ pub struct Skip {
 impl Skip {
     /// The id of the record: that of the first occurrence or of the trigger.
     pub fn id(&self) -> RunId {
-        id_of(&self.job, self.first, self.trigger.as_ref())
+        self.id_from(self.first)
+    }
+
+    /// The id of the run that one of its occurrences would have had, or the trigger.
+    pub fn id_from(&self, at: Timestamp) -> RunId {
+        id_of(&self.job, at, self.trigger.as_ref()).on(self.on.clone())
     }
 }

@@ -1,5 +1,6 @@
 //! Triggers: operators' requests for a run now, independent of the schedule.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use jiff::Timestamp;
@@ -7,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::parameters::{Parameters, format_of};
+use super::placement;
 use crate::job::JobName;
+use crate::term::NodeName;
 
 /// A trigger's number, in order of creation over all jobs. Assigned by the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -52,12 +55,16 @@ pub struct TriggerRecord {
     pub scheduled_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Parameters::is_empty")]
     pub parameters: Parameters,
+    /// The nodes that are to run it, each a share; empty: where the job says.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub on: BTreeSet<NodeName>,
 }
 
 impl TriggerRecord {
     /// A request for a run without parameters.
     pub fn new(uuid: Uuid, job: JobName, by: String, at: Timestamp) -> Self {
-        Self { v: 1, uuid, job, by, at, scheduled_at: None, parameters: Parameters::default() }
+        let (parameters, on) = (Parameters::default(), BTreeSet::new());
+        Self { v: 1, uuid, job, by, at, scheduled_at: None, parameters, on }
     }
 
     /// The same request, for a run with these parameters and, if given, for this time.
@@ -65,6 +72,13 @@ impl TriggerRecord {
     pub fn with(self, parameters: Parameters, scheduled_at: Option<Timestamp>) -> Self {
         let record = Self { scheduled_at, parameters, ..self };
         Self { v: format_of(Some(&record.numbered(TriggerSeq(0))), &record.parameters), ..record }
+    }
+
+    /// The same request, for a run on each of these nodes; none: where the job says.
+    #[must_use]
+    pub fn on(self, nodes: BTreeSet<NodeName>) -> Self {
+        let v = if nodes.is_empty() { self.v } else { placement::FORMAT };
+        Self { v, on: nodes, ..self }
     }
 
     /// The trigger as stored in the run that it leads to.

@@ -89,6 +89,8 @@ fn record_of(token: i64, attempt: u32, nonce: &str) -> Vec<u8> {
         job: JobName::parse("a").unwrap(),
         scheduled_at: "2026-11-20T00:00:00Z".parse().unwrap(),
         trigger: None,
+        on: None,
+        share_among: None,
         parameters: Parameters::default(),
         state: RunState::Running,
         owner: Owner { node: NodeName::new("node-0"), session: SessionId("0x1".into()) },
@@ -507,7 +509,7 @@ fn keep(reason: SkipReason, after: i64) -> Skip {
     let job = JobName::parse("keep").unwrap();
     let (token, node) = (FencingToken(1), NodeName::new("node-0"));
     let decided_at = due + jiff::SignedDuration::from_secs(after);
-    Skip { v: 1, job, reason, first: due, last: due, count: 1, trigger: None, token, node, decided_at }
+    Skip { v: 1, job, reason, first: due, last: due, count: 1, trigger: None, on: None, token, node, decided_at }
 }
 
 fn skipped(skip: Skip) -> Op {

@@ -130,7 +130,8 @@ impl WhatIsDueHasHadItsProcess {
             SkipReason::NotDefined | SkipReason::Parameters => skip.trigger.is_some(),
             // Follows from the ends of other runs: see `chains_go_on`.
             SkipReason::Missed | SkipReason::Upstream => true,
-            SkipReason::NoNode => job.starts_with("any"),
+            SkipReason::NoNode => job.starts_with("any") || job.starts_with("every"),
+            SkipReason::Drained => job.starts_with("every"),
             // Nothing is lost here.
             SkipReason::Rewound => false,
         };

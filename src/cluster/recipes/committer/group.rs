@@ -125,19 +125,21 @@ impl PendingCommit {
         self.change.begun().map(|(run, version)| (run.clone(), version))
     }
 
-    /// The history record that this change creates or extends.
-    pub fn written(&self) -> Option<WrittenRecord> {
+    /// The history records that this change creates or extends.
+    pub fn written(&self) -> impl Iterator<Item = WrittenRecord> {
         let is_end = matches!(self.change, Change::End { .. });
-        let (path, version) = self.ops.iter().find_map(|op| match op {
+        let records = self.ops.iter().filter_map(|op| match op {
             Op::Create { path, .. } if is_history(path) && !checks_absence(op) => Some((path, Version::FIRST)),
             Op::Set { path, at, .. } if is_history(path) => Some((path, at.next())),
             _ => None,
-        })?;
-        Some(WrittenRecord {
-            job: self.change.job().clone(),
-            run: RunId::parse(paths::name(path)).ok()?,
-            kind: if is_end { RecordKind::Run } else { RecordKind::Skip },
-            version,
+        });
+        records.filter_map(move |(path, version)| {
+            Some(WrittenRecord {
+                job: self.change.job().clone(),
+                run: RunId::parse(paths::name(path)).ok()?,
+                kind: if is_end { RecordKind::Run } else { RecordKind::Skip },
+                version,
+            })
         })
     }
 

@@ -3,19 +3,21 @@
 //! A run's record counts from its creation, a skip record from its last change, in the servers' order of writes. What
 //! this session writes is newer than everything it has listed or written before.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use jiff::Timestamp;
 
 use crate::tree::{AtVersion, Revision, Stat};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::run::{RunId, TriggerSeq, Version};
+use cronkeeper_core::term::NodeName;
 
 /// Name of a record within its job's history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordKey {
     at: Timestamp,
     manual: Option<TriggerSeq>,
+    on: Option<NodeName>,
 }
 
 /// Kind of a history record. Each kind has its own limit.
@@ -48,18 +50,24 @@ pub(super) struct ListedRecord {
     version: Version,
 }
 
-/// A job's records, each kind oldest first.
+/// A job's records: those of each node's shares, and the others. A limit holds for each of them.
 #[derive(Debug, Default)]
 pub(super) struct JobHistory {
-    runs: VecDeque<(RecordKey, Version)>,
-    skips: VecDeque<(RecordKey, Version)>,
+    by_node: BTreeMap<Option<NodeName>, Records>,
     /// When the history grew last, as a count of the growths of all jobs.
     pub grown: u64,
 }
 
+/// Records, each kind oldest first.
+#[derive(Debug, Default)]
+struct Records {
+    runs: VecDeque<(RecordKey, Version)>,
+    skips: VecDeque<(RecordKey, Version)>,
+}
+
 impl RecordKey {
     fn new(run: &RunId) -> Self {
-        Self { at: run.scheduled_at(), manual: run.trigger() }
+        Self { at: run.scheduled_at(), manual: run.trigger(), on: run.node().cloned() }
     }
 
     /// `None` if the name is not that of a record of this job.
@@ -68,11 +76,12 @@ impl RecordKey {
     }
 
     /// The id of the record, for the job whose history it is in.
-    pub fn of(self, job: &JobName) -> RunId {
-        match self.manual {
+    pub fn of(&self, job: &JobName) -> RunId {
+        let run = match self.manual {
             Some(seq) => RunId::manual(job.clone(), self.at, seq),
             None => RunId::scheduled(job.clone(), self.at),
-        }
+        };
+        run.on(self.on.clone())
     }
 }
 
@@ -89,14 +98,45 @@ impl ListedRecord {
 impl JobHistory {
     pub fn new(mut listed: Vec<ListedRecord>) -> Self {
         // Records written in the same transaction are ordered by their time.
-        listed.sort_by_key(|record| (record.written, record.key));
+        listed.sort_by(|one, other| (one.written, &one.key).cmp(&(other.written, &other.key)));
         let mut history = Self::default();
         for ListedRecord { key, kind, version, .. } in listed {
-            history.of_kind(kind).push_back((key, version));
+            history.of(&key).of_kind(kind).push_back((key, version));
         }
         history
     }
 
+    fn of(&mut self, key: &RecordKey) -> &mut Records {
+        self.by_node.entry(key.on.clone()).or_default()
+    }
+
+    /// Notes a record that was created or overwritten.
+    pub fn grew(&mut self, written: &WrittenRecord) {
+        let key = RecordKey::new(&written.run);
+        self.of(&key).grew(key, written.kind, written.version);
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_node.values().map(|records| records.runs.len() + records.skips.len()).sum()
+    }
+
+    /// True if there are more than `kept` records of a kind, of some node.
+    pub fn is_longer_than(&self, kept: usize) -> bool {
+        self.by_node.values().any(|records| records.runs.len() > kept || records.skips.len() > kept)
+    }
+
+    /// Removes the oldest records beyond the newest `kept` of each kind and node, at most `most`, and returns them with
+    /// the version to delete.
+    pub fn take_surplus(&mut self, kept: usize, most: usize) -> impl Iterator<Item = (RecordKey, AtVersion)> {
+        let mut taken = Vec::new();
+        for records in self.by_node.values_mut() {
+            taken.extend(records.take_surplus(kept, most - taken.len()));
+        }
+        taken.into_iter()
+    }
+}
+
+impl Records {
     fn of_kind(&mut self, kind: RecordKind) -> &mut VecDeque<(RecordKey, Version)> {
         match kind {
             RecordKind::Run => &mut self.runs,
@@ -104,34 +144,21 @@ impl JobHistory {
         }
     }
 
-    /// Notes a record that was created or overwritten.
-    pub fn grew(&mut self, written: &WrittenRecord) {
-        let key = RecordKey::new(&written.run);
+    fn grew(&mut self, key: RecordKey, kind: RecordKind, version: Version) {
         // Overwritten records are usually recent ones, so search from the newest.
         let position = |records: &VecDeque<(RecordKey, Version)>| records.iter().rposition(|(known, _)| *known == key);
-        match (position(&self.runs), written.kind) {
-            (Some(at), RecordKind::Run) => return self.runs[at].1 = written.version,
+        match (position(&self.runs), kind) {
+            (Some(at), RecordKind::Run) => return self.runs[at].1 = version,
             (Some(at), RecordKind::Skip) => drop(self.runs.remove(at)),
             (None, _) => {}
         }
         if let Some(at) = position(&self.skips) {
             self.skips.remove(at);
         }
-        self.of_kind(written.kind).push_back((key, written.version));
+        self.of_kind(kind).push_back((key, version));
     }
 
-    pub fn len(&self) -> usize {
-        self.runs.len() + self.skips.len()
-    }
-
-    /// True if there are more than `kept` records of a kind.
-    pub fn is_longer_than(&self, kept: usize) -> bool {
-        self.runs.len() > kept || self.skips.len() > kept
-    }
-
-    /// Removes the oldest records beyond the newest `kept` of each kind, at most `most`, and returns them with the
-    /// version to delete.
-    pub fn take_surplus(&mut self, kept: usize, most: usize) -> impl Iterator<Item = (RecordKey, AtVersion)> {
+    fn take_surplus(&mut self, kept: usize, most: usize) -> impl Iterator<Item = (RecordKey, AtVersion)> + use<> {
         let runs = self.runs.len().saturating_sub(kept).min(most);
         let skips = self.skips.len().saturating_sub(kept).min(most - runs);
         // A run's record is not written again, so any version will do. A skip record that has grown meanwhile is no
@@ -213,7 +240,24 @@ mod tests {
     fn a_skip_record_overwritten_by_a_run_counts_as_a_run() {
         let mut history = JobHistory::new((0..20).map(|second| listed(second, RecordKind::Skip, second)).collect());
         history.grew(&written(3, RecordKind::Run, 1));
-        assert_eq!((history.runs.len(), history.skips.len()), (1, 19));
+        let records = &history.by_node[&None];
+        assert_eq!((records.runs.len(), records.skips.len()), (1, 19));
+    }
+
+    #[test]
+    fn each_node_has_the_newest_twenty_of_its_shares() {
+        let share = |second: i64, node: &str| {
+            let run = RunId::scheduled(name("backup"), at(second)).on(Some(NodeName::new(node)));
+            WrittenRecord { job: name("backup"), run, kind: RecordKind::Run, version: Version(0) }
+        };
+        let mut history = JobHistory::default();
+        (0..21).for_each(|second| history.grew(&share(second, "host-a")));
+        (0..20).for_each(|second| history.grew(&share(second, "host-b")));
+        assert!(history.is_longer_than(20));
+        let taken: Vec<String> =
+            history.take_surplus(20, 100).map(|(key, _)| key.of(&name("backup")).to_string()).collect();
+        assert_eq!(taken, ["backup.19700101T000000Z@host-a"]);
+        assert_eq!((history.len(), history.is_longer_than(20)), (40, false));
     }
 
     #[test]

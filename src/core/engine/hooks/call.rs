@@ -58,7 +58,7 @@ pub enum Cause {
     /// An alarm was raised.
     Alarm {
         alarm: Alarm,
-        raised: RaisedAlarm,
+        raised: Box<RaisedAlarm>,
     },
 }
 
@@ -158,8 +158,7 @@ impl JobHookCall {
         match &self.cause {
             Cause::Started(run) => Some(run.id()),
             Cause::Ended(end) => Some(end.run.id()),
-            Cause::Skipped { skip, .. } if skip.trigger.is_some() => Some(skip.id()),
-            Cause::Skipped { skip, first, .. } => Some(RunId::scheduled(skip.job.clone(), *first)),
+            Cause::Skipped { skip, first, .. } => Some(skip.id_from(*first)),
             Cause::Alarm { raised, .. } => raised.run.clone(),
         }
     }

@@ -301,7 +301,7 @@ impl Book {
             return self.advance(cx, &job.name, at, None);
         }
         let nonce = cx.nonce();
-        let Some(run) = runs.new_record(cx, job, at, None, nonce.clone()) else { return };
+        let Some(run) = runs.new_record(cx, job, at, Default::default(), nonce.clone()) else { return };
         let Some((version, record)) = self.step_mark(job, at, nonce) else { return };
         let change = Change::Begin { at: version, record, run: run.clone() };
         let commit = cx.commit(change, Purpose::Begin { run: id });
@@ -404,6 +404,7 @@ pub(super) fn new_skip(
         last,
         count,
         trigger: None,
+        on: None,
         token,
         node: cx.node.clone(),
         decided_at: cx.now.wall,

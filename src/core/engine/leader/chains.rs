@@ -206,7 +206,10 @@ impl DownstreamRuns {
     fn begin(&mut self, cx: &mut Context, runs: &mut Runs, book: &mut Book, job: &Arc<Job>, id: &RunId) {
         let nonce = cx.nonce();
         let trigger = self.first_link(id).and_then(|link| link.trigger.clone());
-        let Some(mut run) = runs.new_record(cx, job, id.scheduled_at(), trigger, nonce.clone()) else { return };
+        let Some(mut run) = runs.new_record(cx, job, id.scheduled_at(), (trigger, BTreeSet::new()), nonce.clone())
+        else {
+            return;
+        };
         // The time that its upstreams took does not count as lateness.
         run.ready_at = Some(cx.now.wall);
         let moves_mark = id.trigger().is_none();
@@ -233,6 +236,7 @@ impl DownstreamRuns {
             last: link.span.last,
             count: link.span.count,
             trigger: link.trigger,
+            on: None,
             token,
             node: cx.node.clone(),
             decided_at: cx.now.wall,

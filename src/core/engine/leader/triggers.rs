@@ -129,6 +129,9 @@ impl Triggers {
             self.give_up_at = Some(self.give_up_at.map_or(give_up_at, |before| before.min(give_up_at)));
             return;
         }
+        if cx.job(job).is_some_and(|job| cx.shares(job) && !runs.knows_roster()) {
+            return;
+        }
         let verdict = self.judge(cx, runs, seq, &entry);
         self.note_decided(seq, &entry.record);
         match verdict {
@@ -155,7 +158,7 @@ impl Triggers {
         match cx.job(&request.job) {
             Some(job) if request.parameters.fit(job).is_err() => TriggerVerdict::Skip(SkipReason::Parameters),
             Some(job) if !is_too_old(job, cx.root_of(job), later(request.at, STAMP), cx.due) => {
-                if runs.overlaps(job) {
+                if entry.record.on.is_empty() && runs.overlaps(cx, job) {
                     TriggerVerdict::Skip(SkipReason::Overlap)
                 } else {
                     TriggerVerdict::Begin(job.clone())
@@ -196,7 +199,7 @@ impl Triggers {
 
 fn begin(cx: &mut Context, runs: &mut Runs, job: &Arc<Job>, seq: TriggerSeq, entry: &TriggerEntry) {
     let nonce = cx.nonce();
-    let trigger = Some(entry.record.numbered(seq));
+    let trigger = (Some(entry.record.numbered(seq)), entry.record.on.clone());
     let Some(run) = runs.new_record(cx, job, entry.record.at, trigger, nonce) else { return };
     let run = run.with(entry.record.parameters.clone());
     let (by, parameters) = (entry.record.by.clone(), entry.record.parameters.names());
@@ -216,6 +219,7 @@ fn drop_trigger(cx: &mut Context, seq: TriggerSeq, entry: &TriggerEntry, why: Op
         last: request.at,
         count: 1,
         trigger: Some(request.numbered(seq)),
+        on: None,
         token,
         node: cx.node.clone(),
         decided_at: cx.now.wall,

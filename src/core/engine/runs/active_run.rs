@@ -497,6 +497,16 @@ impl ActiveRun {
         self.record.state == RunState::Unstarted && !self.record.has_past()
     }
 
+    /// True if it is to be replaced by shares of nodes.
+    pub fn is_to_share(&self) -> bool {
+        self.record.share_among.is_some()
+    }
+
+    /// True if it is the node's share, or occupies the node as one would: an attempt of the job that the node has.
+    pub fn counts_on(&self, node: &NodeName) -> bool {
+        self.record.on.as_ref().unwrap_or(&self.record.owner.node) == node && !self.is_to_share()
+    }
+
     /// True while it waits for other runs, or for locks.
     pub fn is_queued(&self) -> bool {
         self.record.state == RunState::Queued

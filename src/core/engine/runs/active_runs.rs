@@ -48,7 +48,8 @@ struct Index {
     held: usize,
     in_group: BTreeMap<Arc<str>, usize>,
     waiting: BTreeMap<Arc<str>, BTreeSet<WaitingPosition>>,
-    triggers: BTreeMap<Uuid, BTreeSet<TriggerSeq>>,
+    /// How many runs each trigger has.
+    triggers: BTreeMap<Uuid, BTreeMap<TriggerSeq, usize>>,
     /// What other nodes have of what was placed.
     loads: BTreeMap<NodeName, Load>,
     offered: usize,
@@ -79,7 +80,10 @@ impl Facts {
         let is_refused = is_beginning && of_jobs.refused.contains_key(run.job());
         let group = of_jobs.groups.get(run.job()).filter(|_| !is_refused).cloned();
         let (in_group, waiting) = if active.is_queued() { (None, group) } else { (group, None) };
-        let waiting = waiting.filter(|_| active.is_waiting()).map(|group| (group, (run.scheduled_at(), run.clone())));
+        // What is to be shared out takes no position: its shares do.
+        let waiting = waiting
+            .filter(|_| active.is_waiting() && !active.is_to_share())
+            .map(|group| (group, (run.scheduled_at(), run.clone())));
         let process = active.process();
         Self {
             is_own: active.is_local(),
@@ -114,7 +118,7 @@ impl Index {
             self.waiting.entry(group).or_default().insert(position);
         }
         if let Some((uuid, seq)) = facts.trigger {
-            self.triggers.entry(uuid).or_default().insert(seq);
+            *self.triggers.entry(uuid).or_default().entry(seq).or_default() += 1;
         }
     }
 
@@ -152,7 +156,10 @@ impl Index {
         if let Some((uuid, seq)) = &facts.trigger
             && let Some(seqs) = self.triggers.get_mut(uuid)
         {
-            seqs.remove(seq);
+            if let Some(count) = seqs.get_mut(seq) {
+                *count -= 1;
+            }
+            seqs.retain(|_, count| *count > 0);
             if seqs.is_empty() {
                 self.triggers.remove(uuid);
             }
@@ -342,7 +349,7 @@ impl ActiveRuns {
     /// True if a run of another trigger with this uuid is in flight.
     pub fn has_trigger(&self, uuid: Uuid, seq: TriggerSeq) -> bool {
         let is_other = |facts: Facts| facts.trigger.is_some_and(|(same, other)| same == uuid && other != seq);
-        self.index.triggers.get(&uuid).is_some_and(|seqs| seqs.iter().any(|&other| other != seq))
+        self.index.triggers.get(&uuid).is_some_and(|seqs| seqs.keys().any(|&other| other != seq))
             || self.uncounted().is_some_and(is_other)
     }
 }

@@ -64,7 +64,10 @@ impl Runs {
         let RunRecord { attempt, ref ready_at, ref trigger, begun_at, .. } = active.record;
         // No other begin is ahead: a run that waited for others, and another attempt, are begun when nothing holds them
         // up any more, even by a node whose clock is behind that of the one that decided on the occurrence.
-        let is_ahead = active.record.placement.as_ref().map_or(attempt == 1, |placement| placement.ahead_ms > 0);
+        // What is shared out ahead, and what waits there for its node, has its time all the same.
+        let is_of_shares = attempt == 0 && (active.is_to_share() || active.record.on.is_some());
+        let is_first = attempt == 1 || is_of_shares;
+        let is_ahead = active.record.placement.as_ref().map_or(is_first, |placement| placement.ahead_ms > 0);
         let is_decision = is_ahead && ready_at.is_none() && trigger.is_none();
         let job = active.job().or(cx.job(run.job())).filter(|job| is_decision && job.schedule().is_some())?;
         Some(later(run.scheduled_at(), job.splay.delay())).filter(|&at| begun_at < at)

@@ -4,10 +4,10 @@
 //! proportion to their weights; among equals the one to which it has placed nothing for longest. What the leader decides
 //! counts at once, so a burst spreads evenly without any report. Knows nothing of runs but how many each node has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::election::{Member, PLACES, Place};
-use crate::job::{Digest, Job, JobName, Labels};
+use crate::job::{Digest, Job, JobName, Labels, RunOn};
 use crate::run::{Owner, RefusalReason};
 use crate::term::{NodeName, SessionId};
 
@@ -20,6 +20,8 @@ pub(super) struct Places {
     known: BTreeMap<NodeName, KnownPlace>,
     /// The members were read in this term: until then only the leader's own node is known to be alive.
     is_complete: bool,
+    /// So were the places of nodes that are away.
+    is_defined: bool,
     /// Number of attempts placed so far.
     placed: u64,
 }
@@ -43,8 +45,9 @@ struct KnownPlace {
 struct LivingMember {
     session: SessionId,
     digest: Digest,
-    /// It takes nothing more: it is drained, or shutting down.
-    is_closed: bool,
+    is_drained: bool,
+    /// It is shutting down.
+    is_ending: bool,
 }
 
 /// What a node has, as the leader knows.
@@ -54,6 +57,41 @@ pub(super) struct Load {
     pub runs: usize,
     /// Those that it is not known to have accepted.
     pub open: usize,
+}
+
+/// Whether a node can take its share of a run on every node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Share {
+    Now(Owner),
+    /// It has enough to start for now.
+    Full,
+    /// It is away, shutting down, or refuses the job as it is.
+    Away,
+    /// An operator has drained it.
+    Drained,
+    /// It does not have the labels any more that the job asks for; or the job does not run on every node any more.
+    Unfit,
+    /// The cluster does not know it any more.
+    Unknown,
+}
+
+impl From<Share> for Choice {
+    fn from(share: Share) -> Self {
+        match share {
+            Share::Now(owner) => Self::On(owner),
+            Share::Full => Self::Full,
+            Share::Away | Share::Drained | Share::Unfit | Share::Unknown => Self::Nobody,
+        }
+    }
+}
+
+/// Longest name of a node that takes shares: their ids have it, and name files.
+const LONGEST_NAME: usize = 64;
+/// What keeps a node with a longer name from a share.
+const TOO_LONG: &str = "has a name of more than 64 characters";
+
+fn has_short_name(node: &NodeName) -> bool {
+    node.as_str().len() <= LONGEST_NAME
 }
 
 /// Where the next attempt goes.
@@ -73,15 +111,22 @@ impl LivingMember {
         Some(Self {
             session: member.session.clone().filter(|_| published.places >= PLACES)?,
             digest: published.digest.clone(),
-            is_closed: published.drained || published.draining,
+            is_drained: published.drained,
+            is_ending: published.draining,
         })
+    }
+
+    /// True if it takes nothing more.
+    fn is_closed(&self) -> bool {
+        self.is_drained || self.is_ending
     }
 }
 
 impl Places {
     /// A new term: nothing is known but this node, which is alive.
     pub fn begin_term(&mut self, own: &NodeName, session: &SessionId, digest: &Digest) {
-        let member = LivingMember { session: session.clone(), digest: digest.clone(), is_closed: false };
+        let (session, digest) = (session.clone(), digest.clone());
+        let member = LivingMember { session, digest, is_drained: false, is_ending: false };
         let place = KnownPlace { weight: 1, member: Some(member), ..KnownPlace::default() };
         *self = Self { known: BTreeMap::from([(own.clone(), place)]), ..Self::default() };
     }
@@ -91,8 +136,14 @@ impl Places {
         self.is_complete
     }
 
+    /// True once all nodes were read in this term, also those that are away.
+    pub fn know_all(&self) -> bool {
+        self.is_complete && self.is_defined
+    }
+
     /// Takes all places that the cluster knows.
     pub fn define(&mut self, all: BTreeMap<NodeName, Place>) {
+        self.is_defined = true;
         self.known.retain(|node, place| place.member.is_some() || all.contains_key(node));
         for (node, Place { labels, weight, .. }) in all {
             let place = self.known.entry(node).or_default();
@@ -175,7 +226,11 @@ impl Places {
 
     /// True if no node takes the job.
     pub fn has_nobody(&self, job: &Job) -> bool {
-        self.taking(job).next().is_none()
+        match job.run_on {
+            // Each takes its share, and what is to be spread says nothing about that.
+            RunOn::Every => !self.known.iter().any(|(node, place)| place.fits(node, job) && place.member.is_some()),
+            RunOn::Any | RunOn::Leader => self.taking(job).next().is_none(),
+        }
     }
 
     /// True if an attempt of the job can be placed now, as far as the number of open ones is concerned; or if nobody fits:
@@ -198,7 +253,38 @@ impl Places {
     /// True if the node is alive, under this session, and takes what is placed there.
     pub fn is_open(&self, owner: &Owner) -> bool {
         let member = self.known.get(&owner.node).and_then(|place| place.member.as_ref());
-        member.is_some_and(|member| member.session == owner.session && !member.is_closed)
+        member.is_some_and(|member| member.session == owner.session && !member.is_closed())
+    }
+
+    /// The nodes that a run of the job on every node is for: those with the labels that it asks for, also while they are
+    /// away.
+    pub fn roster(&self, job: &Job) -> BTreeSet<NodeName> {
+        self.known.iter().filter(|(node, place)| place.fits(node, job)).map(|(node, _)| node.clone()).collect()
+    }
+
+    /// Whether the node can take its share of a run of the job.
+    pub fn share(&self, job: &Job, node: &NodeName, load: Load) -> Share {
+        let Some(place) = self.known.get(node) else { return Share::Unknown };
+        match &place.member {
+            _ if !place.fits(node, job) || !job.run_on.is_placed() => Share::Unfit,
+            Some(LivingMember { is_drained: true, .. }) => Share::Drained,
+            Some(member) if !member.is_closed() && !place.refused.contains_key(&job.name) && has_short_name(node) => {
+                match load.open < MOST_OPEN {
+                    true => Share::Now(Owner { session: member.session.clone(), node: node.clone() }),
+                    false => Share::Full,
+                }
+            }
+            _ => Share::Away,
+        }
+    }
+
+    /// Why the node does not take its share of a run of the job.
+    pub fn why_not(&self, job: &Job, node: &NodeName) -> String {
+        let why = self.known.get(node).map_or("is not known", |place| match place.why_not(job) {
+            _ if place.fits(node, job) && place.member.is_some() && !has_short_name(node) => TOO_LONG,
+            why => why,
+        });
+        format!("{node} {why}")
     }
 
     /// The node has answered, or has accepted something.
@@ -221,9 +307,8 @@ impl Places {
             RefusalReason::NotDefined | RefusalReason::Definition | RefusalReason::Labels | RefusalReason::Clock => {
                 place.refused.insert(job.clone(), reason);
             }
-            RefusalReason::Drained | RefusalReason::Ending => {
-                place.member.iter_mut().for_each(|member| member.is_closed = true);
-            }
+            RefusalReason::Drained => place.member.iter_mut().for_each(|member| member.is_drained = true),
+            RefusalReason::Ending => place.member.iter_mut().for_each(|member| member.is_ending = true),
             RefusalReason::Locked => {}
         }
     }
@@ -257,15 +342,16 @@ impl KnownPlace {
 
     /// True if an attempt of the job may be placed there.
     fn takes(&self, node: &NodeName, job: &Job) -> bool {
-        let is_open = self.member.as_ref().is_some_and(|member| !member.is_closed);
+        let is_open = self.member.as_ref().is_some_and(|member| !member.is_closed());
         is_open && self.weight > 0 && self.fits(node, job) && !self.refused.contains_key(&job.name)
     }
 
     fn why_not(&self, job: &Job) -> &'static str {
         match (&self.member, self.refused.get(&job.name)) {
             (None, _) => "is away",
-            (Some(LivingMember { is_closed: true, .. }), _) => "is drained or shutting down",
-            (Some(_), _) if self.weight == 0 => "has weight 0",
+            (Some(member), _) if member.is_drained => "is drained",
+            (Some(member), _) if member.is_ending => "is shutting down",
+            (Some(_), _) if self.weight == 0 && job.run_on != RunOn::Every => "has weight 0",
             (Some(_), Some(RefusalReason::NotDefined)) => "does not define it",
             (Some(_), Some(RefusalReason::Definition)) => "defines it otherwise",
             (Some(_), Some(RefusalReason::Clock)) => "has a wrong clock",

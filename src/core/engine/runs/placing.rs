@@ -67,6 +67,14 @@ pub(super) struct Placing {
     since: Uptime,
 }
 
+impl Placing {
+    /// The run waits for no node any more.
+    pub fn forget(&mut self, run: &RunId) {
+        self.unplaced.remove(run);
+        self.crowded.remove(run);
+    }
+}
+
 impl Runs {
     /// Begins the placing of a new term.
     pub(super) fn begin_placing(&mut self, cx: &Context) {
@@ -98,7 +106,11 @@ impl Runs {
 
     /// True if an occurrence of the job can be decided on as far as placing is concerned. If not, something will show when.
     pub fn has_place(&mut self, cx: &Context, job: &Job) -> bool {
-        let has_room = self.knows_places(cx) && self.places.has_room(job, self.load_of(cx));
+        let has_room = match cx.shares(job) {
+            // Each share waits for room by itself.
+            true => self.knows_roster(),
+            false => self.knows_places(cx) && self.places.has_room(job, self.load_of(cx)),
+        };
         self.placing.wants_room |= !has_room;
         has_room
     }
@@ -254,11 +266,6 @@ impl Runs {
         cx.facts.push_back(Fact::RoomFound);
     }
 
-    /// True if a run waits for a node, or for room on one.
-    pub(super) fn waits_for_place(&self, run: &RunId) -> bool {
-        self.placing.unplaced.contains_key(run) || self.placing.crowded.contains(run)
-    }
-
     /// Takes all places that the cluster knows.
     pub fn on_places(&mut self, cx: &mut Context, all: BTreeMap<NodeName, Place>) {
         self.places.define(all);
@@ -335,7 +342,8 @@ impl Runs {
         if is_alive && awaits_locks {
             return self.expect_answer(cx, run, cx.now.up + LOOK_AT_LOCKED_EVERY);
         }
-        let is_better = job.as_ref().is_some_and(|job| self.places.has_better(job, &owner.node, self.load_of(cx)));
+        let has_better = |job: &Arc<Job>| self.places.has_better(job, &owner.node, self.load_of(cx));
+        let is_better = run.node().is_none() && job.as_ref().is_some_and(has_better);
         if is_alive && !is_better {
             return self.expect_answer(cx, run, cx.now.up + ASK_AGAIN);
         }
@@ -351,7 +359,10 @@ impl Runs {
         let Some(from) = self.active.get(run).map(|active| active.record.owner.node.clone()) else { return };
         let window_is_over = job.is_none_or(|job| self.is_window_over(cx, run, job));
         let choice = match job {
-            Some(job) if !window_is_over => self.choose(cx, job, Some(&from)),
+            Some(job) if !window_is_over => match run.node() {
+                Some(node) => self.places.share(job, node, self.active.load_of(node, &cx.node)).into(),
+                None => self.choose(cx, job, Some(&from)),
+            },
             _ => Choice::Nobody,
         };
         match (choice, job) {
@@ -370,7 +381,7 @@ impl Runs {
     }
 
     /// Writes that a run is placed on a node, as its next attempt.
-    fn place_on(&mut self, cx: &mut Context, run: &RunId, job: &Arc<Job>, owner: Owner) {
+    pub(super) fn place_on(&mut self, cx: &mut Context, run: &RunId, job: &Arc<Job>, owner: Owner) {
         let (Some(token), nonce) = (cx.token(), cx.nonce()) else { return };
         let Some(active) = self.active.get(run) else { return };
         let its_time = self.time_to_come(cx, run);
@@ -415,7 +426,8 @@ impl Runs {
     /// True if no other node than the one that had the last attempt can take the run.
     pub(super) fn is_only_place(&self, cx: &Context, active: &ActiveRun) -> bool {
         let job = cx.job(&active.record.job);
-        job.is_none_or(|job| !job.run_on.is_placed() || !self.places.has_other(job, &active.record.owner.node))
+        active.record.on.is_some()
+            || job.is_none_or(|job| !job.run_on.is_placed() || !self.places.has_other(job, &active.record.owner.node))
     }
 
     /// Takes back what is placed of a job, ahead of its time, and not accepted: the job is paused or changed.
@@ -452,6 +464,12 @@ impl Runs {
         if refused.is_some_and(|refused| refused.reason == RefusalReason::Locked) && job.overlap == Overlap::Skip {
             return self.skip(cx, run, SkipReason::Locked);
         }
+        if let Some(node) = run.node() {
+            return self.place_share(cx, run, job, node);
+        }
+        if record.share_among.is_some() {
+            return self.share_out(cx, run, job);
+        }
         // Whatever it failed over there may be well elsewhere.
         let avoided = (record.attempt > 0).then(|| record.owner.node.clone());
         match self.choose(cx, job, avoided.as_ref()) {
@@ -460,20 +478,25 @@ impl Runs {
                 self.place_on(cx, run, job, owner);
             }
             Choice::Full => drop(self.placing.crowded.insert(run.clone())),
-            Choice::Nobody => self.await_place(cx, run, job),
+            Choice::Nobody => {
+                let why = self.places.why_nobody(job);
+                self.await_place(cx, run, job, why);
+            }
         }
     }
 
     /// Keeps a run that no node can take, until one can or its time is over.
-    fn await_place(&mut self, cx: &mut Context, run: &RunId, job: &Arc<Job>) {
+    pub(super) fn await_place(&mut self, cx: &mut Context, run: &RunId, job: &Arc<Job>, why: String) {
         let Some(active) = self.active.get(run) else { return };
-        let (has_past, is_new) = (active.record.has_past(), !self.placing.unplaced.contains_key(run));
+        // What had a process is never skipped.
+        let had_process = !active.is_queued() && !active.never_started();
+        let is_new = !self.placing.unplaced.contains_key(run);
         let since = *self.placing.unplaced.entry(run.clone()).or_insert(cx.due);
         if is_new {
-            cx.report(Report::Unplaced { run: run.clone(), why: self.places.why_nobody(job) });
+            cx.report(Report::Unplaced { run: run.clone(), why });
         }
         let until = too_old_from(job, cx.root_of(job), since);
-        if has_past {
+        if had_process {
             return;
         }
         if until <= cx.due {

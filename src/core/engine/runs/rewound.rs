@@ -131,6 +131,7 @@ impl Runs {
     /// Looks for what this node has written last: the service may have changed its servers.
     pub fn look_for_own_writes(&mut self, cx: &mut Context) {
         cx.ledger(Request::ReadInFlight);
+        self.share_out_again(cx);
         self.own_writes.found = 0;
         let first_after_loss = self.own_writes.first_after_loss.take().unwrap_or(self.own_writes.next);
         // A write after the loss proves nothing: the old servers may have accepted it, or the new ones.
@@ -220,6 +221,7 @@ impl Runs {
             RunLookup::InFlight(record, _) => !self.is_over_here(cx, record),
             RunLookup::Absent(_) => false,
         };
+        let has_ended = matches!(found, RunLookup::Ended);
         // Another node wrote what became of it, at an unknown time.
         let is_proof = self.own_writes.written_of(run).is_some();
         match self.active.get(run) {
@@ -229,6 +231,7 @@ impl Runs {
             Some(_) => self.on_other_looked_up(cx, run, found),
             None => self.on_over_looked_up(cx, run, found),
         }
+        self.on_share_looked_up(cx, run, has_ended);
         let Some(number) = number else { return };
         if !is_there {
             // Something is lost: it is written again before another node can begin it.
@@ -265,6 +268,8 @@ impl Runs {
 
     fn on_other_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup) {
         let waits = self.active.get(run).is_some_and(waits_for_leader);
+        // If it is gone, all nodes have their shares; or its begin is lost, and it is begun again.
+        let is_to_share = self.active.get(run).is_some_and(ActiveRun::is_to_share);
         match found {
             RunLookup::InFlight(record, version) if self.is_over_here(cx, &record) => {
                 self.forget(cx, run);
@@ -273,7 +278,7 @@ impl Runs {
             RunLookup::InFlight(record, version) => {
                 self.on_news(cx, run, News::Changed(Some((*record, version))));
             }
-            RunLookup::Absent(_) if waits => {
+            RunLookup::Absent(_) if waits && !is_to_share => {
                 self.report_rewound(cx, run);
                 self.write_again(cx, run, None);
             }

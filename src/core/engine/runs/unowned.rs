@@ -45,6 +45,7 @@ impl Runs {
     pub fn begin_term(&mut self, cx: &mut Context, mut running: Vec<Running>) {
         self.agenda = super::Agenda::default();
         self.begin_placing(cx);
+        self.sharing = super::Sharing::default();
         self.lost_until = None;
         // Unanswered attempts of an earlier term. Those that were written are in the snapshot, which was read after
         // that term's candidate was gone; the others can no longer be written.
@@ -207,7 +208,7 @@ impl Runs {
     }
 
     /// Writes the end of a run that no node has.
-    fn settle_as(&mut self, cx: &mut Context, run: &RunId, end: RunEnd) {
+    pub(super) fn settle_as(&mut self, cx: &mut Context, run: &RunId, end: RunEnd) {
         let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
         let change = Change::End { at: active.version, end: end.clone(), as_leader: true };
         if self.step(cx, run, RunStep::Settle) {
@@ -216,7 +217,7 @@ impl Runs {
         }
     }
 
-    fn note_settling(&mut self, cx: &mut Context, run: &RunId, id: CommitId) {
+    pub(super) fn note_settling(&mut self, cx: &mut Context, run: &RunId, id: CommitId) {
         if let Some(active) = self.active.get_mut(run) {
             active.commit = Some(id);
         }
@@ -317,7 +318,7 @@ impl Runs {
 
     /// Reads a run again that another node wrote, or may have written, while this leader was settling it. News that
     /// arrived meanwhile may be older than that write.
-    fn on_settled_by_another(&mut self, cx: &mut Context, run: &RunId) {
+    pub(super) fn on_settled_by_another(&mut self, cx: &mut Context, run: &RunId) {
         // The answer can come after the term: then the run is the affair of whoever leads now.
         if !cx.leads() {
             return self.leave(cx, run);
@@ -358,7 +359,8 @@ impl Runs {
     fn on_other_read(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
         let Some((record, version)) = found else {
             // Ended by another node; or the service has lost it, perhaps before this leader could begin it.
-            let is_lost = |active: &mut ActiveRun| active.put_back() || waits_for_leader(active);
+            let is_lost =
+                |active: &mut ActiveRun| !active.is_to_share() && (active.put_back() || waits_for_leader(active));
             return if self.active.get_mut(run).is_some_and(is_lost) {
                 self.look_up(cx, run)
             } else {
@@ -516,10 +518,14 @@ impl Runs {
     /// Begins an unowned run again, unless its state has changed since it was scheduled.
     pub fn retry(&mut self, cx: &mut Context, run: &RunId) {
         let is_defined = cx.job(run.job()).is_some();
+        let is_placed = cx.job(run.job()).is_some_and(|job| cx.places(job));
         // A queued run whose job is not defined here is handled here too: it waits for the job.
-        let waits =
-            |active: &&ActiveRun| active.is_idle() && (!active.is_queued() || !is_defined || self.waits_for_place(run));
+        let waits = |active: &&ActiveRun| active.is_idle() && (!active.is_queued() || !is_defined || is_placed);
         let Some(active) = self.active.get(run).filter(waits) else { return };
+        if active.is_queued() && is_defined {
+            // It waited for a node, or for room on one. Others may be in its way now.
+            return self.begin_if_free(cx, run);
+        }
         let later = self.again_at(cx, run, active).filter(|&at| at > cx.due);
         if let Some(at) = later {
             // The clock was set back.
@@ -544,6 +550,9 @@ impl Runs {
         let job = cx.job(run.job()).cloned();
         if active.never_started() || (active.is_queued() && job.is_none()) {
             match window::of(cx, &active.record) {
+                Window::Over if self.placing.unplaced.contains_key(run) => {
+                    return self.skip(cx, run, SkipReason::NoNode);
+                }
                 Window::Over => return self.skip(cx, run, SkipReason::Missed),
                 // Wait until a node leads whose file defines the job.
                 Window::UndefinedUntil(at) => {
@@ -556,10 +565,7 @@ impl Runs {
             }
         }
         let Some((token, owner)) = cx.token().zip(cx.owner()) else { return };
-        let Some(job) = job else {
-            let end = retry::end_without_job(cx, &active.record);
-            return self.settle_as(cx, run, end);
-        };
+        let Some(job) = job else { return self.end_as_before(cx, run) };
         if let Err(why) = active.record.parameters.fit(&job) {
             let next = Attempt { owner, token, nonce: cx.nonce(), placement: None };
             let next = retry::next_attempt(cx, active, &job, next);
@@ -577,6 +583,13 @@ impl Runs {
         if self.step(cx, run, RunStep::Begin(job)) {
             self.update(cx, run, record);
         }
+    }
+
+    /// Ends a run that gets no further attempt as its last attempt ended.
+    pub(super) fn end_as_before(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(active) = self.active.get(run) else { return };
+        let end = retry::end_without_job(cx, &active.record);
+        self.settle_as(cx, run, end);
     }
 
     /// Records a job's runs as missed that never had a process and whose window is over, so that they do not block the
@@ -606,6 +619,7 @@ impl Runs {
             last: record.scheduled_at,
             count: 1,
             trigger: record.trigger.clone(),
+            on: record.on.clone(),
             token,
             node: cx.node.clone(),
             decided_at: cx.now.wall,
@@ -692,7 +706,8 @@ impl Runs {
         let mut left = runs.into_iter();
         for (_, run) in left.by_ref() {
             // Runs of a group are begun below, in the order of their occurrences among all of the group.
-            if let Some(group) = self.group_of(run.job()) {
+            let is_to_share = self.active.get(&run).is_some_and(ActiveRun::is_to_share);
+            if let Some(group) = self.group_of(run.job()).filter(|_| !is_to_share) {
                 self.request_end_of_rivals(cx, &run);
                 groups.insert(group);
             } else {
@@ -743,7 +758,8 @@ impl Runs {
     fn begin_if_free(&mut self, cx: &mut Context, run: &RunId) {
         let is_refused = self.active.is_refused(run.job());
         let has_rivals = !is_refused && !self.request_end_of_rivals(cx, run).is_empty();
-        let is_full = cx.job(run.job()).is_some_and(|job| self.active.is_group_full(job));
+        let is_to_share = self.active.get(run).is_some_and(ActiveRun::is_to_share);
+        let is_full = !is_to_share && cx.job(run.job()).is_some_and(|job| self.active.is_group_full(job));
         if is_refused || has_rivals || is_full {
             self.release_locks(cx, run);
         } else {

@@ -26,7 +26,7 @@ use crate::job::{Group, Job, JobName, Overlap};
 use crate::run::{OnLoss, RunId, RunRecord, RunState};
 
 /// Most runs of one job that wait for others; further occurrences are skipped.
-const MOST_WAITING: usize = 100;
+pub(super) const MOST_WAITING: usize = 100;
 /// A cut-off run is killed this long before its job's next run begins.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -46,9 +46,10 @@ impl ActiveRuns {
         self.in_group(name) >= *limit
     }
 
-    /// True if another run of the job may neither begin nor wait.
-    pub fn overlaps(&self, job: &Job) -> bool {
+    /// True if another run of the job may neither begin nor wait. `is_shared`: its shares decide, each on its node.
+    pub fn overlaps(&self, job: &Job, is_shared: bool) -> bool {
         match job.overlap {
+            _ if is_shared => self.runs_of(&job.name).filter(|run| run.is_to_share()).nth(MOST_WAITING - 1).is_some(),
             Overlap::Skip => self.is_in_flight(&job.name),
             Overlap::Queue => self.runs_of(&job.name).any(ActiveRun::is_queued),
             // Limits the queue when the job's runs become due faster than its group lets them begin.
@@ -93,7 +94,14 @@ impl ActiveRuns {
     pub fn runs_before(&self, run: &RunId) -> Vec<RunId> {
         let position = |run: &RunId| (run.scheduled_at(), run.trigger());
         let is_before = |other: &RunId, active: &ActiveRun| !active.is_queued() || position(other) < position(run);
-        let others = self.of_job(run.job());
+        if self.get(run).is_some_and(ActiveRun::is_to_share) {
+            return Vec::new();
+        }
+        let is_rival = |active: &ActiveRun| match run.node() {
+            Some(node) => active.counts_on(node),
+            None => !active.is_to_share(),
+        };
+        let others = self.of_job(run.job()).filter(|(_, active)| is_rival(active));
         others
             .filter(|(other, active)| *other != run && is_before(other, active))
             .map(|(other, _)| other.clone())

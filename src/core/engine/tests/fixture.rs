@@ -55,6 +55,8 @@ pub fn running(job: &Job, scheduled_at: Timestamp, owner: ledger::OwnerState) ->
         job: job.name.clone(),
         scheduled_at,
         trigger: None,
+        on: None,
+        share_among: None,
         parameters: Parameters::default(),
         state: RunState::Running,
         owner: Owner { node: NodeName::new("host-b"), session: SessionId("b".into()) },

@@ -1,6 +1,7 @@
 //! Attempts that the leader places on nodes: where, when, how often, and what becomes of those that are not accepted.
 
 mod cluster;
+mod shares;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -270,6 +271,8 @@ enum Fate {
     Crash(usize),
     Restart(usize),
     Elect(usize),
+    /// The oldest request is carried out, and its answer is lost.
+    LoseAnswer(usize),
     Settle,
 }
 
@@ -286,7 +289,8 @@ fn fates() -> impl Strategy<Value = Vec<Fate>> {
         2 => node.clone().prop_map(Fate::Join),
         1 => node.clone().prop_map(Fate::Crash),
         2 => node.clone().prop_map(Fate::Restart),
-        1 => node.prop_map(Fate::Elect),
+        1 => node.clone().prop_map(Fate::Elect),
+        1 => node.prop_map(Fate::LoseAnswer),
         3 => Just(Fate::Settle),
     ];
     prop::collection::vec(fate, 1..120)
@@ -322,6 +326,7 @@ fn befall(cluster: &mut Cluster, fate: Fate) {
             cluster.restart(node);
         }
         Fate::Elect(node) if cluster.may_lead(node) => cluster.elect(node),
+        Fate::LoseAnswer(node) => drop(cluster.lose_one(node)),
         Fate::Settle => cluster.settle(),
         _ => {}
     }

@@ -172,5 +172,5 @@ fn has_room(cx: &Context, runs: &Runs, case: &Case<'_>) -> Judgement {
     if runs.contains(case.run) || runs.is_undecidable(cx, case.run.job()) {
         return Err(Objection::Wait);
     }
-    if runs.overlaps(case.job) { Err(Objection::Skip(SkipReason::Overlap)) } else { Ok(()) }
+    if runs.overlaps(cx, case.job) { Err(Objection::Skip(SkipReason::Overlap)) } else { Ok(()) }
 }

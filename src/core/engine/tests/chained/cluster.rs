@@ -81,7 +81,11 @@ impl FakeLedger {
                 self.log.extend(stands.then(|| format!("end {} {}", end.run.id(), end.outcome.as_str())));
                 stands
             }
-            Change::DropTrigger { .. } | Change::Resume { .. } | Change::SkipRun { .. } | Change::Restore { .. } => {
+            Change::DropTrigger { .. }
+            | Change::Resume { .. }
+            | Change::SkipRun { .. }
+            | Change::ShareOut { .. }
+            | Change::Restore { .. } => {
                 panic!("{change:?}")
             }
         }

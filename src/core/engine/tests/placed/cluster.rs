@@ -35,6 +35,8 @@ pub struct Node {
     is_crashed: bool,
     /// Its member is gone, as the others see it.
     is_gone: bool,
+    /// The cluster knows no place of it.
+    is_forgotten: bool,
     watched: BTreeSet<RunId>,
     jobs: JobSet,
     place: Place,
@@ -94,7 +96,12 @@ impl Cluster {
 
     /// Replaces a node by one with these jobs and labels.
     pub fn become_node(&mut self, index: usize, jobs: Vec<Job>, labels: &[&str], weight: u32) {
-        self.nodes[index] = Node::new(name(index), set(jobs), labels, weight);
+        let node = Node::new(name(index), set(jobs), labels, weight);
+        if index == self.nodes.len() {
+            self.nodes.push(node)
+        } else {
+            self.nodes[index] = node
+        }
         self.join(index);
     }
 
@@ -113,6 +120,8 @@ impl Cluster {
     /// The node's session ends, for itself and for the others.
     pub fn expire(&mut self, index: usize) {
         let Some(session) = self.nodes[index].session.take() else { return };
+        // Its lease ends before.
+        self.pass(LEASE);
         self.nodes[index].is_gone = true;
         if self.ledger.leader == Some(name(index)) {
             self.ledger.leader = None;
@@ -252,10 +261,20 @@ impl Cluster {
         if self.nodes.iter().any(is_it) { OwnerState::Alive } else { OwnerState::Gone }
     }
 
+    /// The node's place is removed.
+    pub fn forget(&mut self, index: usize) {
+        self.nodes[index].is_forgotten = true;
+        self.tell_members();
+    }
+
     /// The leader reads which nodes are alive, and which places there are.
     pub fn tell_members(&mut self) {
-        let places: BTreeMap<NodeName, Place> =
-            self.nodes.iter().map(|node| (node.name.clone(), node.place.clone())).collect();
+        let places: BTreeMap<NodeName, Place> = self
+            .nodes
+            .iter()
+            .filter(|node| !node.is_forgotten)
+            .map(|node| (node.name.clone(), node.place.clone()))
+            .collect();
         let members: Vec<Member> = self.nodes.iter().filter(|node| !node.is_gone).map(Node::member).collect();
         for index in 0..self.nodes.len() {
             if self.ledger.leader == Some(name(index)) {
@@ -314,6 +333,17 @@ impl Cluster {
 
     /// Answers the node's oldest request. Returns false if there is none.
     pub fn answer_one(&mut self, index: usize) -> bool {
+        self.answer(index, false)
+    }
+
+    /// Carries out the node's oldest request, if that shares a run out, but the node does not learn what became of it.
+    pub fn lose_one(&mut self, index: usize) -> bool {
+        let request = self.nodes[index].requests.front();
+        let shares = matches!(request, Some(ledger::Request::Commit { change: Change::ShareOut { .. }, .. }));
+        shares && self.answer(index, true)
+    }
+
+    fn answer(&mut self, index: usize, is_lost: bool) -> bool {
         let node = &mut self.nodes[index];
         if node.is_frozen || node.session.is_none() {
             return false;
@@ -322,7 +352,8 @@ impl Cluster {
         match request {
             ledger::Request::Commit { id, change } => {
                 let (answer, token) = self.write(index, &change);
-                self.handle(index, answered(id, answer, token));
+                let told = if is_lost && answer != Commit::Fenced { Commit::Unknown } else { answer };
+                self.handle(index, answered(id, told, token));
                 if answer == Commit::Accepted {
                     self.notify(index, &change);
                 }
@@ -344,7 +375,8 @@ impl Cluster {
             ledger::Request::ReadAgain(run) => {
                 let found = match self.ledger.running.get(&run) {
                     Some((record, version)) => ledger::RunLookup::InFlight(Box::new(record.clone()), *version),
-                    None => ledger::RunLookup::Ended,
+                    None if self.ledger.history.iter().any(|record| record.id() == run) => ledger::RunLookup::Ended,
+                    None => ledger::RunLookup::Absent(None),
                 };
                 self.handle(index, Event::Ledger(ledger::Event::Again(run, found)));
             }
@@ -534,10 +566,34 @@ impl Cluster {
         of_job.map(|(_, _, node, _)| node.to_string()).collect()
     }
 
-    /// What was skipped, as `job reason`.
+    /// Of the node's shares of the job: how many are on record, as ended, skipped, or in flight.
+    pub fn shares(&self, job: &JobName, node: &NodeName) -> BTreeMap<Timestamp, usize> {
+        let mut found: BTreeMap<Timestamp, usize> = BTreeMap::new();
+        for record in self.ledger.history.iter().filter(|record| record.job() == job) {
+            match record {
+                HistoryRecord::Run(end) if end.run.on.as_ref() == Some(node) => {
+                    *found.entry(end.run.scheduled_at).or_default() += 1;
+                }
+                HistoryRecord::Skip(skip) if skip.on.as_ref().is_none_or(|on| on == node) => {
+                    (skip.first.as_second()..=skip.last.as_second())
+                        .for_each(|second| *found.entry(Timestamp::from_second(second).unwrap()).or_default() += 1);
+                }
+                HistoryRecord::Run(_) | HistoryRecord::Skip(_) => {}
+            }
+        }
+        for run in self.ledger.running.keys().filter(|run| run.job() == job && run.node() == Some(node)) {
+            *found.entry(run.scheduled_at()).or_default() += 1;
+        }
+        found
+    }
+
+    /// What was skipped, as `job reason`, with the node whose share it was.
     pub fn skipped(&self) -> Vec<String> {
         let skips = self.ledger.history.iter().filter_map(|record| match record {
-            HistoryRecord::Skip(skip) => Some(format!("{} {}", skip.job, skip.reason.as_str())),
+            HistoryRecord::Skip(skip) => {
+                let on = skip.on.as_ref().map_or(String::new(), |node| format!("@{node}"));
+                Some(format!("{}{on} {}", skip.job, skip.reason.as_str()))
+            }
             HistoryRecord::Run(_) => None,
         });
         skips.collect()
@@ -576,6 +632,7 @@ impl Node {
             is_frozen: false,
             is_crashed: false,
             is_gone: true,
+            is_forgotten: false,
             watched: BTreeSet::new(),
             jobs,
             place,
