@@ -149,6 +149,7 @@ pub fn router(sources: Sources) -> Router {
         .route("/v1/handover", post(nodes::handover))
         .route("/v1/nodes/{node}/drain", post(nodes::drain))
         .route("/v1/nodes/{node}/undrain", post(nodes::undrain))
+        .route("/v1/nodes/{node}/forget", post(nodes::forget))
         .route("/v1/runs/{run}", get(control::run))
         .route("/v1/runs/{run}/output", get(output::output))
         .route("/v1/runs/{run}/kill", post(control::kill))

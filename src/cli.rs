@@ -14,6 +14,7 @@ pub mod environment;
 pub mod exec;
 pub mod explain;
 mod follow;
+mod forget;
 pub mod guide;
 mod handover;
 mod history;
@@ -312,6 +313,8 @@ pub enum Command {
     Drain(drain::DrainArgs),
     /// Let a drained node lead again
     Undrain(drain::UndrainArgs),
+    /// Forget a node that is gone for good: jobs on every node no longer count on it
+    Forget(forget::Args),
     /// End a run, on whichever node it is
     Kill(kill::KillArgs),
     /// Run a job here and now, without a cluster
@@ -429,6 +432,7 @@ fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
         Command::Handover(args) => args.run(io).map_err(Error::from),
         Command::Drain(args) => drain::drain(&args, io).map_err(Error::from),
         Command::Undrain(args) => drain::undrain(&args, io).map_err(Error::from),
+        Command::Forget(args) => args.run(io).map_err(Error::from),
         Command::Kill(args) => kill::run(&args, io).map_err(Error::from),
         Command::Exec(args) => return args.run(io),
         Command::Lock(args) => return args.run(io),

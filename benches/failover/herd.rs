@@ -14,6 +14,7 @@ use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::coordination::{Coordination, Event as BackendEvent, Request, channels};
 use cronkeeper_core::election::{Event, Request as Ask};
 use cronkeeper_core::job::Labels;
+use cronkeeper_core::ledger::forgetting::ForgetAfter;
 use cronkeeper_core::term::{NodeName, SessionId};
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
@@ -163,7 +164,7 @@ impl Contender {
             service: connect.into(),
             root: "/".into(),
             uuid: Box::new(Uuid::new_v4),
-            forget_after: None,
+            forget_after: ForgetAfter::default(),
             labels: Labels::default(),
             weight: 1,
         };

@@ -4,7 +4,7 @@ use axum::Json;
 use serde::Serialize;
 
 /// Every request of the API, for people who explore it; docs/api.md and docs/openapi.json describe them.
-const REQUESTS: [(&str, &str); 23] = [
+const REQUESTS: [(&str, &str); 24] = [
     ("GET /healthz", "200 while the daemon's loop turns"),
     ("GET /readyz", "200 while the node takes part in the cluster"),
     ("GET /v1", "this list"),
@@ -28,6 +28,7 @@ const REQUESTS: [(&str, &str); 23] = [
     ("POST /v1/handover", "let another node lead"),
     ("POST /v1/nodes/{node}/drain", "the node leads no more until it is undrained"),
     ("POST /v1/nodes/{node}/undrain", "the node may lead again"),
+    ("POST /v1/nodes/{node}/forget", "jobs on every node no longer count on the node, which is gone"),
 ];
 
 /// The body of `GET /v1`.

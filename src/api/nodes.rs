@@ -23,6 +23,7 @@ use super::{ApiState, RefusedRequest};
 use crate::status::Status;
 use cronkeeper_core::clock::system;
 use cronkeeper_core::election::{Candidate, Queue, TransferError};
+use cronkeeper_core::ledger::ForgetNode;
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::run::{Drain, HandoverRequest};
 use cronkeeper_core::suggest::nearest;
@@ -60,6 +61,18 @@ pub struct Drained {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UndrainBody {}
+
+/// The body of `POST /v1/nodes/{node}/forget`.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ForgetBody {}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ForgottenNode {
+    pub node: NodeName,
+}
 
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -123,6 +136,18 @@ pub(super) async fn undrain(
     state.undrain(by, node).await.map(Json)
 }
 
+/// `POST /v1/nodes/{node}/forget`.
+pub(super) async fn forget(
+    State(state): State<Arc<ApiState>>,
+    operator: ApiOperator,
+    node: PathParam,
+    body: RequestBody,
+) -> Result<Json<ForgottenNode>, RefusedRequest> {
+    let by = state.api_operator(operator).await?;
+    let (node, ForgetBody {}) = (node_name(node)?, parse_body(body)?);
+    state.forget(by, node).await.map(Json)
+}
+
 /// `POST /v1/handover`. On a node that does not lead, the request is passed on to the leader.
 pub(super) async fn handover(
     State(state): State<Arc<ApiState>>,
@@ -164,6 +189,31 @@ impl ApiState {
         }
         info!(target: TARGET, event = REQUESTED, request = "undrain", to = %node, by, "{by} undrained {node}");
         Ok(Undrained { node, was })
+    }
+
+    pub(super) async fn forget(&self, by: String, node: NodeName) -> Result<ForgottenNode, RefusedRequest> {
+        let queue = self.read_queue().await?;
+        let is_alive = queue.members.iter().any(|member| member.node == node);
+        let answer = match is_alive {
+            true => ForgetNode::Alive,
+            false => self.recorded(self.sources.operator.forget_node(node.clone())).await?,
+        };
+        match answer {
+            ForgetNode::Forgotten => {}
+            ForgetNode::Alive => {
+                let error = format!("{node} is alive, and would be back at once; stop its daemon first");
+                return Err(RefusedRequest::new(StatusCode::CONFLICT, error));
+            }
+            ForgetNode::Unknown => {
+                let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
+                let known = status.places.keys().map(NodeName::as_str);
+                let near = nearest(node.as_str(), known).map(|near| format!(", did you mean `{near}`?"));
+                let error = format!("the cluster knows no node `{node}`{}", near.unwrap_or_default());
+                return Err(RefusedRequest::new(StatusCode::NOT_FOUND, error));
+            }
+        }
+        info!(target: TARGET, event = REQUESTED, request = "forget", to = %node, by, "{by} had {node} forgotten");
+        Ok(ForgottenNode { node })
     }
 
     pub(super) async fn hand_over(&self, by: String, to: Option<NodeName>) -> Result<HandedOver, RefusedRequest> {

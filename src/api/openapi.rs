@@ -13,7 +13,7 @@ use super::health::{Healthy, Readiness};
 use super::history::History;
 use super::index::{self, Index};
 use super::next::Coming;
-use super::nodes::{DrainBody, Drained, HandedOver, HandoverBody, UndrainBody, Undrained};
+use super::nodes::{DrainBody, Drained, ForgetBody, ForgottenNode, HandedOver, HandoverBody, UndrainBody, Undrained};
 use super::output::OutputPage;
 use super::pauses::{PauseBody, PauseManyBody, Paused, PausedMany, ResumeBody, ResumeManyBody, Resumed, ResumedMany};
 use super::recount::{RecountBody, Recounting};
@@ -97,6 +97,7 @@ const DESCRIBED: &[Described] = &[
     post("POST /v1/handover", schema::<HandoverBody>, schema::<HandedOver>, &[400, 403, 409, 503, 504]),
     post("POST /v1/nodes/{node}/drain", schema::<DrainBody>, schema::<Drained>, &[400, 403, 404, 503]),
     post("POST /v1/nodes/{node}/undrain", schema::<UndrainBody>, schema::<Undrained>, &[400, 403, 404, 503]),
+    post("POST /v1/nodes/{node}/forget", schema::<ForgetBody>, schema::<ForgottenNode>, &[400, 403, 404, 409, 503]),
 ];
 
 fn document() -> Value {

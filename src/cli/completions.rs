@@ -97,6 +97,7 @@ const NAMES: &[(&str, &str, Kind)] = &[
     ("handover", "to", Kind::Node),
     ("drain", "node", Kind::Node),
     ("undrain", "node", Kind::Node),
+    ("forget", "node", Kind::Node),
     ("kill", "whom", Kind::RunOrJob),
     ("exec", "name", Kind::Job),
 ];

@@ -280,6 +280,16 @@ pub const GUIDES: &[Guide] = &[
         see_also: &["cronkeeper-drain(8)"],
     },
     Guide {
+        command: "forget",
+        examples: &[(
+            "cronkeeper forget host-b",
+            "This host is gone for good: jobs on every node no longer count on it",
+        )],
+        exits: &[FINE, REFUSED, USAGE, NO_NODE],
+        files: &[SOCKET],
+        see_also: &["cronkeeper-nodes(8)", "cronkeeper-drain(8)"],
+    },
+    Guide {
         command: "kill",
         examples: &[
             ("cronkeeper kill nightly-backup.20261120T023000Z", "End this run as its timeout would"),

@@ -54,6 +54,7 @@ use cronkeeper_core::duration;
 use cronkeeper_core::election::Place;
 use cronkeeper_core::engine::Engine;
 use cronkeeper_core::event_loop::{self, EventLoop, Stopped};
+use cronkeeper_core::ledger::forgetting::ForgetAfter;
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::term::NodeName;
 
@@ -89,7 +90,10 @@ pub struct Args {
     drain_timeout: Duration,
     /// Delete the history and pause of a job this long after it was removed from every node's jobs file, or `never`
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_FORGET_JOBS_AFTER", default_value = "30d", value_parser = forget_after)]
-    forget_jobs_after: ForgetAfter,
+    forget_jobs_after: MaybeNever,
+    /// Forget a node that has been away for this long, or `never`: jobs with `run_on: every` no longer count on it
+    #[arg(long, value_name = "DURATION", env = "CRONKEEPER_FORGET_NODES_AFTER", default_value = "1d", value_parser = forget_nodes_after)]
+    forget_nodes_after: MaybeNever,
     /// Keep the output of this node's runs for this long, in this much disk space, the newest first; `none` keeps none
     #[arg(long, value_name = "AGE,SIZE", env = "CRONKEEPER_OUTPUT_RETENTION", default_value_t)]
     output_retention: OutputRetention,
@@ -112,18 +116,26 @@ pub struct Args {
     log: LogFilter,
 }
 
-/// How long after its removal a job's records are deleted; `None`: never.
+/// How long what is gone is kept; `None`: for ever.
 #[derive(Clone, Copy, Debug)]
-struct ForgetAfter(Option<Duration>);
+struct MaybeNever(Option<Duration>);
 
-fn forget_after(text: &str) -> Result<ForgetAfter, String> {
+fn forget_after(text: &str) -> Result<MaybeNever, String> {
+    maybe_never(text, "30d")
+}
+
+fn forget_nodes_after(text: &str) -> Result<MaybeNever, String> {
+    maybe_never(text, "1d")
+}
+
+fn maybe_never(text: &str, example: &str) -> Result<MaybeNever, String> {
     match text {
-        "never" => Ok(ForgetAfter(None)),
+        "never" => Ok(MaybeNever(None)),
         text => match duration::parse(text) {
             Ok(Duration::ZERO) => {
-                Err("must be longer than zero: write a duration such as `30d`, or `never`".to_owned())
+                Err(format!("must be longer than zero: write a duration such as `{example}`, or `never`"))
             }
-            Ok(after) => Ok(ForgetAfter(Some(after))),
+            Ok(after) => Ok(MaybeNever(Some(after))),
             Err(bad) => Err(bad.to_string()),
         },
     }
@@ -242,7 +254,8 @@ impl Args {
         let now = system::now();
         let name = backend.name();
         info!(target: TARGET, event = log_event::NODE_STARTED, version = env!("CARGO_PKG_VERSION"), backend = name, jobs = jobs.set.jobs.len());
-        let started = backend.start(&node, self.forget_jobs_after.0, custody).await?;
+        let forget_after = ForgetAfter { jobs: self.forget_jobs_after.0, nodes: self.forget_nodes_after.0 };
+        let started = backend.start(&node, forget_after, custody).await?;
         let mut view = View::new(node.clone(), name, self.jobs.path.clone(), &jobs.set, now);
         view.confined(Confinement::of(host.cgroups.as_ref()));
         if let Some(Rejected { error, copied_at }) = &rejected {

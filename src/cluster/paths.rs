@@ -39,6 +39,8 @@ pub const REWOUND: &str = "/cronkeeper/rewound";
 
 /// Jobs that are absent from every node's files. Created with the first such job.
 pub const GONE: &str = "/cronkeeper/gone";
+/// What distinguishes the note of a node from that of a job.
+const GONE_NODE: char = '@';
 
 /// The folders of a cluster, outer ones first.
 pub const PARENTS: [&str; 12] =
@@ -109,6 +111,16 @@ pub fn offer(node: &NodeName, run: &RunId) -> String {
 /// The note that the job is absent from every node's files. Its age shows since when.
 pub fn gone(job: &JobName) -> String {
     under(GONE, job.as_str())
+}
+
+/// The note that a node is gone. No job has such a name.
+pub fn gone_node(node: &NodeName) -> String {
+    format!("{GONE}/{GONE_NODE}{node}")
+}
+
+/// The node that is gone by the note of this name.
+pub fn gone_node_in(name: &str) -> Option<NodeName> {
+    NodeName::parse(name.strip_prefix(GONE_NODE)?).ok()
 }
 
 pub fn trigger(seq: TriggerSeq) -> String {

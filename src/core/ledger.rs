@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use operator::{
-    ControlEntry, Each, Followed, Operator, OperatorError, OperatorFuture, OperatorRequests, TriggerEntry,
+    ControlEntry, Each, Followed, ForgetNode, Operator, OperatorError, OperatorFuture, OperatorRequests, TriggerEntry,
 };
 
 pub use self::filter::Filter;
@@ -373,6 +373,8 @@ pub enum Event {
         /// Number of records that its history had.
         records: usize,
     },
+    /// The node has been away for so long that it is no place to run jobs any more.
+    ForgottenNode(NodeName),
     /// The owner of a watched run is gone. Carries what is known of its processes and the run's record, read after
     /// that.
     OwnerGone(RunId, OwnerState, Option<(RunRecord, Version)>),

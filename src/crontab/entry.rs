@@ -15,6 +15,8 @@ pub(super) struct CrontabEntry {
     pub input: Option<String>,
     /// The flag `-s` of OpenBSD and FreeBSD: not started while the last run is still running.
     pub single: bool,
+    /// It maintains the host on which it runs.
+    pub is_of_each_host: bool,
     pub remarks: Vec<Remark>,
 }
 
@@ -47,8 +49,10 @@ pub(super) fn read(line: &str, system: bool) -> Result<CrontabEntry, String> {
     must_be_a_command(&command)?;
     remarks.extend(about_flags(&flags));
     remarks.extend(about_command(&command, system));
-    remarks.extend(host_work::remarks(&command));
-    Ok(CrontabEntry { when, user, command, input, single: flags.contains('s'), remarks })
+    let (about_host, program) = host_work::remarks(&command);
+    remarks.extend(about_host);
+    let is_of_each_host = program.is_some();
+    Ok(CrontabEntry { when, user, command, input, single: flags.contains('s'), is_of_each_host, remarks })
 }
 
 /// Takes the user: `name`, or FreeBSD's `name:group/class`.

@@ -1,7 +1,7 @@
-//! Remarks on entries that do the work of each host, as most entries of a distribution's own crontabs do.
+//! Entries that do the work of each host, as most entries of a distribution's own crontabs do, and remarks on them.
 //!
-//! cron runs them on every host, but cronkeeper runs a job on one node only, the leader. Some begin with a guard, which
-//! asks the host whether another program does this work: on one host the job then does nothing, and on another it does.
+//! cron runs them on every host, so their jobs have `run_on: every`. Some begin with a guard, which asks the host whether
+//! another program does this work: on one host the job then does nothing, and on another it does.
 
 use super::Remark;
 use super::when::word;
@@ -40,8 +40,8 @@ const PROGRAMS: [&str; 27] = [
 const ANACRON: &str = "anacron";
 const OF_SYSTEMD: &str = "/run/systemd/system";
 
-/// What an entry loses that maintains its host.
-pub(super) fn remarks(command: &str) -> Vec<Remark> {
+/// What is to be said of an entry that maintains its host, and the program that does so, if there is one.
+pub(super) fn remarks(command: &str) -> (Vec<Remark>, Option<&str>) {
     let words: Vec<&str> = words(command).collect();
     let asked = |program: &str| {
         let is_asked = |pair: &[&str]| matches!(pair[0], "-x" | "-e" | "-f") && name_of(pair[1]) == program;
@@ -64,12 +64,9 @@ pub(super) fn remarks(command: &str) -> Vec<Remark> {
         !is_guard && PROGRAMS.contains(name)
     });
     remarks.extend(program.map(|program| {
-        Remark::loss(format!(
-            "`{program}` looks like work of each host: cron does it on every host, cronkeeper only on the one that leads; \
-             leave it in cron"
-        ))
+        Remark::loss(format!("`{program}` looks like work of each host: the job runs on every host, as cron runs it"))
     }));
-    remarks
+    (remarks, program)
 }
 
 /// True for a line of an anacrontab: a period in days, a delay in minutes, a name and the command.
@@ -117,7 +114,7 @@ mod tests {
     use super::*;
 
     fn about(command: &str) -> Vec<String> {
-        remarks(command).into_iter().map(|remark| remark.text).collect()
+        remarks(command).0.into_iter().map(|remark| remark.text).collect()
     }
 
     #[test]

@@ -156,6 +156,9 @@ impl<'a> Writer<'a> {
         if entry.single {
             keys.line("overlap: skip");
         }
+        if entry.is_of_each_host {
+            keys.line("run_on: every");
+        }
         keys.command(command);
         let is_own = |(name, value): &(&String, &String)| self.shared.get(*name) != Some(*value);
         let own = self.environment.iter().filter(is_own).map(|(n, v)| (n.clone(), v.clone())).collect();

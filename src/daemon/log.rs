@@ -231,6 +231,7 @@ pub(super) fn report(report: &Report) {
             None => info!(target: TARGET, event = log_event::JOB_RESUMED, %job, by),
         },
         Report::Forgotten { job, records } => info!(target: TARGET, event = log_event::JOB_FORGOTTEN, %job, records),
+        Report::ForgottenNode { node: other } => info!(target: TARGET, event = log_event::NODE_FORGOTTEN, %other),
         Report::LockLost { run, path } => {
             warn!(target: TARGET, event = log_event::LOCK_LOST, job = %run.job(), %run, path = path.as_str());
         }

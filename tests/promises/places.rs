@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use cronkeeper_core::coordination;
 use cronkeeper_core::election::{Event as ElectionEvent, Request};
 use cronkeeper_core::job::Digest;
-use cronkeeper_core::ledger::{Change, Commit, Event, Request as LedgerRequest};
+use cronkeeper_core::ledger::{Change, Commit, Event, ForgetNode, Request as LedgerRequest};
 use cronkeeper_core::run::{Owner, Placement, Refusal, RefusalReason, RunId, RunRecord, RunState, Version};
 use cronkeeper_core::term::{FencingToken, NodeName};
 
@@ -25,6 +25,7 @@ on_every_cluster! {
     shares_replace_their_run_in_one_commit,
     a_share_that_is_there_or_has_ended_prevents_the_others,
     places_of_nodes_that_are_away_are_known,
+    a_node_that_is_gone_is_forgotten_and_one_that_is_alive_is_not,
     each_term_begins_with_the_places_and_then_the_members,
 }
 
@@ -220,6 +221,35 @@ async fn places_of_nodes_that_are_away_are_known(mut cluster: Cluster) {
     a.ask(Request::Leave);
     c.elected().await;
     assert_eq!(c.election("the places", knows).await, place);
+}
+
+async fn a_node_that_is_gone_is_forgotten_and_one_that_is_alive_is_not(mut cluster: Cluster) {
+    let mut a = cluster.leader("a").await;
+    let b = cluster.follower("b", "a").await;
+    let of_b = NodeName::new("b");
+    let has_b = |wanted: bool| {
+        let of_b = of_b.clone();
+        move |event: &ElectionEvent| match event {
+            ElectionEvent::Places(places) => (places.contains_key(&of_b) == wanted).then_some(()),
+            _ => None,
+        }
+    };
+    a.election("the places", has_b(true)).await;
+    let operator = a.operator();
+    assert_eq!(operator.forget_node(of_b.clone()).await.unwrap(), ForgetNode::Alive);
+    assert_eq!(operator.forget_node(NodeName::new("c")).await.unwrap(), ForgetNode::Unknown);
+    b.crash();
+    let is_gone = |event: &ElectionEvent| match event {
+        ElectionEvent::Members(members) => members.iter().all(|member| member.node != of_b).then_some(()),
+        _ => None,
+    };
+    a.election("the members", is_gone).await;
+    assert_eq!(operator.forget_node(of_b.clone()).await.unwrap(), ForgetNode::Forgotten);
+    a.election("the places", has_b(false)).await;
+    assert_eq!(operator.forget_node(of_b.clone()).await.unwrap(), ForgetNode::Unknown);
+    let b = cluster.start("b").await;
+    b.ask(Request::Campaign);
+    a.election("the places", has_b(true)).await;
 }
 
 async fn each_term_begins_with_the_places_and_then_the_members(mut cluster: Cluster) {

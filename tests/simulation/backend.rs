@@ -14,6 +14,7 @@ use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::coordination::{self, Coordination, Request};
 use cronkeeper_core::election::{self, Place};
 use cronkeeper_core::job::{JobName, Label};
+use cronkeeper_core::ledger::forgetting::ForgetAfter;
 use cronkeeper_core::ledger::{self, Change, Commit, CommitId, Snapshot};
 use cronkeeper_core::run::journal::{Noted, Recovered};
 use cronkeeper_core::run::{JobRecord, Nonce, RunEnd, Version};
@@ -211,7 +212,7 @@ fn backend_on(connector: impl Connect, lend: impl Lend, process: NodeProcess<'_>
         service: "simulated".into(),
         root: "/".into(),
         uuid: Box::new(move || Uuid::from_u128(rng.u128(..))),
-        forget_after: None,
+        forget_after: ForgetAfter::default(),
         labels: place(node).labels,
         weight: place(node).weight,
     };

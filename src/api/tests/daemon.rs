@@ -33,7 +33,8 @@ use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
 use cronkeeper_core::election::{Defined, Member, Queue};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{
-    ControlEntry, Each, Filter, Followed, Last, Newest, Operator, OperatorError, OperatorFuture, Snapshot, Window,
+    ControlEntry, Each, Filter, Followed, ForgetNode, Last, Newest, Operator, OperatorError, OperatorFuture, Snapshot,
+    Window,
 };
 use cronkeeper_core::run::{
     Drain, HandoverRequest, HistoryRecord, KillRequest, NotRecounted, Pause, RecountRequest, Recounted, Resume, RunId,
@@ -169,6 +170,11 @@ impl Operator for Ledger {
             true => Ok(Recounted { from: request.at, listed, in_flight }),
             false => Err(NotRecounted::NotAhead(request.at)),
         })
+    }
+
+    fn forget_node(&self, node: NodeName) -> OperatorFuture<'_, ForgetNode> {
+        self.note(format!("forget {node}"));
+        self.write(if node.as_str() == "host-z" { ForgetNode::Forgotten } else { ForgetNode::Unknown })
     }
 
     fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId> {

@@ -245,6 +245,18 @@ async fn a_node_is_drained_with_who_asked_and_a_mistyped_one_is_refused() {
 }
 
 #[tokio::test]
+async fn a_node_that_is_gone_is_forgotten_and_one_that_is_alive_or_unknown_is_not() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let (code, refused) = daemon.post("/v1/nodes/host-a/forget", "").await;
+    let error = "host-a is alive, and would be back at once; stop its daemon first";
+    assert_eq!((code, &refused["error"]), (409, &error.into()));
+    let (code, refused) = daemon.post("/v1/nodes/nowhere/forget", "").await;
+    assert_eq!((code, &refused["error"]), (404, &"the cluster knows no node `nowhere`".into()));
+    let (code, forgotten) = daemon.post("/v1/nodes/host-z/forget", "{}").await;
+    assert_eq!((code, forgotten), (200, serde_json::json!({ "node": "host-z" })));
+}
+
+#[tokio::test]
 async fn many_jobs_are_paused_at_once_and_a_selection_that_says_nothing_is_refused() {
     let daemon = Daemon::start(Behaviour::Well).await;
     for nothing in ["{}", r#"{"select":{}}"#, r#"{"select":{"all":true,"jobs":["a"]}}"#] {

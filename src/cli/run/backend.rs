@@ -28,6 +28,7 @@ use cronkeeper_core::coordination::Reader;
 use cronkeeper_core::coordination::{Coordination, channels};
 use cronkeeper_core::election::Place;
 use cronkeeper_core::ledger::Operator;
+use cronkeeper_core::ledger::forgetting::ForgetAfter;
 use cronkeeper_core::process::Custody;
 use cronkeeper_core::run::journal::Recovered;
 use cronkeeper_core::term::NodeName;
@@ -128,7 +129,7 @@ impl Backend {
     pub(super) async fn start(
         self,
         node: &NodeName,
-        forget_after: Option<Duration>,
+        forget_after: ForgetAfter,
         custody: Arc<dyn Custody>,
     ) -> Result<Started, Error> {
         match self {
@@ -140,7 +141,7 @@ impl Backend {
                     let leftovers: Leftovers = Arc::new(move |runs| leftovers::end(&path, runs, KILL_TIMEOUT));
                     begins::remove_left(state.path(), MOST_LEFT);
                     let locks = LocksOfJobs { user: Account::own().name, custody: Some(custody) };
-                    solo::start(&state, &node, leftovers, forget_after, locks).map(|solo| (solo, state))
+                    solo::start(&state, &node, leftovers, forget_after.jobs, locks).map(|solo| (solo, state))
                 });
                 let (solo, state) = started.await.map_err(|_| Error::Panicked)??;
                 let (coordination, journal) = (solo.coordination, solo.journal);
@@ -157,7 +158,7 @@ impl Backend {
 }
 
 impl Cluster {
-    fn start(self, node: &NodeName, forget_after: Option<Duration>) -> Result<Started, Error> {
+    fn start(self, node: &NodeName, forget_after: ForgetAfter) -> Result<Started, Error> {
         let Self { state, service, place, journal, recovered } = self;
         let member = Member { state, node: node.clone(), place, forget_after, journal, recovered };
         match service {
@@ -199,7 +200,7 @@ struct Member {
     state: Arc<StateDir>,
     node: NodeName,
     place: Place,
-    forget_after: Option<Duration>,
+    forget_after: ForgetAfter,
     journal: FileJournal,
     recovered: Recovered,
 }

@@ -6,6 +6,9 @@
 //! removes the job's history, last end, pause and mark, and a later job of the same name is a new one. If the job comes back
 //! earlier, the leader removes the note.
 //!
+//! A node that is not alive is noted in the same way, as `gone/@<node>`, and its record as a place to run jobs is removed
+//! when its time is up. It writes that again when it comes back.
+//!
 //! Every multi is guarded by the candidate and holds few operations. Jobs with a run in flight or a requested run are
 //! left alone. Each pass covers at most [`MOST_JOBS`] jobs; the next one continues behind them.
 
@@ -16,12 +19,15 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 
 use super::context::{self, At as _, SessionContext, SessionError};
+use super::requests;
 use crate::paths;
 use crate::tree::{AtVersion, CommitError, Error, Life, Op, Session};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::election::{Defined, Member};
 use cronkeeper_core::job::JobName;
+use cronkeeper_core::ledger::forgetting::ForgetAfter;
 use cronkeeper_core::run::{Note, RunId};
+use cronkeeper_core::term::NodeName;
 
 /// Most jobs per pass.
 const MOST_JOBS: usize = 100;
@@ -32,8 +38,8 @@ pub struct ForgetOrder {
     pub fence: String,
     /// The jobs of this node's files.
     pub defined: Arc<Defined>,
-    /// How long a job must be gone before its records are removed.
-    pub after: Duration,
+    /// How long a job or a node must be gone before its records are removed.
+    pub after: ForgetAfter,
     /// The servers' time, in milliseconds since the epoch.
     pub now_ms: i64,
     /// The last job of the previous pass, if that pass did not reach the end.
@@ -44,15 +50,69 @@ pub struct ForgetOrder {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ForgetLook {
     /// The jobs that were removed, with the number of their history records.
-    pub forgotten: Vec<(JobName, usize)>,
+    pub jobs: Vec<(JobName, usize)>,
+    /// The nodes that were removed.
+    pub nodes: Vec<NodeName>,
     /// The last job of this pass; `None` if it reached the end.
     pub behind: Option<JobName>,
 }
 
-/// Checks the next jobs that are gone, and removes those that are due.
+/// Checks the nodes and the next jobs that are gone, and removes those that are due.
 pub async fn look<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     order: ForgetOrder,
+) -> Result<ForgetLook, SessionError> {
+    let nodes = match order.after.nodes {
+        Some(after) => look_at_nodes(&context, &order, after).await?,
+        None => Vec::new(),
+    };
+    let jobs = match order.after.jobs {
+        Some(after) => look_at_jobs(context, order, after).await?,
+        None => ForgetLook::default(),
+    };
+    Ok(ForgetLook { nodes, ..jobs })
+}
+
+/// Notes the nodes that are gone, and removes those that have been for so long.
+async fn look_at_nodes<C: Session, K: Clock>(
+    context: &SessionContext<C, K>,
+    order: &ForgetOrder,
+    after: Duration,
+) -> Result<Vec<NodeName>, SessionError> {
+    let named = |names: Vec<String>| names.iter().filter_map(|name| NodeName::parse(name).ok()).collect();
+    let places: BTreeSet<NodeName> = named(context::names(context.line()?, paths::PLACES).await?);
+    // Read after the places: a node that comes back meanwhile counts as alive.
+    let alive: BTreeSet<NodeName> = named(context::names(context.line()?, paths::NODES).await?);
+    let noted = context::names(context.line()?, paths::GONE).await?;
+    let noted: BTreeSet<NodeName> = noted.iter().filter_map(|name| paths::gone_node_in(name)).collect();
+    let is_back = |node: &&NodeName| alive.contains(*node) || !places.contains(*node);
+    remove(context, order, noted.iter().filter(is_back).map(paths::gone_node).collect()).await?;
+    let mut forgotten = Vec::new();
+    for node in places.difference(&alive) {
+        let note = paths::gone_node(node);
+        let Some(since) = context.line()?.stat(&note).await.at(&note)? else {
+            make_note(context, order, &note).await?;
+            continue;
+        };
+        let after = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
+        if order.now_ms.saturating_sub(since.changed_at.as_millisecond()) < after {
+            continue;
+        }
+        let deletes = [paths::place(node), note].map(|path| Op::Delete { path, at: AtVersion::Any });
+        let ops = std::iter::once(context::fence(&order.fence)).chain(deletes);
+        let ops = ops.chain([requests::notify_leader(paths::PLACES)]).collect();
+        if done(context.line()?.commit(ops).await, node.as_str())? {
+            forgotten.push(node.clone());
+        }
+    }
+    Ok(forgotten)
+}
+
+/// Checks the next jobs that are gone, and removes those that are due.
+async fn look_at_jobs<C: Session, K: Clock>(
+    context: SessionContext<C, K>,
+    order: ForgetOrder,
+    after: Duration,
 ) -> Result<ForgetLook, SessionError> {
     if !all_define_the_same(&context, &order.defined).await? {
         return Ok(ForgetLook::default());
@@ -63,17 +123,17 @@ pub async fn look<C: Session, K: Clock>(
 
     let mut gone = kept(&context).await?;
     gone.retain(|job| !order.defined.jobs.contains(job));
-    let after = |job: &&JobName| order.behind.as_ref().is_none_or(|behind| *job > behind);
-    let here: Vec<JobName> = gone.iter().filter(after).take(MOST_JOBS).cloned().collect();
+    let is_next = |job: &&JobName| order.behind.as_ref().is_none_or(|behind| *job > behind);
+    let here: Vec<JobName> = gone.iter().filter(is_next).take(MOST_JOBS).cloned().collect();
     if here.is_empty() {
         return Ok(ForgetLook::default());
     }
     let is_all = gone.last() == here.last();
     let busy = busy(&context).await?;
-    let mut look = ForgetLook { forgotten: Vec::new(), behind: here.last().filter(|_| !is_all).cloned() };
+    let mut look = ForgetLook { behind: here.last().filter(|_| !is_all).cloned(), ..ForgetLook::default() };
     for job in here.into_iter().filter(|job| !busy.contains(job)) {
-        match forget_if_due(&context, &order, &job).await {
-            Ok(Some(records)) => look.forgotten.push((job, records)),
+        match forget_if_due(&context, &order, after, &job).await {
+            Ok(Some(records)) => look.jobs.push((job, records)),
             Ok(None) => {}
             // This job stays. Nodes that have to write to it report the damage.
             Err(SessionError::NoAuth(_)) => {}
@@ -118,6 +178,7 @@ async fn busy<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<BT
 async fn forget_if_due<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     order: &ForgetOrder,
+    after: Duration,
     job: &JobName,
 ) -> Result<Option<usize>, SessionError> {
     let note = paths::gone(job);
@@ -135,7 +196,7 @@ async fn forget_if_due<C: Session, K: Clock>(
     let newest = context::stats(context.line()?, &history, newest).await?;
     let stats = [Some(&noted), record_stat.as_ref(), control_stat.as_ref()].into_iter().flatten();
     let newest = stats.chain(newest.iter().map(|(_, stat)| stat)).map(|stat| stat.changed_at.as_millisecond()).max();
-    let after = i64::try_from(order.after.as_millis()).unwrap_or(i64::MAX);
+    let after = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
     if newest.is_none_or(|newest| order.now_ms.saturating_sub(newest) < after) {
         return Ok(None);
     }

@@ -15,6 +15,7 @@ use crate::fuzz::{Fuzz, LEDGER_WORDS, text};
 use crate::paths;
 use cronkeeper_core::election::Defined;
 use cronkeeper_core::job::Digest;
+use cronkeeper_core::ledger::forgetting::ForgetAfter;
 use cronkeeper_core::run::{Outcome, RunEnd};
 use cronkeeper_core::term::SessionId;
 
@@ -46,7 +47,8 @@ fn fuzz_ledger_in_zookeeper() {
             let _ = (done(requests::triggered(&server, job)), done(requests::control(&server, job)));
         }
         let defined = Arc::new(Defined { digest: Digest::of(b"jobs"), jobs: BTreeSet::new(), ..Defined::default() });
-        let (fence, after) = ("/leader/x".to_owned(), Duration::from_secs(1));
+        let second = Some(Duration::from_secs(1));
+        let (fence, after) = ("/leader/x".to_owned(), ForgetAfter { jobs: second, nodes: second });
         let order = forget::ForgetOrder { fence, defined, after, now_ms: i64::MAX, behind: None };
         let _ = forget::look(server.context(ByHand::default()), order).now_or_never().unwrap();
         let _ = damaged.iter().map(ToString::to_string).count();

@@ -16,6 +16,7 @@ use cronkeeper_core::clock::server::ServerTime;
 use cronkeeper_core::coordination::{self, Service};
 use cronkeeper_core::election::{self, Defined, Member, PLACES, Place, Published};
 use cronkeeper_core::job::Labels;
+use cronkeeper_core::ledger::forgetting::ForgetAfter;
 use cronkeeper_core::ledger::{self, Change, Commit, CommitId};
 use cronkeeper_core::run::millis;
 use cronkeeper_core::run_lock;
@@ -44,7 +45,7 @@ pub struct Options {
     /// Draws the uuid of a session's candidates, and of a new cluster.
     pub uuid: Box<dyn FnMut() -> Uuid + Send>,
     /// How long a job must be absent from every node's files before the leader removes its records; `None`: never.
-    pub forget_after: Option<Duration>,
+    pub forget_after: ForgetAfter,
     /// The node's labels, as jobs ask for them.
     pub labels: Labels,
     /// The node's share of what is spread over nodes; 0: nothing is spread to it.

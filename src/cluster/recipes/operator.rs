@@ -20,7 +20,7 @@ use super::{LedgerReader, requests, snapshot, wanted};
 use crate::paths;
 use crate::tree::{CommitError, Committed, Error, Lend, Life, Op, Session, Watch};
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::ledger::{ControlEntry, Each, Followed, Operator, OperatorError, OperatorFuture};
+use cronkeeper_core::ledger::{ControlEntry, Each, Followed, ForgetNode, Operator, OperatorError, OperatorFuture};
 use cronkeeper_core::run::{
     ControlRecord, Drain, HandoverRequest, HistoryRecord, JobRecord, KillRequest, NodeControl, NotRecounted, Pause,
     RecountRequest, Recounted, Resume, RunId, RunRecord, RunState, TriggerRecord, TriggerSeq, Version,
@@ -104,6 +104,13 @@ impl<L: Lend> Operator for LedgerReader<L> {
         Box::pin(async move {
             // A handover that was requested earlier is no longer wanted either.
             self.wanted(&node, |_| NodeControl::default()).await.map(|was| was.drained)
+        })
+    }
+
+    fn forget_node(&self, node: NodeName) -> OperatorFuture<'_, ForgetNode> {
+        Box::pin(async move {
+            let doubt = Doubt::default();
+            doubt.judge(self.forgotten(&node, &doubt).await)
         })
     }
 
@@ -293,6 +300,36 @@ impl<L: Lend> LedgerReader<L> {
         };
         let changed = changed.await;
         doubt.judge(changed)
+    }
+
+    /// A node that joins meanwhile writes its place again.
+    async fn forgotten(&self, node: &NodeName, doubt: &Doubt) -> Result<ForgetNode, SessionError> {
+        // A try that was not answered may have removed it.
+        let mut tried = false;
+        for _ in 0..TRIES {
+            let client = self.line().await?;
+            context::catch_up(&client).await?;
+            let path = paths::member(node);
+            if client.stat(&path).await.at(&path)?.is_some() {
+                return Ok(ForgetNode::Alive);
+            }
+            let mut ops = Vec::new();
+            for path in [paths::place(node), paths::wanted(node), paths::gone_node(node)] {
+                if let Some(stat) = client.stat(&path).await.at(&path)? {
+                    ops.push(Op::Delete { path, at: stat.version.into() });
+                }
+            }
+            if ops.is_empty() {
+                return Ok(if tried { ForgetNode::Forgotten } else { ForgetNode::Unknown });
+            }
+            ops.push(requests::notify_leader(paths::PLACES));
+            match doubt.write(&client, ops, &paths::place(node)).await? {
+                Written::Done(_) => return Ok(ForgetNode::Forgotten),
+                Written::Superseded => {}
+                Written::Unanswered => tried = true,
+            }
+        }
+        Err(busy())
     }
 
     /// Writes at the version read. The run's owner watches its record.

@@ -49,6 +49,7 @@ mod wanted;
 use super::committer::{Committer, Completed};
 use super::context::{self, LocalNode, SessionContext, SessionError};
 use super::damage::{Damage, Source};
+use super::forget::ForgetLook;
 use super::node::{Deferred, Node, NodeIdentity};
 use super::transaction;
 use super::trim::{CompletedTrim, Trimmer};
@@ -220,9 +221,13 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
             LoopEvent::AccessUpdated(finished) => self.rights.finish(finished, now, self.node, &self.context),
             LoopEvent::Trimmed(step) => self.trimmer.complete(step, now),
             LoopEvent::Looked(looked) => {
-                for (job, records) in self.forgetting.finish(looked, now, self.node) {
+                let ForgetLook { jobs, nodes, .. } = self.forgetting.finish(looked, now, self.node);
+                for (job, records) in jobs {
                     self.trimmer.forget(&job);
                     self.node.emit_ledger(ledger::Event::Forgotten { job, records });
+                }
+                for node in nodes {
+                    self.node.emit_ledger(ledger::Event::ForgottenNode(node));
                 }
             }
             LoopEvent::Request(None) => self.election.end(SessionEnd::Done),

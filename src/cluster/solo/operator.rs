@@ -20,7 +20,7 @@ use super::requests;
 use super::store::BUSY_TIMEOUT;
 use super::wanted;
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::ledger::{ControlEntry, Each, Followed, Operator, OperatorError, OperatorFuture};
+use cronkeeper_core::ledger::{ControlEntry, Each, Followed, ForgetNode, Operator, OperatorError, OperatorFuture};
 use cronkeeper_core::run::{
     Drain, HandoverRequest, KillRequest, NodeControl, NotRecounted, Pause, RecountRequest, Recounted, Resume, RunId,
     RunState, TriggerRecord,
@@ -94,6 +94,14 @@ impl Operator for SoloReader {
     fn undrain(&self, node: NodeName) -> OperatorFuture<'_, Option<Drain>> {
         // A handover that was requested earlier is no longer wanted either.
         self.write(move |tx| Ok(wanted::change(tx, &node, |_| NodeControl::default())?.drained))
+    }
+
+    fn forget_node(&self, node: NodeName) -> OperatorFuture<'_, ForgetNode> {
+        // The only place is this host. What was wanted of another node is of a name that it had before.
+        self.write(move |tx| {
+            let was = wanted::change(tx, &node, |_| NodeControl::default())?;
+            Ok(if was == NodeControl::default() { ForgetNode::Unknown } else { ForgetNode::Forgotten })
+        })
     }
 
     fn request_handover(&self, node: NodeName, request: HandoverRequest) -> OperatorFuture<'_, ()> {

@@ -152,6 +152,7 @@ impl Parts {
                 cx.report(Report::Forgotten { job: job.clone(), records });
                 leader.iter_mut().for_each(|leader| leader.on_forgotten(cx, &job));
             }
+            (E::ForgottenNode(node), _) => cx.report(Report::ForgottenNode { node }),
             (E::Job(job, entry, control), Some(leader)) => leader.on_job_read(cx, runs, &job, entry, control),
             (E::OperatorRequests(requests), Some(leader)) => leader.on_requests(cx, runs, requests),
             (E::LastSuccesses(found), Some(leader)) => leader.on_successes_read(cx, found),

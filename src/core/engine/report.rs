@@ -169,6 +169,8 @@ pub enum Report {
         /// Number of records in its history.
         records: usize,
     },
+    /// The node has been away for so long that it is no place to run jobs any more.
+    ForgottenNode { node: NodeName },
     /// Somebody else has ended a lock that a run held.
     LockLost { run: RunId, path: LockPath },
     /// Somebody asks to release a lock that a run holds.

@@ -402,6 +402,7 @@ impl Runs {
     fn close(&mut self, cx: &mut Context, run: &RunId) -> Option<ActiveRun> {
         let closed = self.active.remove(run);
         self.placing.forget(run);
+        self.sharing.forget(run);
         if closed.as_ref().is_some_and(|closed| closed.record.placement.is_some()) {
             // An occurrence that was due meanwhile may have waited for news of it.
             cx.facts.push_back(Fact::JobReleased(run.job().clone()));

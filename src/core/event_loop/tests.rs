@@ -179,6 +179,10 @@ impl Operator for NoReader {
         Box::pin(async { Err(OperatorError::Unwritten("nothing here".into())) })
     }
 
+    fn forget_node(&self, _: NodeName) -> OperatorFuture<'_, crate::ledger::ForgetNode> {
+        unimplemented!()
+    }
+
     fn trigger(&self, _: TriggerRecord) -> OperatorFuture<'_, RunId> {
         Box::pin(async { Err(OperatorError::Unwritten("nothing here".into())) })
     }

@@ -47,6 +47,16 @@ pub enum Followed {
     Gone,
 }
 
+/// What became of a request to forget a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForgetNode {
+    Forgotten,
+    /// It is alive, and would come back at once.
+    Alive,
+    /// The cluster does not know it.
+    Unknown,
+}
+
 /// What became of a request about many jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Each<T> {
@@ -94,6 +104,9 @@ pub trait Operator: Send + Sync {
     fn drain(&self, node: NodeName, drain: Drain) -> OperatorFuture<'_, Option<Drain>>;
     /// Ends a node's drain. Returns it; `None` if the node is not drained.
     fn undrain(&self, node: NodeName) -> OperatorFuture<'_, Option<Drain>>;
+    /// Removes a node that is not alive as a place to run jobs, and what was wanted of it. The leader then ends what waits
+    /// for it.
+    fn forget_node(&self, node: NodeName) -> OperatorFuture<'_, ForgetNode>;
     /// Requests that the leader `node` hand leadership over. A request replaces the one before.
     fn request_handover(&self, node: NodeName, request: HandoverRequest) -> OperatorFuture<'_, ()>;
     /// Returns once a run has ended or is no longer known.

@@ -147,6 +147,9 @@ fn node(f: &Facts<'_>) -> Option<String> {
         log_event::NODE_SUSPECT => {
             format!("{} does not accept in time what is placed there; others get runs first", f.any("other"))
         }
+        log_event::NODE_FORGOTTEN => {
+            format!("{} is gone: jobs on every node no longer count on it", f.any("other"))
+        }
         log_event::CLOCK_STEPPED => format!("the system clock was set by {} ms", f.any("by_ms")),
         log_event::CLOCK_SKEWED => format!("{} ({} ms)", f.line.message_or_default(), f.any("by_ms")),
         log_event::WARDEN_SILENT => format!("{} ({})", f.line.message_or_default(), f.count("runs", "run")),

@@ -48,7 +48,8 @@ fn every_answer_is_as_the_document_describes_it() {
         check(&document, (path, "get"), code, &answer);
     }
     let (drain, undrain) = (format!("/v1/nodes/{}/drain", node.name()), format!("/v1/nodes/{}/undrain", node.name()));
-    let posts: [(&str, &str, Value, u16); 10] = [
+    let forget = format!("/v1/nodes/{}/forget", node.name());
+    let posts: [(&str, &str, Value, u16); 11] = [
         ("/v1/jobs/{job}/trigger", "/v1/jobs/b/trigger", json!({}), 200),
         ("/v1/jobs/{job}/pause", "/v1/jobs/a/pause", json!({ "reason": "disks" }), 200),
         ("/v1/jobs/{job}/resume", "/v1/jobs/a/resume", json!({}), 200),
@@ -59,6 +60,7 @@ fn every_answer_is_as_the_document_describes_it() {
         ("/v1/handover", "/v1/handover", json!({ "to": "nobody" }), 409),
         ("/v1/nodes/{node}/drain", &drain, json!({ "reason": "disks" }), 200),
         ("/v1/nodes/{node}/undrain", &undrain, json!({}), 200),
+        ("/v1/nodes/{node}/forget", &forget, json!({}), 409),
     ];
     for (path, of, body, expected) in posts {
         let (code, answer) = post(&spec, of, &body);

@@ -15,6 +15,7 @@ use cronkeeper_core::coordination::{Coordination, channels};
 use cronkeeper_core::election;
 use cronkeeper_core::job::Labels;
 use cronkeeper_core::ledger::Snapshot;
+use cronkeeper_core::ledger::forgetting::ForgetAfter;
 use cronkeeper_core::term::{NodeName, SessionId, Term};
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -187,6 +188,7 @@ pub fn open(
 ) -> (Coordination, Process) {
     let aside = Aside::new(settings.clone()).expect("plain settings are good");
     let root = settings.connect.find('/').map_or("/".into(), |at| settings.connect[at..].to_owned());
+    let forget_after = ForgetAfter { jobs: forget_after, nodes: None };
     let options = Options { root, forget_after, ..options(settings.connect.clone()) };
     let connector = Connector::new(settings).expect("plain settings are good");
     open_on(Znodes(connector), Znodes(aside), node, memory, options)
@@ -198,7 +200,7 @@ pub fn options(service: String) -> Options {
         service,
         root: "/".into(),
         uuid: Box::new(Uuid::new_v4),
-        forget_after: None,
+        forget_after: ForgetAfter::default(),
         labels: Labels::default(),
         weight: 1,
     }

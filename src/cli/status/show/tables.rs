@@ -71,9 +71,11 @@ fn notes(published: &Published) -> String {
 pub(super) fn runs(status: &Status) -> Table {
     let mut table = Table::new(&["RUNNING", "NODE", "ATTEMPT", "FOR", "STATE"]);
     let begun = status.runs.iter().filter(|run| run.state != RunState::Queued);
-    let begun: BTreeMap<&JobName, &RunId> = begun.map(|run| (run.run.job(), &run.run)).collect();
+    // Shares of a run on every node wait for those of their own nodes.
+    let begun: BTreeMap<(&JobName, Option<&NodeName>), &RunId> =
+        begun.map(|run| ((run.run.job(), run.run.node()), &run.run)).collect();
     for run in &status.runs {
-        let before = begun.get(run.run.job()).copied();
+        let before = begun.get(&(run.run.job(), run.run.node())).copied();
         let is_old = status.is_old(run);
         let state = match run.ended {
             Some(outcome) => ended(outcome),
@@ -83,14 +85,16 @@ pub(super) fn runs(status: &Status) -> Table {
         let known_at = status.read_at.filter(|_| is_old).unwrap_or(status.at);
         // A run that waits for its turn has had no attempt.
         let attempt = if run.attempt == 0 { "-".to_owned() } else { run.attempt.to_string() };
-        table.row([run.run.to_string(), run.node.to_string(), attempt, span(run.since, known_at), state]);
+        let node = run.run.node().unwrap_or(&run.node);
+        table.row([run.run.to_string(), node.to_string(), attempt, span(run.since, known_at), state]);
     }
     table
 }
 
 /// What a run in flight does or waits for.
 pub(in crate::cli) fn run_state(run: &RunStatus, status: &Status) -> String {
-    let is_before = |other: &&RunStatus| other.run.job() == run.run.job() && other.state != RunState::Queued;
+    let place = |of: &RunStatus| (of.run.job().clone(), of.run.node().cloned());
+    let is_before = |other: &&RunStatus| place(other) == place(run) && other.state != RunState::Queued;
     let before = status.runs.iter().find(is_before).map(|before| &before.run);
     state_in_words(run, before, status.at)
 }
@@ -101,7 +105,10 @@ fn state_in_words(run: &RunStatus, before: Option<&RunId>, now: Timestamp) -> St
         (RunState::Queued, _) => match before {
             Some(before) => format!("waits for {before}"),
             // The status does not have them.
-            None => "waits for its group, its locks or a node".to_owned(),
+            None => match run.run.node() {
+                Some(node) => format!("waits for {node}, its group or its locks"),
+                None => "waits for its group, its locks or a node".to_owned(),
+            },
         },
         (RunState::Running, _) if run.unconfirmed => "not begun yet, waits for the ledger".to_owned(),
         (RunState::Running, _) => "running".to_owned(),

@@ -73,7 +73,7 @@ impl Fixture {
         let order = ForgetOrder {
             fence: CANDIDATE.into(),
             defined: self.defined.clone(),
-            after: DAY * 30,
+            after: ForgetAfter { jobs: Some(DAY * 30), nodes: Some(DAY) },
             now_ms: self.server.tree().time_ms,
             behind: self.behind.take(),
         };
@@ -83,7 +83,7 @@ impl Fixture {
     fn look(&mut self) -> Vec<(String, usize)> {
         let look = self.try_look().unwrap();
         self.behind = look.behind;
-        look.forgotten.into_iter().map(|(job, records)| (job.to_string(), records)).collect()
+        look.jobs.into_iter().map(|(job, records)| (job.to_string(), records)).collect()
     }
 
     /// All paths that contain a job's name.
@@ -128,6 +128,28 @@ fn while_a_node_has_other_jobs_or_cannot_be_read_nothing_is_removed() {
     assert_eq!(fixture.look(), []);
     fixture.server.tree().remove("/cronkeeper/nodes/host-b");
     assert_eq!(fixture.look(), [("old".to_owned(), 3)]);
+}
+
+#[test]
+fn a_node_that_is_gone_is_forgotten_after_its_time_unless_it_comes_back() {
+    let mut fixture = Fixture::new();
+    for node in ["host-a", "host-b", "host-c"] {
+        fixture.server.tree().put(&paths::place(&NodeName::new(node)), "a place");
+    }
+    let nodes = |fixture: &mut Fixture| fixture.try_look().unwrap().nodes;
+    assert_eq!(nodes(&mut fixture), []);
+    fixture.pass(DAY - Duration::from_secs(1));
+    fixture.member("host-c", b"another file");
+    assert_eq!(nodes(&mut fixture), []);
+    fixture.server.tree().remove("/cronkeeper/nodes/host-c");
+    assert_eq!(nodes(&mut fixture), [], "its time begins anew");
+    fixture.pass(Duration::from_secs(1));
+    assert_eq!(nodes(&mut fixture), [NodeName::new("host-b")]);
+    assert_eq!(fixture.of("host-b"), Vec::<String>::new());
+    fixture.pass(DAY);
+    assert_eq!(nodes(&mut fixture), [NodeName::new("host-c")]);
+    assert_eq!(fixture.of("host-a"), ["/cronkeeper/nodes/host-a", "/cronkeeper/places/host-a"]);
+    assert_eq!(nodes(&mut fixture), []);
 }
 
 #[test]

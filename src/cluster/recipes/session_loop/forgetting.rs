@@ -1,4 +1,4 @@
-//! The leader's slow search for jobs that no node's file defines any more.
+//! The leader's slow search for jobs that no node's file defines any more, and for nodes that are gone.
 
 use std::time::Duration;
 
@@ -9,7 +9,6 @@ use crate::recipes::node::Node;
 use crate::tree::Session;
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::ledger::forgetting;
 use cronkeeper_core::log_event::TARGET;
 
 /// Pause before the next pass when one failed or did not reach all jobs.
@@ -47,17 +46,18 @@ impl Forgetting {
         node: &Node,
         context: &SessionContext<C, K>,
     ) {
-        let Some(after) = node.options.forget_after else { return };
+        let after = node.options.forget_after;
+        let Some((first, every)) = after.first().zip(after.every()) else { return };
         if !leads {
             (self.at, self.behind) = (None, None);
             return;
         }
-        let at = *self.at.get_or_insert(now + forgetting::first(after));
+        let at = *self.at.get_or_insert(now + first);
         if self.under_way.is_some() || now < at {
             return;
         }
         let (Some(fence), Some(defined), Some(time)) = (fence, node.desired.defined.clone(), node.time) else {
-            self.at = Some(now + forgetting::every(after));
+            self.at = Some(now + every);
             return;
         };
         let now_ms = time.earliest(now).as_millisecond();
@@ -65,21 +65,21 @@ impl Forgetting {
         self.under_way = Some(Box::pin(forget::look(context.clone(), order)));
     }
 
-    /// Applies the result of a pass. Returns the forgotten jobs, each with the number of its records.
-    pub fn finish(&mut self, looked: Looked, now: Uptime, node: &Node) -> Vec<(JobName, usize)> {
+    /// Applies the result of a pass, and returns it.
+    pub fn finish(&mut self, looked: Looked, now: Uptime, node: &Node) -> ForgetLook {
         self.under_way = None;
-        let pause = node.options.forget_after.map_or(SOON, forgetting::every);
-        let ForgetLook { forgotten, behind } = match looked {
+        let pause = node.options.forget_after.every().unwrap_or(SOON);
+        let mut look = match looked {
             Ok(look) => look,
             Err(error) => {
                 tracing::debug!(target: TARGET, "cannot read the records of undefined jobs: {error}");
                 self.at = self.at.map(|_| now + pause.max(SOON));
-                return Vec::new();
+                return ForgetLook::default();
             }
         };
-        let next = if behind.is_some() { pause.min(SOON) } else { pause };
+        let next = if look.behind.is_some() { pause.min(SOON) } else { pause };
         self.at = self.at.map(|_| now + next);
-        self.behind = behind;
-        forgotten
+        self.behind = look.behind.take();
+        look
     }
 }

@@ -479,20 +479,20 @@ impl Runs {
             }
             Choice::Full => drop(self.placing.crowded.insert(run.clone())),
             Choice::Nobody => {
-                let why = self.places.why_nobody(job);
+                let is_new = !self.placing.unplaced.contains_key(run);
+                let why = is_new.then(|| self.places.why_nobody(job));
                 self.await_place(cx, run, job, why);
             }
         }
     }
 
-    /// Keeps a run that no node can take, until one can or its time is over.
-    pub(super) fn await_place(&mut self, cx: &mut Context, run: &RunId, job: &Arc<Job>, why: String) {
+    /// Keeps a run that no node can take, until one can or its time is over. `why`: what is reported.
+    pub(super) fn await_place(&mut self, cx: &mut Context, run: &RunId, job: &Arc<Job>, why: Option<String>) {
         let Some(active) = self.active.get(run) else { return };
         // What had a process is never skipped.
         let had_process = !active.is_queued() && !active.never_started();
-        let is_new = !self.placing.unplaced.contains_key(run);
         let since = *self.placing.unplaced.entry(run.clone()).or_insert(cx.due);
-        if is_new {
+        if let Some(why) = why {
             cx.report(Report::Unplaced { run: run.clone(), why });
         }
         let until = too_old_from(job, cx.root_of(job), since);

@@ -40,6 +40,15 @@ pub(super) struct Sharing {
     skips: BTreeMap<JobName, BTreeMap<NodeName, (Version, Skip)>>,
     /// The runs whose shares were rejected.
     rejected: BTreeMap<RunId, Rejected>,
+    /// The nodes that are reported because they do not take their shares of a job. Further ones are not news.
+    absent: BTreeSet<(JobName, NodeName)>,
+}
+
+impl Sharing {
+    /// The run is shared out, or over.
+    pub fn forget(&mut self, run: &RunId) {
+        self.rejected.remove(run);
+    }
 }
 
 /// A run whose shares were rejected: some share is on record already, or something else is in its place. They are tried
@@ -230,6 +239,9 @@ impl Runs {
         nonce: &Nonce,
     ) -> Option<RunRecord> {
         self.sharing.skips.entry(job.name.clone()).or_default().remove(&node);
+        if state == RunState::Placed {
+            self.sharing.absent.remove(&(job.name.clone(), node.clone()));
+        }
         let (record, token) = (&self.active.get(run)?.record, cx.token()?);
         let placement = (state == RunState::Placed).then(|| Self::placement(cx, job, self.time_to_come(cx, run)));
         let share = RunRecord {
@@ -328,7 +340,6 @@ impl Runs {
         self.sharing.rejected.entry(run.clone()).and_modify(|rejected| rejected.count = 0);
         let Some(active) = self.active.get_mut(run) else { return };
         if active.record.share_among.as_ref().is_none_or(|left| left.is_empty()) {
-            self.sharing.rejected.remove(run);
             self.close(cx, run);
             return;
         }
@@ -376,6 +387,7 @@ impl Runs {
         match self.places.share(job, node, self.active.load_of(node, &cx.node)) {
             Share::Now(owner) => {
                 self.placing.unplaced.remove(run);
+                self.sharing.absent.remove(&(job.name.clone(), node.clone()));
                 self.place_on(cx, run, job, owner);
             }
             Share::Full => {
@@ -386,7 +398,8 @@ impl Runs {
             Share::Unfit | Share::Unknown if !had_process => self.skip(cx, run, SkipReason::NoNode),
             Share::Unfit | Share::Unknown => self.end_as_before(cx, run),
             Share::Away | Share::Drained => {
-                let why = self.places.why_not(job, node);
+                let is_news = self.sharing.absent.insert((job.name.clone(), node.clone()));
+                let why = is_news.then(|| self.places.why_not(job, node));
                 self.await_place(cx, run, job, why);
             }
         }
