@@ -679,7 +679,10 @@ impl Runs {
     fn await_others(&mut self, cx: &mut Context, run: &RunId) {
         self.queue_again(cx, run);
         self.apply_kill(cx, run);
-        self.watch_unowned(cx, run);
+        // What is shared out at once shows by its version if somebody else has changed it.
+        if self.active.get(run).is_some_and(|active| !active.is_to_share()) {
+            self.watch_unowned(cx, run);
+        }
     }
 
     fn queue_again(&mut self, cx: &mut Context, run: &RunId) {
