@@ -62,6 +62,7 @@ events! {
     MEMBER_BACK "member.back" "another node is back" [other, gone_since];
     NODE_SUSPECT "node.suspect" "another node does not accept in time what is placed there; others get runs first"
         [other];
+    NODE_FORGOTTEN "node.forgotten" "jobs on every node no longer count on a node that is gone" [other];
     ELECTION_JOINED "election.joined" "the node joined the queue" [candidate];
     ELECTION_FOLLOWING "election.following" "the node is waiting behind its predecessor in the queue"
         [candidate, predecessor, predecessor_node, leader_node];
@@ -127,7 +128,6 @@ events! {
     JOB_PAUSED "job.paused" "a job was paused" [job, by, reason];
     JOB_RESUMED "job.resumed" "a job was resumed" [job, by];
     JOB_TRIGGERED "job.triggered" "a job was triggered" [job, run, by, parameters];
-    NODE_FORGOTTEN "node.forgotten" "jobs on every node no longer count on a node that is gone" [other];
     JOB_FORGOTTEN "job.forgotten" "no node defines this job any more; its records were removed" [job, records];
     JOB_EDITED "job.edited"
         "the job's schedule is not the last leader's: what that one had due in between is not known, and not made up for"

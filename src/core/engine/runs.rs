@@ -292,6 +292,9 @@ impl Runs {
         let token = cx.token()?;
         let is_placed = cx.places(job);
         let share_among = if on.is_empty() || cx.place.is_none() { self.share_among(cx, job) } else { Some(on) };
+        // What follows a run follows one end.
+        let has_one_end = share_among.as_ref().is_none_or(|nodes| nodes.len() == 1);
+        let dependents = if has_one_end { cx.jobs.dependents_of(&job.name).to_vec() } else { Vec::new() };
         let must_wait = share_among.is_some() || self.active.must_wait(job, is_placed);
         let (state, owner) = match is_placed && !must_wait {
             true => match self.choose(cx, job, None) {
@@ -320,7 +323,7 @@ impl Runs {
             ready_at: None,
             retry_at: None,
             past: Past::default(),
-            dependents: cx.jobs.dependents_of(&job.name).to_vec(),
+            dependents,
             placement: (state == RunState::Placed).then(|| Self::placement(cx, job, its_time)),
             kill: None,
         };

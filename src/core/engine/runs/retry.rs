@@ -74,6 +74,11 @@ pub(super) fn next_attempt(cx: &Context, active: &ActiveRun, job: &Job, next: At
     if !matches!(record.state, RunState::Unstarted | RunState::Placed) {
         past.note(&lost(cx, record));
     }
+    let dependents = match record.on {
+        // As it was when the run was shared out.
+        Some(_) => record.dependents.clone(),
+        None => cx.jobs.dependents_of(&job.name).to_vec(),
+    };
     let next = RunRecord {
         state: if placement.is_some() { RunState::Placed } else { RunState::Running },
         owner,
@@ -85,7 +90,7 @@ pub(super) fn next_attempt(cx: &Context, active: &ActiveRun, job: &Job, next: At
         ready_at: if active.is_queued() { Some(cx.now.wall) } else { record.ready_at },
         retry_at: None,
         past,
-        dependents: cx.jobs.dependents_of(&job.name).to_vec(),
+        dependents,
         nonce,
         placement,
         ..record.clone()

@@ -246,6 +246,23 @@ fn a_trigger_runs_on_every_node_or_on_those_that_it_names() {
 }
 
 #[test]
+fn what_runs_after_a_job_follows_a_trigger_on_one_node_and_not_one_on_several() {
+    let never = Job { run_on: RunOn::Any, ..job("a", "0 0 0 1 1 *") };
+    let after = Job {
+        due: crate::job::Due::After([(JobName::parse("a").unwrap(), crate::job::Condition::Success)].into()),
+        ..job("b", "0 0 0 1 1 *")
+    };
+    for (on, dependents) in [(&[1][..], 1), (&[1, 2], 0)] {
+        let mut cluster = Cluster::led(3, "10:00:00", vec![never.clone(), after.clone()]);
+        triggered(&mut cluster, "a", on);
+        cluster.run_for(100 * MS);
+        let of_a = cluster.ledger.running.values().filter(|(record, _)| record.job.as_str() == "a");
+        let found: Vec<usize> = of_a.map(|(record, _)| record.dependents.len()).collect();
+        assert_eq!(found, vec![dependents; on.len()]);
+    }
+}
+
+#[test]
 fn a_share_that_is_there_already_is_not_made_again_and_the_others_are() {
     let mut cluster = Cluster::led(3, "10:00:00", vec![once("a")]);
     cluster.run_for(SECOND);
