@@ -540,7 +540,8 @@ impl Runs {
 
     /// Begins another attempt of a run that no node has. Ends the run if its job is not defined.
     fn begin_again(&mut self, cx: &mut Context, run: &RunId) {
-        let Some(active) = self.active.get(run) else { return };
+        // If it is gone it must be written first. Whatever is found has it begun then.
+        let Some(active) = self.active.get(run).filter(|_| !self.is_looked_up(run)) else { return };
         if active.record.kill.is_some() {
             return self.apply_kill(cx, run);
         }

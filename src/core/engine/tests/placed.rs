@@ -257,6 +257,17 @@ fn a_short_run_on_another_node_does_not_have_the_next_occurrence_skipped() {
     assert_eq!(cluster.skipped(), ["a overlap"]);
 }
 
+#[test]
+fn a_waiting_run_that_the_service_has_lost_is_written_again_before_it_is_placed() {
+    let queue = Job { overlap: Overlap::Queue, ..on(&["node=host-b"], any("a")) };
+    let mut cluster = Cluster::led(2, "10:00:00", vec![queue]);
+    cluster.run_for(2 * SECOND + 500 * MS);
+    cluster.ledger.running.retain(|_, (record, _)| record.state != RunState::Queued);
+    assert!(cluster.end_one(1, Exit::Code(0)));
+    cluster.run_for(300 * MS);
+    assert_eq!(cluster.started_on("a"), ["host-b", "host-b"]);
+}
+
 /// What may happen to a cluster.
 #[derive(Clone, Copy, Debug)]
 enum Fate {

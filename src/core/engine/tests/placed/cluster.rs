@@ -129,8 +129,10 @@ impl Cluster {
             self.ledger.leader = None;
         }
         for request in std::mem::take(&mut self.nodes[index].requests) {
-            if let ledger::Request::Commit { id, .. } = request {
-                self.handle(index, answered(id, Commit::Unknown, None));
+            match request {
+                ledger::Request::Commit { id, .. } => self.handle(index, answered(id, Commit::Unknown, None)),
+                // It is read under the next session.
+                read => self.nodes[index].requests.push_back(read),
             }
         }
         self.nodes[index].watched.clear();
