@@ -7,6 +7,7 @@ mod answers_are_true;
 mod attempts_are_accounted_for;
 mod chains_go_on;
 mod events_keep_their_order;
+mod every_node_has_its_share;
 mod hooks_follow_what_is_written;
 mod lasts_follow_the_ends;
 mod losses_are_noticed;
@@ -62,12 +63,13 @@ pub fn all(nodes: usize, timeout: Duration, successors: Successors, on_store: bo
 /// All invariants but that of `last/<job>`, which facts that are made by hand leave out.
 fn besides_lasts(nodes: usize, timeout: Duration, successors: Successors, on_store: bool) -> Vec<Box<dyn Invariant>> {
     let of_ledger = rules(Cow::Borrowed(jobs::schedules())).map(|rule| Box::new(OfLedger(rule)) as Box<dyn Invariant>);
-    let others: [Box<dyn Invariant>; 16] = [
+    let others: [Box<dyn Invariant>; 17] = [
         Box::new(one_acting_term::OneActingTerm::new(nodes)),
         Box::<starts_are_in_time::StartsAreInTime>::default(),
         Box::<attempts_are_accounted_for::AttemptsAreAccountedFor>::default(),
         Box::new(no_two_processes_of_a_run::NoTwoProcesses::new(nodes, successors)),
         Box::<placed_runs_follow_their_acceptance::PlacedRunsFollowTheirAcceptance>::default(),
+        Box::<every_node_has_its_share::EveryNodeHasItsShare>::default(),
         Box::<answers_are_true::AnswersAreTrue>::default(),
         Box::<requests_are_heeded::RequestsAreHeeded>::default(),
         Box::<parameters_stay_with_the_run::ParametersStayWithTheRun>::default(),

@@ -20,7 +20,7 @@ use crate::port::test_records;
 pub const BESIDE: &str = "beside";
 
 /// Name prefix of jobs of which together only one run may be alive at a time.
-pub const GROUP: &str = "group";
+const GROUP: &str = "group";
 
 /// Name prefix of jobs that hold the same lock, so that only one of their runs may be alive at a time.
 pub const LOCKED: &str = "locked";
@@ -134,8 +134,23 @@ fn all() -> Vec<Job> {
     any_retry.retries = Retries { limit: RETRIES, delay: seconds(1), ..Retries::default() };
     let any_kill = Job { on_lease_end: OnLeaseEnd::Kill, ..any(job("any-kill", "* * * * * *")) };
     let any_queue = Job { overlap: Overlap::Queue, ..any(job("any-queue", "*/6 * * * * *")) };
-    let any_where = Job { run_where: labelled, ..any(job("any-where", "*/5 * * * * *")) };
+    let any_where = Job { run_where: labelled.clone(), ..any(job("any-where", "*/5 * * * * *")) };
+    let every = |job: Job| Job { run_on: RunOn::Every, ..job };
+    let mut every_once = every(job("every-once", "*/8 * * * * *"));
+    (every_once.misfire, every_once.misfire_window) = (Misfire::RunOnce, Some(seconds(20)));
+    let mut every_group = every(job("every-group", "*/9 * * * * *"));
+    every_group.concurrency_group = Some(Group { name: "one-node-at-a-time".into(), limit: 1 });
+    every_group.on_lease_end = OnLeaseEnd::Kill;
+    let mut every_retry = every(job("every-retry", "*/7 * * * * *"));
+    every_retry.retries = Retries { limit: RETRIES, delay: seconds(1), ..Retries::default() };
+    let mut every_where = Job { run_where: labelled.clone(), ..every(job("every-where", "*/5 * * * * *")) };
+    (every_where.interrupted, every_where.on_lease_end) = (Interrupted::Rerun, OnLeaseEnd::Kill);
     let others = vec![
+        every(job("every-skip", "*/3 * * * * *")),
+        every_once,
+        every_group,
+        every_retry,
+        every_where,
         any(job("any-keep", "*/4 * * * * *")),
         any_rerun,
         any_retry,
@@ -331,6 +346,12 @@ fn is_too_old(job: &Job, root: &Job, at: Timestamp, decided: Timestamp) -> bool 
         Some(window) => age > LATE && age.unsigned_abs() > window,
         None => age > SignedDuration::from_secs(60) && (age > LONGEST || is_next_due(root, at, decided)),
     }
+}
+
+/// True if what a node could not take of an occurrence may be given up: its window is over, or the next one is due.
+pub fn may_be_given_up(name: &JobName, at: Timestamp, decided: Timestamp) -> bool {
+    let jobs = sets().into_iter().filter_map(|set| set.jobs.get(name));
+    jobs.into_iter().any(|job| is_next_due(job, at, decided) || is_too_old(job, job, at, decided))
 }
 
 fn is_next_due(job: &Job, after: Timestamp, now: Timestamp) -> bool {

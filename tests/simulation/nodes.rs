@@ -144,7 +144,8 @@ impl<const STEADY: bool, const REWINDS: bool, const ON_STORE: bool> Subject for 
                 RunState::Queued => {
                     let run = record.id();
                     let is_rival = |other: &str| {
-                        RunId::parse(other).is_ok_and(|other| other.job() == run.job() || share_a_group(&run, &other))
+                        let is_of_place = |other: &RunId| other.job() == run.job() && other.node() == run.node();
+                        RunId::parse(other).is_ok_and(|other| is_of_place(&other) || share_a_group(&run, &other))
                     };
                     let has_others = names.iter().any(|other| *other != name && is_rival(other));
                     has_others || is_just_now(world.wardens.last_end(is_rival))

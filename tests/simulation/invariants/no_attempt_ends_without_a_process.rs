@@ -149,7 +149,11 @@ impl NoAttemptEndsWithoutAProcess {
         if skip.reason == SkipReason::Paused && skip.trigger.is_none() {
             return Ok(());
         }
-        if skip.reason == SkipReason::NoNode && skip.job.as_str().starts_with("any") {
+        let is_placed = |kinds: &[&str]| kinds.iter().any(|kind| skip.job.as_str().starts_with(kind));
+        if skip.reason == SkipReason::NoNode && is_placed(&["any", "every"]) {
+            return Ok(());
+        }
+        if skip.reason == SkipReason::Drained && skip.on.is_some() {
             return Ok(());
         }
         if skip.reason != SkipReason::Missed {

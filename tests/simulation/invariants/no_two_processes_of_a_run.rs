@@ -1,6 +1,7 @@
 //! Invariant: a process starts once, for an attempt on record, and no two processes of a run are alive together.
 //!
-//! Unless its job allows it, no two runs of a job have processes at the same time either.
+//! Unless its job allows it, no two runs of a job have processes at the same time either; of a job on every node, no two on
+//! the same node, and no two of a group.
 //!
 //! A process that is frozen with its whole host does nothing and is not judged, nor is it in the moment afterwards: no
 //! clock inside counts a hypervisor's pause, and the warden needs an instant. The fencing token is for that case.
@@ -12,7 +13,7 @@ use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::run::{RunId, RunRecord};
 
 use super::super::facts::Fact;
-use super::super::jobs::{GROUP, LOCKED};
+use super::super::jobs::{LOCKED, share_a_group};
 use super::super::warden::Process;
 use super::{Invariant, ops, written};
 
@@ -84,11 +85,12 @@ impl NoTwoProcesses {
 
     fn are_rivals(&self, a: &str, b: &str) -> bool {
         let (Ok(a), Ok(b)) = (RunId::parse(a), RunId::parse(b)) else { return false };
-        let share = |prefix| [&a, &b].iter().all(|run| run.job().as_str().starts_with(prefix));
-        if share(GROUP) || share(LOCKED) {
+        let are_locked = [&a, &b].iter().all(|run| run.job().as_str().starts_with(LOCKED));
+        if are_locked || share_a_group(&a, &b) {
             return true;
         }
         a.job() == b.job()
+            && a.node() == b.node()
             && match self.successors {
                 Successors::Never => true,
                 Successors::Named(names) => !names.iter().any(|name| a.job().as_str().starts_with(name)),

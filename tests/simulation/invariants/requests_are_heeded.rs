@@ -1,7 +1,7 @@
 //! Invariant: every trigger leads to a result, no uuid runs twice, and no paused job begins an occurrence.
 //!
 //! The result of a trigger is a run or a record with a reason; a trigger with a uuid that was already seen has none of
-//! its own.
+//! its own. The shares of a run on every node are of one run, which began with the first record of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,7 +55,11 @@ impl RequestsAreHeeded {
             Op::Create { path, data, .. } if below(path, RUNNING).is_some() => {
                 let Some(run) = read::<RunRecord>(data) else { return Ok(()) };
                 match &run.trigger {
-                    Some(trigger) => return self.answer(trigger.uuid, run.job.clone(), run.id().to_string()),
+                    Some(trigger) => {
+                        let id = run.id().on(None).to_string();
+                        return self.answer(trigger.uuid, run.job.clone(), id);
+                    }
+                    None if run.on.is_some() => {}
                     None if self.paused.contains(run.job.as_str()) => {
                         return Err(format!("`{}` is begun while its job is paused", run.id()));
                     }
@@ -98,7 +102,7 @@ impl Invariant for RequestsAreHeeded {
             if let Some(HistoryRecord::Skip(skip)) = skip
                 && let Some(trigger) = &skip.trigger
             {
-                self.answer(trigger.uuid, skip.job.clone(), skip.id().to_string())?;
+                self.answer(trigger.uuid, skip.job.clone(), skip.id().on(None).to_string())?;
             }
         }
         for op in ops(txn) {

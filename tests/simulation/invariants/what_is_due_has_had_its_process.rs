@@ -8,7 +8,8 @@ use std::time::Duration;
 use cronkeeper_cluster::zookeeper::client::Op;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::job::{JobName, Misfire, Overlap};
-use cronkeeper_core::run::{HistoryRecord, JobRecord, RunId, RunRecord, RunState, Skip, SkipReason};
+use cronkeeper_core::run::{HistoryRecord, JobRecord, NodeControl, RunId, RunRecord, RunState, Skip, SkipReason};
+use cronkeeper_core::term::NodeName;
 use jiff::Timestamp;
 
 use super::super::facts::Fact;
@@ -25,8 +26,10 @@ const NEWS: Duration = Duration::from_secs(20);
 pub struct WhatIsDueHasHadItsProcess {
     marks: BTreeMap<String, JobRecord>,
     in_flight: BTreeMap<String, RunInFlight>,
-    /// The time at which a run of each job last ended.
-    ended: BTreeMap<String, Uptime>,
+    /// The time at which a run of each job last ended; of a job on every node, one on each node.
+    ended: BTreeMap<(String, Option<NodeName>), Uptime>,
+    /// The nodes that are drained, and those that were, until when.
+    drained: BTreeMap<String, Option<Uptime>>,
     /// The jobs that are paused, and those that were, until when.
     paused: BTreeMap<String, Option<Uptime>>,
     now: Uptime,
@@ -45,6 +48,7 @@ impl WhatIsDueHasHadItsProcess {
             marks: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             ended: BTreeMap::new(),
+            drained: BTreeMap::new(),
             paused: BTreeMap::new(),
             now: Uptime::ZERO,
             wall: Timestamp::UNIX_EPOCH,
@@ -92,6 +96,13 @@ impl WhatIsDueHasHadItsProcess {
             }
             run.state = record.state;
         }
+        if let Some((node, data)) = written(op, "/cronkeeper/wanted") {
+            let is_drained = serde_json::from_slice::<NodeControl>(data).is_ok_and(|control| control.drained.is_some());
+            match is_drained {
+                true => drop(self.drained.insert(node.to_owned(), None)),
+                false => drop(self.drained.get_mut(node).map(|until| until.get_or_insert(self.now))),
+            }
+        }
         match op {
             Op::Create { path, .. } => {
                 if let Some(job) = below(path, "/cronkeeper/control") {
@@ -104,7 +115,7 @@ impl WhatIsDueHasHadItsProcess {
                 }
                 if let Some(run) = below(path, "/cronkeeper/running") {
                     self.in_flight.remove(run);
-                    self.ended.insert(job_of(run).to_owned(), self.now);
+                    self.ended.insert(place_of(run), self.now);
                 }
             }
             Op::Check { .. } | Op::Set { .. } => {}
@@ -116,11 +127,13 @@ impl WhatIsDueHasHadItsProcess {
         let is_recent = |at: &Uptime| self.now < *at + NEWS;
         let is_true = match skip.reason {
             SkipReason::Overlap => {
-                self.in_flight.keys().any(|run| job_of(run) == job) || self.ended.get(job).is_some_and(is_recent)
+                let place = (job.to_owned(), skip.on.clone());
+                let is_in_flight = self.in_flight.keys().any(|run| place_of(run) == place);
+                is_in_flight || self.ended.get(&place).is_some_and(is_recent)
             }
             SkipReason::Locked => {
                 let shares = |run: &str| run != skip.id().to_string() && job_of(run).starts_with(jobs::LOCKED);
-                let ended = self.ended.iter().any(|(job, at)| job.starts_with(jobs::LOCKED) && is_recent(at));
+                let ended = self.ended.iter().any(|((job, _), at)| job.starts_with(jobs::LOCKED) && is_recent(at));
                 job.starts_with(jobs::LOCKED) && (self.in_flight.keys().any(|run| shares(run)) || ended)
             }
             SkipReason::Paused => self.paused.get(job).is_some_and(|until| until.as_ref().is_none_or(is_recent)),
@@ -130,8 +143,17 @@ impl WhatIsDueHasHadItsProcess {
             SkipReason::NotDefined | SkipReason::Parameters => skip.trigger.is_some(),
             // Follows from the ends of other runs: see `chains_go_on`.
             SkipReason::Missed | SkipReason::Upstream => true,
+            // No node is forgotten here, and none changes its labels; of several shares the newest waits.
+            SkipReason::NoNode if skip.on.is_some() => {
+                let is_newer = |run: &RunId| run.job() == &skip.job && run.scheduled_at() > skip.last;
+                let has_newer = self.in_flight.keys().any(|run| RunId::parse(run).is_ok_and(|run| is_newer(&run)));
+                has_newer || jobs::may_be_given_up(&skip.job, skip.last, skip.decided_at)
+            }
             SkipReason::NoNode => job.starts_with("any") || job.starts_with("every"),
-            SkipReason::Drained => job.starts_with("every"),
+            SkipReason::Drained => {
+                let drained = skip.on.as_ref().and_then(|node| self.drained.get(node.as_str()));
+                drained.is_some_and(|until| until.as_ref().is_none_or(is_recent))
+            }
             // Nothing is lost here.
             SkipReason::Rewound => false,
         };
@@ -166,6 +188,11 @@ fn is_in_doubt(name: &str) -> bool {
 
 fn has_occurrences(name: &JobName) -> bool {
     jobs::sets().iter().any(|set| set.jobs.get(name).is_some_and(|job| job.schedule().is_some()))
+}
+
+/// What runs of one occupy together: their job; their node of it, if it runs on every node.
+fn place_of(run: &str) -> (String, Option<NodeName>) {
+    (job_of(run).to_owned(), RunId::parse(run).ok().and_then(|id| id.node().cloned()))
 }
 
 fn job_of(run: &str) -> &str {

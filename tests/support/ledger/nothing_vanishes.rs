@@ -1,4 +1,6 @@
 //! Rule: the write that moves a mark past an occurrence also begins it or counts it in a skip record.
+//!
+//! The nodes' shares of a run on every node come later, and are another rule's.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -68,7 +70,7 @@ fn begun(job: &str, txn: &Txn) -> Vec<jiff::Timestamp> {
     let records = creates.filter_map(|op| written(op, "/cronkeeper/running"));
     let records = records.filter_map(|(_, data)| serde_json::from_slice::<RunRecord>(data).ok());
     records
-        .filter(|record| record.job.as_str() == job && record.trigger.is_none())
+        .filter(|record| record.job.as_str() == job && record.trigger.is_none() && record.on.is_none())
         .map(|record| record.scheduled_at)
         .collect()
 }
@@ -82,7 +84,9 @@ fn skips(job: &str, txn: &Txn) -> Vec<(String, Skip)> {
     };
     let records = ops(txn).iter().filter_map(|op| written(op, &folder));
     let records = records.filter_map(|(id, data)| match serde_json::from_slice(data) {
-        Ok(HistoryRecord::Skip(skip)) if skip.trigger.is_none() && !is_a_runs(id) => Some((id.to_owned(), skip)),
+        Ok(HistoryRecord::Skip(skip)) if skip.trigger.is_none() && skip.on.is_none() && !is_a_runs(id) => {
+            Some((id.to_owned(), skip))
+        }
         _ => None,
     });
     records.collect()

@@ -98,19 +98,19 @@ impl Runs {
         self.places.are_complete() || cx.now.up >= self.placing.since + MEMBERS_WITHIN
     }
 
-    /// When it no longer matters that the members are not known.
+    /// When it no longer matters that the members are not known; `None` if it does not matter any more.
     fn places_due_at(&self, cx: &Context) -> Option<Uptime> {
-        let waits = self.placing.wants_room && !self.places.are_complete() && cx.leads();
+        let waits = self.placing.wants_room && !self.knows_places(cx) && cx.leads();
         waits.then(|| self.placing.since + MEMBERS_WITHIN)
     }
 
     /// True if an occurrence of the job can be decided on as far as placing is concerned. If not, something will show when.
     pub fn has_place(&mut self, cx: &Context, job: &Job) -> bool {
-        let has_room = match cx.shares(job) {
-            // Each share waits for room by itself.
-            true => self.knows_roster(),
-            false => self.knows_places(cx) && self.places.has_room(job, self.load_of(cx)),
-        };
+        if cx.shares(job) {
+            // Each share waits for room by itself. That the places are known shows when they are.
+            return self.knows_roster();
+        }
+        let has_room = self.knows_places(cx) && self.places.has_room(job, self.load_of(cx));
         self.placing.wants_room |= !has_room;
         has_room
     }
@@ -255,6 +255,23 @@ impl Runs {
             }
         }
         self.try_unplaced(cx);
+    }
+
+    /// True if no node can take the run now.
+    fn has_nowhere(&self, cx: &Context, run: &RunId, job: &Job) -> bool {
+        match run.node() {
+            Some(node) => {
+                Choice::from(self.places.share(job, node, self.active.load_of(node, &cx.node))) == Choice::Nobody
+            }
+            None => self.places.has_nobody(job),
+        }
+    }
+
+    /// Takes it that a run waits for others now. If it has waited for a node and one can take it, it does not any more.
+    pub(super) fn await_others_first(&mut self, cx: &Context, run: &RunId) {
+        if cx.job(run.job()).is_some_and(|job| !self.has_nowhere(cx, run, job)) {
+            self.placing.unplaced.remove(run);
+        }
     }
 
     /// Has everything tried again that waits for a node, or for room on one.

@@ -191,6 +191,11 @@ impl Runs {
         }
     }
 
+    /// True while it is being read what there is of the run.
+    pub(super) fn is_looked_up(&self, run: &RunId) -> bool {
+        self.own_writes.sought.contains(run)
+    }
+
     /// Compares the runs that are in flight with what this node knows.
     pub fn on_in_flight(&mut self, cx: &mut Context, all: &[RunId]) {
         let all: BTreeSet<&RunId> = all.iter().collect();

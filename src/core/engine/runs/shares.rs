@@ -109,7 +109,6 @@ impl Runs {
     /// Gives nodes their shares of a run, as many as fit one commit.
     pub(super) fn share_out(&mut self, cx: &mut Context, run: &RunId, job: &Arc<Job>) {
         if !self.knows_roster() {
-            self.placing.wants_room = true;
             self.placing.crowded.insert(run.clone());
             return;
         }
@@ -380,7 +379,6 @@ impl Runs {
             return;
         }
         if !self.knows_roster() {
-            self.placing.wants_room = true;
             self.placing.crowded.insert(run.clone());
             return;
         }

@@ -540,7 +540,8 @@ impl Runs {
 
     /// Begins another attempt of a run that no node has. Ends the run if its job is not defined.
     fn begin_again(&mut self, cx: &mut Context, run: &RunId) {
-        let Some(active) = self.active.get(run) else { return };
+        // If it is gone it must be written first. Whatever is found has it begun then.
+        let Some(active) = self.active.get(run).filter(|_| !self.is_looked_up(run)) else { return };
         if active.record.kill.is_some() {
             return self.apply_kill(cx, run);
         }
@@ -603,7 +604,16 @@ impl Runs {
         };
         let overdue = self.active.of_job(job).filter(|(_, active)| is_over(active));
         let overdue: Vec<RunId> = overdue.map(|(run, _)| run.clone()).collect();
-        overdue.iter().for_each(|run| self.begin_again(cx, run));
+        overdue.iter().for_each(|run| self.miss(cx, run));
+    }
+
+    fn miss(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(active) = self.active.get(run) else { return };
+        // Whatever it waits for, that is not what comes of it now.
+        match active.is_queued() && active.record.kill.is_none() && !self.may_be_begun(active) {
+            true => self.skip(cx, run, SkipReason::NoNode),
+            false => self.begin_again(cx, run),
+        }
     }
 
     /// Records a run that no node has, and that had no process, as skipped.
@@ -765,6 +775,7 @@ impl Runs {
         let is_full = !is_to_share && cx.job(run.job()).is_some_and(|job| self.active.is_group_full(job));
         if is_refused || has_rivals || is_full {
             self.release_locks(cx, run);
+            self.await_others_first(cx, run);
         } else {
             self.begin_again(cx, run);
         }

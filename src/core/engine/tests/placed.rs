@@ -9,11 +9,13 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use self::cluster::{Cluster, name};
-use super::fixture::{at, job};
-use crate::engine::Report;
+use super::fixture::{LEASE, at, job};
+use crate::election;
+use crate::engine::{Event, Report};
 use crate::job::{Group, Interrupted, Job, OnLeaseEnd, Overlap, Requirement, RunOn, RunWhere};
+use crate::ledger::{self, Change};
 use crate::process::Exit;
-use crate::run::{RefusalReason, RunState};
+use crate::run::{Drain, NodeControl, RefusalReason, RunState};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -255,6 +257,77 @@ fn a_short_run_on_another_node_does_not_have_the_next_occurrence_skipped() {
     cluster.run_for(2 * SECOND);
     assert_eq!(cluster.started.len(), 6, "but one that goes on does");
     assert_eq!(cluster.skipped(), ["a overlap"]);
+}
+
+#[test]
+fn what_was_accepted_stays_where_it_is_however_long_it_takes() {
+    let mut cluster = Cluster::led(3, "10:00:00", (0..3).map(|number| once(&format!("j{number}"))).collect());
+    cluster.run_for(20 * SECOND);
+    assert_eq!(cluster.started.len(), 3);
+    assert!(
+        cluster.ledger.running.values().all(|(record, _)| (record.state, record.attempt) == (RunState::Running, 1))
+    );
+}
+
+#[test]
+fn a_node_that_was_just_drained_refuses_what_was_placed_there_before() {
+    let mut cluster = Cluster::led(2, "10:00:00", vec![on(&["node=host-b"], once("a"))]);
+    cluster.run_for(SECOND - 30 * MS);
+    assert_eq!(cluster.ledger.offers.len(), 1);
+    let drain = Drain { by: "alice".into(), at: at("10:00:00"), reason: None };
+    let wanted = NodeControl { drained: Some(drain), ..NodeControl::default() };
+    cluster.handle(1, Event::Election(election::Event::Wanted(wanted)));
+    cluster.run_for(SECOND);
+    assert_eq!(cluster.started_on("a"), Vec::<String>::new());
+    let refused = |report: &Report| matches!(report, Report::Refused { reason: RefusalReason::Drained, .. });
+    assert_eq!(cluster.node(1).reports.iter().filter(|report| refused(report)).count(), 1);
+}
+
+#[test]
+fn an_attempt_that_was_accepted_is_not_started_after_the_lease() {
+    let mut cluster = Cluster::led(2, "10:00:00", vec![on(&["node=host-b"], once("a"))]);
+    cluster.run_for(SECOND - 50 * MS);
+    while cluster.node(1).ordered.is_empty() {
+        cluster.pass(MS);
+        while cluster.answer_one(0) || cluster.answer_one(1) {}
+    }
+    cluster.node(1).is_frozen = true;
+    cluster.pass(LEASE);
+    cluster.node(1).is_frozen = false;
+    assert!(cluster.start_one(1));
+    cluster.pass(SECOND);
+    assert_eq!(cluster.started_on("a"), Vec::<String>::new());
+}
+
+#[test]
+fn an_acceptance_that_is_on_its_way_counts_for_a_node_that_becomes_leader() {
+    let mut cluster = Cluster::led(2, "10:00:00", vec![on(&["node=host-b"], once("a"))]);
+    let accepts = |node: &cluster::Node| node.requests.iter().any(is_acceptance);
+    while !accepts(cluster.node(1)) {
+        cluster.pass(MS);
+        while cluster.answer_one(0) {}
+    }
+    cluster.crash(0);
+    cluster.lose(0);
+    cluster.elect(1);
+    cluster.run_for(SECOND);
+    let started: Vec<u32> = cluster.started.iter().map(|(_, attempt, ..)| *attempt).collect();
+    assert_eq!(started, [1]);
+}
+
+fn is_acceptance(request: &ledger::Request) -> bool {
+    matches!(request, ledger::Request::Commit { change: Change::Accept { .. }, .. })
+}
+
+#[test]
+fn a_waiting_run_that_the_service_has_lost_is_written_again_before_it_is_placed() {
+    let queue = Job { overlap: Overlap::Queue, ..on(&["node=host-b"], any("a")) };
+    let mut cluster = Cluster::led(2, "10:00:00", vec![queue]);
+    cluster.run_for(2 * SECOND + 500 * MS);
+    cluster.ledger.running.retain(|_, (record, _)| record.state != RunState::Queued);
+    assert!(cluster.end_one(1, Exit::Code(0)));
+    cluster.run_for(300 * MS);
+    assert_eq!(cluster.started_on("a"), ["host-b", "host-b"]);
 }
 
 /// What may happen to a cluster.

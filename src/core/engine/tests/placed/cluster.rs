@@ -59,6 +59,8 @@ pub struct Cluster {
     pub ledger: Ledger,
     pub now: Now,
     terms: i64,
+    /// Leaders do not get to know which nodes there are.
+    pub hides_members: bool,
     /// Each process that was started: run, attempt, node, and its fencing token.
     pub started: Vec<(RunId, u32, NodeName, FencingToken)>,
 }
@@ -72,7 +74,7 @@ impl Cluster {
     pub fn new(nodes: usize, wall: &str, jobs: Vec<Job>) -> Self {
         let now = Now { wall: at(wall), up: Uptime::ZERO + Duration::from_secs(1000) };
         let ledger = Ledger { revision: 100, ..Ledger::default() };
-        let mut cluster = Self { nodes: Vec::new(), ledger, now, terms: 0, started: Vec::new() };
+        let mut cluster = Self { nodes: Vec::new(), ledger, now, terms: 0, hides_members: false, started: Vec::new() };
         for index in 0..nodes {
             cluster.nodes.push(Node::new(name(index), set(jobs.clone()), &[], 1));
         }
@@ -127,8 +129,10 @@ impl Cluster {
             self.ledger.leader = None;
         }
         for request in std::mem::take(&mut self.nodes[index].requests) {
-            if let ledger::Request::Commit { id, .. } = request {
-                self.handle(index, answered(id, Commit::Unknown, None));
+            match request {
+                ledger::Request::Commit { id, .. } => self.handle(index, answered(id, Commit::Unknown, None)),
+                // It is read under the next session.
+                read => self.nodes[index].requests.push_back(read),
             }
         }
         self.nodes[index].watched.clear();
@@ -269,6 +273,9 @@ impl Cluster {
 
     /// The leader reads which nodes are alive, and which places there are.
     pub fn tell_members(&mut self) {
+        if self.hides_members {
+            return;
+        }
         let places: BTreeMap<NodeName, Place> = self
             .nodes
             .iter()
@@ -282,6 +289,14 @@ impl Cluster {
                 self.handle(index, Event::Election(election::Event::Members(members.clone())));
             }
         }
+    }
+
+    /// True if the node has nothing to do at this instant: it has done what it woke up for.
+    pub fn is_at_rest(&mut self, index: usize) -> bool {
+        self.handle(index, Event::Tick);
+        self.settle();
+        let wake = self.nodes[index].engine.wake(self.now);
+        wake.up.is_none_or(|up| up > self.now.up) && wake.wall.is_none_or(|wall| wall > self.now.wall)
     }
 
     pub fn renew(&mut self, index: usize) {

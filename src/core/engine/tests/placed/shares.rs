@@ -214,6 +214,52 @@ fn a_rerun_waits_for_its_node_and_ends_when_the_cluster_forgets_that() {
     assert_eq!(outcomes, ["interrupted"]);
 }
 
+#[test]
+fn a_leader_that_does_not_know_the_nodes_waits_for_them_and_does_nothing_meanwhile() {
+    let mut cluster = Cluster::led(2, "10:00:00", vec![every("a")]);
+    while cluster.ledger.running.is_empty() {
+        cluster.pass(5 * MS);
+        cluster.answer_one(0);
+    }
+    assert!(cluster.ledger.running.values().all(|(record, _)| record.share_among.is_some()), "it is to be shared out");
+    cluster.crash(0);
+    cluster.lose(0);
+    cluster.hides_members = true;
+    cluster.elect(1);
+    for _ in 0..3 {
+        cluster.run_for(SECOND);
+        assert!(cluster.is_at_rest(1));
+    }
+    assert_eq!(cluster.started.len(), 0);
+    cluster.hides_members = false;
+    cluster.tell_members();
+    cluster.run_for(SECOND);
+    assert!(!cluster.started_on("a").is_empty());
+}
+
+#[test]
+fn a_share_whose_node_is_back_waits_for_its_group_and_not_for_its_node() {
+    let group = Some(Group { name: "g".into(), limit: 1 });
+    let grouped = Job { concurrency_group: group, run_on: RunOn::Every, ..job("a", "*/10 * * * * *") };
+    let mut cluster = Cluster::led(3, "10:00:05", vec![grouped]);
+    cluster.crash(1);
+    cluster.lose(1);
+    cluster.run_for(6 * SECOND);
+    assert!(cluster.end_one(0, Exit::Code(0)));
+    cluster.run_for(100 * MS);
+    assert_eq!(cluster.node(2).running.len(), 1, "it passes over the one that is away");
+    cluster.restart(1);
+    cluster.run_for(10 * SECOND);
+    let running: Vec<usize> = (0..3).map(|index| cluster.node(index).running.len()).collect();
+    assert_eq!(
+        (running, cluster.skipped()),
+        (vec![0, 0, 1], vec!["a@host-b overlap".to_owned(), "a@host-c overlap".into()])
+    );
+    assert!(cluster.end_one(2, Exit::Code(0)));
+    cluster.run_for(100 * MS);
+    assert_eq!(cluster.node(1).running.len(), 1);
+}
+
 fn triggered(cluster: &mut Cluster, job: &str, on: &[usize]) {
     let at = at("10:00:00");
     let record = TriggerRecord::new(uuid::Uuid::from_u128(1), JobName::parse(job).unwrap(), "alice".into(), at)
