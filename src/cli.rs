@@ -93,17 +93,24 @@ pub enum Exit {
     Command(u8),
 }
 
+impl Exit {
+    /// The exit code of the process.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Fine => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Unreachable => 69,
+            Self::TempFail => 75,
+            Self::Config => 78,
+            Self::Command(code) => code,
+        }
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(match exit {
-            Exit::Fine => 0,
-            Exit::Failed => 1,
-            Exit::Usage => 2,
-            Exit::Unreachable => 69,
-            Exit::TempFail => 75,
-            Exit::Config => 78,
-            Exit::Command(code) => code,
-        })
+        Self::from(exit.code())
     }
 }
 
