@@ -296,7 +296,7 @@ pub enum Command {
     History(history::HistoryArgs),
     /// Show the output of a run, whichever node it is on
     Logs(logs::Args),
-    /// Run a job now, on the leader
+    /// Run a job now, where its `run_on` says
     ///
     /// While the node that is asked cannot reach ZooKeeper, or answers too late, the request is sent again for up to 20
     /// seconds, after the first failure with a line on stderr; then the command fails. However often it is sent, it counts

@@ -16,7 +16,8 @@ use cronkeeper_core::run::{RunId, RunState};
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct KillArgs {
-    /// The run's id, as in status and log; or the job, if one run of it is in flight
+    /// The run's id, as in status and log, which means all shares of a run on every node; or the job, if one run of it is in
+    /// flight
     #[arg(value_name = "RUN|JOB", value_parser = Whom::parse)]
     pub whom: Whom,
     /// Also end a run whose node is cut off, although its process may still be running there
