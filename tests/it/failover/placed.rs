@@ -37,7 +37,7 @@ fn told(spec: &Spec, line: &[&str]) -> (Option<i32>, String, String) {
 fn whoever_waits_for_a_run_on_every_node_sees_each_share_and_gets_the_worst_code() {
     let place = Place::shared();
     let command = "\"echo $CRONKEEPER_NODE; case $CRONKEEPER_NODE in b*) exit 3;; esac\"";
-    let [a, b] = labelled(&place, &[job("each", SELDOM, command, "run_on: every")]);
+    let [a, b] = labelled(&place, &[job("each", SELDOM, command, "run_on: every\noverlap: allow")]);
     let (code, out, err) = told(b.spec(), &["trigger", "each", "--wait"]);
     assert_eq!(code, Some(3), "{out}{err}");
     let run = out.lines().next().unwrap().to_owned();
@@ -62,8 +62,11 @@ fn whoever_waits_for_a_run_on_every_node_sees_each_share_and_gets_the_worst_code
     assert_eq!((code, out.as_str()), (Some(2), ""), "as of any run that has ended");
     assert!(err.contains(&format!("run `{run}` is not in flight")), "{err}");
 
-    let json = asked(a.spec(), &["trigger", "each", "--wait", "--json"]);
-    assert_eq!(json.lines().count(), 1, "{json}");
+    let (code, out, _) = told(a.spec(), &["trigger", "each", "--wait", "--json"]);
+    let effects: Value = serde_json::from_str(&out).unwrap();
+    let outcome = |index: usize| (&effects["results"][index]["node"], &effects["results"][index]["record"]["outcome"]);
+    assert_eq!((code, outcome(0)), (Some(3), (&a.name().into(), &"success".into())), "{out}");
+    assert_eq!(outcome(1), (&b.name().into(), &"failure".into()), "{out}");
 }
 
 #[test]
