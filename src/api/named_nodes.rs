@@ -16,7 +16,8 @@ use cronkeeper_core::term::NodeName;
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum NotThere {
     #[error(
-        "job `{job}` runs on the leader, so no other node can be named; `cronkeeper exec {job}` runs it on the host where it is called"
+        "job `{job}` runs on the leader, so no other node can be named; `cronkeeper exec {job}` runs it on the host where \
+         it is called"
     )]
     OnLeader { job: JobName },
     #[error("there is no node `{node}`{}", did_you_mean(.nearest.as_ref()))]

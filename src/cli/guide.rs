@@ -174,7 +174,7 @@ pub const GUIDES: &[Guide] = &[
             FINE,
             (
                 "1",
-                "part of the output is missing, or the run is unknown, or it has several shares, of which one must be named",
+                "part of the output is missing, or the run is unknown, or it has several shares and one must be named",
             ),
             NO_SUCH_RUN,
             NO_NODE,
