@@ -26,6 +26,7 @@ mod health;
 pub mod history;
 mod index;
 mod metrics;
+mod named_nodes;
 pub mod network;
 pub mod next;
 pub mod nodes;

@@ -94,17 +94,24 @@ pub enum Exit {
     Command(u8),
 }
 
+impl Exit {
+    /// The exit code of the process.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Fine => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Unreachable => 69,
+            Self::TempFail => 75,
+            Self::Config => 78,
+            Self::Command(code) => code,
+        }
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(match exit {
-            Exit::Fine => 0,
-            Exit::Failed => 1,
-            Exit::Usage => 2,
-            Exit::Unreachable => 69,
-            Exit::TempFail => 75,
-            Exit::Config => 78,
-            Exit::Command(code) => code,
-        })
+        Self::from(exit.code())
     }
 }
 
@@ -290,7 +297,7 @@ pub enum Command {
     History(history::HistoryArgs),
     /// Show the output of a run, whichever node it is on
     Logs(logs::Args),
-    /// Run a job now, on the leader
+    /// Run a job now, where its `run_on` says
     ///
     /// While the node that is asked cannot reach ZooKeeper, or answers too late, the request is sent again for up to 20
     /// seconds, after the first failure with a line on stderr; then the command fails. However often it is sent, it counts

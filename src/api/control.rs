@@ -3,7 +3,7 @@
 //! A request is logged and written into the ledger with the caller's name; the leader, on whichever node, carries it
 //! out. On the Unix socket the kernel reports who the caller is; over TCP a request must show the token.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Followed, OperatorError, OperatorFuture};
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::run::{KillRequest, Parameters, Reason, RunId, RunState, TriggerRecord};
+use cronkeeper_core::term::NodeName;
 
 pub(super) const REQUESTED: &str = log_event::OPERATOR_REQUESTED;
 
@@ -62,6 +63,10 @@ pub struct TriggerBody {
     /// neither in the future nor before 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduled_at: Option<Timestamp>,
+    /// The nodes that are to run it, each a share of its own. Only for jobs with `run_on: any` or `every`, and for nodes
+    /// that have the labels of `run_where`. Empty: where the job says.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub on: BTreeSet<NodeName>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -96,6 +101,8 @@ pub enum RunAnswer {
     Pending,
     /// The run ended, or was skipped.
     Ended { record: Box<HistoryEntry> },
+    /// Each node has its own share of the run: these, in flight or ended. Each can be asked for by its id.
+    Shared { shares: BTreeSet<RunId> },
 }
 
 pub(super) type PathParam = Result<Path<String>, PathRejection>;
@@ -146,6 +153,7 @@ pub(super) async fn run(
                 }
                 RunAnswer::Ended { record: Box::new(visibility.of_record((*record).into())) }
             }
+            Followed::Shared(shares) => RunAnswer::Shared { shares },
             Followed::Gone => {
                 let error = format!("the ledger has no record of run `{run}`");
                 return Err(RefusedRequest::new(StatusCode::NOT_FOUND, error));
@@ -164,29 +172,31 @@ impl ApiState {
         body: TriggerBody,
     ) -> Result<Triggered, RefusedRequest> {
         let uuid = body.uuid;
-        let record = match self.request(&by, &job, body) {
+        let record = match self.request(&by, &job, body).await {
             Ok(record) => record,
             // The first request may count, although its answer was lost and the jobs file has changed since.
             Err(refused) => return self.known_run(&job, uuid).await?.map(|run| Triggered { run }).ok_or(refused),
         };
         let names = Some(record.parameters.names()).filter(|names| !names.is_empty());
+        let on = Some(listed(&record.on)).filter(|on| !on.is_empty());
         let run = self.recorded(self.sources.operator.trigger(record)).await?;
         // Without the values: the log may go to others than the ledger.
         info!(
-            target: TARGET, event = REQUESTED, request = "trigger", %job, %run, by, parameters = names,
+            target: TARGET, event = REQUESTED, request = "trigger", %job, %run, to = on, by, parameters = names,
             "{by} requested a run of the job"
         );
         Ok(Triggered { run })
     }
 
     /// The record of a trigger that this node does not refuse.
-    fn request(&self, by: &str, job: &JobName, body: TriggerBody) -> Result<TriggerRecord, RefusedRequest> {
-        let TriggerBody { uuid, environment, scheduled_at } = body;
+    async fn request(&self, by: &str, job: &JobName, body: TriggerBody) -> Result<TriggerRecord, RefusedRequest> {
+        let TriggerBody { uuid, environment, scheduled_at, on } = body;
         let at = whole_second(system::now().wall);
         let parameters = self.parameters(job, environment)?;
         let scheduled_at = scheduled_at.map(|wanted| made_for(wanted, at)).transpose()?;
         let uuid = uuid.unwrap_or_else(Uuid::new_v4);
-        Ok(TriggerRecord::new(uuid, job.clone(), by.to_owned(), at).with(parameters, scheduled_at))
+        let on = self.named_nodes(job, on).await?;
+        Ok(TriggerRecord::new(uuid, job.clone(), by.to_owned(), at).with(parameters, scheduled_at).on(on))
     }
 
     /// The run of an earlier request with this uuid.
@@ -324,6 +334,11 @@ fn made_for(wanted: Timestamp, now: Timestamp) -> Result<Timestamp, RefusedReque
         at => return Ok(at),
     };
     Err(RefusedRequest::new(StatusCode::BAD_REQUEST, format!("`scheduled_at`: {wanted} {why}")))
+}
+
+/// Names in one text, for the log.
+fn listed(nodes: &BTreeSet<NodeName>) -> String {
+    nodes.iter().map(NodeName::as_str).collect::<Vec<_>>().join(", ")
 }
 
 pub(super) fn whole_second(at: Timestamp) -> Timestamp {

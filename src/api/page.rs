@@ -234,15 +234,17 @@ async fn one_run(
         HistoryEntry::Run(ended) => Some(ended),
         HistoryEntry::Skip(_) => None,
     });
-    let known = match (&ended, &in_flight) {
-        (Some(ended), _) => Known::Ended(ended),
-        (None, Some((in_flight, is_old))) => Known::InFlight(in_flight, *is_old),
-        (None, None) if is_read => Known::Not,
-        (None, None) => Known::Unread,
-    };
     let newest = match visitor.visibility {
         Visibility::All => state.newest_output(&run).await,
         Visibility::Outline => None,
+    };
+    let shares = newest.as_ref().map(|newest| &newest.shares).filter(|shares| !shares.is_empty());
+    let known = match (&ended, &in_flight, shares) {
+        (Some(ended), ..) => Known::Ended(ended),
+        (None, Some((in_flight, is_old)), _) => Known::InFlight(in_flight, *is_old),
+        (None, None, Some(shares)) => Known::Shared(shares),
+        (None, None, None) if is_read => Known::Not,
+        (None, None, None) => Known::Unread,
     };
     let main = run::page(&run, &known, newest.as_ref(), &note, (system::now().wall, visitor.may_act()));
     Ok(state.framed(&run.to_string(), &status, &main, None, &visitor))

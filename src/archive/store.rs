@@ -222,7 +222,7 @@ fn lock_folder(path: &Path) -> io::Result<File> {
 fn insert(tx: &Transaction<'_>, record: &HistoryRecord) -> Result<usize> {
     let Position { at, run, kind } = Position::of(record);
     let text = serde_json::to_string(record).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
-    let (job, ending, node) = (record.job().as_str(), Ending::of(record).as_str(), record.node().as_str());
+    let (job, ending, node) = (record.job().as_str(), Ending::of(record).as_str(), record.about().as_str());
     let values = params![run, kind.as_str(), job, at, ending, node, text];
     Ok(tx
         .prepare_cached(match kind {

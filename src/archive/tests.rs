@@ -317,8 +317,9 @@ async fn await_count(archive: &Archive, count: usize) {
 fn any_record() -> impl Strategy<Value = HistoryRecord> {
     let (jobs, nodes) = (prop::sample::select(vec!["a", "b", "b2"]), prop::sample::select(vec!["n", "m"]));
     let endings = prop::sample::select(Ending::ALL.to_vec());
-    (jobs, 0..30_i64, endings, nodes).prop_map(|(job, second, ending, node)| match ending {
-        Ending::Skipped => HistoryRecord::Skip(Skip { node: NodeName::new(node), ..skip(job, second) }),
+    let on = prop::option::of(prop::sample::select(vec!["n", "m"]).prop_map(NodeName::new));
+    (jobs, 0..30_i64, endings, nodes, on).prop_map(|(job, second, ending, node, on)| match ending {
+        Ending::Skipped => HistoryRecord::Skip(Skip { node: NodeName::new(node), on, ..skip(job, second) }),
         Ending::Run(outcome) => {
             let owner = Owner { node: NodeName::new(node), ..record(job, second, "s").owner };
             let end = success(RunRecord { owner, ..record(job, second, "s") });

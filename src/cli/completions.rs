@@ -4,6 +4,7 @@
 //! nodes and runs in flight from the node on this host; without a node, the jobs from the jobs file. Nothing of this may
 //! take longer than a person notices, and nothing is said about what fails.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -17,6 +18,7 @@ use super::ask::{ClientArgs, HostArgs};
 use super::{DEFAULT_JOBS, Error, Exit, Io, guide};
 use crate::config;
 use crate::status::Status;
+use cronkeeper_core::term::NodeName;
 
 /// Set by the scripts; its value is the shell.
 const VARIABLE: &str = "CRONKEEPER_COMPLETE";
@@ -91,6 +93,7 @@ const NAMES: &[(&str, &str, Kind)] = &[
     ("history", "node", Kind::Node),
     ("logs", "target", Kind::RunOrJob),
     ("trigger", "job", Kind::Job),
+    ("trigger", "on", Kind::Node),
     ("pause", "jobs", Kind::Job),
     ("resume", "jobs", Kind::Job),
     ("recount", "job", Kind::Job),
@@ -148,7 +151,11 @@ fn of_node(status: &Status, kind: Kind) -> Vec<String> {
     match kind {
         Kind::Job => jobs().collect(),
         Kind::RunOrJob => runs().chain(jobs()).collect(),
-        Kind::Node => status.members.iter().map(|member| member.node.to_string()).collect(),
+        Kind::Node => {
+            let nodes: BTreeSet<&NodeName> =
+                status.members.iter().map(|member| &member.node).chain(status.places.keys()).collect();
+            nodes.into_iter().map(ToString::to_string).collect()
+        }
     }
 }
 
@@ -187,6 +194,13 @@ mod tests {
             let command = command.find_subcommand(name).unwrap_or_else(|| panic!("{name}"));
             assert!(command.get_arguments().any(|argument| argument.get_id() == id), "{name}: {id}");
         }
+    }
+
+    #[test]
+    fn a_node_that_is_away_is_named_too() {
+        let mut status = crate::status::sample::leader();
+        status.places = crate::status::sample::places();
+        assert_eq!(of_node(&status, Kind::Node), ["host-a", "host-b", "host-c"]);
     }
 
     #[test]

@@ -170,7 +170,15 @@ pub const GUIDES: &[Guide] = &[
             ("cronkeeper logs nightly-backup", "The output of a job's newest run"),
             ("cronkeeper logs nightly-backup -f --timestamps", "The same while it runs, with the time of each line"),
         ],
-        exits: &[FINE, ("1", "part of the output is missing, or the run is unknown"), NO_SUCH_RUN, NO_NODE],
+        exits: &[
+            FINE,
+            (
+                "1",
+                "part of the output is missing, or the run is unknown, or it has several shares and one must be named",
+            ),
+            NO_SUCH_RUN,
+            NO_NODE,
+        ],
         files: &[SOCKET, ("/var/lib/cronkeeper/output", "the kept output of this node's runs")],
         see_also: &["cronkeeper-history(8)", "cronkeeper-trigger(8)"],
     },
@@ -183,6 +191,10 @@ pub const GUIDES: &[Guide] = &[
                 "cronkeeper trigger load --env REGION=eu --scheduled-at 2026-11-19T02:30:00Z",
                 "Make up the run of another day, with a variable that the job lists under `parameters`",
             ),
+            (
+                "cronkeeper trigger rotate-logs --on host-b --on host-c --wait",
+                "Run a job with `run_on: any` or `every` on these nodes, and end with the worse of their exit codes",
+            ),
         ],
         exits: &[
             FINE,
@@ -192,7 +204,7 @@ pub const GUIDES: &[Guide] = &[
             ),
             NO_SUCH_JOB,
             NO_NODE,
-            ("75", "--wait: the run was skipped"),
+            ("75", "--wait: the run, or a share of it, was skipped, and none failed"),
             (
                 "126, 127",
                 "--wait: the job could not be started: its environment file or a secret is missing, or its program does \
@@ -296,6 +308,10 @@ pub const GUIDES: &[Guide] = &[
             (
                 "cronkeeper kill nightly-backup.20261120T023000Z --force",
                 "Record it as ended although its host cannot be reached",
+            ),
+            (
+                "cronkeeper kill rotate-logs.20261120T000000Z",
+                "End a job's run on every node: each node's share that runs",
             ),
         ],
         exits: &[FINE, REFUSED, NO_SUCH_RUN, NO_NODE],

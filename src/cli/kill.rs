@@ -1,4 +1,7 @@
 //! `cronkeeper kill`: ends a run, on whichever node it is.
+//!
+//! Once each node has its share of a run, the run itself is no longer in flight: its id then means all its shares that
+//! are, each of which is requested to end on its own.
 
 use serde::Deserialize;
 
@@ -13,7 +16,8 @@ use cronkeeper_core::run::{RunId, RunState};
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct KillArgs {
-    /// The run's id, as in status and log; or the job, if one run of it is in flight
+    /// The run's id, as in status and log, which means all shares of a run on every node; or the job, if one run of it is in
+    /// flight
     #[arg(value_name = "RUN|JOB", value_parser = Whom::parse)]
     pub whom: Whom,
     /// Also end a run whose node is cut off, although its process may still be running there
@@ -62,25 +66,64 @@ pub fn run(args: &KillArgs, io: &mut Io<'_>) -> Result<(), AskFailure> {
         Whom::Run(run) => run.clone(),
         Whom::Job(job) => only_run(&client, job)?,
     };
-    let request = KillBody { force: args.force };
-    let Killing { state } = client.post(&format!("/v1/runs/{run}/kill"), &request)?;
+    let killed = request(&client, run, args.force)?;
     if !args.json {
-        writeln!(io.out, "{run} {}", effect(state, args.force))?;
+        for (run, state) in &killed {
+            writeln!(io.out, "{run} {}", effect(*state, args.force))?;
+        }
         io.out.flush()?;
     }
-    let ended = if args.wait { Some(follow(&client, &run)?) } else { None };
-    match (ended, args.json) {
-        (None, false) => {}
-        (Some(_), false) => writeln!(io.out, "{run} has ended")?,
-        (ended, true) => {
-            let is_pending = ended.is_none();
-            let effect = if is_pending { "requested" } else { "ended" };
-            let record = ended.and_then(AwaitedRun::into_record);
-            let effect = Effect { effect, job: Some(run.job().clone()), run: Some(run), record, ..Effect::default() };
-            Effects::one("kill", effect, is_pending).write(io.out)?;
+    let mut effects = Vec::new();
+    for (run, _) in killed {
+        let ended = if args.wait { Some(follow(&client, &run)?) } else { None };
+        if ended.is_some() && !args.json {
+            writeln!(io.out, "{run} has ended")?;
         }
+        let effect = if ended.is_some() { "ended" } else { "requested" };
+        let record = ended.and_then(AwaitedRun::into_record);
+        let (job, node) = (Some(run.job().clone()), run.node().cloned());
+        effects.push(Effect { effect, job, node, run: Some(run), record, ..Effect::default() });
+    }
+    if args.json {
+        let effects = Effects::of("kill", effects);
+        if args.wait { effects } else { effects.pending() }.write(io.out)?;
     }
     Ok(())
+}
+
+/// Requests the end of the run, or else of its shares. Returns what is to end, with its state; never nothing.
+fn request(client: &Client, run: RunId, force: bool) -> Result<Vec<(RunId, RunState)>, AskError> {
+    let kill = |run: &RunId| {
+        let Killing { state } = client.post(&format!("/v1/runs/{run}/kill"), &KillBody { force })?;
+        Ok(state)
+    };
+    let killed = match kill(&run) {
+        // No node has got its share since. Some may have it already.
+        Ok(state @ RunState::Queued) => Ok(state),
+        Err(AskError::NotFound(why)) if run.node().is_none() => Err(AskError::NotFound(why)),
+        killed => return Ok(vec![(run, killed?)]),
+    };
+    let mut all: Vec<_> = killed.iter().map(|state| (run.clone(), *state)).collect();
+    for share in shares(client, &run)? {
+        match kill(&share) {
+            Ok(state) => all.push((share, state)),
+            // It has ended by itself.
+            Err(AskError::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    // What there is to say of a run without shares.
+    if all.is_empty() { killed.map(|_| all) } else { Ok(all) }
+}
+
+/// The shares of the run that are in flight.
+fn shares(client: &Client, run: &RunId) -> Result<Vec<RunId>, AskError> {
+    match client.get(&format!("/v1/jobs/{}", run.job())) {
+        Ok(RunsOfJob { running }) => Ok(running.into_iter().filter(|share| share.is_share_of(run)).collect()),
+        // This node's file does not have the job any more.
+        Err(AskError::NotFound(_)) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
 }
 
 /// The only run of the job that is in flight.

@@ -2,6 +2,7 @@
 //!
 //! The lines go to stdout as the job wrote them; what this command says itself, and what is missing, goes to stderr.
 
+mod shares;
 mod stream;
 
 use jiff::Timestamp;
@@ -59,7 +60,7 @@ fn since(text: &str) -> Result<Timestamp, String> {
 }
 
 impl Args {
-    /// Ends with 1 if the run is unknown, or if a part of its output is missing.
+    /// Ends with 1 if the run is unknown or has several shares, or if a part of its output is missing.
     ///
     /// # Errors
     /// When no daemon answers, there is no such job, or the output cannot be written.
@@ -97,11 +98,20 @@ impl Args {
     }
 
     fn show(&self, client: &Client, run: RunId, io: &mut Io<'_>) -> Result<Exit, Error> {
-        let mut output = OutputStream::new(client, run, self.since);
+        let mut output = OutputStream::new(client, run.clone(), self.since);
         let mut printer = Printer::new(if self.json { Style::Json } else { Style::Text { times: self.timestamps } });
         let mut is_reachable = true;
         loop {
             let page = output.page(self.follow).map_err(AskFailure::from)?;
+            let mut shares = page.shares.iter();
+            match (shares.next(), shares.next()) {
+                (None, _) => {}
+                (Some(only), None) => return self.show(client, only.clone(), io),
+                (Some(_), Some(_)) => {
+                    shares::list(client, &run, &page.shares, io)?;
+                    return Ok(Exit::Failed);
+                }
+            }
             printer.print(&page, io).map_err(AskFailure::from)?;
             match page.state {
                 OutputState::End | OutputState::Absent => break,

@@ -383,7 +383,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.yaml");
         let text = "jobs: {video: {schedule: '@daily', command: x, run_on: any, run_where: [gpu, zone=eu, '!old']}, \
-                    thumbs: {schedule: '@daily', command: x, run_on: any}, plain: {schedule: '@daily', command: x}}";
+                    thumbs: {schedule: '@daily', command: x, run_on: any}, \
+                    vacuum: {schedule: '@daily', command: x, run_on: every, run_where: db}, plain: {schedule: '@daily', command: x}}";
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         let said = |names: &[&str]| {
@@ -391,6 +392,7 @@ mod tests {
             typed(&[&line[..], names].concat(), &[]).2
         };
         assert_eq!(said(&["video"]), "job `video` runs on any node with gpu and with zone=eu and without old\n");
+        assert_eq!(said(&["vacuum"]), "job `vacuum` runs on every node with db\n");
         assert_eq!(said(&["thumbs", "plain"]), "job `thumbs` runs on any node\n");
         assert_eq!(said(&[]), "");
     }

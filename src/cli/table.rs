@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use cronkeeper_core::escape;
 
 /// Most characters of a cell; longer than any run id or node name.
-const LONGEST_CELL: usize = 300;
+const LONGEST_CELL: usize = 400;
 /// Blanks between two columns.
 const GAP: usize = 2;
 /// Escape sequences of a terminal.

@@ -5,6 +5,7 @@
 //! unreachable.
 
 mod interrupt;
+mod shares;
 mod waiting;
 
 use std::time::Duration;
@@ -29,6 +30,7 @@ use cronkeeper_core::duration;
 use cronkeeper_core::escape;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::run::{Outcome, Reason, RunId};
+use cronkeeper_core::term::NodeName;
 
 /// Time during which a request without an answer is repeated.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -48,7 +50,11 @@ pub struct Args {
     /// `history --since`, in whole seconds
     #[arg(long, value_name = "TIME", value_parser = scheduled_time)]
     pub scheduled_at: Option<Timestamp>,
-    /// Show the run's output until it ends, and exit with the job's exit code
+    /// Run the job there, if its `run_on` is `any` or `every` and the node has the labels of `run_where`; may be repeated
+    #[arg(long, value_name = "NODE", value_parser = NodeName::parse)]
+    pub on: Vec<NodeName>,
+    /// Show the run's output until it ends, and exit with the job's exit code; if each node has its share of the run, show
+    /// one after the other, and exit with the worst code
     #[arg(long)]
     pub wait: bool,
     /// Print what was done as JSON, with --wait once the run has ended; its output is not shown
@@ -85,6 +91,7 @@ impl Args {
             uuid: Some(Uuid::new_v4()),
             environment: self.environment.iter().cloned().collect(),
             scheduled_at: self.scheduled_at,
+            on: self.on.iter().cloned().collect(),
         };
         let run = self.send(&client, &request, io)?;
         if !self.json {
@@ -104,13 +111,16 @@ impl Args {
             if !self.json {
                 show_output(client, &run, io);
             }
-            if let AwaitedRun::Ended(record) = follow(client, &run)? {
-                let exit = conclude(&record, io)?;
-                if self.json {
-                    let effect = if matches!(*record, HistoryEntry::Skip(_)) { "skipped" } else { "ended" };
-                    self.write_json(effect, run, Some(record), io)?;
+            match follow(client, &run)? {
+                AwaitedRun::Ended(record) => {
+                    let exit = conclude(&record, io)?;
+                    if self.json {
+                        self.write_json(shares::effect(&record), run, Some(record), io)?;
+                    }
+                    return Ok(exit);
                 }
-                return Ok(exit);
+                AwaitedRun::Shared(shares) => return self.wait_for_shares(client, shares, io),
+                AwaitedRun::Gone => {}
             }
             // If an answer was lost, the request may have been sent twice, and another copy may have become the run.
             let other = self.send(client, request, io)?;
@@ -224,9 +234,14 @@ mod tests {
 
     use super::*;
     use crate::status::sample::{at, job};
-    use cronkeeper_core::term::{FencingToken, NodeName};
+    use cronkeeper_core::term::FencingToken;
 
-    fn ended(outcome: Outcome, exit_code: Option<i32>, signal: Option<i32>, reason: Option<Reason>) -> EndedRun {
+    pub(super) fn ended(
+        outcome: Outcome,
+        exit_code: Option<i32>,
+        signal: Option<i32>,
+        reason: Option<Reason>,
+    ) -> EndedRun {
         let minute = at("2026-11-20T02:40:00Z");
         EndedRun {
             job: job("load"),

@@ -545,6 +545,14 @@ impl HistoryRecord {
         }
     }
 
+    /// The node that it is about: that of the run, or of the share that was skipped, else the one that decided to skip.
+    pub fn about(&self) -> &NodeName {
+        match self {
+            Self::Skip(Skip { on: Some(node), .. }) => node,
+            Self::Run(_) | Self::Skip(_) => self.node(),
+        }
+    }
+
     /// The trigger that requested it; `None` if it was scheduled.
     pub fn trigger(&self) -> Option<&Trigger> {
         match self {

@@ -150,6 +150,14 @@ impl HistoryEntry {
         }
     }
 
+    /// The node that it is about: that of the run, or of the share that was skipped, else the one that decided to skip.
+    pub fn about(&self) -> &NodeName {
+        match self {
+            Self::Skip(skip) => skip.run.node().unwrap_or(&skip.node),
+            Self::Run(run) => &run.node,
+        }
+    }
+
     /// True if the filter wants it.
     pub fn is_wanted(&self, filter: &Filter) -> bool {
         let (job, ending) = match self {
@@ -158,7 +166,7 @@ impl HistoryEntry {
         };
         filter.wants_job(job.as_str())
             && filter.wants_ending(ending.as_str())
-            && filter.wants_node(self.node().as_str())
+            && filter.wants_node(self.about().as_str())
             && filter.wants_position(&self.position())
     }
 }

@@ -23,6 +23,7 @@ mod lease;
 mod logs;
 mod node_hooks;
 mod outage;
+mod placed;
 pub mod records;
 mod retrying;
 mod rewound;

@@ -5,12 +5,15 @@ use std::collections::BTreeSet;
 use cronkeeper_core::coordination;
 use cronkeeper_core::election::{Event as ElectionEvent, Request};
 use cronkeeper_core::job::Digest;
-use cronkeeper_core::ledger::{Change, Commit, Event, ForgetNode, Request as LedgerRequest};
-use cronkeeper_core::run::{Owner, Placement, Refusal, RefusalReason, RunId, RunRecord, RunState, Version};
+use cronkeeper_core::ledger::{Change, Commit, Event, Followed, ForgetNode, Request as LedgerRequest};
+use cronkeeper_core::run::{
+    Owner, Placement, Refusal, RefusalReason, RunId, RunRecord, RunState, TriggerRecord, Version,
+};
 use cronkeeper_core::term::{FencingToken, NodeName};
+use uuid::Uuid;
 
 use super::cluster::{Cluster, Node};
-use crate::port::records::{begin, end};
+use crate::port::records::{at, begin, end, job};
 
 on_every_cluster! {
     of_an_acceptance_and_a_taking_back_one_is_written,
@@ -24,6 +27,7 @@ on_every_cluster! {
     the_end_of_an_awaited_run_reaches_the_leader,
     shares_replace_their_run_in_one_commit,
     a_share_that_is_there_or_has_ended_prevents_the_others,
+    a_triggered_run_is_followed_to_its_shares_and_keeps_its_id,
     places_of_nodes_that_are_away_are_known,
     a_node_that_is_gone_is_forgotten_and_one_that_is_alive_is_not,
     each_term_begins_with_the_places_and_then_the_members,
@@ -332,6 +336,34 @@ async fn a_share_that_is_there_or_has_ended_prevents_the_others(mut cluster: Clu
     assert_eq!(read(&mut a, &run).await.map(|(record, _)| record.share_among), Some(rest.share_among.clone()));
     assert_eq!(a.commit(give(1, None, &[&of_b])).await, Commit::Accepted);
     assert_eq!(offered(&mut b, &[&of_b]).await, [(of_b.clone(), Version::FIRST)]);
+}
+
+async fn a_triggered_run_is_followed_to_its_shares_and_keeps_its_id(mut cluster: Cluster) {
+    let mut a = cluster.leader("a").await;
+    let mut b = cluster.follower("b", "a").await;
+    let operator = b.operator();
+    let request = TriggerRecord::new(Uuid::from_u128(7), job("j"), "alice".into(), at(60));
+    let id = operator.trigger(request.clone()).await.unwrap();
+    let trigger = Some(request.numbered(id.trigger().expect("it is triggered")));
+    let nodes = [a.owner().node, b.owner().node];
+    let share_among = Some(Box::new(nodes.iter().cloned().collect()));
+    let run = RunRecord { state: RunState::Queued, attempt: 0, share_among, ..a.run("j", 60) };
+    let run = RunRecord { trigger: trigger.clone(), ..run }.in_its_format();
+    assert_eq!((run.id(), a.commit(Change::BeginTriggered { run: run.clone() }).await), (id.clone(), Commit::Accepted));
+    let shares = [a.owner(), b.owner()].map(|owner| RunRecord { trigger: trigger.clone(), ..share(&run, &a, owner) });
+    let shares_out =
+        Change::ShareOut { at: Version::FIRST, run: run.id(), rest: None, shares: shares.to_vec(), skips: Vec::new() };
+    let (followed, answer) = futures_util::join!(operator.followed(id.clone()), a.commit(shares_out));
+    let ids = Followed::Shared(shares.iter().map(RunRecord::id).collect());
+    assert_eq!((followed, answer), (Ok(ids.clone()), Commit::Accepted));
+    assert_eq!(operator.trigger(request.clone()).await, Ok(id.clone()), "they are in flight");
+    for (node, share) in [(&mut a, &shares[0]), (&mut b, &shares[1])] {
+        assert_eq!(accepts(node, share).await, Commit::Accepted);
+        ends(node, share).await;
+        assert_eq!(operator.followed(id.clone()).await, Ok(ids.clone()), "whether in flight or ended");
+    }
+    assert_eq!(operator.trigger(request).await, Ok(id), "they have ended");
+    assert!(matches!(operator.followed(shares[0].id()).await, Ok(Followed::Ended(_))));
 }
 
 /// The record of the run, as the ledger has it now.

@@ -273,6 +273,7 @@ impl Gatherer<'_> {
         if plan.is_over {
             page.state = OutputState::End;
             page.note.clone_from(&plan.note);
+            page.shares.clone_from(&plan.shares);
         }
         match &plan.unread {
             Some(_) if is_being_written => page.note = Some(format!("{} is still writing it", self.own_name())),

@@ -1,5 +1,6 @@
 //! The answer: a page of output, and what follows it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,9 @@ pub struct OutputPage {
     /// The attempts whose output this node keeps; only for `local=true`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<u32>,
+    /// The shares of a run on every node, each of which has output of its own.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub shares: BTreeSet<RunId>,
 }
 
 /// What follows a page.
@@ -119,8 +123,18 @@ impl OutputPage {
     }
 
     pub(super) fn empty(run: &RunId, next: Cursor, state: OutputState) -> Self {
-        let (lines, missing, attempts) = (Vec::new(), Vec::new(), Vec::new());
-        Self { run: run.clone(), lines, skipped: 0, next, state, missing, tail: None, note: None, attempts }
+        Self {
+            run: run.clone(),
+            lines: Vec::new(),
+            skipped: 0,
+            next,
+            state,
+            missing: Vec::new(),
+            tail: None,
+            note: None,
+            attempts: Vec::new(),
+            shares: BTreeSet::new(),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::status::{EndedRun, HistoryEntry};
 use cronkeeper_core::ledger::Followed;
-use cronkeeper_core::run::{Attempt, Reason, RunRecord, RunState};
+use cronkeeper_core::run::{Attempt, Reason, RunId, RunRecord, RunState};
 use cronkeeper_core::term::NodeName;
 
 /// Where the output of a run is.
@@ -20,6 +20,8 @@ pub(super) struct Plan {
     pub tail: String,
     /// Why there is no output.
     pub note: Option<String>,
+    /// The shares of a run on every node: the output is theirs.
+    pub shares: BTreeSet<RunId>,
     /// Why the ledger was not asked: these are the attempts that this node keeps.
     pub unread: Option<String>,
 }
@@ -37,8 +39,18 @@ impl Plan {
 
     /// The plan for a run that has ended; `None` if the ledger has no record of it.
     pub fn followed(followed: Followed) -> Option<Self> {
-        let Followed::Ended(record) = followed else { return None };
-        Some(Self::over((*record).into()))
+        match followed {
+            Followed::Ended(record) => Some(Self::over((*record).into())),
+            Followed::Shared(shares) => Some(Self::shared(shares)),
+            Followed::Gone => None,
+        }
+    }
+
+    /// The plan for a run of which each node has its share.
+    fn shared(shares: BTreeSet<RunId>) -> Self {
+        let each: Vec<String> = shares.iter().map(RunId::to_string).collect();
+        let note = format!("each node has its own share of it: {}", each.join(", "));
+        Self { is_over: true, note: Some(note), shares, ..Self::default() }
     }
 
     /// The plan for a run that has this record.
@@ -71,6 +83,7 @@ impl Plan {
             is_over: true,
             tail,
             note: reason.and_then(Reason::prevented_start).map(str::to_owned),
+            shares: BTreeSet::new(),
             unread: None,
         }
     }
@@ -136,5 +149,10 @@ mod tests {
             skipped.note.unwrap().starts_with("it was skipped: ") && skipped.is_over && skipped.attempts.is_empty()
         );
         assert_eq!(Plan::followed(Followed::Gone), None);
+        let shares: BTreeSet<RunId> =
+            ["host-a", "host-b"].map(|node| record("load", 0, "s").id().on(Some(NodeName::new(node)))).into();
+        let shared = Plan::followed(Followed::Shared(shares.clone())).unwrap();
+        let note = "each node has its own share of it: load.19700101T000000Z@host-a, load.19700101T000000Z@host-b";
+        assert_eq!((shared.is_over, shared.note.as_deref(), shared.shares), (true, Some(note), shares));
     }
 }

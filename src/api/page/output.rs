@@ -1,6 +1,6 @@
 //! The output of a run on its page: the newest lines, whichever node keeps them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use maud::{Markup, html};
 
@@ -26,6 +26,8 @@ pub(super) struct NewestOutput {
     /// Each with the reason.
     missing: Vec<String>,
     note: Option<String>,
+    /// The shares of a run on every node, which have the output.
+    pub shares: BTreeSet<RunId>,
 }
 
 impl NewestOutput {
@@ -58,6 +60,7 @@ impl ApiState {
             page.lines.into_iter().for_each(|line| newest.push(line));
             newest.missing.extend(page.missing.iter().map(|missing| format!("on {}: {}", missing.node, missing.why)));
             newest.note = newest.note.or(page.note);
+            newest.shares.extend(page.shares);
             from = page.next;
             if page.state != OutputState::More {
                 return Some(newest);
@@ -86,6 +89,7 @@ pub(super) fn section(run: &RunId, known: &Known<'_>, newest: Option<&NewestOutp
                     }
                 },
                 (_, Known::InFlight(..)) => p { "It appears here when the run has ended." },
+                (_, Known::Shared(_)) => p { "Each share has its own." },
                 (_, Known::Not) => p { "none" },
                 (_, Known::Unread) => p.unknown { "not known" },
             }

@@ -1,5 +1,7 @@
 //! The page of one run: in flight, or how it ended, with the end of its output.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use maud::{Markup, html};
 
@@ -14,6 +16,8 @@ pub(super) enum Known<'a> {
     /// The second is true if that is an old reading: see [`Status::is_old`].
     InFlight(&'a RunStatus, bool),
     Ended(&'a EndedRun),
+    /// Each node has its own share of it: these.
+    Shared(&'a BTreeSet<RunId>),
     /// It was triggered, and no leader has begun it yet; or its record is gone.
     Not,
     /// The history has no record of it, and whether it is in flight was not read.
@@ -39,6 +43,10 @@ pub(super) fn page(
                         (words::time(status.since, now)) " UTC." }
                 }
                 Known::Ended(ended) => (facts(ended, now)),
+                Known::Shared(shares) => {
+                    p { "Each node has its own share of it:" }
+                    ul { @for share in *shares { li { a href={ "/runs/" (share) } { (share) } } } }
+                }
                 Known::Not => p { "It is not in flight, and the history has no record of it (any more)." },
                 Known::Unread => p.unknown {
                     "Whether it is in flight is not known; the history has no record of it (any more)."

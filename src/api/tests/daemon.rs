@@ -30,8 +30,8 @@ use crate::status::{LedgerPart, NodeState, Status, sample};
 use crate::test_records::skip;
 use cronkeeper_core::clock::{Uptime, system};
 use cronkeeper_core::coordination::{ReadError, ReadFuture, Reader};
-use cronkeeper_core::election::{Defined, Member, Queue};
-use cronkeeper_core::job::JobName;
+use cronkeeper_core::election::{Defined, Member, Place, Queue};
+use cronkeeper_core::job::{JobName, JobSet};
 use cronkeeper_core::ledger::{
     ControlEntry, Each, Filter, Followed, ForgetNode, Last, Newest, Operator, OperatorError, OperatorFuture, Snapshot,
     Window,
@@ -60,6 +60,8 @@ pub struct Ledger {
     /// The nodes that are alive, if they are not the usual ones.
     pub members: Mutex<Option<Vec<Member>>>,
     pub queues: AtomicUsize,
+    /// The nodes as places to run jobs.
+    pub places: Mutex<BTreeMap<NodeName, Place>>,
     /// How each job's runs ended last, and how often that was read.
     pub lasts: Mutex<BTreeMap<JobName, Last>>,
     pub reads_of_lasts: AtomicUsize,
@@ -96,7 +98,8 @@ impl Reader for Ledger {
         self.queues.fetch_add(1, Ordering::Relaxed);
         let usual = sample::queue();
         let members = self.members.lock().unwrap().clone().unwrap_or(usual.members);
-        self.answer(Queue { members, ..usual })
+        let places = self.places.lock().unwrap().clone();
+        self.answer(Queue { members, places, ..usual })
     }
 
     fn snapshot(&self) -> ReadFuture<'_, Snapshot> {
@@ -178,7 +181,8 @@ impl Operator for Ledger {
     }
 
     fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId> {
-        self.note(format!("trigger {} by {}", request.job, request.by));
+        let on: String = request.on.iter().map(|node| format!(" on {node}")).collect();
+        self.note(format!("trigger {}{on} by {}", request.job, request.by));
         self.write(RunId::manual(request.job, request.at, TriggerSeq(7)))
     }
 
@@ -208,6 +212,9 @@ impl Operator for Ledger {
     }
 
     fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed> {
+        if *run.job() == sample::job("shared") && run.node().is_none() {
+            return self.write(Followed::Shared([run.on(Some(NodeName::new("host-a")))].into()));
+        }
         let missed = |run: &RunId| HistoryRecord::Skip(skip("load", run.scheduled_at().as_second()));
         self.write(if run.trigger().is_some() { Followed::Ended(Box::new(missed(&run))) } else { Followed::Gone })
     }
@@ -219,6 +226,7 @@ pub struct Daemon {
     pub status: watch::Sender<Arc<Status>>,
     pub led: watch::Sender<Option<Arc<Status>>>,
     pub turns: watch::Sender<Uptime>,
+    pub jobs: watch::Sender<Arc<JobSet>>,
     sources: Sources,
     pub handovers: mpsc::UnboundedReceiver<Handover>,
     pub recorder: Recorder,
@@ -242,6 +250,7 @@ impl Daemon {
             complete_since: Mutex::default(),
             members: Mutex::default(),
             queues: AtomicUsize::new(0),
+            places: Mutex::default(),
             lasts: Mutex::default(),
             reads_of_lasts: AtomicUsize::new(0),
             requests: Mutex::default(),
@@ -249,6 +258,7 @@ impl Daemon {
         let status = watch::Sender::new(Arc::new(published()));
         let led = watch::Sender::default();
         let turns = watch::Sender::new(system::uptime());
+        let jobs = watch::Sender::default();
         let (handovers, requested) = mpsc::unbounded_channel();
         let recorder = Recorder::default();
         let sources = Sources {
@@ -256,7 +266,7 @@ impl Daemon {
             led: led.subscribe(),
             lease: watch::channel(Some(system::uptime() + Duration::from_secs(3_600))).1,
             turns: turns.subscribe(),
-            jobs: watch::Sender::default().subscribe(),
+            jobs: jobs.subscribe(),
             // So that a turn at boot counts as too long ago, but one at the start of a test does not.
             stall: system::uptime().since(Uptime::ZERO) / 2,
             reader: ledger.clone(),
@@ -270,7 +280,7 @@ impl Daemon {
         };
         let socket = ApiSocket::open(directory.path(), Claim::IfFree).await.unwrap();
         let serving = Serving::on_socket(socket, router(sources.clone()));
-        Self { directory, ledger, status, led, turns, sources, handovers: requested, recorder, _serving: serving }
+        Self { directory, ledger, status, led, turns, jobs, sources, handovers: requested, recorder, _serving: serving }
     }
 
     /// Also serves on TCP, at the returned address, until the returned value is dropped.

@@ -252,3 +252,12 @@ async fn in_an_outage_the_page_of_another_nodes_run_says_what_it_was() {
     let followed = of_page().await;
     assert!(followed.contains("was running"), "{followed}");
 }
+
+#[tokio::test]
+async fn the_page_of_a_run_on_every_node_leads_to_its_shares() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let (_, page) = daemon.get_text("/runs/shared.20261120T024000Z", "").await;
+    let share = "shared.20261120T024000Z@host-a";
+    assert!(page.contains(&format!("<a href=\"/runs/{share}\">{share}</a>")), "{page}");
+    assert!(!page.contains("It is not in flight"), "{page}");
+}

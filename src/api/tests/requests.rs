@@ -146,6 +146,54 @@ async fn the_end_of_a_run_can_be_awaited() {
 }
 
 #[tokio::test]
+async fn a_run_on_every_node_is_answered_with_its_shares() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let shares = serde_json::json!(["shared.20261120T024000Z@host-a"]);
+    let (code, answer) = daemon.get("/v1/runs/shared.20261120T024000Z").await;
+    assert_eq!((code, answer), (200, serde_json::json!({ "state": "shared", "shares": shares })));
+    let (code, page) = daemon.get("/v1/runs/shared.20261120T024000Z/output").await;
+    assert_eq!((code, &page["state"], &page["shares"]), (200, &"end".into(), &shares), "{page}");
+    assert_eq!(page["note"], "each node has its own share of it: shared.20261120T024000Z@host-a");
+}
+
+#[tokio::test]
+async fn a_trigger_names_nodes_on_which_its_job_may_run() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let yaml = b"jobs:\n  load: {schedule: '@daily', command: 'true', run_on: any, run_where: gpu}\n  \
+                 nightly-backup: {schedule: '@daily', command: 'true'}\n";
+    let set = || crate::config::parse("jobs.yaml", yaml).unwrap().0;
+    daemon.jobs.send_replace(Arc::new(set()));
+    *daemon.ledger.places.lock().unwrap() = crate::status::sample::places();
+    let asked = async |job: &str, on: &[&str]| {
+        let body = serde_json::json!({ "on": on }).to_string();
+        let (code, answer) = daemon.post(&format!("/v1/jobs/{job}/trigger"), &body).await;
+        (code, answer["error"].as_str().unwrap_or_default().to_owned())
+    };
+    assert_eq!(asked("load", &["host-a", "host-a"]).await, (200, String::new()));
+    let [requested] = &daemon.requests()[..] else { panic!("one request was written") };
+    assert!(requested.starts_with("trigger load on host-a by "), "{requested}");
+
+    let unfit = "job `load` does not run on node `host-b`, only on nodes with gpu; its labels: none";
+    let on_leader = "job `nightly-backup` runs on the leader, so no other node can be named; \
+                     `cronkeeper exec nightly-backup` runs it on the host where it is called";
+    for (job, on, error) in [
+        ("load", "host-d", "there is no node `host-d`, did you mean `host-a`?"),
+        ("load", "host-b", unfit),
+        ("nightly-backup", "host-a", on_leader),
+    ] {
+        assert_eq!(asked(job, &[on]).await, (400, error.to_owned()));
+    }
+    assert_eq!(asked("load", &["no name"]).await.0, 400);
+    daemon.status.send_modify(|status| Arc::make_mut(status).backend = "solo".into());
+    let solo = "without a service all jobs run on this host: node `host-b` cannot be named, only `host-a`";
+    assert_eq!(asked("load", &["host-a", "host-b"]).await, (400, solo.to_owned()));
+    assert_eq!(daemon.requests(), [""; 0], "nothing was written");
+    assert_eq!(asked("load", &["host-a"]).await.0, 200);
+    let [requested] = &daemon.requests()[..] else { panic!("one request was written") };
+    assert!(requested.starts_with("trigger load by "), "here it runs anyway: {requested}");
+}
+
+#[tokio::test]
 async fn a_run_is_made_for_a_whole_second_of_the_past_only() {
     let daemon = Daemon::start(Behaviour::Well).await;
     let asked = async |at: &str| {

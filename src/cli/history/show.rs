@@ -68,7 +68,7 @@ fn cells(record: &HistoryEntry) -> [String; 8] {
             stamp(skip.first),
             unknown(),
             unknown(),
-            skip.node.to_string(),
+            record.about().to_string(),
             skip.run.to_string(),
             unknown(),
             skipped(skip),
@@ -148,6 +148,14 @@ fn earlier(past: &Attempt) -> String {
     let ending = ending(past.outcome, past.reason, past.exit_code, past.signal);
     let took = past.duration_ms.map_or_else(|| "-".into(), took);
     format!("attempt {} on {}: {ending}  {took}", past.attempt, past.node)
+}
+
+/// Formats how a run ended, or why it was skipped.
+pub(in crate::cli) fn ending_of(record: &HistoryEntry) -> String {
+    match record {
+        HistoryEntry::Run(run) => outcome(run),
+        HistoryEntry::Skip(skip) => skipped(skip),
+    }
 }
 
 fn skipped(skip: &Skipped) -> String {
@@ -277,6 +285,22 @@ mod tests {
         let mut out = Vec::new();
         write(&records(), None, with_output, &mut out).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_skipped_share_is_shown_with_its_node_and_the_columns_stay_straight() {
+        let mut records = records();
+        let Some(HistoryEntry::Skip(skip)) = records.last_mut() else { panic!("it is a skip") };
+        skip.run = skip.run.clone().on(Some(NodeName::new("host-c.example.org")));
+        let mut out = Vec::new();
+        write(&records, None, false, &mut out).unwrap();
+        let shown = String::from_utf8(out).unwrap();
+        let column = |heading: &str| shown.find(heading).unwrap();
+        let cells = |at: usize| shown.lines().map(move |line| line[at..].split("  ").next().unwrap_or_default());
+        let nodes: Vec<&str> = cells(column("NODE")).collect();
+        assert_eq!(nodes, ["NODE", "host-a", "host-a", "host-a", "host-c.example.org"]);
+        assert_eq!(cells(column("RUN ")).next_back(), Some("load.20261120T024000Z@host-c.example.org"));
+        assert_eq!(cells(column("OUTCOME")).next_back(), Some("skipped, missed, 18 of them"));
     }
 
     #[test]

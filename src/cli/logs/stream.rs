@@ -203,9 +203,9 @@ mod tests {
 
     fn page(lines: Vec<Line>) -> OutputPage {
         let run = RunId::parse("load.20261120T023000Z").unwrap();
-        let (missing, attempts) = (Vec::new(), Vec::new());
+        let (missing, attempts, shares) = (Vec::new(), Vec::new(), BTreeSet::new());
         let (next, state) = (Cursor::START, OutputState::End);
-        OutputPage { run, lines, skipped: 0, next, state, missing, tail: None, note: None, attempts }
+        OutputPage { run, lines, skipped: 0, next, state, missing, tail: None, note: None, attempts, shares }
     }
 
     fn printed(style: Style, escapes: bool, pages: &[OutputPage]) -> (String, String, bool) {

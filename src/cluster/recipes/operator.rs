@@ -7,7 +7,7 @@
 mod many;
 mod recount;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::{BoxFuture, select_all};
@@ -365,7 +365,8 @@ impl<L: Lend> LedgerReader<L> {
         Err(busy())
     }
 
-    /// From trigger to run to history everything moves in one transaction, so reading in that order cannot miss it.
+    /// From trigger to run to shares or history everything moves in one transaction, so reading in that order cannot miss
+    /// it.
     async fn ended(&self, run: &RunId) -> Result<Followed, SessionError> {
         loop {
             let client = self.line().await?;
@@ -380,14 +381,16 @@ impl<L: Lend> LedgerReader<L> {
                 return Ok(Followed::Ended(Box::new(record)));
             }
             if watches.is_empty() {
-                return Ok(Followed::Gone);
+                let shares = shares(&client, run).await?;
+                return Ok(if shares.is_empty() { Followed::Gone } else { Followed::Shared(shares) });
             }
             select_all(watches).await;
         }
     }
 }
 
-/// The run that belongs to a trigger's uuid, be it waiting, in flight or ended. `job`: whose runs are searched.
+/// The run that belongs to a trigger's uuid, be it waiting, in flight or ended; of shares, the run that they are shares
+/// of. `job`: whose runs are searched.
 async fn known<C: Session>(client: &C, job: &JobName, uuid: Uuid) -> Result<Option<RunId>, SessionError> {
     let names = context::names(client, paths::TRIGGERS).await?;
     let waiting = context::get_small(client, paths::TRIGGERS, names).await?.found;
@@ -405,11 +408,19 @@ async fn known<C: Session>(client: &C, job: &JobName, uuid: Uuid) -> Result<Opti
     let running = context::get_small(client, paths::RUNNING, running).await?.found;
     let running = running.into_iter().filter_map(|(_, data, _)| serde_json::from_slice::<RunRecord>(&data).ok());
     if let Some(run) = running.into_iter().find(|run| run.trigger.as_ref().is_some_and(|own| own.uuid == uuid)) {
-        return Ok(Some(run.id()));
+        return Ok(Some(run.id().on(None)));
     }
     let history = requests::triggered(client, job).await?;
     let record = history.iter().find(|record| record.trigger().is_some_and(|own| own.uuid == uuid));
-    Ok(record.map(HistoryRecord::id))
+    Ok(record.map(|record| record.id().on(None)))
+}
+
+/// The shares of a run, in flight or ended. They move from one to the other, so they are read in that order.
+async fn shares<C: Session>(client: &C, run: &RunId) -> Result<BTreeSet<RunId>, SessionError> {
+    let mut names = context::names(client, paths::RUNNING).await?;
+    names.extend(context::names(client, &paths::job_history(run.job())).await?);
+    let ids = names.iter().filter_map(|name| RunId::parse(name).ok());
+    Ok(ids.filter(|id| id.is_share_of(run)).collect())
 }
 
 async fn ended<C: Session>(client: &C, run: &RunId) -> Result<Option<HistoryRecord>, SessionError> {

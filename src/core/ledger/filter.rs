@@ -26,7 +26,7 @@ pub struct Filter {
     pub jobs: Vec<JobPattern>,
     /// With one of these endings; empty: with any.
     pub endings: Vec<Ending>,
-    /// Of runs that this node owned, and skips that it decided.
+    /// Of runs that this node owned, and skips of its shares or that it decided on, if they are nobody's.
     pub node: Option<NodeName>,
     /// That ended, or were skipped, at this time or later.
     pub since: Option<Timestamp>,
@@ -112,7 +112,7 @@ impl Filter {
     pub fn matches(&self, record: &HistoryRecord) -> bool {
         self.wants_job(record.job().as_str())
             && self.wants_ending(Ending::of(record).as_str())
-            && self.wants_node(record.node().as_str())
+            && self.wants_node(record.about().as_str())
             && self.wants_position(&Position::of(record))
     }
 }
@@ -232,6 +232,7 @@ fn shown(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::Skip;
     use crate::test_records::{record, skip, success};
 
     fn at(text: &str) -> Timestamp {
@@ -287,5 +288,15 @@ mod tests {
         assert!(!later.matches(&run));
         let before = Filter { before: Some(Position::of(&run)), ..Filter::default() };
         assert!(!before.matches(&run));
+    }
+
+    #[test]
+    fn a_skipped_share_is_its_nodes_and_not_that_of_the_leader_who_skipped_it() {
+        let by_leader = Skip { node: NodeName::new("host-a"), ..skip("load", 60) };
+        let of_share = Skip { on: Some(NodeName::new("host-b")), ..by_leader.clone() };
+        let of = |node: &str| Filter { node: Some(NodeName::new(node)), ..Filter::default() };
+        let wanted =
+            |skip: &Skip| ["host-a", "host-b"].map(|node| of(node).matches(&HistoryRecord::Skip(skip.clone())));
+        assert_eq!((wanted(&by_leader), wanted(&of_share)), ([true, false], [false, true]));
     }
 }

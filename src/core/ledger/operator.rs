@@ -3,7 +3,7 @@
 //! The node that the operator talks to, which need not lead, only writes the request to the ledger; the leader carries
 //! it out. Every request may be repeated safely: a pause overwrites itself, and a trigger is identified by its uuid.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 
 use uuid::Uuid;
@@ -43,6 +43,9 @@ pub struct TriggerEntry {
 pub enum Followed {
     /// The run ended, or was skipped.
     Ended(Box<HistoryRecord>),
+    /// Nodes have been given their shares of it: these, as far as they are in flight or their records are kept. Never
+    /// empty. A share that was skipped like that of the occurrence before has no record of its own.
+    Shared(BTreeSet<RunId>),
     /// Nothing is known of it: its trigger was a duplicate with the same uuid, or its record was trimmed.
     Gone,
 }
@@ -109,7 +112,7 @@ pub trait Operator: Send + Sync {
     fn forget_node(&self, node: NodeName) -> OperatorFuture<'_, ForgetNode>;
     /// Requests that the leader `node` hand leadership over. A request replaces the one before.
     fn request_handover(&self, node: NodeName, request: HandoverRequest) -> OperatorFuture<'_, ()>;
-    /// Returns once a run has ended or is no longer known.
+    /// Returns once a run has ended, has been shared out or is no longer known.
     fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed>;
 }
 

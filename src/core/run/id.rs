@@ -79,6 +79,11 @@ impl RunId {
         self.on.as_ref()
     }
 
+    /// True if it is one node's share of this run.
+    pub fn is_share_of(&self, run: &Self) -> bool {
+        self.on.is_some() && self.clone().on(None) == *run
+    }
+
     /// The trigger that requested the run; `None` for a scheduled run.
     pub fn trigger(&self) -> Option<TriggerSeq> {
         self.manual
@@ -194,6 +199,11 @@ mod tests {
         for bad in ["@", "@.a", "@a@b", "@a b"] {
             assert!(RunId::parse(&format!("backup.19700101T000100Z{bad}")).is_err(), "{bad}");
         }
+        assert!(share(Some(7)).is_share_of(&made("backup", 60, Some(7))));
+        for other in [made("backup", 60, None), made("backup", 61, Some(7)), share(Some(7))] {
+            assert!(!share(Some(7)).is_share_of(&other), "{other}");
+        }
+        assert!(!made("backup", 60, None).is_share_of(&made("backup", 60, None)), "a whole run is no share of itself");
     }
 
     #[test]

@@ -56,7 +56,7 @@ fn help_lists_the_commands() {
         nodes        Show the nodes, with their labels and what the leader has placed on them
         history      Show runs and skips, newest first
         logs         Show the output of a run, whichever node it is on
-        trigger      Run a job now, on the leader
+        trigger      Run a job now, where its `run_on` says
         pause        Skip the occurrences of jobs until they are resumed, or for some time
         resume       Resume paused jobs; what they skipped meanwhile is not run
         recount      Schedule a job from now on again, after a clock that was ahead has left it silent

@@ -30,6 +30,7 @@ jobs:
     command: if test -e LONG; then exec sleep 600; fi
     concurrency_group: {name: database, limit: 1}
   load: {schedule: '@at 2099-01-01T00:00:00Z', command: 'true', parameters: [REGION]}
+  thumbnails: {schedule: '@at 2099-01-01T00:00:00Z', command: 'true', run_on: any}
   payments: {schedule: '0 9 * * Mon-Fri', command: 'true'}
 ";
 

@@ -71,11 +71,9 @@ fn notes(published: &Published) -> String {
 pub(super) fn runs(status: &Status) -> Table {
     let mut table = Table::new(&["RUNNING", "NODE", "ATTEMPT", "FOR", "STATE"]);
     let begun = status.runs.iter().filter(|run| run.state != RunState::Queued);
-    // Shares of a run on every node wait for those of their own nodes.
-    let begun: BTreeMap<(&JobName, Option<&NodeName>), &RunId> =
-        begun.map(|run| ((run.run.job(), run.run.node()), &run.run)).collect();
+    let begun: BTreeMap<_, &RunId> = begun.map(|run| (place(&run.run), &run.run)).collect();
     for run in &status.runs {
-        let before = begun.get(&(run.run.job(), run.run.node())).copied();
+        let before = begun.get(&place(&run.run)).copied();
         let is_old = status.is_old(run);
         let state = match run.ended {
             Some(outcome) => ended(outcome),
@@ -85,16 +83,21 @@ pub(super) fn runs(status: &Status) -> Table {
         let known_at = status.read_at.filter(|_| is_old).unwrap_or(status.at);
         // A run that waits for its turn has had no attempt.
         let attempt = if run.attempt == 0 { "-".to_owned() } else { run.attempt.to_string() };
-        let node = run.run.node().unwrap_or(&run.node);
-        table.row([run.run.to_string(), node.to_string(), attempt, span(run.since, known_at), state]);
+        // A share that waits for its node has no owner of its own yet.
+        let node = run.run.node().unwrap_or(&run.node).to_string();
+        table.row([run.run.to_string(), node, attempt, span(run.since, known_at), state]);
     }
     table
 }
 
+/// The runs of a job that wait for each other; shares wait for those of the same node.
+fn place(run: &RunId) -> (&JobName, Option<&NodeName>) {
+    (run.job(), run.node())
+}
+
 /// What a run in flight does or waits for.
 pub(in crate::cli) fn run_state(run: &RunStatus, status: &Status) -> String {
-    let place = |of: &RunStatus| (of.run.job().clone(), of.run.node().cloned());
-    let is_before = |other: &&RunStatus| place(other) == place(run) && other.state != RunState::Queued;
+    let is_before = |other: &&RunStatus| place(&other.run) == place(&run.run) && other.state != RunState::Queued;
     let before = status.runs.iter().find(is_before).map(|before| &before.run);
     state_in_words(run, before, status.at)
 }

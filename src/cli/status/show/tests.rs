@@ -313,3 +313,26 @@ fn a_placed_run_waits_for_its_node_to_accept_it_and_a_refused_one_says_why() {
     let expected = "not started yet; host-b refused it: its labels are not what the job asks for";
     assert_eq!(tables::run_state(&status.runs[0], &status), expected);
 }
+
+#[test]
+fn a_share_that_waits_is_shown_with_its_node_and_waits_for_no_other_nodes_share() {
+    let mut status = sample::leader();
+    let share = |node: &str, state| {
+        let run = status.runs[0].run.clone().on(Some(NodeName::new(node)));
+        crate::status::RunStatus { run, state, attempt: 0, ..status.runs[0].clone() }
+    };
+    let (begun, waits) = (share("host-a", RunState::Running), share("host-c.example.org", RunState::Queued));
+    let next = crate::status::RunStatus { run: begun.run.clone().of(sample::job("load")), ..waits.clone() };
+    status.runs = vec![begun.clone(), waits.clone()];
+    let state = "waits for its group, its locks or a node";
+    assert_eq!(tables::run_state(&waits, &status), state);
+    assert_eq!(tables::run_state(&next, &status), format!("waits for {}", begun.run));
+    let mut out = Vec::new();
+    tables::runs(&status).write(&mut out).unwrap();
+    let shown = String::from_utf8(out).unwrap();
+    let rows: Vec<Vec<&str>> =
+        shown.lines().map(|line| line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect()).collect();
+    assert_eq!((rows[2][1], rows[2][4]), ("host-c.example.org", state), "{shown}");
+    let node = shown.find("NODE").unwrap();
+    assert!(shown.lines().skip(1).all(|line| line[node..].starts_with("host-")), "{shown}");
+}

@@ -1,0 +1,125 @@
+//! Jobs that run on other nodes than the leader, as their operators see them.
+
+use serde_json::Value;
+
+use super::cluster::{Place, in_line, job, jobs};
+use super::control::{ask, asked};
+use super::logs::{TOKEN, listening};
+use crate::solo::fixture::Gate;
+use crate::support::LONG;
+use crate::support::command::texts;
+use crate::support::node::{Node, Spec};
+use crate::support::scratch::Scratch;
+use crate::support::until;
+
+/// A job that is never due.
+const SELDOM: &str = "@at 2099-01-01T00:00:00Z";
+
+/// A leader and another node, with these jobs, each with its label. They fetch output from each other.
+fn labelled(place: &Place, each: &[String]) -> [Node; 2] {
+    let dir = Scratch::new("token");
+    let probe = job("probe", SELDOM, "\"true\"", "run_on: any");
+    let file = jobs(&[each, &[probe]].concat());
+    let [a, b] =
+        in_line(["a", "b"].map(|name| listening(place.node(name), &dir, TOKEN).option("--label", name).jobs(&file)));
+    // A share of a node that has just joined is skipped.
+    until("the leader knows the other node", || {
+        told(a.spec(), &["trigger", "probe", "--on", b.name(), "--wait"]).0 == Some(0)
+    });
+    [a, b]
+}
+
+fn told(spec: &Spec, line: &[&str]) -> (Option<i32>, String, String) {
+    texts(&ask(spec, line))
+}
+
+#[test]
+fn whoever_waits_for_a_run_on_every_node_sees_each_share_and_gets_the_worst_code() {
+    let place = Place::shared();
+    let command = "\"echo $CRONKEEPER_NODE; case $CRONKEEPER_NODE in b*) exit 3;; esac\"";
+    let [a, b] = labelled(&place, &[job("each", SELDOM, command, "run_on: every\noverlap: allow")]);
+    let (code, out, err) = told(b.spec(), &["trigger", "each", "--wait"]);
+    assert_eq!(code, Some(3), "{out}{err}");
+    let run = out.lines().next().unwrap().to_owned();
+    let mut lines: Vec<&str> = out.lines().skip(1).collect();
+    lines.sort_unstable();
+    assert_eq!(lines.iter().filter(|line| **line == a.name()).count(), 1, "{out}{err}");
+    for node in [&a, &b] {
+        assert!(err.contains(&format!("cronkeeper: on {}:\n", node.name())), "{err}");
+    }
+    let failed = format!("cronkeeper: run `{run}@{}` on {}: failure, exit 3\n", b.name(), b.name());
+    assert!(err.contains(&failed), "{err}");
+
+    // By its id, the run is its shares.
+    let (code, out, err) = told(a.spec(), &["logs", &run]);
+    assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
+    assert!(err.starts_with(&format!("cronkeeper: run `{run}` has 2 shares, name one:\nSHARE ")), "{err}");
+    assert!(err.contains(&format!("{run}@{}  success\n", a.name())), "{err}");
+    assert!(err.contains(&format!("{run}@{}  failure, exit 3\n", b.name())), "{err}");
+    let shown = told(a.spec(), &["logs", &format!("{run}@{}", a.name())]);
+    assert_eq!(shown, (Some(0), format!("{}\n", a.name()), String::new()));
+    let (code, out, err) = told(a.spec(), &["kill", &run]);
+    assert_eq!((code, out.as_str()), (Some(2), ""), "as of any run that has ended");
+    assert!(err.contains(&format!("run `{run}` is not in flight")), "{err}");
+
+    let (code, out, _) = told(a.spec(), &["trigger", "each", "--wait", "--json"]);
+    let effects: Value = serde_json::from_str(&out).unwrap();
+    let outcome = |index: usize| (&effects["results"][index]["node"], &effects["results"][index]["record"]["outcome"]);
+    assert_eq!((code, outcome(0)), (Some(3), (&a.name().into(), &"success".into())), "{out}");
+    assert_eq!(outcome(1), (&b.name().into(), &"failure".into()), "{out}");
+}
+
+#[test]
+fn a_run_on_every_node_is_killed_by_its_id_and_shares_of_drained_nodes_are_skipped() {
+    let (place, gate) = (Place::shared(), Gate::new());
+    let [a, b] = labelled(&place, &[job("each", SELDOM, &format!("{:?}", gate.command()), "run_on: every")]);
+    let run = asked(b.spec(), &["trigger", "each"]);
+    for node in [&a, &b] {
+        node.await_where("run.started", LONG, |started| started.text("run") == format!("{run}@{}", node.name()));
+    }
+    let out = asked(b.spec(), &["kill", &run]);
+    let mut killed: Vec<&str> = out.lines().collect();
+    killed.sort_unstable();
+    assert_eq!(killed, [&a, &b].map(|node| format!("{run}@{} is being stopped", node.name())));
+    let ended = format!("{run}@{}", a.name());
+    assert_eq!(place.await_end(&ended)["outcome"], "killed");
+    place.await_end(&format!("{run}@{}", b.name()));
+
+    asked(a.spec(), &["drain", b.name()]);
+    gate.open();
+    let (code, out, err) = told(a.spec(), &["trigger", "each", "--wait", "--json"]);
+    assert_eq!(code, Some(75), "a skip counts more than a success: {err}");
+    let effects: Value = serde_json::from_str(&out).unwrap();
+    let told = |index: usize, key: &str| effects["results"][index][key].clone();
+    assert_eq!((told(0, "effect"), told(0, "node")), ("ended".into(), a.name().into()), "{out}");
+    assert_eq!((told(1, "effect"), told(1, "node")), ("skipped".into(), b.name().into()), "{out}");
+    assert_eq!(told(1, "record")["reason"], "drained");
+    until("the skip is in the history of its node", || {
+        let history = asked(a.spec(), &["history", "each", "--node", b.name(), "--outcome", "skipped", "--json"]);
+        history.lines().count() == 1 && history.contains(told(1, "run").as_str().unwrap())
+    });
+}
+
+#[test]
+fn a_trigger_names_the_node_that_runs_the_job() {
+    let place = Place::shared();
+    let here = |name: &str, more: &str| job(name, SELDOM, "\"echo $CRONKEEPER_NODE\"", more);
+    let [a, b] =
+        labelled(&place, &[here("any", "run_on: any"), here("of-a", "run_on: any\nrun_where: a"), here("leads", "")]);
+    let (code, out, err) = told(a.spec(), &["trigger", "any", "--on", b.name(), "--wait"]);
+    assert_eq!((code, out.lines().last()), (Some(0), Some(b.name())), "{out}{err}");
+    let refused = |line: &[&str]| {
+        let (code, out, err) = told(b.spec(), line);
+        assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
+        err
+    };
+    let err = refused(&["trigger", "of-a", "--on", b.name()]);
+    assert!(
+        err.contains(&format!("job `of-a` does not run on node `{}`, only on nodes with a; its labels: b", b.name())),
+        "{err}"
+    );
+    let err = refused(&["trigger", "any", "--on", "elsewhere"]);
+    assert!(err.contains("there is no node `elsewhere`"), "{err}");
+    let err = refused(&["trigger", "leads", "--on", b.name()]);
+    assert!(err.contains("job `leads` runs on the leader") && err.contains("`cronkeeper exec leads`"), "{err}");
+}
