@@ -255,6 +255,9 @@ pub(super) fn report(report: &Report) {
             outcome = outcome.map(|outcome| outcome.as_str()),
             "the coordination service has lost what it had acknowledged about run {run}; writing it again",
         ),
+        Report::BegunInDoubt { run, attempt } => {
+            warn!(target: TARGET, event = log_event::RUN_DOUBTFUL, job = %run.job(), %run, attempt);
+        }
         Report::MarkRewound { job, found, mark } => error!(
             target: TARGET,
             event = log_event::COORDINATION_REWOUND,
