@@ -107,6 +107,11 @@ impl From<Failed> for Error {
 }
 
 impl Store for Etcd {
+    fn removal(&self, path: &str) -> Option<String> {
+        let key = keys::record(&self.0.settings.prefix, path);
+        Some(format!("`etcdctl del '{}'`", String::from_utf8_lossy(&key.0)))
+    }
+
     const SERVICE: &'static str = "etcd";
 
     fn limits(&self) -> Limits {

@@ -152,6 +152,10 @@ fn in_full(error: &tokio_postgres::Error) -> String {
 }
 
 impl Store for Postgres {
+    fn removal(&self, path: &str) -> Option<String> {
+        Some(format!("`psql -c \"delete from cronkeeper.record where path = '{path}'\"`"))
+    }
+
     const SERVICE: &'static str = "PostgreSQL";
 
     fn limits(&self) -> Limits {

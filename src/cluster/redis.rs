@@ -161,6 +161,12 @@ fn unexpected() -> Failed {
 }
 
 impl Store for Redis {
+    fn removal(&self, path: &str) -> Option<String> {
+        let (settings, (folder, name)) = (&self.0.settings, path.rsplit_once('/')?);
+        let (tag, cli) = (settings.tag(), format!("redis-cli -n {}", settings.database));
+        Some(format!("`{cli} hdel '{tag}:folder:{folder}' {name}` and `{cli} del '{tag}:record:{path}'`"))
+    }
+
     const SERVICE: &'static str = "Redis";
 
     fn limits(&self) -> Limits {

@@ -308,6 +308,11 @@ pub trait Session: Clone + Send + Sync + 'static {
     /// `Connected` shows: so each notification of `Connected` counts as a reconnect. Cancel safe.
     fn state_changed(&mut self) -> impl Future<Output = State> + Send;
 
+    /// How somebody removes a record by hand, with the service's own tools.
+    fn removal(&self, _path: &str) -> Option<String> {
+        None
+    }
+
     /// Carries out all operations or none.
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Committed, CommitError>> + Send + 'static;
     /// Creates a record.

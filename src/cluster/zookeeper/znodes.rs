@@ -71,6 +71,11 @@ impl<L: client::Lend> Lend for Znodes<L> {
 }
 
 impl<C: Client> Session for ZnodeSession<C> {
+    /// Relative to the chroot, as the nodes' connect string is.
+    fn removal(&self, path: &str) -> Option<String> {
+        Some(format!("`deleteall {path}` in zkCli.sh, with the nodes' connect string"))
+    }
+
     const SERVICE: &'static str = "ZooKeeper";
     type Watch = C::Watch;
     type Proof = PairedWrites;
