@@ -107,17 +107,17 @@ impl From<Failed> for Error {
 }
 
 impl Store for Etcd {
-    fn removal(&self, path: &str) -> Option<String> {
-        let key = keys::record(&self.0.settings.prefix, path);
-        Some(format!("`etcdctl del '{}'`", String::from_utf8_lossy(&key.0)))
-    }
-
     const SERVICE: &'static str = "etcd";
 
     fn limits(&self) -> Limits {
         // One operation writes the key of the newest commit.
         let operations = MOST_OPERATIONS - 1;
         Limits { operations, bytes: 1 << 20, in_flight: 1, repeats: false, last_number: i64::MAX }
+    }
+
+    fn removal(&self, path: &str) -> Option<String> {
+        let key = keys::record(&self.0.settings.prefix, path);
+        Some(format!("`etcdctl del '{}'`", String::from_utf8_lossy(&key.0)))
     }
 
     fn examine(&self) -> impl Future<Output = Result<Option<Worth>, ConnectError>> + Send + 'static {

@@ -218,6 +218,7 @@ async fn made(answer: oneshot::Receiver<Result<Written, CommitError>>, record: S
 
 impl<S: Store> Session for ObservedSession<S> {
     const SERVICE: &'static str = S::SERVICE;
+    const NOTES_LOSSES: bool = true;
     type Watch = Fires;
     type Proof = EachWrite;
 

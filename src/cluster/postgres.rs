@@ -152,14 +152,14 @@ fn in_full(error: &tokio_postgres::Error) -> String {
 }
 
 impl Store for Postgres {
-    fn removal(&self, path: &str) -> Option<String> {
-        Some(format!("`psql -c \"delete from cronkeeper.record where path = '{path}'\"`"))
-    }
-
     const SERVICE: &'static str = "PostgreSQL";
 
     fn limits(&self) -> Limits {
         Limits { operations: 1_000, bytes: 1 << 20, in_flight: 1, repeats: false, last_number: i64::MAX }
+    }
+
+    fn removal(&self, path: &str) -> Option<String> {
+        Some(format!("`psql -c \"delete from cronkeeper.record where path = '{path}'\"`"))
     }
 
     fn examine(&self) -> impl Future<Output = Result<Option<Worth>, ConnectError>> + Send + 'static {

@@ -283,6 +283,8 @@ pub trait Watch: Send + 'static {
 pub trait Session: Clone + Send + Sync + 'static {
     /// The service's name, for messages.
     const SERVICE: &'static str;
+    /// True if the sessions find lost commits by themselves, and leave the record of it.
+    const NOTES_LOSSES: bool = false;
     type Watch: Watch;
     /// What its acknowledged commits prove, whether carried out or refused for the state of a record.
     type Proof: Proof;

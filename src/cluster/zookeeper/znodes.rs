@@ -71,11 +71,6 @@ impl<L: client::Lend> Lend for Znodes<L> {
 }
 
 impl<C: Client> Session for ZnodeSession<C> {
-    /// Relative to the chroot, as the nodes' connect string is.
-    fn removal(&self, path: &str) -> Option<String> {
-        Some(format!("`deleteall {path}` in zkCli.sh, with the nodes' connect string"))
-    }
-
     const SERVICE: &'static str = "ZooKeeper";
     type Watch = C::Watch;
     type Proof = PairedWrites;
@@ -102,6 +97,11 @@ impl<C: Client> Session for ZnodeSession<C> {
 
     async fn state_changed(&mut self) -> State {
         self.client.state_changed().await
+    }
+
+    /// Relative to the chroot, as the nodes' connect string is.
+    fn removal(&self, path: &str) -> Option<String> {
+        Some(format!("`deleteall {path}` in zkCli.sh, with the nodes' connect string"))
     }
 
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Committed, CommitError>> + Send + 'static {

@@ -114,6 +114,7 @@ impl Leader {
         let recorded = Recorded::as_written(timeline, Some(entry.version));
         let found = entry.record.as_ref().map(|record| record.last_scheduled);
         cx.report(Report::MarkRewound { job: name.clone(), found, mark });
+        cx.ledger(Request::NoteLoss);
         self.count_from(cx, name, job, Counted { from: mark, ahead }, recorded);
         self.book.advance(cx, name, mark, None);
         self.book.schedule(name);

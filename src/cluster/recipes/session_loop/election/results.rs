@@ -265,6 +265,7 @@ impl<C: Session, K: Clock> Election<C, K> {
             path = paths::candidate(candidate),
             "the coordination service has lost that this candidate was removed; removing it again",
         );
+        self.act(Act::NoteLoss);
         self.candidacy.step(QueueStep::Retire);
         // What this node knows of that term is restored before the removal lets another node lead.
         self.step.postpone(now + self.timeout / 4);
