@@ -22,7 +22,11 @@ async fn remove(store: impl Store, run: impl Fn(&str) -> bool) {
 }
 
 fn shell(command: &str, variables: &[(&str, &str)]) -> bool {
-    output("sh", |sh| drop(sh.args(["-c", command]).envs(variables.iter().copied()))).status.success()
+    output("sh", |sh| {
+        sh.args(["-c", command]).envs(variables.iter().copied());
+    })
+    .status
+    .success()
 }
 
 #[tokio::test]
