@@ -21,7 +21,8 @@ pub fn all_dead(ensemble: &Ensemble, replicas: &mut Replicas, time: Duration) ->
     let possible = first_commit(ensemble);
     let elected = back + replicas.await_leader(back);
     ensemble.await_serving();
-    for i in (0..replicas.nodes().count()).filter(|&i| i != replicas.leader()) {
+    let leader = replicas.leader();
+    for i in (0..replicas.nodes().count()).filter(|&i| i != leader) {
         replicas.await_following(i, back);
     }
     assert_eq!(replicas.elections(back), 1, "there is one leader");

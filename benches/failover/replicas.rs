@@ -12,13 +12,14 @@ use crate::support::witness::Witness;
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, poll};
 
+/// Longest wait for a node to lead. Only a mistake takes so long: what is measured is the time that it takes.
+const PATIENCE: Duration = LONG.saturating_mul(5);
 /// Number of nodes in a cluster.
 const NODES: usize = 3;
 
 /// Nodes, counted from 0.
 pub struct Replicas {
     posts: Vec<Post>,
-    leader: usize,
     witness: Witness,
     /// Of processes that are gone.
     past: Vec<Account>,
@@ -77,7 +78,7 @@ impl Replicas {
     }
 
     fn start(specs: impl Iterator<Item = (Spec, Vec<Proxy>)>, witness: Witness) -> Self {
-        let mut replicas = Self { posts: Vec::new(), leader: 0, witness, past: Vec::new() };
+        let mut replicas = Self { posts: Vec::new(), witness, past: Vec::new() };
         for (spec, lines) in specs {
             replicas.posts.push(Post { node: spec.start(), lines, stops: Vec::new(), ended: None });
             replicas.settle(replicas.posts.len() - 1);
@@ -93,20 +94,25 @@ impl Replicas {
         &self.posts[i].node
     }
 
-    /// Index of the node that leads.
+    /// Index of the node that leads now, once one does. On a busy machine a term may end by itself between two trials:
+    /// whoever ended the node that led before would wait for an election that does not come.
     pub fn leader(&self) -> usize {
-        self.leader
+        let leads = |(i, post): (usize, &Post)| Some((post.leads_since()?, i));
+        let newest = || self.posts.iter().enumerate().filter_map(leads).max();
+        let (_, leader) = poll(PATIENCE, newest).unwrap_or_else(|| panic!("a node leads in the end{}", self.logs()));
+        leader
     }
 
     /// Waits for the first election after an instant; returns how long after.
-    pub fn await_leader(&mut self, after: Timestamp) -> Duration {
-        let first = || {
-            let elected = |(i, node): (usize, &Node)| Some((*elections(node, after).first()?, i));
-            self.nodes().enumerate().filter_map(elected).min()
-        };
-        let (at, leader) = poll(LONG, first).expect("a node leads in the end");
-        self.leader = leader;
+    pub fn await_leader(&self, after: Timestamp) -> Duration {
+        let first = || self.nodes().flat_map(|node| elections(node, after)).min();
+        let at = poll(PATIENCE, first).unwrap_or_else(|| panic!("a node is elected in the end{}", self.logs()));
         since(at, after)
+    }
+
+    /// What the nodes have logged last.
+    fn logs(&self) -> String {
+        self.posts.iter().map(|post| format!("\n{}:\n{}", post.node.name(), post.node.events().tail())).collect()
     }
 
     /// Number of elections after an instant.
@@ -185,6 +191,14 @@ fn spec(witness: &Witness, place: &[String; 2], session: Duration) -> Spec {
 }
 
 impl Post {
+    /// When the process that runs here was elected; `None` if it does not lead.
+    fn leads_since(&self) -> Option<Timestamp> {
+        let events = self.node.events();
+        let newest = |name| events.named(name).iter().map(instant).max();
+        let over = newest("leader.lost").max(newest("leader.resigned"));
+        newest("leader.elected").filter(|&at| self.ended.is_none() && Some(at) > over)
+    }
+
     fn account(&self) -> Account {
         let (node, stops) = (self.node.name().to_owned(), self.stops.clone());
         Account { node, log: self.node.log(), stops, ended: self.ended }

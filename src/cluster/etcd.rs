@@ -115,6 +115,11 @@ impl Store for Etcd {
         Limits { operations, bytes: 1 << 20, in_flight: 1, repeats: false, last_number: i64::MAX }
     }
 
+    fn removal(&self, path: &str) -> Option<String> {
+        let key = keys::record(&self.0.settings.prefix, path);
+        Some(format!("`etcdctl del '{}'`", String::from_utf8_lossy(&key.0)))
+    }
+
     fn examine(&self) -> impl Future<Output = Result<Option<Worth>, ConnectError>> + Send + 'static {
         let etcd = self.clone();
         async move {

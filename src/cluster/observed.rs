@@ -42,7 +42,6 @@ mod watches;
 
 use std::collections::BTreeSet;
 use std::future::ready;
-use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -112,7 +111,7 @@ impl<S: Store, K: Clock, P: Spawn> Observed<S, K, P> {
         let (id, contact, worth) = (driver.id().clone(), driver.contact(), driver.worth().cloned());
         self.spawn.spawn(Box::pin(driver.run()));
         let limits = plan::within(self.store.limits());
-        ObservedSession { id, timeout: self.timeout, limits, worth, requests, contact, store: PhantomData }
+        ObservedSession { id, timeout: self.timeout, limits, worth, requests, contact, store: self.store.clone() }
     }
 }
 
@@ -144,14 +143,14 @@ pub struct ObservedSession<S> {
     /// Closed if the driver has ended, and with it the session.
     requests: mpsc::UnboundedSender<Request>,
     contact: watch::Receiver<Contact>,
-    store: PhantomData<fn() -> S>,
+    store: S,
 }
 
-impl<S> Clone for ObservedSession<S> {
+impl<S: Clone> Clone for ObservedSession<S> {
     fn clone(&self) -> Self {
         let Self { id, timeout, limits, worth, requests, contact, store } = self;
         let (id, worth, requests, contact) = (id.clone(), worth.clone(), requests.clone(), contact.clone());
-        Self { id, timeout: *timeout, limits: *limits, worth, requests, contact, store: *store }
+        Self { id, timeout: *timeout, limits: *limits, worth, requests, contact, store: store.clone() }
     }
 }
 
@@ -219,6 +218,7 @@ async fn made(answer: oneshot::Receiver<Result<Written, CommitError>>, record: S
 
 impl<S: Store> Session for ObservedSession<S> {
     const SERVICE: &'static str = S::SERVICE;
+    const NOTES_LOSSES: bool = true;
     type Watch = Fires;
     type Proof = EachWrite;
 
@@ -236,6 +236,10 @@ impl<S: Store> Session for ObservedSession<S> {
 
     fn worth(&self) -> Option<&Worth> {
         self.worth.as_ref()
+    }
+
+    fn removal(&self, path: &str) -> Option<String> {
+        self.store.removal(path)
     }
 
     fn proof(&self) -> EachWrite {

@@ -158,6 +158,10 @@ impl Store for Postgres {
         Limits { operations: 1_000, bytes: 1 << 20, in_flight: 1, repeats: false, last_number: i64::MAX }
     }
 
+    fn removal(&self, path: &str) -> Option<String> {
+        Some(format!("`psql -c \"delete from cronkeeper.record where path = '{path}'\"`"))
+    }
+
     fn examine(&self) -> impl Future<Output = Result<Option<Worth>, ConnectError>> + Send + 'static {
         let lines = Arc::clone(&self.0);
         async move {

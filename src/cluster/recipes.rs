@@ -24,6 +24,7 @@ mod fuzz;
 mod give_up;
 mod lasts;
 pub mod lock;
+mod losses;
 mod newest_records;
 mod node;
 mod operator;

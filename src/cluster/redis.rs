@@ -113,7 +113,9 @@ impl Redis {
         let tried = timeout(ANSWER_TIMEOUT, Facts::try_rights(&live.redis, settings)).await;
         let failed = match tried {
             Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(connection::not_connected(&error)),
+            Ok(Err(error)) => {
+                Some(connection::lacking(&error, settings).unwrap_or_else(|| connection::not_connected(&error)))
+            }
             Err(_) => Some(ConnectError::Unreachable(format!("{settings}: no answer in time"))),
         };
         if let Some(failed) = failed {
@@ -166,6 +168,12 @@ impl Store for Redis {
     fn limits(&self) -> Limits {
         // While a script runs, Redis does nothing else.
         Limits { operations: 500, bytes: 1 << 20, in_flight: 1, repeats: false, last_number: i64::MAX }
+    }
+
+    fn removal(&self, path: &str) -> Option<String> {
+        let (settings, (folder, name)) = (&self.0.settings, path.rsplit_once('/')?);
+        let (tag, cli) = (settings.tag(), format!("redis-cli -n {}", settings.database));
+        Some(format!("`{cli} hdel '{tag}:folder:{folder}' {name}` and `{cli} del '{tag}:record:{path}'`"))
     }
 
     fn examine(&self) -> impl Future<Output = Result<Option<Worth>, ConnectError>> + Send + 'static {

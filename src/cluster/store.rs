@@ -191,6 +191,11 @@ pub trait Store: Clone + Send + Sync + 'static {
         ready(Ok(None))
     }
 
+    /// How somebody removes a record by hand, with the store's own tools.
+    fn removal(&self, _path: &str) -> Option<String> {
+        None
+    }
+
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static;
 
     /// Reads all parts at one moment, and tells which moment that is.

@@ -283,6 +283,8 @@ pub trait Watch: Send + 'static {
 pub trait Session: Clone + Send + Sync + 'static {
     /// The service's name, for messages.
     const SERVICE: &'static str;
+    /// True if the sessions find lost commits by themselves, and leave the record of it.
+    const NOTES_LOSSES: bool = false;
     type Watch: Watch;
     /// What its acknowledged commits prove, whether carried out or refused for the state of a record.
     type Proof: Proof;
@@ -307,6 +309,11 @@ pub trait Session: Clone + Send + Sync + 'static {
     /// Returns after the next notification of a state. If the connection is lost and regained between two polls, only
     /// `Connected` shows: so each notification of `Connected` counts as a reconnect. Cancel safe.
     fn state_changed(&mut self) -> impl Future<Output = State> + Send;
+
+    /// How somebody removes a record by hand, with the service's own tools.
+    fn removal(&self, _path: &str) -> Option<String> {
+        None
+    }
 
     /// Carries out all operations or none.
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Committed, CommitError>> + Send + 'static;

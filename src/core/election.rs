@@ -19,6 +19,11 @@ use crate::lock::LockPath;
 use crate::run::{Drain, NodeControl};
 use crate::term::{CandidateName, NodeName, SessionId, Term, TermEnd};
 
+/// What is wrong with an entry that stands before all candidates of nodes and belongs to no session. Its
+/// [damage](Event::Damaged) begins with this.
+pub const BLOCKED: &str =
+    "nobody can lead until somebody deletes this: it is the first in the queue and not ephemeral, so it stays";
+
 /// A request from the daemon to the election.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {

@@ -68,6 +68,9 @@ pub enum Request {
     /// Watch the record of one of the node's own runs. [`Event::Run`] reports every change, also one made before the
     /// request. The watch ends when the run is removed, when a term ends, or with the session.
     WatchOwn(RunId),
+    /// The service has shown that it has lost commits: leave the record of it that the next leader reads, and whoever
+    /// reads the history. Not answered.
+    NoteLoss,
 }
 
 /// One guarded write; it takes effect completely or not at all.

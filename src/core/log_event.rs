@@ -115,6 +115,8 @@ events! {
     RUN_KILLED "run.killed" "a run was killed here, and another node may begin it again" [job, run, attempt, reason];
     RUN_SKIPPED "run.skipped" "occurrences were skipped" [job, run, scheduled_at, reason, count, first, last];
     RUN_SUPERSEDED "run.superseded" "another node has already settled this run" [job, run, outcome];
+    RUN_DOUBTFUL "run.doubtful" "a run was begun again that may have ended by a commit that the service has lost"
+        [job, run, attempt];
     RUN_CUT_OFF "run.cut_off" "the run's node is cut off and may still be running it" [job, run, owner, keep_until];
     RUN_OUTLIVED "run.outlived" "the warden did not report the run dead in time; killing it without the warden"
         [job, run];

@@ -353,7 +353,8 @@ pub enum Outcome {
     Killed,
     /// Ended by the drain timeout, the end of the lease, or the death of its node.
     Interrupted,
-    /// Its node stayed cut off until the next occurrence, so nobody knows how it ended.
+    /// Nobody knows how it ended: its node stayed cut off until the next occurrence, or the service has lost commits, one
+    /// of which may have had its end.
     Abandoned,
 }
 

@@ -26,7 +26,7 @@ use super::view::NodeNews;
 use crate::status::Status;
 use crate::telemetry::OUTPUT;
 use cronkeeper_core::clock::instant;
-use cronkeeper_core::election::{Event as Election, TransferError, Worth};
+use cronkeeper_core::election::{BLOCKED, Event as Election, TransferError, Worth};
 use cronkeeper_core::engine::{END_OF_PAUSE, Report};
 use cronkeeper_core::event_loop::{Tree, TreeKind};
 use cronkeeper_core::log_event::{self, TARGET};
@@ -100,8 +100,13 @@ pub(super) fn election(fact: &Election) {
 
 /// `damage` is `path: what is wrong with it`.
 fn damaged(damage: &str) {
-    let path = path_of(damage);
-    warn!(target: TARGET, event = log_event::COORDINATION_DAMAGED, path, "ignoring damaged path {damage}");
+    let (path, event) = (path_of(damage), log_event::COORDINATION_DAMAGED);
+    // All other damage is passed over. This stops the whole cluster.
+    if damage[path.len()..].trim_start_matches(": ").starts_with(BLOCKED) {
+        error!(target: TARGET, event, path, "{damage}");
+    } else {
+        warn!(target: TARGET, event, path, "ignoring damaged path {damage}");
+    }
 }
 
 fn path_of(damage: &str) -> &str {
@@ -256,6 +261,9 @@ pub(super) fn report(report: &Report) {
             outcome = outcome.map(|outcome| outcome.as_str()),
             "the coordination service has lost what it had acknowledged about run {run}; writing it again",
         ),
+        Report::BegunInDoubt { run, attempt } => {
+            warn!(target: TARGET, event = log_event::RUN_DOUBTFUL, job = %run.job(), %run, attempt);
+        }
         Report::MarkRewound { job, found, mark } => error!(
             target: TARGET,
             event = log_event::COORDINATION_REWOUND,

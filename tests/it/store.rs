@@ -5,6 +5,7 @@
 mod commits;
 mod model;
 mod reads;
+mod removal;
 
 use std::path::PathBuf;
 

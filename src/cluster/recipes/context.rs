@@ -123,16 +123,6 @@ impl<C: Session, K: Clock> SessionContext<C, K> {
         get_small(self.line()?, parent, names).await
     }
 
-    /// The node of a queue entry; `None` if the entry is not cronkeeper's, is gone, or cannot be read.
-    pub async fn node_of(&self, candidate: &str) -> Result<Option<NodeName>, SessionError> {
-        let path = paths::under(paths::LEADER, candidate);
-        match self.line()?.get(&path).await {
-            Ok((data, _)) => Ok(node_in(&data)),
-            Err(error) if error.is_of_path() => Ok(None),
-            Err(error) => Err(error).at(&path),
-        }
-    }
-
     /// Removes these candidates, and the member if it belongs to one of these sessions. It uses one commit, so that
     /// nobody sees one without the other.
     pub async fn remove_entries(&self, candidates: Vec<String>, sessions: &[SessionId]) -> Result<(), SessionError> {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::tree::Error;
+use cronkeeper_core::election::BLOCKED;
 use cronkeeper_core::escape;
 
 /// Most paths that are reported. If a parent is full of damaged children, a few of them are enough.
@@ -16,6 +17,8 @@ const MOST_KNOWN: usize = 20_000;
 const LONGEST_PATH: usize = 500;
 /// Most characters of a reason: an error of a parser may quote all that it has read.
 const LONGEST_REASON: usize = 200;
+/// Most characters of a path in a command. A command that is cut would do something else.
+const LONGEST_IN_COMMAND: usize = 200;
 
 /// A damaged path and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +35,15 @@ impl Damage {
     /// A path that the server, the client or this node refuses to read.
     pub fn unread(path: impl Into<String>, error: &Error) -> Self {
         Self::new(path, format_args!("cannot be read: {error}"))
+    }
+
+    /// A path that somebody must delete, with the command that does it, if there is one. It is shown for a path alone
+    /// that means itself to every shell and service.
+    pub fn to_delete(path: String, why: &str, command: Option<String>) -> Self {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-' | '.');
+        let command = command.filter(|_| path.len() <= LONGEST_IN_COMMAND && path.chars().all(is_plain));
+        let how = command.map(|command| format!(": {command}")).unwrap_or_default();
+        Self { why: format!("{why}{how}"), ..Self::new(path, "") }
     }
 
     /// A path that the server, or the client, refuses to write.
@@ -150,8 +162,12 @@ impl Damages {
         let describe = |(path, why): (&String, &String)| format!("{path}: {why}");
         let mut all: Vec<String> = self.named.iter().map(describe).collect();
         all.extend(more(left_out));
-        // A path that was reported is not new, even if the reason has changed.
-        let new = self.named.iter().filter(|(path, _)| !before.contains_key(*path)).map(describe).collect();
+        // A path that was reported is not new, even if the reason has changed: unless nobody can lead because of it now.
+        let is_new = |(path, why): &(&String, &String)| {
+            let known = before.get(*path);
+            known.is_none() || known != Some(*why) && why.starts_with(BLOCKED)
+        };
+        let new = self.named.iter().filter(is_new).map(describe).collect();
         (before != self.named).then_some(NewDamage { all, new })
     }
 }
@@ -178,6 +194,25 @@ mod tests {
         assert_eq!(damages.found(Source::Ledger, []).map(|news| news.all), Some(vec!["/a: why".to_owned()]));
         assert_eq!(damages.mend(Source::Writes, "/a").map(|news| news.all), Some(Vec::new()));
         assert_eq!(new(damages.found(Source::Ledger, [damage("/a")])), ["/a: why"], "it is news again");
+    }
+
+    #[test]
+    fn a_path_because_of_which_nobody_can_lead_any_more_is_news_again() {
+        let mut damages = Damages::default();
+        let blocks = || Damage::to_delete("/a".into(), BLOCKED, Some("`rm /a`".into()));
+        assert_eq!(new(damages.found(Source::Queue, [damage("/a")])), ["/a: why"]);
+        assert_eq!(new(damages.found(Source::Queue, [blocks()])), [format!("/a: {BLOCKED}: `rm /a`")]);
+        assert_eq!(damages.found(Source::Queue, [blocks()]), None);
+        assert_eq!(new(damages.found(Source::Queue, [damage("/a")])), [""; 0]);
+    }
+
+    #[test]
+    fn a_command_is_named_only_for_a_path_that_it_means_to_every_shell() {
+        let shown = |path: &str| Damage::to_delete(path.into(), "why", Some(format!("`rm {path}`"))).why;
+        assert_eq!(shown("/leader/_c_1-lock-0000000001"), "why: `rm /leader/_c_1-lock-0000000001`");
+        for path in ["/leader/a b", "/leader/$(reboot)", "/leader/'", "/leader/`", &format!("/{}", "a".repeat(300))] {
+            assert_eq!(shown(path), "why");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::queue::{self, QueuePosition};
 use crate::tree::{AtVersion, Error, Life, Op, Session, Stat};
 use cronkeeper_core::clock::server::ServerTime;
 use cronkeeper_core::clock::{Clock, Uptime};
-use cronkeeper_core::election::{Member, Place};
+use cronkeeper_core::election::{self, Member, Place};
 use cronkeeper_core::ledger::Snapshot;
 use cronkeeper_core::term::{CandidateName, FencingToken, NodeName, SessionId};
 
@@ -20,8 +20,8 @@ use cronkeeper_core::term::{CandidateName, FencingToken, NodeName, SessionId};
 pub enum Look<W> {
     /// This node's candidate is first.
     First(CandidateName),
-    /// Another candidate precedes it: with a watch on that one, and what is wrong with it, if anything.
-    Behind(Behind, W, Option<Damage>),
+    /// Another candidate precedes it: with a watch on that one, and what is wrong with those ahead.
+    Behind(Behind, W, Vec<Damage>),
     /// This node has no candidate in the queue.
     Gone,
 }
@@ -96,6 +96,8 @@ pub struct Verified<W> {
 pub struct Ahead {
     /// The candidates ahead of this node's own, if there are any.
     pub behind: Option<Behind>,
+    /// What is wrong with those.
+    pub damaged: Vec<Damage>,
     /// False if this node's candidate was not found.
     pub has_candidate: bool,
 }
@@ -173,42 +175,81 @@ pub async fn look<C: Session, K: Clock>(context: SessionContext<C, K>) -> Result
         let candidate = CandidateName(ours);
         let Some(predecessor) = place.predecessor else { return Ok(Look::First(candidate)) };
         let path = paths::under(paths::LEADER, &predecessor);
-        let Some((node, stat, watch)) = watch_entry(&context, &path).await? else { continue };
-        let behind = behind(&context, candidate, predecessor, node, place.first).await?;
-        let lasts = "it precedes this node in the queue and is not ephemeral: it stays until somebody deletes it";
-        let damage = stat.session.is_none().then(|| Damage::new(path, lasts));
-        return Ok(Look::Behind(behind, watch, damage));
+        let Some((entry, watch)) = watch_entry(&context, &path).await? else { continue };
+        let (behind, damaged) = behind(&context, candidate, predecessor, entry, place.first).await?;
+        return Ok(Look::Behind(behind, watch, damaged));
     }
 }
 
-/// The node and stat of an entry, with a watch on it; `None` if it is gone. An entry that cannot be read is not
-/// cronkeeper's.
+/// What is known of an entry ahead.
+#[derive(Clone, Debug, Default)]
+struct EntryAhead {
+    /// Absent if it is not cronkeeper's, is gone, or cannot be read.
+    node: Option<NodeName>,
+    /// It belongs to no session, so that it stays until somebody deletes it.
+    lasts: bool,
+}
+
+impl EntryAhead {
+    fn new(node: Option<NodeName>, stat: &Stat) -> Self {
+        Self { node, lasts: stat.session.is_none() }
+    }
+}
+
+/// An entry with a watch on it; `None` if it is gone. One that cannot be read is not cronkeeper's.
 async fn watch_entry<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     path: &str,
-) -> Result<Option<(Option<NodeName>, Stat, C::Watch)>, SessionError> {
+) -> Result<Option<(EntryAhead, C::Watch)>, SessionError> {
     // A read of data leaves no watch behind if the node does not exist; a check for existence would.
     match context.line()?.get_and_watch(path).await {
-        Ok((data, stat, watch)) => return Ok(Some((context::node_in(&data), stat, watch))),
+        Ok((data, stat, watch)) => return Ok(Some((EntryAhead::new(context::node_in(&data), &stat), watch))),
         Err(Error::Missing) => return Ok(None),
         Err(error) if error.is_of_path() => {}
         Err(error) => return Err(error).at(path),
     }
     let (stat, watch) = context.line()?.stat_and_watch(path).await.at(path)?;
-    Ok(stat.map(|stat| (None, stat, watch)))
+    Ok(stat.map(|stat| (EntryAhead::new(None, &stat), watch)))
 }
 
+async fn read_entry<C: Session, K: Clock>(
+    context: &SessionContext<C, K>,
+    name: &str,
+) -> Result<EntryAhead, SessionError> {
+    let path = paths::under(paths::LEADER, name);
+    match context.line()?.get(&path).await {
+        Ok((data, stat)) => return Ok(EntryAhead::new(context::node_in(&data), &stat)),
+        Err(Error::Missing) => return Ok(EntryAhead::default()),
+        Err(error) if error.is_of_path() => {}
+        Err(error) => return Err(error).at(&path),
+    }
+    let stat = context.line()?.stat(&path).await.at(&path)?;
+    Ok(stat.map(|stat| EntryAhead::new(None, &stat)).unwrap_or_default())
+}
+
+/// Who is ahead, and what is wrong with those.
 async fn behind<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     candidate: CandidateName,
     predecessor: String,
-    predecessor_node: Option<NodeName>,
+    entry: EntryAhead,
     first: Option<String>,
-) -> Result<Behind, SessionError> {
+) -> Result<(Behind, Vec<Damage>), SessionError> {
     let leader = first.unwrap_or_else(|| predecessor.clone());
-    let leader_node = if leader == predecessor { predecessor_node.clone() } else { context.node_of(&leader).await? };
+    let first = if leader == predecessor { entry.clone() } else { read_entry(context, &leader).await? };
+    let mut damaged = Vec::new();
+    if first.lasts {
+        let path = paths::under(paths::LEADER, &leader);
+        let removal = context.line()?.removal(&path);
+        damaged.push(Damage::to_delete(path, election::BLOCKED, removal));
+    }
+    if entry.lasts && leader != predecessor {
+        let lasts = "it precedes this node in the queue and is not ephemeral: it stays until somebody deletes it";
+        damaged.push(Damage::new(paths::under(paths::LEADER, &predecessor), lasts));
+    }
     let (predecessor, leader) = (CandidateName(predecessor), CandidateName(leader));
-    Ok(Behind { candidate, predecessor, predecessor_node, leader, leader_node })
+    let behind = Behind { candidate, predecessor, predecessor_node: entry.node, leader, leader_node: first.node };
+    Ok((behind, damaged))
 }
 
 /// Finds this node's position in the queue and removes surplus candidates of its own.
@@ -422,14 +463,12 @@ async fn read_places<C: Session, K: Clock>(
 async fn read_ahead<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<Ahead, SessionError> {
     let place = queue::place(&read_order(context).await?, &context.me.prefix);
     let has_candidate = place.ours.is_some();
-    let behind = match (place.ours, place.predecessor) {
-        (Some(ours), Some(predecessor)) => {
-            let node = context.node_of(&predecessor).await?;
-            Some(behind(context, CandidateName(ours), predecessor, node, place.first).await?)
-        }
-        _ => None,
+    let (Some(ours), Some(predecessor)) = (place.ours, place.predecessor) else {
+        return Ok(Ahead { behind: None, damaged: Vec::new(), has_candidate });
     };
-    Ok(Ahead { behind, has_candidate })
+    let entry = read_entry(context, &predecessor).await?;
+    let (behind, damaged) = behind(context, CandidateName(ours), predecessor, entry, place.first).await?;
+    Ok(Ahead { behind: Some(behind), damaged, has_candidate })
 }
 
 /// Who is ahead now, if the leader has gone; `None` if it is still there. Does not watch the leader, because its end

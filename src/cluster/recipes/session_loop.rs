@@ -262,6 +262,7 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                 Act::Found(source, damage) => self.node.found_damage(source, damage),
                 Act::Damaged(source, damage) => self.node.damaged(source, damage),
                 Act::Mended(source, path) => self.node.mended(source, &path),
+                Act::NoteLoss => self.reading.take(ledger::Request::NoteLoss),
                 Act::StartTerm => {
                     self.committer.start_term();
                     self.watcher.start_term();

@@ -10,7 +10,7 @@ use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, RedisConnectionInfo, RedisError, cmd};
 use tokio::time::timeout;
 
-use super::examine::Facts;
+use super::examine::{self, Facts};
 use super::settings::{Servers, Settings};
 use crate::line::{self, Beside};
 use crate::tls;
@@ -57,7 +57,8 @@ pub async fn connect(settings: Arc<Settings>) -> Result<Connected, ConnectError>
         let settings = Arc::clone(&settings);
         async move {
             let (redis, serving) = open(&found.server, &settings.access, settings.database).await?;
-            let facts = Facts::ask(&redis, &settings, found.replicas).await.map_err(|error| not_spoken_to(&error))?;
+            let facts = Facts::ask(&redis, &settings, found.replicas).await;
+            let facts = facts.map_err(|error| lacking(&error, &settings).unwrap_or_else(|| not_spoken_to(&error)))?;
             // It may be the master soon.
             if !facts.is_master() {
                 return Err(ConnectError::Unreachable("it is a replica".to_owned()));
@@ -84,8 +85,9 @@ pub async fn subscribe(settings: &Settings, channel: &str) -> Result<PubSub, Con
             info = info.set_password(password);
             info = name.map_or(info.clone(), |name| info.set_username(name));
         }
-        let mut redis = PubSub::new(&info, stream).await.map_err(|error| not_connected(&error))?;
-        redis.subscribe(channel).await.map_err(|error| not_connected(&error))?;
+        let why = |error: RedisError| lacking(&error, settings).unwrap_or_else(|| not_connected(&error));
+        let mut redis = PubSub::new(&info, stream).await.map_err(why)?;
+        redis.subscribe(channel).await.map_err(why)?;
         Ok(redis)
     };
     first(settings, open).await
@@ -155,7 +157,7 @@ async fn ask(sentinel: &Server, name: &str, access: &Access) -> Result<(u64, Fou
                 "the server is a Redis, and no Sentinel: name the Sentinels, or leave `sentinel` out".to_owned(),
             ));
         }
-        Err(error) => return Err(not_connected(&error)),
+        Err(error) => return Err(refused_or_away(&error, access)),
     };
     let number = |name: &str| said.get(name).and_then(|value| value.parse::<u64>().ok());
     let (host, port) = (said.get("ip"), number("port").and_then(|port| u16::try_from(port).ok()));
@@ -167,8 +169,18 @@ async fn ask(sentinel: &Server, name: &str, access: &Access) -> Result<(u64, Fou
     Ok((number("config-epoch").unwrap_or_default(), found))
 }
 
-async fn query<T: FromRedisValue>(redis: &MultiplexedConnection, command: Cmd) -> Result<T, ConnectError> {
-    command.query_async(&mut redis.clone()).await.map_err(|error| not_connected(&error))
+/// Words why a command failed that is about no key.
+fn refused_or_away(error: &RedisError, access: &Access) -> ConnectError {
+    let lacking = examine::lacking(&in_full(error), access.user_name(), "");
+    lacking.map_or_else(|| not_connected(error), ConnectError::Refused)
+}
+
+async fn query<T: FromRedisValue>(
+    redis: &MultiplexedConnection,
+    access: &Access,
+    command: Cmd,
+) -> Result<T, ConnectError> {
+    command.query_async(&mut redis.clone()).await.map_err(|error| refused_or_away(&error, access))
 }
 
 async fn open(
@@ -188,12 +200,12 @@ async fn open(
         let mut command = cmd("AUTH");
         name.iter().for_each(|name| _ = command.arg(name));
         command.arg(password);
-        let () = query(&redis, command).await?;
+        let () = query(&redis, access, command).await?;
     }
     if database != 0 {
         let mut command = cmd("SELECT");
         command.arg(database);
-        let () = query(&redis, command).await?;
+        let () = query(&redis, access, command).await?;
     }
     Ok((redis, serving))
 }
@@ -225,6 +237,11 @@ fn not_spoken_to(error: &RedisError) -> ConnectError {
 pub fn not_connected(error: &RedisError) -> ConnectError {
     let why = in_full(error);
     if needs_somebody(error) { ConnectError::Refused(why) } else { ConnectError::Unreachable(why) }
+}
+
+/// Words which right the user lacks; `None` if that is not why the server cannot be used.
+pub fn lacking(error: &RedisError, settings: &Settings) -> Option<ConnectError> {
+    examine::lacking(&in_full(error), settings.access.user_name(), &settings.tag()).map(ConnectError::Refused)
 }
 
 /// What the server says, or what went wrong with the connection.

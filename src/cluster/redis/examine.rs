@@ -6,6 +6,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value, cmd};
 
 use super::settings::{Servers, Settings};
+use crate::paths;
 use cronkeeper_core::election::Worth;
 
 /// What a server says of itself.
@@ -27,7 +28,8 @@ pub struct Facts {
 enum Format {
     /// Of this version of cronkeeper or another.
     Known(String),
-    Foreign,
+    /// There is none, and this key of somebody else is in the place of a record.
+    Foreign(String),
 }
 
 /// The format of the records.
@@ -46,16 +48,13 @@ impl Facts {
         let lines = text.lines().filter_map(|line| line.split_once(':'));
         let info: BTreeMap<String, String> =
             lines.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect();
-        let head = format!("{}:head", settings.tag());
-        let format: Option<Format> = match cmd("TYPE").arg(&head).query_async::<String>(&mut connection).await?.as_str()
+        let mut format = head(redis, settings).await?;
+        if format.is_none()
+            && let Some(key) = foreign_key(redis, &settings.tag()).await?
         {
-            "none" => None,
-            "hash" => match cmd("HGET").arg(&head).arg("format").query_async(&mut connection).await? {
-                Some(format) => Some(Format::Known(format)),
-                None => Some(Format::Foreign),
-            },
-            _ => Some(Format::Foreign),
-        };
+            // Another node may have made the cluster meanwhile. The commit that does makes the hash too.
+            format = head(redis, settings).await?.or(Some(Format::Foreign(key)));
+        }
         let appendfsync = setting(redis, "appendfsync").await;
         let no_appendfsync_on_rewrite = setting(redis, "no-appendfsync-on-rewrite").await;
         Ok(Self { info, appendfsync, no_appendfsync_on_rewrite, format, known })
@@ -146,10 +145,9 @@ impl Facts {
             ));
         }
         match &self.format {
-            Some(Format::Foreign) => {
+            Some(Format::Foreign(key)) => {
                 return Some(format!(
-                    "the key `{}:head` is not cronkeeper's: add `prefix=NAME` to the settings, or name another database",
-                    settings.tag()
+                    "the key `{key}` is not cronkeeper's: add `prefix=NAME` to the settings, or name another database"
                 ));
             }
             Some(Format::Known(format)) if format != FORMAT => {
@@ -224,6 +222,76 @@ impl Facts {
     }
 }
 
+/// What is in the place of the newest commit; `None` if nothing is.
+async fn head(redis: &MultiplexedConnection, settings: &Settings) -> Result<Option<Format>, RedisError> {
+    let (mut connection, key) = (redis.clone(), format!("{}:head", settings.tag()));
+    Ok(match cmd("TYPE").arg(&key).query_async::<String>(&mut connection).await?.as_str() {
+        "none" => None,
+        "hash" => match cmd("HGET").arg(&key).arg("format").query_async(&mut connection).await? {
+            Some(format) => Some(Format::Known(format)),
+            None => Some(Format::Foreign(key)),
+        },
+        _ => Some(Format::Foreign(key)),
+    })
+}
+
+/// A key of somebody else in the place of what the first commits write; `None` if there is none, or if there are records,
+/// which a cluster goes on with even if somebody has removed the hash of its newest commit.
+///
+/// Any other key with the prefix does no harm, and to search for it would take as long as there are keys in the
+/// database.
+async fn foreign_key(redis: &MultiplexedConnection, tag: &str) -> Result<Option<String>, RedisError> {
+    let folder = |path: &str| format!("{tag}:folder:{path}");
+    let record = |path: &str| format!("{tag}:record:{path}");
+    let folders = paths::PARENTS.into_iter().chain([""]).map(folder);
+    let records = paths::PARENTS.into_iter().chain([paths::CLUSTER]).map(record);
+    let keys: Vec<String> = folders.chain(records).chain([format!("{tag}:nonces")]).collect();
+    let mut types = redis::pipe();
+    for key in &keys {
+        types.cmd("TYPE").arg(key);
+    }
+    let types: Vec<String> = types.query_async(&mut redis.clone()).await?;
+    let used: Vec<(&String, &String)> = keys.iter().zip(&types).filter(|(_, is)| *is != "none").collect();
+    let root = folder("");
+    if used.iter().any(|(key, is)| **key == root && *is == "hash") {
+        let name = paths::ROOT.trim_start_matches('/');
+        let known: Option<String> = cmd("HGET").arg(&root).arg(name).query_async(&mut redis.clone()).await?;
+        if known.is_some_and(|known| is_meta(&known)) {
+            return Ok(None);
+        }
+    }
+    Ok(used.first().map(|(key, _)| (*key).clone()))
+}
+
+/// True for what a commit notes of a record: six numbers.
+fn is_meta(text: &str) -> bool {
+    text.split(' ').count() == 6 && text.split(' ').all(|word| word.parse::<u64>().is_ok())
+}
+
+/// What somebody must do about a right that the user lacks; `None` if that is not what the server says. `tag`: what
+/// begins all keys and channels.
+pub fn lacking(said: &str, user: Option<&str>, tag: &str) -> Option<String> {
+    // Also from within a script, where Redis 6 does not name the command.
+    let is_refusal = said.contains("NOPERM")
+        || said.contains("ACL failure in script")
+        || said.contains("The user executing the script can't");
+    if !is_refusal {
+        return None;
+    }
+    let user = user.unwrap_or("default");
+    let command = said.split_once("the '").and_then(|(_, rest)| rest.split_once('\'')).map(|(command, _)| command);
+    let is_command = |command: &&str| command.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"|-".contains(&byte));
+    Some(if let Some(command) = command.filter(is_command) {
+        format!("user `{user}` may not use the command `{command}`: `ACL SETUSER {user} +{command}`")
+    } else if said.contains("channel") {
+        format!("user `{user}` may not use all channels that begin with `{tag}`: `ACL SETUSER {user} &{tag}*`")
+    } else if said.contains("key") {
+        format!("user `{user}` may not use all keys that begin with `{tag}`: `ACL SETUSER {user} ~{tag}*`")
+    } else {
+        format!("user `{user}` lacks a right that a commit needs; operations.md has the line that grants all: {said}")
+    })
+}
+
 /// So many replicas must have a commit that two servers cannot both have enough: a majority of all, with the master.
 fn least_wait(replicas: usize) -> usize {
     replicas.div_ceil(2)
@@ -280,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_server_that_cannot_keep_the_promises_is_refused() {
-        let foreign = Facts { format: Some(Format::Foreign), ..facts(&[]) };
+        let foreign = Facts { format: Some(Format::Foreign("{cronkeeper}:head".to_owned())), ..facts(&[]) };
         let later = Facts { format: Some(Format::Known("2".to_owned())), ..facts(&[]) };
         for (facts, text, replicas, why) in [
             (facts(&[("redis_version", "5.0.14")]), ONE, 0, "needs Redis 6"),
@@ -303,6 +371,52 @@ mod tests {
             (facts(&[]), "redis://s1?sentinel=m&wait=2", 4),
         ] {
             assert_eq!(Facts { known: replicas, ..facts }.objection(&settings(text)), None, "{text}");
+        }
+    }
+
+    /// The texts are those of Redis 6.0, 6.2 and 7.0.
+    #[test]
+    fn a_right_that_is_lacking_is_named_with_the_rule_that_grants_it() {
+        for (said, expected) in [
+            ("NOPERM User cron has no permissions to run the 'hset' command", "`ACL SETUSER cron +hset`"),
+            (
+                "NOPERM this user has no permissions to run the 'config|get' command or its subcommand",
+                "`ACL SETUSER cron +config|get`",
+            ),
+            (
+                "ERR ACL failure in script: User cron has no permissions to run the 'hincrby' command script: 5f, on \
+                 @user_script:12.",
+                "`ACL SETUSER cron +hincrby`",
+            ),
+            ("NOPERM No permissions to access a key", "`ACL SETUSER cron ~{ops}*`"),
+            (
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+                "`ACL SETUSER cron ~{ops}*`",
+            ),
+            ("NOPERM No permissions to access a channel", "`ACL SETUSER cron &{ops}*`"),
+            (
+                "ERR Error running script: The user executing the script can't run this command or subcommand",
+                "operations.md has the line",
+            ),
+            (
+                "ERR Error running script: The user executing the script can't access at least one of the keys \
+                 mentioned in the command arguments",
+                "`ACL SETUSER cron ~{ops}*`",
+            ),
+        ] {
+            let words = lacking(said, Some("cron"), "{ops}").expect(said);
+            assert!(words.contains(expected) && words.starts_with("user `cron`"), "{said}: {words}");
+        }
+        assert_eq!(lacking("WRONGPASS invalid username-password pair", None, "{ops}"), None);
+        let words = lacking("NOPERM User default has no permissions to run the 'eval' command", None, "{ops}");
+        assert!(words.is_some_and(|words| words.contains("ACL SETUSER default +eval")));
+    }
+
+    #[test]
+    fn what_a_commit_notes_of_a_record_is_told_from_what_others_write() {
+        assert!(is_meta("0 17 17 1700000000000000 1700000000000000 36"));
+        for foreign in ["", "x", "1 2 3 4 5", "1 2 3 4 5 6 7", "1 2 3 4 5 x"] {
+            assert!(!is_meta(foreign), "{foreign}");
         }
     }
 

@@ -99,6 +99,11 @@ impl<C: Client> Session for ZnodeSession<C> {
         self.client.state_changed().await
     }
 
+    /// Relative to the chroot, as the nodes' connect string is.
+    fn removal(&self, path: &str) -> Option<String> {
+        Some(format!("`deleteall {path}` in zkCli.sh, with the nodes' connect string"))
+    }
+
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Committed, CommitError>> + Send + 'static {
         let multi = self.parents.multi(&self.client, ops.into_iter().map(Into::into).collect());
         async move {

@@ -31,7 +31,7 @@ pub(super) enum Purpose {
     /// Ends a pause, and moves the job's mark.
     Resume { job: JobName, mark: Option<Timestamp>, skip: Option<UnreportedSkip>, by: String },
     /// Begins another attempt of a run, or records that the run is cut off.
-    UpdateRun { run: RunId, is_cut_off: bool },
+    UpdateRun { run: RunId, is_cut_off: bool, in_doubt: bool },
     /// Records a run that never had a process as skipped.
     SkipRun { run: RunId, skip: UnreportedSkip },
     /// Gives nodes their shares of a run on every node.

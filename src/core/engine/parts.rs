@@ -260,7 +260,7 @@ impl Parts {
                     cx.report(Report::Resumed { job, by });
                 }
             }
-            Purpose::UpdateRun { run, .. } => runs.on_update_answer(cx, &run, id, answer),
+            Purpose::UpdateRun { run, in_doubt, .. } => runs.on_update_answer(cx, &run, id, in_doubt, answer),
             Purpose::SkipRun { run, skip } => runs.on_skip_answer(cx, &run, id, skip, answer),
             Purpose::ShareOut { run, shares, skips } => runs.on_share_out_answer(cx, &run, id, (shares, skips), answer),
             Purpose::Kill { run } => runs.on_kill_answer(cx, &run, id, answer),
@@ -361,11 +361,9 @@ impl Parts {
         }
         cx.begin_term(term);
         let mut leader = Leader::new(snapshot.requests);
-        runs.begin_term(cx, snapshot.running);
+        runs.begin_term(cx, snapshot.running, snapshot.lost_until);
         leader.adopt_jobs(cx, snapshot.jobs, &snapshot.decided);
-        if let Some(until) = snapshot.lost_until {
-            leader.pass_over_lost(cx, runs, until);
-        }
+        leader.pass_over_lost(cx, runs);
         self.leader = Some(leader);
     }
 

@@ -189,6 +189,9 @@ pub enum Report {
         /// How it ended; absent if it has not, if another attempt was to follow, or if nobody knows any more.
         outcome: Option<Outcome>,
     },
+    /// The leader has begun a run again, as its job says, although it may have gone on or ended by a commit that the
+    /// service has lost.
+    BegunInDoubt { run: RunId, attempt: u32 },
     /// The coordination service has lost a job's mark that it had acknowledged to this leader.
     MarkRewound {
         job: JobName,

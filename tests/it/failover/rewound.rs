@@ -1,7 +1,13 @@
 //! Servers that have lost what they had acknowledged.
 
-use super::cluster::{Lines, Place, again, jobs, node, once, shared, soon, usual};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use jiff::Timestamp;
+
+use super::cluster::{Lines, Place, again, job, jobs, node, once, shared, soon, usual};
 use crate::support::scratch::Scratch;
+use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, poll, until};
 
 /// The transaction with the run's end is gone: the run is in flight again, under a session that is over.
@@ -68,4 +74,63 @@ fn a_run_and_a_mark_that_the_servers_have_lost_are_written_again_and_nothing_run
     until("it is no longer in flight", || place.running(&run).is_none());
     assert_eq!(node.events().named("run.started").len(), 1);
     assert_eq!(std::fs::read_to_string(&begun).expect("it ran"), "begun\n");
+}
+
+/// Copies the files of a server, which is not running.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder can be made");
+    for file in std::fs::read_dir(from).expect("the server has files") {
+        let file = file.expect("it can be listed");
+        std::fs::copy(file.path(), to.join(file.file_name())).expect("it can be copied");
+    }
+}
+
+/// Also of jobs whose runs nobody alive knows: their node is gone for good.
+#[test]
+fn what_is_restored_from_a_backup_is_noted_and_nothing_that_may_have_run_is_begun() {
+    let ensemble = Ensemble::start(1);
+    let mut place = Place::on(&ensemble);
+    let files = Scratch::new("files");
+    let begun = files.path().join("begun");
+    let spec = |name: &str| {
+        let append = format!("'echo $CRONKEEPER_RUN_ID >> {}'", begun.display());
+        usual(place.node(name)).jobs(&jobs(&[job("each", "* * * * * *", &append, "misfire: run-all")]))
+    };
+    let runs = || std::fs::read_to_string(&begun).unwrap_or_default().lines().map(str::to_owned).collect::<Vec<_>>();
+    let await_more = || {
+        let known = runs().len();
+        until("three more have run", || runs().len() >= known + 3);
+    };
+    let gone = spec("gone").start();
+    gone.await_event("takeover.done", LONG);
+    await_more();
+
+    ensemble.kill(0);
+    let (data, backup) = (ensemble.data_of(0), files.path().join("backup"));
+    copy(&data, &backup);
+    ensemble.restart(0);
+    ensemble.await_serving();
+    await_more();
+    gone.kill9();
+    gone.wait_exit(LONG);
+    let knows = spec("knows").start();
+    knows.await_event("takeover.done", LONG);
+    await_more();
+
+    ensemble.kill(0);
+    let restored_at = Timestamp::now();
+    std::fs::remove_dir_all(&data).expect("it can be removed");
+    copy(&backup, &data);
+    ensemble.restart(0);
+    ensemble.await_serving();
+    knows.await_event("coordination.rewound", LONG);
+    place.reconnect();
+    let marker = place.path("/cronkeeper/rewound");
+    until("it is noted", || place.zk.json(&marker).is_some());
+    let until_when = place.zk.json(&marker).expect("it is there")["until"].as_str().map(str::to_owned);
+    let until_when: Timestamp = until_when.and_then(|at| at.parse().ok()).expect("it is a time");
+    assert!(until_when > restored_at, "{until_when}");
+    await_more();
+    let (all, once_each) = (runs(), runs().into_iter().collect::<BTreeSet<_>>());
+    assert_eq!(all.len(), once_each.len(), "{all:?}");
 }

@@ -64,7 +64,49 @@ fn a_user_logs_in_with_the_password_of_a_file_and_a_wrong_one_is_refused() {
     // Without a right to the keys.
     let (code, _, err) = check(&with("other", &right));
     assert_eq!(code, Some(78), "{err}");
-    assert!(err.contains("NOPERM"), "{err}");
+    let granted = "user `cron` may not use all keys that begin with `{other}`: `ACL SETUSER cron ~{other}*`";
+    assert!(err.contains(granted), "{err}");
+    // Without one of the commands, at the beginning and in a script.
+    for command in ["type", "hincrby", "info", "select"] {
+        assert_eq!(server.cli(&["acl", "setuser", "cron", &format!("-{command}")]), "OK");
+        let (code, _, err) = check(&with("ops", &right));
+        assert_eq!(code, Some(78), "{err}");
+        let rule = format!("user `cron` may not use the command `{command}`: `ACL SETUSER cron +{command}`");
+        assert!(err.contains(&rule), "{err}");
+        assert_eq!(server.cli(&["acl", "setuser", "cron", &format!("+{command}")]), "OK");
+    }
+    // Its channels.
+    assert_eq!(server.cli(&["acl", "setuser", "cron", "resetchannels"]), "OK");
+    let (code, _, err) = check(&with("ops", &right));
+    assert_eq!(code, Some(78), "{err}");
+    assert!(err.contains("`ACL SETUSER cron &{ops}*`"), "{err}");
+}
+
+#[test]
+fn keys_of_others_are_left_alone_where_there_is_no_cluster_and_stop_none_that_is_there() {
+    let server = Server::start(&[]);
+    let at = |prefix: &str| format!("redis://127.0.0.1:{}/0?prefix={prefix}", server.port());
+    for (prefix, key) in [
+        ("head", "{head}:head"),
+        ("nonces", "{nonces}:nonces"),
+        ("folder", "{folder}:folder:/cronkeeper/jobs"),
+        ("record", "{record}:record:/leader"),
+    ] {
+        assert_eq!(server.cli(&["set", key, "precious"]), "OK");
+        let (code, _, err) = check(&at(prefix));
+        assert_eq!(code, Some(78), "{key}: {err}");
+        assert!(err.contains(&format!("the key `{key}` is not cronkeeper's")), "{err}");
+        assert_eq!(server.cli(&["keys", &format!("{{{prefix}}}*")]), key, "nothing else is written");
+        assert_eq!(server.cli(&["get", key]), "precious");
+    }
+    // What is no record is in nobody's way, whatever its name.
+    assert_eq!(server.cli(&["set", "{own}:config", "precious"]), "OK");
+    let node = Spec::new(CRONKEEPER, "a").option("--redis", &at("own")).start();
+    node.await_event("leader.elected", LONG);
+    // Somebody removes the hash of the newest commit of a cluster that goes on.
+    assert_eq!(server.cli(&["del", "{own}:head"]), "1");
+    let (code, _, err) = check(&at("own"));
+    assert_eq!(code, Some(0), "{err}");
 }
 
 #[test]

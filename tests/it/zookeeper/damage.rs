@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cronkeeper_core::clock::system::uptime;
 use cronkeeper_core::coordination::Event as BackendEvent;
-use cronkeeper_core::election::{Event, Request, TransferError};
+use cronkeeper_core::election::{BLOCKED, Event, Request, TransferError};
 use cronkeeper_core::ledger::{self, Commit};
 use cronkeeper_core::run::{TriggerRecord, Version};
 use cronkeeper_core::term::{NodeName, SessionId, TermEnd};
@@ -139,10 +139,17 @@ async fn an_entry_before_the_own_one_that_cannot_be_read_is_watched_all_the_same
     let mut fixture = Fixture::start(&connect, "b");
     fixture.ask(Request::Campaign);
     fixture.following(None).await;
-    named(&mut fixture, "/leader/x-0000000000").await;
+    // Also by the one that does not wait for it directly.
+    let mut last = Fixture::start(&connect, "c");
+    last.ask(Request::Campaign);
+    for node in [&mut fixture, &mut last] {
+        named(node, &format!("/leader/x-0000000000: {BLOCKED}: `deleteall /leader/x-0000000000`")).await;
+    }
     stranger.0.delete("/leader/x-0000000000", None).await.unwrap();
     fixture.elected().await;
-    assert!(fixture.seen_election(|event| matches!(event, Event::Damaged { all, .. } if all.is_empty())));
+    let is_mended = |event: &Event| matches!(event, Event::Damaged { all, .. } if all.is_empty());
+    assert!(fixture.seen_election(is_mended));
+    last.election("mended", |event| is_mended(event).then_some(())).await;
 }
 
 #[tokio::test]

@@ -39,6 +39,52 @@ fn a_takeover_is_three_round_trips_whatever_the_number_of_jobs() {
     }
 }
 
+/// What is wrong with those ahead of this node, in a queue of these entries and its own candidate.
+fn damaged(persistent: &[&str], of_sessions: &[&str]) -> Vec<String> {
+    let server = Server::default();
+    let context = server.context(ByHand::default());
+    let own = format!("{}0000000009", context.me.prefix);
+    {
+        let mut tree = server.tree();
+        tree.put(paths::LEADER, Vec::new());
+        persistent.iter().for_each(|name| tree.put(&paths::under(paths::LEADER, name), Vec::new()));
+        of_sessions.iter().for_each(|name| tree.put_ephemeral(&paths::under(paths::LEADER, name), OWNER + 1));
+        tree.put_ephemeral(&paths::under(paths::LEADER, &own), OWNER);
+    }
+    let (look, _) = server.round_trips(look(context.clone()));
+    let (ahead, _) = server.round_trips(read_ahead(&context));
+    let looked = match look.unwrap() {
+        Look::Behind(_, _, damaged) => damaged,
+        Look::First(_) => Vec::new(),
+        Look::Gone => panic!("it has a candidate"),
+    };
+    assert_eq!(looked, ahead.unwrap().damaged, "with or without a watch");
+    looked.iter().map(ToString::to_string).collect()
+}
+
+/// Also those that do not wait for it directly: else only one node of many would say why nobody leads.
+#[test]
+fn every_node_behind_a_persistent_entry_that_is_first_says_that_nobody_can_lead_and_how_to_delete_it() {
+    let entry = "x-0000000001";
+    let how = "`deleteall /leader/x-0000000001` in zkCli.sh, with the nodes' connect string";
+    let expected = format!("/leader/{entry}: {}: {how}", election::BLOCKED);
+    for others in [&[][..], &["y-0000000002"]] {
+        assert_eq!(damaged(&[entry], others).join("\n"), expected);
+    }
+    let [blocks, last] = &damaged(&[entry, "z-0000000003"], &["y-0000000002"])[..] else { panic!("two") };
+    assert_eq!(*blocks, expected);
+    assert!(last.starts_with("/leader/z-0000000003: it precedes this node"), "{last}");
+}
+
+#[test]
+fn an_entry_that_does_no_harm_does_not_count_as_what_keeps_all_from_leading() {
+    assert_eq!(damaged(&["config", "x-123"], &[]), [""; 0], "without a number it is no entry");
+    assert_eq!(damaged(&["z-0000000010"], &[]), [""; 0], "behind this node");
+    assert_eq!(damaged(&[], &["y-0000000002"]), [""; 0], "another client's, which goes with its session");
+    let [last] = &damaged(&["z-0000000003"], &["y-0000000002"])[..] else { panic!("one") };
+    assert!(!last.contains(election::BLOCKED), "somebody leads: {last}");
+}
+
 #[test]
 fn with_runs_in_flight_it_is_one_more_to_find_their_owners() {
     let (snapshot, rounds) = opened(3, &[record("job-0", 60, &session_id(OWNER).0)], Proof::Lease);

@@ -37,6 +37,8 @@ pub(super) enum Act {
     ReleaseCommits,
     /// Other nodes may have written ends, or the service may have lost some.
     ReadLastsAgain,
+    /// The service has shown that it has lost commits.
+    NoteLoss,
     /// The connection is back, perhaps to servers that have lost something: reads and releases again.
     Resume,
     /// A survey was done: retries what the servers refused before.

@@ -9,7 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use super::futures::BoxFuture;
 use crate::paths;
 use crate::recipes::context::{self, At as _, SessionContext, SessionError};
-use crate::recipes::{lasts, requests, snapshot, watcher};
+use crate::recipes::{lasts, losses, requests, snapshot, watcher};
 use crate::tree::{Error, Session, Stat};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::job::JobName;
@@ -21,7 +21,7 @@ use cronkeeper_core::run::RunId;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// A read and its result.
-pub(super) type ReadDone = (ledger::Request, Result<Event, SessionError>);
+pub(super) type ReadDone = (ledger::Request, Result<Option<Event>, SessionError>);
 
 /// The daemon's reads: in flight, waiting, and refused.
 pub(super) struct Reading {
@@ -48,8 +48,8 @@ impl Reading {
 
     /// Takes a read.
     pub fn take(&mut self, read: ledger::Request) {
-        // The engine requests it again with each session; only one copy must wait.
-        if let ledger::Request::ReadInFlight = &read {
+        // The engine requests it again with each session, or with each run that is lost; only one copy must wait.
+        if let ledger::Request::ReadInFlight | ledger::Request::NoteLoss = &read {
             self.waiting.retain(|waiting| *waiting != read);
         }
         self.take_again(read);
@@ -102,7 +102,7 @@ impl Reading {
             self.requested.remove(at);
         }
         match result {
-            Ok(event) => Ok(Some(event)),
+            Ok(event) => Ok(event),
             // Retried with the next survey. Until it is read nothing can be decided.
             Err(SessionError::NoAuth(detail)) => {
                 tracing::debug!(target: TARGET, %detail, "a read was refused; deferring it");
@@ -127,8 +127,9 @@ impl Reading {
 async fn read<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     request: &ledger::Request,
-) -> Result<Event, SessionError> {
-    match request {
+) -> Result<Option<Event>, SessionError> {
+    let found = match request {
+        ledger::Request::NoteLoss => return losses::note(context).await.map(|()| None),
         ledger::Request::ReadJob(job) => read_job(context, job).await,
         ledger::Request::ReadRun(run) => read_run(context, run).await,
         // Reads start once this session has created the member, or found its own, so this server knows what the node has
@@ -152,7 +153,8 @@ async fn read<C: Session, K: Clock>(
             read_run(context, run).await
         }
         ledger::Request::Commit { change, .. } => read_job(context, change.job()).await,
-    }
+    };
+    found.map(Some)
 }
 
 async fn read_job<C: Session, K: Clock>(context: &SessionContext<C, K>, job: &JobName) -> Result<Event, SessionError> {

@@ -130,6 +130,8 @@ impl Backend {
             ledger::Request::ReadOpenOffers(node) => {
                 self.emit_ledger(ledger::Event::OpenOffers(node, BTreeSet::new()));
             }
+            // Nobody else has records of it.
+            ledger::Request::NoteLoss => {}
             ledger::Request::WatchOwn(run) => {
                 self.watch.watch_own(&run, &self.store, &self.background, &self.service.events)?;
             }

@@ -298,6 +298,7 @@ impl Book {
         if runs.is_over(&id) {
             // The service has lost that it was begun.
             cx.report(Report::Rewound { run: id, outcome: None });
+            cx.ledger(Request::NoteLoss);
             return self.advance(cx, &job.name, at, None);
         }
         let nonce = cx.nonce();

@@ -15,8 +15,7 @@ use jiff::Timestamp;
 
 use super::timeline::{Counted, Timeline};
 use super::{Leader, Recorded};
-use crate::clock::{earlier, later};
-use crate::engine::clocks::AHEAD;
+use crate::clock::earlier;
 use crate::engine::context::Context;
 use crate::engine::misfire::{self, NANOSECOND};
 use crate::engine::report::Report;
@@ -61,12 +60,12 @@ impl Leader {
         self.book.suspend();
     }
 
-    /// Skips what was to begin until then, and may have begun by a commit that is lost: occurrences, and what waits in
-    /// the ledger. Triggers and links of that time are skipped when they are decided on.
-    pub fn pass_over_lost(&mut self, cx: &mut Context, runs: &mut Runs, until: Timestamp) {
-        // Nobody notices a loss before it happens. A later time is that of a clock that is wrong.
-        let until = until.min(later(cx.latest, AHEAD.unsigned_abs()));
-        runs.note_loss(until);
+    /// Skips the occurrences that may have begun by a commit that is lost. Runs, triggers and links of that time are
+    /// skipped when they are decided on.
+    pub fn pass_over_lost(&mut self, cx: &mut Context, runs: &Runs) {
+        if runs.lost_until().is_none() {
+            return;
+        }
         let jobs: Vec<Arc<Job>> = cx.jobs.jobs.values().cloned().collect();
         for job in jobs {
             self.pass_over_lost_of(cx, runs, &job);
@@ -115,6 +114,7 @@ impl Leader {
         let recorded = Recorded::as_written(timeline, Some(entry.version));
         let found = entry.record.as_ref().map(|record| record.last_scheduled);
         cx.report(Report::MarkRewound { job: name.clone(), found, mark });
+        cx.ledger(Request::NoteLoss);
         self.count_from(cx, name, job, Counted { from: mark, ahead }, recorded);
         self.book.advance(cx, name, mark, None);
         self.book.schedule(name);

@@ -403,7 +403,8 @@ impl Runs {
         let Some(active) = self.active.get(run) else { return };
         let its_time = self.time_to_come(cx, run);
         let placement = Some(Self::placement(cx, job, its_time));
-        let record = retry::next_attempt(cx, active, job, retry::Attempt { owner, token, nonce, placement });
+        let lost = self.lost_end(cx, &active.record);
+        let record = retry::next_attempt(cx, active, &lost, job, retry::Attempt { owner, token, nonce, placement });
         if self.step(cx, run, RunStep::Place) {
             self.update(cx, run, record);
         }

@@ -65,14 +65,19 @@ pub(super) struct Attempt {
     pub placement: Option<Box<Placement>>,
 }
 
-/// The record of the next attempt of a run that no node has.
-pub(super) fn next_attempt(cx: &Context, active: &ActiveRun, job: &Job, next: Attempt) -> RunRecord {
+/// The record of the next attempt of a run that no node has. `lost`: how its attempt ended, unless that is on record.
+pub(super) fn next_attempt(cx: &Context, active: &ActiveRun, lost: &RunEnd, job: &Job, next: Attempt) -> RunRecord {
     let Attempt { owner, token, nonce, placement } = next;
     let record = &active.record;
     let mut past = record.past.clone();
-    // An attempt that had no process is not recorded.
-    if !matches!(record.state, RunState::Unstarted | RunState::Placed) {
-        past.note(&lost(cx, record));
+    // An attempt that had no process is not recorded. One that was placed may have had one if a commit is lost.
+    let had_none = match record.state {
+        RunState::Unstarted => true,
+        RunState::Placed => lost.outcome != Outcome::Abandoned,
+        _ => false,
+    };
+    if !had_none {
+        past.note(lost);
     }
     let dependents = match record.on {
         // As it was when the run was shared out.
@@ -106,9 +111,10 @@ pub(super) fn end_for_parameters(next: RunRecord, job: &Job, why: &BadParameters
     RunEnd { detail: Some(short(&why.to_string(), LONGEST_DETAIL)), ..end }
 }
 
-/// The end of a run whose job is no longer defined: the end of its last attempt.
-pub(super) fn end_without_job(cx: &Context, record: &RunRecord) -> RunEnd {
-    let mut end = lost(cx, record);
+/// The end of a run whose job is no longer defined: the end of its last attempt, which is `lost` unless another is on
+/// record.
+pub(super) fn end_without_job(record: &RunRecord, lost: RunEnd) -> RunEnd {
+    let mut end = lost;
     if let Some(last) = record.past.end_of(record) {
         (end.outcome, end.reason) = (last.outcome, last.reason);
         (end.exit_code, end.signal) = (last.exit_code, last.signal);
@@ -122,10 +128,4 @@ pub(super) fn end_without_job(cx: &Context, record: &RunRecord) -> RunEnd {
 pub(super) fn retry_at(record: &RunRecord, node: &NodeName) -> Option<Timestamp> {
     let is_of_another = record.state == RunState::Unstarted && record.owner.node != *node;
     record.retry_at.filter(|_| !is_of_another)
-}
-
-/// The end of an attempt whose node is gone. A run that only waited had no node to lose.
-fn lost(cx: &Context, record: &RunRecord) -> RunEnd {
-    let reason = (record.state != RunState::Queued).then_some(Reason::NodeDied);
-    RunEnd::unseen(record, Outcome::Interrupted, reason, cx.now.wall)
 }

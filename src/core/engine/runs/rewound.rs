@@ -265,7 +265,7 @@ impl Runs {
             RunLookup::Ended if active.ended().is_some_and(|ended| ended.may_be_written) => self.forget_own(cx, run),
             RunLookup::Ended => self.supersede(cx, run, StopCause::Settled),
             RunLookup::Absent(job) => {
-                self.report_rewound(cx, run);
+                self.report_absent(cx, run, job.as_deref());
                 self.restore(cx, run, job);
             }
         }
@@ -283,8 +283,8 @@ impl Runs {
             RunLookup::InFlight(record, version) => {
                 self.on_news(cx, run, News::Changed(Some((*record, version))));
             }
-            RunLookup::Absent(_) if waits && !is_to_share => {
-                self.report_rewound(cx, run);
+            RunLookup::Absent(job) if waits && !is_to_share => {
+                self.report_absent(cx, run, job.as_deref());
                 self.write_again(cx, run, None);
             }
             RunLookup::Absent(job) if self.own_writes.written_of(run).is_some() => {
@@ -300,6 +300,15 @@ impl Runs {
     pub(super) fn report_rewound(&self, cx: &mut Context, run: &RunId) {
         let outcome = self.active.get(run).and_then(ActiveRun::ended).map(|ended| ended.end.outcome);
         cx.report(Report::Rewound { run: run.clone(), outcome });
+    }
+
+    /// Reports that a run is gone. Its job's mark shows whether somebody has removed it, or commits are lost.
+    fn report_absent(&self, cx: &mut Context, run: &RunId, job: Option<&JobEntry>) {
+        self.report_rewound(cx, run);
+        let mark = job.and_then(|entry| entry.record.clone()).filter(|_| run.trigger().is_none());
+        if mark.is_some_and(|record| passed(record, run).is_some()) {
+            cx.ledger(Request::NoteLoss);
+        }
     }
 
     fn on_over_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup) {
@@ -340,7 +349,11 @@ impl Runs {
     fn settle_again(&mut self, cx: &mut Context, record: RunRecord, version: Version) {
         let (run, is_placed) = (record.id(), record.state == RunState::Placed);
         match self.own_writes.written_of(&run).filter(|write| write.run().attempt >= record.attempt) {
-            Some(write) => self.insert_over(version, write.run().clone(), write.phase()),
+            Some(write) => {
+                self.insert_over(version, write.run().clone(), write.phase());
+                // Nobody else writes that it is in flight again, so what was accepted is lost.
+                cx.ledger(Request::NoteLoss);
+            }
             None => {
                 let record = self.over.newest_of(record);
                 let end = self.over.end_of(&record);
@@ -367,7 +380,7 @@ impl Runs {
         let Some(write) = self.own_writes.known_of(run) else { return };
         let (record, phase) = (write.run().clone(), write.phase());
         self.insert_over(Version::FIRST, record, phase);
-        self.report_rewound(cx, run);
+        self.report_absent(cx, run, job.as_deref());
         self.changed(cx, run.job());
         self.restore(cx, run, job);
     }

@@ -23,6 +23,7 @@ use super::window::{self, Window};
 use super::{Runs, offers, retry};
 use crate::clock::later;
 use crate::election::Member;
+use crate::engine::clocks::AHEAD;
 use crate::engine::commits::{Purpose, UnreportedSkip};
 use crate::engine::context::{Context, Fact};
 use crate::engine::report::Report;
@@ -41,12 +42,14 @@ pub(super) const LONGEST_CUT_OFF: Duration = Duration::from_secs(24 * 3600);
 const REPORTING: Duration = Duration::from_millis(400);
 
 impl Runs {
-    /// Begins a term with the runs in flight that earlier leaders left.
-    pub fn begin_term(&mut self, cx: &mut Context, mut running: Vec<Running>) {
+    /// Begins a term with the runs in flight that earlier leaders left. `lost_until`: until when what was to begin may
+    /// have begun by a commit that the store has lost.
+    pub fn begin_term(&mut self, cx: &mut Context, mut running: Vec<Running>, lost_until: Option<Timestamp>) {
         self.agenda = super::Agenda::default();
         self.begin_placing(cx);
         self.sharing = super::Sharing::default();
-        self.lost_until = None;
+        // Nobody notices a loss before it happens. A later time is that of a clock that is wrong.
+        self.lost_until = lost_until.map(|until| until.min(later(cx.latest, AHEAD.unsigned_abs())));
         // Unanswered attempts of an earlier term. Those that were written are in the snapshot, which was read after
         // that term's candidate was gone; the others can no longer be written.
         self.retain(cx, ActiveRun::is_begun);
@@ -71,11 +74,6 @@ impl Runs {
         }
     }
 
-    /// The store has lost commits. What waits since before this time, and of which no attempt is known, may have begun.
-    pub fn note_loss(&mut self, until: Timestamp) {
-        self.lost_until = Some(until);
-    }
-
     /// Until when what was to begin may have begun by a commit that the store has lost; `None` if nothing is lost.
     pub fn lost_until(&self) -> Option<Timestamp> {
         self.lost_until
@@ -89,6 +87,24 @@ impl Runs {
     fn may_be_begun(&self, active: &ActiveRun) -> bool {
         let waits = matches!(active.record.state, RunState::Queued | RunState::Unstarted) && !active.record.has_past();
         waits && self.may_be_lost(active.record.begun_at)
+    }
+
+    /// True if an attempt may have begun, or have ended, by a commit that the store has lost: the one in the record, or
+    /// the next one if that was due by then. What this term has begun, this leader knows.
+    fn is_in_doubt(&self, cx: &Context, record: &RunRecord) -> bool {
+        let is_of_earlier_term = cx.token().is_some_and(|token| record.token < token);
+        is_of_earlier_term && record.attempt > 0 && self.may_be_lost(record.retry_at.unwrap_or(record.begun_at))
+    }
+
+    /// The end of an attempt whose node is gone, as far as anyone knows.
+    pub(super) fn lost_end(&self, cx: &Context, record: &RunRecord) -> RunEnd {
+        if record.state != RunState::Queued && self.is_in_doubt(cx, record) {
+            let detail = Some("the service has lost commits, one of which may have ended it".to_owned());
+            return RunEnd { detail, ..RunEnd::unseen(record, Outcome::Abandoned, None, cx.now.wall) };
+        }
+        // A run that only waited had no node to lose.
+        let reason = (record.state != RunState::Queued).then_some(Reason::NodeDied);
+        RunEnd::unseen(record, Outcome::Interrupted, reason, cx.now.wall)
     }
 
     /// Ends the term: drops all runs that this node does not have itself.
@@ -178,18 +194,24 @@ impl Runs {
 
     /// Writes a run's new record: another attempt, here or placed; the run as taken back, or as cut off.
     pub(super) fn update(&mut self, cx: &mut Context, run: &RunId, record: RunRecord) {
+        let Some(active) = self.active.get(run) else { return };
+        let is_attempt = matches!(record.state, RunState::Running | RunState::Placed);
+        let in_doubt = is_attempt && self.is_in_doubt(cx, &active.record);
         let Some(active) = self.active.get_mut(run) else { return };
         let before = std::mem::replace(&mut active.record, record.clone());
         let taken_from = (before.state == RunState::Placed).then(|| before.owner.node.clone());
         active.waiting = before.state.waits().then(|| Box::new(before));
         let at = active.version;
-        let purpose = Purpose::UpdateRun { run: run.clone(), is_cut_off: record.state == RunState::CutOff };
+        let purpose = Purpose::UpdateRun { run: run.clone(), is_cut_off: record.state == RunState::CutOff, in_doubt };
         let id = cx.commit(Change::UpdateRun { at, run: record, taken_from }, purpose);
         self.note_settling(cx, run, id);
     }
 
     fn settle_dead(&mut self, cx: &mut Context, run: &RunId) {
-        self.settle_end(cx, run, Outcome::Interrupted, Some(Reason::NodeDied));
+        if let Some(active) = self.active.get(run) {
+            let end = self.lost_end(cx, &active.record);
+            self.settle_as(cx, run, end);
+        }
     }
 
     /// Ends a cut-off run whose time is over.
@@ -225,13 +247,16 @@ impl Runs {
     }
 
     /// Handles the answer to another attempt, or to marking a run cut off.
-    pub fn on_update_answer(&mut self, cx: &mut Context, run: &RunId, id: CommitId, answer: Commit) {
+    pub fn on_update_answer(&mut self, cx: &mut Context, run: &RunId, id: CommitId, in_doubt: bool, answer: Commit) {
         let Some(active) = self.answered_run(run, id) else { return };
         let is_own = active.is_local();
         match answer {
             Commit::Accepted => {
                 active.version = active.version.next();
                 active.waiting = None;
+                if in_doubt {
+                    cx.report(Report::BegunInDoubt { run: run.clone(), attempt: active.record.attempt });
+                }
                 match active.record.state {
                     _ if is_own => self.on_begun(cx, run),
                     RunState::Placed => self.on_placed(cx, run),
@@ -569,7 +594,7 @@ impl Runs {
         let Some(job) = job else { return self.end_as_before(cx, run) };
         if let Err(why) = active.record.parameters.fit(&job) {
             let next = Attempt { owner, token, nonce: cx.nonce(), placement: None };
-            let next = retry::next_attempt(cx, active, &job, next);
+            let next = retry::next_attempt(cx, active, &self.lost_end(cx, &active.record), &job, next);
             return self.settle_as(cx, run, retry::end_for_parameters(next, &job, &why));
         }
         if cx.places(&job) {
@@ -580,7 +605,7 @@ impl Runs {
         }
         let Some(active) = self.active.get(run) else { return };
         let next = Attempt { owner, token, nonce: cx.nonce(), placement: None };
-        let record = retry::next_attempt(cx, active, &job, next);
+        let record = retry::next_attempt(cx, active, &self.lost_end(cx, &active.record), &job, next);
         if self.step(cx, run, RunStep::Begin(job)) {
             self.update(cx, run, record);
         }
@@ -589,7 +614,7 @@ impl Runs {
     /// Ends a run that gets no further attempt as its last attempt ended.
     pub(super) fn end_as_before(&mut self, cx: &mut Context, run: &RunId) {
         let Some(active) = self.active.get(run) else { return };
-        let end = retry::end_without_job(cx, &active.record);
+        let end = retry::end_without_job(&active.record, self.lost_end(cx, &active.record));
         self.settle_as(cx, run, end);
     }
 

@@ -1,16 +1,19 @@
 //! A store that has lost commits, of which nobody knows what they were.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::fixture::*;
-use crate::engine::Event;
-use crate::job::{Condition, Due, Job, Misfire, Overlap, Retries};
+use crate::engine::{Event, Report};
+use crate::job::{Condition, Due, Interrupted, Job, Misfire, OnLeaseEnd, Overlap, Retries};
 use crate::ledger::{self, Change, Commit, OperatorRequests, OwnerState, Running, Snapshot, TriggerEntry};
+use crate::process::Exit;
 use crate::run::{
-    Link, OnLoss, OverAttempt, OverAttempts, RunRecord, RunState, Span, TriggerRecord, TriggerSeq, UpstreamResult,
+    Link, OnLoss, Outcome, OverAttempt, OverAttempts, Reason, RunEnd, RunRecord, RunState, Span, TriggerRecord,
+    TriggerSeq, UpstreamResult,
 };
 
 fn minutely() -> Job {
@@ -129,6 +132,104 @@ fn what_waits_since_before_the_loss_and_has_not_run_is_skipped() {
         _ => None,
     });
     assert_eq!(again.collect::<Vec<_>>(), ["later", "retrying"]);
+}
+
+/// What a leader finds at 10:05:30: a run of 10:05:00 whose node is gone, and commits that were lost until `until`.
+fn found_lost(job: Job, until: &str, owner: OwnerState, change: impl FnOnce(&mut RunRecord)) -> Fixture {
+    let mut found = running(&job, at("10:05:00"), owner);
+    change(&mut found.record);
+    let jobs = [job];
+    let snapshot = Snapshot { running: vec![found], ..lost_until(until, &jobs, "10:05:00") };
+    Fixture::leading("10:05:30", set(jobs), snapshot)
+}
+
+fn ends(changes: Vec<Change>) -> Vec<RunEnd> {
+    let end = |change| match change {
+        Change::End { end, .. } => Some(end),
+        _ => None,
+    };
+    changes.into_iter().filter_map(end).collect()
+}
+
+fn doubted(fixture: &Fixture) -> Vec<(String, u32)> {
+    let doubt = |report| match report {
+        Report::BegunInDoubt { run, attempt } => Some((run.to_string(), attempt)),
+        _ => None,
+    };
+    fixture.reports().into_iter().filter_map(doubt).collect()
+}
+
+/// It may have ended with success before its node went.
+#[test]
+fn a_run_whose_end_may_be_lost_is_not_said_to_have_died_with_its_node() {
+    for (on_loss, owner) in [(OnLoss::Interrupt, OwnerState::Gone), (OnLoss::CutOff, OwnerState::Dead)] {
+        let mut fixture = found_lost(minutely(), "10:05:15", owner, |record| record.on_loss = on_loss);
+        let [end] = &ends(fixture.accept_all())[..] else { panic!("it is settled") };
+        assert_eq!((end.outcome, end.reason), (Outcome::Abandoned, None));
+        assert!(end.detail.as_ref().is_some_and(|detail| detail.contains("lost commits")), "{end:?}");
+    }
+}
+
+#[test]
+fn a_run_that_was_begun_after_the_loss_died_with_its_node() {
+    let interrupt = |record: &mut RunRecord| record.on_loss = OnLoss::Interrupt;
+    let mut fixture = found_lost(minutely(), "10:04:59", OwnerState::Gone, interrupt);
+    let [end] = &ends(fixture.accept_all())[..] else { panic!("it is settled") };
+    assert_eq!((end.outcome, end.reason), (Outcome::Interrupted, Some(Reason::NodeDied)));
+}
+
+#[test]
+fn a_run_that_is_begun_again_although_its_end_may_be_lost_says_so() {
+    let rerun = || Job { interrupted: Interrupted::Rerun, on_lease_end: OnLeaseEnd::Kill, ..minutely() };
+    let in_doubt = [("a.20261120T100500Z".to_owned(), 2)];
+    for (until, outcome, reason, expected) in [
+        ("10:05:15", Outcome::Abandoned, None, &in_doubt[..]),
+        ("10:04:59", Outcome::Interrupted, Some(Reason::NodeDied), &[]),
+    ] {
+        let mut fixture = found_lost(rerun(), until, OwnerState::Gone, |_| {});
+        let commits = fixture.commits();
+        let [(id, Change::UpdateRun { run, .. })] = &commits[..] else { panic!("{commits:?}") };
+        let [first] = &run.past.attempts[..] else { panic!("{run:?}") };
+        assert_eq!((run.attempt, first.outcome, first.reason), (2, outcome, reason));
+        assert_eq!(doubted(&fixture), [], "nothing is begun before the ledger has it");
+        fixture.answer(*id, Commit::Accepted);
+        assert_eq!(doubted(&fixture), expected, "{until}");
+    }
+}
+
+/// Its next attempt may have begun by a commit that is lost, unless that was not due yet.
+#[test]
+fn a_retry_that_may_have_been_made_before_says_so() {
+    let retried = || Job { retries: Retries { limit: 3, ..Retries::default() }, ..minutely() };
+    for (retry_at, expected) in [("10:05:10", 1), ("10:05:20", 0)] {
+        let mut fixture = found_lost(retried(), "10:05:15", OwnerState::Gone, |record| {
+            let failed = RunEnd::unseen(record, Outcome::Failure, None, at("10:05:05"));
+            record.past.note(&RunEnd { exit_code: Some(1), ..failed });
+            (record.state, record.retry_at) = (RunState::Retrying, Some(at(retry_at)));
+        });
+        fixture.accept_all();
+        assert_eq!(doubted(&fixture).len(), expected, "{retry_at}");
+    }
+}
+
+/// Although that was before the time until which commits may be lost: this leader knows how its own attempts ended.
+#[test]
+fn what_this_leader_has_begun_itself_is_not_in_doubt() {
+    let retries = Retries { limit: 3, delay: Duration::from_secs(1), ..Retries::default() };
+    let rerun = Job { interrupted: Interrupted::Rerun, on_lease_end: OnLeaseEnd::Kill, retries, ..minutely() };
+    let mut fixture = found_lost(rerun, "10:05:40", OwnerState::Gone, |_| {});
+    let (_, trees) = fixture.start_all();
+    assert_eq!((trees.len(), doubted(&fixture).len()), (1, 1));
+    fixture.take();
+    fixture.ended(trees[0], Exit::Code(1), None);
+    fixture.accept_all();
+    fixture.pass(3);
+    let again = fixture.accept_all();
+    let attempts = again.iter().filter_map(|change| match change {
+        Change::UpdateRun { run, .. } => Some(run.attempt),
+        _ => None,
+    });
+    assert_eq!((attempts.collect::<Vec<_>>(), doubted(&fixture)), (vec![3], Vec::new()));
 }
 
 fn trigger(job: &str, time: &str, uuid: u128) -> TriggerEntry {

@@ -70,6 +70,7 @@ fn an_end_that_the_service_has_lost_is_written_again_and_the_run_is_not_begun_ag
         read_again(&mut fixture, &start, Some(start.run.clone()));
         let outcome = Some(Outcome::Success);
         assert!(fixture.reports().contains(&Report::Rewound { run: start.run.id(), outcome }));
+        assert!(notes_loss(&fixture));
         match &fixture.accept_all()[..] {
             [Change::End { at, end, as_leader: false }] => {
                 assert_eq!((*at, end.outcome, end.exit_code), (start.version, Outcome::Success, Some(0)));
@@ -148,6 +149,26 @@ fn servers_changed(fixture: &mut Fixture, in_flight: Vec<RunId>, run: &RunId, fo
     assert!(fixture.commands.contains(&Command::Ask(Request::Ledger(ledger::Request::ReadInFlight))));
     fixture.handle(Event::Ledger(ledger::Event::InFlight(in_flight)));
     fixture.looked_up(run, found);
+}
+
+/// True if the next leader is to know that something is lost.
+fn notes_loss(fixture: &Fixture) -> bool {
+    fixture.commands.contains(&Command::Ask(Request::Ledger(ledger::Request::NoteLoss)))
+}
+
+/// Somebody may have removed it, and only it.
+#[test]
+fn a_run_that_is_gone_shows_that_commits_are_lost_if_its_jobs_mark_is_older() {
+    for (mark, is_lost) in [("10:00:00", true), ("10:00:01", false)] {
+        let job = kinds()[0].clone();
+        let found = || RunLookup::Absent(Some(Box::new(entry(&job, at(mark), 1).1)));
+        let (mut fixture, start) = running();
+        servers_changed(&mut fixture, Vec::new(), &start.run.id(), found());
+        assert_eq!(notes_loss(&fixture), is_lost, "in flight, {mark}");
+        let (mut fixture, start) = ended(&job, Exit::Code(0));
+        servers_changed(&mut fixture, Vec::new(), &start.run.id(), found());
+        assert_eq!(notes_loss(&fixture), is_lost, "ended, {mark}");
+    }
 }
 
 #[test]
@@ -291,6 +312,7 @@ fn a_mark_never_goes_back_and_is_written_again() {
     let mark = at("10:00:03");
     let rewound = Report::MarkRewound { job: job.name.clone(), found: Some(at("10:00:01")), mark };
     assert!(fixture.reports().contains(&rewound), "{:?}", fixture.reports());
+    assert!(notes_loss(&fixture));
     match &fixture.accept_all()[..] {
         [Change::Advance { at: Some(Version(1)), record, skip: None, .. }] => assert_eq!(record.last_scheduled, mark),
         other => panic!("{other:?}"),

@@ -38,6 +38,9 @@ fn run(f: &Facts<'_>) -> Option<String> {
         log_event::RUN_KILLED => format!("killed here{}; another node may begin it again", reason(f)),
         log_event::RUN_UNSTARTED => format!("not started{}; the leader begins another attempt", reason(f)),
         log_event::RUN_SKIPPED => skipped(f),
+        log_event::RUN_DOUBTFUL => {
+            "the service has lost commits, one of which may have ended it; begun again as its job says".to_owned()
+        }
         log_event::RUN_CUT_OFF => {
             let until = f.text("keep_until").map(|_| format!(" until {}", f.at("keep_until"))).unwrap_or_default();
             format!("{} is cut off, and the run may go on there{until}", f.any("owner"))

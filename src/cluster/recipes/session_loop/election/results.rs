@@ -188,8 +188,8 @@ impl<C: Session, K: Clock> Election<C, K> {
                 self.candidacy.be_first(candidate, now);
                 self.lease.leave_renewal_to_opening(now);
             }
-            Look::Behind(behind, watch, damage) => {
-                self.act(Act::Found(Source::Queue, damage.into_iter().collect()));
+            Look::Behind(behind, watch, damaged) => {
+                self.act(Act::Found(Source::Queue, damaged));
                 self.adopt(&behind.candidate);
                 self.candidacy.step(QueueStep::Wait(behind.candidate.clone(), fired(watch)));
                 self.surveys.soon(now);
@@ -265,6 +265,7 @@ impl<C: Session, K: Clock> Election<C, K> {
             path = paths::candidate(candidate),
             "the coordination service has lost that this candidate was removed; removing it again",
         );
+        self.act(Act::NoteLoss);
         self.candidacy.step(QueueStep::Retire);
         // What this node knows of that term is restored before the removal lets another node lead.
         self.step.postpone(now + self.timeout / 4);
@@ -429,6 +430,7 @@ impl<C: Session, K: Clock> Election<C, K> {
         let watched = self.candidacy.following().map(|known| &known.predecessor);
         match ahead.behind {
             Some(behind) if watched.is_none_or(|watched| *watched == behind.predecessor) => {
+                self.act(Act::Found(Source::Queue, ahead.damaged));
                 self.report_following(behind, now);
             }
             // Another predecessor than the watched one, or none. The watch has not fired yet, or never will: read the
