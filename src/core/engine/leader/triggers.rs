@@ -118,6 +118,10 @@ impl Triggers {
         if runs.is_undecidable(cx, job) {
             return;
         }
+        // What runs on other nodes may be over.
+        if runs.must_ask(cx, job) {
+            return;
+        }
         let run = RunId::manual(job.clone(), entry.record.at, seq);
         if runs.contains(&run) && !runs.is_on_record(&run) {
             // The list is outdated: its begin is not answered yet.

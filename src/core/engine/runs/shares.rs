@@ -137,7 +137,7 @@ impl Runs {
         let (mut shares, mut skips, mut unreported) = (Vec::new(), Vec::new(), Vec::new());
         for node in now {
             let verdict = match rejected {
-                0..OBSTRUCTED => self.judge(cx, job, &node, &own),
+                0..OBSTRUCTED => self.judge(cx, (run, job), &node, &own),
                 // Something else is in its place.
                 OBSTRUCTED => Verdict::Skip(SkipReason::Missed),
                 _ => {
@@ -210,13 +210,22 @@ impl Runs {
         self.active.of_job(run.job()).any(|(share, active)| is_ending(share, active))
     }
 
-    fn judge(&self, cx: &Context, job: &Job, node: &NodeName, own: &Owner) -> Verdict {
+    /// Whether a node can take its share of the run. One that a trigger names may have joined a moment ago, without this
+    /// leader having read that.
+    fn share_on(&self, cx: &Context, run: &RunId, job: &Job, node: &NodeName) -> Share {
+        match self.places.share(job, node, self.active.load_of(node, &cx.node)) {
+            Share::Unknown if run.trigger().is_some() => Share::Away,
+            share => share,
+        }
+    }
+
+    fn judge(&self, cx: &Context, (run, job): (&RunId, &Job), node: &NodeName, own: &Owner) -> Verdict {
         let queued = Verdict::Run(RunState::Queued, own.clone());
         let has_rivals = match job.overlap {
             Overlap::Queue | Overlap::Replace => self.active.runs_on(&job.name, node).next().is_some(),
             Overlap::Skip | Overlap::Allow => false,
         };
-        match self.places.share(job, node, self.active.load_of(node, &cx.node)) {
+        match self.share_on(cx, run, job, node) {
             Share::Drained => Verdict::Skip(SkipReason::Drained),
             Share::Unfit | Share::Unknown => Verdict::Skip(SkipReason::NoNode),
             _ if self.active.overlaps_on(job, node) => Verdict::Skip(SkipReason::Overlap),
@@ -382,7 +391,7 @@ impl Runs {
             self.placing.crowded.insert(run.clone());
             return;
         }
-        match self.places.share(job, node, self.active.load_of(node, &cx.node)) {
+        match self.share_on(cx, run, job, node) {
             Share::Now(owner) => {
                 self.placing.unplaced.remove(run);
                 self.sharing.absent.remove(&(job.name.clone(), node.clone()));

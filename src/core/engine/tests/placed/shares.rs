@@ -261,11 +261,16 @@ fn a_share_whose_node_is_back_waits_for_its_group_and_not_for_its_node() {
 }
 
 fn triggered(cluster: &mut Cluster, job: &str, on: &[usize]) {
+    triggered_as(cluster, job, on, 7);
+}
+
+fn triggered_as(cluster: &mut Cluster, job: &str, on: &[usize], seq: u64) {
     let at = at("10:00:00");
-    let record = TriggerRecord::new(uuid::Uuid::from_u128(1), JobName::parse(job).unwrap(), "alice".into(), at)
-        .on(on.iter().map(|&index| name(index)).collect());
+    let record =
+        TriggerRecord::new(uuid::Uuid::from_u128(seq.into()), JobName::parse(job).unwrap(), "alice".into(), at)
+            .on(on.iter().map(|&index| name(index)).collect());
     let entry = TriggerEntry { record, is_in_history: false };
-    let triggers = [(TriggerSeq(7), entry)].into();
+    let triggers = [(TriggerSeq(seq), entry)].into();
     let requests = OperatorRequests { triggers, ..OperatorRequests::default() };
     cluster.handle(0, Event::Ledger(ledger::Event::OperatorRequests(requests)));
     cluster.settle();
@@ -289,6 +294,33 @@ fn a_trigger_runs_on_every_node_or_on_those_that_it_names() {
         cluster.run_for(100 * MS);
         assert_eq!(cluster.started.len(), expected.len());
     }
+}
+
+#[test]
+fn a_node_that_a_trigger_names_may_have_joined_just_now() {
+    let never = Job { run_on: RunOn::Any, ..job("a", "0 0 0 1 1 *") };
+    let mut cluster = Cluster::led(2, "10:00:00", vec![never.clone()]);
+    cluster.forget(1);
+    cluster.lose(1);
+    triggered(&mut cluster, "a", &[1]);
+    cluster.run_for(100 * MS);
+    assert_eq!((cluster.started.len(), cluster.skipped().len()), (0, 0));
+    cluster.become_node(1, vec![never], &[], 1);
+    cluster.run_for(100 * MS);
+    assert_eq!(cluster.started_on("a"), ["host-b"]);
+}
+
+#[test]
+fn a_trigger_right_after_the_end_of_a_run_on_another_node_does_not_overlap_with_it() {
+    let never = Job { run_on: RunOn::Any, ..job("a", "0 0 0 1 1 *") };
+    let mut cluster = Cluster::led(2, "10:00:00", vec![never]);
+    triggered(&mut cluster, "a", &[1]);
+    cluster.run_for(600 * MS);
+    assert!(cluster.end_one(1, Exit::Code(0)));
+    while cluster.answer_one(1) {}
+    triggered_as(&mut cluster, "a", &[1], 8);
+    cluster.run_for(100 * MS);
+    assert_eq!((cluster.started.len(), cluster.skipped()), (2, vec![]));
 }
 
 #[test]
