@@ -37,7 +37,8 @@ pub struct Node {
     is_gone: bool,
     /// The cluster knows no place of it.
     is_forgotten: bool,
-    watched: BTreeSet<RunId>,
+    /// The runs of which it gets news.
+    pub watched: BTreeSet<RunId>,
     jobs: JobSet,
     place: Place,
 }
