@@ -69,6 +69,8 @@ pub struct View {
     led_before: Option<NodeName>,
     /// The term in which the members were read last; absent if the node did not lead then.
     surveyed_in: Option<FencingToken>,
+    /// The connection was lost since then: nobody's end was noticed meanwhile.
+    was_away: bool,
     /// The last ends that this node has seen itself.
     last: BTreeMap<JobName, LastRun>,
     /// Who drained this node, when and why; absent while it is not drained.
@@ -110,6 +112,7 @@ impl View {
             session_began: None,
             led_before: None,
             surveyed_in: None,
+            was_away: false,
             last: BTreeMap::new(),
             drained: None,
             places: BTreeMap::new(),
@@ -243,6 +246,7 @@ impl View {
             }
             Election::Suspended { error, .. } => {
                 self.lost_by.clone_from(error);
+                self.was_away = true;
                 self.connected(now, false);
             }
             Election::Resumed { .. } => self.connected(now, true),
@@ -461,7 +465,8 @@ impl View {
         let before = std::mem::replace(&mut self.surveyed_in, self.role.token);
         let (leads, has_led) = (self.role.token.is_some(), self.role.token == before);
         let led_before = self.led_before.clone();
-        let is_watched = |node: &NodeName| leads && (has_led || led_before.as_ref() == Some(node));
+        let was_there = leads && !std::mem::take(&mut self.was_away);
+        let is_watched = |node: &NodeName| was_there && (has_led || led_before.as_ref() == Some(node));
         let news = self.members.seen(now.wall, members, is_settled, is_watched);
         let drifts = self.drifts(members, jobs);
         news.into_iter().map(NodeNews::Member).chain(drifts.into_iter().map(NodeNews::Drift)).collect()

@@ -113,6 +113,28 @@ fn a_leader_says_after_whom_it_leads() {
     assert_eq!(view.led_before(), Some(&NodeName::new("host-b")));
 }
 
+/// Its watch says at once who goes, but not while it has no connection.
+#[test]
+fn a_leader_that_was_cut_off_does_not_claim_to_have_seen_a_node_until_now() {
+    let at = |second| Now { wall: Timestamp::from_second(second).unwrap(), ..NOW };
+    let members = sample::queue().members;
+    for (is_cut_off, last_seen) in [(false, 30), (true, 10)] {
+        let (mut view, engine) = view();
+        let id = SessionId("1".into());
+        let session = Election::Session { id: id.clone(), timeout: Duration::from_secs(10) };
+        for event in [session, elected(), Election::Members(members.clone())] {
+            view.elected(at(10), &event, engine.jobs());
+        }
+        if is_cut_off {
+            view.elected(at(15), &Election::Suspended { session: id.clone(), error: None }, engine.jobs());
+            view.elected(at(29), &Election::Resumed { session: id }, engine.jobs());
+        }
+        view.elected(at(30), &Election::Members(members[..1].to_vec()), engine.jobs());
+        let missing = view.status(at(30), &engine).missing;
+        assert_eq!(missing[0].last_seen, Some(at(last_seen).wall), "{is_cut_off}");
+    }
+}
+
 #[test]
 fn the_end_of_a_difference_is_news_too() {
     let (mut view, engine) = view();
