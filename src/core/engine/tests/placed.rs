@@ -318,15 +318,16 @@ fn an_acceptance_that_is_on_its_way_counts_for_a_node_that_becomes_leader() {
 
 #[test]
 fn a_node_does_not_accept_what_was_placed_elsewhere_since_it_was_offered() {
-    let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-b"], once("a"))]);
+    let mut cluster = Cluster::led(3, "10:00:00", vec![once("a")]);
     cluster.run_for(SECOND - 50 * MS);
     let (run, (record, version)) = cluster.ledger.running.first_key_value().unwrap();
     assert_eq!(record.state, RunState::Placed);
+    let other = (1..3).find(|&index| name(index) != record.owner.node).unwrap();
     let (listed, found) = ([run.clone()].into(), vec![(record.clone(), *version)]);
-    cluster.handle(1, Event::Ledger(ledger::Event::Offers { listed, found }));
+    cluster.handle(other, Event::Ledger(ledger::Event::Offers { listed, found }));
     while cluster.started.is_empty() {
         cluster.pass(MS);
-        assert!(!cluster.node(1).requests.iter().any(is_acceptance), "it names another node");
+        assert!(!cluster.node(other).requests.iter().any(is_acceptance), "it names another node");
         cluster.settle();
     }
 }
