@@ -43,6 +43,7 @@ test_it() { # PATCH: prints the result; false if the bug survives.
     case $test in
         simulation::*) where=(--workspace --test simulation) test=${test#*::} ;;
         cluster::*) where=(-p cronkeeper-cluster --lib) test=${test#*::} ;;
+        core::*) where=(-p cronkeeper-core --lib) test=${test#*::} ;;
     esac
     if ! (cd "$tree" && cargo test --locked --quiet "${where[@]}" --no-run) >"$output" 2>&1; then
         echo "does not compile"

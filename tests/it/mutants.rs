@@ -71,7 +71,7 @@ fn every_deliberate_bug_says_what_it_is_and_which_test_finds_it() {
         // The test binary and the module in it, or the crate that it is a unit test of.
         let path = match module.split_once("::") {
             Some(("simulation", _)) => format!("tests::{module}"),
-            Some(("cluster", _)) => format!("src::{module}"),
+            Some(("cluster" | "core", _)) => format!("src::{module}"),
             _ => format!("tests::it::{module}"),
         };
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path.replace("::", "/") + ".rs");

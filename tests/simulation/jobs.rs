@@ -276,6 +276,8 @@ fn changed(mut jobs: Vec<Job>) -> Vec<Job> {
         match edited.name.as_str() {
             "keep" => edited.due = job("keep", "*/6 * * * * *").due,
             "rerun" => edited.misfire = Misfire::Skip,
+            // A node with the other definition refuses it.
+            "any-retry" | "every-retry" => edited.timeout = Some(Duration::from_secs(30)),
             name if name == CHAIN[3] => {
                 edited.due = Due::After([(JobName::parse(CHAIN[1]).unwrap(), Condition::Always)].into());
             }
@@ -283,6 +285,14 @@ fn changed(mut jobs: Vec<Job>) -> Vec<Job> {
         }
     }
     jobs
+}
+
+/// True if the two runs are of one job, and on one node if each is a node's share. A run on one node, whichever that is,
+/// may be in the way of a share of a job that was triggered on nodes by name.
+pub fn share_a_place(run: &RunId, other: &RunId) -> bool {
+    let is_every = SET.jobs.get(run.job()).is_some_and(|job| job.run_on == RunOn::Every);
+    let are_shares = run.node().is_some() && other.node().is_some();
+    run.job() == other.job() && (run.node() == other.node() || !is_every && !are_shares)
 }
 
 /// True if the two runs are of jobs of one concurrency group.

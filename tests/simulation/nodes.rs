@@ -25,7 +25,7 @@ use super::executor::{Executor, Program, Task};
 use super::facts::Fact;
 use super::faults::Fault;
 use super::foreign_entries::FOREIGN_JOB;
-use super::jobs::{Cast, LOCKED, share_a_group};
+use super::jobs::{Cast, LOCKED, share_a_group, share_a_place};
 use super::launcher::SimulatedLauncher;
 use super::operators::{PastRequests, SimulatedOperator};
 use super::transcript::Transcript;
@@ -144,8 +144,8 @@ impl<const STEADY: bool, const REWINDS: bool, const ON_STORE: bool> Subject for 
                 RunState::Queued => {
                     let run = record.id();
                     let is_rival = |other: &str| {
-                        let is_of_place = |other: &RunId| other.job() == run.job() && other.node() == run.node();
-                        RunId::parse(other).is_ok_and(|other| is_of_place(&other) || share_a_group(&run, &other))
+                        RunId::parse(other)
+                            .is_ok_and(|other| share_a_place(&run, &other) || share_a_group(&run, &other))
                     };
                     let has_others = names.iter().any(|other| *other != name && is_rival(other));
                     has_others || is_just_now(world.wardens.last_end(is_rival))

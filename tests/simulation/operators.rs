@@ -106,6 +106,11 @@ impl SimulatedOperator {
         let (job, uuid) = self.drawn(job);
         let (parameters, scheduled_at) = self.given(uuid);
         let record = TriggerRecord::new(uuid, job.clone(), self.name(), self.now()).with(parameters, scheduled_at);
+        // A job that runs on other nodes than the leader may be triggered on nodes by name.
+        let is_on_one =
+            ["any", "every"].iter().any(|kind| job.as_str().starts_with(kind)) && uuid.as_u128().is_multiple_of(5);
+        let on = is_on_one.then(|| node_name(self.rng.usize(..self.nodes)));
+        let record = record.on(on.into_iter().collect());
         let answer = self.operator.trigger(record).await;
         self.note(|| format!("triggers {job} by {uuid}: {answer:?}"));
     }

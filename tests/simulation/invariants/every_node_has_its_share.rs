@@ -11,7 +11,7 @@ use cronkeeper_cluster::zookeeper::client::Op;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::election::Place;
 use cronkeeper_core::job::RunOn;
-use cronkeeper_core::run::{HistoryRecord, RunId, RunRecord, RunState, Skip};
+use cronkeeper_core::run::{HistoryRecord, RunId, RunRecord, RunState, Skip, SkipReason};
 use cronkeeper_core::term::NodeName;
 
 use super::super::backend::node_name;
@@ -105,6 +105,8 @@ impl EveryNodeHasItsShare {
 
     /// A run is begun that is to be shared out.
     fn begin(&mut self, run: &RunId, record: &RunRecord, among: &BTreeSet<NodeName>) -> Result<(), String> {
+        // An operator may name any nodes; what does not fit is skipped.
+        let is_named = record.trigger.is_some();
         let fits = |node: &NodeName, place: &Place| {
             let jobs = jobs::sets().into_iter().filter_map(|set| set.jobs.get(run.job()));
             jobs.into_iter().all(|job| job.run_on == RunOn::Every && job.run_where.is_met_by(node, &place.labels))
@@ -112,12 +114,13 @@ impl EveryNodeHasItsShare {
         let fitting = self.places.iter().filter(|(node, (place, _))| fits(node, place));
         let known: BTreeMap<&NodeName, Uptime> = fitting.map(|(node, (_, since))| (node, *since)).collect();
         let is_without_place = |node: &NodeName| self.members.contains(node) && !self.places.contains_key(node);
-        if let Some(other) = among.iter().find(|node| !known.contains_key(node) && !is_without_place(node)) {
+        if let Some(other) = among.iter().find(|node| !is_named && !known.contains_key(node) && !is_without_place(node))
+        {
             return Err(format!("`{run}` is for {other}, which is not known or does not fit"));
         }
         let is_left_out = |node: &NodeName, since: Uptime| since + NEWS < self.now && !among.contains(node);
         if let Some((node, _)) = known.into_iter().find(|&(node, since)| is_left_out(node, since))
-            && record.trigger.is_none()
+            && !is_named
         {
             return Err(format!("`{run}` is not for {node}, which fits: {among:?}"));
         }
@@ -159,6 +162,11 @@ impl EveryNodeHasItsShare {
         self.counted.insert(skip.id(), skip.count);
         if skip.count != before + 1 {
             return Err(format!("the skips of shares grow from {before}: {skip:?}"));
+        }
+        // Each node that a run was for can be waited for: none is forgotten here, or changes its labels.
+        let is_known = skip.on.as_ref().is_some_and(|node| self.places.contains_key(node));
+        if skip.reason == SkipReason::NoNode && skip.trigger.is_none() && is_known {
+            return Err(format!("a share is given up at once: {skip:?}"));
         }
         self.give(txn, &skip.id_from(skip.last), Given::Skip)
     }

@@ -150,6 +150,9 @@ impl NoAttemptEndsWithoutAProcess {
             return Ok(());
         }
         let is_placed = |kinds: &[&str]| kinds.iter().any(|kind| skip.job.as_str().starts_with(kind));
+        if skip.reason == SkipReason::NoNode && skip.on.is_some() {
+            return self.judge_given_up(skip, &known.record);
+        }
         if skip.reason == SkipReason::NoNode && is_placed(&["any", "every"]) {
             return Ok(());
         }
@@ -164,6 +167,20 @@ impl NoAttemptEndsWithoutAProcess {
             return Err(format!("`{run}` is missed at {}, and it was still in its window", skip.decided_at));
         }
         Ok(())
+    }
+}
+
+impl NoAttemptEndsWithoutAProcess {
+    /// Checks the skip of a share whose node did not take it: its time is over, or a newer one waits instead.
+    fn judge_given_up(&self, skip: &Skip, record: &RunRecord) -> Result<(), String> {
+        let is_newer = |run: &RunId| *run.job() == skip.job && run.scheduled_at() > skip.last;
+        let has_newer = self.attempts.keys().any(|run| RunId::parse(run).is_ok_and(|run| is_newer(&run)));
+        // What has waited for others is ready when it need not wait any more, by the leader's clock.
+        let ready = record.ready().min(skip.last);
+        if has_newer || skip.trigger.is_some() || jobs::may_be_given_up(&skip.job, ready, skip.decided_at) {
+            return Ok(());
+        }
+        Err(format!("`{}` is given up at {}, and nothing newer waits for its node", skip.id(), skip.decided_at))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Invariant: whatever the servers lose, what a living node knows counts.
 //!
 //! No run that is on record is begun again. No attempt is started that the same node has started before, or another whose
-//! process lives, does not stall, and is in touch with the servers. In peace, all runs that a living process has started
-//! are on record.
+//! process lives, does not stall, and was in touch with the servers when the attempt was begun. In peace, all runs that a
+//! living process has started are on record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use cronkeeper_cluster::zookeeper::client::Op;
 use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::run::{RunRecord, RunState};
 
 use super::super::facts::Fact;
-use super::{Invariant, below, ops};
+use super::{Invariant, below, ops, written};
 use crate::ledger::txn::Txn;
 
 /// So long after it is back a node has written again what it knows, even if one packet was lost.
@@ -24,6 +25,8 @@ pub struct NothingKnownIsLost {
     log: Vec<Arc<Txn>>,
     /// The runs that were begun by it.
     begun: BTreeSet<String>,
+    /// When each attempt was last written as running. Its process may come later, by what its warden is at.
+    running: BTreeMap<(String, u32), Uptime>,
     /// The attempts that each node has started.
     started: BTreeMap<usize, BTreeSet<(String, u32)>>,
     /// Those of its living process.
@@ -51,7 +54,14 @@ fn recorded(txn: &Txn) -> impl Iterator<Item = &str> {
 }
 
 impl NothingKnownIsLost {
-    fn commit(&mut self, txn: &Arc<Txn>) -> Result<(), String> {
+    fn commit(&mut self, at: Uptime, txn: &Arc<Txn>) -> Result<(), String> {
+        for (run, data) in ops(txn).iter().filter_map(|op| written(op, "/cronkeeper/running")) {
+            if let Ok(record) = serde_json::from_slice::<RunRecord>(data)
+                && record.state == RunState::Running
+            {
+                self.running.insert((run.to_owned(), record.attempt), at);
+            }
+        }
         for run in created(txn) {
             if !self.begun.insert(run.to_owned()) {
                 return Err(format!("`{run}` is begun again, although it is on record"));
@@ -72,14 +82,15 @@ impl NothingKnownIsLost {
 impl Invariant for NothingKnownIsLost {
     fn observe(&mut self, at: Uptime, fact: &Fact) -> Result<(), String> {
         match fact {
-            Fact::Committed { txn, .. } => self.commit(txn)?,
+            Fact::Committed { txn, .. } => self.commit(at, txn)?,
             Fact::Lost { txns } => self.lose(txns),
             Fact::Spawned(process) => {
                 let attempt = (process.run.clone(), process.attempt);
                 if !self.started.entry(process.node).or_default().insert(attempt.clone()) {
                     return Err(format!("the same node has started it before: {process:?}"));
                 }
-                let is_in_touch = |node: &usize| self.in_touch.get(node).is_some_and(|&since| since + SEARCH < at);
+                let begun = self.running.get(&attempt).copied().unwrap_or(at);
+                let is_in_touch = |node: &usize| self.in_touch.get(node).is_some_and(|&since| since + SEARCH < begun);
                 let mut others = self.known.iter().filter(|(node, _)| is_in_touch(node));
                 if let Some((other, _)) = others.find(|(_, known)| known.contains(&attempt)) {
                     return Err(format!("node-{other} has started it before: {process:?}"));

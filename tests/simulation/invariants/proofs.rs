@@ -1,13 +1,14 @@
 //! Tests that every invariant detects the violations it is meant for, on facts made by hand. That of `last/<job>` has its
 //! own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use cronkeeper_cluster::zookeeper::client::{Mode, Op};
 use cronkeeper_cluster::zookeeper::session_id;
 use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::election::Place;
 use cronkeeper_core::job::{Alarm, JobName};
 use cronkeeper_core::ledger::Commit;
 use cronkeeper_core::run::{
@@ -24,6 +25,7 @@ use super::super::jobs::{PARAMETER, sets};
 use super::super::warden::Process;
 use super::super::world::wall_at;
 use super::super::zookeeper::Change;
+use super::every_node_has_its_share::EveryNodeHasItsShare;
 use super::no_program_begins_early::NoProgramBeginsEarly;
 use super::no_two_processes_of_a_run::NoTwoProcesses;
 use super::nothing_known_is_lost::NothingKnownIsLost;
@@ -586,6 +588,64 @@ fn a_leader_whose_loop_stands_still_is_seen() {
 #[test]
 fn a_misordered_event_is_found() {
     assert_broken(vec![Fact::Misordered { node: 1, rule: "tokens grow" }], "node-1: the order of events is broken");
+}
+
+/// A record of a run on every node: to be shared out to these, or the share of one that is placed on another.
+fn of_every_node(among: Option<&[usize]>, share: Option<(usize, usize)>) -> RunRecord {
+    let run: RunRecord = serde_json::from_slice(&record(u32::from(share.is_some()), "n1")).unwrap();
+    let (on, owner) = (share.map(|(on, _)| node_name(on)), share.map_or(0, |(_, owner)| owner));
+    RunRecord {
+        job: JobName::parse("every-skip").unwrap(),
+        state: if share.is_some() { RunState::Placed } else { RunState::Queued },
+        owner: Owner { node: node_name(owner), ..run.owner.clone() },
+        share_among: among.map(|among| Box::new(among.iter().map(|&node| node_name(node)).collect())),
+        on,
+        ..run
+    }
+}
+
+#[test]
+fn shares_that_are_missing_or_too_many_or_not_their_nodes_are_seen() {
+    let of_run = |run: &RunRecord| path(&run.id().to_string());
+    let whole = of_every_node(Some(&[0, 1]), None);
+    let places = [0, 1, 2].map(|node| {
+        let place = Place { v: 1, labels: BTreeSet::new(), weight: 1 };
+        create(&format!("/cronkeeper/places/{}", node_name(node)), json(&place))
+    });
+    let begun =
+        || vec![committed(1, places.to_vec(), &[]), committed(2, vec![create(&of_run(&whole), json(&whole))], &[])];
+    let share = |on, owner| of_every_node(None, Some((on, owner)));
+    let made = |share: &RunRecord| create(&of_run(share), json(share));
+    let shared = |version, shares: &[RunRecord]| {
+        let over = Op::Delete { path: of_run(&whole), version };
+        committed(3, std::iter::once(over).chain(shares.iter().map(made)).collect(), &[])
+    };
+    let verdict = |facts: Vec<Fact>| {
+        let mut invariant = EveryNodeHasItsShare::default();
+        let begun = begun().into_iter().chain(facts);
+        begun.into_iter().try_for_each(|fact| invariant.observe(Uptime::ZERO, &fact))?;
+        invariant.observe(Uptime::ZERO + Duration::from_secs(7), &Fact::Died { node: 0 })?;
+        invariant.conclude()
+    };
+    let assert_broken = |facts: Vec<Fact>, by: &str| {
+        let broken = verdict(facts).expect_err("it is broken");
+        assert!(broken.contains(by), "{broken}");
+    };
+    let both = || [share(0, 0), share(1, 1)];
+    assert_eq!(verdict(vec![shared(0, &both())]), Ok(()));
+    assert_broken(vec![], "is not shared out");
+    assert_broken(vec![shared(0, &[share(0, 0)])], "is not for node-1 any more");
+    assert_broken(vec![shared(1, &both())], "is not changed at its version 0");
+    assert_broken(vec![committed(3, vec![made(&share(0, 0))], &[])], "is not changed at its version 0");
+    assert_broken(
+        vec![shared(0, &[share(0, 0), share(1, 1), share(2, 2)])],
+        "and `every-skip.20261120T000000Z` was for",
+    );
+    assert_broken(vec![shared(0, &both()), shared(0, &both())], "is not to be shared out");
+    assert_broken(vec![shared(0, &[share(0, 0), share(1, 0)])], "is node-1's share, and node-0 has it");
+    let started = |node| Fact::Spawned(process(node, 1, &share(1, 1).id().to_string(), 1));
+    assert_eq!(verdict(vec![shared(0, &both()), started(1)]), Ok(()));
+    assert_broken(vec![shared(0, &both()), started(0)], "is started on node-0");
 }
 
 #[test]

@@ -9,7 +9,6 @@ use cronkeeper_cluster::zookeeper::client::Op;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::job::{JobName, Misfire, Overlap};
 use cronkeeper_core::run::{HistoryRecord, JobRecord, NodeControl, RunId, RunRecord, RunState, Skip, SkipReason};
-use cronkeeper_core::term::NodeName;
 use jiff::Timestamp;
 
 use super::super::facts::Fact;
@@ -26,8 +25,8 @@ const NEWS: Duration = Duration::from_secs(20);
 pub struct WhatIsDueHasHadItsProcess {
     marks: BTreeMap<String, JobRecord>,
     in_flight: BTreeMap<String, RunInFlight>,
-    /// The time at which a run of each job last ended; of a job on every node, one on each node.
-    ended: BTreeMap<(String, Option<NodeName>), Uptime>,
+    /// When runs ended.
+    ended: BTreeMap<String, Uptime>,
     /// The nodes that are drained, and those that were, until when.
     drained: BTreeMap<String, Option<Uptime>>,
     /// The jobs that are paused, and those that were, until when.
@@ -115,7 +114,7 @@ impl WhatIsDueHasHadItsProcess {
                 }
                 if let Some(run) = below(path, "/cronkeeper/running") {
                     self.in_flight.remove(run);
-                    self.ended.insert(place_of(run), self.now);
+                    self.ended.insert(run.to_owned(), self.now);
                 }
             }
             Op::Check { .. } | Op::Set { .. } => {}
@@ -127,13 +126,14 @@ impl WhatIsDueHasHadItsProcess {
         let is_recent = |at: &Uptime| self.now < *at + NEWS;
         let is_true = match skip.reason {
             SkipReason::Overlap => {
-                let place = (job.to_owned(), skip.on.clone());
-                let is_in_flight = self.in_flight.keys().any(|run| place_of(run) == place);
-                is_in_flight || self.ended.get(&place).is_some_and(is_recent)
+                let skipped = skip.id();
+                let is_rival = |run: &str| RunId::parse(run).is_ok_and(|run| jobs::share_a_place(&skipped, &run));
+                let ended = self.ended.iter().any(|(run, at)| is_recent(at) && is_rival(run));
+                ended || self.in_flight.keys().any(|run| is_rival(run))
             }
             SkipReason::Locked => {
                 let shares = |run: &str| run != skip.id().to_string() && job_of(run).starts_with(jobs::LOCKED);
-                let ended = self.ended.iter().any(|((job, _), at)| job.starts_with(jobs::LOCKED) && is_recent(at));
+                let ended = self.ended.iter().any(|(run, at)| run.starts_with(jobs::LOCKED) && is_recent(at));
                 job.starts_with(jobs::LOCKED) && (self.in_flight.keys().any(|run| shares(run)) || ended)
             }
             SkipReason::Paused => self.paused.get(job).is_some_and(|until| until.as_ref().is_none_or(is_recent)),
@@ -143,12 +143,7 @@ impl WhatIsDueHasHadItsProcess {
             SkipReason::NotDefined | SkipReason::Parameters => skip.trigger.is_some(),
             // Follows from the ends of other runs: see `chains_go_on`.
             SkipReason::Missed | SkipReason::Upstream => true,
-            // No node is forgotten here, and none changes its labels; of several shares the newest waits.
-            SkipReason::NoNode if skip.on.is_some() => {
-                let is_newer = |run: &RunId| run.job() == &skip.job && run.scheduled_at() > skip.last;
-                let has_newer = self.in_flight.keys().any(|run| RunId::parse(run).is_ok_and(|run| is_newer(&run)));
-                has_newer || jobs::may_be_given_up(&skip.job, skip.last, skip.decided_at)
-            }
+            // When that is true of a share: see `no_attempt_ends_without_a_process`.
             SkipReason::NoNode => job.starts_with("any") || job.starts_with("every"),
             SkipReason::Drained => {
                 let drained = skip.on.as_ref().and_then(|node| self.drained.get(node.as_str()));
@@ -188,11 +183,6 @@ fn is_in_doubt(name: &str) -> bool {
 
 fn has_occurrences(name: &JobName) -> bool {
     jobs::sets().iter().any(|set| set.jobs.get(name).is_some_and(|job| job.schedule().is_some()))
-}
-
-/// What runs of one occupy together: their job; their node of it, if it runs on every node.
-fn place_of(run: &str) -> (String, Option<NodeName>) {
-    (job_of(run).to_owned(), RunId::parse(run).ok().and_then(|id| id.node().cloned()))
 }
 
 fn job_of(run: &str) -> &str {

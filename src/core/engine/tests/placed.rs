@@ -307,12 +307,29 @@ fn an_acceptance_that_is_on_its_way_counts_for_a_node_that_becomes_leader() {
         cluster.pass(MS);
         while cluster.answer_one(0) {}
     }
+    assert!(cluster.node(1).ordered.is_empty(), "nothing is started before it is answered");
     cluster.crash(0);
     cluster.lose(0);
     cluster.elect(1);
     cluster.run_for(SECOND);
     let started: Vec<u32> = cluster.started.iter().map(|(_, attempt, ..)| *attempt).collect();
     assert_eq!(started, [1]);
+}
+
+#[test]
+fn a_node_does_not_accept_what_was_placed_elsewhere_since_it_was_offered() {
+    let mut cluster = Cluster::led(3, "10:00:00", vec![once("a")]);
+    cluster.run_for(SECOND - 50 * MS);
+    let (run, (record, version)) = cluster.ledger.running.first_key_value().unwrap();
+    assert_eq!(record.state, RunState::Placed);
+    let other = (1..3).find(|&index| name(index) != record.owner.node).unwrap();
+    let (listed, found) = ([run.clone()].into(), vec![(record.clone(), *version)]);
+    cluster.handle(other, Event::Ledger(ledger::Event::Offers { listed, found }));
+    while cluster.started.is_empty() {
+        cluster.pass(MS);
+        assert!(!cluster.node(other).requests.iter().any(is_acceptance), "it names another node");
+        cluster.settle();
+    }
 }
 
 fn is_acceptance(request: &ledger::Request) -> bool {

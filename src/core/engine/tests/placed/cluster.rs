@@ -50,6 +50,8 @@ pub struct Ledger {
     pub running: BTreeMap<RunId, (RunRecord, Version)>,
     pub offers: BTreeSet<(NodeName, RunId)>,
     pub history: Vec<HistoryRecord>,
+    /// The node that each attempt names.
+    attempts: BTreeMap<(RunId, u32), NodeName>,
     revision: i64,
     /// The candidate that guards the leader's writes.
     leader: Option<NodeName>,
@@ -691,6 +693,11 @@ impl Ledger {
                     self.jobs.insert(job.clone(), (record.clone(), version));
                 }
                 Write::Run { at, record } => {
+                    if record.state != RunState::Queued {
+                        let attempt = (record.id(), record.attempt);
+                        let node = self.attempts.entry(attempt).or_insert_with(|| record.owner.node.clone());
+                        assert_eq!(*node, record.owner.node, "an attempt names one node, for ever: {change:?}");
+                    }
                     let version = at.map_or(Version::FIRST, Version::next);
                     self.running.insert(record.id(), (record.clone(), version));
                 }

@@ -360,6 +360,9 @@ fn a_share_that_is_there_already_is_not_made_again_and_the_others_are() {
     cluster.run_for(SECOND);
     let starts: Vec<String> = cluster.started_on("a").into_iter().skip(3).collect();
     assert_eq!(starts, Vec::<String>::new(), "host-c knows that its share is over");
+    cluster.restart(0);
+    cluster.run_for(SECOND);
+    assert_eq!(cluster.started.len(), 3, "the history has the share of host-a");
 }
 
 fn shares_of_all_kinds() -> Vec<Job> {
