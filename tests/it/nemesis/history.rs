@@ -9,7 +9,7 @@
 //!   with growing tokens and nothing is accepted from an older one, marks never go back, a run begins once and ends
 //!   once, and every occurrence that a mark passes is begun or counted in a skip.
 //! - Every process that began had been committed first, with its token and node.
-//! - None began when the next term had already opened.
+//! - None began when the next term had already opened, except for attempts that their nodes have accepted themselves.
 //! - Each recorded success was seen to begin and to end.
 //! - Everything that was begun has ended, once; and no occurrence is `missed` where all must be made up.
 //!
@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use cronkeeper_cluster::zookeeper::client::Op;
 use cronkeeper_core::clock::later;
 use cronkeeper_core::run::{HistoryRecord, Outcome, RunEnd, RunRecord, RunState, Skip, SkipReason};
+use cronkeeper_core::term::NodeName;
 use jiff::{SignedDuration, Timestamp};
 
 use super::work::Work;
@@ -87,7 +88,7 @@ impl History {
     pub fn broken(&self, work: &Work) -> Broken {
         let mut by_the_record = self.starts_off_the_record();
         by_the_record.extend(self.broken_by_the_ledger(work));
-        by_the_record.extend(self.starts_of_former_leaders());
+        by_the_record.extend(self.starts_of_former_leaders(work));
         by_the_record.extend(self.successes_unseen());
         by_the_record.extend(self.unended());
         by_the_record.extend(self.missed(&work.make_up_for_all()));
@@ -162,7 +163,9 @@ impl History {
         for (entry, record) in self.records() {
             if record.state == RunState::Running {
                 let id = (record.id().to_string(), record.attempt);
-                begun.entry(id).or_insert((record.token.0, record.owner.node.to_string(), committed_at(entry)));
+                // The token of a placed attempt is the place of its acceptance among all writes.
+                let token = if record.placement.is_some() { entry.zxid } else { record.token.0 };
+                begun.entry(id).or_insert((token, record.owner.node.to_string(), committed_at(entry)));
             }
         }
         let is_on_record = |start: &&Entry| match begun.get(&(start.run.clone(), start.attempt)) {
@@ -173,9 +176,9 @@ impl History {
         unrecorded.map(|start| format!("this began and was not on record as it began: {start:?}")).collect()
     }
 
-    fn starts_of_former_leaders(&self) -> Vec<String> {
+    fn starts_of_former_leaders(&self, work: &Work) -> Vec<String> {
         let terms = self.terms();
-        let late = self.starts().filter_map(|start| {
+        let late = self.starts().filter(|start| !work.is_placed(&start.job)).filter_map(|start| {
             let (token, opened) = terms.iter().find(|(token, _)| *token > start.token)?;
             (time_of(start) > *opened + STARTING && !self.may_have_begun_before_a_stop(start))
                 .then(|| format!("the term {token} opened at {opened}, then began {start:?}"))
@@ -202,15 +205,19 @@ impl History {
         for end in self.ends() {
             *ends.entry(end.run.id().to_string()).or_default() += 1;
         }
+        // What is shared out ends with the commit that creates the last share.
+        let has_end = |record: &RunRecord| record.share_among.is_none();
+        let records = self.records().filter(|(_, record)| has_end(record));
         let begun: BTreeMap<String, Timestamp> =
-            self.records().map(|(_, record)| (record.id().to_string(), record.scheduled_at)).collect();
+            records.map(|(_, record)| (record.id().to_string(), record.scheduled_at)).collect();
         let count = |run: &str| ends.get(run).copied().unwrap_or(0);
         let due = begun.iter().filter(|(_, at)| **at <= self.horizon);
         // A run whose process was never started leaves a skip in place of its end: its window has passed, or a commit that
         // is gone may have begun it.
         let was_skipped = |run: &str, at: Timestamp| {
             let is_of_it = |skip: &Skip| {
-                matches!(skip.reason, SkipReason::Missed | SkipReason::Rewound)
+                matches!(skip.reason, SkipReason::Missed | SkipReason::Rewound | SkipReason::NoNode)
+                    && skip.on.as_ref().map(NodeName::as_str) == run.split_once('@').map(|(_, node)| node)
                     && run.starts_with(&format!("{}.", skip.job))
                     && skip.first <= at
                     && at <= skip.last

@@ -1,4 +1,5 @@
-//! The jobs of the nodes: one job for each policy that matters at a failover, all observed by one witness.
+//! The jobs of the nodes: one job for each policy that matters at a failover, on the leader, on any node and on every one,
+//! all observed by one witness.
 
 use cronkeeper::config;
 use cronkeeper_core::job::{Job, JobSet, Misfire, Overlap};
@@ -30,6 +31,17 @@ impl Work {
             job("beside", "*/4 * * * * *", &sleeping("6"), "overlap: allow\nmisfire: skip"),
             job("queue", "*/6 * * * * *", &sleeping("5"), "overlap: queue"),
             job("replace", "*/7 * * * * *", &sleeping("10"), "overlap: replace\non_lease_end: kill\nkill_grace: 1s"),
+            job("any-rerun", "*/2 * * * * *", &sleeping("1"), "run_on: any\ninterrupted: rerun"),
+            job("any-keep", "*/5 * * * * *", &sleeping("4"), "run_on: any"),
+            job("any-beside", "*/4 * * * * *", &sleeping("6"), "run_on: any\noverlap: allow\nmisfire: skip"),
+            job("every", "*/3 * * * * *", &sleeping("1"), "run_on: every"),
+            job("every-rerun", "*/7 * * * * *", &sleeping("3"), "run_on: every\ninterrupted: rerun"),
+            job(
+                "every-group",
+                "*/9 * * * * *",
+                &sleeping("1"),
+                "run_on: every\nconcurrency_group: {name: g, limit: 1}",
+            ),
         ];
         let yaml = jobs(&each);
         Self { jobs: parsed(&yaml), witness, yaml }
@@ -41,6 +53,11 @@ impl Work {
         let digest = |job: &Job| job.schedule_digest(Timestamp::UNIX_EPOCH);
         let each = self.jobs.jobs.values();
         each.filter_map(|job| Some(((job.name.to_string(), digest(job)), job.schedule()?.clone()))).collect()
+    }
+
+    /// True if the leader places the job's attempts: they are begun by their nodes, and need no term.
+    pub fn is_placed(&self, job: &str) -> bool {
+        self.jobs.jobs.values().any(|known| known.name.as_str() == job && known.run_on.is_placed())
     }
 
     /// Jobs of which several runs may be alive at the same time.

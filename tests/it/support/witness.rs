@@ -25,7 +25,7 @@ pub enum Mark {
     Start,
     /// An attempt ended by itself.
     End,
-    /// An attempt began while a process of another attempt of the job was alive.
+    /// An attempt began while a process of another attempt of the job was alive, or of the same node's share of it.
     Overlap,
 }
 
@@ -109,6 +109,11 @@ impl Witness {
 }
 
 impl Entry {
+    /// The job, and the node whose share of it this is.
+    fn sequence(&self) -> (&str, Option<&str>) {
+        (&self.job, self.run.split_once('@').map(|(_, node)| node))
+    }
+
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         let mut next = || words.next().map(str::to_owned);
@@ -134,11 +139,11 @@ impl Entry {
 
 /// The violations in these lines.
 ///
-/// Tokens are compared within a job only: after a resignation, a line of the old leader's last run of one job may come
+/// Tokens are compared within a job only, and within a node's share of it: after a resignation, a line of the old leader's last run of one job may come
 /// after one of the new leader's first run of another.
 pub fn faults(entries: &[Entry], may_overlap: &[&str]) -> Vec<Fault> {
     let mut begun = BTreeSet::new();
-    let mut newest = BTreeMap::<&str, i64>::new();
+    let mut newest = BTreeMap::<(&str, Option<&str>), i64>::new();
     let mut faults = Vec::new();
     for entry in entries {
         let overlaps = !may_overlap.contains(&entry.job.as_str());
@@ -150,7 +155,7 @@ pub fn faults(entries: &[Entry], may_overlap: &[&str]) -> Vec<Fault> {
                 if !begun.insert((&entry.run, entry.attempt)) {
                     faults.push(Fault::Twice(entry.clone()));
                 }
-                let newest = newest.entry(&entry.job).or_insert(entry.token);
+                let newest = newest.entry(entry.sequence()).or_insert(entry.token);
                 if entry.token < *newest {
                     faults.push(Fault::TokenWentBack { newest: *newest, late: entry.clone() });
                 }
