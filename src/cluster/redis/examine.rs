@@ -271,7 +271,7 @@ fn is_meta(text: &str) -> bool {
 /// What somebody must do about a right that the user lacks; `None` if that is not what the server says. `tag`: what
 /// begins all keys and channels.
 pub fn lacking(said: &str, user: Option<&str>, tag: &str) -> Option<String> {
-    // Also from within a script, where Redis 6 does not name the command.
+    // Also from within a script, where Redis names the line, and only since 7.2 the command.
     let is_refusal = said.contains("NOPERM")
         || said.contains("ACL failure in script")
         || said.contains("The user executing the script can't");
@@ -280,8 +280,10 @@ pub fn lacking(said: &str, user: Option<&str>, tag: &str) -> Option<String> {
     }
     let user = user.unwrap_or("default");
     let command = said.split_once("the '").and_then(|(_, rest)| rest.split_once('\'')).map(|(command, _)| command);
+    let command = command.or_else(|| if said.contains("run this command") { of_trial(said) } else { None });
     let is_command = |command: &&str| command.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"|-".contains(&byte));
     Some(if let Some(command) = command.filter(is_command) {
+        let command = command.to_ascii_lowercase();
         format!("user `{user}` may not use the command `{command}`: `ACL SETUSER {user} +{command}`")
     } else if said.contains("channel") {
         format!("user `{user}` may not use all channels that begin with `{tag}`: `ACL SETUSER {user} &{tag}*`")
@@ -290,6 +292,14 @@ pub fn lacking(said: &str, user: Option<&str>, tag: &str) -> Option<String> {
     } else {
         format!("user `{user}` lacks a right that a commit needs; operations.md has the line that grants all: {said}")
     })
+}
+
+/// The command in the line of the trial that an error names.
+fn of_trial(said: &str) -> Option<&'static str> {
+    let (_, place) = said.split_once("@user_script:")?;
+    let digits = place.bytes().take_while(u8::is_ascii_digit).count();
+    let number: usize = place[..digits].parse().ok()?;
+    TRIAL.lines().nth(number.checked_sub(1)?)?.split('\'').nth(1)
 }
 
 /// So many replicas must have a commit that two servers cannot both have enough: a majority of all, with the master.
@@ -394,6 +404,15 @@ mod tests {
                 "`ACL SETUSER cron ~{ops}*`",
             ),
             ("NOPERM No permissions to access a channel", "`ACL SETUSER cron &{ops}*`"),
+            (
+                "ERR The user executing the script can't run this command or subcommand script: 15e7, on @user_script:11.",
+                "`ACL SETUSER cron +hincrby`",
+            ),
+            (
+                "ERR Error running script (call to f_15e7): @user_script:18: The user executing the script can't run this \
+                 command or subcommand",
+                "`ACL SETUSER cron +publish`",
+            ),
             (
                 "ERR Error running script: The user executing the script can't run this command or subcommand",
                 "operations.md has the line",
