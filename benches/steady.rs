@@ -1,8 +1,8 @@
 //! Benchmark of many jobs that are due every second: `cargo bench --bench steady -- [--service NAME] [WORD]`.
 //!
 //! It measures how late each job's program ran, with 100 jobs due at each second of a minute, all at once or spread
-//! over the second: on one host, and on three real ZooKeeper servers, or a real PostgreSQL, with two nodes. For comparison, a bare loop of the
-//! standard library's `Command` starts as many programs at the same times. Slowness is only printed. The run fails if a
+//! over the second: on one host, on three real ZooKeeper servers, or a real PostgreSQL, with two nodes, and there on any of
+//! three nodes. For comparison, a bare loop of the standard library's `Command` starts as many programs at the same times. Slowness is only printed. The run fails if a
 //! promise was broken, as in the bench `burst`. With a word, it measures only the rows whose name contains it.
 
 #[path = "shared/service.rs"]
@@ -44,13 +44,25 @@ fn main() -> ExitCode {
         if table.wants(&name) {
             table.times(&name, bare(how), &[], &[]);
         }
-        measure("solo", how, &mut table, || vec![Spec::new(CRONKEEPER, "solo")]);
+        measure("solo", how, Where::Leader, &mut table, || vec![Spec::new(CRONKEEPER, "solo")]);
         if table.wants(&how.row(service::name())) {
             let servers = Service::start();
-            measure(service::name(), how, &mut table, || servers.nodes(CRONKEEPER, ["a", "b"]).into());
+            measure(service::name(), how, Where::Leader, &mut table, || servers.nodes(CRONKEEPER, ["a", "b"]).into());
+        }
+        let any = &format!("{}, any node", service::name());
+        if table.wants(&how.row(any)) {
+            let servers = Service::start();
+            measure(any, how, Where::Any, &mut table, || servers.nodes(CRONKEEPER, ["a", "b", "c"]).into());
         }
     }
     table.verdict()
+}
+
+/// Where the jobs run.
+#[derive(Clone, Copy, PartialEq)]
+enum Where {
+    Leader,
+    Any,
 }
 
 /// How the jobs of one second are due.
@@ -67,21 +79,22 @@ impl How {
     }
 }
 
-fn measure(on: &str, how: How, table: &mut Table, specs: impl Fn() -> Vec<Spec>) {
+fn measure(on: &str, how: How, at: Where, table: &mut Table, specs: impl Fn() -> Vec<Spec>) {
     let name = &how.row(on);
     if !table.wants(name) {
         return;
     }
-    let (burst, nodes) = in_time(how, specs);
+    let (burst, nodes) = in_time(how, at, specs);
     burst.await_ends(&nodes);
     table.times(name, burst.lateness(&nodes), &GOALS, &burst.faults(&nodes));
 }
 
 /// Nodes that have loaded the jobs some time before the first of them are due.
-fn in_time(how: How, specs: impl Fn() -> Vec<Spec>) -> (Burst, Vec<Node>) {
+fn in_time(how: How, at: Where, specs: impl Fn() -> Vec<Spec>) -> (Burst, Vec<Node>) {
     let tries = pick(&[30, 60], &[8, 60]);
     for &seconds in tries {
         let burst = burst(how, seconds);
+        let burst = if at == Where::Any { burst.placed() } else { burst };
         let nodes: Vec<Node> = specs().into_iter().map(|spec| spec.jobs(&burst.yaml()).start()).collect();
         if burst.await_held(&nodes) {
             return (burst, nodes);

@@ -43,6 +43,8 @@ pub struct Burst {
     is_timed: bool,
     /// The longest delay by which the start of a job is put off.
     splay: Option<Duration>,
+    /// The jobs run on any node.
+    is_placed: bool,
 }
 
 impl Burst {
@@ -59,6 +61,7 @@ impl Burst {
             is_group: false,
             is_timed: false,
             splay: None,
+            is_placed: false,
         }
     }
 
@@ -75,6 +78,11 @@ impl Burst {
     /// Spreads the jobs of one second over that second.
     pub fn spread(self) -> Self {
         Self { splay: Some(Duration::from_secs(1)), ..self }
+    }
+
+    /// Has the leader place the jobs on any node.
+    pub fn placed(self) -> Self {
+        Self { is_placed: true, ..self }
     }
 
     /// Puts the jobs into one group, and adds jobs due every second outside of it.
@@ -114,7 +122,8 @@ impl Burst {
             false => format!("[{MARKER}, {}]", self.mark(name).display()),
         };
         let splay = self.splay.map_or(String::new(), |longest| format!(", splay: {}s", longest.as_secs()));
-        let job = |name: String| once(&name, self.scheduled(&name), &command(&name), &splay);
+        let more = splay + if self.is_placed { ", run_on: any" } else { "" };
+        let job = |name: String| once(&name, self.scheduled(&name), &command(&name), &more);
         let ticks = if self.is_group { TICKS } else { 0 };
         let tick = |n| format!("  tick-{n}: {{schedule: '* * * * * *', splay: 1s, command: [/bin/true]}}\n");
         let all = (0..ticks).map(tick).fold(format!("jobs:\n{held}"), |all, job| all + &job);
