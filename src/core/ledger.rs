@@ -264,6 +264,7 @@ impl Change {
             Self::DropTrigger { links, .. }
             | Self::DropLinks { dependents: links, .. }
             | Self::SkipRun { links, .. } => links.clone(),
+            Self::ShareOut { skips, .. } => skips.iter().flat_map(|write| write.links.clone()).collect(),
             Self::End { end, .. } => Link::of_end(end).collect(),
             Self::Advance { skip: None, .. }
             | Self::Resume { skip: None, .. }
@@ -271,7 +272,6 @@ impl Change {
             | Self::BeginTriggered { .. }
             | Self::BeginDownstream { .. }
             | Self::UpdateRun { .. }
-            | Self::ShareOut { .. }
             | Self::Accept { .. }
             | Self::Refuse { .. }
             | Self::ChangeOwner { .. }
@@ -399,7 +399,9 @@ impl RunLookup {
     ///
     /// A history is trimmed: what is not in it may have been, if it has as many later ones as it keeps at least.
     pub fn not_in_flight(run: &RunId, recorded: &[RunId], job: Option<JobEntry>) -> Self {
-        let later = recorded.iter().filter(|other| other.scheduled_at() > run.scheduled_at());
+        // Each node's shares are trimmed by themselves.
+        let is_later = |other: &&RunId| other.node() == run.node() && other.scheduled_at() > run.scheduled_at();
+        let later = recorded.iter().filter(is_later);
         let has_ended = recorded.contains(run) || later.count() >= usize::from(LEAST_HISTORY_LIMIT);
         if has_ended { Self::Ended } else { Self::Absent(job.map(Box::new)) }
     }

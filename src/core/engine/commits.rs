@@ -8,7 +8,7 @@ use crate::clock::Uptime;
 use crate::engine::report::AlarmNews;
 use crate::job::JobName;
 use crate::ledger::{Commit, CommitId};
-use crate::run::{RunEnd, RunId, Skip, SkipReason, StandingAlarms};
+use crate::run::{RunEnd, RunId, RunRecord, Skip, SkipReason, StandingAlarms};
 use crate::term::FencingToken;
 
 /// The purpose of a commit.
@@ -35,7 +35,7 @@ pub(super) enum Purpose {
     /// Records a run that never had a process as skipped.
     SkipRun { run: RunId, skip: UnreportedSkip },
     /// Gives nodes their shares of a run on every node.
-    ShareOut { run: RunId, shares: Vec<RunId>, skips: Vec<UnreportedSkip> },
+    ShareOut { run: RunId, given: Box<Given> },
     /// Requests that another node end its run.
     Kill { run: RunId },
     /// Accepts an attempt that was placed on this node.
@@ -46,6 +46,15 @@ pub(super) enum Purpose {
     Restore { run: RunId },
     /// Ends a run. `settled`: the end of a run that no live node has, written and reported by the leader.
     End { run: RunId, settled: Option<Box<RunEnd>> },
+}
+
+/// What a commit that shares a run out gives to nodes.
+#[derive(Clone, Debug)]
+pub(super) struct Given {
+    pub shares: Vec<RunId>,
+    pub skips: Vec<UnreportedSkip>,
+    /// The record that remains; `None`: all nodes have their shares.
+    pub rest: Option<Box<RunRecord>>,
 }
 
 impl Purpose {

@@ -5,7 +5,7 @@
 
 use jiff::SignedDuration;
 
-use super::Change;
+use super::{Change, SkipWrite};
 use crate::job::JobName;
 use crate::run::{HistoryRecord, JobRecord, Link, RunId, RunRecord, RunState, Skip, TriggerSeq, Version};
 use crate::term::NodeName;
@@ -147,7 +147,9 @@ impl Change {
                 };
                 // If the answer is lost, the share may be over before it is known that it was written.
                 let share = |run| [begun(run), Write::NotEnded(run.id())].into_iter().chain(placed(run));
-                let skips = skips.iter().map(|write| history(&write.skip, write.at, Existing::Refuses));
+                // What has ended is not overwritten by a skip.
+                let existing = |write: &SkipWrite| if write.at.is_none() { Existing::Stays } else { Existing::Refuses };
+                let skips = skips.iter().map(|write| history(&write.skip, write.at, existing(write)));
                 std::iter::once(rest).chain(shares.iter().flat_map(share)).chain(skips).collect()
             }
             Self::End { at, end, as_leader } => {

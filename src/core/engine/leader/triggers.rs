@@ -160,6 +160,10 @@ impl Triggers {
             return TriggerVerdict::Skip(SkipReason::Rewound);
         }
         match cx.job(&request.job) {
+            // Only the file of the node that was asked says that it is placed.
+            Some(job) if !request.on.is_empty() && cx.place.is_some() && !job.run_on.is_placed() => {
+                TriggerVerdict::Skip(SkipReason::NoNode)
+            }
             Some(job) if request.parameters.fit(job).is_err() => TriggerVerdict::Skip(SkipReason::Parameters),
             Some(job) if !is_too_old(job, cx.root_of(job), later(request.at, STAMP), cx.due) => {
                 if entry.record.on.is_empty() && runs.overlaps(cx, job) {

@@ -228,6 +228,7 @@ impl Runs {
                 self.placing.room_asked = Some(cx.now.up);
                 full.into_iter().for_each(|node| cx.ledger(Request::ReadOpenOffers(node)));
             } else if self.knows_places(cx) {
+                self.placing.room_asked = Some(cx.now.up);
                 self.try_unplaced(cx);
             }
         }
@@ -528,7 +529,11 @@ impl Runs {
     pub(super) fn note_answer(&mut self, cx: &Context, record: &RunRecord) {
         let Some(placement) = record.placement.as_ref().filter(|_| cx.leads()) else { return };
         match (&placement.refused, record.state) {
-            (Some(refused), RunState::Unstarted) if refused.node == record.owner.node => {
+            // What it refused of an earlier definition says nothing about this one.
+            (Some(refused), RunState::Unstarted)
+                if refused.node == record.owner.node
+                    && cx.job(&record.job).is_some_and(|job| job.execution_digest() == placement.definition) =>
+            {
                 self.places.note_refusal(&refused.node, &record.job, refused.reason);
             }
             (_, RunState::Running) => self.places.note_answer(&record.owner.node),

@@ -273,8 +273,8 @@ impl Runs {
 
     fn on_other_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup) {
         let waits = self.active.get(run).is_some_and(waits_for_leader);
-        // If it is gone, all nodes have their shares; or its begin is lost, and it is begun again.
-        let is_to_share = self.active.get(run).is_some_and(ActiveRun::is_to_share);
+        // If it is gone, all nodes have their shares; or it is lost.
+        let is_shared_out = self.active.get(run).is_some_and(ActiveRun::is_to_share) && self.is_shared_out(run);
         match found {
             RunLookup::InFlight(record, version) if self.is_over_here(cx, &record) => {
                 self.forget(cx, run);
@@ -283,7 +283,7 @@ impl Runs {
             RunLookup::InFlight(record, version) => {
                 self.on_news(cx, run, News::Changed(Some((*record, version))));
             }
-            RunLookup::Absent(job) if waits && !is_to_share => {
+            RunLookup::Absent(job) if waits && !is_shared_out => {
                 self.report_absent(cx, run, job.as_deref());
                 self.write_again(cx, run, None);
             }

@@ -19,12 +19,12 @@ use super::active_run::{ActiveRun, ActiveRunState, RunStep};
 use super::active_runs::ActiveRuns;
 use super::places::Share;
 use super::waiting::{MOST_WAITING, keep_until};
-use crate::engine::commits::{Purpose, UnreportedSkip};
+use crate::engine::commits::{Given, Purpose, UnreportedSkip};
 use crate::engine::context::{Context, Fact};
 use crate::engine::report::Report;
 use crate::job::{Job, JobName, Overlap};
-use crate::ledger::{Change, Commit, CommitId, SkipWrite};
-use crate::run::{Nonce, OnLoss, Owner, RunId, RunRecord, RunState, Skip, SkipReason, Version};
+use crate::ledger::{Change, Commit, CommitId, Request, SkipWrite};
+use crate::run::{Link, Nonce, OnLoss, Owner, RunId, RunRecord, RunState, Skip, SkipReason, UpstreamResult, Version};
 use crate::term::NodeName;
 
 /// Most shares in one commit: etcd takes 128 operations, and a share has up to five.
@@ -168,15 +168,13 @@ impl Runs {
         let Some(active) = self.active.get(run) else { return };
         let (at, is_last) = (active.version, left.is_empty());
         let rest = RunRecord { share_among: Some(Box::new(left)), nonce, ..active.record.clone() };
+        let rest = (!is_last).then(|| Box::new(rest));
         if !self.step(cx, run, RunStep::Settle) {
             return;
         }
-        if let Some(active) = self.active.get_mut(run) {
-            active.record = rest.clone();
-        }
-        let rest = (!is_last).then(|| Box::new(rest));
         let ids = shares.iter().map(RunRecord::id).collect();
-        let purpose = Purpose::ShareOut { run: run.clone(), shares: ids, skips: unreported };
+        let given = Box::new(Given { shares: ids, skips: unreported, rest: rest.clone() });
+        let purpose = Purpose::ShareOut { run: run.clone(), given };
         let change = Change::ShareOut { at, run: run.clone(), rest, shares: shares.clone(), skips };
         let id = cx.commit(change, purpose);
         self.note_settling(cx, run, id);
@@ -213,8 +211,9 @@ impl Runs {
     /// Whether a node can take its share of the run. One that a trigger names may have joined a moment ago, without this
     /// leader having read that.
     fn share_on(&self, cx: &Context, run: &RunId, job: &Job, node: &NodeName) -> Share {
+        let is_new = self.active.get(run).is_none_or(|active| active.is_queued() || active.never_started());
         match self.places.share(job, node, self.active.load_of(node, &cx.node)) {
-            Share::Unknown if run.trigger().is_some() => Share::Away,
+            Share::Unknown if run.trigger().is_some() && is_new => Share::Away,
             share => share,
         }
     }
@@ -304,20 +303,19 @@ impl Runs {
             known.insert(node.clone(), (at.map_or(Version::FIRST, Version::next), skip.clone()));
         }
         let unreported = UnreportedSkip { first: scheduled_at, count: 1, skip: skip.clone() };
-        Some((SkipWrite { at, skip, links: Vec::new() }, unreported))
+        let links = Link::of_skip(&skip, scheduled_at, 1, UpstreamResult::NotBegun, &record.dependents);
+        Some((SkipWrite { at, skip, links }, unreported))
     }
 
     /// Handles the answer to giving nodes their shares of a run.
-    pub fn on_share_out_answer(
-        &mut self,
-        cx: &mut Context,
-        run: &RunId,
-        id: CommitId,
-        (shares, skips): (Vec<RunId>, Vec<UnreportedSkip>),
-        answer: Commit,
-    ) {
+    pub fn on_share_out_answer(&mut self, cx: &mut Context, run: &RunId, id: CommitId, given: Given, answer: Commit) {
+        let Given { shares, skips, rest } = given;
         for share in &shares {
             self.on_attempt_answer(cx, share, id, answer);
+            if answer == Commit::Superseded && cx.leads() {
+                // It may be there: by this commit, whose answer was lost, or written again by its node.
+                cx.ledger(Request::ReadRun(share.clone()));
+            }
         }
         if answer == Commit::Accepted {
             cx.facts.extend(skips.iter().cloned().map(Fact::Skipped));
@@ -329,12 +327,12 @@ impl Runs {
             return;
         }
         match answer {
-            Commit::Accepted => self.on_shared_out(cx, run),
+            Commit::Accepted => self.on_shared_out(cx, run, rest),
             Commit::Superseded | Commit::Unknown => {
                 let rejected = self.sharing.rejected.entry(run.clone()).or_default();
                 rejected.count += 1;
                 let ids = shares.into_iter().chain(skips.iter().map(|skip| skip.skip.id_from(skip.first)));
-                rejected.sought = ids.take(1).find(|_| rejected.count > 1);
+                rejected.sought = ids.take(1).next();
                 if let Some(share) = rejected.sought.clone() {
                     self.look_up(cx, &share);
                 }
@@ -344,13 +342,11 @@ impl Runs {
         }
     }
 
-    fn on_shared_out(&mut self, cx: &mut Context, run: &RunId) {
+    fn on_shared_out(&mut self, cx: &mut Context, run: &RunId, rest: Option<Box<RunRecord>>) {
         self.sharing.rejected.entry(run.clone()).and_modify(|rejected| rejected.count = 0);
+        let Some(rest) = rest else { return drop(self.close(cx, run)) };
         let Some(active) = self.active.get_mut(run) else { return };
-        if active.record.share_among.as_ref().is_none_or(|left| left.is_empty()) {
-            self.close(cx, run);
-            return;
-        }
+        active.record = *rest;
         active.version = active.version.next();
         if !self.step(cx, run, RunStep::Disown) {
             return;
@@ -368,8 +364,19 @@ impl Runs {
         let Some(rejected) = self.sharing.rejected.get_mut(&run) else { return };
         if rejected.sought.take_if(|sought| sought == share).is_some() {
             rejected.ended.extend(has_ended.then(|| share.clone()));
+            if has_ended || self.active.contains_key(share) {
+                // That was the reason. The next one is another.
+                rejected.count = 1;
+            }
             self.changed(cx, run.job());
         }
+    }
+
+    /// True if some node is known to have its share of the run.
+    pub(super) fn is_shared_out(&self, run: &RunId) -> bool {
+        let has_ended = self.sharing.rejected.get(run).is_some_and(|rejected| !rejected.ended.is_empty());
+        has_ended
+            || self.active.of_job(run.job()).any(|(share, _)| share.node().is_some() && share.clone().on(None) == *run)
     }
 
     /// Has the runs shared out whose shares are being looked up: the answers may be lost with the connection.

@@ -384,8 +384,11 @@ impl Runs {
     fn on_other_read(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
         let Some((record, version)) = found else {
             // Ended by another node; or the service has lost it, perhaps before this leader could begin it.
-            let is_lost =
-                |active: &mut ActiveRun| !active.is_to_share() && (active.put_back() || waits_for_leader(active));
+            let is_shared_out = self.is_shared_out(run);
+            let is_lost = |active: &mut ActiveRun| {
+                let is_gone = active.is_to_share() && is_shared_out;
+                !is_gone && (active.put_back() || waits_for_leader(active))
+            };
             return if self.active.get_mut(run).is_some_and(is_lost) {
                 self.look_up(cx, run)
             } else {
@@ -599,6 +602,10 @@ impl Runs {
         }
         if cx.places(&job) {
             return self.place_again(cx, run, &job);
+        }
+        if active.is_to_share() {
+            // It was to be shared out, and runs on the leader now.
+            return self.skip(cx, run, SkipReason::NoNode);
         }
         if !self.has_locks(cx, run, &job) {
             return;
