@@ -350,9 +350,13 @@ impl Runs {
         let (run, is_placed) = (record.id(), record.state == RunState::Placed);
         match self.own_writes.written_of(&run).filter(|write| write.run().attempt >= record.attempt) {
             Some(write) => {
+                let is_given = write.run().placement.is_some();
                 self.insert_over(version, write.run().clone(), write.phase());
-                // Nobody else writes that it is in flight again, so what was accepted is lost.
-                cx.ledger(Request::NoteLoss);
+                // Nobody else writes that it is in flight again, so what was accepted is lost. What is placed is accepted and
+                // released in quick succession, and may be read as it was in between.
+                if !is_given {
+                    cx.ledger(Request::NoteLoss);
+                }
             }
             None => {
                 let record = self.over.newest_of(record);
