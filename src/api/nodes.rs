@@ -201,7 +201,10 @@ impl ApiState {
         match answer {
             ForgetNode::Forgotten => {}
             ForgetNode::Alive => {
-                let error = format!("{node} is alive, and would be back at once; stop its daemon first");
+                let error = format!(
+                    "{node} is alive, and would be back at once: stop its daemon first; if that is dead, its session ends \
+                     within the session timeout"
+                );
                 return Err(RefusedRequest::new(StatusCode::CONFLICT, error));
             }
             ForgetNode::Unknown => {

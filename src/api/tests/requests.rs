@@ -296,7 +296,8 @@ async fn a_node_is_drained_with_who_asked_and_a_mistyped_one_is_refused() {
 async fn a_node_that_is_gone_is_forgotten_and_one_that_is_alive_or_unknown_is_not() {
     let daemon = Daemon::start(Behaviour::Well).await;
     let (code, refused) = daemon.post("/v1/nodes/host-a/forget", "").await;
-    let error = "host-a is alive, and would be back at once; stop its daemon first";
+    let error = "host-a is alive, and would be back at once: stop its daemon first; if that is dead, its session ends \
+                 within the session timeout";
     assert_eq!((code, &refused["error"]), (409, &error.into()));
     let (code, refused) = daemon.post("/v1/nodes/nowhere/forget", "").await;
     assert_eq!((code, &refused["error"]), (404, &"the cluster knows no node `nowhere`".into()));

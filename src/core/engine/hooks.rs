@@ -22,7 +22,7 @@
 pub(super) mod call;
 mod queue;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,10 +37,11 @@ use super::context::Context;
 pub use super::report::HookOutcome;
 use super::report::{AlarmChange, AlarmNews, Report};
 use crate::clock::Uptime;
-use crate::job::{Hook, Job};
+use crate::job::{Hook, Job, JobName};
 use crate::process::{EndedBy, Ending, Order, StartFailure, TreeId, UnusableFile};
 use crate::run::{Outcome, RunEnd, RunRecord, SkipReason, millis};
 use crate::start_problem::StartProblem;
+use crate::term::NodeName;
 
 /// Timeout of a hook: then SIGTERM, and SIGKILL after the job's `kill_grace`.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
@@ -53,6 +54,8 @@ pub(super) struct Hooks {
     queue: HookQueue,
     /// When running hooks time out.
     timeouts: BTreeSet<(Uptime, TreeId)>,
+    /// How this node's last share of each job on every node ended.
+    own_shares: BTreeMap<JobName, Outcome>,
 }
 
 impl Hooks {
@@ -77,12 +80,23 @@ impl Hooks {
     /// before it.
     pub fn follow_end(&mut self, cx: &mut Context, job: Option<Arc<Job>>, end: RunEnd, before: Option<Outcome>) {
         let Some(job) = job.or_else(|| cx.job(&end.run.job).cloned()) else { return };
+        let before = self.before(&cx.node, &end, before);
         let end = Arc::new(end);
         let has_succeeded = end.outcome == Outcome::Success;
         let hook = if has_succeeded { Hook::Success } else { Hook::Failure };
         self.call(cx, hook, &job, Cause::Ended(Arc::clone(&end)));
         if has_succeeded && before.is_some_and(|before| before != Outcome::Success) {
             self.call(cx, Hook::Recovery, &job, Cause::Ended(end));
+        }
+    }
+
+    /// The outcome that an end is compared with: of a share, that of the same node's share before it, as far as this process
+    /// has seen it. What another node's share came to says nothing about this node.
+    fn before(&mut self, own: &NodeName, end: &RunEnd, before: Option<Outcome>) -> Option<Outcome> {
+        match &end.run.on {
+            None => before,
+            Some(node) if node == own => self.own_shares.insert(end.run.job.clone(), end.outcome),
+            Some(_) => None,
         }
     }
 
@@ -207,4 +221,29 @@ impl Hooks {
 fn report(cx: &mut Context, call: &HookCall, how: HookOutcome, problem: Option<StartProblem>) {
     let job = call.job().map(|job| job.name.clone());
     cx.report(Report::HookFinished { hook: call.name(), job, run: call.run(), how, problem });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_records::{record, success};
+
+    #[test]
+    fn a_share_recovers_from_what_the_same_node_failed_and_not_another() {
+        let (mut hooks, own) = (Hooks::default(), NodeName::new("host-a"));
+        let mut before = |on: Option<&str>, outcome, others| {
+            let run = RunRecord { on: on.map(NodeName::new), ..record("rotate", 0, "0x1") };
+            hooks.before(&own, &RunEnd { outcome, ..success(run) }, others)
+        };
+        let (success, failure) = (Outcome::Success, Outcome::Failure);
+        assert_eq!(before(None, success, Some(failure)), Some(failure));
+        assert_eq!(before(Some("host-a"), failure, Some(success)), None);
+        assert_eq!(
+            before(Some("host-b"), success, Some(failure)),
+            None,
+            "the leader writes it for a node that is gone"
+        );
+        assert_eq!(before(Some("host-a"), success, Some(success)), Some(failure));
+        assert_eq!(before(Some("host-a"), success, Some(failure)), Some(success));
+    }
 }

@@ -268,6 +268,11 @@ fn why_refused(cx: &Context, record: &RunRecord) -> Option<RefusalReason> {
         return Some(RefusalReason::Drained);
     }
     let Some(job) = cx.job(&record.job) else { return Some(RefusalReason::NotDefined) };
+    // Only whoever writes in the ledger by hand places the share of another node, or what is to be shared out.
+    let is_of_another = record.on.as_ref().is_some_and(|on| *on != cx.node);
+    if is_of_another || record.share_among.is_some() || record.attempt == 0 {
+        return Some(RefusalReason::Definition);
+    }
     // A leader places jobs on its own node that were placed once and are not any more.
     let is_placed = job.run_on.is_placed() || cx.leads();
     if !is_placed || job.execution_digest() != placement.definition || record.parameters.fit(job).is_err() {

@@ -194,6 +194,8 @@ impl Runs {
         let is_older = |share: &RunId, active: &ActiveRun| {
             share.node().is_some_and(|node| nodes.contains(node))
                 && share.scheduled_at() < run.scheduled_at()
+                // Of what an operator has triggered and what is due, neither gives the other up.
+                && (share.trigger(), run.trigger()) == (None, None)
                 && active.is_idle()
                 && active.record.kill.is_none()
                 && self.placing.unplaced.contains_key(share)
