@@ -30,8 +30,8 @@ const ENOUGH: usize = 4;
 /// What this node knows of its own writes, should the service forget them.
 #[derive(Debug, Default)]
 pub(super) struct OwnWrites {
-    /// The runs that are being looked up.
-    sought: BTreeSet<RunId>,
+    /// The runs that are being looked up, each with the number of the next write when that was requested.
+    sought: BTreeMap<RunId, u64>,
     /// What the ledger accepted last, by run, each with its number.
     written: BTreeMap<RunId, (u64, OwnWrite)>,
     /// The same runs by number, oldest first: each run that a takeover finds is looked for, so it must not be searched.
@@ -186,14 +186,15 @@ impl Runs {
 
     /// Looks up a run that may be gone, or on record although this node does not know it.
     pub fn look_up(&mut self, cx: &mut Context, run: &RunId) {
-        if self.own_writes.sought.insert(run.clone()) {
+        let next = self.own_writes.next;
+        if self.own_writes.sought.insert(run.clone(), next).is_none() {
             cx.ledger(Request::ReadAgain(run.clone()));
         }
     }
 
     /// True while it is being read what there is of the run.
     pub(super) fn is_looked_up(&self, run: &RunId) -> bool {
-        self.own_writes.sought.contains(run)
+        self.own_writes.sought.contains_key(run)
     }
 
     /// Compares the runs that are in flight with what this node knows.
@@ -219,7 +220,7 @@ impl Runs {
 
     /// Handles what there is of a run: what was read before may be older than what this node has written since.
     pub fn on_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup) {
-        self.own_writes.sought.remove(run);
+        let asked = self.own_writes.sought.remove(run);
         let number = self.own_writes.searching.take_if(|(_, at)| at == run).map(|(number, _)| number);
         let is_there = match &found {
             RunLookup::Ended => true,
@@ -233,8 +234,8 @@ impl Runs {
             // The answer to the commit is newer.
             Some(active) if active.commit.is_some() => {}
             Some(active) if active.is_local() => self.on_own_looked_up(cx, run, found),
-            Some(_) => self.on_other_looked_up(cx, run, found),
-            None => self.on_over_looked_up(cx, run, found),
+            Some(_) => self.on_other_looked_up(cx, run, found, asked),
+            None => self.on_over_looked_up(cx, run, found, asked),
         }
         self.on_share_looked_up(cx, run, has_ended);
         let Some(number) = number else { return };
@@ -271,14 +272,14 @@ impl Runs {
         }
     }
 
-    fn on_other_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup) {
+    fn on_other_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup, asked: Option<u64>) {
         let waits = self.active.get(run).is_some_and(waits_for_leader);
         // If it is gone, all nodes have their shares; or it is lost.
         let is_shared_out = self.active.get(run).is_some_and(ActiveRun::is_to_share) && self.is_shared_out(run);
         match found {
             RunLookup::InFlight(record, version) if self.is_over_here(cx, &record) => {
                 self.forget(cx, run);
-                self.settle_again(cx, *record, version);
+                self.settle_again(cx, *record, version, asked);
             }
             RunLookup::InFlight(record, version) => {
                 self.on_news(cx, run, News::Changed(Some((*record, version))));
@@ -311,10 +312,10 @@ impl Runs {
         }
     }
 
-    fn on_over_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup) {
+    fn on_over_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup, asked: Option<u64>) {
         match found {
             RunLookup::InFlight(record, version) if self.is_over_here(cx, &record) => {
-                self.settle_again(cx, *record, version);
+                self.settle_again(cx, *record, version, asked);
             }
             RunLookup::InFlight(record, version) => {
                 self.own_writes.drop_settled(run);
@@ -346,17 +347,19 @@ impl Runs {
     }
 
     /// Writes once more how the newest attempt of this process ended, or has another begun if it did not end the run.
-    fn settle_again(&mut self, cx: &mut Context, record: RunRecord, version: Version) {
+    ///
+    /// `asked`: the number of the next write when the run was looked up.
+    fn settle_again(&mut self, cx: &mut Context, record: RunRecord, version: Version, asked: Option<u64>) {
         let (run, is_placed) = (record.id(), record.state == RunState::Placed);
         match self.own_writes.written_of(&run).filter(|write| write.run().attempt >= record.attempt) {
             Some(write) => {
-                let is_given = write.run().placement.is_some();
-                self.insert_over(version, write.run().clone(), write.phase());
-                // Nobody else writes that it is in flight again, so what was accepted is lost. What is placed is accepted and
-                // released in quick succession, and may be read as it was in between.
-                if !is_given {
+                let (record, phase) = (write.run().clone(), write.phase());
+                let number = self.own_writes.written.get(&run).map(|(number, _)| *number);
+                if number < asked {
+                    // It was read after that write was accepted, and nobody else writes that it is in flight again.
                     cx.ledger(Request::NoteLoss);
                 }
+                self.insert_over(version, record, phase);
             }
             None => {
                 let record = self.over.newest_of(record);
