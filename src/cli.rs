@@ -316,7 +316,7 @@ pub enum Command {
     Recount(recount::Args),
     /// Make the leader resign, whichever node is asked
     Handover(handover::Args),
-    /// Keep a node from leading and from new runs, for maintenance; its runs in flight finish
+    /// Keep a node from leading and from new runs; its runs in flight finish
     Drain(drain::DrainArgs),
     /// Let a drained node lead again
     Undrain(drain::UndrainArgs),

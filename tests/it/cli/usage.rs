@@ -61,7 +61,7 @@ fn help_lists_the_commands() {
         resume       Resume paused jobs; what they skipped meanwhile is not run
         recount      Schedule a job from now on again, after a clock that was ahead has left it silent
         handover     Make the leader resign, whichever node is asked
-        drain        Keep a node from leading and from new runs, for maintenance; its runs in flight finish
+        drain        Keep a node from leading and from new runs; its runs in flight finish
         undrain      Let a drained node lead again
         forget       Forget a node that is gone for good: jobs on every node no longer count on it
         kill         End a run, on whichever node it is
