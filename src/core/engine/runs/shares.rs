@@ -205,7 +205,8 @@ impl Runs {
         let older: Vec<RunId> = older.map(|(share, _)| share.clone()).collect();
         older.iter().for_each(|share| self.skip(cx, share, SkipReason::NoNode));
         let is_ending = |share: &RunId, active: &ActiveRun| {
-            share.node().is_some_and(|node| nodes.contains(node)) && matches!(active.state(), ActiveRunState::Settling)
+            let is_open = matches!(active.state(), ActiveRunState::Settling) || self.is_looked_up(share);
+            is_open && share.node().is_some_and(|node| nodes.contains(node))
         };
         self.active.of_job(run.job()).any(|(share, active)| is_ending(share, active))
     }

@@ -651,6 +651,10 @@ impl Runs {
     /// Records a run that no node has, and that had no process, as skipped.
     pub fn skip(&mut self, cx: &mut Context, run: &RunId, reason: SkipReason) {
         let Some(token) = cx.token() else { return };
+        // It may be over: the answer shows, and a commit in flight would hide it.
+        if self.is_looked_up(run) {
+            return;
+        }
         let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
         let record = &active.record;
         let skip = Skip {
