@@ -324,7 +324,7 @@ fn a_share_that_waits_is_shown_with_its_node_and_waits_for_no_other_nodes_share(
     let (begun, waits) = (share("host-a", RunState::Running), share("host-c.example.org", RunState::Queued));
     let next = crate::status::RunStatus { run: begun.run.clone().of(sample::job("load")), ..waits.clone() };
     status.runs = vec![begun.clone(), waits.clone()];
-    let state = "waits for its group, its locks or a node";
+    let state = "waits for host-c.example.org, its group or its locks";
     assert_eq!(tables::run_state(&waits, &status), state);
     assert_eq!(tables::run_state(&next, &status), format!("waits for {}", begun.run));
     let mut out = Vec::new();
