@@ -46,7 +46,7 @@ use cronkeeper_core::job::{HISTORY_LIMIT, JobName};
 use cronkeeper_core::ledger::filter::{Ending, JobPattern, Position, instant};
 use cronkeeper_core::ledger::{Filter, Window};
 use cronkeeper_core::run::RunId;
-use cronkeeper_core::suggest::nearest;
+use cronkeeper_core::suggest::{did_you_mean, nearest};
 use cronkeeper_core::term::NodeName;
 
 /// Most records in one answer.
@@ -175,8 +175,8 @@ fn limit(value: &str) -> Result<usize, String> {
 }
 
 fn unknown_parameter(name: &str) -> String {
-    let meant = nearest(name, PARAMETERS).map(|near| format!(", did you mean `{near}`?"));
-    format!("there is no parameter `{}`{}", escape::short(name, 40), meant.unwrap_or_default())
+    let meant = did_you_mean(nearest(name, PARAMETERS));
+    format!("there is no parameter `{}`{meant}", escape::short(name, 40))
 }
 
 /// `GET /v1/jobs/{job}/history`.

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use super::{ApiState, RefusedRequest};
 use cronkeeper_core::election::Queue;
 use cronkeeper_core::job::{Job, JobName, Requirement, RunOn};
-use cronkeeper_core::suggest::nearest;
+use cronkeeper_core::suggest::{did_you_mean, nearest};
 use cronkeeper_core::term::NodeName;
 
 /// Why a job is not triggered on the nodes that were named.
@@ -20,8 +20,8 @@ enum NotThere {
          it is called"
     )]
     OnLeader { job: JobName },
-    #[error("there is no node `{node}`{}", did_you_mean(.nearest.as_ref()))]
-    Unknown { node: NodeName, nearest: Option<NodeName> },
+    #[error("there is no node `{node}`{}", did_you_mean(.nearest.as_deref()))]
+    Unknown { node: NodeName, nearest: Option<String> },
     /// It is alive, and has no record as a place.
     #[error("node `{node}` cannot be given runs: it has not said yet which labels it has, or is of an older version")]
     NoPlace { node: NodeName },
@@ -30,10 +30,6 @@ enum NotThere {
     /// Without a service, nobody gives runs to other nodes.
     #[error("without a service all jobs run on this host: node `{node}` cannot be named, only `{own}`")]
     Solo { node: NodeName, own: NodeName },
-}
-
-fn did_you_mean(nearest: Option<&NodeName>) -> String {
-    nearest.map(|nearest| format!(", did you mean `{nearest}`?")).unwrap_or_default()
 }
 
 impl ApiState {
@@ -83,9 +79,8 @@ fn check(job: &Job, node: &NodeName, queue: &Queue) -> Result<(), NotThere> {
         if queue.members.iter().any(|member| member.node == *node) {
             return Err(NotThere::NoPlace { node: node.clone() });
         }
-        let near = nearest(node.as_str(), queue.places.keys().map(NodeName::as_str));
-        let nearest = queue.places.keys().find(|known| Some(known.as_str()) == near).cloned();
-        return Err(NotThere::Unknown { node: node.clone(), nearest });
+        let nearest = nearest(node.as_str(), queue.places.keys().map(NodeName::as_str));
+        return Err(NotThere::Unknown { node: node.clone(), nearest: nearest.map(str::to_owned) });
     };
     if job.run_where.is_met_by(node, &place.labels) {
         return Ok(());

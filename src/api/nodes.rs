@@ -26,7 +26,7 @@ use cronkeeper_core::election::{Candidate, Queue, TransferError};
 use cronkeeper_core::ledger::ForgetNode;
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::run::{Drain, HandoverRequest};
-use cronkeeper_core::suggest::nearest;
+use cronkeeper_core::suggest::{did_you_mean, nearest};
 use cronkeeper_core::term::{CandidateName, NodeName};
 
 /// Interval at which the queue is read while a request takes effect. Nothing notifies a node of the whole queue.
@@ -210,8 +210,8 @@ impl ApiState {
             ForgetNode::Unknown => {
                 let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
                 let known = status.places.keys().map(NodeName::as_str);
-                let near = nearest(node.as_str(), known).map(|near| format!(", did you mean `{near}`?"));
-                let error = format!("the cluster knows no node `{node}`{}", near.unwrap_or_default());
+                let meant = did_you_mean(nearest(node.as_str(), known));
+                let error = format!("the cluster knows no node `{node}`{meant}");
                 return Err(RefusedRequest::new(StatusCode::NOT_FOUND, error));
             }
         }
@@ -356,8 +356,7 @@ impl ApiState {
         if known.contains(&node) {
             return Ok(queue);
         }
-        let near = nearest(node.as_str(), known.into_iter().map(NodeName::as_str));
-        let meant = near.map(|near| format!(", did you mean `{near}`?")).unwrap_or_default();
+        let meant = did_you_mean(nearest(node.as_str(), known.into_iter().map(NodeName::as_str)));
         let error = format!("no node `{node}` is alive, nor was one lately{meant}");
         Err(RefusedRequest::new(StatusCode::NOT_FOUND, error))
     }

@@ -24,7 +24,7 @@ use cronkeeper_core::ledger::filter::JobPattern;
 use cronkeeper_core::ledger::{ControlEntry, Each};
 use cronkeeper_core::log_event::TARGET;
 use cronkeeper_core::run::{LONGEST_HOLD, Pause, Resume, RunId};
-use cronkeeper_core::suggest::{counted, nearest};
+use cronkeeper_core::suggest::{counted, did_you_mean, nearest};
 
 /// Interval at which the pauses are read while the leader ends many of them.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -349,8 +349,7 @@ fn members_of(group: &str, set: &JobSet) -> Result<BTreeSet<JobName>, RefusedReq
     let jobs: BTreeSet<_> =
         set.jobs.iter().filter(|(_, job)| group_of(job) == Some(group)).map(|(name, _)| name.clone()).collect();
     if jobs.is_empty() {
-        let near = nearest(group, set.jobs.values().filter_map(group_of));
-        let meant = near.map(|near| format!(", did you mean `{near}`?")).unwrap_or_default();
+        let meant = did_you_mean(nearest(group, set.jobs.values().filter_map(group_of)));
         let group = cronkeeper_core::escape::short(group, 100);
         let error = format!("no job names the concurrency group `{group}`{meant}");
         return Err(RefusedRequest::new(StatusCode::NOT_FOUND, error));

@@ -20,7 +20,7 @@ use cronkeeper_core::coordination::ReadError;
 use cronkeeper_core::election::Queue;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::run::HistoryRecord;
-use cronkeeper_core::suggest::nearest;
+use cronkeeper_core::suggest::{did_you_mean, nearest};
 
 /// `GET /v1/status`.
 pub(super) async fn status(State(state): State<Arc<ApiState>>, visibility: Visibility) -> Json<Status> {
@@ -203,8 +203,7 @@ pub(super) fn put_queue(status: &mut Status, queue: Known<Queue>) -> Option<Old>
 
 /// Says that this node's jobs file lacks the job, and if that of another node differs, which may have it.
 pub(super) fn no_such_job(job: &JobName, status: &Status) -> String {
-    let near = nearest(job.as_str(), status.jobs.iter().map(|known| known.name.as_str()));
-    let meant = near.map(|near| format!(", did you mean `{near}`?")).unwrap_or_default();
+    let meant = did_you_mean(nearest(job.as_str(), status.jobs.iter().map(|known| known.name.as_str())));
     let differs = status.members.iter().any(|member| member.published.digest != status.jobs_file.digest);
     let elsewhere = if differs { "; the nodes' jobs files differ, see `cronkeeper status`" } else { "" };
     format!("there is no job `{job}`{meant}{elsewhere}")

@@ -31,6 +31,7 @@ use cronkeeper_core::clock::{Clock as _, Uptime};
 use cronkeeper_core::duration;
 use cronkeeper_core::election::Worth;
 use cronkeeper_core::environment_file::{self, BadLine, Variable};
+use cronkeeper_core::suggest::did_you_mean;
 
 /// The settings of `cronkeeper.service`.
 const ENVIRONMENT_FILE: &str = "/etc/cronkeeper/cronkeeper.env";
@@ -320,7 +321,7 @@ fn settings(text: &str) -> Result<BTreeMap<String, Setting>, BadSetting> {
     let (name, why) = match environment::bad(&guide::command(), variables) {
         None => return Ok(settings),
         Some(BadVariable::Unknown { name, nearest }) => {
-            let meant = nearest.map(|nearest| format!(", did you mean `{nearest}`?")).unwrap_or_default();
+            let meant = did_you_mean(nearest.as_deref());
             let why = format!("unknown variable `{name}`{meant}");
             (name, why)
         }

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::Problem;
-use super::schema::did_you_mean;
 use super::spanned::{Fault, Position};
 use cronkeeper_core::job::{Condition, JobName};
+use cronkeeper_core::suggest::{did_you_mean, nearest};
 
 /// Maximum number of direct dependents, and of direct upstreams, of a job: one write to the ledger contains them all.
 pub(super) const MAX_ADJACENT: usize = 64;
@@ -87,7 +87,7 @@ impl<'a> Outlines<'a> {
                     findings.problems.push(Self::problem(path, job, upstream.at, "a job cannot run after itself"));
                 } else if !self.is_partial && !self.names.contains(name.as_str()) {
                     let others = self.names.iter().map(String::as_str).filter(|other| *other != job.name.as_str());
-                    let why = format!("there is no job `{name}`{}", did_you_mean(name.as_str(), others));
+                    let why = format!("there is no job `{name}`{}", did_you_mean(nearest(name.as_str(), others)));
                     findings.problems.push(Self::problem(path, job, upstream.at, &why));
                 }
             }

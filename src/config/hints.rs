@@ -4,7 +4,7 @@ use super::raw::Form;
 use super::schema::shown;
 use super::spanned::{MapEntry, Node, Value};
 use super::syntax::{is_command, is_odd_space};
-use cronkeeper_core::suggest::nearest;
+use cronkeeper_core::suggest::{did_you_mean, nearest};
 
 /// Names that people expect, by the key that is meant. In lower case, with `_` for `-`.
 const SYNONYMS: [(&str, &[&str]); 26] = [
@@ -72,7 +72,7 @@ pub(super) fn about_key<'a>(key: &str, known: impl Iterator<Item = &'a str> + Cl
     }
     match INSTEAD.iter().find(|(_, others)| others.contains(&plain.as_str())) {
         Some((instead, _)) => format!("; {instead}"),
-        None => meant(key, known).map(|key| format!(", did you mean `{key}`?")).unwrap_or_default(),
+        None => did_you_mean(meant(key, known)),
     }
 }
 

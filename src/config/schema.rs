@@ -9,7 +9,7 @@ use super::hints;
 use super::raw::{Form, Key};
 use super::spanned::{Fault, MapEntry, Node, Position, Value};
 use cronkeeper_core::escape;
-use cronkeeper_core::suggest::nearest;
+use cronkeeper_core::suggest::{did_you_mean, nearest};
 
 /// Checks all keys and forms, adds errors to `faults`, and returns the file without the faulty parts.
 pub(super) fn sound_part(root: &Node, keys: Keys, faults: &mut Vec<Fault>) -> Option<Rc<Node>> {
@@ -55,7 +55,7 @@ impl Check<'_> {
             "defaults" => self.block(entry, "defaults", self.keys.not_in_defaults),
             "jobs" => self.jobs(entry),
             key => {
-                let hint = did_you_mean(key, ["defaults", "jobs"].into_iter());
+                let hint = did_you_mean(nearest(key, ["defaults", "jobs"]));
                 self.fault(entry.at, format!("`{}` is not a key of a jobs file{hint}", shown_key(key)));
                 None
             }
@@ -215,7 +215,7 @@ fn wrong_list(key: &str, entry: &MapEntry, known: &[Key]) -> Vec<(Position, Stri
 fn unknown_field(key: &str, entry: &MapEntry, known: &[Key]) -> Option<(Position, String)> {
     let known = known.iter().map(|key| key.name);
     let is_known = known.clone().any(|known| known == entry.key);
-    let hint = || did_you_mean(&entry.key, known);
+    let hint = || did_you_mean(nearest(&entry.key, known));
     (!is_known).then(|| (entry.at, format!("`{key}`: `{}` is not one of its keys{}", shown_key(&entry.key), hint())))
 }
 
@@ -273,11 +273,6 @@ fn kind(node: &Node) -> &'static str {
         Value::Text { plain: true, text } if text.parse::<f64>().is_ok() => "a number",
         Value::Text { .. } => "a text",
     }
-}
-
-/// A suggestion of the most similar word; empty if none is similar.
-pub(super) fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
-    nearest(word, known).map(|word| format!(", did you mean `{word}`?")).unwrap_or_default()
 }
 
 /// Quotes a key of the file for a message. In YAML, all of `{NAME=value}` is a key, and the value may be secret, so it

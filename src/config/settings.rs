@@ -13,13 +13,14 @@ use super::calendars::CalendarsOfFile;
 use super::process::{self, LimitSettings};
 use super::raw::merged;
 use super::raw::{Given, TextOrTexts};
-use super::schema::{self, did_you_mean, shown, shown_key};
+use super::schema::{self, shown, shown_key};
 use super::spanned::{Fault, MapEntry, Node, Position};
 use super::values;
 use cronkeeper_core::duration;
 use cronkeeper_core::environment_file::is_variable_name;
 use cronkeeper_core::job::{CommandLine, Condition, Group, JobName, Retries, RunWhere};
 use cronkeeper_core::schedule::{DatesFile, Dst, Schedule};
+use cronkeeper_core::suggest::{did_you_mean, nearest};
 
 /// The given keys of `retries`.
 #[derive(Clone, Debug, Default)]
@@ -352,7 +353,7 @@ impl<'a> ValueChecker<'a> {
 
 fn not_a_word<'a>(text: &str, words: impl Iterator<Item = &'a str> + Clone) -> String {
     let list: Vec<String> = words.clone().map(|word| format!("`{word}`")).collect();
-    let hint = did_you_mean(text, words);
+    let hint = did_you_mean(nearest(text, words));
     format!("`{}` is not one of {}{hint}", shown(text), list.join(", "))
 }
 

@@ -1,6 +1,6 @@
 //! Parser for sizes such as `64KiB` or `1MiB`.
 
-use super::schema::did_you_mean;
+use cronkeeper_core::suggest::{did_you_mean, nearest};
 
 /// The units, in bytes.
 const UNITS: [(&str, u64); 5] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
@@ -48,8 +48,7 @@ fn unknown_unit(text: &str, unit: &str) -> BadSize {
     // `M` and `MB` begin with the letter of the unit that was probably meant.
     let first = unit.chars().next().map(|c| c.to_ascii_uppercase());
     let alike = UNITS.iter().map(|(name, _)| *name).find(|name| unit.len() <= 3 && name.chars().next() == first);
-    let hint = alike.map(|name| format!(", did you mean `{name}`?"));
-    let hint = hint.unwrap_or_else(|| did_you_mean(unit, UNITS.iter().map(|(name, _)| *name)));
+    let hint = did_you_mean(alike.or_else(|| nearest(unit, UNITS.iter().map(|(name, _)| *name))));
     BadSize::UnknownUnit { text: text.to_owned(), unit: unit.to_owned(), hint: hint.trim_end_matches('?').to_owned() }
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::suggest::nearest;
+use crate::suggest::{did_you_mean, nearest};
 
 /// The units in milliseconds, from large to small.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
@@ -27,7 +27,7 @@ pub enum BadDuration {
     #[error("`{0}` has no unit: write `{0}s` for seconds, `{0}m` for minutes")]
     NoUnit(String),
     /// A unit that does not exist.
-    #[error("`{text}` has the unknown unit `{unit}`{hint}", hint = did_you_mean(.nearest))]
+    #[error("`{text}` has the unknown unit `{unit}`{hint}", hint = did_you_mean(*.nearest))]
     UnknownUnit {
         text: String,
         unit: String,
@@ -40,10 +40,6 @@ pub enum BadDuration {
     /// More than a century.
     #[error("`{0}` is longer than a hundred years")]
     TooLong(String),
-}
-
-fn did_you_mean(word: &Option<&str>) -> String {
-    word.map(|word| format!(", did you mean `{word}`?")).unwrap_or_default()
 }
 
 /// Parses a duration that must not be zero.

@@ -19,6 +19,11 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .filter(|candidate| candidate.len() > 1 || candidate.eq_ignore_ascii_case(&word))
 }
 
+/// The end of a message about a word that is not known; empty if there is none to suggest.
+pub fn did_you_mean(nearest: Option<&str>) -> String {
+    nearest.map(|word| format!(", did you mean `{word}`?")).unwrap_or_default()
+}
+
 /// Number of letters that differ. A missing beginning or end (`output`, `env`) counts as one, however long it is.
 fn distance(word: &str, known: &str) -> usize {
     let part = word.len() >= 3 && (known.starts_with(word) || known.ends_with(word));

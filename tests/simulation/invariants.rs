@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use cronkeeper_cluster::zookeeper::client::Op;
 use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::run::{HistoryRecord, Skip};
 
 use crate::facts::Fact;
 use crate::jobs;
@@ -36,6 +37,21 @@ use crate::ledger::txn::Txn;
 use crate::ledger::{Rule, below, ops, rules, written};
 
 pub use no_two_processes_of_a_run::Successors;
+
+/// The history record that an operation writes.
+fn history_record(op: &Op) -> Option<HistoryRecord> {
+    let (Op::Create { path, data, .. } | Op::Set { path, data, .. }) = op else { return None };
+    path.strip_prefix("/cronkeeper/history/")?;
+    serde_json::from_slice(data).ok()
+}
+
+/// The record of occurrences not run that an operation writes.
+fn skip(op: &Op) -> Option<Skip> {
+    match history_record(op)? {
+        HistoryRecord::Skip(skip) => Some(skip),
+        HistoryRecord::Run(_) => None,
+    }
+}
 
 pub trait Invariant {
     /// Observes a fact.

@@ -44,7 +44,7 @@ pub struct Options {
     pub root: String,
     /// Draws the uuid of a session's candidates, and of a new cluster.
     pub uuid: Box<dyn FnMut() -> Uuid + Send>,
-    /// How long a job must be absent from every node's files before the leader removes its records; `None`: never.
+    /// How long what is gone keeps its records.
     pub forget_after: ForgetAfter,
     /// The node's labels, as jobs ask for them.
     pub labels: Labels,

@@ -8,7 +8,7 @@ use crate::clock::Uptime;
 use crate::engine::report::AlarmNews;
 use crate::job::JobName;
 use crate::ledger::{Commit, CommitId};
-use crate::run::{RunEnd, RunId, RunRecord, Skip, SkipReason, StandingAlarms};
+use crate::run::{RunEnd, RunId, RunRecord, Skip, SkipReason, StandingAlarms, Version};
 use crate::term::FencingToken;
 
 /// The purpose of a commit.
@@ -90,6 +90,14 @@ impl UnreportedSkip {
     /// Reports all occurrences of the record.
     pub fn of(skip: Skip) -> Self {
         Self { first: skip.first, count: skip.count, skip }
+    }
+
+    /// Joins the record of the occurrences right before, if there is one. Returns its version.
+    pub fn join(&mut self, before: Option<(Version, Skip)>) -> Option<Version> {
+        let (version, before) = before?;
+        self.skip.first = before.first;
+        self.skip.count += before.count;
+        Some(version)
     }
 }
 

@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::command::Command;
 use super::commits::{Purpose, Requested, Takeover, UnreportedSkip};
+use super::misfire::Missed;
 use super::report::{AlarmNews, Report};
 use crate::clock::{Now, Uptime, earlier};
 use crate::coordination::Request;
@@ -18,7 +19,7 @@ use crate::election::Place;
 use crate::job::{Job, JobName, JobSet, RunOn};
 use crate::ledger::{Change, Commit, CommitId};
 use crate::process::Order;
-use crate::run::{Nonce, Outcome, Owner, RunEnd, RunId};
+use crate::run::{Nonce, Outcome, Owner, RunEnd, RunId, Skip, SkipReason};
 use crate::term::{FencingToken, NodeName, SessionId, Term};
 use crate::{election, ledger, run_lock};
 
@@ -225,6 +226,24 @@ impl Context {
 
     pub fn token(&self) -> Option<FencingToken> {
         self.term().map(|term| term.token)
+    }
+
+    /// The record of occurrences of a job that are not run, as decided now.
+    pub fn new_skip(&self, token: FencingToken, job: &JobName, reason: SkipReason, missed: Missed) -> Skip {
+        let Missed { first, last, count } = missed;
+        Skip {
+            v: 1,
+            job: job.clone(),
+            reason,
+            first,
+            last,
+            count,
+            trigger: None,
+            on: None,
+            token,
+            node: self.node.clone(),
+            decided_at: self.now.wall,
+        }
     }
 
     pub fn leads(&self) -> bool {

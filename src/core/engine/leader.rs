@@ -404,8 +404,7 @@ impl Leader {
     /// Decides on one occurrence by itself.
     fn decide_one(&mut self, cx: &mut Context, runs: &mut Runs, job: &Arc<Job>, at: Timestamp) {
         if runs.overlaps(cx, job) {
-            let one = Missed { first: at, last: at, count: 1 };
-            self.book.advance(cx, &job.name, at, Some((SkipReason::Overlap, one)));
+            self.book.advance(cx, &job.name, at, Some((SkipReason::Overlap, Missed::one(at))));
         } else {
             self.book.begin(cx, runs, job, at);
         }
@@ -464,8 +463,7 @@ impl Leader {
             let is_late = at < earlier(now, misfire::LATE);
             if is_late && !misfire::is_in_window(&job, at, now) {
                 timeline.backlog.pop_front();
-                let one = Missed { first: at, last: at, count: 1 };
-                self.book.advance(cx, name, at, Some((SkipReason::Missed, one)));
+                self.book.advance(cx, name, at, Some((SkipReason::Missed, Missed::one(at))));
             } else if !runs.is_held_up(cx, &job) {
                 timeline.backlog.pop_front();
                 self.book.begin(cx, runs, &job, at);
@@ -732,9 +730,8 @@ impl Leader {
             return self.book.schedule_on_time(later(at, job.splay.delay()), &job.name);
         }
         let run = RunId::scheduled(job.name.clone(), at);
-        let one = Missed { first: at, last: at, count: 1 };
         cx.report(Report::Obstructed { job: job.name.clone(), run });
-        self.book.advance(cx, &job.name, at, Some((SkipReason::Missed, one)));
+        self.book.advance(cx, &job.name, at, Some((SkipReason::Missed, Missed::one(at))));
         self.book.schedule(&job.name);
     }
 

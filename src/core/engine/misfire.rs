@@ -31,6 +31,13 @@ pub struct Missed {
     pub count: u64,
 }
 
+impl Missed {
+    /// A single occurrence.
+    pub fn one(at: Timestamp) -> Self {
+        Self { first: at, last: at, count: 1 }
+    }
+}
+
 /// Decision on the missed occurrences of a job. All skipped ones come before those that are run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {

@@ -1,8 +1,7 @@
 //! Errors in schedules, with position and suggestion.
 
-use std::fmt;
-
 use super::field::Field;
+use crate::suggest::did_you_mean;
 
 /// The reason why a schedule is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,7 +13,7 @@ pub enum ScheduleError {
     #[error("a schedule needs at least one expression")]
     NoExpression,
     /// Neither the system nor the bundled copy knows the time zone.
-    #[error("`{}` is not a time zone of the IANA database{}", shown(name), hint(nearest.as_ref()))]
+    #[error("`{}` is not a time zone of the IANA database{}", shown(name), did_you_mean(nearest.as_deref()))]
     UnknownZone {
         name: String,
         /// The most similar known name.
@@ -76,7 +75,7 @@ pub enum Fault {
     ZoneInside,
     #[error("`@reboot` is refused: a cluster has no single boot to follow; use a systemd unit on each host")]
     Reboot,
-    #[error("`{}` is unknown{}; known are {known}", shown(word), hint(nearest.as_ref()))]
+    #[error("`{}` is unknown{}; known are {known}", shown(word), did_you_mean(nearest.as_deref()))]
     UnknownMacro { word: String, nearest: Option<String>, known: String },
     #[error("nothing may follow `{word}`")]
     MacroWithMore { word: String },
@@ -93,7 +92,7 @@ pub enum Fault {
     Unsupported { field: Field, text: String, instead: &'static str },
     #[error(
         "{field}: `{}` is neither a number nor a name{}; allowed: {}",
-        shown(text), hint(nearest.as_ref()), field.allowed()
+        shown(text), did_you_mean(nearest.as_deref()), field.allowed()
     )]
     Unreadable { field: Field, text: String, nearest: Option<String> },
     #[error("{field}: {} is out of range; allowed: {}", shown(text), field.allowed())]
@@ -118,10 +117,6 @@ pub enum Fault {
 /// Quotes user input for an error message: on one line, with limited length.
 fn shown(text: &str) -> String {
     crate::escape::short(text, 40)
-}
-
-fn hint(nearest: Option<&String>) -> impl fmt::Display {
-    nearest.map(|word| format!(", did you mean `{word}`?")).unwrap_or_default()
 }
 
 /// The candidate most similar to a misspelt word, if any is similar.

@@ -12,7 +12,7 @@ use cronkeeper_core::run::{HistoryRecord, Link, Note, RunId, RunRecord};
 
 use super::super::facts::Fact;
 use super::super::jobs;
-use super::{Invariant, below, ops, written};
+use super::{Invariant, below, history_record, ops, written};
 use crate::ledger::txn::Txn;
 
 const TRIGGERS: &str = "/cronkeeper/triggers";
@@ -68,7 +68,7 @@ impl ChainsGoOn {
 
     /// Checks that there is a link only for a run that has ended, and one for every dependent.
     fn links_of_ends(&self, txn: &Txn, left: &[Link]) -> Result<(), String> {
-        let ended: Vec<HistoryRecord> = history(txn);
+        let ended: Vec<HistoryRecord> = ops(txn).iter().filter_map(history_record).collect();
         for link in left {
             let upstream = link.run().of(link.upstream.clone());
             if !ended.iter().any(|record| covers(record, &upstream)) {
@@ -119,15 +119,6 @@ impl ChainsGoOn {
         }
         Ok(())
     }
-}
-
-fn history(txn: &Txn) -> Vec<HistoryRecord> {
-    let is_history = |path: &str| path.starts_with("/cronkeeper/history/");
-    let records = ops(txn).iter().filter_map(|op| match op {
-        Op::Create { path, data, .. } | Op::Set { path, data, .. } if is_history(path) => Some(data),
-        _ => None,
-    });
-    records.filter_map(|data| serde_json::from_slice(data).ok()).collect()
 }
 
 /// True if the record says how the run ended.

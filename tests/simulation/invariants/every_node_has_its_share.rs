@@ -11,14 +11,14 @@ use cronkeeper_cluster::zookeeper::client::Op;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::election::Place;
 use cronkeeper_core::job::RunOn;
-use cronkeeper_core::run::{HistoryRecord, RunId, RunRecord, RunState, Skip, SkipReason};
+use cronkeeper_core::run::{RunId, RunRecord, RunState, Skip, SkipReason};
 use cronkeeper_core::term::NodeName;
 
 use super::super::backend::node_name;
 use super::super::facts::Fact;
 use super::super::jobs;
 use super::super::warden::Process;
-use super::{Invariant, below, ops, written};
+use super::{Invariant, below, ops, skip, written};
 use crate::ledger::txn::Txn;
 
 const RUNNING: &str = "/cronkeeper/running";
@@ -213,15 +213,6 @@ impl EveryNodeHasItsShare {
             }
             _ => Ok(()),
         }
-    }
-}
-
-fn skip(op: &Op) -> Option<Skip> {
-    let (Op::Create { path, data, .. } | Op::Set { path, data, .. }) = op else { return None };
-    path.strip_prefix("/cronkeeper/history/")?;
-    match serde_json::from_slice(data) {
-        Ok(HistoryRecord::Skip(skip)) => Some(skip),
-        _ => None,
     }
 }
 

@@ -3,14 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cronkeeper_cluster::zookeeper::client::Op;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::job::{Alarm, JobName};
 use cronkeeper_core::run::{HistoryRecord, Outcome, RunEnd, RunId, Skip, SkipReason};
 use jiff::Timestamp;
 
 use super::super::facts::Fact;
-use super::{Invariant, ops};
+use super::{Invariant, history_record, ops};
 use crate::ledger::txn::Txn;
 
 #[derive(Default)]
@@ -33,13 +32,9 @@ struct End {
 impl HooksFollowWhatIsWritten {
     fn written(&mut self, txn: &Txn) {
         for op in ops(txn) {
-            let (Op::Create { path, data, .. } | Op::Set { path, data, .. }) = op else { continue };
-            if !path.starts_with("/cronkeeper/history/") {
-                continue;
-            }
-            match serde_json::from_slice(data) {
-                Ok(HistoryRecord::Run(end)) => self.ended(txn.zxid, &end),
-                Ok(HistoryRecord::Skip(skip)) if skip.reason == SkipReason::Missed => self.skipped(skip),
+            match history_record(op) {
+                Some(HistoryRecord::Run(end)) => self.ended(txn.zxid, &end),
+                Some(HistoryRecord::Skip(skip)) if skip.reason == SkipReason::Missed => self.skipped(skip),
                 _ => {}
             }
         }

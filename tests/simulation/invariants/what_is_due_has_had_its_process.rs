@@ -8,12 +8,12 @@ use std::time::Duration;
 use cronkeeper_cluster::zookeeper::client::Op;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::job::{JobName, Misfire, Overlap};
-use cronkeeper_core::run::{HistoryRecord, JobRecord, NodeControl, RunId, RunRecord, RunState, Skip, SkipReason};
+use cronkeeper_core::run::{JobRecord, NodeControl, RunId, RunRecord, RunState, Skip, SkipReason};
 use jiff::Timestamp;
 
 use super::super::facts::Fact;
 use super::super::jobs;
-use super::{Invariant, below, ops, written};
+use super::{Invariant, below, ops, skip, written};
 use crate::ledger::txn::Txn;
 
 /// The longest time, without faults, until a due occurrence is decided and until a begun run is started.
@@ -188,15 +188,6 @@ fn has_occurrences(name: &JobName) -> bool {
 fn job_of(run: &str) -> &str {
     // The parts after a job's name have no dots.
     RunId::parse(run).map_or(run, |id| &run[..id.job().as_str().len()])
-}
-
-fn skip(op: &Op) -> Option<Skip> {
-    let (Op::Create { path, data, .. } | Op::Set { path, data, .. }) = op else { return None };
-    path.strip_prefix("/cronkeeper/history/")?;
-    match serde_json::from_slice(data) {
-        Ok(HistoryRecord::Skip(skip)) => Some(skip),
-        _ => None,
-    }
 }
 
 impl Invariant for WhatIsDueHasHadItsProcess {

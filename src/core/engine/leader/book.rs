@@ -21,8 +21,7 @@ use crate::engine::report::{AlarmNews, MarkAhead, Report};
 use crate::engine::runs::Runs;
 use crate::job::{Job, JobName};
 use crate::ledger::{Change, Commit, JobEntry, Request};
-use crate::run::{JobRecord, Nonce, RunId, Skip, SkipReason, StandingAlarms, Version};
-use crate::term::FencingToken;
+use crate::run::{JobRecord, Nonce, RunId, SkipReason, StandingAlarms, Version};
 
 /// Most unanswered writes to one job's record. Occurrences that become due beyond that are decided on later.
 const MOST_OPEN: usize = 50;
@@ -265,7 +264,7 @@ impl Book {
         let record = timeline.record(mark, nonce);
         let at = timeline.version;
         let skipped = skipped.and_then(|(reason, missed)| Some((reason, timeline.undecided(missed)?)));
-        let skip = skipped.map(|(reason, missed)| new_skip(cx, token, name, reason, missed));
+        let skip = skipped.map(|(reason, missed)| UnreportedSkip::of(cx.new_skip(token, name, reason, missed)));
         let (unreported, skip) = timeline.join_skip(skip, cx.jobs.dependents_of(name));
         timeline.step(mark);
         let change = Change::Advance { job: name.clone(), at, record, skip };
@@ -386,29 +385,4 @@ impl Book {
         let limit = later(latest, AHEAD.unsigned_abs());
         self.timelines.iter().filter_map(move |(name, timeline)| Some((name, timeline.mark_ahead(limit)?)))
     }
-}
-
-/// A skip that is decided on now, in this term.
-pub(super) fn new_skip(
-    cx: &Context,
-    token: FencingToken,
-    name: &JobName,
-    reason: SkipReason,
-    missed: Missed,
-) -> UnreportedSkip {
-    let Missed { first, last, count } = missed;
-    let skip = Skip {
-        v: 1,
-        job: name.clone(),
-        reason,
-        first,
-        last,
-        count,
-        trigger: None,
-        on: None,
-        token,
-        node: cx.node.clone(),
-        decided_at: cx.now.wall,
-    };
-    UnreportedSkip::of(skip)
 }

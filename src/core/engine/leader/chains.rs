@@ -23,6 +23,7 @@ use super::pauses::Pauses;
 use crate::clock::{Now, Uptime};
 use crate::engine::commits::{Purpose, UnreportedSkip};
 use crate::engine::context::Context;
+use crate::engine::misfire::Missed;
 use crate::engine::runs::Runs;
 use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{Change, Commit};
@@ -228,19 +229,9 @@ impl DownstreamRuns {
     fn drop_links(&mut self, cx: &mut Context, id: &RunId, why: Option<SkipReason>, notifies_dependents: bool) {
         let Some(token) = cx.token() else { return };
         let Some(link) = self.first_link(id).cloned() else { return };
-        let skip = Skip {
-            v: 1,
-            job: id.job().clone(),
-            reason: why.unwrap_or(SkipReason::Upstream),
-            first: link.scheduled_at,
-            last: link.span.last,
-            count: link.span.count,
-            trigger: link.trigger,
-            on: None,
-            token,
-            node: cx.node.clone(),
-            decided_at: cx.now.wall,
-        };
+        let missed = Missed { first: link.scheduled_at, last: link.span.last, count: link.span.count };
+        let skip = cx.new_skip(token, id.job(), why.unwrap_or(SkipReason::Upstream), missed);
+        let skip = Skip { trigger: link.trigger, ..skip };
         let result = self.open.get(id).map_or(UpstreamResult::Skipped, WaitingRun::result_for_dependents);
         let dependents = if notifies_dependents { cx.jobs.dependents_of(id.job()) } else { &[] };
         let dependents = Link::of_skip(&skip, skip.first, skip.count, result, dependents);

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::book::{Book, new_skip};
+use super::book::Book;
 use crate::clock::earlier;
-use crate::engine::commits::Purpose;
+use crate::engine::commits::{Purpose, UnreportedSkip};
 use crate::engine::context::Context;
 use crate::engine::misfire;
 use crate::engine::report::{END_OF_PAUSE, Report};
@@ -155,7 +155,7 @@ impl Pauses {
         let mark = if is_due_by_time { timeline.mark.max(until) } else { timeline.mark };
         let passed = job.as_ref().and_then(|job| misfire::missed(job, timeline.mark, until));
         let passed = passed.and_then(|passed| timeline.undecided(passed));
-        let skip = passed.map(|passed| new_skip(cx, token, name, SkipReason::Paused, passed));
+        let skip = passed.map(|passed| UnreportedSkip::of(cx.new_skip(token, name, SkipReason::Paused, passed)));
         let (unreported, skip) = timeline.join_skip(skip, cx.jobs.dependents_of(name));
         timeline.skip = None;
         timeline.step(mark);

@@ -172,15 +172,8 @@ impl Timeline {
         let links =
             Link::of_skip(&unreported.skip, unreported.first, unreported.count, UpstreamResult::NotBegun, dependents);
         let before = self.skip.take().map(|before| *before).filter(|(_, skip)| skip.reason == unreported.skip.reason);
-        let (at, now) = match before {
-            Some((version, skip)) => {
-                unreported.skip.first = skip.first;
-                unreported.skip.count += skip.count;
-                (Some(version), version.next())
-            }
-            None => (None, Version::FIRST),
-        };
-        self.skip = Some(Box::new((now, unreported.skip.clone())));
+        let at = unreported.join(before);
+        self.skip = Some(Box::new((at.map_or(Version::FIRST, Version::next), unreported.skip.clone())));
         let skip = unreported.skip.clone();
         (Some(unreported), Some(SkipWrite { at, skip, links }))
     }

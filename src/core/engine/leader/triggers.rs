@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::clock::later;
 use crate::engine::commits::{Purpose, UnreportedSkip};
 use crate::engine::context::Context;
-use crate::engine::misfire::{LEAST_AGE, STAMP, is_too_old};
+use crate::engine::misfire::{LEAST_AGE, Missed, STAMP, is_too_old};
 use crate::engine::runs::Runs;
 use crate::job::Job;
 use crate::ledger::{Change, Commit, RunLookup, TriggerEntry};
@@ -220,17 +220,8 @@ fn drop_trigger(cx: &mut Context, seq: TriggerSeq, entry: &TriggerEntry, why: Op
     let Some(token) = cx.token() else { return };
     let request = &entry.record;
     let skip = why.map(|reason| Skip {
-        v: 1,
-        job: request.job.clone(),
-        reason,
-        first: request.at,
-        last: request.at,
-        count: 1,
         trigger: Some(request.numbered(seq)),
-        on: None,
-        token,
-        node: cx.node.clone(),
-        decided_at: cx.now.wall,
+        ..cx.new_skip(token, &request.job, reason, Missed::one(request.at))
     });
     let dependents = cx.jobs.dependents_of(&request.job);
     let links =

@@ -497,6 +497,11 @@ impl ActiveRun {
         self.record.state == RunState::Unstarted && !self.record.has_past()
     }
 
+    /// True while no attempt of it can have had a process.
+    pub fn awaits_first_start(&self) -> bool {
+        self.is_queued() || self.never_started()
+    }
+
     /// True if it is to be replaced by shares of nodes.
     pub fn is_to_share(&self) -> bool {
         self.record.share_among.is_some()

@@ -261,9 +261,7 @@ impl Runs {
     /// True if no node can take the run now.
     fn has_nowhere(&self, cx: &Context, run: &RunId, job: &Job) -> bool {
         match run.node() {
-            Some(node) => {
-                Choice::from(self.places.share(job, node, self.active.load_of(node, &cx.node))) == Choice::Nobody
-            }
+            Some(node) => Choice::from(self.share_on(cx, run, job, node)) == Choice::Nobody,
             None => self.places.has_nobody(job),
         }
     }
@@ -378,7 +376,7 @@ impl Runs {
         let window_is_over = job.is_none_or(|job| self.is_window_over(cx, run, job));
         let choice = match job {
             Some(job) if !window_is_over => match run.node() {
-                Some(node) => self.places.share(job, node, self.active.load_of(node, &cx.node)).into(),
+                Some(node) => self.share_on(cx, run, job, node).into(),
                 None => self.choose(cx, job, Some(&from)),
             },
             _ => Choice::Nobody,
@@ -509,7 +507,7 @@ impl Runs {
     pub(super) fn await_place(&mut self, cx: &mut Context, run: &RunId, job: &Arc<Job>, why: Option<String>) {
         let Some(active) = self.active.get(run) else { return };
         // What had a process is never skipped.
-        let had_process = !active.is_queued() && !active.never_started();
+        let had_process = !active.awaits_first_start();
         let since = *self.placing.unplaced.entry(run.clone()).or_insert(cx.due);
         if let Some(why) = why {
             cx.report(Report::Unplaced { run: run.clone(), why });

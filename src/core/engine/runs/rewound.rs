@@ -275,7 +275,7 @@ impl Runs {
     fn on_other_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup, asked: Option<u64>) {
         let waits = self.active.get(run).is_some_and(waits_for_leader);
         // If it is gone, all nodes have their shares; or it is lost.
-        let is_shared_out = self.active.get(run).is_some_and(ActiveRun::is_to_share) && self.is_shared_out(run);
+        let is_shared_out = self.active.is_to_share(run) && self.is_shared_out(run);
         match found {
             RunLookup::InFlight(record, version) if self.is_over_here(cx, &record) => {
                 self.forget(cx, run);

@@ -18,9 +18,10 @@ use super::Runs;
 use super::active_run::{ActiveRun, ActiveRunState, RunStep};
 use super::active_runs::ActiveRuns;
 use super::places::Share;
-use super::waiting::{MOST_WAITING, keep_until};
+use super::waiting::{keep_until, overlap};
 use crate::engine::commits::{Given, Purpose, UnreportedSkip};
 use crate::engine::context::{Context, Fact};
+use crate::engine::misfire::Missed;
 use crate::engine::report::Report;
 use crate::job::{Job, JobName, Overlap};
 use crate::ledger::{Change, Commit, CommitId, Request, SkipWrite};
@@ -72,17 +73,12 @@ enum Verdict {
 impl ActiveRuns {
     /// True if another share of the node may neither begin nor wait.
     fn overlaps_on(&self, job: &Job, node: &NodeName) -> bool {
-        let queued = self.runs_on(&job.name, node).filter(|run| run.is_queued()).count();
-        match job.overlap {
-            Overlap::Skip => self.runs_on(&job.name, node).next().is_some(),
-            Overlap::Queue => queued > 0,
-            Overlap::Allow | Overlap::Replace => queued >= MOST_WAITING,
-        }
+        overlap(job, self.runs_on(&job.name, node))
     }
 
     /// The runs of the job that the node has, or waits for.
     fn runs_on<'r>(&'r self, job: &JobName, node: &'r NodeName) -> impl Iterator<Item = &'r ActiveRun> {
-        self.runs_of(job).filter(move |run| run.counts_on(node) && run.ended().is_none())
+        self.in_flight(job).filter(move |run| run.counts_on(node))
     }
 }
 
@@ -199,7 +195,7 @@ impl Runs {
                 && active.is_idle()
                 && active.record.kill.is_none()
                 && self.placing.unplaced.contains_key(share)
-                && (active.is_queued() || active.never_started())
+                && active.awaits_first_start()
         };
         let older = self.active.of_job(run.job()).filter(|(share, active)| is_older(share, active));
         let older: Vec<RunId> = older.map(|(share, _)| share.clone()).collect();
@@ -213,8 +209,8 @@ impl Runs {
 
     /// Whether a node can take its share of the run. One that a trigger names may have joined a moment ago, without this
     /// leader having read that.
-    fn share_on(&self, cx: &Context, run: &RunId, job: &Job, node: &NodeName) -> Share {
-        let is_new = self.active.get(run).is_none_or(|active| active.is_queued() || active.never_started());
+    pub(super) fn share_on(&self, cx: &Context, run: &RunId, job: &Job, node: &NodeName) -> Share {
+        let is_new = self.active.get(run).is_none_or(ActiveRun::awaits_first_start);
         match self.places.share(job, node, self.active.load_of(node, &cx.node)) {
             Share::Unknown if run.trigger().is_some() && is_new => Share::Away,
             share => share,
@@ -287,25 +283,13 @@ impl Runs {
             Some(_) => None,
             None => known.remove(node).filter(|(_, skip)| skip.reason == reason && is_next(skip.last)),
         };
-        let (first, count) = before.as_ref().map_or((scheduled_at, 1), |(_, skip)| (skip.first, skip.count + 1));
-        let skip = Skip {
-            v: 1,
-            job: run.job().clone(),
-            reason,
-            first,
-            last: scheduled_at,
-            count,
-            trigger,
-            on: Some(node.clone()),
-            token,
-            node: cx.node.clone(),
-            decided_at: cx.now.wall,
-        };
-        let at = before.map(|(version, _)| version);
+        let skip = cx.new_skip(token, run.job(), reason, Missed::one(scheduled_at));
+        let mut unreported = UnreportedSkip::of(Skip { trigger, on: Some(node.clone()), ..skip });
+        let at = unreported.join(before);
+        let skip = unreported.skip.clone();
         if skip.trigger.is_none() {
             known.insert(node.clone(), (at.map_or(Version::FIRST, Version::next), skip.clone()));
         }
-        let unreported = UnreportedSkip { first: scheduled_at, count: 1, skip: skip.clone() };
         let links = Link::of_skip(&skip, scheduled_at, 1, UpstreamResult::NotBegun, &record.dependents);
         Some((SkipWrite { at, skip, links }, unreported))
     }
@@ -334,8 +318,8 @@ impl Runs {
             Commit::Superseded | Commit::Unknown => {
                 let rejected = self.sharing.rejected.entry(run.clone()).or_default();
                 rejected.count += 1;
-                let ids = shares.into_iter().chain(skips.iter().map(|skip| skip.skip.id_from(skip.first)));
-                rejected.sought = ids.take(1).next();
+                let mut ids = shares.into_iter().chain(skips.iter().map(|skip| skip.skip.id_from(skip.first)));
+                rejected.sought = ids.next();
                 if let Some(share) = rejected.sought.clone() {
                     self.look_up(cx, &share);
                 }
@@ -392,7 +376,7 @@ impl Runs {
     /// Goes on with a node's share: places it on its node, or keeps it until that is back.
     pub(super) fn place_share(&mut self, cx: &mut Context, run: &RunId, job: &Arc<Job>, node: &NodeName) {
         let Some(active) = self.active.get(run) else { return };
-        let had_process = !active.is_queued() && !active.never_started();
+        let had_process = !active.awaits_first_start();
         if let Some(at) = self.time_to_come(cx, run).filter(|_| active.is_queued()) {
             self.agenda.retries.insert((at, run.clone()));
             return;

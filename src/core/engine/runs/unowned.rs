@@ -26,6 +26,7 @@ use crate::election::Member;
 use crate::engine::clocks::AHEAD;
 use crate::engine::commits::{Purpose, UnreportedSkip};
 use crate::engine::context::{Context, Fact};
+use crate::engine::misfire::Missed;
 use crate::engine::report::Report;
 use crate::job::{JobName, Overlap};
 use crate::ledger::{Change, Commit, CommitId, OwnerState, Request, Running};
@@ -545,8 +546,8 @@ impl Runs {
 
     /// Begins an unowned run again, unless its state has changed since it was scheduled.
     pub fn retry(&mut self, cx: &mut Context, run: &RunId) {
-        let is_defined = cx.job(run.job()).is_some();
-        let is_placed = cx.job(run.job()).is_some_and(|job| cx.places(job));
+        let job = cx.job(run.job());
+        let (is_defined, is_placed) = (job.is_some(), job.is_some_and(|job| cx.places(job)));
         // A queued run whose job is not defined here is handled here too: it waits for the job.
         let waits = |active: &&ActiveRun| active.is_idle() && (!active.is_queued() || !is_defined || is_placed);
         let Some(active) = self.active.get(run).filter(waits) else { return };
@@ -657,19 +658,8 @@ impl Runs {
         }
         let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
         let record = &active.record;
-        let skip = Skip {
-            v: 1,
-            job: record.job.clone(),
-            reason,
-            first: record.scheduled_at,
-            last: record.scheduled_at,
-            count: 1,
-            trigger: record.trigger.clone(),
-            on: record.on.clone(),
-            token,
-            node: cx.node.clone(),
-            decided_at: cx.now.wall,
-        };
+        let skip = cx.new_skip(token, &record.job, reason, Missed::one(record.scheduled_at));
+        let skip = Skip { trigger: record.trigger.clone(), on: record.on.clone(), ..skip };
         // A run that an operator has triggered is the first of its chain.
         let is_first = record.trigger.is_some() && record.ready_at.is_none();
         let is_in_chain = !is_first && cx.job(run.job()).is_some_and(|job| job.upstreams().is_some());
@@ -726,7 +716,7 @@ impl Runs {
         self.queue_again(cx, run);
         self.apply_kill(cx, run);
         // What is shared out at once shows by its version if somebody else has changed it.
-        if self.active.get(run).is_some_and(|active| !active.is_to_share()) {
+        if !self.active.is_to_share(run) {
             self.watch_unowned(cx, run);
         }
     }
@@ -755,7 +745,7 @@ impl Runs {
         let mut left = runs.into_iter();
         for (_, run) in left.by_ref() {
             // Runs of a group are begun below, in the order of their occurrences among all of the group.
-            let is_to_share = self.active.get(&run).is_some_and(ActiveRun::is_to_share);
+            let is_to_share = self.active.is_to_share(&run);
             if let Some(group) = self.group_of(run.job()).filter(|_| !is_to_share) {
                 self.request_end_of_rivals(cx, &run);
                 groups.insert(group);
@@ -807,8 +797,8 @@ impl Runs {
     fn begin_if_free(&mut self, cx: &mut Context, run: &RunId) {
         let is_refused = self.active.is_refused(run.job());
         let has_rivals = !is_refused && !self.request_end_of_rivals(cx, run).is_empty();
-        let is_to_share = self.active.get(run).is_some_and(ActiveRun::is_to_share);
-        let is_full = !is_to_share && cx.job(run.job()).is_some_and(|job| self.active.is_group_full(job));
+        let is_full =
+            !self.active.is_to_share(run) && cx.job(run.job()).is_some_and(|job| self.active.is_group_full(job));
         if is_refused || has_rivals || is_full {
             self.release_locks(cx, run);
             self.await_others_first(cx, run);

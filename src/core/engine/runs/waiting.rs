@@ -35,9 +35,19 @@ impl ActiveRuns {
         self.of_job(job).map(|(_, run)| run)
     }
 
+    /// The runs of the job that have a process, may have one, or wait.
+    pub fn in_flight(&self, job: &JobName) -> impl Iterator<Item = &ActiveRun> {
+        self.runs_of(job).filter(|run| run.ended().is_none())
+    }
+
     /// True while a process of the job runs, or may run, anywhere.
     pub fn is_in_flight(&self, job: &JobName) -> bool {
-        self.runs_of(job).any(|run| !matches!(run.phase(), Some(Phase::Ended(_))))
+        self.in_flight(job).next().is_some()
+    }
+
+    /// True if the run is to be replaced by shares of nodes.
+    pub fn is_to_share(&self, run: &RunId) -> bool {
+        self.get(run).is_some_and(ActiveRun::is_to_share)
     }
 
     /// True if no other run of the job's group may begin.
@@ -48,14 +58,9 @@ impl ActiveRuns {
 
     /// True if another run of the job may neither begin nor wait. `is_shared`: its shares decide, each on its node.
     pub fn overlaps(&self, job: &Job, is_shared: bool) -> bool {
-        match job.overlap {
-            _ if is_shared => self.runs_of(&job.name).filter(|run| run.is_to_share()).nth(MOST_WAITING - 1).is_some(),
-            Overlap::Skip => self.is_in_flight(&job.name),
-            Overlap::Queue => self.runs_of(&job.name).any(ActiveRun::is_queued),
-            // Limits the queue when the job's runs become due faster than its group lets them begin.
-            Overlap::Allow | Overlap::Replace => {
-                self.runs_of(&job.name).filter(|run| run.is_queued()).nth(MOST_WAITING - 1).is_some()
-            }
+        match is_shared {
+            true => self.runs_of(&job.name).filter(|run| run.is_to_share()).nth(MOST_WAITING - 1).is_some(),
+            false => overlap(job, self.in_flight(&job.name)),
         }
     }
 
@@ -94,7 +99,7 @@ impl ActiveRuns {
     pub fn runs_before(&self, run: &RunId) -> Vec<RunId> {
         let position = |run: &RunId| (run.scheduled_at(), run.trigger());
         let is_before = |other: &RunId, active: &ActiveRun| !active.is_queued() || position(other) < position(run);
-        if self.get(run).is_some_and(ActiveRun::is_to_share) {
+        if self.is_to_share(run) {
             return Vec::new();
         }
         let is_rival = |active: &ActiveRun| match run.node() {
@@ -106,6 +111,16 @@ impl ActiveRuns {
             .filter(|(other, active)| *other != run && is_before(other, active))
             .map(|(other, _)| other.clone())
             .collect()
+    }
+}
+
+/// True if one more run of the job may neither begin nor wait beside these.
+pub(super) fn overlap<'r>(job: &Job, mut in_flight: impl Iterator<Item = &'r ActiveRun>) -> bool {
+    match job.overlap {
+        Overlap::Skip => in_flight.next().is_some(),
+        Overlap::Queue => in_flight.any(ActiveRun::is_queued),
+        // Limits the queue when the job's runs become due faster than its group lets them begin.
+        Overlap::Allow | Overlap::Replace => in_flight.filter(|run| run.is_queued()).nth(MOST_WAITING - 1).is_some(),
     }
 }
 

@@ -422,6 +422,18 @@ fn befall(cluster: &mut Cluster, fate: Fate) {
     }
 }
 
+/// Lets everything run and end that is due in eight seconds of peace. Returns when they are over.
+fn peace(cluster: &mut Cluster) -> jiff::Timestamp {
+    cluster.make_peace();
+    for _ in 0..40 {
+        cluster.run_for(200 * MS);
+        for node in 0..3 {
+            while cluster.end_one(node, Exit::Code(0)) {}
+        }
+    }
+    cluster.now.wall
+}
+
 proptest! {
     #![proptest_config(crate::fuzz::proptest_config())]
     /// Whatever happens, no attempt is started twice, tokens grow, and once there is peace every occurrence has run or was
@@ -432,14 +444,7 @@ proptest! {
         for fate in fates {
             befall(&mut cluster, fate);
         }
-        cluster.make_peace();
-        for _ in 0..40 {
-            cluster.run_for(200 * MS);
-            for node in 0..3 {
-                while cluster.end_one(node, Exit::Code(0)) {}
-            }
-        }
-        let until = cluster.now.wall;
+        let until = peace(&mut cluster);
         for job in jobs_of_all_kinds() {
             let recorded = cluster.recorded(&job.name);
             let first = at("10:00:01").as_second();

@@ -389,14 +389,7 @@ proptest! {
         for fate in fates {
             befall(&mut cluster, fate);
         }
-        cluster.make_peace();
-        for _ in 0..40 {
-            cluster.run_for(200 * MS);
-            for node in 0..3 {
-                while cluster.end_one(node, Exit::Code(0)) {}
-            }
-        }
-        let until = cluster.now.wall;
+        let until = peace(&mut cluster);
         for job in shares_of_all_kinds().iter().filter(|job| job.run_on == RunOn::Every) {
             let nodes: Vec<NodeName> = (0..3).map(name).collect();
             for node in nodes.iter().filter(|node| job.run_where.is_met_by(node, &Default::default())) {
