@@ -73,7 +73,7 @@ pub enum Report {
         run: RunId,
         from: NodeName,
         to: Option<NodeName>,
-        /// `overdue` or `node-gone`.
+        /// `overdue`, `node-gone` or `offer-removed`.
         reason: &'static str,
     },
     /// No node can take a run now: it waits for one.

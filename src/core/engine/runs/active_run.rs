@@ -58,6 +58,8 @@ pub(in crate::engine) struct PlacedAt {
     pub since: Uptime,
     /// When it is overdue, unless its node has accepted it.
     pub answer_by: Uptime,
+    /// At this version of the record its node was seen to have no offer of it.
+    pub unlisted: Option<Version>,
     /// From which node it was moved, and why.
     pub moved: Option<(NodeName, &'static str)>,
 }
@@ -447,6 +449,11 @@ impl ActiveRun {
     /// True while the leader has placed it, or is writing that, and does not know that its node has accepted it.
     pub fn is_placed(&self) -> bool {
         matches!(self.state, ActiveRunState::Placed)
+    }
+
+    /// True if its node was seen to have no offer of it, and the record is still the same.
+    pub fn has_no_offer(&self) -> bool {
+        self.placed.as_ref().is_some_and(|placed| placed.unlisted == Some(self.version))
     }
 
     pub fn is_remote(&self) -> bool {

@@ -63,8 +63,19 @@ pub(super) struct Placing {
     pub wants_room: bool,
     /// When room was last looked for.
     room_asked: Option<Uptime>,
+    /// The nodes whose open offers are being read.
+    asked: BTreeMap<NodeName, Asked>,
     /// When the term began.
     since: Uptime,
+}
+
+/// A read of a node's open offers.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    /// What was placed there later is not in the answer.
+    since: Uptime,
+    /// When it was last requested.
+    last: Uptime,
 }
 
 impl Placing {
@@ -194,7 +205,7 @@ impl Runs {
     fn expect_answer(&mut self, cx: &Context, run: &RunId, answer_by: Uptime) {
         if let Some(active) = self.active.get_mut(run) {
             let since = active.placed.as_ref().map_or(cx.now.up, |placed| placed.since);
-            active.placed = Some(PlacedAt { since, answer_by, moved: None });
+            active.placed = Some(PlacedAt { since, answer_by, unlisted: None, moved: None });
             self.placing.overdue.insert((answer_by, run.clone()));
         }
     }
@@ -226,7 +237,7 @@ impl Runs {
                 self.places.full(self.load_of(cx)).filter(|node| **node != cx.node).cloned().collect();
             if !full.is_empty() {
                 self.placing.room_asked = Some(cx.now.up);
-                full.into_iter().for_each(|node| cx.ledger(Request::ReadOpenOffers(node)));
+                full.iter().for_each(|node| self.ask_for_offers(cx, node));
             } else if self.knows_places(cx) {
                 self.placing.room_asked = Some(cx.now.up);
                 self.try_unplaced(cx);
@@ -234,14 +245,26 @@ impl Runs {
         }
     }
 
-    /// Takes which attempts a node has not accepted yet. All others that were placed there before have been answered.
+    fn ask_for_offers(&mut self, cx: &mut Context, node: &NodeName) {
+        let now = cx.now.up;
+        let asked = self.placing.asked.get(node);
+        // Should the answer be lost with the connection, it is asked again.
+        if asked.is_none_or(|asked| now >= asked.last + ASK_AGAIN) {
+            let since = asked.map_or(now, |asked| asked.since);
+            self.placing.asked.insert(node.clone(), Asked { since, last: now });
+            cx.ledger(Request::ReadOpenOffers(node.clone()));
+        }
+    }
+
+    /// Takes which attempts a node has not accepted yet. All others that were placed there before have been answered; or
+    /// somebody has removed their offers, which shows when they are read.
     pub fn on_open_offers(&mut self, cx: &mut Context, node: &NodeName, open: &BTreeSet<RunId>) {
-        let Some(asked) = self.placing.room_asked.filter(|_| cx.leads()) else { return };
+        let Some(Asked { since, .. }) = self.placing.asked.remove(node).filter(|_| cx.leads()) else { return };
         let is_answered = |run: &RunId, active: &ActiveRun| {
             active.is_placed()
                 && active.commit.is_none()
                 && active.record.owner.node == *node
-                && active.placed.as_ref().is_some_and(|placed| placed.since < asked)
+                && active.placed.as_ref().is_some_and(|placed| placed.since < since)
                 && !open.contains(run)
         };
         let answered = self.active.iter().filter(|(run, active)| is_answered(run, active));
@@ -251,6 +274,10 @@ impl Runs {
         }
         self.places.note_answer(node);
         for run in &answered {
+            if let Some(active) = self.active.get_mut(run) {
+                let version = active.version;
+                active.placed.iter_mut().for_each(|placed| placed.unlisted = Some(version));
+            }
             if self.step(cx, run, RunStep::FindRemote) {
                 cx.ledger(Request::Follow(run.clone()));
             }
@@ -329,7 +356,9 @@ impl Runs {
         }
         let Some(active) = self.active.get(run) else { return };
         match &active.placed {
-            Some(placed) if active.record.owner.node != cx.node && placed.answer_by <= cx.now.up => {
+            Some(placed)
+                if active.record.owner.node != cx.node && (placed.answer_by <= cx.now.up || active.has_no_offer()) =>
+            {
                 self.on_overdue(cx, run);
             }
             Some(placed) if active.record.owner.node != cx.node => {
@@ -343,6 +372,7 @@ impl Runs {
     fn on_overdue(&mut self, cx: &mut Context, run: &RunId) {
         let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
         let (owner, job) = (active.record.owner.clone(), cx.job(run.job()).cloned());
+        let is_removed = active.has_no_offer();
         let is_alive = self.places.is_open(&owner);
         let awaits_locks = active.record.placement.as_ref().is_some_and(|placement| placement.awaits_locks);
         if !self.knows_places(cx) {
@@ -360,7 +390,12 @@ impl Runs {
         }
         let has_better = |job: &Arc<Job>| self.places.has_better(job, &owner.node, self.load_of(cx));
         let is_better = run.node().is_none() && job.as_ref().is_some_and(has_better);
+        if is_alive && is_removed {
+            // Its node does not know of it. It is offered again, under the next number.
+            return self.move_on(cx, run, job.as_ref(), "offer-removed");
+        }
         if is_alive && !is_better {
+            self.ask_for_offers(cx, &owner.node);
             return self.expect_answer(cx, run, cx.now.up + ASK_AGAIN);
         }
         if is_alive && self.places.suspect(&owner.node) {
@@ -386,7 +421,8 @@ impl Runs {
             _ => self.take_back(cx, run),
         }
         if let Some(active) = self.active.get_mut(run) {
-            active.placed = Some(PlacedAt { since: cx.now.up, answer_by: cx.now.up, moved: Some((from, reason)) });
+            let moved = Some((from, reason));
+            active.placed = Some(PlacedAt { since: cx.now.up, answer_by: cx.now.up, unlisted: None, moved });
         }
     }
 

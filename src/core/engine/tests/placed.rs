@@ -3,7 +3,7 @@
 mod cluster;
 mod shares;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -136,6 +136,34 @@ fn what_a_node_does_not_accept_is_moved_and_it_gets_nothing_more() {
     cluster.offer(1);
     cluster.run_for(SECOND);
     assert_eq!(cluster.started.len(), 9);
+}
+
+#[test]
+fn an_offer_that_somebody_has_removed_is_made_again() {
+    let jobs = vec![on(&["node=host-b"], once("a")), Job { run_on: RunOn::Every, ..once("b") }];
+    let mut cluster = Cluster::led(2, "10:00:00", jobs);
+    // Placed ahead of its time, and not read by its node.
+    cluster.node(1).is_frozen = true;
+    cluster.run_for(SECOND);
+    assert_eq!(cluster.ledger.offers.len(), 2, "{:?}", cluster.ledger.offers);
+    cluster.ledger.lose_offers();
+    cluster.node(1).is_frozen = false;
+    cluster.run_for(10 * SECOND);
+    assert_eq!(cluster.started_on("a"), ["host-b"]);
+    assert_eq!(BTreeSet::from_iter(cluster.started_on("b")), BTreeSet::from(["host-a".into(), "host-b".into()]));
+    let made_again = |report: &&Report| matches!(report, Report::Moved { reason: "offer-removed", .. });
+    assert_eq!(cluster.node(0).reports.iter().filter(made_again).count(), 2);
+}
+
+#[test]
+fn an_offer_that_is_there_is_left_to_a_node_that_takes_its_time() {
+    let mut cluster = Cluster::led(2, "10:00:00", vec![on(&["node=host-b"], once("a"))]);
+    cluster.node(1).is_frozen = true;
+    cluster.run_for(30 * SECOND);
+    let (record, _) = cluster.ledger.running.values().next().unwrap();
+    assert_eq!((record.attempt, record.state), (1, RunState::Placed));
+    let asked = cluster.node(0).requests.len();
+    assert_eq!(asked, 0);
 }
 
 #[test]
@@ -363,6 +391,8 @@ enum Fate {
     Elect(usize),
     /// The oldest request is carried out, and its answer is lost.
     LoseAnswer(usize),
+    /// Somebody deletes all offers.
+    RemoveOffers,
     Settle,
 }
 
@@ -381,6 +411,7 @@ fn fates() -> impl Strategy<Value = Vec<Fate>> {
         2 => node.clone().prop_map(Fate::Restart),
         1 => node.clone().prop_map(Fate::Elect),
         1 => node.prop_map(Fate::LoseAnswer),
+        1 => Just(Fate::RemoveOffers),
         3 => Just(Fate::Settle),
     ];
     prop::collection::vec(fate, 1..120)
@@ -417,6 +448,7 @@ fn befall(cluster: &mut Cluster, fate: Fate) {
         }
         Fate::Elect(node) if cluster.may_lead(node) => cluster.elect(node),
         Fate::LoseAnswer(node) => drop(cluster.lose_one(node)),
+        Fate::RemoveOffers => cluster.ledger.lose_offers(),
         Fate::Settle => cluster.settle(),
         _ => {}
     }

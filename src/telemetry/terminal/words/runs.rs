@@ -94,6 +94,7 @@ fn moved(f: &Facts<'_>) -> String {
     let why = match f.text("reason") {
         Some("overdue") => "did not accept it in time",
         Some("node-gone") => "is gone",
+        Some("offer-removed") => "never saw it: its offer was deleted",
         _ => "did not accept it",
     };
     let then = f.text("to").map_or("waits for a node".to_owned(), |to| format!("placed on {to}"));

@@ -49,6 +49,8 @@ pub struct Ledger {
     pub jobs: BTreeMap<JobName, (JobRecord, Version)>,
     pub running: BTreeMap<RunId, (RunRecord, Version)>,
     pub offers: BTreeSet<(NodeName, RunId)>,
+    /// Offers that somebody has removed by hand.
+    lost_offers: BTreeSet<(NodeName, RunId)>,
     pub history: Vec<HistoryRecord>,
     /// The node that each attempt names.
     attempts: BTreeMap<(RunId, u32), NodeName>,
@@ -673,6 +675,11 @@ impl Node {
 }
 
 impl Ledger {
+    /// Removes all offers by hand. Their runs stay placed.
+    pub fn lose_offers(&mut self) {
+        self.lost_offers.append(&mut self.offers);
+    }
+
     /// True if every condition of the change holds.
     fn may(&self, change: &Change, is_member: bool) -> bool {
         change.writes().iter().all(|write| match write {
@@ -707,14 +714,19 @@ impl Ledger {
                     self.history.retain(|known| known.id() != record.id());
                     self.history.push(*record);
                 }
-                Write::Offer { node, run } => drop(self.offers.insert((node.clone(), run))),
+                Write::Offer { node, run } => {
+                    self.lost_offers.remove(&(node.clone(), run.clone()));
+                    self.offers.insert((node.clone(), run));
+                }
                 Write::RemoveOffer { node, run } => drop(self.offers.remove(&(node.clone(), run))),
                 _ => {}
             }
         }
         let placed = self.running.values().filter(|(record, _)| record.state == RunState::Placed);
         let placed: BTreeSet<_> = placed.map(|(record, _)| (record.owner.node.clone(), record.id())).collect();
-        assert_eq!(placed, self.offers, "after {change:?}");
+        self.lost_offers.retain(|offer| placed.contains(offer));
+        let offered: BTreeSet<_> = self.offers.union(&self.lost_offers).cloned().collect();
+        assert_eq!(placed, offered, "after {change:?}");
     }
 }
 
