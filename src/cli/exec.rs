@@ -114,6 +114,7 @@ fn attempt(job: &Arc<Job>, now: Now) -> Start {
         on_loss: OnLoss::of(job),
         keep_until: None,
         ready_at: None,
+        no_node_since: None,
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),

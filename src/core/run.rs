@@ -223,6 +223,10 @@ pub struct RunRecord {
     /// counts from this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_at: Option<Timestamp>,
+    /// Since when it has been waiting for a node that can take it, while `queued`: the misfire window counts from then,
+    /// whoever leads. `None`: it waits for other runs, however long that takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_node_since: Option<Timestamp>,
     /// When the next attempt begins, while `retrying` or `unstarted`; `None` means at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Timestamp>,

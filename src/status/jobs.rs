@@ -195,7 +195,8 @@ impl From<&RunRecord> for RunStatus {
                 .placement
                 .as_ref()
                 .filter(|_| matches!(record.state, RunState::Placed | RunState::Unstarted | RunState::Queued))
-                .and_then(|placement| placement.refused.clone()),
+                .and_then(|placement| placement.refused.clone())
+                .map(|refused| Refusal { digest: None, ..refused }),
         }
     }
 }

@@ -191,7 +191,7 @@ async fn a_refusal_reaches_the_leader(mut cluster: Cluster) {
     let run = place(&mut a, &b, "j").await;
     a.ask_ledger(LedgerRequest::Follow(run.id()));
     let mut refused = RunRecord { state: RunState::Unstarted, ..run.clone() };
-    let refusal = Refusal { node: NodeName::new("b"), reason: RefusalReason::Labels };
+    let refusal = Refusal { node: NodeName::new("b"), reason: RefusalReason::Labels, digest: None };
     refused.placement.as_mut().expect("it is placed").refused = Some(refusal);
     assert_eq!(b.commit(Change::Refuse { at: Version::FIRST, run: refused.clone() }).await, Commit::Accepted);
     // It may have been read before.

@@ -38,6 +38,7 @@ pub fn record(job: &str, second: i64, session: &str) -> RunRecord {
         on_loss: OnLoss::Interrupt,
         keep_until: None,
         ready_at: None,
+        no_node_since: None,
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),

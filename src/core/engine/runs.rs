@@ -30,6 +30,7 @@ pub(super) mod active_run;
 mod active_runs;
 mod admission;
 mod agenda;
+mod crowded;
 mod ending;
 mod held;
 mod horizon;
@@ -296,13 +297,14 @@ impl Runs {
         let has_one_end = share_among.as_ref().is_none_or(|nodes| nodes.len() == 1);
         let dependents = if has_one_end { cx.jobs.dependents_of(&job.name).to_vec() } else { Vec::new() };
         let must_wait = share_among.is_some() || self.active.must_wait(job, is_placed);
-        let (state, owner) = match is_placed && !must_wait {
+        let (state, owner, no_node_since) = match is_placed && !must_wait {
             true => match self.choose(cx, job, None) {
-                Choice::On(owner) => (RunState::Placed, owner),
-                Choice::Full | Choice::Nobody => (RunState::Queued, own),
+                Choice::On(owner) => (RunState::Placed, owner, None),
+                Choice::Full => (RunState::Queued, own, None),
+                Choice::Nobody => (RunState::Queued, own, Some(its_time.unwrap_or(cx.due))),
             },
-            false if must_wait => (RunState::Queued, own),
-            false => (RunState::Running, own),
+            false if must_wait => (RunState::Queued, own, None),
+            false => (RunState::Running, own, None),
         };
         let record = RunRecord {
             v: 1,
@@ -321,6 +323,7 @@ impl Runs {
             on_loss: OnLoss::of(job),
             keep_until: keep_until(job, cx.root_of(job), at, cx.due),
             ready_at: None,
+            no_node_since,
             retry_at: None,
             past: Past::default(),
             dependents,

@@ -28,6 +28,9 @@ pub struct Placement {
     /// ledger from the next write on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<FencingToken>,
+    /// Its node could start no process for it, which was not the job's fault.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub failed_start: bool,
     /// The last refusal of the run by a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refusal>,
@@ -36,7 +39,15 @@ pub struct Placement {
 impl Placement {
     /// An attempt that is placed when it is due.
     pub fn new(definition: Digest) -> Self {
-        Self { definition, ahead_ms: 0, is_awaited: false, awaits_locks: false, token: None, refused: None }
+        Self {
+            definition,
+            ahead_ms: 0,
+            is_awaited: false,
+            awaits_locks: false,
+            token: None,
+            failed_start: false,
+            refused: None,
+        }
     }
 }
 
@@ -50,6 +61,10 @@ fn is_zero(number: &u64) -> bool {
 pub struct Refusal {
     pub node: NodeName,
     pub reason: RefusalReason,
+    /// The digest of the node's files, by which it refused. Once it has others, the refusal says nothing about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub digest: Option<Digest>,
 }
 
 /// Why a node does not run an attempt that was placed there. No process was started.

@@ -103,6 +103,7 @@ fn record_of(token: i64, attempt: u32, nonce: &str) -> Vec<u8> {
         on_loss: OnLoss::Rerun,
         keep_until: None,
         ready_at: None,
+        no_node_since: None,
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),

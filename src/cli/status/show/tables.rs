@@ -120,7 +120,7 @@ fn state_in_words(run: &RunStatus, before: Option<&RunId>, now: Timestamp) -> St
         (RunState::Retrying, None) => "retrying now".to_owned(),
         (RunState::Unstarted, Some(at)) => format!("not started yet, retry in {}", span(now, at)),
         (RunState::Unstarted, None) => match &run.refused {
-            Some(Refusal { node, reason }) => format!("not started yet; {node} refused it: {}", reason.explained()),
+            Some(Refusal { node, reason, .. }) => format!("not started yet; {node} refused it: {}", reason.explained()),
             None => "not started yet".to_owned(),
         },
         (RunState::CutOff, _) => cut_off(run.keep_until),

@@ -185,7 +185,8 @@ impl Runs {
         if let Some(active) = self.active.get_mut(run) {
             active.record.retry_at = its_time;
             if let Some(placement) = &mut active.record.placement {
-                placement.refused = Some(Refusal { node: cx.node.clone(), reason });
+                placement.refused =
+                    Some(Refusal { node: cx.node.clone(), reason, digest: Some(cx.jobs.digest.clone()) });
             }
         }
         self.commit_next(cx, run);

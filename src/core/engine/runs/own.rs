@@ -299,11 +299,14 @@ impl Runs {
                 self.release_unstarted(cx, run, reason, Duration::ZERO);
             }
             StartFailure::Step { step, errno } if is_early => {
+                if is_of_node(step) {
+                    self.note_failed_start(run);
+                }
                 self.release_unstarted(cx, run, reason_of(step, errno), Duration::ZERO);
             }
-            // Any other job would have failed here too: the node failed, not the run.
-            StartFailure::Step { step: step @ (StartStep::Fork | StartStep::Prepare), errno } => {
+            StartFailure::Step { step, errno } if is_of_node(step) => {
                 let pause = pause_after(active.record.unstarted_attempts());
+                self.note_failed_start(run);
                 self.release_unstarted(cx, run, reason_of(step, errno), pause);
                 cx.facts.push_back(Fact::StartFailed);
             }
@@ -366,11 +369,21 @@ impl Runs {
             _ if cx.is_ending => Some(Reason::Drain),
             _ => None,
         };
+        let unstarted = active.record.unstarted_attempts();
+        if reason.is_none() {
+            self.note_failed_start(run);
+        }
         if reason.is_some() || self.time_to_come(cx, run).is_some() {
             return self.release_unstarted(cx, run, reason, Duration::ZERO);
         }
-        let pause = pause_after(active.record.unstarted_attempts());
+        let pause = pause_after(unstarted);
         self.release_unstarted(cx, run, None, pause);
+    }
+
+    /// Notes in the record of a placed attempt that this node could start no process for it.
+    fn note_failed_start(&mut self, run: &RunId) {
+        let placement = self.active.get_mut(run).and_then(|active| active.record.placement.as_mut());
+        placement.into_iter().for_each(|placement| placement.failed_start = true);
     }
 
     /// Ends an own attempt: releases the run for another if `retries` allow one, else ends the run.
@@ -477,6 +490,8 @@ impl Runs {
         }
         cx.forget(run);
         if cx.leads() {
+            let record = self.active.get(run).map(|active| active.record.clone());
+            record.iter().for_each(|record| self.note_answer(cx, record));
             self.await_retry(cx, run);
         } else {
             self.forget(cx, run);
@@ -739,4 +754,9 @@ fn deadline_of(run: &RunRecord, now: Now) -> Deadline {
 /// True for a run that is placed, and not accepted.
 fn is_placed(found: &Option<(RunRecord, Version)>) -> bool {
     found.as_ref().is_some_and(|(record, _)| record.state == RunState::Placed)
+}
+
+/// True if any other job would have failed here too: the node failed, not the run.
+fn is_of_node(step: StartStep) -> bool {
+    matches!(step, StartStep::Fork | StartStep::Prepare)
 }

@@ -5,10 +5,12 @@
 //! counts at once, so a burst spreads evenly without any report. Knows nothing of runs but how many each node has.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use crate::clock::Uptime;
 use crate::election::{Member, PLACES, Place};
 use crate::job::{Digest, Job, JobName, Labels, RunOn};
-use crate::run::{Owner, RefusalReason};
+use crate::run::{Owner, Refusal, RefusalReason};
 use crate::term::{NodeName, SessionId};
 
 /// Most attempts that are placed on a node and that it has not accepted. More would only wait there.
@@ -35,10 +37,33 @@ struct KnownPlace {
     /// It did not accept in time what was placed there, and has answered nothing since.
     is_suspect: bool,
     /// The jobs that it has refused for what it is, until it changes.
-    refused: BTreeMap<JobName, RefusalReason>,
+    refused: BTreeMap<JobName, Refused>,
+    /// It could start no process lately, or had a wrong clock.
+    pause: Option<Pause>,
     /// When an attempt was last placed there, by their number.
     placed_at: u64,
 }
+
+/// A node's refusal of a job.
+#[derive(Clone, Debug)]
+struct Refused {
+    reason: RefusalReason,
+    /// By which files it refused. With others it is to be tried.
+    digest: Option<Digest>,
+}
+
+/// A time in which a node gets nothing, because it can run nothing, whatever the job.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    until: Uptime,
+    /// Doubled if it is the same within a minute afterwards.
+    length: Duration,
+    why: &'static str,
+    is_over: bool,
+}
+
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// What matters of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,7 +173,7 @@ impl Places {
         for (node, Place { labels, weight, .. }) in all {
             let place = self.known.entry(node).or_default();
             if place.labels != labels {
-                place.refused.retain(|_, reason| *reason != RefusalReason::Labels);
+                place.refused.retain(|_, refused| refused.reason != RefusalReason::Labels);
             }
             (place.labels, place.weight) = (labels, weight);
         }
@@ -166,7 +191,9 @@ impl Places {
                 continue;
             }
             // Whatever it is now, it is to be tried.
-            (place.is_suspect, place.refused) = (false, BTreeMap::new());
+            (place.is_suspect, place.pause) = (false, None);
+            let digest = now.as_ref().map(|member| &member.digest);
+            place.refused.retain(|_, refused| refused.digest.as_ref() == digest && digest.is_some());
             let session = |member: &Option<LivingMember>| member.as_ref().map(|member| member.session.clone());
             if session(&place.member) != session(&now) {
                 gone.push(node.clone());
@@ -268,7 +295,7 @@ impl Places {
         match &place.member {
             _ if !place.fits(node, job) || !job.run_on.is_placed() => Share::Unfit,
             Some(LivingMember { is_drained: true, .. }) => Share::Drained,
-            Some(member) if !member.is_closed() && !place.refused.contains_key(&job.name) && has_short_name(node) => {
+            Some(member) if !member.is_closed() && place.is_willing(job) && has_short_name(node) => {
                 match load.open < MOST_OPEN {
                     true => Share::Now(Owner { session: member.session.clone(), node: node.clone() }),
                     false => Share::Full,
@@ -300,17 +327,38 @@ impl Places {
     }
 
     /// The node has refused an attempt of the job. What it refuses for what it is, it refuses until it changes.
-    pub fn note_refusal(&mut self, node: &NodeName, job: &JobName, reason: RefusalReason) {
+    pub fn note_refusal(&mut self, refusal: &Refusal, job: &JobName, now: Uptime) {
+        let Refusal { node, reason, digest } = refusal;
         self.note_answer(node);
         let Some(place) = self.known.get_mut(node) else { return };
         match reason {
-            RefusalReason::NotDefined | RefusalReason::Definition | RefusalReason::Labels | RefusalReason::Clock => {
-                place.refused.insert(job.clone(), reason);
+            RefusalReason::NotDefined | RefusalReason::Definition | RefusalReason::Labels => {
+                place.refused.insert(job.clone(), Refused { reason: *reason, digest: digest.clone() });
             }
+            // Nothing shows when it is right again.
+            RefusalReason::Clock => place.pause(now, "has a wrong clock"),
             RefusalReason::Drained => place.member.iter_mut().for_each(|member| member.is_drained = true),
             RefusalReason::Ending => place.member.iter_mut().for_each(|member| member.is_ending = true),
             RefusalReason::Locked => {}
         }
+    }
+
+    /// The node could start no process of an attempt, which was not the job's fault.
+    pub fn note_failed_start(&mut self, node: &NodeName, now: Uptime) {
+        self.known.get_mut(node).into_iter().for_each(|place| place.pause(now, "could start no process lately"));
+    }
+
+    /// When the next pause of a node ends.
+    pub fn pause_ends_at(&self) -> Option<Uptime> {
+        let pauses = self.known.values().filter_map(|place| place.pause);
+        pauses.filter(|pause| !pause.is_over).map(|pause| pause.until).min()
+    }
+
+    /// Ends the pauses that are over. Returns true if there are any.
+    pub fn end_pauses(&mut self, now: Uptime) -> bool {
+        let pauses = self.known.values_mut().filter_map(|place| place.pause.as_mut());
+        let over = pauses.filter(|pause| !pause.is_over && pause.until <= now);
+        over.map(|pause| pause.is_over = true).count() > 0
     }
 
     /// The leader's own definitions have changed: what was refused may fit now.
@@ -343,19 +391,42 @@ impl KnownPlace {
     /// True if an attempt of the job may be placed there.
     fn takes(&self, node: &NodeName, job: &Job) -> bool {
         let is_open = self.member.as_ref().is_some_and(|member| !member.is_closed());
-        is_open && self.weight > 0 && self.fits(node, job) && !self.refused.contains_key(&job.name)
+        is_open && self.weight > 0 && self.fits(node, job) && self.is_willing(job)
+    }
+
+    /// False while the node would refuse the job, or could not run it.
+    fn is_willing(&self, job: &Job) -> bool {
+        self.refusal_of(job).is_none() && self.pause.is_none_or(|pause| pause.is_over)
+    }
+
+    /// Why the node refuses the job, as its files are now.
+    fn refusal_of(&self, job: &Job) -> Option<RefusalReason> {
+        let digest = self.member.as_ref().map(|member| &member.digest);
+        let refused = self.refused.get(&job.name)?;
+        let counts = refused.digest.is_none() || refused.digest.as_ref() == digest;
+        counts.then_some(refused.reason)
+    }
+
+    fn pause(&mut self, now: Uptime, why: &'static str) {
+        let length = match self.pause {
+            // Of what was placed there before.
+            Some(pause) if !pause.is_over => return,
+            Some(pause) if now < pause.until + LONGEST_PAUSE => (pause.length * 2).min(LONGEST_PAUSE),
+            Some(_) | None => FIRST_PAUSE,
+        };
+        self.pause = Some(Pause { until: now + length, length, why, is_over: false });
     }
 
     fn why_not(&self, job: &Job) -> &'static str {
-        match (&self.member, self.refused.get(&job.name)) {
+        match (&self.member, self.refusal_of(job)) {
             (None, _) => "is away",
             (Some(member), _) if member.is_drained => "is drained",
             (Some(member), _) if member.is_ending => "is shutting down",
             (Some(_), _) if self.weight == 0 && job.run_on != RunOn::Every => "has weight 0",
             (Some(_), Some(RefusalReason::NotDefined)) => "does not define it",
             (Some(_), Some(RefusalReason::Definition)) => "defines it otherwise",
-            (Some(_), Some(RefusalReason::Clock)) => "has a wrong clock",
-            (Some(_), _) => "refuses it",
+            (Some(_), Some(_)) => "refuses it",
+            (Some(_), None) => self.pause.filter(|pause| !pause.is_over).map_or("refuses it", |pause| pause.why),
         }
     }
 }

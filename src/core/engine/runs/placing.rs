@@ -17,7 +17,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::active_run::{ActiveRun, PlacedAt, RunStep};
+use super::crowded::Crowded;
 use super::places::{Choice, Load};
+use super::window::{self, Window};
 use super::{Runs, retry};
 use crate::clock::Uptime;
 use crate::election::{Member, Place};
@@ -53,10 +55,12 @@ const LONGEST_AHEAD: Duration = Duration::from_millis(500);
 pub(super) struct Placing {
     /// When the answers to placed attempts are overdue.
     pub overdue: BTreeSet<(Uptime, RunId)>,
-    /// Runs that wait for a node that fits, and since when.
-    pub unplaced: BTreeMap<RunId, Timestamp>,
+    /// Runs that wait for a node that fits.
+    pub unplaced: BTreeSet<RunId>,
+    /// Those that are reported. Shares are reported by node.
+    reported: BTreeSet<RunId>,
     /// Runs that wait for room on the nodes that fit.
-    pub crowded: BTreeSet<RunId>,
+    pub crowded: Crowded,
     /// The jobs that were reported because no node can run them.
     unplaceable: BTreeSet<JobName>,
     /// Something waits for room.
@@ -82,6 +86,7 @@ impl Placing {
     /// The run waits for no node any more.
     pub fn forget(&mut self, run: &RunId) {
         self.unplaced.remove(run);
+        self.reported.remove(run);
         self.crowded.remove(run);
     }
 }
@@ -215,7 +220,8 @@ impl Runs {
         let overdue = self.placing.overdue.first().map(|&(at, _)| at);
         let looks = self.placing.wants_room && self.places.full(self.load_of(cx)).next().is_some();
         let room = looks.then(|| self.placing.room_asked.map_or(Uptime::ZERO, |asked| asked + LOOK_FOR_ROOM_EVERY));
-        overdue.into_iter().chain(room).chain(self.places_due_at(cx)).min()
+        let pause = self.places.pause_ends_at().filter(|_| cx.leads());
+        overdue.into_iter().chain(room).chain(self.places_due_at(cx)).chain(pause).min()
     }
 
     /// Reads the runs whose answers are overdue, and looks for room where something waits for it.
@@ -230,6 +236,9 @@ impl Runs {
                 self.placing.overdue.insert((cx.now.up + ASK_AGAIN, run.clone()));
                 cx.ledger(Request::ReadRun(run));
             }
+        }
+        if self.places.end_pauses(cx.now.up) {
+            self.try_unplaced(cx);
         }
         let may_ask = self.placing.room_asked.is_none_or(|asked| cx.now.up >= asked + LOOK_FOR_ROOM_EVERY);
         if self.placing.wants_room && may_ask {
@@ -282,7 +291,7 @@ impl Runs {
                 cx.ledger(Request::Follow(run.clone()));
             }
         }
-        self.try_unplaced(cx);
+        self.try_crowded(cx, node, answered.len());
     }
 
     /// True if no node can take the run now.
@@ -294,16 +303,45 @@ impl Runs {
     }
 
     /// Takes it that a run waits for others now. If it has waited for a node and one can take it, it does not any more.
-    pub(super) fn await_others_first(&mut self, cx: &Context, run: &RunId) {
-        if cx.job(run.job()).is_some_and(|job| !self.has_nowhere(cx, run, job)) {
+    pub(super) fn await_others_first(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(job) = cx.job(run.job()).cloned() else { return };
+        let has_nowhere = self.has_nowhere(cx, run, &job);
+        if !has_nowhere {
             self.placing.unplaced.remove(run);
         }
+        let waited = |active: &&ActiveRun| active.is_waiting() && active.record.no_node_since.is_some();
+        let Some(active) = self.active.get(run).filter(waited) else { return };
+        if has_nowhere {
+            return self.await_place(cx, run, &job, None);
+        }
+        match window::of(cx, &active.record) {
+            Window::Over => self.skip(cx, run, SkipReason::NoNode),
+            Window::Open | Window::UndefinedUntil(_) => self.note_no_node(cx, run, None),
+        }
+    }
+
+    /// Writes since when a queued run waits for a node, or that it does not.
+    fn note_no_node(&mut self, cx: &mut Context, run: &RunId, since: Option<Timestamp>) {
+        let nonce = cx.nonce();
+        // It may be over: the answer shows.
+        let Some(active) = self.active.get(run).filter(|_| !self.is_looked_up(run)) else { return };
+        let record = RunRecord { no_node_since: since, nonce, ..active.record.clone() };
+        self.update(cx, run, record);
+    }
+
+    /// Has tried again what waits for room, as much as fits where a node has answered so many attempts.
+    fn try_crowded(&mut self, cx: &mut Context, node: &NodeName, count: usize) {
+        let next = self.placing.crowded.take(node, count);
+        self.agenda.retries.extend(next.into_iter().map(|run| (run.scheduled_at().min(cx.due), run)));
+        // What is left waits on, and room is looked for.
+        self.placing.wants_room = !self.placing.crowded.is_empty();
+        cx.facts.push_back(Fact::RoomFound);
     }
 
     /// Has everything tried again that waits for a node, or for room on one.
     pub fn try_unplaced(&mut self, cx: &mut Context) {
         self.placing.wants_room = false;
-        let waiting = self.placing.unplaced.keys().cloned().chain(std::mem::take(&mut self.placing.crowded));
+        let waiting = self.placing.unplaced.iter().cloned().chain(self.placing.crowded.take_all());
         let waiting: Vec<RunId> = waiting.collect();
         self.agenda.retries.extend(waiting.into_iter().map(|run| (run.scheduled_at().min(cx.due), run)));
         cx.facts.push_back(Fact::RoomFound);
@@ -468,12 +506,13 @@ impl Runs {
         let Some(active) = self.active.get_mut(run) else { return };
         active.placed = None;
         let (is_first, begun_at) = (!active.record.has_past(), active.record.begun_at);
+        let node = active.record.owner.node.clone();
         let due_at = self.active.get(run).map(|active| active.due_at(cx.job(run.job()).map(Arc::as_ref)));
         cx.ledger(Request::Watch(run.clone()));
         let Some(due_at) = due_at else { return };
         let lateness = Duration::try_from(begun_at.duration_since(due_at)).unwrap_or_default();
         cx.facts.push_back(Fact::StartedElsewhere { run: run.clone(), due_at, lateness, is_first });
-        self.try_unplaced(cx);
+        self.try_crowded(cx, &node, 1);
     }
 
     /// True if no other node than the one that had the last attempt can take the run.
@@ -530,9 +569,9 @@ impl Runs {
                 self.placing.unplaced.remove(run);
                 self.place_on(cx, run, job, owner);
             }
-            Choice::Full => drop(self.placing.crowded.insert(run.clone())),
+            Choice::Full => self.placing.crowded.insert(run),
             Choice::Nobody => {
-                let is_new = !self.placing.unplaced.contains_key(run);
+                let is_new = self.placing.reported.insert(run.clone());
                 let why = is_new.then(|| self.places.why_nobody(job));
                 self.await_place(cx, run, job, why);
             }
@@ -544,14 +583,18 @@ impl Runs {
         let Some(active) = self.active.get(run) else { return };
         // What had a process is never skipped.
         let had_process = !active.awaits_first_start();
-        let since = *self.placing.unplaced.entry(run.clone()).or_insert(cx.due);
+        let (is_queued, record) = (active.is_queued(), &active.record);
+        let since = if is_queued { record.no_node_since } else { Some(record.ready()) };
+        self.placing.unplaced.insert(run.clone());
         if let Some(why) = why {
             cx.report(Report::Unplaced { run: run.clone(), why });
         }
-        let until = too_old_from(job, cx.root_of(job), since);
         if had_process {
             return;
         }
+        // From now on, whoever leads.
+        let Some(since) = since else { return self.note_no_node(cx, run, Some(cx.due)) };
+        let until = too_old_from(job, cx.root_of(job), since);
         if until <= cx.due {
             self.placing.unplaced.remove(run);
             return self.skip(cx, run, SkipReason::NoNode);
@@ -568,7 +611,10 @@ impl Runs {
                 if refused.node == record.owner.node
                     && cx.job(&record.job).is_some_and(|job| job.execution_digest() == placement.definition) =>
             {
-                self.places.note_refusal(&refused.node, &record.job, refused.reason);
+                self.places.note_refusal(refused, &record.job, cx.now.up);
+            }
+            (None, RunState::Unstarted) if placement.failed_start => {
+                self.places.note_failed_start(&record.owner.node, cx.now.up);
             }
             (_, RunState::Running) => self.places.note_answer(&record.owner.node),
             _ => {}

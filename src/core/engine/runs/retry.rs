@@ -93,6 +93,7 @@ pub(super) fn next_attempt(cx: &Context, active: &ActiveRun, lost: &RunEnd, job:
         on_loss: OnLoss::of(job),
         keep_until: keep_until(job, cx.root_of(job), record.scheduled_at, cx.due),
         ready_at: if active.is_queued() { Some(cx.now.wall) } else { record.ready_at },
+        no_node_since: None,
         retry_at: None,
         past,
         dependents,

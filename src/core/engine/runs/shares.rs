@@ -14,6 +14,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::Runs;
 use super::active_run::{ActiveRun, ActiveRunState, RunStep};
 use super::active_runs::ActiveRuns;
@@ -67,6 +69,8 @@ struct Rejected {
 /// What becomes of a node's share.
 enum Verdict {
     Run(RunState, Owner),
+    /// It waits for its node.
+    Await,
     Skip(SkipReason),
 }
 
@@ -97,7 +101,7 @@ impl Runs {
     /// True if occurrences of the job that wait must go on waiting for one of its runs. What waits for a node that is away
     /// holds nobody up.
     pub fn is_held_up(&self, cx: &Context, job: &Job) -> bool {
-        let is_away = |run: &RunId| cx.shares(job) && self.placing.unplaced.contains_key(run);
+        let is_away = |run: &RunId| cx.shares(job) && self.placing.unplaced.contains(run);
         let holds = |(id, run): (&RunId, &ActiveRun)| run.ended().is_none() && !is_away(id);
         job.overlap != Overlap::Allow && self.active.of_job(&job.name).any(holds)
     }
@@ -105,7 +109,7 @@ impl Runs {
     /// Gives nodes their shares of a run, as many as fit one commit.
     pub(super) fn share_out(&mut self, cx: &mut Context, run: &RunId, job: &Arc<Job>) {
         if !self.knows_roster() {
-            self.placing.crowded.insert(run.clone());
+            self.placing.crowded.insert(run);
             return;
         }
         let Some(active) = self.active.get(run).filter(|active| active.is_idle()) else { return };
@@ -142,7 +146,13 @@ impl Runs {
                 }
             };
             match verdict {
-                Verdict::Run(state, owner) => shares.extend(self.share(cx, run, job, (node, state, owner), &nonce)),
+                Verdict::Run(state, owner) => {
+                    shares.extend(self.share(cx, run, job, (node, state, owner), None, &nonce));
+                }
+                Verdict::Await => {
+                    let place = (node, RunState::Queued, own.clone());
+                    shares.extend(self.share(cx, run, job, place, self.due_since(run, job), &nonce));
+                }
                 Verdict::Skip(reason) => {
                     let Some((write, skip)) = self.skip_share(cx, run, job, (&node, reason)) else { continue };
                     skips.push(write);
@@ -194,7 +204,7 @@ impl Runs {
                 && (share.trigger(), run.trigger()) == (None, None)
                 && active.is_idle()
                 && active.record.kill.is_none()
-                && self.placing.unplaced.contains_key(share)
+                && self.placing.unplaced.contains(share)
                 && active.awaits_first_start()
         };
         let older = self.active.of_job(run.job()).filter(|(share, active)| is_older(share, active));
@@ -231,8 +241,16 @@ impl Runs {
             Share::Now(owner) if !has_rivals && job.concurrency_group.is_none() => {
                 Verdict::Run(RunState::Placed, owner)
             }
-            Share::Now(_) | Share::Full | Share::Away => queued,
+            Share::Now(_) | Share::Full => queued,
+            Share::Away => Verdict::Await,
         }
+    }
+
+    /// Since when the run could have had its shares.
+    fn due_since(&self, run: &RunId, job: &Job) -> Option<Timestamp> {
+        let active = self.active.get(run)?;
+        let is_occurrence = active.record.trigger.is_none() && job.schedule().is_some();
+        Some(if is_occurrence { active.due_at(Some(job)) } else { active.record.begun_at })
     }
 
     /// The record of a node's share.
@@ -242,6 +260,7 @@ impl Runs {
         run: &RunId,
         job: &Job,
         (node, state, owner): (NodeName, RunState, Owner),
+        no_node_since: Option<Timestamp>,
         nonce: &Nonce,
     ) -> Option<RunRecord> {
         self.sharing.skips.entry(job.name.clone()).or_default().remove(&node);
@@ -262,6 +281,7 @@ impl Runs {
             on_loss: OnLoss::of(job),
             keep_until: keep_until(job, cx.root_of(job), record.scheduled_at, cx.due),
             placement,
+            no_node_since,
             ..record.clone()
         };
         Some(share.in_its_format())
@@ -382,7 +402,7 @@ impl Runs {
             return;
         }
         if !self.knows_roster() {
-            self.placing.crowded.insert(run.clone());
+            self.placing.crowded.insert(run);
             return;
         }
         match self.share_on(cx, run, job, node) {
@@ -393,7 +413,7 @@ impl Runs {
             }
             Share::Full => {
                 self.placing.wants_room = true;
-                self.placing.crowded.insert(run.clone());
+                self.placing.crowded.insert(run);
             }
             Share::Drained if !had_process => self.skip(cx, run, SkipReason::Drained),
             Share::Unfit | Share::Unknown if !had_process => self.skip(cx, run, SkipReason::NoNode),

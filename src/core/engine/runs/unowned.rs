@@ -262,6 +262,7 @@ impl Runs {
                     _ if is_own => self.on_begun(cx, run),
                     RunState::Placed => self.on_placed(cx, run),
                     RunState::Unstarted => self.on_taken_back(cx, run),
+                    RunState::Queued => self.queue_again(cx, run),
                     _ => self.on_cut_off(cx, run),
                 }
                 self.take_up_news(cx, run);
@@ -523,11 +524,13 @@ impl Runs {
         // Also if its owner died while it held the start: nobody knows whether its program began.
         let waits = active.never_started() || active.record.state == RunState::Running;
         let its_time = self.time_to_come(cx, run).filter(|_| waits);
-        // What is placed goes to another node meanwhile.
         let is_placed =
             cx.job(run.job()).is_some_and(|job| cx.places(job)) && active.record.state == RunState::Unstarted;
-        let retry_at =
-            retry::retry_at(&active.record, &cx.node).filter(|_| !is_placed || self.is_only_place(cx, active));
+        let retry_at = match is_placed {
+            // It goes to another node meanwhile.
+            true => active.record.retry_at.filter(|_| self.is_only_place(cx, active)),
+            false => retry::retry_at(&active.record, &cx.node),
+        };
         its_time.max(retry_at)
     }
 
@@ -578,9 +581,10 @@ impl Runs {
             return self.skip(cx, run, SkipReason::Rewound);
         }
         let job = cx.job(run.job()).cloned();
-        if active.never_started() || (active.is_queued() && job.is_none()) {
+        let waits_for_node = active.is_queued() && active.record.no_node_since.is_some();
+        if active.never_started() || waits_for_node || (active.is_queued() && job.is_none()) {
             match window::of(cx, &active.record) {
-                Window::Over if self.placing.unplaced.contains_key(run) => {
+                Window::Over if waits_for_node || self.placing.unplaced.contains(run) => {
                     return self.skip(cx, run, SkipReason::NoNode);
                 }
                 Window::Over => return self.skip(cx, run, SkipReason::Missed),
@@ -630,7 +634,7 @@ impl Runs {
     /// job's next run.
     pub fn miss_overdue(&mut self, cx: &mut Context, job: &JobName) {
         let is_over = |active: &ActiveRun| {
-            let is_unplaced = active.is_queued() && self.placing.unplaced.contains_key(&active.record.id());
+            let is_unplaced = active.is_queued() && self.placing.unplaced.contains(&active.record.id());
             active.is_idle()
                 && (active.never_started() || is_unplaced)
                 && matches!(window::of(cx, &active.record), Window::Over)
@@ -714,6 +718,10 @@ impl Runs {
     /// Queues a run, new to this leader, that waits for others.
     fn await_others(&mut self, cx: &mut Context, run: &RunId) {
         self.queue_again(cx, run);
+        if self.active.get(run).is_some_and(|active| active.record.no_node_since.is_some()) {
+            // Its window goes on, also while others are in its way.
+            self.agenda.retries.insert((run.scheduled_at().min(cx.due), run.clone()));
+        }
         self.apply_kill(cx, run);
         // What is shared out at once shows by its version if somebody else has changed it.
         if !self.active.is_to_share(run) {

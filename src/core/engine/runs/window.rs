@@ -20,7 +20,7 @@ use crate::clock::{earlier, later};
 use crate::engine::context::Context;
 use crate::engine::misfire::{DEFAULT_WINDOW, LATE, STAMP, is_in_window, is_too_old};
 use crate::job::{Job, Misfire};
-use crate::run::RunRecord;
+use crate::run::{RunRecord, RunState};
 
 /// A begin that is accepted later than this was refused meanwhile. It is late even if its job sets no window.
 ///
@@ -40,11 +40,14 @@ pub(super) enum Window {
 
 /// State of the misfire window of a run that never had a process.
 pub(super) fn of(cx: &Context, run: &RunRecord) -> Window {
+    let waits_since = run.no_node_since.filter(|_| run.state == RunState::Queued);
     let Some(job) = cx.job(&run.job) else {
         let until = later(run.ready(), DEFAULT_WINDOW);
         return if until <= cx.due { Window::Over } else { Window::UndefinedUntil(until) };
     };
-    let is_over = if run.trigger.is_some() || job.upstreams().is_some() {
+    let is_over = if let Some(since) = waits_since {
+        is_too_old(job, cx.root_of(job), since, cx.due)
+    } else if run.trigger.is_some() || job.upstreams().is_some() {
         is_too_old(job, cx.root_of(job), since(run), cx.due)
     } else {
         is_occurrence_over(cx, job, run)

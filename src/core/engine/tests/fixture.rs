@@ -67,6 +67,7 @@ pub fn running(job: &Job, scheduled_at: Timestamp, owner: ledger::OwnerState) ->
         on_loss: OnLoss::of(job),
         keep_until: keep_until(job, job, scheduled_at, scheduled_at),
         ready_at: None,
+        no_node_since: None,
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),

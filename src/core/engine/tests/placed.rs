@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use self::cluster::{Cluster, name};
 use super::fixture::{LEASE, at, job};
+use crate::clock::server::ServerTime;
 use crate::election;
 use crate::engine::{Event, Report};
 use crate::job::{Group, Interrupted, Job, OnLeaseEnd, Overlap, Requirement, RunOn, RunWhere};
@@ -164,6 +165,75 @@ fn an_offer_that_is_there_is_left_to_a_node_that_takes_its_time() {
     assert_eq!((record.attempt, record.state), (1, RunState::Placed));
     let asked = cluster.node(0).requests.len();
     assert_eq!(asked, 0);
+}
+
+#[test]
+fn a_host_that_can_start_nothing_is_left_alone_for_a_while() {
+    let mut cluster = Cluster::led(3, "10:00:00", (0..20).map(|number| any(&format!("j{number}"))).collect());
+    cluster.node(1).has_no_means = true;
+    for _ in 0..30 {
+        cluster.run_for(SECOND);
+        [0, 2].into_iter().for_each(|node| while cluster.end_one(node, Exit::Code(0)) {});
+    }
+    assert_eq!(cluster.started.len(), 30 * 20, "{:?}", counts(&cluster));
+    let failed = |report: &&Report| matches!(report, Report::NotStarted { .. });
+    let failed = cluster.node(1).reports.iter().filter(failed).count();
+    // It is tried at first, and after 1, 2, 4, 8, ... seconds, each time with its part of what is due.
+    assert!((1..=6 * 8).contains(&failed), "{failed}");
+    cluster.node(1).has_no_means = false;
+    for _ in 0..60 {
+        cluster.run_for(SECOND);
+        (0..3).for_each(|node| while cluster.end_one(node, Exit::Code(0)) {});
+    }
+    assert!(counts(&cluster)["host-b"] > 100, "it is tried again: {:?}", counts(&cluster));
+}
+
+#[test]
+fn a_share_is_tried_again_after_a_pause_where_its_host_can_start_nothing() {
+    let window = Some(Duration::from_secs(300));
+    let mut cluster =
+        Cluster::led(2, "10:00:00", vec![Job { run_on: RunOn::Every, misfire_window: window, ..once("a") }]);
+    cluster.node(1).has_no_means = true;
+    cluster.run_for(30 * SECOND);
+    let share = cluster.ledger.running.values().map(|(record, _)| record).find(|record| record.owner.node == name(1));
+    let attempts = share.expect("it waits").attempt;
+    assert!((2..=10).contains(&attempts), "{attempts}");
+    cluster.node(1).has_no_means = false;
+    cluster.run_for(60 * SECOND);
+    assert_eq!(counts(&cluster)["host-b"], 1);
+}
+
+#[test]
+fn a_node_whose_clock_is_right_again_is_tried_again() {
+    let mut cluster = Cluster::led(2, "10:00:00", vec![on(&["node=host-b"], once("a"))]);
+    // The service's clock, as the node reads it.
+    let read = |cluster: &mut Cluster, behind: Duration| {
+        let (wall, up) = (cluster.now.wall - behind, cluster.now.up);
+        let time = ServerTime::new(wall.as_millisecond(), up, up).unwrap();
+        cluster.handle(1, Event::Election(election::Event::Time(time)));
+    };
+    read(&mut cluster, Duration::from_secs(600));
+    cluster.run_for(2 * SECOND);
+    assert_eq!(cluster.started.len(), 0);
+    read(&mut cluster, Duration::ZERO);
+    cluster.run_for(10 * SECOND);
+    assert_eq!(cluster.started_on("a"), ["host-b"]);
+}
+
+#[test]
+fn an_old_refusal_says_nothing_about_a_node_that_has_other_files_since() {
+    let jobs = vec![Job { misfire_window: Some(60 * SECOND), ..on(&["node=host-b"], once("a")) }];
+    let mut cluster = Cluster::led(2, "10:00:00", jobs.clone());
+    cluster.become_node(1, vec![Job { umask: 0o077, ..jobs[0].clone() }], &[], 1);
+    cluster.run_for(2 * SECOND);
+    let (record, _) = cluster.ledger.running.values().next().unwrap();
+    assert!(record.placement.as_ref().unwrap().refused.is_some(), "{record:?}");
+    // The leader finds the refusal in its takeover, when the files are the same already.
+    cluster.become_node(1, jobs, &[], 1);
+    cluster.expire(0);
+    cluster.elect(1);
+    cluster.run_for(2 * SECOND);
+    assert_eq!(cluster.started_on("a"), ["host-b"]);
 }
 
 #[test]

@@ -10,9 +10,9 @@ use crate::coordination::Request;
 use crate::election::{self, Member, PLACES, Place, Published};
 use crate::engine::tests::fixture::{LEASE, at, set};
 use crate::engine::{Command, Engine, Event, Report, Start};
-use crate::job::{Job, JobName, JobSet, Label};
+use crate::job::{Digest, Job, JobName, JobSet, Label};
 use crate::ledger::{self, Change, Commit, CommitId, JobEntry, OwnerState, Running, Snapshot, Write};
-use crate::process::{Ending, Exit, Notice, Order, StartFailure};
+use crate::process::{Ending, Exit, Notice, Order, StartFailure, StartStep};
 use crate::run::journal::RecoveredRun;
 use crate::run::{HistoryRecord, JobRecord, OverAttempts, Owner, RunId, RunRecord, RunState, Version};
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId, Term, TermEnd};
@@ -29,6 +29,8 @@ pub struct Node {
     /// Programs that run, or that are held until their time.
     pub running: Vec<Start>,
     pub reports: Vec<Report>,
+    /// The host can start no process.
+    pub has_no_means: bool,
     /// The engine gets no events.
     pub is_frozen: bool,
     /// Its process is dead.
@@ -74,6 +76,12 @@ pub fn name(index: usize) -> NodeName {
     NodeName::new(format!("host-{}", char::from(b'a' + u8::try_from(index).unwrap())))
 }
 
+/// The jobs as the files of a node define them, with a digest of their own.
+fn files(jobs: Vec<Job>) -> JobSet {
+    let digest = Digest::of(format!("{jobs:?}").as_bytes());
+    JobSet::new(set(jobs).jobs, digest)
+}
+
 impl Cluster {
     /// So many nodes with these jobs, none of which leads.
     pub fn new(nodes: usize, wall: &str, jobs: Vec<Job>) -> Self {
@@ -81,7 +89,7 @@ impl Cluster {
         let ledger = Ledger { revision: 100, ..Ledger::default() };
         let mut cluster = Self { nodes: Vec::new(), ledger, now, terms: 0, hides_members: false, started: Vec::new() };
         for index in 0..nodes {
-            cluster.nodes.push(Node::new(name(index), set(jobs.clone()), &[], 1));
+            cluster.nodes.push(Node::new(name(index), files(jobs.clone()), &[], 1));
         }
         for index in 0..nodes {
             cluster.join(index);
@@ -103,7 +111,7 @@ impl Cluster {
 
     /// Replaces a node by one with these jobs and labels.
     pub fn become_node(&mut self, index: usize, jobs: Vec<Job>, labels: &[&str], weight: u32) {
-        let node = Node::new(name(index), set(jobs), labels, weight);
+        let node = Node::new(name(index), files(jobs), labels, weight);
         if index == self.nodes.len() {
             self.nodes.push(node)
         } else {
@@ -481,6 +489,11 @@ impl Cluster {
             return true;
         }
         self.check_start(index, &start);
+        if self.nodes[index].has_no_means {
+            let why = StartFailure::Step { step: StartStep::Fork, errno: 11 };
+            self.handle(index, Event::Warden(Notice::NotStarted { tree_id, why }));
+            return true;
+        }
         self.nodes[index].running.push(start.clone());
         if start.not_before.is_some_and(|at| at > self.now.up) {
             self.handle(index, Event::Warden(Notice::Held { tree_id, pid: 4242 }));
@@ -649,6 +662,7 @@ impl Node {
             ordered: Vec::new(),
             running: Vec::new(),
             reports: Vec::new(),
+            has_no_means: false,
             is_frozen: false,
             is_crashed: false,
             is_gone: true,

@@ -104,6 +104,61 @@ fn the_share_of_a_node_that_is_away_waits_for_it() {
 }
 
 #[test]
+fn its_window_goes_on_whoever_leads() {
+    let window = Some(Duration::from_secs(60));
+    let mut cluster = Cluster::led(3, "10:00:00", vec![Job { misfire_window: window, ..once("a") }]);
+    cluster.crash(2);
+    cluster.lose(2);
+    cluster.run_for(40 * SECOND);
+    cluster.expire(0);
+    cluster.elect(1);
+    cluster.join(0);
+    cluster.run_for(25 * SECOND);
+    assert_eq!(cluster.skipped(), ["a@host-c no-node"]);
+    cluster.restart(2);
+    cluster.run_for(SECOND);
+    assert_eq!(sorted(cluster.started_on("a")), ["host-a", "host-b"]);
+}
+
+#[test]
+fn its_window_is_over_although_nobody_led_then() {
+    let window = Some(Duration::from_secs(60));
+    let jobs = vec![Job { misfire_window: window, ..once("a") }, Job { run_on: RunOn::Any, ..once("b") }];
+    let jobs: Vec<Job> = jobs.into_iter().map(|job| on(&["node=host-c"], job)).collect();
+    let mut cluster = Cluster::led(3, "10:00:00", jobs);
+    cluster.crash(2);
+    cluster.lose(2);
+    cluster.run_for(2 * SECOND);
+    assert_eq!(cluster.ledger.running.len(), 2, "both wait");
+    cluster.expire(0);
+    cluster.expire(1);
+    cluster.pass(Duration::from_secs(13 * 3600));
+    cluster.join(0);
+    cluster.restart(2);
+    cluster.elect(0);
+    cluster.run_for(SECOND);
+    assert_eq!(sorted(cluster.skipped()), ["a@host-c no-node", "b no-node"]);
+    assert_eq!(cluster.started.len(), 0);
+}
+
+#[test]
+fn what_waits_for_others_has_no_window_even_if_its_node_was_away_before() {
+    let group = Some(Group { name: "g".into(), limit: 1 });
+    let window = Some(Duration::from_secs(60));
+    let grouped = Job { concurrency_group: group, misfire_window: window, ..once("a") };
+    let mut cluster = Cluster::led(2, "10:00:00", vec![grouped]);
+    cluster.crash(1);
+    cluster.lose(1);
+    cluster.run_for(30 * SECOND);
+    cluster.restart(1);
+    // The other has its position for longer than the window.
+    cluster.run_for(90 * SECOND);
+    assert!(cluster.end_one(0, Exit::Code(0)));
+    cluster.run_for(SECOND);
+    assert_eq!((sorted(cluster.started_on("a")), cluster.skipped()), (vec!["host-a".into(), "host-b".into()], vec![]));
+}
+
+#[test]
 fn it_is_skipped_when_the_window_is_over_and_the_newest_is_the_one_that_waits() {
     let window = Some(Duration::from_secs(60));
     let minutely = Job { misfire_window: window, run_on: RunOn::Every, ..job("a", "*/10 * * * * *") };
