@@ -8,7 +8,7 @@ mod authentication;
 mod burst;
 mod chained;
 pub mod cluster;
-mod control;
+pub mod control;
 mod crowd;
 mod drain;
 mod entries;

@@ -210,8 +210,8 @@ impl<C: Session, K: Clock> Committer<C, K> {
     ///
     /// Changes that the server refuses, and those that wait behind them, do not count.
     pub fn has_fenced(&self) -> bool {
-        let waiting = self.waiting.iter().filter(|pending| !self.deferred.contains_key(pending.change.job()));
-        waiting.chain(self.groups.values().flat_map(|group| &group.members)).any(PendingCommit::is_fenced)
+        let mut sent = self.groups.values().flat_map(|group| &group.members);
+        sent.any(PendingCommit::is_fenced) || self.waiting.has_fenced(|job| !self.deferred.contains_key(job))
     }
 
     /// The next result from a server; `None` at once if nothing is in flight. Cancel safe.

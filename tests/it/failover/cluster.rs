@@ -321,10 +321,16 @@ impl Zk {
         }
     }
 
-    /// Creates many znodes at once.
+    /// Creates many znodes at once, without data.
     pub fn make_all(&self, paths: &[String]) {
+        let each: Vec<(String, Vec<u8>)> = paths.iter().map(|path| (path.clone(), Vec::new())).collect();
+        self.make_all_with(&each);
+    }
+
+    /// Creates many znodes at once, with these data.
+    pub fn make_all_with(&self, each: &[(String, Vec<u8>)]) {
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        let each = paths.iter().map(|path| self.client.create(path, b"", &options));
+        let each = each.iter().map(|(path, data)| self.client.create(path, data, &options));
         let made = self.runtime.block_on(futures_util::future::try_join_all(each));
         made.unwrap_or_else(|error| panic!("they cannot be made: {error}"));
     }

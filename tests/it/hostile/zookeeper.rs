@@ -3,3 +3,4 @@
 mod insider;
 mod large;
 mod outsider;
+mod placed;

@@ -1,7 +1,7 @@
 //! Queue of changes that wait to be sent, in the order requested.
 //!
-//! A job is held while another change of it is in flight or refused. Its changes are then set aside, and come back only
-//! when the job is free: so a job that waits costs nothing, however many changes it has.
+//! A job is held while another change of it is in flight or refused. Its changes are then passed over until the job is
+//! free: so a job that waits costs nothing, however many changes it has.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -14,9 +14,11 @@ type ByNumber = BTreeMap<u64, PendingCommit>;
 
 #[derive(Default)]
 pub struct CommitQueue {
-    waiting: ByNumber,
-    /// Changes whose job is held.
-    aside: BTreeMap<JobName, ByNumber>,
+    by_job: BTreeMap<JobName, ByNumber>,
+    /// The first change of each job that is not held.
+    first: BTreeMap<u64, JobName>,
+    /// Number of changes of each job that the own candidate guards.
+    fenced: BTreeMap<JobName, usize>,
     /// Number of holds on each job.
     held: BTreeMap<JobName, usize>,
     requested: u64,
@@ -31,14 +33,16 @@ impl CommitQueue {
 
     /// Inserts a change at its position.
     pub fn put(&mut self, pending: PendingCommit) {
-        let job = pending.change.job();
-        let queue =
-            if self.held.contains_key(job) { self.aside.entry(job.clone()).or_default() } else { &mut self.waiting };
-        queue.insert(pending.number, pending);
+        let job = pending.change.job().clone();
+        self.unlist(&job);
+        self.count(&pending, 1);
+        self.by_job.entry(job.clone()).or_default().insert(pending.number, pending);
+        self.list(job);
     }
 
     /// Keeps changes of this job from being sent until it is freed as often as it was held.
     pub fn hold(&mut self, job: &JobName) {
+        self.unlist(job);
         *self.held.entry(job.clone()).or_default() += 1;
     }
 
@@ -48,46 +52,85 @@ impl CommitQueue {
         *count.get_mut() -= 1;
         if *count.get() == 0 {
             count.remove();
-            self.waiting.append(&mut self.aside.remove(job).unwrap_or_default());
+            self.list(job.clone());
         }
     }
 
-    /// Number of changes set aside until this job is free.
+    fn count(&mut self, pending: &PendingCommit, change: isize) {
+        if pending.is_fenced() {
+            let job = pending.change.job();
+            let count = self.fenced.get(job).copied().unwrap_or_default().saturating_add_signed(change);
+            if count > 0 {
+                self.fenced.insert(job.clone(), count)
+            } else {
+                self.fenced.remove(job)
+            };
+        }
+    }
+
+    /// True if the own candidate guards a change of a job for which `counts` is true.
+    pub fn has_fenced(&self, counts: impl Fn(&JobName) -> bool) -> bool {
+        self.fenced.keys().any(counts)
+    }
+
+    /// The number of the job's first change; `None` if it has none, or is held.
+    fn first_of(&self, job: &JobName) -> Option<u64> {
+        let first = self.by_job.get(job)?.first_key_value().map(|(number, _)| *number);
+        first.filter(|_| !self.held.contains_key(job))
+    }
+
+    fn list(&mut self, job: JobName) {
+        if let Some(number) = self.first_of(&job) {
+            self.first.insert(number, job);
+        }
+    }
+
+    fn unlist(&mut self, job: &JobName) {
+        if let Some(number) = self.first_of(job) {
+            self.first.remove(&number);
+        }
+    }
+
+    /// Number of changes that wait until this job is free.
     pub fn behind(&self, job: &JobName) -> usize {
-        self.aside.get(job).map_or(0, ByNumber::len)
+        if self.held.contains_key(job) { self.by_job.get(job).map_or(0, ByNumber::len) } else { 0 }
     }
 
     /// The next changes that fit into one multi.
     pub fn next_group(&mut self, limits: Limits) -> Option<Group> {
         let mut group = Group::default();
-        while let Some(first) = self.waiting.first_entry() {
-            let job = first.get().change.job();
-            if self.held.contains_key(job) {
-                let aside = self.aside.entry(job.clone()).or_default();
-                aside.insert(*first.key(), first.remove());
-            } else if group.fits(first.get(), limits) {
-                group.add(first.remove());
-            } else {
-                break;
+        while let Some((_, job)) = self.first.first_key_value() {
+            let job = job.clone();
+            let Some(changes) = self.by_job.get_mut(&job) else { break };
+            let Some(next) = changes.first_entry().filter(|next| group.fits(next.get(), limits)) else { break };
+            let (number, next) = next.remove_entry();
+            if changes.is_empty() {
+                self.by_job.remove(&job);
             }
+            self.count(&next, -1);
+            group.add(next);
+            self.first.remove(&number);
+            self.list(job);
         }
         (!group.members.is_empty()).then_some(group)
     }
 
-    /// All changes, including those set aside.
+    /// All changes, including those of jobs that are held.
     pub fn iter(&self) -> impl Iterator<Item = &PendingCommit> {
-        self.waiting.values().chain(self.aside.values().flat_map(ByNumber::values))
+        self.by_job.values().flat_map(ByNumber::values)
     }
 
     /// Removes the changes that match and returns them in order.
     pub fn take(&mut self, which: impl Fn(&PendingCommit) -> bool) -> Vec<PendingCommit> {
         let mut taken = ByNumber::new();
-        for queue in std::iter::once(&mut self.waiting).chain(self.aside.values_mut()) {
-            let (some, others): (ByNumber, ByNumber) =
-                std::mem::take(queue).into_iter().partition(|(_, pending)| which(pending));
-            *queue = others;
-            taken.extend(some);
+        for changes in self.by_job.values_mut() {
+            taken.extend(changes.extract_if(.., |_, pending| which(pending)));
         }
+        self.by_job.retain(|_, changes| !changes.is_empty());
+        taken.values().for_each(|pending| self.count(pending, -1));
+        self.first.clear();
+        let jobs: Vec<JobName> = self.by_job.keys().cloned().collect();
+        jobs.into_iter().for_each(|job| self.list(job));
         taken.into_values().collect()
     }
 }
@@ -109,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_set_aside_return_to_their_position() {
+    fn changes_of_a_held_job_keep_their_position() {
         let mut queue = CommitQueue::default();
         ["a", "b", "a"].iter().for_each(|job| put(&mut queue, job));
         queue.hold(&name("a"));

@@ -6,23 +6,32 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::futures::{BoxFuture, fired, under_way};
 use crate::paths;
 use crate::recipes::bounded;
 use crate::recipes::context::{At as _, SessionContext, SessionError};
 use crate::recipes::damage::Damage;
 use crate::recipes::snapshot;
-use crate::tree::{Error, Life, Session};
+use crate::tree::{AtVersion, Error, Life, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::ledger::Event;
-use cronkeeper_core::run::{RunId, RunRecord, Version};
+use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::run::{RunId, RunRecord, RunState, Version};
 
 /// Time before a look that failed is repeated.
 const PAUSE: Duration = Duration::from_millis(500);
 /// A record that was read so recently is not read again at once.
 const FRESH: Duration = Duration::from_secs(1);
-/// Most offers that a look takes: more than a leader has open on a node.
+/// Most runs that a look reads: more than a leader has open on a node. Whoever makes more offers by hand has them read one
+/// look after the other, what is new first.
 const MOST: usize = 1_000;
+/// An offer is removed whose run has not been placed here for so long: nobody has made it with a run, or the commit that
+/// was to remove it was lost.
+const BARE: Duration = Duration::from_secs(10);
+/// Most of those that a look removes.
+const MOST_REMOVED: usize = 500;
 /// Most damaged names that a look reports.
 const MOST_DAMAGED: usize = 20;
 
@@ -33,6 +42,8 @@ pub(super) struct Look {
     damaged: Vec<Damage>,
     /// Those of the listed runs that were not read, because that was done a moment before.
     passed_over: BTreeSet<RunId>,
+    /// Those whose runs, as read, are not placed on this node.
+    bare: BTreeSet<RunId>,
     /// Resolves when an offer was added; absent if there is a watch already.
     changed: Option<BoxFuture<()>>,
 }
@@ -52,13 +63,22 @@ pub(super) struct Offers {
     watch: Option<BoxFuture<()>>,
     /// The listed runs whose records were looked for, and when.
     read: BTreeMap<RunId, Uptime>,
+    /// Those of them that are not placed here, and since when.
+    bare: BTreeMap<RunId, Uptime>,
     /// What was reported last; absent until the session's first report.
     reported: Option<BTreeSet<RunId>>,
 }
 
 impl Offers {
     pub fn new() -> Self {
-        Self { at: Some(Uptime::ZERO), looking: None, watch: None, read: BTreeMap::new(), reported: None }
+        Self {
+            at: Some(Uptime::ZERO),
+            looking: None,
+            watch: None,
+            read: BTreeMap::new(),
+            bare: BTreeMap::new(),
+            reported: None,
+        }
     }
 
     /// Waits for the end of a look, or until the bell rings. Cancellation safe: the awaited futures are kept.
@@ -93,8 +113,14 @@ impl Offers {
             return;
         }
         self.at = None;
-        let fresh = self.read.iter().filter(|(_, read)| **read + FRESH > now).map(|(run, _)| run.clone()).collect();
-        self.looking = Some(Box::pin(look(context.clone(), fresh, self.watch.is_none())));
+        let (fresh, mut old): (Vec<_>, Vec<_>) = self.read.iter().partition(|(_, read)| **read + FRESH > now);
+        old.sort_by_key(|(_, read)| **read);
+        let known = Known {
+            fresh: fresh.into_iter().map(|(run, _)| run.clone()).collect(),
+            old: old.into_iter().map(|(run, _)| run.clone()).collect(),
+            bare: self.bare.iter().filter(|(_, since)| **since + BARE <= now).map(|(run, _)| run.clone()).collect(),
+        };
+        self.looking = Some(Box::pin(look(context.clone(), known, self.watch.is_none())));
     }
 
     /// Takes the result of a look. Returns what to report, if anything, and what is damaged.
@@ -107,25 +133,37 @@ impl Offers {
         now: Uptime,
     ) -> Result<(Option<Event>, Vec<Damage>), SessionError> {
         self.looking = None;
-        let Look { listed, found, damaged, passed_over, changed } =
+        let Look { listed, found, damaged, passed_over, bare, changed } =
             looked.inspect_err(|_| self.look_at(now + PAUSE))?;
         self.watch = self.watch.take().or(changed);
         self.read.retain(|run, _| listed.contains(run));
         self.read.extend(listed.difference(&passed_over).map(|run| (run.clone(), now)));
-        // One that was passed over may be another attempt by now.
-        if let Some(read) = passed_over.iter().filter_map(|run| self.read.get(run)).max().copied() {
-            self.look_at(read + FRESH);
-        }
+        let is_still_bare = |run: &RunId| bare.contains(run) || passed_over.contains(run);
+        self.bare.retain(|run, _| is_still_bare(run) && listed.contains(run));
+        bare.into_iter().for_each(|run| _ = self.bare.entry(run).or_insert(now));
+        // One that was passed over may be another attempt by now; or there was no room for it.
+        let next = passed_over.iter().map(|run| self.read.get(run).map_or(now, |read| *read + FRESH));
+        next.max().into_iter().for_each(|at| self.look_at(at));
         let is_news = !found.is_empty() || self.reported.as_ref() != Some(&listed);
         self.reported = Some(listed.clone());
         Ok((is_news.then_some(Event::Offers { listed, found }), damaged))
     }
 }
 
-/// Lists the offers, and reads the runs among them that are not `fresh`.
+/// What earlier looks have found.
+struct Known {
+    /// Read a moment ago.
+    fresh: BTreeSet<RunId>,
+    /// Read before that, the oldest first.
+    old: Vec<RunId>,
+    /// Not placed here for so long that their offers are removed, unless they are now.
+    bare: BTreeSet<RunId>,
+}
+
+/// Lists the offers, reads the runs among them that were not read a moment ago, and removes those that are long bare.
 async fn look<C: Session, K: Clock>(
     context: SessionContext<C, K>,
-    fresh: BTreeSet<RunId>,
+    known: Known,
     wants_watch: bool,
 ) -> Result<Look, SessionError> {
     let folder = paths::offers(&context.me.node);
@@ -152,22 +190,52 @@ async fn look<C: Session, K: Clock>(
     let (mut listed, mut damaged) = (BTreeSet::new(), Vec::new());
     for name in names {
         match RunId::parse(&name) {
-            Ok(run) if listed.len() < MOST => _ = listed.insert(run),
+            Ok(run) => _ = listed.insert(run),
             Err(bad) if damaged.len() < MOST_DAMAGED => damaged.push(Damage::new(paths::under(&folder, &name), bad)),
-            Ok(_) | Err(_) => {}
+            Err(_) => {}
         }
     }
-    let unread: Vec<&RunId> = listed.difference(&fresh).collect();
+    let is_old: BTreeSet<&RunId> = known.old.iter().collect();
+    let new = listed.iter().filter(|run| !known.fresh.contains(*run) && !is_old.contains(run));
+    let old = known.old.iter().filter(|run| listed.contains(*run));
+    let unread: Vec<&RunId> = new.chain(old).take(MOST).collect();
     let runs = unread.iter().map(|run| paths::running(run)).collect();
-    let mut found = Vec::new();
+    let (mut found, mut bare) = (Vec::new(), BTreeSet::new());
     for (run, read) in unread.iter().zip(bounded::get(context.line()?, runs, bounded::RUNS).await.at(paths::RUNNING)?) {
         match read {
             // What cannot be parsed is reported by the leader, which reads all runs.
-            Ok((data, stat)) => found.extend(snapshot::run_record(&run.to_string(), &data, &stat).ok()),
+            Ok((data, stat)) => {
+                let Ok((record, version)) = snapshot::run_record(&run.to_string(), &data, &stat) else { continue };
+                if record.state != RunState::Placed || record.owner.node != context.me.node {
+                    bare.insert((*run).clone());
+                }
+                found.push((record, version));
+            }
+            Err(Error::Missing) => _ = bare.insert((*run).clone()),
             Err(error) if error.is_of_path() => {}
             Err(error) => return Err(error).at(&paths::running(run)),
         }
     }
-    let passed_over = listed.intersection(&fresh).cloned().collect();
-    Ok(Look { listed, found, damaged, passed_over, changed })
+    let read: BTreeSet<&RunId> = unread.into_iter().collect();
+    let passed_over = listed.iter().filter(|run| !read.contains(run)).cloned().collect();
+    let long_bare: Vec<&RunId> = bare.intersection(&known.bare).take(MOST_REMOVED).collect();
+    remove_bare(line, &folder, &long_bare).await?;
+    Ok(Look { listed, found, damaged, passed_over, bare, changed })
+}
+
+/// Removes offers of runs that are not placed here. Should one be placed at this moment, the leader sees that its offer is
+/// gone, and makes it again.
+async fn remove_bare<S: Session>(line: &S, folder: &str, bare: &[&RunId]) -> Result<(), SessionError> {
+    let offers: Vec<String> = bare.iter().map(|run| paths::under(folder, &run.to_string())).collect();
+    for removed in join_all(offers.iter().map(|path| line.delete(path, AtVersion::Any))).await {
+        match removed {
+            Ok(()) | Err(Error::Missing) => {}
+            Err(error) => return Err(error).at(folder),
+        }
+    }
+    if let Some(path) = offers.first() {
+        let (event, count) = (log_event::COORDINATION_REPAIRED, offers.len());
+        tracing::warn!(target: TARGET, event, path, "removed {count} offers of runs that are not placed on this node");
+    }
+    Ok(())
 }

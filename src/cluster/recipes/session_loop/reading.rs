@@ -1,6 +1,6 @@
 //! The daemon's reads of the ledger.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -20,15 +20,24 @@ use cronkeeper_core::run::RunId;
 /// Time before a read that failed is repeated.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A read and its result.
-pub(super) type ReadDone = (ledger::Request, Result<Option<Event>, SessionError>);
+/// Most reads in flight. A leader may have ten thousand runs to read: all at once would hold up the renewal of its lease,
+/// which goes through the same connection.
+const MOST_IN_FLIGHT: usize = 100;
+
+/// A read, by its number, and its result.
+pub(super) type ReadDone = (u64, Result<Option<Event>, SessionError>);
 
 /// The daemon's reads: in flight, waiting, and refused.
 pub(super) struct Reading {
     under_way: FuturesUnordered<BoxFuture<Box<ReadDone>>>,
-    /// The reads in flight, to be repeated under the next session if this one ends first.
-    requested: Vec<ledger::Request>,
+    /// The reads in flight, by their numbers, to be repeated under the next session if this one ends first.
+    requested: BTreeMap<u64, ledger::Request>,
+    /// The number of the last read.
+    started: u64,
     waiting: VecDeque<ledger::Request>,
+    /// The runs that are to be read and not being read yet. The engine requests that again after a while, and once is
+    /// enough.
+    waiting_runs: BTreeSet<RunId>,
     /// Reads that the servers refuse; each survey retries them.
     refused: Vec<ledger::Request>,
     /// Waiting reads start at this instant: there is a pause after a failed one.
@@ -39,8 +48,10 @@ impl Reading {
     pub fn new() -> Self {
         Self {
             under_way: FuturesUnordered::new(),
-            requested: Vec::new(),
+            requested: BTreeMap::new(),
+            started: 0,
             waiting: VecDeque::new(),
+            waiting_runs: BTreeSet::new(),
             refused: Vec::new(),
             not_before: Uptime::ZERO,
         }
@@ -57,12 +68,18 @@ impl Reading {
 
     /// Takes a read that was requested under an earlier session.
     pub fn take_again(&mut self, read: ledger::Request) {
-        self.waiting.push_back(read);
+        let is_new = match &read {
+            ledger::Request::ReadRun(run) => self.waiting_runs.insert(run.clone()),
+            _ => true,
+        };
+        if is_new {
+            self.waiting.push_back(read);
+        }
     }
 
     /// Retries what the servers refuse.
     pub fn retry_refused(&mut self) {
-        self.waiting.extend(self.refused.drain(..));
+        std::mem::take(&mut self.refused).into_iter().for_each(|read| self.take_again(read));
     }
 
     /// When waiting reads may start: once the member exists.
@@ -70,7 +87,8 @@ impl Reading {
     /// Until then the candidate of an earlier session may still guard a write in flight whose result is unknown. After
     /// that, what is absent stays absent.
     pub fn at(&self, is_member: bool) -> Option<Uptime> {
-        (is_member && !self.waiting.is_empty()).then_some(self.not_before)
+        let may_start = is_member && !self.waiting.is_empty() && self.requested.len() < MOST_IN_FLIGHT;
+        may_start.then_some(self.not_before)
     }
 
     /// Starts the waiting reads if they may start.
@@ -78,13 +96,16 @@ impl Reading {
         if self.at(is_member).is_none_or(|at| now < at) {
             return;
         }
-        while let Some(request) = self.waiting.pop_front() {
-            let context = context.clone();
-            self.requested.push(request.clone());
-            self.under_way.push(Box::pin(async move {
-                let result = read(&context, &request).await;
-                Box::new((request, result))
-            }));
+        while self.requested.len() < MOST_IN_FLIGHT
+            && let Some(request) = self.waiting.pop_front()
+        {
+            if let ledger::Request::ReadRun(run) = &request {
+                self.waiting_runs.remove(run);
+            }
+            self.started += 1;
+            let (number, context) = (self.started, context.clone());
+            self.requested.insert(number, request.clone());
+            self.under_way.push(Box::pin(async move { Box::new((number, read(&context, &request).await)) }));
         }
     }
 
@@ -97,10 +118,8 @@ impl Reading {
     ///
     /// # Errors
     /// If the read failed, and will be retried soon.
-    pub fn finish(&mut self, (request, result): ReadDone, now: Uptime) -> Result<Option<Event>, SessionError> {
-        if let Some(at) = self.requested.iter().position(|requested| *requested == request) {
-            self.requested.remove(at);
-        }
+    pub fn finish(&mut self, (number, result): ReadDone, now: Uptime) -> Result<Option<Event>, SessionError> {
+        let Some(request) = self.requested.remove(&number) else { return result };
         match result {
             Ok(event) => Ok(event),
             // Retried with the next survey. Until it is read nothing can be decided.
@@ -110,7 +129,7 @@ impl Reading {
                 Ok(None)
             }
             Err(error) => {
-                self.waiting.push_back(request);
+                self.take_again(request);
                 self.not_before = now + PAUSE;
                 Err(error)
             }
@@ -119,7 +138,8 @@ impl Reading {
 
     /// Ends with the session: the reads that have no result.
     pub fn take_unread(&mut self) -> impl Iterator<Item = ledger::Request> + use<> {
-        let requested = std::mem::take(&mut self.requested).into_iter().chain(std::mem::take(&mut self.waiting));
+        self.waiting_runs.clear();
+        let requested = std::mem::take(&mut self.requested).into_values().chain(std::mem::take(&mut self.waiting));
         requested.chain(std::mem::take(&mut self.refused))
     }
 }

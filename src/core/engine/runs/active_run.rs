@@ -58,6 +58,8 @@ pub(in crate::engine) struct PlacedAt {
     pub since: Uptime,
     /// When it is overdue, unless its node has accepted it.
     pub answer_by: Uptime,
+    /// It was overdue already, and stays where it is.
+    pub is_overdue: bool,
     /// At this version of the record its node was seen to have no offer of it.
     pub unlisted: Option<Version>,
     /// From which node it was moved, and why.

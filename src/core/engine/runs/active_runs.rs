@@ -48,6 +48,8 @@ struct Index {
     held: usize,
     in_group: BTreeMap<Arc<str>, usize>,
     waiting: BTreeMap<Arc<str>, BTreeSet<WaitingPosition>>,
+    /// The waiting runs of each job.
+    waiting_of: BTreeMap<JobName, BTreeSet<RunId>>,
     /// How many runs each trigger has.
     triggers: BTreeMap<Uuid, BTreeMap<TriggerSeq, usize>>,
     /// What other nodes have of what was placed.
@@ -66,6 +68,8 @@ struct Facts {
     in_group: Option<Arc<str>>,
     /// The group in which it waits for a position.
     waiting: Option<(Arc<str>, WaitingPosition)>,
+    /// The run, if it waits.
+    waits: Option<RunId>,
     trigger: Option<(Uuid, TriggerSeq)>,
     /// The other node on which it is placed, and whether that has not accepted it.
     placed: Option<(NodeName, bool)>,
@@ -92,6 +96,7 @@ impl Facts {
             is_held: process.is_some_and(Process::is_waiting),
             in_group,
             waiting,
+            waits: active.is_waiting().then(|| run.clone()),
             trigger: active.record.trigger.as_ref().map(|trigger| (trigger.uuid, trigger.seq)),
             placed: is_elsewhere.then(|| (active.record.owner.node.clone(), is_open)),
             is_offered: active.is_offered(),
@@ -116,6 +121,9 @@ impl Index {
         }
         if let Some((group, position)) = facts.waiting {
             self.waiting.entry(group).or_default().insert(position);
+        }
+        if let Some(run) = facts.waits {
+            self.waiting_of.entry(run.job().clone()).or_default().insert(run);
         }
         if let Some((uuid, seq)) = facts.trigger {
             *self.triggers.entry(uuid).or_default().entry(seq).or_default() += 1;
@@ -151,6 +159,14 @@ impl Index {
             positions.remove(position);
             if positions.is_empty() {
                 self.waiting.remove(group);
+            }
+        }
+        if let Some(run) = &facts.waits
+            && let Some(runs) = self.waiting_of.get_mut(run.job())
+        {
+            runs.remove(run);
+            if runs.is_empty() {
+                self.waiting_of.remove(run.job());
             }
         }
         if let Some((uuid, seq)) = &facts.trigger
@@ -334,6 +350,12 @@ impl ActiveRuns {
     /// The job's `concurrency_group`.
     pub fn group_of(&self, job: &JobName) -> Option<&Arc<str>> {
         self.of_jobs.groups.get(job)
+    }
+
+    /// The runs of the job that wait, by their occurrences.
+    pub fn waiting_of(&mut self, job: &JobName) -> impl Iterator<Item = &RunId> + use<'_> {
+        self.take_back();
+        self.index.waiting_of.get(job).into_iter().flatten()
     }
 
     /// The next run that waits for a position in a group, after `after`.

@@ -210,7 +210,7 @@ impl Runs {
     fn expect_answer(&mut self, cx: &Context, run: &RunId, answer_by: Uptime) {
         if let Some(active) = self.active.get_mut(run) {
             let since = active.placed.as_ref().map_or(cx.now.up, |placed| placed.since);
-            active.placed = Some(PlacedAt { since, answer_by, unlisted: None, moved: None });
+            active.placed = Some(PlacedAt { since, answer_by, is_overdue: false, unlisted: None, moved: None });
             self.placing.overdue.insert((answer_by, run.clone()));
         }
     }
@@ -281,14 +281,18 @@ impl Runs {
         if answered.is_empty() {
             return;
         }
-        self.places.note_answer(node);
         for run in &answered {
-            if let Some(active) = self.active.get_mut(run) {
-                let version = active.version;
-                active.placed.iter_mut().for_each(|placed| placed.unlisted = Some(version));
+            let Some(active) = self.active.get_mut(run) else { continue };
+            let version = active.version;
+            active.placed.iter_mut().for_each(|placed| placed.unlisted = Some(version));
+            let is_overdue = active.placed.as_ref().is_some_and(|placed| placed.is_overdue);
+            if !is_overdue {
+                self.places.note_answer(node);
             }
+            // What its node has answered in time most likely runs there.
+            let request = if is_overdue { Request::ReadRun } else { Request::Follow };
             if self.step(cx, run, RunStep::FindRemote) {
-                cx.ledger(Request::Follow(run.clone()));
+                cx.ledger(request(run.clone()));
             }
         }
         self.try_crowded(cx, node, answered.len());
@@ -434,7 +438,9 @@ impl Runs {
         }
         if is_alive && !is_better {
             self.ask_for_offers(cx, &owner.node);
-            return self.expect_answer(cx, run, cx.now.up + ASK_AGAIN);
+            self.expect_answer(cx, run, cx.now.up + ASK_AGAIN);
+            let placed = self.active.get_mut(run).and_then(|active| active.placed.as_mut());
+            return placed.into_iter().for_each(|placed| placed.is_overdue = true);
         }
         if is_alive && self.places.suspect(&owner.node) {
             cx.report(Report::Suspect { node: owner.node.clone() });
@@ -460,7 +466,8 @@ impl Runs {
         }
         if let Some(active) = self.active.get_mut(run) {
             let moved = Some((from, reason));
-            active.placed = Some(PlacedAt { since: cx.now.up, answer_by: cx.now.up, unlisted: None, moved });
+            let now = cx.now.up;
+            active.placed = Some(PlacedAt { since: now, answer_by: now, is_overdue: false, unlisted: None, moved });
         }
     }
 

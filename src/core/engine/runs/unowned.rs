@@ -743,12 +743,12 @@ impl Runs {
             return;
         }
         let Changed { all, jobs, mut groups } = std::mem::take(&mut self.agenda.changed);
-        let waits =
-            |(run, active): (&RunId, &ActiveRun)| active.is_waiting().then(|| (run.scheduled_at(), run.clone()));
-        let mut runs: Vec<WaitingPosition> = match all {
-            true => self.active.iter().filter_map(waits).collect(),
-            false => jobs.iter().flat_map(|job| self.active.of_job(job)).filter_map(waits).collect(),
-        };
+        let position = |run: &RunId| (run.scheduled_at(), run.clone());
+        let mut runs: Vec<WaitingPosition> = Vec::new();
+        match all {
+            true => runs.extend(self.active.iter().filter(|(_, run)| run.is_waiting()).map(|(run, _)| position(run))),
+            false => jobs.iter().for_each(|job| runs.extend(self.active.waiting_of(job).map(position))),
+        }
         runs.sort_unstable();
         let mut left = runs.into_iter();
         for (_, run) in left.by_ref() {
