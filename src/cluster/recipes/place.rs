@@ -7,6 +7,7 @@ use futures_util::future::join3;
 use super::context::{self, At as _, SessionContext, SessionError};
 use super::damage::Damage;
 use super::snapshot;
+use super::strays::{self, Strays, StraysFound};
 use crate::paths;
 use crate::queue::{self, QueuePosition};
 use crate::tree::{AtVersion, Error, Life, Op, Session, Stat};
@@ -115,6 +116,8 @@ pub struct Survey<W> {
     pub changed: Option<W>,
     /// The places to run jobs; absent unless they were asked for.
     pub places: Option<PlacesRead<W>>,
+    /// What is no run among the runs; absent unless it was asked for.
+    pub strays: Option<StraysFound>,
 }
 
 /// The places to run jobs, as a leader reads them.
@@ -127,12 +130,14 @@ pub struct PlacesRead<W> {
 }
 
 /// What a survey reads and watches besides the queue and the members.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Surveyed {
     /// Which members there are is watched.
     pub watches_members: bool,
     pub places: bool,
     pub watches_places: bool,
+    /// The runs are looked at by a leader, which knows this of them.
+    pub strays: Option<Strays>,
 }
 
 /// Joins the queue.
@@ -432,8 +437,8 @@ pub async fn leave<C: Session, K: Clock>(context: SessionContext<C, K>) -> Resul
     context.remove_entries(names, std::slice::from_ref(&context.me.session)).await
 }
 
-/// Reads the queue and the members, for the log and for status, and on request the places to run jobs. Watches on
-/// request.
+/// Reads the queue and the members, for the log and for status, and on request the places to run jobs and the runs.
+/// Watches on request.
 pub async fn survey<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     wanted: Surveyed,
@@ -442,12 +447,16 @@ pub async fn survey<C: Session, K: Clock>(
     // The watch comes first, so that it fires for whatever the reading has missed.
     let changed = if wanted.watches_members { watch_members(context.line()?).await? } else { None };
     let places = if wanted.places { Some(read_places(&context, wanted.watches_places).await?) } else { None };
+    let strays = match wanted.strays {
+        Some(known) => Some(strays::look(context.line()?, known).await?),
+        None => None,
+    };
     let (members, damaged) = snapshot::members(context.line()?).await?;
     let path = context.member();
     // Compare sessions only: the member's data may have been overwritten.
     let own = context.line()?.stat(&path).await.at(&path)?;
     let has_member = own.is_some_and(|stat| stat.session.as_ref() == Some(&context.me.session));
-    Ok(Survey { ahead, has_member, members, damaged, changed, places })
+    Ok(Survey { ahead, has_member, members, damaged, changed, places, strays })
 }
 
 async fn read_places<C: Session, K: Clock>(

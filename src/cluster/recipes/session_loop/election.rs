@@ -39,6 +39,7 @@ use crate::recipes::committer::Completed;
 use crate::recipes::context::{self, SessionContext, SessionError};
 use crate::recipes::damage::{Damage, Source};
 use crate::recipes::node::Node;
+use crate::recipes::strays::Strays;
 use crate::recipes::supervisor::ReportPauses;
 use crate::tree::{CommitError, Error, Session, State};
 use cronkeeper_core::clock::{Clock, Uptime};
@@ -74,6 +75,8 @@ pub(super) struct Election<C: Session, K> {
     step: CurrentStep<C::Watch>,
     /// The places that were reported in this term; absent until then.
     places: Option<BTreeMap<NodeName, Place>>,
+    /// What a leader knows of the names among the runs.
+    strays: Strays,
     acts: VecDeque<Act>,
     /// When it is reported again that the node cannot use what it finds in the service.
     reports: ReportPauses,
@@ -98,6 +101,7 @@ impl<C: Session, K: Clock> Election<C, K> {
             surveys: Surveys::new(now),
             step: CurrentStep::new(),
             places: None,
+            strays: Strays::default(),
             acts: examined.into_iter().collect(),
             link: Link::new(client),
             context,
@@ -234,8 +238,12 @@ impl<C: Session, K: Clock> Election<C, K> {
         self.link.end(ended);
     }
 
-    /// Ends the session if this error means that it must end.
+    /// Ends the session if this error means that it must end. Once the node has joined, only the end of the session does:
+    /// whoever removes the root, or makes a cluster above it, may undo that.
     pub fn on_error(&mut self, error: SessionError, node: &Node) {
+        if node.has_joined && !matches!(error, SessionError::SessionOver) {
+            return;
+        }
         if let Some(ended) = SessionEnd::of(error, &node.options) {
             self.link.end(ended);
         }

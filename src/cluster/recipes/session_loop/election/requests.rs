@@ -155,6 +155,8 @@ impl<C: Session, K: Clock> Election<C, K> {
             watches_members: is_leader && !self.membership.watches_others(),
             places: is_leader,
             watches_places: is_leader && !self.membership.watches_places(),
+            // If the survey fails, the next one looks at all of them anew.
+            strays: is_leader.then(|| std::mem::take(&mut self.strays)),
         };
         let known = node.cluster.clone().filter(|_| is_leader);
         let damaged = if is_leader { node.damages.paths(Source::Ledger) } else { Vec::new() };
