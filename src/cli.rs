@@ -196,6 +196,8 @@ pub enum Error {
     /// `--cluster` without a service.
     #[error("no service is named")]
     NoService,
+    #[error("without a coordination service this host is the only one that can lead, so `--lead false` fits no job")]
+    NeverLeadsAlone,
     #[error("{given} labels are given; a node has at most {MOST_LABELS}")]
     TooManyLabels { given: usize },
     /// Each is an option, or a variable.

@@ -47,7 +47,6 @@ use cronkeeper_core::election::{self, Event, Place, TransferError};
 use cronkeeper_core::term::{NodeName, SessionId, TermEnd};
 
 /// An event of the election, or an answer to a commit.
-#[expect(clippy::large_enum_variant, reason = "one at a time")]
 pub(super) enum ElectionEvent<W> {
     State(State),
     Renewed(Renewed),
@@ -75,6 +74,8 @@ pub(super) struct Election<C: Session, K> {
     step: CurrentStep<C::Watch>,
     /// The places that were reported in this term; absent until then.
     places: Option<BTreeMap<NodeName, Place>>,
+    /// What was reported last of a queue in which this node never is; absent until then.
+    observed: Option<Option<NodeName>>,
     /// What a leader knows of the names among the runs.
     strays: Strays,
     acts: VecDeque<Act>,
@@ -101,6 +102,7 @@ impl<C: Session, K: Clock> Election<C, K> {
             surveys: Surveys::new(now),
             step: CurrentStep::new(),
             places: None,
+            observed: None,
             strays: Strays::default(),
             acts: examined.into_iter().collect(),
             link: Link::new(client),
@@ -318,6 +320,8 @@ impl<C: Session, K: Clock> Election<C, K> {
         match (self.membership.is_present(), self.candidacy.candidate()) {
             (true, _) if acts => LeaseNeed::Acts,
             (true, Some(_)) => LeaseNeed::Queued,
+            // What is placed here is begun by the servers' clock.
+            (true, None) if node.desired.published.never_leads => LeaseNeed::Queued,
             (true, None) | (false, _) => LeaseNeed::None,
         }
     }

@@ -79,7 +79,12 @@ impl<C: Session, K: Clock> Election<C, K> {
             }
             StepResult::Survey(survey, reread) => {
                 self.on_reread(reread);
-                self.surveyed(survey, now);
+                if node.desired.published.never_leads {
+                    // For such a node the start is over.
+                    node.has_joined = true;
+                    self.observe(&survey.ahead);
+                }
+                self.surveyed(*survey, now);
             }
         }
     }
@@ -123,6 +128,7 @@ impl<C: Session, K: Clock> Election<C, K> {
                 if node.has_joined {
                     self.let_others_restore(now);
                 }
+                self.observed = None;
                 self.emit(Event::Session { id: self.id.clone(), timeout: self.timeout });
                 self.report_resumed(now);
                 self.act(Act::WarnIfOpen);
@@ -415,6 +421,15 @@ impl<C: Session, K: Clock> Election<C, K> {
         }
         self.act(Act::RetryRefused);
         self.act(Act::Members(survey.members, survey.damaged));
+    }
+
+    /// A node that never has a candidate has looked who is first.
+    fn observe(&mut self, ahead: &Ahead) {
+        self.act(Act::Found(Source::Queue, ahead.damaged.clone()));
+        if self.membership.is_present() && self.observed.as_ref() != Some(&ahead.first) {
+            self.observed = Some(ahead.first.clone());
+            self.emit(Event::Observing { leader_node: ahead.first.clone() });
+        }
     }
 
     /// A leader has read the places. It reports them if they have changed in this term, before the members.
