@@ -196,7 +196,8 @@ pub enum Error {
     /// `--cluster` without a service.
     #[error("no service is named")]
     NoService,
-    #[error("without a coordination service this host is the only one that can lead, so `--lead false` fits no job")]
+    /// `--lead false` without a service.
+    #[error("`--lead false` needs a coordination service: without one, only this host can lead")]
     NeverLeadsAlone,
     #[error("{given} labels are given; a node has at most {MOST_LABELS}")]
     TooManyLabels { given: usize },

@@ -131,6 +131,15 @@ pub struct PlacesRead<W> {
     pub changed: Option<W>,
 }
 
+impl<W> PlacesRead<W> {
+    /// The nodes that have a place, readable or not; unknown if the places cannot be listed.
+    pub fn nodes(&self) -> Option<BTreeSet<NodeName>> {
+        let is_listed = self.damaged.iter().all(|damage| damage.path != paths::PLACES);
+        let unread = self.damaged.iter().filter_map(|damage| NodeName::parse(paths::name(&damage.path)).ok());
+        is_listed.then(|| self.places.keys().cloned().chain(unread).collect())
+    }
+}
+
 /// What a survey reads and watches besides the queue and the members.
 #[derive(Debug, Default)]
 pub struct Surveyed {

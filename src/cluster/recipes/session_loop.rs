@@ -52,7 +52,7 @@ use super::damage::{Damage, Source};
 use super::forget::ForgetLook;
 use super::node::{Deferred, Node, NodeIdentity};
 use super::transaction;
-use super::trim::{CompletedTrim, Trimmer};
+use super::trim::{CompletedTrim, Roster, Trimmer};
 use super::watcher::{CompletedWatch, Watcher};
 use crate::paths;
 use crate::queue;
@@ -290,9 +290,11 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                     if self.election.leads() {
                         self.rights.update_for(&members, self.election.client().ownership(), now);
                     }
+                    self.forgetting.seen(&members, now);
                     self.node.found_damage(Source::Members, damaged);
                     self.node.emit(Event::Members(members));
                 }
+                Act::Roster(roster) => self.trimmer.know_nodes(roster),
                 Act::CheckAccess => self.rights.schedule_check(self.election.client().ownership(), now, self.node),
                 Act::UpdateAccess => self.rights.schedule(self.election.client().ownership(), now),
                 Act::WarnIfOpen => rights::warn_if_open_to_everybody(self.election.client(), self.node),
@@ -389,6 +391,7 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
         }
         let refused: Vec<Damage> = self.committer.refusals().collect();
         self.node.found_damage(Source::Writes, refused);
+        self.trimmer.know_nodes(Roster::default());
         self.rights = AccessUpdates::default();
         self.operators.stop();
     }

@@ -3,18 +3,10 @@
 use futures_util::FutureExt as _;
 
 use super::*;
-use crate::recipes::tests_support::{ByHand, OWNER, Right, Server};
+use crate::recipes::tests_support::{ByHand, OWNER, Right, Server, member};
 use crate::zookeeper::session_id;
 
 const PATH: &str = "/cronkeeper/nodes/host-a";
-
-fn member(node: &str) -> Member {
-    let text = format!(
-        r#"{{"v":1,"node":"{node}","host":"h","pid":7,"version":"1","started_at":"1970-01-01T00:00:00Z","digest":"",
-            "tzdata":"","session_timeout_ms":4000}}"#
-    );
-    serde_json::from_str(&text).unwrap()
-}
 
 fn entered(server: &Server) -> Result<Entered, SessionError> {
     let context = server.context(ByHand::default());

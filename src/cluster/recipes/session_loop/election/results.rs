@@ -21,6 +21,7 @@ use crate::recipes::session_loop::step::StepResult;
 use crate::recipes::session_loop::task::Task;
 use crate::recipes::store::ClaimError;
 use crate::recipes::strays::StraysFound;
+use crate::recipes::trim::Roster;
 use crate::recipes::wanted::Wanted;
 use crate::tree::{Error, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
@@ -412,6 +413,11 @@ impl<C: Session, K: Clock> Election<C, K> {
         let is_listed = survey.members.iter().any(|member| member.node == self.context.me.node);
         if self.membership.is_present() && !is_listed {
             self.publish();
+        }
+        if let Some(read) = &survey.places {
+            // One that is alive has a place, or is about to have one again.
+            let alive = survey.members.iter().map(|member| member.node.clone());
+            self.act(Act::Roster(Roster(read.nodes().map(|nodes| nodes.into_iter().chain(alive).collect()))));
         }
         self.places_read(survey.places);
         if let Some(StraysFound { known, damaged, mended }) = survey.strays.filter(|_| self.candidacy.leads()) {
