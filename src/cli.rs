@@ -196,6 +196,9 @@ pub enum Error {
     /// `--cluster` without a service.
     #[error("no service is named")]
     NoService,
+    /// `--lead false` without a service.
+    #[error("`--lead false` needs a coordination service: without one, only this host can lead")]
+    NeverLeadsAlone,
     #[error("{given} labels are given; a node has at most {MOST_LABELS}")]
     TooManyLabels { given: usize },
     /// Each is an option, or a variable.

@@ -270,8 +270,8 @@ impl ApiState {
         until: Instant,
     ) -> Result<Answer, RefusedRequest> {
         let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
-        if let Some(to) = to.as_ref().filter(|to| queue.drained.contains_key(*to)) {
-            return Err(conflict(Some(to), &TransferError::Drained { node: to.clone() }));
+        if let Some((to, why)) = to.as_ref().and_then(|to| Some((to, kept_out(queue, to)?))) {
+            return Err(conflict(Some(to), &why));
         }
         let (answer, answered) = oneshot::channel();
         let asked = to.clone();
@@ -388,8 +388,8 @@ fn may_follow(queue: &Queue, leader: &NodeName, to: &NodeName) -> Result<(), Tra
     if to == leader {
         return Err(TransferError::Leads);
     }
-    if queue.drained.contains_key(to) {
-        return Err(TransferError::Drained { node: to.clone() });
+    if let Some(why) = kept_out(queue, to) {
+        return Err(why);
     }
     let Some(place) = queue.candidates.iter().position(|queued| queued.node.as_ref() == Some(to)) else {
         return Err(TransferError::NotQueued);
@@ -399,6 +399,16 @@ fn may_follow(queue: &Queue, leader: &NodeName, to: &NodeName) -> Result<(), Tra
         None if queue.members.iter().any(|member| member.node == *to) => Ok(()),
         None => Err(TransferError::NotAlive),
     }
+}
+
+/// Why its operators keep a node out of the queue, if they do.
+fn kept_out(queue: &Queue, node: &NodeName) -> Option<TransferError> {
+    let node = node.clone();
+    if queue.drained.contains_key(&node) {
+        return Some(TransferError::Drained { node });
+    }
+    let never_leads = queue.members.iter().any(|member| member.node == node && member.published.never_leads);
+    never_leads.then_some(TransferError::NeverLeads { node })
 }
 
 /// Takes the place of the candidate of a leader whose published status is between two terms.
@@ -468,6 +478,8 @@ mod tests {
         assert!(matches!(may_follow(&queue, &a, &b), Err(TransferError::Foreign { .. })));
         queue.candidates.remove(1);
         assert_eq!(may_follow(&queue, &a, &b), Ok(()));
+        queue.members[1].published.never_leads = true;
+        assert_eq!(may_follow(&queue, &a, &b), Err(TransferError::NeverLeads { node: b.clone() }));
         assert_eq!(may_follow(&queue, &a, &NodeName::new("host-c")), Err(TransferError::NotQueued));
         queue.members.remove(1);
         assert_eq!(may_follow(&queue, &a, &b), Err(TransferError::NotAlive));

@@ -130,6 +130,7 @@ fn exit(error: &Error) -> Exit {
         | Error::ServiceSettings { .. }
         | Error::TwoServices { .. }
         | Error::NoService
+        | Error::NeverLeadsAlone
         | Error::TooManyLabels { .. }
         | Error::TimeZone(_)
         | Error::HashedWithoutName
@@ -196,6 +197,7 @@ fn hint(error: &Error) -> Option<String> {
             "set CRONKEEPER_ZOOKEEPER, CRONKEEPER_POSTGRES, CRONKEEPER_ETCD or CRONKEEPER_REDIS in the environment file, by default \
              /etc/cronkeeper/cronkeeper.env"
         }
+        Error::NeverLeadsAlone => "name the service, or remove `--lead` (CRONKEEPER_LEAD)",
         Error::TooManyLabels { .. } => "give a node those that jobs ask for in `run_where`",
         Error::NodeName(_) => "name it with `--node NAME` or CRONKEEPER_NODE",
         Error::Ask(AskFailure::Ask(AskError::NoDaemon(_))) => {

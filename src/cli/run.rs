@@ -106,6 +106,10 @@ pub struct Args {
     /// Priority of this node as leader: the node with the highest priority takes over once it is fit to lead
     #[arg(long, value_name = "N", env = "CRONKEEPER_PRIORITY", default_value_t)]
     priority: u32,
+    /// Whether this node may lead; `false`: it never does, and only runs what the leader places on it. On one host
+    /// alone, without a coordination service, it must lead
+    #[arg(long, value_name = "BOOL", env = "CRONKEEPER_LEAD", default_value = "true", action = clap::ArgAction::Set, value_parser = clap::builder::BoolishValueParser::new())]
+    lead: bool,
     #[command(flatten)]
     place: place::PlaceArgs,
     /// Format of log lines [default: journald if stderr is the journal, else text]
@@ -208,6 +212,9 @@ impl Args {
         if self.cluster && !self.node.is_in_cluster() {
             return Err(Error::NoService);
         }
+        if !self.lead && !self.node.is_in_cluster() {
+            return Err(Error::NeverLeadsAlone);
+        }
         // Wrong usage comes before what is wrong with files.
         self.node.named()?;
         let place = self.place.place()?;
@@ -258,11 +265,17 @@ impl Args {
         let started = backend.start(&node, forget_after, custody).await?;
         let mut view = View::new(node.clone(), name, self.jobs.path.clone(), &jobs.set, now);
         view.confined(Confinement::of(host.cgroups.as_ref()));
+        if !self.lead {
+            view.never_leads();
+        }
         if let Some(Rejected { error, copied_at }) = &rejected {
             view.started_with_copy(error, *copied_at);
         }
         let random = || uuid::Uuid::new_v4().as_u64_pair().0;
-        let engine = Engine::new(node.clone(), jobs.set.clone()).with_priority(self.priority).with_random(random);
+        let engine = Engine::new(node.clone(), jobs.set.clone())
+            .with_priority(self.priority)
+            .with_lead(self.lead)
+            .with_random(random);
         // Without a cluster there is one place, where the leader runs everything.
         let engine = if self.node.is_in_cluster() { engine.with_place(place) } else { engine };
         let (status, seen) = watch::channel(Arc::new(view.status(now, &engine)));

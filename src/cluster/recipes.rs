@@ -34,6 +34,7 @@ mod requests;
 mod session_loop;
 mod snapshot;
 mod store;
+mod strays;
 mod supervisor;
 #[cfg(test)]
 mod tests_support;

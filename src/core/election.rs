@@ -108,6 +108,9 @@ pub struct Published {
     /// Where it serves its API on TCP; absent if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<ApiAddress>,
+    /// It never joins the queue, because its operator has said so, and runs what is placed there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub never_leads: bool,
     /// The newest format of placed attempts that it knows; 0: nothing may be placed there.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub places: u32,
@@ -153,6 +156,11 @@ pub struct ApiAddress {
 }
 
 impl Published {
+    /// True if the node may lead when its turn comes.
+    pub fn may_lead(&self) -> bool {
+        !self.drained && !self.never_leads
+    }
+
     /// True if the node has loaded exactly the files with this digest.
     pub fn defines(&self, digest: &Digest) -> bool {
         self.digest == *digest && *digest != Digest::default() && !self.jobs_invalid
@@ -170,10 +178,10 @@ impl Published {
     }
 }
 
-/// The member with the highest priority that is not drained. Among equals the first by name, so that all nodes agree.
+/// The member with the highest priority that may lead. Among equals the first by name, so that all nodes agree.
 /// Does not check fitness.
 pub fn highest_priority<'m>(members: impl Iterator<Item = &'m Member>) -> Option<&'m Member> {
-    members.filter(|member| !member.published.drained).max_by(|a, b| {
+    members.filter(|member| member.published.may_lead()).max_by(|a, b| {
         let weight = a.published.priority.cmp(&b.published.priority);
         weight.then_with(|| b.node.cmp(&a.node))
     })
@@ -205,6 +213,12 @@ pub enum Event {
         /// Node of the predecessor; `None` if the entry was not created by cronkeeper.
         predecessor_node: Option<NodeName>,
         /// Node of the first candidate; `None` if the entry was not created by cronkeeper.
+        leader_node: Option<NodeName>,
+    },
+    /// A node that never joins the queue has looked who is first there. Sent once the node is a member, and again
+    /// whenever that has changed.
+    Observing {
+        /// Node of the first candidate; `None` if there is none, or it was not created by cronkeeper.
         leader_node: Option<NodeName>,
     },
     /// The node leads. The ledger was read after every earlier candidate was gone.
@@ -352,6 +366,8 @@ pub enum TransferError {
     NotAlive,
     #[error("{node} is drained; `cronkeeper undrain {node}` lets it lead again")]
     Drained { node: NodeName },
+    #[error("{node} never leads: it was started with `--lead false`")]
+    NeverLeads { node: NodeName },
     /// A foreign entry is ahead of it, and only the owner of that entry may remove it.
     #[error("`{entry}`, which was not created by cronkeeper, is ahead of it in the queue")]
     Foreign { entry: CandidateName },

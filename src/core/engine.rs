@@ -74,6 +74,12 @@ impl Engine {
         self
     }
 
+    /// Sets whether the node may lead. If not, it never joins the queue.
+    pub fn with_lead(mut self, may_lead: bool) -> Self {
+        self.parts.transfer.never_leads = !may_lead;
+        self
+    }
+
     /// Makes the node a place to run jobs that the leader places.
     pub fn with_place(mut self, place: Place) -> Self {
         self.cx.place = Some(place);
@@ -94,6 +100,7 @@ impl Engine {
             jobs_invalid: self.parts.transfer.has_invalid_file,
             draining: self.is_ending(),
             drained: self.is_drained(),
+            never_leads: self.parts.transfer.never_leads,
             ..Published::default()
         }
     }

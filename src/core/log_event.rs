@@ -66,8 +66,10 @@ events! {
     ELECTION_JOINED "election.joined" "the node joined the queue" [candidate];
     ELECTION_FOLLOWING "election.following" "the node is waiting behind its predecessor in the queue"
         [candidate, predecessor, predecessor_node, leader_node];
+    ELECTION_OBSERVING "election.observing" "the node never leads, and has looked who does" [leader_node];
     ELECTION_UNFIT "election.unfit" "the node cannot lead, so it goes to the end of the queue" [path];
     ELECTION_ALL_DRAINED "election.all_drained" "nobody leads and no job runs: every node is drained" [nodes];
+    ELECTION_NOBODY_MAY_LEAD "election.nobody_may_lead" "nobody leads: no node that may lead is alive" [nodes];
     LEADER_ELECTED "leader.elected" "the node became the leader" [candidate, token, took_ms, after];
     LEADER_RESIGNED "leader.resigned" "the node resigned as leader" [token, reason];
     LEADER_LOST "leader.lost" "the node lost leadership" [token, reason];

@@ -20,7 +20,7 @@ use tracing::{debug, error, info, trace, warn};
 
 pub(super) use self::jobs::{loaded, not_copied, rejected, warnings};
 pub(super) use self::outage::Outage;
-pub(super) use self::standing::AllDrained;
+pub(super) use self::standing::Leaderless;
 use super::drift::DriftNews;
 use super::view::NodeNews;
 use crate::status::Status;
@@ -56,6 +56,11 @@ pub(super) fn election(fact: &Election) {
             %candidate,
             %predecessor,
             predecessor_node = predecessor_node.as_ref().map(tracing::field::display),
+            leader_node = leader_node.as_ref().map(tracing::field::display),
+        ),
+        Election::Observing { leader_node } => info!(
+            target: TARGET,
+            event = log_event::ELECTION_OBSERVING,
             leader_node = leader_node.as_ref().map(tracing::field::display),
         ),
         Election::Suspended { session, error: None } => {

@@ -57,7 +57,7 @@ pub struct Monitor {
     cluster: ClusterWatch,
     /// When the passing of time alone leads to a hook of the node.
     cluster_at: Option<Uptime>,
-    all_drained: log::AllDrained,
+    leaderless: log::Leaderless,
 }
 
 impl Monitor {
@@ -76,7 +76,7 @@ impl Monitor {
             outage: log::Outage::default(),
             cluster: ClusterWatch::new(hooks, now),
             cluster_at: None,
-            all_drained: log::AllDrained::default(),
+            leaderless: log::Leaderless::default(),
         }
     }
 
@@ -122,7 +122,7 @@ impl Observer for Monitor {
         }
         match event {
             Election::Session { timeout, .. } => self.watchdog.set(*timeout, &mut self.notifier),
-            Election::Members(members) => self.all_drained.follow(now.up, members),
+            Election::Members(members) => self.leaderless.follow(now.up, members),
             // The answers to what was requested last are lost.
             Election::Suspended { .. } | Election::Expired { .. } => self.archive.doubt(now.wall),
             _ => {}

@@ -48,6 +48,8 @@ pub struct View {
     file: JobsFile,
     confinement: Confinement,
     role: Role,
+    /// It is never in the queue.
+    never_leads: bool,
     /// The leader that was known last; while none is, also since when.
     last_leader: Option<(NodeName, Option<Timestamp>)>,
     session: Option<Session>,
@@ -100,6 +102,7 @@ impl View {
             file,
             confinement: Confinement::default(),
             role: Role::default(),
+            never_leads: false,
             last_leader: None,
             session: None,
             service: None,
@@ -137,6 +140,11 @@ impl View {
     /// Sets how the node's runs are kept together and limited.
     pub fn confined(&mut self, confinement: Confinement) {
         self.confinement = confinement;
+    }
+
+    /// The node is never in the queue.
+    pub fn never_leads(&mut self) {
+        self.never_leads = true;
     }
 
     /// The path of the jobs file or directory.
@@ -228,6 +236,10 @@ impl View {
                     ..Role::default()
                 };
             }
+            Election::Observing { leader_node } => {
+                self.role = Role { leader_node: leader_node.clone(), ..Role::default() };
+                self.awaiting = self.awaited_of_session();
+            }
             Election::Elected { term, lease_until, .. } => {
                 self.awaiting = None;
                 self.role = Role {
@@ -241,7 +253,9 @@ impl View {
             }
             Election::Lease { until } => self.lease(*until),
             Election::Over { .. } | Election::Withdrawn => {
-                self.role = Role::default();
+                // Who never leads is in no queue that it could leave.
+                let leader_node = self.role.leader_node.take().filter(|_| self.never_leads);
+                self.role = Role { leader_node, ..Role::default() };
                 self.awaiting = self.awaited_of_session();
             }
             Election::Suspended { error, .. } => {
@@ -319,6 +333,8 @@ impl View {
                 format!("leading, token {}, {jobs}", term.token)
             }
             (None, _, Some(awaiting)) => format!("waiting for {awaiting}"),
+            (None, Some(leader), None) if self.never_leads => format!("never leads, the leader is {leader}"),
+            (None, None, None) if self.never_leads => "never leads, and nobody else does now".to_owned(),
             (None, Some(leader), None) => format!("following, the leader is {leader}"),
             (None, None, None) => "following, the first entry of the queue is not cronkeeper's".to_owned(),
         }
@@ -326,12 +342,16 @@ impl View {
 
     /// True if all that the node lacks is that it be undrained.
     fn is_kept_out(&self) -> bool {
-        self.drained.is_some() && self.awaiting.as_deref() == Some(QUEUE_POSITION)
+        let is_in_place = match self.awaiting.as_deref() {
+            Some(awaiting) => awaiting == QUEUE_POSITION,
+            None => self.never_leads,
+        };
+        self.drained.is_some() && is_in_place
     }
 
-    /// True if another node is alive that is not drained.
+    /// True if another node is alive that may lead.
     fn has_others_in_line(&self) -> bool {
-        self.members.alive.iter().any(|member| member.node != self.node && !member.published.drained)
+        self.members.alive.iter().any(|member| member.node != self.node && member.published.may_lead())
     }
 
     /// What keeps the node from being ready: it cannot take part yet, or an operation keeps failing.
@@ -440,8 +460,8 @@ impl View {
         match (connected, &self.lost_by, &self.role.candidate) {
             (false, None, _) => Some(format!("the connection to {}", self.backend)),
             (false, Some(why), _) => Some(format!("the connection to {}: {why}", self.backend)),
-            (true, _, None) => Some(QUEUE_POSITION.to_owned()),
-            (true, _, Some(_)) => None,
+            (true, _, None) if !self.never_leads => Some(QUEUE_POSITION.to_owned()),
+            (true, _, _) => None,
         }
     }
 

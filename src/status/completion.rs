@@ -154,6 +154,13 @@ impl Status {
         !self.members.is_empty() && self.members.iter().all(|member| self.drained.contains_key(&member.node))
     }
 
+    /// True if nobody can lead because the nodes that are alive and not drained never do.
+    pub fn has_none_that_may_lead(&self) -> bool {
+        let is_drained = |member: &Member| self.drained.contains_key(&member.node);
+        let never_leads = |member: &Member| is_drained(member) || member.published.never_leads;
+        !self.members.is_empty() && !self.is_all_drained() && self.members.iter().all(never_leads)
+    }
+
     /// Sets the last end of each job as the ledger has it.
     ///
     /// What this node has seen end itself counts only while the ledger may not have it yet: after the read, or while

@@ -24,6 +24,9 @@ pub struct NodeStatus {
     pub placed: usize,
     pub alive: bool,
     pub drained: bool,
+    /// True if it never leads, and only runs what is placed there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub never_leads: bool,
     /// True while it shuts down.
     pub draining: bool,
     /// False if its jobs file is not the leader's; absent if that is not known.
@@ -55,6 +58,7 @@ impl Status {
             placed: count(|state| state == RunState::Placed),
             alive: member.is_some(),
             drained: self.drained.contains_key(node),
+            never_leads: member.is_some_and(|member| member.published.never_leads),
             draining: member.is_some_and(|member| member.published.draining),
             same_jobs: leader.zip(member).map(|(leader, member)| leader.published.digest == member.published.digest),
             away_since: self.missing.iter().find_map(gone).filter(|_| member.is_none()),
@@ -72,9 +76,10 @@ impl NodeStatus {
     pub fn notes(&self, away: impl FnOnce(Timestamp) -> String) -> String {
         let gone = (!self.alive).then(|| self.away_since.map_or("away".to_owned(), away));
         let drained = self.drained.then(|| "drained".to_owned());
+        let never_leads = self.never_leads.then(|| "never leads".to_owned());
         let draining = self.draining.then(|| "shutting down".to_owned());
         let other = (self.same_jobs == Some(false)).then(|| "another jobs file".to_owned());
-        gone.into_iter().chain(drained).chain(draining).chain(other).collect::<Vec<_>>().join(", ")
+        gone.into_iter().chain(drained).chain(never_leads).chain(draining).chain(other).collect::<Vec<_>>().join(", ")
     }
 
     /// Its labels as they are given to `--label`.

@@ -21,6 +21,7 @@ mod in_flight;
 mod killed;
 mod lease;
 mod logs;
+mod never_leads;
 mod node_hooks;
 mod outage;
 mod placed;

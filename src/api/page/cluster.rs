@@ -86,6 +86,7 @@ fn facts(status: &Status, node: Option<&NodeName>) -> Vec<String> {
         None => facts.push("not alive".to_owned()),
         Some(Member { published, version, .. }) => {
             facts.extend((published.priority > 0).then(|| format!("priority {}", published.priority)));
+            facts.extend(published.never_leads.then(|| "never leads".to_owned()));
             facts.extend(published.draining.then(|| "stopping".to_owned()));
             facts.extend(published.jobs_invalid.then(|| "jobs file rejected".to_owned()));
             facts.extend((*version != status.version).then(|| format!("version {version}")));
@@ -187,6 +188,9 @@ fn worded(status: &Status) -> Vec<String> {
     let mut problems = Vec::new();
     if status.is_all_drained() {
         problems.push("Nobody leads and no job runs: every node is drained".to_owned());
+    }
+    if status.has_none_that_may_lead() {
+        problems.push("Nobody leads and nothing new is run: no node that may lead is alive".to_owned());
     }
     if !status.ready {
         let awaited = status.awaiting.as_deref().unwrap_or("its turn to take part");

@@ -27,6 +27,7 @@ fn problems(status: &Status) -> Vec<String> {
     let ready = (!status.ready).then(|| format!("{} is not ready: it waits for {awaited}", status.node));
     let leader = status.role.leader_node.is_none().then(|| match status.is_all_drained() {
         true => "nobody leads: every node is drained".to_owned(),
+        false if status.has_none_that_may_lead() => "nobody leads: no node that may lead is alive".to_owned(),
         false => {
             let what = match status.is_disconnected() || status.unread.is_some() {
                 true => format!("nobody can lead as far as {} knows", status.node),

@@ -101,6 +101,9 @@ fn write_head(status: &Status, all: usize, out: &mut dyn Write) -> io::Result<()
     if status.is_all_drained() {
         line(out, "IDLE", "NOBODY LEADS and no job runs: every node is drained")?;
     }
+    if status.has_none_that_may_lead() {
+        line(out, "IDLE", "NOBODY LEADS and nothing new is run: no node that may lead is alive")?;
+    }
     if let Some(failing) = failing(status, all) {
         line(out, "FAILING", &failing)?;
     }
@@ -167,7 +170,9 @@ fn line(out: &mut dyn Write, label: &str, text: &str) -> io::Result<()> {
 
 fn leader(status: &Status) -> String {
     let role = &status.role;
-    let Some(leader) = &role.leader_node else { return no_leader(role) };
+    let Some(leader) = &role.leader_node else {
+        return if status.has_none_that_may_lead() { "nobody".to_owned() } else { no_leader(role) };
+    };
     match (role.token, role.term_since) {
         (Some(token), Some(since)) if *leader == status.node => {
             let text = format!("{leader} (this node) for {}, token {token}", span(since, status.at));
@@ -206,6 +211,10 @@ fn node(status: &Status) -> String {
         && let Some(before) = &status.role.predecessor_node
     {
         text.push_str(&format!(" behind {before}"));
+    }
+    let own = status.members.iter().find(|member| member.node == status.node);
+    if own.is_some_and(|own| own.published.never_leads) {
+        text.push_str(", never leads");
     }
     format!("{text}; {}, version {}", status.backend, status.version)
 }

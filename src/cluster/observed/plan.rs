@@ -87,7 +87,7 @@ impl Known {
             (Wanted::Record(path), Found::Record(found)) => match numbered_folder(&path) {
                 Some(folder) => {
                     // What cannot be read is counted anew: a name that exists is refused.
-                    let next = |data: &[u8]| std::str::from_utf8(data).ok()?.parse().ok();
+                    let next = |data: &[u8]| number_of_ours(std::str::from_utf8(data).ok()?.parse().ok()?);
                     let known = found.map_or((0, None), |(data, meta)| (next(&data).unwrap_or(0), Some(meta.version)));
                     self.numbers.insert(folder.to_owned(), known);
                 }
@@ -103,8 +103,7 @@ impl Known {
             (Wanted::Names(path), Found::Names(names)) => {
                 if let Some((next, _)) = self.numbers.get_mut(&path) {
                     // Nobody has counted so far: a higher number is not one of ours.
-                    let numbers = names.iter().filter_map(|(name, _)| number(name));
-                    let highest = numbers.filter(|number| *number < i64::MAX / 2).max();
+                    let highest = names.iter().filter_map(|(name, _)| number_of_ours(number(name)?)).max();
                     *next = (*next).max(highest.map_or(0, |highest| highest + 1));
                 }
                 self.emptied.insert(path, names.is_empty());
@@ -126,6 +125,11 @@ impl Known {
     pub fn forget_reads(&mut self) {
         (self.others, self.emptied, self.at) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     }
+}
+
+/// This number, unless it is one that nobody can have counted up to: somebody else has written it.
+fn number_of_ours(number: i64) -> Option<i64> {
+    (0..i64::MAX / 2).contains(&number).then_some(number)
 }
 
 /// The folder whose numbers this record has.
@@ -458,6 +462,7 @@ pub fn unwrap(path: &str, data: Vec<u8>) -> (Option<SessionId>, Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Meta;
 
     fn own() -> Own {
         Own {
@@ -548,6 +553,18 @@ mod tests {
         let next = op("/cronkeeper/numbers/cronkeeper/triggers", If::Version(Version(5)), Then::Put(b"43".to_vec()));
         assert_eq!((last, planned.origins.last().unwrap()), (&next, &Origin::Numbers(paths::TRIGGERS.into())));
         assert_eq!(names.map(number), [Some(41), Some(42)]);
+    }
+
+    #[test]
+    fn a_number_that_nobody_has_counted_up_to_is_counted_anew() {
+        for (data, next) in [("41", 41), ("9223372036854775807", 8), ("-3", 8), ("garbage", 8), ("", 8)] {
+            let mut known = Known::default();
+            let record = Found::Record(Some((data.into(), Meta { version: Version(5), ..Meta::default() })));
+            known.learn(Wanted::Record(numbers_path(paths::TRIGGERS)), record);
+            let names = ["0000000007", "9223372036854775806"].map(|name| (name.to_owned(), Meta::default()));
+            known.learn(Wanted::Names(paths::TRIGGERS.into()), Found::Names(names.into()));
+            assert_eq!(known.numbers[paths::TRIGGERS], (next, Some(Version(5))), "{data}");
+        }
     }
 
     #[test]

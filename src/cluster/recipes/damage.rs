@@ -82,13 +82,19 @@ fn more(left_out: usize) -> Option<String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     Queue,
+    /// What is in the place of this node's member.
+    OwnMember,
     Members,
+    /// This node's own record as a place to run jobs.
+    OwnPlace,
     /// The places that a leader reads.
     Places,
     /// What is placed on this node.
     Offers,
     /// Jobs and runs, as read by a leader.
     Ledger,
+    /// What a leader finds among the runs later on.
+    Strays,
     /// Requests of operators, and links.
     OperatorRequests,
     /// What operators want of this node.

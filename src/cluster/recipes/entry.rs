@@ -1,10 +1,15 @@
 //! A node's entry into the cluster: folders, cluster id, leftovers of its earlier sessions, member.
+//!
+//! Whoever may write below the members' folder can put anything under a node's name. Only the member of another daemon
+//! holds the name: what belongs to no session is replaced, and what is no member is named and waited for.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::bounded;
 use super::cluster_id::{self, Recorded};
 use super::context::{self, At as _, SessionContext, SessionError};
+use super::damage::{self, Damage};
 use super::give_up::{Leftover, give_up};
 use crate::paths;
 use crate::tree::{AtVersion, Error, Life, Op, Session};
@@ -12,7 +17,7 @@ use cronkeeper_core::clock::Clock;
 use cronkeeper_core::election::Member;
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::run::Version;
-use cronkeeper_core::term::SessionId;
+use cronkeeper_core::term::{NodeName, SessionId};
 
 /// Result of creating the member.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,11 +28,12 @@ pub enum Entered {
     NameHeld {
         /// The holder, as text for people.
         by: String,
-        /// The holder's session; absent if it is not ephemeral.
-        session: Option<SessionId>,
+        session: SessionId,
         /// The holder's session timeout, if its member states it.
         timeout: Option<Duration>,
     },
+    /// Something that is no member is in the place of this node's, and this node cannot remove it.
+    Blocked(Damage),
 }
 
 /// Creates the folders, and the cluster id if there is none. Returns the id on record.
@@ -145,17 +151,19 @@ pub(super) async fn enter<C: Session, K: Clock>(
     let Some(stat) = context.line()?.stat(&path).await.at(&path)? else {
         return Err(SessionError::Again(format!("{path}: the node name has just become free")));
     };
-    if stat.session.as_ref().is_some_and(|session| left.left.contains(session)) {
+    let Some(session) = stat.session else { return replace_lasting(&context, path, stat.version).await };
+    if left.left.contains(&session) {
         context.remove_entries(Vec::new(), &left.left).await?;
         return Err(SessionError::Again(format!("{path}: it was back, although it had been removed")));
     }
-    if stat.session.as_ref() != Some(&context.me.session) {
-        let held = match context.line()?.get(&path).await {
-            Ok((held, _)) => held,
-            Err(error) if error.is_of_path() => Vec::new(),
-            Err(error) => return Err(error).at(&path),
+    if session != context.me.session {
+        return match context.line()?.get(&path).await {
+            Ok((held, _)) => Ok(held_by(path, &held, &member.node, session)),
+            // It may have gone meanwhile.
+            Err(Error::Missing) => Err(SessionError::Again(format!("{path}: the node name has just become free"))),
+            Err(error) if error.is_of_path() => Ok(Entered::Blocked(blocking(path, &session, &error))),
+            Err(error) => Err(error).at(&path),
         };
-        return Ok(held_by(&held, stat.session));
     }
     // A create of this session made it, and the answer was lost.
     match context.line()?.commit(vec![Op::Set { path: path.clone(), data, at: stat.version.into() }]).await {
@@ -181,18 +189,53 @@ async fn remove_own<C: Session, K: Clock>(context: &SessionContext<C, K>, path: 
     }
 }
 
-fn held_by(data: &[u8], session: Option<SessionId>) -> Entered {
-    let holder: Option<Member> = bounded::SMALL.parse(data).ok();
-    let timeout = holder.as_ref().and_then(|holder| holder.session_timeout_ms).map(Duration::from_millis);
-    let by_session = match &session {
-        Some(SessionId(id)) => format!("session {id}"),
-        None => "no session: it is not ephemeral".to_owned(),
-    };
-    let by = match holder {
-        Some(holder) => format!("process {} on host {}, {by_session}", holder.pid, holder.host),
-        None => by_session,
-    };
-    Entered::NameHeld { by, session, timeout }
+/// Removes what is in the place of this node's member and belongs to no session, so that the member can be created: no
+/// living node has such a member.
+async fn replace_lasting<C: Session, K: Clock>(
+    context: &SessionContext<C, K>,
+    path: String,
+    version: Version,
+) -> Result<Entered, SessionError> {
+    match context.line()?.delete(&path, version.into()).await {
+        Ok(()) => {
+            let event = log_event::COORDINATION_REPAIRED;
+            tracing::warn!(target: TARGET, event, path, "{path} {LASTS}; this node has removed it and makes its own");
+            Err(SessionError::Again(format!("{path} was in the way")))
+        }
+        Err(Error::Missing | Error::Changed) => Err(SessionError::Again(format!("{path} has just been changed"))),
+        Err(error) if error.is_of_path() => {
+            let why = format!("it {LASTS}, keeps this node out, and cannot be removed by it ({error}): delete it");
+            let removal = context.line()?.removal(&path);
+            Ok(Entered::Blocked(Damage::to_delete(path, &why, removal)))
+        }
+        Err(error) => Err(error).at(&path),
+    }
+}
+
+const LASTS: &str = "is not ephemeral, so it is not the member of a living node";
+
+/// What an entry of another session means for this node: another daemon's member, or something that is none.
+fn held_by(path: String, data: &[u8], node: &NodeName, session: SessionId) -> Entered {
+    let holder = bounded::SMALL.parse::<Member>(data).and_then(|holder| match holder.node == *node {
+        true => Ok(holder),
+        false => Err(format!("it names a different node, `{}`", holder.node)),
+    });
+    match holder {
+        Ok(holder) => Entered::NameHeld {
+            by: format!("process {} on host {}, session {}", holder.pid, holder.host, session.0),
+            timeout: holder.session_timeout_ms.map(Duration::from_millis),
+            session,
+        },
+        Err(why) => Entered::Blocked(blocking(path, &session, &why)),
+    }
+}
+
+fn blocking(path: String, session: &SessionId, why: &dyn fmt::Display) -> Damage {
+    let why = damage::reason(&format_args!("it is no member of a node, {why}"));
+    Damage::new(
+        path,
+        format_args!("{why}; this node stays out until session {}, which it belongs to, has ended", session.0),
+    )
 }
 
 /// Writes into the member what the node has loaded. Returns false if the member is gone.
@@ -208,3 +251,6 @@ pub async fn publish<C: Session, K: Clock>(
         Err(failed) => Err(failed).at(&path),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,9 @@
 //! earlier, the leader removes the note.
 //!
 //! A node that is not alive is noted in the same way, as `gone/@<node>`, and its record as a place to run jobs is removed
-//! when its time is up. It writes that again when it comes back.
+//! when its time is up. It writes that again when it comes back. The note is removed as soon as the leader sees the node
+//! alive, so that its time begins anew. There are no more notes than jobs with records and nodes with a place: each goes in one
+//! commit with what it is about. The folder of its offers goes too, if it is empty.
 //!
 //! Every multi is guarded by the candidate and holds few operations. Jobs with a run in flight or a requested run are
 //! left alone. Each pass covers at most [`MOST_JOBS`] jobs; the next one continues behind them.
@@ -53,6 +55,8 @@ pub struct ForgetLook {
     pub jobs: Vec<(JobName, usize)>,
     /// The nodes that were removed.
     pub nodes: Vec<NodeName>,
+    /// The nodes that are noted as gone.
+    pub noted: BTreeSet<NodeName>,
     /// The last job of this pass; `None` if it reached the end.
     pub behind: Option<JobName>,
 }
@@ -62,23 +66,27 @@ pub async fn look<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     order: ForgetOrder,
 ) -> Result<ForgetLook, SessionError> {
-    let nodes = match order.after.nodes {
-        Some(after) => look_at_nodes(&context, &order, after).await?,
-        None => Vec::new(),
+    let (nodes, noted) = match order.after.nodes {
+        Some(after) => match look_at_nodes(&context, &order, after).await {
+            // Their records stay. Nodes that have to write to them report the damage.
+            Err(SessionError::NoAuth(_)) => (Vec::new(), BTreeSet::new()),
+            found => found?,
+        },
+        None => (Vec::new(), BTreeSet::new()),
     };
     let jobs = match order.after.jobs {
         Some(after) => look_at_jobs(context, order, after).await?,
         None => ForgetLook::default(),
     };
-    Ok(ForgetLook { nodes, ..jobs })
+    Ok(ForgetLook { nodes, noted, ..jobs })
 }
 
-/// Notes the nodes that are gone, and removes those that have been for so long.
+/// Notes the nodes that are gone, and removes those that have been for so long. Returns these, and the noted ones.
 async fn look_at_nodes<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     order: &ForgetOrder,
     after: Duration,
-) -> Result<Vec<NodeName>, SessionError> {
+) -> Result<(Vec<NodeName>, BTreeSet<NodeName>), SessionError> {
     let named = |names: Vec<String>| names.iter().filter_map(|name| NodeName::parse(name).ok()).collect();
     let places: BTreeSet<NodeName> = named(context::names(context.line()?, paths::PLACES).await?);
     // Read after the places: a node that comes back meanwhile counts as alive.
@@ -87,9 +95,10 @@ async fn look_at_nodes<C: Session, K: Clock>(
     let noted: BTreeSet<NodeName> = noted.iter().filter_map(|name| paths::gone_node_in(name)).collect();
     let is_back = |node: &&NodeName| alive.contains(*node) || !places.contains(*node);
     remove(context, order, noted.iter().filter(is_back).map(paths::gone_node).collect()).await?;
-    let mut forgotten = Vec::new();
+    let (mut forgotten, mut noted) = (Vec::new(), BTreeSet::new());
     for node in places.difference(&alive) {
         let note = paths::gone_node(node);
+        noted.insert(node.clone());
         let Some(since) = context.line()?.stat(&note).await.at(&note)? else {
             make_note(context, order, &note).await?;
             continue;
@@ -101,11 +110,17 @@ async fn look_at_nodes<C: Session, K: Clock>(
         let deletes = [paths::place(node), note].map(|path| Op::Delete { path, at: AtVersion::Any });
         let ops = std::iter::once(context::fence(&order.fence)).chain(deletes);
         let ops = ops.chain([requests::notify_leader(paths::PLACES)]).collect();
+        // With an offer in it, it stays: the leader takes that back.
+        match remove(context, order, vec![paths::offers(node)]).await {
+            Ok(_) | Err(SessionError::NoAuth(_)) => {}
+            Err(error) => return Err(error),
+        }
         if done(context.line()?.commit(ops).await, node.as_str())? {
+            noted.remove(node);
             forgotten.push(node.clone());
         }
     }
-    Ok(forgotten)
+    Ok((forgotten, noted))
 }
 
 /// Checks the next jobs that are gone, and removes those that are due.

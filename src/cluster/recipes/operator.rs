@@ -314,7 +314,11 @@ impl<L: Lend> LedgerReader<L> {
                 return Ok(ForgetNode::Alive);
             }
             let mut ops = Vec::new();
-            for path in [paths::place(node), paths::wanted(node), paths::gone_node(node)] {
+            let records = [paths::place(node), paths::wanted(node), paths::gone_node(node)];
+            // With an offer in it, the folder stays: the leader takes that back.
+            let offers = paths::offers(node);
+            let is_free = context::names(&client, &offers).await?.is_empty();
+            for path in records.into_iter().chain(is_free.then_some(offers)) {
                 if let Some(stat) = client.stat(&path).await.at(&path)? {
                     ops.push(Op::Delete { path, at: stat.version.into() });
                 }

@@ -7,6 +7,7 @@ use futures_util::future::join3;
 use super::context::{self, At as _, SessionContext, SessionError};
 use super::damage::Damage;
 use super::snapshot;
+use super::strays::{self, Strays, StraysFound};
 use crate::paths;
 use crate::queue::{self, QueuePosition};
 use crate::tree::{AtVersion, Error, Life, Op, Session, Stat};
@@ -100,6 +101,8 @@ pub struct Ahead {
     pub damaged: Vec<Damage>,
     /// False if this node's candidate was not found.
     pub has_candidate: bool,
+    /// Node of the first candidate, read only for a node that never has one.
+    pub first: Option<NodeName>,
 }
 
 /// The queue and the members, as read from time to time.
@@ -115,6 +118,8 @@ pub struct Survey<W> {
     pub changed: Option<W>,
     /// The places to run jobs; absent unless they were asked for.
     pub places: Option<PlacesRead<W>>,
+    /// What is no run among the runs; absent unless it was asked for.
+    pub strays: Option<StraysFound>,
 }
 
 /// The places to run jobs, as a leader reads them.
@@ -126,13 +131,26 @@ pub struct PlacesRead<W> {
     pub changed: Option<W>,
 }
 
+impl<W> PlacesRead<W> {
+    /// The nodes that have a place, readable or not; unknown if the places cannot be listed.
+    pub fn nodes(&self) -> Option<BTreeSet<NodeName>> {
+        let is_listed = self.damaged.iter().all(|damage| damage.path != paths::PLACES);
+        let unread = self.damaged.iter().filter_map(|damage| NodeName::parse(paths::name(&damage.path)).ok());
+        is_listed.then(|| self.places.keys().cloned().chain(unread).collect())
+    }
+}
+
 /// What a survey reads and watches besides the queue and the members.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Surveyed {
     /// Which members there are is watched.
     pub watches_members: bool,
     pub places: bool,
     pub watches_places: bool,
+    /// Who is first is read although this node has no candidate, because it never has one.
+    pub observes: bool,
+    /// The runs are looked at by a leader, which knows this of them.
+    pub strays: Option<Strays>,
 }
 
 /// Joins the queue.
@@ -237,12 +255,7 @@ async fn behind<C: Session, K: Clock>(
 ) -> Result<(Behind, Vec<Damage>), SessionError> {
     let leader = first.unwrap_or_else(|| predecessor.clone());
     let first = if leader == predecessor { entry.clone() } else { read_entry(context, &leader).await? };
-    let mut damaged = Vec::new();
-    if first.lasts {
-        let path = paths::under(paths::LEADER, &leader);
-        let removal = context.line()?.removal(&path);
-        damaged.push(Damage::to_delete(path, election::BLOCKED, removal));
-    }
+    let mut damaged: Vec<Damage> = blocking(context, &leader, &first)?.into_iter().collect();
     if entry.lasts && leader != predecessor {
         let lasts = "it precedes this node in the queue and is not ephemeral: it stays until somebody deletes it";
         damaged.push(Damage::new(paths::under(paths::LEADER, &predecessor), lasts));
@@ -432,22 +445,26 @@ pub async fn leave<C: Session, K: Clock>(context: SessionContext<C, K>) -> Resul
     context.remove_entries(names, std::slice::from_ref(&context.me.session)).await
 }
 
-/// Reads the queue and the members, for the log and for status, and on request the places to run jobs. Watches on
-/// request.
+/// Reads the queue and the members, for the log and for status, and on request the places to run jobs and the runs.
+/// Watches on request.
 pub async fn survey<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     wanted: Surveyed,
 ) -> Result<Survey<C::Watch>, SessionError> {
-    let ahead = read_ahead(&context).await?;
+    let ahead = if wanted.observes { observe(&context).await? } else { read_ahead(&context).await? };
     // The watch comes first, so that it fires for whatever the reading has missed.
     let changed = if wanted.watches_members { watch_members(context.line()?).await? } else { None };
     let places = if wanted.places { Some(read_places(&context, wanted.watches_places).await?) } else { None };
+    let strays = match wanted.strays {
+        Some(known) => Some(strays::look(context.line()?, known).await?),
+        None => None,
+    };
     let (members, damaged) = snapshot::members(context.line()?).await?;
     let path = context.member();
     // Compare sessions only: the member's data may have been overwritten.
     let own = context.line()?.stat(&path).await.at(&path)?;
     let has_member = own.is_some_and(|stat| stat.session.as_ref() == Some(&context.me.session));
-    Ok(Survey { ahead, has_member, members, damaged, changed, places })
+    Ok(Survey { ahead, has_member, members, damaged, changed, places, strays })
 }
 
 async fn read_places<C: Session, K: Clock>(
@@ -464,11 +481,36 @@ async fn read_ahead<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Res
     let place = queue::place(&read_order(context).await?, &context.me.prefix);
     let has_candidate = place.ours.is_some();
     let (Some(ours), Some(predecessor)) = (place.ours, place.predecessor) else {
-        return Ok(Ahead { behind: None, damaged: Vec::new(), has_candidate });
+        return Ok(Ahead { behind: None, damaged: Vec::new(), has_candidate, first: None });
     };
     let entry = read_entry(context, &predecessor).await?;
     let (behind, damaged) = behind(context, CandidateName(ours), predecessor, entry, place.first).await?;
-    Ok(Ahead { behind: Some(behind), damaged, has_candidate })
+    Ok(Ahead { behind: Some(behind), damaged, has_candidate, first: None })
+}
+
+/// Who is first, for a node without a candidate.
+async fn observe<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<Ahead, SessionError> {
+    let (mut first, mut damaged) = (None, Vec::new());
+    if let Some(name) = read_order(context).await?.into_iter().next() {
+        let entry = read_entry(context, &name).await?;
+        damaged.extend(blocking(context, &name, &entry)?);
+        first = entry.node;
+    }
+    Ok(Ahead { behind: None, damaged, has_candidate: false, first })
+}
+
+/// What is wrong with the first entry of the queue if it stays there for ever.
+fn blocking<C: Session, K: Clock>(
+    context: &SessionContext<C, K>,
+    name: &str,
+    entry: &EntryAhead,
+) -> Result<Option<Damage>, SessionError> {
+    if !entry.lasts {
+        return Ok(None);
+    }
+    let path = paths::under(paths::LEADER, name);
+    let removal = context.line()?.removal(&path);
+    Ok(Some(Damage::to_delete(path, election::BLOCKED, removal)))
 }
 
 /// Who is ahead now, if the leader has gone; `None` if it is still there. Does not watch the leader, because its end

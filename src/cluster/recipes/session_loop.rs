@@ -52,11 +52,11 @@ use super::damage::{Damage, Source};
 use super::forget::ForgetLook;
 use super::node::{Deferred, Node, NodeIdentity};
 use super::transaction;
-use super::trim::{CompletedTrim, Trimmer};
+use super::trim::{CompletedTrim, Roster, Trimmer};
 use super::watcher::{CompletedWatch, Watcher};
 use crate::paths;
 use crate::queue;
-use crate::tree::Session;
+use crate::tree::{Error, Session};
 use act::Act;
 use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::coordination::Request;
@@ -290,9 +290,11 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                     if self.election.leads() {
                         self.rights.update_for(&members, self.election.client().ownership(), now);
                     }
+                    self.forgetting.seen(&members, now);
                     self.node.found_damage(Source::Members, damaged);
                     self.node.emit(Event::Members(members));
                 }
+                Act::Roster(roster) => self.trimmer.know_nodes(roster),
                 Act::CheckAccess => self.rights.schedule_check(self.election.client().ownership(), now, self.node),
                 Act::UpdateAccess => self.rights.schedule(self.election.client().ownership(), now),
                 Act::WarnIfOpen => rights::warn_if_open_to_everybody(self.election.client(), self.node),
@@ -384,11 +386,12 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
             self.node.answer(id, answer);
         }
         // This node no longer leads, and the next leader will report the damage that only a leader checks.
-        for source in [Source::Ledger, Source::OperatorRequests, Source::Rights, Source::Places] {
+        for source in [Source::Ledger, Source::Strays, Source::OperatorRequests, Source::Rights, Source::Places] {
             self.node.found_damage(source, None);
         }
         let refused: Vec<Damage> = self.committer.refusals().collect();
         self.node.found_damage(Source::Writes, refused);
+        self.trimmer.know_nodes(Roster::default());
         self.rights = AccessUpdates::default();
         self.operators.stop();
     }
@@ -576,8 +579,11 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
         // What the servers refuse is tried again with the next survey.
         let is_retried = kept.as_ref().is_err_and(|error| !matches!(error, SessionError::NoAuth(_)));
         self.own_place.finish(now, is_retried);
+        let refused = matches!(kept, Err(SessionError::NoAuth(_)))
+            .then(|| Damage::unwritten(paths::place(&self.context.me.node), &Error::Denied));
+        self.node.found_damage(Source::OwnPlace, refused);
         match kept {
-            Ok(()) => self.succeeded(Task::Place),
+            Ok(()) | Err(SessionError::NoAuth(_)) => self.succeeded(Task::Place),
             Err(error) => self.failed_by(Task::Place, error),
         }
     }

@@ -12,7 +12,7 @@ use super::bounded;
 use super::context::{self, At as _, Reads, SessionError, SizedRecords};
 use super::damage::{self, Damage};
 use super::newest_records::NewestRecords;
-use super::requests;
+use super::{requests, strays};
 use crate::paths;
 use crate::tree::{Error, Session, Stat};
 use cronkeeper_core::clock::{AHEAD, later};
@@ -51,7 +51,7 @@ pub async fn read<C: Session>(client: &C, dead: &BTreeSet<SessionId>) -> Result<
     for (name, data, stat) in found.or_damaged(paths::RUNNING, &mut damaged) {
         match run_record(&name, &data, &stat) {
             Ok(run) => runs.push(run),
-            Err(why) => damaged.push(Damage::new(paths::under(paths::RUNNING, &name), why)),
+            Err(why) => damaged.push(strays::no_run(client, &name, &why)),
         }
     }
     let living = living_owners(client, &runs).await?;

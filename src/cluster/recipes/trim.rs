@@ -20,6 +20,10 @@
 //! leader finds in its round, and what it has deleted is in the archives. A job whose limit was lowered is trimmed when
 //! it grows, or as the next one of that round.
 //!
+//! A job that runs on every node has so many records of each node. Of nodes that the cluster has forgotten, they count
+//! together: containers have a new name each time, and would leave records for ever. Only the leader knows the nodes, so
+//! this is done when it trims the job anyway, and in its round.
+//!
 //! Three things are bounded: the requests in flight ([`MOST_LISTINGS`], [`MOST_MULTIS`]), the size of each, and the
 //! number of known records ([`MOST_KNOWN`]). Beyond that number, the job that has not grown for the longest time is
 //! forgotten, and listed again when it grows. Of a waiting job only the name is stored, once.
@@ -48,7 +52,7 @@ use cronkeeper_core::election::Defined;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::log_event::{self, TARGET};
 use history::{JobHistory, ListedRecord, RecordKey};
-pub use history::{RecordKind, WrittenRecord};
+pub use history::{RecordKind, Roster, WrittenRecord};
 use line::JobLine;
 
 /// Listings in flight at once.
@@ -110,6 +114,7 @@ pub struct Trimmer<C, K> {
     context: SessionContext<C, K>,
     /// The limits. The daemon sends them before it campaigns.
     defined: Arc<Defined>,
+    roster: Roster,
     known: BTreeMap<JobName, JobHistory>,
     /// The known jobs in the order in which they last grew.
     by_growth: BTreeMap<u64, JobName>,
@@ -137,6 +142,7 @@ impl<C: Session, K: Clock> Trimmer<C, K> {
         Self {
             context,
             defined: Arc::default(),
+            roster: Roster::default(),
             known: BTreeMap::new(),
             by_growth: BTreeMap::new(),
             growths: 0,
@@ -175,9 +181,14 @@ impl<C: Session, K: Clock> Trimmer<C, K> {
         }
     }
 
+    /// Which nodes there are, as the leader has read; nobody else knows.
+    pub fn know_nodes(&mut self, roster: Roster) {
+        self.roster = roster;
+    }
+
     fn is_too_long(&self, job: &JobName) -> bool {
         let kept = self.defined.history_limit(job);
-        self.known.get(job).is_some_and(|history| history.is_longer_than(kept))
+        self.known.get(job).is_some_and(|history| history.is_longer_than(kept, &self.roster))
     }
 
     /// Notes a record that this session has written.
@@ -316,10 +327,11 @@ impl<C: Session, K: Clock> Trimmer<C, K> {
             let room = MOST_OF_A_JOB.min(most - deletes.len());
             let before = history.len();
             let kept = self.defined.history_limit(&job);
-            let taken = history.take_surplus(kept, room).map(|(key, at)| Delete { job: job.clone(), key, at });
+            let taken =
+                history.take_surplus(kept, room, &self.roster).map(|(key, at)| Delete { job: job.clone(), key, at });
             deletes.extend(taken);
             self.records -= before - history.len();
-            if history.is_longer_than(kept) {
+            if history.is_longer_than(kept, &self.roster) {
                 self.surplus.push(job);
             }
         }
@@ -421,13 +433,14 @@ impl<C: Session, K: Clock> Trimmer<C, K> {
         self.sweep = Sweep::Next(now + next, left);
         let is_known = |found| self.known.get(&job).is_some_and(|history| history.len() == found);
         let is_open = self.listing.contains_key(&job) || self.refused.get(&job).is_some_and(|&until| until > now);
-        if let Ok(found) = result
-            && found > self.defined.history_limit(&job)
-            && !is_known(found)
-            && !is_open
-        {
-            self.forget(&job);
-            self.unlisted.push(job);
+        match result {
+            // A node may have been forgotten since it grew.
+            Ok(found) if is_known(found) => self.note_surplus(job, now),
+            Ok(found) if found > self.defined.history_limit(&job) && !is_open => {
+                self.forget(&job);
+                self.unlisted.push(job);
+            }
+            Ok(_) | Err(_) => {}
         }
     }
 }

@@ -128,6 +128,7 @@ impl Parts {
             | E::Examined(_)
             | E::Joined { .. }
             | E::Following { .. }
+            | E::Observing { .. }
             | E::Unreachable { .. }
             | E::Stalled(_)
             | E::Damaged { .. }

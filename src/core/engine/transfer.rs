@@ -28,6 +28,8 @@ const FAILED_STARTS: u32 = 3;
 pub(super) struct LeadershipTransfer {
     /// This node's own priority.
     pub(super) priority: u32,
+    /// This node never leads.
+    pub(super) never_leads: bool,
     /// The node that should lead, the start time of its process, and since when it has been the better choice.
     successor: Option<(NodeName, Timestamp, Uptime)>,
     /// How often this node has handed leadership to each.
@@ -38,7 +40,7 @@ pub(super) struct LeadershipTransfer {
     failed_starts: u32,
     /// How often leadership was given up for lack of fitness, and when last.
     given_up: Option<(u32, Uptime)>,
-    /// Other nodes are alive and not drained, as of the last reading.
+    /// Other nodes are alive and may lead, as of the last reading.
     has_others: bool,
 }
 
@@ -76,7 +78,7 @@ impl LeadershipTransfer {
 
     /// Decides on a handover by the living members, as just read.
     pub fn on_members(&mut self, cx: &Context, members: &[Member]) -> Option<GivingUp> {
-        self.has_others = members.iter().any(|member| member.node != cx.node && !member.published.drained);
+        self.has_others = members.iter().any(|member| member.node != cx.node && member.published.may_lead());
         if !may_hand_over(cx) {
             self.successor = None;
             return None;

@@ -1,4 +1,4 @@
-//! A cluster of which every node is drained: nobody leads, and each node says so now and then.
+//! A cluster in which nobody may lead: each node says so.
 
 use std::time::Duration;
 
@@ -8,39 +8,76 @@ use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::election::Member;
 use cronkeeper_core::log_event::{self, TARGET};
 
-/// Interval of the warning.
+/// Interval of the warning that all are drained, which an operator can undo at once.
 const SAY_EVERY: Duration = Duration::from_secs(600);
+/// While a cluster starts, the nodes that never lead may be there first.
+const WAIT: Duration = Duration::from_secs(10);
 
-/// When the warning is due.
+/// Why nobody may lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lack {
+    /// Every node is drained.
+    AllDrained,
+    /// Those that are not drained never lead.
+    NoneMayLead,
+}
+
+impl Lack {
+    fn of(members: &[Member]) -> Option<Self> {
+        let mut others = members.iter().filter(|member| !member.published.drained).peekable();
+        match others.peek() {
+            None => (!members.is_empty()).then_some(Self::AllDrained),
+            Some(_) => others.all(|member| member.published.never_leads).then_some(Self::NoneMayLead),
+        }
+    }
+}
+
+/// When a warning is due.
 #[derive(Debug, Default)]
-pub(in crate::daemon) struct AllDrained {
+pub(in crate::daemon) struct Leaderless {
+    /// What is lacking, and since when.
+    since: Option<(Lack, Uptime)>,
     said_at: Option<Uptime>,
 }
 
-impl AllDrained {
-    /// Warns if every node is drained, at once and then every [`SAY_EVERY`].
+impl Leaderless {
+    /// Warns if nobody may lead: if all are drained, at once and then every [`SAY_EVERY`]; if the others never lead, once
+    /// that has lasted for [`WAIT`].
     pub fn follow(&mut self, now: Uptime, members: &[Member]) {
-        if self.is_due(now, members) {
-            let nodes = members.len();
-            warn!(
+        let nodes = members.len();
+        match self.due(now, members) {
+            Some(Lack::AllDrained) => warn!(
                 target: TARGET,
                 event = log_event::ELECTION_ALL_DRAINED,
                 nodes,
                 "nobody leads and no job runs: every node is drained; `cronkeeper undrain NODE` lets one lead again",
-            );
+            ),
+            Some(Lack::NoneMayLead) => warn!(
+                target: TARGET,
+                event = log_event::ELECTION_NOBODY_MAY_LEAD,
+                nodes,
+                "nobody leads, and nothing new is run: no node that may lead is alive; start one without `--lead false`, \
+                 or undrain one",
+            ),
+            None => {}
         }
     }
 
-    fn is_due(&mut self, now: Uptime, members: &[Member]) -> bool {
-        if members.is_empty() || !members.iter().all(|member| member.published.drained) {
-            self.said_at = None;
-            return false;
+    fn due(&mut self, now: Uptime, members: &[Member]) -> Option<Lack> {
+        let lack = Lack::of(members);
+        if lack != self.since.map(|(lack, _)| lack) {
+            (self.since, self.said_at) = (lack.map(|lack| (lack, now)), None);
         }
-        let is_due = self.said_at.is_none_or(|at| now >= at + SAY_EVERY);
+        let (lack, since) = self.since?;
+        let is_due = match (lack, self.said_at) {
+            (Lack::AllDrained, None) => true,
+            (Lack::AllDrained, Some(at)) => now >= at + SAY_EVERY,
+            (Lack::NoneMayLead, said) => said.is_none() && now >= since + WAIT,
+        };
         if is_due {
             self.said_at = Some(now);
         }
-        is_due
+        is_due.then_some(lack)
     }
 }
 
@@ -49,15 +86,35 @@ mod tests {
     use super::*;
     use crate::status::sample;
 
+    fn at(seconds: u64) -> Uptime {
+        Uptime::ZERO + Duration::from_secs(seconds)
+    }
+
     #[test]
     fn it_is_said_at_once_and_every_ten_minutes_while_all_are_drained() {
-        let at = |seconds| Uptime::ZERO + Duration::from_secs(seconds);
-        let (mut said, mut members) = (AllDrained::default(), sample::queue().members);
+        let (mut said, mut members) = (Leaderless::default(), sample::queue().members);
         members[0].published.drained = true;
-        assert!(!said.is_due(at(0), &members), "one may still lead");
+        assert_eq!(said.due(at(0), &members), None, "one may still lead");
         members[1].published.drained = true;
-        let said_at: Vec<u64> = (1..1300).filter(|&second| said.is_due(at(second), &members)).collect();
+        let said_at: Vec<u64> = (1..1300).filter(|&second| said.due(at(second), &members).is_some()).collect();
         assert_eq!(said_at, [1, 601, 1201]);
-        assert!(!said.is_due(at(1300), &members[..0]) && said.is_due(at(1301), &members));
+        assert_eq!(said.due(at(1300), &members[..0]), None);
+        assert_eq!(said.due(at(1301), &members), Some(Lack::AllDrained));
+    }
+
+    #[test]
+    fn it_is_said_once_that_those_that_are_there_never_lead() {
+        let (mut said, mut members) = (Leaderless::default(), sample::queue().members);
+        members[0].published.never_leads = true;
+        assert_eq!(said.due(at(0), &members), None, "one may still lead");
+        members[1].published.drained = true;
+        let said_at: Vec<u64> = (1..1300).filter(|&second| said.due(at(second), &members).is_some()).collect();
+        assert_eq!(said_at, [11]);
+        members[1].published.drained = false;
+        assert_eq!(said.due(at(1300), &members), None);
+        assert_eq!(
+            (said.due(at(1301), &members[..1]), said.due(at(1311), &members[..1])),
+            (None, Some(Lack::NoneMayLead))
+        );
     }
 }

@@ -88,6 +88,31 @@ fn following(predecessor: &str, leader: &str) -> Election {
     }
 }
 
+#[test]
+fn a_node_that_never_leads_is_ready_once_it_has_looked_who_does_unless_it_is_drained() {
+    let (mut view, engine) = view();
+    view.never_leads();
+    let (id, timeout) = (SessionId("1".into()), Duration::from_secs(10));
+    view.elected(NOW, &Election::Session { id: id.clone(), timeout }, engine.jobs());
+    assert!(!view.status(NOW, &engine).ready);
+    let observing = |leader: Option<&str>| Election::Observing { leader_node: leader.map(NodeName::new) };
+    view.elected(NOW, &observing(None), engine.jobs());
+    assert_eq!(view.summary(&engine), "never leads, and nobody else does now");
+    view.elected(NOW, &observing(Some("host-b")), engine.jobs());
+    assert_eq!(view.summary(&engine), "never leads, the leader is host-b");
+    let facts = |status: Status| (status.state, status.ready, status.role.leader_node.is_some());
+    assert_eq!(facts(view.status(NOW, &engine)), (NodeState::Following, true, true));
+    for event in [Election::Suspended { session: id.clone(), error: None }, Election::Resumed { session: id }] {
+        view.elected(NOW, &event, engine.jobs());
+    }
+    assert_eq!(facts(view.status(NOW, &engine)), (NodeState::Following, true, true));
+    let drain = sample::drained("host-a").into_values().next();
+    for event in [Election::Wanted(NodeControl { drained: drain, ..NodeControl::default() }), Election::Withdrawn] {
+        view.elected(NOW, &event, engine.jobs());
+    }
+    assert_eq!(facts(view.status(NOW, &engine)), (NodeState::Drained, false, true));
+}
+
 fn elected() -> Election {
     let candidate = cronkeeper_core::term::CandidateName("own".into());
     let term = cronkeeper_core::term::Term { token: cronkeeper_core::term::FencingToken(1), candidate };

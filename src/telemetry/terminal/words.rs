@@ -59,6 +59,7 @@ fn of_its_message(facts: &Facts<'_>) -> Option<String> {
             | log_event::NODE_UNDRAINED
             | log_event::ELECTION_UNFIT
             | log_event::ELECTION_ALL_DRAINED
+            | log_event::ELECTION_NOBODY_MAY_LEAD
             | log_event::LEADER_HANDING_OVER
             | log_event::LEADER_HANDOVER_FAILED
             | log_event::COORDINATION_EXAMINED
@@ -175,6 +176,10 @@ fn changes(f: &Facts<'_>) -> String {
 fn cluster(f: &Facts<'_>) -> Option<String> {
     Some(match f.line.event.as_str() {
         log_event::ELECTION_JOINED => "joined the queue".to_owned(),
+        log_event::ELECTION_OBSERVING => match f.text("leader_node") {
+            Some(leader) => format!("never leads; {leader} leads"),
+            None => "never leads, and nobody else does now".to_owned(),
+        },
         log_event::ELECTION_FOLLOWING => {
             let ahead = f.text("predecessor_node").unwrap_or("another client");
             match f.text("leader_node") {

@@ -130,6 +130,15 @@ fn with_cluster_a_missing_service_is_wrong_usage_and_not_the_solo_backend() {
 }
 
 #[test]
+fn the_only_node_that_can_lead_is_not_started_as_one_that_never_does() {
+    let expected = "
+        | cronkeeper: `--lead false` needs a coordination service: without one, only this host can lead
+        | hint: name the service, or remove `--lead` (CRONKEEPER_LEAD)
+        exit 2";
+    assert_printed(&WorkingDirectory::new().enter(&["run", "--lead", "false"]), expected);
+}
+
+#[test]
 fn an_empty_connect_string_is_wrong_usage_and_not_the_solo_backend() {
     let context = WorkingDirectory::new();
     let expected = "

@@ -214,6 +214,37 @@ async fn a_leader_whose_member_or_candidate_is_closed_to_it_makes_them_anew() {
 }
 
 #[tokio::test]
+async fn whatever_is_put_in_the_place_of_a_member_ends_nobody() {
+    let connect = shared();
+    let (mut fixture, ..) = leader(&connect).await;
+    let member = "/cronkeeper/nodes/a";
+    let admin = admin(&connect).await;
+    let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+    let below = format!("{member}/below");
+    let stranger = Stranger::at(&connect).await;
+    // What is nobody's is replaced, unless something is below it; what belongs to a session is waited for.
+    for (options, has_below, in_the_way) in
+        [(&persistent, false, None), (&persistent, true, Some(below.as_str())), (&ephemeral, false, Some(member))]
+    {
+        let mut replace = stranger.0.new_multi_writer();
+        replace.add_delete(member, None).unwrap();
+        replace.add_create(member, b"garbage", options).unwrap();
+        if has_below {
+            replace.add_create(&below, b"", options).unwrap();
+        }
+        replace.commit().await.expect("all is open");
+        assert_eq!(fixture.over().await.1, TermEnd::EntryGone);
+        if let Some(in_the_way) = in_the_way {
+            named(&mut fixture, member).await;
+            admin.delete(in_the_way, None).await.unwrap();
+        }
+        fixture.elected().await;
+        fixture.seen.clear();
+    }
+}
+
+#[tokio::test]
 async fn a_transfer_of_an_impossible_node_is_refused_and_the_term_goes_on() {
     let connect = shared();
     let (mut fixture, ..) = leader(&connect).await;

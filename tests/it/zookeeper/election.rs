@@ -2,7 +2,7 @@
 
 use cronkeeper_cluster::zookeeper::session::{Auth, ConnectionSettings};
 use cronkeeper_core::coordination::Event as BackendEvent;
-use cronkeeper_core::election::{Event, Failure, Request, TransferError};
+use cronkeeper_core::election::{Event, Failure, Published, Request, TransferError};
 use cronkeeper_core::term::{CandidateName, NodeName, TermEnd};
 use zookeeper_client::{Acls, CreateMode};
 
@@ -146,6 +146,24 @@ async fn a_transfer_that_cannot_be_made_is_refused_and_the_term_goes_on() {
     leader.ask(Request::Transfer(NodeName::new("b")));
     assert_eq!(leader.over().await, (term, TermEnd::Resigned));
     follower.elected().await;
+}
+
+#[tokio::test]
+async fn a_node_that_never_leads_sees_who_does_and_does_not_join() {
+    let connect = shared();
+    let mut fixture = Fixture::start(&connect, "b");
+    fixture.ask(Request::Publish(Published { never_leads: true, ..Published::default() }));
+    fixture.ask(Request::Campaign);
+    let seen = |leader: Option<&'static str>| {
+        move |event: &Event| match event {
+            Event::Observing { leader_node } => (leader_node.as_ref().map(NodeName::as_str) == leader).then_some(()),
+            _ => None,
+        }
+    };
+    fixture.election("nobody leads", seen(None)).await;
+    let (_leader, ..) = Fixture::leading(&connect, "a").await;
+    fixture.election("the leader", seen(Some("a"))).await;
+    assert!(!fixture.seen_election(|event| matches!(event, Event::Joined { .. } | Event::Elected { .. })));
 }
 
 #[tokio::test]

@@ -65,7 +65,8 @@ fn notes(published: &Published) -> String {
     let draining = published.draining.then(|| "draining".to_owned());
     let invalid = published.jobs_invalid.then(|| "jobs file INVALID".to_owned());
     let drained = published.drained.then(|| "drained".to_owned());
-    priority.into_iter().chain(drained).chain(draining).chain(invalid).collect::<Vec<_>>().join(", ")
+    let never_leads = published.never_leads.then(|| "never leads".to_owned());
+    priority.into_iter().chain(never_leads).chain(drained).chain(draining).chain(invalid).collect::<Vec<_>>().join(", ")
 }
 
 pub(super) fn runs(status: &Status) -> Table {

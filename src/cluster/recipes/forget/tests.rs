@@ -135,6 +135,7 @@ fn a_node_that_is_gone_is_forgotten_after_its_time_unless_it_comes_back() {
     let mut fixture = Fixture::new();
     for node in ["host-a", "host-b", "host-c"] {
         fixture.server.tree().put(&paths::place(&NodeName::new(node)), "a place");
+        fixture.server.tree().put(&paths::offers(&NodeName::new(node)), "");
     }
     let nodes = |fixture: &mut Fixture| fixture.try_look().unwrap().nodes;
     assert_eq!(nodes(&mut fixture), []);
@@ -146,9 +147,15 @@ fn a_node_that_is_gone_is_forgotten_after_its_time_unless_it_comes_back() {
     fixture.pass(Duration::from_secs(1));
     assert_eq!(nodes(&mut fixture), [NodeName::new("host-b")]);
     assert_eq!(fixture.of("host-b"), Vec::<String>::new());
+    // An offer that nobody has taken back is in the way of nothing.
+    fixture.server.tree().put("/cronkeeper/offers/host-c/a-run", "");
     fixture.pass(DAY);
     assert_eq!(nodes(&mut fixture), [NodeName::new("host-c")]);
-    assert_eq!(fixture.of("host-a"), ["/cronkeeper/nodes/host-a", "/cronkeeper/places/host-a"]);
+    assert_eq!(fixture.of("host-c"), ["/cronkeeper/offers/host-c", "/cronkeeper/offers/host-c/a-run"]);
+    assert_eq!(
+        fixture.of("host-a"),
+        [paths::NODES, paths::OFFERS, paths::PLACES].map(|folder| format!("{folder}/host-a"))
+    );
     assert_eq!(nodes(&mut fixture), []);
 }
 

@@ -2,6 +2,7 @@
 
 use super::task::Task;
 use crate::recipes::damage::{Damage, Source};
+use crate::recipes::trim::Roster;
 use cronkeeper_core::election::{Event, Member};
 use cronkeeper_core::ledger;
 
@@ -45,6 +46,8 @@ pub(super) enum Act {
     RetryRefused,
     /// The living members as just read, and those that cannot be read.
     Members(Vec<Member>, Vec<Damage>),
+    /// The nodes that the cluster knows.
+    Roster(Roster),
     /// Checks soon whether paths are open to others.
     CheckAccess,
     /// Sets the access lists soon.

@@ -39,6 +39,7 @@ use crate::recipes::committer::Completed;
 use crate::recipes::context::{self, SessionContext, SessionError};
 use crate::recipes::damage::{Damage, Source};
 use crate::recipes::node::Node;
+use crate::recipes::strays::Strays;
 use crate::recipes::supervisor::ReportPauses;
 use crate::tree::{CommitError, Error, Session, State};
 use cronkeeper_core::clock::{Clock, Uptime};
@@ -46,7 +47,6 @@ use cronkeeper_core::election::{self, Event, Place, TransferError};
 use cronkeeper_core::term::{NodeName, SessionId, TermEnd};
 
 /// An event of the election, or an answer to a commit.
-#[expect(clippy::large_enum_variant, reason = "one at a time")]
 pub(super) enum ElectionEvent<W> {
     State(State),
     Renewed(Renewed),
@@ -74,6 +74,10 @@ pub(super) struct Election<C: Session, K> {
     step: CurrentStep<C::Watch>,
     /// The places that were reported in this term; absent until then.
     places: Option<BTreeMap<NodeName, Place>>,
+    /// What was reported last of a queue in which this node never is; absent until then.
+    observed: Option<Option<NodeName>>,
+    /// What a leader knows of the names among the runs.
+    strays: Strays,
     acts: VecDeque<Act>,
     /// When it is reported again that the node cannot use what it finds in the service.
     reports: ReportPauses,
@@ -98,6 +102,8 @@ impl<C: Session, K: Clock> Election<C, K> {
             surveys: Surveys::new(now),
             step: CurrentStep::new(),
             places: None,
+            observed: None,
+            strays: Strays::default(),
             acts: examined.into_iter().collect(),
             link: Link::new(client),
             context,
@@ -234,8 +240,12 @@ impl<C: Session, K: Clock> Election<C, K> {
         self.link.end(ended);
     }
 
-    /// Ends the session if this error means that it must end.
+    /// Ends the session if this error means that it must end. Once the node has joined, only the end of the session does:
+    /// whoever removes the root, or makes a cluster above it, may undo that.
     pub fn on_error(&mut self, error: SessionError, node: &Node) {
+        if node.has_joined && !matches!(error, SessionError::SessionOver) {
+            return;
+        }
         if let Some(ended) = SessionEnd::of(error, &node.options) {
             self.link.end(ended);
         }
@@ -310,6 +320,8 @@ impl<C: Session, K: Clock> Election<C, K> {
         match (self.membership.is_present(), self.candidacy.candidate()) {
             (true, _) if acts => LeaseNeed::Acts,
             (true, Some(_)) => LeaseNeed::Queued,
+            // What is placed here is begun by the servers' clock.
+            (true, None) if node.desired.published.never_leads => LeaseNeed::Queued,
             (true, None) | (false, _) => LeaseNeed::None,
         }
     }

@@ -1,5 +1,6 @@
 //! The leader's slow search for jobs that no node's file defines any more, and for nodes that are gone.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::futures::{BoxFuture, under_way};
@@ -8,8 +9,10 @@ use crate::recipes::forget::{self, ForgetLook, ForgetOrder};
 use crate::recipes::node::Node;
 use crate::tree::Session;
 use cronkeeper_core::clock::{Clock, Uptime};
+use cronkeeper_core::election::Member;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::log_event::TARGET;
+use cronkeeper_core::term::NodeName;
 
 /// Pause before the next pass when one failed or did not reach all jobs.
 const SOON: Duration = Duration::from_secs(10);
@@ -23,6 +26,8 @@ pub(super) struct Forgetting {
     under_way: Option<BoxFuture<Looked>>,
     at: Option<Uptime>,
     behind: Option<JobName>,
+    /// The nodes that the last pass has found to be noted as gone.
+    noted: BTreeSet<NodeName>,
 }
 
 impl Forgetting {
@@ -34,6 +39,15 @@ impl Forgetting {
     /// The result of the pass in flight, forever if there is none. Cancellation safe: the pass is kept.
     pub async fn looked(&mut self) -> Looked {
         under_way(self.under_way.as_mut()).await
+    }
+
+    /// These nodes are alive. If one of them is noted as gone, the next pass, which removes that note, is due now: by the
+    /// next regular one the node may be gone again, and its time would count from the old note.
+    pub fn seen(&mut self, members: &[Member], now: Uptime) {
+        if members.iter().any(|member| self.noted.contains(&member.node)) {
+            self.noted.clear();
+            self.at = self.at.map(|at| at.min(now));
+        }
     }
 
     /// Starts a pass if one is due. Only a leader does this: only it knows what all nodes' files define. `fence` is the
@@ -50,6 +64,7 @@ impl Forgetting {
         let Some((first, every)) = after.first().zip(after.every()) else { return };
         if !leads {
             (self.at, self.behind) = (None, None);
+            self.noted.clear();
             return;
         }
         let at = *self.at.get_or_insert(now + first);
@@ -80,6 +95,24 @@ impl Forgetting {
         let next = if look.behind.is_some() { pause.min(SOON) } else { pause };
         self.at = self.at.map(|_| now + next);
         self.behind = look.behind.take();
+        self.noted = std::mem::take(&mut look.noted);
         look
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipes::tests_support::member;
+
+    #[test]
+    fn a_node_that_is_back_is_looked_at_now_and_one_that_was_not_gone_is_not() {
+        let at = |seconds| Uptime::ZERO + Duration::from_secs(seconds);
+        let noted = [NodeName::new("host-b")].into();
+        let mut forgetting = Forgetting { at: Some(at(3_600)), noted, ..Forgetting::default() };
+        forgetting.seen(&[member("host-a")], at(5));
+        assert_eq!(forgetting.at(), Some(at(3_600)));
+        forgetting.seen(&[member("host-a"), member("host-b")], at(10));
+        assert_eq!(forgetting.at(), Some(at(10)));
     }
 }

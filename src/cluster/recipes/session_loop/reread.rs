@@ -3,7 +3,7 @@
 use crate::paths;
 use crate::recipes::context::{self, SessionContext, SessionError};
 use crate::recipes::damage::Damage;
-use crate::recipes::snapshot;
+use crate::recipes::{snapshot, strays};
 use crate::tree::{Error, Session};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::ledger::Event;
@@ -34,7 +34,7 @@ pub(super) async fn reread<C: Session, K: Clock>(
     let mut result = RereadResult::default();
     for path in damaged {
         let read = match path.rsplit_once('/') {
-            Some((paths::RUNNING, name)) => reread_run(context, &path, name, &mut result.events).await?,
+            Some((paths::RUNNING, name)) => reread_run(context, name, &mut result.events).await?,
             Some((paths::JOBS, name)) => reread_job(context, &path, name).await?,
             _ if path == paths::RUNNING => reread_runs_parent(context, &mut result.events).await?,
             _ => reread_parent(context, &path).await?,
@@ -52,7 +52,6 @@ type PathResult = Result<Result<(), Damage>, SessionError>;
 /// Reads one record per request: damaged ones are few, and nothing waits for them.
 async fn reread_run<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
-    path: &str,
     name: &str,
     events: &mut Vec<Event>,
 ) -> PathResult {
@@ -61,7 +60,7 @@ async fn reread_run<C: Session, K: Clock>(
     for (name, data, stat) in found.or_damaged(paths::RUNNING, &mut damaged) {
         match snapshot::run_record(&name, &data, &stat) {
             Ok((record, version)) => events.push(Event::Run(record.id(), Some((record, version)))),
-            Err(why) => damaged.push(Damage::new(path, why)),
+            Err(why) => damaged.push(strays::no_run(context.line()?, &name, &why)),
         }
     }
     Ok(damaged.pop().map_or(Ok(()), Err))

@@ -41,7 +41,7 @@ pub(super) enum StepResult<W> {
     LeftSettled,
     /// `None`: the leader's entry is still there.
     Leader(Option<Ahead>),
-    Survey(Survey<W>, RereadResult),
+    Survey(Box<Survey<W>>, RereadResult),
 }
 
 /// The election's request in flight: at most one.

@@ -1,9 +1,10 @@
 //! The known records of one job, in the order in which they were written.
 //!
 //! A run's record counts from its creation, a skip record from its last change, in the servers' order of writes. What
-//! this session writes is newer than everything it has listed or written before.
+//! this session writes is newer than everything it has listed or written before. Of the nodes that the cluster has
+//! forgotten, the shares count together, by the times that they were due at.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use jiff::Timestamp;
 
@@ -120,19 +121,79 @@ impl JobHistory {
         self.by_node.values().map(|records| records.runs.len() + records.skips.len()).sum()
     }
 
-    /// True if there are more than `kept` records of a kind, of some node.
-    pub fn is_longer_than(&self, kept: usize) -> bool {
-        self.by_node.values().any(|records| records.runs.len() > kept || records.skips.len() > kept)
+    /// True if there are more than `kept` records of a kind, of some node, or of all forgotten ones together.
+    pub fn is_longer_than(&self, kept: usize, roster: &Roster) -> bool {
+        let mut of_forgotten = [0, 0];
+        self.by_node.iter().any(|(node, records)| {
+            let counts = [records.runs.len(), records.skips.len()];
+            if !roster.has_forgotten(node.as_ref()) {
+                return counts.iter().any(|&count| count > kept);
+            }
+            of_forgotten.iter_mut().zip(counts).any(|(sum, count)| {
+                *sum += count;
+                *sum > kept
+            })
+        })
     }
 
     /// Removes the oldest records beyond the newest `kept` of each kind and node, at most `most`, and returns them with
     /// the version to delete.
-    pub fn take_surplus(&mut self, kept: usize, most: usize) -> impl Iterator<Item = (RecordKey, AtVersion)> {
+    pub fn take_surplus(
+        &mut self,
+        kept: usize,
+        most: usize,
+        roster: &Roster,
+    ) -> impl Iterator<Item = (RecordKey, AtVersion)> {
         let mut taken = Vec::new();
-        for records in self.by_node.values_mut() {
+        for (_, records) in self.by_node.iter_mut().filter(|(node, _)| !roster.has_forgotten(node.as_ref())) {
             taken.extend(records.take_surplus(kept, most - taken.len()));
         }
+        for kind in [RecordKind::Run, RecordKind::Skip] {
+            taken.extend(self.take_surplus_of_forgotten(kind, kept, most - taken.len(), roster));
+        }
+        self.by_node.retain(|_, records| !records.is_empty());
         taken.into_iter()
+    }
+
+    fn take_surplus_of_forgotten(
+        &mut self,
+        kind: RecordKind,
+        kept: usize,
+        most: usize,
+        roster: &Roster,
+    ) -> Vec<(RecordKey, AtVersion)> {
+        let forgotten = self.by_node.iter_mut().filter(|(node, _)| roster.has_forgotten(node.as_ref()));
+        let mut lists: Vec<_> = forgotten.map(|(_, records)| records.of_kind(kind)).collect();
+        let count: usize = lists.iter().map(|list| list.len()).sum();
+        let take_oldest = || {
+            let list = lists.iter_mut().filter(|list| !list.is_empty()).min_by(|a, b| age(a).cmp(&age(b)))?;
+            list.pop_front().map(|record| to_delete(kind, record))
+        };
+        std::iter::from_fn(take_oldest).take(count.saturating_sub(kept).min(most)).collect()
+    }
+}
+
+/// The time of the oldest record, by its name.
+fn age(list: &VecDeque<(RecordKey, Version)>) -> Option<&RecordKey> {
+    list.front().map(|(key, _)| key)
+}
+
+/// A run's record is not written again, so any version will do. A skip record that has grown meanwhile is no longer old.
+fn to_delete(kind: RecordKind, (key, version): (RecordKey, Version)) -> (RecordKey, AtVersion) {
+    match kind {
+        RecordKind::Run => (key, AtVersion::Any),
+        RecordKind::Skip => (key, version.into()),
+    }
+}
+
+/// The nodes that the cluster knows, alive or not, as the leader has read them; unknown to other nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roster(pub Option<BTreeSet<NodeName>>);
+
+impl Roster {
+    /// True if these are the shares of a node that the cluster does not know any more.
+    fn has_forgotten(&self, node: Option<&NodeName>) -> bool {
+        self.0.as_ref().zip(node).is_some_and(|(known, node)| !known.contains(node))
     }
 }
 
@@ -161,11 +222,13 @@ impl Records {
     fn take_surplus(&mut self, kept: usize, most: usize) -> impl Iterator<Item = (RecordKey, AtVersion)> + use<> {
         let runs = self.runs.len().saturating_sub(kept).min(most);
         let skips = self.skips.len().saturating_sub(kept).min(most - runs);
-        // A run's record is not written again, so any version will do. A skip record that has grown meanwhile is no
-        // longer old.
-        let runs: Vec<_> = self.runs.drain(..runs).map(|(key, _)| (key, AtVersion::Any)).collect();
-        let skips: Vec<_> = self.skips.drain(..skips).map(|(key, version)| (key, version.into())).collect();
+        let runs: Vec<_> = self.runs.drain(..runs).map(|record| to_delete(RecordKind::Run, record)).collect();
+        let skips: Vec<_> = self.skips.drain(..skips).map(|record| to_delete(RecordKind::Skip, record)).collect();
         runs.into_iter().chain(skips)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.runs.is_empty() && self.skips.is_empty()
     }
 }
 
@@ -202,7 +265,7 @@ mod tests {
     }
 
     fn surplus(history: &mut JobHistory) -> Vec<i64> {
-        history.take_surplus(20, 100).map(|(key, _)| key.at.as_second()).collect()
+        history.take_surplus(20, 100, &Roster::default()).map(|(key, _)| key.at.as_second()).collect()
     }
 
     #[test]
@@ -211,7 +274,7 @@ mod tests {
         let skips = (100..121).map(|second| listed(second, RecordKind::Skip, second));
         let mut history = JobHistory::new(runs.chain(skips).collect());
         assert_eq!(surplus(&mut history), [24, 23, 22, 21, 20, 100]);
-        assert!(!history.is_longer_than(20));
+        assert!(!history.is_longer_than(20, &Roster::default()));
     }
 
     #[test]
@@ -244,20 +307,41 @@ mod tests {
         assert_eq!((records.runs.len(), records.skips.len()), (1, 19));
     }
 
+    fn share(second: i64, node: &str) -> WrittenRecord {
+        let run = RunId::scheduled(name("backup"), at(second)).on(Some(NodeName::new(node)));
+        WrittenRecord { job: name("backup"), run, kind: RecordKind::Run, version: Version(0) }
+    }
+
+    #[test]
+    fn forgotten_nodes_have_the_newest_twenty_of_their_shares_together() {
+        let mut history = JobHistory::default();
+        for second in 0..30 {
+            history.grew(&share(second, &format!("pod-{}", second % 10)));
+        }
+        (0..20).for_each(|second| history.grew(&share(second, "host-a")));
+        (0..20).for_each(|second| history.grew(&written(second, RecordKind::Run, 0)));
+        let roster = Roster(Some([NodeName::new("host-a")].into()));
+        assert!(!history.is_longer_than(20, &Roster::default()), "only a leader knows who is forgotten");
+        let mut taken = |most| -> Vec<String> {
+            let surplus = history.take_surplus(20, most, &roster);
+            surplus.map(|(key, _)| key.of(&name("backup")).to_string()).collect()
+        };
+        assert_eq!(taken(2), ["backup.19700101T000000Z@pod-0", "backup.19700101T000001Z@pod-1"]);
+        assert_eq!(taken(100).len(), 8);
+        assert_eq!((history.len(), history.is_longer_than(20, &roster)), (60, false));
+    }
+
     #[test]
     fn each_node_has_the_newest_twenty_of_its_shares() {
-        let share = |second: i64, node: &str| {
-            let run = RunId::scheduled(name("backup"), at(second)).on(Some(NodeName::new(node)));
-            WrittenRecord { job: name("backup"), run, kind: RecordKind::Run, version: Version(0) }
-        };
         let mut history = JobHistory::default();
         (0..21).for_each(|second| history.grew(&share(second, "host-a")));
         (0..20).for_each(|second| history.grew(&share(second, "host-b")));
-        assert!(history.is_longer_than(20));
+        let roster = Roster(Some(["host-a", "host-b"].map(NodeName::new).into()));
+        assert!(history.is_longer_than(20, &roster));
         let taken: Vec<String> =
-            history.take_surplus(20, 100).map(|(key, _)| key.of(&name("backup")).to_string()).collect();
+            history.take_surplus(20, 100, &roster).map(|(key, _)| key.of(&name("backup")).to_string()).collect();
         assert_eq!(taken, ["backup.19700101T000000Z@host-a"]);
-        assert_eq!((history.len(), history.is_longer_than(20)), (40, false));
+        assert_eq!((history.len(), history.is_longer_than(20, &roster)), (40, false));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::test_records::{record, success};
 use cronkeeper_core::ledger::Last;
 use cronkeeper_core::run::Version;
 use cronkeeper_core::run::{HistoryRecord, RunId};
+use cronkeeper_core::term::NodeName;
 
 struct Fixture {
     server: Server,
@@ -44,6 +45,15 @@ impl Fixture {
         tree.put(&path, data);
         let version = Version(tree.stat(&path).unwrap().version);
         WrittenRecord { job: name(job), run, kind, version }
+    }
+
+    /// Writes the share of a node behind this session's back.
+    fn put_share(&self, job: &str, second: i64, node: &str) {
+        let mut end = success(record(job, second, "0x1"));
+        end.run.on = Some(NodeName::new(node));
+        let mut tree = self.server.tree();
+        tree.put(&paths::job_history(&name(job)), "");
+        tree.put(&paths::history(&end.run.id()), json(&HistoryRecord::Run(end)));
     }
 
     fn end(&mut self, job: &str, second: i64) {
@@ -98,6 +108,31 @@ fn a_job_is_listed_once_and_each_further_end_costs_one_delete_and_no_read() {
         assert_eq!(fixture.left("backup"), (second - 19..=second).collect::<Vec<_>>());
     }
     assert_eq!((requests(&fixture), fixture.server.tree().multis.clone()), ((1, 20), vec![1; 30]));
+}
+
+#[test]
+fn in_its_round_the_leader_trims_what_forgotten_nodes_have_left() {
+    let mut fixture = Fixture::new();
+    for second in 0..60 {
+        fixture.put_share("each", second, &format!("pod-{second}"));
+        fixture.put_share("each", second, "host-a");
+    }
+    fixture.leads = true;
+    let pods = (0..60).map(|second| format!("pod-{second}"));
+    let nodes = |names: &mut dyn Iterator<Item = String>| names.map(|name| NodeName::new(&name)).collect();
+    fixture.trimmer.know_nodes(Roster(Some(nodes(&mut pods.chain(["host-a".to_owned()])))));
+    fixture.settle();
+    let round = |fixture: &mut Fixture| {
+        fixture.pass(SWEEP_AFTER[1]);
+        (0..5).for_each(|_| fixture.pass(SWEEP_EVERY));
+    };
+    round(&mut fixture);
+    assert_eq!(fixture.left("each").len(), 60 + 20, "they may come back");
+    fixture.trimmer.know_nodes(Roster(Some(nodes(&mut ["host-a".to_owned()].into_iter()))));
+    round(&mut fixture);
+    let expected: Vec<i64> = (40..60).flat_map(|second| [second, second]).collect();
+    assert_eq!(fixture.left("each"), expected);
+    assert!(fixture.server.tree().multis.iter().all(|&ops| ops <= MOST_DELETES));
 }
 
 #[test]

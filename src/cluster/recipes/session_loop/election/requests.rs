@@ -85,7 +85,8 @@ impl<C: Session, K: Clock> Election<C, K> {
             return plan(Task::Find, async { transfer::find(context, own, to).await.map(StepResult::Successor) });
         }
         let Desired { campaign, resign, .. } = node.desired;
-        let may_join = campaign && !resign && self.standstill.loop_turns() && self.wanted.may_join();
+        let is_wanted = campaign && !resign && !node.desired.published.never_leads;
+        let may_join = is_wanted && self.standstill.loop_turns() && self.wanted.may_join();
         match self.candidacy.next(now, may_join)? {
             NextInQueue::Join => {
                 self.candidacy.step(QueueStep::Create);
@@ -155,6 +156,9 @@ impl<C: Session, K: Clock> Election<C, K> {
             watches_members: is_leader && !self.membership.watches_others(),
             places: is_leader,
             watches_places: is_leader && !self.membership.watches_places(),
+            observes: node.desired.published.never_leads,
+            // If the survey fails, the next one looks at all of them anew.
+            strays: is_leader.then(|| std::mem::take(&mut self.strays)),
         };
         let known = node.cluster.clone().filter(|_| is_leader);
         let damaged = if is_leader { node.damages.paths(Source::Ledger) } else { Vec::new() };
@@ -163,7 +167,7 @@ impl<C: Session, K: Clock> Election<C, K> {
                 entry::keep_cluster(&context, known).await?;
             }
             let reread = reread::reread(&context, damaged).await?;
-            Ok(StepResult::Survey(place::survey(context, wanted).await?, reread))
+            Ok(StepResult::Survey(Box::new(place::survey(context, wanted).await?), reread))
         })
     }
 

@@ -20,6 +20,8 @@ use crate::recipes::session_loop::reread::RereadResult;
 use crate::recipes::session_loop::step::StepResult;
 use crate::recipes::session_loop::task::Task;
 use crate::recipes::store::ClaimError;
+use crate::recipes::strays::StraysFound;
+use crate::recipes::trim::Roster;
 use crate::recipes::wanted::Wanted;
 use crate::tree::{Error, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
@@ -78,7 +80,12 @@ impl<C: Session, K: Clock> Election<C, K> {
             }
             StepResult::Survey(survey, reread) => {
                 self.on_reread(reread);
-                self.surveyed(survey, now);
+                if node.desired.published.never_leads {
+                    // For such a node the start is over.
+                    node.has_joined = true;
+                    self.observe(&survey.ahead);
+                }
+                self.surveyed(*survey, now);
             }
         }
     }
@@ -113,6 +120,7 @@ impl<C: Session, K: Clock> Election<C, K> {
                 let removed = node.removable();
                 node.note_left(&removed);
                 self.membership.stop_waiting_for_name();
+                self.act(Act::Found(Source::OwnMember, Vec::new()));
                 if std::mem::take(&mut node.waits_for_name) {
                     self.emit(Event::Stalled(None));
                 }
@@ -121,12 +129,16 @@ impl<C: Session, K: Clock> Election<C, K> {
                 if node.has_joined {
                     self.let_others_restore(now);
                 }
+                self.observed = None;
                 self.emit(Event::Session { id: self.id.clone(), timeout: self.timeout });
                 self.report_resumed(now);
                 self.act(Act::WarnIfOpen);
             }
-            Entered::NameHeld { by, session, timeout } => {
-                self.wait_for_name(by, session.as_ref(), timeout, now, node);
+            Entered::NameHeld { by, session, timeout } => self.wait_for_name(by, &session, timeout, now, node),
+            // Whoever put it there may remove it: it must not end this node.
+            Entered::Blocked(damage) => {
+                self.step.postpone(now + self.timeout / 5);
+                self.act(Act::Found(Source::OwnMember, vec![damage]));
             }
         }
     }
@@ -135,23 +147,24 @@ impl<C: Session, K: Clock> Election<C, K> {
     ///
     /// The holder may be a session that nobody renews any more. The server removes it within its timeout and two ticks,
     /// and two ticks are at most a session timeout. If the holder's timeout is unknown, it may be as long as servers
-    /// allow; a member without a session is removed with none. The wait counts from the newest connection, because a
-    /// service that was away gives every session its full timeout again. A session of this node's own dead processes
-    /// does not count as a holder: the next try removes it.
+    /// allow. The wait counts from the newest connection, because a service that was away gives every session its full
+    /// timeout again. A session of this node's own dead processes does not count as a holder: the next try removes it.
+    ///
+    /// A node that has been in the queue waits for as long as it takes. It had the name first, so its settings are not
+    /// wrong, and whoever has written a member in its place must not end it.
     fn wait_for_name(
         &mut self,
         holder: String,
-        session: Option<&SessionId>,
+        session: &SessionId,
         timeout: Option<Duration>,
         now: Uptime,
         node: &mut Node,
     ) {
-        let unknown = if session.is_none() { self.timeout } else { LONGEST_TIMEOUT };
-        let timeout = timeout.unwrap_or(unknown).clamp(self.timeout, LONGEST_WAIT);
+        let timeout = timeout.unwrap_or(LONGEST_TIMEOUT).clamp(self.timeout, LONGEST_WAIT);
         let until = self.membership.wait_for_name(now + timeout * 2);
         let name = node.identity.node.clone();
-        let is_own = |id: &SessionId| node.removable().contains(id) || node.left.contains(id);
-        if now >= until && !session.is_some_and(is_own) {
+        let is_own = node.removable().contains(session) || node.left.contains(session);
+        if now >= until && !is_own && !node.has_joined {
             self.link.end(SessionEnd::Failed(Failure::NameTaken { node: name, holder }));
             return;
         }
@@ -401,9 +414,28 @@ impl<C: Session, K: Clock> Election<C, K> {
         if self.membership.is_present() && !is_listed {
             self.publish();
         }
+        if let Some(read) = &survey.places {
+            // One that is alive has a place, or is about to have one again.
+            let alive = survey.members.iter().map(|member| member.node.clone());
+            self.act(Act::Roster(Roster(read.nodes().map(|nodes| nodes.into_iter().chain(alive).collect()))));
+        }
         self.places_read(survey.places);
+        if let Some(StraysFound { known, damaged, mended }) = survey.strays.filter(|_| self.candidacy.leads()) {
+            self.strays = known;
+            self.act(Act::Found(Source::Strays, damaged));
+            self.acts.extend(mended.into_iter().map(|event| Act::EmitLedger(Box::new(event))));
+        }
         self.act(Act::RetryRefused);
         self.act(Act::Members(survey.members, survey.damaged));
+    }
+
+    /// A node that never has a candidate has looked who is first.
+    fn observe(&mut self, ahead: &Ahead) {
+        self.act(Act::Found(Source::Queue, ahead.damaged.clone()));
+        if self.membership.is_present() && self.observed.as_ref() != Some(&ahead.first) {
+            self.observed = Some(ahead.first.clone());
+            self.emit(Event::Observing { leader_node: ahead.first.clone() });
+        }
     }
 
     /// A leader has read the places. It reports them if they have changed in this term, before the members.
