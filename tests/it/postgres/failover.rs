@@ -1,5 +1,8 @@
 //! Servers that take over from others: with every commit, or without the newest ones.
 
+use std::time::{Duration, Instant};
+
+use crate::monitoring::await_value;
 use crate::support::LONG;
 use crate::support::command::{CRONKEEPER, run, texts};
 use crate::support::node::{Node, Spec};
@@ -9,13 +12,13 @@ use crate::support::until;
 use crate::support::witness::Witness;
 
 /// A database on two servers, of which the second one follows the first.
-struct Pair {
-    primary: Server,
-    standby: Server,
+pub struct Pair {
+    pub primary: Server,
+    pub standby: Server,
 }
 
 impl Pair {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let primary = Server::start(&["fsync = on"], &[]);
         let standby = primary.standby();
         Self { primary, standby }
@@ -26,7 +29,7 @@ impl Pair {
         format!("host=127.0.0.1,127.0.0.1 port={first},{second} dbname=postgres user=postgres")
     }
 
-    fn node(&self, name: &str, witness: &Witness) -> Spec {
+    pub fn node(&self, name: &str, witness: &Witness) -> Spec {
         let jobs = format!("jobs:\n  tick:\n    schedule: '* * * * * *'\n    command: {}\n", witness.command(&[]));
         let spec = Spec::new(CRONKEEPER, name).postgres(&self.connect_string()).jobs(&jobs);
         spec.option("--session-timeout", "4s")
@@ -60,6 +63,46 @@ fn a_server_whose_failover_loses_commits_is_refused_unless_that_is_accepted() {
     let waiting = pair.node("b", &Witness::new()).start();
     let examined = waiting.await_event("coordination.examined", LONG);
     assert_eq!(examined.json()["may_rewind"], false, "{:?}", examined.json());
+}
+
+#[test]
+fn a_commit_is_worth_as_much_as_it_waits_for_of_the_standbys_that_may_take_over() {
+    let primary = Server::start(&["fsync = on"], &[]);
+    let standbys = [primary.standby(), primary.standby()];
+    let connect = format!("host=127.0.0.1 port={} dbname=postgres user=postgres", primary.port());
+    for (setting, waits, is_safe) in [
+        ("*", "1 of 2", false),
+        ("FIRST 1 (*)", "1 of 2", false),
+        ("ANY 1 (walreceiver)", "1 of 2", false),
+        ("ANY 2 (*)", "2 of 2", true),
+        ("FIRST 2 (a, walreceiver)", "2 of 3", false),
+    ] {
+        primary.set("synchronous_standby_names", setting);
+        let (code, out, err) = texts(&run(&["check", "--service", "--postgres", &connect]));
+        assert_eq!(code, Some(if is_safe { 0 } else { 78 }), "{setting}: {out}{err}");
+        let said = format!("each commit waits for {waits} standbys (`{setting}`)");
+        assert!(format!("{out}{err}").contains(&said), "{setting}: {out}{err}");
+        assert!(is_safe || err.contains("set `synchronous_standby_names` to `FIRST "), "{setting}: {err}");
+    }
+    drop(standbys);
+}
+
+#[test]
+fn what_a_commit_is_worth_is_examined_again_after_a_reconnect() {
+    let (pair, witness) = (Pair::start(), Witness::new());
+    pair.primary.set("synchronous_standby_names", "*");
+    let node = pair.node("a", &witness).start();
+    let examined = node.await_event("coordination.examined", LONG);
+    assert_eq!(examined.json()["may_rewind"], false, "{:?}", examined.json());
+    node.await_event("leader.elected", LONG);
+    pair.primary.set("synchronous_standby_names", "");
+    let disconnect = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cronkeeper'";
+    pair.primary.sql("postgres", disconnect);
+    let begun = Instant::now();
+    node.await_where("coordination.examined", LONG, |event| event.json()["may_rewind"] == true);
+    assert!(begun.elapsed() < Duration::from_secs(50), "it waits for the look of each minute");
+    await_value(node.spec(), "coordination_may_rewind", |value| value > 0.5);
+    assert_eq!(node.events().count("coordination.expired"), 0, "the session has lasted");
 }
 
 #[test]
