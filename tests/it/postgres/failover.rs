@@ -36,6 +36,9 @@ impl Pair {
     }
 }
 
+/// Ends all connections of nodes.
+const DISCONNECT: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cronkeeper'";
+
 /// How many skips with this reason the history has on a server.
 fn skipped(server: &Server, reason: &str) -> usize {
     let sql = format!(
@@ -96,13 +99,32 @@ fn what_a_commit_is_worth_is_examined_again_after_a_reconnect() {
     assert_eq!(examined.json()["may_rewind"], false, "{:?}", examined.json());
     node.await_event("leader.elected", LONG);
     pair.primary.set("synchronous_standby_names", "");
-    let disconnect = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cronkeeper'";
-    pair.primary.sql("postgres", disconnect);
+    pair.primary.sql("postgres", DISCONNECT);
     let begun = Instant::now();
     node.await_where("coordination.examined", LONG, |event| event.json()["may_rewind"] == true);
     assert!(begun.elapsed() < Duration::from_secs(50), "it waits for the look of each minute");
     await_value(node.spec(), "coordination_may_rewind", |value| value > 0.5);
     assert_eq!(node.events().count("coordination.expired"), 0, "the session has lasted");
+}
+
+#[test]
+fn a_node_that_is_not_told_any_more_what_a_commit_is_worth_says_so_and_goes_on() {
+    let (pair, witness) = (Pair::start(), Witness::new());
+    pair.primary.set("synchronous_standby_names", "*");
+    let node = pair.node("a", &witness).start();
+    node.await_event("leader.elected", LONG);
+    pair.primary.sql("postgres", "COMMENT ON SCHEMA cronkeeper IS 'of others'");
+    until("it is said", || {
+        pair.primary.sql("postgres", DISCONNECT);
+        witness.await_more(2);
+        node.events().count("coordination.unexamined") > 0
+    });
+    let said = node.await_event("coordination.unexamined", LONG);
+    let error = said.json()["error"].as_str().unwrap_or_default();
+    assert!(error.contains("is not cronkeeper's"), "{:?}", said.json());
+    assert_eq!(node.events().count("coordination.examined"), 1, "what was found before stands");
+    witness.await_more(2);
+    witness.assert_fine(&[]);
 }
 
 #[test]
