@@ -130,6 +130,22 @@ fn a_killed_server_that_starts_again_has_all_that_it_acknowledged() {
 }
 
 #[test]
+fn a_setting_that_forgets_commits_is_noticed_by_a_node_that_runs() {
+    let (server, witness) = (Server::start(&[]), Witness::new());
+    let nodes = nodes(&server.place(), &witness);
+    let examined = nodes[0].await_event("coordination.examined", LONG);
+    assert_eq!(examined.json()["may_rewind"], false, "{:?}", examined.json());
+    server.cli(&["config", "set", "appendfsync", "everysec"]);
+    // It looks after each reconnect, and once a minute.
+    server.cli(&["client", "kill", "type", "normal"]);
+    let worse = nodes[0].await_where("coordination.examined", LONG, |event| event.json()["may_rewind"] == true);
+    let durability = worse.json()["durability"].as_str().unwrap_or_default();
+    assert!(durability.contains("set `appendfsync always`"), "{durability}");
+    witness.await_more(2);
+    witness.assert_fine(&[]);
+}
+
+#[test]
 fn a_restored_backup_is_noticed_and_nothing_runs_twice() {
     let (mut server, witness) = (Server::start(&[]), Witness::new());
     let nodes = nodes(&server.place(), &witness);
