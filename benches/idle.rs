@@ -1,8 +1,11 @@
-//! Benchmark of the cost of an idle node: `cargo bench --bench idle -- [SECONDS] [JOBS]`.
+//! Benchmark of the cost of an idle node: `cargo bench --bench idle -- [--service NAME] [SECONDS] [JOBS]`.
 //!
-//! It runs real daemons with 100 jobs (or so many), none of which is due, on a real ZooKeeper with sessions of 10 s, as
-//! operators have it: one leader and one follower; and one node without ZooKeeper.
+//! It runs real daemons with 100 jobs (or so many), none of which is due, with sessions of 10 s, as operators have it:
+//! one leader and two followers on a real service, of ZooKeeper one server, and one node without a service. On a store
+//! it also counts the commits of the three.
 
+#[path = "shared/service.rs"]
+mod service;
 #[path = "shared/short.rs"]
 mod short;
 #[path = "../tests/it/support/mod.rs"]
@@ -13,8 +16,9 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use service::Service;
 use short::pick;
 use support::node::{Node, Spec};
 use support::zookeeper::Ensemble;
@@ -22,14 +26,16 @@ use support::{LONG, poll};
 
 /// Jobs of each node, unless the command line says otherwise.
 const JOBS: usize = 100;
+/// Those on the service.
+const NODES: [&str; 3] = ["leader", "follower", "another"];
 
 fn main() {
-    // Cargo adds arguments of its own, which begin with a dash.
-    let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse().ok());
+    let mut numbers = service::words().into_iter().filter_map(|word| word.parse().ok());
     let (seconds, jobs) = (numbers.next().unwrap_or(pick(30, 1)), numbers.next().unwrap_or(pick(JOBS, 5)));
-    let ensemble = Ensemble::start(1);
-    let [leader, follower] = ["leader", "follower"].map(|name| {
-        let node = spec(name, jobs).zookeeper(&ensemble.connect_string()).start();
+    let servers = if service::is_another() { Service::start() } else { Service::ZooKeeper(Ensemble::start(1)) };
+    let place = servers.place();
+    let nodes = NODES.map(|name| {
+        let node = spec(name, jobs).on_service(&place).start();
         let stands = |event: &support::node::Event| ["takeover.done", "election.following"].contains(&event.name());
         assert!(node.events().wait(0, LONG, stands).is_some(), "{}", node.events().tail());
         node
@@ -38,7 +44,13 @@ fn main() {
     solo.await_event("takeover.done", LONG);
     // By then the work of the start is done, and its memory given back.
     thread::sleep(Duration::from_secs(pick(5, 0)));
-    report(&[("leader", &leader), ("follower", &follower), ("solo", &solo)], seconds as u64);
+    let before = servers.commits(&place);
+    let all: Vec<(&str, &Node)> = NODES.into_iter().zip(&nodes).chain([("solo", &solo)]).collect();
+    let took = report(&all, seconds as u64);
+    if let Some((before, after)) = before.zip(servers.commits(&place)) {
+        let each_second = (after - before) as f64 / took.as_secs_f64();
+        println!("commits of the three nodes on {}: {each_second:.1} a second", service::name());
+    }
 }
 
 fn spec(name: &str, jobs: usize) -> Spec {
@@ -47,7 +59,9 @@ fn spec(name: &str, jobs: usize) -> Spec {
         .jobs(&(0..jobs).map(job).fold("jobs:\n".to_owned(), |all, job| all + &job))
 }
 
-fn report(nodes: &[(&str, &Node)], seconds: u64) {
+/// Prints what each process has used in so many seconds. Returns how long that took.
+fn report(nodes: &[(&str, &Node)], seconds: u64) -> Duration {
+    let begun = Instant::now();
     let processes: Vec<(String, u32)> = nodes
         .iter()
         .flat_map(|(name, node)| {
@@ -79,6 +93,7 @@ fn report(nodes: &[(&str, &Node)], seconds: u64) {
             wake_ups as f64 / seconds as f64,
         );
     }
+    begun.elapsed()
 }
 
 /// Processor time and voluntary context switches so far, by thread. A thread may end meanwhile.

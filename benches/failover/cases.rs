@@ -9,6 +9,7 @@ use rustix::process::Signal;
 
 use crate::TICK;
 use crate::replicas::{Replicas, instant, since};
+use crate::service;
 use crate::support::command::{self, CRONKEEPER};
 use crate::support::node::Spec;
 use crate::support::{LONG, until};
@@ -40,6 +41,25 @@ pub fn on_one_host() -> [Case; 2] {
     [case("kill -9", kill), case("SIGTERM", end)]
 }
 
+/// What another service is held to, each by what it can do.
+struct Goals {
+    /// From SIGTERM to the next leader, at the median.
+    ended: Duration,
+    /// From the end of the session timeout of a leader that died to the next leader, at most.
+    after_session: Duration,
+}
+
+fn goals() -> Goals {
+    // On a store, who looks at the sessions sees the last beat late, and the end of the timeout.
+    let looks = ms(500);
+    match service::name() {
+        service::POSTGRES => Goals { ended: ms(30), after_session: looks },
+        service::ETCD | service::REDIS => Goals { ended: ms(20), after_session: looks },
+        // ZooKeeper learns about a session up to half a tick late, and ends sessions once a tick; then comes an election.
+        _ => Goals { ended: ms(8), after_session: TICK * 3 / 2 + ms(100) },
+    }
+}
+
 /// Cases with this session timeout.
 pub fn on_service(session: Duration) -> [Case; 6] {
     let case = |rows: &[(&str, &[Bound])], trial| Case {
@@ -49,13 +69,13 @@ pub fn on_service(session: Duration) -> [Case; 6] {
         is_long: false,
         trial,
     };
-    // ZooKeeper learns about a session up to half a tick late, and ends sessions once a tick; then comes an election.
-    let expiry = Bound::Each(session + TICK * 3 / 2 + ms(100));
+    let Goals { ended, after_session } = goals();
+    let expiry = Bound::Each(session + after_session);
     // The longest a lease lasts (see `lease`).
     let lease = Bound::Each(session * 17 / 20 + ms(50));
     let quick = [Bound::Each(ms(150))];
     [
-        case(&[("SIGTERM", &[Bound::Median(ms(8)), Bound::P99(ms(50))])], end),
+        case(&[("SIGTERM", &[Bound::Median(ended), Bound::P99(ms(50))])], end),
         case(&[("kill -9, started again", &quick)], kill_and_restart),
         case(&[("kill -9, cronkeeper release", &quick)], kill_and_release),
         Case { is_long: true, ..case(&[("kill -9 alone", &[expiry])], kill) },

@@ -4,7 +4,13 @@
 
 use std::mem;
 
-use crate::support::etcd::Etcd;
+use cronkeeper_cluster::etcd;
+use cronkeeper_cluster::postgres::Postgres;
+use cronkeeper_cluster::redis::Redis;
+use cronkeeper_cluster::store::{Rewinds, Store};
+
+use crate::support::LONG;
+use crate::support::etcd::{Etcd, settings as of_etcd};
 use crate::support::node::Spec;
 use crate::support::postgres::Server;
 use crate::support::redis;
@@ -41,12 +47,16 @@ pub fn is_another() -> bool {
     named().is_some_and(|name| name != "zookeeper")
 }
 
+pub const POSTGRES: &str = "PostgreSQL";
+pub const ETCD: &str = "etcd";
+pub const REDIS: &str = "Redis";
+
 /// As the rows name it.
 pub fn name() -> &'static str {
     match named().as_deref() {
-        Some("postgres") => "PostgreSQL",
-        Some("etcd") => "etcd",
-        Some("redis") => "Redis",
+        Some("postgres") => POSTGRES,
+        Some("etcd") => ETCD,
+        Some("redis") => REDIS,
         _ => "three servers",
     }
 }
@@ -80,6 +90,25 @@ impl Service {
             Self::Etcd(etcd) => ["--etcd".to_owned(), etcd.place()],
             Self::Redis(server) => ["--redis".to_owned(), server.place()],
         }
+    }
+
+    /// How many commits the cluster at this place has made, on etcd those of others included; `None` on ZooKeeper.
+    pub fn commits(&self, [_, connect]: &[String; 2]) -> Option<i64> {
+        async fn newest(store: impl Store) -> i64 {
+            store.read(Vec::new()).await.expect("the service answers").0.revision.0
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be had");
+        runtime.block_on(async {
+            match self {
+                Self::ZooKeeper(_) => None,
+                Self::Postgres(_) => {
+                    let settings = connect.parse().expect("they are correct");
+                    Some(newest(Postgres::new(settings, LONG, Rewinds::Accepted)).await)
+                }
+                Self::Etcd(_) => Some(newest(etcd::Etcd::new(of_etcd(connect), LONG, Rewinds::Accepted)).await),
+                Self::Redis(_) => Some(newest(Redis::new(redis::settings(connect), LONG, Rewinds::Accepted)).await),
+            }
+        })
     }
 
     /// Nodes of one cluster with these names.

@@ -65,20 +65,32 @@ struct Gateways {
     tolerance: Tolerance,
     /// Longest wait for an answer.
     patience: Duration,
+    /// How often etcd's history is looked at.
+    upkeep_every: Duration,
 }
 
 impl Etcd {
     /// A client for sessions with this timeout: a request that takes half of it is given up.
     pub fn new(settings: Settings, session_timeout: Duration, rewinds: Rewinds) -> Self {
+        Self::with_upkeep(settings, session_timeout, rewinds, upkeep::EVERY)
+    }
+
+    /// The same, which looks at etcd's history every so often: for tests, which have no hour.
+    pub fn with_upkeep(
+        settings: Settings,
+        session_timeout: Duration,
+        rewinds: Rewinds,
+        upkeep_every: Duration,
+    ) -> Self {
         let settings = Arc::new(settings);
         let gateway = || Gateway::new(Arc::clone(&settings));
         let (commits, reads, hints) = (gateway(), gateway(), Arc::new(gateway()));
         let (hinted, beside, tolerance) = (watch::Sender::new(0), OnceLock::new(), Tolerance::new(rewinds));
         let patience = ANSWER_TIMEOUT.min(session_timeout / 2);
-        Self(Arc::new(Gateways { settings, commits, reads, hints, hinted, beside, tolerance, patience }))
+        Self(Arc::new(Gateways { settings, commits, reads, hints, hinted, beside, tolerance, patience, upkeep_every }))
     }
 
-    async fn worth(&self) -> Result<Worth, ConnectError> {
+    async fn examined(&self) -> Result<Worth, ConnectError> {
         let worth = examine::look(&self.0.reads, &self.0.settings, self.0.patience).await?;
         self.0.tolerance.check(&worth, "update it, ")?;
         Ok(worth)
@@ -91,7 +103,7 @@ impl Remote for Etcd {
     }
 
     async fn look(&self) -> Result<Looked, ConnectError> {
-        Ok(Looked { worth: self.worth().await?, for_node: None })
+        Ok(Looked { worth: self.examined().await?, for_node: None })
     }
 }
 
@@ -123,10 +135,15 @@ impl Store for Etcd {
     fn examine(&self) -> impl Future<Output = Result<Option<Worth>, ConnectError>> + Send + 'static {
         let etcd = self.clone();
         async move {
-            let worth = etcd.worth().await?;
+            let worth = etcd.examined().await?;
             etcd.0.tolerance.note_use();
             Ok(Some(worth))
         }
+    }
+
+    fn worth(&self) -> impl Future<Output = Result<Option<Worth>, ConnectError>> + Send + 'static {
+        let gateways = Arc::clone(&self.0);
+        async move { examine::look(&gateways.hints, &gateways.settings, gateways.patience).await.map(Some) }
     }
 
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static {
@@ -151,10 +168,11 @@ impl Store for Etcd {
 
     fn changed(&self, since: Revision) -> impl Future<Output = ()> + Send + 'static {
         let mut hinted = self.0.hinted.subscribe();
-        let (hints, sender, prefix) = (&self.0.hints, &self.0.hinted, &self.0.settings.prefix);
+        let Gateways { hints, hinted: sender, settings, patience, upkeep_every, .. } = &*self.0;
+        let prefix = &settings.prefix;
         self.0.beside.get_or_init(|| {
-            let listening = listen(Arc::clone(hints), sender.clone(), keys::head(prefix), self.0.patience);
-            let upkeep = upkeep::keep(Arc::clone(hints), prefix.clone(), self.0.patience);
+            let listening = listen(Arc::clone(hints), sender.clone(), keys::head(prefix), *patience);
+            let upkeep = upkeep::keep(Arc::clone(hints), prefix.clone(), *patience, *upkeep_every);
             [Beside::spawn(listening), Beside::spawn(upkeep)]
         });
         // The sender may be gone together with the store.

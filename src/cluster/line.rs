@@ -2,7 +2,6 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -89,16 +88,22 @@ impl<C> Deref for Live<C> {
 /// Counts the connections that were lost, of all lines of a client. Where the servers change their roles, one line may
 /// still reach the old one: if one is opened anew, all are.
 #[derive(Clone, Default)]
-pub struct Losses(Arc<AtomicU64>);
+pub struct Losses(Arc<watch::Sender<u64>>);
 
 impl Losses {
     fn count(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
+        *self.0.borrow()
     }
 
     /// Counts a loss, unless another was counted since the connection was opened.
     fn add<C>(&self, live: &Live<C>) {
-        let _ = self.0.compare_exchange(live.losses, live.losses + 1, Ordering::AcqRel, Ordering::Acquire);
+        self.0.send_if_modified(|count| {
+            let is_first = *count == live.losses;
+            if is_first {
+                *count += 1;
+            }
+            is_first
+        });
     }
 }
 
@@ -130,6 +135,13 @@ impl<C: Connection> Line<C> {
     /// True if no connection of this client was lost since this one was opened.
     pub fn is_current(&self, live: &Live<C>) -> bool {
         !live.is_closed() && live.losses == self.losses.count()
+    }
+
+    /// Resolves when a connection of this client is lost from now on.
+    pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut losses = self.losses.0.subscribe();
+        // The sender may be gone together with the client.
+        async move { drop(losses.changed().await) }
     }
 
     /// The open connection, or a new one.

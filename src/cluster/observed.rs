@@ -7,6 +7,7 @@
 //!                                               ├ heads       whether the store has lost commits
 //!                                               ├ watches     what is compared with each poll
 //!                                               └ store
+//!                              examiner ─► store              what its commits are worth
 //! ```
 //!
 //! **A session is a record**, `/cronkeeper/sessions/<id>`. Each commit of the session checks its version and writes it anew, with a
@@ -33,6 +34,7 @@
 //! `/cronkeeper/numbers/<folder>`, so that none is ever used twice. A folder of the history is a record too, without data.
 
 mod driver;
+mod examiner;
 mod heads;
 mod plan;
 mod sightings;
@@ -108,8 +110,13 @@ impl<S: Store, K: Clock, P: Spawn> Observed<S, K, P> {
 
     /// A session with this driver.
     fn start(&self, driver: Driver<S, K>, requests: mpsc::UnboundedSender<Request>) -> ObservedSession<S> {
-        let (id, contact, worth) = (driver.id().clone(), driver.contact(), driver.worth().cloned());
+        let (id, contact) = (driver.id().clone(), driver.contact());
+        let (sender, worth) = watch::channel(driver.worth().cloned());
         self.spawn.spawn(Box::pin(driver.run()));
+        if worth.borrow().is_some() {
+            let (store, clock) = (self.store.clone(), self.clock.clone());
+            self.spawn.spawn(Box::pin(examiner::keep(store, clock, contact.clone(), sender)));
+        }
         let limits = plan::within(self.store.limits());
         ObservedSession { id, timeout: self.timeout, limits, worth, requests, contact, store: self.store.clone() }
     }
@@ -139,7 +146,8 @@ pub struct ObservedSession<S> {
     id: SessionId,
     timeout: Duration,
     limits: Limits,
-    worth: Option<Worth>,
+    /// Its sender is gone if nothing is known of it.
+    worth: watch::Receiver<Option<Worth>>,
     /// Closed if the driver has ended, and with it the session.
     requests: mpsc::UnboundedSender<Request>,
     contact: watch::Receiver<Contact>,
@@ -234,8 +242,20 @@ impl<S: Store> Session for ObservedSession<S> {
         self.limits
     }
 
-    fn worth(&self) -> Option<&Worth> {
-        self.worth.as_ref()
+    fn worth(&self) -> Option<Worth> {
+        self.worth.borrow().clone()
+    }
+
+    async fn worth_changed(&mut self) -> Worth {
+        loop {
+            if self.worth.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            let worth = self.worth.borrow_and_update().clone();
+            if let Some(worth) = worth {
+                return worth;
+            }
+        }
     }
 
     fn removal(&self, path: &str) -> Option<String> {

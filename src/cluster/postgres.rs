@@ -17,6 +17,7 @@
 mod connection;
 mod examine;
 mod settings;
+mod standbys;
 mod tls;
 
 use std::error::Error as _;
@@ -110,7 +111,7 @@ impl Lines {
     async fn enter(&self, if_missing: IfMissing) -> Result<Entered, ConnectError> {
         let live = self.reads.live().await?;
         let entering = timeout(ANSWER_TIMEOUT, examine::enter(&live.client, if_missing));
-        let entered = entering.await.unwrap_or_else(|_| Err(ConnectError::Unreachable("no answer in time".to_owned())));
+        let entered = entering.await.unwrap_or_else(|_| Err(no_answer()));
         let entered = match entered {
             Ok(entered) => entered,
             // A refusal is reported together with the place.
@@ -134,6 +135,10 @@ impl From<tokio_postgres::Error> for Failed {
             _ => Self { error: Error::Unanswered(why), is_elsewhere },
         }
     }
+}
+
+fn no_answer() -> ConnectError {
+    ConnectError::Unreachable("no answer in time".to_owned())
 }
 
 /// The server is a standby, perhaps since a moment ago. It may not know what others have committed.
@@ -169,6 +174,23 @@ impl Store for Postgres {
             lines.tolerance.note_use();
             Ok(Some(worth))
         }
+    }
+
+    fn worth(&self) -> impl Future<Output = Result<Option<Worth>, ConnectError>> + Send + 'static {
+        let lines = Arc::clone(&self.0);
+        async move {
+            let examined = async {
+                // The connection on which nobody waits for an answer.
+                let live = lines.hints.live().await?;
+                examine::enter(&live.client, IfMissing::Leave).await
+            };
+            let examined = timeout(ANSWER_TIMEOUT, examined).await.unwrap_or_else(|_| Err(no_answer()));
+            Ok(Some(examined?.worth))
+        }
+    }
+
+    fn reconnected(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.0.commits.lost()
     }
 
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static {

@@ -25,7 +25,7 @@ use futures_util::StreamExt as _;
 use jiff::Timestamp;
 use redis::{Cmd, RedisError, RedisResult, Value, cmd, pipe};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use self::connection::Connected;
@@ -48,9 +48,6 @@ const LOOK: &str = include_str!("redis/look.lua");
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Before a lost connection for hints is opened again.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// How often a node looks whether the servers can still be used.
-const EXAMINE_EVERY: Duration = Duration::from_secs(60);
 
 /// Records in Redis. Connects when it is used.
 #[derive(Clone)]
@@ -95,7 +92,7 @@ impl Redis {
         }))
     }
 
-    async fn worth(&self) -> Result<Worth, ConnectError> {
+    async fn examined(&self) -> Result<Worth, ConnectError> {
         let facts = self.facts().await?;
         self.worth_of(&facts)
     }
@@ -179,10 +176,32 @@ impl Store for Redis {
     fn examine(&self) -> impl Future<Output = Result<Option<Worth>, ConnectError>> + Send + 'static {
         let redis = self.clone();
         async move {
-            let worth = redis.worth().await?;
+            let worth = redis.examined().await?;
             redis.0.tolerance.note_use();
             Ok(Some(worth))
         }
+    }
+
+    fn worth(&self) -> impl Future<Output = Result<Option<Worth>, ConnectError>> + Send + 'static {
+        let lines = Arc::clone(&self.0);
+        async move {
+            let Lines { settings, reads, .. } = &*lines;
+            match connection::connect(Arc::clone(settings)).await {
+                Ok(connected) => Ok(Some(connected.facts.worth(settings))),
+                Err(refused @ ConnectError::Refused(_)) => {
+                    // Replicas may have been added, or settings changed: then nothing more is answered.
+                    if let Ok(live) = reads.live().await {
+                        reads.abandon(&live, false).await;
+                    }
+                    Err(refused)
+                }
+                Err(error) => Err(error),
+            }
+        }
+    }
+
+    fn reconnected(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.0.commits.lost()
     }
 
     fn commit(&self, ops: Vec<Op>) -> impl Future<Output = Result<Done, NotDone>> + Send + 'static {
@@ -228,19 +247,11 @@ async fn listen(settings: Arc<Settings>, reads: Arc<Line<Connected>>, hinted: wa
                 hint(&hinted, head.revision.0);
             }
             let mut messages = subscribed.into_on_message();
-            let mut next_look = Instant::now() + EXAMINE_EVERY;
             while reads.is_current(&live) {
                 match timeout(PAUSE, messages.next()).await {
                     Ok(Some(message)) => drop(message.get_payload().map(|revision: i64| hint(&hinted, revision))),
                     Ok(None) => break,
                     Err(_) => {}
-                }
-                if next_look <= Instant::now() {
-                    next_look = Instant::now() + EXAMINE_EVERY;
-                    // Replicas may have been added, or settings changed: then nothing more is answered.
-                    if let Err(ConnectError::Refused(_)) = connection::connect(Arc::clone(&settings)).await {
-                        reads.abandon(&live, false).await;
-                    }
                 }
             }
         }

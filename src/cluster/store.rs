@@ -191,6 +191,19 @@ pub trait Store: Clone + Send + Sync + 'static {
         ready(Ok(None))
     }
 
+    /// What its commits are worth now, if it says so. Keeps no commit and no read waiting, and changes nothing.
+    ///
+    /// # Errors
+    /// If that cannot be found out now.
+    fn worth(&self) -> impl Future<Output = Result<Option<Worth>, ConnectError>> + Send + 'static {
+        ready(Ok(None))
+    }
+
+    /// Resolves when it has to connect anew from now on, perhaps to another server. No request need fail over that.
+    fn reconnected(&self) -> impl Future<Output = ()> + Send + 'static {
+        pending()
+    }
+
     /// How somebody removes a record by hand, with the store's own tools.
     fn removal(&self, _path: &str) -> Option<String> {
         None

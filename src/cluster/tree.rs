@@ -16,7 +16,7 @@
 //! [`zookeeper`](super::zookeeper) implements it, and [`observed`](super::observed) on any store.
 
 use std::collections::BTreeSet;
-use std::future::ready;
+use std::future::{pending, ready};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -294,8 +294,12 @@ pub trait Session: Clone + Send + Sync + 'static {
     fn timeout(&self) -> Duration;
     fn limits(&self) -> Limits;
     /// What the service says that its commits are worth.
-    fn worth(&self) -> Option<&Worth> {
+    fn worth(&self) -> Option<Worth> {
         None
+    }
+    /// Returns once that is another than it was. Cancel safe.
+    fn worth_changed(&mut self) -> impl Future<Output = Worth> + Send {
+        pending()
     }
     /// What is proven of it so far: nothing.
     fn proof(&self) -> Self::Proof;

@@ -79,6 +79,8 @@ events! {
         [token, settled, cut_off, missed, took_ms];
     COORDINATION_EXAMINED "coordination.examined" "what the coordination service's commits are worth"
         [service, durability, may_rewind];
+    COORDINATION_UNEXAMINED "coordination.unexamined" "the service no longer says what its commits are worth"
+        [service, error];
     COORDINATION_FILLING "coordination.filling" "the coordination service has used up half of its space"
         [service, used_mb, quota_mb];
     COORDINATION_UNREACHABLE "coordination.unreachable" "the coordination service does not answer; retrying" [retry_ms];

@@ -64,6 +64,7 @@ on_every_service!(
     a_leader_that_is_asked_to_stop_is_followed_at_once,
     fifteen_clients_sell_each_of_ten_orders_once_even_if_some_are_killed,
     locks_latches_and_barriers_are_in_the_service,
+    a_holder_that_is_asked_to_release_is_told,
     check_says_that_a_node_could_use_it,
 );
 
@@ -120,10 +121,25 @@ impl Place {
 
     /// What a command prints that uses the service.
     fn call(&self, line: &[&str]) -> String {
-        let service = [self.option, &self.connect, "--accept-rewind"];
-        let (code, out, err) = texts(&run(&[&line[..1], &service, &line[1..]].concat()));
+        let (code, out, err) = self.try_to_call(line);
         assert_eq!(code, Some(0), "{line:?}: {err}");
         out
+    }
+
+    fn try_to_call(&self, line: &[&str]) -> (Option<i32>, String, String) {
+        let service = [self.option, &self.connect, "--accept-rewind"];
+        texts(&run(&[&line[..1], &service, &line[1..]].concat()))
+    }
+
+    /// Starts a command that uses the service.
+    fn begin(&self, line: &[&str]) -> Process {
+        Process::spawn(CRONKEEPER, |spawned| {
+            spawned.args(command(line).get_args()).env(self.variable, &self.connect);
+            spawned.env("CRONKEEPER_ACCEPT_REWIND", "true");
+            spawned.env("CRONKEEPER_SESSION_TIMEOUT", TIMEOUT).env_remove("CRONKEEPER_LONG");
+            spawned.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        })
+        .expect("cronkeeper can be started")
     }
 }
 
@@ -174,14 +190,7 @@ fn fifteen_clients_sell_each_of_ten_orders_once_even_if_some_are_killed(place: &
     let sell = seller(&shop.path());
     let client = || {
         let line = ["lock", "/locks/orders", "--"].into_iter().chain(sell.iter().map(String::as_str));
-        let line: Vec<&str> = line.collect();
-        Process::spawn(CRONKEEPER, |spawned| {
-            spawned.args(command(&line).get_args()).env(place.variable, &place.connect);
-            spawned.env("CRONKEEPER_ACCEPT_REWIND", "true");
-            spawned.env("CRONKEEPER_SESSION_TIMEOUT", TIMEOUT).env_remove("CRONKEEPER_LONG");
-            spawned.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        })
-        .expect("cronkeeper can be started")
+        place.begin(&line.collect::<Vec<_>>())
     };
     for killed in [&[][..], &[3, 8]] {
         shop.restock();
@@ -216,6 +225,17 @@ fn locks_latches_and_barriers_are_in_the_service(place: &Place) {
     place.call(&["latch", "/latches/a", "--count", "2", "down"]);
     place.call(&["latch", "/latches/a", "--count", "2"]);
     place.call(&["barrier", "/barriers/a", "--parties", "1"]);
+}
+
+fn a_holder_that_is_asked_to_release_is_told(place: &Place) {
+    let revoke = ["lock", "--revoke", "/locks/told"];
+    let (code, out, err) = place.try_to_call(&revoke);
+    assert_eq!(code, Some(1), "nobody holds it: {out}{err}");
+    let holder = place.begin(&["lock", "--on-revoke", "TERM", "/locks/told", "--", "sleep", "600"]);
+    until("it is held", || place.call(&["locks", "--json"]).contains("/locks/told"));
+    place.call(&revoke);
+    let ended = holder.wait_exit(LONG).and_then(|status| status.code());
+    assert_eq!(ended, Some(128 + 15), "its command is told");
 }
 
 fn check_says_that_a_node_could_use_it(place: &Place) {

@@ -12,14 +12,14 @@ use super::keys;
 use cronkeeper_core::log_event;
 
 /// How often a node looks.
-const EVERY: Duration = Duration::from_secs(600);
+pub const EVERY: Duration = Duration::from_secs(600);
 /// The history that is kept, in looks.
 const KEPT: usize = 6;
 /// The quota of etcd unless its settings say otherwise; it tells its quota since 3.6.
 const QUOTA: i64 = 2 << 30;
 
-/// Compacts again and again, and warns when the database fills up.
-pub async fn keep(gateway: Arc<Gateway>, prefix: String, patience: Duration) {
+/// Compacts again and again, and warns when the database fills up. Looks every so often.
+pub async fn keep(gateway: Arc<Gateway>, prefix: String, patience: Duration, every: Duration) {
     let (mut seen, mut was_filling) = (VecDeque::new(), false);
     loop {
         if let Ok(status) = gateway.ask::<StatusResponse>("/v3/maintenance/status", &Nothing {}, patience).await {
@@ -37,7 +37,7 @@ pub async fn keep(gateway: Arc<Gateway>, prefix: String, patience: Duration) {
             }
             was_filling = filling.is_some();
         }
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(every).await;
         match look(&gateway, &prefix, patience).await {
             Ok((revision, true)) => {
                 seen.push_back(revision);

@@ -1,5 +1,6 @@
 //! Tests of sessions, entries and watches over the store in memory, on virtual time.
 
+mod examined;
 mod faulty;
 
 use std::collections::BTreeMap;

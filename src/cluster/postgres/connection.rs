@@ -17,7 +17,7 @@ use tokio_postgres::{AsyncMessage, Client, Connection, Error, Socket};
 
 use super::settings::{Login, Server, Settings};
 use super::tls::{Stream, Tls};
-use super::{examine, in_full};
+use super::{examine, in_full, no_answer};
 use crate::line;
 use crate::tls;
 use crate::tree::ConnectError;
@@ -120,7 +120,7 @@ async fn connect_to(
     let (client, connection) = match timeout(within, config.connect(login.tls.clone())).await {
         Ok(Ok(opened)) => opened,
         Ok(Err(error)) => return Err(not_opened(&error, login, server)),
-        Err(_) => return Err(ConnectError::Unreachable("no answer in time".to_owned())),
+        Err(_) => return Err(no_answer()),
     };
     let warnings = Arc::new(AtomicU64::new(0));
     // Ends with the connection: when the client is dropped, or it is aborted.
@@ -131,7 +131,7 @@ async fn connect_to(
         // Others may be the primary, or this one may be soon.
         Ok(Ok(Some(why))) => Err(ConnectError::Unreachable(why.to_owned())),
         Ok(Err(error)) => Err(examine::not_connected(&error)),
-        Err(_) => Err(ConnectError::Unreachable("no answer in time".to_owned())),
+        Err(_) => Err(no_answer()),
     }
 }
 

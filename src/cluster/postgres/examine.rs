@@ -4,6 +4,7 @@
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error};
 
+use super::standbys::Standbys;
 use super::{SCHEMA, in_full};
 use crate::tree::ConnectError;
 use cronkeeper_core::election::Worth;
@@ -25,10 +26,9 @@ struct Facts {
     isolation: String,
     fsync: String,
     user: String,
-    /// The standbys that commits wait for.
+    /// What the server says of the standbys that commits wait for.
     waits_for: String,
-    /// Standbys that are connected.
-    standbys: i64,
+    standbys: Standbys,
     exists: bool,
     may_make: bool,
     mark: Option<String>,
@@ -54,8 +54,8 @@ pub struct Entered {
 
 impl Facts {
     async fn ask(client: &Client) -> Result<Self, Error> {
-        // A sender without a database sends to a standby, or to what makes or takes backups. The functions are those of
-        // the server: others may have made some of the same names.
+        // A sender without a database sends to a standby, or to what makes or takes backups; a commit may wait for that
+        // instead of a standby. The functions are those of the server: others may have made some of the same names.
         let facts = "SELECT pg_catalog.current_setting('server_version_num')::int4,
                             pg_catalog.current_setting('server_version'),
                             pg_catalog.current_setting('server_encoding'),
@@ -63,15 +63,18 @@ impl Facts {
                             pg_catalog.current_setting('fsync'),
                             current_user::text,
                             pg_catalog.current_setting('synchronous_standby_names'),
-                            (SELECT pg_catalog.count(*)
-                             FROM pg_catalog.pg_stat_replication
-                             JOIN pg_catalog.pg_stat_activity AS sender USING (pid)
-                             WHERE sender.datid IS NULL
-                                   AND sender.application_name NOT IN ('pg_basebackup', 'pg_receivewal')),
+                            ARRAY(SELECT sender.application_name::text
+                                  FROM pg_catalog.pg_stat_replication AS copy
+                                  JOIN pg_catalog.pg_stat_activity AS sender USING (pid)
+                                  WHERE sender.datid IS NULL
+                                        AND (sender.application_name NOT IN ('pg_basebackup', 'pg_receivewal')
+                                             OR copy.sync_priority > 0)),
                             pg_catalog.to_regnamespace('cronkeeper') IS NOT NULL,
                             pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'),
                             pg_catalog.obj_description(pg_catalog.to_regnamespace('cronkeeper'), 'pg_namespace')";
         let row = client.query_typed_one(facts, &[]).await?;
+        let waits_for: String = row.try_get(6)?;
+        let standbys = Standbys::new(&waits_for, row.try_get(7)?);
         Ok(Self {
             number: row.try_get(0)?,
             version: row.try_get(1)?,
@@ -79,8 +82,8 @@ impl Facts {
             isolation: row.try_get(3)?,
             fsync: row.try_get(4)?,
             user: row.try_get(5)?,
-            waits_for: row.try_get(6)?,
-            standbys: row.try_get(7)?,
+            waits_for,
+            standbys,
             exists: row.try_get(8)?,
             may_make: row.try_get(9)?,
             mark: row.try_get(10)?,
@@ -105,32 +108,24 @@ impl Facts {
         None
     }
 
-    /// Standbys may take over that lack commits.
-    fn has_standbys_behind(&self) -> bool {
-        self.waits_for.trim().is_empty() && self.standbys > 0
-    }
-
     /// What makes commits safe that may be lost.
     fn remedy(&self) -> String {
-        let all = [
-            (self.fsync != "on", "set `fsync` to on"),
-            (self.has_standbys_behind(), "name the standbys in `synchronous_standby_names`"),
-        ];
+        let wait_for_all = format!("set `synchronous_standby_names` to `{}`", self.standbys.setting_for_all());
+        let all = [(self.fsync != "on", "set `fsync` to on"), (!self.standbys.have_all(), wait_for_all.as_str())];
         let needed: Vec<&str> = all.into_iter().filter_map(|(is_needed, remedy)| is_needed.then_some(remedy)).collect();
         if needed.is_empty() { String::new() } else { format!("{}, ", needed.join(" and ")) }
     }
 
     fn worth(&self) -> Worth {
-        let (durability, may_rewind) = match (self.waits_for.trim(), self.standbys) {
-            _ if self.fsync != "on" => {
-                ("a crash of the server's host may lose acknowledged commits: `fsync` is off".to_owned(), true)
-            }
-            ("", 0) => ("each commit is on the server's disk; no standby is connected".to_owned(), false),
-            ("", _) => {
-                let why = "a failover may lose acknowledged commits: the server has standbys that no commit waits for";
-                (why.to_owned(), true)
-            }
-            (names, _) => (format!("each commit waits for standbys ({names})"), false),
+        let setting = match self.waits_for.trim() {
+            "" => String::new(),
+            setting => format!(" (`{setting}`)"),
+        };
+        let standbys = format!("{}{setting}", self.standbys.words());
+        let (durability, may_rewind) = match (self.fsync.as_str(), self.standbys.have_all()) {
+            ("on", true) => (format!("each commit is on the server's disk; {standbys}"), false),
+            ("on", false) => (format!("a failover may lose acknowledged commits: {standbys}"), true),
+            _ => ("a crash of the server's host may lose acknowledged commits: `fsync` is off".to_owned(), true),
         };
         Worth { service: format!("PostgreSQL {}", self.version), durability, may_rewind }
     }
@@ -277,7 +272,7 @@ mod tests {
             fsync: "on".to_owned(),
             user: "cron".to_owned(),
             waits_for: String::new(),
-            standbys: 0,
+            standbys: Standbys::new("", Vec::new()),
             exists: false,
             may_make: true,
             mark: None,
@@ -297,26 +292,49 @@ mod tests {
         assert_eq!(facts().objection(), None);
     }
 
+    /// A server with this setting, and with as many standbys that have the name they get unless they are given one.
+    fn with_standbys(fsync: &str, waits_for: &str, standbys: usize) -> Facts {
+        let connected = vec!["walreceiver".to_owned(); standbys];
+        let (standbys, waits_for) = (Standbys::new(waits_for, connected), waits_for.to_owned());
+        Facts { fsync: fsync.to_owned(), waits_for, standbys, ..facts() }
+    }
+
     #[test]
-    fn a_failover_loses_commits_only_if_there_are_standbys_that_nobody_waits_for() {
-        for (waits_for, standbys, may_rewind) in
-            [("", 0, false), ("", 1, true), ("*", 0, false), ("ANY 1 (a, b)", 2, false)]
-        {
-            let facts = Facts { waits_for: waits_for.to_owned(), standbys, ..facts() };
-            assert_eq!(facts.worth().may_rewind, may_rewind, "{waits_for} {standbys}");
+    fn what_a_commit_is_worth_names_what_it_waits_for() {
+        for (fsync, waits_for, standbys, may_rewind, durability) in [
+            ("on", "", 0, false, "each commit is on the server's disk; no standby is connected"),
+            (
+                "on",
+                "*",
+                2,
+                true,
+                "a failover may lose acknowledged commits: each commit waits for 1 of 2 standbys (`*`)",
+            ),
+            (
+                "on",
+                "ANY 2 (*)",
+                2,
+                false,
+                "each commit is on the server's disk; each commit waits for 2 of 2 standbys (`ANY 2 (*)`)",
+            ),
+            ("off", "*", 1, true, "a crash of the server's host may lose acknowledged commits: `fsync` is off"),
+        ] {
+            let worth = with_standbys(fsync, waits_for, standbys).worth();
+            assert_eq!((worth.may_rewind, worth.durability.as_str()), (may_rewind, durability));
         }
-        assert!(Facts { fsync: "off".to_owned(), ..facts() }.worth().may_rewind);
     }
 
     #[test]
     fn a_remedy_is_for_what_is_wrong() {
-        for (fsync, standbys, remedy) in [
-            ("on", 0, ""),
-            ("off", 0, "set `fsync` to on, "),
-            ("on", 1, "name the standbys in `synchronous_standby_names`, "),
-            ("off", 1, "set `fsync` to on and name the standbys in `synchronous_standby_names`, "),
+        let all = "set `synchronous_standby_names` to `FIRST 2 (walreceiver)`, ";
+        for (fsync, waits_for, standbys, remedy) in [
+            ("on", "", 0, String::new()),
+            ("off", "", 0, "set `fsync` to on, ".to_owned()),
+            ("on", "", 2, all.to_owned()),
+            ("on", "*", 2, all.to_owned()),
+            ("off", "*", 2, format!("set `fsync` to on and {all}")),
         ] {
-            assert_eq!(Facts { fsync: fsync.to_owned(), standbys, ..facts() }.remedy(), remedy);
+            assert_eq!(with_standbys(fsync, waits_for, standbys).remedy(), remedy);
         }
     }
 }

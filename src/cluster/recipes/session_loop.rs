@@ -245,6 +245,7 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
             ElectionEvent::Step(found) => self.election.on_step(found, now, self.node),
             ElectionEvent::Predecessor => self.election.on_predecessor_gone(),
             ElectionEvent::Wanted => self.election.on_wanted_changed(),
+            ElectionEvent::Examined(worth) => self.node.emit(Event::Examined(worth)),
         }
         self.perform();
     }

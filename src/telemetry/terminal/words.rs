@@ -63,6 +63,7 @@ fn of_its_message(facts: &Facts<'_>) -> Option<String> {
             | log_event::LEADER_HANDING_OVER
             | log_event::LEADER_HANDOVER_FAILED
             | log_event::COORDINATION_EXAMINED
+            | log_event::COORDINATION_UNEXAMINED
             | log_event::COORDINATION_FILLING
             | log_event::COORDINATION_STALLED
             | log_event::COORDINATION_RECOVERED

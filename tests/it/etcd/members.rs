@@ -13,11 +13,11 @@ use crate::support::scratch::Scratch;
 use crate::support::witness::Witness;
 use crate::support::{LONG, until};
 
-fn nodes(etcd: &Etcd, witness: &Witness) -> [Node; 2] {
-    let place = etcd.place();
+/// Two nodes at this place, of which the first leads.
+pub fn nodes(place: &str, witness: &Witness) -> [Node; 2] {
     let jobs = format!("jobs:\n  tick:\n    schedule: '* * * * * *'\n    command: {}\n", witness.command(&[]));
     let start = |name| {
-        let spec = Spec::new(CRONKEEPER, name).option("--etcd", &place).jobs(&jobs);
+        let spec = Spec::new(CRONKEEPER, name).option("--etcd", place).jobs(&jobs);
         spec.option("--session-timeout", "4s").start()
     };
     let a = start("a");
@@ -30,7 +30,7 @@ fn nodes(etcd: &Etcd, witness: &Witness) -> [Node; 2] {
 #[test]
 fn the_jobs_go_on_when_any_one_member_is_killed_or_stopped() {
     let (mut etcd, witness) = (Etcd::start(3), Witness::new());
-    let _nodes = nodes(&etcd, &witness);
+    let _nodes = nodes(&etcd.place(), &witness);
     witness.await_more(2);
     for member in 0..3 {
         etcd.kill(member);
@@ -48,7 +48,7 @@ fn the_jobs_go_on_when_any_one_member_is_killed_or_stopped() {
 #[test]
 fn without_a_majority_nobody_starts_anything_and_afterwards_the_jobs_go_on() {
     let (mut etcd, witness) = (Etcd::start(3), Witness::new());
-    let nodes = nodes(&etcd, &witness);
+    let nodes = nodes(&etcd.place(), &witness);
     witness.await_more(2);
     etcd.kill(0);
     etcd.kill(1);

@@ -1,5 +1,8 @@
 //! Servers that take over from others: with every commit, or without the newest ones.
 
+use std::time::{Duration, Instant};
+
+use crate::monitoring::await_value;
 use crate::support::LONG;
 use crate::support::command::{CRONKEEPER, run, texts};
 use crate::support::node::{Node, Spec};
@@ -9,13 +12,13 @@ use crate::support::until;
 use crate::support::witness::Witness;
 
 /// A database on two servers, of which the second one follows the first.
-struct Pair {
-    primary: Server,
-    standby: Server,
+pub struct Pair {
+    pub primary: Server,
+    pub standby: Server,
 }
 
 impl Pair {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let primary = Server::start(&["fsync = on"], &[]);
         let standby = primary.standby();
         Self { primary, standby }
@@ -26,12 +29,15 @@ impl Pair {
         format!("host=127.0.0.1,127.0.0.1 port={first},{second} dbname=postgres user=postgres")
     }
 
-    fn node(&self, name: &str, witness: &Witness) -> Spec {
+    pub fn node(&self, name: &str, witness: &Witness) -> Spec {
         let jobs = format!("jobs:\n  tick:\n    schedule: '* * * * * *'\n    command: {}\n", witness.command(&[]));
         let spec = Spec::new(CRONKEEPER, name).postgres(&self.connect_string()).jobs(&jobs);
         spec.option("--session-timeout", "4s")
     }
 }
+
+/// Ends all connections of nodes.
+const DISCONNECT: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cronkeeper'";
 
 /// How many skips with this reason the history has on a server.
 fn skipped(server: &Server, reason: &str) -> usize {
@@ -60,6 +66,65 @@ fn a_server_whose_failover_loses_commits_is_refused_unless_that_is_accepted() {
     let waiting = pair.node("b", &Witness::new()).start();
     let examined = waiting.await_event("coordination.examined", LONG);
     assert_eq!(examined.json()["may_rewind"], false, "{:?}", examined.json());
+}
+
+#[test]
+fn a_commit_is_worth_as_much_as_it_waits_for_of_the_standbys_that_may_take_over() {
+    let primary = Server::start(&["fsync = on"], &[]);
+    let standbys = [primary.standby(), primary.standby()];
+    let connect = format!("host=127.0.0.1 port={} dbname=postgres user=postgres", primary.port());
+    for (setting, waits, is_safe) in [
+        ("*", "1 of 2", false),
+        ("FIRST 1 (*)", "1 of 2", false),
+        ("ANY 1 (walreceiver)", "1 of 2", false),
+        ("ANY 2 (*)", "2 of 2", true),
+        ("FIRST 2 (a, walreceiver)", "2 of 3", false),
+    ] {
+        primary.set("synchronous_standby_names", setting);
+        let (code, out, err) = texts(&run(&["check", "--service", "--postgres", &connect]));
+        assert_eq!(code, Some(if is_safe { 0 } else { 78 }), "{setting}: {out}{err}");
+        let said = format!("each commit waits for {waits} standbys (`{setting}`)");
+        assert!(format!("{out}{err}").contains(&said), "{setting}: {out}{err}");
+        assert!(is_safe || err.contains("set `synchronous_standby_names` to `FIRST "), "{setting}: {err}");
+    }
+    drop(standbys);
+}
+
+#[test]
+fn what_a_commit_is_worth_is_examined_again_after_a_reconnect() {
+    let (pair, witness) = (Pair::start(), Witness::new());
+    pair.primary.set("synchronous_standby_names", "*");
+    let node = pair.node("a", &witness).start();
+    let examined = node.await_event("coordination.examined", LONG);
+    assert_eq!(examined.json()["may_rewind"], false, "{:?}", examined.json());
+    node.await_event("leader.elected", LONG);
+    pair.primary.set("synchronous_standby_names", "");
+    pair.primary.sql("postgres", DISCONNECT);
+    let begun = Instant::now();
+    node.await_where("coordination.examined", LONG, |event| event.json()["may_rewind"] == true);
+    assert!(begun.elapsed() < Duration::from_secs(50), "it waits for the look of each minute");
+    await_value(node.spec(), "coordination_may_rewind", |value| value > 0.5);
+    assert_eq!(node.events().count("coordination.expired"), 0, "the session has lasted");
+}
+
+#[test]
+fn a_node_that_is_not_told_any_more_what_a_commit_is_worth_says_so_and_goes_on() {
+    let (pair, witness) = (Pair::start(), Witness::new());
+    pair.primary.set("synchronous_standby_names", "*");
+    let node = pair.node("a", &witness).start();
+    node.await_event("leader.elected", LONG);
+    pair.primary.sql("postgres", "COMMENT ON SCHEMA cronkeeper IS 'of others'");
+    until("it is said", || {
+        pair.primary.sql("postgres", DISCONNECT);
+        witness.await_more(2);
+        node.events().count("coordination.unexamined") > 0
+    });
+    let said = node.await_event("coordination.unexamined", LONG);
+    let error = said.json()["error"].as_str().unwrap_or_default();
+    assert!(error.contains("is not cronkeeper's"), "{:?}", said.json());
+    assert_eq!(node.events().count("coordination.examined"), 1, "what was found before stands");
+    witness.await_more(2);
+    witness.assert_fine(&[]);
 }
 
 #[test]

@@ -130,6 +130,22 @@ fn a_killed_server_that_starts_again_has_all_that_it_acknowledged() {
 }
 
 #[test]
+fn a_setting_that_forgets_commits_is_noticed_by_a_node_that_runs() {
+    let (server, witness) = (Server::start(&[]), Witness::new());
+    let nodes = nodes(&server.place(), &witness);
+    let examined = nodes[0].await_event("coordination.examined", LONG);
+    assert_eq!(examined.json()["may_rewind"], false, "{:?}", examined.json());
+    server.cli(&["config", "set", "appendfsync", "everysec"]);
+    // It looks after each reconnect, and once a minute.
+    server.cli(&["client", "kill", "type", "normal"]);
+    let worse = nodes[0].await_where("coordination.examined", LONG, |event| event.json()["may_rewind"] == true);
+    let durability = worse.json()["durability"].as_str().unwrap_or_default();
+    assert!(durability.contains("set `appendfsync always`"), "{durability}");
+    witness.await_more(2);
+    witness.assert_fine(&[]);
+}
+
+#[test]
 fn a_restored_backup_is_noticed_and_nothing_runs_twice() {
     let (mut server, witness) = (Server::start(&[]), Witness::new());
     let nodes = nodes(&server.place(), &witness);
@@ -138,6 +154,34 @@ fn a_restored_backup_is_noticed_and_nothing_runs_twice() {
     witness.await_more(3);
     server.restore(&backup);
     until("the loss is noticed", || is_counted(&nodes, "coordination.rewound"));
+    witness.await_more(2);
+    witness.assert_fine(&[]);
+}
+
+/// Nobody knows any more what has run, so nothing runs: an empty server is another cluster.
+#[test]
+fn on_a_server_that_is_flushed_nothing_runs_until_its_records_are_restored() {
+    let (mut server, witness) = (Server::start(&[]), Witness::new());
+    let nodes = nodes(&server.place(), &witness);
+    witness.await_more(2);
+    let backup = server.back_up();
+    witness.await_more(2);
+    server.cli(&["flushall"]);
+    for node in &nodes {
+        node.await_event("coordination.rewound", LONG);
+        node.await_where("coordination.unreachable", LONG, |event| {
+            event.json().to_string().contains("holds the id of cluster")
+        });
+        assert_eq!(node.status(), None, "it goes on trying");
+    }
+    let begun = || witness.entries().iter().filter(|entry| entry.mark == Mark::Start).count();
+    let seen = begun();
+    // Each has looked a few times, at which jobs were due.
+    let looks = |node: &Node| node.events().count("coordination.unreachable");
+    let before = looks(&nodes[0]);
+    until("a node has looked again", || looks(&nodes[0]) > before + 1);
+    assert_eq!(begun(), seen);
+    server.restore(&backup);
     witness.await_more(2);
     witness.assert_fine(&[]);
 }

@@ -105,13 +105,15 @@ impl Server {
         if geteuid().is_root() {
             assert!(output("chown", |command| _ = command.arg("postgres").arg(dir.path())).status.success());
         }
+        let following = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'";
+        let before = self.sql("postgres", following);
         let (from, shown) = (self.port().to_string(), data.to_str().expect("the path is text"));
         let copy = ["-D", shown, "-h", "127.0.0.1", "-p", &from, "-U", "postgres", "-R", "-c", "fast", "--no-sync"];
         let mut copy = command(&programs().join("pg_basebackup"), &copy);
         let made = copy.stdin(Stdio::null()).current_dir("/").output().expect("pg_basebackup can be started");
         assert!(made.status.success(), "{}", made.stderr.escape_ascii());
         let standby = Self::launch(port, data, dir);
-        until("the standby follows", || self.sql("postgres", "SELECT count(*) FROM pg_stat_replication") == "1");
+        until("the standby follows", || self.sql("postgres", following) != before);
         standby
     }
 
@@ -318,5 +320,26 @@ impl Database<'_> {
     /// Carries statements out as the superuser. Returns what they print.
     pub fn sql(&self, sql: &str) -> String {
         self.server.sql(&self.name, sql)
+    }
+
+    /// What `pg_dump` writes of the cluster's schema.
+    pub fn back_up(&self) -> String {
+        let number = self.server.port.number().to_string();
+        let done = output("pg_dump", |command| {
+            command.args(["-h", "127.0.0.1", "-U", "postgres", "-p", &number, "-n", "cronkeeper", &self.name]);
+        });
+        assert!(done.status.success(), "{}", done.stderr.escape_ascii());
+        String::from_utf8(done.stdout).expect("it is text")
+    }
+
+    /// Replaces the cluster's schema by that of a backup, at one moment.
+    pub fn restore(&self, backup: &str) {
+        let (dir, number) = (Scratch::new("backup"), self.server.port.number().to_string());
+        let file = dir.write("backup.sql", &format!("DROP SCHEMA cronkeeper CASCADE;\n{backup}"));
+        let done = output("psql", |command| {
+            command.args(["-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-U", "postgres"]);
+            command.args(["-p", &number, "-d", &self.name, "-f"]).arg(&file);
+        });
+        assert!(done.status.success(), "{}", done.stderr.escape_ascii());
     }
 }

@@ -43,7 +43,7 @@ use crate::recipes::strays::Strays;
 use crate::recipes::supervisor::ReportPauses;
 use crate::tree::{CommitError, Error, Session, State};
 use cronkeeper_core::clock::{Clock, Uptime};
-use cronkeeper_core::election::{self, Event, Place, TransferError};
+use cronkeeper_core::election::{self, Event, Place, TransferError, Worth};
 use cronkeeper_core::term::{NodeName, SessionId, TermEnd};
 
 /// An event of the election, or an answer to a commit.
@@ -55,6 +55,8 @@ pub(super) enum ElectionEvent<W> {
     Step(Result<StepResult<W>, SessionError>),
     Predecessor,
     Wanted,
+    /// What the service's commits are worth now.
+    Examined(Worth),
 }
 
 /// The election under one session.
@@ -63,6 +65,8 @@ pub(super) struct Election<C: Session, K> {
     id: SessionId,
     timeout: Duration,
     link: Link<C>,
+    /// The session once more: waiting for its state must not keep this from being waited for.
+    examined: C,
     membership: Membership,
     candidacy: Candidacy,
     transfer: Transfer,
@@ -88,7 +92,7 @@ impl<C: Session, K: Clock> Election<C, K> {
     /// `turned`.
     pub fn new(client: C, context: SessionContext<C, K>, requested: Uptime, turned: Uptime) -> Self {
         let (timeout, now) = (client.timeout(), context.clock.now().up);
-        let examined = client.worth().cloned().map(|worth| Act::Emit(Event::Examined(worth)));
+        let examined = client.worth().map(|worth| Act::Emit(Event::Examined(worth)));
         Self {
             id: client.id(),
             timeout,
@@ -105,6 +109,7 @@ impl<C: Session, K: Clock> Election<C, K> {
             observed: None,
             strays: Strays::default(),
             acts: examined.into_iter().collect(),
+            examined: client.clone(),
             link: Link::new(client),
             context,
             reports: ReportPauses::default(),
@@ -140,6 +145,7 @@ impl<C: Session, K: Clock> Election<C, K> {
             found = self.step.result() => ElectionEvent::Step(found),
             () = self.candidacy.predecessor_gone() => ElectionEvent::Predecessor,
             () = self.wanted.changed() => ElectionEvent::Wanted,
+            worth = self.examined.worth_changed() => ElectionEvent::Examined(worth),
         }
     }
 
