@@ -135,6 +135,7 @@ pub fn router(sources: Sources) -> Router {
         .route("/metrics", get(metrics::metrics))
         .route("/v1/status", get(show::status))
         .route("/v1/jobs", get(show::jobs))
+        .route("/v1/nodes", get(show::nodes))
         .route("/v1/jobs/{job}", get(show::job))
         .route("/v1/next", get(next::next))
         .route("/v1/definitions", get(definitions::definitions))

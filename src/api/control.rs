@@ -73,6 +73,9 @@ pub struct TriggerBody {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Triggered {
     pub run: RunId,
+    /// What keeps nodes that the trigger names from their shares for now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// The body of `POST /v1/runs/{run}/kill`.
@@ -172,10 +175,13 @@ impl ApiState {
         body: TriggerBody,
     ) -> Result<Triggered, RefusedRequest> {
         let uuid = body.uuid;
-        let record = match self.request(&by, &job, body).await {
-            Ok(record) => record,
+        let (record, notes) = match self.request(&by, &job, body).await {
+            Ok(request) => request,
             // The first request may count, although its answer was lost and the jobs file has changed since.
-            Err(refused) => return self.known_run(&job, uuid).await?.map(|run| Triggered { run }).ok_or(refused),
+            Err(refused) => {
+                let known = self.known_run(&job, uuid).await?;
+                return known.map(|run| Triggered { run, notes: Vec::new() }).ok_or(refused);
+            }
         };
         let names = Some(record.parameters.names()).filter(|names| !names.is_empty());
         let on = Some(listed(&record.on)).filter(|on| !on.is_empty());
@@ -185,18 +191,24 @@ impl ApiState {
             target: TARGET, event = REQUESTED, request = "trigger", %job, %run, to = on, by, parameters = names,
             "{by} requested a run of the job"
         );
-        Ok(Triggered { run })
+        Ok(Triggered { run, notes })
     }
 
-    /// The record of a trigger that this node does not refuse.
-    async fn request(&self, by: &str, job: &JobName, body: TriggerBody) -> Result<TriggerRecord, RefusedRequest> {
+    /// The record of a trigger that this node does not refuse, and what there is to say of the nodes that it names.
+    async fn request(
+        &self,
+        by: &str,
+        job: &JobName,
+        body: TriggerBody,
+    ) -> Result<(TriggerRecord, Vec<String>), RefusedRequest> {
         let TriggerBody { uuid, environment, scheduled_at, on } = body;
         let at = whole_second(system::now().wall);
         let parameters = self.parameters(job, environment)?;
         let scheduled_at = scheduled_at.map(|wanted| made_for(wanted, at)).transpose()?;
         let uuid = uuid.unwrap_or_else(Uuid::new_v4);
-        let on = self.named_nodes(job, on).await?;
-        Ok(TriggerRecord::new(uuid, job.clone(), by.to_owned(), at).with(parameters, scheduled_at).on(on))
+        let (on, notes) = self.named_nodes(job, on).await?;
+        let record = TriggerRecord::new(uuid, job.clone(), by.to_owned(), at).with(parameters, scheduled_at).on(on);
+        Ok((record, notes))
     }
 
     /// The run of an earlier request with this uuid.

@@ -4,12 +4,13 @@ use axum::Json;
 use serde::Serialize;
 
 /// Every request of the API, for people who explore it; docs/api.md and docs/openapi.json describe them.
-const REQUESTS: [(&str, &str); 24] = [
+const REQUESTS: [(&str, &str); 25] = [
     ("GET /healthz", "200 while the daemon's loop turns"),
     ("GET /readyz", "200 while the node takes part in the cluster"),
     ("GET /v1", "this list"),
     ("GET /v1/status", "who leads, the queue, the members, the runs and the jobs"),
     ("GET /v1/jobs", "the jobs"),
+    ("GET /v1/nodes", "the nodes as places to run jobs"),
     ("GET /v1/jobs/{job}", "a job, and its coming occurrences"),
     ("GET /v1/next", "coming occurrences"),
     ("GET /v1/definitions", "the definitions of the jobs"),

@@ -3,13 +3,15 @@
 //! The leader judges them again, by its own jobs file, when it gives each node its share.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use axum::http::StatusCode;
 
+use super::nodes::no_such_node;
 use super::{ApiState, RefusedRequest};
+use crate::status::{Status, away_since, drain_in_words};
 use cronkeeper_core::election::Queue;
 use cronkeeper_core::job::{Job, JobName, Requirement, RunOn};
-use cronkeeper_core::suggest::{did_you_mean, nearest};
 use cronkeeper_core::term::NodeName;
 
 /// Why a job is not triggered on the nodes that were named.
@@ -20,8 +22,8 @@ enum NotThere {
          it is called"
     )]
     OnLeader { job: JobName },
-    #[error("there is no node `{node}`{}", did_you_mean(.nearest.as_deref()))]
-    Unknown { node: NodeName, nearest: Option<String> },
+    #[error("{0}")]
+    Unknown(String),
     /// It is alive, and has no record as a place.
     #[error("node `{node}` cannot be given runs: it has not said yet which labels it has, or is of an older version")]
     NoPlace { node: NodeName },
@@ -33,7 +35,7 @@ enum NotThere {
 }
 
 impl ApiState {
-    /// The nodes that a trigger is to give shares to; empty: where the job runs anyway.
+    /// The nodes that a trigger is to give shares to, and what there is to say of them; empty: where the job runs anyway.
     ///
     /// # Errors
     /// If the job cannot run on one of these nodes, or that cannot be read.
@@ -41,11 +43,11 @@ impl ApiState {
         &self,
         job: &JobName,
         named: BTreeSet<NodeName>,
-    ) -> Result<BTreeSet<NodeName>, RefusedRequest> {
+    ) -> Result<(BTreeSet<NodeName>, Vec<String>), RefusedRequest> {
         if named.is_empty() {
-            return Ok(named);
+            return Ok((named, Vec::new()));
         }
-        let refused = |why: NotThere| RefusedRequest::new(StatusCode::BAD_REQUEST, why.to_string());
+        let refused = |why: NotThere| RefusedRequest::new(why.code(), why.to_string());
         let set = self.sources.jobs.borrow().clone();
         // Its status may name a job that has just been removed.
         let job = set
@@ -62,13 +64,44 @@ impl ApiState {
         if is_solo {
             return match named.into_iter().find(|node| *node != own) {
                 Some(node) => Err(refused(NotThere::Solo { node, own })),
-                None => Ok(BTreeSet::new()),
+                None => Ok((BTreeSet::new(), Vec::new())),
             };
         }
         let queue = self.read_queue().await?;
         named.iter().try_for_each(|node| check(job, node, &queue)).map_err(refused)?;
-        Ok(named)
+        let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
+        let notes = named.iter().filter_map(|node| note(node, &queue, &status)).collect();
+        Ok((named, notes))
     }
+}
+
+impl NotThere {
+    fn code(&self) -> StatusCode {
+        match self {
+            Self::Unknown(_) => StatusCode::NOT_FOUND,
+            Self::OnLeader { .. } | Self::NoPlace { .. } | Self::Unfit { .. } | Self::Solo { .. } => {
+                StatusCode::BAD_REQUEST
+            }
+        }
+    }
+}
+
+/// What keeps a node from its share for now, and what becomes of that.
+fn note(node: &NodeName, queue: &Queue, status: &Status) -> Option<String> {
+    if let Some(drain) = queue.drained.get(node) {
+        return Some(format!("{}; its share is skipped", drain_in_words(node, drain)));
+    }
+    let member = queue.members.iter().find(|member| member.node == *node);
+    let state = match member {
+        Some(member) if member.published.draining => "shutting down".to_owned(),
+        Some(_) => return None,
+        None => status
+            .missing
+            .iter()
+            .find(|missing| missing.node == *node)
+            .map_or_else(|| "away".to_owned(), |missing| away_since(missing.gone_since)),
+    };
+    Some(format!("{node} is {state}: its share waits until it is back, and is skipped when the misfire window is over"))
 }
 
 /// The name of the backend without a service, as in the status.
@@ -79,8 +112,7 @@ fn check(job: &Job, node: &NodeName, queue: &Queue) -> Result<(), NotThere> {
         if queue.members.iter().any(|member| member.node == *node) {
             return Err(NotThere::NoPlace { node: node.clone() });
         }
-        let nearest = nearest(node.as_str(), queue.places.keys().map(NodeName::as_str));
-        return Err(NotThere::Unknown { node: node.clone(), nearest: nearest.map(str::to_owned) });
+        return Err(NotThere::Unknown(no_such_node(node, queue.places.keys())));
     };
     if job.run_where.is_met_by(node, &place.labels) {
         return Ok(());
@@ -94,7 +126,7 @@ fn check(job: &Job, node: &NodeName, queue: &Queue) -> Result<(), NotThere> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::sample;
+    use crate::status::{MissingMember, sample};
 
     fn job(keys: &str) -> Job {
         let yaml = format!("jobs:\n  load: {{schedule: '@daily', command: 'true', {keys}}}\n");
@@ -110,13 +142,39 @@ mod tests {
             assert_eq!(check(&any, node, &queue), Ok(()), "{node}");
         }
         let refused = |job: &Job, node: &str| check(job, &NodeName::new(node), &queue).unwrap_err().to_string();
-        assert_eq!(refused(&any, "hots-a"), "there is no node `hots-a`, did you mean `host-a`?");
-        assert_eq!(refused(&any, "elsewhere"), "there is no node `elsewhere`");
+        assert_eq!(refused(&any, "hots-a"), "the cluster knows no node `hots-a`, did you mean `host-a`?");
+        assert_eq!(refused(&any, "elsewhere"), "the cluster knows no node `elsewhere`");
         let gpu = job("run_on: every, run_where: [gpu, '!old']");
         assert_eq!(check(&gpu, &NodeName::new("host-a"), &queue), Ok(()));
         let error =
             "job `load` does not run on node `host-b`, only on nodes with gpu and without old; its labels: none";
         assert_eq!(refused(&gpu, "host-b"), error);
+    }
+
+    #[test]
+    fn a_node_that_cannot_take_its_share_now_is_named_with_what_becomes_of_that() {
+        let mut queue = Queue { places: sample::places(), drained: sample::drained("host-b"), ..sample::queue() };
+        let mut status = sample::leader();
+        let noted = |node: &str, queue: &Queue, status: &Status| note(&NodeName::new(node), queue, status);
+        assert_eq!(noted("host-a", &queue, &status), None);
+        let drained = "host-b is drained by alice, since 2026-11-20T02:00:00Z; its share is skipped";
+        assert_eq!(noted("host-b", &queue, &status).as_deref(), Some(drained));
+        let waits = "its share waits until it is back, and is skipped when the misfire window is over";
+        assert_eq!(noted("host-c", &queue, &status), Some(format!("host-c is away: {waits}")));
+        let (node, gone_since) = (NodeName::new("host-c"), sample::at("2026-11-20T02:57:00Z"));
+        status.missing.push(MissingMember { node, host: "c.example".into(), gone_since, last_seen: None });
+        let away = format!("host-c is away since 2026-11-20 02:57:00Z: {waits}");
+        assert_eq!(noted("host-c", &queue, &status), Some(away));
+        queue.members[0].published.draining = true;
+        assert_eq!(noted("host-a", &queue, &status), Some(format!("host-a is shutting down: {waits}")));
+    }
+
+    #[test]
+    fn only_a_node_that_nobody_knows_is_not_found() {
+        let queue = Queue { places: sample::places(), ..sample::queue() };
+        let code = |keys: &str, node: &str| check(&job(keys), &NodeName::new(node), &queue).unwrap_err().code();
+        assert_eq!(code("run_on: any", "elsewhere"), StatusCode::NOT_FOUND);
+        assert_eq!(code("run_on: any, run_where: gpu", "host-b"), StatusCode::BAD_REQUEST);
     }
 
     #[test]

@@ -208,10 +208,8 @@ impl ApiState {
                 return Err(RefusedRequest::new(StatusCode::CONFLICT, error));
             }
             ForgetNode::Unknown => {
-                let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
-                let known = status.places.keys().map(NodeName::as_str);
-                let meant = did_you_mean(nearest(node.as_str(), known));
-                let error = format!("the cluster knows no node `{node}`{meant}");
+                // It may be drained, and is no place then.
+                let error = no_such_node(&node, queue.places.keys());
                 return Err(RefusedRequest::new(StatusCode::NOT_FOUND, error));
             }
         }
@@ -232,7 +230,10 @@ impl ApiState {
             own.role.token.is_some() || queue.as_ref().is_ok_and(is_first)
         };
         let already = |leader: &NodeName| Ok(HandedOver { node: leader.clone(), leader: Some(leader.clone()) });
-        let answer = match queue {
+        let unknown = to.as_ref().zip(queue.as_ref().ok()).and_then(|(to, queue)| self.find_node(to, queue).err());
+        let answer = match unknown.map_or(queue, Err) {
+            // A node that nobody knows is not the leader's affair.
+            Err(refused) if refused.code == StatusCode::NOT_FOUND => Err(refused),
             // A leader can resign also while the ledger cannot be read.
             queue if leads => self.hand_over_here(&queue.unwrap_or_default(), to.clone(), until).await,
             Ok(queue) => match to.as_ref().filter(|to| leads_elsewhere(&queue, to)) {
@@ -345,21 +346,30 @@ impl ApiState {
         }
     }
 
-    /// Refuses a node that is not alive, has not been seen lately and is not drained: it is probably mistyped.
-    /// Returns the queue.
+    /// Refuses a node that the cluster does not know: it is probably mistyped. Returns the queue.
     async fn require_node(&self, node: &NodeName) -> Result<Queue, RefusedRequest> {
         let queue = self.read_queue().await?;
+        self.find_node(node, &queue)?;
+        Ok(queue)
+    }
+
+    /// Refuses a node that is neither alive, nor was lately, nor is drained or a place to run jobs.
+    fn find_node(&self, node: &NodeName, queue: &Queue) -> Result<(), RefusedRequest> {
         let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
         let missing = status.missing.iter().map(|missing| &missing.node);
-        let known = queue.members.iter().map(|member| &member.node).chain(queue.drained.keys()).chain(missing);
+        let members = queue.members.iter().map(|member| &member.node);
+        let known = members.chain(queue.drained.keys()).chain(queue.places.keys()).chain(missing);
         let known: Vec<&NodeName> = known.collect();
-        if known.contains(&node) {
-            return Ok(queue);
+        match known.contains(&node) {
+            true => Ok(()),
+            false => Err(RefusedRequest::new(StatusCode::NOT_FOUND, no_such_node(node, known.into_iter()))),
         }
-        let meant = did_you_mean(nearest(node.as_str(), known.into_iter().map(NodeName::as_str)));
-        let error = format!("no node `{node}` is alive, nor was one lately{meant}");
-        Err(RefusedRequest::new(StatusCode::NOT_FOUND, error))
     }
+}
+
+/// Says that the cluster does not know a node, and which one may be meant.
+pub(super) fn no_such_node<'n>(node: &NodeName, known: impl Iterator<Item = &'n NodeName>) -> String {
+    format!("the cluster knows no node `{node}`{}", did_you_mean(nearest(node.as_str(), known.map(NodeName::as_str))))
 }
 
 fn first(queue: &Queue) -> Option<&Candidate> {

@@ -18,7 +18,7 @@ use super::output::OutputPage;
 use super::pauses::{PauseBody, PauseManyBody, Paused, PausedMany, ResumeBody, ResumeManyBody, Resumed, ResumedMany};
 use super::recount::{RecountBody, Recounting};
 use super::show::{Jobs, OneJob};
-use crate::status::Status;
+use crate::status::{NodesDocument, Status};
 
 /// Gives the schema of a type.
 type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
@@ -79,6 +79,7 @@ const DESCRIBED: &[Described] = &[
     get("GET /v1", schema::<Index>, &[]),
     get("GET /v1/status", schema::<Status>, &[]),
     get("GET /v1/jobs", schema::<Jobs>, &[]),
+    get("GET /v1/nodes", schema::<NodesDocument>, &[]),
     get("GET /v1/jobs/{job}", schema::<OneJob>, &[404]),
     Described { query: COMING, ..get("GET /v1/next", schema::<Coming>, &[400, 404, 503]) },
     get("GET /v1/definitions", schema::<Served>, &[403]),

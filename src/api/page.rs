@@ -218,7 +218,7 @@ async fn one_run(
         let status = state.full_status(visitor.visibility).await;
         let (note, is_read) = (cluster::unread_note(&status), status.knows(LedgerPart::Runs));
         let in_flight = status.runs.iter().find(|in_flight| in_flight.run == run);
-        (in_flight.map(|in_flight| (in_flight.clone(), status.is_old(in_flight))), note, is_read)
+        (in_flight.map(|in_flight| (in_flight.clone(), jobs::run_state(in_flight, &status))), note, is_read)
     };
     let read = state.reads.record(&connection, &state.sources.archive, &run).await;
     let failure = read.as_ref().err().map(unread);
@@ -241,7 +241,7 @@ async fn one_run(
     let shares = newest.as_ref().map(|newest| &newest.shares).filter(|shares| !shares.is_empty());
     let known = match (&ended, &in_flight, shares) {
         (Some(ended), ..) => Known::Ended(ended),
-        (None, Some((in_flight, is_old)), _) => Known::InFlight(in_flight, *is_old),
+        (None, Some((in_flight, state)), _) => Known::InFlight(in_flight, state),
         (None, None, Some(shares)) => Known::Shared(shares),
         (None, None, None) if is_read => Known::Not,
         (None, None, None) => Known::Unread,

@@ -14,10 +14,11 @@ use super::health::awaits_turn;
 use super::network::Visibility;
 use super::reads::{Known, LeaderState, Old, Rest};
 use super::{ApiState, RefusedRequest};
-use crate::status::{self, HistoryEntry, JobStatus, LedgerPart, Status};
+use crate::status::{self, HistoryEntry, JobStatus, LedgerPart, NodesDocument, Status};
 use cronkeeper_core::clock::later;
 use cronkeeper_core::coordination::ReadError;
 use cronkeeper_core::election::Queue;
+use cronkeeper_core::engine::unplaceable;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::run::HistoryRecord;
 use cronkeeper_core::suggest::{did_you_mean, nearest};
@@ -61,6 +62,11 @@ impl Reading {
 pub(super) async fn jobs(State(state): State<Arc<ApiState>>, visibility: Visibility) -> Json<Jobs> {
     let status = state.full_status(visibility).await;
     Json(Jobs { reading: Reading::of(&status), jobs: status.jobs })
+}
+
+/// `GET /v1/nodes`.
+pub(super) async fn nodes(State(state): State<Arc<ApiState>>, visibility: Visibility) -> Json<NodesDocument> {
+    Json(NodesDocument::from(&state.full_status(visibility).await))
 }
 
 /// Coming occurrences in the document of one job.
@@ -127,6 +133,11 @@ impl ApiState {
         let set = Arc::clone(&self.sources.jobs.borrow());
         status.put_next(&set);
         let queue_failure = put_queue(&mut status, queue);
+        // The leader knows more: what the nodes have refused.
+        if state != status::NodeState::Leading {
+            let jobs = set.jobs.values().map(|job| &**job);
+            status.put_unplaceable(&unplaceable(jobs, &status.places, &status.members));
+        }
         let old = [queue_failure, runs.old(), lasts.old()];
         let failed = old.iter().flatten().next_back();
         status.unread = failed.map(|Old { error: ReadError(why), .. }| why.clone()).or(status.unread);

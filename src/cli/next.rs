@@ -8,11 +8,12 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 use serde::Serialize;
 
-use super::ask::{AskFailure, HostArgs};
+use super::ask::{AskFailure, ClientArgs};
 use super::jobs::{JobsFile, find};
 use super::{Error, Io, json};
 use crate::api::client::Client;
 use crate::api::next::{Coming, ComingOccurrence, LeftOut, LeftOutInstant, NoOccurrence, all_left_out, steps};
+use crate::status::{NodeStatus, NodesDocument, away_since};
 use cronkeeper_core::escape;
 use cronkeeper_core::job::{Job, JobName, Requirement, RunOn};
 use cronkeeper_core::schedule::{Dst, Schedule};
@@ -40,7 +41,7 @@ pub struct Args {
     #[arg(long, value_name = "TZ", default_value = "UTC", requires = "schedule")]
     timezone: String,
     #[command(flatten)]
-    host: HostArgs,
+    client: ClientArgs,
 }
 
 struct Occurrence {
@@ -83,7 +84,7 @@ impl Args {
         let from = self.from.unwrap_or_else(|| cronkeeper_core::clock::system::now().wall);
         let mut occurrences = match &self.schedule {
             Some(expression) => self.of_expression(expression, from, io)?,
-            None => match self.host.client().map_err(AskFailure::from)? {
+            None => match self.client.host.client().map_err(AskFailure::from)? {
                 Some(client) => self.of_host(&client, from, io)?,
                 None => self.of_jobs(from, io)?,
             },
@@ -128,7 +129,10 @@ impl Args {
         let mut occurrences = Vec::new();
         for job in self.selected()? {
             // With many jobs it would hide the others' lines.
-            if let Some(place) = place(&job).filter(|_| !self.names.is_empty() && !self.json) {
+            if !self.names.is_empty()
+                && !self.json
+                && let Some(place) = self.place(&job)
+            {
                 writeln!(io.err, "job `{}` runs {place}", job.name)?;
             }
             if !job.enabled {
@@ -175,6 +179,15 @@ impl Args {
         Ok(occurrences.into_iter().map(occurrence).collect())
     }
 
+    /// Where a job runs, unless that is the leader: on which nodes, if a daemon here knows them.
+    fn place(&self, job: &Job) -> Option<String> {
+        let asked = place(job)?;
+        // Without a daemon, and where nothing is placed, the file says all that is known.
+        let known = self.client.client().and_then(|client| client.get::<NodesDocument>("/v1/nodes"));
+        let nodes = known.map(|document| document.nodes).unwrap_or_default();
+        Some(if nodes.is_empty() { asked } else { place_among(job, &nodes) })
+    }
+
     fn selected(&self) -> Result<Vec<Arc<Job>>, Error> {
         let set = self.jobs.load_to_show()?.set;
         if self.names.is_empty() {
@@ -204,6 +217,26 @@ fn place(job: &Job) -> Option<String> {
         RunOn::Leader => None,
         RunOn::Any => Some(format!("on any node{which}")),
         RunOn::Every => Some(format!("on every node{which}")),
+    }
+}
+
+/// The same among these nodes: `on any of host-a, host-b (with gpu)`, `on every: host-a, host-c [away]`.
+fn place_among(job: &Job, nodes: &[NodeStatus]) -> String {
+    let which: Vec<String> = job.run_where.0.iter().map(Requirement::in_words).collect();
+    let which = if which.is_empty() { String::new() } else { format!(" ({})", which.join(" and ")) };
+    // Nothing is spread to a node without a weight.
+    let takes = |node: &&NodeStatus| {
+        job.run_where.is_met_by(&node.node, &node.labels) && (node.weight > 0 || job.run_on == RunOn::Every)
+    };
+    let named = nodes.iter().filter(takes).map(|node| match node.notes(away_since) {
+        notes if notes.is_empty() => node.node.to_string(),
+        notes => format!("{} [{notes}]", node.node),
+    });
+    let named: Vec<String> = named.collect();
+    match (named.is_empty(), job.run_on) {
+        (true, _) => format!("nowhere now: no node fits{which}"),
+        (false, RunOn::Every) => format!("on every: {}{which}", named.join(", ")),
+        (false, RunOn::Any | RunOn::Leader) => format!("on any of {}{which}", named.join(", ")),
     }
 }
 
@@ -254,6 +287,7 @@ mod tests {
 
     use crate::cli::Exit;
     use crate::cli::tests::typed;
+    use crate::status::sample;
 
     const FROM: &str = "2026-03-07T12:00:00-05:00";
 
@@ -388,13 +422,32 @@ mod tests {
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         let said = |names: &[&str]| {
-            let line = ["next", "--jobs", path.to_str().unwrap(), "--from", FROM];
+            // No daemon is there.
+            let here = dir.path().to_str().unwrap();
+            let line = ["next", "--jobs", path.to_str().unwrap(), "--from", FROM, "--runtime-dir", here];
             typed(&[&line[..], names].concat(), &[]).2
         };
         assert_eq!(said(&["video"]), "job `video` runs on any node with gpu and with zone=eu and without old\n");
         assert_eq!(said(&["vacuum"]), "job `vacuum` runs on every node with db\n");
         assert_eq!(said(&["thumbs", "plain"]), "job `thumbs` runs on any node\n");
         assert_eq!(said(&[]), "");
+    }
+
+    #[test]
+    fn where_the_nodes_are_known_a_job_says_on_which_it_runs() {
+        let mut status = sample::leader();
+        status.places = sample::places();
+        let nodes = status.nodes();
+        let said = |keys: &str| {
+            let yaml = format!("jobs:\n  load: {{schedule: '@daily', command: 'true', {keys}}}\n");
+            let (set, _) = crate::config::parse("jobs.yaml", yaml.as_bytes()).unwrap();
+            super::place_among(&set.jobs[&sample::job("load")], &nodes)
+        };
+        assert_eq!(said("run_on: any"), "on any of host-a, host-b [another jobs file]");
+        assert_eq!(said("run_on: any, run_where: gpu"), "on any of host-a (with gpu)");
+        let every = "on every: host-a, host-b [another jobs file], host-c [away]";
+        assert_eq!(said("run_on: every"), every);
+        assert_eq!(said("run_on: any, run_where: db"), "nowhere now: no node fits (with db)");
     }
 
     #[test]

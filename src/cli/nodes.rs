@@ -2,13 +2,10 @@
 
 use std::io;
 
-use jiff::Timestamp;
-use serde::Serialize;
-
 use super::ask::{AskFailure, ClientArgs, span};
 use super::table::Table;
 use super::{Error, Io, json};
-use crate::status::{NodeStatus, Status};
+use crate::status::{NodesDocument, Status};
 use cronkeeper_core::escape;
 
 #[derive(Debug, clap::Args)]
@@ -20,19 +17,6 @@ pub struct NodesArgs {
     client: ClientArgs,
 }
 
-/// The document of `--json`. Programs depend on its fields: docs/contract.md.
-#[derive(Debug, Serialize)]
-struct Document {
-    v: u32,
-    at: Timestamp,
-    nodes: Vec<NodeStatus>,
-    /// Why the nodes could not be read: they are as they were at `read_at`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    unread: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    read_at: Option<Timestamp>,
-}
-
 impl NodesArgs {
     /// Shows the nodes, by name.
     ///
@@ -42,9 +26,7 @@ impl NodesArgs {
         let client = self.client.client().map_err(AskFailure::from)?;
         let status: Status = client.get("/v1/status").map_err(AskFailure::from)?;
         if self.json {
-            let Status { at, ref unread, read_at, .. } = status;
-            let document = Document { v: 1, at, nodes: status.nodes(), unread: unread.clone(), read_at };
-            return Ok(json::pretty(&document, io.out)?);
+            return Ok(json::pretty(&NodesDocument::from(&status), io.out)?);
         }
         Ok(write(&status, io)?)
     }

@@ -152,7 +152,11 @@ impl Args {
             // What cannot be said does not end the request.
             let _ = writeln!(io.err, "cronkeeper: {error}; asking again for up to {limit}");
         };
-        let Triggered { run } = retried(REQUEST_TIMEOUT, is_transient, tell, || client.post(&path, request))?;
+        let Triggered { run, notes } = retried(REQUEST_TIMEOUT, is_transient, tell, || client.post(&path, request))?;
+        for note in notes {
+            // What cannot be said does not undo the request.
+            let _ = writeln!(io.err, "cronkeeper: {}", escape::plain(&note));
+        }
         Ok(run)
     }
 }
@@ -196,7 +200,7 @@ fn show_output(client: &Client, run: &RunId, io: &mut Io<'_>) {
 fn conclude(record: &HistoryEntry, io: &mut Io<'_>) -> Result<Exit, Error> {
     match record {
         HistoryEntry::Skip(skip) => {
-            writeln!(io.err, "cronkeeper: run `{}` was skipped: {}", skip.run, skip.reason.explained(&skip.node))?;
+            writeln!(io.err, "cronkeeper: run `{}` was skipped: {}", skip.run, escape::plain(&skip.explained()))?;
             Ok(Exit::TempFail)
         }
         HistoryEntry::Run(run) => {

@@ -218,7 +218,8 @@ job_keys! {
     concurrency_group: Form::Fields(GROUP), Fields => Group,
         |c, key, given| c.group(given), merged => Option<Group>;
     /// Where the job runs: on the node that leads (`leader`, default), on any one node that fits, chosen by the leader
-    /// (`any`), or on every node that fits (`every`).
+    /// (`any`), or on every node that fits (`every`). The attempt number counts placings, so CRONKEEPER_ATTEMPT may begin
+    /// at 2.
     run_on: Form::Words(words::OF_RUN_ON), String => RunOn,
         |c, key, given| c.word(key, given, words::RUN_ON),
         or_default => RunOn;

@@ -39,6 +39,7 @@ use jiff::{SignedDuration, Timestamp};
 
 pub use self::command::{Command, Event, Start};
 pub use self::report::{AlarmChange, AlarmNews, END_OF_PAUSE, MarkAhead, Report, Unfit};
+pub use self::runs::unplaceable;
 
 use self::clocks::{AHEAD, Clocks};
 use self::context::Context;
@@ -235,6 +236,11 @@ impl Engine {
     /// The alarms that stand; none while the node does not lead.
     pub fn alarms(&self) -> impl Iterator<Item = (&JobName, &StandingAlarms)> {
         self.parts.leader.iter().flat_map(Leader::alarms)
+    }
+
+    /// The jobs that no node can run now, each with what keeps the nodes from it; none while the node does not lead.
+    pub fn unplaceable(&self) -> impl Iterator<Item = (&JobName, &str)> {
+        self.parts.leader.iter().flat_map(|_| self.parts.runs.unplaceable())
     }
 
     /// The links of runs that wait for more links; none while the node does not lead.

@@ -7,6 +7,7 @@
 pub mod filter;
 pub mod forgetting;
 mod last;
+mod last_shares;
 mod newest;
 mod operator;
 mod pipeline;
@@ -23,6 +24,7 @@ pub use operator::{
 
 pub use self::filter::Filter;
 pub use self::last::{Last, LastEnd, WrittenEnd};
+pub use self::last_shares::LastShares;
 pub use self::newest::{Gathering, Newest, Window};
 pub use self::pipeline::Pipelines;
 pub use self::write::{Bell, Existing, Write};

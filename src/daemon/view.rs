@@ -430,6 +430,7 @@ impl View {
         status.put_paused(&paused.collect());
         let alarms = engine.alarms().map(|(job, alarms)| (job.clone(), AlarmStatus::of(alarms)));
         status.put_alarms(&alarms.collect());
+        status.put_unplaceable(&engine.unplaceable().map(|(job, why)| (job.clone(), why.to_owned())).collect());
         status.put_links(engine.links());
         status
     }
@@ -526,10 +527,14 @@ fn of_definition(job: &cronkeeper_core::job::Job) -> JobStatus {
         enabled: job.enabled,
         parameters: job.parameters.iter().cloned().collect(),
         last: None,
+        shares: None,
         next: None,
         running: Vec::new(),
         cut_off: Vec::new(),
         waits_for: Vec::new(),
+        run_on: job.run_on.is_placed().then(|| job.run_on.as_str().to_owned()),
+        run_where: job.run_where.0.iter().map(ToString::to_string).collect(),
+        unplaceable: None,
         error: None,
         paused: None,
         alarms: Vec::new(),

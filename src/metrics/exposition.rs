@@ -213,6 +213,10 @@ impl Scrape {
         families.labelled("last_success_timestamp_seconds", help, "job", self.last_successes())?;
         let help = "1 for each active alarm of a job";
         families.gauges("job_alarm", help, "alarm", self.alarms())?;
+        let help = "1 for each job that no node can run now";
+        let is_unplaceable = |job: &&JobStatus| job.unplaceable.is_some() && self.leads();
+        let unplaceable = status.jobs.iter().filter(is_unplaceable).map(|job| (job.name.as_str(), 1.0));
+        families.labelled("job_unplaceable", help, "job", unplaceable)?;
         let next = status.jobs.iter().filter_map(|job| Some((job.name.as_str(), timestamp(job.next?))));
         let help = "The job's next occurrence, in seconds since 1970";
         families.labelled("next_run_timestamp_seconds", help, "job", next.filter(|_| self.leads()))
@@ -370,6 +374,20 @@ mod tests {
 
     fn has(lines: &[String], wanted: &str) -> bool {
         lines.iter().any(|line| line == wanted)
+    }
+
+    #[test]
+    fn only_the_leader_shows_the_jobs_that_no_node_can_run() {
+        let (mut leader, mut follower) = (scrape(), scrape());
+        for scrape in [&mut leader, &mut follower] {
+            scrape.status.jobs[0].unplaceable = Some("no node has gpu (host-a: none)".into());
+        }
+        follower.status.role.token = None;
+        let series = |scrape| -> Vec<String> {
+            lines(scrape).into_iter().filter(|line| line.starts_with("cronkeeper_job_unplaceable")).collect()
+        };
+        assert_eq!(series(leader), ["cronkeeper_job_unplaceable{job=\"nightly-backup\"} 1.0"]);
+        assert!(series(follower).is_empty());
     }
 
     #[test]

@@ -6,12 +6,13 @@ use jiff::Timestamp;
 
 use super::{
     AlarmStatus, InOrder, JobStatus, LastLeader, LastRun, LedgerPart, MissingMember, NodeState, QueuedCandidate,
-    RecordedEnds, RunStatus, Status,
+    RecordedEnds, RunStatus, SharesStatus, Status,
 };
 use cronkeeper_core::clock::{Now, Uptime};
 use cronkeeper_core::election::{Member, Queue};
 use cronkeeper_core::engine::MarkAhead;
 use cronkeeper_core::job::{JobName, JobSet};
+use cronkeeper_core::ledger::LastShares;
 use cronkeeper_core::run::{Link, Pause, RunId, RunState, millis};
 use cronkeeper_core::term::NodeName;
 
@@ -168,14 +169,29 @@ impl Status {
     /// another node.
     pub fn put_lasts(&mut self, recorded: &RecordedEnds) {
         let in_flight: BTreeMap<&RunId, &RunStatus> = self.runs.iter().map(|run| (&run.run, run)).collect();
-        let mut lasts = InOrder::of(&recorded.lasts);
+        let (mut lasts, mut shares) = (InOrder::of(&recorded.lasts), InOrder::of(&recorded.shares));
+        let (places, runs, now) = (&self.places, &self.runs, self.at);
         for job in &mut self.jobs {
             let last = lasts.get(&job.name);
+            let known = shares.get(&job.name);
             let is_newer = |own: &LastRun| {
                 let is_open = in_flight.get(&own.run).is_some_and(|run| run.is_ended_by(own));
                 own.reported_at.is_some_and(|at| at >= recorded.read_at) || is_open
             };
-            if !job.last.as_deref().is_some_and(is_newer) {
+            let own = job.last.as_deref().filter(|own| is_newer(own)).cloned();
+            job.shares = match &own {
+                Some(own) => LastShares::after(known, &own.clone().into(), now),
+                None => known.cloned(),
+            }
+            .map(|shares| {
+                let mut shares = SharesStatus::from(shares);
+                // What has been read of the places may be nothing yet.
+                shares.keep(|node| places.is_empty() || places.contains_key(node));
+                let open = runs.iter().filter(|run| run.ended.is_none() && run.run.is_share_of(&shares.run));
+                shares.open = open.filter_map(|run| run.run.node().cloned()).collect();
+                Box::new(shares)
+            });
+            if own.is_none() {
                 job.last = last.cloned().map(Box::new);
             }
         }
@@ -269,6 +285,14 @@ impl Status {
         }
     }
 
+    /// Sets which jobs no node can run, and why.
+    pub fn put_unplaceable(&mut self, unplaceable: &BTreeMap<JobName, String>) {
+        let mut unplaceable = InOrder::of(unplaceable);
+        for job in &mut self.jobs {
+            job.unplaceable = unplaceable.get(&job.name).cloned();
+        }
+    }
+
     /// Sets the alarms that stand.
     pub fn put_alarms(&mut self, alarms: &BTreeMap<JobName, Vec<AlarmStatus>>) {
         let mut alarms = InOrder::of(alarms);
@@ -333,7 +357,8 @@ mod tests {
     }
 
     fn recorded(last: &LastRun, read_at: Uptime) -> RecordedEnds {
-        RecordedEnds { lasts: [(last.run.job().clone(), last.clone())].into(), successes: BTreeMap::new(), read_at }
+        let lasts = [(last.run.job().clone(), last.clone())].into();
+        RecordedEnds { lasts, shares: BTreeMap::new(), successes: BTreeMap::new(), read_at }
     }
 
     #[test]
@@ -348,6 +373,72 @@ mod tests {
         status.jobs[0].last = Some(Box::new(own.clone()));
         status.put_lasts(&recorded(&failed, at(10)));
         assert_eq!(status.jobs[0].last.as_deref(), Some(&own), "it may have ended after the read");
+    }
+
+    #[test]
+    fn a_share_that_succeeded_last_does_not_hide_one_that_failed() {
+        let (mut status, last) = with_end();
+        let whole = last.run.clone();
+        let end = |node: &str, outcome| {
+            let run = whole.clone().on(Some(NodeName::new(node)));
+            LastRun { run, node: NodeName::new(node), outcome, reported_at: None, ..last.clone() }
+        };
+        let at = sample::at("2026-11-20T03:00:00Z");
+        let ends = [end("host-c", Outcome::Failure), end("gone", Outcome::Failure), end("host-b", Outcome::Success)];
+        let shares = ends.iter().fold(None, |shares, end| LastShares::after(shares.as_ref(), &end.clone().into(), at));
+        let shares = [(whole.job().clone(), shares.unwrap())].into();
+        let mut read = RecordedEnds { shares, ..recorded(&ends[2], Uptime::ZERO) };
+        status.places = sample::places();
+        status.jobs[0].last = None;
+        let waits = RunStatus { run: whole.clone().on(Some(NodeName::new("host-a"))), ..status.runs[0].clone() };
+        status.runs.push(waits);
+        status.put_lasts(&read);
+        let job = &status.jobs[0];
+        let shares = job.shares.as_deref().expect("it runs on every node");
+        assert_eq!(job.last.as_ref().map(|last| last.outcome), Some(Outcome::Success));
+        assert_eq!(job.telling_end().map(|end| end.node.as_str()), Some("host-c"));
+        assert_eq!(
+            (shares.in_words().as_str(), job.is_failing()),
+            ("1 of 3 ok", true),
+            "one of a forgotten node is none"
+        );
+
+        // What has ended here a moment ago is not on record yet.
+        let own = LastRun { reported_at: Some(Uptime::ZERO), ..end("host-a", Outcome::Timeout) };
+        status.jobs[0].last = Some(Box::new(own));
+        status.put_lasts(&read);
+        let shares = status.jobs[0].shares.as_deref().expect("it runs on every node");
+        assert_eq!(
+            (shares.in_words(), shares.nodes_in_words()),
+            ("1 of 3 ok".to_owned(), "host-a and 1 more".to_owned())
+        );
+
+        read.shares.get_mut(whole.job()).unwrap().failed.clear();
+        status.jobs[0].last = None;
+        status.put_lasts(&read);
+        assert!(!status.jobs[0].is_failing());
+    }
+
+    #[test]
+    fn a_job_that_no_node_can_run_is_known_to_whoever_reads_the_nodes() {
+        let yaml = "jobs:\n  \
+            gpu: {schedule: '@daily', command: 'true', run_on: any, run_where: gpu}\n  \
+            old: {schedule: '@daily', command: 'true', run_on: every, run_where: old}\n  \
+            off: {schedule: '@daily', command: 'true', run_on: any, run_where: old, enabled: false}\n";
+        let (set, _) = crate::config::parse("jobs.yaml", yaml.as_bytes()).unwrap();
+        let mut queue = sample::queue();
+        queue.members.iter_mut().for_each(|member| member.published.places = cronkeeper_core::election::PLACES);
+        let unplaceable = |places: &BTreeMap<NodeName, cronkeeper_core::election::Place>, queue: &Queue| {
+            let found =
+                cronkeeper_core::engine::unplaceable(set.jobs.values().map(|job| &**job), places, &queue.members);
+            found.into_iter().map(|(job, why)| format!("{job}: {why}")).collect::<Vec<_>>()
+        };
+        let old = "old: no node has old (host-a: gpu zone=eu; host-b: none; host-c: db)";
+        assert_eq!(unplaceable(&sample::places(), &queue), [old]);
+        queue.members.remove(0);
+        let gpu = "gpu: no node with gpu can take it: host-a is away";
+        assert_eq!(unplaceable(&sample::places(), &queue), [gpu, old]);
+        assert!(unplaceable(&BTreeMap::new(), &queue).is_empty(), "without a cluster");
     }
 
     #[test]

@@ -98,6 +98,9 @@ pub struct Skipped {
     /// The last skipped occurrence.
     pub last: Timestamp,
     pub count: u64,
+    /// What kept the nodes from the last one, if no node took it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
     /// The leader that decided to skip.
     pub node: NodeName,
     /// The token of its term.
@@ -110,6 +113,23 @@ impl EndedRun {
     /// Why it was not waited for any longer, if it was abandoned: `host-a did not come back before the next occurrence`.
     pub fn why_abandoned(&self) -> Option<&str> {
         self.detail.as_deref().and_then(shown).filter(|_| self.outcome == Outcome::Abandoned)
+    }
+}
+
+impl Skipped {
+    /// The reason, with what explains it: `no-node: no node has gpu (host-a: none)`.
+    pub fn explained(&self) -> String {
+        self.details().unwrap_or_else(|| self.reason.explained(&self.node))
+    }
+
+    /// The same, with no more than the name of a reason that has no details.
+    pub fn briefly(&self) -> String {
+        self.details().unwrap_or_else(|| self.reason.as_str().to_owned())
+    }
+
+    fn details(&self) -> Option<String> {
+        let detail = self.detail.as_deref().and_then(shown)?;
+        Some(format!("{}: {detail}", self.reason.as_str()))
     }
 }
 
@@ -231,6 +251,7 @@ impl From<Skip> for Skipped {
             triggered_by: skip.trigger.map(|trigger| trigger.by),
             last: skip.last,
             count: skip.count,
+            detail: skip.detail,
             node: skip.node,
             token: skip.token,
             decided_at: skip.decided_at,

@@ -1,14 +1,15 @@
 //! What the status shows of jobs and of runs in flight.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::job::{Alarm, JobName};
-use cronkeeper_core::ledger::{Last, LastEnd};
+use cronkeeper_core::ledger::{Last, LastEnd, LastShares};
 use cronkeeper_core::run::{Outcome, Pause, RaisedAlarm, Reason, Refusal, RunId, RunRecord, RunState, StandingAlarms};
+use cronkeeper_core::suggest::counted;
 use cronkeeper_core::term::NodeName;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +31,9 @@ pub struct JobStatus {
     pub parameters: Vec<String>,
     /// The run that ended last.
     pub last: Option<Box<LastRun>>,
+    /// How the newest share of each node ended; absent unless the job runs on every node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shares: Option<Box<SharesStatus>>,
     /// The next occurrence.
     pub next: Option<Timestamp>,
     /// The job's runs in flight.
@@ -40,6 +44,15 @@ pub struct JobStatus {
     /// Upstreams whose results are missing while those of other upstreams have arrived.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits_for: Vec<JobName>,
+    /// Where the job runs, `any` or `every`, if the leader places it; absent: on the leader.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_on: Option<String>,
+    /// What a node must be to run it; empty also for those who see only the outline.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub run_where: Vec<String>,
+    /// Why no node can run the job now; absent if one can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unplaceable: Option<String>,
     /// A problem with the job, as text; only the leader knows it.
     #[serde(default)]
     pub error: Option<String>,
@@ -76,13 +89,23 @@ impl AlarmStatus {
 }
 
 impl JobStatus {
-    /// True if somebody should look at the job: its last run did not succeed, a run is cut off, an alarm is active, or the
-    /// leader has a problem with it.
+    /// True if somebody should look at the job: its last run did not succeed, a run is cut off, an alarm is active, no node
+    /// can run it, or the leader has a problem with it.
     pub fn is_failing(&self) -> bool {
         self.error.is_some()
+            || self.unplaceable.is_some()
             || !self.alarms.is_empty()
             || !self.cut_off.is_empty()
-            || self.last.as_ref().is_some_and(|last| last.outcome != Outcome::Success)
+            || match &self.shares {
+                // The end of one share says nothing about the others.
+                Some(shares) => shares.has_failed(),
+                None => self.last.as_ref().is_some_and(|last| last.outcome != Outcome::Success),
+            }
+    }
+
+    /// The end that tells most about the job: of its last run, or of shares on every node the worst.
+    pub fn telling_end(&self) -> Option<&LastRun> {
+        self.shares.as_ref().and_then(|shares| shares.worst()).or(self.last.as_deref())
     }
 }
 
@@ -113,6 +136,79 @@ pub struct LastRun {
     pub reported_at: Option<Uptime>,
 }
 
+/// How the newest share of each node ended, since the newest occurrence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SharesStatus {
+    /// The newest occurrence of which a share has ended.
+    pub run: RunId,
+    /// The nodes whose newest share succeeded.
+    pub ok: BTreeSet<NodeName>,
+    /// The ends of the newest shares that did not succeed, by node.
+    pub failed: Vec<LastRun>,
+    /// Further nodes whose newest share did not succeed: of many, only some are in `failed`.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub also_failed: BTreeSet<NodeName>,
+    /// The nodes whose share of `run` is in flight or waits.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub open: BTreeSet<NodeName>,
+}
+
+impl SharesStatus {
+    /// The worst of the ends, of equals that of the first node; `None` if all succeeded.
+    pub fn worst(&self) -> Option<&LastRun> {
+        let badness = |last: &&LastRun| match last.outcome {
+            Outcome::Failure | Outcome::Timeout => 0,
+            Outcome::Interrupted | Outcome::Abandoned => 1,
+            Outcome::Killed => 2,
+            Outcome::Success => 3,
+        };
+        self.failed.iter().min_by_key(badness)
+    }
+
+    /// True if the newest share of some node did not succeed.
+    pub fn has_failed(&self) -> bool {
+        self.failures() > 0
+    }
+
+    /// How many did not.
+    pub fn failures(&self) -> usize {
+        self.failed.len() + self.also_failed.len()
+    }
+
+    /// `2 of 3 ok`: of all nodes that have, or had, a share.
+    pub fn in_words(&self) -> String {
+        let is_counted = |node: &&NodeName| {
+            let has_failed = self.failed.iter().any(|failed| failed.run.node() == Some(*node));
+            !has_failed && !self.ok.contains(*node) && !self.also_failed.contains(*node)
+        };
+        let all = self.ok.len() + self.failures() + self.open.iter().filter(is_counted).count();
+        format!("{} of {all} ok", self.ok.len())
+    }
+
+    /// `host-c`, or `host-b and 2 more`: the nodes that this is about, those that failed or else all.
+    pub fn nodes_in_words(&self) -> String {
+        match (self.worst(), self.failures()) {
+            (Some(worst), 1) => worst.node.to_string(),
+            (Some(worst), count) => format!("{} and {} more", worst.node, count - 1),
+            (None, _) => counted(self.ok.len(), "node"),
+        }
+    }
+
+    /// Leaves out the nodes that the cluster does not know any more.
+    pub(super) fn keep(&mut self, is_known: impl Fn(&NodeName) -> bool) {
+        self.ok.retain(|node| is_known(node));
+        self.failed.retain(|failed| failed.run.node().is_some_and(&is_known));
+        self.also_failed.retain(|node| is_known(node));
+    }
+}
+
+impl From<LastShares> for SharesStatus {
+    fn from(LastShares { run, ok, failed, also_failed }: LastShares) -> Self {
+        Self { run, ok, failed: failed.into_iter().map(LastRun::from).collect(), also_failed, open: BTreeSet::new() }
+    }
+}
+
 impl From<LastEnd> for LastRun {
     fn from(end: LastEnd) -> Self {
         let LastEnd { run, node, attempt, outcome, reason, exit_code, signal, at } = end;
@@ -120,10 +216,19 @@ impl From<LastEnd> for LastRun {
     }
 }
 
+impl From<LastRun> for LastEnd {
+    fn from(end: LastRun) -> Self {
+        let LastRun { run, node, attempt, outcome, reason, exit_code, signal, at, reported_at: _ } = end;
+        Self { run, node, attempt, outcome, reason, exit_code, signal, at }
+    }
+}
+
 /// The last end of each job as the ledger had it.
 #[derive(Debug, PartialEq)]
 pub struct RecordedEnds {
     pub lasts: BTreeMap<JobName, LastRun>,
+    /// How the newest share of each node ended, of jobs on every node.
+    pub shares: BTreeMap<JobName, LastShares>,
     /// When the last run of each job that succeeded ended.
     pub successes: BTreeMap<JobName, Timestamp>,
     /// When the ledger was read. What ended later may be missing.
@@ -134,8 +239,10 @@ impl RecordedEnds {
     /// What the ledger had when it was read at this time.
     pub fn read(recorded: BTreeMap<JobName, Last>, read_at: Uptime) -> Self {
         let successes = recorded.iter().filter_map(|(job, last)| Some((job.clone(), last.success?))).collect();
+        let shares = recorded.iter().filter_map(|(job, last)| Some((job.clone(), last.shares.as_deref()?.clone())));
+        let shares = shares.collect();
         let lasts = recorded.into_iter().map(|(job, last)| (job, last.end.into())).collect();
-        Self { lasts, successes, read_at }
+        Self { lasts, shares, successes, read_at }
     }
 }
 
@@ -168,6 +275,11 @@ pub struct RunStatus {
 }
 
 impl RunStatus {
+    /// The node that it is about: a share that waits for its node has no owner of its own yet.
+    pub fn place(&self) -> &NodeName {
+        self.run.node().unwrap_or(&self.node)
+    }
+
     /// True if the attempt has, or may have, a process on its node.
     pub fn is_running(&self) -> bool {
         self.state == RunState::Running && !self.unconfirmed

@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{MissingMember, RunStatus, Status};
+use super::{MissingMember, RunStatus, Status, shown};
+use cronkeeper_core::clock::stamp;
 use cronkeeper_core::election::{Member, Place};
 use cronkeeper_core::job::Labels;
 use cronkeeper_core::run::RunState;
@@ -35,11 +36,58 @@ pub struct NodeStatus {
     pub away_since: Option<Timestamp>,
 }
 
+/// The document of `GET /v1/nodes` and `cronkeeper nodes --json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct NodesDocument {
+    pub v: u32,
+    pub at: Timestamp,
+    /// By name; empty without a cluster.
+    pub nodes: Vec<NodeStatus>,
+    /// Why the nodes could not be read: they are as they were at `read_at`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unread: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_at: Option<Timestamp>,
+}
+
+impl From<&Status> for NodesDocument {
+    fn from(status: &Status) -> Self {
+        let Status { at, unread, read_at, .. } = status;
+        Self { v: 1, at: *at, nodes: status.nodes(), unread: unread.clone(), read_at: *read_at }
+    }
+}
+
 impl Status {
     /// The nodes as places to run jobs, by name.
     pub fn nodes(&self) -> Vec<NodeStatus> {
         let leader = self.role.leader_node.as_ref().and_then(|leader| self.member(leader));
         self.places.iter().map(|(node, place)| self.node_status(node, place, leader)).collect()
+    }
+
+    /// The node that a run waits for, and why that does not take it: `host-c: away since …`, `a node: no node has gpu (…)`.
+    /// `None` if it waits for no node, or for one that could take it.
+    pub fn awaited_node(&self, run: &RunStatus) -> Option<String> {
+        let waits = match run.state {
+            RunState::Queued => true,
+            RunState::Retrying | RunState::Unstarted => run.retry_at.is_none_or(|at| at <= self.at),
+            RunState::Running | RunState::Placed | RunState::CutOff => false,
+        };
+        if !waits || run.ended.is_some() {
+            return None;
+        }
+        match run.run.node() {
+            Some(node) => {
+                let leader = self.role.leader_node.as_ref().and_then(|leader| self.member(leader));
+                let notes = self.node_status(node, self.places.get(node)?, leader).notes(away_since);
+                (!notes.is_empty()).then(|| format!("{node}: {notes}"))
+            }
+            None => {
+                let job = self.jobs.iter().find(|job| job.name == *run.run.job())?;
+                let why = job.unplaceable.as_deref()?;
+                Some(shown(why).map_or("a node".to_owned(), |why| format!("a node: {why}")))
+            }
+        }
     }
 
     fn node_status(&self, node: &NodeName, place: &Place, leader: Option<&Member>) -> NodeStatus {
@@ -70,6 +118,11 @@ impl Status {
     }
 }
 
+/// `away since 2026-11-20 02:57:00Z`.
+pub fn away_since(at: Timestamp) -> String {
+    format!("away since {}Z", stamp(at))
+}
+
 impl NodeStatus {
     /// What keeps it from being given runs, or distinguishes it otherwise; empty if nothing does. `away` says since when it
     /// is gone.
@@ -93,6 +146,37 @@ impl NodeStatus {
 mod tests {
     use super::*;
     use crate::status::sample;
+
+    #[test]
+    fn a_run_that_no_node_can_take_names_the_node_that_it_waits_for_and_why() {
+        let mut status = sample::leader();
+        (status.places, status.drained) = (sample::places(), sample::drained("host-b"));
+        let gone_since = sample::at("2026-11-20T02:57:00Z");
+        let node = NodeName::new("host-c");
+        status.missing.push(MissingMember { node, host: "c.example".into(), gone_since, last_seen: None });
+        let share = |node: &str, state| {
+            let run = status.runs[0].run.clone().on(Some(NodeName::new(node)));
+            RunStatus { run, state, ..status.runs[0].clone() }
+        };
+        let away = Some("host-c: away since 2026-11-20 02:57:00Z".to_owned());
+        assert_eq!(status.awaited_node(&share("host-c", RunState::Queued)), away);
+        assert_eq!(status.awaited_node(&share("host-c", RunState::Unstarted)), away);
+        assert_eq!(status.awaited_node(&share("host-c", RunState::Running)), None);
+        let later =
+            RunStatus { retry_at: Some(sample::at("2026-11-20T03:05:00Z")), ..share("host-c", RunState::Retrying) };
+        assert_eq!(status.awaited_node(&later), None, "it waits for its time");
+        assert_eq!(
+            status.awaited_node(&share("host-b", RunState::Queued)).as_deref(),
+            Some("host-b: drained, another jobs file")
+        );
+        assert_eq!(status.awaited_node(&share("host-a", RunState::Queued)), None, "it waits for something else");
+
+        let queued = RunStatus { state: RunState::Queued, ..status.runs[0].clone() };
+        assert_eq!(status.awaited_node(&queued), None);
+        status.jobs[1].unplaceable = Some("no node has gpu (host-a: none)".into());
+        assert_eq!(status.awaited_node(&queued).as_deref(), Some("a node: no node has gpu (host-a: none)"));
+        assert_eq!(status.outlined().awaited_node(&queued).as_deref(), Some("a node"));
+    }
 
     #[test]
     fn each_place_has_what_runs_there_and_what_keeps_it_from_more() {

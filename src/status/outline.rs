@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::{
     Confinement, EndedRun, HistoryEntry, JobStatus, JobsFile, LastRun, MissingMember, QueuedCandidate, Role, RunStatus,
-    Session, Skipped, Status,
+    Session, SharesStatus, Skipped, Status,
 };
 use cronkeeper_core::election::{Member, Place, Published, Worth};
 use cronkeeper_core::job::Labels;
@@ -117,10 +117,14 @@ impl JobStatus {
             enabled,
             parameters: _,
             last,
+            shares,
             next,
             running,
             cut_off,
             waits_for,
+            run_on,
+            run_where: _,
+            unplaceable,
             error,
             paused,
             alarms,
@@ -134,10 +138,19 @@ impl JobStatus {
             enabled,
             parameters: Vec::new(),
             last: last.map(|last| Box::new(outlined_last(*last))),
+            shares: shares.map(|shares| {
+                let SharesStatus { run, ok, failed, also_failed, open } = *shares;
+                let failed = failed.into_iter().map(outlined_last).collect();
+                Box::new(SharesStatus { run, ok, failed, also_failed, open })
+            }),
             next,
             running,
             cut_off,
             waits_for,
+            run_on,
+            run_where: Vec::new(),
+            // It names labels.
+            unplaceable: unplaceable.map(|_| withheld()),
             error: error.map(|_| withheld()),
             paused: paused.map(|pause| {
                 let Pause { by: _, at, reason, until } = *pause;
@@ -261,9 +274,12 @@ impl EndedRun {
 
 impl Skipped {
     fn outlined(self) -> Self {
-        let Self { job, run, reason, first, triggered_by, triggered_for, last, count, node, token, decided_at } = self;
+        let Self { job, run, reason, first, triggered_by, triggered_for, last, count, detail, node, token, decided_at } =
+            self;
+        // It may name labels.
+        let detail = detail.map(|_| withheld());
         let triggered_by = triggered_by.map(|_| withheld());
-        Self { job, run, reason, first, triggered_by, triggered_for, last, count, node, token, decided_at }
+        Self { job, run, reason, first, triggered_by, triggered_for, last, count, detail, node, token, decided_at }
     }
 }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::{
-    Confinement, JobStatus, JobsFile, LastRun, LedgerPart, LimitedBy, NodeState, Role, RunStatus, Session, Status,
+    Confinement, JobStatus, JobsFile, LastRun, LedgerPart, LimitedBy, NodeState, Role, RunStatus, Session,
+    SharesStatus, Status,
 };
 use cronkeeper_core::election::{Candidate, Member, Place, Published, Queue};
 use cronkeeper_core::job::{Digest, JobName, Label};
@@ -59,6 +60,17 @@ pub(crate) fn places() -> BTreeMap<NodeName, Place> {
 pub(crate) fn drained(node: &str) -> BTreeMap<NodeName, Drain> {
     let drain = Drain { by: "alice".into(), at: at("2026-11-20T02:00:00Z"), reason: None };
     [(NodeName::new(node), drain)].into()
+}
+
+/// How the shares of a run ended, each with its node.
+pub(crate) fn shares(run: &LastRun, ends: &[(&str, Outcome)]) -> SharesStatus {
+    let end = |(node, outcome): &(&str, Outcome)| {
+        let (node, outcome) = (NodeName::new(*node), *outcome);
+        LastRun { run: run.run.clone().on(Some(node.clone())), node, outcome, exit_code: Some(1), ..run.clone() }
+    };
+    let (ok, failed): (Vec<_>, Vec<_>) = ends.iter().map(end).partition(|end| end.outcome == Outcome::Success);
+    let ok = ok.into_iter().map(|end| end.node).collect();
+    SharesStatus { run: run.run.clone(), ok, failed, also_failed: Default::default(), open: Default::default() }
 }
 
 pub(crate) fn leader() -> Status {
@@ -121,10 +133,14 @@ pub(crate) fn leader() -> Status {
                     at: at("2026-11-20T02:11:09Z"),
                     reported_at: None,
                 })),
+                shares: None,
                 next: Some(at("2026-11-21T01:30:00Z")),
                 running: Vec::new(),
                 cut_off: Vec::new(),
                 waits_for: Vec::new(),
+                run_on: None,
+                run_where: Vec::new(),
+                unplaceable: None,
                 error: None,
                 paused: None,
                 alarms: Vec::new(),
@@ -138,10 +154,14 @@ pub(crate) fn leader() -> Status {
                 enabled: true,
                 parameters: Vec::new(),
                 last: None,
+                shares: None,
                 next: Some(at("2026-11-20T03:01:00Z")),
                 running: vec![running.clone()],
                 cut_off: Vec::new(),
                 waits_for: Vec::new(),
+                run_on: None,
+                run_where: Vec::new(),
+                unplaceable: None,
                 error: None,
                 paused: None,
                 alarms: Vec::new(),
@@ -155,10 +175,14 @@ pub(crate) fn leader() -> Status {
                 enabled: false,
                 parameters: Vec::new(),
                 last: None,
+                shares: None,
                 next: None,
                 running: Vec::new(),
                 cut_off: Vec::new(),
                 waits_for: Vec::new(),
+                run_on: None,
+                run_where: Vec::new(),
+                unplaceable: None,
                 error: None,
                 paused: None,
                 alarms: Vec::new(),

@@ -78,6 +78,7 @@ pub fn skip(job: &str, second: i64) -> Skip {
         count: 1,
         trigger: None,
         on: None,
+        detail: None,
         token: FencingToken(1),
         node: NodeName::new("n"),
         decided_at: at,

@@ -58,7 +58,7 @@ impl Plan {
         match record {
             HistoryEntry::Run(end) => Self::ended(*end),
             HistoryEntry::Skip(skip) => {
-                let note = format!("it was skipped: {}", skip.reason.explained(&skip.node));
+                let note = format!("it was skipped: {}", skip.explained());
                 Self { is_over: true, note: Some(note), ..Self::default() }
             }
         }

@@ -194,7 +194,7 @@ pub(super) fn outcome(run: &EndedRun) -> Markup {
 
 fn skipped(skip: &Skipped) -> Markup {
     html! {
-        span.mark.odd { span aria-hidden="true" { "»" } " skipped" } ", " (skip.reason.explained(&skip.node))
+        span.mark.odd { span aria-hidden="true" { "»" } " skipped" } ", " (skip.explained())
         @if skip.count > 1 { ", " (skip.count) " times until " (stamp(skip.last)) }
         @if let Some(by) = skip.triggered_by.as_deref().and_then(shown) { ", for " (by) }
     }

@@ -43,6 +43,15 @@ impl JobPage<'_> {
                             (bars::picture(self.bars)) " " (bars::summary(self.bars))
                         }
                     }
+                    @if let Some(shares) = &job.shares {
+                        dt { "Nodes" } dd {
+                            (shares.in_words())
+                            @for failed in &shares.failed {
+                                ", " a href={ "/runs/" (failed.run) } { (words::last(failed)) } " on " (failed.node)
+                            }
+                            @for node in &shares.also_failed { ", failed on " (node) }
+                        }
+                    }
                     @if !status.knows(LedgerPart::Runs) {
                         dt { "Running" } dd.unknown { "on other nodes: not known" }
                     }

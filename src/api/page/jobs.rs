@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::bars::{self, Bar};
 use super::words;
-use crate::status::{JobStatus, LedgerPart, RunStatus, Status, shown};
+use crate::status::{JobStatus, LedgerPart, RunStatus, SharesStatus, Status, shown};
 use cronkeeper_core::clock::stamp;
 use cronkeeper_core::job::{Alarm, JobName};
 use cronkeeper_core::run::RunState;
@@ -125,12 +125,13 @@ fn row(job: &JobStatus, bars: Option<&Vec<Bar>>, status: &Status) -> Markup {
                 (notes(job))
             }
             td data-label="Last run" {
-                @match &job.last {
+                @match job.telling_end() {
                     None if !status.knows(LedgerPart::Ends) => span.unknown { "not known" },
                     None => "none",
                     Some(last) => {
                         a href={ "/runs/" (last.run) } { (words::last(last)) } " " (words::time(last.at, status.at))
                         @if job.running.contains(&last.run) { ", not recorded yet" }
+                        @if let Some(shares) = &job.shares { "; " (shares_in_words(shares)) }
                     },
                 }
             }
@@ -146,6 +147,14 @@ fn row(job: &JobStatus, bars: Option<&Vec<Bar>>, status: &Status) -> Markup {
     }
 }
 
+/// How many shares of a job on every node succeeded, and where one did not.
+pub(super) fn shares_in_words(shares: &SharesStatus) -> String {
+    match shares.has_failed() {
+        true => format!("on {}; {}", shares.nodes_in_words(), shares.in_words()),
+        false => shares.in_words(),
+    }
+}
+
 /// What is special about a job.
 pub(super) fn notes(job: &JobStatus) -> Markup {
     html! {
@@ -157,6 +166,9 @@ pub(super) fn notes(job: &JobStatus) -> Markup {
         }
         @for alarm in &job.alarms { " " span.fact.bad { (alarm_words(alarm.alarm)) } }
         @if !job.waits_for.is_empty() { " " span.fact { "waits for " (names(&job.waits_for)) } }
+        @if let Some(why) = &job.unplaceable {
+            " " span.fact.bad { (shown(why).unwrap_or("no node can run it")) }
+        }
         @if let Some(error) = &job.error {
             " " span.fact.bad { (shown(error).unwrap_or("has a problem that its leader knows")) }
         }
@@ -253,21 +265,25 @@ fn run_row(run: &RunStatus, status: &Status) -> Markup {
     html! {
         tr data-key={ "run-" (run.run) } {
             th scope="row" { a href={ "/runs/" (run.run) } { (run.run) } }
-            td data-label="Node" { (run.node) }
-            td data-label="State" { (run_state(run, status.is_old(run))) }
+            td data-label="Node" { (run.place()) }
+            td data-label="State" { (run_state(run, status)) }
             td data-label="Since" { (words::time(run.since, status.at)) }
         }
     }
 }
 
-/// `is_old`: the run was in flight when the ledger was last read, and may be over.
-pub(super) fn run_state(run: &RunStatus, is_old: bool) -> Markup {
+/// What a run in flight does or waits for.
+pub(super) fn run_state(run: &RunStatus, status: &Status) -> Markup {
+    let (is_old, awaited) = (status.is_old(run), status.awaited_node(run));
     html! {
         @match run.ended {
             Some(outcome) => { (words::outcome(outcome, "")) ", not recorded yet" },
             None if run.unconfirmed => "not begun yet, waits for the ledger",
             None if is_old && run.state == RunState::Running => "was running",
-            None => (words::run_state(run.state)),
+            None => @match awaited {
+                Some(node) => { "waits for " (node) },
+                None => (words::run_state(run.state)),
+            },
         }
         @if run.attempt > 1 { ", attempt " (run.attempt) }
     }
@@ -332,6 +348,30 @@ mod tests {
         assert_eq!(counted(&status), least);
         status.unknown = vec![LedgerPart::Queue];
         assert_eq!(counted(&status), "3 jobs; 1 of them not in order when the ledger was last read.");
+    }
+
+    #[test]
+    fn a_job_on_every_node_shows_the_worst_of_its_shares() {
+        let mut status = sample::leader();
+        let last = status.jobs[0].last.as_deref().cloned().expect("it has run");
+        let ends = [("host-a", Outcome::Success), ("host-b", Outcome::Timeout), ("host-c", Outcome::Failure)];
+        status.jobs[0].shares = Some(Box::new(sample::shares(&last, &ends)));
+        let text = row(&status.jobs[0], None, &status).into_string();
+        assert!(text.contains("failing") && text.contains("; on host-b and 1 more; 1 of 3 ok"), "{text}");
+        assert!(text.contains("href=\"/runs/nightly-backup.20261120T013000Z@host-b\""), "{text}");
+    }
+
+    #[test]
+    fn what_waits_for_a_node_says_why() {
+        let mut status = sample::leader();
+        status.jobs[1].unplaceable = Some("no node has gpu (host-a: none)".into());
+        status.runs[0].state = RunState::Queued;
+        let job = row(&status.jobs[1], None, &status).into_string();
+        assert!(job.contains("failing") && job.contains("no node has gpu (host-a: none)"), "{job}");
+        let run = run_row(&status.runs[0], &status).into_string();
+        assert!(run.contains("waits for a node: no node has gpu"), "{run}");
+        let outline = status.outlined();
+        assert!(row(&outline.jobs[1], None, &outline).into_string().contains("no node can run it"));
     }
 
     #[test]

@@ -6,15 +6,15 @@ use jiff::Timestamp;
 use maud::{Markup, html};
 
 use super::output::NewestOutput;
-use super::{history, jobs, output, words};
+use super::{history, output, words};
 use crate::status::{EndedRun, RunStatus, ending_details};
 use cronkeeper_core::run::{Attempt, RunId};
 
 /// What is known of a run.
 #[derive(Debug)]
 pub(super) enum Known<'a> {
-    /// The second is true if that is an old reading: see [`Status::is_old`].
-    InFlight(&'a RunStatus, bool),
+    /// The second is what it does or waits for.
+    InFlight(&'a RunStatus, &'a Markup),
     Ended(&'a EndedRun),
     /// Each node has its own share of it: these.
     Shared(&'a BTreeSet<RunId>),
@@ -38,8 +38,8 @@ pub(super) fn page(
             ", for " (words::time(run.scheduled_at(), now)) " UTC" }
         section #facts data-live="" aria-label="Facts" role="status" aria-live="polite" {
             @match known {
-                Known::InFlight(status, is_old) => {
-                    p { strong { (jobs::run_state(status, *is_old)) } " on " (status.node) ", since "
+                Known::InFlight(status, state) => {
+                    p { strong { (state) } " on " (status.place()) ", since "
                         (words::time(status.since, now)) " UTC." }
                 }
                 Known::Ended(ended) => (facts(ended, now)),

@@ -160,8 +160,8 @@ pub(in crate::cli) fn ending_of(record: &HistoryEntry) -> String {
 
 fn skipped(skip: &Skipped) -> String {
     match skip.count {
-        1 => format!("skipped, {}", skip.reason.as_str()),
-        count => format!("skipped, {}, {count} of them", skip.reason.as_str()),
+        1 => format!("skipped, {}", skip.briefly()),
+        count => format!("skipped, {}, {count} of them", skip.briefly()),
     }
 }
 
@@ -269,6 +269,7 @@ mod tests {
             triggered_for: None,
             last: at("2026-11-20T02:57:00Z"),
             count: 18,
+            detail: None,
             node: NodeName::new("host-b"),
             token: FencingToken(43),
             decided_at: at("2026-11-20T02:57:20Z"),
@@ -285,6 +286,17 @@ mod tests {
         let mut out = Vec::new();
         write(&records(), None, with_output, &mut out).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_skip_because_no_node_took_it_says_what_kept_the_nodes() {
+        let mut records = records();
+        let Some(HistoryEntry::Skip(skip)) = records.last_mut() else { panic!("it is a skip") };
+        (skip.reason, skip.count, skip.detail) = (SkipReason::NoNode, 1, Some("no node has gpu (host-a: db)".into()));
+        assert_eq!(skipped(skip), "skipped, no-node: no node has gpu (host-a: db)");
+        assert_eq!(skip.explained(), "no-node: no node has gpu (host-a: db)");
+        let outlined = records.pop().unwrap().outlined();
+        assert_eq!(ending_of(&outlined), "skipped, no-node", "labels are not public");
     }
 
     #[test]

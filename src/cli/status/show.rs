@@ -122,6 +122,9 @@ fn write_head(status: &Status, all: usize, out: &mut dyn Write) -> io::Result<()
         if let Some(error) = &job.error {
             line(out, "ERROR", &format!("{}: {}", job.name, shown(error).unwrap_or(HIDDEN)))?;
         }
+        if let Some(why) = &job.unplaceable {
+            line(out, "NO NODE", &format!("{}: {}", job.name, shown(why).unwrap_or(HIDDEN)))?;
+        }
     }
     if !status.drift.is_empty() {
         line(

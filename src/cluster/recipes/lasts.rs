@@ -114,11 +114,12 @@ async fn in_history<C: Session>(client: &C, job: &JobName) -> Result<Option<Last
     }
 }
 
-/// The ends that were written last, the newest first.
+/// The ends that were written last, the newest first: as many as say when a run last succeeded and, of a job on every
+/// node, how all shares of its newest occurrence ended.
 async fn ends_in_history<C: Session>(client: &C, job: &JobName) -> Result<Vec<RunEnd>, SessionError> {
     let mut records = NewestRecords::of(client, job).await?;
     let mut ends: Vec<RunEnd> = Vec::new();
-    while !ends.iter().any(|end| end.outcome == Outcome::Success)
+    while !(ends.iter().any(|end| end.outcome == Outcome::Success) && has_all_shares(&ends))
         && let Some(more) = records.next(client, context::MOST_RECENT, |_| false).await?
     {
         ends.extend(more.into_iter().filter_map(|(record, _)| match record {
@@ -127,6 +128,12 @@ async fn ends_in_history<C: Session>(client: &C, job: &JobName) -> Result<Vec<Ru
         }));
     }
     Ok(ends)
+}
+
+/// True if these ends, the newest first, include those of all shares of the newest occurrence.
+fn has_all_shares(ends: &[RunEnd]) -> bool {
+    let due = || ends.iter().filter(|end| end.run.trigger.is_none()).map(|end| end.run.scheduled_at);
+    ends.first().is_none_or(|newest| newest.run.on.is_none()) || due().min() < due().max()
 }
 
 /// Writes the record of a job anew, by what its history says, if there is none, if it is damaged, or if a node of an

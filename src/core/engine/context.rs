@@ -240,6 +240,7 @@ impl Context {
             count,
             trigger: None,
             on: None,
+            detail: None,
             token,
             node: self.node.clone(),
             decided_at: self.now.wall,

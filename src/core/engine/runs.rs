@@ -49,6 +49,7 @@ mod unowned;
 mod waiting;
 mod window;
 
+pub use self::places::unplaceable;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;

@@ -32,7 +32,17 @@ pub enum RunOn {
 
 impl RunOn {
     /// All values, with their names in jobs files.
-    pub const ALL: [(&'static str, Self); 3] = [("leader", Self::Leader), ("any", Self::Any), ("every", Self::Every)];
+    pub const ALL: [(&'static str, Self); 3] =
+        [(Self::Leader.as_str(), Self::Leader), (Self::Any.as_str(), Self::Any), (Self::Every.as_str(), Self::Every)];
+
+    /// The name in jobs files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Leader => "leader",
+            Self::Any => "any",
+            Self::Every => "every",
+        }
+    }
 
     /// True if the leader chooses who runs it.
     pub fn is_placed(self) -> bool {

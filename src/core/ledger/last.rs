@@ -6,6 +6,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::LastShares;
 use crate::clock::{AHEAD, later};
 use crate::run::{Outcome, Reason, RunEnd, RunId};
 use crate::term::NodeName;
@@ -22,6 +23,9 @@ pub struct Last {
     pub success: Option<Timestamp>,
     /// The end that was written last. A node may write an end late, so this can be another run than that of `end`.
     pub written: WrittenEnd,
+    /// How the newest share of each node ended; absent unless the job runs on every node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shares: Option<Box<LastShares>>,
 }
 
 /// The end of a run, without what takes much memory.
@@ -72,6 +76,7 @@ impl Last {
                 outcome: end.outcome,
                 before: Self::outcome_before(previous, &end.run.id()),
             },
+            shares: LastShares::after(previous.and_then(|last| last.shares.as_deref()), &end.into(), now).map(Box::new),
         }
     }
 

@@ -88,6 +88,9 @@ pub struct Skip {
     /// The node whose shares were not run; `None` if no node's were, or if the job does not run on every node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<NodeName>,
+    /// What kept the nodes from the last occurrence, if no node took it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
     /// Fencing token of the term that decided last.
     pub token: FencingToken,
     /// The node that decided last.

@@ -108,18 +108,27 @@ fn a_trigger_names_the_node_that_runs_the_job() {
         labelled(&place, &[here("any", "run_on: any"), here("of-a", "run_on: any\nrun_where: a"), here("leads", "")]);
     let (code, out, err) = told(a.spec(), &["trigger", "any", "--on", b.name(), "--wait"]);
     assert_eq!((code, out.lines().last()), (Some(0), Some(b.name())), "{out}{err}");
-    let refused = |line: &[&str]| {
+    let refused_with = |expected: i32, line: &[&str]| {
         let (code, out, err) = told(b.spec(), line);
-        assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
+        assert_eq!((code, out.as_str()), (Some(expected), ""), "{err}");
         err
     };
+    let refused = |line: &[&str]| refused_with(1, line);
     let err = refused(&["trigger", "of-a", "--on", b.name()]);
     assert!(
         err.contains(&format!("job `of-a` does not run on node `{}`, only on nodes with a; its labels: b", b.name())),
         "{err}"
     );
-    let err = refused(&["trigger", "any", "--on", "elsewhere"]);
-    assert!(err.contains("there is no node `elsewhere`"), "{err}");
+    for line in [
+        &["trigger", "any", "--on", "elsewhere"][..],
+        &["drain", "elsewhere"],
+        &["undrain", "elsewhere"],
+        &["forget", "elsewhere"],
+        &["handover", "--to", "elsewhere"],
+    ] {
+        let err = refused_with(2, line);
+        assert!(err.contains("the cluster knows no node `elsewhere`"), "{line:?}: {err}");
+    }
     let err = refused(&["trigger", "leads", "--on", b.name()]);
     assert!(err.contains("job `leads` runs on the leader") && err.contains("`cronkeeper exec leads`"), "{err}");
 }

@@ -512,7 +512,20 @@ fn keep(reason: SkipReason, after: i64) -> Skip {
     let job = JobName::parse("keep").unwrap();
     let (token, node) = (FencingToken(1), NodeName::new("node-0"));
     let decided_at = due + jiff::SignedDuration::from_secs(after);
-    Skip { v: 1, job, reason, first: due, last: due, count: 1, trigger: None, on: None, token, node, decided_at }
+    Skip {
+        v: 1,
+        job,
+        reason,
+        first: due,
+        last: due,
+        count: 1,
+        trigger: None,
+        on: None,
+        detail: None,
+        token,
+        node,
+        decided_at,
+    }
 }
 
 fn skipped(skip: Skip) -> Op {

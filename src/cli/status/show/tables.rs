@@ -79,13 +79,12 @@ pub(super) fn runs(status: &Status) -> Table {
         let state = match run.ended {
             Some(outcome) => ended(outcome),
             None if is_old && run.state == RunState::Running => "was running".to_owned(),
-            None => state_in_words(run, before, status.at),
+            None => state_in_words(run, before, status),
         };
         let known_at = status.read_at.filter(|_| is_old).unwrap_or(status.at);
         // A run that waits for its turn has had no attempt.
         let attempt = if run.attempt == 0 { "-".to_owned() } else { run.attempt.to_string() };
-        // A share that waits for its node has no owner of its own yet.
-        let node = run.run.node().unwrap_or(&run.node).to_string();
+        let node = run.place().to_string();
         table.row([run.run.to_string(), node, attempt, span(run.since, known_at), state]);
     }
     table
@@ -100,11 +99,16 @@ fn place(run: &RunId) -> (&JobName, Option<&NodeName>) {
 pub(in crate::cli) fn run_state(run: &RunStatus, status: &Status) -> String {
     let is_before = |other: &&RunStatus| place(&other.run) == place(&run.run) && other.state != RunState::Queued;
     let before = status.runs.iter().find(is_before).map(|before| &before.run);
-    state_in_words(run, before, status.at)
+    state_in_words(run, before, status)
 }
 
 /// `before`: another run of the job, which has begun.
-fn state_in_words(run: &RunStatus, before: Option<&RunId>, now: Timestamp) -> String {
+fn state_in_words(run: &RunStatus, before: Option<&RunId>, status: &Status) -> String {
+    let (now, awaited) = (status.at, status.awaited_node(run));
+    let is_behind = run.state == RunState::Queued && before.is_some();
+    if let Some(node) = awaited.filter(|_| !is_behind) {
+        return format!("waits for {node}");
+    }
     match (run.state, run.retry_at) {
         (RunState::Queued, _) => match before {
             Some(before) => format!("waits for {before}"),
@@ -173,10 +177,14 @@ pub(super) fn jobs(status: &Status) -> Table {
     let mut table = Table::new(&["JOB", "LAST", "ON", "ENDED", "NEXT (UTC)", "IN"]);
     let (failing, others): (Vec<_>, Vec<_>) = status.jobs.iter().partition(|job| job.is_failing());
     for (is_failing, job) in failing.iter().map(|job| (true, job)).chain(others.iter().map(|job| (false, job))) {
-        let (outcome, node, ended) = match &job.last {
+        let (outcome, node, ended) = match job.telling_end() {
             Some(last) => {
                 let outcome = if job.running.contains(&last.run) { ended(last.outcome) } else { outcome(last) };
-                (outcome, last.node.to_string(), format!("{} ago", span(last.at, status.at)))
+                let ago = format!("{} ago", span(last.at, status.at));
+                match &job.shares {
+                    Some(shares) => (format!("{outcome}; {}", shares.in_words()), shares.nodes_in_words(), ago),
+                    None => (outcome, last.node.to_string(), ago),
+                }
             }
             None if status.knows(LedgerPart::Ends) => ("-".into(), "-".into(), "-".into()),
             None => ("not known".into(), String::new(), String::new()),

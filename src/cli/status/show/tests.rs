@@ -126,6 +126,20 @@ fn a_failing_job_comes_first_and_is_marked() {
 }
 
 #[test]
+fn a_job_on_every_node_shows_the_worst_of_its_shares() {
+    let mut status = sample::leader();
+    let last = status.jobs[0].last.as_deref().cloned().expect("it has run");
+    let ends = |failed| [("host-a", Outcome::Success), ("host-b", Outcome::Success), ("host-c", failed)];
+    status.jobs[0].shares = Some(Box::new(sample::shares(&last, &ends(Outcome::Failure))));
+    let row = |status: &Status| shown_on(Screen::default(), status).into_iter().find(|line| line.contains("backup "));
+    let failed = "! nightly-backup  failure, exit 1; 2 of 3 ok  host-c  48m 51s ago";
+    assert!(row(&status).is_some_and(|row| row.starts_with(failed)), "{:?}", row(&status));
+    status.jobs[0].shares = Some(Box::new(sample::shares(&last, &ends(Outcome::Success))));
+    let well = "nightly-backup  success; 3 of 3 ok  3 nodes  48m 51s ago";
+    assert!(row(&status).is_some_and(|row| row.starts_with(well)), "{:?}", row(&status));
+}
+
+#[test]
 fn a_job_with_a_run_that_is_cut_off_is_marked() {
     let mut status = sample::leader();
     let mut runs = status.runs.clone();
@@ -313,6 +327,25 @@ fn a_placed_run_waits_for_its_node_to_accept_it_and_a_refused_one_says_why() {
         Some(cronkeeper_core::run::Refusal { node: NodeName::new("host-b"), reason, digest: None });
     let expected = "not started yet; host-b refused it: its labels are not what the job asks for";
     assert_eq!(tables::run_state(&status.runs[0], &status), expected);
+}
+
+#[test]
+fn a_job_that_no_node_can_run_is_marked_with_the_reason() {
+    let mut status = sample::leader();
+    status.jobs[1].unplaceable = Some("no node has gpu (host-a: db)".into());
+    let shown = text_of(&status);
+    assert!(shown.contains("\nNO NODE  load: no node has gpu (host-a: db)\n"), "{shown}");
+    assert!(shown.contains("\n! load "), "{shown}");
+    assert!(!text_of(&status.outlined()).contains("gpu"), "labels are not public");
+}
+
+#[test]
+fn a_share_whose_node_is_away_says_so() {
+    let mut status = sample::leader();
+    status.places = sample::places();
+    status.runs[0].run = status.runs[0].run.clone().on(Some(NodeName::new("host-c")));
+    (status.runs[0].state, status.runs[0].attempt) = (RunState::Queued, 0);
+    assert_eq!(tables::run_state(&status.runs[0], &status), "waits for host-c: away");
 }
 
 #[test]

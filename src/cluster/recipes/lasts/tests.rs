@@ -8,6 +8,7 @@ use crate::recipes::transaction::tests::{at, name};
 use crate::test_records::{record, skip, success};
 use crate::tree::AtVersion;
 use cronkeeper_core::clock::Now;
+use cronkeeper_core::term::NodeName;
 
 fn end(job: &str, second: i64, outcome: Outcome) -> RunEnd {
     RunEnd { outcome, ..success(record(job, second, "0x1")) }
@@ -143,6 +144,26 @@ fn a_success_behind_hundreds_of_failures_is_found() {
     let failures: Vec<_> = (2..300).map(|minute| (minute * 60, Outcome::Failure)).collect();
     put_history(&server, "old", &failures);
     assert_eq!(read_one(&server, "old").success(), LastSuccess::At(end("old", 60, Outcome::Success).ended_at));
+}
+
+/// The shares of an occurrence may be many, and the one that failed the first to end.
+#[test]
+fn all_shares_of_the_newest_occurrence_are_found() {
+    let server = Server::default();
+    let put = |second, node: usize, outcome| {
+        let mut end = end("old", second, outcome);
+        end.run.on = Some(NodeName::new(format!("node-{node:02}")));
+        let mut tree = server.tree();
+        tree.time_ms += 1;
+        tree.put(&paths::history(&end.run.id()), json(&HistoryRecord::Run(end)));
+    };
+    server.tree().put(&paths::job_history(&name("old")), "");
+    put(60, 0, Outcome::Failure);
+    put(120, 99, Outcome::Killed);
+    (0..60).for_each(|node| put(120, node, Outcome::Success));
+    let shares = read_one(&server, "old").last.and_then(|last| last.shares).expect("it runs on every node");
+    let failed: Vec<&str> = shares.failed.iter().map(|failed| failed.node.as_str()).collect();
+    assert_eq!((shares.ok.len(), shares.failed.len()), (60, 1), "{failed:?}");
 }
 
 #[test]

@@ -308,7 +308,8 @@ impl Places {
     /// Why the node does not take its share of a run of the job.
     pub fn why_not(&self, job: &Job, node: &NodeName) -> String {
         let why = self.known.get(node).map_or("is not known", |place| match place.why_not(job) {
-            _ if place.fits(node, job) && place.member.is_some() && !has_short_name(node) => TOO_LONG,
+            _ if !place.fits(node, job) => "does not have the labels",
+            _ if place.member.is_some() && !has_short_name(node) => TOO_LONG,
             why => why,
         });
         format!("{node} {why}")
@@ -429,6 +430,28 @@ impl KnownPlace {
             (Some(_), None) => self.pause.filter(|pause| !pause.is_over).map_or("refuses it", |pause| pause.why),
         }
     }
+}
+
+/// The jobs that no node can run, each with what keeps the nodes from it, as far as anybody can read it: what a node has
+/// refused is known to the leader alone. Nothing where no places are known, as without a cluster.
+pub fn unplaceable<'j>(
+    jobs: impl Iterator<Item = &'j Job>,
+    places: &BTreeMap<NodeName, Place>,
+    members: &[Member],
+) -> BTreeMap<JobName, String> {
+    let mut known = Places::default();
+    if !places.is_empty() {
+        known.define(places.clone());
+        // Where a record was read from does not matter here.
+        let with_session = |member: &Member| {
+            let session = member.session.clone().unwrap_or_else(|| SessionId(String::new()));
+            Member { session: Some(session), ..member.clone() }
+        };
+        known.on_members(&members.iter().map(with_session).collect::<Vec<_>>());
+    }
+    let jobs = jobs.filter(|job| !places.is_empty() && job.enabled && job.run_on.is_placed());
+    let nowhere = jobs.filter(|job| known.has_nobody(job));
+    nowhere.map(|job| (job.name.clone(), known.why_nobody(job))).collect()
 }
 
 /// Most nodes in a sentence.

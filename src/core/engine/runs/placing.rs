@@ -26,6 +26,7 @@ use crate::election::{Member, Place};
 use crate::engine::context::{Context, Fact};
 use crate::engine::misfire::too_old_from;
 use crate::engine::report::Report;
+use crate::escape;
 use crate::job::{Job, JobName, JobSet, Misfire, Overlap};
 use crate::ledger::{Commit, OwnerState, Request};
 use crate::run::{LONGEST_HOLD, Owner, Placement, RefusalReason, RunId, RunRecord, RunState, SkipReason};
@@ -45,6 +46,8 @@ const FRESH: Duration = Duration::from_millis(100);
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// An attempt that waits for locks is looked at so often.
 const LOOK_AT_LOCKED_EVERY: Duration = Duration::from_secs(5);
+/// Most characters of what a record says of nodes, which may have many labels.
+const LONGEST_DETAIL: usize = 300;
 /// How long before its time an attempt is placed, beside what commits take.
 const TRANSFER: Duration = Duration::from_millis(20);
 /// Longest time that an attempt is placed before its time.
@@ -61,8 +64,8 @@ pub(super) struct Placing {
     reported: BTreeSet<RunId>,
     /// Runs that wait for room on the nodes that fit.
     pub crowded: Crowded,
-    /// The jobs that were reported because no node can run them.
-    unplaceable: BTreeSet<JobName>,
+    /// The jobs that no node can run, which are reported, and what keeps each node from them.
+    unplaceable: BTreeMap<JobName, String>,
     /// Something waits for room.
     pub wants_room: bool,
     /// When room was last looked for.
@@ -238,7 +241,7 @@ impl Runs {
             }
         }
         if self.places.end_pauses(cx.now.up) {
-            self.try_unplaced(cx);
+            self.on_other_places(cx);
         }
         let may_ask = self.placing.room_asked.is_none_or(|asked| cx.now.up >= asked + LOOK_FOR_ROOM_EVERY);
         if self.placing.wants_room && may_ask {
@@ -304,6 +307,16 @@ impl Runs {
             Some(node) => Choice::from(self.share_on(cx, run, job, node)) == Choice::Nobody,
             None => self.places.has_nobody(job),
         }
+    }
+
+    /// What keeps the nodes from a run, for its record; `None` if one could take it by now.
+    pub(super) fn why_nowhere(&self, cx: &Context, run: &RunId) -> Option<String> {
+        let job = cx.job(run.job()).filter(|job| job.run_on.is_placed() && self.has_nowhere(cx, run, job))?;
+        let why = match run.node() {
+            Some(node) => self.places.why_not(job, node),
+            None => self.places.why_nobody(job),
+        };
+        Some(escape::short(&why, LONGEST_DETAIL))
     }
 
     /// Takes it that a run waits for others now. If it has waited for a node and one can take it, it does not any more.
@@ -382,13 +395,18 @@ impl Runs {
         let placed = cx.jobs.jobs.values().filter(|job| job.enabled && job.run_on.is_placed());
         let now: Vec<Arc<Job>> = placed.filter(|job| self.places.has_nobody(job)).cloned().collect();
         let before = std::mem::take(&mut self.placing.unplaceable);
-        self.placing.unplaceable = now.iter().map(|job| job.name.clone()).collect();
-        for job in now.iter().filter(|job| !before.contains(&job.name)) {
-            cx.report(Report::Unplaceable { job: job.name.clone(), why: self.places.why_nobody(job) });
+        self.placing.unplaceable = now.iter().map(|job| (job.name.clone(), self.places.why_nobody(job))).collect();
+        for (job, why) in self.placing.unplaceable.iter().filter(|(job, _)| !before.contains_key(*job)) {
+            cx.report(Report::Unplaceable { job: job.clone(), why: why.clone() });
         }
-        let is_over = |job: &&JobName| !self.placing.unplaceable.contains(*job) && cx.jobs.jobs.contains_key(*job);
-        let over: Vec<JobName> = before.iter().filter(is_over).cloned().collect();
+        let is_over = |job: &&JobName| !self.placing.unplaceable.contains_key(*job) && cx.jobs.jobs.contains_key(*job);
+        let over: Vec<JobName> = before.keys().filter(is_over).cloned().collect();
         over.into_iter().for_each(|job| cx.report(Report::Placeable { job }));
+    }
+
+    /// The jobs that no node can run now, each with what keeps the nodes from it.
+    pub fn unplaceable(&self) -> impl Iterator<Item = (&JobName, &str)> {
+        self.placing.unplaceable.iter().map(|(job, why)| (job, why.as_str()))
     }
 
     /// Handles the record of a run, as just read, that is still placed and not accepted.
@@ -610,7 +628,7 @@ impl Runs {
     }
 
     /// Takes what a node has answered about a run that was placed there, from its record.
-    pub(super) fn note_answer(&mut self, cx: &Context, record: &RunRecord) {
+    pub(super) fn note_answer(&mut self, cx: &mut Context, record: &RunRecord) {
         let Some(placement) = record.placement.as_ref().filter(|_| cx.leads()) else { return };
         match (&placement.refused, record.state) {
             // What it refused of an earlier definition says nothing about this one.
@@ -619,12 +637,23 @@ impl Runs {
                     && cx.job(&record.job).is_some_and(|job| job.execution_digest() == placement.definition) =>
             {
                 self.places.note_refusal(refused, &record.job, cx.now.up);
+                self.note_unplaceable(cx, &record.job);
             }
             (None, RunState::Unstarted) if placement.failed_start => {
                 self.places.note_failed_start(&record.owner.node, cx.now.up);
+                self.note_unplaceable(cx, &record.job);
             }
             (_, RunState::Running) => self.places.note_answer(&record.owner.node),
             _ => {}
+        }
+    }
+
+    /// A node has refused a run of the job, or cannot run it: it may have been the last one that could take it.
+    fn note_unplaceable(&mut self, cx: &mut Context, job: &JobName) {
+        let Some(job) = cx.job(job).filter(|job| job.enabled && self.places.has_nobody(job)).cloned() else { return };
+        let why = self.places.why_nobody(&job);
+        if self.placing.unplaceable.insert(job.name.clone(), why.clone()).is_none() {
+            cx.report(Report::Unplaceable { job: job.name.clone(), why });
         }
     }
 

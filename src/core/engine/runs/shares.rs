@@ -304,7 +304,10 @@ impl Runs {
             None => known.remove(node).filter(|(_, skip)| skip.reason == reason && is_next(skip.last)),
         };
         let skip = cx.new_skip(token, run.job(), reason, Missed::one(scheduled_at));
-        let mut unreported = UnreportedSkip::of(Skip { trigger, on: Some(node.clone()), ..skip });
+        let share = run.clone().on(Some(node.clone()));
+        let detail = if reason == SkipReason::NoNode { self.why_nowhere(cx, &share) } else { None };
+        let known = self.sharing.skips.entry(run.job().clone()).or_default();
+        let mut unreported = UnreportedSkip::of(Skip { trigger, on: Some(node.clone()), detail, ..skip });
         let at = unreported.join(before);
         let skip = unreported.skip.clone();
         if skip.trigger.is_none() {

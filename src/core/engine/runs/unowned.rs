@@ -663,7 +663,8 @@ impl Runs {
         let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
         let record = &active.record;
         let skip = cx.new_skip(token, &record.job, reason, Missed::one(record.scheduled_at));
-        let skip = Skip { trigger: record.trigger.clone(), on: record.on.clone(), ..skip };
+        let detail = if reason == SkipReason::NoNode { self.why_nowhere(cx, run) } else { None };
+        let skip = Skip { trigger: record.trigger.clone(), on: record.on.clone(), detail, ..skip };
         // A run that an operator has triggered is the first of its chain.
         let is_first = record.trigger.is_some() && record.ready_at.is_none();
         let is_in_chain = !is_first && cx.job(run.job()).is_some_and(|job| job.upstreams().is_some());

@@ -316,9 +316,14 @@ fn a_job_that_no_node_can_run_is_reported_before_it_is_due_and_when_that_is_over
     cluster.run_for(2 * SECOND);
     let nobody = "a: no node has gpu (host-a: none; host-b: none)";
     assert_eq!(reported(&mut cluster).join("\n"), nobody, "once, and of no other job");
+    let known = |cluster: &mut Cluster| -> Vec<String> {
+        cluster.node(0).engine.unplaceable().map(|(job, why)| format!("{job}: {why}")).collect()
+    };
+    assert_eq!(known(&mut cluster), [nobody], "and it is known as long as that lasts");
     cluster.become_node(1, vec![gpu, any("b")], &["gpu"], 1);
     cluster.run_for(100 * MS);
     assert_eq!(reported(&mut cluster), [nobody, "a again"]);
+    assert!(known(&mut cluster).is_empty());
     cluster.lose(1);
     cluster.run_for(SECOND);
     let seen = reported(&mut cluster);
