@@ -86,11 +86,21 @@ pub enum RefusalReason {
     Clock,
     /// Another client holds a lock of the job.
     Locked,
+    /// Its misfire window is over.
+    Late,
 }
 
 impl RefusalReason {
-    pub const ALL: [Self; 7] =
-        [Self::NotDefined, Self::Definition, Self::Labels, Self::Drained, Self::Ending, Self::Clock, Self::Locked];
+    pub const ALL: [Self; 8] = [
+        Self::NotDefined,
+        Self::Definition,
+        Self::Labels,
+        Self::Drained,
+        Self::Ending,
+        Self::Clock,
+        Self::Locked,
+        Self::Late,
+    ];
 
     /// Why the node does not run the attempt, in words that follow the node's name and a colon.
     pub fn explained(self) -> &'static str {
@@ -102,6 +112,7 @@ impl RefusalReason {
             Self::Ending => "it is shutting down",
             Self::Clock => "its clock is too far from the service's",
             Self::Locked => "another client holds a lock of the job",
+            Self::Late => "it is too late to start it",
         }
     }
 
@@ -120,6 +131,7 @@ impl RefusalReason {
             Self::Ending => "ending",
             Self::Clock => "clock",
             Self::Locked => "locked",
+            Self::Late => "late",
         }
     }
 }

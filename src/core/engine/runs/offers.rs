@@ -12,8 +12,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::Runs;
 use super::active_run::{ActiveRun, ActiveRunState, LocalRun, News, Offer, Phase, Release, RunStep};
+use super::{Runs, window};
 use crate::clock::Uptime;
 use crate::engine::commits::Purpose;
 use crate::engine::context::Context;
@@ -282,5 +282,8 @@ fn why_refused(cx: &Context, record: &RunRecord) -> Option<RefusalReason> {
     if !job.run_where.is_met_by(&cx.node, &place.labels) {
         return Some(RefusalReason::Labels);
     }
-    cx.is_clock_far.then_some(RefusalReason::Clock)
+    if cx.is_clock_far {
+        return Some(RefusalReason::Clock);
+    }
+    window::is_too_late_to_accept(cx, record).then_some(RefusalReason::Late)
 }

@@ -340,7 +340,7 @@ impl Places {
             RefusalReason::Clock => place.pause(now, "has a wrong clock"),
             RefusalReason::Drained => place.member.iter_mut().for_each(|member| member.is_drained = true),
             RefusalReason::Ending => place.member.iter_mut().for_each(|member| member.is_ending = true),
-            RefusalReason::Locked => {}
+            RefusalReason::Locked | RefusalReason::Late => {}
         }
     }
 

@@ -454,7 +454,8 @@ impl Runs {
             // Its node does not know of it. It is offered again, under the next number.
             return self.move_on(cx, run, job.as_ref(), "offer-removed");
         }
-        if is_alive && !is_better {
+        // Should it be accepted at this moment, one of the two writes fails.
+        if is_alive && !is_better && !window::is_too_late_to_accept(cx, &active.record) {
             self.ask_for_offers(cx, &owner.node);
             self.expect_answer(cx, run, cx.now.up + ASK_AGAIN);
             let placed = self.active.get_mut(run).and_then(|active| active.placed.as_mut());

@@ -64,6 +64,14 @@ pub(super) fn is_accepted_too_late(cx: &Context, run: &RunRecord) -> bool {
     (is_over_own || !is_prompt) && !run.has_past() && matches!(of(cx, run), Window::Over)
 }
 
+/// True if an attempt that was placed, and not accepted, must not be started any more: it is past the job's own window, or
+/// over a minute late and past any.
+pub(super) fn is_too_late_to_accept(cx: &Context, run: &RunRecord) -> bool {
+    let is_prompt = run.ready() >= earlier(cx.due, PROMPT);
+    let is_over_own = cx.job(&run.job).is_some_and(|job| is_over_own_window(cx, job, run));
+    (is_over_own || !is_prompt) && !run.has_past() && matches!(of(cx, run), Window::Over)
+}
+
 /// True if the job sets a window, and the run is past it.
 fn is_over_own_window(cx: &Context, job: &Job, run: &RunRecord) -> bool {
     job.misfire_window.is_some() && is_too_old(job, cx.root_of(job), since(run), now_for(cx, job, run))

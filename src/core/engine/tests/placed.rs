@@ -13,7 +13,7 @@ use super::fixture::{LEASE, at, job};
 use crate::clock::server::ServerTime;
 use crate::election;
 use crate::engine::{Event, Report};
-use crate::job::{Group, Interrupted, Job, OnLeaseEnd, Overlap, Requirement, RunOn, RunWhere};
+use crate::job::{Group, Interrupted, Job, JobName, OnLeaseEnd, Overlap, Requirement, RunOn, RunWhere};
 use crate::ledger::{self, Change};
 use crate::process::Exit;
 use crate::run::{Drain, NodeControl, RefusalReason, RunState};
@@ -234,6 +234,46 @@ fn an_old_refusal_says_nothing_about_a_node_that_has_other_files_since() {
     cluster.elect(1);
     cluster.run_for(2 * SECOND);
     assert_eq!(cluster.started_on("a"), ["host-b"]);
+}
+
+#[test]
+fn what_no_node_accepts_within_its_window_is_taken_back_and_skipped() {
+    let here = |name: &str, job: Job| Job { name: JobName::parse(name).unwrap(), ..on(&["node=host-b"], job) };
+    let window = Some(20 * SECOND);
+    let jobs = vec![
+        here("any", Job { misfire_window: window, ..once("a") }),
+        here("share", Job { misfire_window: window, run_on: RunOn::Every, ..once("a") }),
+        here("long", once("a")),
+    ];
+    let mut cluster = Cluster::led(2, "10:00:00", jobs);
+    // It has a session, and accepts nothing.
+    cluster.node(1).is_frozen = true;
+    cluster.run_for(40 * SECOND);
+    let mut skipped = cluster.skipped();
+    skipped.sort();
+    assert_eq!(skipped, ["any missed", "share@host-b missed"]);
+    cluster.node(1).is_frozen = false;
+    cluster.offer(1);
+    cluster.run_for(10 * SECOND);
+    assert_eq!(cluster.started.len(), 1, "{:?}", cluster.started);
+    assert_eq!(cluster.started_on("long"), ["host-b"], "it may be up to the next occurrence late");
+}
+
+#[test]
+fn a_node_refuses_what_is_too_late() {
+    let mut cluster =
+        Cluster::led(2, "10:00:00", vec![Job { misfire_window: Some(20 * SECOND), ..on(&["node=host-b"], once("a")) }]);
+    // Neither of them does anything for a while, and the other gets there first.
+    (cluster.node(0).is_frozen, cluster.node(1).is_frozen) = (false, true);
+    cluster.run_for(SECOND);
+    cluster.node(0).is_frozen = true;
+    cluster.run_for(30 * SECOND);
+    cluster.node(1).is_frozen = false;
+    cluster.offer(1);
+    cluster.run_for(SECOND);
+    assert_eq!(cluster.started.len(), 0);
+    let late = |report: &Report| matches!(report, Report::Refused { reason: RefusalReason::Late, .. });
+    assert!(cluster.node(1).reports.iter().any(late));
 }
 
 #[test]
