@@ -11,6 +11,7 @@
 //!                                                   └─ ended ────► another node has settled it
 //! ```
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Runs;
@@ -186,8 +187,9 @@ impl Runs {
 
     /// Looks up a run that may be gone, or on record although this node does not know it.
     pub fn look_up(&mut self, cx: &mut Context, run: &RunId) {
-        let next = self.own_writes.next;
-        if self.own_writes.sought.insert(run.clone(), next).is_none() {
+        // Whoever asks again gets the answer that is on its way: it says nothing about what was written since.
+        if let Entry::Vacant(sought) = self.own_writes.sought.entry(run.clone()) {
+            sought.insert(self.own_writes.next);
             cx.ledger(Request::ReadAgain(run.clone()));
         }
     }

@@ -171,6 +171,23 @@ fn a_run_that_is_gone_shows_that_commits_are_lost_if_its_jobs_mark_is_older() {
     }
 }
 
+/// It is asked for again before the first answer, which may be older than what was written meanwhile.
+#[test]
+fn an_answer_that_is_older_than_the_end_of_the_run_shows_no_loss() {
+    let (mut fixture, start) = running();
+    let run = start.run.id();
+    let session = SessionId("a".into());
+    fixture.handle(Event::Election(election::Event::Resumed { session: session.clone() }));
+    fixture.handle(Event::Ledger(ledger::Event::InFlight(Vec::new())));
+    assert!(fixture.commands.contains(&Command::Ask(Request::Ledger(ledger::Request::ReadAgain(run.clone())))));
+    fixture.ended(start.tree_id, Exit::Code(0), None);
+    assert!(matches!(&fixture.accept_all()[..], [Change::End { .. }]));
+    fixture.handle(Event::Election(election::Event::Resumed { session }));
+    fixture.handle(Event::Ledger(ledger::Event::InFlight(vec![run.clone()])));
+    fixture.looked_up(&run, RunLookup::InFlight(Box::new(start.run.clone()), Version::FIRST));
+    assert!(!notes_loss(&fixture), "{:?}", fixture.commands);
+}
+
 #[test]
 fn a_run_that_the_service_has_lost_goes_on_and_is_restored() {
     let (mut fixture, start) = running();
