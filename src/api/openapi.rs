@@ -95,7 +95,7 @@ const DESCRIBED: &[Described] = &[
     post("POST /v1/pause", schema::<PauseManyBody>, schema::<PausedMany>, &[400, 403, 404, 503]),
     post("POST /v1/resume", schema::<ResumeManyBody>, schema::<ResumedMany>, &[400, 403, 404, 503]),
     post("POST /v1/runs/{run}/kill", schema::<KillBody>, schema::<Killing>, &[400, 403, 404, 503]),
-    post("POST /v1/handover", schema::<HandoverBody>, schema::<HandedOver>, &[400, 403, 409, 503, 504]),
+    post("POST /v1/handover", schema::<HandoverBody>, schema::<HandedOver>, &[400, 403, 404, 409, 503, 504]),
     post("POST /v1/nodes/{node}/drain", schema::<DrainBody>, schema::<Drained>, &[400, 403, 404, 503]),
     post("POST /v1/nodes/{node}/undrain", schema::<UndrainBody>, schema::<Undrained>, &[400, 403, 404, 503]),
     post("POST /v1/nodes/{node}/forget", schema::<ForgetBody>, schema::<ForgottenNode>, &[400, 403, 404, 409, 503]),

@@ -104,9 +104,9 @@ fn release_without_the_service_names_the_option_to_add() {
 
 #[test]
 fn an_option_that_a_command_lacks_is_not_taken_for_a_job() {
-    let (code, _, err) = texts(&run(&["next", "--state-dir", "/tmp"]));
+    let (code, _, err) = texts(&run(&["next", "--drain-timeout", "5s"]));
     assert_eq!(code, Some(2), "{err}");
-    assert!(err.contains("unexpected argument '--state-dir'") && !err.contains("tip:"), "{err}");
+    assert!(err.contains("unexpected argument '--drain-timeout'") && !err.contains("tip:"), "{err}");
     let (code, _, err) = texts(&run(&["lock", "--unknown"]));
     assert_eq!(code, Some(2), "{err}");
     assert!(err.contains("tip:"), "{err}");

@@ -40,8 +40,8 @@ fn the_operator_says_who_leads_next() {
     let [a, b, c] = in_line(["a", "b", "c"].map(|name| usual(place.node(name))));
     for node in [&a, &b] {
         let (code, said) = hand_over(node, "nobody");
-        assert_eq!(code, Some(1), "{said}");
-        assert!(said.contains("it is not in the queue"), "{said}");
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("the cluster knows no node `nobody`"), "{said}");
     }
     assert_eq!(a.events().named("leader.resigned").len(), 0);
 

@@ -75,21 +75,22 @@ fn a_node_that_drains_while_zookeeper_is_away_does_not_wait_for_it_and_release_s
 }
 
 #[test]
-fn a_node_whose_name_is_taken_meanwhile_ends_when_its_runs_have() {
+fn a_node_whose_name_is_taken_meanwhile_waits_for_it_and_its_runs_go_on() {
     let held = HeldRun::start(usual);
+    let member = held.member();
+    let data = held.place.zk.data(&member).expect("it is there");
     held.lines.part();
     held.node.await_event("coordination.expired", LONG);
-    let member = held.member();
     until("its session is gone", || held.place.zk.json(&member).is_none());
-    held.place.zk.create(&member);
+    // As another daemon of that name would.
+    held.place.zk.make_ephemeral(&member, &data);
     held.lines.pass();
-    held.node.await_event("node.draining", LONG);
-    assert!(held.node.events().tail().contains("is already in use"), "{}", held.node.events().tail());
+    let stalled = held.node.await_event("coordination.stalled", LONG);
+    assert!(stalled.json().to_string().contains("is still held by"), "{stalled:?}");
     assert!(!held.node.job_processes().is_empty(), "what nobody else can start goes on");
     held.finish_run();
-    assert_eq!(held.node.wait_exit(LONG).code(), Some(78));
+    assert_eq!(held.node.status(), None, "it may have its name again");
     held.place.zk.remove(&member);
-    held.release();
     held.assert_written();
 }
 

@@ -179,7 +179,7 @@ fn a_host_that_can_start_nothing_is_left_alone_for_a_while() {
     let failed = |report: &&Report| matches!(report, Report::NotStarted { .. });
     let failed = cluster.node(1).reports.iter().filter(failed).count();
     // It is tried at first, and after 1, 2, 4, 8, ... seconds, each time with its part of what is due.
-    assert!((1..=6 * 8).contains(&failed), "{failed}");
+    assert!((1..=6 * 8).contains(&failed), "{failed} starts have failed");
     cluster.node(1).has_no_means = false;
     for _ in 0..60 {
         cluster.run_for(SECOND);
