@@ -38,6 +38,10 @@ pub enum TlsError {
     Identity(String),
 }
 
+/// Words for a server that ends the connection instead of answering to the beginning of TLS.
+pub const HANGS_UP: &str =
+    "it hangs up when TLS begins: it does not speak TLS, does not serve this host, or is another service";
+
 /// Words why a server cannot be spoken to over TLS; `None` if the reason is another. `authorities`: the setting that names
 /// them.
 pub fn words(error: &(dyn std::error::Error + 'static), authorities: &str) -> Option<String> {
@@ -48,10 +52,7 @@ pub fn words(error: &(dyn std::error::Error + 'static), authorities: &str) -> Op
         }
         Some(Error::InvalidMessage(_)) => Some("it does not speak TLS, or is another service".to_owned()),
         Some(error) => Some(error.to_string()),
-        None => error.to_string().contains("tls handshake eof").then(|| {
-            "it hangs up when TLS begins: it does not speak TLS, does not serve this host, or is another service"
-                .to_owned()
-        }),
+        None => error.to_string().contains("tls handshake eof").then(|| HANGS_UP.to_owned()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -309,9 +309,14 @@ impl Server {
         let name = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
         // Some services wait for the end of what they take for a line.
         match timeout(HANDSHAKE_TIMEOUT, TlsConnector::from(Arc::clone(tls)).connect(name, stream)).await {
-            Ok(encrypted) => Ok(Box::new(encrypted?)),
+            Ok(Ok(encrypted)) => Ok(Box::new(encrypted)),
+            // What the server said before is lost, if the reset overtakes the reader.
+            Ok(Err(error)) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
+                Err(io::Error::new(error.kind(), tls::HANGS_UP))
+            }
+            Ok(Err(error)) => Err(error),
             Err(_) => Err(io::Error::new(
-                io::ErrorKind::TimedOut,
+                ErrorKind::TimedOut,
                 "it does not answer when TLS begins: it does not speak TLS, is overloaded, or is another service",
             )),
         }
@@ -334,6 +339,8 @@ pub fn shown(servers: &[Server]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncReadExt as _;
+
     use super::*;
 
     const FORM: Form = Form {
@@ -344,6 +351,25 @@ mod tests {
         parameters: &["wait"],
         has_default_user: false,
     };
+
+    /// A service without TLS takes the beginning of it for nonsense, and may reset the connection before its answer is read.
+    #[tokio::test]
+    async fn a_server_that_resets_the_connection_when_tls_begins_is_named_as_one() {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
+        let port = listener.local_addr().expect("it listens").port();
+        let reset = async {
+            let (mut stream, _) = listener.accept().await.expect("it is connected to");
+            stream.read_u8().await.expect("TLS begins");
+            // With bytes that nobody has read, closing is a reset.
+            drop(stream);
+        };
+        let tls = Some(tls::client(Trust::Anybody, None).expect("it needs no file"));
+        let login = Login { tls, user: None };
+        let server = Server { host: "127.0.0.1".into(), port };
+        let (opened, ()) = tokio::join!(server.open(&login), reset);
+        let Err(error) = opened else { panic!("it does not speak TLS") };
+        assert_eq!(error.to_string(), tls::HANGS_UP);
+    }
 
     #[test]
     fn servers_path_and_parameters_are_read() {
