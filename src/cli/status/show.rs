@@ -173,9 +173,11 @@ fn line(out: &mut dyn Write, label: &str, text: &str) -> io::Result<()> {
 
 fn leader(status: &Status) -> String {
     let role = &status.role;
-    let Some(leader) = &role.leader_node else {
-        return if status.has_none_that_may_lead() { "nobody".to_owned() } else { no_leader(role) };
-    };
+    // Who led last may still be known for a moment.
+    if status.has_none_that_may_lead() {
+        return "nobody".to_owned();
+    }
+    let Some(leader) = &role.leader_node else { return no_leader(role) };
     match (role.token, role.term_since) {
         (Some(token), Some(since)) if *leader == status.node => {
             let text = format!("{leader} (this node) for {}, token {token}", span(since, status.at));

@@ -196,6 +196,14 @@ fn a_node_that_was_there_is_missing() {
 }
 
 #[test]
+fn nobody_leads_where_no_node_is_alive_that_may_although_the_last_leader_is_known() {
+    let mut status = sample::leader();
+    status.members.iter_mut().for_each(|member| member.published.never_leads = true);
+    let shown = text_of(&status);
+    assert!(shown.contains("LEADER   nobody\n") && shown.contains("NOBODY LEADS"), "{shown}");
+}
+
+#[test]
 fn what_could_be_read_last_is_shown_as_old() {
     let mut status = sample::leader();
     let read_at = sample::at("2026-11-20T02:59:30Z");
