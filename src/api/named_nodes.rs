@@ -11,7 +11,7 @@ use super::nodes::no_such_node;
 use super::{ApiState, RefusedRequest};
 use crate::status::{Status, away_since, drain_in_words};
 use cronkeeper_core::election::Queue;
-use cronkeeper_core::job::{Job, JobName, Requirement, RunOn};
+use cronkeeper_core::job::{Job, JobName, RunOn};
 use cronkeeper_core::term::NodeName;
 
 /// Why a job is not triggered on the nodes that were named.
@@ -117,10 +117,9 @@ fn check(job: &Job, node: &NodeName, queue: &Queue) -> Result<(), NotThere> {
     if job.run_where.is_met_by(node, &place.labels) {
         return Ok(());
     }
-    let parts: Vec<String> = job.run_where.0.iter().map(Requirement::in_words).collect();
     let labels: Vec<String> = place.labels.iter().map(ToString::to_string).collect();
     let labels = if labels.is_empty() { "none".to_owned() } else { labels.join(", ") };
-    Err(NotThere::Unfit { job: job.name.clone(), node: node.clone(), which: parts.join(" and "), labels })
+    Err(NotThere::Unfit { job: job.name.clone(), node: node.clone(), which: job.run_where.in_words(), labels })
 }
 
 #[cfg(test)]

@@ -208,7 +208,7 @@ impl ApiState {
                 return Err(RefusedRequest::new(StatusCode::CONFLICT, error));
             }
             ForgetNode::Unknown => {
-                // It may be drained, and is no place then.
+                // It may only be drained: then it is not known as a place to run jobs.
                 let error = no_such_node(&node, queue.places.keys());
                 return Err(RefusedRequest::new(StatusCode::NOT_FOUND, error));
             }

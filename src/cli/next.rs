@@ -2,6 +2,7 @@
 
 mod show;
 
+use std::cell::LazyCell;
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
@@ -15,7 +16,7 @@ use crate::api::client::Client;
 use crate::api::next::{Coming, ComingOccurrence, LeftOut, LeftOutInstant, NoOccurrence, all_left_out, steps};
 use crate::status::{NodeStatus, NodesDocument, away_since};
 use cronkeeper_core::escape;
-use cronkeeper_core::job::{Job, JobName, Requirement, RunOn};
+use cronkeeper_core::job::{Job, JobName, RunOn};
 use cronkeeper_core::schedule::{Dst, Schedule};
 
 #[derive(Debug, clap::Args)]
@@ -127,12 +128,14 @@ impl Args {
 
     fn of_jobs(&self, from: Timestamp, io: &mut Io<'_>) -> Result<Vec<Occurrence>, Error> {
         let mut occurrences = Vec::new();
+        let nodes = LazyCell::new(|| self.nodes());
         for job in self.selected()? {
             // With many jobs it would hide the others' lines.
             if !self.names.is_empty()
                 && !self.json
-                && let Some(place) = self.place(&job)
+                && let Some(asked) = place(&job)
             {
+                let place = if nodes.is_empty() { asked } else { place_among(&job, &nodes) };
                 writeln!(io.err, "job `{}` runs {place}", job.name)?;
             }
             if !job.enabled {
@@ -179,13 +182,10 @@ impl Args {
         Ok(occurrences.into_iter().map(occurrence).collect())
     }
 
-    /// Where a job runs, unless that is the leader: on which nodes, if a daemon here knows them.
-    fn place(&self, job: &Job) -> Option<String> {
-        let asked = place(job)?;
-        // Without a daemon, and where nothing is placed, the file says all that is known.
+    /// The nodes that a daemon here knows. Without one, and where nothing is placed, the file says all that is known.
+    fn nodes(&self) -> Vec<NodeStatus> {
         let known = self.client.client().and_then(|client| client.get::<NodesDocument>("/v1/nodes"));
-        let nodes = known.map(|document| document.nodes).unwrap_or_default();
-        Some(if nodes.is_empty() { asked } else { place_among(job, &nodes) })
+        known.map(|document| document.nodes).unwrap_or_default()
     }
 
     fn selected(&self) -> Result<Vec<Arc<Job>>, Error> {
@@ -211,8 +211,8 @@ fn is_hashed(expression: &str) -> bool {
 
 /// Where a job runs, unless that is the leader: `on any node with gpu and zone=eu`.
 fn place(job: &Job) -> Option<String> {
-    let parts: Vec<String> = job.run_where.0.iter().map(Requirement::in_words).collect();
-    let which = if parts.is_empty() { String::new() } else { format!(" {}", parts.join(" and ")) };
+    let which = job.run_where.in_words();
+    let which = if which.is_empty() { which } else { format!(" {which}") };
     match job.run_on {
         RunOn::Leader => None,
         RunOn::Any => Some(format!("on any node{which}")),
@@ -222,8 +222,8 @@ fn place(job: &Job) -> Option<String> {
 
 /// The same among these nodes: `on any of host-a, host-b (with gpu)`, `on every: host-a, host-c [away]`.
 fn place_among(job: &Job, nodes: &[NodeStatus]) -> String {
-    let which: Vec<String> = job.run_where.0.iter().map(Requirement::in_words).collect();
-    let which = if which.is_empty() { String::new() } else { format!(" ({})", which.join(" and ")) };
+    let which = job.run_where.in_words();
+    let which = if which.is_empty() { which } else { format!(" ({which})") };
     // Nothing is spread to a node without a weight.
     let takes = |node: &&NodeStatus| {
         job.run_where.is_met_by(&node.node, &node.labels) && (node.weight > 0 || job.run_on == RunOn::Every)

@@ -1,7 +1,7 @@
 //! A node's entry into the cluster: folders, cluster id, leftovers of its earlier sessions, member.
 //!
 //! Whoever may write below the members' folder can put anything under a node's name. Only the member of another daemon
-//! holds the name: what belongs to no session is replaced, and what is no member is named and waited for.
+//! holds the name. A record without a session is replaced. Anything else is reported, and the node waits until it is gone.
 
 use std::fmt;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub enum Entered {
         /// The holder's session timeout, if its member states it.
         timeout: Option<Duration>,
     },
-    /// Something that is no member is in the place of this node's, and this node cannot remove it.
+    /// The path of this node's member holds something else, which this node cannot remove.
     Blocked(Damage),
 }
 
@@ -148,9 +148,8 @@ pub(super) async fn enter<C: Session, K: Clock>(
         }
         Err(error) => return Err(error).at(&path),
     }
-    let Some(stat) = context.line()?.stat(&path).await.at(&path)? else {
-        return Err(SessionError::Again(format!("{path}: the node name has just become free")));
-    };
+    let just_free = || Err(SessionError::Again(format!("{path}: the node name has just become free")));
+    let Some(stat) = context.line()?.stat(&path).await.at(&path)? else { return just_free() };
     let Some(session) = stat.session else { return replace_lasting(&context, path, stat.version).await };
     if left.left.contains(&session) {
         context.remove_entries(Vec::new(), &left.left).await?;
@@ -160,7 +159,7 @@ pub(super) async fn enter<C: Session, K: Clock>(
         return match context.line()?.get(&path).await {
             Ok((held, _)) => Ok(held_by(path, &held, &member.node, session)),
             // It may have gone meanwhile.
-            Err(Error::Missing) => Err(SessionError::Again(format!("{path}: the node name has just become free"))),
+            Err(Error::Missing) => just_free(),
             Err(error) if error.is_of_path() => Ok(Entered::Blocked(blocking(path, &session, &error))),
             Err(error) => Err(error).at(&path),
         };

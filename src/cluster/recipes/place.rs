@@ -118,7 +118,7 @@ pub struct Survey<W> {
     pub changed: Option<W>,
     /// The places to run jobs; absent unless they were asked for.
     pub places: Option<PlacesRead<W>>,
-    /// What is no run among the runs; absent unless it was asked for.
+    /// What is in the folder of the runs and is not a run; absent unless it was asked for.
     pub strays: Option<StraysFound>,
 }
 

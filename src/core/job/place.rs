@@ -188,6 +188,12 @@ impl RunWhere {
     pub fn is_met_by(&self, node: &NodeName, labels: &Labels) -> bool {
         self.0.iter().all(|requirement| requirement.is_met_by(node, labels))
     }
+
+    /// What a node must be: `with gpu and without old`; empty if it may be any.
+    pub fn in_words(&self) -> String {
+        let parts: Vec<String> = self.0.iter().map(Requirement::in_words).collect();
+        parts.join(" and ")
+    }
 }
 
 impl fmt::Display for RunWhere {

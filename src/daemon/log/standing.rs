@@ -24,11 +24,11 @@ enum Lack {
 
 impl Lack {
     fn of(members: &[Member]) -> Option<Self> {
-        let mut others = members.iter().filter(|member| !member.published.drained).peekable();
-        match others.peek() {
-            None => (!members.is_empty()).then_some(Self::AllDrained),
-            Some(_) => others.all(|member| member.published.never_leads).then_some(Self::NoneMayLead),
+        if members.is_empty() || members.iter().any(|member| member.published.may_lead()) {
+            return None;
         }
+        let is_all_drained = members.iter().all(|member| member.published.drained);
+        Some(if is_all_drained { Self::AllDrained } else { Self::NoneMayLead })
     }
 }
 

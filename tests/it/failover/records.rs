@@ -206,6 +206,17 @@ pub fn start_again(node: Node) -> Node {
     node
 }
 
+/// The leader is killed; the other one leads, and is asked to stop. Each starts again, and the jobs go on.
+pub fn lose_each_leader(witness: &Witness, [a, b]: [Node; 2]) -> [Node; 2] {
+    a.kill9();
+    await_ticks(witness, &[&b]);
+    let a = start_again(a);
+    b.signal(Signal::TERM);
+    b.wait_exit(LONG);
+    await_ticks(witness, &[&a]);
+    [a, start_again(b)]
+}
+
 #[test]
 fn a_bad_record_harms_itself_alone_and_is_named() {
     let ensemble = Ensemble::start(1);

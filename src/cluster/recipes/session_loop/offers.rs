@@ -113,11 +113,9 @@ impl Offers {
             return;
         }
         self.at = None;
-        let (fresh, mut old): (Vec<_>, Vec<_>) = self.read.iter().partition(|(_, read)| **read + FRESH > now);
-        old.sort_by_key(|(_, read)| **read);
         let known = Known {
-            fresh: fresh.into_iter().map(|(run, _)| run.clone()).collect(),
-            old: old.into_iter().map(|(run, _)| run.clone()).collect(),
+            read: self.read.clone(),
+            now,
             bare: self.bare.iter().filter(|(_, since)| **since + BARE <= now).map(|(run, _)| run.clone()).collect(),
         };
         self.looking = Some(Box::pin(look(context.clone(), known, self.watch.is_none())));
@@ -138,8 +136,7 @@ impl Offers {
         self.watch = self.watch.take().or(changed);
         self.read.retain(|run, _| listed.contains(run));
         self.read.extend(listed.difference(&passed_over).map(|run| (run.clone(), now)));
-        let is_still_bare = |run: &RunId| bare.contains(run) || passed_over.contains(run);
-        self.bare.retain(|run, _| is_still_bare(run) && listed.contains(run));
+        self.bare.retain(|run, _| bare.contains(run) || passed_over.contains(run));
         bare.into_iter().for_each(|run| _ = self.bare.entry(run).or_insert(now));
         // One that was passed over may be another attempt by now; or there was no room for it.
         let next = passed_over.iter().map(|run| self.read.get(run).map_or(now, |read| *read + FRESH));
@@ -152,10 +149,9 @@ impl Offers {
 
 /// What earlier looks have found.
 struct Known {
-    /// Read a moment ago.
-    fresh: BTreeSet<RunId>,
-    /// Read before that, the oldest first.
-    old: Vec<RunId>,
+    /// The runs whose records were looked for, and when.
+    read: BTreeMap<RunId, Uptime>,
+    now: Uptime,
     /// Not placed here for so long that their offers are removed, unless they are now.
     bare: BTreeSet<RunId>,
 }
@@ -195,10 +191,11 @@ async fn look<C: Session, K: Clock>(
             Err(_) => {}
         }
     }
-    let is_old: BTreeSet<&RunId> = known.old.iter().collect();
-    let new = listed.iter().filter(|run| !known.fresh.contains(*run) && !is_old.contains(run));
-    let old = known.old.iter().filter(|run| listed.contains(*run));
-    let unread: Vec<&RunId> = new.chain(old).take(MOST).collect();
+    let is_fresh = |run: &RunId| known.read.get(run).is_some_and(|read| *read + FRESH > known.now);
+    let mut unread: Vec<&RunId> = listed.iter().filter(|run| !is_fresh(run)).collect();
+    // What is new comes first, then what was read longest ago.
+    unread.sort_by_key(|run| known.read.get(*run));
+    unread.truncate(MOST);
     let runs = unread.iter().map(|run| paths::running(run)).collect();
     let (mut found, mut bare) = (Vec::new(), BTreeSet::new());
     for (run, read) in unread.iter().zip(bounded::get(context.line()?, runs, bounded::RUNS).await.at(paths::RUNNING)?) {

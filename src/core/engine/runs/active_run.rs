@@ -66,6 +66,12 @@ pub(in crate::engine) struct PlacedAt {
     pub moved: Option<(NodeName, &'static str)>,
 }
 
+impl PlacedAt {
+    pub fn new(since: Uptime, answer_by: Uptime) -> Self {
+        Self { since, answer_by, is_overdue: false, unlisted: None, moved: None }
+    }
+}
+
 /// News of a watched run, from the ledger.
 #[derive(Clone, Debug)]
 pub(in crate::engine) enum News {

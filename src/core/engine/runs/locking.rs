@@ -150,7 +150,7 @@ impl Runs {
         if active.is_queued() {
             self.changed(cx, run.job());
         } else {
-            self.agenda.retries.insert((run.scheduled_at().min(cx.due), run.clone()));
+            self.check_now(cx, [run.clone()]);
         }
     }
 }

@@ -298,17 +298,15 @@ impl Runs {
                 let reason = Some(too_late(cx)).filter(|_| !is_cancelled || cx.is_ending);
                 self.release_unstarted(cx, run, reason, Duration::ZERO);
             }
-            StartFailure::Step { step, errno } if is_early => {
+            StartFailure::Step { step, errno } if is_early || is_of_node(step) => {
+                let pause = if is_early { Duration::ZERO } else { pause_after(active.record.unstarted_attempts()) };
                 if is_of_node(step) {
                     self.note_failed_start(run);
                 }
-                self.release_unstarted(cx, run, reason_of(step, errno), Duration::ZERO);
-            }
-            StartFailure::Step { step, errno } if is_of_node(step) => {
-                let pause = pause_after(active.record.unstarted_attempts());
-                self.note_failed_start(run);
                 self.release_unstarted(cx, run, reason_of(step, errno), pause);
-                cx.facts.push_back(Fact::StartFailed);
+                if !is_early {
+                    cx.facts.push_back(Fact::StartFailed);
+                }
             }
             StartFailure::Step { step, errno } => {
                 let detail = problem_of(active, why).map(|problem| problem.for_record());
@@ -369,15 +367,12 @@ impl Runs {
             _ if cx.is_ending => Some(Reason::Drain),
             _ => None,
         };
-        let unstarted = active.record.unstarted_attempts();
+        let pauses = reason.is_none() && self.time_to_come(cx, run).is_none();
+        let pause = if pauses { pause_after(active.record.unstarted_attempts()) } else { Duration::ZERO };
         if reason.is_none() {
             self.note_failed_start(run);
         }
-        if reason.is_some() || self.time_to_come(cx, run).is_some() {
-            return self.release_unstarted(cx, run, reason, Duration::ZERO);
-        }
-        let pause = pause_after(unstarted);
-        self.release_unstarted(cx, run, None, pause);
+        self.release_unstarted(cx, run, reason, pause);
     }
 
     /// Notes in the record of a placed attempt that this node could start no process for it.
@@ -490,7 +485,8 @@ impl Runs {
         }
         cx.forget(run);
         if cx.leads() {
-            let record = self.active.get(run).map(|active| active.record.clone());
+            let placed = self.active.get(run).filter(|active| active.record.placement.is_some());
+            let record = placed.map(|active| active.record.clone());
             record.iter().for_each(|record| self.note_answer(cx, record));
             self.await_retry(cx, run);
         } else {

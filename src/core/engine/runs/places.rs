@@ -260,6 +260,13 @@ impl Places {
         }
     }
 
+    /// Those of the jobs that no node can run, each with what keeps the nodes from it.
+    pub fn unplaceable<'j>(&self, jobs: impl Iterator<Item = &'j Job>) -> BTreeMap<JobName, String> {
+        let placed = jobs.filter(|job| job.enabled && job.run_on.is_placed());
+        let nowhere = placed.filter(|job| self.has_nobody(job));
+        nowhere.map(|job| (job.name.clone(), self.why_nobody(job))).collect()
+    }
+
     /// True if an attempt of the job can be placed now, as far as the number of open ones is concerned; or if nobody fits:
     /// then it waits in the ledger, where it is seen.
     pub fn has_room(&self, job: &Job, load_of: impl Fn(&NodeName) -> Load) -> bool {
@@ -351,8 +358,7 @@ impl Places {
 
     /// When the next pause of a node ends.
     pub fn pause_ends_at(&self) -> Option<Uptime> {
-        let pauses = self.known.values().filter_map(|place| place.pause);
-        pauses.filter(|pause| !pause.is_over).map(|pause| pause.until).min()
+        self.known.values().filter_map(KnownPlace::current_pause).map(|pause| pause.until).min()
     }
 
     /// Ends the pauses that are over. Returns true if there are any.
@@ -397,7 +403,11 @@ impl KnownPlace {
 
     /// False while the node would refuse the job, or could not run it.
     fn is_willing(&self, job: &Job) -> bool {
-        self.refusal_of(job).is_none() && self.pause.is_none_or(|pause| pause.is_over)
+        self.refusal_of(job).is_none() && self.current_pause().is_none()
+    }
+
+    fn current_pause(&self) -> Option<Pause> {
+        self.pause.filter(|pause| !pause.is_over)
     }
 
     /// Why the node refuses the job, as its files are now.
@@ -427,7 +437,7 @@ impl KnownPlace {
             (Some(_), Some(RefusalReason::NotDefined)) => "does not define it",
             (Some(_), Some(RefusalReason::Definition)) => "defines it otherwise",
             (Some(_), Some(_)) => "refuses it",
-            (Some(_), None) => self.pause.filter(|pause| !pause.is_over).map_or("refuses it", |pause| pause.why),
+            (Some(_), None) => self.current_pause().map_or("refuses it", |pause| pause.why),
         }
     }
 }
@@ -439,19 +449,18 @@ pub fn unplaceable<'j>(
     places: &BTreeMap<NodeName, Place>,
     members: &[Member],
 ) -> BTreeMap<JobName, String> {
-    let mut known = Places::default();
-    if !places.is_empty() {
-        known.define(places.clone());
-        // Where a record was read from does not matter here.
-        let with_session = |member: &Member| {
-            let session = member.session.clone().unwrap_or_else(|| SessionId(String::new()));
-            Member { session: Some(session), ..member.clone() }
-        };
-        known.on_members(&members.iter().map(with_session).collect::<Vec<_>>());
+    if places.is_empty() {
+        return BTreeMap::new();
     }
-    let jobs = jobs.filter(|job| !places.is_empty() && job.enabled && job.run_on.is_placed());
-    let nowhere = jobs.filter(|job| known.has_nobody(job));
-    nowhere.map(|job| (job.name.clone(), known.why_nobody(job))).collect()
+    let mut known = Places::default();
+    known.define(places.clone());
+    // Where a record was read from does not matter here.
+    let with_session = |member: &Member| {
+        let session = member.session.clone().unwrap_or_else(|| SessionId(String::new()));
+        Member { session: Some(session), ..member.clone() }
+    };
+    known.on_members(&members.iter().map(with_session).collect::<Vec<_>>());
+    known.unplaceable(jobs)
 }
 
 /// Most nodes in a sentence.

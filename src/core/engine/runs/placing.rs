@@ -46,8 +46,6 @@ const FRESH: Duration = Duration::from_millis(100);
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// An attempt that waits for locks is looked at so often.
 const LOOK_AT_LOCKED_EVERY: Duration = Duration::from_secs(5);
-/// Most characters of what a record says of nodes, which may have many labels.
-const LONGEST_DETAIL: usize = 300;
 /// How long before its time an attempt is placed, beside what commits take.
 const TRANSFER: Duration = Duration::from_millis(20);
 /// Longest time that an attempt is placed before its time.
@@ -213,7 +211,7 @@ impl Runs {
     fn expect_answer(&mut self, cx: &Context, run: &RunId, answer_by: Uptime) {
         if let Some(active) = self.active.get_mut(run) {
             let since = active.placed.as_ref().map_or(cx.now.up, |placed| placed.since);
-            active.placed = Some(PlacedAt { since, answer_by, is_overdue: false, unlisted: None, moved: None });
+            active.placed = Some(PlacedAt::new(since, answer_by));
             self.placing.overdue.insert((answer_by, run.clone()));
         }
     }
@@ -316,7 +314,8 @@ impl Runs {
             Some(node) => self.places.why_not(job, node),
             None => self.places.why_nobody(job),
         };
-        Some(escape::short(&why, LONGEST_DETAIL))
+        // They may have many labels.
+        Some(escape::short(&why, retry::LONGEST_DETAIL))
     }
 
     /// Takes it that a run waits for others now. If it has waited for a node and one can take it, it does not any more.
@@ -349,7 +348,7 @@ impl Runs {
     /// Has tried again what waits for room, as much as fits where a node has answered so many attempts.
     fn try_crowded(&mut self, cx: &mut Context, node: &NodeName, count: usize) {
         let next = self.placing.crowded.take(node, count);
-        self.agenda.retries.extend(next.into_iter().map(|run| (run.scheduled_at().min(cx.due), run)));
+        self.check_now(cx, next);
         // What is left waits on, and room is looked for.
         self.placing.wants_room = !self.placing.crowded.is_empty();
         cx.facts.push_back(Fact::RoomFound);
@@ -360,7 +359,7 @@ impl Runs {
         self.placing.wants_room = false;
         let waiting = self.placing.unplaced.iter().cloned().chain(self.placing.crowded.take_all());
         let waiting: Vec<RunId> = waiting.collect();
-        self.agenda.retries.extend(waiting.into_iter().map(|run| (run.scheduled_at().min(cx.due), run)));
+        self.check_now(cx, waiting);
         cx.facts.push_back(Fact::RoomFound);
     }
 
@@ -392,10 +391,8 @@ impl Runs {
         if !self.knows_places(cx) {
             return;
         }
-        let placed = cx.jobs.jobs.values().filter(|job| job.enabled && job.run_on.is_placed());
-        let now: Vec<Arc<Job>> = placed.filter(|job| self.places.has_nobody(job)).cloned().collect();
-        let before = std::mem::take(&mut self.placing.unplaceable);
-        self.placing.unplaceable = now.iter().map(|job| (job.name.clone(), self.places.why_nobody(job))).collect();
+        let now = self.places.unplaceable(cx.jobs.jobs.values().map(Arc::as_ref));
+        let before = std::mem::replace(&mut self.placing.unplaceable, now);
         for (job, why) in self.placing.unplaceable.iter().filter(|(job, _)| !before.contains_key(*job)) {
             cx.report(Report::Unplaceable { job: job.clone(), why: why.clone() });
         }
@@ -484,9 +481,7 @@ impl Runs {
             _ => self.take_back(cx, run),
         }
         if let Some(active) = self.active.get_mut(run) {
-            let moved = Some((from, reason));
-            let now = cx.now.up;
-            active.placed = Some(PlacedAt { since: now, answer_by: now, is_overdue: false, unlisted: None, moved });
+            active.placed = Some(PlacedAt { moved: Some((from, reason)), ..PlacedAt::new(cx.now.up, cx.now.up) });
         }
     }
 
@@ -651,10 +646,10 @@ impl Runs {
 
     /// A node has refused a run of the job, or cannot run it: it may have been the last one that could take it.
     fn note_unplaceable(&mut self, cx: &mut Context, job: &JobName) {
-        let Some(job) = cx.job(job).filter(|job| job.enabled && self.places.has_nobody(job)).cloned() else { return };
-        let why = self.places.why_nobody(&job);
-        if self.placing.unplaceable.insert(job.name.clone(), why.clone()).is_none() {
-            cx.report(Report::Unplaceable { job: job.name.clone(), why });
+        for (job, why) in self.places.unplaceable(cx.job(job).map(Arc::as_ref).into_iter()) {
+            if self.placing.unplaceable.insert(job.clone(), why.clone()).is_none() {
+                cx.report(Report::Unplaceable { job, why });
+            }
         }
     }
 

@@ -25,8 +25,8 @@ use crate::term::{FencingToken, NodeName};
 
 /// Jitter of a delay, as a fraction of it, so that jobs that failed together are not retried together.
 const JITTER: f64 = 0.1;
-/// Most characters of what is kept about refused parameters.
-const LONGEST_DETAIL: usize = 300;
+/// Most characters of what a record says about the reason for an outcome.
+pub(super) const LONGEST_DETAIL: usize = 300;
 
 /// Delay after a run's `failures`th failure: `delay`, times `backoff` for each earlier failure, at most `max_delay`.
 ///

@@ -542,9 +542,14 @@ impl Runs {
     /// Has all runs of a job checked that wait for another attempt.
     pub fn retry_all_of(&mut self, cx: &Context, job: &JobName) {
         if cx.leads() {
-            let waiting = self.active.of_job(job).map(|(run, _)| (run.scheduled_at().min(cx.due), run.clone()));
-            self.agenda.retries.extend(waiting);
+            let waiting: Vec<RunId> = self.active.of_job(job).map(|(run, _)| run.clone()).collect();
+            self.check_now(cx, waiting);
         }
+    }
+
+    /// Has runs checked now that wait for another attempt, or for their first one, the oldest first.
+    pub(super) fn check_now(&mut self, cx: &Context, runs: impl IntoIterator<Item = RunId>) {
+        self.agenda.retries.extend(runs.into_iter().map(|run| (run.scheduled_at().min(cx.due), run)));
     }
 
     /// Begins an unowned run again, unless its state has changed since it was scheduled.
@@ -721,7 +726,7 @@ impl Runs {
         self.queue_again(cx, run);
         if self.active.get(run).is_some_and(|active| active.record.no_node_since.is_some()) {
             // Its window goes on, also while others are in its way.
-            self.agenda.retries.insert((run.scheduled_at().min(cx.due), run.clone()));
+            self.check_now(cx, [run.clone()]);
         }
         self.apply_kill(cx, run);
         // What is shared out at once shows by its version if somebody else has changed it.

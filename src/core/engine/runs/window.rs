@@ -59,15 +59,17 @@ pub(super) fn of(cx: &Context, run: &RunRecord) -> Window {
 ///
 /// Only if [`of`] agrees: otherwise the run would be begun again at once, and found too late again.
 pub(super) fn is_accepted_too_late(cx: &Context, run: &RunRecord) -> bool {
-    let is_prompt = run.begun_at >= earlier(cx.now.wall, PROMPT);
-    let is_over_own = cx.job(&run.job).is_some_and(|job| is_over_own_window(cx, job, run));
-    (is_over_own || !is_prompt) && !run.has_past() && matches!(of(cx, run), Window::Over)
+    is_too_late(cx, run, run.begun_at >= earlier(cx.now.wall, PROMPT))
 }
 
 /// True if an attempt that was placed, and not accepted, must not be started any more: it is past the job's own window, or
 /// over a minute late and past any.
 pub(super) fn is_too_late_to_accept(cx: &Context, run: &RunRecord) -> bool {
-    let is_prompt = run.ready() >= earlier(cx.due, PROMPT);
+    is_too_late(cx, run, run.ready() >= earlier(cx.due, PROMPT))
+}
+
+/// True if a run that never had a process is past its window. While it is prompt, only the job's own window counts.
+fn is_too_late(cx: &Context, run: &RunRecord, is_prompt: bool) -> bool {
     let is_over_own = cx.job(&run.job).is_some_and(|job| is_over_own_window(cx, job, run));
     (is_over_own || !is_prompt) && !run.has_past() && matches!(of(cx, run), Window::Over)
 }

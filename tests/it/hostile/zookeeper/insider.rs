@@ -4,12 +4,11 @@
 //! with a foreign owner, impossible owners, attempts and times of runs are planted in `records` of `failover`. No
 //! process finds a variable that only a record sets.
 
-use rustix::process::Signal;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::failover::cluster::{Place, in_line, job, jobs, once, run_id, soon, usual};
-use crate::failover::records::{AT, SELDOM, assert_answers, await_ticks, names, start_again, stranger};
+use crate::failover::records::{AT, SELDOM, assert_answers, await_ticks, lose_each_leader, names, stranger};
 use crate::support::node::Node;
 use crate::support::scratch::Scratch;
 use crate::support::witness::Witness;
@@ -76,13 +75,7 @@ fn what_a_client_with_all_rights_plants_is_named_and_stops_nobody() {
     let mut logs: Vec<_> = [&a, &b].map(Node::log).into();
     until("the members are looked at", || names(&logs, "/cronkeeper/nodes/deep"));
 
-    a.kill9();
-    await_ticks(&witness, &[&b]);
-    let a = start_again(a);
-    b.signal(Signal::TERM);
-    b.wait_exit(LONG);
-    await_ticks(&witness, &[&a]);
-    let b = start_again(b);
+    let [a, b] = lose_each_leader(&witness, [a, b]);
     await_ticks(&witness, &[&a, &b]);
     logs.extend([&a, &b].map(Node::log));
     let unnamed: Vec<&str> = planted.iter().map(|(path, _)| path.as_str()).filter(|path| !names(&logs, path)).collect();

@@ -5,12 +5,11 @@
 
 use std::time::Duration;
 
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::failover::cluster::{Place, in_line, is_long, job, jobs, run_id, usual};
 use crate::failover::control::asked;
-use crate::failover::records::{SELDOM, assert_answers, await_ticks, start_again, stranger};
+use crate::failover::records::{SELDOM, assert_answers, await_ticks, lose_each_leader, stranger};
 use crate::support::node::Node;
 use crate::support::witness::{Mark, Witness};
 use crate::support::zookeeper::Ensemble;
@@ -138,13 +137,7 @@ fn what_is_placed_by_hand_runs_only_where_the_own_file_and_the_labels_say_so_and
     let seen = begun(&witness, "spread").len();
     until("the other jobs go on", || begun(&witness, "spread").len() > seen + 2);
 
-    a.kill9();
-    await_ticks(&witness, &[&b]);
-    let a = start_again(a);
-    b.signal(Signal::TERM);
-    b.wait_exit(LONG);
-    await_ticks(&witness, &[&a]);
-    let b = start_again(b);
+    let [a, b] = lose_each_leader(&witness, [a, b]);
     until("what was placed by hand is over", || {
         let running = stranger.children(&place.path("/cronkeeper/running"));
         running.iter().all(|run| !run.starts_with("gpu.2020") && !run.starts_with("ghost."))
